@@ -1,0 +1,191 @@
+#!/usr/bin/env bash
+# Builds binaries into _build/bin/<flavour>/, each only when its inputs changed.
+#
+#   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
+#   build.sh stock   [NAME...]   the same from unmodified upstream source
+#   build.sh tools   [NAME...]   etcd registry runc crictl critest
+#
+# Without a NAME: all of the flavour. Results are kept in $LAYERLOCALITY_CACHE
+# (default ~/.cache/layer-locality) by the hash of source, recipe and Go
+# version, so a second clone or a CI run finds them there.
+. "$(dirname "$0")/lib.sh"
+
+# Without gpgme and btrfs headers: libseccomp is the only C library needed.
+CRIO_TAGS="containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
+export GOFLAGS="-trimpath -buildvcs=false -mod=mod"
+# The trees are main modules of their own; a go.work above them is not theirs.
+unset GOWORK
+
+# go_build LABEL OUTPUT ARGS...: go build or go test -c that says how far it is.
+go_build() {
+  local label=$1 output=$2 log started pid n=0 total
+  shift 2
+  log=$BUILD/log/build-$(basename "$output").log
+  mkdir -p "$BUILD/log"
+  started=$(date +%s)
+  total=$(go list -deps ${TAGS:+-tags "$TAGS"} "${@: -1}" 2>"$log" | wc -l) || die "$label: see $log"
+  go "$VERB" -v ${TAGS:+-tags "$TAGS"} -o "$output" "$@" >"$log" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 1
+    if [ $((++n % 10)) -eq 0 ]; then
+      say "$label: compiled $(wc -l <"$log") of at most $total packages, $(($(date +%s) - started)) s"
+    fi
+  done
+  wait "$pid" || {
+    tail -n 20 "$log" >&2
+    die "$label: build failed; the whole log is $log"
+  }
+  say "$label: built in $(($(date +%s) - started)) s"
+}
+
+# source_tree COMPONENT: the tree to build from, made only when a build needs it.
+source_tree() {
+  if [ "$FLAVOUR" = patched ]; then
+    "$ROOT/scripts/tree.sh" patched "$1"
+  else
+    "$ROOT/scripts/tree.sh" upstream "$1"
+  fi
+}
+
+kubernetes_version() {
+  if [ "$FLAVOUR" = patched ]; then
+    echo "$KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION"
+  else
+    echo "$KUBERNETES_VERSION"
+  fi
+}
+
+# Where a binary comes from: "cri-o", "kubernetes", or the pin of a tool.
+origin() {
+  case $1 in
+  crio | pinns) echo cri-o ;;
+  kubelet | kube-apiserver | kube-controller-manager | kube-scheduler) echo kubernetes ;;
+  etcd) echo "go.etcd.io/etcd/server/v3 $ETCD_VERSION" ;;
+  registry) echo "github.com/distribution/distribution/v3 $DISTRIBUTION_VERSION" ;;
+  runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
+  crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
+  *) die "unknown binary '$1'" ;;
+  esac
+}
+
+# go_module_build NAME PACKAGE: a main package of a module that cannot be built
+# in place because its go.mod has replace directives for its own repository.
+go_module_build() {
+  local dir=$BUILD/tools/$1 module version
+  read -r module version <<<"$(origin "$1")"
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  (
+    cd "$dir"
+    go mod init "layerlocality.io/build/$1"
+    go get "$module@$version"
+    go get "$2@$version"
+  ) >"$dir/get.log" 2>&1 || die "$1: cannot resolve $module@$version; see $dir/get.log"
+  (cd "$dir" && go_build "$1 $version" "$3" "$2")
+}
+
+compile() {
+  local name=$1 output=$2 tree module version
+  local VERB=build TAGS="" v
+  case $name in
+  crio)
+    tree=$(source_tree cri-o)
+    TAGS=$CRIO_TAGS
+    (cd "$tree" && CGO_ENABLED=1 go_build "crio ($FLAVOUR)" "$output" -ldflags "-s -w" ./cmd/crio)
+    ;;
+  pinns)
+    tree=$(source_tree cri-o)
+    mkdir -p "$BUILD/log"
+    cc -std=c99 -Os -Wall -Wextra -static -o "$output" "$tree"/pinns/src/*.c >"$BUILD/log/build-pinns.log" 2>&1 ||
+      die "pinns: build failed; see $BUILD/log/build-pinns.log"
+    ;;
+  kubelet | kube-*)
+    tree=$(source_tree kubernetes)
+    v=$(kubernetes_version)
+    for module in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+      set -- "$@" -X "$module.gitVersion=$v" -X "$module.gitMajor=1" \
+        -X "$module.gitMinor=$(echo "$v" | cut -d. -f2)" -X "$module.gitTreeState=clean"
+    done
+    shift 2
+    # The go.work of the tree joins the staging modules: -mod=readonly there.
+    (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
+      go_build "$name ($FLAVOUR)" "$output" -ldflags "-s -w $*" "./cmd/$name")
+    ;;
+  etcd) CGO_ENABLED=0 go_module_build etcd go.etcd.io/etcd/server/v3 "$output" ;;
+  registry)
+    CGO_ENABLED=0 go_module_build registry github.com/distribution/distribution/v3/cmd/registry "$output"
+    ;;
+  runc | crictl | critest)
+    read -r module version <<<"$(origin "$name")"
+    tree=$(module_dir "$module" "$version")
+    case $name in
+    runc)
+      TAGS=seccomp
+      (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=1 \
+        go_build "runc $version" "$output" -ldflags "-s -w" .)
+      ;;
+    crictl)
+      (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
+        go_build "crictl $version" "$output" -ldflags "-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=$version" ./cmd/crictl)
+      ;;
+    critest)
+      VERB="test"
+      (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
+        go_build "critest $version" "$output" -c ./cmd/critest)
+      ;;
+    esac
+    ;;
+  esac
+}
+
+build_one() {
+  local name=$1 from hash cached
+  from=$(origin "$name")
+  {
+    go version
+    uname -m
+    echo "$name $FLAVOUR $from"
+    case $from in
+    cri-o | kubernetes)
+      if [ "$FLAVOUR" = patched ]; then
+        tree_hash "$from"
+      else
+        pinned_version "$from"
+      fi
+      [ "$from" = cri-o ] || kubernetes_version
+      ;;
+    esac
+    sha256sum <"$ROOT/scripts/build.sh"
+  } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
+  hash=$(cat "$BUILD/.hash-$name")
+  cached=$CACHE/bin/$name-$FLAVOUR-$hash
+  if [ ! -x "$cached" ]; then
+    mkdir -p "$CACHE/bin"
+    compile "$name" "$cached.tmp.$$"
+    mv "$cached.tmp.$$" "$cached"
+  fi
+  touch "$cached"
+  mkdir -p "$BUILD/bin/$FLAVOUR"
+  ln -sfn "$cached" "$BUILD/bin/$FLAVOUR/$name"
+}
+
+# Drops cached binaries that nothing has asked for in two weeks.
+prune() { find "$CACHE/bin" -type f -mtime +14 -delete; }
+
+build_all() {
+  local name
+  for name in "$@"; do build_one "$name"; done
+  prune
+}
+
+FLAVOUR=${1:-}
+[ $# -gt 0 ] && shift
+case $FLAVOUR in
+patched | stock)
+  [ $# -gt 0 ] || set -- crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
+  ;;
+tools) [ $# -gt 0 ] || set -- etcd registry runc crictl critest ;;
+*) die "usage: build.sh patched|stock|tools [NAME...]" ;;
+esac
+with_lock build build_all "$@"

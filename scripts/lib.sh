@@ -1,0 +1,98 @@
+# Shared by the scripts of this folder: `. "$(dirname "$0")/lib.sh"`.
+# shellcheck shell=bash
+set -euo pipefail
+# One locale for everything that sorts, hashes or parses tool output.
+export LC_ALL=C
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+BUILD=$ROOT/_build
+# Built binaries, by the hash of everything they are made from. Kept outside
+# the work tree, so that a fresh clone on the same machine builds nothing twice.
+CACHE=${LAYERLOCALITY_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/layer-locality}
+
+# shellcheck source=../versions.env
+. "$ROOT/versions.env"
+
+say() { printf '==> %s\n' "$*" >&2; }
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# upstream_module COMPONENT: the Go module that holds the component's source.
+upstream_module() {
+  case $1 in
+  cri-o) echo github.com/cri-o/cri-o ;;
+  kubernetes) echo k8s.io/kubernetes ;;
+  *) die "unknown component '$1': cri-o or kubernetes" ;;
+  esac
+}
+
+# pinned_version COMPONENT: its version in versions.env.
+pinned_version() {
+  case $1 in
+  cri-o) echo "$CRIO_VERSION" ;;
+  kubernetes) echo "$KUBERNETES_VERSION" ;;
+  *) die "unknown component '$1': cri-o or kubernetes" ;;
+  esac
+}
+
+# overlay_of COMPONENT: "<folder here> <folder in the upstream tree>" of the Go
+# package that is developed here and lands in the patched tree.
+overlay_of() {
+  case $1 in
+  cri-o) echo "crio/imagelayers internal/imagelayers" ;;
+  kubernetes) echo "kubelet/imagelayers pkg/kubelet/imagelayers" ;;
+  esac
+}
+
+# series COMPONENT: its patches, in order.
+series() { find "$ROOT/patches/$1" -name '[0-9][0-9][0-9][0-9]-*.patch' | sort; }
+
+# overlay_files COMPONENT: the overlay's files, relative to its folder: Go
+# source and test data, not the README that belongs to this repository.
+overlay_files() {
+  local from
+  from=$(overlay_of "$1") && from=${from% *}
+  (cd "$ROOT/$from" && find . -type f ! -name README.md | sort)
+}
+
+# digest_of FILE...: one hash over contents (not names) of the files given.
+digest_of() { cat -- "$@" | sha256sum | cut -c1-16; }
+
+# tree_hash COMPONENT: everything a patched tree is made from.
+tree_hash() {
+  local from patches
+  from=$(overlay_of "$1") && from=${from% *}
+  mapfile -t patches < <(series "$1")
+  {
+    echo "$1 $(pinned_version "$1")"
+    (cd "$ROOT/$from" && overlay_files "$1" | xargs -r sha256sum)
+    [ ${#patches[@]} -eq 0 ] || cat -- "${patches[@]}"
+  } | sha256sum | cut -c1-16
+}
+
+# module_dir MODULE VERSION: downloads the module, verified against the
+# checksum database by Go, and prints the folder that holds it.
+module_dir() {
+  local out dir
+  out=$(cd / && go mod download -json "$1@$2" 2>&1) ||
+    die "cannot download $1@$2: $(printf '%s' "$out" | sed -n 's/.*"Error": "\(.*\)".*/\1/p')"
+  dir=$(printf '%s' "$out" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+  [ -d "$dir" ] || die "go mod download $1@$2 gave no folder: $out"
+  echo "$dir"
+}
+
+# with_lock NAME COMMAND...: one run at a time of what writes below _build.
+with_lock() {
+  local name=$1
+  shift
+  mkdir -p "$BUILD"
+  exec {lock}>"$BUILD/.lock-$name"
+  flock -n "$lock" || {
+    say "waiting for another run that works on $name"
+    flock "$lock"
+  }
+  "$@"
+  exec {lock}>&-
+}

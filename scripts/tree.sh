@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Assembles a source tree under _build and prints where it is.
+#
+#   tree.sh upstream COMPONENT [VERSION]   unmodified, _build/upstream/<component>-<version>
+#   tree.sh patched  COMPONENT             _build/<component>: upstream, overlay, patches
+#
+# COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
+# `upstream`, one commit with the overlay (tag `overlay`), one commit a patch.
+# It is made again only when the pin, the overlay or a patch changed.
+. "$(dirname "$0")/lib.sh"
+
+usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh patched COMPONENT"; }
+
+# Copies a module out of Go's read-only cache.
+copy_module() {
+  mkdir -p "$2"
+  cp -r --no-preserve=mode,ownership "$1/." "$2/"
+  # File modes do not survive module zips; upstream's scripts are executable.
+  find "$2" -name '*.sh' -exec chmod +x {} +
+}
+
+upstream_tree() {
+  local component=$1 version=$2 tree=$BUILD/upstream/$1-$2 tmp name from
+  if [ ! -e "$tree/.complete" ]; then
+    say "$component $version: fetching source through the Go module proxy"
+    from=$(module_dir "$(upstream_module "$component")" "$version")
+    tmp=$tree.tmp
+    rm -rf "$tmp" "$tree"
+    copy_module "$from" "$tmp"
+    if [ "$component" = kubernetes ]; then
+      # The module zip has no staging/: each staging repository is a module of
+      # its own, with the same minor and patch as v0.x.y.
+      local names total n=0
+      mapfile -t names < <(sed -n 's,^\tk8s.io/\([a-z0-9-]*\) => ./staging/.*,\1,p' "$tmp/go.mod")
+      total=${#names[@]}
+      [ "$total" -gt 0 ] || die "no staging modules in go.mod of kubernetes $version"
+      for name in "${names[@]}"; do
+        n=$((n + 1))
+        say "$component $version: staging module $n/$total k8s.io/$name"
+        from=$(module_dir "k8s.io/$name" "v0${version#v1}")
+        copy_module "$from" "$tmp/staging/src/k8s.io/$name"
+      done
+    fi
+    touch "$tmp/.complete"
+    mv "$tmp" "$tree"
+  fi
+  echo "$tree"
+}
+
+tree_git() {
+  git -C "$tree" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
+    -c commit.gpgsign=false -c core.autocrlf=false -c core.hooksPath=/dev/null \
+    -c gc.auto=0 -c advice.detachedHead=false "$@"
+}
+
+patched_tree() {
+  local component=$1 version tree=$BUILD/$1 hash overlay upstream file
+  version=$(pinned_version "$component")
+  hash=$(tree_hash "$component")
+  if [ "$(cat "$tree/.git/layerlocality-inputs" 2>/dev/null)" = "$hash" ]; then
+    echo "$tree"
+    return
+  fi
+  # Somebody's unfinished edits are worth more than a fresh tree.
+  if [ -e "$tree/.git/layerlocality-inputs" ] && [ -n "$(tree_git status --porcelain)" ]; then
+    die "$tree has uncommitted edits, and the patches or the overlay changed since it was made.
+Commit them there and run 'make patches-refresh', or drop them: git -C $tree reset --hard && git -C $tree clean -fd"
+  fi
+  if [ -e "$tree/.git/layerlocality-head" ] &&
+    [ "$(tree_git rev-parse HEAD)" != "$(cat "$tree/.git/layerlocality-head")" ]; then
+    die "$tree has commits that are not in patches/$component yet: run 'make patches-refresh' first, or drop them: rm -rf $tree"
+  fi
+
+  if [ "$(tree_git log -1 --format=%s upstream -- 2>/dev/null)" = "$component $version" ]; then
+    tree_git checkout -q -f -B main upstream
+    tree_git clean -q -f -d -x
+  else
+    upstream=$(upstream_tree "$component" "$version")
+    say "$component $version: making $tree"
+    rm -rf "$tree"
+    mkdir -p "$tree"
+    cp -r "$upstream/." "$tree/"
+    rm "$tree/.complete"
+    git init -q -b main "$tree"
+    tree_git add -A -f
+    tree_git commit -q -m "$component $version"
+    tree_git tag upstream
+  fi
+  rm -f "$tree/.git/layerlocality-inputs"
+
+  overlay=$(overlay_of "$component")
+  overlay_files "$component" | while read -r file; do
+    install -D -m 0644 "$ROOT/${overlay% *}/$file" "$tree/${overlay#* }/$file"
+  done
+  tree_git add -A -f
+  tree_git commit -q --allow-empty -m "overlay: ${overlay% *}"
+  tree_git tag -f overlay >/dev/null
+
+  series "$component" | while read -r file; do
+    tree_git am -q "$file" </dev/null || {
+      tree_git am --abort
+      die "$(basename "$file") does not apply to $component $version: 'make rebase COMPONENT=$component VERSION=$version' shows the hunks"
+    }
+  done
+  tree_git rev-parse HEAD >"$tree/.git/layerlocality-head"
+  echo "$hash" >"$tree/.git/layerlocality-inputs"
+  echo "$tree"
+}
+
+[ $# -ge 2 ] || usage
+upstream_module "$2" >/dev/null
+case $1 in
+upstream) with_lock "upstream-$2" upstream_tree "$2" "${3:-$(pinned_version "$2")}" ;;
+patched) with_lock "tree-$2" patched_tree "$2" ;;
+*) usage ;;
+esac
