@@ -8,6 +8,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BUILD=$ROOT/_build
 # Built binaries, by the hash of everything they are made from. Kept outside
 # the work tree, so that a fresh clone on the same machine builds nothing twice.
+# shellcheck disable=SC2034
 CACHE=${LAYERLOCALITY_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/layer-locality}
 
 # shellcheck source=../versions.env

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Installs the system packages that building, the local cluster and the tests
+# need, on Debian/Ubuntu (apt) or Fedora (dnf); only what is missing.
+#
+#   install-deps.sh [--check]   with --check: report what is missing, install nothing
+. "$(dirname "$0")/lib.sh"
+
+# What must be there (a command, or a name that present() knows), and the
+# package that brings it: apt, dnf.
+TABLE='
+git             git                        git-core
+gcc             gcc                        gcc
+libc.a          libc6-dev                  glibc-static
+pkg-config      pkg-config                 pkgconf-pkg-config
+seccomp.h       libseccomp-dev             libseccomp-devel
+conmon          conmon                     conmon
+cni             containernetworking-plugins containernetworking-plugins
+ip              iproute2                   iproute
+tc              iproute2                   iproute-tc
+iptables        iptables                   iptables-nft
+nsenter         util-linux                 util-linux
+flock           util-linux                 util-linux-core
+ps              procps                     procps-ng
+jq              jq                         jq
+skopeo          skopeo                     skopeo
+protoc          protobuf-compiler          protobuf-compiler
+protobuf.proto  libprotobuf-dev            protobuf-devel
+shellcheck      shellcheck                 ShellCheck
+ca-certificates ca-certificates            ca-certificates
+'
+
+any() {
+  local path
+  for path in "$@"; do [ ! -e "$path" ] || return 0; done
+  return 1
+}
+
+present() {
+  case $1 in
+  libc.a) any /usr/lib/*/libc.a /usr/lib64/libc.a ;;
+  seccomp.h) any /usr/include/seccomp.h ;;
+  cni) any /usr/lib/cni/bridge /usr/libexec/cni/bridge /opt/cni/bin/bridge ;;
+  protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;
+  ca-certificates) any /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ;;
+  *) command -v "$1" >/dev/null ;;
+  esac
+}
+
+missing() {
+  local need
+  while read -r need _; do
+    [ -z "$need" ] || present "$need" || echo "$need"
+  done <<<"$TABLE"
+}
+
+# packages_for COLUMN NEED...: names in that column (2 apt, 3 dnf), each once.
+packages_for() {
+  local column=$1
+  shift
+  printf '%s\n' "$@" | awk -v column="$column" \
+    'NR == FNR { package[$1] = $column; next } { print package[$1] }' <(echo "$TABLE") - | sort -u
+}
+
+# Go 1.21 and later fetch the toolchain that go.mod asks for through the module
+# proxy; older ones and none cannot build this project.
+check_go() {
+  local want have
+  want=$(sed -n 's/^go //p' "$ROOT/go.mod")
+  command -v go >/dev/null || die "Go is not installed: get Go $want or later from https://go.dev/dl/ and put it on PATH"
+  have=$(cd / && go env GOVERSION)
+  have=${have#go}
+  if [ "$(printf '%s\n' "$want" "$have" | sort -V | head -n 1)" != "$want" ]; then
+    case $have in
+    1.2[1-9]* | 1.[3-9][0-9]*)
+      [ "$(go env GOTOOLCHAIN)" != local ] ||
+        die "Go $have is older than $want and may not fetch a newer one: set GOTOOLCHAIN=auto (go env -w GOTOOLCHAIN=auto), or install Go $want from https://go.dev/dl/"
+      ;;
+    *) die "Go $have is too old: get Go $want or later from https://go.dev/dl/" ;;
+    esac
+  fi
+}
+
+mapfile -t needs < <(missing)
+if [ ${#needs[@]} -gt 0 ]; then
+  if command -v apt-get >/dev/null; then
+    mapfile -t packages < <(packages_for 2 "${needs[@]}")
+    install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
+  elif command -v dnf >/dev/null; then
+    mapfile -t packages < <(packages_for 3 "${needs[@]}")
+    install=(dnf install -y --setopt=install_weak_deps=False)
+  else
+    die "neither apt-get nor dnf here; install these yourself: ${needs[*]}"
+  fi
+  if [ "${1:-}" = --check ]; then
+    die "missing: ${needs[*]}; 'make deps' runs: ${install[*]} ${packages[*]}"
+  fi
+  [ "$(id -u)" = 0 ] || die "missing: ${needs[*]}; run as root: ${install[*]} ${packages[*]}"
+  say "installing system packages: ${packages[*]}"
+  mkdir -p "$BUILD/log"
+  {
+    if command -v apt-get >/dev/null; then apt-get update; fi
+    "${install[@]}" "${packages[@]}"
+  } >"$BUILD/log/install-deps.log" 2>&1 || die "installing failed; the log is $BUILD/log/install-deps.log"
+  mapfile -t needs < <(missing)
+  [ ${#needs[@]} -eq 0 ] || die "still missing after installing ${packages[*]}: ${needs[*]}"
+fi
+check_go

@@ -1,0 +1,193 @@
+#!/usr/bin/env bash
+# Keeps the patch series.
+#
+#   patches.sh refresh [COMPONENT]         commits of _build/<component> -> patches/<component>
+#   patches.sh lint    [COMPONENT]         form, order, clean application, size
+#   patches.sh rebase  COMPONENT VERSION   tries the series on another version, reports every hunk
+#
+# COMPONENT is cri-o or kubernetes; without one: both.
+. "$(dirname "$0")/lib.sh"
+
+# Every patch tells these things, in this order (docs/patches.md).
+HEADERS=("What:" "Difference from upstream:" "Why not upstream yet:" "Related:" "Droppable from:")
+# At most this many hand-written lines changed in files that upstream has.
+limit() { case $1 in cri-o) echo 12 ;; kubernetes) echo 120 ;; esac }
+
+git_in() { git -C "$1" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
+  -c commit.gpgsign=false -c core.hooksPath=/dev/null -c gc.auto=0 "${@:2}"; }
+
+refresh() {
+  local component=$1 tree=$BUILD/$1 overlay changed
+  if [ ! -d "$tree/.git" ]; then
+    say "$component: no tree yet, nothing to turn back into patches"
+    return
+  fi
+  [ -z "$(git_in "$tree" status --porcelain)" ] ||
+    die "$tree has uncommitted edits: commit them there first, as a new patch or with 'git commit --fixup' and 'git rebase -i --autosquash overlay'"
+  overlay=$(overlay_of "$component")
+  changed=$(git_in "$tree" diff --name-only overlay HEAD -- "${overlay#* }")
+  [ -z "$changed" ] ||
+    die "these belong to the overlay, edit them in ${overlay% *}/ instead: $changed"
+  rm -f "$ROOT/patches/$component"/[0-9][0-9][0-9][0-9]-*.patch
+  # No hashes, versions or counts that would change without the patch changing.
+  git_in "$tree" format-patch -q --zero-commit --no-signature --no-numbered --no-stat \
+    --full-index --no-renames --abbrev=40 -o "$ROOT/patches/$component" overlay..HEAD
+  git_in "$tree" rev-parse HEAD >"$tree/.git/layerlocality-head"
+  tree_hash "$component" >"$tree/.git/layerlocality-inputs"
+  say "$component: $(series "$component" | wc -l) patches in patches/$component"
+}
+
+# generated PATCH: does its subject say that it holds generated code only?
+generated() { grep -q '^Subject: .*[Gg]enerated' "$1"; }
+
+# is_generated_file PATH: what upstream's generators write.
+is_generated_file() {
+  case $1 in
+  */zz_generated.*.go | */generated.pb.go | */generated.proto | */types_swagger_doc_generated.go | \
+    */applyconfigurations/* | */testdata/* | */openapi-spec/* | *_fixture*) true ;;
+  *) false ;;
+  esac
+}
+
+is_test_file() {
+  case $1 in
+  *_test.go | */testdata/* | */testing/* | test/*) true ;;
+  *) false ;;
+  esac
+}
+
+lint() {
+  local component=$1 patches patch previous header lines n file added removed
+  local touched=0 new=0 generated=0 tests=0 bad=0 tree scratch
+  mapfile -t patches < <(series "$component")
+  [ ${#patches[@]} -gt 0 ] || die "patches/$component is empty"
+  complain() {
+    echo "patches/$component/$(basename "$patch"): $*" >&2
+    bad=1
+  }
+
+  n=0
+  for patch in "${patches[@]}"; do
+    n=$((n + 1))
+    [ "$(basename "$patch" | cut -c1-4)" = "$(printf %04d $n)" ] || complain "number $n of the series, but its name does not start with $(printf %04d $n)"
+    head -n 1 "$patch" | grep -q '^From 0\{40\} ' || complain "made without --zero-commit: run 'make patches-refresh'"
+    previous=0
+    for header in "${HEADERS[@]}"; do
+      lines=$(sed '/^diff --git/,$d' "$patch" | grep -n "^$header" | head -n 1 | cut -d: -f1)
+      if [ -z "$lines" ]; then
+        complain "its message has no line '$header'"
+      elif [ "$lines" -le "$previous" ]; then
+        complain "'$header' is out of order"
+      else
+        previous=$lines
+      fi
+    done
+    while read -r added removed file; do
+      case $file in
+      go.mod | go.sum | */go.mod | */go.sum | vendor/* | go.work*)
+        complain "touches $file: packages build with upstream's vendoring unchanged"
+        ;;
+      esac
+      if generated "$patch"; then
+        is_generated_file "$file" || complain "holds generated code, but $file is hand-written"
+      elif is_generated_file "$file" && ! is_test_file "$file"; then
+        complain "is hand-written, but $file is generated: put it into the generated patch"
+      fi
+      if [ "$added" = - ]; then
+        continue # binary fixture
+      elif is_generated_file "$file"; then
+        generated=$((generated + added + removed))
+      elif is_test_file "$file"; then
+        tests=$((tests + added + removed))
+      elif grep -qF -A1 "diff --git a/$file b/$file" "$patch" && grep -A1 -F "diff --git a/$file b/$file" "$patch" | grep -q '^new file'; then
+        new=$((new + added))
+      else
+        touched=$((touched + added + removed))
+      fi
+    done < <(git apply --numstat "$patch")
+  done
+  [ "$bad" = 0 ] || die "$component: the series is not in form"
+
+  # Applies in order, without fuzz, as `git am` on an upstream checkout would.
+  tree=$("$ROOT/scripts/tree.sh" upstream "$component")
+  scratch=$(mktemp -d "$BUILD/lint-$component.XXXXXX")
+  trap 'rm -rf "$scratch"' RETURN
+  copy_touched "$tree" "$scratch" "${patches[@]}"
+  for patch in "${patches[@]}"; do
+    git -C "$scratch" apply --index "$patch" || die "$(basename "$patch") does not apply to $component $(pinned_version "$component")"
+    if git -C "$scratch" diff --cached --check | grep -v '^[+]' | grep -v -e testdata -e '\.pb:' | grep .; then
+      die "$(basename "$patch") leaves whitespace errors"
+    fi
+    git_in "$scratch" commit -q -m "$(basename "$patch")"
+  done
+  [ "$touched" -le "$(limit "$component")" ] ||
+    die "$component: $touched hand-written lines changed in upstream files, at most $(limit "$component") allowed"
+  echo "$component: ${#patches[@]} patches apply to $(pinned_version "$component"); changed lines in upstream files $touched of at most $(limit "$component"), in new files $new, in tests $tests, generated $generated"
+}
+
+# copy_touched TREE SCRATCH PATCH...: a small git repository with only the
+# upstream files that the patches touch; applying to it is applying to the tree.
+copy_touched() {
+  local tree=$1 scratch=$2 file
+  shift 2
+  git apply --numstat "$@" | cut -f3 | sort -u | while read -r file; do
+    [ ! -f "$tree/$file" ] || install -D -m 0644 "$tree/$file" "$scratch/$file"
+  done
+  git init -q "$scratch"
+  git -C "$scratch" add -A -f
+  git_in "$scratch" commit -q --allow-empty -m upstream
+}
+
+rebase() {
+  local component=$1 version=$2 tree scratch patch patches rejected=0 report file reject
+  mapfile -t patches < <(series "$component")
+  tree=$("$ROOT/scripts/tree.sh" upstream "$component" "$version")
+  scratch=$(mktemp -d "$BUILD/rebase-$component.XXXXXX")
+  trap 'rm -rf "$scratch"' RETURN
+  copy_touched "$tree" "$scratch" "${patches[@]}"
+  mkdir -p "$BUILD/log"
+  report=$BUILD/log/rebase-$component-$version.txt
+  : >"$report"
+  for patch in "${patches[@]}"; do
+    if git -C "$scratch" apply --index "$patch" 2>/dev/null; then
+      echo "ok      $(basename "$patch")" | tee -a "$report"
+    else
+      rejected=$((rejected + 1))
+      echo "FAILS   $(basename "$patch")" | tee -a "$report"
+      git -C "$scratch" apply --reject "$patch" >"$scratch/.apply.log" 2>&1 || true
+      grep -E '^error: ' "$scratch/.apply.log" | sed -n 's/^error: \(.*\): \(No such file or directory\|already exists in working directory\)$/        \1: \2/p' | tee -a "$report"
+      find "$scratch" -name '*.rej' | sort | while read -r reject; do
+        file=${reject#"$scratch"/}
+        echo "        ${file%.rej}: $(grep -c '^@@' "$reject") hunk(s), the context changed:" | tee -a "$report"
+        sed 's/^/          | /' "$reject" | grep -v '^          | diff a/' | head -n 60 | tee -a "$report"
+        rm "$reject"
+      done
+      rm -f "$scratch/.apply.log"
+      git -C "$scratch" add -A
+    fi
+    git_in "$scratch" commit -q --allow-empty -m "$(basename "$patch")"
+  done
+  if [ "$rejected" -gt 0 ]; then
+    die "$component $version: $rejected of ${#patches[@]} patches need work; the report is ${report#"$ROOT"/}"
+  fi
+  echo "$component $version: all ${#patches[@]} patches apply"
+}
+
+command=${1:-}
+[ $# -gt 0 ] && shift
+case $command in
+refresh | lint)
+  [ $# -gt 0 ] || set -- cri-o kubernetes
+  for component in "$@"; do
+    upstream_module "$component" >/dev/null
+    "$command" "$component"
+  done
+  ;;
+rebase)
+  [ $# -eq 2 ] || die "usage: patches.sh rebase COMPONENT VERSION, as in 'make rebase COMPONENT=kubernetes VERSION=v1.37.0'"
+  upstream_module "$1" >/dev/null
+  [[ $2 =~ ^v[0-9]+\.[0-9]+\.[0-9]+ ]] || die "VERSION must look like v1.36.4, not '$2'"
+  rebase "$1" "$2"
+  ;;
+*) die "usage: patches.sh refresh|lint [COMPONENT] | rebase COMPONENT VERSION" ;;
+esac
