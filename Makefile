@@ -1,9 +1,73 @@
-# `make help` lists the targets. Logic lives in scripts/ and in Go; a target
-# here is a name for a command.
+# `make help` lists the targets. The logic lives in scripts/ and in Go; a
+# target here is a name for a command.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+NODES ?= 3
+BANDWIDTH ?=
+# JSON Lines of real image manifests for bench-node; empty: a generator.
+export LAYER_DATA
 
-.PHONY: help
+##@ Use
+demo: build ## Build everything, show layers from the registry to NodeStatus on three nodes, clean up
+	@go run ./cmd/demo
+
+cluster-up: build ## Start a cluster and leave it running (NODES=3, BANDWIDTH=100mbit)
+	@go run ./cmd/localcluster up --nodes $(NODES) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH))
+
+cluster-down: ## Remove that cluster and all it made
+	@go run ./cmd/localcluster down
+
+##@ Build
+deps: ## Install missing system packages (apt or dnf, root)
+	@scripts/install-deps.sh
+
+build: deps ## Build the patched CRI-O and Kubernetes and the tools of the local cluster
+	@scripts/build.sh tools
+	@scripts/build.sh patched
+
+build-stock: deps ## Build the same from unmodified upstream source (tests and benchmarks compare)
+	@scripts/build.sh stock
+
+clean: ## Remove _build and _out (cached binaries stay in ~/.cache/layer-locality)
+	rm -rf _build _out
+
+##@ Test
+test: deps ## Everything; closes with "N passed, N failed" (root)
+	@scripts/test.sh all
+
+test-unit: ## The quick part: no root, no patched tree
+	@scripts/test.sh unit
+
+lint: deps ## golangci-lint, shellcheck, shfmt, go.mod, patches-lint
+	@scripts/lint.sh
+
+##@ Benchmarks
+bench-crio: build build-stock ## Stock and patched CRI-O side by side on one store of 1,000 images
+	@go run ./cmd/bench crio
+
+bench-node: build build-stock ## What layers add to a Node, and to the writes of its status (LAYER_DATA=file)
+	@go run ./cmd/bench node
+
+##@ Patches
+trees: ## Assemble _build/cri-o and _build/kubernetes: upstream, overlay, patches
+	@scripts/tree.sh patched cri-o
+	@scripts/tree.sh patched kubernetes
+
+patches-refresh: ## Turn the commits in _build/cri-o and _build/kubernetes back into patches/
+	@scripts/patches.sh refresh
+
+patches-lint: ## Check the series: headers, order, applies without fuzz, size
+	@scripts/patches.sh lint
+
+rebase: ## Try a series on another version: make rebase COMPONENT=kubernetes VERSION=v1.37.0
+	@scripts/patches.sh rebase "$(COMPONENT)" "$(VERSION)"
+
+generate: deps ## Regenerate the generated code of the Kubernetes series
+	@scripts/generate.sh
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo cluster-up cluster-down deps build build-stock clean test test-unit lint \
+	bench-crio bench-node trees patches-refresh patches-lint rebase generate help

@@ -156,7 +156,8 @@ build_one() {
       [ "$from" = cri-o ] || kubernetes_version
       ;;
     esac
-    sha256sum <"$ROOT/scripts/build.sh"
+    echo "$CRIO_TAGS"
+    declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
   hash=$(cat "$BUILD/.hash-$name")
   cached=$CACHE/bin/$name-$FLAVOUR-$hash

@@ -97,3 +97,15 @@ with_lock() {
   "$@"
   exec {lock}>&-
 }
+
+# go_tool PACKAGE VERSION: path of a Go program, installed once per version.
+go_tool() {
+  local bin=$CACHE/go-tools/$2
+  if [ ! -x "$bin/$(basename "$1")" ]; then
+    say "installing $1@$2"
+    mkdir -p "$BUILD/log"
+    (cd / && GOFLAGS=-buildvcs=false GOBIN=$bin go install "$1@$2") >"$BUILD/log/go-tool.log" 2>&1 ||
+      die "cannot install $1@$2; the log is $BUILD/log/go-tool.log"
+  fi
+  echo "$bin/$(basename "$1")"
+}

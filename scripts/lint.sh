@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Lints Go, shell and the patch series.
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+
+golangci=$(go_tool github.com/golangci/golangci-lint/v2/cmd/golangci-lint "$GOLANGCI_LINT_VERSION")
+shfmt=$(go_tool mvdan.cc/sh/v3/cmd/shfmt "$SHFMT_VERSION")
+mapfile -t shell < <(
+  git ls-files -co --exclude-standard | while read -r file; do
+    if [[ $file == *.sh ]] || { [ -f "$file" ] && head -c 64 "$file" | head -n 1 | tr -d '\0' | grep -q '^#!.*\bbash'; }; then echo "$file"; fi
+  done
+)
+failed=0
+check() {
+  local name=$1
+  shift
+  if "$@"; then say "$name: clean"; else
+    failed=1
+    say "$name: see above"
+  fi
+}
+check golangci-lint "$golangci" run --timeout 15m ./...
+check shellcheck shellcheck -x "${shell[@]}"
+check shfmt "$shfmt" -i 2 -d "${shell[@]}"
+check go.mod go mod tidy -diff
+check patches "$ROOT/scripts/patches.sh" lint
+exit "$failed"

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Runs the tests and closes with "N passed, N failed".
+#
+#   test.sh unit           quick: no root, no patched tree
+#   test.sh all            everything, as root (make test)
+#   test.sh STEP [STEP...] single steps: lint unit fuzz rebase upstream-cri-o
+#                          upstream-kubernetes e2e skew critest
+#
+# Logs and test2json records of every step go to _out/test/.
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+OUT=$ROOT/_out/test
+export LAYERLOCALITY_ROOT=$ROOT
+# Real manifests, where the machine has them (docs/benchmarks.md).
+export GOFLAGS="-buildvcs=false"
+
+CRIO_TEST_TAGS="test containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
+
+# go_test STEP DIR ARGS...: go test in DIR; passes, failures and skips are
+# counted from the records in _out/test/STEP*.json.
+go_test() {
+  local name=$1 dir=$2
+  shift 2
+  (cd "$dir" && "$GOTESTSUM" --format standard-quiet --format-hide-empty-pkg \
+    --jsonfile "$OUT/$name.json" -- "$@")
+}
+
+step_lint() { scripts/lint.sh; }
+step_unit() { go vet ./... && go_test unit . ./...; }
+
+# Every fuzz target of the repository, ten seconds each.
+step_fuzz() {
+  local package target targets
+  for package in $(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do
+    targets=$(go test -list '^Fuzz' "$package" | grep '^Fuzz') || true
+    for target in $targets; do
+      go_test "fuzz-$target" . -run '^$' -fuzz "^$target\$" -fuzztime 10s "$package" || return 1
+    done
+  done
+}
+
+# The versions that docs/patches.md says the series apply to.
+step_rebase() {
+  scripts/patches.sh rebase cri-o v1.36.1 &&
+    scripts/patches.sh rebase cri-o v1.36.2 &&
+    scripts/patches.sh rebase kubernetes v1.36.3
+}
+
+step_upstream-cri-o() {
+  local tree
+  tree=$(scripts/tree.sh patched cri-o) || return 1
+  GOFLAGS="$GOFLAGS -trimpath -mod=mod" go_test upstream-cri-o "$tree" -tags "$CRIO_TEST_TAGS" \
+    ./internal/imagelayers/... ./internal/storage/... ./server/
+}
+
+step_upstream-kubernetes() {
+  local tree
+  tree=$(scripts/tree.sh patched kubernetes) || return 1
+  GOFLAGS="$GOFLAGS -trimpath" go_test upstream-kubernetes "$tree" \
+    ./pkg/kubelet/imagelayers/... ./pkg/kubelet/nodestatus/... ./pkg/kubelet/kuberuntime/... \
+    ./pkg/kubelet/images/... ./pkg/kubelet/apis/config/... ./pkg/registry/core/node/... \
+    ./pkg/apis/core/... ./pkg/api/testing/... ./pkg/features/... k8s.io/api/...
+}
+
+cluster_binaries() {
+  scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
+}
+step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./cluster/... ./test/e2e/...; }
+step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
+step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
+
+# run STEP...: one after the other, each with its log and its result.
+run() {
+  local name started
+  for name in "$@"; do
+    started=$(date +%s)
+    say "$name: started; log _out/test/$name.log"
+    if ("step_$name") >"$OUT/$name.log" 2>&1; then
+      echo 0 >"$OUT/$name.exit"
+      say "$name: ok, $(($(date +%s) - started)) s"
+    else
+      echo 1 >"$OUT/$name.exit"
+      say "$name: FAILED after $(($(date +%s) - started)) s; the end of _out/test/$name.log:"
+      tail -n 40 "$OUT/$name.log" >&2
+    fi
+  done
+}
+
+# Adds up. A step with test records counts its tests, one without counts as
+# one; a step that failed without a failed test (it did not build) counts as a
+# failure too.
+summary() {
+  local name exit records passed=0 failed=0 skipped=0 p f s
+  for name in "$@"; do
+    exit=$(cat "$OUT/$name.exit" 2>/dev/null || echo 1)
+    mapfile -t records < <(find "$OUT" -name "$name*.json" -size +0 | sort)
+    p=0 f=0 s=0
+    if [ ${#records[@]} -gt 0 ]; then
+      read -r p f s < <(cat "${records[@]}" | jq -rn '
+        reduce (inputs | select(.Test) | .Action) as $a ({};
+          if $a == "pass" or $a == "fail" or $a == "skip" then .[$a] += 1 else . end)
+        | "\(.pass // 0) \(.fail // 0) \(.skip // 0)"')
+      [ "$exit" = 0 ] || [ "$f" -gt 0 ] || f=1
+    elif [ "$exit" = 0 ]; then p=1; else f=1; fi
+    printf '%-22s %6d passed %4d failed %4d skipped\n' "$name" "$p" "$f" "$s"
+    if [ "$s" -gt 0 ]; then
+      cat "${records[@]}" | jq -rn '
+        [inputs | select(.Test)] | group_by(.Package + " " + .Test)[]
+        | select(any(.Action == "skip"))
+        | "  skipped \(.[0].Package | split("/") | .[-1]) \(.[0].Test): "
+          + ([.[] | select(.Action == "output") | .Output | select(startswith("    ")) | gsub("^\\s+|\\s+$"; "")] | join(" "))' |
+        cut -c1-200 | head -n 60
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  done
+  echo
+  echo "$passed passed, $failed failed"
+  [ "$failed" = 0 ]
+}
+
+case ${1:-} in
+unit) steps=(unit) ;;
+all)
+  [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
+  steps=(lint unit fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
+  ;;
+'') die "usage: test.sh unit | all | STEP..." ;;
+*)
+  steps=("$@")
+  for name in "${steps[@]}"; do
+    [ "$(type -t "step_$name")" = function ] || die "unknown step '$name'"
+  done
+  ;;
+esac
+rm -rf "$OUT"
+mkdir -p "$OUT"
+GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
+
+if [ "${1:-}" = all ]; then
+  # Two lanes: one works the processor, the other mostly waits for a cluster.
+  run lint unit fuzz rebase upstream-cri-o upstream-kubernetes &
+  lane=$!
+  trap 'kill "$lane" 2>/dev/null || true' EXIT
+  run e2e skew critest
+  wait "$lane"
+  trap - EXIT
+else
+  run "${steps[@]}"
+fi
+summary "${steps[@]}"
