@@ -1,0 +1,140 @@
+package imagelayers
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/sirupsen/logrus"
+)
+
+// DefaultBudget is how many bytes of one CRI message the layers of all images
+// may take. The kubelet and crictl refuse messages of more than 16 MiB; the
+// other half is left to what CRI-O reports anyway. At about 96 bytes a layer
+// it is enough for 2,000 images of 40 layers.
+const DefaultBudget = 8 << 20
+
+// Budget bounds the layers in one list of images. A list that fits is passed on
+// as it is. From one that does not, the smallest layers are left out, as
+// knowing about these saves the least.
+type Budget struct {
+	limit int
+	over  atomic.Bool
+}
+
+// NewBudget returns a budget of that many bytes in the protobuf encoding.
+func NewBudget(limit int) *Budget {
+	return &Budget{limit: limit}
+}
+
+// Apply returns what of each image's layers to report, in the same order. The
+// same images give the same answer, and a layer is reported for all images that
+// have it or for none. The arguments are not changed. The log tells when lists
+// start and when they cease to exceed the budget.
+func (b *Budget) Apply(images []*Layers) []*Layers {
+	total := 0
+	for _, image := range images {
+		total += image.WireSize()
+	}
+
+	if total <= b.limit {
+		if b.over.Swap(false) {
+			logrus.Infof("The layers of all images fit into one list again, nothing is left out")
+		}
+
+		return images
+	}
+
+	dropped, largestDropped := b.drop(images, total)
+	if !b.over.Swap(true) {
+		logrus.Warnf(
+			"The layers of %d images need %d bytes in a list of images, of which %d may be used: "+
+				"leaving out the %d smallest layers (up to %d bytes each). Containers run as usual, but schedulers know less "+
+				"about this node. Remove unused images (crictl rmi --prune), or set %s=off to report no layers",
+			len(images), total, b.limit, len(dropped), largestDropped, SwitchEnv,
+		)
+	}
+
+	kept := make([]*Layers, len(images))
+	for i, image := range images {
+		kept[i] = image.without(dropped)
+	}
+
+	return kept
+}
+
+// drop selects the smallest layers so that the others fit into the budget. It
+// returns their annotation keys and the compressed size of the largest of them.
+func (b *Budget) drop(images []*Layers, total int) (dropped map[string]struct{}, largestDropped int64) {
+	type layer struct {
+		key      string
+		size     int64 // the largest that a manifest gives
+		wireSize int   // in all images together
+	}
+
+	var layers []layer
+
+	index := map[string]int{}
+
+	for _, image := range images {
+		if image == nil {
+			continue
+		}
+
+		for key, value := range image.annotations {
+			i, known := index[key]
+			if !known {
+				i = len(layers)
+				index[key] = i
+
+				layers = append(layers, layer{key: key})
+			}
+
+			// Cannot fail: FromManifest formatted it.
+			size, _ := strconv.ParseInt(value, 10, 64) //nolint:errcheck // see above
+			layers[i].size = max(layers[i].size, size)
+			layers[i].wireSize += entryWireSize(key, value)
+		}
+	}
+
+	slices.SortFunc(layers, func(a, b layer) int {
+		return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.key, b.key))
+	})
+
+	dropped = map[string]struct{}{}
+
+	for _, layer := range layers {
+		if total <= b.limit {
+			break
+		}
+
+		dropped[layer.key] = struct{}{}
+		largestDropped = layer.size
+		total -= layer.wireSize
+	}
+
+	return dropped, largestDropped
+}
+
+// without returns the layers without those dropped: l itself if it has none of
+// these.
+func (l *Layers) without(dropped map[string]struct{}) *Layers {
+	if l == nil {
+		return nil
+	}
+
+	kept := make(map[string]string, len(l.annotations))
+
+	for key, value := range l.annotations {
+		if _, ok := dropped[key]; !ok {
+			kept[key] = value
+		}
+	}
+
+	if len(kept) == len(l.annotations) {
+		return l
+	}
+
+	return newLayers(kept)
+}
