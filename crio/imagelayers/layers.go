@@ -150,9 +150,11 @@ func (l *Layers) Merge(manifestAnnotations map[string]string) map[string]string 
 	return merged
 }
 
-// isReserved ignores case, so that a client that does so too is not fooled.
+// isReserved ignores case, so that a client that does so too is not fooled. Both
+// mappings count: "\u0130" has the lower case "i", "\u0131" the upper case "I".
 func isReserved(key string) bool {
-	return len(key) >= len(Prefix) && strings.EqualFold(key[:len(Prefix)], Prefix)
+	return strings.HasPrefix(strings.ToLower(key), strings.ToLower(Prefix)) ||
+		strings.HasPrefix(strings.ToUpper(key), strings.ToUpper(Prefix))
 }
 
 // WireSize is what the layers add to a CRI message, in bytes, without the few

@@ -1,15 +1,19 @@
 package imagelayers
 
 import (
+	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/sirupsen/logrus"
 	"go.podman.io/image/v5/types"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -20,6 +24,18 @@ var (
 	digestB = digest.FromString("b")
 	digestC = digest.FromString("c")
 )
+
+// TestMain keeps what the budget and the switch log out of the results; tests
+// that look at it hook into the logger.
+func TestMain(m *testing.M) {
+	flag.Parse()
+
+	if !testing.Verbose() && os.Getenv(switchTestChild) == "" {
+		logrus.SetOutput(io.Discard)
+	}
+
+	os.Exit(m.Run())
+}
 
 func key(d digest.Digest) string { return Prefix + d.String() }
 
@@ -189,6 +205,7 @@ func TestMerge(t *testing.T) {
 			layers: layers,
 			manifest: map[string]string{
 				key(digestA): "99", key(digestB): "1", Prefix: "2", "IMAGELAYER." + digestB.String(): "3", "imagelayer.x": "4",
+				"\u0130mageLayer.x": "5", "\u0131mageLayer.x": "6",
 				"imageLayer": "kept", "imageLayers.x": "kept", " imageLayer.x": "kept", "x.imageLayer.x": "kept",
 			},
 			want: map[string]string{

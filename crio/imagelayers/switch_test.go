@@ -44,12 +44,13 @@ func TestReadSwitch(t *testing.T) {
 	}
 }
 
+// switchTestChild is set in the process that TestSwitch starts.
+const switchTestChild = "IMAGELAYERS_TEST_CHILD"
+
 // TestSwitch runs itself again with the variable set, as it is read only once in
 // a process.
 func TestSwitch(t *testing.T) {
-	const child = "IMAGELAYERS_TEST_CHILD"
-
-	if os.Getenv(child) != "" {
+	if os.Getenv(switchTestChild) != "" {
 		for range 3 {
 			layers := FromManifest([]types.BlobInfo{blob(digestA, 1)})
 			os.Stdout.WriteString(map[bool]string{true: "none\n", false: "reported\n"}[layers == nil])
@@ -67,7 +68,7 @@ func TestSwitch(t *testing.T) {
 		{"perhaps", "reported", 1},
 	} {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestSwitch$")
-		cmd.Env = append(os.Environ(), child+"=1", SwitchEnv+"="+tc.value)
+		cmd.Env = append(os.Environ(), switchTestChild+"=1", SwitchEnv+"="+tc.value)
 
 		out, err := cmd.CombinedOutput()
 		if err != nil {
