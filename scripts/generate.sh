@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# Regenerates the generated code of the Kubernetes series.
+#
+#   generate.sh          applies the hand-written patches, runs upstream's generators in
+#                        the place of each patch of generated code, writes the series back
+#   generate.sh in-tree  only runs the generators, in _build/kubernetes as it is
+#
+# Needs protoc (Debian and Fedora: protobuf-compiler), which go-to-protobuf runs.
+. "$(dirname "$0")/lib.sh"
+
+TREE=$BUILD/kubernetes
+# The series touches these API packages; everything else stays as upstream made it.
+EXTERNAL=staging/src/k8s.io/api/core/v1
+DEEPCOPY=("./$EXTERNAL" ./pkg/apis/core ./staging/src/k8s.io/kubelet/config/v1beta1 ./pkg/kubelet/apis/config)
+CONVERSION=(./pkg/apis/core/v1 ./pkg/kubelet/apis/config/v1beta1)
+APPLY=k8s.io/client-go/applyconfigurations
+
+tree_git() {
+  git -C "$TREE" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
+    -c commit.gpgsign=false -c core.hooksPath=/dev/null -c gc.auto=0 "$@"
+}
+
+# The generators, built from the tree's own k8s.io/code-generator and friends.
+build_generators() {
+  say "generate: building the generators"
+  GOBIN=$BIN go install \
+    k8s.io/code-generator/cmd/{deepcopy-gen,conversion-gen,applyconfiguration-gen} \
+    k8s.io/code-generator/cmd/{go-to-protobuf,go-to-protobuf/protoc-gen-gogo} \
+    k8s.io/kube-openapi/cmd/openapi-gen \
+    golang.org/x/tools/cmd/goimports \
+    ./cmd/genswaggertypedocs
+}
+
+protobuf() {
+  local imports packages
+  say "generate: protobuf"
+  # Only the .proto of apimachinery is needed, in the place the imports name.
+  packages=$(printf -- '-k8s.io/apimachinery/pkg/%s,' util/intstr api/resource runtime/schema runtime apis/meta/v1)
+  # A folder with nothing but gogo.proto: go-to-protobuf would otherwise find
+  # the .proto files of a whole module.
+  imports=$BIN/import
+  install -D -m 0644 "$(go list -m -f '{{.Dir}}' github.com/gogo/protobuf)/gogoproto/gogo.proto" \
+    "$imports/github.com/gogo/protobuf/gogoproto/gogo.proto"
+  go-to-protobuf --go-header-file "$HEADER" --output-dir "$PWD/staging/src" \
+    --proto-import staging/src --proto-import "$imports" --proto-import third_party/protobuf \
+    --apimachinery-packages "${packages%,}" --packages "${EXTERNAL#staging/src/}"
+}
+
+swagger_docs() {
+  local file=$EXTERNAL/types_swagger_doc_generated.go
+  say "generate: swagger docs"
+  # Everything above the functions is boilerplate that upstream's script holds.
+  sed -i '/AUTO-GENERATED FUNCTIONS START HERE/q' "$file"
+  genswaggertypedocs -s "$EXTERNAL/types.go" -f - >>"$file"
+  echo "// AUTO-GENERATED FUNCTIONS END HERE" >>"$file"
+  gofmt -s -w "$file"
+}
+
+openapi() {
+  local packages
+  say "generate: OpenAPI"
+  mapfile -t packages < <(git grep -l '^// *+k8s:openapi' -- '*.go' ':!*/testdata/*' \
+    ':!staging/src/k8s.io/code-generator' ':!staging/src/k8s.io/sample-*' | xargs -n1 dirname | sort -u | sed 's,^,./,')
+  openapi-gen --go-header-file "$HEADER" --output-file zz_generated.openapi.go \
+    --output-dir pkg/generated/openapi --output-pkg k8s.io/kubernetes/pkg/generated/openapi \
+    --report-filename "$BIN/violations" --output-model-name-file zz_generated.model_name.go "${packages[@]}"
+  diff api/api-rules/violation_exceptions.list "$BIN/violations" >&2 ||
+    die "the types break an API rule that upstream has no exception for"
+}
+
+apply_configurations() {
+  local packages
+  say "generate: apply configurations"
+  go run ./pkg/generated/openapi/cmd/models-schema >"$BIN/schema.json"
+  mapfile -t packages < <(cd staging/src && git ls-files 'k8s.io/api/*/types.go' | xargs -n1 dirname | sort -u)
+  applyconfiguration-gen --openapi-schema "$BIN/schema.json" --go-header-file "$HEADER" \
+    --output-dir "staging/src/$APPLY" --output-pkg "$APPLY" \
+    "${packages[@]}" k8s.io/apimachinery/pkg/apis/meta/v1
+}
+
+# Tests that write the files they compare with fail the first time.
+fixtures() {
+  say "generate: fixtures and feature lists"
+  UPDATE_COMPATIBILITY_FIXTURE_DATA=true go test k8s.io/api -run '//HEAD' >/dev/null || true
+  go test k8s.io/api -run '//HEAD' >&2
+  UPDATE_COMPONENTCONFIG_FIXTURE_DATA=true go test ./pkg/kubelet/apis/config/scheme >/dev/null || true
+  go test ./pkg/kubelet/apis/config/scheme >&2
+  go run test/compatibility_lifecycle/main.go feature-gates update >&2
+  go run cmd/genfeaturegates/genfeaturegates.go -output=test/compatibility_lifecycle/reference/feature_list.md
+}
+
+generate() {
+  local HEADER=hack/boilerplate/boilerplate.generatego.txt
+  BIN=$(mktemp -d "$BUILD/generate.XXXXXX")
+  trap 'rm -rf "$BIN"' EXIT
+  cd "$TREE"
+  unset GOWORK GOFLAGS
+  export PATH=$BIN:$PATH
+  command -v protoc >/dev/null || die "protoc is not installed: apt-get install protobuf-compiler, or dnf install protobuf-compiler"
+  build_generators
+  say "generate: deep copies and conversions"
+  deepcopy-gen --go-header-file "$HEADER" --output-file zz_generated.deepcopy.go "${DEEPCOPY[@]}"
+  protobuf
+  swagger_docs
+  conversion-gen --go-header-file "$HEADER" --output-file zz_generated.conversion.go \
+    --extra-peer-dirs k8s.io/kubernetes/pkg/apis/core --extra-peer-dirs k8s.io/kubernetes/pkg/apis/core/v1 \
+    --extra-peer-dirs k8s.io/api/core/v1 "${CONVERSION[@]}"
+  openapi
+  apply_configurations
+  fixtures
+}
+
+# commit_as PATCH: commits everything with the message, author and date of the patch.
+commit_as() {
+  local info=$BIN/info
+  git mailinfo -b "$BIN/message" /dev/null <"$1" >"$info"
+  {
+    sed -n 's/^Subject: //p' "$info"
+    echo
+    sed '/^---$/,$d' "$BIN/message"
+  } >"$BIN/commit"
+  tree_git add -A -f
+  tree_git commit -q --author "$(sed -n 's/^Author: //p' "$info") <$(sed -n 's/^Email: //p' "$info")>" \
+    --date "$(sed -n 's/^Date: //p' "$info")" -F "$BIN/commit"
+}
+
+regenerate() {
+  local patch patches scratch
+  mapfile -t patches < <(series kubernetes)
+  # A series whose generated code does not apply any more is a reason to be here.
+  "$ROOT/scripts/tree.sh" patched kubernetes >/dev/null || say "generate: going on from the hand-written patches"
+  [ -z "$(tree_git status --porcelain)" ] || die "$TREE has uncommitted edits: commit them there first"
+  scratch=$(mktemp -d "$BUILD/series.XXXXXX")
+  cp -- "${patches[@]}" "$scratch/"
+  tree_git checkout -q -B main overlay
+  for patch in "$scratch"/*.patch; do
+    if grep -q '^Subject: .*[Gg]enerated' "$patch"; then
+      (generate && commit_as "$patch")
+    else
+      tree_git am -q "$patch" </dev/null || {
+        tree_git am --abort
+        die "$(basename "$patch") does not apply"
+      }
+    fi
+  done
+  rm -rf "$scratch"
+  "$ROOT/scripts/patches.sh" refresh kubernetes
+}
+
+case ${1:-} in
+"") with_lock generate regenerate ;;
+in-tree) generate ;;
+*) die "usage: generate.sh [in-tree]" ;;
+esac
