@@ -1,0 +1,92 @@
+#!/bin/sh
+# PID 1 of a machine: gives its mount namespace a private view of the places
+# that components write to, says "ready", and then only reaps orphans.
+#
+#   init.sh STATE KEEP
+#
+# STATE: the machine's folder on the host, which holds its private files.
+# KEEP:  the cluster's folder, which holds STATE and stays visible as it is.
+#
+# Nothing is written outside STATE, not even the table of mounts (mount -n): every mount below belongs to this
+# machine's mount namespace and goes with it.
+set -eu
+state=$1 keep=$2
+private="/run /var/lib /var/log"
+
+mount -n --make-rprivate /
+mount -n -t proc proc /proc
+
+# A /run of its own, in which the host's folders stay reachable.
+mkdir -p "$state/run"
+mount -n -t tmpfs -o mode=755 tmpfs "$state/run"
+for path in $private; do
+  mkdir -p "$state/run/host$path"
+  mount -n --rbind "$path" "$state/run/host$path"
+done
+mount -n --move "$state/run" /run
+
+# own PATH NAME...: the machine's own PATH/NAME, kept in STATE. PATH becomes a
+# folder of links to the host's entries: a mount straight over an entry would
+# need a mount point that the host may not have.
+own() {
+  path=$1
+  shift
+  [ "$path" = /run ] || mount -n -t tmpfs -o mode=755 tmpfs "$path"
+  for entry in "/run/host$path"/*; do
+    name=${entry##*/}
+    case $keep/ in "$path/$name/"*) continue ;; esac
+    case " $* " in *" $name "*) continue ;; esac
+    ln -s "$entry" "$path/$name"
+  done
+  case $keep in
+  "$path"/*)
+    mkdir -p "$keep"
+    mount -n --rbind "/run/host$keep" "$keep"
+    ;;
+  esac
+  owned="$owned $(printf "$path/%s " "$@")"
+}
+owned=
+own /run containers crio lock netns runc systemd xtables.lock
+own /var/lib cni containers crio etcd kubelet
+own /var/log containers pods
+for path in $owned; do
+  case $path in
+  /run/*) ;; # already this machine's own, and kept in memory
+  *)
+    mkdir -p "$state/root$path" "$path"
+    mount -n --bind "$state/root$path" "$path"
+    ;;
+  esac
+done
+
+# A kubelet sets these for the whole kernel when they differ from what it
+# wants. It finds them as it wants them, and the host's stay as they are.
+mkdir /run/tunables
+while read -r file value; do
+  [ -e "/proc/sys/$file" ] || continue
+  name=$(echo "$file" | tr / .)
+  echo "$value" >"/run/tunables/$name"
+  mount -n --bind "/run/tunables/$name" "/proc/sys/$file"
+done <<'TUNABLES'
+vm/overcommit_memory 1
+vm/panic_on_oom 0
+kernel/panic 10
+kernel/panic_on_oops 1
+kernel/keys/root_maxkeys 1000000
+kernel/keys/root_maxbytes 25000000
+TUNABLES
+
+# No huge pages: where the kernel has them, the kubelet limits them in every
+# container, and runc fails if (cgroup v1) no hugetlb hierarchy is mounted.
+[ ! -d /sys/kernel/mm/hugepages ] || mount -n -t tmpfs tmpfs /sys/kernel/mm/hugepages
+
+# As on a host run by systemd: pods may ask for mount propagation.
+mount -n --make-rshared /
+
+echo ready
+exec >/dev/null
+while :; do
+  sleep 86400 &
+  wait
+done

@@ -1,0 +1,342 @@
+package machine
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:embed init.sh
+var initScript string
+
+// marker is in the environment of every process started by this package, with
+// the cluster's folder as its value. It finds the processes of a run that was
+// killed before it could record them.
+const marker = "LAYER_LOCALITY_CLUSTER_DIR"
+
+// Machine is one set of namespaces, kept alive by its PID 1.
+type Machine struct {
+	Process
+	// Keep is the cluster's folder.
+	Keep string
+}
+
+// Spec describes a machine to boot.
+type Spec struct {
+	// Name becomes the host name.
+	Name string
+	// State is the folder for the machine's private files; it exists.
+	State string
+	// Keep is the cluster's folder, which contains State. It stays visible
+	// under its own path and tells the cluster's processes from others.
+	Keep string
+	// Log takes what PID 1 says.
+	Log *os.File
+}
+
+// Boot makes the namespaces of a machine and waits until its file system view
+// is ready. The machine has no network yet but its own empty namespace.
+func Boot(ctx context.Context, spec Spec) (*Machine, error) {
+	cmd := exec.Command("/bin/sh", "-c", initScript, "layer-locality-"+spec.Name, spec.State, spec.Keep)
+	cmd.Dir = "/"
+	cmd.Env = environment(spec.Keep, nil)
+	cmd.Stderr = spec.Log
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
+		Setsid:     true,
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("machine %s: %w", spec.Name, err)
+	}
+	m := &Machine{Keep: spec.Keep}
+	m.Process, err = identify(cmd.Process.Pid)
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = m.Kill() })
+		line, readErr := bufio.NewReader(out).ReadString('\n')
+		stop()
+		if line != "ready\n" {
+			err = fmt.Errorf("its start script ended early (%w)", readErr)
+		}
+	}
+	if err == nil {
+		err = m.do(func() error { return unix.Sethostname([]byte(spec.Name)) })
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, fmt.Errorf("machine %s: %w; its log is %s", spec.Name, errors.Join(ctx.Err(), err), spec.Log.Name())
+	}
+	// Reaped when it ends, as long as this process lives.
+	go func() { _ = cmd.Wait() }()
+	return m, nil
+}
+
+// Start starts cmd inside the machine. Its environment is replaced by a
+// minimal one to which cmd.Env is added. The caller has to wait for it.
+func (m *Machine) Start(cmd *exec.Cmd) error {
+	cmd.Env = environment(m.Keep, cmd.Env)
+	if cmd.Dir == "" {
+		cmd.Dir = "/"
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	// Ctrl-C in a terminal is for the command that runs the cluster, which
+	// then stops the parts in order.
+	cmd.SysProcAttr.Setsid = true
+	return m.do(cmd.Start)
+}
+
+// do runs f on a thread that has joined the machine. A process that f starts
+// is a child of this process and lives inside the machine.
+func (m *Machine) do(f func() error) error {
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread ends with this goroutine, and nothing
+		// else ever runs inside the machine's namespaces.
+		runtime.LockOSThread()
+		done <- func() error {
+			fd, err := unix.PidfdOpen(m.PID, 0)
+			if err != nil {
+				return fmt.Errorf("the machine is down: %w", err)
+			}
+			defer unix.Close(fd)
+			if !m.Alive() {
+				return errors.New("the machine is down")
+			}
+			// Threads share root and working directory; this one may not.
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return fmt.Errorf("unshare: %w", err)
+			}
+			err = unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWPID|unix.CLONE_NEWUTS)
+			if err != nil {
+				return fmt.Errorf("join the machine's namespaces: %w", err)
+			}
+			return f()
+		}()
+	}()
+	return <-done
+}
+
+// environment is what a process of the cluster sees: nothing of the caller's
+// (proxies, tokens, locale), since components read much from there.
+func environment(keep string, extra []string) []string {
+	return append([]string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/run",
+		"LC_ALL=C.UTF-8",
+		marker + "=" + keep,
+	}, extra...)
+}
+
+// Process identifies a process for good: ids are used again, a start time with
+// the same id is not.
+type Process struct {
+	PID int `json:"pid"`
+	// Started is field 22 of /proc/PID/stat, in clock ticks since boot.
+	Started uint64 `json:"started"`
+}
+
+// Self identifies the calling process.
+func Self() (Process, error) { return identify(os.Getpid()) }
+
+// Identify names a running child of this process.
+func Identify(pid int) (Process, error) { return identify(pid) }
+
+func identify(pid int) (Process, error) {
+	_, started, err := stat(pid)
+	return Process{PID: pid, Started: started}, err
+}
+
+// Alive reports whether the process still runs; a zombie does not.
+func (p Process) Alive() bool {
+	if p.PID <= 0 {
+		return false
+	}
+	state, started, err := stat(p.PID)
+	return err == nil && started == p.Started && state != 'Z' && state != 'X'
+}
+
+// Signal sends sig to the process if it still is the one recorded.
+func (p Process) Signal(sig syscall.Signal) error {
+	if p.PID <= 0 {
+		return os.ErrProcessDone
+	}
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return os.ErrProcessDone
+	}
+	defer unix.Close(fd)
+	// The descriptor holds on to a process; is it ours?
+	if !p.Alive() {
+		return os.ErrProcessDone
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}
+
+// Kill ends the process with SIGKILL. Killing a machine's PID 1 ends every
+// process in the machine.
+func (p Process) Kill() error { return p.Signal(unix.SIGKILL) }
+
+// Gone waits until the process has ended.
+func (p Process) Gone(ctx context.Context) error {
+	for p.Alive() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d has not ended: %w", p.PID, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// stat reads state and start time of a process.
+func stat(pid int) (state byte, started uint64, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	return parseStat(string(data))
+}
+
+// parseStat reads fields 3 and 22. The second field, the command's name in
+// brackets, may hold spaces and brackets itself.
+func parseStat(line string) (state byte, started uint64, err error) {
+	_, rest, ok := cutLast(line, ") ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return 0, 0, fmt.Errorf("not the content of a /proc/PID/stat file: %q", line)
+	}
+	started, err = strconv.ParseUint(fields[19], 10, 64)
+	return fields[0][0], started, err
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// Leftovers finds the processes that were started for the cluster in folder
+// keep, by this or any earlier process, except what runs inside containers:
+// that ends with its machine.
+func Leftovers(keep string) ([]Process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	want := []byte(marker + "=" + keep)
+	var found []Process
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		// A process may end at any time: then it is no leftover.
+		p, err := identify(pid)
+		if err != nil {
+			continue
+		}
+		environ, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
+		if err != nil {
+			continue
+		}
+		for variable := range bytes.SplitSeq(environ, []byte{0}) {
+			if bytes.Equal(variable, want) {
+				found = append(found, p)
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// RemoveCgroups removes the cgroup path and all below it in every hierarchy of
+// the host. They must hold no process any more, which takes the kernel a
+// moment: so it tries until ctx ends.
+func RemoveCgroups(ctx context.Context, path string) error {
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	for _, mount := range mounts {
+		root := filepath.Join(mount, path)
+		for {
+			err := removeTree(root)
+			if err == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("remove cgroup %s: %w", root, err)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// removeTree removes a cgroup and its children, children first. Only folders
+// can be removed in a cgroup file system; the files go with them.
+func removeTree(root string) error {
+	var dirs []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && entry.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	for i := len(dirs) - 1; i >= 0 && err == nil; i-- {
+		if err = unix.Rmdir(dirs[i]); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	return err
+}
+
+func cgroupMounts() ([]string, error) {
+	file, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return parseCgroupMounts(file)
+}
+
+func parseCgroupMounts(r io.Reader) ([]string, error) {
+	var found []string
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		// ID parent device root MOUNT options... - TYPE source options
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		fields := strings.Fields(before)
+		if ok && len(fields) > 4 && fields[3] == "/" && strings.HasPrefix(after, "cgroup") {
+			found = append(found, fields[4])
+		}
+	}
+	return found, lines.Err()
+}

@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// criSocket is CRI-O's socket in the folder of a node.
+const criSocket = "crio.sock"
+
+// Where CRI-O keeps images, as a node sees it.
+const (
+	graphRoot = "/var/lib/containers/storage"
+	runRoot   = "/run/containers/storage"
+)
+
+// Node is one node of a cluster.
+type Node struct {
+	// Name of the node, also its host name: n1, n2, ...
+	Name string
+	// Address on the cluster's network, reachable from the host.
+	Address netip.Addr
+	// PodCIDR is the network of the node's pods, known inside the cluster only.
+	PodCIDR netip.Prefix
+
+	cluster *Cluster
+	crio    *Process
+	kubelet *Process
+
+	mu  sync.Mutex
+	cri *CRI
+}
+
+// CRI has the clients of a node's CRI-O.
+type CRI struct {
+	Runtime runtimeapi.RuntimeServiceClient
+	Image   runtimeapi.ImageServiceClient
+	conn    *grpc.ClientConn
+}
+
+// CRIO is the node's CRI-O.
+func (n *Node) CRIO() *Process { return n.crio }
+
+// Kubelet is the node's kubelet, nil in a cluster without a control plane.
+func (n *Node) Kubelet() *Process { return n.kubelet }
+
+// Dir is the node's folder. Below root/ is what the node sees as its own
+// /var/lib and /var/log.
+func (n *Node) Dir() string { return filepath.Join(n.cluster.config.Dir, n.Name) }
+
+// CRISocket is the path of CRI-O's socket on the host.
+func (n *Node) CRISocket() string { return filepath.Join(n.Dir(), criSocket) }
+
+// CRI connects to the node's CRI-O. The connection outlives restarts of CRI-O;
+// the cluster closes it.
+func (n *Node) CRI() (*CRI, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cri != nil {
+		return n.cri, nil
+	}
+	conn, err := grpc.NewClient("unix://"+n.CRISocket(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// Soon back after a restart.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		// What the kubelet and crictl take.
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", n.crio.Name(), err)
+	}
+	n.cri = &CRI{
+		Runtime: runtimeapi.NewRuntimeServiceClient(conn),
+		Image:   runtimeapi.NewImageServiceClient(conn),
+		conn:    conn,
+	}
+	return n.cri, nil
+}
+
+func (n *Node) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cri == nil {
+		return nil
+	}
+	defer func() { n.cri = nil }()
+	return n.cri.conn.Close()
+}
+
+// SetBandwidth changes how fast the node can download, in bits per second. 0:
+// as fast as it can.
+func (n *Node) SetBandwidth(bitsPerSecond uint64) error {
+	control, err := n.cluster.machine(control)
+	if err != nil {
+		return err
+	}
+	return control.Limit(n.Name, bitsPerSecond)
+}
+
+// Command prepares a command for Run. A program without a path is looked for
+// among the tools of the build (crictl, runc), then on the system's PATH. The
+// command talks to the node's CRI-O and registry and, if it works on container
+// storage itself, on the node's: "crictl images", or
+// "skopeo copy ... containers-storage:name:tag".
+func (n *Node) Command(program string, args ...string) *exec.Cmd {
+	path := program
+	if !strings.Contains(program, "/") {
+		if tool := filepath.Join(n.cluster.config.BinDir, "tools", program); isProgram(tool) {
+			path = tool
+		}
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = append([]string{
+		"PATH=" + filepath.Join(n.cluster.config.BinDir, "tools") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"CONTAINER_RUNTIME_ENDPOINT=unix://" + n.CRISocket(),
+		"IMAGE_SERVICE_ENDPOINT=unix://" + n.CRISocket(),
+	}, n.cluster.storageEnv()...)
+	return cmd
+}
+
+// Run runs a command made by Command inside the node and waits for it. When
+// ctx ends, the command is killed with all it has started.
+func (n *Node) Run(ctx context.Context, cmd *exec.Cmd) error {
+	host, err := n.cluster.machine(n.Name)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := host.Start(cmd); err != nil {
+		return fmt.Errorf("%s: %w", n.Name, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err = cmd.Wait()
+	if !stop() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", n.Name, strings.Join(cmd.Args, " "), err)
+	}
+	return nil
+}
+
+// Exec runs a command inside the node and returns its standard output. An
+// error holds the end of its standard error.
+func (n *Node) Exec(ctx context.Context, program string, args ...string) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := n.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := n.Run(ctx, cmd)
+	if message := bytes.TrimSpace(stderr.Bytes()); err != nil && len(message) > 0 {
+		err = fmt.Errorf("%w: %s", err, message[max(0, len(message)-2000):])
+	}
+	return stdout.Bytes(), err
+}
+
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+func (n *Node) crioHealthy(ctx context.Context) error {
+	cri, err := n.CRI()
+	if err != nil {
+		return err
+	}
+	status, err := cri.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range status.GetStatus().GetConditions() {
+		if !condition.GetStatus() {
+			return errors.New(condition.GetType() + ": " + condition.GetMessage())
+		}
+	}
+	return nil
+}
+
+func (n *Node) kubeletHealthy(ctx context.Context) error {
+	return get(ctx, plain, fmt.Sprintf("http://%s:10248/healthz", n.Address))
+}

@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/layer-locality/layer-locality/cluster/internal/machine"
+)
+
+// How long a component may take until it answers, and until it has ended after
+// SIGTERM. Generous: the machine may be small and busy.
+const (
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 30 * time.Second
+)
+
+// Process is a handle on one component. It holds no state of its own: several
+// handles, in several processes, see the same.
+type Process struct {
+	cluster *Cluster
+	machine string
+	name    string
+	// arguments writes the configuration files and gives the command line.
+	arguments func(Component) ([]string, error)
+	env       []string
+	// healthy asks the component once whether it serves.
+	healthy func(context.Context) error
+	// separate keeps standard output out of the log, in a file of its own.
+	separate string
+}
+
+// Name is the component and where it runs, as in "n1 kubelet".
+func (p *Process) Name() string { return p.machine + " " + p.name }
+
+// Log is the path of the component's log file, which all runs append to.
+func (p *Process) Log() string {
+	return filepath.Join(p.cluster.config.LogDir, p.machine+"-"+p.name+".log")
+}
+
+// PID is the id of the running process, 0 if none runs.
+func (p *Process) PID() int {
+	if r, err := p.record(); err == nil && r.Alive() {
+		return r.PID
+	}
+	return 0
+}
+
+// Settings are those of the last start.
+func (p *Process) Settings() (Component, error) {
+	r, err := p.record()
+	return r.Settings, err
+}
+
+// Start starts the component with the settings of its last start, after the
+// changes given, and returns once it serves. The new settings stay.
+func (p *Process) Start(ctx context.Context, change ...func(*Component)) error {
+	r, err := p.record()
+	if err != nil {
+		return err
+	}
+	if r.Alive() {
+		return fmt.Errorf("%s already runs as process %d", p.Name(), r.PID)
+	}
+	settings := r.Settings.clone()
+	for _, f := range change {
+		f(&settings)
+	}
+	if err := p.cluster.config.checkBinary(p.name, settings); err != nil {
+		return err
+	}
+	args, err := p.arguments(settings)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.Name(), err)
+	}
+	args = append(args, gates(settings.FeatureGates)...)
+	return p.launch(ctx, settings, append(args, settings.Args...))
+}
+
+func (p *Process) launch(ctx context.Context, settings Component, args []string) error {
+	log, err := os.OpenFile(p.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	begin, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(p.cluster.config.binary(p.name, settings), args...)
+	cmd.Env = slices.Concat(p.env, settings.Env)
+	cmd.Stdout, cmd.Stderr = log, log
+	if p.separate != "" {
+		out, err := os.OpenFile(p.separate, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		cmd.Stdout = out
+	}
+	host, err := p.cluster.machine(p.machine)
+	if err != nil {
+		return err
+	}
+	if err := host.Start(cmd); err != nil {
+		return fmt.Errorf("%s: %w", p.Name(), err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	running, err := machine.Identify(cmd.Process.Pid)
+	if err == nil {
+		err = writeRecord(p.cluster.config.Dir, p.key(), record{Process: running, Settings: settings})
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		<-ended
+		return fmt.Errorf("%s: %w", p.Name(), err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		answer := p.healthy(ctx)
+		if answer == nil {
+			return nil
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("%s ended early (%s); its log is %s%s",
+				p.Name(), cmd.ProcessState, p.Log(), tail(p.Log(), begin))
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not serve (%w): %w; its log is %s%s",
+				p.Name(), ctx.Err(), answer, p.Log(), tail(p.Log(), begin))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Stop ends the component with SIGTERM, or after 30 seconds with SIGKILL, and
+// waits for its end. It is no error if it does not run.
+func (p *Process) Stop(ctx context.Context) error {
+	r, err := p.record()
+	if err != nil {
+		return err
+	}
+	if err := r.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop %s: %w", p.Name(), err)
+	}
+	grace, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	if r.Gone(grace) == nil {
+		return nil
+	}
+	return p.Kill(ctx)
+}
+
+// Kill ends the component with SIGKILL and waits for its end. It is no error
+// if it does not run.
+func (p *Process) Kill(ctx context.Context) error {
+	r, err := p.record()
+	if err != nil {
+		return err
+	}
+	if err := r.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", p.Name(), err)
+	}
+	return r.Gone(ctx)
+}
+
+// Restart is Stop and Start.
+func (p *Process) Restart(ctx context.Context, change ...func(*Component)) error {
+	if err := p.Stop(ctx); err != nil {
+		return err
+	}
+	return p.Start(ctx, change...)
+}
+
+func (p *Process) key() string { return p.machine + "." + p.name }
+
+func (p *Process) record() (record, error) { return readRecord(p.cluster.config.Dir, p.key()) }
+
+// with sets the settings as a whole.
+func with(settings Component) func(*Component) {
+	return func(c *Component) { *c = settings.clone() }
+}
+
+// clone keeps a change from reaching the settings it was copied from.
+func (c Component) clone() Component {
+	c.Args = slices.Clone(c.Args)
+	c.Env = slices.Clone(c.Env)
+	c.FeatureGates = maps.Clone(c.FeatureGates)
+	c.Config = maps.Clone(c.Config)
+	return c
+}
+
+// gates is the command line option for feature gates.
+func gates(all map[string]bool) []string {
+	if len(all) == 0 {
+		return nil
+	}
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, fmt.Sprintf("%s=%t", name, all[name]))
+	}
+	return []string{"--feature-gates=" + strings.Join(list, ",")}
+}
+
+// tail gives the last lines of a log, from the offset begin on.
+func tail(path string, begin int64) string {
+	const lines, most = 12, 16 << 10
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	content := make([]byte, min(end-begin, most))
+	if _, err := file.ReadAt(content, end-int64(len(content))); err != nil || len(content) == 0 {
+		return ""
+	}
+	all := bytes.Split(bytes.TrimRight(content, "\n"), []byte("\n"))
+	all = all[max(0, len(all)-lines):]
+	return ", which ends with:\n    " + string(bytes.Join(all, []byte("\n    ")))
+}

@@ -1,0 +1,164 @@
+package cluster
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/layer-locality/layer-locality/cluster/internal/machine"
+)
+
+// state is what a folder's cluster.json says. It is written before anything
+// else is made, so that a folder with it may be removed, and none without.
+type state struct {
+	Config Config `json:"config"`
+	// Owner is the process the cluster belongs to; none once it is detached.
+	Owner machine.Process `json:"owner"`
+	// Ready is set when the start has succeeded.
+	Ready   bool         `json:"ready"`
+	Created time.Time    `json:"created"`
+	Subnet  netip.Prefix `json:"subnet"`
+}
+
+// record is what is known about a running process or machine.
+type record struct {
+	machine.Process
+	Settings Component `json:"settings"`
+}
+
+func statePath(dir string) string { return filepath.Join(dir, "cluster.json") }
+
+func readState(dir string) (*state, error) {
+	s := new(state)
+	return s, readJSON(statePath(dir), s)
+}
+
+// recordPath is where the record of a machine, or of a process "machine.name",
+// is. These files are the only memory of what runs: every handle reads them.
+func recordPath(dir, name string) string {
+	return filepath.Join(dir, "state", name+".json")
+}
+
+func readRecord(dir, name string) (record, error) {
+	var r record
+	err := readJSON(recordPath(dir, name), &r)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // never started
+	}
+	return r, err
+}
+
+func writeRecord(dir, name string, r record) error {
+	return writeJSON(recordPath(dir, name), r)
+}
+
+func readJSON(path string, into any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// writeJSON replaces a file as a whole: a reader never sees half of it.
+func writeJSON(path string, from any) error {
+	data, err := json.MarshalIndent(from, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(path, append(data, '\n'))
+}
+
+func writeFile(path string, data []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// identifier names what a cluster makes outside its folder: the link on the
+// host (at most 15 bytes) and the cgroup. It follows from the folder, so that
+// it is known even if nothing was recorded.
+func identifier(dir string) string {
+	return fmt.Sprintf("ll-%x", sha256.Sum256([]byte(dir)))[:11]
+}
+
+// cgroup is the parent of all cgroups of the cluster's pods.
+func cgroup(dir string) string { return "/layer-locality/" + identifier(dir) }
+
+// lock keeps dir, which it makes, to the caller until unlock is called.
+func lock(dir string) (unlock func(), err error) {
+	for {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+		}
+		unlock = func() { unix.Close(fd) }
+		if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			unlock()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("%s: another process is starting or stopping this cluster", dir)
+			}
+			return nil, &fs.PathError{Op: "flock", Path: dir, Err: err}
+		}
+		// Whoever held it may have removed the folder.
+		var locked, there unix.Stat_t
+		if unix.Fstat(fd, &locked) == nil && unix.Stat(dir, &there) == nil && locked.Ino == there.Ino {
+			return unlock, nil
+		}
+		unlock()
+	}
+}
+
+// documentation holds the networks reserved for examples (RFC 5737) and for
+// benchmarks (RFC 2544): a real network uses none of them.
+var documentation = []netip.Prefix{
+	netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+}
+
+// freeSubnet finds a /24 that overlaps with nothing in use.
+func freeSubnet(used []netip.Prefix) (netip.Prefix, error) {
+	for _, network := range documentation {
+		for candidate := netip.PrefixFrom(network.Addr(), 24); network.Contains(candidate.Addr()); candidate = following(candidate) {
+			if !slices.ContainsFunc(used, candidate.Overlaps) {
+				return candidate, nil
+			}
+		}
+	}
+	return netip.Prefix{}, errors.New("no free network: every documentation range is in use; stop another cluster first")
+}
+
+// following is the /24 after a /24.
+func following(p netip.Prefix) netip.Prefix {
+	a := p.Addr().As4()
+	if a[2]++; a[2] == 0 {
+		a[1]++
+	}
+	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
+}
+
+// host is an address of a /24, with the length of the network.
+func host(subnet netip.Prefix, n int) netip.Prefix {
+	a := subnet.Addr().As4()
+	a[3] = byte(n)
+	return netip.PrefixFrom(netip.AddrFrom4(a), subnet.Bits())
+}
