@@ -44,7 +44,7 @@ generated() { grep -q '^Subject: .*[Gg]enerated' "$1"; }
 is_generated_file() {
   case $1 in
   */zz_generated.*.go | */generated.pb.go | */generated.proto | */types_swagger_doc_generated.go | \
-    */applyconfigurations/* | */testdata/* | */openapi-spec/* | *_fixture*) true ;;
+    */applyconfigurations/* | test/compatibility_lifecycle/reference/* | */testdata/* | */openapi-spec/* | *_fixture*) true ;;
   *) false ;;
   esac
 }
@@ -58,7 +58,7 @@ is_test_file() {
 
 lint() {
   local component=$1 patches patch previous header lines n file added removed
-  local touched=0 new=0 generated=0 tests=0 bad=0 tree scratch
+  local touched=0 new=0 generated=0 tests=0 bad=0 scratch
   mapfile -t patches < <(series "$component")
   [ ${#patches[@]} -gt 0 ] || die "patches/$component is empty"
   complain() {
@@ -109,10 +109,9 @@ lint() {
   [ "$bad" = 0 ] || die "$component: the series is not in form"
 
   # Applies in order, without fuzz, as `git am` on an upstream checkout would.
-  tree=$("$ROOT/scripts/tree.sh" upstream "$component")
   scratch=$(mktemp -d "$BUILD/lint-$component.XXXXXX")
   trap 'rm -rf "$scratch"' RETURN
-  copy_touched "$tree" "$scratch" "${patches[@]}"
+  scratch_tree "$component" "$(pinned_version "$component")" "$scratch" "${patches[@]}"
   for patch in "${patches[@]}"; do
     git -C "$scratch" apply --index "$patch" || die "$(basename "$patch") does not apply to $component $(pinned_version "$component")"
     if git -C "$scratch" diff --cached --check | grep -v '^[+]' | grep -v -e testdata -e '\.pb:' | grep .; then
@@ -125,13 +124,30 @@ lint() {
   echo "$component: ${#patches[@]} patches apply to $(pinned_version "$component"); changed lines in upstream files $touched of at most $(limit "$component"), in new files $new, in tests $tests, generated $generated"
 }
 
-# copy_touched TREE SCRATCH PATCH...: a small git repository with only the
+# upstream_file COMPONENT VERSION PATH: where that file of the upstream tree is
+# in Go's module cache. Only the modules that are asked for are fetched.
+declare -A FETCHED=()
+upstream_file() {
+  local module=$(upstream_module "$1") version=$2 path=$3
+  if [[ $path == staging/src/k8s.io/* ]]; then
+    path=${path#staging/src/k8s.io/}
+    module=k8s.io/${path%%/*} version=v0${version#v1} path=${path#*/}
+  fi
+  if [ -z "${FETCHED["$module@$version"]:-}" ]; then
+    FETCHED["$module@$version"]=$(module_dir "$module" "$version")
+  fi
+  UPSTREAM_FILE=${FETCHED["$module@$version"]}/$path
+}
+
+# scratch_tree COMPONENT VERSION FOLDER PATCH...: a git repository with only the
 # upstream files that the patches touch; applying to it is applying to the tree.
-copy_touched() {
-  local tree=$1 scratch=$2 file
-  shift 2
-  git apply --numstat "$@" | cut -f3 | sort -u | while read -r file; do
-    [ ! -f "$tree/$file" ] || install -D -m 0644 "$tree/$file" "$scratch/$file"
+scratch_tree() {
+  local component=$1 version=$2 scratch=$3 files file
+  shift 3
+  mapfile -t files < <(cat -- "$@" | sed -n 's,^diff --git a/\(.*\) b/.*,\1,p' | sort -u)
+  for file in "${files[@]}"; do
+    upstream_file "$component" "$version" "$file"
+    [ ! -f "$UPSTREAM_FILE" ] || install -D -m 0644 "$UPSTREAM_FILE" "$scratch/$file"
   done
   git init -q "$scratch"
   git -C "$scratch" add -A -f
@@ -139,12 +155,11 @@ copy_touched() {
 }
 
 rebase() {
-  local component=$1 version=$2 tree scratch patch patches rejected=0 report file reject
+  local component=$1 version=$2 scratch patch patches rejected=0 report file reject kind
   mapfile -t patches < <(series "$component")
-  tree=$("$ROOT/scripts/tree.sh" upstream "$component" "$version")
   scratch=$(mktemp -d "$BUILD/rebase-$component.XXXXXX")
   trap 'rm -rf "$scratch"' RETURN
-  copy_touched "$tree" "$scratch" "${patches[@]}"
+  scratch_tree "$component" "$version" "$scratch" "${patches[@]}"
   mkdir -p "$BUILD/log"
   report=$BUILD/log/rebase-$component-$version.txt
   : >"$report"
@@ -153,11 +168,19 @@ rebase() {
       echo "ok      $(basename "$patch")" | tee -a "$report"
     else
       rejected=$((rejected + 1))
-      echo "FAILS   $(basename "$patch")" | tee -a "$report"
+      kind=FAILS
+      if generated "$patch"; then kind="STALE "; fi
+      echo "$kind  $(basename "$patch")" | tee -a "$report"
+      [ "$kind" = FAILS ] || echo "        generated: 'make generate' writes it anew" | tee -a "$report"
       git -C "$scratch" apply --reject "$patch" >"$scratch/.apply.log" 2>&1 || true
       grep -E '^error: ' "$scratch/.apply.log" | sed -n 's/^error: \(.*\): \(No such file or directory\|already exists in working directory\)$/        \1: \2/p' | tee -a "$report"
       find "$scratch" -name '*.rej' | sort | while read -r reject; do
         file=${reject#"$scratch"/}
+        if generated "$patch"; then
+          echo "        ${file%.rej}: $(grep -c '^@@' "$reject") hunk(s)" | tee -a "$report"
+          rm "$reject"
+          continue
+        fi
         echo "        ${file%.rej}: $(grep -c '^@@' "$reject") hunk(s), the context changed:" | tee -a "$report"
         sed 's/^/          | /' "$reject" | grep -v '^          | diff a/' | head -n 60 | tee -a "$report"
         rm "$reject"
