@@ -128,7 +128,8 @@ lint() {
 # in Go's module cache. Only the modules that are asked for are fetched.
 declare -A FETCHED=()
 upstream_file() {
-  local module=$(upstream_module "$1") version=$2 path=$3
+  local module version=$2 path=$3
+  module=$(upstream_module "$1")
   if [[ $path == staging/src/k8s.io/* ]]; then
     path=${path#staging/src/k8s.io/}
     module=k8s.io/${path%%/*} version=v0${version#v1} path=${path#*/}
