@@ -68,7 +68,7 @@ func run(ctx context.Context, logDir string) (err error) {
 		Flavour:   cluster.Patched,
 		APIServer: cluster.Component{FeatureGates: gate},
 		Kubelet:   cluster.Component{FeatureGates: gate},
-		Logf:      func(format string, args ...any) { fmt.Printf("         "+format+"\n", args...) },
+		Logf:      func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
 	})
 	if err != nil {
 		return err
@@ -189,7 +189,8 @@ func showCRI(ctx context.Context, p placement, shared v1.Descriptor) error {
 
 // showNode prints what the Node says of the image once it says it.
 func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared v1.Descriptor) error {
-	const limit = 90 * time.Second
+	const limit, tick = 90 * time.Second, 10 * time.Second
+	begin, told := time.Now(), time.Now()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	client, err := c.Client()
@@ -214,6 +215,10 @@ func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared v1.De
 			return fmt.Errorf("after %s node %s does not state layer %s of %s; see %s",
 				limit, p.node.Name, shared.Digest, p.image.Reference, p.node.Kubelet().Log())
 		case <-time.After(500 * time.Millisecond):
+			if time.Since(told) >= tick {
+				told = time.Now()
+				say("%s: not there yet after %.0f s of at most %s", p.node.Name, time.Since(begin).Seconds(), limit)
+			}
 		}
 	}
 }
