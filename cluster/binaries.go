@@ -60,7 +60,7 @@ func (c *Config) preflight() error {
 	}
 	var errs []error
 	var missing []string
-	for _, program := range []string{"sh", "mount", "conmon"} {
+	for _, program := range []string{"sh", "mount", "umount", "unshare", "conmon"} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, program)
 		}

@@ -166,7 +166,13 @@ func Clean(ctx context.Context, dir string) error {
 	}
 	defer unlock()
 	s, err := readState(dir)
-	if err == nil && s.Owner.Alive() && s.Owner.PID != os.Getpid() {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody else removed it
+	}
+	if err != nil {
+		return err
+	}
+	if s.Owner.Alive() && s.Owner.PID != os.Getpid() {
 		return fmt.Errorf("%w in %s: it belongs to process %d, which ends it", ErrRunning, dir, s.Owner.PID)
 	}
 	return remove(ctx, dir, 0)
@@ -246,8 +252,9 @@ func newCluster(config Config, subnet netip.Prefix) *Cluster {
 	if config.RuntimeOnly {
 		return c
 	}
-	// What only the control plane reaches is healthy when the apiserver is.
-	add("etcd", c.etcdArguments, func(context.Context) error { return nil })
+	add("etcd", c.etcdArguments, func(ctx context.Context) error {
+		return get(ctx, plain, c.etcdHealth()+"/health")
+	})
 	add("kube-apiserver", c.apiServerArguments, func(ctx context.Context) error {
 		return c.getSecure(ctx, "443", "/readyz")
 	})
@@ -294,6 +301,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.writeShared(); err != nil {
 		return err
 	}
+	if !c.config.RuntimeOnly {
+		if err := c.issueCertificates(); err != nil {
+			return err
+		}
+	}
 
 	group, ctx := errgroup.WithContext(ctx)
 	apiReady := make(chan struct{})
@@ -308,15 +320,8 @@ func (c *Cluster) start(ctx context.Context) error {
 		return nil
 	})
 	if !c.config.RuntimeOnly {
-		if err := c.issueCertificates(); err != nil {
-			return errors.Join(err, group.Wait())
-		}
 		group.Go(func() error {
-			if err := c.startControlPlane(ctx, say); err != nil {
-				return err
-			}
-			close(apiReady)
-			return nil
+			return c.startControlPlane(ctx, say, func() { close(apiReady) })
 		})
 	}
 	for i, node := range c.nodes {
@@ -353,7 +358,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (c *Cluster) startControlPlane(ctx context.Context, say func(string, ...any)) error {
+// startControlPlane calls ready when the apiserver takes nodes.
+func (c *Cluster) startControlPlane(ctx context.Context, say func(string, ...any), ready func()) error {
 	if err := c.process["etcd"].Start(ctx, with(c.config.Etcd)); err != nil {
 		return err
 	}
@@ -364,6 +370,7 @@ func (c *Cluster) startControlPlane(ctx context.Context, say func(string, ...any
 	if err := c.bootstrap(ctx); err != nil {
 		return err
 	}
+	ready()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.ControllerManager().Start(ctx, with(c.config.ControllerManager)) })
 	group.Go(func() error { return c.Scheduler().Start(ctx, with(c.config.Scheduler)) })
@@ -386,7 +393,9 @@ func (c *Cluster) boot(ctx context.Context, name string) (*machine.Machine, erro
 		return nil, err
 	}
 	defer log.Close()
-	m, err := machine.Boot(ctx, machine.Spec{Name: name, State: state, Keep: c.config.Dir, Log: log})
+	m, err := machine.Boot(ctx, machine.Spec{
+		Name: name, State: state, Keep: c.config.Dir, Cgroup: cgroup(c.config.Dir) + "/" + name, Log: log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -699,6 +708,10 @@ func poll(ctx context.Context, what string, f func(context.Context) error) error
 
 // address is that of the control machine: apiserver and registry.
 func (c *Cluster) address() netip.Addr { return host(c.subnet, 1).Addr() }
+
+// etcdHealth is where etcd answers whether it is healthy, and nothing else but
+// metrics.
+func (c *Cluster) etcdHealth() string { return "http://" + c.address().String() + ":2381" }
 
 func (c *Cluster) path(elements ...string) string {
 	return filepath.Join(append([]string{c.config.Dir}, elements...)...)

@@ -17,8 +17,10 @@ import (
 // storageEnv points programs at the cluster's registries, signature policy and
 // storage instead of the host's.
 func (c *Cluster) storageEnv() []string {
+	registries := c.path("config", "registries.conf")
 	return []string{
-		"CONTAINERS_REGISTRIES_CONF=" + c.path("config", "registries.conf"),
+		"CONTAINER_REGISTRIES_CONF=" + registries,  // CRI-O
+		"CONTAINERS_REGISTRIES_CONF=" + registries, // podman, buildah
 		"CONTAINERS_STORAGE_CONF=" + c.path("config", "storage.conf"),
 	}
 }
@@ -180,10 +182,8 @@ func (n *Node) kubeletArguments(settings Component) ([]string, error) {
 		"healthzBindAddress":       n.Address.String(),
 		"resolvConf":               c.path("config", "resolv.conf"),
 		"volumePluginDir":          "/var/lib/kubelet/volume-plugins",
-		// Without systemd, on cgroup v1 and v2: all pods below one cgroup, and
-		// no cgroups for the node's own parts.
+		// Without systemd, on cgroup v1 and v2.
 		"cgroupDriver":                  "cgroupfs",
-		"cgroupRoot":                    cgroup(c.config.Dir) + "/" + n.Name,
 		"cgroupsPerQOS":                 false,
 		"enforceNodeAllocatable":        []string{},
 		"failCgroupV1":                  false,
@@ -219,6 +219,7 @@ func (c *Cluster) etcdArguments(settings Component) ([]string, error) {
 		"--listen-peer-urls=http://127.0.0.1:2380",
 		"--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=control=http://127.0.0.1:2380",
+		"--listen-metrics-urls=" + c.etcdHealth(),
 		// A cluster that ends with the machine has no data to lose.
 		"--unsafe-no-fsync",
 	}, noConfig(settings)

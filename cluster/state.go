@@ -39,7 +39,14 @@ func statePath(dir string) string { return filepath.Join(dir, "cluster.json") }
 
 func readState(dir string) (*state, error) {
 	s := new(state)
-	return s, readJSON(statePath(dir), s)
+	if err := readJSON(statePath(dir), s); err != nil {
+		return nil, err
+	}
+	// What is not a cluster's is nobody's to remove.
+	if s.Config.Dir != dir {
+		return nil, fmt.Errorf("%s was not written for a cluster in %s", statePath(dir), dir)
+	}
+	return s, nil
 }
 
 // recordPath is where the record of a machine, or of a process "machine.name",
@@ -96,13 +103,20 @@ func identifier(dir string) string {
 	return fmt.Sprintf("ll-%x", sha256.Sum256([]byte(dir)))[:11]
 }
 
-// cgroup is the parent of all cgroups of the cluster's pods.
-func cgroup(dir string) string { return "/layer-locality/" + identifier(dir) }
+// cgroup is the parent of all cgroups of the cluster.
+func cgroup(dir string) string { return "/" + identifier(dir) }
 
-// lock keeps dir, which it makes, to the caller until unlock is called.
+// lock keeps dir, which it makes, to the caller until unlock is called. It makes
+// no folders above dir, since nobody would know to remove them again; only the
+// default one, which the last cluster removes.
 func lock(dir string) (unlock func(), err error) {
 	for {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if filepath.Dir(dir) == defaultParent {
+			if err := os.MkdirAll(defaultParent, 0o755); err != nil {
+				return nil, err
+			}
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -2,15 +2,16 @@
 # PID 1 of a machine: gives its mount namespace a private view of the places
 # that components write to, says "ready", and then only reaps orphans.
 #
-#   init.sh STATE KEEP
+#   init.sh STATE KEEP JOIN
 #
 # STATE: the machine's folder on the host, which holds its private files.
 # KEEP:  the cluster's folder, which holds STATE and stays visible as it is.
+# JOIN:  the text of join.sh, which becomes /run/join.
 #
-# Nothing is written outside STATE, not even the table of mounts (mount -n): every mount below belongs to this
-# machine's mount namespace and goes with it.
+# Nothing is written outside STATE, not even the table of mounts (mount -n):
+# every mount below belongs to this machine's mount namespace and goes with it.
 set -eu
-state=$1 keep=$2
+state=$1 keep=$2 join=$3
 private="/run /var/lib /var/log"
 
 mount -n --make-rprivate /
@@ -81,12 +82,42 @@ TUNABLES
 # container, and runc fails if (cgroup v1) no hugetlb hierarchy is mounted.
 [ ! -d /sys/kernel/mm/hugepages ] || mount -n -t tmpfs tmpfs /sys/kernel/mm/hugepages
 
+# The cgroups as this machine's cgroup namespace has them: its own cgroup is the
+# root, and no program sees or uses another.
+mounts=$(cat /proc/self/mountinfo)
+while read -r _ _ _ _ mount rest; do
+  case $rest in
+  *" - cgroup2 "*)
+    umount -n -l "$mount"
+    mount -n -t cgroup2 cgroup2 "$mount"
+    ;;
+  *" - cgroup "*)
+    # Of the super block's options, those that say which hierarchy it is.
+    which=
+    for option in $(echo "${rest##* }" | tr , ' '); do
+      case $option in
+      rw | ro | xattr | noprefix | clone_children | cpuset_v2_mode | release_agent=*) ;;
+      *) which=$which${which:+,}$option ;;
+      esac
+    done
+    umount -n -l "$mount"
+    mount -n -t cgroup -o "$which" cgroup "$mount"
+    ;;
+  esac
+done <<MOUNTS
+$mounts
+MOUNTS
+
 # As on a host run by systemd: pods may ask for mount propagation.
 mount -n --make-rshared /
 
-echo ready
-exec >/dev/null
-while :; do
-  sleep 86400 &
-  wait
-done
+# PID 1 and what is started in the machine are in a cgroup beside the pods'.
+printf '%s' "$join" >/run/join
+# shellcheck disable=SC2016 # for the shell that this one becomes
+exec /bin/sh /run/join /system /bin/sh -c '
+  echo ready
+  exec >/dev/null
+  while :; do
+    sleep 86400 &
+    wait
+  done' "$0"

@@ -21,8 +21,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:embed init.sh
-var initScript string
+var (
+	//go:embed init.sh
+	initScript string
+	//go:embed join.sh
+	joinScript string
+)
 
 // marker is in the environment of every process started by this package, with
 // the cluster's folder as its value. It finds the processes of a run that was
@@ -45,6 +49,9 @@ type Spec struct {
 	// Keep is the cluster's folder, which contains State. It stays visible
 	// under its own path and tells the cluster's processes from others.
 	Keep string
+	// Cgroup is the path of the machine's cgroup below each hierarchy's root.
+	// It holds all that the machine and its containers use.
+	Cgroup string
 	// Log takes what PID 1 says.
 	Log *os.File
 }
@@ -52,7 +59,11 @@ type Spec struct {
 // Boot makes the namespaces of a machine and waits until its file system view
 // is ready. The machine has no network yet but its own empty namespace.
 func Boot(ctx context.Context, spec Spec) (*Machine, error) {
-	cmd := exec.Command("/bin/sh", "-c", initScript, "layer-locality-"+spec.Name, spec.State, spec.Keep)
+	title := "layer-locality-" + spec.Name
+	// PID 1 joins its cgroup first, so that the cgroup namespace begins there.
+	cmd := exec.Command("/bin/sh", "-c", joinScript, title, spec.Cgroup,
+		"unshare", "--cgroup",
+		"/bin/sh", "-c", initScript, title, spec.State, spec.Keep, joinScript)
 	cmd.Dir = "/"
 	cmd.Env = environment(spec.Keep, nil)
 	cmd.Stderr = spec.Log
@@ -93,6 +104,8 @@ func Boot(ctx context.Context, spec Spec) (*Machine, error) {
 // Start starts cmd inside the machine. Its environment is replaced by a
 // minimal one to which cmd.Env is added. The caller has to wait for it.
 func (m *Machine) Start(cmd *exec.Cmd) error {
+	cmd.Args = append([]string{"/bin/sh", "/run/join", "/system", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = cmd.Args[0]
 	cmd.Env = environment(m.Keep, cmd.Env)
 	if cmd.Dir == "" {
 		cmd.Dir = "/"
@@ -127,7 +140,7 @@ func (m *Machine) do(f func() error) error {
 			if err := unix.Unshare(unix.CLONE_FS); err != nil {
 				return fmt.Errorf("unshare: %w", err)
 			}
-			err = unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWPID|unix.CLONE_NEWUTS)
+			err = unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWPID|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP)
 			if err != nil {
 				return fmt.Errorf("join the machine's namespaces: %w", err)
 			}

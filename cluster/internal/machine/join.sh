@@ -1,0 +1,39 @@
+#!/bin/sh
+# join.sh CGROUP COMMAND...: becomes COMMAND in a cgroup, which it makes, of
+# every cgroup hierarchy (one on cgroup v2, one a controller on v1).
+set -eu
+cgroup=$1
+shift
+
+while read -r _ _ _ root mount rest; do
+  [ "$root" = / ] || continue
+  case $rest in
+  *" - cgroup "*) v2= ;;
+  *" - cgroup2 "*) v2=yes ;;
+  *) continue ;;
+  esac
+  path=$mount parents=
+  for name in $(echo "$cgroup" | tr / ' '); do
+    mkdir -p "$path/$name"
+    # A cpuset of v1 starts empty and takes no process so.
+    for set in cpuset.cpus cpuset.mems; do
+      if [ -z "$v2" ] && [ -e "$path/$set" ] && [ -z "$(cat "$path/$name/$set")" ]; then
+        cat "$path/$set" >"$path/$name/$set"
+      fi
+    done
+    parents="$parents $path"
+    path=$path/$name
+  done
+  echo 0 >"$path/cgroup.procs" # 0: the writer, this shell
+  if [ -n "$v2" ]; then
+    # Children may use the controllers that their parents hand on, and a
+    # parent only hands on when it holds no processes itself.
+    for parent in $parents; do
+      for controller in $(cat "$parent/cgroup.controllers"); do
+        echo "+$controller" 2>/dev/null >"$parent/cgroup.subtree_control" || :
+      done
+    done
+  fi
+done </proc/self/mountinfo
+
+exec "$@"
