@@ -1,0 +1,68 @@
+/*
+Copyright The Kubernetes Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package imagelayers
+
+import (
+	"testing"
+	"time"
+)
+
+func TestGuard(t *testing.T) {
+	const kept, refused = true, false
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	guard := NewGuard(func() time.Time { return now })
+	allow := func(want bool) {
+		t.Helper()
+		if got := guard.Allow(); got != want {
+			t.Errorf("at %v: allowed %v, want %v", now.Format(time.TimeOnly), got, want)
+		}
+	}
+	observe := func(outcome, changed bool) {
+		t.Helper()
+		if got := guard.Observe(outcome); got != changed {
+			t.Errorf("at %v: changed %v, want %v", now.Format(time.TimeOnly), got, changed)
+		}
+	}
+
+	allow(true)
+	observe(kept, false)
+	allow(true)
+
+	observe(refused, true)
+	allow(false)
+	now = now.Add(RetryInterval - 1)
+	allow(false)
+	now = now.Add(1)
+	allow(true)
+	// Nothing was sent yet: the next status is still free to try.
+	now = now.Add(time.Hour)
+	allow(true)
+
+	// Refused again: as long a pause again, but no news.
+	observe(refused, false)
+	allow(false)
+	now = now.Add(RetryInterval)
+	allow(true)
+
+	observe(kept, true)
+	allow(true)
+	observe(kept, false)
+
+	// News again after it worked.
+	observe(refused, true)
+	allow(false)
+}
