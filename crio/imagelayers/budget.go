@@ -92,7 +92,7 @@ func (b *Budget) drop(images []*Layers, total int) (dropped map[string]struct{},
 			}
 
 			// Cannot fail: FromManifest formatted it.
-			size, _ := strconv.ParseInt(value, 10, 64) //nolint:errcheck // see above
+			size, _ := strconv.ParseInt(value, 10, 64)
 			layers[i].size = max(layers[i].size, size)
 			layers[i].wireSize += entryWireSize(key, value)
 		}

@@ -9,6 +9,7 @@ package imagelayers
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,11 +78,7 @@ func FromManifest(infos []types.BlobInfo) *Layers {
 // largest returns the digests of the n largest layers, or all if there are
 // fewer. Among layers of one size the order of their digests decides.
 func largest(sizes map[digest.Digest]int64, n int) []digest.Digest {
-	digests := make([]digest.Digest, 0, len(sizes))
-	for d := range sizes {
-		digests = append(digests, d)
-	}
-
+	digests := slices.Collect(maps.Keys(sizes))
 	if len(digests) <= n {
 		return digests
 	}
@@ -139,9 +136,7 @@ func (l *Layers) Merge(manifestAnnotations map[string]string) map[string]string 
 		}
 	}
 
-	for key, value := range layers {
-		merged[key] = value
-	}
+	maps.Copy(merged, layers)
 
 	if len(merged) == 0 {
 		return nil
