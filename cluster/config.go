@@ -78,8 +78,9 @@ type Component struct {
 	Args []string `json:"args,omitempty"`
 	// Env holds further "KEY=value" pairs.
 	Env []string `json:"env,omitempty"`
-	// FeatureGates of a Kubernetes component. Stock binaries refuse to start
-	// with a gate they do not know.
+	// FeatureGates of a Kubernetes component. LayersGate is on in patched
+	// kube-apiservers and kubelets unless it is set here. Stock binaries refuse
+	// to start with a gate they do not know.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// Config holds fields of the component's configuration file, which replace
 	// the cluster's: KubeletConfiguration, KubeSchedulerConfiguration, or for
@@ -87,6 +88,10 @@ type Component struct {
 	// The other components have no configuration file.
 	Config map[string]any `json:"config,omitempty"`
 }
+
+// LayersGate is the feature gate of Node.status.images[].layers. Only patched
+// binaries know it.
+const LayersGate = "NodeStatusImageLayers"
 
 const (
 	defaultParent = "/var/lib/layer-locality"

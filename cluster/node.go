@@ -129,8 +129,7 @@ func (n *Node) Command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append([]string{
 		"PATH=" + filepath.Join(n.cluster.config.BinDir, "tools") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"CONTAINER_RUNTIME_ENDPOINT=unix://" + n.CRISocket(),
-		"IMAGE_SERVICE_ENDPOINT=unix://" + n.CRISocket(),
+		"CRI_CONFIG_FILE=" + filepath.Join(n.Dir(), "crictl.yaml"),
 	}, n.cluster.storageEnv()...)
 	return cmd
 }
@@ -145,8 +144,9 @@ func (n *Node) Run(ctx context.Context, cmd *exec.Cmd) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	what := n.Name + ": " + strings.Join(cmd.Args, " ")
 	if err := host.Start(cmd); err != nil {
-		return fmt.Errorf("%s: %w", n.Name, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	err = cmd.Wait()
@@ -154,7 +154,7 @@ func (n *Node) Run(ctx context.Context, cmd *exec.Cmd) error {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", n.Name, strings.Join(cmd.Args, " "), err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

@@ -63,7 +63,9 @@ func (p *Process) Settings() (Component, error) {
 }
 
 // Start starts the component with the settings of its last start, after the
-// changes given, and returns once it serves. The new settings stay.
+// changes given, and returns once it serves. The new settings stay, also if the
+// component does not serve; then it is ended, and the error holds the end of
+// its log.
 func (p *Process) Start(ctx context.Context, change ...func(*Component)) error {
 	r, err := p.record()
 	if err != nil {
@@ -83,7 +85,7 @@ func (p *Process) Start(ctx context.Context, change ...func(*Component)) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Name(), err)
 	}
-	args = append(args, gates(settings.FeatureGates)...)
+	args = append(args, p.cluster.config.gates(p.name, settings)...)
 	return p.launch(ctx, settings, append(args, settings.Args...))
 }
 
@@ -142,6 +144,10 @@ func (p *Process) launch(ctx context.Context, settings Component, args []string)
 			return fmt.Errorf("%s ended early (%s); its log is %s%s",
 				p.Name(), cmd.ProcessState, p.Log(), tail(p.Log(), begin))
 		case <-ctx.Done():
+			// What does not serve is of no use, and would be in the way of the
+			// next start.
+			_ = running.Kill()
+			<-ended
 			return fmt.Errorf("%s does not serve (%w): %w; its log is %s%s",
 				p.Name(), ctx.Err(), answer, p.Log(), tail(p.Log(), begin))
 		case <-time.After(50 * time.Millisecond):
@@ -206,14 +212,19 @@ func (c Component) clone() Component {
 	return c
 }
 
-// gates is the command line option for feature gates.
-func gates(all map[string]bool) []string {
+// gates is the command line option for the feature gates of a component.
+func (c *Config) gates(name string, settings Component) []string {
+	all := map[string]bool{}
+	if (name == "kube-apiserver" || name == "kubelet") && c.flavourOf(name, settings) == string(Patched) {
+		all[LayersGate] = true
+	}
+	maps.Copy(all, settings.FeatureGates)
 	if len(all) == 0 {
 		return nil
 	}
 	var list []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		list = append(list, fmt.Sprintf("%s=%t", name, all[name]))
+	for _, gate := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, fmt.Sprintf("%s=%t", gate, all[gate]))
 	}
 	return []string{"--feature-gates=" + strings.Join(list, ",")}
 }

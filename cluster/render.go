@@ -142,6 +142,10 @@ func (n *Node) crioArguments(settings Component) ([]string, error) {
 	if err := writeTOML(filepath.Join(dropIns, "50-settings.conf"), settings.Config); err != nil {
 		return nil, err
 	}
+	crictl := map[string]any{"runtime-endpoint": "unix://" + n.CRISocket(), "image-endpoint": "unix://" + n.CRISocket()}
+	if err := writeYAML(filepath.Join(n.Dir(), "crictl.yaml"), crictl); err != nil {
+		return nil, err
+	}
 	args := []string{"--config", path, "--config-dir", dropIns}
 	return args, writeJSON(filepath.Join(n.Dir(), "cni", "10-pods.conflist"), podNetwork(n.PodCIDR))
 }

@@ -95,6 +95,8 @@ type Pushed struct {
 	MediaType types.MediaType
 	// ByDigest is the repository with the digest.
 	ByDigest string
+	// Config is the digest of the config, which CRI-O has as image ID.
+	Config v1.Hash
 	// Layers as in the manifest, base first: digests and compressed sizes in
 	// bytes. Of an index: those of the manifest for this machine.
 	Layers []v1.Descriptor
@@ -172,57 +174,65 @@ func Index(members ...v1.Image) (v1.ImageIndex, error) {
 }
 
 // Push pushes an image or, with its members, an index to reference
-// ("host:port/repository:tag") over plain HTTP.
+// ("host:port/repository:tag") over plain HTTP, and fetches what the registry
+// then has.
 func Push(ctx context.Context, reference string, what remote.Taggable) (*Pushed, error) {
 	ref, err := name.ParseReference(reference, name.Insecure)
 	if err != nil {
 		return nil, err
 	}
-	options := []remote.Option{
-		remote.WithContext(ctx), remote.WithTransport(direct),
-		remote.WithJobs(4),
-		// The registry is this machine's: a failure is no passing one.
-		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 4}),
-	}
-	pushed := &Pushed{Reference: reference}
-	image := v1.Image(nil)
 	switch what := what.(type) {
 	case v1.ImageIndex:
-		if err := remote.WriteIndex(ref, what, options...); err != nil {
-			return nil, fmt.Errorf("push %s: %w", reference, err)
-		}
-		if image, err = native(what); err != nil {
-			return nil, err
-		}
-		pushed.Digest, err = what.Digest()
+		err = remote.WriteIndex(ref, what, options(ctx)...)
 	case v1.Image:
-		if err := remote.Write(ref, what, options...); err != nil {
-			return nil, fmt.Errorf("push %s: %w", reference, err)
-		}
-		image = what
-		pushed.Digest, err = what.Digest()
+		err = remote.Write(ref, what, options(ctx)...)
 	default:
-		return nil, fmt.Errorf("push %s: %T is neither an image nor an index", reference, what)
+		// A bare manifest, whose blobs are there or need not be.
+		err = remote.Put(ref, what, options(ctx)...)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("push %s: %w", reference, err)
+	}
+	return Fetch(ctx, reference)
+}
+
+// Fetch reads the manifest of reference from its registry. Of an index, which
+// must have a manifest for this machine, Layers are that manifest's.
+func Fetch(ctx context.Context, reference string) (*Pushed, error) {
+	ref, err := name.ParseReference(reference, name.Insecure)
 	if err != nil {
 		return nil, err
 	}
-	if typed, ok := what.(interface {
-		MediaType() (types.MediaType, error)
-	}); ok {
-		if pushed.MediaType, err = typed.MediaType(); err != nil {
-			return nil, err
-		}
+	found, err := remote.Get(ref, options(ctx)...)
+	if err != nil {
+		return nil, fmt.Errorf("fetch %s: %w", reference, err)
 	}
-	pushed.ByDigest = ref.Context().Digest(pushed.Digest.String()).String()
-	if image != nil {
-		manifest, err := image.Manifest()
-		if err != nil {
-			return nil, err
-		}
-		pushed.Layers = manifest.Layers
+	image, err := found.Image()
+	if err != nil {
+		return nil, fmt.Errorf("fetch %s: %w", reference, err)
 	}
-	return pushed, nil
+	manifest, err := image.Manifest()
+	if err != nil {
+		return nil, fmt.Errorf("fetch %s: %w", reference, err)
+	}
+	return &Pushed{
+		Reference: reference,
+		Digest:    found.Digest,
+		ByDigest:  ref.Context().Digest(found.Digest.String()).String(),
+		MediaType: found.MediaType,
+		Config:    manifest.Config.Digest,
+		Layers:    manifest.Layers,
+	}, nil
+}
+
+// options to talk to a registry of this machine.
+func options(ctx context.Context) []remote.Option {
+	return []remote.Option{
+		remote.WithContext(ctx),
+		remote.WithTransport(direct),
+		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
+		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 4}),
+	}
 }
 
 // direct talks to the registry without the proxies of the environment.
@@ -231,20 +241,6 @@ var direct = func() http.RoundTripper {
 	transport.Proxy = nil
 	return transport
 }()
-
-// native finds the image of an index for this machine, nil if there is none.
-func native(index v1.ImageIndex) (v1.Image, error) {
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		return nil, err
-	}
-	for _, member := range manifest.Manifests {
-		if p := member.Platform; p != nil && p.OS == "linux" && p.Architecture == runtime.GOARCH {
-			return index.Image(member.Digest)
-		}
-	}
-	return nil, nil
-}
 
 var mediaTypes = map[Format]map[Compression]types.MediaType{
 	OCI: {

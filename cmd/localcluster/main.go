@@ -96,7 +96,7 @@ func up(o *options) *cobra.Command {
 	f := c.Flags()
 	f.IntVar(&config.Nodes, "nodes", 3, "number of nodes")
 	f.StringVar(&bandwidth, "bandwidth", "0", `what each node can download, as in "100mbit"; 0 for no limit`)
-	f.StringVar(&flavour, "flavour", string(cluster.Stock), "build of CRI-O and the Kubernetes components: stock or patched")
+	f.StringVar(&flavour, "flavour", string(cluster.Patched), "build of CRI-O and the Kubernetes components: stock or patched")
 	f.StringVar(&config.BinDir, "bin-dir", "", "folder that holds stock, patched and tools (default: _build/bin of this repository)")
 	f.StringVar(&config.LogDir, "log-dir", "", "folder for log files that outlive the cluster (default: log in the cluster's folder)")
 	f.StringToStringVar(&gates, "feature-gates", nil, "feature gates of all Kubernetes components, as in Name=true,Other=false")

@@ -33,29 +33,6 @@ var (
 // killed before it could record them.
 const marker = "LAYER_LOCALITY_CLUSTER_DIR"
 
-// Machine is one set of namespaces, kept alive by its PID 1.
-type Machine struct {
-	Process
-	// Keep is the cluster's folder.
-	Keep string
-}
-
-// Spec describes a machine to boot.
-type Spec struct {
-	// Name becomes the host name.
-	Name string
-	// State is the folder for the machine's private files; it exists.
-	State string
-	// Keep is the cluster's folder, which contains State. It stays visible
-	// under its own path and tells the cluster's processes from others.
-	Keep string
-	// Cgroup is the path of the machine's cgroup below each hierarchy's root.
-	// It holds all that the machine and its containers use.
-	Cgroup string
-	// Log takes what PID 1 says.
-	Log *os.File
-}
-
 // Boot makes the namespaces of a machine and waits until its file system view
 // is ready. The machine has no network yet but its own empty namespace.
 func Boot(ctx context.Context, spec Spec) (*Machine, error) {
@@ -159,14 +136,6 @@ func environment(keep string, extra []string) []string {
 		"LC_ALL=C.UTF-8",
 		marker + "=" + keep,
 	}, extra...)
-}
-
-// Process identifies a process for good: ids are used again, a start time with
-// the same id is not.
-type Process struct {
-	PID int `json:"pid"`
-	// Started is field 22 of /proc/PID/stat, in clock ticks since boot.
-	Started uint64 `json:"started"`
 }
 
 // Self identifies the calling process.
