@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
 # Runs the tests and closes with "N passed, N failed".
 #
-#   test.sh unit           quick: no root, no patched tree
 #   test.sh all            everything, as root (make test)
-#   test.sh STEP [STEP...] single steps: lint unit fuzz rebase upstream-cri-o
-#                          upstream-kubernetes e2e skew critest
+#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), fuzz,
+#                          rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest
 #
 # Logs and test2json records of every step go to _out/test/.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 OUT=$ROOT/_out/test
 export LAYERLOCALITY_ROOT=$ROOT
-# Real manifests, where the machine has them (docs/benchmarks.md).
 export GOFLAGS="-buildvcs=false"
 
 CRIO_TEST_TAGS="test containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
@@ -119,12 +117,11 @@ summary() {
 }
 
 case ${1:-} in
-unit) steps=(unit) ;;
 all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
   steps=(lint unit fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
   ;;
-'') die "usage: test.sh unit | all | STEP..." ;;
+'') die "usage: test.sh all | STEP..." ;;
 *)
   steps=("$@")
   for name in "${steps[@]}"; do
