@@ -1,0 +1,126 @@
+package dataset
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const validDigest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+func TestRead(t *testing.T) {
+	for name, tc := range map[string]struct{ input, err string }{
+		"empty":          {"", "no images"},
+		"blank lines":    {"\n\n", "no images"},
+		"no JSON":        {"image", "line 1 is not an image"},
+		"no name":        {`{"layers":[]}`, `line 1: "image" is missing`},
+		"no layers":      {`{"image":"a"}`, `line 1: a has no "layers"`},
+		"digest":         {`{"image":"a","layers":[{"digest":"sha256:0","size":1}]}`, `line 1: a: layer "sha256:0": invalid`},
+		"negative size":  {`{"image":"a","layers":[{"digest":"` + validDigest + `","size":-1}]}`, "has the negative size -1"},
+		"second line":    {`{"image":"a","layers":[{"digest":"` + validDigest + `","size":1}]}` + "\n{", "line 2 is not an image"},
+		"line too long":  {strings.Repeat(" ", maxLine+1), "line 1: bufio.Scanner: token too long"},
+		"size too large": {`{"image":"a","layers":[{"digest":"` + validDigest + `","size":1e30}]}`, "line 1 is not an image"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			images, err := Read(strings.NewReader(tc.input))
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("got %v and error %v, want error %q", images, err, tc.err)
+			}
+		})
+	}
+
+	images, err := Read(strings.NewReader(`
+{"image":"a:1","digest":"` + validDigest + `","imageID":"x","aliases":["a:2"],"layers":[{"digest":"` + validDigest + `","size":7}]}`))
+	want := []Image{{Image: "a:1", Digest: validDigest, Aliases: []string{"a:2"}, Layers: []Layer{{validDigest, 7}}}}
+	if err != nil || !reflect.DeepEqual(images, want) {
+		t.Errorf("got %v, %v, want %v", images, err, want)
+	}
+}
+
+func TestFromEnv(t *testing.T) {
+	t.Setenv(Env, "/does/not/exist")
+	if _, _, err := FromEnv(); err == nil || !strings.Contains(err.Error(), Env) {
+		t.Errorf("got error %v, want one that names %s", err, Env)
+	}
+	t.Setenv(Env, "")
+	images, source, err := FromEnv()
+	if err != nil || source != "generated" || len(images) != 1000 {
+		t.Errorf("got %d images, source %q, error %v", len(images), source, err)
+	}
+}
+
+func TestDraw(t *testing.T) {
+	images := Generate(rand.New(rand.NewPCG(1, 1)), 60)
+	draw := func(seed uint64, n int) []Image { return Draw(rand.New(rand.NewPCG(seed, 0)), images, n) }
+	drawn := draw(1, 50)
+	names := map[string]bool{}
+	for _, image := range drawn {
+		names[image.Image] = true
+	}
+	if len(drawn) != 50 || len(names) != 50 {
+		t.Errorf("%d images, %d different ones", len(drawn), len(names))
+	}
+	if !reflect.DeepEqual(drawn, draw(1, 50)) {
+		t.Error("the same seed draws others")
+	}
+	if reflect.DeepEqual(drawn, draw(2, 50)) {
+		t.Error("another seed draws the same")
+	}
+	if all := draw(1, 100); len(all) != len(images) {
+		t.Errorf("%d of %d images", len(all), len(images))
+	}
+}
+
+// The generator stands in for real images: it has to be like them.
+func TestGenerateStatistics(t *testing.T) {
+	for seed := range uint64(5) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			images := Generate(rand.New(rand.NewPCG(seed, 0)), 1000)
+			uses := map[string]int{}
+			for _, image := range images {
+				for _, layer := range image.Layers {
+					uses[layer.Digest]++
+				}
+			}
+			var counts, sizes []float64
+			var layers, big, bigBytes, total, shared float64
+			for _, image := range images {
+				size := 0.0
+				for _, layer := range image.Layers {
+					layers++
+					if layer.Size >= 1<<20 {
+						big++
+						bigBytes += float64(layer.Size)
+					}
+					if uses[layer.Digest] > 1 {
+						shared += float64(layer.Size)
+					}
+					size += float64(layer.Size)
+				}
+				counts, sizes, total = append(counts, float64(len(image.Layers))), append(sizes, size), total+size
+			}
+			for _, s := range []struct {
+				name           string
+				got, low, high float64
+			}{
+				{"median layers", median(counts), 7, 9},
+				{"median bytes", median(sizes), 120e6, 160e6},
+				{"share of bytes in shared layers", shared / total, 0.68, 0.75},
+				{"share of layers of 1 MiB", big / layers, 0.44, 0.50},
+				{"share of bytes in layers of 1 MiB", bigBytes / total, 0.996, 0.9985},
+			} {
+				if s.got < s.low || s.got > s.high {
+					t.Errorf("%s is %v, want %v to %v", s.name, s.got, s.low, s.high)
+				}
+			}
+		})
+	}
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
