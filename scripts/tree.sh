@@ -82,6 +82,8 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
     cp -r "$upstream/." "$tree/"
     rm "$tree/.complete"
     git init -q -b main "$tree"
+    # Upstream's .gitattributes must not rewrite line ends of test data.
+    echo '* -text' >"$tree/.git/info/attributes"
     tree_git add -A -f
     tree_git commit -q -m "$component $version"
     tree_git tag upstream
