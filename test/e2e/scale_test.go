@@ -1,0 +1,110 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+// TestScale pulls 300 images to n3. All of them are in every list; the Node
+// states as many layers as fit, and is written no more.
+func TestScale(t *testing.T) {
+	t.Parallel()
+	node := c.Node("n3")
+	pod := runPod(t, node)
+
+	const count = 300
+	var sizes []int64
+	for i := range 12 {
+		sizes = append(sizes, int64(20_000+1000*i))
+	}
+	base := layers("scale-base", sizes...)
+	references := make([]string, count)
+	begin := time.Now()
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(4)
+	for i := range references {
+		references[i] = reference(fmt.Sprintf("scale/image-%d:v1", i))
+		group.Go(func() error {
+			// The first layers of the base, and one of its own.
+			image, err := images.Build(images.Image{
+				Entrypoint: []string{"/none"},
+				Layers:     append(base[:i%(len(base)+1):i%(len(base)+1)], images.Layer{Name: fmt.Sprintf("scale-%d", i), Size: int64(500 + i)}),
+			})
+			if err != nil {
+				return err
+			}
+			if _, err := images.Push(ctx, references[i], image); err != nil {
+				return err
+			}
+			_, err = livetest.Pull(ctx, node, references[i])
+			return err
+		})
+	}
+	must(t, group.Wait())
+	t.Logf("pushed and pulled %d images in %.0f s", count, time.Since(begin).Seconds())
+	references = append(references, pod)
+
+	t.Run("CRI", func(t *testing.T) {
+		for where, list := range lists(t, node) {
+			if want := count + 2; len(list) != want { // and the pause image
+				t.Errorf("%s has %d images, want %d", where, len(list), want)
+			}
+		}
+		checkCRI(t, node, references...)
+	})
+	t.Run("node", func(t *testing.T) {
+		waitCapped(t, node, 64<<10, registryLayers(t, append(references, reference("pause:1"))...))
+		checkManagedFields(t, node.Name)
+	})
+	t.Run("no write without a change", func(t *testing.T) { testUnchanged(t, node) })
+}
+
+// testUnchanged watches the Node for so long that the kubelet lists images at
+// least once and computes its status 30 times.
+func testUnchanged(t *testing.T, node *cluster.Node) {
+	const window = 35 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), window)
+	defer cancel()
+	nodes := client.CoreV1().Nodes()
+	before, err := nodes.Get(ctx, node.Name, metav1.GetOptions{})
+	must(t, err)
+	events, err := nodes.Watch(ctx, metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector("metadata.name", node.Name).String(),
+		ResourceVersion: before.ResourceVersion,
+	})
+	must(t, err)
+	defer events.Stop()
+	for event := range events.ResultChan() {
+		if after, ok := event.Object.(*corev1.Node); ok && event.Type == watch.Modified {
+			t.Errorf("written although nothing changed: resource version %s, then %s; managed fields before %v, after %v",
+				before.ResourceVersion, after.ResourceVersion, before.ManagedFields, after.ManagedFields)
+			before = after
+		} else {
+			t.Errorf("watch: %v %v", event.Type, event.Object)
+		}
+	}
+	if ctx.Err() == nil {
+		t.Fatal("the watch ended early")
+	}
+	// Still, the kubelet is alive.
+	must(t, c.WaitNodeReady(t.Context(), node.Name))
+	lease, err := client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node.Name, metav1.GetOptions{})
+	must(t, err)
+	if age := time.Since(lease.Spec.RenewTime.Time); age > window {
+		t.Errorf("the kubelet renewed its lease %s ago", age)
+	}
+}
