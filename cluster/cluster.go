@@ -179,8 +179,9 @@ func Clean(ctx context.Context, dir string) error {
 }
 
 // claim locks the folder and empties it of a cluster that nobody owns.
-func claim(ctx context.Context, dir string) (unlock func(), err error) {
-	if unlock, err = lock(dir); err != nil {
+func claim(ctx context.Context, dir string) (_ func(), err error) {
+	unlock, err := lock(dir)
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -548,6 +549,10 @@ func (c *Cluster) Dir() string { return c.config.Dir }
 
 // LogDir holds the log files of all components.
 func (c *Cluster) LogDir() string { return c.config.LogDir }
+
+// Tool is the path of a program of the build that is the same in every flavour:
+// crictl, critest, runc, ...
+func (c *Cluster) Tool(name string) string { return filepath.Join(c.config.BinDir, "tools", name) }
 
 // Nodes are all nodes, n1 first.
 func (c *Cluster) Nodes() []*Node { return c.nodes }

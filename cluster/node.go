@@ -122,13 +122,13 @@ func (n *Node) SetBandwidth(bitsPerSecond uint64) error {
 func (n *Node) Command(program string, args ...string) *exec.Cmd {
 	path := program
 	if !strings.Contains(program, "/") {
-		if tool := filepath.Join(n.cluster.config.BinDir, "tools", program); isProgram(tool) {
+		if tool := n.cluster.Tool(program); isProgram(tool) {
 			path = tool
 		}
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Env = append([]string{
-		"PATH=" + filepath.Join(n.cluster.config.BinDir, "tools") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH=" + filepath.Dir(n.cluster.Tool("crictl")) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"CRI_CONFIG_FILE=" + filepath.Join(n.Dir(), "crictl.yaml"),
 	}, n.cluster.storageEnv()...)
 	return cmd

@@ -111,7 +111,7 @@ func (n *Node) crioArguments(settings Component) ([]string, error) {
 			"apparmor_profile":       "unconfined",
 			"irqbalance_config_file": "",
 			"runtimes": map[string]any{"runc": map[string]any{
-				"runtime_path":   filepath.Join(c.config.BinDir, "tools", "runc"),
+				"runtime_path":   c.Tool("runc"),
 				"runtime_type":   "oci",
 				"runtime_root":   "/run/runc",
 				"monitor_path":   conmon,

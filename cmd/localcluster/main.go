@@ -116,14 +116,14 @@ func parseGates(in map[string]string) (map[string]bool, error) {
 	return out, nil
 }
 
-// printUsage prints what a shell can read: comments and commands.
+// printUsage prints lines to paste into a shell.
 func printUsage(w io.Writer, c *cluster.Cluster) {
 	if c.APIServer() != nil {
 		fmt.Fprintf(w, "export KUBECONFIG=%s\n", c.Kubeconfig())
 	}
 	fmt.Fprintf(w, "export REGISTRY=%s  # plain HTTP\n", c.Registry().Address)
 	for _, node := range c.Nodes() {
-		fmt.Fprintf(w, "# %s: crictl --runtime-endpoint unix://%s images\n", node.Name, node.CRISocket())
+		fmt.Fprintf(w, "%s --runtime-endpoint unix://%s images  # %s\n", c.Tool("crictl"), node.CRISocket(), node.Name)
 	}
 	fmt.Fprintf(w, "# logs: %s\n", c.LogDir())
 }
