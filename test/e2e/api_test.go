@@ -62,7 +62,7 @@ func TestAPI(t *testing.T) {
 		check(t)
 		owned := false
 		for _, entry := range node.ManagedFields {
-			owned = owned || entry.Manager == "apply" && strings.Contains(string(entry.FieldsV1.Raw), `"f:images":{}`)
+			owned = owned || entry.Manager == "apply" && strings.Contains(entry.FieldsV1.GetRawString(), `"f:images":{}`)
 		}
 		if !owned {
 			t.Errorf("managed fields: %v", node.ManagedFields)

@@ -229,10 +229,11 @@ func testLimits(t *testing.T, node *cluster.Node, all map[string]livetest.Layers
 		limits map[string]any
 		want   map[string]livetest.Layers
 	}{
+		// In an order in which each has another result than the one before.
 		{"default", nil, largest(64, 1<<20)},
 		{"MinBytes", map[string]any{minBytes: 50_000}, largest(64, 50_000)},
-		{"MaxPerImage", map[string]any{minBytes: 0, maxPerImage: 3}, largest(3, 0)},
 		{"MaxPerImage 0", map[string]any{minBytes: 0, maxPerImage: 0}, largest(0, 0)},
+		{"MaxPerImage", map[string]any{minBytes: 0, maxPerImage: 3}, largest(3, 0)},
 		{"MaxNodeBytes 0", map[string]any{minBytes: 0, maxNodeBytes: 0}, largest(0, 0)},
 	} {
 		t.Run(test.name, func(t *testing.T) {

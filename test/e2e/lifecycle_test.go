@@ -82,6 +82,9 @@ func TestLifecycle(t *testing.T) {
 		checkCRI(t, node, present...)
 	}) && t.Run("kill the kubelet", func(t *testing.T) {
 		must(t, node.Kubelet().Kill(t.Context()))
+		missed := pushImage("missed", layers("missed", 40_000)...)
+		pull(t, node, missed)
+		present = append(present, missed)
 		must(t, node.Kubelet().Start(t.Context()))
 		must(t, c.WaitNodeReady(t.Context(), node.Name))
 		waitNodeRegistry(t, node, present...)

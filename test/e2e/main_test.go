@@ -105,9 +105,9 @@ func push(t testing.TB, name string, what remote.Taggable) *images.Pushed {
 
 // layers makes layers that no image of another prefix has.
 func layers(prefix string, sizes ...int64) []images.Layer {
-	var all []images.Layer
+	all := make([]images.Layer, len(sizes))
 	for i, size := range sizes {
-		all = append(all, images.Layer{Name: fmt.Sprintf("%s-%d", prefix, i), Size: size})
+		all[i] = images.Layer{Name: fmt.Sprintf("%s-%d", prefix, i), Size: size}
 	}
 	return all
 }
@@ -149,26 +149,27 @@ func registryLayers(t testing.TB, references ...string) map[string]livetest.Laye
 // checkCRI compares everything that CRI-O says of images with the registry.
 func checkCRI(t testing.TB, node *cluster.Node, references ...string) {
 	t.Helper()
-	for name, list := range lists(t, node) {
-		for reference, want := range registryLayers(t, references...) {
-			checkListed(t, name, list, reference, want)
+	all, want := lists(t, node), registryLayers(t, references...)
+	for _, reference := range references {
+		for where, list := range all {
+			checkListed(t, where, list, reference, want[reference])
 		}
-	}
-	for reference, want := range registryLayers(t, references...) {
 		one, err := livetest.ListOne(t.Context(), node, reference)
 		must(t, err)
 		if len(one) != 1 {
-			t.Errorf("filtered list: %d images instead of one for %s", len(one), reference)
+			t.Errorf("%s: filtered list: %d images instead of one for %s", node.Name, len(one), reference)
 		}
-		checkListed(t, "filtered list", one, reference, want)
+		checkListed(t, node.Name+": filtered list", one, reference, want[reference])
 
-		status := statusOf(t, node, reference)
-		got, _, err := livetest.FromCRI(status)
-		if err != nil {
-			t.Errorf("ImageStatus: %v", err)
-		}
-		if diff := livetest.Diff(got, want); diff != "" {
-			t.Errorf("%s: ImageStatus of %s:%s", node.Name, reference, diff)
+		byName := statusOf(t, node, reference)
+		for _, status := range []*runtimeapi.Image{byName, statusOf(t, node, byName.GetId())} {
+			got, _, err := livetest.FromCRI(status)
+			if err != nil {
+				t.Errorf("%s: ImageStatus: %v", node.Name, err)
+			}
+			if diff := livetest.Diff(got, want[reference]); diff != "" {
+				t.Errorf("%s: ImageStatus of %s:%s", node.Name, reference, diff)
+			}
 		}
 	}
 }
@@ -275,7 +276,7 @@ func runPod(t testing.TB, node *cluster.Node) (image string) {
 	must(t, err)
 	must(t, c.WaitPodRunning(t.Context(), metav1.NamespaceDefault, name))
 	t.Cleanup(func() {
-		// What restarts and crashes must not have changed.
+		// Restarts and crashes have not changed it.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		pod, err := pods.Get(ctx, name, metav1.GetOptions{})
@@ -283,8 +284,10 @@ func runPod(t testing.TB, node *cluster.Node) (image string) {
 			t.Error(err)
 			return
 		}
-		if pod.Status.Phase != corev1.PodRunning || pod.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("pod %s is %s, container: %+v", name, pod.Status.Phase, pod.Status.ContainerStatuses)
+		for _, container := range pod.Status.ContainerStatuses {
+			if !container.Ready || container.RestartCount != 0 {
+				t.Errorf("pod %s is %s, its container: %+v", name, pod.Status.Phase, container)
+			}
 		}
 	})
 	return image
@@ -299,7 +302,7 @@ func checkManagedFields(t testing.TB, name string) {
 	for _, entry := range node.ManagedFields {
 		if entry.Manager == "kubelet" && entry.Subresource == "status" {
 			// The list is atomic: it has one owner, and no fields of its own.
-			if fields := string(entry.FieldsV1.Raw); !strings.Contains(fields, `"f:images":{}`) {
+			if fields := entry.FieldsV1.GetRawString(); !strings.Contains(fields, `"f:images":{}`) {
 				t.Errorf("node %s: the kubelet does not own status.images as a whole: %s", name, fields)
 			}
 			return

@@ -27,9 +27,9 @@ func TestScale(t *testing.T) {
 	pod := runPod(t, node)
 
 	const count = 300
-	var sizes []int64
-	for i := range 12 {
-		sizes = append(sizes, int64(20_000+1000*i))
+	sizes := make([]int64, 12)
+	for i := range sizes {
+		sizes[i] = int64(20_000 + 1000*i)
 	}
 	base := layers("scale-base", sizes...)
 	references := make([]string, count)

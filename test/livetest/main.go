@@ -153,8 +153,10 @@ func traceOf(c *cluster.Cluster) (trace, error) {
 // gone checks that no folder, link, cgroup, mount or process is left.
 func (t trace) gone() error {
 	var errs []error
-	if _, err := os.Lstat(t.dir); !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, fmt.Errorf("folder %s is left (%v)", t.dir, err))
+	if _, err := os.Lstat(t.dir); err == nil {
+		errs = append(errs, fmt.Errorf("folder %s is left", t.dir))
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
 	}
 	if t.link != "" {
 		if _, err := net.InterfaceByName(t.link); err == nil {
@@ -169,8 +171,9 @@ func (t trace) gone() error {
 		errs = append(errs, err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || bytes.Contains(mounts, []byte(t.dir+"/")) {
-		errs = append(errs, fmt.Errorf("mounts below %s are left (%v)", t.dir, err))
+	errs = append(errs, err)
+	if bytes.Contains(mounts, []byte(t.dir+"/")) {
+		errs = append(errs, fmt.Errorf("mounts below %s are left", t.dir))
 	}
 	processes, err := os.ReadDir("/proc")
 	errs = append(errs, err)
