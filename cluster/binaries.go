@@ -60,7 +60,11 @@ func (c *Config) preflight() error {
 	}
 	var errs []error
 	var missing []string
-	for _, program := range []string{"sh", "mount", "umount", "unshare", "conmon"} {
+	programs := []string{"sh", "mount", "umount", "unshare", "conmon"}
+	if !mayLowerOOMScore() {
+		programs = append(programs, "jq") // for runc.sh
+	}
+	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, program)
 		}

@@ -246,7 +246,7 @@ func newCluster(config Config, subnet netip.Prefix) *Cluster {
 	registry.env = []string{"OTEL_TRACES_EXPORTER=none"}
 	for _, node := range c.nodes {
 		node.crio = &Process{
-			cluster: c, machine: node.Name, name: "crio", env: append(c.storageEnv(), "TMPDIR=/var/lib/crio"),
+			cluster: c, machine: node.Name, name: "crio", env: append(c.storageEnv(), "TMPDIR=/var/lib/crio", "RUNC="+c.Tool("runc")),
 			arguments: node.crioArguments, healthy: node.crioHealthy,
 		}
 	}

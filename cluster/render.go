@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/BurntSushi/toml"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 )
 
@@ -50,6 +52,11 @@ func (c *Cluster) writeShared() error {
 	if err := writeJSON(c.path("config", "policy.json"), policy); err != nil {
 		return err
 	}
+	if !mayLowerOOMScore() {
+		if err := os.WriteFile(c.runtimePath(), runcScript, 0o755); err != nil {
+			return err
+		}
+	}
 	if c.config.AuditPolicy != "" {
 		if err := writeFile(c.path("config", "audit-policy.yaml"), []byte(c.config.AuditPolicy)); err != nil {
 			return err
@@ -57,6 +64,25 @@ func (c *Cluster) writeShared() error {
 	}
 	// No name server: the host's are out of a node's reach.
 	return writeFile(c.path("config", "resolv.conf"), nil)
+}
+
+//go:embed runc.sh
+var runcScript []byte
+
+// runtimePath is what CRI-O runs as runc.
+func (c *Cluster) runtimePath() string {
+	if mayLowerOOMScore() {
+		return c.Tool("runc")
+	}
+	return c.path("config", "runc")
+}
+
+// mayLowerOOMScore reports whether this process has CAP_SYS_RESOURCE, which
+// root usually has.
+func mayLowerOOMScore() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 func (c *Cluster) registryArguments(settings Component) ([]string, error) {
@@ -111,7 +137,7 @@ func (n *Node) crioArguments(settings Component) ([]string, error) {
 			"apparmor_profile":       "unconfined",
 			"irqbalance_config_file": "",
 			"runtimes": map[string]any{"runc": map[string]any{
-				"runtime_path":   c.Tool("runc"),
+				"runtime_path":   c.runtimePath(),
 				"runtime_type":   "oci",
 				"runtime_root":   "/run/runc",
 				"monitor_path":   conmon,
@@ -245,6 +271,8 @@ func (c *Cluster) apiServerArguments(settings Component) ([]string, error) {
 		"--service-account-key-file=" + c.path("pki", "service-account.pub"),
 		"--service-account-signing-key-file=" + c.path("pki", "service-account.key"),
 		"--service-cluster-ip-range=" + serviceCIDR,
+		// Nodes have no names that anything could look up.
+		"--kubelet-preferred-address-types=InternalIP",
 		"--kubelet-client-certificate=" + c.path("pki", "apiserver-kubelet.crt"),
 		"--kubelet-client-key=" + c.path("pki", "apiserver-kubelet.key"),
 		"--allow-privileged=true",

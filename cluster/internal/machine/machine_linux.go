@@ -101,30 +101,40 @@ func (m *Machine) Start(cmd *exec.Cmd) error {
 func (m *Machine) do(f func() error) error {
 	done := make(chan error)
 	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread cannot be thrown away, and is what /proc/self
+			// tells about. It waits here, so that another one does the work.
+			defer runtime.UnlockOSThread()
+			done <- m.do(f)
+			return
+		}
 		// Never unlocked: the thread ends with this goroutine, and nothing
 		// else ever runs inside the machine's namespaces.
-		runtime.LockOSThread()
-		done <- func() error {
-			fd, err := unix.PidfdOpen(m.PID, 0)
-			if err != nil {
-				return fmt.Errorf("the machine is down: %w", err)
-			}
-			defer unix.Close(fd)
-			if !m.Alive() {
-				return errors.New("the machine is down")
-			}
-			// Threads share root and working directory; this one may not.
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return fmt.Errorf("unshare: %w", err)
-			}
-			err = unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWPID|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP)
-			if err != nil {
-				return fmt.Errorf("join the machine's namespaces: %w", err)
-			}
-			return f()
-		}()
+		done <- m.join(f)
 	}()
 	return <-done
+}
+
+// join makes the calling thread a part of the machine for good, and calls f.
+func (m *Machine) join(f func() error) error {
+	fd, err := unix.PidfdOpen(m.PID, 0)
+	if err != nil {
+		return fmt.Errorf("the machine is down: %w", err)
+	}
+	defer unix.Close(fd)
+	if !m.Alive() {
+		return errors.New("the machine is down")
+	}
+	// Threads share root and working directory; this one may not.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	const all = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+	if err := unix.Setns(fd, all); err != nil {
+		return fmt.Errorf("join the machine's namespaces: %w", err)
+	}
+	return f()
 }
 
 // environment is what a process of the cluster sees: nothing of the caller's

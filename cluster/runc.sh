@@ -1,0 +1,26 @@
+#!/bin/sh
+# runc for a host that withholds CAP_SYS_RESOURCE from root, as some virtual
+# machines and containers do. The kernel then refuses what CRI-O asks for every
+# pod sandbox and privileged container: an oom_score_adj below one's own, and
+# that capability. This takes both out of the request.
+#
+# The cluster puts runc's path in the environment of CRI-O, as RUNC.
+set -eu
+
+edit() { # FILE PATH-OF-PROCESS
+  jq --argjson least "$(cat /proc/self/oom_score_adj)" "$2"' |= (
+    if (.oomScoreAdj // $least) < $least then .oomScoreAdj = $least else . end
+    | if .capabilities then .capabilities |= map_values(. - ["CAP_SYS_RESOURCE"]) else . end
+  )' "$1" >"$1.new"
+  mv "$1.new" "$1"
+}
+
+option=
+for word; do
+  case $option in
+  --bundle | -b) edit "$word/config.json" .process ;;
+  --process | -p) edit "$word" . ;;
+  esac
+  option=$word
+done
+exec "$RUNC" "$@"
