@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/layer-locality/layer-locality/cluster/internal/machine"
 )
 
 // Binaries that exist in one build only, below BinDir/tools.
@@ -61,7 +63,7 @@ func (c *Config) preflight() error {
 	var errs []error
 	var missing []string
 	programs := []string{"sh", "mount", "umount", "unshare", "conmon"}
-	if !mayLowerOOMScore() {
+	if !machine.MayLowerOOMScore() {
 		programs = append(programs, "jq") // for runc.sh
 	}
 	for _, program := range programs {

@@ -12,8 +12,9 @@ import (
 	"path/filepath"
 
 	"github.com/BurntSushi/toml"
-	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/cluster/internal/machine"
 )
 
 // storageEnv points programs at the cluster's registries, signature policy and
@@ -52,7 +53,7 @@ func (c *Cluster) writeShared() error {
 	if err := writeJSON(c.path("config", "policy.json"), policy); err != nil {
 		return err
 	}
-	if !mayLowerOOMScore() {
+	if !machine.MayLowerOOMScore() {
 		if err := os.WriteFile(c.runtimePath(), runcScript, 0o755); err != nil {
 			return err
 		}
@@ -71,18 +72,10 @@ var runcScript []byte
 
 // runtimePath is what CRI-O runs as runc.
 func (c *Cluster) runtimePath() string {
-	if mayLowerOOMScore() {
+	if machine.MayLowerOOMScore() {
 		return c.Tool("runc")
 	}
 	return c.path("config", "runc")
-}
-
-// mayLowerOOMScore reports whether this process has CAP_SYS_RESOURCE, which
-// root usually has.
-func mayLowerOOMScore() bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 func (c *Cluster) registryArguments(settings Component) ([]string, error) {

@@ -201,6 +201,14 @@ func (p Process) Gone(ctx context.Context) error {
 	return nil
 }
 
+// MayLowerOOMScore reports whether this process has CAP_SYS_RESOURCE, which
+// root usually has.
+func MayLowerOOMScore() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
 // stat reads state and start time of a process.
 func stat(pid int) (state byte, started uint64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
