@@ -14,12 +14,15 @@ export GOFLAGS="-buildvcs=false"
 
 CRIO_TEST_TAGS="test containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
 
+# A command to run go_test's tests under.
+WRAP=()
+
 # go_test STEP DIR ARGS...: go test in DIR; passes, failures and skips are
 # counted from the records in _out/test/STEP*.json.
 go_test() {
   local name=$1 dir=$2
   shift 2
-  (cd "$dir" && "$GOTESTSUM" --format standard-quiet --format-hide-empty-pkg \
+  (cd "$dir" && "${WRAP[@]}" "$GOTESTSUM" --format standard-quiet --format-hide-empty-pkg \
     --jsonfile "$OUT/$name.json" -- "$@")
 }
 
@@ -44,8 +47,10 @@ step_rebase() {
     scripts/patches.sh rebase kubernetes v1.36.3
 }
 
+# In mounts of its own that are shared, as systemd has them: a test binds
+# recursively read-only and expects / to be a shared mount.
 step_upstream-cri-o() {
-  local tree
+  local tree WRAP=(unshare --mount --propagation shared)
   tree=$(scripts/tree.sh patched cri-o) || return 1
   GOFLAGS="$GOFLAGS -trimpath -mod=mod" go_test upstream-cri-o "$tree" -tags "$CRIO_TEST_TAGS" \
     ./internal/imagelayers/... ./internal/storage/... ./server/
