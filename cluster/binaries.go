@@ -84,7 +84,21 @@ func (c *Config) preflight() error {
 		errs = append(errs, c.checkBinary(name, *component))
 	}
 	errs = append(errs, c.checkBinary("runc", Component{}), c.checkBinary("pinns", Component{Flavour: c.CRIO.Flavour}))
+	if err := machine.CheckInotify(c.inotifyInstances()); err != nil {
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
+}
+
+// inotifyInstances is how many the components use, counted on a running
+// cluster: few by themselves, but the kernel's usual limit is 128 for all of
+// root's processes together.
+func (c *Config) inotifyInstances() int {
+	const crio, kubelet, controlPlane = 4, 6, 12
+	if c.RuntimeOnly {
+		return crio * c.Nodes
+	}
+	return controlPlane + (crio+kubelet)*c.Nodes
 }
 
 // cniDir is the folder of the CNI plugins.

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseStat(t *testing.T) {
@@ -156,5 +159,21 @@ func TestEnvironment(t *testing.T) {
 	}
 	if !slices.Contains(environment("/c", []string{"A=b"}), "A=b") {
 		t.Error("a variable that was asked for is missing")
+	}
+}
+
+func TestCheckInotify(t *testing.T) {
+	own := fmt.Sprintf("/proc/%d/fd/*", os.Getpid())
+	before := inotifyInstances(own)
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if after := inotifyInstances(own); after != before+1 {
+		t.Errorf("%d instances, and %d with one more", before, after)
+	}
+	if err := CheckInotify(1 << 30); err == nil || !strings.Contains(err.Error(), "sysctl -w fs.inotify.max_user_instances=") {
+		t.Errorf("error %v, want one that says what to do", err)
 	}
 }

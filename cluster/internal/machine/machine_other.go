@@ -19,6 +19,7 @@ func Self() (Process, error)                          { return Process{}, errNot
 func Identify(int) (Process, error)                   { return Process{}, errNotLinux }
 func Leftovers(string) ([]Process, error)             { return nil, errNotLinux }
 func RemoveCgroups(context.Context, string) error     { return errNotLinux }
+func CheckInotify(int) error                          { return errNotLinux }
 func MayLowerOOMScore() bool                          { return false }
 func RemoveLink(string) error                         { return errNotLinux }
 func LockNetwork() (func(), error)                    { return nil, errNotLinux }
