@@ -89,6 +89,52 @@ fixtures() {
   go run cmd/genfeaturegates/genfeaturegates.go -output=test/compatibility_lifecycle/reference/feature_list.md
 }
 
+# The OpenAPI specifications as an API server publishes them, all features on.
+specifications() {
+  local dir=$BIN/apiserver port=$((20000 + RANDOM % 10000)) pids=() tries=60
+  say "generate: OpenAPI specifications, from a running API server"
+  "$ROOT/scripts/build.sh" tools etcd
+  # With the flags of scripts/build.sh, whose compiled packages are used again.
+  CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$BIN/kube-apiserver" ./cmd/kube-apiserver
+  mkdir -p "$dir"
+  echo token,admin,admin,system:masters >"$dir/tokens.csv"
+  openssl genrsa -out "$dir/service-account.key" 2048 2>/dev/null
+  # In a subshell, so that its exit ends the servers.
+  (
+    # Their data is scratch, and an API server takes a minute to end by itself.
+    trap '[ ${#pids[@]} -eq 0 ] || { kill -9 "${pids[@]}"; wait "${pids[@]}" || true; } 2>/dev/null' EXIT
+    "$BUILD/bin/tools/etcd" --data-dir "$dir/etcd" --listen-peer-urls "http://127.0.0.1:$((port + 1))" \
+      --listen-client-urls "http://127.0.0.1:$port" --advertise-client-urls "http://127.0.0.1:$port" \
+      --initial-advertise-peer-urls "http://127.0.0.1:$((port + 1))" \
+      --initial-cluster "default=http://127.0.0.1:$((port + 1))" >"$dir/etcd.log" 2>&1 &
+    pids+=($!)
+    KUBE_APISERVER_STRICT_REMOVED_API_HANDLING_IN_ALPHA=true \
+      kube-apiserver --etcd-servers "http://127.0.0.1:$port" --bind-address 127.0.0.1 --secure-port $((port + 2)) \
+      --advertise-address 10.10.10.10 --cert-dir "$dir/certs" --token-auth-file "$dir/tokens.csv" \
+      --feature-gates AllAlpha=true,AllBeta=true,OpenAPIEnums=false --runtime-config api/all=true \
+      --authorization-mode RBAC --service-cluster-ip-range 10.0.0.0/24 \
+      --service-account-key-file "$dir/service-account.key" --service-account-signing-key-file "$dir/service-account.key" \
+      --service-account-issuer https://kubernetes.default.svc --enable-logs-handler >"$dir/kube-apiserver.log" 2>&1 &
+    pids+=($!)
+    until curl -fsk -o "$dir/ready" -H 'Authorization: Bearer token' "https://127.0.0.1:$((port + 2))/readyz"; do
+      if [ $((tries -= 1)) -eq 0 ] || ! kill -0 "${pids[0]}" || ! kill -0 "${pids[1]}"; then
+        tail -n 5 "$dir"/*.log >&2
+        die "the API server whose specifications are needed does not start"
+      fi
+      sleep 2
+    done
+    # Only these two hold images of nodes. As upstream's hack/update-openapi-spec.sh writes them.
+    fetch_specification openapi/v2 swagger.json
+    fetch_specification openapi/v3/api/v1 v3/api__v1_openapi.json
+  )
+}
+
+fetch_specification() {
+  curl -fsSk -H 'Authorization: Bearer token' "https://127.0.0.1:$((port + 2))/$1" |
+    jq -S '.info.version="unversioned"' >"$dir/specification.json"
+  mv "$dir/specification.json" "api/openapi-spec/$2"
+}
+
 generate() {
   local HEADER=hack/boilerplate/boilerplate.generatego.txt
   BIN=$(mktemp -d "$BUILD/generate.XXXXXX")
@@ -108,6 +154,7 @@ generate() {
   openapi
   apply_configurations
   fixtures
+  specifications
 }
 
 # commit_as PATCH: commits everything with the message, author and date of the patch.
