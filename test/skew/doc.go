@@ -1,0 +1,15 @@
+// Package skew tests patched and stock components of Kubernetes together, on
+// real clusters: what happens to the layers in a Node, and to everything else
+// in it, during an upgrade, a downgrade and a rollback.
+//
+//	scripts/test.sh skew
+//	go test -tags e2e -count=1 ./test/skew/ -run TestUpgrade
+//
+// It needs root and the binaries in _build/bin. Three clusters run side by side:
+//
+//	skew-stock     TestRefusal: a stock apiserver, counted in its audit log for three minutes
+//	skew-gate-off  TestRefusal: the same with a patched apiserver whose gate is off
+//	skew-upgrade   TestUpgrade: all other cases
+//
+// docs/upgrade.md says the same in words.
+package skew

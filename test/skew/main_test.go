@@ -1,0 +1,284 @@
+//go:build e2e
+
+package skew
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+// settled is when a Node must state what its CRI-O has: the kubelet lists
+// images every 30 s and computes its status every 10 s; the rest is for a busy
+// machine.
+const settled = 90 * time.Second
+
+// running ends the clusters that have been started, each once.
+var running struct {
+	sync.Mutex
+	stop []func() error
+}
+
+func TestMain(m *testing.M) {
+	// Tests wait for clusters and nodes, however few processors there are.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		<-interrupted
+		running.Lock()
+		for _, stop := range running.stop {
+			if err := stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}
+		os.Exit(1)
+	}()
+	os.Exit(m.Run())
+}
+
+// live is a running cluster.
+type live struct {
+	*cluster.Cluster
+	client kubernetes.Interface
+}
+
+// start starts a cluster, which ends with the test. The logs of its components
+// stay in _out/test/logs/<name>.
+func start(t *testing.T, config cluster.Config) live {
+	t.Helper()
+	logs, err := filepath.Abs(filepath.Join("..", "..", "_out", "test", "logs", config.Name))
+	must(t, err)
+	must(t, os.RemoveAll(logs))
+	must(t, os.MkdirAll(logs, 0o755))
+	config.LogDir = logs
+	config.Logf = t.Logf
+	c, err := cluster.Start(t.Context(), config)
+	must(t, err)
+	stop := sync.OnceValue(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+		defer cancel()
+		return c.Stop(ctx)
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the logs of all components are in %s", logs)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("the cluster was not removed cleanly: %v", err)
+		}
+	})
+	running.Lock()
+	running.stop = append(running.stop, stop)
+	running.Unlock()
+	client, err := c.Client()
+	must(t, err)
+	return live{c, client}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// push makes an image of layers that the kubelet reports, base first.
+func (c live) push(t *testing.T, name string, layers ...string) (reference string) {
+	t.Helper()
+	spec := images.Image{Entrypoint: []string{"/none"}} // it is not meant to run
+	for i, layer := range layers {
+		spec.Layers = append(spec.Layers, images.Layer{Name: layer, Size: int64(i+2) << 20})
+	}
+	image, err := images.Build(spec)
+	must(t, err)
+	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name, image)
+	must(t, err)
+	return pushed.Reference
+}
+
+func (c live) pull(t *testing.T, node, reference string) {
+	t.Helper()
+	_, err := livetest.Pull(t.Context(), c.Node(node), reference)
+	must(t, err)
+}
+
+// What a Node may say of an image.
+const (
+	withLayers    = "with all its layers"
+	withoutLayers = "without layers"
+	absent        = "not at all"
+)
+
+// states checks that the list of images has the image in the way given.
+func states(ctx context.Context, list []nodelayers.Image, reference, how string) error {
+	image, found := livetest.FindNode(list, reference)
+	if how == absent {
+		if found {
+			return fmt.Errorf("%s is there, with %d layers", reference, len(image.Layers))
+		}
+		return nil
+	}
+	if !found {
+		return fmt.Errorf("%s is not among %d images", reference, len(list))
+	}
+	if image.SizeBytes <= 0 {
+		return fmt.Errorf("%s has a size of %d", reference, image.SizeBytes)
+	}
+	want := livetest.Layers{}
+	if how == withLayers {
+		var err error
+		if want, err = livetest.FromRegistry(ctx, reference); err != nil {
+			return err
+		}
+	}
+	got, err := livetest.FromNode(image)
+	if err != nil {
+		return err
+	}
+	if diff := livetest.Diff(got, want); diff != "" {
+		return fmt.Errorf("%s:%s", reference, diff)
+	}
+	return nil
+}
+
+// check reads the Node, which must have the image in the way given, now.
+func (c live) check(t *testing.T, node, reference, how string) {
+	t.Helper()
+	list, err := nodelayers.Get(t.Context(), c.client, node)
+	must(t, err)
+	if err := states(t.Context(), list, reference, how); err != nil {
+		t.Errorf("node %s, to state %s %s: %v", node, reference, how, err)
+	}
+	c.checkManagedFields(t, node)
+}
+
+// wait waits until the Node has the image in the way given.
+func (c live) wait(t *testing.T, node, reference, how string) {
+	t.Helper()
+	livetest.Eventually(t, settled, fmt.Sprintf("node %s states %s %s", node, reference, how), func(ctx context.Context) error {
+		list, err := nodelayers.Get(ctx, c.client, node)
+		if err != nil {
+			return err
+		}
+		return states(ctx, list, reference, how)
+	})
+	c.checkManagedFields(t, node)
+}
+
+// checkManagedFields checks that the Node still says who set what. The
+// apiserver drops all of that when it meets a field that is in no schema.
+func (c live) checkManagedFields(t *testing.T, name string) {
+	t.Helper()
+	node, err := c.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	must(t, err)
+	if !kubeletOwnsStatus(node) {
+		t.Errorf("node %s: the kubelet's entry for the status is not among the managed fields: %+v", name, node.ManagedFields)
+	}
+}
+
+func kubeletOwnsStatus(node *corev1.Node) bool {
+	for _, entry := range node.ManagedFields {
+		if entry.Manager == "kubelet" && entry.Subresource == "status" && entry.Operation == metav1.ManagedFieldsOperationUpdate &&
+			entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), `"f:conditions"`) {
+			return true
+		}
+	}
+	return false
+}
+
+// waitReady waits until the Ready condition of the Node has the status.
+func (c live) waitReady(t *testing.T, name string, want corev1.ConditionStatus) {
+	t.Helper()
+	livetest.Eventually(t, 2*time.Minute, fmt.Sprintf("node %s has Ready=%s", name, want), func(ctx context.Context) error {
+		node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions: %+v", node.Status.Conditions)
+	})
+}
+
+// imagesIn reads the images from the JSON of a Node: what the apiserver
+// answered a write with, before anybody else writes.
+func imagesIn(t *testing.T, node []byte) []nodelayers.Image {
+	t.Helper()
+	var object struct {
+		Kind   string `json:"kind"`
+		Status struct {
+			Images []nodelayers.Image `json:"images"`
+		} `json:"status"`
+	}
+	must(t, json.Unmarshal(node, &object))
+	if object.Kind != "Node" {
+		t.Fatalf("not a Node: %s", node)
+	}
+	return object.Status.Images
+}
+
+// logged counts the lines of a component's log with the text.
+func logged(t *testing.T, p *cluster.Process, text string) int {
+	t.Helper()
+	log, err := os.ReadFile(p.Log())
+	must(t, err)
+	n := 0
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(line, []byte(text)) {
+			n++
+		}
+	}
+	return n
+}
+
+// What the kubelet logs when an apiserver did not keep the layers it was sent.
+const refusalMessage = "The API server does not keep the layers of images"
+
+// stock makes a component the stock one, without what stock ones do not know.
+func stock(settings *cluster.Component) {
+	settings.Flavour = cluster.Stock
+	delete(settings.FeatureGates, cluster.LayersGate)
+}
+
+// patched undoes stock. The gate is on.
+func patched(settings *cluster.Component) {
+	settings.Flavour = cluster.Patched
+	delete(settings.FeatureGates, cluster.LayersGate)
+}
+
+// gateOff makes a component the patched one with the gate off.
+func gateOff(settings *cluster.Component) {
+	settings.Flavour = cluster.Patched
+	if settings.FeatureGates == nil {
+		settings.FeatureGates = map[string]bool{}
+	}
+	settings.FeatureGates[cluster.LayersGate] = false
+}
+
+var errNotYet = errors.New("not yet")
