@@ -321,7 +321,6 @@ func waitCapped(t *testing.T, node *cluster.Node, limit int, all map[string]live
 		if err != nil {
 			return err
 		}
-		t.Logf("%s: %d of %d layers, %d bytes of %d", node.Name, len(stated), len(union), growth, limit)
 		if growth > limit {
 			return fmt.Errorf("layers take %d bytes, more than %d", growth, limit)
 		}
@@ -331,6 +330,7 @@ func waitCapped(t *testing.T, node *cluster.Node, limit int, all map[string]live
 		if most := growth + images[next]*88 + 3*len(list) + 8; most <= limit {
 			return errors.New("the next smaller layer would fit too: " + next)
 		}
+		t.Logf("%s: %d of %d layers, %d bytes of %d", node.Name, len(stated), len(union), growth, limit)
 		return nil
 	})
 }

@@ -166,8 +166,7 @@ func checkCRI(t testing.TB, node *cluster.Node, references ...string) {
 			got, _, err := livetest.FromCRI(status)
 			if err != nil {
 				t.Errorf("%s: ImageStatus: %v", node.Name, err)
-			}
-			if diff := livetest.Diff(got, want[reference]); diff != "" {
+			} else if diff := livetest.Diff(got, want[reference]); diff != "" {
 				t.Errorf("%s: ImageStatus of %s:%s", node.Name, reference, diff)
 			}
 		}
@@ -201,6 +200,7 @@ func checkListed(t testing.TB, where string, list []*runtimeapi.Image, reference
 	got, others, err := livetest.FromCRI(image)
 	if err != nil {
 		t.Errorf("%s: %v", where, err)
+		return
 	}
 	if len(others) > 0 {
 		t.Errorf("%s: %s has annotations that are no layers: %v", where, reference, others)
