@@ -182,7 +182,10 @@ regenerate() {
   tree_git checkout -q -B main overlay
   for patch in "$scratch"/*.patch; do
     if grep -q '^Subject: .*[Gg]enerated' "$patch"; then
-      (generate && commit_as "$patch")
+      (
+        generate
+        commit_as "$patch"
+      )
     else
       tree_git am -q "$patch" </dev/null || {
         tree_git am --abort
