@@ -26,7 +26,6 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	var logDir string
 	command := &cobra.Command{
 		Use:           "demo",
@@ -39,10 +38,11 @@ func main() {
 		},
 	}
 	command.Flags().StringVar(&logDir, "log-dir", "_out/demo/log", "folder for the log files, which stay")
-	if err := command.ExecuteContext(ctx); err != nil {
+	err := command.ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "demo: FAILED: %v\n", err)
 		fmt.Fprintf(os.Stderr, "demo: the logs of all components are in %s\n", logDir)
-		stop()
 		os.Exit(1)
 	}
 }
