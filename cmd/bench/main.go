@@ -1,0 +1,30 @@
+// Command bench measures what image layers cost. Each subcommand prints a line
+// of key=value pairs last, for scripts.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := &cobra.Command{
+		Use:           "bench",
+		Short:         "Measure what image layers cost",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(crioCommand())
+	if err := root.ExecuteContext(ctx); err != nil {
+		stop()
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		os.Exit(1)
+	}
+}
