@@ -13,6 +13,7 @@ gcc             gcc                        gcc
 libc.a          libc6-dev                  glibc-static
 pkg-config      pkg-config                 pkgconf-pkg-config
 seccomp.h       libseccomp-dev             libseccomp-devel
+busybox         busybox-static             busybox
 conmon          conmon                     conmon
 cni             containernetworking-plugins containernetworking-plugins
 ip              iproute2                   iproute
