@@ -13,6 +13,10 @@ HEADERS=("What:" "Difference from upstream:" "Why not upstream yet:" "Related:" 
 # At most this many hand-written lines changed in files that upstream has.
 limit() { case $1 in cri-o) echo 12 ;; kubernetes) echo 120 ;; esac }
 
+# Folders to remove at the end, however it comes.
+SCRATCH=()
+trap 'rm -rf ${SCRATCH[@]+"${SCRATCH[@]}"}' EXIT
+
 git_in() { git -C "$1" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
   -c commit.gpgsign=false -c core.hooksPath=/dev/null -c gc.auto=0 "${@:2}"; }
 
@@ -110,7 +114,7 @@ lint() {
 
   # Applies in order, without fuzz, as `git am` on an upstream checkout would.
   scratch=$(mktemp -d "$BUILD/lint-$component.XXXXXX")
-  trap 'rm -rf "$scratch"' RETURN
+  SCRATCH+=("$scratch")
   scratch_tree "$component" "$(pinned_version "$component")" "$scratch" "${patches[@]}"
   for patch in "${patches[@]}"; do
     git -C "$scratch" apply --index "$patch" || die "$(basename "$patch") does not apply to $component $(pinned_version "$component")"
@@ -150,51 +154,65 @@ scratch_tree() {
     upstream_file "$component" "$version" "$file"
     [ ! -f "$UPSTREAM_FILE" ] || install -D -m 0644 "$UPSTREAM_FILE" "$scratch/$file"
   done
-  git init -q "$scratch"
+  [ -d "$scratch/.git" ] || git init -q -b main "$scratch"
   git -C "$scratch" add -A -f
-  git_in "$scratch" commit -q --allow-empty -m upstream
+  git_in "$scratch" commit -q --allow-empty -m "upstream $version"
 }
 
+# rebase COMPONENT VERSION FOLDER: every patch as `git am` would apply it; where that
+# fails, as a merge between the pinned and the other version, which tells why.
 rebase() {
-  local component=$1 version=$2 scratch patch patches rejected=0 report file reject kind
+  local component=$1 version=$2 pinned scratch patch patches files file i log rejected=0
+  pinned=$(pinned_version "$component")
   mapfile -t patches < <(series "$component")
-  scratch=$(mktemp -d "$BUILD/rebase-$component.XXXXXX")
-  trap 'rm -rf "$scratch"' RETURN
+  scratch=$3
+  log=$scratch/.git/layerlocality.log
+  scratch_tree "$component" "$pinned" "$scratch" "${patches[@]}"
+  git -C "$scratch" tag pinned
+  for i in "${!patches[@]}"; do
+    git -C "$scratch" apply --index "${patches[i]}" ||
+      die "$(basename "${patches[i]}") does not even apply to $pinned: 'make patches-lint' first"
+    git_in "$scratch" commit -q -m "$(basename "${patches[i]}")"
+    git -C "$scratch" tag "patch-$i"
+  done
+  git -C "$scratch" checkout -q -b other pinned
+  git -C "$scratch" rm -q -r . && git -C "$scratch" clean -q -f -d -x
   scratch_tree "$component" "$version" "$scratch" "${patches[@]}"
-  mkdir -p "$BUILD/log"
-  report=$BUILD/log/rebase-$component-$version.txt
-  : >"$report"
-  for patch in "${patches[@]}"; do
-    if git -C "$scratch" apply --index "$patch" 2>/dev/null; then
-      echo "ok      $(basename "$patch")" | tee -a "$report"
+
+  for i in "${!patches[@]}"; do
+    patch=${patches[i]}
+    if git -C "$scratch" apply --index "$patch" 2>"$log"; then
+      echo "ok      $(basename "$patch")"
     else
       rejected=$((rejected + 1))
-      kind=FAILS
-      if generated "$patch"; then kind="STALE "; fi
-      echo "$kind  $(basename "$patch")" | tee -a "$report"
-      [ "$kind" = FAILS ] || echo "        generated: 'make generate' writes it anew" | tee -a "$report"
-      git -C "$scratch" apply --reject "$patch" >"$scratch/.apply.log" 2>&1 || true
-      grep -E '^error: ' "$scratch/.apply.log" | sed -n 's/^error: \(.*\): \(No such file or directory\|already exists in working directory\)$/        \1: \2/p' | tee -a "$report"
-      find "$scratch" -name '*.rej' | sort | while read -r reject; do
-        file=${reject#"$scratch"/}
-        if generated "$patch"; then
-          echo "        ${file%.rej}: $(grep -c '^@@' "$reject") hunk(s)" | tee -a "$report"
-          rm "$reject"
-          continue
-        fi
-        echo "        ${file%.rej}: $(grep -c '^@@' "$reject") hunk(s), the context changed:" | tee -a "$report"
-        sed 's/^/          | /' "$reject" | grep -v '^          | diff a/' | head -n 60 | tee -a "$report"
-        rm "$reject"
+      mapfile -t files < <(sed -n 's/^error: \(.*\): patch does not apply$/\1/p; s/^error: \(.*\): No such file.*/\1/p; s/^error: \(.*\): already exists.*/\1/p' "$log" | sort -u)
+      if git_in "$scratch" cherry-pick --no-commit "patch-$i" >"$log" 2>&1; then
+        echo "MERGES  $(basename "$patch"): the context of its hunks changed, their lines did not"
+      else
+        echo "FAILS   $(basename "$patch")"
+      fi
+      if generated "$patch"; then echo "        generated: 'make generate' writes it anew"; fi
+      for file in "${files[@]}"; do
+        echo "        $file"
+        generated "$patch" || explain "$scratch" "$file" "$pinned" "$version"
       done
-      rm -f "$scratch/.apply.log"
       git -C "$scratch" add -A
     fi
     git_in "$scratch" commit -q --allow-empty -m "$(basename "$patch")"
   done
-  if [ "$rejected" -gt 0 ]; then
-    die "$component $version: $rejected of ${#patches[@]} patches need work; the report is ${report#"$ROOT"/}"
+  echo "$rejected of ${#patches[@]} patches do not apply to $component $version as they are"
+  [ "$rejected" = 0 ]
+}
+
+# explain SCRATCH FILE PINNED VERSION: what changed upstream where our lines go.
+explain() {
+  if [ ! -e "$1/$2" ]; then
+    echo "          | not in $4"
+  elif grep -q '^<<<<<<< ' "$1/$2"; then
+    sed -n '/^<<<<<<< /,/^>>>>>>> /p' "$1/$2" | sed "s/^<<<<<<< .*/<<<<<<< $4/; s/^>>>>>>> .*/>>>>>>> patch on $3/; s/^/          | /"
+  else
+    git -C "$1" diff --cached -U4 HEAD -- "$2" | sed '1,/^@@/{/^@@/!d}; s/^/          | /'
   fi
-  echo "$component $version: all ${#patches[@]} patches apply"
 }
 
 command=${1:-}
@@ -211,7 +229,11 @@ rebase)
   [ $# -eq 2 ] || die "usage: patches.sh rebase COMPONENT VERSION, as in 'make rebase COMPONENT=kubernetes VERSION=v1.37.0'"
   upstream_module "$1" >/dev/null
   [[ $2 =~ ^v[0-9]+\.[0-9]+\.[0-9]+ ]] || die "VERSION must look like v1.36.4, not '$2'"
-  rebase "$1" "$2"
+  mkdir -p "$BUILD/log"
+  report=$BUILD/log/rebase-$1-$2.txt
+  scratch=$(mktemp -d "$BUILD/rebase-$1.XXXXXX")
+  SCRATCH+=("$scratch")
+  rebase "$1" "$2" "$scratch" | tee "$report" || die "the report is in ${report#"$ROOT"/}; docs/patches.md tells how to go on"
   ;;
 *) die "usage: patches.sh refresh|lint [COMPONENT] | rebase COMPONENT VERSION" ;;
 esac

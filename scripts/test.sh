@@ -60,9 +60,12 @@ step_upstream-kubernetes() {
   local tree
   tree=$(scripts/tree.sh patched kubernetes) || return 1
   GOFLAGS="$GOFLAGS -trimpath" go_test upstream-kubernetes "$tree" \
-    ./pkg/kubelet/imagelayers/... ./pkg/kubelet/nodestatus/... ./pkg/kubelet/kuberuntime/... \
+    ./pkg/kubelet ./pkg/kubelet/imagelayers/... ./pkg/kubelet/nodestatus/... ./pkg/kubelet/kuberuntime/... \
     ./pkg/kubelet/images/... ./pkg/kubelet/apis/config/... ./pkg/registry/core/node/... \
-    ./pkg/apis/core/... ./pkg/api/testing/... ./pkg/features/... k8s.io/api/...
+    ./pkg/apis/core/... ./pkg/api/testing/... ./pkg/features/... ./pkg/generated/openapi/... \
+    ./test/compatibility_lifecycle/... k8s.io/api/... k8s.io/client-go/applyconfigurations/... \
+    k8s.io/component-helpers/node/... k8s.io/kubelet/config/... \
+    k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/...
 }
 
 cluster_binaries() {
