@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -83,7 +82,7 @@ func (b *nodeBench) run(ctx context.Context) error {
 		b.Writes = writes
 		ratio = fmt.Sprintf("%.2f", writes.ratio())
 	}
-	if err := b.save(); err != nil {
+	if err := writeJSON(b.out, b); err != nil {
 		return err
 	}
 	s := nodesize.Summarize(b.Nodes)
@@ -123,17 +122,6 @@ func patchedKubernetes(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("assemble the patched Kubernetes tree (is this the root of the repository?): %w", err)
 	}
 	return strings.TrimSpace(string(out)), nil
-}
-
-func (b *nodeBench) save() error {
-	data, err := json.MarshalIndent(b, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(b.out), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(b.out, append(data, '\n'), 0o644)
 }
 
 // idleInterval is between the status writes of a kubelet whose Node does not

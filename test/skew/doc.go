@@ -5,11 +5,10 @@
 //	scripts/test.sh skew
 //	go test -tags e2e -count=1 ./test/skew/ -run TestUpgrade
 //
-// It needs root and the binaries in _build/bin. Three clusters run side by side:
+// It needs root and the binaries in _build/bin. Two clusters run side by side:
 //
-//	skew-stock     TestRefusal: a stock apiserver, counted in its audit log for three minutes
-//	skew-gate-off  TestRefusal: the same with a patched apiserver whose gate is off
-//	skew-upgrade   TestUpgrade: all other cases
+//	skew-refusal  TestRefusal: apiservers that keep no layers, counted in the audit log
+//	skew-upgrade  TestUpgrade: all other cases
 //
 // docs/upgrade.md says the same in words.
 package skew

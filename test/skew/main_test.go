@@ -125,6 +125,14 @@ func (c live) pull(t *testing.T, node, reference string) {
 	must(t, err)
 }
 
+// replaceAPIServer starts the apiserver anew, with changed settings. The one that
+// runs is killed: asked to end, it would wait 30 s for its watches.
+func (c live) replaceAPIServer(t *testing.T, change func(*cluster.Component)) {
+	t.Helper()
+	must(t, c.APIServer().Kill(t.Context()))
+	must(t, c.APIServer().Start(t.Context(), change))
+}
+
 // What a Node may say of an image.
 const (
 	withLayers    = "with all its layers"

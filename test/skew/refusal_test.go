@@ -13,63 +13,67 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// TestRefusal runs a stock and a patched kubelet, n1 and n2, with an apiserver
-// that does not keep layers. Both nodes go through the same changes in the same
-// three minutes; the patched kubelet must not write its status more often.
+// TestRefusal runs a stock and a patched kubelet, n1 and n2, with apiservers
+// that do not keep layers. Both nodes go through the same changes at the same
+// time; the patched kubelet must not write its status more often.
 //
 // Regular reports, every 5 minutes with a random delay of up to 2.5 minutes
-// after a change, are put off beyond the window: they would blur the numbers by
+// after a change, are put off beyond the test: they would blur the numbers by
 // one. What is left are writes for a reason. A kubelet that insists on layers
-// has one at every computation of its status: 18 in the window.
+// has one at every computation of its status: 18 in three minutes.
 //
-// The guard tries again every ten minutes. The first try is in the window, with
-// the first layers there are, thus in a write that the stock kubelet does too.
+// The guard tries again every ten minutes. The first try of a kubelet is with
+// the first layers it has, so in a write that a stock kubelet does too.
 func TestRefusal(t *testing.T) {
-	for _, test := range []struct {
-		name      string
-		apiserver cluster.Component
-	}{
-		{"stock", cluster.Component{Flavour: cluster.Stock}},
-		{"gate-off", cluster.Component{Flavour: cluster.Patched, FeatureGates: map[string]bool{cluster.LayersGate: false}}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			c := start(t, cluster.Config{
-				Name:              "skew-" + test.name,
-				Nodes:             2,
-				CRIO:              cluster.Component{Flavour: cluster.Patched},
-				APIServer:         test.apiserver,
-				ControllerManager: cluster.Component{Flavour: test.apiserver.Flavour},
-				Kubelet:           cluster.Component{Config: map[string]any{"nodeStatusReportFrequency": "2h"}},
-				PerNode: func(node string, _, kubelet *cluster.Component) {
-					if node == "n2" {
-						kubelet.Flavour = cluster.Patched
-					}
-				},
-				AuditPolicy: auditlog.NodeWrites,
-			})
-			testRefusal(t, c)
-		})
+	t.Parallel()
+	c := start(t, cluster.Config{
+		Name:    "skew-refusal",
+		Nodes:   2,
+		CRIO:    cluster.Component{Flavour: cluster.Patched},
+		Kubelet: cluster.Component{Config: map[string]any{"nodeStatusReportFrequency": "2h"}},
+		PerNode: func(node string, _, kubelet *cluster.Component) {
+			if node == "n2" {
+				kubelet.Flavour = cluster.Patched
+			}
+		},
+		AuditPolicy: auditlog.NodeWrites,
+	})
+	one, two := c.push(t, "one:v1", "base", "one"), c.push(t, "two:v1", "base", "two")
+	pull := func(image string) func(string) {
+		return func(node string) { c.pull(t, node, image) }
 	}
+	remove := func(image string) func(string) {
+		return func(node string) {
+			_, err := c.Node(node).Exec(t.Context(), "crictl", "rmi", image)
+			must(t, err)
+		}
+	}
+
+	t.Run("stock apiserver", func(t *testing.T) {
+		compareWrites(t, c, time.Minute, pull(one), pull(two), remove(one))
+	})
+	checkRefusal(t, c, 1, two, one)
+
+	c.replaceAPIServer(t, gateOff)
+	for _, node := range c.Nodes() {
+		must(t, node.Kubelet().Restart(t.Context())) // the new one has layers to try with
+	}
+	t.Run("gate off", func(t *testing.T) {
+		compareWrites(t, c, 45*time.Second, pull(one), remove(two))
+	})
+	checkRefusal(t, c, 2, one, two)
 }
 
-func testRefusal(t *testing.T, c live) {
-	const window, step = 3 * time.Minute, time.Minute
-	one, two := c.push(t, "one:v1", "base", "one"), c.push(t, "two:v1", "base", "two")
+// compareWrites makes one change after the other to the images of both nodes,
+// and counts the status writes of both from the first change until a step after
+// the last. A step is long enough for the kubelets to see a change, so that each
+// is a write of its own.
+func compareWrites(t *testing.T, c live, step time.Duration, changes ...func(node string)) {
 	waitQuiet(t, c, 25*time.Second)
-
-	// Three changes, far enough apart for one write each.
 	begin := time.Now()
-	for i, change := range []func(node string){
-		func(node string) { c.pull(t, node, one) },
-		func(node string) { c.pull(t, node, two) },
-		func(node string) {
-			_, err := c.Node(node).Exec(t.Context(), "crictl", "rmi", one)
-			must(t, err)
-		},
-	} {
-		for _, node := range []string{"n1", "n2"} {
-			change(node)
+	for i, change := range changes {
+		for _, node := range c.Nodes() {
+			change(node.Name)
 		}
 		select {
 		case <-time.After(time.Until(begin.Add(time.Duration(i+1) * step))):
@@ -79,27 +83,34 @@ func testRefusal(t *testing.T, c live) {
 
 	log, err := auditlog.Read(c.AuditLog())
 	must(t, err)
+	window := time.Duration(len(changes)) * step
 	writes := map[string]int{}
-	for _, node := range []string{"n1", "n2"} {
-		seen := log.StatusWrites(node).Between(begin, begin.Add(window))
-		writes[node] = len(seen)
+	for _, node := range c.Nodes() {
+		seen := log.StatusWrites(node.Name).Between(begin, begin.Add(window))
+		writes[node.Name] = len(seen)
 		for _, at := range seen.Times() {
-			t.Logf("%s wrote its status at second %.1f of %.0f", node, at.Sub(begin).Seconds(), window.Seconds())
+			t.Logf("%s wrote its status at second %.1f of %.0f", node.Name, at.Sub(begin).Seconds(), window.Seconds())
 		}
 	}
 	t.Logf("status writes in %s: stock kubelet %d, patched kubelet %d", window, writes["n1"], writes["n2"])
-	if writes["n1"] < 3 {
-		t.Errorf("the audit log has %d status writes of the stock kubelet for three changes of its images", writes["n1"])
+	if writes["n1"] < len(changes) {
+		t.Errorf("the audit log has %d status writes of the stock kubelet for %d changes of its images", writes["n1"], len(changes))
 	}
 	if writes["n2"] > writes["n1"] {
 		t.Errorf("the patched kubelet wrote its status %d times, the stock one %d times", writes["n2"], writes["n1"])
 	}
-	if n := logged(t, c.Node("n2").Kubelet(), refusalMessage); n != 1 {
-		t.Errorf("the patched kubelet logged %d times that its layers were not kept, want once", n)
+}
+
+// checkRefusal checks that the patched kubelet has told of so many refusals, and
+// that it reports images all the same.
+func checkRefusal(t *testing.T, c live, refusals int, present, removed string) {
+	t.Helper()
+	if n := logged(t, c.Node("n2").Kubelet(), refusalMessage); n != refusals {
+		t.Errorf("the patched kubelet logged %d times that its layers were not kept, want %d", n, refusals)
 	}
-	for _, node := range []string{"n1", "n2"} {
-		c.check(t, node, one, absent)
-		c.check(t, node, two, withoutLayers)
+	for _, node := range c.Nodes() {
+		c.check(t, node.Name, present, withoutLayers)
+		c.check(t, node.Name, removed, absent)
 	}
 }
 

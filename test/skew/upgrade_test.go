@@ -335,7 +335,7 @@ func testAPIServer(t *testing.T, c live, live, idle, image string) {
 	before, err := c.client.CoreV1().Nodes().Get(ctx, idle, metav1.GetOptions{})
 	must(t, err)
 
-	must(t, c.APIServer().Restart(ctx, stock))
+	c.replaceAPIServer(t, stock)
 	checkReadable(t, c, before)
 	c.check(t, idle, image, withoutLayers)
 	livetest.Eventually(t, settled, "the kubelet finds out", func(context.Context) error {
@@ -349,14 +349,14 @@ func testAPIServer(t *testing.T, c live, live, idle, image string) {
 	// What nobody wrote still has its layers. What was written lost them, and
 	// gets them back when the kubelet tries again: now if it is restarted, else
 	// within ten minutes.
-	must(t, c.APIServer().Restart(ctx, patched))
+	c.replaceAPIServer(t, patched)
 	c.check(t, idle, image, withLayers)
 	c.check(t, live, image, withoutLayers)
 	must(t, c.Node(live).Kubelet().Restart(ctx))
 	c.wait(t, live, image, withLayers)
 
 	// With the gate off, stored layers stay and no others are accepted.
-	must(t, c.APIServer().Restart(ctx, gateOff))
+	c.replaceAPIServer(t, gateOff)
 	for _, node := range []string{live, idle} {
 		_, err := c.patch(ctx, node, "", types.MergePatchType, []byte(`{"metadata":{"labels":{"skew":"gate-off"}}}`))
 		must(t, err)
