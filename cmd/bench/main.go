@@ -21,7 +21,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(crioCommand())
+	root.AddCommand(crioCommand(), nodeCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		stop()
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
