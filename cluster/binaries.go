@@ -84,9 +84,6 @@ func (c *Config) preflight() error {
 		errs = append(errs, c.checkBinary(name, *component))
 	}
 	errs = append(errs, c.checkBinary("runc", Component{}), c.checkBinary("pinns", Component{Flavour: c.CRIO.Flavour}))
-	if err := machine.CheckInotify(c.inotifyInstances()); err != nil {
-		errs = append(errs, err)
-	}
 	return errors.Join(errs...)
 }
 

@@ -82,6 +82,10 @@ func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
 		return nil, err
 	}
 	defer unlock()
+	// After claim, which may have ended a cluster that used some.
+	if err := machine.CheckInotify(config.inotifyInstances()); err != nil {
+		return nil, errors.Join(err, remove(context.WithoutCancel(ctx), config.Dir, 0))
+	}
 
 	defer func() {
 		if err != nil {
@@ -246,7 +250,7 @@ func newCluster(config Config, subnet netip.Prefix) *Cluster {
 	registry.env = []string{"OTEL_TRACES_EXPORTER=none"}
 	for _, node := range c.nodes {
 		node.crio = &Process{
-			cluster: c, machine: node.Name, name: "crio", env: append(c.storageEnv(), "TMPDIR=/var/lib/crio", "RUNC="+c.Tool("runc")),
+			cluster: c, machine: node.Name, name: "crio", env: append(c.storageEnv(), "TMPDIR=/var/lib/crio"),
 			arguments: node.crioArguments, healthy: node.crioHealthy,
 		}
 	}

@@ -271,6 +271,8 @@ func TestCluster(t *testing.T) {
 // pod's container ID.
 func runPod(ctx context.Context, t *testing.T, c *Cluster, client kubernetes.Interface, name, node string) string {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	image, err := images.Build(images.Image{Layers: []images.Layer{{Name: "base", Size: 2 << 20}, {Name: name, Size: 1 << 20}}})
 	check(t, err)
 	pushed, err := images.Push(ctx, c.Registry().Address+"/"+name+":v1", image)

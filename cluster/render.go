@@ -57,6 +57,9 @@ func (c *Cluster) writeShared() error {
 		if err := os.WriteFile(c.runtimePath(), runcScript, 0o755); err != nil {
 			return err
 		}
+		if err := os.Symlink(c.Tool("runc"), c.runtimePath()+".real"); err != nil {
+			return err
+		}
 	}
 	if c.config.AuditPolicy != "" {
 		if err := writeFile(c.path("config", "audit-policy.yaml"), []byte(c.config.AuditPolicy)); err != nil {
