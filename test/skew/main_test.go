@@ -210,7 +210,7 @@ func (c live) checkManagedFields(t *testing.T, name string) {
 func kubeletOwnsStatus(node *corev1.Node) bool {
 	for _, entry := range node.ManagedFields {
 		if entry.Manager == "kubelet" && entry.Subresource == "status" && entry.Operation == metav1.ManagedFieldsOperationUpdate &&
-			entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), `"f:conditions"`) {
+			entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:conditions"`) {
 			return true
 		}
 	}
