@@ -59,7 +59,8 @@ step_upstream-cri-o() {
 step_upstream-kubernetes() {
   local tree
   tree=$(scripts/tree.sh patched kubernetes) || return 1
-  GOFLAGS="$GOFLAGS -trimpath" go_test upstream-kubernetes "$tree" \
+  # As the binaries are built, so that one compilation serves both.
+  CGO_ENABLED=0 GOFLAGS="$GOFLAGS -trimpath" go_test upstream-kubernetes "$tree" \
     ./pkg/kubelet ./pkg/kubelet/imagelayers/... ./pkg/kubelet/nodestatus/... ./pkg/kubelet/kuberuntime/... \
     ./pkg/kubelet/images/... ./pkg/kubelet/apis/config/... ./pkg/registry/core/node/... \
     ./pkg/apis/core/... ./pkg/api/testing/... ./pkg/features/... ./pkg/generated/openapi/... \
