@@ -353,6 +353,8 @@ func (c *Cluster) start(ctx context.Context) error {
 			if err := node.kubelet.Start(ctx, with(kubelet)); err != nil {
 				return err
 			}
+			ctx, cancel := context.WithTimeout(ctx, startTimeout)
+			defer cancel()
 			if err := c.WaitNodeReady(ctx, node.Name); err != nil {
 				return err
 			}
@@ -621,13 +623,17 @@ func (c *Cluster) Client() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// WaitNodeReady waits until the node is Ready and takes pods.
+// WaitNodeReady waits until the node is Ready and takes pods. It gives up when
+// the node's kubelet has ended.
 func (c *Cluster) WaitNodeReady(ctx context.Context, name string) error {
 	client, err := c.Client()
 	if err != nil {
 		return err
 	}
 	return poll(ctx, "node "+name, func(ctx context.Context) error {
+		if here := c.Node(name); here != nil && here.kubelet.PID() == 0 {
+			return hopeless{fmt.Errorf("%s does not run; its log is %s%s", here.kubelet.Name(), here.kubelet.Log(), tail(here.kubelet.Log(), 0))}
+		}
 		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -684,13 +690,18 @@ func (c *Cluster) waitServiceAccount(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	return poll(ctx, "service account default/default", func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
 }
 
-// poll calls f until it gives no error. Without a deadline in ctx it gives up
+// hopeless is an error that no waiting will change.
+type hopeless struct{ error }
+
+// poll calls f until it gives no error, or a hopeless one. Without a deadline in ctx it gives up
 // after two minutes.
 func poll(ctx context.Context, what string, f func(context.Context) error) error {
 	if _, ok := ctx.Deadline(); !ok {
@@ -703,6 +714,9 @@ func poll(ctx context.Context, what string, f func(context.Context) error) error
 		err := f(ctx)
 		if err == nil {
 			return nil
+		}
+		if errors.As(err, new(hopeless)) {
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		if ctx.Err() == nil {
 			last = err

@@ -210,44 +210,18 @@ func MayLowerOOMScore() bool {
 }
 
 // CheckInotify reports an error if this user cannot make that many more inotify
-// instances. A component that gets none fails with "too many open files", which
-// sends its reader to the wrong limit.
+// instances: it tries to. A component that gets none fails with "too many open
+// files", which sends its reader to the wrong limit.
 func CheckInotify(need int) error {
-	const file = "/proc/sys/fs/inotify/max_user_instances"
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil //nolint:nilerr // no such limit in this kernel
-	}
-	limit, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	used := inotifyInstances("/proc/[0-9]*/fd/*")
-	if used+need <= limit {
-		return nil
-	}
-	return fmt.Errorf("%d of the %d inotify instances that the kernel allows root are in use, and this cluster needs %d: "+
-		"stop another cluster, or run 'sysctl -w fs.inotify.max_user_instances=%d'", used, limit, need, max(1024, 2*(used+need)))
-}
-
-// inotifyInstances counts this user's, among the descriptors given as a pattern.
-func inotifyInstances(descriptors string) int {
-	var used int
-	links, _ := filepath.Glob(descriptors) // fails for a bad pattern only
-	for _, link := range links {
-		// Processes and their files come and go meanwhile.
-		if target, err := os.Readlink(link); err != nil || target != "anon_inode:inotify" {
-			continue
-		}
-		info, err := os.Stat(filepath.Dir(filepath.Dir(link)))
+	for range need {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 		if err != nil {
-			continue
+			return fmt.Errorf("this cluster needs %d inotify instances, and the kernel gives root no more so many (%w): "+
+				"stop another cluster, or run 'sysctl -w fs.inotify.max_user_instances=1024'", need, err)
 		}
-		if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) == os.Geteuid() {
-			used++
-		}
+		defer unix.Close(fd)
 	}
-	return used
+	return nil
 }
 
 // stat reads state and start time of a process.
