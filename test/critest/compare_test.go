@@ -1,0 +1,78 @@
+//go:build e2e
+
+package critest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// good is a report without a problem.
+func good() report {
+	r := report{failed: map[string]string{}, skipped: map[string]string{"AppArmor": "disabled"}, excluded: []string{"image benchmark", "one by digest"}}
+	for i := range minPassed {
+		r.passed = append(r.passed, fmt.Sprintf("spec %03d", i))
+	}
+	return r
+}
+
+func TestCompare(t *testing.T) {
+	skips := []skip{{Spec: "by digest", Reason: "pinned"}}
+	if problems := compare(good(), good(), skips); len(problems) > 0 {
+		t.Errorf("equal reports: %q", problems)
+	}
+	for name, tc := range map[string]struct {
+		change func(stock, patched *report)
+		want   string
+	}{
+		"failed":           {func(_, p *report) { p.failed["spec x"] = "panicked" }, "failed with patched CRI-O: spec x: panicked"},
+		"failed with both": {func(s, p *report) { s.failed["spec x"], p.failed["spec x"] = "a", "b" }, "failed with stock CRI-O: spec x: a"},
+		"passed in one":    {func(_, p *report) { p.passed = append(p.passed, "spec x") }, "passed with patched CRI-O only: spec x"},
+		"skipped in one":   {func(s, p *report) { s.passed = append(s.passed, "y"); p.skipped["y"] = "no" }, "passed with stock CRI-O only: y"},
+		"hardly any":       {func(s, p *report) { s.passed, p.passed = s.passed[1:], p.passed[1:] }, "specs passed with stock CRI-O, want at least"},
+		"unexplained":      {func(s, _ *report) { s.excluded = append(s.excluded, "spec z") }, "not run with stock CRI-O, and not in skip.yaml: spec z"},
+		"stale skip":       {func(s, p *report) { s.excluded, p.excluded = nil, nil }, `no spec has "by digest" in its name`},
+	} {
+		stock, patched := good(), good()
+		tc.change(&stock, &patched)
+		problems := compare(stock, patched, skips)
+		if !slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, tc.want) }) {
+			t.Errorf("%s: got %q, want one with %q", name, problems, tc.want)
+		}
+	}
+}
+
+func TestReadReport(t *testing.T) {
+	const junit = `<?xml version="1.0" encoding="UTF-8"?>
+<testsuites><testsuite name="CRI validation">
+<testcase name="[It] [k8s.io] Image a" status="passed" time="1"></testcase>
+<testcase name="[BeforeSuite]" status="passed"></testcase>
+<testcase name="[It] [k8s.io] Image b" status="failed"><failure message="Expected &lt;x&gt;" type="failed"></failure></testcase>
+<testcase name="[It] [k8s.io] Image c" status="panicked"><error message="nil"></error></testcase>
+<testcase name="[It] [k8s.io] Image d" status="skipped"><skipped message="skipped - AppArmor is disabled"></skipped></testcase>
+<testcase name="[It] [k8s.io] Image e" status="skipped"><skipped message="skipped"></skipped></testcase>
+<testcase name="[AfterSuite]" status="timedout"><failure message="late"></failure></testcase>
+</testsuite></testsuites>`
+	path := filepath.Join(t.TempDir(), "junit.xml")
+	if err := os.WriteFile(path, []byte(junit), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readReport(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := report{
+		passed:   []string{"[k8s.io] Image a"},
+		failed:   map[string]string{"[k8s.io] Image b": "failed: Expected <x>", "[k8s.io] Image c": "panicked: nil", "[AfterSuite]": "timedout: late"},
+		skipped:  map[string]string{"[k8s.io] Image d": "AppArmor is disabled"},
+		excluded: []string{"[k8s.io] Image e"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

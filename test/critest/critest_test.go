@@ -1,0 +1,349 @@
+//go:build e2e
+
+package critest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/crio/imagelayers"
+)
+
+const (
+	// minPassed guards against a run that passes because hardly any spec ran.
+	minPassed = 95
+	// Specs that run side by side on one node. They mostly wait: for a
+	// container to end after SIGTERM, for instance.
+	parallel = 6
+	// seed of the order of specs, the same for both.
+	seed = 1
+	// timeout of one run. The whole takes a few minutes.
+	timeout = 15 * time.Minute
+)
+
+// outDir is where logs and reports of tests go.
+var outDir = filepath.Join("..", "..", "_out", "test")
+
+// flavours are tested on a node each, side by side.
+var flavours = map[string]cluster.Flavour{"n1": cluster.Stock, "n2": cluster.Patched}
+
+// TestCritest wants the same specs to pass against stock and patched CRI-O, and
+// layers in the answers of the patched one only.
+func TestCritest(t *testing.T) {
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	skips, err := readSkips("skip.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeSharedMemory(t)
+	c := start(ctx, t)
+	pushed := push(ctx, t, c)
+	ginkgo := installGinkgo(ctx, t)
+
+	reports := map[cluster.Flavour]report{}
+	var mu sync.Mutex
+	group, groupCtx := errgroup.WithContext(ctx)
+	for node, flavour := range flavours {
+		group.Go(func() error {
+			r, err := run(groupCtx, c.Node(node), string(flavour), ginkgo, skips)
+			if err != nil {
+				return fmt.Errorf("critest against %s CRI-O: %w", flavour, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			reports[flavour] = r
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	stock, patched := reports[cluster.Stock], reports[cluster.Patched]
+
+	path := filepath.Join(outDir, "critest-report.md")
+	if err := os.WriteFile(path, markdown(stock, patched, skips), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("stock: %s; patched: %s; report: %s", stock.summary(), patched.summary(), path)
+	for spec, reason := range patched.reasons(skips) {
+		t.Logf("skipped: %s: %s", spec, reason)
+	}
+	for _, problem := range compare(stock, patched, skips) {
+		t.Error(problem)
+	}
+	for node, flavour := range flavours {
+		t.Run("layers of critest's images with "+string(flavour)+" CRI-O", func(t *testing.T) {
+			checkLayers(ctx, t, c.Node(node), pushed, flavour == cluster.Patched)
+		})
+	}
+}
+
+// removeSharedMemory removes, at the end of the test, the System V shared memory
+// that critest leaves: nodes share that namespace with the host. It is known by
+// its size and by its age; nothing uses it and its creator has ended.
+func removeSharedMemory(t *testing.T) {
+	t.Helper()
+	before := sharedMemory(t)
+	t.Cleanup(func() {
+		for id, s := range sharedMemory(t) {
+			_, old := before[id]
+			if old || s.size != 1<<20 || s.attached != 0 || unix.Kill(s.creator, 0) == nil {
+				continue
+			}
+			if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil {
+				t.Errorf("remove shared memory %d: %v", id, err)
+			}
+		}
+	})
+}
+
+type segment struct{ size, creator, attached int }
+
+// sharedMemory reads the segments, by id, from the kernel's table of them.
+func sharedMemory(t *testing.T) map[int]segment {
+	t.Helper()
+	const path = "/proc/sysvipc/shm"
+	table, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segments := map[int]segment{}
+	lines := slices.Collect(strings.Lines(string(table)))
+	for _, line := range lines[1:] {
+		var key, id, mode, last int
+		var s segment
+		if _, err := fmt.Sscan(line, &key, &id, &mode, &s.size, &s.creator, &last, &s.attached); err != nil {
+			t.Fatalf("%s: %q: %v", path, line, err)
+		}
+		segments[id] = s
+	}
+	return segments
+}
+
+func start(ctx context.Context, t *testing.T) *cluster.Cluster {
+	t.Helper()
+	logs, err := filepath.Abs(filepath.Join(outDir, "critest-log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.Start(ctx, cluster.Config{
+		Name:        "critest",
+		LogDir:      logs,
+		Nodes:       len(flavours),
+		RuntimeOnly: true,
+		PerNode:     func(node string, crio, _ *cluster.Component) { crio.Flavour = flavours[node] },
+		Logf:        t.Logf,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cleanup, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := c.Stop(cleanup); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// push fills the cluster's registry with critest's images and has the nodes
+// find them there. The result is by the reference that critest uses.
+func push(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]*images.Pushed {
+	t.Helper()
+	all, err := critestImages(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed := map[string]*images.Pushed{}
+	for reference, image := range all {
+		if pushed[reference], err = images.Push(ctx, c.Registry().Address+"/"+reference, image); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	local := c.Registry().Address
+	registries := []map[string]any{{"location": local, "insecure": true}}
+	for _, upstream := range []string{staging, release, legacy} {
+		registries = append(registries, map[string]any{"prefix": upstream, "location": local + "/" + upstream, "insecure": true})
+	}
+	var content bytes.Buffer
+	if err := toml.NewEncoder(&content).Encode(map[string]any{"registry": registries}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(c.Dir(), "critest-registries.conf")
+	if err := os.WriteFile(path, content.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range c.Nodes() {
+		err := node.CRIO().Restart(ctx, func(s *cluster.Component) {
+			s.Env = append(s.Env, "CONTAINER_REGISTRIES_CONF="+path)
+			s.Config = map[string]any{"crio": map[string]any{"runtime": map[string]any{
+				"disable_hostport_mapping": false,
+			}}}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// For host ports on 127.0.0.1, which CRI-O leaves to the host.
+		const loopback = "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet && " +
+			"iptables -t nat -A POSTROUTING -s 127.0.0.0/8 -o cni0 -j MASQUERADE"
+		if _, err := node.Exec(ctx, "sh", "-c", loopback); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pushed
+}
+
+// installGinkgo builds the program that critest calls to run specs side by
+// side, in the version that critest itself is built with. It returns its folder.
+func installGinkgo(ctx context.Context, t *testing.T) string {
+	t.Helper()
+	pins, err := os.ReadFile(filepath.Join("..", "..", "versions.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^CRI_TOOLS_VERSION=(\S+)$`).FindSubmatch(pins)
+	if version == nil {
+		t.Fatal("versions.env has no CRI_TOOLS_VERSION")
+	}
+	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", "sigs.k8s.io/cri-tools@"+string(version[1]))
+	output, err := download.Output()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", download, err, output)
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(output, &module); err != nil {
+		t.Fatalf("%s: %v", download, err)
+	}
+	bin := t.TempDir()
+	build := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-buildvcs=false", "-o", bin, "github.com/onsi/ginkgo/v2/ginkgo")
+	build.Dir = module.Dir
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", build, err, output)
+	}
+	return bin
+}
+
+// run runs critest inside the node. Failed specs are no error.
+func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []skip) (report, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	log, err := os.Create(filepath.Join(outDir, "critest-"+name+".log"))
+	if err != nil {
+		return report{}, err
+	}
+	defer log.Close()
+	junit, err := filepath.Abs(filepath.Join(outDir, "critest-"+name+".xml"))
+	if err != nil {
+		return report{}, err
+	}
+	if err := os.RemoveAll(junit); err != nil {
+		return report{}, err
+	}
+	// Folders that containers mount: removed with the cluster in any case.
+	tmp := filepath.Join(node.Dir(), "tmp")
+	if err := os.Mkdir(tmp, 0o777); err != nil {
+		return report{}, err
+	}
+	args := []string{
+		"-parallel=" + strconv.Itoa(parallel),
+		"-runtime-endpoint=unix://" + node.CRISocket(),
+		// A sandbox that is told to stop before it listens to signals gets
+		// SIGKILL after this time. The default is five minutes.
+		"-runtime-service-timeout=1m",
+		"-ginkgo.seed=" + strconv.Itoa(seed),
+		// critest has races of its own, in streams above all.
+		"-ginkgo.flake-attempts=3",
+		"-ginkgo.no-color",
+		"-ginkgo.junit-report=" + junit,
+	}
+	for _, s := range skips {
+		args = append(args, "-ginkgo.skip="+regexp.QuoteMeta(s.Spec))
+	}
+	critest := node.Command("critest", args...)
+	critest.Dir = tmp
+	critest.Env = append(critest.Env, "TMPDIR="+tmp, "PATH="+ginkgo+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	critest.Stdout, critest.Stderr = log, log
+	runErr := node.Run(ctx, critest)
+	r, err := readReport(junit)
+	if err != nil {
+		return r, fmt.Errorf("%w (it ended with %w); its output is %s", err, runErr, log.Name())
+	}
+	if runErr != nil && len(r.failed) == 0 {
+		return r, fmt.Errorf("%w, without a failed spec; its output is %s", runErr, log.Name())
+	}
+	return r, nil
+}
+
+// checkLayers pulls all of critest's images and compares what CRI-O says about
+// their layers with the registry's manifests, or wants it to say nothing.
+func checkLayers(ctx context.Context, t *testing.T, node *cluster.Node, pushed map[string]*images.Pushed, want bool) {
+	cri, err := node.CRI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reference := range slices.Sorted(maps.Keys(pushed)) {
+		request := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reference}}
+		if _, err := cri.Image.PullImage(ctx, request); err != nil {
+			t.Fatalf("pull %s: %v", reference, err)
+		}
+	}
+	list, err := cri.Image.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]map[string]string{}
+	for _, image := range list.GetImages() {
+		for _, tag := range image.GetRepoTags() {
+			found[tag] = image.GetSpec().GetAnnotations()
+		}
+	}
+	for reference, image := range pushed {
+		annotations, ok := found[reference]
+		if !ok {
+			t.Errorf("%s is not listed", reference)
+			continue
+		}
+		expected := map[string]string{}
+		if want {
+			expected = annotationsOf(image.Layers)
+		}
+		if !maps.Equal(annotations, expected) {
+			t.Errorf("%s is listed with annotations %v, want %v", reference, annotations, expected)
+		}
+	}
+}
+
+func annotationsOf(layers []v1.Descriptor) map[string]string {
+	annotations := map[string]string{}
+	for _, layer := range layers {
+		annotations[imagelayers.Prefix+layer.Digest.String()] = strconv.FormatInt(layer.Size, 10)
+	}
+	return annotations
+}

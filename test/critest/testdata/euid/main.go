@@ -1,0 +1,10 @@
+// Command euid stands in for the nonewprivs image of Kubernetes' tests: its
+// file is set-user-ID root, and it says whether that had an effect.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() { fmt.Printf("Effective uid: %d\n", os.Geteuid()) }
