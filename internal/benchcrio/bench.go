@@ -24,7 +24,11 @@ type Config struct {
 	Rounds int `json:"rounds"` // in each, both flavours are measured once
 	Lists  int `json:"lists"`  // ListImages calls a measurement, at least listsBeforeRSS
 	Pulls  int `json:"pulls"`  // of the large image a measurement
+	Starts int `json:"starts"` // of CRI-O a measurement
 
+	// BinDir holds the folders stock, patched and tools. Default: _build/bin of
+	// the repository around the working directory.
+	BinDir string `json:"-"`
 	// LogDir takes the logs of CRI-O and the registry.
 	LogDir string `json:"-"`
 	// ProfileDir, if set, takes a CPU profile of each run of CRI-O.
@@ -46,6 +50,7 @@ func (c *Config) check() error {
 		{"rounds", c.Rounds, 1, 1000},
 		{"lists", c.Lists, listsBeforeRSS, 100_000},
 		{"pulls", c.Pulls, 1, 1000},
+		{"starts", c.Starts, 1, 1000},
 	} {
 		if field.value < field.low || field.value > field.high {
 			return fmt.Errorf("%s: %d, want %d to %d", field.flag, field.value, field.low, field.high)
@@ -54,15 +59,15 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Measurement is one run of CRI-O, from its start. Times are in nanoseconds.
+// Measurement is one turn of a flavour. Times are in nanoseconds.
 type Measurement struct {
 	Flavour cluster.Flavour `json:"flavour"`
 	// Load is the machine's load average over one minute at the end.
 	Load float64 `json:"load"`
-	// FirstList is the first ListImages after the start, when CRI-O has
+	// FirstLists are the first ListImages after each start, when CRI-O has
 	// nothing in its cache.
-	FirstList time.Duration `json:"firstList"`
-	// Lists are the calls after it, as a client sees them.
+	FirstLists []time.Duration `json:"firstLists"`
+	// Lists are the calls after the last of them, as a client sees them.
 	Lists []time.Duration `json:"lists"`
 	// ListCPU is the processor time of CRI-O for one of Lists on average.
 	ListCPU time.Duration `json:"listCPU"`
@@ -101,6 +106,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	}
 	c, err := cluster.Start(ctx, cluster.Config{
 		Name:        "bench",
+		BinDir:      config.BinDir,
 		LogDir:      config.LogDir,
 		Nodes:       1,
 		RuntimeOnly: true,
@@ -131,7 +137,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
 			}
 			config.Logf("round %d of %d, %-7s  first list %s, list %s, processor %s, pull %s, %.1f MiB, load %.1f",
-				round+1, config.Rounds, flavour, ms(m.FirstList), ms(median(m.Lists)), ms(m.ListCPU), ms(median(m.Pulls)), mib(m.Memory.RSS), m.Load)
+				round+1, config.Rounds, flavour, ms(median(m.FirstLists)), ms(median(m.Lists)), ms(m.ListCPU), ms(median(m.Pulls)), mib(m.Memory.RSS), m.Load)
 			result.Measurements = append(result.Measurements, *m)
 		}
 	}
@@ -166,15 +172,6 @@ func copyBinaries(c *cluster.Cluster) (map[cluster.Flavour]string, error) {
 }
 
 func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary, large string, config Config, number int) (*Measurement, error) {
-	err := node.CRIO().Restart(ctx, func(s *cluster.Component) {
-		s.Flavour, s.Binary = flavour, binary
-		if config.ProfileDir != "" {
-			s.Args = []string{"--profile-cpu", filepath.Join(config.ProfileDir, fmt.Sprintf("%02d-%s.pprof", number, flavour))}
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
 	cri, err := node.CRI()
 	if err != nil {
 		return nil, err
@@ -185,11 +182,24 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 		answer, err := cri.Image.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 		return answer, time.Since(begin), err
 	}
-	first, took, err := list()
-	if err != nil {
-		return nil, err
+	var first *runtimeapi.ListImagesResponse
+	for range config.Starts {
+		err := node.CRIO().Restart(ctx, func(s *cluster.Component) {
+			s.Flavour, s.Binary = flavour, binary
+			if config.ProfileDir != "" {
+				s.Args = []string{"--profile-cpu", filepath.Join(config.ProfileDir, fmt.Sprintf("%02d-%s.pprof", number, flavour))}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		answer, took, err := list()
+		if err != nil {
+			return nil, err
+		}
+		first = answer
+		m.FirstLists = append(m.FirstLists, took)
 	}
-	m.FirstList = took
 	m.Bytes = proto.Size(first)
 	for _, image := range first.GetImages() {
 		for key := range image.GetSpec().GetAnnotations() {

@@ -16,8 +16,8 @@ type Summary struct {
 	Stock, Patched Numbers
 }
 
-// Numbers of one flavour: medians over its measurements, percentiles over all
-// of its ListImages calls.
+// Numbers of one flavour, over all of its measurements: percentiles of
+// ListImages calls, medians of everything else.
 type Numbers struct {
 	ListP50, ListP99 time.Duration
 	ListCPU          time.Duration
@@ -42,7 +42,7 @@ func numbers(all []Measurement, flavour cluster.Flavour) Numbers {
 		}
 		lists = append(lists, m.Lists...)
 		cpu = append(cpu, m.ListCPU)
-		first = append(first, m.FirstList)
+		first = append(first, m.FirstLists...)
 		pulls = append(pulls, m.Pulls...)
 		rss = append(rss, m.Memory.RSS)
 		anonymous = append(anonymous, m.Memory.Anonymous)

@@ -43,13 +43,13 @@ func measurements() []Measurement {
 	const ms = time.Millisecond
 	one := func(flavour cluster.Flavour, extra time.Duration, layers int, rss int64) Measurement {
 		return Measurement{
-			Flavour:   flavour,
-			FirstList: 100*ms + 2*extra,
-			Lists:     []time.Duration{10*ms + extra, 11*ms + extra, 90*ms + extra},
-			ListCPU:   9*ms + extra/2,
-			Layers:    layers,
-			Memory:    Memory{RSS: rss, Anonymous: rss / 2},
-			Pulls:     []time.Duration{500*ms + extra},
+			Flavour:    flavour,
+			FirstLists: []time.Duration{100*ms + 2*extra},
+			Lists:      []time.Duration{10*ms + extra, 11*ms + extra, 90*ms + extra},
+			ListCPU:    9*ms + extra/2,
+			Layers:     layers,
+			Memory:     Memory{RSS: rss, Anonymous: rss / 2},
+			Pulls:      []time.Duration{500*ms + extra},
 		}
 	}
 	return []Measurement{
@@ -126,7 +126,7 @@ func TestLayersOf(t *testing.T) {
 }
 
 func TestConfigCheck(t *testing.T) {
-	good := Config{Images: 1, Layers: 1, Rounds: 1, Lists: listsBeforeRSS, Pulls: 1}
+	good := Config{Images: 1, Layers: 1, Rounds: 1, Lists: listsBeforeRSS, Pulls: 1, Starts: 1}
 	if err := good.check(); err != nil {
 		t.Errorf("the least of everything: %v", err)
 	}
@@ -136,6 +136,7 @@ func TestConfigCheck(t *testing.T) {
 		"rounds": func(c *Config) { c.Rounds = -1 },
 		"lists":  func(c *Config) { c.Lists = listsBeforeRSS - 1 },
 		"pulls":  func(c *Config) { c.Pulls = 0 },
+		"starts": func(c *Config) { c.Starts = 0 },
 	} {
 		bad := good
 		change(&bad)
