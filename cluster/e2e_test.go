@@ -71,38 +71,59 @@ func observe(t *testing.T) hostState {
 	return s
 }
 
-// namespaces are those of the cluster's machines.
-func namespaces(t *testing.T, dir string) map[string]bool {
+// namespaces are the PID namespaces of the cluster's machines, by inode. They
+// are held open, so that no other cluster gets the same numbers meanwhile.
+func namespaces(t *testing.T, dir string) map[uint64]bool {
 	t.Helper()
 	found, err := machine.Leftovers(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := namespacesOf(os.Getpid())
-	all := map[string]bool{}
+	own := namespacesOf(t, os.Getpid())
+	all := map[uint64]bool{}
 	for _, p := range found {
-		for ns := range namespacesOf(p.PID) {
-			if !own[ns] {
-				all[ns] = true
-			}
+		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", p.PID))
+		if err != nil {
+			continue // it has ended
+		}
+		t.Cleanup(func() { file.Close() })
+		if inode := inodeOf(t, int(file.Fd())); inode != own[0] {
+			all[inode] = true
 		}
 	}
 	return all
 }
 
-func namespacesOf(pid int) map[string]bool {
-	all := map[string]bool{}
-	for _, kind := range []string{"mnt", "net", "pid", "uts", "cgroup", "ipc"} {
-		// A process may have ended.
-		if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind)); err == nil {
-			all[ns] = true
-		}
+// namespacesOf are the PID namespaces that a process is in, its own first.
+func namespacesOf(t *testing.T, pid int) []uint64 {
+	t.Helper()
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/pid", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil // it has ended
 	}
-	return all
+	var all []uint64
+	for {
+		all = append(all, inodeOf(t, fd))
+		parent, err := unix.IoctlRetInt(fd, unix.NS_GET_PARENT)
+		unix.Close(fd)
+		if err != nil {
+			return all // beyond what this process may see: the host's
+		}
+		fd = parent
+	}
+}
+
+func inodeOf(t *testing.T, fd int) uint64 {
+	t.Helper()
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		t.Fatal(err)
+	}
+	return info.Ino
 }
 
 // assertNothingLeft looks for everything that a cluster in dir could leave.
-func assertNothingLeft(t *testing.T, dir string, before hostState, used map[string]bool) {
+func assertNothingLeft(t *testing.T, dir string, before hostState, used map[uint64]bool) {
 	t.Helper()
 	if len(used) == 0 {
 		t.Error("no namespace was seen in use, so this check would prove nothing")
@@ -125,10 +146,8 @@ func assertNothingLeft(t *testing.T, dir string, before hostState, used map[stri
 		if bytes.Contains(cmdline, []byte(dir+"/")) {
 			t.Errorf("process %d is left: %s", pid, bytes.ReplaceAll(cmdline, []byte{0}, []byte{' '}))
 		}
-		for ns := range namespacesOf(pid) {
-			if used[ns] {
-				t.Errorf("process %d is left in namespace %s: %s", pid, ns, cmdline)
-			}
+		if slices.ContainsFunc(namespacesOf(t, pid), func(ns uint64) bool { return used[ns] }) {
+			t.Errorf("process %d is left in a machine: %s", pid, cmdline)
 		}
 	}
 	if found, err := machine.Leftovers(dir); err != nil || len(found) > 0 {
@@ -634,7 +653,7 @@ func TestFailedStart(t *testing.T) {
 	dir := shortDir(t)
 	before := observe(t)
 	var once sync.Once
-	var used map[string]bool
+	var used map[uint64]bool
 	_, err := Start(ctx, Config{
 		Name: "e2e-failed", Dir: dir, Nodes: 2,
 		PerNode: func(node string, crio, _ *Component) {
@@ -671,7 +690,7 @@ func localcluster(t *testing.T) string {
 }
 
 // up runs "localcluster up" until it says so, then sends it a signal.
-func interruptedUp(t *testing.T, command, dir, until string, signal os.Signal) (used map[string]bool, output string, exit int) {
+func interruptedUp(t *testing.T, command, dir, until string, signal os.Signal) (used map[uint64]bool, output string, exit int) {
 	t.Helper()
 	cmd := exec.Command(command, "up", "--flavour", "stock", "--nodes", "2", "--dir", dir)
 	pipe, err := cmd.StderrPipe()

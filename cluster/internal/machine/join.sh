@@ -29,7 +29,8 @@ while read -r _ _ _ root mount rest; do
     # Children may use the controllers that their parents hand on, and a
     # parent only hands on when it holds no processes itself.
     for parent in $parents; do
-      for controller in $(cat "$parent/cgroup.controllers"); do
+      read -r controllers <"$parent/cgroup.controllers" || : # there may be none
+      for controller in $controllers; do
         echo "+$controller" 2>/dev/null >"$parent/cgroup.subtree_control" || :
       done
     done

@@ -56,7 +56,7 @@ func Boot(ctx context.Context, spec Spec) (*Machine, error) {
 		return nil, fmt.Errorf("machine %s: %w", spec.Name, err)
 	}
 	m := &Machine{Keep: spec.Keep}
-	m.Process, err = identify(cmd.Process.Pid)
+	m.Process, err = Identify(cmd.Process.Pid)
 	if err == nil {
 		stop := context.AfterFunc(ctx, func() { _ = m.Kill() })
 		line, readErr := bufio.NewReader(out).ReadString('\n')
@@ -149,12 +149,11 @@ func environment(keep string, extra []string) []string {
 }
 
 // Self identifies the calling process.
-func Self() (Process, error) { return identify(os.Getpid()) }
+func Self() (Process, error) { return Identify(os.Getpid()) }
 
-// Identify names a running child of this process.
-func Identify(pid int) (Process, error) { return identify(pid) }
-
-func identify(pid int) (Process, error) {
+// Identify names a running process. Unless it is a child of the caller, it may
+// be another than the one meant: ids are used again.
+func Identify(pid int) (Process, error) {
 	_, started, err := stat(pid)
 	return Process{PID: pid, Started: started}, err
 }
@@ -269,7 +268,7 @@ func Leftovers(keep string) ([]Process, error) {
 			continue
 		}
 		// A process may end at any time: then it is no leftover.
-		p, err := identify(pid)
+		p, err := Identify(pid)
 		if err != nil {
 			continue
 		}
