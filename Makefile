@@ -13,7 +13,7 @@ demo: build ## Build everything, show layers from the registry to NodeStatus on 
 	@go run ./cmd/demo
 
 cluster-up: build ## Start a cluster and leave it running (NODES=3, BANDWIDTH=100mbit)
-	@go run ./cmd/localcluster up --flavour patched --feature-gates NodeStatusImageLayers=true --nodes $(NODES) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH))
+	@go run ./cmd/localcluster up --nodes $(NODES) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH))
 
 cluster-down: ## Remove that cluster and all it made
 	@go run ./cmd/localcluster down

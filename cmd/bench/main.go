@@ -14,7 +14,6 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	root := &cobra.Command{
 		Use:           "bench",
 		Short:         "Measure what image layers cost",
@@ -22,8 +21,9 @@ func main() {
 		SilenceErrors: true,
 	}
 	root.AddCommand(crioCommand(), nodeCommand())
-	if err := root.ExecuteContext(ctx); err != nil {
-		stop()
+	err := root.ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
 		os.Exit(1)
 	}

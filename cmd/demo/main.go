@@ -60,15 +60,12 @@ func run(ctx context.Context, logDir string) (err error) {
 	if err != nil {
 		return err
 	}
-	gate := map[string]bool{"NodeStatusImageLayers": true}
 	say("starting three nodes, each with its own patched CRI-O and kubelet")
 	c, err := cluster.Start(ctx, cluster.Config{
-		Name:      "demo",
-		LogDir:    logDir,
-		Flavour:   cluster.Patched,
-		APIServer: cluster.Component{FeatureGates: gate},
-		Kubelet:   cluster.Component{FeatureGates: gate},
-		Logf:      func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
+		Name:    "demo",
+		LogDir:  logDir,
+		Flavour: cluster.Patched,
+		Logf:    func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
 	})
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ func TestRemoveTree(t *testing.T) {
 }
 
 // sleeper starts a process of a cluster in the folder keep.
-func sleeper(t *testing.T, keep string) (Process, *exec.Cmd) {
+func sleeper(t *testing.T, keep string) Process {
 	t.Helper()
 	cmd := exec.Command("sleep", "60")
 	cmd.Env = environment(keep, nil)
@@ -85,14 +85,14 @@ func sleeper(t *testing.T, keep string) (Process, *exec.Cmd) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p, cmd
+	return p
 }
 
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	p, _ := sleeper(t, t.TempDir())
+	p := sleeper(t, t.TempDir())
 	if !p.Alive() {
 		t.Fatal("not alive")
 	}
@@ -127,8 +127,8 @@ func TestProcessEnds(t *testing.T) {
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	ours, others := t.TempDir(), t.TempDir()
-	a, _ := sleeper(t, ours)
-	b, _ := sleeper(t, ours)
+	a := sleeper(t, ours)
+	b := sleeper(t, ours)
 	sleeper(t, others)
 	sleeper(t, ours+"/n1")
 	// The environment is the program's from exec on, a moment after the start.
