@@ -140,25 +140,25 @@ func lock(dir string) (unlock func(), err error) {
 	}
 }
 
-// documentation holds the networks reserved for examples (RFC 5737) and for
-// benchmarks (RFC 2544): a real network uses none of them.
-var documentation = []netip.Prefix{
+// reserved holds networks that no real one should use: one of those for
+// examples (RFC 5737) and those for benchmarks (RFC 2544). The other two of RFC
+// 5737 are left alone: closed networks are known to give them to their proxies,
+// which a cluster there would cut off.
+var reserved = []netip.Prefix{
 	netip.MustParsePrefix("198.51.100.0/24"),
-	netip.MustParsePrefix("203.0.113.0/24"),
-	netip.MustParsePrefix("192.0.2.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"),
 }
 
 // freeSubnet finds a /24 that overlaps with nothing in use.
 func freeSubnet(used []netip.Prefix) (netip.Prefix, error) {
-	for _, network := range documentation {
+	for _, network := range reserved {
 		for candidate := netip.PrefixFrom(network.Addr(), 24); network.Contains(candidate.Addr()); candidate = following(candidate) {
 			if !slices.ContainsFunc(used, candidate.Overlaps) {
 				return candidate, nil
 			}
 		}
 	}
-	return netip.Prefix{}, errors.New("no free network: every documentation range is in use; stop another cluster first")
+	return netip.Prefix{}, errors.New("no free network: every reserved range is in use; stop another cluster first")
 }
 
 // following is the /24 after a /24.

@@ -27,12 +27,11 @@ func TestFreeSubnet(t *testing.T) {
 	}{
 		"nothing used":           {nil, "198.51.100.0/24"},
 		"other networks used":    {prefixes("10.0.0.0/8", "192.168.1.7/32"), "198.51.100.0/24"},
-		"an address in the way":  {prefixes("198.51.100.77/32"), "203.0.113.0/24"},
-		"a route over all three": {prefixes("192.0.0.0/4"), ""},
-		"three clusters":         {prefixes("198.51.100.0/24", "203.0.113.0/24", "192.0.2.0/24"), "198.18.0.0/24"},
-		"four clusters":          {prefixes("198.51.100.0/24", "203.0.113.0/24", "192.0.2.0/24", "198.18.0.0/24"), "198.18.1.0/24"},
-		"over the byte's edge":   {prefixes("198.51.100.0/24", "203.0.113.0/24", "192.0.2.0/24", "198.18.0.0/16"), "198.19.0.0/24"},
-		"all used":               {prefixes("198.51.100.0/24", "203.0.113.0/24", "192.0.2.0/24", "198.18.0.0/15"), ""},
+		"an address in the way":  {prefixes("198.51.100.77/32"), "198.18.0.0/24"},
+		"a route over all of it": {prefixes("192.0.0.0/4"), ""},
+		"two clusters":           {prefixes("198.51.100.0/24", "198.18.0.0/24"), "198.18.1.0/24"},
+		"over the byte's edge":   {prefixes("198.51.100.0/24", "198.18.0.0/16"), "198.19.0.0/24"},
+		"all used":               {prefixes("198.51.100.0/24", "198.18.0.0/15"), ""},
 	} {
 		got, err := freeSubnet(test.used)
 		switch {
