@@ -10,7 +10,7 @@ export LAYER_DATA
 
 ##@ Use
 demo: build ## Build everything, show layers from the registry to NodeStatus on three nodes, clean up
-	@go run ./cmd/demo
+	@echo "==> compiling the demo" && go run ./cmd/demo
 
 cluster-up: build ## Start a cluster and leave it running (NODES=3, BANDWIDTH=100mbit)
 	@go run ./cmd/localcluster up --nodes $(NODES) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH))

@@ -219,14 +219,13 @@ func prepare(config *Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := writeJSON(statePath(config.Dir), &state{Config: *config, Owner: owner}); err != nil {
+		return nil, err
+	}
 	for _, dir := range []string{config.LogDir, filepath.Join(config.Dir, "state")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
-	}
-	s := &state{Config: *config, Owner: owner, Created: time.Now().UTC().Truncate(time.Second)}
-	if err := writeJSON(statePath(config.Dir), s); err != nil {
-		return nil, err
 	}
 	return newCluster(*config, netip.Prefix{}), nil
 }

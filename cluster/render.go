@@ -176,7 +176,7 @@ func (n *Node) crioArguments(settings Component) ([]string, error) {
 // pods, so that nothing has to be masqueraded.
 func podNetwork(pods netip.Prefix) map[string]any {
 	return map[string]any{
-		"cniVersion": "1.0.0",
+		"cniVersion": "0.4.0",
 		"name":       "pods",
 		"plugins": []map[string]any{{
 			"type":        "bridge",

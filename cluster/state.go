@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,9 +23,8 @@ type state struct {
 	// Owner is the process the cluster belongs to; none once it is detached.
 	Owner machine.Process `json:"owner"`
 	// Ready is set when the start has succeeded.
-	Ready   bool         `json:"ready"`
-	Created time.Time    `json:"created"`
-	Subnet  netip.Prefix `json:"subnet"`
+	Ready  bool         `json:"ready"`
+	Subnet netip.Prefix `json:"subnet"`
 }
 
 // record is what is known about a running process or machine.
@@ -142,8 +140,8 @@ func lock(dir string) (unlock func(), err error) {
 
 // reserved holds networks that no real one should use: one of those for
 // examples (RFC 5737) and those for benchmarks (RFC 2544). The other two of RFC
-// 5737 are left alone: closed networks are known to give them to their proxies,
-// which a cluster there would cut off.
+// 5737 are left alone: a private network may use them behind its default route,
+// which a cluster with the same addresses would cut off.
 var reserved = []netip.Prefix{
 	netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"),

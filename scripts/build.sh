@@ -163,6 +163,7 @@ build_one() {
   cached=$CACHE/bin/$name-$FLAVOUR-$hash
   if [ ! -x "$cached" ]; then
     mkdir -p "$CACHE/bin"
+    say "$name ($FLAVOUR): fetching the modules it needs, then compiling"
     compile "$name" "$cached.tmp.$$"
     mv "$cached.tmp.$$" "$cached"
   fi

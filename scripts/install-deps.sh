@@ -23,6 +23,11 @@ nsenter         util-linux                 util-linux
 flock           util-linux                 util-linux-core
 ps              procps                     procps-ng
 jq              jq                         jq
+curl            curl                       curl
+openssl         openssl                    openssl
+find            findutils                  findutils
+diff            diffutils                  diffutils
+awk             gawk                       gawk
 skopeo          skopeo                     skopeo
 protoc          protobuf-compiler          protobuf-compiler
 protobuf.proto  libprotobuf-dev            protobuf-devel

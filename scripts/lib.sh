@@ -14,6 +14,8 @@ CACHE=${LAYERLOCALITY_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/layer-locality}
 # shellcheck source=../versions.env
 . "$ROOT/versions.env"
 
+mkdir -p "$BUILD"
+
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
   printf 'error: %s\n' "$*" >&2
@@ -57,9 +59,6 @@ overlay_files() {
   from=$(overlay_of "$1") && from=${from% *}
   (cd "$ROOT/$from" && find . -type f ! -name README.md | sort)
 }
-
-# digest_of FILE...: one hash over contents (not names) of the files given.
-digest_of() { cat -- "$@" | sha256sum | cut -c1-16; }
 
 # tree_hash COMPONENT: everything a patched tree is made from.
 tree_hash() {

@@ -139,7 +139,7 @@ upstream_file() {
     module=k8s.io/${path%%/*} version=v0${version#v1} path=${path#*/}
   fi
   if [ -z "${FETCHED["$module@$version"]:-}" ]; then
-    FETCHED["$module@$version"]=$(module_dir "$module" "$version")
+    FETCHED["$module@$version"]=$(module_dir "$module" "$version") || exit 1
   fi
   UPSTREAM_FILE=${FETCHED["$module@$version"]}/$path
 }

@@ -77,16 +77,23 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
   else
     upstream=$(upstream_tree "$component" "$version")
     say "$component $version: making $tree"
-    rm -rf "$tree"
+    # An older version's objects stay: `git am --3way` merges with them.
     mkdir -p "$tree"
+    find "$tree" -mindepth 1 -maxdepth 1 ! -name .git -exec rm -rf {} +
     cp -r "$upstream/." "$tree/"
     rm "$tree/.complete"
-    git init -q -b main "$tree"
+    if [ -d "$tree/.git" ]; then
+      rm -f "$tree/.git/index"
+      tree_git update-ref -d refs/heads/main
+      tree_git symbolic-ref HEAD refs/heads/main
+    else
+      git init -q -b main "$tree"
+    fi
     # Upstream's .gitattributes must not rewrite line ends of test data.
     echo '* -text' >"$tree/.git/info/attributes"
     tree_git add -A -f
     tree_git commit -q -m "$component $version"
-    tree_git tag upstream
+    tree_git tag -f upstream >/dev/null
   fi
   rm -f "$tree/.git/layerlocality-inputs"
 

@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var logDir string
 	command := &cobra.Command{
 		Use:           "demo",
@@ -58,6 +58,9 @@ var say = func() func(string, ...any) {
 func run(ctx context.Context, logDir string) (err error) {
 	logDir, err = filepath.Abs(logDir)
 	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(logDir); err != nil { // of an earlier run
 		return err
 	}
 	say("starting three nodes, each with its own patched CRI-O and kubelet")

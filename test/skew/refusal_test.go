@@ -61,7 +61,7 @@ func TestRefusal(t *testing.T) {
 		for _, node := range c.Nodes() {
 			must(t, node.Kubelet().Restart(t.Context())) // the new one has layers to try with
 		}
-		compareWrites(t, c, 45*time.Second, pull(one), remove(two))
+		compareWrites(t, c, time.Minute, pull(one), remove(two))
 		checkRefusal(t, c, 2, one, two)
 	})
 }
