@@ -91,16 +91,17 @@ func testUnchanged(t *testing.T, node *cluster.Node) {
 	defer events.Stop()
 	for event := range events.ResultChan() {
 		after, ok := event.Object.(*corev1.Node)
-		if ok && event.Type == watch.Modified && !reflect.DeepEqual(conditions(before), conditions(after)) {
+		switch {
+		case !ok || event.Type != watch.Modified:
+			t.Errorf("watch: %v %v", event.Type, event.Object)
+			continue
+		case !reflect.DeepEqual(conditions(before), conditions(after)):
 			t.Logf("a condition or taint changed, on a busy machine one may: %v, then %v", conditions(before), conditions(after))
-			before = after
-		} else if ok && event.Type == watch.Modified {
+		default:
 			t.Errorf("written although nothing changed: resource version %s, then %s; managed fields before %v, after %v",
 				before.ResourceVersion, after.ResourceVersion, before.ManagedFields, after.ManagedFields)
-			before = after
-		} else {
-			t.Errorf("watch: %v %v", event.Type, event.Object)
 		}
+		before = after
 	}
 	if ctx.Err() == nil {
 		t.Fatal("the watch ended early")
