@@ -137,3 +137,19 @@ func FuzzMerge(f *testing.F) {
 		}
 	})
 }
+
+func FuzzIsValid(f *testing.F) {
+	for _, seed := range []string{
+		digestA.String(), "", ":", "sha256:", "sha256:" + strings.Repeat("g", 64), "sha256:" + strings.Repeat("A", 64),
+		"sha256:" + strings.Repeat("a", 32) + "x" + strings.Repeat("a", 31), "sha256:" + strings.Repeat("a", 65),
+		"sha512:" + strings.Repeat("a", 128), "md5:" + strings.Repeat("a", 32), "sha256+b64:" + strings.Repeat("a", 64),
+	} {
+		f.Add(seed)
+	}
+
+	f.Fuzz(func(t *testing.T, s string) {
+		if d := digest.Digest(s); isValid(d) != (d.Validate() == nil) {
+			t.Errorf("%q: valid %v, go-digest says %v", s, isValid(d), d.Validate())
+		}
+	})
+}
