@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,10 @@ import (
 	"github.com/layer-locality/layer-locality/cluster/internal/machine"
 )
 
+// made are the paths outside of a cluster's folder that its components would
+// make in their default configuration.
+var made = regexp.MustCompile(`(?i)^/(run|var/lib|var/log|etc|usr/libexec|opt)/.*(crio|cri-o|cni|container|crun|runc|conmon|kube|etcd|registry|netns|pods|layer-locality|ll-)`)
+
 // host is what a cluster must leave as it was.
 type hostState struct {
 	Files    map[string][]string // names in folders that components like to write to
@@ -52,8 +57,9 @@ func observe(t *testing.T) hostState {
 			t.Fatal(err)
 		}
 		for _, entry := range entries {
-			// Another cluster may come and go meanwhile.
-			if path := filepath.Join(dir, entry.Name()); path != defaultParent {
+			// Other programs of the host come and go meanwhile, and so do
+			// other clusters.
+			if path := filepath.Join(dir, entry.Name()); path != defaultParent && made.MatchString(path) {
 				s.Files[dir] = append(s.Files[dir], entry.Name())
 			}
 		}
