@@ -10,8 +10,6 @@
 # version, so a second clone or a CI run finds them there.
 . "$(dirname "$0")/lib.sh"
 
-# Without gpgme and btrfs headers: libseccomp is the only C library needed.
-CRIO_TAGS="containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
 export GOFLAGS="-trimpath -buildvcs=false -mod=mod"
 # The trees are main modules of their own; a go.work above them is not theirs.
 unset GOWORK

@@ -15,11 +15,6 @@ DEEPCOPY=("./$EXTERNAL" ./pkg/apis/core ./staging/src/k8s.io/kubelet/config/v1be
 CONVERSION=(./pkg/apis/core/v1 ./pkg/kubelet/apis/config/v1beta1)
 APPLY=k8s.io/client-go/applyconfigurations
 
-tree_git() {
-  git -C "$TREE" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
-    -c commit.gpgsign=false -c core.hooksPath=/dev/null -c gc.auto=0 "$@"
-}
-
 # The generators, built from the tree's own k8s.io/code-generator and friends.
 build_generators() {
   say "generate: building the generators"
@@ -166,8 +161,8 @@ commit_as() {
     echo
     sed '/^---$/,$d' "$BIN/message"
   } >"$BIN/commit"
-  tree_git add -A -f
-  tree_git commit -q --author "$(sed -n 's/^Author: //p' "$info") <$(sed -n 's/^Email: //p' "$info")>" \
+  git_in "$TREE" add -A -f
+  git_in "$TREE" commit -q --author "$(sed -n 's/^Author: //p' "$info") <$(sed -n 's/^Email: //p' "$info")>" \
     --date "$(sed -n 's/^Date: //p' "$info")" -F "$BIN/commit"
 }
 
@@ -176,10 +171,10 @@ regenerate() {
   mapfile -t patches < <(series kubernetes)
   # A series whose generated code does not apply any more is a reason to be here.
   "$ROOT/scripts/tree.sh" patched kubernetes >/dev/null || say "generate: going on from the hand-written patches"
-  [ -z "$(tree_git status --porcelain)" ] || die "$TREE has uncommitted edits: commit them there first"
+  [ -z "$(git_in "$TREE" status --porcelain)" ] || die "$TREE has uncommitted edits: commit them there first"
   scratch=$(mktemp -d "$BUILD/series.XXXXXX")
   cp -- "${patches[@]}" "$scratch/"
-  tree_git checkout -q -B main overlay
+  git_in "$TREE" checkout -q -B main overlay
   for patch in "$scratch"/*.patch; do
     if grep -q '^Subject: .*[Gg]enerated' "$patch"; then
       (
@@ -187,8 +182,8 @@ regenerate() {
         commit_as "$patch"
       )
     else
-      tree_git am -q "$patch" </dev/null || {
-        tree_git am --abort
+      git_in "$TREE" am -q "$patch" </dev/null || {
+        git_in "$TREE" am --abort
         die "$(basename "$patch") does not apply"
       }
     fi

@@ -83,6 +83,19 @@ module_dir() {
   echo "$dir"
 }
 
+# What CRI-O is built with: without gpgme and btrfs headers, libseccomp is the
+# only C library needed.
+# shellcheck disable=SC2034
+CRIO_TAGS="containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
+
+# git_in FOLDER ARGS...: git in a repository that scripts made, independent of
+# the user's configuration.
+git_in() {
+  git -C "$1" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
+    -c commit.gpgsign=false -c core.autocrlf=false -c core.hooksPath=/dev/null \
+    -c gc.auto=0 -c advice.detachedHead=false "${@:2}"
+}
+
 # with_lock NAME COMMAND...: one run at a time of what writes below _build.
 with_lock() {
   local name=$1

@@ -17,9 +17,6 @@ limit() { case $1 in cri-o) echo 12 ;; kubernetes) echo 120 ;; esac }
 SCRATCH=()
 trap 'rm -rf ${SCRATCH[@]+"${SCRATCH[@]}"}' EXIT
 
-git_in() { git -C "$1" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
-  -c commit.gpgsign=false -c core.hooksPath=/dev/null -c gc.auto=0 "${@:2}"; }
-
 refresh() {
   local component=$1 tree=$BUILD/$1 overlay changed
   if [ ! -d "$tree/.git" ]; then

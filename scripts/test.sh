@@ -11,8 +11,6 @@ cd "$ROOT"
 OUT=$ROOT/_out/test
 export GOFLAGS="-buildvcs=false"
 
-CRIO_TEST_TAGS="test containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
-
 # A command to run go_test's tests under.
 WRAP=()
 
@@ -62,7 +60,7 @@ step_rebase() {
 step_upstream-cri-o() {
   local tree WRAP=(unshare --mount --propagation shared)
   tree=$(scripts/tree.sh patched cri-o) || return 1
-  GOFLAGS="$GOFLAGS -trimpath -mod=mod" go_test upstream-cri-o "$tree" -tags "$CRIO_TEST_TAGS" \
+  GOFLAGS="$GOFLAGS -trimpath -mod=mod" go_test upstream-cri-o "$tree" -tags "test $CRIO_TAGS" \
     ./internal/imagelayers/... ./internal/storage/... ./server/
 }
 

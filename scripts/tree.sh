@@ -47,12 +47,6 @@ upstream_tree() {
   echo "$tree"
 }
 
-tree_git() {
-  git -C "$tree" -c user.name=layer-locality -c user.email=patches@layerlocality.io \
-    -c commit.gpgsign=false -c core.autocrlf=false -c core.hooksPath=/dev/null \
-    -c gc.auto=0 -c advice.detachedHead=false "$@"
-}
-
 patched_tree() {
   local component=$1 version tree=$BUILD/$1 hash overlay upstream file
   version=$(pinned_version "$component")
@@ -62,18 +56,18 @@ patched_tree() {
     return
   fi
   # Somebody's unfinished edits are worth more than a fresh tree.
-  if [ -e "$tree/.git/layerlocality-inputs" ] && [ -n "$(tree_git status --porcelain)" ]; then
+  if [ -e "$tree/.git/layerlocality-inputs" ] && [ -n "$(git_in "$tree" status --porcelain)" ]; then
     die "$tree has uncommitted edits, and the patches or the overlay changed since it was made.
 Commit them there and run 'make patches-refresh', or drop them: git -C $tree reset --hard && git -C $tree clean -fd"
   fi
   if [ -e "$tree/.git/layerlocality-head" ] &&
-    [ "$(tree_git rev-parse HEAD)" != "$(cat "$tree/.git/layerlocality-head")" ]; then
+    [ "$(git_in "$tree" rev-parse HEAD)" != "$(cat "$tree/.git/layerlocality-head")" ]; then
     die "$tree has commits that are not in patches/$component yet: run 'make patches-refresh' first, or drop them: rm -rf $tree"
   fi
 
-  if [ "$(tree_git log -1 --format=%s upstream -- 2>/dev/null)" = "$component $version" ]; then
-    tree_git checkout -q -f -B main upstream
-    tree_git clean -q -f -d -x
+  if [ "$(git_in "$tree" log -1 --format=%s upstream -- 2>/dev/null)" = "$component $version" ]; then
+    git_in "$tree" checkout -q -f -B main upstream
+    git_in "$tree" clean -q -f -d -x
   else
     upstream=$(upstream_tree "$component" "$version")
     say "$component $version: making $tree"
@@ -84,16 +78,16 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
     rm "$tree/.complete"
     if [ -d "$tree/.git" ]; then
       rm -f "$tree/.git/index"
-      tree_git update-ref -d refs/heads/main
-      tree_git symbolic-ref HEAD refs/heads/main
+      git_in "$tree" update-ref -d refs/heads/main
+      git_in "$tree" symbolic-ref HEAD refs/heads/main
     else
       git init -q -b main "$tree"
     fi
     # Upstream's .gitattributes must not rewrite line ends of test data.
     echo '* -text' >"$tree/.git/info/attributes"
-    tree_git add -A -f
-    tree_git commit -q -m "$component $version"
-    tree_git tag -f upstream >/dev/null
+    git_in "$tree" add -A -f
+    git_in "$tree" commit -q -m "$component $version"
+    git_in "$tree" tag -f upstream >/dev/null
   fi
   rm -f "$tree/.git/layerlocality-inputs"
 
@@ -101,17 +95,17 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
   overlay_files "$component" | while read -r file; do
     install -D -m 0644 "$ROOT/${overlay% *}/$file" "$tree/${overlay#* }/$file"
   done
-  tree_git add -A -f
-  tree_git commit -q --allow-empty -m "overlay: ${overlay% *}"
-  tree_git tag -f overlay >/dev/null
+  git_in "$tree" add -A -f
+  git_in "$tree" commit -q --allow-empty -m "overlay: ${overlay% *}"
+  git_in "$tree" tag -f overlay >/dev/null
 
   series "$component" | while read -r file; do
-    tree_git am -q "$file" </dev/null || {
-      tree_git am --abort
+    git_in "$tree" am -q "$file" </dev/null || {
+      git_in "$tree" am --abort
       die "$(basename "$file") does not apply to $component $version: 'make rebase COMPONENT=$component VERSION=$version' shows the hunks"
     }
   done
-  tree_git rev-parse HEAD >"$tree/.git/layerlocality-head"
+  git_in "$tree" rev-parse HEAD >"$tree/.git/layerlocality-head"
   echo "$hash" >"$tree/.git/layerlocality-inputs"
   echo "$tree"
 }
