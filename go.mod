@@ -20,8 +20,72 @@ require (
 	k8s.io/apimachinery v0.36.4
 	k8s.io/apiserver v0.36.4
 	k8s.io/client-go v0.36.4
+	k8s.io/component-base v0.36.4
 	k8s.io/cri-api v0.36.4
 	sigs.k8s.io/yaml v1.6.0
+)
+
+require (
+	cel.dev/expr v0.25.3 // indirect
+	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect
+	github.com/NYTimes/gziphandler v1.1.1 // indirect
+	github.com/antlr4-go/antlr/v4 v4.13.0 // indirect
+	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/blang/semver/v4 v4.0.0 // indirect
+	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/coreos/go-semver v0.3.1 // indirect
+	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/distribution/reference v0.6.0 // indirect
+	github.com/felixge/httpsnoop v1.0.4 // indirect
+	github.com/fsnotify/fsnotify v1.9.0 // indirect
+	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/go-logr/zapr v1.3.0 // indirect
+	github.com/gogo/protobuf v1.3.2 // indirect
+	github.com/golang/protobuf v1.5.4 // indirect
+	github.com/google/cel-go v0.26.0 // indirect
+	github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus v1.1.0 // indirect
+	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.3 // indirect
+	github.com/grpc-ecosystem/grpc-gateway/v2 v2.27.7 // indirect
+	github.com/kylelemons/godebug v1.1.0 // indirect
+	github.com/moby/term v0.5.2 // indirect
+	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
+	github.com/prometheus/client_golang v1.23.2 // indirect
+	github.com/prometheus/client_model v0.6.2 // indirect
+	github.com/prometheus/common v0.67.5 // indirect
+	github.com/prometheus/procfs v0.19.2 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
+	github.com/stoewer/go-strcase v1.3.0 // indirect
+	go.etcd.io/etcd/api/v3 v3.6.8 // indirect
+	go.etcd.io/etcd/client/pkg/v3 v3.6.8 // indirect
+	go.etcd.io/etcd/client/v3 v3.6.8 // indirect
+	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
+	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.65.0 // indirect
+	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.65.0 // indirect
+	go.opentelemetry.io/otel v1.45.0 // indirect
+	go.opentelemetry.io/otel/exporters/otlp/otlptrace v1.40.0 // indirect
+	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.40.0 // indirect
+	go.opentelemetry.io/otel/metric v1.45.0 // indirect
+	go.opentelemetry.io/otel/sdk v1.45.0 // indirect
+	go.opentelemetry.io/otel/trace v1.45.0 // indirect
+	go.opentelemetry.io/proto/otlp v1.9.0 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	go.uber.org/zap v1.27.1 // indirect
+	golang.org/x/crypto v0.57.0 // indirect
+	golang.org/x/exp v0.0.0-20251219203646-944ab1f22d93 // indirect
+	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
+	k8s.io/apiextensions-apiserver v0.0.0 // indirect
+	k8s.io/cloud-provider v0.0.0 // indirect
+	k8s.io/component-helpers v0.36.4 // indirect
+	k8s.io/controller-manager v0.36.4 // indirect
+	k8s.io/csi-translation-lib v0.0.0 // indirect
+	k8s.io/dynamic-resource-allocation v0.36.4 // indirect
+	k8s.io/kms v0.36.4 // indirect
+	k8s.io/kube-scheduler v0.0.0 // indirect
+	k8s.io/kubelet v0.36.4 // indirect
+	k8s.io/streaming v0.36.4 // indirect
+	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.34.0 // indirect
 )
 
 require (
@@ -64,8 +128,77 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
+	k8s.io/kubernetes v1.36.4
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 )
+
+replace k8s.io/api => k8s.io/api v0.36.4
+
+replace k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.4
+
+replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.4
+
+replace k8s.io/apiserver => k8s.io/apiserver v0.36.4
+
+replace k8s.io/cli-runtime => k8s.io/cli-runtime v0.36.4
+
+replace k8s.io/client-go => k8s.io/client-go v0.36.4
+
+replace k8s.io/cloud-provider => k8s.io/cloud-provider v0.36.4
+
+replace k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.36.4
+
+replace k8s.io/code-generator => k8s.io/code-generator v0.36.4
+
+replace k8s.io/component-base => k8s.io/component-base v0.36.4
+
+replace k8s.io/component-helpers => k8s.io/component-helpers v0.36.4
+
+replace k8s.io/controller-manager => k8s.io/controller-manager v0.36.4
+
+replace k8s.io/cri-api => k8s.io/cri-api v0.36.4
+
+replace k8s.io/cri-client => k8s.io/cri-client v0.36.4
+
+replace k8s.io/cri-streaming => k8s.io/cri-streaming v0.36.4
+
+replace k8s.io/csi-translation-lib => k8s.io/csi-translation-lib v0.36.4
+
+replace k8s.io/dynamic-resource-allocation => k8s.io/dynamic-resource-allocation v0.36.4
+
+replace k8s.io/endpointslice => k8s.io/endpointslice v0.36.4
+
+replace k8s.io/externaljwt => k8s.io/externaljwt v0.36.4
+
+replace k8s.io/kms => k8s.io/kms v0.36.4
+
+replace k8s.io/kube-aggregator => k8s.io/kube-aggregator v0.36.4
+
+replace k8s.io/kube-controller-manager => k8s.io/kube-controller-manager v0.36.4
+
+replace k8s.io/kube-proxy => k8s.io/kube-proxy v0.36.4
+
+replace k8s.io/kube-scheduler => k8s.io/kube-scheduler v0.36.4
+
+replace k8s.io/kubectl => k8s.io/kubectl v0.36.4
+
+replace k8s.io/kubelet => k8s.io/kubelet v0.36.4
+
+replace k8s.io/metrics => k8s.io/metrics v0.36.4
+
+replace k8s.io/mount-utils => k8s.io/mount-utils v0.36.4
+
+replace k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.36.4
+
+replace k8s.io/sample-apiserver => k8s.io/sample-apiserver v0.36.4
+
+replace k8s.io/sample-cli-plugin => k8s.io/sample-cli-plugin v0.36.4
+
+replace k8s.io/sample-controller => k8s.io/sample-controller v0.36.4
+
+replace k8s.io/streaming => k8s.io/streaming v0.36.4
+
+exclude google.golang.org/genproto v0.0.0-20230410155749-daa745c078e1
