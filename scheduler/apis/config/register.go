@@ -1,0 +1,23 @@
+package config
+
+import (
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler/apis/config"
+)
+
+// SchemeGroupVersion is the group of all plugin arguments: kube-scheduler
+// looks for the arguments of a plugin there, whoever wrote the plugin.
+var SchemeGroupVersion = schema.GroupVersion{Group: kubescheduler.GroupName, Version: runtime.APIVersionInternal}
+
+var (
+	// SchemeBuilder registers the internal type.
+	SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+	// AddToScheme adds the internal type to a scheme.
+	AddToScheme = SchemeBuilder.AddToScheme
+)
+
+func addKnownTypes(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(SchemeGroupVersion, &LayerLocalityArgs{})
+	return nil
+}

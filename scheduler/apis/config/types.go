@@ -1,0 +1,36 @@
+package config
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// LayerLocalityArgs holds the arguments of the LayerLocality plugin. The v1
+// type documents every field; here all of them have a value.
+type LayerLocalityArgs struct {
+	metav1.TypeMeta
+
+	MinImageBytes         int64
+	UnknownImageBytes     int64
+	CPUPenalty            int32
+	LinkPenalty           int32
+	MaxWaitingPods        int32
+	ArrivalTimeout        metav1.Duration
+	ReportTimeout         metav1.Duration
+	ShortNames            []ShortName
+	UnqualifiedRegistries []string
+	Mirrors               []Mirror
+}
+
+// ShortName is an alias for a repository.
+type ShortName struct {
+	Name       string
+	Repository string
+}
+
+// Mirror tells under which other names the images below a prefix may be found.
+type Mirror struct {
+	Prefix    string
+	Locations []string
+}

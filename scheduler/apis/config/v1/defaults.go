@@ -1,0 +1,45 @@
+package v1
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+)
+
+// The defaults of the arguments. The v1 types tell what they mean.
+const (
+	DefaultMinImageBytes        int64 = 100_000_000
+	DefaultUnknownImageBytes    int64 = 100_000_000
+	DefaultCPUPenalty           int32 = 8
+	DefaultLinkPenalty          int32 = 100
+	DefaultMaxWaitingPods       int32 = 10
+	DefaultArrivalTimeout             = 10 * time.Minute
+	DefaultReportTimeout              = 2 * time.Minute
+	DefaultUnqualifiedRegistry        = "docker.io"
+)
+
+func addDefaultingFuncs(scheme *runtime.Scheme) error {
+	return RegisterDefaults(scheme)
+}
+
+// SetDefaults_LayerLocalityArgs fills in what is not set.
+func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive,staticcheck // the generator asks for this name
+	setDefault(&args.MinImageBytes, DefaultMinImageBytes)
+	setDefault(&args.UnknownImageBytes, DefaultUnknownImageBytes)
+	setDefault(&args.CPUPenalty, DefaultCPUPenalty)
+	setDefault(&args.LinkPenalty, DefaultLinkPenalty)
+	setDefault(&args.MaxWaitingPods, DefaultMaxWaitingPods)
+	setDefault(&args.ArrivalTimeout, metav1.Duration{Duration: DefaultArrivalTimeout})
+	setDefault(&args.ReportTimeout, metav1.Duration{Duration: DefaultReportTimeout})
+	if args.UnqualifiedRegistries == nil {
+		args.UnqualifiedRegistries = []string{DefaultUnqualifiedRegistry}
+	}
+}
+
+func setDefault[T any](field **T, value T) {
+	if *field == nil {
+		*field = ptr.To(value)
+	}
+}

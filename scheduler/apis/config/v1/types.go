@@ -1,0 +1,99 @@
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +k8s:defaulter-gen=true
+
+// LayerLocalityArgs holds the arguments of the LayerLocality plugin.
+type LayerLocalityArgs struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// MinImageBytes is the size, in compressed bytes, below which the images of
+	// a pod lose influence: a node that holds all of a pod's images gets 100
+	// points from this size on, and proportionally fewer below it. It keeps
+	// small images from overruling balance. Default 100000000 (100 MB).
+	// +optional
+	MinImageBytes *int64 `json:"minImageBytes,omitempty"`
+
+	// UnknownImageBytes is the size, in compressed bytes, that an image is taken
+	// to have while nothing is known about it. It matters only when pods of
+	// that image were placed already: their nodes are pulling it.
+	// Default 100000000 (100 MB).
+	// +optional
+	UnknownImageBytes *int64 `json:"unknownImageBytes,omitempty"`
+
+	// CPUPenalty is how many points a node loses for each percent by which its
+	// requested CPU exceeds the mean of the feasible nodes. It keeps locality
+	// from unbalancing the cluster. Containers without a request count as in
+	// kube-scheduler's own scoring (100 millicores). 0 switches it off; at most
+	// 100. Default 8.
+	// +optional
+	CPUPenalty *int32 `json:"cpuPenalty,omitempty"`
+
+	// LinkPenalty is, in percent, how much a byte that the pod has to wait for
+	// because a node's link is busy with other pulls counts against a byte that
+	// has to be pulled. Only waiting beyond that for all of the pod's images
+	// over an idle link counts. 0 switches it off; at most 1000. Default 100.
+	// +optional
+	LinkPenalty *int32 `json:"linkPenalty,omitempty"`
+
+	// MaxWaitingPods is how many pods may wait on one node for a layer that is
+	// being pulled there: as long as there are fewer, the layer counts as if it
+	// were present for the next pod. 0 makes layers count only once they have
+	// arrived. Default 10.
+	// +optional
+	MaxWaitingPods *int32 `json:"maxWaitingPods,omitempty"`
+
+	// ArrivalTimeout is how long the layers of a placed pod count as arriving
+	// when neither the node reports them nor the pod starts. Default 10m.
+	// +optional
+	ArrivalTimeout *metav1.Duration `json:"arrivalTimeout,omitempty"`
+
+	// ReportTimeout is how long the layers of a pod that started count as
+	// present without a report of the node. It bridges the time to the node's
+	// next status update; an image that the node leaves out of its status
+	// (nodeStatusMaxImages) is forgotten after it. Default 2m.
+	// +optional
+	ReportTimeout *metav1.Duration `json:"reportTimeout,omitempty"`
+
+	// ShortNames are aliases of repositories, as in the [aliases] table of the
+	// nodes' registries.conf.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	ShortNames []ShortName `json:"shortNames,omitempty"`
+
+	// UnqualifiedRegistries are the registries a name without one may stand
+	// for, as unqualified-search-registries in the nodes' registries.conf: the
+	// first under which the image is known counts. Default ["docker.io"].
+	// +optional
+	// +listType=atomic
+	UnqualifiedRegistries []string `json:"unqualifiedRegistries,omitempty"`
+
+	// Mirrors are other names under which nodes may report the same images.
+	// +optional
+	// +listType=map
+	// +listMapKey=prefix
+	Mirrors []Mirror `json:"mirrors,omitempty"`
+}
+
+// ShortName is an alias for a repository.
+type ShortName struct {
+	// Name is the alias as pods use it, without tag and digest: "fedora".
+	Name string `json:"name"`
+	// Repository is what it stands for: "registry.fedoraproject.org/fedora".
+	Repository string `json:"repository"`
+}
+
+// Mirror tells under which other names the images below a prefix may be found.
+type Mirror struct {
+	// Prefix is a registry, or the beginning of a repository up to a slash:
+	// "docker.io", "quay.io/team".
+	Prefix string `json:"prefix"`
+	// Locations replace the prefix, one after the other:
+	// "mirror.example.com/docker-hub".
+	Locations []string `json:"locations"`
+}

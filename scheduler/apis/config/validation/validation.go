@@ -1,0 +1,136 @@
+// Package validation checks the arguments of the LayerLocality plugin.
+package validation
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+)
+
+// What the arguments may be at most. Sizes are compressed bytes.
+const (
+	maxBytes       = 1 << 40
+	maxCPUPenalty  = 100
+	maxLinkPenalty = 1000
+	maxWaitingPods = 100_000
+	maxTimeout     = 24 * time.Hour
+	maxNames       = 1000
+	maxRegistries  = 16
+	maxLocations   = 16
+)
+
+// LayerLocalityArgs returns one error for all that is wrong with the
+// arguments; every message names the field and what it may be.
+func LayerLocalityArgs(args *config.LayerLocalityArgs) error {
+	var errs field.ErrorList
+	between := func(name string, value, low, high int64) {
+		if value < low || value > high {
+			errs = append(errs, field.Invalid(field.NewPath(name), value,
+				"must be between "+strconv.FormatInt(low, 10)+" and "+strconv.FormatInt(high, 10)))
+		}
+	}
+	between("minImageBytes", args.MinImageBytes, 1, maxBytes)
+	between("unknownImageBytes", args.UnknownImageBytes, 1, maxBytes)
+	between("cpuPenalty", int64(args.CPUPenalty), 0, maxCPUPenalty)
+	between("linkPenalty", int64(args.LinkPenalty), 0, maxLinkPenalty)
+	between("maxWaitingPods", int64(args.MaxWaitingPods), 0, maxWaitingPods)
+
+	timeout := func(name string, value time.Duration) {
+		if value < time.Second || value > maxTimeout {
+			errs = append(errs, field.Invalid(field.NewPath(name), value.String(), "must be between 1s and 24h"))
+		}
+	}
+	timeout("arrivalTimeout", args.ArrivalTimeout.Duration)
+	timeout("reportTimeout", args.ReportTimeout.Duration)
+
+	errs = append(errs, names(args)...)
+	return errs.ToAggregate()
+}
+
+func names(args *config.LayerLocalityArgs) field.ErrorList {
+	var errs field.ErrorList
+	tooMany := func(path *field.Path, n, limit int) bool {
+		if n > limit {
+			errs = append(errs, field.TooMany(path, n, limit))
+		}
+		return n > limit
+	}
+
+	path, seen := field.NewPath("shortNames"), sets.New[string]()
+	if !tooMany(path, len(args.ShortNames), maxNames) {
+		for i, short := range args.ShortNames {
+			at := path.Index(i)
+			if _, err := reference.ParseNormalizedNamed(short.Name); err != nil || strings.ContainsAny(short.Name, "/:@") {
+				errs = append(errs, field.Invalid(at.Child("name"), short.Name, "must be a name without registry, path, tag and digest, such as \"fedora\""))
+			} else if seen.Has(short.Name) {
+				errs = append(errs, field.Duplicate(at.Child("name"), short.Name))
+			}
+			seen.Insert(short.Name)
+			errs = append(errs, repository(at.Child("repository"), short.Repository)...)
+		}
+	}
+
+	path, seen = field.NewPath("unqualifiedRegistries"), sets.New[string]()
+	if len(args.UnqualifiedRegistries) == 0 {
+		errs = append(errs, field.Required(path, "leave it out for docker.io"))
+	}
+	if !tooMany(path, len(args.UnqualifiedRegistries), maxRegistries) {
+		for i, registry := range args.UnqualifiedRegistries {
+			if strings.Contains(registry, "/") || !isRepository(registry+"/library/x") {
+				errs = append(errs, field.Invalid(path.Index(i), registry, "must be the host of a registry, such as \"quay.io\" or \"localhost:5000\""))
+			} else if seen.Has(registry) {
+				errs = append(errs, field.Duplicate(path.Index(i), registry))
+			}
+			seen.Insert(registry)
+		}
+	}
+
+	path, seen = field.NewPath("mirrors"), sets.New[string]()
+	if !tooMany(path, len(args.Mirrors), maxNames) {
+		for i, mirror := range args.Mirrors {
+			at := path.Index(i)
+			errs = append(errs, location(at.Child("prefix"), mirror.Prefix)...)
+			if seen.Has(mirror.Prefix) {
+				errs = append(errs, field.Duplicate(at.Child("prefix"), mirror.Prefix))
+			}
+			seen.Insert(mirror.Prefix)
+			if len(mirror.Locations) == 0 {
+				errs = append(errs, field.Required(at.Child("locations"), "name at least one mirror"))
+			}
+			if !tooMany(at.Child("locations"), len(mirror.Locations), maxLocations) {
+				for j, l := range mirror.Locations {
+					errs = append(errs, location(at.Child("locations").Index(j), l)...)
+				}
+			}
+		}
+	}
+	return errs
+}
+
+func repository(path *field.Path, value string) field.ErrorList {
+	if strings.Contains(value, "/") && isRepository(value) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, value, "must be a repository with its registry, such as \"quay.io/team/app\", without tag and digest")}
+}
+
+func location(path *field.Path, value string) field.ErrorList {
+	if isRepository(value + "/library/x") {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, value, "must be a registry, or a registry and the beginning of a repository, such as \"quay.io/team\"")}
+}
+
+// isRepository tells whether value is a repository that starts with a
+// registry, without tag and digest.
+func isRepository(value string) bool {
+	named, err := reference.ParseNormalizedNamed(value)
+	return err == nil && reference.IsNameOnly(named) && named.Name() == value
+}
+
