@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Regenerates the generated code of the Kubernetes series.
+# Regenerates the generated code of the Kubernetes series and of the plugin's arguments.
 #
 #   generate.sh          applies the hand-written patches, runs upstream's generators in
 #                        the place of each patch of generated code, writes the series back
 #   generate.sh in-tree  only runs the generators, in _build/kubernetes as it is
+#   generate.sh args [--check]
+#                        deep copies, defaults and conversions of LayerLocalityArgs;
+#                        --check: changes nothing and fails if they are not up to date
 #
-# Needs protoc (Debian and Fedora: protobuf-compiler), which go-to-protobuf runs.
+# The first two need protoc (Debian and Fedora: protobuf-compiler), which
+# go-to-protobuf runs.
 . "$(dirname "$0")/lib.sh"
 
 TREE=$BUILD/kubernetes
@@ -192,8 +196,33 @@ regenerate() {
   "$ROOT/scripts/patches.sh" refresh kubernetes
 }
 
-case ${1:-} in
-"") with_lock generate regenerate ;;
-in-tree) generate ;;
-*) die "usage: generate.sh [in-tree]" ;;
+# args [--check]: in a copy of the packages, as the generators write beside what
+# they read.
+args() {
+  local code=${KUBERNETES_VERSION/#v1./v0.} generator file
+  local packages=(./scheduler/apis/config/v1)
+  COPY=$(mktemp -d "$BUILD/generate.XXXXXX")
+  trap 'rm -rf "$COPY"' EXIT
+  cd "$ROOT"
+  cp -r --parents go.mod go.sum scheduler/apis "$COPY"
+  for generator in defaulter conversion deepcopy; do
+    # The internal type has neither defaults nor conversions of its own.
+    [ "$generator" != deepcopy ] || packages+=(./scheduler/apis/config)
+    file=zz_generated.${generator/defaulter/defaults}.go
+    generator=$(go_tool "k8s.io/code-generator/cmd/$generator-gen" "$code")
+    (cd "$COPY" && "$generator" --go-header-file /dev/null --output-file "$file" "${packages[@]}")
+  done
+  if [ "${1:-}" = --check ]; then
+    diff -ru scheduler/apis "$COPY/scheduler/apis" >&2 ||
+      die "the generated code of scheduler/apis is not up to date: run scripts/generate.sh args"
+  else
+    (cd "$COPY" && find scheduler/apis -name 'zz_generated.*' -exec cp --parents {} "$ROOT" \;)
+  fi
+}
+
+case "${1:-} ${2:-}" in
+" ") with_lock generate regenerate ;;
+"in-tree ") generate ;;
+"args " | "args --check") args "${2:-}" ;;
+*) die "usage: generate.sh [in-tree | args [--check]]" ;;
 esac
