@@ -4,14 +4,23 @@
 package scheme
 
 import (
+	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	kubeschedulerv1 "k8s.io/kubernetes/pkg/scheduler/apis/config/v1"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 )
 
 func init() {
-	utilruntime.Must(config.AddToScheme(kubescheduler.Scheme))
-	utilruntime.Must(v1.AddToScheme(kubescheduler.Scheme))
+	for _, scheme := range []*runtime.Scheme{
+		kubescheduler.Scheme,
+		// Another one defaults and converts the arguments inside a
+		// KubeSchedulerConfiguration.
+		kubeschedulerv1.GetPluginArgConversionScheme(),
+	} {
+		utilruntime.Must(config.AddToScheme(scheme))
+		utilruntime.Must(v1.AddToScheme(scheme))
+	}
 }

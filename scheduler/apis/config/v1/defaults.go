@@ -10,14 +10,14 @@ import (
 
 // The defaults of the arguments. The v1 types tell what they mean.
 const (
-	DefaultMinImageBytes        int64 = 100_000_000
-	DefaultUnknownImageBytes    int64 = 100_000_000
-	DefaultCPUPenalty           int32 = 8
-	DefaultLinkPenalty          int32 = 100
-	DefaultMaxWaitingPods       int32 = 10
-	DefaultArrivalTimeout             = 10 * time.Minute
-	DefaultReportTimeout              = 2 * time.Minute
-	DefaultUnqualifiedRegistry        = "docker.io"
+	DefaultMinImageBytes       int64 = 100_000_000
+	DefaultUnknownImageBytes   int64 = 100_000_000
+	DefaultCPUPenalty          int32 = 8
+	DefaultLinkPenalty         int32 = 100
+	DefaultMaxWaitingPods      int32 = 10
+	DefaultArrivalTimeout            = 10 * time.Minute
+	DefaultReportTimeout             = 2 * time.Minute
+	DefaultUnqualifiedRegistry       = "docker.io"
 )
 
 func addDefaultingFuncs(scheme *runtime.Scheme) error {

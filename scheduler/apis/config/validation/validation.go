@@ -133,4 +133,3 @@ func isRepository(value string) bool {
 	named, err := reference.ParseNormalizedNamed(value)
 	return err == nil && reference.IsNameOnly(named) && named.Name() == value
 }
-
