@@ -104,8 +104,14 @@ func names(args *config.LayerLocalityArgs) field.ErrorList {
 				errs = append(errs, field.Required(at.Child("locations"), "name at least one mirror"))
 			}
 			if !tooMany(at.Child("locations"), len(mirror.Locations), maxLocations) {
+				seen := sets.New[string]()
 				for j, l := range mirror.Locations {
-					errs = append(errs, location(at.Child("locations").Index(j), l)...)
+					path := at.Child("locations").Index(j)
+					errs = append(errs, location(path, l)...)
+					if seen.Has(l) {
+						errs = append(errs, field.Duplicate(path, l))
+					}
+					seen.Insert(l)
 				}
 			}
 		}

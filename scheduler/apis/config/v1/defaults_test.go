@@ -1,0 +1,190 @@
+package v1_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+)
+
+// defaulted are the arguments after the defaulting that kube-scheduler does.
+func defaulted(t *testing.T, args v1.LayerLocalityArgs) v1.LayerLocalityArgs {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	scheme.Default(&args)
+	return args
+}
+
+func duration(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+
+func TestDefaults(t *testing.T) {
+	defaults := func() v1.LayerLocalityArgs {
+		return v1.LayerLocalityArgs{
+			MinImageBytes:         ptr.To[int64](100_000_000),
+			UnknownImageBytes:     ptr.To[int64](100_000_000),
+			CPUPenalty:            ptr.To[int32](8),
+			LinkPenalty:           ptr.To[int32](100),
+			MaxWaitingPods:        ptr.To[int32](10),
+			ArrivalTimeout:        duration(10 * time.Minute),
+			ReportTimeout:         duration(2 * time.Minute),
+			UnqualifiedRegistries: []string{"docker.io"},
+		}
+	}
+	// Each sets one field; everything else must get its default.
+	for name, set := range map[string]func(*v1.LayerLocalityArgs){
+		"nothing":                  func(*v1.LayerLocalityArgs) {},
+		"minImageBytes":            func(a *v1.LayerLocalityArgs) { a.MinImageBytes = ptr.To[int64](1) },
+		"unknownImageBytes":        func(a *v1.LayerLocalityArgs) { a.UnknownImageBytes = ptr.To[int64](1) },
+		"cpuPenalty":               func(a *v1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](1) },
+		"cpuPenalty off":           func(a *v1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](0) },
+		"linkPenalty off":          func(a *v1.LayerLocalityArgs) { a.LinkPenalty = ptr.To[int32](0) },
+		"maxWaitingPods none":      func(a *v1.LayerLocalityArgs) { a.MaxWaitingPods = ptr.To[int32](0) },
+		"arrivalTimeout":           func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(time.Second) },
+		"arrivalTimeout invalid":   func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(0) }, // for validation to refuse
+		"reportTimeout":            func(a *v1.LayerLocalityArgs) { a.ReportTimeout = duration(time.Second) },
+		"registries":               func(a *v1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"quay.io"} },
+		"registries explicit none": func(a *v1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{} }, // for validation to refuse
+		"shortNames": func(a *v1.LayerLocalityArgs) {
+			a.ShortNames = []v1.ShortName{{Name: "a", Repository: "quay.io/a"}}
+		},
+		"mirrors": func(a *v1.LayerLocalityArgs) {
+			a.Mirrors = []v1.Mirror{{Prefix: "docker.io", Locations: []string{"a.example"}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var args v1.LayerLocalityArgs
+			set(&args)
+			want := defaults()
+			set(&want)
+			got := defaulted(t, args)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+			if again := defaulted(t, got); !reflect.DeepEqual(again, got) {
+				t.Errorf("defaulted once more: %+v", again)
+			}
+		})
+	}
+}
+
+// documented are the default values as texts of the documentation should have
+// them, by the fields' JSON names. A field without a default is left out.
+func documented(t *testing.T) map[string]any {
+	t.Helper()
+	args := defaulted(t, v1.LayerLocalityArgs{})
+	data, err := yaml.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// fields are the JSON names of the arguments, in order.
+func fields() []string {
+	var names []string
+	for field := range reflect.TypeFor[v1.LayerLocalityArgs]().Fields() {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// same compares a value as a text has it with what the defaulting gives.
+func same(t *testing.T, text string, value any) bool {
+	t.Helper()
+	if of, ok := value.(string); ok {
+		got, err := time.ParseDuration(text)
+		want, wantErr := time.ParseDuration(of)
+		return err == nil && wantErr == nil && got == want
+	}
+	var got any
+	if err := yaml.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return reflect.DeepEqual(got, value)
+}
+
+// TestComments: the comment of every field ends with its default, or names none.
+func TestComments(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "types.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := regexp.MustCompile(`Default (\S+?)(?: \([^)]*\))?\.(?:\n|$)`)
+	values, seen := documented(t), 0
+	ast.Inspect(file, func(node ast.Node) bool {
+		spec, ok := node.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != "LayerLocalityArgs" {
+			return true
+		}
+		for _, field := range spec.Type.(*ast.StructType).Fields.List {
+			if len(field.Names) == 0 {
+				continue // TypeMeta
+			}
+			seen++
+			name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json"), ",")
+			value, has := values[name]
+			switch match := form.FindStringSubmatch(field.Doc.Text()); {
+			case has != (match != nil):
+				t.Errorf("%s: default %v, documented: %q", name, value, field.Doc.Text())
+			case has && !same(t, match[1], value):
+				t.Errorf("%s: the comment says %s, the default is %v", name, match[1], value)
+			}
+		}
+		return false
+	})
+	if seen != len(fields()) {
+		t.Errorf("%d commented fields of %d", seen, len(fields()))
+	}
+}
+
+// TestDocumentation: docs/configuration.md has every field with its default.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(text), "\n### LayerLocalityArgs\n")
+	if !ok {
+		t.Fatal("no section LayerLocalityArgs")
+	}
+	section, _, _ = strings.Cut(section, "\n#")
+	values := documented(t)
+	for _, name := range fields() {
+		match := regexp.MustCompile("(?m)^\\| `" + name + "` \\| ([^|]*) \\| ").FindStringSubmatch(section)
+		if match == nil {
+			t.Errorf("%s is not in the table", name)
+			continue
+		}
+		value, has := values[name]
+		switch got := strings.Trim(match[1], "`"); {
+		case !has && got != "none":
+			t.Errorf("%s: documented default %s, there is none", name, got)
+		case has && !same(t, got, value):
+			t.Errorf("%s: documented default %s, it is %v", name, got, value)
+		}
+	}
+	if rows := len(regexp.MustCompile("(?m)^\\| `").FindAllString(section, -1)); rows != len(fields()) {
+		t.Errorf("%d rows for %d fields", rows, len(fields()))
+	}
+}
