@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds binaries into _build/bin/<flavour>/, each only when its inputs changed.
 #
-#   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
+#   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager, and
+#                                kube-scheduler with the plugin LayerLocality
 #   build.sh stock   [NAME...]   the same from unmodified upstream source
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest
 #
@@ -37,13 +38,13 @@ go_build() {
   say "$label: built in $(($(date +%s) - started)) s"
 }
 
-# source_tree COMPONENT: the tree to build from, made only when a build needs it.
+# source_tree ORIGIN: the tree to build from, made only when a build needs it.
 source_tree() {
-  if [ "$FLAVOUR" = patched ]; then
-    "$ROOT/scripts/tree.sh" patched "$1"
-  else
-    "$ROOT/scripts/tree.sh" upstream "$1"
-  fi
+  case $FLAVOUR-$1 in
+  *-scheduler) "$ROOT/scripts/tree.sh" scheduler ;;
+  patched-*) "$ROOT/scripts/tree.sh" patched "$1" ;;
+  *) "$ROOT/scripts/tree.sh" upstream "$1" ;;
+  esac
 }
 
 kubernetes_version() {
@@ -54,11 +55,13 @@ kubernetes_version() {
   fi
 }
 
-# Where a binary comes from: "cri-o", "kubernetes", or the pin of a tool.
+# Where a binary comes from: "cri-o", "kubernetes", "scheduler" (this repository
+# in a workspace with the patched Kubernetes), or the pin of a tool.
 origin() {
   case $1 in
   crio | pinns) echo cri-o ;;
-  kubelet | kube-apiserver | kube-controller-manager | kube-scheduler) echo kubernetes ;;
+  kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
+  kubelet | kube-apiserver | kube-controller-manager) echo kubernetes ;;
   etcd) echo "go.etcd.io/etcd/server/v3 $ETCD_VERSION" ;;
   registry) echo "github.com/distribution/distribution/v3 $DISTRIBUTION_VERSION" ;;
   runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
@@ -84,7 +87,7 @@ go_module_build() {
 }
 
 compile() {
-  local name=$1 output=$2 tree module version
+  local name=$1 output=$2 from tree module version
   local VERB=build TAGS="" v
   case $name in
   crio)
@@ -99,14 +102,16 @@ compile() {
       die "pinns: build failed; see $BUILD/log/build-pinns.log"
     ;;
   kubelet | kube-*)
-    tree=$(source_tree kubernetes)
+    from=$(origin "$name")
+    tree=$(source_tree "$from")
+    [ "$from" != scheduler ] || TAGS=$SCHEDULER_TAGS
     v=$(kubernetes_version)
     for module in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
       set -- "$@" -X "$module.gitVersion=$v" -X "$module.gitMajor=1" \
         -X "$module.gitMinor=$(echo "$v" | cut -d. -f2)" -X "$module.gitTreeState=clean"
     done
     shift 2
-    # The go.work of the tree joins the staging modules: -mod=readonly there.
+    # A go.work joins the staging modules: -mod=readonly there.
     (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
       go_build "$name ($FLAVOUR)" "$output" -ldflags "-s -w $*" "./cmd/$name")
     ;;
@@ -144,16 +149,12 @@ build_one() {
     go version
     uname -m
     echo "$name $FLAVOUR $from"
-    case $from in
-    cri-o | kubernetes)
-      if [ "$FLAVOUR" = patched ]; then
-        tree_hash "$from"
-      else
-        pinned_version "$from"
-      fi
-      [ "$from" = cri-o ] || kubernetes_version
-      ;;
+    case $FLAVOUR-$from in
+    *-scheduler) scheduler_hash ;;
+    patched-*) tree_hash "$from" ;;
+    stock-*) pinned_version "$from" ;;
     esac
+    case $from in kubernetes | scheduler) kubernetes_version ;; esac
     echo "$CRIO_TAGS"
     declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"

@@ -72,6 +72,24 @@ tree_hash() {
   } | sha256sum | cut -c1-16
 }
 
+# Folders of this repository whose code is built against the patched Kubernetes,
+# in the workspace that tree.sh makes. They may import each other only.
+SCHEDULER_FOLDERS=(cmd/kube-scheduler scheduler)
+# The build tag under which that code uses what only the patched tree has.
+SCHEDULER_TAGS=imagelayers
+
+# scheduler_files: the files of those folders, relative to the root.
+scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_FOLDERS[@]}" -type f ! -name README.md | sort); }
+
+# scheduler_hash: everything the patched kube-scheduler is made from.
+scheduler_hash() {
+  {
+    tree_hash kubernetes
+    echo "$SCHEDULER_TAGS"
+    (cd "$ROOT" && scheduler_files | grep -v '_test\.go$' | xargs -r sha256sum)
+  } | sha256sum | cut -c1-16
+}
+
 # module_dir MODULE VERSION: downloads the module, verified against the
 # checksum database by Go, and prints the folder that holds it.
 module_dir() {

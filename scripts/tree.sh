@@ -3,13 +3,19 @@
 #
 #   tree.sh upstream COMPONENT [VERSION]   unmodified, _build/upstream/<component>-<version>
 #   tree.sh patched  COMPONENT             _build/<component>: upstream, overlay, patches
+#   tree.sh scheduler                      _build/scheduler/layer-locality: kube-scheduler with our plugin
 #
 # COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
 # `upstream`, one commit with the overlay (tag `overlay`), one commit a patch.
 # It is made again only when the pin, the overlay or a patch changed.
+#
+# The scheduler's is a copy of a few folders of this repository, as a module
+# without requirements: a Go workspace joins it with the patched Kubernetes tree
+# and gives it exactly the dependency versions of that tree. Every call brings
+# it up to date.
 . "$(dirname "$0")/lib.sh"
 
-usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh patched COMPONENT"; }
+usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh patched COMPONENT | tree.sh scheduler"; }
 
 # Copies a module out of Go's read-only cache.
 copy_module() {
@@ -110,10 +116,42 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
   echo "$tree"
 }
 
-[ $# -ge 2 ] || usage
-upstream_module "$2" >/dev/null
-case $1 in
-upstream) with_lock "upstream-$2" upstream_tree "$2" "${3:-$(pinned_version "$2")}" ;;
-patched) with_lock "tree-$2" patched_tree "$2" ;;
+# update FILE: writes standard input to the file, unless it holds just that.
+update() {
+  local new=$1.new
+  mkdir -p "$(dirname "$1")"
+  cat >"$new"
+  if cmp -s "$new" "$1"; then rm "$new"; else mv "$new" "$1"; fi
+}
+
+scheduler_tree() {
+  local workspace=$BUILD/scheduler kubernetes=$1 tree file
+  tree=$workspace/layer-locality
+  update "$tree/go.mod" < <(grep -e '^module ' -e '^go ' "$ROOT/go.mod")
+  update "$workspace/go.work" < <(sed 's,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,' "$kubernetes/go.work")
+  update "$workspace/go.work.sum" <"$kubernetes/go.work.sum"
+  scheduler_files | while read -r file; do
+    update "$tree/$file" <"$ROOT/$file"
+  done
+  # What is gone here goes there too.
+  comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod -printf '%P\n' | sort) <(scheduler_files) |
+    (cd "$tree" && xargs -r -d '\n' rm)
+  find "$tree" -mindepth 1 -type d -empty -delete
+  echo "$tree"
+}
+
+case "${1:-} $#" in
+"upstream 2" | "upstream 3")
+  upstream_module "$2" >/dev/null
+  with_lock "upstream-$2" upstream_tree "$2" "${3:-$(pinned_version "$2")}"
+  ;;
+"patched 2")
+  upstream_module "$2" >/dev/null
+  with_lock "tree-$2" patched_tree "$2"
+  ;;
+"scheduler 1")
+  kubernetes=$("$0" patched kubernetes)
+  with_lock tree-scheduler scheduler_tree "$kubernetes"
+  ;;
 *) usage ;;
 esac
