@@ -1,3 +1,5 @@
+// Command kube-scheduler is kube-scheduler with the LayerLocality plugin. A
+// profile that does not enable it schedules as upstream does.
 package main
 
 import (
@@ -8,8 +10,13 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+
+	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 )
 
 func main() {
-	os.Exit(cli.Run(app.NewSchedulerCommand()))
+	factory := layerlocality.NewFactory()
+	options := append(debugHandler(layerlocality.DebugPath, factory.DebugHandler()),
+		app.WithPlugin(layerlocality.Name, factory.New))
+	os.Exit(cli.Run(app.NewSchedulerCommand(options...)))
 }

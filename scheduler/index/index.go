@@ -1,0 +1,417 @@
+package index
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+)
+
+// Index is safe for concurrent use.
+type Index struct {
+	mu       sync.RWMutex
+	layers   map[string]*layer
+	contents map[string]*content
+	records  map[recordKey]*record
+	names    map[imageref.Canonical]*name
+	nodes    map[string]*node
+	// slots has the node of every slot, nil where it is free.
+	slots []*node
+	free  []slot
+	// pending is, by slot, how many bytes the link of a node still has to pull
+	// for pods that were placed there.
+	pending []int64
+	// bySlot maps names to slots for readers without the lock: it is never
+	// changed, only replaced. nil when nodes came or went since it was made.
+	bySlot    map[string]slot
+	platforms map[Platform]int
+	lastID    uint64
+	// Sums over the contents with layers, for the ratio between compressed and
+	// uncompressed bytes.
+	compressed, uncompressed int64
+
+	// reservations by the UID of the pod.
+	reservations map[types.UID]*reservation
+	// nextExpiry is when to look at the deadlines of reservations again.
+	nextExpiry time.Time
+}
+
+// New returns an empty Index.
+func New() *Index {
+	return &Index{
+		layers:       map[string]*layer{},
+		contents:     map[string]*content{},
+		records:      map[recordKey]*record{},
+		names:        map[imageref.Canonical]*name{},
+		nodes:        map[string]*node{},
+		platforms:    map[Platform]int{},
+		reservations: map[types.UID]*reservation{},
+	}
+}
+
+// SetNode adds a node, or tells that its platform changed.
+func (x *Index) SetNode(nodeName string, platform Platform) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := x.node(nodeName)
+	if n.platform != platform {
+		x.countPlatform(n.platform, -1)
+		n.platform = platform
+		x.countPlatform(platform, 1)
+	}
+}
+
+// SetImages replaces what a source says of the images on a node. What several
+// sources say adds up. The cost is in proportion to the images, and beyond
+// looking at each, to those that differ from the last time. images is not kept.
+func (x *Index) SetImages(source, nodeName string, images []Image) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := x.node(nodeName)
+	records := make([]*record, 0, len(images))
+	for i := range images {
+		if r := x.record(&images[i]); r != nil {
+			records = append(records, r)
+		}
+	}
+	x.setRecords(n, source, records)
+}
+
+// DeleteNode forgets a node, with everything that is there or on its way.
+func (x *Index) DeleteNode(nodeName string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+
+	n := x.nodes[nodeName]
+	if n == nil {
+		return
+	}
+	for pod, r := range n.reservations {
+		x.release(pod, r)
+	}
+	for source := range n.sources {
+		x.setRecords(n, source, nil)
+	}
+	x.countPlatform(n.platform, -1)
+	delete(x.nodes, nodeName)
+	x.slots[n.slot] = nil
+	x.free = append(x.free, n.slot)
+	x.bySlot = nil
+}
+
+// node returns the node of a name, added if it is new.
+func (x *Index) node(nodeName string) *node {
+	if n := x.nodes[nodeName]; n != nil {
+		return n
+	}
+	n := &node{name: nodeName, sources: map[string][]*record{}, reservations: map[types.UID]*reservation{}}
+	if last := len(x.free) - 1; last >= 0 {
+		n.slot = x.free[last]
+		x.free = x.free[:last]
+		x.slots[n.slot] = n
+	} else {
+		n.slot = slot(len(x.slots))
+		x.slots = append(x.slots, n)
+		x.pending = append(x.pending, 0)
+	}
+	x.nodes[n.name] = n
+	x.bySlot = nil
+	x.countPlatform(n.platform, 1)
+	return n
+}
+
+func (x *Index) countPlatform(p Platform, by int) {
+	if x.platforms[p] += by; x.platforms[p] == 0 {
+		delete(x.platforms, p)
+	}
+}
+
+// setRecords replaces the records a source gives for a node.
+func (x *Index) setRecords(n *node, source string, records []*record) {
+	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(a.id, b.id) })
+	records = slices.Compact(records)
+	old := n.sources[source]
+	if slices.Equal(old, records) {
+		return
+	}
+	if len(records) > 0 {
+		n.sources[source] = slices.Clone(records)
+	} else {
+		delete(n.sources, source)
+	}
+
+	// Both are sorted: walk them side by side. First what is new, so that a
+	// layer that stays is not taken away in between.
+	var removed []*record
+	i := 0
+	for _, r := range old {
+		for ; i < len(records) && records[i].id < r.id; i++ {
+			x.hold(n, source, records[i])
+		}
+		if i < len(records) && records[i] == r {
+			i++
+			continue
+		}
+		removed = append(removed, r)
+	}
+	for ; i < len(records); i++ {
+		x.hold(n, source, records[i])
+	}
+	for _, r := range removed {
+		x.drop(n, source, r)
+	}
+	x.reported(n)
+}
+
+// hold notes that a node has what a record says.
+func (x *Index) hold(n *node, source string, r *record) {
+	if n.hasRecord(source, r) {
+		return // another source said so before
+	}
+	r.nodes = insert(r.nodes, n.slot)
+	for _, l := range r.content.layers {
+		l.nodes = insert(l.nodes, n.slot)
+	}
+}
+
+// drop takes back what hold noted, as far as nothing else on the node needs it.
+func (x *Index) drop(n *node, source string, r *record) {
+	if n.hasRecord(source, r) {
+		return
+	}
+	r.nodes = remove(r.nodes, n.slot)
+	for _, l := range r.content.layers {
+		if !n.hasLayer(l) {
+			l.nodes = remove(l.nodes, n.slot)
+		}
+	}
+	if len(r.nodes) == 0 {
+		x.deleteRecord(r)
+	}
+}
+
+// hasRecord tells whether another source than the given one has the record.
+func (n *node) hasRecord(except string, r *record) bool {
+	for source, records := range n.sources {
+		if source != except && slices.Contains(records, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasLayer tells whether any record of the node has the layer. It looks at the
+// records, not at the layer's nodes, which are about to change.
+func (n *node) hasLayer(l *layer) bool {
+	for _, records := range n.sources {
+		for _, r := range records {
+			if slices.Contains(r.content.layers, l) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// recordKey identifies a record. The hash is seeded, so nobody can make two
+// images collide; with 128 bits nobody has to.
+type recordKey [2]uint64
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func keyOf(image *Image) recordKey {
+	var key recordKey
+	for i, seed := range seeds {
+		var h maphash.Hash
+		h.SetSeed(seed)
+		write := func(s string) {
+			h.WriteString(s)
+			h.WriteByte(0)
+		}
+		for _, name := range image.Names {
+			write(name)
+		}
+		h.WriteByte(1)
+		maphash.WriteComparable(&h, image.SizeBytes)
+		for j := range image.Layers {
+			write(image.Layers[j].Digest)
+			maphash.WriteComparable(&h, image.Layers[j].Size)
+		}
+		key[i] = h.Sum64()
+	}
+	return key
+}
+
+// record returns the record of an image, made if there is none. nil if the
+// image has no valid name and no layers.
+func (x *Index) record(image *Image) *record {
+	key := keyOf(image)
+	if r := x.records[key]; r != nil {
+		return r
+	}
+	var names []imageref.Canonical
+	for _, s := range image.Names {
+		if canonical, err := imageref.Parse(s); err == nil && !slices.Contains(names, canonical) {
+			names = append(names, canonical)
+		}
+	}
+	c := x.content(image, names)
+	if c == nil {
+		return nil
+	}
+	x.lastID++
+	r := &record{key: key, id: x.lastID, content: c}
+	c.refs++
+	for _, canonical := range names {
+		n := x.names[canonical]
+		if n == nil {
+			n = &name{canonical: canonical}
+			x.names[canonical] = n
+		}
+		n.records = append(n.records, r)
+		r.names = append(r.names, n)
+	}
+	x.records[key] = r
+	return r
+}
+
+func (x *Index) deleteRecord(r *record) {
+	for _, n := range r.names {
+		n.records = slices.DeleteFunc(n.records, func(other *record) bool { return other == r })
+		if len(n.records) == 0 {
+			delete(x.names, n.canonical)
+		}
+	}
+	delete(x.records, r.key)
+	c := r.content
+	if c.refs--; c.refs > 0 {
+		return
+	}
+	delete(x.contents, c.key)
+	for i, l := range c.layers {
+		l.claims.remove(c.sizes[i])
+		l.size = l.claims.size()
+		x.unref(l)
+	}
+	if !c.whole {
+		x.compressed -= c.compressed()
+		x.uncompressed -= c.sizeBytes
+	}
+}
+
+func (x *Index) unref(l *layer) {
+	if l.refs--; l.refs == 0 {
+		delete(x.layers, l.key)
+	}
+}
+
+// content returns the content of an image, made if there is none.
+func (x *Index) content(image *Image, names []imageref.Canonical) *content {
+	layers := tidy(image.Layers)
+	whole := len(layers) == 0
+	if whole {
+		if len(names) == 0 {
+			return nil
+		}
+		layers = []Layer{{Digest: wholeKey(slices.MinFunc(names, preferDigest)), Size: clamp(image.SizeBytes)}}
+	}
+	c := &content{sizeBytes: clamp(image.SizeBytes), whole: whole}
+	var key strings.Builder
+	for _, l := range layers {
+		key.WriteString(l.Digest)
+		key.WriteByte(' ')
+		key.WriteString(strconv.FormatInt(l.Size, 10))
+		key.WriteByte('\n')
+	}
+	key.WriteString(strconv.FormatInt(c.sizeBytes, 10))
+	c.key = key.String()
+	if known := x.contents[c.key]; known != nil {
+		return known
+	}
+	for _, l := range layers {
+		entry := x.layer(l.Digest, whole)
+		entry.claims.add(l.Size)
+		entry.size = entry.claims.size()
+		entry.refs++
+		c.layers = append(c.layers, entry)
+		c.sizes = append(c.sizes, l.Size)
+	}
+	x.contents[c.key] = c
+	if !whole {
+		x.compressed += c.compressed()
+		x.uncompressed += c.sizeBytes
+	}
+	return c
+}
+
+func (x *Index) layer(key string, whole bool) *layer {
+	l := x.layers[key]
+	if l == nil {
+		l = &layer{key: key, whole: whole}
+		x.layers[key] = l
+	}
+	return l
+}
+
+// wholeKey is the key of the indivisible piece that an image is while only its
+// name is known. No digest of a layer looks like it.
+func wholeKey(n imageref.Canonical) string { return wholePrefix + string(n) }
+
+const wholePrefix = "image "
+
+// preferDigest sorts digests before tags: nodes may report different tags of
+// the same image.
+func preferDigest(a, b imageref.Canonical) int {
+	tag := func(n imageref.Canonical) int {
+		if strings.Contains(string(n), "/") {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(tag(a), tag(b)), cmp.Compare(a, b))
+}
+
+// tidy sorts layers by digest, drops duplicates and what has no digest, and
+// bounds number and sizes. An image may list a layer twice; it is one blob.
+func tidy(layers []Layer) []Layer {
+	layers = slices.DeleteFunc(slices.Clone(layers), func(l Layer) bool { return l.Digest == "" || strings.Contains(l.Digest, " ") })
+	for i := range layers {
+		layers[i].Size = clamp(layers[i].Size)
+	}
+	slices.SortFunc(layers, func(a, b Layer) int {
+		return cmp.Or(cmp.Compare(a.Digest, b.Digest), cmp.Compare(a.Size, b.Size))
+	})
+	layers = slices.CompactFunc(layers, func(a, b Layer) bool { return a.Digest == b.Digest })
+	return layers[:min(len(layers), maxLayers)]
+}
+
+func clamp(size int64) int64 { return max(0, min(size, maxSize)) }
+
+func insert(slots []slot, s slot) []slot {
+	if last := len(slots) - 1; last < 0 || slots[last] < s { // filling an empty index
+		return append(slots, s)
+	}
+	if i, found := slices.BinarySearch(slots, s); !found {
+		return slices.Insert(slots, i, s)
+	}
+	return slots
+}
+
+func remove(slots []slot, s slot) []slot {
+	if i, found := slices.BinarySearch(slots, s); found {
+		return slices.Delete(slots, i, i+1)
+	}
+	return slots
+}
+
+func has(slots []slot, s slot) bool {
+	_, found := slices.BinarySearch(slots, s)
+	return found
+}

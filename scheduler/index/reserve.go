@@ -1,0 +1,226 @@
+package index
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// arriving is a layer on its way to a node.
+type arriving struct {
+	slot slot
+	// refs counts the reservations that bring it, waiting those of them whose
+	// pod has not started yet.
+	refs, waiting int32
+	// arrived: a pod that needs it runs there.
+	arrived bool
+	// bytes are part of the node's pending bytes until it has arrived.
+	bytes int64
+}
+
+// reservation is a placed pod: what it brings to its node.
+type reservation struct {
+	node     *node
+	layers   []*layer
+	started  bool
+	deadline time.Time
+}
+
+// Reserve notes that a pod was placed on a node, which now pulls what it lacks
+// of the pod's images. Until the deadline those layers count as arriving there;
+// Release, Started, the node's report and its deletion end that earlier. An
+// image that nothing is known about counts as one piece of unknownBytes
+// (compressed). Reserving a pod again on the same node changes nothing.
+// It returns how many bytes the node has to pull for this pod and would not have
+// pulled without it.
+func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknownBytes int64, deadline time.Time) (missing int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := x.nodes[nodeName]
+	if r := x.reservations[pod]; r != nil {
+		if r.node == n {
+			return 0
+		}
+		x.release(pod, r)
+	}
+	if n == nil {
+		return 0
+	}
+	r := &reservation{node: n, deadline: deadline}
+	u := newUnion(wanted)
+	x.resolve(u, n.platform)
+	for _, p := range u.parts {
+		// Held under its name: the kubelet does not pull it.
+		if slices.ContainsFunc(p.held, func(nodes []slot) bool { return has(nodes, n.slot) }) {
+			continue
+		}
+		size := p.size
+		if p.layer == nil {
+			p.layer = x.layer(p.key, false)
+			p.layer.size = size
+		}
+		if !has(p.layer.nodes, n.slot) {
+			missing += x.expect(r, p.layer, size)
+		}
+	}
+	for _, image := range u.images {
+		if image.key == "" || image.Known != Unknown && image.Known != Arriving {
+			continue // known, or not a name that anything could be pulled by
+		}
+		l := x.layer(image.key, true)
+		if image.Known == Unknown {
+			l.size = unknownBytes
+		}
+		if !slices.Contains(r.layers, l) {
+			missing += x.expect(r, l, unknownBytes)
+		}
+	}
+	if len(r.layers) == 0 {
+		return 0
+	}
+	x.reservations[pod] = r
+	n.reservations[pod] = r
+	if len(x.reservations) == 1 || deadline.Before(x.nextExpiry) {
+		x.nextExpiry = deadline
+	}
+	return missing
+}
+
+// expect notes that a reservation brings a layer of the given size to its node.
+// It returns the bytes if it is the first to do so.
+func (x *Index) expect(r *reservation, l *layer, bytes int64) (missing int64) {
+	i, found := findArriving(l, r.node.slot)
+	if !found {
+		missing = bytes
+		x.pending[r.node.slot] += bytes
+		l.arriving = slices.Insert(l.arriving, i, arriving{slot: r.node.slot, bytes: bytes})
+	}
+	a := &l.arriving[i]
+	a.refs++
+	a.waiting++
+	l.refs++
+	r.layers = append(r.layers, l)
+	return missing
+}
+
+// Started notes that the containers of a pod run: its images are on the node,
+// though the node may not have reported them. Until the deadline they count as
+// present, unless the node reports first.
+func (x *Index) Started(pod types.UID, deadline time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r := x.reservations[pod]
+	if r == nil || r.started {
+		return
+	}
+	for _, l := range r.layers {
+		a := r.arriving(l)
+		a.waiting--
+		if !a.arrived {
+			a.arrived = true
+			x.pending[r.node.slot] -= a.bytes
+		}
+	}
+	r.started = true
+	r.deadline = deadline
+	if deadline.Before(x.nextExpiry) {
+		x.nextExpiry = deadline
+	}
+}
+
+// Release ends the reservation of a pod that will not start on its node. One
+// of a pod that did start stays until the node reports or the deadline: its
+// images are there.
+func (x *Index) Release(pod types.UID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if r := x.reservations[pod]; r != nil && !r.started {
+		x.release(pod, r)
+	}
+}
+
+// reported ends the expectation of layers that a node has by now.
+func (x *Index) reported(n *node) {
+	for pod, r := range n.reservations {
+		r.layers = slices.DeleteFunc(r.layers, func(l *layer) bool {
+			if !has(l.nodes, n.slot) && !x.namedOn(l, n) {
+				return false
+			}
+			x.forget(r, l)
+			return true
+		})
+		if len(r.layers) == 0 {
+			x.release(pod, r)
+		}
+	}
+}
+
+// namedOn tells whether an image that was expected by its name only has been
+// reported by the node, with whatever layers.
+func (x *Index) namedOn(l *layer, n *node) bool {
+	if !l.whole {
+		return false
+	}
+	known := x.names[canonicalOf(l.key)]
+	return known != nil && slices.ContainsFunc(known.records, func(r *record) bool { return has(r.nodes, n.slot) })
+}
+
+func (x *Index) release(pod types.UID, r *reservation) {
+	for _, l := range r.layers {
+		x.forget(r, l)
+	}
+	delete(x.reservations, pod)
+	delete(r.node.reservations, pod)
+}
+
+func (x *Index) forget(r *reservation, l *layer) {
+	a := r.arriving(l)
+	if !r.started {
+		a.waiting--
+	}
+	if a.refs--; a.refs == 0 {
+		if !a.arrived {
+			x.pending[r.node.slot] -= a.bytes
+		}
+		i, _ := findArriving(l, r.node.slot)
+		l.arriving = slices.Delete(l.arriving, i, i+1)
+	}
+	x.unref(l)
+}
+
+// arriving returns the entry that the reservation has with one of its layers.
+func (r *reservation) arriving(l *layer) *arriving {
+	i, _ := findArriving(l, r.node.slot)
+	return &l.arriving[i]
+}
+
+func findArriving(l *layer, s slot) (int, bool) {
+	return slices.BinarySearchFunc(l.arriving, s, func(a arriving, s slot) int { return cmp.Compare(a.slot, s) })
+}
+
+// expire drops reservations whose deadline has passed. It looks at all of them,
+// but at most once a second.
+func (x *Index) expire(now time.Time) {
+	x.mu.RLock()
+	due := len(x.reservations) > 0 && !now.Before(x.nextExpiry)
+	x.mu.RUnlock()
+	if !due {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var next time.Time
+	for pod, r := range x.reservations {
+		if !now.Before(r.deadline) {
+			x.release(pod, r)
+		} else if next.IsZero() || r.deadline.Before(next) {
+			next = r.deadline
+		}
+	}
+	if soon := now.Add(time.Second); next.Before(soon) {
+		next = soon
+	}
+	x.nextExpiry = next
+}

@@ -1,0 +1,163 @@
+package index
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+)
+
+// Platform is what an image is built for. Layers of the same name differ
+// between platforms.
+type Platform struct {
+	OS, Architecture string
+}
+
+// Image is an image as a node reports it.
+type Image struct {
+	// Names are references with tag or digest; what is not a valid one counts
+	// for nothing.
+	Names []string
+	// SizeBytes is the uncompressed size of the image.
+	SizeBytes int64
+	// Layers may be incomplete or missing.
+	Layers []Layer
+}
+
+// Layer is a layer of an image.
+type Layer struct {
+	Digest string
+	// Size in compressed bytes.
+	Size int64
+}
+
+// Wanted is an image of a pod.
+type Wanted struct {
+	// Names are those it may have on a node; the first that is known counts.
+	Names []imageref.Canonical
+	// Layers, if not nil, are what other sources than the nodes say it consists
+	// of, by platform. They go before what nodes report: a tag may have moved.
+	Layers map[Platform][]Layer
+	// Fresh means that the kubelet asks the registry although a node holds the
+	// image (pull policy Always): other layers under the same name are then no
+	// use. Otherwise a node that has the name has the image.
+	Fresh bool
+}
+
+// maxSize bounds the size of a layer or image (1 TiB), so that sums of what
+// untrusted nodes and registries claim cannot overflow.
+const maxSize = 1 << 40
+
+// maxLayers bounds the layers of one image that count.
+const maxLayers = 4096
+
+// slot is a small number for a node, free for another when the node is gone.
+type slot uint32
+
+// layer is a blob, or the indivisible piece that an image known by name is.
+type layer struct {
+	key string
+	// size is what the claims come to.
+	size   int64
+	claims claims
+	// nodes that hold it, sorted.
+	nodes []slot
+	// arriving are nodes that do not hold it but to which a placed pod brings it.
+	arriving []arriving
+	// refs counts the contents and reservations that point here.
+	refs int
+	// whole marks an indivisible piece; its size is uncompressed.
+	whole bool
+}
+
+// content is a set of layers that images consist of.
+type content struct {
+	key    string
+	layers []*layer
+	sizes  []int64
+	// sizeBytes is the uncompressed size that was reported.
+	sizeBytes int64
+	whole     bool
+	refs      int
+}
+
+// compressed returns the sum of the claimed layer sizes.
+func (c *content) compressed() int64 {
+	var sum int64
+	for _, size := range c.sizes {
+		sum += size
+	}
+	return sum
+}
+
+// record is an image exactly as one or more nodes report it.
+type record struct {
+	key     recordKey
+	id      uint64
+	names   []*name
+	content *content
+	// nodes that report it, sorted.
+	nodes []slot
+}
+
+// name is a canonical name and the records that have it.
+type name struct {
+	canonical imageref.Canonical
+	records   []*record
+}
+
+// node is a node and what is known about it.
+type node struct {
+	name     string
+	slot     slot
+	platform Platform
+	// sources holds the records of each source that reported, sorted by id.
+	sources map[string][]*record
+	// reservations of pods that were placed here, by their UID.
+	reservations map[types.UID]*reservation
+}
+
+// claims counts how often each size is claimed. Nearly always there is one.
+type claims struct {
+	count int
+	first int64
+	// others is nil while all claims agree.
+	others map[int64]int
+}
+
+func (c *claims) add(size int64) {
+	switch {
+	case c.others != nil:
+		c.others[size]++
+	case c.count > 0 && size != c.first:
+		c.others = map[int64]int{c.first: c.count, size: 1}
+	default:
+		c.first = size
+	}
+	c.count++
+}
+
+func (c *claims) remove(size int64) {
+	c.count--
+	if c.others == nil {
+		return
+	}
+	if c.others[size]--; c.others[size] == 0 {
+		delete(c.others, size)
+	}
+	if len(c.others) == 1 {
+		for c.first = range c.others {
+		}
+		c.others = nil
+	}
+}
+
+// size returns what most claim, the smallest of those with equal numbers.
+func (c *claims) size() int64 {
+	best, most := c.first, 0
+	for size, count := range c.others {
+		if count > most || count == most && size < best {
+			best, most = size, count
+		}
+	}
+	return best
+}

@@ -1,0 +1,218 @@
+package layerlocality
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// DebugPath is where the scheduler serves the DebugHandler.
+const DebugPath = "/debug/layerlocality"
+
+// Rating is the answer of the debug endpoint.
+type Rating struct {
+	// Profile whose arguments were used.
+	Profile string        `json:"profile"`
+	Pod     string        `json:"pod,omitempty"`
+	Images  []ImageRating `json:"images"`
+	// Nodes are all nodes, the best first.
+	Nodes []NodeRating `json:"nodes"`
+	Note  string       `json:"note"`
+}
+
+// ImageRating tells what is known about an image.
+type ImageRating struct {
+	// Names under which the image was looked for.
+	Names []imageref.Canonical `json:"names"`
+	// Known is layers, name, arriving or unknown.
+	Known index.Known `json:"known"`
+	// Pull is Always if nodes ask the registry even if they have the image.
+	Pull v1.PullPolicy `json:"pull,omitempty"`
+}
+
+// NodeRating tells how a node was rated. Sizes are compressed bytes.
+type NodeRating struct {
+	Node          string `json:"node"`
+	Score         int64  `json:"score"`
+	TotalBytes    int64  `json:"totalBytes"`
+	PresentBytes  int64  `json:"presentBytes"`
+	ArrivingBytes int64  `json:"arrivingBytes"`
+	// CrowdedBytes arrive, but enough pods wait for them already.
+	CrowdedBytes int64 `json:"crowdedBytes,omitempty"`
+	MissingBytes int64 `json:"missingBytes"`
+	// PendingBytes is what the link of the node still has to pull for any pod.
+	PendingBytes int64   `json:"pendingBytes"`
+	CPUPercent   float64 `json:"cpuPercent"`
+	Points       points  `json:"points"`
+	Why          string  `json:"why"`
+}
+
+const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean of requested CPU is that of all nodes."
+
+// DebugHandler answers ?image=NAME (also several times) and ?pod=NAMESPACE/NAME,
+// optionally with &profile=SCHEDULER, with a Rating.
+func (f *Factory) DebugHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			w.Header().Set("Allow", http.MethodGet)
+			http.Error(w, "only GET", http.StatusMethodNotAllowed)
+			return
+		}
+		query := r.URL.Query()
+		images, podName, profile := query["image"], query.Get("pod"), query.Get("profile")
+		if (len(images) == 0) == (podName == "") {
+			http.Error(w, "ask with ?image=NAME or ?pod=NAMESPACE/NAME", http.StatusBadRequest)
+			return
+		}
+		if f.profile("") == nil {
+			http.Error(w, "no profile of this scheduler enables "+Name, http.StatusNotFound)
+			return
+		}
+		if profile != "" && f.profile(profile) == nil {
+			http.Error(w, fmt.Sprintf("no profile %q that enables %s", profile, Name), http.StatusNotFound)
+			return
+		}
+		pl := f.profile(profile)
+
+		pod := &v1.Pod{}
+		for _, image := range images {
+			if len(pl.table.Candidates(image)) == 0 {
+				http.Error(w, fmt.Sprintf("%q is not a valid image reference", image), http.StatusBadRequest)
+				return
+			}
+			pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Image: image})
+		}
+		if podName != "" {
+			namespace, name, ok := strings.Cut(podName, "/")
+			if !ok {
+				http.Error(w, fmt.Sprintf("pod %q: want NAMESPACE/NAME", podName), http.StatusBadRequest)
+				return
+			}
+			var err error
+			if pod, err = pl.pods.Pods(namespace).Get(name); apierrors.IsNotFound(err) {
+				http.Error(w, fmt.Sprintf("no pod %s that is not finished", podName), http.StatusNotFound)
+				return
+			} else if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			// A pod without its profile here is rated by the first.
+			if own := f.profile(pod.Spec.SchedulerName); profile == "" && own != nil {
+				pl = own
+			}
+		}
+		rating, err := pl.rate(pod)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		rating.Pod = podName
+		rating.Profile = pl.profile
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		_ = encoder.Encode(rating) // the client went away
+	})
+}
+
+// rate rates all nodes for a pod.
+func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
+	cpu, mean, err := pl.requestedCPU(pod)
+	if err != nil {
+		return nil, err
+	}
+	images := wanted(pod, pl.table, pl.sources)
+	var w index.Weights
+	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), &w)
+
+	rating := &Rating{Note: debugNote, Images: []ImageRating{}, Nodes: []NodeRating{}}
+	for i, image := range images {
+		r := ImageRating{Names: image.Names, Known: w.Images[i]}
+		if image.Fresh {
+			r.Pull = v1.PullAlways
+		}
+		rating.Images = append(rating.Images, r)
+	}
+	for _, node := range slices.Sorted(maps.Keys(w.Slots())) {
+		weight, _ := w.Node(node)
+		p := pl.scorer.points(weight, cpu[node]-mean)
+		rating.Nodes = append(rating.Nodes, NodeRating{
+			Node: node, Score: p.score(), Points: p, CPUPercent: cpu[node],
+			TotalBytes: weight.Total, PresentBytes: weight.Present, ArrivingBytes: weight.Arriving,
+			CrowdedBytes: weight.Crowded, MissingBytes: weight.Missing(), PendingBytes: weight.Pending,
+			Why: pl.why(weight, p),
+		})
+	}
+	slices.SortStableFunc(rating.Nodes, func(a, b NodeRating) int { return cmp.Compare(b.Score, a.Score) })
+	return rating, nil
+}
+
+// requestedCPU returns the requested CPU of every node in percent, and its mean.
+// The scheduler's own snapshot belongs to the scheduling cycle; this asks the
+// informers.
+func (pl *LayerLocality) requestedCPU(except *v1.Pod) (map[string]float64, float64, error) {
+	pods, err := pl.pods.List(labels.Everything())
+	if err != nil {
+		return nil, 0, fmt.Errorf("listing pods: %w", err)
+	}
+	nodes, err := pl.nodes.List(labels.Everything())
+	if err != nil {
+		return nil, 0, fmt.Errorf("listing nodes: %w", err)
+	}
+	placed := map[string][]*v1.Pod{}
+	for _, pod := range pods {
+		if pod.Spec.NodeName != "" && pod.UID != except.UID {
+			placed[pod.Spec.NodeName] = append(placed[pod.Spec.NodeName], pod)
+		}
+	}
+	cpu, sum := map[string]float64{}, 0.0
+	for _, node := range nodes {
+		info := framework.NewNodeInfo(placed[node.Name]...)
+		info.SetNode(node)
+		cpu[node.Name] = cpuPercent(info)
+		sum += cpu[node.Name]
+	}
+	if len(nodes) == 0 {
+		return cpu, 0, nil
+	}
+	return cpu, sum / float64(len(nodes)), nil
+}
+
+// why says in words what a score is made of.
+func (pl *LayerLocality) why(w index.Weight, p points) string {
+	if w.Total == 0 {
+		return "nothing is known about the images, or nothing has to be pulled for them"
+	}
+	reasons := []string{fmt.Sprintf("%s of %s present", megabytes(w.Present), megabytes(w.Total))}
+	if w.Arriving > 0 {
+		reasons = append(reasons, megabytes(w.Arriving)+" arriving for other pods")
+	}
+	if w.Crowded > 0 {
+		reasons = append(reasons, fmt.Sprintf("%s arriving, for which %d pods wait already (maxWaitingPods)", megabytes(w.Crowded), pl.args.MaxWaitingPods))
+	}
+	if w.Total < pl.args.MinImageBytes {
+		reasons = append(reasons, fmt.Sprintf("less than %s (minImageBytes), so it counts for little", megabytes(pl.args.MinImageBytes)))
+	}
+	if p.Link < 0 {
+		reasons = append(reasons, megabytes(w.Pending)+" to pull first")
+	}
+	if p.CPU < 0 {
+		reasons = append(reasons, fmt.Sprintf("requested CPU %.1f %% above the mean", -p.CPU/pl.scorer.cpuPenalty))
+	}
+	return strings.Join(reasons, "; ")
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }

@@ -1,0 +1,103 @@
+package layerlocality
+
+import (
+	"sync"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// pluginMetrics are in the scheduler's own registry. How long the plugin takes
+// is there already: scheduler_plugin_execution_duration_seconds.
+type pluginMetrics struct {
+	images    *metrics.CounterVec
+	placement *metrics.CounterVec
+}
+
+const (
+	subsystem = "scheduler"
+	prefix    = "layerlocality_"
+)
+
+var (
+	processMetrics *pluginMetrics
+	registerOnce   sync.Once
+)
+
+// registerMetrics returns the metrics of the process; the size of the index is
+// that of the first one.
+func registerMetrics(x *index.Index) *pluginMetrics {
+	registerOnce.Do(func() {
+		counter := func(name, help string) *metrics.CounterOpts {
+			return &metrics.CounterOpts{Subsystem: subsystem, Name: prefix + name, Help: help, StabilityLevel: metrics.ALPHA}
+		}
+		m := &pluginMetrics{
+			images: metrics.NewCounterVec(counter("images_total",
+				"Images of pods that were scored, by what was known about them: their layers, their name only, that they are arriving somewhere, or nothing (unknown)."),
+				[]string{"known"}),
+			placement: metrics.NewCounterVec(counter("missing_bytes_total",
+				"Compressed bytes that nodes lacked of the pods they got (of=\"chosen\"), and that the feasible nodes lacked of them on average (of=\"mean\")."),
+				[]string{"of"}),
+		}
+		for _, known := range []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown} {
+			m.images.WithLabelValues(string(known))
+		}
+		legacyregistry.MustRegister(m.images, m.placement)
+		legacyregistry.CustomMustRegister(newSizeCollector(x))
+		processMetrics = m
+	})
+	return processMetrics
+}
+
+// observe counts what was known about the images of a pod.
+func (m *pluginMetrics) observe(images []index.Known) {
+	for _, known := range images {
+		m.images.WithLabelValues(string(known)).Inc()
+	}
+}
+
+// placed counts what the chosen node lacks, and what an average one would have.
+func (m *pluginMetrics) placed(chosen int64, mean float64) {
+	m.placement.WithLabelValues("chosen").Add(float64(chosen))
+	m.placement.WithLabelValues("mean").Add(mean)
+}
+
+// sizeCollector reads the size of the index when somebody asks.
+type sizeCollector struct {
+	metrics.BaseStableCollector
+	index *index.Index
+	size  *metrics.Desc
+	bytes *metrics.Desc
+}
+
+func newSizeCollector(x *index.Index) *sizeCollector {
+	desc := func(name, help string, labels ...string) *metrics.Desc {
+		return metrics.NewDesc(metrics.BuildFQName("", subsystem, prefix+name), help, labels, nil, metrics.ALPHA, "")
+	}
+	return &sizeCollector{
+		index: x,
+		size: desc("index_size", "Entries of the index: nodes, images, names, layers, pairs of a layer and a node that has it (layer_nodes), "+
+			"placed pods whose layers have not been reported yet (reservations).", "of"),
+		bytes: desc("pending_bytes", "Compressed bytes that placed pods wait for."),
+	}
+}
+
+// DescribeWithStability implements metrics.StableCollector.
+func (c *sizeCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
+	ch <- c.size
+	ch <- c.bytes
+}
+
+// CollectWithStability implements metrics.StableCollector.
+func (c *sizeCollector) CollectWithStability(ch chan<- metrics.Metric) {
+	stats := c.index.Stats()
+	for of, n := range map[string]int{
+		"nodes": stats.Nodes, "images": stats.Images, "names": stats.Names, "layers": stats.Layers,
+		"layer_nodes": stats.LayerNodes, "reservations": stats.Reservations,
+	} {
+		ch <- metrics.NewLazyConstMetric(c.size, metrics.GaugeValue, float64(n), of)
+	}
+	ch <- metrics.NewLazyConstMetric(c.bytes, metrics.GaugeValue, float64(stats.PendingBytes))
+}

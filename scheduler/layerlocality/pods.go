@@ -1,0 +1,135 @@
+package layerlocality
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// newTable returns the names that the arguments describe.
+func newTable(args *config.LayerLocalityArgs) *imageref.Table {
+	short := make(map[string]string, len(args.ShortNames))
+	for _, s := range args.ShortNames {
+		short[s.Name] = s.Repository
+	}
+	table := imageref.NewTable(short, args.UnqualifiedRegistries)
+	for _, m := range args.Mirrors {
+		table.AddMirror(m.Prefix, m.Locations...)
+	}
+	return table
+}
+
+// forEachImage calls f for every image of a pod: of init containers,
+// containers and image volumes.
+func forEachImage(pod *v1.Pod, f func(image string, policy v1.PullPolicy)) {
+	for i := range pod.Spec.InitContainers {
+		f(pod.Spec.InitContainers[i].Image, pod.Spec.InitContainers[i].ImagePullPolicy)
+	}
+	for i := range pod.Spec.Containers {
+		f(pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy)
+	}
+	for i := range pod.Spec.Volumes {
+		if volume := pod.Spec.Volumes[i].Image; volume != nil && volume.Reference != "" {
+			f(volume.Reference, volume.PullPolicy)
+		}
+	}
+}
+
+// wanted returns the images of a pod, each once.
+func wanted(pod *v1.Pod, table *imageref.Table, sources []ImageSource) []index.Wanted {
+	var images []index.Wanted
+	forEachImage(pod, func(image string, policy v1.PullPolicy) {
+		names := table.Candidates(image)
+		if len(names) == 0 {
+			return
+		}
+		fresh := policy == v1.PullAlways
+		for i := range images {
+			if images[i].Names[0] == names[0] {
+				images[i].Fresh = images[i].Fresh || fresh
+				return
+			}
+		}
+		images = append(images, index.Wanted{Names: names, Fresh: fresh, Layers: layersOf(names, sources)})
+	})
+	return images
+}
+
+func layersOf(names []imageref.Canonical, sources []ImageSource) map[index.Platform][]index.Layer {
+	for _, source := range sources {
+		for _, name := range names {
+			if layers := source.Layers(name); layers != nil {
+				return layers
+			}
+		}
+	}
+	return nil
+}
+
+// signature returns what decides about the images of a pod: two pods with the
+// same one get the same scores.
+func signature(pod *v1.Pod, table *imageref.Table) []string {
+	var names []string
+	forEachImage(pod, func(image string, policy v1.PullPolicy) {
+		if candidates := table.Candidates(image); len(candidates) > 0 {
+			image = string(candidates[0])
+		}
+		names = append(names, strings.Join([]string{image, string(policy)}, " "))
+	})
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// progress is how far a pod that was placed is on its node.
+type progress int
+
+const (
+	pulling progress = iota
+	// started: the images of all its containers are there.
+	started
+	// stuck: the kubelet waits before it tries to pull again.
+	stuck
+)
+
+// The reasons for which the kubelet does not pull at the moment, from
+// k8s.io/kubernetes/pkg/kubelet/images.
+var stuckReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+
+func progressOf(pod *v1.Pod) progress {
+	if pod.Status.Phase == v1.PodPending || pod.Status.Phase == "" {
+		for _, statuses := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+			for i := range statuses {
+				if w := statuses[i].State.Waiting; w != nil && slices.Contains(stuckReasons, w.Reason) {
+					return stuck
+				}
+			}
+		}
+		return pulling
+	}
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		if s.ImageID == "" && s.State.Waiting != nil {
+			if slices.Contains(stuckReasons, s.State.Waiting.Reason) {
+				return stuck
+			}
+			return pulling
+		}
+	}
+	return started
+}
+
+// placedAt returns when a pod was bound to its node, as far as it says so.
+func placedAt(pod *v1.Pod, now time.Time) time.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && !c.LastTransitionTime.IsZero() {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return now
+}

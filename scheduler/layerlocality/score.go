@@ -1,0 +1,76 @@
+package layerlocality
+
+import (
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+const maxScore = float64(fwk.MaxNodeScore)
+
+// scorer turns what a node has and lacks into a score.
+type scorer struct {
+	minBytes    float64
+	linkPenalty float64
+	cpuPenalty  float64
+}
+
+func newScorer(args *config.LayerLocalityArgs) scorer {
+	return scorer{
+		minBytes:    float64(args.MinImageBytes),
+		linkPenalty: float64(args.LinkPenalty) / 100,
+		cpuPenalty:  float64(args.CPUPenalty),
+	}
+}
+
+// points are what a score is made of; the sum, cut off at 0 and 100, is the
+// score.
+type points struct {
+	// Locality is the share of the pod's bytes that are present or arriving, of
+	// MinImageBytes if they are fewer.
+	Locality float64 `json:"locality"`
+	// Link is what the queue of the node's link costs.
+	Link float64 `json:"link"`
+	// CPU is what requested CPU above the mean costs.
+	CPU float64 `json:"cpu"`
+}
+
+// points rates a node. cpuExcess is by how many percent of its CPU the requests
+// on the node exceed the mean of the feasible nodes; negative if they are below.
+func (s *scorer) points(w index.Weight, cpuExcess float64) points {
+	scale := max(float64(w.Total), s.minBytes)
+	p := points{Locality: maxScore * float64(w.Present+w.Arriving) / scale}
+	if late := s.late(w); late > 0 {
+		p.Link = -maxScore * s.linkPenalty * late / scale
+	}
+	if cpuExcess > 0 {
+		p.CPU = -s.cpuPenalty * cpuExcess
+	}
+	return p
+}
+
+// late returns for how many bytes the pod waits longer on this node than on one
+// that has nothing and pulls nothing else.
+func (s *scorer) late(w index.Weight) float64 {
+	var queue int64
+	switch missing := w.Missing(); {
+	case missing > 0: // it shares the link with all that is pulled already
+		queue = missing + w.Pending
+	case w.Arriving+w.Crowded > 0: // it waits for what is pulled already
+		queue = w.Pending
+	}
+	return float64(queue - w.Total)
+}
+
+// score returns the sum of the points as a whole number in [0, 100].
+func (p points) score() int64 {
+	sum := p.Locality + p.Link + p.CPU
+	switch {
+	case !(sum > 0): // also NaN, which cannot be
+		return 0
+	case sum >= maxScore:
+		return fwk.MaxNodeScore
+	}
+	return int64(sum)
+}

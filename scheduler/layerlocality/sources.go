@@ -1,0 +1,52 @@
+package layerlocality
+
+import (
+	"context"
+
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// ImageSource tells what images consist of, in addition to what nodes report
+// about the images they hold.
+type ImageSource interface {
+	// Layers returns the layers of an image, by platform; nil if it is not known.
+	// It is called in the scheduling cycle and must answer from memory. The
+	// result must not be changed afterwards, by either side.
+	Layers(image imageref.Canonical) map[index.Platform][]index.Layer
+}
+
+// LayerSource tells where images are, in addition to NodeStatus.
+type LayerSource interface {
+	// Name is how the source calls itself towards the sink.
+	Name() string
+	// Start begins to report to the sink and returns. Reports go on until the
+	// context is done. HasSynced of the result tells that the first ones are in.
+	Start(ctx context.Context, sink LayerSink) (Syncer, error)
+}
+
+// LayerSink takes what LayerSources report. *index.Index is one.
+type LayerSink interface {
+	// SetImages replaces what the source says of a node.
+	SetImages(source, node string, images []index.Image)
+}
+
+// Syncer tells whether the first reports are in.
+type Syncer interface{ HasSynced() bool }
+
+// Option adds a source to the plugin.
+type Option func(*Factory)
+
+// WithImageSource adds a source of what images consist of. The first of
+// several that knows an image answers; what nodes report comes last. It is made
+// once, when the scheduler starts.
+func WithImageSource(make func(context.Context, fwk.Handle) (ImageSource, error)) Option {
+	return func(f *Factory) { f.imageSources = append(f.imageSources, make) }
+}
+
+// WithLayerSource adds a source of where layers are.
+func WithLayerSource(make func(context.Context, fwk.Handle) (LayerSource, error)) Option {
+	return func(f *Factory) { f.layerSources = append(f.layerSources, make) }
+}

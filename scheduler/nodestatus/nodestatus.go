@@ -1,0 +1,104 @@
+// Package nodestatus reads what nodes report in NodeStatus.images, and keeps
+// the Node objects of an informer small.
+//
+// The layers of an image are a field of the patched API. The files layers_*.go
+// are the only ones that know; without the build tag imagelayers they compile
+// against the stock API and find no layers.
+package nodestatus
+
+import (
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// Platform returns what the images of a node are built for.
+func Platform(node *v1.Node) index.Platform {
+	info := &node.Status.NodeInfo
+	return index.Platform{OS: info.OperatingSystem, Architecture: info.Architecture}
+}
+
+// Images returns the images a node reports. The names are shared with node.
+func Images(node *v1.Node) []index.Image {
+	images := make([]index.Image, len(node.Status.Images))
+	var layers []index.Layer
+	for i := range node.Status.Images {
+		image := &node.Status.Images[i]
+		first := len(layers)
+		layers = appendLayers(layers, image)
+		images[i] = index.Image{Names: image.Names, SizeBytes: image.SizeBytes, Layers: layers[first:len(layers):len(layers)]}
+	}
+	return images
+}
+
+// SameImages tells whether two versions of a Node report the same images, in
+// the same order. With Transform, which lets both share their memory, it costs
+// next to nothing when they do.
+func SameImages(a, b *v1.Node) bool {
+	x, y := a.Status.Images, b.Status.Images
+	if len(x) != len(y) {
+		return false
+	}
+	return len(x) == 0 || &x[0] == &y[0] || slices.EqualFunc(x, y, func(a, b v1.ContainerImage) bool {
+		return a.SizeBytes == b.SizeBytes && slices.Equal(a.Names, b.Names) && sameLayers(&a, &b)
+	})
+}
+
+// Transform returns an informer transform that saves memory: a Node with
+// unchanged images shares them with the version in the store, and otherwise
+// nodes share the strings of names and digests, which are most of a Node.
+func Transform(store cache.Store) cache.TransformFunc {
+	strings := interner{}
+	return func(obj any) (any, error) {
+		node, ok := obj.(*v1.Node)
+		if !ok {
+			return obj, nil
+		}
+		node.ManagedFields = nil
+		if known, exists, err := store.GetByKey(node.Name); err == nil && exists {
+			if last, ok := known.(*v1.Node); ok && SameImages(last, node) {
+				node.Status.Images = last.Status.Images
+				return node, nil
+			}
+		}
+		for i := range node.Status.Images {
+			image := &node.Status.Images[i]
+			for j := range image.Names {
+				image.Names[j] = strings.intern(image.Names[j])
+			}
+			internLayers(image, strings.intern)
+		}
+		return node, nil
+	}
+}
+
+// interner gives equal strings the same memory. It remembers the strings of two
+// generations, so that what no node reports any more is forgotten.
+type interner struct {
+	mu         sync.Mutex
+	young, old map[string]string
+}
+
+// generation bounds the strings of a generation. A cluster has some 10,000
+// distinct names and digests.
+const generation = 1 << 18
+
+func (n *interner) intern(s string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if known, ok := n.young[s]; ok {
+		return known
+	}
+	if known, ok := n.old[s]; ok {
+		s = known
+	}
+	if n.young == nil || len(n.young) >= generation {
+		n.old, n.young = n.young, map[string]string{}
+	}
+	n.young[s] = s
+	return s
+}
