@@ -20,6 +20,10 @@ check() {
   fi
 }
 check golangci-lint "$golangci" run --timeout 15m ./...
+# Again where the build tag and the patched types are.
+scheduler=$(scripts/tree.sh scheduler)
+check "golangci-lint, patched" env -C "$scheduler" \
+  "$golangci" run --timeout 15m --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS" ./...
 check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
 check go.mod go mod tidy -diff

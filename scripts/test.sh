@@ -2,8 +2,8 @@
 # Runs the tests and closes with "N passed, N failed".
 #
 #   test.sh all            everything, as root (make test)
-#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), fuzz,
-#                          rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest
+#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), scheduler,
+#                          fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest
 #
 # Logs and test2json records of every step go to _out/test/.
 . "$(dirname "$0")/lib.sh"
@@ -25,6 +25,15 @@ go_test() {
 
 step_lint() { scripts/lint.sh; }
 step_unit() { go vet ./... && go_test unit . ./...; }
+
+# What is built against the patched Kubernetes, there and with the race detector;
+# the unit step tests the same code against stock Kubernetes. Vetted as the
+# binary is built, so that one compilation serves both.
+step_scheduler() {
+  local tree GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS"
+  tree=$(scripts/tree.sh scheduler) || return 1
+  (cd "$tree" && CGO_ENABLED=0 go vet ./...) && CGO_ENABLED=1 go_test scheduler "$tree" -race ./...
+}
 
 # Every fuzz target of the repository, ten seconds each.
 step_fuzz() {
@@ -72,6 +81,7 @@ step_upstream-kubernetes() {
     ./pkg/kubelet ./pkg/kubelet/imagelayers/... ./pkg/kubelet/nodestatus/... ./pkg/kubelet/kuberuntime/... \
     ./pkg/kubelet/images/... ./pkg/kubelet/apis/config/... ./pkg/registry/core/node/... \
     ./pkg/apis/core/... ./pkg/api/testing/... ./pkg/features/... ./pkg/generated/openapi/... \
+    ./pkg/scheduler/... ./cmd/kube-scheduler/... \
     ./test/compatibility_lifecycle/... k8s.io/api/... k8s.io/client-go/applyconfigurations/... \
     k8s.io/component-helpers/node/... k8s.io/kubelet/config/... \
     k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/...
@@ -138,7 +148,7 @@ summary() {
 case ${1:-} in
 all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
-  steps=(lint unit fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
+  steps=(lint unit scheduler fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
   ;;
 '') die "usage: test.sh all | STEP..." ;;
 *)
@@ -157,7 +167,7 @@ if [ "${1:-}" = all ]; then
   # Two lanes: one works the processor, the other mostly waits for a cluster.
   # The first is a process group of its own, to be ended with all it started.
   set -m
-  run lint unit fuzz rebase upstream-cri-o upstream-kubernetes critest &
+  run lint unit scheduler fuzz rebase upstream-cri-o upstream-kubernetes critest &
   lane=$!
   set +m
   trap 'kill -- -"$lane" 2>/dev/null || true' EXIT
