@@ -50,9 +50,10 @@ bench-node: build build-stock ## What layers add to a Node, and to the writes of
 	@go run ./cmd/bench node
 
 ##@ Patches
-trees: ## Assemble _build/cri-o and _build/kubernetes: upstream, overlay, patches
+trees: ## Assemble _build/cri-o, _build/kubernetes (upstream, overlay, patches) and _build/scheduler
 	@scripts/tree.sh patched cri-o
 	@scripts/tree.sh patched kubernetes
+	@scripts/tree.sh scheduler
 
 patches-refresh: ## Turn the commits in _build/cri-o and _build/kubernetes back into patches/
 	@scripts/patches.sh refresh
