@@ -1,0 +1,615 @@
+package index
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+)
+
+var (
+	amd64 = Platform{"linux", "amd64"}
+	arm64 = Platform{"linux", "arm64"}
+	t0    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+func digest(s string) string { return fmt.Sprintf("sha256:%064x", s) }
+
+// image makes an image: names, then layers as letters, each of 10 bytes times
+// its place in the alphabet, so that every set has a sum of its own.
+func image(layers string, names ...string) Image {
+	img := Image{Names: names, SizeBytes: 1000}
+	for _, l := range layers {
+		img.Layers = append(img.Layers, Layer{Digest: digest(string(l)), Size: size(l)})
+	}
+	return img
+}
+
+func size(letter rune) int64 { return 10 << (letter - 'a') }
+
+func sum(layers string) (n int64) {
+	for _, l := range layers {
+		n += size(l)
+	}
+	return n
+}
+
+func want(names ...string) []Wanted {
+	var wanted []Wanted
+	for _, s := range names {
+		canonical, err := imageref.Parse(s)
+		if err != nil {
+			panic(err)
+		}
+		wanted = append(wanted, Wanted{Names: []imageref.Canonical{canonical}})
+	}
+	return wanted
+}
+
+func newIndex(nodes ...string) *Index {
+	x := New()
+	for _, n := range nodes {
+		x.SetNode(n, amd64)
+	}
+	return x
+}
+
+func weigh(x *Index, wanted []Wanted) *Weights {
+	w := &Weights{}
+	x.Weigh(wanted, 10, t0, w)
+	return w
+}
+
+func check(t *testing.T, x *Index, wanted []Wanted, expected map[string]Weight) {
+	t.Helper()
+	w := weigh(x, wanted)
+	for node, e := range expected {
+		if got, ok := w.Node(node); !ok || got != e {
+			t.Errorf("%s: %+v (known %t), want %+v", node, got, ok, e)
+		}
+	}
+}
+
+func TestPresent(t *testing.T) {
+	x := newIndex("n1", "n2", "n3")
+	x.SetImages("s", "n1", []Image{image("abc", "docker.io/library/one:1", "docker.io/library/one@"+digest("one"))})
+	x.SetImages("s", "n2", []Image{image("abd", "quay.io/two:latest")})
+
+	check(t, x, want("one:1"), map[string]Weight{
+		"n1": {Total: sum("abc"), Present: sum("abc")}, "n2": {Total: sum("abc"), Present: sum("ab")}, "n3": {Total: sum("abc")},
+	})
+	check(t, x, want("mirror.example.com/x@"+digest("one")), map[string]Weight{
+		"n1": {Total: sum("abc"), Present: sum("abc")}, "n2": {Total: sum("abc"), Present: sum("ab")},
+	})
+	// The union: layers that two images share count once.
+	check(t, x, want("one:1", "quay.io/two"), map[string]Weight{
+		"n1": {Total: sum("abcd"), Present: sum("abc")}, "n2": {Total: sum("abcd"), Present: sum("abd")}, "n3": {Total: sum("abcd")},
+	})
+	// An unknown image adds nothing.
+	w := weigh(x, want("one:1", "unknown"))
+	if !slices.Equal(w.Images, []Known{ByLayers, Unknown}) || w.Total() != sum("abc") {
+		t.Errorf("known %v, total %d", w.Images, w.Total())
+	}
+	if w := weigh(x, want("unknown")); !w.Empty() || w.Total() != 0 {
+		t.Errorf("an unknown image weighs %+v", w)
+	}
+	if w := weigh(New(), want("one:1")); !w.Empty() || !slices.Equal(w.Images, []Known{Unknown}) {
+		t.Errorf("without nodes: %+v", w)
+	}
+}
+
+func TestChanges(t *testing.T) {
+	x := newIndex("n1", "n2", "n3")
+	one := image("abc", "docker.io/library/one:1")
+	x.SetImages("s", "n1", []Image{one, image("ad", "docker.io/library/other:1")})
+	x.SetImages("s", "n2", []Image{one})
+
+	t.Run("image removed, a layer stays for another", func(t *testing.T) {
+		x.SetImages("s", "n1", []Image{image("ad", "docker.io/library/other:1")})
+		check(t, x, want("one:1"), map[string]Weight{
+			"n1": {Total: sum("abc"), Present: sum("a")}, "n2": {Total: sum("abc"), Present: sum("abc")},
+		})
+	})
+	t.Run("node deleted", func(t *testing.T) {
+		x.DeleteNode("n1")
+		x.DeleteNode("n1")
+		w := weigh(x, want("one:1"))
+		if _, ok := w.Node("n1"); ok {
+			t.Error("a deleted node is known")
+		}
+		if w := weigh(x, want("other:1")); w.Images[0] != Unknown {
+			t.Errorf("an image of a deleted node is known by %s", w.Images[0])
+		}
+	})
+	t.Run("node created again, another takes its place", func(t *testing.T) {
+		x.SetNode("n4", amd64)
+		x.SetNode("n1", amd64)
+		check(t, x, want("one:1"), map[string]Weight{"n1": {Total: sum("abc")}, "n4": {Total: sum("abc")}})
+	})
+	t.Run("tag moved", func(t *testing.T) {
+		x.SetImages("s", "n1", []Image{image("abe", "docker.io/library/one:1")})
+		x.SetImages("s", "n2", []Image{image("abc", "docker.io/library/one@"+digest("old")), image("abe", "docker.io/library/one:1")})
+		check(t, x, want("one:1"), map[string]Weight{
+			"n1": {Total: sum("abe"), Present: sum("abe")}, "n2": {Total: sum("abe"), Present: sum("abe")}, "n3": {Total: sum("abe")},
+		})
+	})
+	t.Run("all gone", func(t *testing.T) {
+		for _, n := range []string{"n1", "n2", "n3", "n4"} {
+			x.DeleteNode(n)
+		}
+		if s := x.Stats(); s != (Stats{}) {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}
+
+func TestNodesDisagreeOnTag(t *testing.T) {
+	x := newIndex("n1", "n2", "n3", "n4")
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1")})
+	x.SetImages("s", "n2", []Image{image("ab", "docker.io/library/one:1")})
+	x.SetImages("s", "n3", []Image{image("ac", "docker.io/library/one:1")})
+
+	// The majority tells what it is. n3 has the image all the same: its kubelet
+	// uses what has the name.
+	total := sum("ab")
+	check(t, x, want("one:1"), map[string]Weight{
+		"n1": {Total: total, Present: total}, "n2": {Total: total, Present: total},
+		"n3": {Total: total, Present: total}, "n4": {Total: total},
+	})
+	// Unless it asks the registry every time.
+	fresh := want("one:1")
+	fresh[0].Fresh = true
+	check(t, x, fresh, map[string]Weight{"n1": {Total: total, Present: total}, "n3": {Total: total, Present: sum("a")}})
+
+	// Equal numbers: the smaller digests, whoever came first.
+	x.SetImages("s", "n4", []Image{image("ac", "docker.io/library/one:1")})
+	check(t, x, fresh, map[string]Weight{"n1": {Total: total, Present: total}, "n4": {Total: total, Present: sum("a")}})
+}
+
+func TestClaimedSizes(t *testing.T) {
+	x := newIndex("n1", "n2", "n3")
+	claim := func(node, name string, size int64) { // three distinct images
+		x.SetImages("s", node, []Image{{Names: []string{name}, SizeBytes: int64(node[1]), Layers: []Layer{{digest("x"), size}}}})
+	}
+	claim("n1", "docker.io/library/a:1", 700)
+	claim("n2", "docker.io/library/b:1", 300)
+	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 300, Present: 300}}) // equal numbers: the smaller
+	claim("n3", "docker.io/library/c:1", 700)
+	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 700, Present: 700}}) // the majority
+	claim("n3", "docker.io/library/c:1", -5)
+	claim("n2", "docker.io/library/b:1", -7)
+	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 0, Present: 0}}) // negative ones count as 0
+	x.DeleteNode("n2")
+	x.DeleteNode("n3")
+	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 700, Present: 700}})
+}
+
+func TestUntrusted(t *testing.T) {
+	x := newIndex("n1")
+	huge := make([]Layer, 3*maxLayers)
+	for i := range huge {
+		huge[i] = Layer{digest(fmt.Sprint(i)), 1 << 62}
+	}
+	x.SetImages("s", "n1", []Image{
+		{Names: []string{"docker.io/library/huge:1"}, SizeBytes: -1, Layers: huge},
+		{Names: []string{"docker.io/library/twice:1"}, SizeBytes: 1, Layers: []Layer{{digest("a"), 5}, {digest("a"), 7}, {"", 9}, {"image docker.io/library/x:1", 9}}},
+		{Names: []string{"<none>:<none>", "not a name"}, SizeBytes: 5},
+		{},
+	})
+	w := weigh(x, want("huge:1"))
+	if got, _ := w.Node("n1"); got.Total != maxLayers*maxSize || got.Present != got.Total {
+		t.Errorf("huge image: %+v", got)
+	}
+	check(t, x, want("twice:1"), map[string]Weight{"n1": {Total: 5, Present: 5}})
+	if s := x.Stats(); s.Images != 2 {
+		t.Errorf("%d images, want 2", s.Images)
+	}
+}
+
+func TestNamesWithoutLayers(t *testing.T) {
+	x := newIndex("n1", "n2", "n3")
+	bare := func(size int64, names ...string) Image { return Image{Names: names, SizeBytes: size} }
+	one := []string{"docker.io/library/one@" + digest("one"), "docker.io/library/one:1"}
+	x.SetImages("s", "n1", []Image{bare(600, one...)})
+	x.SetImages("s", "n2", []Image{bare(600, one[0], "docker.io/library/one:alias")})
+
+	// A stock control plane: nobody has layers, sizes are as reported.
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600}})
+	if w := weigh(x, want("one:1")); w.Images[0] != ByName {
+		t.Errorf("known by %s", w.Images[0])
+	}
+	// A node with layers comes: half of the bytes are compressed away, also in
+	// the estimate for what has no layers.
+	x.SetImages("s", "n3", []Image{{Names: []string{"docker.io/library/two:1"}, SizeBytes: 2 * sum("ab"), Layers: image("ab").Layers}})
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 300, Present: 300}, "n3": {Total: 300}})
+	check(t, x, want("one:1", "two:1"), map[string]Weight{
+		"n1": {Total: 300 + sum("ab"), Present: 300}, "n3": {Total: 300 + sum("ab"), Present: sum("ab")},
+	})
+	// And one that knows the layers of the image itself: the others have it too,
+	// and a layer they share with another image counts once.
+	x.SetImages("s", "n3", []Image{{Names: one[1:], SizeBytes: 2 * sum("cd"), Layers: image("cd").Layers}})
+	x.SetImages("s", "n1", []Image{bare(600, one...), image("d", "docker.io/library/d:1")})
+	check(t, x, want("one:1"), map[string]Weight{
+		"n1": {Total: sum("cd"), Present: sum("cd")}, "n2": {Total: sum("cd")}, "n3": {Total: sum("cd"), Present: sum("cd")},
+	})
+}
+
+func TestPlatforms(t *testing.T) {
+	x := newIndex("amd")
+	x.SetNode("arm", arm64)
+	x.SetNode("arm2", arm64)
+	x.SetImages("s", "amd", []Image{image("ab", "docker.io/library/one:1"), image("c", "docker.io/library/amd-only:1")})
+	x.SetImages("s", "arm", []Image{image("cd", "docker.io/library/one:1")})
+
+	check(t, x, want("one:1"), map[string]Weight{
+		"amd": {Total: sum("ab"), Present: sum("ab")}, "arm": {Total: sum("cd"), Present: sum("cd")}, "arm2": {Total: sum("cd")},
+	})
+	check(t, x, want("amd-only:1"), map[string]Weight{"amd": {Total: sum("c"), Present: sum("c")}, "arm": {}})
+	x.SetNode("arm", amd64) // was reported wrongly at first
+	check(t, x, want("one:1"), map[string]Weight{"arm2": {}, "arm": {Total: sum("ab"), Present: sum("ab")}})
+}
+
+func TestOtherSources(t *testing.T) {
+	x := newIndex("n1", "n2", "n3")
+	x.SetImages("NodeStatus", "n1", []Image{image("ab", "docker.io/library/one:1")})
+	x.SetImages("agent", "n2", []Image{image("ab", "docker.io/library/one:1")})
+	x.SetImages("agent", "n1", []Image{image("ab", "docker.io/library/one:1"), image("c", "docker.io/library/c:1")})
+
+	total := sum("ab")
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: total, Present: total}, "n2": {Total: total, Present: total}, "n3": {Total: total}})
+	x.SetImages("NodeStatus", "n1", nil)
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: total, Present: total}})
+	x.SetImages("agent", "n1", nil)
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: total}, "n2": {Total: total, Present: total}})
+
+	// What a registry says goes before what nodes say; a node that has the name
+	// has the image.
+	moved := want("one:1", "new:1")
+	moved[0].Layers = map[Platform][]Layer{amd64: image("ac").Layers}
+	moved[1].Layers = map[Platform][]Layer{amd64: {{digest("a"), 999}, {digest("unheard"), 5}}}
+	check(t, x, moved, map[string]Weight{
+		"n1": {Total: sum("ac") + 5}, "n2": {Total: sum("ac") + 5, Present: sum("ac")},
+	})
+}
+
+func TestReserve(t *testing.T) {
+	later := t0.Add(time.Minute)
+	setup := func() *Index {
+		x := newIndex("n1", "n2")
+		x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1")})
+		return x
+	}
+	known := want("one:1")
+	total := sum("ab")
+	reserve := func(x *Index, pod types.UID, node string, wanted []Wanted, want int64) {
+		t.Helper()
+		if got := x.Reserve(pod, node, wanted, 100, later); got != want {
+			t.Errorf("Reserve of pod %s on %s: %d bytes to pull, want %d", pod, node, got, want)
+		}
+	}
+
+	t.Run("present", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n1", known, 0)
+		if s := x.Stats(); s.Reservations != 0 {
+			t.Errorf("a pod with nothing to pull has a reservation: %+v", s)
+		}
+	})
+	t.Run("unknown node", func(t *testing.T) { reserve(setup(), "p", "n9", known, 0) })
+	t.Run("arriving, then released", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n2", known, total)
+		reserve(x, "p", "n2", known, 0) // again: nothing changes
+		reserve(x, "q", "n2", known, 0)
+		check(t, x, known, map[string]Weight{"n2": {Total: total, Arriving: total, Pending: total}})
+		x.Release("p")
+		check(t, x, known, map[string]Weight{"n2": {Total: total, Arriving: total, Pending: total}})
+		x.Release("q")
+		x.Release("q")
+		check(t, x, known, map[string]Weight{"n2": {Total: total}})
+	})
+	t.Run("moved to another node", func(t *testing.T) {
+		x := setup()
+		x.SetNode("n3", amd64)
+		reserve(x, "p", "n2", known, total)
+		reserve(x, "p", "n3", known, total)
+		check(t, x, known, map[string]Weight{"n2": {Total: total}, "n3": {Total: total, Arriving: total, Pending: total}})
+	})
+	t.Run("started", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n2", known, total)
+		reserve(x, "q", "n2", known, 0)
+		x.Started("p", later)
+		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
+		reserve(x, "r", "n2", known, 0) // it is there: nothing pending
+		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
+		x.Release("q")
+		x.Release("r")
+		x.Release("p") // deleted, but its image is there
+		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
+	})
+	t.Run("reported", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n2", known, total)
+		x.SetImages("s", "n2", []Image{image("a", "docker.io/library/other:1")})
+		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: sum("a"), Arriving: sum("b"), Pending: sum("b")}})
+		x.SetImages("s", "n2", []Image{image("ab", "docker.io/library/one:1")})
+		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
+		if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
+			t.Errorf("left: %+v", s)
+		}
+	})
+	t.Run("deadline", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n2", known, total)
+		w := &Weights{}
+		x.Weigh(known, 10, later.Add(-time.Nanosecond), w)
+		if got, _ := w.Node("n2"); got.Arriving != total {
+			t.Errorf("before the deadline: %+v", got)
+		}
+		x.Weigh(known, 10, later, w)
+		if got, _ := w.Node("n2"); got != (Weight{Total: total}) {
+			t.Errorf("after the deadline: %+v", got)
+		}
+	})
+	t.Run("crowded", func(t *testing.T) {
+		x := setup()
+		for i := range 3 {
+			x.Reserve(types.UID(fmt.Sprint(i)), "n2", known, 100, later)
+		}
+		w := &Weights{}
+		x.Weigh(known, 3, t0, w)
+		if got, _ := w.Node("n2"); got != (Weight{Total: total, Crowded: total, Pending: total}) || got.Missing() != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+	t.Run("unknown image, known later", func(t *testing.T) {
+		x := setup()
+		unknown := want("new:1")
+		reserve(x, "p", "n2", unknown, 100)
+		reserve(x, "q", "n2", unknown, 0)
+		check(t, x, unknown, map[string]Weight{"n2": {Total: 100, Arriving: 100, Pending: 100}, "n1": {Total: 100}})
+		if w := weigh(x, unknown); w.Images[0] != Arriving {
+			t.Errorf("known by %s", w.Images[0])
+		}
+		x.SetImages("s", "n1", []Image{image("bc", "docker.io/library/new:1")})
+		check(t, x, unknown, map[string]Weight{"n2": {Total: sum("bc"), Arriving: sum("bc"), Pending: 100}})
+		x.Started("p", later)
+		check(t, x, unknown, map[string]Weight{"n2": {Total: sum("bc"), Present: sum("bc")}})
+		x.SetImages("s", "n2", []Image{image("bc", "docker.io/library/new:1")})
+		if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
+			t.Errorf("left: %+v", s)
+		}
+	})
+	t.Run("invalid name", func(t *testing.T) { reserve(setup(), "p", "n2", []Wanted{{}}, 0) })
+	t.Run("node deleted", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n2", known, total)
+		x.DeleteNode("n2")
+		x.SetNode("n2", amd64)
+		check(t, x, known, map[string]Weight{"n2": {Total: total}})
+		x.Started("p", later)
+		x.Release("p")
+	})
+}
+
+// state is an index in a form that does not depend on how it came about.
+type state struct {
+	Layers  map[string]string
+	Names   map[string][]string
+	Nodes   map[string]Platform
+	Pending map[string]int64
+	Stats   Stats
+	Ratio   [2]int64
+}
+
+func (x *Index) state() state {
+	s := state{map[string]string{}, map[string][]string{}, map[string]Platform{}, map[string]int64{}, x.Stats(), [2]int64{x.compressed, x.uncompressed}}
+	nodes := func(slots []slot) (names []string) {
+		for _, n := range slots {
+			names = append(names, x.slots[n].name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	for key, l := range x.layers {
+		var coming []string
+		for _, a := range l.arriving {
+			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.refs, a.waiting, a.arrived, a.bytes))
+		}
+		slices.Sort(coming)
+		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.count, nodes(l.nodes), coming)
+	}
+	for key, n := range x.names {
+		for _, r := range n.records {
+			s.Names[string(key)] = append(s.Names[string(key)], fmt.Sprint(r.content.key, nodes(r.nodes)))
+		}
+		slices.Sort(s.Names[string(key)])
+	}
+	for name, n := range x.nodes {
+		s.Nodes[name] = n.platform
+		s.Pending[name] = x.pending[n.slot]
+	}
+	return s
+}
+
+// world is what an index should hold, kept the simple way.
+type world struct {
+	platforms map[string]Platform
+	images    map[string]map[string][]Image
+}
+
+func (w *world) index() *Index {
+	x := New()
+	for _, node := range slices.Sorted(maps.Keys(w.platforms)) {
+		x.SetNode(node, w.platforms[node])
+		for source, images := range w.images[node] {
+			x.SetImages(source, node, images)
+		}
+	}
+	return x
+}
+
+func randomImage(r *rand.Rand) Image {
+	var img Image
+	for range 1 + r.IntN(2) {
+		img.Names = append(img.Names, fmt.Sprintf("example.com/image%d:%d", r.IntN(20), r.IntN(2)))
+	}
+	if r.IntN(3) == 0 {
+		img.Names = append(img.Names, "example.com/image@"+digest(fmt.Sprint(r.IntN(40))))
+	}
+	img.SizeBytes = int64(r.IntN(3)) * 1000
+	for range r.IntN(6) {
+		l := r.IntN(30)
+		size := int64(l) * 10
+		if r.IntN(20) == 0 {
+			size++ // a claim of its own
+		}
+		img.Layers = append(img.Layers, Layer{digest(fmt.Sprint("layer", l)), size})
+	}
+	return img
+}
+
+// After any events, the index is the same as one built from what is left.
+func TestEqualsRebuild(t *testing.T) {
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test that can be repeated
+		w := &world{map[string]Platform{}, map[string]map[string][]Image{}}
+		x := New()
+		now := t0
+		pods := 0
+		for event := range 10_000 {
+			node := fmt.Sprintf("node%d", r.IntN(12))
+			pod := types.UID(fmt.Sprint(r.IntN(pods + 1)))
+			now = now.Add(time.Duration(r.IntN(1000)) * time.Millisecond)
+			deadline := now.Add(time.Duration(r.IntN(60)) * time.Second)
+			switch kind := r.IntN(20); {
+			case kind < 2:
+				x.DeleteNode(node)
+				delete(w.platforms, node)
+				delete(w.images, node)
+			case kind < 12:
+				source := []string{"NodeStatus", "agent"}[r.IntN(2)]
+				platform := []Platform{amd64, amd64, amd64, arm64}[r.IntN(4)]
+				images := slices.Clone(w.images[node][source])
+				for range 1 + r.IntN(3) {
+					if len(images) > 0 && r.IntN(2) == 0 {
+						images = slices.Delete(images, 0, 1)
+					} else {
+						images = append(images, randomImage(r))
+					}
+				}
+				x.SetNode(node, platform)
+				x.SetImages(source, node, images)
+				w.platforms[node] = platform
+				if w.images[node] == nil {
+					w.images[node] = map[string][]Image{}
+				}
+				w.images[node][source] = images
+			case kind < 16:
+				pods++
+				x.Reserve(types.UID(fmt.Sprint(pods)), node, want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 77, deadline)
+			case kind < 17:
+				x.Started(pod, deadline)
+			case kind < 18:
+				x.Release(pod)
+			default:
+				x.Weigh(want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 10, now, &Weights{})
+			}
+			if event%1000 == 999 {
+				checkInvariants(t, x)
+			}
+		}
+		// Without reservations both must be equal in everything.
+		x.Weigh(nil, 10, now.Add(time.Hour), &Weights{})
+		if got, rebuilt := x.state(), w.index().state(); !reflect.DeepEqual(got, rebuilt) {
+			t.Fatalf("seed %d: the index differs from a rebuild:\n%+v\n%+v", seed, got, rebuilt)
+		}
+		// And they must say the same of every image.
+		rebuilt := w.index()
+		for i := range 20 {
+			wanted := want(fmt.Sprintf("example.com/image%d:0", i), fmt.Sprintf("example.com/image%d:1", (i*7)%20))
+			a, b := weigh(x, wanted), weigh(rebuilt, wanted)
+			for node := range w.platforms {
+				wa, _ := a.Node(node)
+				wb, _ := b.Node(node)
+				if wa != wb {
+					t.Fatalf("seed %d, %s: %+v, rebuilt %+v", seed, node, wa, wb)
+				}
+			}
+		}
+	}
+}
+
+func checkInvariants(t *testing.T, x *Index) {
+	t.Helper()
+	pending := make([]int64, len(x.slots))
+	for _, l := range x.layers {
+		if !slices.IsSorted(l.nodes) || len(slices.Compact(slices.Clone(l.nodes))) != len(l.nodes) {
+			t.Fatalf("layer %s: nodes %v", l.key, l.nodes)
+		}
+		for _, a := range l.arriving {
+			if has(l.nodes, a.slot) || a.refs <= 0 || a.waiting < 0 || a.waiting > a.refs {
+				t.Fatalf("layer %s: arriving %+v, nodes %v", l.key, a, l.nodes)
+			}
+			if !a.arrived {
+				pending[a.slot] += a.bytes
+			}
+		}
+	}
+	if !slices.Equal(pending, x.pending) {
+		t.Fatalf("pending %v, by layers %v", x.pending, pending)
+	}
+	for pod, r := range x.reservations {
+		if r.node.reservations[pod] != r || len(r.layers) == 0 {
+			t.Fatalf("reservation of %s: %+v", pod, r)
+		}
+	}
+}
+
+// Weights stay in bounds, and one more layer on a node never takes away.
+func TestWeightProperties(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // a test that can be repeated
+	for range 2000 {
+		x := newIndex("n1", "n2", "n3")
+		images := map[string][]Image{}
+		for _, node := range []string{"n1", "n2", "n3"} {
+			for range r.IntN(4) {
+				images[node] = append(images[node], randomImage(r))
+			}
+			x.SetImages("s", node, images[node])
+		}
+		wanted := want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)))
+		wanted[0].Fresh = r.IntN(2) == 0
+		wanted[0].Layers = map[Platform][]Layer{amd64: randomImage(r).Layers}
+		for i := range r.IntN(4) {
+			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, 50, t0.Add(time.Hour))
+		}
+		before, _ := weigh(x, wanted).Node("n1")
+		if before.Present < 0 || before.Arriving < 0 || before.Pending < 0 || before.Crowded < 0 ||
+			before.Present+before.Arriving+before.Crowded > before.Total {
+			t.Fatalf("%+v", before)
+		}
+		// The same size as everywhere, and a name that is not asked for.
+		l := wanted[0].Layers[amd64]
+		if len(l) == 0 {
+			continue
+		}
+		added := l[r.IntN(len(l))]
+		if known := x.layers[added.Digest]; known != nil {
+			added.Size = known.size
+		}
+		x.SetImages("s", "n1", append(images["n1"], Image{Names: []string{"example.com/added:1"}, Layers: []Layer{added}}))
+		after, _ := weigh(x, wanted).Node("n1")
+		if after.Total == before.Total && (after.Present < before.Present || after.Missing() > before.Missing() || after.Pending > before.Pending) {
+			t.Fatalf("with %v added: %+v, before %+v", added, after, before)
+		}
+	}
+}
