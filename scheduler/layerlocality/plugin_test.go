@@ -1,0 +1,646 @@
+package layerlocality
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2/ktesting"
+	fwk "k8s.io/kube-scheduler/framework"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultbinder"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+const mb = 1_000_000
+
+func TestMain(m *testing.M) {
+	schedulermetrics.Register() // the framework wants them
+	os.Exit(m.Run())
+}
+
+// agent is a source of layers that tests speak through, so that they run in
+// builds that see no layers in NodeStatus too.
+type agent struct{ sink LayerSink }
+
+func (*agent) Name() string    { return "test" }
+func (*agent) HasSynced() bool { return true }
+func (a *agent) Start(_ context.Context, sink LayerSink) (Syncer, error) {
+	a.sink = sink
+	return a, nil
+}
+
+// registry is a source of images.
+type registry map[imageref.Canonical]map[index.Platform][]index.Layer
+
+func (r registry) Layers(image imageref.Canonical) map[index.Platform][]index.Layer { return r[image] }
+
+// suite is a scheduler framework with the plugin over real informers.
+type suite struct {
+	t         *testing.T
+	ctx       context.Context
+	factory   *Factory
+	client    *fake.Clientset
+	informers informers.SharedInformerFactory
+	framework framework.Framework
+	plugin    *LayerLocality
+	agent     *agent
+	registry  registry
+	nodes     []*v1.Node
+	pods      []*v1.Pod
+}
+
+func args(change ...func(*configv1.LayerLocalityArgs)) *config.LayerLocalityArgs {
+	external := &configv1.LayerLocalityArgs{}
+	for _, c := range change {
+		c(external)
+	}
+	configv1.SetDefaults_LayerLocalityArgs(external)
+	internal := &config.LayerLocalityArgs{}
+	if err := configv1.Convert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(external, internal, nil); err != nil {
+		panic(err)
+	}
+	return internal
+}
+
+func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, pods ...*v1.Pod) *suite {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	t.Cleanup(cancel)
+	s := &suite{t: t, ctx: ctx, agent: &agent{}, registry: registry{}, nodes: nodes, pods: pods}
+	var objects []runtime.Object
+	for _, n := range nodes {
+		objects = append(objects, n)
+	}
+	for _, p := range pods {
+		objects = append(objects, p)
+	}
+	s.client = fake.NewClientset(objects...)
+	s.informers = informers.NewSharedInformerFactory(s.client, 0)
+	s.factory = NewFactory(
+		WithLayerSource(func(context.Context, fwk.Handle) (LayerSource, error) { return s.agent, nil }),
+		WithImageSource(func(context.Context, fwk.Handle) (ImageSource, error) { return s.registry, nil }))
+	s.framework = s.newFramework("default-scheduler", args)
+	s.plugin = s.factory.profile("default-scheduler")
+	s.informers.Start(ctx.Done())
+	s.informers.WaitForCacheSync(ctx.Done())
+	t.Cleanup(func() { cancel(); s.informers.Shutdown() })
+	s.plugin.waitForSync(ctx)
+	return s
+}
+
+func (s *suite) newFramework(profile string, args *config.LayerLocalityArgs) framework.Framework {
+	s.t.Helper()
+	r := frameworkruntime.Registry{Name: s.factory.New, queuesort.Name: queuesort.New, defaultbinder.Name: defaultbinder.New}
+	f, err := frameworkruntime.NewFramework(s.ctx, r, &kubescheduler.KubeSchedulerProfile{
+		SchedulerName: profile,
+		Plugins: &kubescheduler.Plugins{
+			QueueSort: kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: queuesort.Name}}},
+			PreScore:  kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+			Score:     kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}},
+			Reserve:   kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+			Bind:      kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: defaultbinder.Name}}},
+		},
+		PluginConfig: []kubescheduler.PluginConfig{{Name: Name, Args: args}},
+	}, frameworkruntime.WithInformerFactory(s.informers), frameworkruntime.WithClientSet(s.client),
+		frameworkruntime.WithSnapshotSharedLister(cache.NewSnapshot(nil, s.nodes)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return f
+}
+
+// scores runs PreScore and Score as the scheduler does. skipped tells that the
+// plugin asked to be left out.
+func (s *suite) scores(pod *v1.Pod) (scores map[string]int64, skipped bool) {
+	s.t.Helper()
+	return s.scoresIn(framework.NewCycleState(), pod, s.nodes)
+}
+
+func (s *suite) scoresIn(state fwk.CycleState, pod *v1.Pod, nodes []*v1.Node) (map[string]int64, bool) {
+	s.t.Helper()
+	var infos []fwk.NodeInfo
+	for _, n := range nodes {
+		var placed []*v1.Pod
+		for _, p := range s.pods {
+			if p.Spec.NodeName == n.Name {
+				placed = append(placed, p)
+			}
+		}
+		info := framework.NewNodeInfo(placed...)
+		info.SetNode(n)
+		infos = append(infos, info)
+	}
+	if status := s.framework.RunPreScorePlugins(s.ctx, state, pod, infos); !status.IsSuccess() {
+		s.t.Fatalf("PreScore: %v", status)
+	}
+	if state.GetSkipScorePlugins().Has(Name) {
+		return nil, true
+	}
+	all, status := s.framework.RunScorePlugins(s.ctx, state, pod, infos)
+	if !status.IsSuccess() {
+		s.t.Fatalf("Score: %v", status)
+	}
+	scores := map[string]int64{}
+	for _, n := range all {
+		scores[n.Name] = n.TotalScore
+	}
+	return scores, false
+}
+
+func (s *suite) expect(pod *v1.Pod, expected map[string]int64) {
+	s.t.Helper()
+	if got, skipped := s.scores(pod); skipped && expected != nil || !reflect.DeepEqual(got, expected) {
+		s.t.Errorf("scores %v (skipped %t), want %v", got, skipped, expected)
+	}
+}
+
+// eventually waits for what informers bring.
+func (s *suite) eventually(what string, f func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not seen in 10 s: %s; index %+v", what, s.plugin.index.Stats())
+		}
+	}
+}
+
+func node(name string) *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
+		Status: v1.NodeStatus{
+			Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("10"), v1.ResourcePods: resource.MustParse("100")},
+			NodeInfo:    v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"},
+		},
+	}
+}
+
+func nodes(names ...string) (all []*v1.Node) {
+	for _, n := range names {
+		all = append(all, node(n))
+	}
+	return all
+}
+
+func pod(name string, images ...string) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+	for i, image := range images {
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: fmt.Sprint("c", i), Image: image})
+	}
+	return p
+}
+
+func on(p *v1.Pod, node string, cpu string) *v1.Pod {
+	p.Spec.NodeName = node
+	if cpu != "" {
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}
+	}
+	return p
+}
+
+func digest(s string) string { return fmt.Sprintf("sha256:%064x", s) }
+
+// held is an image with layers of the given megabytes, named by letters.
+func held(name string, layers map[string]int64) index.Image {
+	img := index.Image{Names: []string{name}, SizeBytes: 2 * mb}
+	for l, size := range layers {
+		img.Layers = append(img.Layers, index.Layer{Digest: digest(l), Size: size * mb})
+	}
+	return img
+}
+
+type layers = map[string]int64
+
+const busybox = "docker.io/library/busybox:latest"
+
+func TestScore(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
+	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"base": 60, "a": 140}), held(busybox, layers{"bb": 1})})
+	s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"base": 60, "b": 20})})
+
+	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 100, "n2": 30, "n3": 0})
+	// 80 MB are less than 100 MB: at most 80 points.
+	s.expect(pod("p", "quay.io/b:1"), map[string]int64{"n1": 60, "n2": 80, "n3": 0})
+	// The union of both is 220 MB.
+	s.expect(pod("p", "quay.io/a:1", "quay.io/b:1"), map[string]int64{"n1": 90, "n2": 36, "n3": 0})
+	// By short name; 1 MB is 1 point.
+	for _, name := range []string{"busybox", "busybox:latest", "library/busybox", busybox} {
+		s.expect(pod("p", name), map[string]int64{"n1": 1, "n2": 0, "n3": 0})
+	}
+	// Init containers and image volumes count.
+	p := pod("p")
+	p.Spec.InitContainers = []v1.Container{{Image: "quay.io/a:1"}}
+	s.expect(p, map[string]int64{"n1": 100, "n2": 30, "n3": 0})
+	p = pod("p")
+	p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/a:1"}}}}
+	s.expect(p, map[string]int64{"n1": 100, "n2": 30, "n3": 0})
+
+	for name, p := range map[string]*v1.Pod{
+		"unknown": pod("p", "quay.io/unknown:1"), "invalid": pod("p", "Not A Name"), "no image": pod("p"),
+	} {
+		if got, skipped := s.scores(p); !skipped {
+			t.Errorf("%s image: scores %v, want to be skipped", name, got)
+		}
+	}
+	// A node that is new to the index.
+	if got, _ := s.scoresIn(framework.NewCycleState(), pod("p", "quay.io/a:1"), nodes("n1", "n9")); got["n1"] != 100 || got["n9"] != 0 {
+		t.Errorf("with an unknown node: %v", got)
+	}
+	if score, status := s.plugin.Score(s.ctx, framework.NewCycleState(), pod("p"), framework.NewNodeInfo()); score != 0 || !status.IsSuccess() {
+		t.Errorf("without PreScore: %d, %v", score, status)
+	}
+}
+
+func TestCPUPenalty(t *testing.T) {
+	image := "quay.io/a:1"
+	busy := []*v1.Pod{on(pod("x", "x"), "n1", "600m"), on(pod("y", "y"), "n2", "300m")}
+	for _, test := range []struct {
+		penalty int32
+		want    map[string]int64
+	}{
+		// 6 %, 3 %, 0 %: the mean is 3 %.
+		{0, map[string]int64{"n1": 100, "n2": 50, "n3": 0}},
+		{8, map[string]int64{"n1": 76, "n2": 50, "n3": 0}},
+		{100, map[string]int64{"n1": 0, "n2": 50, "n3": 0}},
+	} {
+		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To(test.penalty) }), nodes("n1", "n2", "n3"), busy...)
+		s.agent.sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100, "b": 100})})
+		s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
+		for _, p := range busy { // what they pull does not matter here
+			s.plugin.index.Release(p.UID)
+		}
+		s.expect(pod("p", image), test.want)
+	}
+}
+
+// What a node's link has to pull counts against it as far as the pod would
+// start later than on an idle node that has nothing.
+func TestLinkPenalty(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
+	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 250})})
+	s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
+	p := pod("p", "quay.io/a:1")
+	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
+	// n2 pulls 250 MB: with the missing 100 MB that is 150 MB more than 200 MB.
+	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n2")
+	s.expect(p, map[string]int64{"n1": 100, "n2": 0, "n3": 0})
+	s.plugin.Unreserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n2")
+	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
+	// Who has it all does not wait for the link.
+	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/other:1"), "n1")
+	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
+}
+
+func TestBurst(t *testing.T) {
+	for _, image := range []string{"quay.io/known:1", "quay.io/unknown:1"} {
+		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.MaxWaitingPods = ptr.To[int32](4) }), nodes("n1", "n2", "n3"))
+		s.registry["quay.io/known:1"] = map[index.Platform][]index.Layer{{OS: "linux", Architecture: "amd64"}: {{Digest: digest("a"), Size: 200 * mb}}}
+		placed := map[string]int{}
+		for i := range 9 {
+			p := pod(fmt.Sprint("p", i), image)
+			scores, _ := s.scores(p)
+			best := "n1"
+			for _, n := range []string{"n2", "n3"} {
+				if scores[n] > scores[best] {
+					best = n
+				}
+			}
+			if scores[best] == 0 && placed[best] > 0 { // any other is as good
+				best = fmt.Sprint("n", len(placed)+1)
+			}
+			s.plugin.Reserve(s.ctx, framework.NewCycleState(), p, best)
+			placed[best]++
+		}
+		if want := map[string]int{"n1": 4, "n2": 4, "n3": 1}; !reflect.DeepEqual(placed, want) {
+			t.Errorf("%s: 9 pods went to %v, want %v", image, placed, want)
+		}
+	}
+}
+
+// Placed pods and nodes come and go through the informers.
+func TestInformers(t *testing.T) {
+	image := "quay.io/a:1"
+	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("before", image), "n1", ""))
+	x := s.plugin.index
+	ctx := s.ctx
+	expectArriving := func(what string, arriving, present int64) {
+		t.Helper()
+		s.eventually(what, func() bool {
+			var w index.Weights
+			x.Weigh(wanted(pod("p", image), s.plugin.table, nil), 10, time.Now(), &w)
+			got, _ := w.Node("n1")
+			return got.Arriving == arriving && got.Present == present
+		})
+	}
+	expectArriving("a pod that was placed before the scheduler started", 100*mb, 0)
+
+	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
+		t.Helper()
+		p := on(pod("before", image), "n1", "")
+		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
+		if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	expectArriving("the pull failed", 0, 0)
+	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}})
+	expectArriving("it is tried again", 100*mb, 0)
+	update(v1.PodRunning, v1.ContainerStatus{ImageID: "x"})
+	expectArriving("the pod runs", 0, 100*mb)
+	if err := s.client.CoreV1().Pods("ns").Delete(ctx, "before", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.CoreV1().Pods("ns").Create(ctx, on(pod("other", "quay.io/other:1"), "n2", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a pod that somebody else placed", func() bool { return x.Stats().Reservations == 2 })
+	expectArriving("the image of a deleted pod that ran", 0, 100*mb)
+	if err := s.client.CoreV1().Pods("ns").Delete(ctx, "other", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a pod deleted while it waited", func() bool { return x.Stats().Reservations == 1 })
+
+	report := node("n1")
+	report.Status.Images = []v1.ContainerImage{{Names: []string{image}, SizeBytes: 300 * mb}}
+	if _, err := s.client.CoreV1().Nodes().UpdateStatus(ctx, report, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the report of the node", func() bool { st := x.Stats(); return st.Reservations == 0 && st.Images == 1 })
+	s.pods = nil // gone: no CPU requested any more
+	s.expect(pod("p", image), map[string]int64{"n1": 100, "n2": 0})
+
+	if err := s.client.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a deleted node", func() bool { st := x.Stats(); return st.Nodes == 1 && st.Images == 0 })
+	if _, err := s.client.CoreV1().Nodes().Create(ctx, report, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a node that is back", func() bool { st := x.Stats(); return st.Nodes == 2 && st.Images == 1 })
+}
+
+func TestScoreProperties(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test that can be repeated
+	amount := func() int64 { return r.Int64N(1<<40) >> r.IntN(41) }
+	for range 200_000 {
+		s := newScorer(args(func(a *configv1.LayerLocalityArgs) {
+			a.MinImageBytes = ptr.To(1 + amount())
+			a.CPUPenalty = ptr.To(r.Int32N(101))
+			a.LinkPenalty = ptr.To(r.Int32N(1001))
+		}))
+		w := index.Weight{Total: amount(), Pending: amount()}
+		w.Present = r.Int64N(w.Total + 1)
+		w.Arriving = r.Int64N(w.Total - w.Present + 1)
+		w.Crowded = r.Int64N(w.Total - w.Present - w.Arriving + 1)
+		excess := r.Float64()*300 - 100
+		p := s.points(w, excess)
+		score := p.score()
+		if score < 0 || score > fwk.MaxNodeScore || math.IsNaN(p.Locality+p.Link+p.CPU) {
+			t.Fatalf("%+v: %+v = %d", w, p, score)
+		}
+		// A layer more: it was missing, or it arrived.
+		better := w
+		if missing := w.Missing(); missing > 0 && r.IntN(2) == 0 {
+			better.Present += 1 + r.Int64N(missing)
+		} else {
+			n := r.Int64N(w.Arriving + 1)
+			better.Present, better.Arriving, better.Pending = w.Present+n, w.Arriving-n, max(0, w.Pending-n)
+		}
+		if got := s.points(better, excess).score(); got < score {
+			t.Fatalf("%+v scores %d, with more present %+v %d", w, score, better, got)
+		}
+	}
+	zero := newScorer(args())
+	if got := zero.points(index.Weight{}, 0).score(); got != 0 {
+		t.Errorf("nothing scores %d", got)
+	}
+}
+
+// The order of nodes does not matter.
+func TestPermutation(t *testing.T) {
+	var names []string
+	for i := range 20 {
+		names = append(names, fmt.Sprint("n", i))
+	}
+	all := nodes(names...)
+	s := newSuite(t, args(), all, on(pod("x", "x"), "n3", "500m"))
+	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test that can be repeated
+	for _, n := range names {
+		l := layers{}
+		for i := range 6 {
+			if r.IntN(2) == 0 {
+				l[fmt.Sprint(i)] = int64(10 * (i + 1))
+			}
+		}
+		if len(l) > 0 {
+			s.agent.sink.SetImages("test", n, []index.Image{held("quay.io/"+n+":1", l)})
+		}
+	}
+	want, _ := s.scores(pod("p", "quay.io/n1:1"))
+	if len(want) != len(names) {
+		t.Fatal("nothing to compare")
+	}
+	for range 20 {
+		shuffled := slices.Clone(all)
+		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		if got, _ := s.scoresIn(framework.NewCycleState(), pod("p", "quay.io/n1:1"), shuffled); !reflect.DeepEqual(got, want) {
+			t.Fatalf("in another order: %v, want %v", got, want)
+		}
+	}
+}
+
+func TestSignPod(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	sign := func(p *v1.Pod) string {
+		t.Helper()
+		fragments, status := s.plugin.SignPod(s.ctx, p)
+		if !status.IsSuccess() || len(fragments) != 1 {
+			t.Fatalf("%v, %v", fragments, status)
+		}
+		data, err := json.Marshal(fragments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	if a, b := sign(pod("p", "busybox", "quay.io/a:1")), sign(pod("q", "quay.io/a:1", busybox, "busybox")); a != b {
+		t.Errorf("the same images sign as %s and %s", a, b)
+	}
+	always := pod("p", "busybox")
+	always.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
+	for _, other := range []*v1.Pod{pod("p", "busybox:1"), pod("p"), pod("p", "Not A Name"), always} {
+		if a, b := sign(pod("p", "busybox")), sign(other); a == b {
+			t.Errorf("%v signs like busybox", other.Spec.Containers)
+		}
+	}
+	if s.framework.SignPod(s.ctx, pod("p", "busybox")) == nil {
+		t.Error("the framework cannot sign pods: opportunistic batching is off")
+	}
+}
+
+func TestNew(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1", "n2"))
+	if _, err := s.factory.New(s.ctx, nil, s.framework); err == nil || !strings.Contains(err.Error(), "want LayerLocalityArgs") {
+		t.Errorf("without arguments: %v", err)
+	}
+	bad := args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](-1) })
+	if _, err := s.factory.New(s.ctx, bad, s.framework); err == nil || !strings.Contains(err.Error(), "cpuPenalty") {
+		t.Errorf("with bad arguments: %v", err)
+	}
+	// A second profile shares the index.
+	other := s.newFramework("other", args(func(a *configv1.LayerLocalityArgs) { a.MinImageBytes = ptr.To[int64](400 * mb) }))
+	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 100, "n2": 0})
+	s.framework = other
+	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 50, "n2": 0})
+
+	another := newSuite(t, args(), nodes("n1"))
+	if _, err := s.factory.New(s.ctx, args(), another.framework); err == nil || !strings.Contains(err.Error(), "one Factory serves one scheduler") {
+		t.Errorf("another scheduler: %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1", "n2"))
+	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	value := func(known string) float64 {
+		t.Helper()
+		v, err := testutil.GetCounterMetricValue(s.plugin.metrics.images.WithLabelValues(known))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	bytes := func(of string) float64 {
+		t.Helper()
+		v, err := testutil.GetCounterMetricValue(s.plugin.metrics.placement.WithLabelValues(of))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	layersBefore, unknownBefore, chosen, mean := value("layers"), value("unknown"), bytes("chosen"), bytes("mean")
+	state := framework.NewCycleState()
+	p := pod("p", "quay.io/a:1", "quay.io/unknown:1")
+	s.scoresIn(state, p, s.nodes)
+	s.plugin.Reserve(s.ctx, state, p, "n1")
+	if value("layers") != layersBefore+1 || value("unknown") != unknownBefore+1 {
+		t.Errorf("known %f, unknown %f", value("layers")-layersBefore, value("unknown")-unknownBefore)
+	}
+	// n1 lacks only the unknown image, which is taken for 100 MB; the mean of
+	// what is known is 100 MB.
+	if bytes("chosen") != chosen+100*mb || bytes("mean") != mean+100*mb {
+		t.Errorf("chosen %f, mean %f", bytes("chosen")-chosen, bytes("mean")-mean)
+	}
+	collector := newSizeCollector(s.plugin.index)
+	expected := `
+# HELP scheduler_layerlocality_pending_bytes [ALPHA] Compressed bytes that placed pods wait for.
+# TYPE scheduler_layerlocality_pending_bytes gauge
+scheduler_layerlocality_pending_bytes 1e+08
+`
+	if err := testutil.CustomCollectAndCompare(collector, strings.NewReader(expected), "scheduler_layerlocality_pending_bytes"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDebugHandler(t *testing.T) {
+	waiting := pod("waiting", "quay.io/a:1")
+	s := newSuite(t, args(), nodes("n1", "n2", "n3"), waiting, on(pod("x", "x"), "n2", "300m"))
+	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 500})})
+	s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100}), held("quay.io/x:1", layers{"x": 10})})
+	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n3")
+	get := func(query string) (int, string, Rating) {
+		t.Helper()
+		recorder := httptest.NewRecorder()
+		s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?"+query, nil))
+		var rating Rating
+		if recorder.Code == http.StatusOK {
+			if err := json.Unmarshal(recorder.Body.Bytes(), &rating); err != nil {
+				t.Fatalf("%s: %v", recorder.Body, err)
+			}
+		}
+		return recorder.Code, recorder.Body.String(), rating
+	}
+
+	for _, query := range []string{"image=quay.io/a:1", "pod=ns/waiting", "pod=ns/waiting&profile=default-scheduler"} {
+		code, body, rating := get(query)
+		if code != http.StatusOK || len(rating.Nodes) != 3 || rating.Profile != "default-scheduler" {
+			t.Fatalf("%s: %d %s", query, code, body)
+		}
+		// The endpoint must say what the scheduler does.
+		scores, _ := s.scores(waiting)
+		for _, n := range rating.Nodes {
+			if n.Score != scores[n.Node] {
+				t.Errorf("%s: %s has %d, the scheduler gives %d", query, n.Node, n.Score, scores[n.Node])
+			}
+		}
+		n1, n2, n3 := rating.Nodes[0], rating.Nodes[1], rating.Nodes[2]
+		if n1.Node != "n1" || n1.PresentBytes != 200*mb || n1.Why != "200.0 MB of 200.0 MB present" {
+			t.Errorf("%+v", n1)
+		}
+		if n2.MissingBytes != 100*mb || !strings.Contains(n2.Why, "requested CPU 2.0 % above the mean") {
+			t.Errorf("%+v", n2)
+		}
+		if n3.PendingBytes != 500*mb || !strings.Contains(n3.Why, "500.0 MB to pull first") {
+			t.Errorf("%+v", n3)
+		}
+	}
+	_, _, small := get("image=quay.io/x:1")
+	if why := small.Nodes[0].Why; !strings.Contains(why, "less than 100.0 MB") {
+		t.Errorf("small image: %s", why)
+	}
+	for query, want := range map[string]string{
+		"":                                       "400 ask with ?image=NAME or ?pod=NAMESPACE/NAME",
+		"image=a&pod=b/c":                        "400 ask with",
+		"image=" + url.QueryEscape("Not A Name"): `400 "Not A Name" is not a valid image reference`,
+		"pod=waiting":                            `400 pod "waiting": want NAMESPACE/NAME`,
+		"pod=ns/none":                            "404 no pod ns/none",
+		"image=a&profile=none":                   `404 no profile "none"`,
+	} {
+		code, body, _ := get(query)
+		if got := fmt.Sprint(code, " ", body); !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %s, want %s", query, got, want)
+		}
+	}
+	recorder := httptest.NewRecorder()
+	s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, DebugPath+"?image=a", nil))
+	if recorder.Code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d", recorder.Code)
+	}
+	recorder = httptest.NewRecorder()
+	NewFactory().DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?image=a", nil))
+	if recorder.Code != http.StatusNotFound {
+		t.Errorf("without a profile: %d", recorder.Code)
+	}
+}
