@@ -10,7 +10,7 @@ import (
 	kubeschedulerv1 "k8s.io/kubernetes/pkg/scheduler/apis/config/v1"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
-	"github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	v1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 )
 
 func init() {

@@ -25,7 +25,7 @@ func addDefaultingFuncs(scheme *runtime.Scheme) error {
 }
 
 // SetDefaults_LayerLocalityArgs fills in what is not set.
-func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive,staticcheck // the generator asks for this name
+func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive // the generator asks for this name
 	setDefault(&args.MinImageBytes, DefaultMinImageBytes)
 	setDefault(&args.UnknownImageBytes, DefaultUnknownImageBytes)
 	setDefault(&args.CPUPenalty, DefaultCPUPenalty)

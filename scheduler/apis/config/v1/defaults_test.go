@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	v1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 )
 
 // defaulted are the arguments after the defaulting that kube-scheduler does.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme"
-	"github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	v1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 )
 
