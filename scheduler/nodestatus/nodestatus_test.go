@@ -1,0 +1,146 @@
+package nodestatus
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"unsafe"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// node makes a Node whose strings are nobody else's, as if just decoded.
+func node(name string, images ...string) *v1.Node {
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}}}
+	for _, image := range images {
+		i := v1.ContainerImage{Names: []string{fmt.Sprintf("quay.io/%s:1", image), fmt.Sprintf("quay.io/%s@sha256:%064x", image, image)}, SizeBytes: 5}
+		SetLayers(&i, []index.Layer{{Digest: fmt.Sprintf("sha256:%064x", image), Size: 3}, {Digest: fmt.Sprintf("sha256:%064x", "base"), Size: 2}})
+		n.Status.Images = append(n.Status.Images, i)
+	}
+	return n
+}
+
+func apply(t *testing.T, transform cache.TransformFunc, store cache.Store, n *v1.Node) *v1.Node {
+	t.Helper()
+	obj, err := transform(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Add(obj); err != nil {
+		t.Fatal(err)
+	}
+	return obj.(*v1.Node)
+}
+
+func shared(a, b string) bool { return unsafe.StringData(a) == unsafe.StringData(b) }
+
+func TestTransform(t *testing.T) {
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	transform := Transform(store)
+	first := apply(t, transform, store, node("n1", "a", "b"))
+	if first.ManagedFields != nil {
+		t.Error("managed fields are kept")
+	}
+	if want := node("n1", "a", "b"); !reflect.DeepEqual(first.Status, want.Status) {
+		t.Errorf("changed to %+v", first.Status)
+	}
+
+	other := apply(t, transform, store, node("n2", "b"))
+	if !shared(first.Status.Images[1].Names[0], other.Status.Images[0].Names[0]) {
+		t.Error("two nodes do not share a name")
+	}
+	heartbeat := apply(t, transform, store, node("n1", "a", "b"))
+	if &heartbeat.Status.Images[0] != &first.Status.Images[0] {
+		t.Error("unchanged images are kept twice")
+	}
+	changed := apply(t, transform, store, node("n1", "a", "c"))
+	if !reflect.DeepEqual(changed.Status, node("n1", "a", "c").Status) {
+		t.Errorf("a change got lost: %+v", changed.Status)
+	}
+	if !shared(first.Status.Images[0].Names[1], changed.Status.Images[0].Names[1]) {
+		t.Error("two versions do not share a name")
+	}
+	if obj, err := transform("something else"); obj != "something else" || err != nil {
+		t.Errorf("%v, %v", obj, err)
+	}
+	if Layers {
+		x, y := Images(first)[0].Layers, Images(other)[0].Layers
+		if !shared(x[1].Digest, y[1].Digest) {
+			t.Error("two nodes do not share a digest")
+		}
+	}
+}
+
+func TestInternerForgets(t *testing.T) {
+	n := interner{}
+	kept := n.intern("kept")
+	for i := range 3 * generation {
+		n.intern(fmt.Sprint(i))
+		if i%(generation/2) == 0 { // in use
+			if !shared(n.intern(fmt.Sprintf("%s", []byte("kept"))), kept) {
+				t.Fatalf("forgot what is in use, after %d", i)
+			}
+		}
+	}
+	if size := len(n.young) + len(n.old); size > 2*generation {
+		t.Errorf("%d strings are kept", size)
+	}
+}
+
+func TestSameImages(t *testing.T) {
+	base := node("n", "a", "b")
+	for name, test := range map[string]struct {
+		change func(*v1.Node)
+		same   bool
+	}{
+		"nothing":   {func(*v1.Node) {}, true},
+		"condition": {func(n *v1.Node) { n.Status.Conditions = []v1.NodeCondition{{}} }, true},
+		"order":     {func(n *v1.Node) { i := n.Status.Images; i[0], i[1] = i[1], i[0] }, false},
+		"fewer":     {func(n *v1.Node) { n.Status.Images = n.Status.Images[:1] }, false},
+		"none":      {func(n *v1.Node) { n.Status.Images = nil }, false},
+		"name":      {func(n *v1.Node) { n.Status.Images[0].Names[0] = "x" }, false},
+		"size":      {func(n *v1.Node) { n.Status.Images[0].SizeBytes++ }, false},
+		"layers":    {func(n *v1.Node) { SetLayers(&n.Status.Images[0], []index.Layer{{Digest: "x"}}) }, !Layers},
+	} {
+		changed := node("n", "a", "b")
+		test.change(changed)
+		if got := SameImages(base, changed); got != test.same {
+			t.Errorf("%s: same %t, want %t", name, got, test.same)
+		}
+		if SameImages(changed, base) != SameImages(base, changed) {
+			t.Errorf("%s: not the same both ways", name)
+		}
+	}
+	if !SameImages(node("n"), node("n")) {
+		t.Error("two nodes without images differ")
+	}
+}
+
+func TestImages(t *testing.T) {
+	got := Images(node("n", "a", "b"))
+	if len(got) != 2 || got[1].Names[0] != "quay.io/b:1" || got[0].SizeBytes != 5 {
+		t.Fatalf("%+v", got)
+	}
+	if !Layers {
+		if got[0].Layers != nil && len(got[0].Layers) > 0 {
+			t.Errorf("layers from nowhere: %+v", got)
+		}
+		return
+	}
+	want := []index.Layer{{Digest: fmt.Sprintf("sha256:%064x", "b"), Size: 3}, {Digest: fmt.Sprintf("sha256:%064x", "base"), Size: 2}}
+	if !reflect.DeepEqual(got[1].Layers, want) {
+		t.Errorf("%+v", got[1].Layers)
+	}
+}
+
+func TestPlatform(t *testing.T) {
+	n := node("n")
+	n.Status.NodeInfo = v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "arm64"}
+	if got := Platform(n); got != (index.Platform{OS: "linux", Architecture: "arm64"}) {
+		t.Error(got)
+	}
+}
