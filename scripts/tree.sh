@@ -137,6 +137,8 @@ scheduler_tree() {
   comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod -printf '%P\n' | sort) <(scheduler_files) |
     (cd "$tree" && xargs -r -d '\n' rm)
   find "$tree" -mindepth 1 -type d -empty -delete
+  # Tests compare with the documentation.
+  ln -sfn ../../../docs "$tree/docs"
   echo "$tree"
 }
 
