@@ -37,6 +37,8 @@ const (
 	// Services and pods have addresses inside the cluster only.
 	serviceCIDR = "10.96.0.0/16"
 	serviceIP   = "10.96.0.1"
+	// schedulerPort is kube-scheduler's own default.
+	schedulerPort = "10259"
 )
 
 // ErrRunning is returned for a folder whose cluster is up or belongs to a
@@ -56,6 +58,8 @@ type Cluster struct {
 type Registry struct {
 	// Address is host:port, reachable from the nodes and from this machine
 	// over plain HTTP. Only the nodes' side is subject to Config.Bandwidth.
+	// Nodes also find its images under docker.io: "busybox" is what was pushed
+	// to host:port/library/busybox:latest.
 	Address string
 	// AccessLog has a line in Apache's combined format for every request.
 	AccessLog string
@@ -266,7 +270,7 @@ func newCluster(config Config, subnet netip.Prefix) *Cluster {
 		return c.getSecure(ctx, "10257", "/healthz")
 	})
 	add("kube-scheduler", c.schedulerArguments, func(ctx context.Context) error {
-		return c.getSecure(ctx, "10259", "/healthz")
+		return c.getSecure(ctx, schedulerPort, "/healthz")
 	})
 	for _, node := range c.nodes {
 		node.kubelet = &Process{
@@ -581,6 +585,12 @@ func (c *Cluster) ControllerManager() *Process { return c.process["kube-controll
 
 // Scheduler is the kube-scheduler, nil in a cluster without a control plane.
 func (c *Cluster) Scheduler() *Process { return c.process["kube-scheduler"] }
+
+// SchedulerURL is where the scheduler serves its metrics and what its plugins
+// have to say, without a path. It knows the clients that the apiserver knows.
+func (c *Cluster) SchedulerURL() string {
+	return "https://" + net.JoinHostPort(c.address().String(), schedulerPort)
+}
 
 // Registry tells where the image registry is.
 func (c *Cluster) Registry() Registry {

@@ -17,6 +17,8 @@ import (
 	"github.com/layer-locality/layer-locality/cluster/internal/machine"
 )
 
+const dockerHub = "docker.io"
+
 // storageEnv points programs at the cluster's registries, signature policy and
 // storage instead of the host's.
 func (c *Cluster) storageEnv() []string {
@@ -33,12 +35,14 @@ func (c *Cluster) writeShared() error {
 	if err := os.MkdirAll(c.path("config"), 0o755); err != nil {
 		return err
 	}
+	// The cluster's registry also stands in for Docker Hub, which no node
+	// reaches: "busybox" is docker.io/library/busybox:latest, as elsewhere.
 	registries := map[string]any{
-		"unqualified-search-registries": []string{c.Registry().Address},
-		"registry": []map[string]any{{
-			"location": c.Registry().Address,
-			"insecure": true,
-		}},
+		"unqualified-search-registries": []string{dockerHub},
+		"registry": []map[string]any{
+			{"location": c.Registry().Address, "insecure": true},
+			{"prefix": dockerHub, "location": c.Registry().Address, "insecure": true},
+		},
 	}
 	if err := writeTOML(c.path("config", "registries.conf"), registries); err != nil {
 		return err

@@ -152,7 +152,9 @@ func TestSharedConfiguration(t *testing.T) {
 	t.Parallel()
 	c := rendered(t, Config{})
 	var registries struct {
+		Search   []string `toml:"unqualified-search-registries"`
 		Registry []struct {
+			Prefix   string
 			Location string
 			Insecure bool
 		}
@@ -160,8 +162,13 @@ func TestSharedConfiguration(t *testing.T) {
 	if _, err := toml.DecodeFile(c.path("config", "registries.conf"), &registries); err != nil {
 		t.Fatal(err)
 	}
-	if len(registries.Registry) != 1 || !registries.Registry[0].Insecure || registries.Registry[0].Location != c.Registry().Address {
-		t.Errorf("registries %+v", registries)
+	// Docker Hub's images come from the cluster's registry, and short names are
+	// Docker Hub's.
+	for i, prefix := range []string{"", "docker.io"} {
+		if len(registries.Registry) != 2 || !registries.Registry[i].Insecure || registries.Registry[i].Prefix != prefix ||
+			registries.Registry[i].Location != c.Registry().Address || !slices.Equal(registries.Search, []string{"docker.io"}) {
+			t.Fatalf("registries %+v", registries)
+		}
 	}
 	if _, err := c.registryArguments(Component{}); err != nil {
 		t.Fatal(err)

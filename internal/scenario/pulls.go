@@ -1,0 +1,74 @@
+package scenario
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+
+	"github.com/layer-locality/layer-locality/cluster"
+)
+
+// Bytes that nodes downloaded, by node.
+type Bytes map[string]int64
+
+// Total is what all nodes downloaded together.
+func (b Bytes) Total() int64 {
+	var sum int64
+	for _, n := range b {
+		sum += n
+	}
+	return sum
+}
+
+// Pulled counts what the nodes of a cluster have downloaded of a repository so
+// far: layers and configs, as the registry sent them. Other downloads than
+// those of nodes do not count.
+func Pulled(c *cluster.Cluster, repository string) (Bytes, error) {
+	file, err := os.Open(c.Registry().AccessLog)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	names := map[string]string{}
+	for _, node := range c.Nodes() {
+		names[node.Address.String()] = node.Name
+	}
+	bytes, err := pulled(file, repository, names)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file.Name(), err)
+	}
+	return bytes, nil
+}
+
+// request is a line of the log: client, method, path, status, bytes.
+var request = regexp.MustCompile(`^(\S+) \S+ \S+ \[[^\]]*\] "(\S+) (\S+) [^"]*" (\d+) (\d+)`)
+
+var blob = regexp.MustCompile(`^/v2/(.+)/blobs/[a-z0-9]+:[0-9a-f]+$`)
+
+// pulled reads an access log in Apache's combined format. names are the nodes
+// by their address.
+func pulled(log io.Reader, repository string, names map[string]string) (Bytes, error) {
+	total := Bytes{}
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		fields := request.FindStringSubmatch(lines.Text())
+		if fields == nil || fields[2] != "GET" || fields[4] != "200" && fields[4] != "206" {
+			continue
+		}
+		node, ok := names[fields[1]]
+		path := blob.FindStringSubmatch(fields[3])
+		if !ok || path == nil || path[1] != repository {
+			continue
+		}
+		n, err := strconv.ParseInt(fields[5], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", lines.Text(), err)
+		}
+		total[node] += n
+	}
+	return total, lines.Err()
+}
