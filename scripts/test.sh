@@ -2,7 +2,7 @@
 # Runs the tests and closes with "N passed, N failed".
 #
 #   test.sh all            everything, as root (make test)
-#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), scheduler,
+#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), scheduler, integration,
 #                          fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest
 #
 # Logs and test2json records of every step go to _out/test/.
@@ -33,6 +33,13 @@ step_scheduler() {
   local tree GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS"
   tree=$(scripts/tree.sh scheduler) || return 1
   (cd "$tree" && CGO_ENABLED=0 go vet ./...) && CGO_ENABLED=1 go_test scheduler "$tree" -race ./...
+}
+
+# Scheduler, apiserver and etcd in one process, as upstream's integration tests.
+step_integration() {
+  local tree GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS,integration"
+  scripts/build.sh tools etcd && tree=$(scripts/tree.sh scheduler) || return 1
+  CGO_ENABLED=0 PATH=$BUILD/bin/tools:$PATH go_test integration "$tree" -count=1 ./test/integration/...
 }
 
 # Every fuzz target of the repository, ten seconds each.
@@ -148,7 +155,7 @@ summary() {
 case ${1:-} in
 all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
-  steps=(lint unit scheduler fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
+  steps=(lint unit scheduler integration fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
   ;;
 '') die "usage: test.sh all | STEP..." ;;
 *)
