@@ -1,6 +1,6 @@
 // Command demo shows on a real cluster what this project is about: the layers
 // of images, from the registry's manifest over CRI-O and the kubelet to the
-// Node objects that schedulers see.
+// Node objects that schedulers see, and a scheduler that uses them.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -22,6 +23,7 @@ import (
 	"github.com/layer-locality/layer-locality/cluster"
 	"github.com/layer-locality/layer-locality/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/scenario"
 )
 
 func main() {
@@ -29,7 +31,7 @@ func main() {
 	var logDir string
 	command := &cobra.Command{
 		Use:           "demo",
-		Short:         "Show image layers from the registry to NodeStatus on a real three-node cluster",
+		Short:         "Show image layers from the registry to the scheduler on a real three-node cluster",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -55,6 +57,9 @@ var say = func() func(string, ...any) {
 	}
 }()
 
+// What is shown, in one line at the end.
+const summary = "layers of two images in the status of their nodes, and pods that start where they are"
+
 func run(ctx context.Context, logDir string) (err error) {
 	logDir, err = filepath.Abs(logDir)
 	if err != nil {
@@ -63,12 +68,14 @@ func run(ctx context.Context, logDir string) (err error) {
 	if err := os.RemoveAll(logDir); err != nil { // of an earlier run
 		return err
 	}
-	say("starting three nodes, each with its own patched CRI-O and kubelet")
+	say("starting three nodes, each with its own patched CRI-O and kubelet and a link of %d Mbit/s", bandwidth/1_000_000)
 	c, err := cluster.Start(ctx, cluster.Config{
-		Name:    "demo",
-		LogDir:  logDir,
-		Flavour: cluster.Patched,
-		Logf:    func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
+		Name:      "demo",
+		LogDir:    logDir,
+		Flavour:   cluster.Patched,
+		Bandwidth: bandwidth,
+		Scheduler: scenario.Schedulers(),
+		Logf:      func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
 	})
 	if err != nil {
 		return err
@@ -80,67 +87,160 @@ func run(ctx context.Context, logDir string) (err error) {
 		err = errors.Join(err, c.Stop(cleanup))
 		if err == nil {
 			say("nothing is left")
-			fmt.Println("demo: ok: layers of two images from the registry, over CRI-O and the kubelet, in the status of their nodes")
+			fmt.Println("demo: ok: " + summary)
 		}
 	}()
-	return show(ctx, c)
+	lab, err := scenario.NewLab(c)
+	if err != nil {
+		return err
+	}
+	return show(ctx, lab)
 }
 
-// placement is an image and the node that pulls it.
+const (
+	bandwidth  = 100_000_000 // bits per second, of every node
+	layerBytes = 15_000_000
+)
+
+// placement is an image and the node that has it.
 type placement struct {
 	node  *cluster.Node
 	image *images.Pushed
 }
 
-func show(ctx context.Context, c *cluster.Cluster) error {
-	base := images.Layer{Name: "base", Size: 20 << 20}
-	placements := []placement{{node: c.Node("n1")}, {node: c.Node("n2")}}
-	for i, spec := range []struct {
-		name string
-		own  images.Layer
-	}{
-		{"shop", images.Layer{Name: "shop", Size: 6 << 20}},
-		{"blog", images.Layer{Name: "blog", Size: 3 << 20}},
-	} {
-		image, err := images.Build(images.Image{Layers: []images.Layer{base, spec.own}})
-		if err != nil {
-			return err
-		}
-		reference := c.Registry().Address + "/" + spec.name + ":v1"
-		if placements[i].image, err = images.Push(ctx, reference, image); err != nil {
-			return err
-		}
-		say("pushed %s: %s", reference, describe(placements[i].image.Layers))
+func show(ctx context.Context, lab *scenario.Lab) error {
+	c := lab.Cluster
+	family, err := scenario.PushFamily(ctx, c, "app", layerBytes)
+	if err != nil {
+		return err
 	}
-	shared := slices.IndexFunc(placements[0].image.Layers, func(d v1.Descriptor) bool {
-		return slices.ContainsFunc(placements[1].image.Layers, func(e v1.Descriptor) bool {
-			return d.Digest == e.Digest && d.Size > base.Size
-		})
-	})
-	if shared < 0 {
-		return errors.New("the two images share no base layer")
+	for _, image := range []*images.Pushed{family.One, family.Two} {
+		say("pushed %s: %s", image.Reference, describe(image.Layers))
 	}
-	base0 := placements[0].image.Layers[shared]
-	say("both images have the layer %s", base0.Digest)
+	shared := family.Shared()
+	say("both images have the layers %s", describe(shared))
 
-	for _, p := range placements {
-		say("%s pulls %s", p.node.Name, p.image.Reference)
-		if _, err := p.node.Exec(ctx, "crictl", "pull", p.image.Reference); err != nil {
-			return err
-		}
+	cpu, err := lab.FillingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	p1 := scenario.Pod{Name: "p1", Image: family.One.Reference, Scheduler: scenario.Layers, MilliCPU: cpu}
+	p2 := scenario.Pod{Name: "p2", Image: family.Two.Reference, Scheduler: scenario.Layers, MilliCPU: cpu}
+	if err := lab.Submit(ctx, p1, p2); err != nil {
+		return err
+	}
+	if err := lab.Ready(ctx, p1.Name, p2.Name); err != nil {
+		return err
+	}
+	nodes, err := lab.Placed(ctx, p1.Name, p2.Name)
+	if err != nil {
+		return err
+	}
+	placements := []placement{{c.Node(nodes[p1.Name]), family.One}, {c.Node(nodes[p2.Name]), family.Two}}
+	for i, name := range []string{p1.Name, p2.Name} {
+		say("pod %s fills %s, which has pulled %s", name, placements[i].node.Name, placements[i].image.Reference)
 	}
 	for _, p := range placements {
-		if err := showCRI(ctx, p, base0); err != nil {
+		if err := showCRI(ctx, p, shared); err != nil {
 			return err
 		}
 	}
 	say("the kubelets list images every 30 s: waiting for the Node objects")
 	for _, p := range placements {
-		if err := showNode(ctx, c, p, base0); err != nil {
+		if err := showNode(ctx, c, p, shared); err != nil {
 			return err
 		}
 	}
+	return compare(ctx, lab, family, cpu, placements[0].node, placements[1].node)
+}
+
+// compare submits another pod of the first image, once the pod of the second is
+// gone, to both schedulers.
+func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu int64, first, second *cluster.Node) error {
+	if err := lab.Remove(ctx, "p2"); err != nil {
+		return err
+	}
+	say("pod p2 is deleted: %s is free and still has %s; %s is full", second.Name, describe(family.Shared()), first.Name)
+	ratings, err := lab.Rate(ctx, family.One.Reference)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nkube-scheduler# /debug/layerlocality?image=%s\n", family.One.Reference)
+	for _, node := range ratings.Nodes {
+		fmt.Printf("  %s  score %3d  %s\n", node.Node, node.Score, node.Why)
+	}
+	fmt.Println()
+
+	results := map[string][]scenario.Start{}
+	for _, scheduler := range []string{scenario.Layers, scenario.Stock} {
+		for round := range rounds {
+			start, err := third(ctx, lab, fmt.Sprintf("p3-%s-%d", scheduler, round+1), scheduler, family.One, cpu)
+			if err != nil {
+				return err
+			}
+			say("pod p3 by %s: %s, which pulls %.1f MB in %.1f s", scheduler, start.Node, float64(start.Bytes)/1e6, start.Pull.Seconds())
+			if scheduler == scenario.Layers && start.Node != second.Name {
+				return fmt.Errorf("%s sent a pod of %s to %s and not to %s; see %s",
+					scheduler, family.One.Reference, start.Node, second.Name, lab.Cluster.Scheduler().Log())
+			}
+			results[scheduler] = append(results[scheduler], start)
+		}
+	}
+	printTable(results[scenario.Layers], results[scenario.Stock])
 	return nil
+}
+
+// rounds is how often each scheduler is asked: stock, to which the free nodes
+// are equal, chooses one at random.
+const rounds = 3
+
+// third runs a pod of the image, and then takes pod and image away, so that the
+// next one finds the nodes as this one did.
+func third(ctx context.Context, lab *scenario.Lab, name, scheduler string, image *images.Pushed, cpu int64) (scenario.Start, error) {
+	start, err := lab.Start(ctx, scenario.Pod{Name: name, Image: image.Reference, Scheduler: scheduler, MilliCPU: cpu}, image)
+	if err != nil {
+		return start, err
+	}
+	if err := lab.Remove(ctx, name); err != nil {
+		return start, err
+	}
+	// CRI-O does not remove an image before the container is gone.
+	return start, scenario.Poll(ctx, func(ctx context.Context) error {
+		_, err := lab.Cluster.Node(start.Node).Exec(ctx, "crictl", "rmi", image.Reference)
+		return err
+	})
+}
+
+func printTable(ours, stock []scenario.Start) {
+	fmt.Println()
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	line := func(cells ...string) { _, _ = fmt.Fprintln(w, "  "+strings.Join(cells, "\t")) }
+	line("third pod", "LayerLocality", "", "", "stock", "", "")
+	var seconds [2]float64
+	var bytes [2]int64
+	for i := range ours {
+		cells := []string{fmt.Sprint(i + 1)}
+		for side, start := range []scenario.Start{ours[i], stock[i]} {
+			seconds[side] += start.Pull.Seconds()
+			bytes[side] += start.Bytes
+			cells = append(cells, start.Node, fmt.Sprintf("%.1f MB", float64(start.Bytes)/1e6), fmt.Sprintf("%.1f s", start.Pull.Seconds()))
+		}
+		line(cells...)
+	}
+	cells := []string{"all"}
+	for side := range seconds {
+		cells = append(cells, "", fmt.Sprintf("%.1f MB", float64(bytes[side])/1e6), fmt.Sprintf("%.1f s", seconds[side]))
+	}
+	line(cells...)
+	_ = w.Flush()
+	fmt.Println()
+	saved := bytes[1] - bytes[0]
+	if saved == 0 {
+		say("nothing saved: stock chose the same node %d times, by chance", len(stock))
+		return
+	}
+	say("saved %.1f of %.1f MB (%.0f %%) and %.1f of %.1f s of pulling",
+		float64(saved)/1e6, float64(bytes[1])/1e6, 100*float64(saved)/float64(bytes[1]), seconds[1]-seconds[0], seconds[1])
 }
 
 func describe(layers []v1.Descriptor) string {
@@ -161,7 +261,7 @@ type criImage struct {
 
 // showCRI prints what CRI-O reports of the image and compares it with the
 // registry's manifest.
-func showCRI(ctx context.Context, p placement, shared v1.Descriptor) error {
+func showCRI(ctx context.Context, p placement, shared []v1.Descriptor) error {
 	out, err := p.node.Exec(ctx, "crictl", "images", "-o", "json")
 	if err != nil {
 		return err
@@ -188,7 +288,7 @@ func showCRI(ctx context.Context, p placement, shared v1.Descriptor) error {
 }
 
 // showNode prints what the Node says of the image once it says it.
-func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared v1.Descriptor) error {
+func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared []v1.Descriptor) error {
 	const limit, tick = 90 * time.Second, 10 * time.Second
 	begin, told := time.Now(), time.Now()
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -203,17 +303,15 @@ func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared v1.De
 			return err
 		}
 		i := slices.IndexFunc(all, func(image nodelayers.Image) bool { return slices.Contains(image.Names, p.image.Reference) })
-		if i >= 0 && slices.ContainsFunc(all[i].Layers, func(l nodelayers.Layer) bool {
-			return l.Digest == shared.Digest.String() && l.SizeBytes == shared.Size
-		}) {
+		if i >= 0 && statesAll(all[i].Layers, shared) {
 			fmt.Printf("\n$ kubectl get node %s -o json | jq '.status.images[%d]'\n%s\n\n", p.node.Name, i, mark(all[i], shared))
 			say("%s: the layers of %s are in its Node object (those below 1 MiB are left out)", p.node.Name, p.image.Reference)
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("after %s node %s does not state layer %s of %s; see %s",
-				limit, p.node.Name, shared.Digest, p.image.Reference, p.node.Kubelet().Log())
+			return fmt.Errorf("after %s node %s does not state the layers %s of %s; see %s",
+				limit, p.node.Name, describe(shared), p.image.Reference, p.node.Kubelet().Log())
 		case <-time.After(500 * time.Millisecond):
 			if time.Since(told) >= tick {
 				told = time.Now()
@@ -223,15 +321,21 @@ func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared v1.De
 	}
 }
 
-// mark prints v as JSON and points at the lines with the shared layer.
-func mark(v any, shared v1.Descriptor) string {
+func statesAll(stated []nodelayers.Layer, layers []v1.Descriptor) bool {
+	return !slices.ContainsFunc(layers, func(d v1.Descriptor) bool {
+		return !slices.Contains(stated, nodelayers.Layer{Digest: d.Digest.String(), SizeBytes: d.Size})
+	})
+}
+
+// mark prints v as JSON and points at the lines with the shared layers.
+func mark(v any, shared []v1.Descriptor) string {
 	out, err := json.MarshalIndent(v, "  ", "  ")
 	if err != nil {
 		return err.Error()
 	}
 	lines := strings.Split("  "+string(out), "\n")
 	for i, line := range lines {
-		if strings.Contains(line, shared.Digest.String()) {
+		if slices.ContainsFunc(shared, func(d v1.Descriptor) bool { return strings.Contains(line, d.Digest.String()) }) {
 			lines[i] += "   <-- shared"
 		}
 	}

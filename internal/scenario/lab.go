@@ -1,0 +1,352 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/cluster/images"
+)
+
+// Lab runs pods on a cluster.
+type Lab struct {
+	Cluster *cluster.Cluster
+	Client  kubernetes.Interface
+	// secure talks to servers of the control plane with an admin's rights.
+	secure *http.Client
+}
+
+// NewLab makes a Lab of a running cluster.
+func NewLab(c *cluster.Cluster) (*Lab, error) {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	secure, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfigAndClient(config, secure)
+	return &Lab{Cluster: c, Client: client, secure: secure}, err
+}
+
+// Pod describes a pod of one container, in the namespace default.
+type Pod struct {
+	Name  string
+	Image string
+	// Scheduler that places it, by its name.
+	Scheduler string
+	// Node, if set, has the pod without a scheduler.
+	Node string
+	// MilliCPU is the request.
+	MilliCPU int64
+}
+
+func (p Pod) object() *corev1.Pod {
+	no, second := false, int64(1)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name},
+		Spec: corev1.PodSpec{
+			SchedulerName:                 p.Scheduler,
+			NodeName:                      p.Node,
+			TerminationGracePeriodSeconds: &second,
+			AutomountServiceAccountToken:  &no,
+			Containers: []corev1.Container{{
+				Name: "main", Image: p.Image,
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+					corev1.ResourceCPU: *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI),
+				}},
+			}},
+		},
+	}
+}
+
+// Submit creates pods, one after the other.
+func (l *Lab) Submit(ctx context.Context, pods ...Pod) error {
+	for _, pod := range pods {
+		if _, err := l.pods().Create(ctx, pod.object(), metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create pod %s: %w", pod.Name, err)
+		}
+	}
+	return nil
+}
+
+// Placed waits until the pods have a node, and returns it by pod.
+func (l *Lab) Placed(ctx context.Context, names ...string) (map[string]string, error) {
+	nodes := map[string]string{}
+	err := l.each(ctx, names, func(pod *corev1.Pod) error {
+		if nodes[pod.Name] = pod.Spec.NodeName; pod.Spec.NodeName != "" {
+			return nil
+		}
+		return errors.New("it has no node" + complaints(pod))
+	})
+	return nodes, err
+}
+
+// Ready waits until the pods are ready.
+func (l *Lab) Ready(ctx context.Context, names ...string) error {
+	return l.each(ctx, names, func(pod *corev1.Pod) error {
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s on node %q%s", pod.Status.Phase, pod.Spec.NodeName, complaints(pod))
+	})
+}
+
+// Remove deletes the pods and waits until they are gone: their node has ended
+// them, and their place is free.
+func (l *Lab) Remove(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := l.pods().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete pod %s: %w", name, err)
+		}
+	}
+	return Poll(ctx, func(ctx context.Context) error {
+		there, err := l.list(ctx)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if _, ok := there[name]; ok {
+				return fmt.Errorf("pod %s is still there", name)
+			}
+		}
+		return nil
+	})
+}
+
+// Start is how a pod came to run.
+type Start struct {
+	Node string
+	// Pull is how long the kubelet says that its image was pulled, 0 if it was
+	// there.
+	Pull time.Duration
+	// Bytes came from the registry for it: compressed.
+	Bytes int64
+}
+
+// Start creates a pod, waits until it is ready and tells what that took. No
+// other pod may pull its image, which is the one given, meanwhile.
+func (l *Lab) Start(ctx context.Context, pod Pod, image *images.Pushed) (Start, error) {
+	repository := Repository(image)
+	before, err := Pulled(l.Cluster, repository)
+	if err != nil {
+		return Start{}, err
+	}
+	if err := l.Submit(ctx, pod); err != nil {
+		return Start{}, err
+	}
+	if err := l.Ready(ctx, pod.Name); err != nil {
+		return Start{}, err
+	}
+	object, err := l.pods().Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil {
+		return Start{}, err
+	}
+	after, err := Pulled(l.Cluster, repository)
+	if err != nil {
+		return Start{}, err
+	}
+	pull, err := l.pullTime(ctx, object)
+	return Start{Node: object.Spec.NodeName, Pull: pull, Bytes: after.Total() - before.Total()}, err
+}
+
+var pulledIn = regexp.MustCompile(`^Successfully pulled image .* in (\S+) \(`)
+
+// pullTime reads the kubelet's event about the image of a pod.
+func (l *Lab) pullTime(ctx context.Context, pod *corev1.Pod) (pull time.Duration, err error) {
+	err = Poll(ctx, func(ctx context.Context) error {
+		events, err := l.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: "reason=Pulled,involvedObject.uid=" + string(pod.UID),
+		})
+		if err != nil {
+			return err
+		}
+		if len(events.Items) == 0 {
+			return fmt.Errorf("no event Pulled of pod %s", pod.Name)
+		}
+		pull = 0
+		if found := pulledIn.FindStringSubmatch(events.Items[0].Message); found != nil {
+			pull, err = time.ParseDuration(found[1])
+		}
+		return err
+	})
+	return pull, err
+}
+
+// FillingCPU is a request, in millicores, of which any node has room for one.
+func (l *Lab) FillingCPU(ctx context.Context) (int64, error) {
+	nodes, err := l.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	var least, most int64
+	for i, node := range nodes.Items {
+		cpu := node.Status.Allocatable.Cpu().MilliValue()
+		if i == 0 {
+			least, most = cpu, cpu
+		}
+		least, most = min(least, cpu), max(most, cpu)
+	}
+	if least == 0 || most >= 4*least/3*2 {
+		return 0, fmt.Errorf("nodes of %d to %d millicores: want equal ones", least, most)
+	}
+	return 3 * least / 4, nil
+}
+
+// Family is the ancestor's pair of images: One = L1 L2 L3, Two = L1 L2 L4, all
+// layers of one size.
+type Family struct{ One, Two *images.Pushed }
+
+// PushFamily pushes such a pair to the cluster's registry, as NAME-one and
+// NAME-two, with layers that no family of another name has.
+func PushFamily(ctx context.Context, c *cluster.Cluster, name string, layerBytes int64) (Family, error) {
+	layer := func(l string) images.Layer { return images.Layer{Name: name + "-" + l, Size: layerBytes} }
+	push := func(suffix, own string) (*images.Pushed, error) {
+		image, err := images.Build(images.Image{Layers: []images.Layer{layer("L1"), layer("L2"), layer(own)}})
+		if err != nil {
+			return nil, err
+		}
+		return images.Push(ctx, c.Registry().Address+"/"+name+"-"+suffix+":v1", image)
+	}
+	one, err := push("one", "L3")
+	if err != nil {
+		return Family{}, err
+	}
+	two, err := push("two", "L4")
+	return Family{One: one, Two: two}, err
+}
+
+// Shared are the layers that both images have and nodes report: those of at
+// least 1 MiB.
+func (f Family) Shared() []v1.Descriptor {
+	var shared []v1.Descriptor
+	for _, layer := range f.One.Layers {
+		if layer.Size >= 1<<20 && slices.ContainsFunc(f.Two.Layers, func(other v1.Descriptor) bool { return other.Digest == layer.Digest }) {
+			shared = append(shared, layer)
+		}
+	}
+	return shared
+}
+
+// Repository is where the registry has an image.
+func Repository(image *images.Pushed) string {
+	_, path, _ := strings.Cut(image.Reference, "/")
+	repository, _, _ := strings.Cut(path, ":")
+	return repository
+}
+
+func (l *Lab) pods() clientv1.PodInterface { return l.Client.CoreV1().Pods(metav1.NamespaceDefault) }
+
+// list returns all pods by name.
+func (l *Lab) list(ctx context.Context) (map[string]*corev1.Pod, error) {
+	list, err := l.pods().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pods := map[string]*corev1.Pod{}
+	for i := range list.Items {
+		pods[list.Items[i].Name] = &list.Items[i]
+	}
+	return pods, nil
+}
+
+// each waits until check has nothing against any of the pods.
+func (l *Lab) each(ctx context.Context, names []string, check func(*corev1.Pod) error) error {
+	return Poll(ctx, func(ctx context.Context) error {
+		pods, err := l.list(ctx)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			pod, ok := pods[name]
+			if !ok {
+				return fmt.Errorf("no pod %s", name)
+			}
+			if err := check(pod); err != nil {
+				return fmt.Errorf("pod %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// complaints is what the scheduler and the kubelet say is in the way of a pod.
+func complaints(pod *corev1.Pod) string {
+	var text string
+	for _, container := range pod.Status.ContainerStatuses {
+		if waiting := container.State.Waiting; waiting != nil {
+			text += ", " + waiting.Reason + " " + waiting.Message
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Status == corev1.ConditionFalse && condition.Message != "" {
+			text += ", " + condition.Message
+		}
+	}
+	return text
+}
+
+// limit is how long Poll waits where the caller sets no limit: long enough for
+// what a small and busy machine does.
+const limit = 3 * time.Minute
+
+// Poll calls check until it gives no error. When the time is up, the last error
+// says what was missing.
+func Poll(ctx context.Context, check func(context.Context) error) error {
+	if _, ok := ctx.Deadline(); !ok {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		ctx = limited
+	}
+	var last error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), last)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// Names of pods: NAME-1 to NAME-n.
+func Names(name string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("%s-%d", name, i+1)
+	}
+	return all
+}
+
+// PerNode counts pods by their node.
+func PerNode(nodes map[string]string) map[string]int {
+	count := map[string]int{}
+	for _, node := range nodes {
+		count[node]++
+	}
+	return count
+}

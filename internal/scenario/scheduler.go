@@ -1,0 +1,137 @@
+package scenario
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Rating is what the plugin says of one node; see scheduler/layerlocality. Sizes
+// are compressed bytes.
+type Rating struct {
+	Node          string `json:"node"`
+	Score         int64  `json:"score"`
+	TotalBytes    int64  `json:"totalBytes"`
+	PresentBytes  int64  `json:"presentBytes"`
+	ArrivingBytes int64  `json:"arrivingBytes"`
+	MissingBytes  int64  `json:"missingBytes"`
+	PendingBytes  int64  `json:"pendingBytes"`
+	Why           string `json:"why"`
+}
+
+// Ratings are those of all nodes.
+type Ratings struct {
+	Images []struct {
+		Names []string `json:"names"`
+		Known string   `json:"known"`
+	} `json:"images"`
+	Nodes []Rating `json:"nodes"`
+}
+
+// Node returns the rating of a node; ok is false if the plugin knows no such
+// node.
+func (r *Ratings) Node(name string) (rating Rating, ok bool) {
+	for _, rating := range r.Nodes {
+		if rating.Node == name {
+			return rating, true
+		}
+	}
+	return Rating{}, false
+}
+
+// Rate asks the scheduler's debug endpoint how it rates all nodes for an image.
+func (l *Lab) Rate(ctx context.Context, image string) (*Ratings, error) {
+	body, err := l.ask(ctx, "/debug/layerlocality?"+url.Values{"image": {image}, "profile": {Layers}}.Encode())
+	if err != nil {
+		return nil, err
+	}
+	ratings := &Ratings{}
+	if err := json.Unmarshal(body, ratings); err != nil {
+		return nil, fmt.Errorf("debug endpoint of the scheduler: %w", err)
+	}
+	return ratings, nil
+}
+
+var metricLine = regexp.MustCompile(`(?m)^scheduler_layerlocality_index_size\{of="(\w+)"\} (\S+)$`)
+
+// IndexSize reads from the scheduler's metrics how much its index holds: nodes,
+// images, names, layers, layer_nodes, reservations.
+func (l *Lab) IndexSize(ctx context.Context) (map[string]int, error) {
+	body, err := l.ask(ctx, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	size := map[string]int{}
+	for _, found := range metricLine.FindAllStringSubmatch(string(body), -1) {
+		value, err := strconv.ParseFloat(found[2], 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", found[0], err)
+		}
+		size[found[1]] = int(value)
+	}
+	if len(size) == 0 {
+		return nil, errors.New("the scheduler's metrics have no scheduler_layerlocality_index_size")
+	}
+	return size, nil
+}
+
+// ask sends a GET to the scheduler's secure port, with the rights of an admin.
+func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.Cluster.SchedulerURL()+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := l.secure.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: %s: %s", request.URL, response.Status, body)
+	}
+	return body, nil
+}
+
+// LogScores is an argument of kube-scheduler that makes it log the scores Scores
+// reads.
+const LogScores = "--vmodule=schedule_one=10"
+
+// Scores reads from the scheduler's log what a plugin gave the nodes for a pod,
+// times the plugin's weight. Nothing if it did not score that pod.
+func (l *Lab) Scores(pod, plugin string) (map[string]int64, error) {
+	log, err := os.ReadFile(l.Cluster.Scheduler().Log())
+	if err != nil {
+		return nil, err
+	}
+	return scores(string(log), pod, plugin)
+}
+
+var scoreLine = regexp.MustCompile(`"Plugin scored node for pod" .*\bpod="default/([^"]+)" plugin="([^"]+)" node="([^"]+)" score=(-?\d+)`)
+
+func scores(log, pod, plugin string) (map[string]int64, error) {
+	found := map[string]int64{}
+	for line := range strings.Lines(log) {
+		fields := scoreLine.FindStringSubmatch(line)
+		if fields == nil || fields[1] != pod || fields[2] != plugin {
+			continue
+		}
+		score, err := strconv.ParseInt(fields[4], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+		found[fields[3]] = score
+	}
+	return found, nil
+}

@@ -1,0 +1,173 @@
+//go:build e2e
+
+package scheduler
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+)
+
+// layerBytes is the size of the layers of the scenario's images.
+const layerBytes = 10_000_000
+
+// TestAncestor is the scenario of the project's ancestor. Img1 = L1 L2 L3 runs on
+// one node, and every pod fills a node. A second node once ran Img2 = L1 L2 L4, a
+// third one neither. The next pod of Img1 belongs on the second.
+//
+// Every run has images of its own, so that nothing is there from the run before,
+// and another node in each role.
+func TestAncestor(t *testing.T) {
+	const runs = 10
+	use(t, "n1", "n2", "n3")
+	cpu, err := lab.FillingCPU(t.Context())
+	must(t, err)
+	families := map[string][]scenario.Family{
+		scenario.Layers: pushFamilies(t, "ours", runs),
+		scenario.Stock:  pushFamilies(t, "stock", runs),
+	}
+	roles := func(i int) (n1, n2 string) { return c.Nodes()[i%3].Name, c.Nodes()[(i+1)%3].Name }
+	setBandwidth(t, 0) // only the third pods' pulls are what this is about
+	var all []placement
+	for _, family := range families {
+		for i, f := range family {
+			n1, n2 := roles(i)
+			all = append(all, placement{n1, f.One.Reference, f.One}, placement{n2, f.Two.Reference, f.Two})
+		}
+	}
+	provide(t, all...)
+	setBandwidth(t, bandwidth)
+
+	results := map[string][]scenario.Start{}
+	wrong := map[string]int{}
+	for i := range runs {
+		n1, n2 := roles(i)
+		for _, scheduler := range []string{scenario.Layers, scenario.Stock} {
+			f := families[scheduler][i]
+			name := fmt.Sprintf("%s-%d", scheduler, i+1)
+			removeAtEnd(t, name+"-p1", name+"-p3")
+
+			p1 := scenario.Pod{Name: name + "-p1", Image: f.One.Reference, Scheduler: scheduler, MilliCPU: cpu}
+			if scheduler != scenario.Layers {
+				p1.Node = n1 // which stock finds by luck only
+			}
+			first, err := lab.Start(t.Context(), p1, f.One)
+			must(t, err)
+			if first.Node != n1 || first.Bytes != 0 {
+				t.Errorf("run %d: all of the first pod's image is on %s, and it went to %s, which pulled %d bytes", i+1, n1, first.Node, first.Bytes)
+			}
+			third, err := lab.Start(t.Context(), scenario.Pod{
+				Name: name + "-p3", Image: f.One.Reference, Scheduler: scheduler, MilliCPU: cpu,
+			}, f.One)
+			must(t, err)
+			results[scheduler] = append(results[scheduler], third)
+			if third.Node != n2 {
+				wrong[scheduler]++
+				if scheduler == scenario.Layers {
+					ratings, err := lab.Rate(t.Context(), f.One.Reference)
+					t.Errorf("run %d: two of three layers are on %s, and the pod went to %s: %+v %v", i+1, n2, third.Node, ratings, err)
+				}
+			} else {
+				checkOwnLayerOnly(t, f, third)
+			}
+			must(t, lab.Remove(t.Context(), name+"-p1", name+"-p3"))
+		}
+	}
+	report(t, results, roles)
+	t.Logf("third pods on the node with two of three layers: ours %d of %d, stock %d of %d",
+		runs-wrong[scenario.Layers], runs, runs-wrong[scenario.Stock], runs)
+}
+
+// TestAncestorImmediately does not wait for the second node to report: the
+// scheduler knows that a pod started there, and from another node what its image
+// consists of.
+func TestAncestorImmediately(t *testing.T) {
+	const runs = 3
+	use(t, "n1", "n2", "n3")
+	cpu, err := lab.FillingCPU(t.Context())
+	must(t, err)
+	families := pushFamilies(t, "soon", runs)
+	var all []placement
+	for _, f := range families {
+		all = append(all, placement{"n4", f.One.Reference, f.One}, placement{"n4", f.Two.Reference, f.Two})
+	}
+	provide(t, all...)
+
+	for i, f := range families {
+		names := scenario.Names(fmt.Sprintf("soon-%d", i+1), 3)
+		removeAtEnd(t, names...)
+		pod := func(i int, image *images.Pushed) scenario.Pod {
+			return scenario.Pod{Name: names[i], Image: image.Reference, Scheduler: scenario.Layers, MilliCPU: cpu}
+		}
+		must(t, lab.Submit(t.Context(), pod(0, f.One), pod(1, f.Two)))
+		must(t, lab.Ready(t.Context(), names[:2]...))
+		nodes, err := lab.Placed(t.Context(), names[:2]...)
+		must(t, err)
+		n1, n2 := nodes[names[0]], nodes[names[1]]
+		must(t, lab.Remove(t.Context(), names[1]))
+		unstated := stated(t.Context(), placement{n2, f.Two.Reference, f.Two})
+		third, err := lab.Start(t.Context(), pod(2, f.One), f.One)
+		must(t, err)
+		t.Logf("run %d: Img1 on %s, Img2 on %s (NodeStatus: %v); the third pod: %s, %.1f s, %s",
+			i+1, n1, n2, unstated, third.Node, third.Pull.Seconds(), megabytes(third.Bytes))
+		if third.Node != n2 {
+			ratings, err := lab.Rate(t.Context(), f.One.Reference)
+			t.Errorf("run %d: the third pod went to %s: %+v %v", i+1, third.Node, ratings, err)
+		} else {
+			checkOwnLayerOnly(t, f, third)
+		}
+		must(t, lab.Remove(t.Context(), names...))
+	}
+}
+
+// pushFamilies pushes images of which no other test has any layer.
+func pushFamilies(t *testing.T, name string, n int) []scenario.Family {
+	t.Helper()
+	families := make([]scenario.Family, n)
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(2)
+	for i := range families {
+		group.Go(func() (err error) {
+			families[i], err = scenario.PushFamily(ctx, c, fmt.Sprintf("%s-%d", name, i+1), layerBytes)
+			return err
+		})
+	}
+	must(t, group.Wait())
+	return families
+}
+
+// checkOwnLayerOnly checks that of Img1 only L3 was pulled, which Img2 lacks.
+func checkOwnLayerOnly(t *testing.T, f scenario.Family, start scenario.Start) {
+	t.Helper()
+	const config = 64 << 10 // at most; it is pulled too
+	own := f.One.Layers[len(f.One.Layers)-1].Size
+	if start.Bytes < own || start.Bytes > own+config {
+		t.Errorf("%s: %s pulled %d bytes, the layer it lacked has %d", f.One.Reference, start.Node, start.Bytes, own)
+	}
+}
+
+func report(t *testing.T, results map[string][]scenario.Start, roles func(int) (string, string)) {
+	t.Helper()
+	rows := [][]string{{"run", "Img1 runs on", "L1 L2 are on", "ours", "pull", "bytes", "stock", "pull", "bytes"}}
+	var seconds, bytes [2]float64
+	for i := range results[scenario.Layers] {
+		n1, n2 := roles(i)
+		row := []string{fmt.Sprint(i + 1), n1, n2}
+		for side, scheduler := range []string{scenario.Layers, scenario.Stock} {
+			start := results[scheduler][i]
+			row = append(row, start.Node, fmt.Sprintf("%.1f s", start.Pull.Seconds()), megabytes(start.Bytes))
+			seconds[side] += start.Pull.Seconds()
+			bytes[side] += float64(start.Bytes)
+		}
+		rows = append(rows, row)
+	}
+	row := []string{"all", "", ""}
+	for side := range seconds {
+		row = append(row, "", fmt.Sprintf("%.1f s", seconds[side]), megabytes(int64(bytes[side])))
+	}
+	table(t, append(rows, row)...)
+}

@@ -1,0 +1,284 @@
+//go:build e2e
+
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+)
+
+// side is one scheduler of a comparison, with an image of its own, so that no
+// side finds what the other has pulled. Pods name the image as users do, nodes
+// as CRI-O does.
+type side struct {
+	column    string
+	scheduler string
+	image     string // short name
+}
+
+func (s side) fullName() string { return "docker.io/library/" + s.image }
+
+// sides are both schedulers with an image each: NAME:in-tree and NAME:layers.
+func sides(name string) (inTree, ours side) {
+	return side{"in-tree", scenario.Stock, name + ":in-tree"}, side{"ours", scenario.Layers, name + ":layers"}
+}
+
+// TestImageOnOneNode: one of four nodes has a 90 MB image, which 12 pods want.
+func TestImageOnOneNode(t *testing.T) {
+	const holder, pods = "n3", 12
+	inTree, ours := sides("ninety")
+	placed := compareScores(t, holder, 90_000_000, inTree, ours, pods)
+
+	if n := placed[ours][holder]; n != pods {
+		t.Errorf("ours: %d of %d pods went where the image is", n, pods)
+	}
+	for _, s := range []side{inTree, ours} {
+		bytes, err := scenario.Pulled(c, "library/ninety")
+		must(t, err)
+		t.Logf("%s: %s; of both images, nodes other than %s pulled %s", s.column, spread(placed[s]), holder, megabytes(bytes.Total()-bytes[holder]))
+	}
+}
+
+// TestSmallImage: one of four nodes has busybox. Its 771 kB are not worth any
+// imbalance.
+func TestSmallImage(t *testing.T) {
+	const holder, pods = "n3", 12
+	inTree, ours := sides("busybox")
+	placed := compareScores(t, holder, 771_000, inTree, ours, pods)
+
+	ratings, err := lab.Rate(t.Context(), ours.image)
+	must(t, err)
+	if known := ratings.Images[0].Known; known != "name" && known != "layers" {
+		t.Errorf("%s is %q to the plugin: the short name does not meet %s", ours.image, known, ours.fullName())
+	}
+	for _, s := range []side{inTree, ours} {
+		t.Logf("%s: %s", s.column, spread(placed[s]))
+		if n := placed[s][holder]; n > pods/2 {
+			t.Errorf("%s: %d of %d pods went to %s: not balanced", s.column, n, pods, holder)
+		}
+	}
+}
+
+// compareScores gives one node an image for each side, prints what both
+// schedulers make of the four nodes and why, and returns how many pods each
+// node got.
+func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, pods int) map[side]map[string]int {
+	t.Helper()
+	var all []placement
+	for _, s := range []side{inTree, ours} {
+		all = append(all, placement{holder, s.fullName(), hubImage(t, s.image, bytes, 1)})
+	}
+	provide(t, all...)
+
+	because := explain(t, inTree.image)
+	ratings, err := lab.Rate(t.Context(), ours.image)
+	must(t, err)
+
+	result := map[side]map[string]int{}
+	scores := map[side]map[string]int64{}
+	for _, s := range []side{inTree, ours} {
+		names := submit(t, strings.ReplaceAll(s.image, ":", "-"), pods, scenario.Pod{Image: s.image, Scheduler: s.scheduler, MilliCPU: smallCPU})
+		nodes, err := lab.Placed(t.Context(), names...)
+		must(t, err)
+		must(t, lab.Ready(t.Context(), names...))
+		result[s] = scenario.PerNode(nodes)
+		plugin := "LayerLocality"
+		if s == inTree {
+			plugin = "ImageLocality"
+		}
+		scores[s], err = lab.Scores(names[0], plugin)
+		must(t, err)
+		must(t, lab.Remove(t.Context(), names...))
+	}
+
+	rows := [][]string{{"node", "ImageLocality", "because", "LayerLocality", "because"}}
+	for _, node := range c.Nodes() {
+		name := node.Name
+		score, ok := scores[inTree][name]
+		if !ok || score != because[name].score {
+			t.Errorf("%s: ImageLocality gave %d (%t), the explanation says %d: %s", name, score, ok, because[name].score, because[name].why)
+		}
+		if score != 0 {
+			t.Errorf("%s: ImageLocality gave %d", name, score)
+		}
+		rating, _ := ratings.Node(name)
+		if got := scores[ours][name]; got != 4*rating.Score { // times its weight
+			t.Errorf("%s: LayerLocality gave 4 x %d = %d, the scheduler's log says %d", name, rating.Score, 4*rating.Score, got)
+		}
+		rows = append(rows, []string{name, fmt.Sprint(score), because[name].why, fmt.Sprintf("4 x %d", rating.Score), rating.Why})
+	}
+	t.Logf("pods of %s and %s, 4 nodes", inTree.image, ours.image)
+	table(t, rows...)
+	return result
+}
+
+// explanation is what ImageLocality makes of an image on one node.
+type explanation struct {
+	score int64
+	why   string
+}
+
+// explain follows upstream's ImageLocality over what the Nodes state, and asks
+// further what it would have made of the same images under the right name.
+func explain(t *testing.T, image string) map[string]explanation {
+	t.Helper()
+	statuses := map[string][]corev1.ContainerImage{}
+	for _, node := range c.Nodes() {
+		statuses[node.Name] = nodeImages(t, node.Name)
+	}
+	return explainScores(image, statuses)
+}
+
+func explainScores(image string, statuses map[string][]corev1.ContainerImage) map[string]explanation {
+	const minThreshold, maxThreshold = 23 << 20, 1000 << 20 // for one container
+	wanted := image
+	if strings.LastIndex(wanted, ":") <= strings.LastIndex(wanted, "/") {
+		wanted += ":latest"
+	}
+	means, err := imageref.Parse(image)
+	// holders are the nodes with an image of such a name.
+	holders := func(is func(string) bool) map[string]corev1.ContainerImage {
+		found := map[string]corev1.ContainerImage{}
+		for node, images := range statuses {
+			if i := slices.IndexFunc(images, func(image corev1.ContainerImage) bool { return slices.ContainsFunc(image.Names, is) }); i >= 0 {
+				found[node] = images[i]
+			}
+		}
+		return found
+	}
+	equal := holders(func(name string) bool { return name == wanted })
+	same := holders(func(name string) bool {
+		parsed, parseErr := imageref.Parse(name)
+		return err == nil && parseErr == nil && parsed == means
+	})
+	count := func(held map[string]corev1.ContainerImage, node string) (score int64, why string) {
+		size := held[node].SizeBytes
+		scaled := int64(float64(size) * float64(len(held)) / float64(len(statuses)))
+		score = 100 * (min(max(scaled, minThreshold), maxThreshold) - minThreshold) / (maxThreshold - minThreshold)
+		why = fmt.Sprintf("%s x %d of %d nodes = %s", megabytes(size), len(held), len(statuses), megabytes(scaled))
+		if scaled < minThreshold {
+			why += fmt.Sprintf(", below the threshold of %s", megabytes(minThreshold))
+		}
+		return score, why
+	}
+
+	result := map[string]explanation{}
+	for node := range statuses {
+		if _, ok := equal[node]; ok {
+			score, why := count(equal, node)
+			result[node] = explanation{score, why}
+			continue
+		}
+		held, ok := same[node]
+		if !ok {
+			result[node] = explanation{0, "not there"}
+			continue
+		}
+		score, why := count(same, node)
+		result[node] = explanation{0, fmt.Sprintf("%q is none of its names %s; under the right name %d: %s",
+			wanted, strings.Join(shorten(held.Names), ", "), score, why)}
+	}
+	return result
+}
+
+// shorten leaves of digests what a reader needs.
+func shorten(names []string) []string {
+	short := slices.Clone(names)
+	for i, name := range short {
+		if repository, digest, ok := strings.Cut(name, "@sha256:"); ok && len(digest) > 8 {
+			short[i] = repository + "@sha256:" + digest[:8] + "…"
+		}
+	}
+	return short
+}
+
+// TestTwoImages: image A is on one node, image B on another; 21 pods of each, and
+// a profile that scores nothing but locality.
+func TestTwoImages(t *testing.T) {
+	const pods = 21
+	use(t, "n1", "n2")
+	columns := []side{
+		{column: "ours", scheduler: onlyLayers, image: "layers"},
+		{column: "in-tree", scheduler: onlyImages, image: "in-tree"},
+		{column: "in-tree, ties as upstream", scheduler: onlyImages, image: "unfixed"},
+	}
+	holders := map[string]string{"a": "n1", "b": "n2"}
+	var all []placement
+	for _, column := range columns {
+		for letter, node := range holders {
+			s := side{image: letter + ":" + column.image}
+			all = append(all, placement{node, s.fullName(), hubImage(t, s.image, 30_000_000, 1)})
+		}
+	}
+	provide(t, all...)
+
+	rows := [][]string{{"", "pods on n1 | n2", "of them where their image is"}}
+	for i, column := range columns {
+		if i == 2 {
+			useStockScheduler(t)
+		}
+		var names []string
+		for n := range pods {
+			for _, letter := range []string{"a", "b"} {
+				name := fmt.Sprintf("%s-%s-%d", letter, column.image, n+1)
+				names = append(names, name)
+				removeAtEnd(t, name)
+				must(t, lab.Submit(t.Context(), scenario.Pod{
+					Name: name, Image: letter + ":" + column.image, Scheduler: column.scheduler, MilliCPU: smallCPU,
+				}))
+			}
+		}
+		nodes, err := lab.Placed(t.Context(), names...)
+		must(t, err)
+		right := 0
+		for name, node := range nodes {
+			if holders[name[:1]] == node {
+				right++
+			}
+		}
+		perNode := scenario.PerNode(nodes)
+		rows = append(rows, []string{column.column, fmt.Sprintf("%d | %d", perNode["n1"], perNode["n2"]), fmt.Sprintf("%d of %d", right, len(nodes))})
+		if column.scheduler == onlyLayers && (right != len(nodes) || perNode["n1"] != pods) {
+			t.Errorf("ours: %d of %d pods went where their image is: %v", right, len(nodes), nodes)
+		}
+		if column.scheduler == onlyImages {
+			for _, letter := range slices.Sorted(maps.Keys(holders)) {
+				scores, err := lab.Scores(letter+"-"+column.image+"-1", "ImageLocality")
+				must(t, err)
+				if len(scores) != 2 || scores["n1"] != 0 || scores["n2"] != 0 {
+					t.Errorf("%s: ImageLocality gave pods of %s %v", column.column, letter, scores)
+				}
+			}
+		}
+		must(t, lab.Remove(t.Context(), names...))
+	}
+	t.Log("ImageLocality gave 0 to both nodes: " + explain(t, "a:in-tree")["n1"].why)
+	table(t, rows...)
+}
+
+// useStockScheduler runs upstream's binary, which has no LayerLocality and no fix
+// for equal scores, until the end of the test.
+func useStockScheduler(t *testing.T) {
+	t.Helper()
+	patched, err := c.Scheduler().Settings()
+	must(t, err)
+	must(t, c.Scheduler().Restart(t.Context(), func(s *cluster.Component) {
+		s.Flavour = cluster.Stock
+		s.Config = map[string]any{"profiles": []map[string]any{{"schedulerName": scenario.Stock}, scenario.Only(onlyImages, "ImageLocality")}}
+	}))
+	t.Cleanup(func() {
+		if err := c.Scheduler().Restart(context.Background(), func(s *cluster.Component) { *s = patched }); err != nil {
+			t.Error(err)
+		}
+	})
+}
