@@ -1,7 +1,5 @@
 // Command kube-scheduler is kube-scheduler with the LayerLocality plugin. A
 // profile that does not enable it schedules as upstream does.
-// Command kube-scheduler is Kubernetes' kube-scheduler with the score plugin
-// LayerLocality registered. Its default profile is upstream's.
 package main
 
 import (
