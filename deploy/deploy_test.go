@@ -239,11 +239,12 @@ func TestVariants(t *testing.T) {
 				profile(t, loaded, want.scheduler)
 
 				lease := named[*rbacv1.Role](t, objects, name+"-leader-election")
-				if len(lease.Rules) != 2 ||
-					!slices.Equal(lease.Rules[0].Verbs, []string{"create"}) ||
-					!slices.Equal(lease.Rules[1].Verbs, []string{"get", "update"}) ||
-					!slices.Equal(lease.Rules[1].ResourceNames, []string{want.lease}) {
-					t.Errorf("rules of the lease: %+v", lease.Rules)
+				rights := []string{
+					"/events:create", "/events:patch", "coordination.k8s.io/leases:create",
+					"coordination.k8s.io/leases[" + want.lease + "]:get", "coordination.k8s.io/leases[" + want.lease + "]:update",
+				}
+				if got := atoms(lease.Rules); !slices.Equal(got, rights) {
+					t.Errorf("rights in the lease's namespace: %q, want %q", got, rights)
 				}
 			})
 
@@ -367,9 +368,10 @@ var unused = []string{
 	"resource.k8s.io/resourceclaims/status:get", "resource.k8s.io/resourceclaims/status:list", "resource.k8s.io/resourceclaims/status:watch",
 	"events.k8s.io/events:update",
 	// Of the time before events.k8s.io, pods/binding and apps.
-	"/bindings:create", "/events:create", "/events:patch", "/events:update",
+	"/bindings:create", "/events:update",
 	"extensions/replicasets:get", "extensions/replicasets:list", "extensions/replicasets:watch",
-	// In the Role of the lease.
+	// In the Role of the lease, in its namespace only.
+	"/events:create", "/events:patch",
 	"coordination.k8s.io/leases:create",
 	"coordination.k8s.io/leases[kube-scheduler]:get", "coordination.k8s.io/leases[kube-scheduler]:list",
 	"coordination.k8s.io/leases[kube-scheduler]:update", "coordination.k8s.io/leases[kube-scheduler]:watch",

@@ -1,0 +1,398 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+// TestDeploy goes through the life of the second scheduler; its parts need
+// those before them.
+func TestDeploy(t *testing.T) {
+	images := buildImages(t)
+	t.Run("images", func(t *testing.T) { testImages(t, images) })
+
+	apply(t, variant(t, "second-scheduler", images["kube-scheduler"]))
+	t.Cleanup(func() { // made by the scheduler itself
+		if err := client.CoordinationV1().Leases(namespace).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	var running []corev1.Pod
+	livetest.Eventually(t, 2*time.Minute, "two replicas ready, one elected", func(ctx context.Context) (err error) {
+		if running, err = replicas(ctx); err != nil {
+			return err
+		}
+		if len(running) != 2 {
+			return fmt.Errorf("%d replicas are ready", len(running))
+		}
+		holder, err := leader(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(running, func(pod corev1.Pod) bool { return pod.Name == holder }) {
+			return fmt.Errorf("the lease is of %s", holder)
+		}
+		return nil
+	})
+
+	parts := []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"beside the stock scheduler", testBeside},
+		{"unschedulable", testUnschedulable},
+		{"preemption", testPreemption},
+		{"volumes", testVolumes},
+		{"devices", testDevices},
+		{"readers", func(t *testing.T) { testReaders(t, running) }},
+		{"leader killed", testLeaderKilled},
+		{"nothing forbidden", testNothingForbidden},
+	}
+	for _, part := range parts {
+		t.Run(part.name, part.test)
+	}
+}
+
+// testImages runs every image with what runs everywhere: --version, as nobody.
+func testImages(t *testing.T, images map[string]string) {
+	for component, image := range images {
+		t.Run(component, func(t *testing.T) {
+			create(t, component, func(pod *corev1.Pod) {
+				pod.Spec.SchedulerName = ""
+				pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+				pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}
+				pod.Spec.Containers[0] = corev1.Container{
+					Name: "main", Image: image, Args: []string{"--version"},
+					SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: ptr.To(true)},
+				}
+			})
+			livetest.Eventually(t, time.Minute, component+" --version", func(ctx context.Context) error {
+				pod, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, component, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				if pod.Status.Phase != corev1.PodSucceeded {
+					return fmt.Errorf("%s: %+v", pod.Status.Phase, pod.Status.ContainerStatuses)
+				}
+				return nil
+			})
+			out, err := client.CoreV1().Pods(metav1.NamespaceDefault).GetLogs(component, &corev1.PodLogOptions{}).DoRaw(t.Context())
+			must(t, err)
+			if !strings.HasPrefix(string(out), "Kubernetes v1.") || !strings.Contains(string(out), "+layerlocality.") {
+				t.Errorf("version %q", out)
+			}
+		})
+	}
+}
+
+// testBeside: each of the two schedulers places the pods that name it.
+func testBeside(t *testing.T) {
+	create(t, "ours", nil)
+	create(t, "theirs", func(pod *corev1.Pod) { pod.Spec.SchedulerName = "" })
+	placed(t, "ours", scheduler)
+	placed(t, "theirs", "default-scheduler")
+	must(t, c.WaitPodRunning(t.Context(), metav1.NamespaceDefault, "ours"))
+}
+
+// testUnschedulable: the pod and an event say why.
+func testUnschedulable(t *testing.T) {
+	create(t, "nowhere", func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"no": "node"} })
+	livetest.Eventually(t, 30*time.Second, "the reason", func(ctx context.Context) error {
+		pod, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, "nowhere", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable {
+				events, err := client.EventsV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling,regarding.name=nowhere"})
+				if err == nil && len(events.Items) == 0 {
+					err = errors.New("no event")
+				}
+				return err
+			}
+		}
+		return errors.New("no condition")
+	})
+}
+
+// testPreemption: a pod that matters more takes the place of another.
+func testPreemption(t *testing.T) {
+	classes := client.SchedulingV1().PriorityClasses()
+	_, err := classes.Create(t.Context(), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "matters"}, Value: 1000}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := classes.Delete(context.Background(), "matters", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	node, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	must(t, err)
+	most := *resource.NewMilliQuantity(node.Status.Allocatable.Cpu().MilliValue()*6/10, resource.DecimalSI)
+	large := func(pod *corev1.Pod) {
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n1"}
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: most}
+	}
+	create(t, "victim", large)
+	placed(t, "victim", scheduler)
+	create(t, "preemptor", func(pod *corev1.Pod) {
+		large(pod)
+		pod.Spec.PriorityClassName = "matters"
+	})
+	placed(t, "preemptor", scheduler)
+	victim, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), "victim", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) && (err != nil || victim.DeletionTimestamp == nil) {
+		t.Errorf("the victim stays: %v", err)
+	}
+}
+
+// testVolumes: a claim that waits for its first pod is bound to a volume on the
+// pod's node.
+func testVolumes(t *testing.T) {
+	ctx := t.Context()
+	classes, volumes, claims := client.StorageV1().StorageClasses(), client.CoreV1().PersistentVolumes(), client.CoreV1().PersistentVolumeClaims(metav1.NamespaceDefault)
+	_, err := classes.Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "kubernetes.io/no-provisioner",
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = volumes.Create(ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "disk"},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "local", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/var/lib/kubelet"}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}},
+			}}}},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = claims.Create(ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "claim"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: ptr.To("local"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	create(t, "stateful", func(pod *corev1.Pod) {
+		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
+		}}}
+	})
+	if node := placed(t, "stateful", scheduler); node != "n2" {
+		t.Errorf("on %s, its volume is on n2", node)
+	}
+}
+
+// testDevices: a claim is allocated on the node that has the device, and one is
+// made for a pod that asks for the device as an extended resource.
+func testDevices(t *testing.T) {
+	ctx := t.Context()
+	const driver = "device.example.com"
+	_, err := client.ResourceV1().DeviceClasses().Create(ctx, &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "device"},
+		Spec:       resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To("example.com/device")},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = client.ResourceV1().ResourceSlices().Create(ctx, &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "devices"},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver: driver, NodeName: ptr.To("n2"), Pool: resourcev1.ResourcePool{Name: "n2", ResourceSliceCount: 1},
+			Devices: []resourcev1.Device{{Name: "one"}, {Name: "two"}},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = client.ResourceV1().ResourceClaims(metav1.NamespaceDefault).Create(ctx, &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "device"},
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{
+			Name: "one", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "device"},
+		}}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	create(t, "claims", func(pod *corev1.Pod) {
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To("device")}}
+	})
+	create(t, "extended", func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/device": resource.MustParse("1")}
+	})
+	for _, pod := range []string{"claims", "extended"} {
+		if node := placed(t, pod, scheduler); node != "n2" {
+			t.Errorf("%s: on %s, the devices are on n2", pod, node)
+		}
+	}
+}
+
+// testReaders: what the secure port tells, it tells to those with the role.
+func testReaders(t *testing.T, running []corev1.Pod) {
+	for _, endpoint := range []struct{ path, role, want string }{
+		{"/metrics", name + "-metrics-reader", "\nscheduler_pod_scheduling_attempts"},
+		{"/debug/layerlocality?pod=default/ours", name + "-debug-reader", `"profile"`},
+	} {
+		path, _, _ := strings.Cut(endpoint.path, "?")
+		reader := "reads" + strings.ReplaceAll(path, "/", "-")
+		t.Run(path, func(t *testing.T) {
+			create(t, "ours", nil)
+			placed(t, "ours", scheduler)
+			token := account(t, reader)
+			for _, pod := range running {
+				for who, token := range map[string]string{"nobody": "", "an invalid token": "invalid", "an account without rights": token} {
+					status, _, err := get(t.Context(), pod, token, endpoint.path)
+					must(t, err)
+					if status != "403" && status != "401" {
+						t.Errorf("%s: status %s for %s", pod.Name, status, who)
+					}
+				}
+			}
+			bind(t, reader, endpoint.role)
+			for _, pod := range running {
+				// The refusal is remembered for 10 s.
+				livetest.Eventually(t, time.Minute, pod.Name+" lets the reader in", func(ctx context.Context) error {
+					status, body, err := get(ctx, pod, token, endpoint.path)
+					if err == nil && (status != "200" || !bytes.Contains(body, []byte(endpoint.want))) {
+						err = fmt.Errorf("status %s: %.300s", status, body)
+					}
+					return err
+				})
+				for _, other := range []string{"/configz", "/debug/pprof/", "/debug/layerlocality/more"} {
+					status, _, err := get(t.Context(), pod, token, other)
+					must(t, err)
+					if status != "403" {
+						t.Errorf("%s: status %s for the reader of %s", other, status, path)
+					}
+				}
+			}
+		})
+	}
+}
+
+// testLeaderKilled: the leader ends without a word, and does not come back; the
+// other one goes on.
+func testLeaderKilled(t *testing.T) {
+	ctx := t.Context()
+	running, err := replicas(ctx)
+	must(t, err)
+	holder, err := leader(ctx)
+	must(t, err)
+	i := slices.IndexFunc(running, func(pod corev1.Pod) bool { return pod.Name == holder })
+	if i < 0 || len(running) != 2 {
+		t.Fatalf("%s leads, %d are ready", holder, len(running))
+	}
+	killed, other := running[i], running[1-i]
+	if killed.Spec.NodeName == other.Spec.NodeName {
+		t.Fatalf("both replicas are on %s, despite the anti-affinity", other.Spec.NodeName)
+	}
+	node := c.Node(killed.Spec.NodeName)
+	must(t, node.Kubelet().Stop(ctx)) // who would start it again
+	stopped := true
+	start := func() {
+		if stopped {
+			stopped = false
+			if err := node.Kubelet().Start(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(start)
+	_, id, _ := strings.Cut(killed.Status.ContainerStatuses[0].ContainerID, "://")
+	_, err = node.Exec(ctx, "crictl", "stop", "--timeout", "0", id)
+	must(t, err)
+
+	livetest.Eventually(t, time.Minute, other.Name+" takes over", func(ctx context.Context) error {
+		now, err := leader(ctx)
+		if err == nil && now != other.Name {
+			err = fmt.Errorf("%s leads", now)
+		}
+		return err
+	})
+	create(t, "after", func(pod *corev1.Pod) {
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: other.Spec.NodeName}
+	})
+	placed(t, "after", scheduler)
+	must(t, c.WaitPodRunning(ctx, metav1.NamespaceDefault, "after"))
+
+	start()
+	livetest.Eventually(t, 2*time.Minute, killed.Name+" is back", func(ctx context.Context) error {
+		running, err := replicas(ctx)
+		if err != nil {
+			return err
+		}
+		for _, pod := range running {
+			if pod.Name == killed.Name && pod.Status.ContainerStatuses[0].RestartCount == 1 {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d replicas are ready", len(running))
+	})
+	if now, err := leader(ctx); err != nil || now != other.Name {
+		t.Errorf("%s leads instead of %s, %v", now, other.Name, err)
+	}
+}
+
+// testNothingForbidden: the shipped rights were enough for all of the above.
+// Probes did not restart what was not killed.
+func testNothingForbidden(t *testing.T) {
+	asked, refused := requests(t)
+	if len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
+	// What the parts before are there for; without them this proves little.
+	for _, want := range []string{
+		"/pods/binding:create", "/pods/status:patch", "/pods:delete", "/persistentvolumes:update",
+		"events.k8s.io/events:create", "coordination.k8s.io/leases:create", "coordination.k8s.io/leases:update",
+		"resource.k8s.io/resourceclaims:update", "resource.k8s.io/resourceclaims:create", "resource.k8s.io/resourceclaims/status:update",
+		"authentication.k8s.io/tokenreviews:create", "authorization.k8s.io/subjectaccessreviews:create",
+		"/configmaps:watch", "/events:create",
+	} {
+		if !asked[want] {
+			t.Errorf("never asked for: %s", want)
+		}
+	}
+	t.Logf("asked for: %q", slices.Sorted(maps.Keys(asked)))
+
+	running, err := replicas(t.Context())
+	must(t, err)
+	restarts := int32(0)
+	for _, pod := range running {
+		restarts += pod.Status.ContainerStatuses[0].RestartCount
+		for _, previous := range []bool{false, true} {
+			if previous && pod.Status.ContainerStatuses[0].RestartCount == 0 {
+				continue
+			}
+			log, err := client.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Previous: previous}).DoRaw(t.Context())
+			must(t, err)
+			if len(log) == 0 {
+				t.Errorf("%s has no log", pod.Name)
+			}
+			for lines := bufio.NewScanner(bytes.NewReader(log)); lines.Scan(); {
+				if text := strings.ToLower(lines.Text()); strings.Contains(text, "forbidden") || strings.Contains(text, "unauthorized") || strings.Contains(text, "panic") {
+					t.Errorf("%s: %s", pod.Name, lines.Text())
+				}
+			}
+		}
+	}
+	if restarts != 1 {
+		t.Errorf("%d restarts, one was made here", restarts)
+	}
+}
