@@ -29,6 +29,7 @@ find            findutils                  findutils
 diff            diffutils                  diffutils
 awk             gawk                       gawk
 skopeo          skopeo                     skopeo
+buildah         buildah                    buildah
 protoc          protobuf-compiler          protobuf-compiler
 protobuf.proto  libprotobuf-dev            protobuf-devel
 shellcheck      shellcheck                 ShellCheck
