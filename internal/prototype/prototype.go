@@ -1,0 +1,115 @@
+// Package prototype is the score of the ImageLayersLocality prototype of 2022,
+// the ancestor of LayerLocality, written anew from its description, to compare
+// with. Do not use it: what is wrong with it is kept, and marked below.
+package prototype
+
+import (
+	"context"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// Name is the name of the plugin.
+const Name = "ImageLayersLocality"
+
+// ImageLayersLocality scores nodes by the share of the bytes of each container's
+// image that they have, averaged over the containers.
+type ImageLayersLocality struct {
+	nodes  []*node
+	byName map[string]*node
+}
+
+var _ fwk.ScorePlugin = &ImageLayersLocality{}
+
+// node is what the prototype keeps in the NodeInfo of the scheduler's snapshot.
+type node struct {
+	// images has the layers of each image, by all of its names.
+	images map[string]layers
+	// layers are those of all images on the node.
+	layers map[string]struct{}
+}
+
+// layers are the sizes of an image's layers by digest, in compressed bytes.
+type layers map[string]int64
+
+// New returns the plugin for nodes with the given images. The first node with an
+// image decides for all of them which layers it has; they are never refreshed.
+func New(nodes []*v1.Node, images func(*v1.Node) []index.Image) *ImageLayersLocality {
+	pl := &ImageLayersLocality{byName: make(map[string]*node, len(nodes))}
+	first := map[string]layers{}
+	for _, object := range nodes {
+		n := &node{images: map[string]layers{}, layers: map[string]struct{}{}}
+		for _, image := range images(object) {
+			for _, name := range image.Names {
+				known, ok := first[name]
+				if !ok {
+					known = layers{}
+					for _, l := range image.Layers {
+						known[l.Digest] = l.Size
+					}
+					first[name] = known
+				}
+				n.images[name] = known
+			}
+			for _, l := range image.Layers {
+				n.layers[l.Digest] = struct{}{}
+			}
+		}
+		pl.nodes = append(pl.nodes, n)
+		pl.byName[object.Name] = n
+	}
+	return pl
+}
+
+// Name returns the name of the plugin.
+func (pl *ImageLayersLocality) Name() string { return Name }
+
+// Score looks through all nodes for one that has the image, for each node and
+// container. It converts what is not a number for an image that is known without
+// layers: the result is out of bounds on some processors.
+func (pl *ImageLayersLocality) Score(_ context.Context, _ fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
+	return int64(100 * pl.share(pod, info.Node().Name)), nil
+}
+
+// ScoreExtensions is nil: scores are not normalized.
+func (pl *ImageLayersLocality) ScoreExtensions() fwk.ScoreExtensions { return nil }
+
+func (pl *ImageLayersLocality) share(pod *v1.Pod, nodeName string) float64 {
+	scored := pl.byName[nodeName]
+	if scored == nil || len(pod.Spec.Containers) == 0 {
+		return 0
+	}
+	var sum float64
+	for i := range pod.Spec.Containers { // layers of two containers count twice
+		image := pl.find(pod.Spec.Containers[i].Image)
+		if image == nil {
+			continue // nothing is known: 0 on every node
+		}
+		var present, total int64
+		for digest, size := range image {
+			total += size
+			if _, ok := scored.layers[digest]; ok {
+				present += size
+			}
+		}
+		sum += float64(present) / float64(total)
+	}
+	return sum / float64(len(pod.Spec.Containers))
+}
+
+func (pl *ImageLayersLocality) find(image string) layers {
+	name := image
+	if strings.LastIndexByte(name, ':') <= strings.LastIndexByte(name, '/') {
+		name += ":latest"
+	}
+	for _, n := range pl.nodes {
+		if known, ok := n.images[name]; ok {
+			return known
+		}
+	}
+	return nil
+}

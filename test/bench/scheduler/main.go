@@ -1,0 +1,135 @@
+// Command scheduler measures LayerLocality beside the plugins it is compared
+// with, in one process: what scoring a pod costs, what the index weighs, and what
+// an update of a Node costs. The Nodes take the way they take in kube-scheduler:
+// decoded, through the transform of the informer and the handler into the index.
+//
+// It is built against the patched Kubernetes: `go run ./cmd/bench scheduler`.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/layer-locality/layer-locality/internal/dataset"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+	"github.com/layer-locality/layer-locality/test/bench/fleet"
+)
+
+type options struct {
+	nodes, images, layers, rounds int
+	out, profiles                 string
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.nodes, "nodes", 5000, "nodes of the cluster")
+	flag.IntVar(&o.images, "images", 50, "images of a node (the kubelet states the 50 largest)")
+	flag.IntVar(&o.layers, "layers", 12, "layers of a generated image; images of a file keep theirs")
+	flag.IntVar(&o.rounds, "rounds", 11, "rounds of the scores; in one, each plugin is measured once")
+	flag.StringVar(&o.out, "out", "", "file for all that was measured (JSON)")
+	flag.StringVar(&o.profiles, "profile-dir", "", "folder for CPU profiles of the headline's plugins (pprof), made after the measurement")
+	flag.Parse()
+	if err := o.run(context.Background()); err != nil {
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// report is what was measured.
+type report struct {
+	// Source of the images: a file, or "generated".
+	Source        string  `json:"source"`
+	Nodes         int     `json:"nodes"`
+	ImagesPerNode int     `json:"imagesPerNode"`
+	LayersPerNode float64 `json:"layersPerNode"`
+	// NodeBytes is the mean size of an encoded Node (protobuf).
+	NodeBytes int     `json:"nodeBytes"`
+	Memory    memory  `json:"memory"`
+	Updates   updates `json:"updates"`
+	Scores    []score `json:"scores"`
+}
+
+func (o *options) run(ctx context.Context) error {
+	if !nodestatus.Layers {
+		return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
+	}
+	if o.nodes < 10 || o.images < 1 || o.layers < 1 || o.rounds < 1 {
+		return fmt.Errorf("-nodes=%d -images=%d -layers=%d -rounds=%d: want at least 10 nodes, and 1 of the others", o.nodes, o.images, o.layers, o.rounds)
+	}
+	metrics.Register()
+	images, source, err := dataset.FromEnv()
+	if err != nil {
+		return err
+	}
+	if source == "generated" {
+		images = withLayers(images, o.layers)
+	}
+	nodes := fleet.Nodes(fleet.Images(images), o.nodes, o.images)
+	wire, err := encode(nodes)
+	if err != nil {
+		return err
+	}
+	r := &report{Source: source, Nodes: o.nodes, ImagesPerNode: len(nodes[0].Status.Images)}
+	for i, node := range nodes {
+		r.NodeBytes += len(wire[i])
+		for _, image := range nodestatus.Images(node) {
+			r.LayersPerNode += float64(len(image.Layers))
+		}
+	}
+	r.NodeBytes /= o.nodes
+	r.LayersPerNode /= float64(o.nodes)
+	nodes = nil
+	fmt.Printf("fleet source=%s nodes=%d images_per_node=%d layers_per_image=%.1f node_pb_bytes=%d\n",
+		r.Source, r.Nodes, r.ImagesPerNode, r.LayersPerNode/float64(r.ImagesPerNode), r.NodeBytes)
+
+	if r.Memory, err = measureMemory(wire); err != nil {
+		return err
+	}
+	fmt.Println(r.Memory)
+
+	c, err := startCluster(ctx, wire)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	if r.Updates, err = measureUpdates(c, wire, o.rounds); err != nil {
+		return err
+	}
+	fmt.Println(r.Updates)
+
+	if r.Scores, err = c.measureScores(ctx, o.rounds); err != nil {
+		return err
+	}
+	if o.profiles != "" {
+		if err := c.profile(ctx, o.profiles); err != nil {
+			return err
+		}
+	}
+	if o.out != "" {
+		if err := write(o.out, r); err != nil {
+			return err
+		}
+	}
+	headline := r.Scores[0]
+	fmt.Printf("score_%dn layerlocality_us=%.1f imagelocality_us=%.1f prototype_us=%.1f ratio=%.2f\n", o.nodes,
+		headline.LayerLocality.Micros, headline.ImageLocality.Micros, headline.Prototype.Micros, headline.ratio())
+	return nil
+}
+
+func write(name string, r *report) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(data, '\n'), 0o644)
+}
