@@ -14,13 +14,13 @@ import (
 type Known string
 
 const (
-	// ByLayers: its layers are known.
+	// ByLayers means that its layers are known.
 	ByLayers Known = "layers"
-	// ByName: some nodes report it, without layers.
+	// ByName means that some nodes report it, without layers.
 	ByName Known = "name"
-	// Arriving: nothing is known but that pods with it were placed.
+	// Arriving means that nothing is known but that pods with it were placed.
 	Arriving Known = "arriving"
-	// Unknown: nothing is known.
+	// Unknown means that nothing is known.
 	Unknown Known = "unknown"
 )
 

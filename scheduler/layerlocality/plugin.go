@@ -62,7 +62,7 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	if len(images) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	w := weights.Get().(*index.Weights) //nolint:errcheck // nothing else is in the pool
+	w := weights.Get().(*index.Weights)
 	defer weights.Put(w)
 	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), w)
 	pl.metrics.observe(w.Images)
@@ -121,7 +121,7 @@ func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Po
 	if err != nil {
 		return 0, nil
 	}
-	s := data.(*podScores) //nolint:errcheck // nothing else is written under this key
+	s := data.(*podScores)
 	if slot, ok := s.slots[node.Node().Name]; ok && int(slot) < len(s.scores) {
 		return int64(s.scores[slot]), nil
 	}
@@ -137,7 +137,7 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	images := wanted(pod, pl.table, pl.sources)
 	missing := pl.index.Reserve(pod.UID, nodeName, images, pl.args.UnknownImageBytes, time.Now().Add(pl.args.ArrivalTimeout.Duration))
 	if data, err := state.Read(stateKey); err == nil {
-		s := data.(*podScores) //nolint:errcheck // nothing else is written under this key
+		s := data.(*podScores)
 		pl.metrics.placed(missing, s.meanMissing)
 	}
 	klog.FromContext(ctx).V(5).Info("Node has to pull layers", "plugin", Name, "pod", klog.KObj(pod), "node", nodeName, "bytes", missing)

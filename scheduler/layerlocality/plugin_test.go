@@ -426,7 +426,7 @@ func TestScoreProperties(t *testing.T) {
 		excess := r.Float64()*300 - 100
 		p := s.points(w, excess)
 		score := p.score()
-		if score < 0 || score > fwk.MaxNodeScore || math.IsNaN(p.Locality+p.Link+p.CPU) {
+		if score < 0 || score > fwk.MaxScore || math.IsNaN(p.Locality+p.Link+p.CPU) {
 			t.Fatalf("%+v: %+v = %d", w, p, score)
 		}
 		// A layer more: it was missing, or it arrived.

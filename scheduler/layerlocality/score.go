@@ -7,7 +7,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-const maxScore = float64(fwk.MaxNodeScore)
+const maxScore = float64(fwk.MaxScore)
 
 // scorer turns what a node has and lacks into a score.
 type scorer struct {
@@ -70,7 +70,7 @@ func (p points) score() int64 {
 	case !(sum > 0): // also NaN, which cannot be
 		return 0
 	case sum >= maxScore:
-		return fwk.MaxNodeScore
+		return fwk.MaxScore
 	}
 	return int64(sum)
 }

@@ -81,7 +81,7 @@ func TestInternerForgets(t *testing.T) {
 	for i := range 3 * generation {
 		n.intern(fmt.Sprint(i))
 		if i%(generation/2) == 0 { // in use
-			if !shared(n.intern(fmt.Sprintf("%s", []byte("kept"))), kept) {
+			if !shared(n.intern(string([]byte("kept"))), kept) {
 				t.Fatalf("forgot what is in use, after %d", i)
 			}
 		}
@@ -126,7 +126,7 @@ func TestImages(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	if !Layers {
-		if got[0].Layers != nil && len(got[0].Layers) > 0 {
+		if len(got[0].Layers) > 0 {
 			t.Errorf("layers from nowhere: %+v", got)
 		}
 		return
