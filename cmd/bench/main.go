@@ -20,7 +20,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(crioCommand(), nodeCommand())
+	root.AddCommand(crioCommand(), nodeCommand(), schedulerCommand(), throughputCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
