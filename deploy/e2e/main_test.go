@@ -166,14 +166,20 @@ func resources(t *testing.T) func(*unstructured.Unstructured) dynamic.ResourceIn
 	}
 }
 
-// apply applies objects on the server's side, and deletes them when the test
-// ends: then nothing of them may be left.
-func apply(t *testing.T, objects []*unstructured.Unstructured) {
+// apply applies objects on the server's side. When the test ends, it deletes
+// them and the lease that their program made: then nothing may be left.
+func apply(t *testing.T, objects []*unstructured.Unstructured, leaseName string) {
 	t.Helper()
 	of := resources(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
+		lease := &unstructured.Unstructured{}
+		lease.SetAPIVersion("coordination.k8s.io/v1")
+		lease.SetKind("Lease")
+		lease.SetNamespace(namespace)
+		lease.SetName(leaseName)
+		objects := append([]*unstructured.Unstructured{lease}, objects...)
 		for _, object := range slices.Backward(objects) {
 			err := of(object).Delete(ctx, object.GetName(), metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)})
 			if err != nil && !apierrors.IsNotFound(err) {
@@ -220,8 +226,8 @@ func replicas(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 // leader is the name of the pod that holds the lease.
-func leader(ctx context.Context) (string, error) {
-	lease, err := client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+func leader(ctx context.Context, leaseName string) (string, error) {
+	lease, err := client.CoordinationV1().Leases(namespace).Get(ctx, leaseName, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -231,6 +237,27 @@ func leader(ctx context.Context) (string, error) {
 		return "", errors.New("nobody holds the lease")
 	}
 	return pod, nil
+}
+
+// elected waits until both replicas are ready and one of them holds the lease.
+func elected(t *testing.T, leaseName string) (running []corev1.Pod, holder string) {
+	t.Helper()
+	livetest.Eventually(t, 2*time.Minute, "two replicas ready, one elected", func(ctx context.Context) (err error) {
+		if running, err = replicas(ctx); err != nil {
+			return err
+		}
+		if len(running) != 2 {
+			return fmt.Errorf("%d replicas are ready", len(running))
+		}
+		if holder, err = leader(ctx, leaseName); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(running, func(pod corev1.Pod) bool { return pod.Name == holder }) {
+			return fmt.Errorf("the lease is of %s", holder)
+		}
+		return nil
+	})
+	return running, holder
 }
 
 // create creates a pod that pauses, for the scheduler of this test, and deletes
@@ -345,14 +372,14 @@ func bind(t *testing.T, accountName, role string) {
 	})
 }
 
-// requests are what the shipped service account asked of the apiserver, as
-// "group/resource:verb", and those that were refused.
-func requests(t *testing.T) (asked map[string]bool, refused []string) {
+// requests are what the shipped service account asked of the apiserver since
+// then, as "group/resource:verb", and those that were refused.
+func requests(t *testing.T, since time.Time) (asked map[string]bool, refused []string) {
 	t.Helper()
 	log, err := auditlog.Read(c.AuditLog())
 	must(t, err)
 	asked = map[string]bool{}
-	for _, event := range log {
+	for _, event := range log.Between(since, time.Now()) {
 		object := event.ObjectRef
 		if event.Stage != auditv1.StageResponseComplete && event.Stage != auditv1.StageResponseStarted || object == nil {
 			continue

@@ -26,35 +26,18 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// TestDeploy goes through the life of the second scheduler; its parts need
-// those before them.
 func TestDeploy(t *testing.T) {
 	images := buildImages(t)
 	t.Run("images", func(t *testing.T) { testImages(t, images) })
+	t.Run("second-scheduler", func(t *testing.T) { testSecond(t, images["kube-scheduler"]) })
+	t.Run("default-scheduler", func(t *testing.T) { testDefault(t, images["kube-scheduler"]) })
+}
 
-	apply(t, variant(t, "second-scheduler", images["kube-scheduler"]))
-	t.Cleanup(func() { // made by the scheduler itself
-		if err := client.CoordinationV1().Leases(namespace).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	var running []corev1.Pod
-	livetest.Eventually(t, 2*time.Minute, "two replicas ready, one elected", func(ctx context.Context) (err error) {
-		if running, err = replicas(ctx); err != nil {
-			return err
-		}
-		if len(running) != 2 {
-			return fmt.Errorf("%d replicas are ready", len(running))
-		}
-		holder, err := leader(ctx)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(running, func(pod corev1.Pod) bool { return pod.Name == holder }) {
-			return fmt.Errorf("the lease is of %s", holder)
-		}
-		return nil
-	})
+// testSecond goes through the life of the second scheduler; its parts need
+// those before them.
+func testSecond(t *testing.T, image string) {
+	apply(t, variant(t, "second-scheduler", image), name)
+	running, _ := elected(t, name)
 
 	parts := []struct {
 		name string
@@ -103,6 +86,31 @@ func testImages(t *testing.T, images map[string]string) {
 				t.Errorf("version %q", out)
 			}
 		})
+	}
+}
+
+// testDefault: the cluster's scheduler ends, and ours does its work.
+func testDefault(t *testing.T, image string) {
+	begin := time.Now() // after the end of the pods of the other variant, and of their rights
+	// The local cluster's scheduler takes no part in elections.
+	apply(t, variant(t, "default-scheduler", image), "kube-scheduler")
+	_, holder := elected(t, "kube-scheduler")
+	must(t, c.Scheduler().Stop(t.Context()))
+	t.Cleanup(func() {
+		if err := c.Scheduler().Start(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	create(t, "any", func(pod *corev1.Pod) { pod.Spec.SchedulerName = "" })
+	placed(t, "any", "default-scheduler")
+	must(t, c.WaitPodRunning(t.Context(), metav1.NamespaceDefault, "any"))
+	events, err := client.EventsV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Scheduled,regarding.name=any"})
+	must(t, err)
+	if by := events.Items[0].ReportingInstance; !strings.HasSuffix(by, holder) {
+		t.Errorf("placed by %s, %s leads", by, holder)
+	}
+	if _, refused := requests(t, begin); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
 	}
 }
 
@@ -181,7 +189,7 @@ func testVolumes(t *testing.T) {
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: "local", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/var/lib/kubelet"}},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/none"}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}},
 			}}}},
@@ -293,7 +301,7 @@ func testLeaderKilled(t *testing.T) {
 	ctx := t.Context()
 	running, err := replicas(ctx)
 	must(t, err)
-	holder, err := leader(ctx)
+	holder, err := leader(ctx, name)
 	must(t, err)
 	i := slices.IndexFunc(running, func(pod corev1.Pod) bool { return pod.Name == holder })
 	if i < 0 || len(running) != 2 {
@@ -316,11 +324,13 @@ func testLeaderKilled(t *testing.T) {
 	}
 	t.Cleanup(start)
 	_, id, _ := strings.Cut(killed.Status.ContainerStatuses[0].ContainerID, "://")
-	_, err = node.Exec(ctx, "crictl", "stop", "--timeout", "0", id)
+	pid, err := node.Exec(ctx, "crictl", "inspect", "--output", "go-template", "--template", "{{.info.pid}}", id)
+	must(t, err)
+	_, err = node.Exec(ctx, "kill", "-KILL", strings.TrimSpace(string(pid)))
 	must(t, err)
 
 	livetest.Eventually(t, time.Minute, other.Name+" takes over", func(ctx context.Context) error {
-		now, err := leader(ctx)
+		now, err := leader(ctx, name)
 		if err == nil && now != other.Name {
 			err = fmt.Errorf("%s leads", now)
 		}
@@ -345,7 +355,7 @@ func testLeaderKilled(t *testing.T) {
 		}
 		return fmt.Errorf("%d replicas are ready", len(running))
 	})
-	if now, err := leader(ctx); err != nil || now != other.Name {
+	if now, err := leader(ctx, name); err != nil || now != other.Name {
 		t.Errorf("%s leads instead of %s, %v", now, other.Name, err)
 	}
 }
@@ -353,7 +363,7 @@ func testLeaderKilled(t *testing.T) {
 // testNothingForbidden: the shipped rights were enough for all of the above.
 // Probes did not restart what was not killed.
 func testNothingForbidden(t *testing.T) {
-	asked, refused := requests(t)
+	asked, refused := requests(t, time.Time{})
 	if len(refused) > 0 {
 		t.Errorf("refused: %q", refused)
 	}
