@@ -177,7 +177,7 @@ func (x *Index) hold(n *node, source string, r *record) {
 	}
 	r.nodes = insert(r.nodes, n.slot)
 	for _, l := range r.content.layers {
-		l.nodes = insert(l.nodes, n.slot)
+		l.nodes.add(n.slot, len(x.slots))
 	}
 }
 
@@ -189,7 +189,7 @@ func (x *Index) drop(n *node, source string, r *record) {
 	r.nodes = remove(r.nodes, n.slot)
 	for _, l := range r.content.layers {
 		if !n.hasLayer(l) {
-			l.nodes = remove(l.nodes, n.slot)
+			l.nodes.remove(n.slot, len(x.slots))
 		}
 	}
 	if len(r.nodes) == 0 {
@@ -393,25 +393,3 @@ func tidy(layers []Layer) []Layer {
 }
 
 func clamp(size int64) int64 { return max(0, min(size, maxSize)) }
-
-func insert(slots []slot, s slot) []slot {
-	if last := len(slots) - 1; last < 0 || slots[last] < s { // filling an empty index
-		return append(slots, s)
-	}
-	if i, found := slices.BinarySearch(slots, s); !found {
-		return slices.Insert(slots, i, s)
-	}
-	return slots
-}
-
-func remove(slots []slot, s slot) []slot {
-	if i, found := slices.BinarySearch(slots, s); found {
-		return slices.Delete(slots, i, i+1)
-	}
-	return slots
-}
-
-func has(slots []slot, s slot) bool {
-	_, found := slices.BinarySearch(slots, s)
-	return found
-}

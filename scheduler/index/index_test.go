@@ -94,10 +94,10 @@ func TestPresent(t *testing.T) {
 	})
 	// An unknown image adds nothing.
 	w := weigh(x, want("one:1", "unknown"))
-	if !slices.Equal(w.Images, []Known{ByLayers, Unknown}) || w.Total() != sum("abc") {
-		t.Errorf("known %v, total %d", w.Images, w.Total())
+	if !slices.Equal(w.Images, []Known{ByLayers, Unknown}) || w.MeanMissing() != float64(3*sum("abc")-sum("abc")-sum("ab"))/3 {
+		t.Errorf("known %v, mean missing %f", w.Images, w.MeanMissing())
 	}
-	if w := weigh(x, want("unknown")); !w.Empty() || w.Total() != 0 {
+	if w := weigh(x, want("unknown")); !w.Empty() || w.MeanMissing() != 0 {
 		t.Errorf("an unknown image weighs %+v", w)
 	}
 	if w := weigh(New(), want("one:1")); !w.Empty() || !slices.Equal(w.Images, []Known{Unknown}) {
@@ -425,7 +425,7 @@ func (x *Index) state() state {
 			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.refs, a.waiting, a.arrived, a.bytes))
 		}
 		slices.Sort(coming)
-		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.count, nodes(l.nodes), coming)
+		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.count, nodes(slices.Collect(l.nodes.all())), coming)
 	}
 	for key, n := range x.names {
 		for _, r := range n.records {
@@ -552,11 +552,11 @@ func checkInvariants(t *testing.T, x *Index) {
 	t.Helper()
 	pending := make([]int64, len(x.slots))
 	for _, l := range x.layers {
-		if !slices.IsSorted(l.nodes) || len(slices.Compact(slices.Clone(l.nodes))) != len(l.nodes) {
-			t.Fatalf("layer %s: nodes %v", l.key, l.nodes)
+		if nodes := slices.Collect(l.nodes.all()); !slices.IsSorted(nodes) || len(slices.Compact(nodes)) != l.nodes.n {
+			t.Fatalf("layer %s: nodes %v", l.key, nodes)
 		}
 		for _, a := range l.arriving {
-			if has(l.nodes, a.slot) || a.refs <= 0 || a.waiting < 0 || a.waiting > a.refs {
+			if l.nodes.has(a.slot) || a.refs <= 0 || a.waiting < 0 || a.waiting > a.refs {
 				t.Fatalf("layer %s: arriving %+v, nodes %v", l.key, a, l.nodes)
 			}
 			if !a.arrived {

@@ -49,8 +49,8 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 		return 0
 	}
 	r := &reservation{node: n, deadline: deadline}
-	u := newUnion(wanted)
-	x.resolve(u, n.platform)
+	u := &union{}
+	x.resolve(u, wanted, n.platform)
 	for _, p := range u.parts {
 		// Held under its name: the kubelet does not pull it.
 		if slices.ContainsFunc(p.held, func(nodes []slot) bool { return has(nodes, n.slot) }) {
@@ -61,7 +61,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 			p.layer = x.layer(p.key, false)
 			p.layer.size = size
 		}
-		if !has(p.layer.nodes, n.slot) {
+		if !p.layer.nodes.has(n.slot) {
 			missing += x.expect(r, p.layer, size)
 		}
 	}
@@ -145,7 +145,7 @@ func (x *Index) Release(pod types.UID) {
 func (x *Index) reported(n *node) {
 	for pod, r := range n.reservations {
 		r.layers = slices.DeleteFunc(r.layers, func(l *layer) bool {
-			if !has(l.nodes, n.slot) && !x.namedOn(l, n) {
+			if !l.nodes.has(n.slot) && !x.namedOn(l, n) {
 				return false
 			}
 			x.forget(r, l)

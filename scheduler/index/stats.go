@@ -20,7 +20,7 @@ func (x *Index) Stats() Stats {
 		Reservations: len(x.reservations),
 	}
 	for _, l := range x.layers {
-		stats.LayerNodes += len(l.nodes)
+		stats.LayerNodes += l.nodes.n
 	}
 	for _, n := range x.pending {
 		stats.PendingBytes += n

@@ -48,7 +48,7 @@ type Wanted struct {
 const maxSize = 1 << 40
 
 // maxLayers bounds the layers of one image that count.
-const maxLayers = 4096
+const maxLayers = 512
 
 // slot is a small number for a node, free for another when the node is gone.
 type slot uint32
@@ -59,8 +59,8 @@ type layer struct {
 	// size is what the claims come to.
 	size   int64
 	claims claims
-	// nodes that hold it, sorted.
-	nodes []slot
+	// nodes that hold it.
+	nodes nodeSet
 	// arriving are nodes that do not hold it but to which a placed pod brings it.
 	arriving []arriving
 	// refs counts the contents and reservations that point here.

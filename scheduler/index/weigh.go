@@ -54,24 +54,27 @@ type Weights struct {
 	// where most is known.
 	Images []Known
 
-	slots     map[string]slot
-	present   []int64
-	arriving  []int64
-	crowded   []int64
-	pending   []int64
-	totals    []int64
+	slots    map[string]slot
+	present  []int64
+	arriving []int64
+	crowded  []int64
+	pending  []int64
+	totals   []int64
+	// platforms has the number of each node's platform, if there are several.
 	platforms []uint8
+	// wanted and have are sums over all nodes: of what the pod needs, and of what
+	// is there or arrives.
+	wanted, have float64
+	// empty: no node has anything, still: no link has anything to pull.
+	empty, still bool
+
+	union union
+	sets  []sized
 }
 
 // Empty tells whether no node has anything of the pod's images, present or
 // arriving.
-func (w *Weights) Empty() bool {
-	return !slices.ContainsFunc(w.present, func(n int64) bool { return n != 0 }) &&
-		!slices.ContainsFunc(w.arriving, func(n int64) bool { return n != 0 })
-}
-
-// Len is above every node's number.
-func (w *Weights) Len() int { return len(w.present) }
+func (w *Weights) Empty() bool { return w.empty }
 
 // Slots returns the numbers of the nodes, by which At answers. The map must not
 // be changed.
@@ -80,12 +83,20 @@ func (w *Weights) Slots() Slots { return w.slots }
 // Slots numbers nodes. It never changes once it is handed out.
 type Slots map[string]slot
 
-// Total is the size of the pod's images on the platform where they are largest.
-func (w *Weights) Total() int64 { return slices.Max(w.totals) }
+// MeanMissing returns what nodes would have to pull for the pod on average.
+func (w *Weights) MeanMissing() float64 {
+	if len(w.slots) == 0 {
+		return 0
+	}
+	return (w.wanted - w.have) / float64(len(w.slots))
+}
 
 // At returns the weight of the node with the given number.
 func (w *Weights) At(s slot) Weight {
-	weight := Weight{Present: w.present[s], Arriving: w.arriving[s], Crowded: w.crowded[s], Pending: w.pending[s]}
+	weight := Weight{Present: w.present[s]}
+	if !w.still {
+		weight.Arriving, weight.Crowded, weight.Pending = w.arriving[s], w.crowded[s], w.pending[s]
+	}
 	if len(w.totals) == 1 {
 		weight.Total = w.totals[0]
 	} else {
@@ -117,9 +128,13 @@ func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weigh
 
 	w.slots = x.bySlot
 	w.present = zeroed(w.present, len(x.slots))
-	w.arriving = zeroed(w.arriving, len(x.slots))
-	w.crowded = zeroed(w.crowded, len(x.slots))
-	w.pending = append(w.pending[:0], x.pending...)
+	w.empty, w.still = true, len(x.reservations) == 0
+	w.wanted, w.have = 0, 0
+	if !w.still {
+		w.arriving = zeroed(w.arriving, len(x.slots))
+		w.crowded = zeroed(w.crowded, len(x.slots))
+		w.pending = append(w.pending[:0], x.pending...)
+	}
 	w.totals = w.totals[:0]
 	w.Images = w.Images[:0]
 
@@ -127,13 +142,14 @@ func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weigh
 	if several {
 		w.platforms = zeroed(w.platforms, len(x.slots))
 	}
-	u := newUnion(wanted)
-	for platform := range x.platforms {
-		x.resolve(u, platform)
+	u := &w.union
+	for platform, nodes := range x.platforms {
+		x.resolve(u, wanted, platform)
 		var total int64
 		for i := range u.parts {
 			total += u.parts[i].size
 		}
+		w.wanted += float64(total) * float64(nodes)
 		for i, image := range u.images {
 			if i == len(w.Images) {
 				w.Images = append(w.Images, image.Known)
@@ -151,8 +167,24 @@ func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weigh
 				}
 			}
 		}
+		w.sets = w.sets[:0]
 		for i := range u.parts {
-			x.weigh(&u.parts[i], several, on, maxWaiting, w)
+			p := &u.parts[i]
+			if several || len(p.held) > 0 || len(p.expected) > 0 {
+				x.weighOnce(p, on, maxWaiting, w)
+			} else if l := p.layer; l != nil {
+				if l.nodes.n > 0 {
+					w.sets = append(w.sets, sized{&l.nodes, p.size})
+					w.have += float64(p.size) * float64(l.nodes.n)
+				}
+				for _, a := range l.arriving {
+					w.arrive(a, p.size, maxWaiting)
+				}
+			}
+		}
+		if len(w.sets) > 0 {
+			w.empty = false
+			addSizes(w.present, w.sets)
 		}
 		if len(w.totals) <= math.MaxUint8 {
 			w.totals = append(w.totals, total)
@@ -168,49 +200,46 @@ func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weigh
 
 func (k Known) rank() int { return slices.Index([]Known{ByLayers, ByName, Arriving, Unknown}, k) }
 
-// weigh adds one part of the union to the weights.
-func (x *Index) weigh(p *part, several bool, on func(slot) bool, maxWaiting int32, w *Weights) {
-	size := p.size
-	var nodes []slot
-	var coming []arriving
-	if p.layer != nil {
-		nodes, coming = p.layer.nodes, p.layer.arriving
-	}
-	if !several && len(p.held) == 0 && len(p.expected) == 0 {
-		present := w.present
-		for _, s := range nodes {
-			present[s] += size
-		}
-		for _, a := range coming {
-			w.arrive(a, size, maxWaiting)
-		}
-		return
-	}
-
-	// The rare case: several answers for one node that must count once.
+// weighOnce adds a part of the union that a node may have for several reasons,
+// or that only the nodes of one platform want: each node counts once.
+func (x *Index) weighOnce(p *part, on func(slot) bool, maxWaiting int32, w *Weights) {
 	seen := make([]bool, len(x.slots))
 	once := func(s slot) bool {
 		first := !seen[s] && on(s)
 		seen[s] = true
 		return first
 	}
-	for _, nodes := range append(p.held, nodes) {
-		for _, s := range nodes {
-			if once(s) {
-				w.present[s] += size
-			}
+	present := func(s slot) {
+		if once(s) {
+			w.present[s] += p.size
+			w.have += float64(p.size)
+			w.empty = false
 		}
 	}
-	for _, coming := range append(p.expected, coming) {
-		for _, a := range coming {
+	coming := p.expected
+	if p.layer != nil {
+		coming = append(coming, p.layer.arriving)
+		for s := range p.layer.nodes.all() {
+			present(s)
+		}
+	}
+	for _, nodes := range p.held {
+		for _, s := range nodes {
+			present(s)
+		}
+	}
+	for _, arriving := range coming {
+		for _, a := range arriving {
 			if once(a.slot) {
-				w.arrive(a, size, maxWaiting)
+				w.arrive(a, p.size, maxWaiting)
 			}
 		}
 	}
 }
 
 func (w *Weights) arrive(a arriving, size int64, maxWaiting int32) {
+	w.empty = false
+	w.have += float64(size)
 	switch {
 	case a.arrived:
 		w.present[a.slot] += size
@@ -236,11 +265,15 @@ func (x *Index) number() {
 
 // union is what a pod's images consist of together.
 type union struct {
-	wanted []Wanted
 	images []resolved
 	parts  []part
-	index  map[string]int
+	// index of parts by key, once there are many.
+	index map[string]int
 }
+
+// many is the number of parts from which on looking through all of them is
+// slower than a map.
+const many = 64
 
 // resolved is what is known about one wanted image.
 type resolved struct {
@@ -261,25 +294,28 @@ type part struct {
 	expected [][]arriving
 }
 
-func newUnion(wanted []Wanted) *union {
-	return &union{wanted: wanted, images: make([]resolved, len(wanted)), index: make(map[string]int, 16)}
-}
-
 // resolve fills in what the images consist of on a platform.
-func (x *Index) resolve(u *union, platform Platform) {
-	u.parts = u.parts[:0]
-	clear(u.index)
-	for i, w := range u.wanted {
+func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
+	u.images, u.parts, u.index = u.images[:0], u.parts[:0], nil
+	for _, w := range wanted {
 		image := resolved{Known: Unknown}
 		if len(w.Names) > 0 {
 			image.key = wholeKey(w.Names[0])
 		}
 		expected := x.layers[image.key]
-		var parts []int
+		// The parts of this image: mostly those from first on, and those another
+		// image brought.
+		first := len(u.parts)
+		var shared []int
+		add := func(key string, l *layer, size int64) {
+			if i := u.add(key, l, size); i < first {
+				shared = append(shared, i)
+			}
+		}
 		if layers, ok := w.Layers[platform]; ok {
 			image.Known = ByLayers
 			for _, l := range tidy(layers) {
-				parts = append(parts, u.add(l.Digest, x.layers[l.Digest], l.Size))
+				add(l.Digest, x.layers[l.Digest], l.Size)
 			}
 		} else if c := x.contentOf(w.Names, platform); c != nil {
 			image.Known = ByLayers
@@ -287,13 +323,21 @@ func (x *Index) resolve(u *union, platform Platform) {
 				image.Known = ByName
 			}
 			for _, l := range c.layers {
-				parts = append(parts, u.add(l.key, l, x.sizeOf(l)))
+				add(l.key, l, x.sizeOf(l))
 			}
 		} else if expected != nil && len(expected.arriving) > 0 {
 			image.Known = Arriving
-			parts = append(parts, u.add(expected.key, expected, expected.size))
+			add(expected.key, expected, expected.size)
 		}
-		u.images[i] = image
+		u.images = append(u.images, image)
+		each := func(f func(*part)) {
+			for _, i := range shared {
+				f(&u.parts[i])
+			}
+			for i := first; i < len(u.parts); i++ {
+				f(&u.parts[i])
+			}
+		}
 
 		for _, n := range w.Names {
 			known := x.names[n]
@@ -304,19 +348,19 @@ func (x *Index) resolve(u *union, platform Platform) {
 				if w.Fresh && !r.content.whole {
 					continue
 				}
-				for _, j := range parts {
-					if p := &u.parts[j]; !slices.Contains(r.content.layers, p.layer) {
+				each(func(p *part) {
+					if !slices.Contains(r.content.layers, p.layer) {
 						p.held = append(p.held, r.nodes)
 					}
-				}
+				})
 			}
 		}
 		if image.Known != Arriving && expected != nil && len(expected.arriving) > 0 {
-			for _, j := range parts {
-				if p := &u.parts[j]; p.layer != expected {
+			each(func(p *part) {
+				if p.layer != expected {
 					p.expected = append(p.expected, expected.arriving)
 				}
-			}
+			})
 		}
 	}
 }
@@ -325,10 +369,25 @@ func (u *union) add(key string, l *layer, size int64) int {
 	if l != nil && l.claims.count > 0 && !l.whole {
 		size = l.size
 	}
-	if i, ok := u.index[key]; ok {
-		return i
+	switch n := len(u.parts); {
+	case n < many:
+		for i := range u.parts {
+			if u.parts[i].key == key {
+				return i
+			}
+		}
+	case n == many && u.index == nil:
+		u.index = make(map[string]int, 2*many)
+		for i := range u.parts {
+			u.index[u.parts[i].key] = i
+		}
+		fallthrough
+	default:
+		if i, ok := u.index[key]; ok {
+			return i
+		}
+		u.index[key] = n
 	}
-	u.index[key] = len(u.parts)
 	u.parts = append(u.parts, part{key: key, layer: l, size: size})
 	return len(u.parts) - 1
 }

@@ -40,20 +40,22 @@ func (pl *LayerLocality) Name() string { return Name }
 
 const stateKey fwk.StateKey = Name
 
-// podScores are the scores of all nodes for one pod.
-type podScores struct {
-	slots  index.Slots
-	scores []uint8
-	// meanMissing is what the feasible nodes would have to pull on average.
+// podState is what PreScore leaves for Score and Reserve.
+type podState struct {
+	// weights of all nodes; nil once they have been given back.
+	weights *index.Weights
+	// meanMissing is what the nodes would have to pull on average.
 	meanMissing float64
+	// meanCPU is the requested CPU of the feasible nodes in percent.
+	meanCPU float64
 }
 
-// Clone returns the same scores: they do not change.
-func (s *podScores) Clone() fwk.StateData { return s }
+// Clone returns the same state: scores do not change it.
+func (s *podState) Clone() fwk.StateData { return s }
 
-var weights = sync.Pool{New: func() any { return &index.Weights{} }}
+var pool = sync.Pool{New: func() any { return &index.Weights{} }}
 
-// PreScore computes the scores of all feasible nodes in one pass. It asks to be
+// PreScore computes what every node has and lacks in one pass. It asks to be
 // skipped when nothing is known that would prefer one node to another; missing
 // data is never an error.
 func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
@@ -62,34 +64,20 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	if len(images) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	w := weights.Get().(*index.Weights)
-	defer weights.Put(w)
+	w := pool.Get().(*index.Weights)
 	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), w)
 	pl.metrics.observe(w.Images)
-
-	result := &podScores{slots: w.Slots()}
-	state.Write(stateKey, result)
-	empty := w.Empty()
-	if empty {
-		result.meanMissing = float64(w.Total())
+	s := &podState{meanMissing: w.MeanMissing()}
+	state.Write(stateKey, s)
+	if w.Empty() {
+		pool.Put(w)
 		return fwk.NewStatus(fwk.Skip)
 	}
-
-	result.scores = make([]uint8, w.Len())
-	mean := meanCPU(nodes)
-	for _, n := range nodes {
-		s, ok := result.slots[n.Node().Name]
-		if !ok {
-			continue
-		}
-		weight := w.At(s)
-		result.meanMissing += float64(weight.Missing())
-		result.scores[s] = uint8(pl.scorer.points(weight, cpuPercent(n)-mean).score())
-	}
-	result.meanMissing /= float64(len(nodes))
+	s.weights = w
+	s.meanCPU = meanCPU(nodes)
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
-		logger.Info("Rated nodes by the layers they lack", "plugin", Name, "pod", klog.KObj(pod),
-			"images", w.Images, "feasibleNodes", len(nodes), "meanMissingBytes", int64(result.meanMissing), "meanCPUPercent", mean)
+		logger.Info("Weighed the layers that nodes lack", "plugin", Name, "pod", klog.KObj(pod),
+			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanCPUPercent", s.meanCPU)
 	}
 	return nil
 }
@@ -115,17 +103,21 @@ func meanCPU(nodes []fwk.NodeInfo) float64 {
 	return sum / float64(len(nodes))
 }
 
-// Score looks up what PreScore computed.
+// Score looks up what PreScore computed for a node.
 func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	data, err := state.Read(stateKey)
 	if err != nil {
 		return 0, nil
 	}
-	s := data.(*podScores)
-	if slot, ok := s.slots[node.Node().Name]; ok && int(slot) < len(s.scores) {
-		return int64(s.scores[slot]), nil
+	s := data.(*podState)
+	if s.weights == nil {
+		return 0, nil
 	}
-	return 0, nil
+	weight, ok := s.weights.Node(node.Node().Name)
+	if !ok {
+		return 0, nil // newer than the index
+	}
+	return pl.scorer.points(weight, cpuPercent(node)-s.meanCPU).score(), nil
 }
 
 // ScoreExtensions is nil: the scores mean the same for every pod, and stretching
@@ -137,10 +129,16 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	images := wanted(pod, pl.table, pl.sources)
 	missing := pl.index.Reserve(pod.UID, nodeName, images, pl.args.UnknownImageBytes, time.Now().Add(pl.args.ArrivalTimeout.Duration))
 	if data, err := state.Read(stateKey); err == nil {
-		s := data.(*podScores)
+		s := data.(*podState)
 		pl.metrics.placed(missing, s.meanMissing)
+		if s.weights != nil { // scoring is over
+			pool.Put(s.weights)
+			s.weights = nil
+		}
 	}
-	klog.FromContext(ctx).V(5).Info("Node has to pull layers", "plugin", Name, "pod", klog.KObj(pod), "node", nodeName, "bytes", missing)
+	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
+		logger.Info("Node has to pull layers", "plugin", Name, "pod", klog.KObj(pod), "node", nodeName, "bytes", missing)
+	}
 	return nil
 }
 
