@@ -28,9 +28,8 @@ type Index struct {
 	// pending is, by slot, how many bytes the link of a node still has to pull
 	// for pods that were placed there.
 	pending []int64
-	// bySlot maps names to slots for readers without the lock: it is never
-	// changed, only replaced. nil when nodes came or went since it was made.
-	bySlot    map[string]slot
+	// numbers has the slots by name; nil when nodes came or went since it was made.
+	numbers   *slotTable
 	platforms map[Platform]int
 	lastID    uint64
 	// Sums over the contents with layers, for the ratio between compressed and
@@ -103,7 +102,7 @@ func (x *Index) DeleteNode(nodeName string) {
 	delete(x.nodes, nodeName)
 	x.slots[n.slot] = nil
 	x.free = append(x.free, n.slot)
-	x.bySlot = nil
+	x.numbers = nil
 }
 
 // node returns the node of a name, added if it is new.
@@ -122,7 +121,7 @@ func (x *Index) node(nodeName string) *node {
 		x.pending = append(x.pending, 0)
 	}
 	x.nodes[n.name] = n
-	x.bySlot = nil
+	x.numbers = nil
 	x.countPlatform(n.platform, 1)
 	return n
 }

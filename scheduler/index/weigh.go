@@ -2,6 +2,7 @@ package index
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -54,7 +55,8 @@ type Weights struct {
 	// where most is known.
 	Images []Known
 
-	slots    map[string]slot
+	slots    *slotTable
+	nodes    int
 	present  []int64
 	arriving []int64
 	crowded  []int64
@@ -76,24 +78,24 @@ type Weights struct {
 // arriving.
 func (w *Weights) Empty() bool { return w.empty }
 
-// Slots returns the numbers of the nodes, by which At answers. The map must not
-// be changed.
-func (w *Weights) Slots() Slots { return w.slots }
-
-// Slots numbers nodes. It never changes once it is handed out.
-type Slots map[string]slot
+// Nodes yields the names of all nodes, in no particular order.
+func (w *Weights) Nodes() iter.Seq[string] { return w.slots.all() }
 
 // MeanMissing returns what nodes would have to pull for the pod on average.
 func (w *Weights) MeanMissing() float64 {
-	if len(w.slots) == 0 {
+	if w.nodes == 0 {
 		return 0
 	}
-	return (w.wanted - w.have) / float64(len(w.slots))
+	return (w.wanted - w.have) / float64(w.nodes)
 }
 
-// At returns the weight of the node with the given number.
-func (w *Weights) At(s slot) Weight {
-	weight := Weight{Present: w.present[s]}
+// Node returns the weight of a node; ok is false if the index does not know it.
+func (w *Weights) Node(nodeName string) (weight Weight, ok bool) {
+	s, ok := w.slots.find(nodeName)
+	if !ok {
+		return Weight{}, false
+	}
+	weight.Present = w.present[s]
 	if !w.still {
 		weight.Arriving, weight.Crowded, weight.Pending = w.arriving[s], w.crowded[s], w.pending[s]
 	}
@@ -102,16 +104,7 @@ func (w *Weights) At(s slot) Weight {
 	} else {
 		weight.Total = w.totals[w.platforms[s]]
 	}
-	return weight
-}
-
-// Node returns the weight of a node; ok is false if the index does not know it.
-func (w *Weights) Node(nodeName string) (weight Weight, ok bool) {
-	s, ok := w.slots[nodeName]
-	if ok {
-		weight = w.At(s)
-	}
-	return weight, ok
+	return weight, true
 }
 
 // Weigh computes into w, whose memory it uses again, what every node has of the
@@ -120,13 +113,13 @@ func (w *Weights) Node(nodeName string) (weight Weight, ok bool) {
 // layers.
 func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weights) {
 	x.expire(now)
-	for x.mu.RLock(); x.bySlot == nil; x.mu.RLock() {
+	for x.mu.RLock(); x.numbers == nil; x.mu.RLock() {
 		x.mu.RUnlock()
 		x.number()
 	}
 	defer x.mu.RUnlock()
 
-	w.slots = x.bySlot
+	w.slots, w.nodes = x.numbers, len(x.nodes)
 	w.present = zeroed(w.present, len(x.slots))
 	w.empty, w.still = true, len(x.reservations) == 0
 	w.wanted, w.have = 0, 0
@@ -250,17 +243,14 @@ func (w *Weights) arrive(a arriving, size int64, maxWaiting int32) {
 	}
 }
 
-// number makes the map of nodes to slots again after nodes came or went.
+// number makes the table of nodes again after nodes came or went.
 func (x *Index) number() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.bySlot != nil {
+	if x.numbers != nil {
 		return
 	}
-	x.bySlot = make(map[string]slot, len(x.nodes))
-	for name, n := range x.nodes {
-		x.bySlot[name] = n.slot
-	}
+	x.numbers = newSlotTable(x.slots, len(x.nodes))
 }
 
 // union is what a pod's images consist of together.

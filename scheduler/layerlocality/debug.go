@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -146,7 +145,7 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 		}
 		rating.Images = append(rating.Images, r)
 	}
-	for _, node := range slices.Sorted(maps.Keys(w.Slots())) {
+	for _, node := range slices.Sorted(w.Nodes()) {
 		weight, _ := w.Node(node)
 		p := pl.scorer.points(weight, cpu[node]-mean)
 		rating.Nodes = append(rating.Nodes, NodeRating{

@@ -117,6 +117,9 @@ func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Po
 	if !ok {
 		return 0, nil // newer than the index
 	}
+	if weight.Present+weight.Arriving == 0 {
+		return 0, nil // the penalties take nothing away from nothing
+	}
 	return pl.scorer.points(weight, cpuPercent(node)-s.meanCPU).score(), nil
 }
 
