@@ -225,8 +225,12 @@ func (n *Node) kubeletArguments(settings Component) ([]string, error) {
 		"evictionHard":                map[string]string{"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
-		// Pulls of one node side by side, so that the link is the limit.
+		// Pulls of one node side by side, so that the link is the limit, and
+		// none refused: after a pod with requests could not be pulled, a
+		// kubelet without pod cgroups crashes (Kubernetes 1.36, in
+		// doPodResizeAction).
 		"serializeImagePulls": false,
+		"registryPullQPS":     0,
 	}
 	maps.Copy(config, settings.Config)
 	path := filepath.Join(n.Dir(), "kubelet.yaml")

@@ -29,15 +29,25 @@ func TestSchedulerKilled(t *testing.T) {
 
 	// Nothing arrives before all are placed.
 	setBandwidth(t, 8_000_000)
-	first := submit(t, "before", pods/2, pod)
+	first := scenario.Names("before", pods/2)
+	removeAtEnd(t, first...)
+	var all []scenario.Pod
+	for _, pod.Name = range first {
+		all = append(all, pod)
+	}
+	submitted := make(chan error, 1)
+	go func() {
+		submitted <- lab.Submit(t.Context(), all...)
+	}()
 	_, err := lab.Placed(t.Context(), first[0])
 	must(t, err)
 	must(t, c.Scheduler().Kill(t.Context()))
+	must(t, <-submitted)
 	placed := 0
-	list, err := lab.Client.CoreV1().Pods(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
-	must(t, err)
-	for _, pod := range list.Items {
-		if strings.HasPrefix(pod.Name, "before-") && pod.Spec.NodeName != "" {
+	for _, name := range first {
+		pod, err := lab.Client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		if pod.Spec.NodeName != "" {
 			placed++
 		}
 	}
@@ -47,7 +57,7 @@ func TestSchedulerKilled(t *testing.T) {
 	names := append(first, second...)
 	nodes, err := lab.Placed(t.Context(), names...)
 	must(t, err)
-	t.Logf("%d of %d pods were placed when the scheduler was killed; in the end: %s", placed, pods, spread(scenario.PerNode(nodes)))
+	t.Logf("%d of %d pods were placed when the scheduler was killed, %d waited; in the end: %s", placed, pods, len(first)-placed, spread(scenario.PerNode(nodes)))
 	for node, n := range scenario.PerNode(nodes) {
 		if n > bound {
 			t.Errorf("%d pods wait on %s, at most %d may: the new scheduler does not know what the first placed", n, node, bound)
@@ -77,7 +87,8 @@ func TestAPIServerRestart(t *testing.T) {
 	pod := scenario.Pod{Image: "restart:v1", Scheduler: scenario.Layers, MilliCPU: smallCPU}
 
 	first := submit(t, "restart-before", pods/2, pod)
-	must(t, c.APIServer().Restart(t.Context()))
+	must(t, c.APIServer().Kill(t.Context()))
+	must(t, c.APIServer().Start(t.Context()))
 	second := submit(t, "restart-after", pods/2, pod)
 	names := append(first, second...)
 	must(t, lab.Ready(t.Context(), names...))

@@ -37,15 +37,10 @@ func sides(name string) (inTree, ours side) {
 func TestImageOnOneNode(t *testing.T) {
 	const holder, pods = "n3", 12
 	inTree, ours := sides("ninety")
-	placed := compareScores(t, holder, 90_000_000, inTree, ours, pods)
+	results := compareScores(t, holder, 90_000_000, inTree, ours, pods)
 
-	if n := placed[ours][holder]; n != pods {
-		t.Errorf("ours: %d of %d pods went where the image is", n, pods)
-	}
-	for _, s := range []side{inTree, ours} {
-		bytes, err := scenario.Pulled(c, "library/ninety")
-		must(t, err)
-		t.Logf("%s: %s; of both images, nodes other than %s pulled %s", s.column, spread(placed[s]), holder, megabytes(bytes.Total()-bytes[holder]))
+	if got := results[ours]; got.perNode[holder] != pods || got.bytes != 0 {
+		t.Errorf("ours: %d of %d pods went where the image is, and %d bytes were pulled", got.perNode[holder], pods, got.bytes)
 	}
 }
 
@@ -54,25 +49,32 @@ func TestImageOnOneNode(t *testing.T) {
 func TestSmallImage(t *testing.T) {
 	const holder, pods = "n3", 12
 	inTree, ours := sides("busybox")
-	placed := compareScores(t, holder, 771_000, inTree, ours, pods)
+	results := compareScores(t, holder, 771_000, inTree, ours, pods)
 
 	ratings, err := lab.Rate(t.Context(), ours.image)
 	must(t, err)
 	if known := ratings.Images[0].Known; known != "name" && known != "layers" {
 		t.Errorf("%s is %q to the plugin: the short name does not meet %s", ours.image, known, ours.fullName())
 	}
-	for _, s := range []side{inTree, ours} {
-		t.Logf("%s: %s", s.column, spread(placed[s]))
-		if n := placed[s][holder]; n > pods/2 {
-			t.Errorf("%s: %d of %d pods went to %s: not balanced", s.column, n, pods, holder)
+	for s, result := range results {
+		for node, n := range result.perNode {
+			if n > pods/2 {
+				t.Errorf("%s: %d of %d pods went to %s: not balanced", s.column, n, pods, node)
+			}
 		}
 	}
 }
 
-// compareScores gives one node an image for each side, prints what both
-// schedulers make of the four nodes and why, and returns how many pods each
-// node got.
-func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, pods int) map[side]map[string]int {
+// outcome is what became of the pods of one side.
+type outcome struct {
+	perNode map[string]int
+	// bytes the nodes pulled for them.
+	bytes int64
+}
+
+// compareScores gives one node an image for each side, runs pods of it, and
+// prints what both schedulers make of the four nodes, why, and what became of it.
+func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, pods int) map[side]outcome {
 	t.Helper()
 	var all []placement
 	for _, s := range []side{inTree, ours} {
@@ -84,14 +86,19 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 	ratings, err := lab.Rate(t.Context(), ours.image)
 	must(t, err)
 
-	result := map[side]map[string]int{}
+	result := map[side]outcome{}
 	scores := map[side]map[string]int64{}
 	for _, s := range []side{inTree, ours} {
+		repository, _, _ := strings.Cut("library/"+s.image, ":")
+		before, err := scenario.Pulled(c, repository)
+		must(t, err)
 		names := submit(t, strings.ReplaceAll(s.image, ":", "-"), pods, scenario.Pod{Image: s.image, Scheduler: s.scheduler, MilliCPU: smallCPU})
+		must(t, lab.Ready(t.Context(), names...))
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
-		must(t, lab.Ready(t.Context(), names...))
-		result[s] = scenario.PerNode(nodes)
+		after, err := scenario.Pulled(c, repository)
+		must(t, err)
+		result[s] = outcome{scenario.PerNode(nodes), after.Total() - before.Total()}
 		plugin := "LayerLocality"
 		if s == inTree {
 			plugin = "ImageLocality"
@@ -101,7 +108,7 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 		must(t, lab.Remove(t.Context(), names...))
 	}
 
-	rows := [][]string{{"node", "ImageLocality", "because", "LayerLocality", "because"}}
+	rows := [][]string{{"node", "plugin", "score", "because"}}
 	for _, node := range c.Nodes() {
 		name := node.Name
 		score, ok := scores[inTree][name]
@@ -115,10 +122,15 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 		if got := scores[ours][name]; got != 4*rating.Score { // times its weight
 			t.Errorf("%s: LayerLocality gave 4 x %d = %d, the scheduler's log says %d", name, rating.Score, 4*rating.Score, got)
 		}
-		rows = append(rows, []string{name, fmt.Sprint(score), because[name].why, fmt.Sprintf("4 x %d", rating.Score), rating.Why})
+		rows = append(rows,
+			[]string{name, "ImageLocality", fmt.Sprint(score), because[name].why},
+			[]string{"", "LayerLocality", fmt.Sprintf("4 x %d", rating.Score), rating.Why})
 	}
-	t.Logf("pods of %s and %s, 4 nodes", inTree.image, ours.image)
+	t.Logf("%d pods each of %s and %s, images of %s on %s", pods, inTree.image, ours.image, megabytes(bytes), holder)
 	table(t, rows...)
+	for _, s := range []side{inTree, ours} {
+		t.Logf("%s: %s; %s pulled", s.column, spread(result[s].perNode), megabytes(result[s].bytes))
+	}
 	return result
 }
 
@@ -228,16 +240,18 @@ func TestTwoImages(t *testing.T) {
 			useStockScheduler(t)
 		}
 		var names []string
+		var submitted []scenario.Pod
 		for n := range pods {
 			for _, letter := range []string{"a", "b"} {
 				name := fmt.Sprintf("%s-%s-%d", letter, column.image, n+1)
 				names = append(names, name)
-				removeAtEnd(t, name)
-				must(t, lab.Submit(t.Context(), scenario.Pod{
+				submitted = append(submitted, scenario.Pod{
 					Name: name, Image: letter + ":" + column.image, Scheduler: column.scheduler, MilliCPU: smallCPU,
-				}))
+				})
 			}
 		}
+		removeAtEnd(t, names...)
+		must(t, lab.Submit(t.Context(), submitted...))
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
 		right := 0
