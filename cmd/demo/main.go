@@ -174,7 +174,9 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 	results := map[string][]scenario.Start{}
 	for _, scheduler := range []string{scenario.Layers, scenario.Stock} {
 		for round := range rounds {
-			start, err := third(ctx, lab, fmt.Sprintf("p3-%s-%d", scheduler, round+1), scheduler, family.One, cpu)
+			start, err := lab.Try(ctx, scenario.Pod{
+				Name: fmt.Sprintf("p3-%s-%d", scheduler, round+1), Image: family.One.Reference, Scheduler: scheduler, MilliCPU: cpu,
+			}, family.One)
 			if err != nil {
 				return err
 			}
@@ -193,23 +195,6 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 // rounds is how often each scheduler is asked: stock, to which the free nodes
 // are equal, chooses one at random.
 const rounds = 3
-
-// third runs a pod of the image, and then takes pod and image away, so that the
-// next one finds the nodes as this one did.
-func third(ctx context.Context, lab *scenario.Lab, name, scheduler string, image *images.Pushed, cpu int64) (scenario.Start, error) {
-	start, err := lab.Start(ctx, scenario.Pod{Name: name, Image: image.Reference, Scheduler: scheduler, MilliCPU: cpu}, image)
-	if err != nil {
-		return start, err
-	}
-	if err := lab.Remove(ctx, name); err != nil {
-		return start, err
-	}
-	// CRI-O does not remove an image before the container is gone.
-	return start, scenario.Poll(ctx, func(ctx context.Context) error {
-		_, err := lab.Cluster.Node(start.Node).Exec(ctx, "crictl", "rmi", image.Reference)
-		return err
-	})
-}
 
 func printTable(ours, stock []scenario.Start) {
 	fmt.Println()

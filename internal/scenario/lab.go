@@ -168,6 +168,23 @@ func (l *Lab) Start(ctx context.Context, pod Pod, image *images.Pushed) (Start, 
 	return Start{Node: object.Spec.NodeName, Pull: pull, Bytes: after.Total() - before.Total()}, err
 }
 
+// Try is Start, and then takes pod and image away, so that the next one finds the
+// nodes as this one did.
+func (l *Lab) Try(ctx context.Context, pod Pod, image *images.Pushed) (Start, error) {
+	start, err := l.Start(ctx, pod, image)
+	if err != nil {
+		return start, err
+	}
+	if err := l.Remove(ctx, pod.Name); err != nil {
+		return start, err
+	}
+	// CRI-O does not remove an image before the container is gone.
+	return start, Poll(ctx, func(ctx context.Context) error {
+		_, err := l.Cluster.Node(start.Node).Exec(ctx, "crictl", "rmi", image.Reference)
+		return err
+	})
+}
+
 var pulledIn = regexp.MustCompile(`^Successfully pulled image .* in (\S+) \(`)
 
 // pullTime reads the kubelet's event about the image of a pod.

@@ -234,6 +234,7 @@ func TestTwoImages(t *testing.T) {
 	}
 	provide(t, all...)
 
+	because := explain(t, "a:in-tree")["n1"]
 	rows := [][]string{{"", "pods on n1 | n2", "of them where their image is"}}
 	for i, column := range columns {
 		if i == 2 {
@@ -276,7 +277,7 @@ func TestTwoImages(t *testing.T) {
 		}
 		must(t, lab.Remove(t.Context(), names...))
 	}
-	t.Log("ImageLocality gave 0 to both nodes: " + explain(t, "a:in-tree")["n1"].why)
+	t.Log("ImageLocality gave 0 to both nodes; to n1 for A, because " + because.why)
 	table(t, rows...)
 }
 
