@@ -88,8 +88,10 @@ type cluster struct {
 type plugin struct {
 	name string
 	// preScore is nil if the plugin has nothing to do there.
-	preScore  fwk.PreScorePlugin
-	score     fwk.ScorePlugin
+	preScore fwk.PreScorePlugin
+	score    fwk.ScorePlugin
+	// reserve is nil if the plugin does not want to know where the pod went.
+	reserve   fwk.ReservePlugin
 	framework framework.Framework
 }
 
@@ -218,6 +220,7 @@ func (c *cluster) add(ctx context.Context, factory informers.SharedInformerFacto
 			}
 			pl.score = made.(fwk.ScorePlugin) //nolint:errcheck // all that are compared score
 			pl.preScore, _ = made.(fwk.PreScorePlugin)
+			pl.reserve, _ = made.(fwk.ReservePlugin)
 			return made, nil
 		},
 	}
