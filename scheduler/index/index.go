@@ -28,8 +28,9 @@ type Index struct {
 	// pending is, by slot, how many bytes the link of a node still has to pull
 	// for pods that were placed there.
 	pending []int64
-	// numbers has the slots by name; nil when nodes came or went since it was made.
-	numbers   *slotTable
+	// numbers has the slots by name for readers without the lock: it is never
+	// changed, only replaced. nil when nodes came or went since it was made.
+	numbers   *Numbers
 	platforms map[Platform]int
 	lastID    uint64
 	// Sums over the contents with layers, for the ratio between compressed and

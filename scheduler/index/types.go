@@ -50,8 +50,13 @@ const maxSize = 1 << 40
 // maxLayers bounds the layers of one image that count.
 const maxLayers = 512
 
-// slot is a small number for a node, free for another when the node is gone.
-type slot uint32
+// Slot is a small number for a node, free for another when the node is gone.
+type Slot uint32
+
+type slot = Slot
+
+// Numbers are the slots of all nodes at some moment.
+type Numbers struct{ slots map[string]slot }
 
 // layer is a blob, or the indivisible piece that an image known by name is.
 type layer struct {

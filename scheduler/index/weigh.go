@@ -3,6 +3,7 @@ package index
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -55,8 +56,7 @@ type Weights struct {
 	// where most is known.
 	Images []Known
 
-	slots    *slotTable
-	nodes    int
+	numbers  *Numbers
 	present  []int64
 	arriving []int64
 	crowded  []int64
@@ -79,23 +79,42 @@ type Weights struct {
 func (w *Weights) Empty() bool { return w.empty }
 
 // Nodes yields the names of all nodes, in no particular order.
-func (w *Weights) Nodes() iter.Seq[string] { return w.slots.all() }
+func (w *Weights) Nodes() iter.Seq[string] { return maps.Keys(w.numbers.slots) }
+
+// Numbers are the slots of the nodes. As long as no node comes or goes, all
+// Weights of an Index have the same.
+func (w *Weights) Numbers() *Numbers { return w.numbers }
+
+// Slot returns the slot of a node; ok is false if the index does not know it.
+func (w *Weights) Slot(nodeName string) (s Slot, ok bool) {
+	s, ok = w.numbers.slots[nodeName]
+	return s, ok
+}
+
+// Slots is above all slots.
+func (w *Weights) Slots() int { return len(w.present) }
 
 // MeanMissing returns what nodes would have to pull for the pod on average.
 func (w *Weights) MeanMissing() float64 {
-	if w.nodes == 0 {
+	nodes := len(w.numbers.slots)
+	if nodes == 0 {
 		return 0
 	}
-	return (w.wanted - w.have) / float64(w.nodes)
+	return (w.wanted - w.have) / float64(nodes)
 }
 
 // Node returns the weight of a node; ok is false if the index does not know it.
 func (w *Weights) Node(nodeName string) (weight Weight, ok bool) {
-	s, ok := w.slots.find(nodeName)
-	if !ok {
-		return Weight{}, false
+	s, ok := w.Slot(nodeName)
+	if ok {
+		weight = w.At(s)
 	}
-	weight.Present = w.present[s]
+	return weight, ok
+}
+
+// At returns the weight of the node with a slot.
+func (w *Weights) At(s Slot) Weight {
+	weight := Weight{Present: w.present[s]}
 	if !w.still {
 		weight.Arriving, weight.Crowded, weight.Pending = w.arriving[s], w.crowded[s], w.pending[s]
 	}
@@ -104,7 +123,7 @@ func (w *Weights) Node(nodeName string) (weight Weight, ok bool) {
 	} else {
 		weight.Total = w.totals[w.platforms[s]]
 	}
-	return weight, true
+	return weight
 }
 
 // Weigh computes into w, whose memory it uses again, what every node has of the
@@ -119,7 +138,7 @@ func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weigh
 	}
 	defer x.mu.RUnlock()
 
-	w.slots, w.nodes = x.numbers, len(x.nodes)
+	w.numbers = x.numbers
 	w.present = zeroed(w.present, len(x.slots))
 	w.empty, w.still = true, len(x.reservations) == 0
 	w.wanted, w.have = 0, 0
@@ -243,14 +262,17 @@ func (w *Weights) arrive(a arriving, size int64, maxWaiting int32) {
 	}
 }
 
-// number makes the table of nodes again after nodes came or went.
+// number makes the numbers again after nodes came or went.
 func (x *Index) number() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.numbers != nil {
 		return
 	}
-	x.numbers = newSlotTable(x.slots, len(x.nodes))
+	x.numbers = &Numbers{make(map[string]slot, len(x.nodes))}
+	for name, n := range x.nodes {
+		x.numbers.slots[name] = n.slot
+	}
 }
 
 // union is what a pod's images consist of together.

@@ -99,6 +99,9 @@ type shared struct {
 	args  *config.LayerLocalityArgs
 	table *imageref.Table
 
+	// cycles are the memory of scheduling cycles, *cycle.
+	cycles sync.Pool
+
 	syncers []Syncer
 	synced  atomic.Bool
 }
@@ -112,6 +115,7 @@ func (f *Factory) newShared(ctx context.Context, args *config.LayerLocalityArgs,
 		index: index.New(), args: args, table: table,
 		nodeInformer: core.Nodes().Informer(), nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
 	}
+	s.cycles.New = func() any { return &cycle{} }
 	s.metrics = registerMetrics(s.index)
 	if err := s.nodeInformer.SetTransform(nodestatus.Transform(s.nodeInformer.GetStore())); err != nil {
 		return nil, fmt.Errorf("transform of the node informer: %w", err)

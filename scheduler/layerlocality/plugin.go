@@ -4,7 +4,6 @@ package layerlocality
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/imageref"
-	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
 // Name is the name of the plugin in a KubeSchedulerConfiguration.
@@ -42,18 +40,14 @@ const stateKey fwk.StateKey = Name
 
 // podState is what PreScore leaves for Score and Reserve.
 type podState struct {
-	// weights of all nodes; nil once they have been given back.
-	weights *index.Weights
-	// meanMissing is what the nodes would have to pull on average.
+	// cycle is nil once it has been given back.
+	cycle *cycle
+	// meanMissing is what nodes would have to pull on average.
 	meanMissing float64
-	// meanCPU is the requested CPU of the feasible nodes in percent.
-	meanCPU float64
 }
 
 // Clone returns the same state: scores do not change it.
 func (s *podState) Clone() fwk.StateData { return s }
-
-var pool = sync.Pool{New: func() any { return &index.Weights{} }}
 
 // PreScore computes what every node has and lacks in one pass. It asks to be
 // skipped when nothing is known that would prefer one node to another; missing
@@ -64,43 +58,23 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	if len(images) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	w := pool.Get().(*index.Weights)
+	c := pl.cycles.Get().(*cycle)
+	w := &c.weights
 	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), w)
 	pl.metrics.observe(w.Images)
 	s := &podState{meanMissing: w.MeanMissing()}
 	state.Write(stateKey, s)
 	if w.Empty() {
-		pool.Put(w)
+		pl.cycles.Put(c)
 		return fwk.NewStatus(fwk.Skip)
 	}
-	s.weights = w
-	s.meanCPU = meanCPU(nodes)
+	c.look(nodes)
+	s.cycle = c
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Weighed the layers that nodes lack", "plugin", Name, "pod", klog.KObj(pod),
-			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanCPUPercent", s.meanCPU)
+			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanCPUPercent", c.meanCPU)
 	}
 	return nil
-}
-
-// cpuPercent is how much of a node's CPU is requested, counted as in
-// kube-scheduler's own scoring: a container without a request has 100m.
-func cpuPercent(n fwk.NodeInfo) float64 {
-	allocatable := n.GetAllocatable().GetMilliCPU()
-	if allocatable <= 0 {
-		return 0
-	}
-	return 100 * float64(n.GetNonZeroRequested().GetMilliCPU()) / float64(allocatable)
-}
-
-func meanCPU(nodes []fwk.NodeInfo) float64 {
-	if len(nodes) == 0 {
-		return 0
-	}
-	var sum float64
-	for _, n := range nodes {
-		sum += cpuPercent(n)
-	}
-	return sum / float64(len(nodes))
 }
 
 // Score looks up what PreScore computed for a node.
@@ -110,17 +84,14 @@ func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Po
 		return 0, nil
 	}
 	s := data.(*podState)
-	if s.weights == nil {
+	if s.cycle == nil {
 		return 0, nil
 	}
-	weight, ok := s.weights.Node(node.Node().Name)
-	if !ok {
-		return 0, nil // newer than the index
+	weight, excess, ok := s.cycle.node(node)
+	if !ok || weight.Present+weight.Arriving == 0 {
+		return 0, nil // penalties take nothing away from nothing
 	}
-	if weight.Present+weight.Arriving == 0 {
-		return 0, nil // the penalties take nothing away from nothing
-	}
-	return pl.scorer.points(weight, cpuPercent(node)-s.meanCPU).score(), nil
+	return pl.scorer.points(weight, excess).score(), nil
 }
 
 // ScoreExtensions is nil: the scores mean the same for every pod, and stretching
@@ -134,9 +105,9 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	if data, err := state.Read(stateKey); err == nil {
 		s := data.(*podState)
 		pl.metrics.placed(missing, s.meanMissing)
-		if s.weights != nil { // scoring is over
-			pool.Put(s.weights)
-			s.weights = nil
+		if s.cycle != nil { // scoring is over
+			pl.cycles.Put(s.cycle)
+			s.cycle = nil
 		}
 	}
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {

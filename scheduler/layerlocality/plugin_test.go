@@ -644,3 +644,56 @@ func TestDebugHandler(t *testing.T) {
 		t.Errorf("without a profile: %d", recorder.Code)
 	}
 }
+
+// What is remembered of nodes from pod to pod must not outlive them.
+func TestNodeCache(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test that can be repeated
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](0) }), nodes("first"))
+	all := map[string]*framework.NodeInfo{}
+	has := map[string]int64{}
+	for round := range 300 {
+		name := fmt.Sprint("n", r.IntN(60))
+		switch {
+		case all[name] == nil:
+			all[name] = framework.NewNodeInfo()
+			all[name].SetNode(node(name))
+			has[name] = r.Int64N(3) * 100
+			s.plugin.index.SetNode(name, index.Platform{OS: "linux", Architecture: "amd64"})
+			var images []index.Image
+			if has[name] > 0 {
+				l := layers{"a": 100}
+				if has[name] > 100 {
+					l["b"] = 100
+				}
+				images = []index.Image{held(fmt.Sprint("quay.io/", has[name], ":1"), l)}
+			}
+			s.agent.sink.SetImages("test", name, images)
+		case r.IntN(2) == 0: // its slot goes to another
+			delete(all, name)
+			s.plugin.index.DeleteNode(name)
+		default: // a pod came or went
+			all[name].SetNode(node(name))
+		}
+		stranger := framework.NewNodeInfo()
+		stranger.SetNode(node("stranger"))
+		stranger.Generation = 0
+		infos := []fwk.NodeInfo{stranger}
+		for _, info := range all {
+			infos = append(infos, info)
+		}
+		s.registry["quay.io/p:1"] = map[index.Platform][]index.Layer{{OS: "linux", Architecture: "amd64"}: {{Digest: digest("a"), Size: 100 * mb}, {Digest: digest("b"), Size: 100 * mb}}}
+		state := framework.NewCycleState()
+		if status := s.plugin.PreScore(s.ctx, state, pod("p", "quay.io/p:1"), infos); status.IsSkip() {
+			continue
+		}
+		for _, info := range infos {
+			name := info.Node().Name
+			if got, _ := s.plugin.Score(s.ctx, state, pod("p"), info); got != has[name]/2 {
+				t.Fatalf("round %d: %s, which has %d MB, scores %d", round, name, has[name], got)
+			}
+		}
+		if r.IntN(2) == 0 {
+			s.plugin.Reserve(s.ctx, state, pod("p", "quay.io/p:1"), "none")
+		}
+	}
+}

@@ -65,7 +65,9 @@ func (s *scorer) late(w index.Weight) float64 {
 
 // score returns the sum of the points as a whole number in [0, 100].
 func (p points) score() int64 {
-	sum := p.Locality + p.Link + p.CPU
+	// A mean of equal numbers may differ from them in the last digit; that must
+	// not cost a point.
+	sum := p.Locality + p.Link + p.CPU + 1e-6
 	switch {
 	case !(sum > 0): // also NaN, which cannot be
 		return 0
