@@ -132,6 +132,17 @@ func (l *Lab) Remove(ctx context.Context, names ...string) error {
 	})
 }
 
+// Drop deletes the pods at once, and leaves it to their nodes to end what has
+// been started of them.
+func (l *Lab) Drop(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := l.pods().Delete(ctx, name, *metav1.NewDeleteOptions(0)); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete pod %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // Start is how a pod came to run.
 type Start struct {
 	Node string

@@ -76,7 +76,7 @@ func TestAncestor(t *testing.T) {
 // scheduler knows that a pod started there, and from another node what its image
 // consists of.
 func TestAncestorImmediately(t *testing.T) {
-	const runs = 3
+	const runs = 2
 	use(t, "n1", "n2", "n3")
 	cpu, err := lab.FillingCPU(t.Context())
 	must(t, err)

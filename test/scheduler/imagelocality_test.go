@@ -275,7 +275,7 @@ func TestTwoImages(t *testing.T) {
 				}
 			}
 		}
-		must(t, lab.Remove(t.Context(), names...))
+		must(t, lab.Drop(t.Context(), names...)) // where they are is all that counts here
 	}
 	t.Log("ImageLocality gave 0 to both nodes; to n1 for A, because " + because.why)
 	table(t, rows...)
