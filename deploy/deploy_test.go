@@ -39,6 +39,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme"
+	argsvalidation "github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 )
 
 const (
@@ -486,5 +487,39 @@ func TestStaticPod(t *testing.T) {
 	other := load(t, one[*corev1.ConfigMap](t, build(t, "default-scheduler")).Data["config.yaml"])
 	if diff := cmp.Diff(other.Profiles, loaded.Profiles); diff != "" {
 		t.Errorf("default-scheduler (-) and static-pod (+) differ:\n%s", diff)
+	}
+}
+
+// TestDocumentation: the configuration in docs/configuration.md is one that is
+// shipped, but for arguments.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "docs", "configuration.md"))
+	must(t, err)
+	_, section, _ := strings.Cut(string(text), "\n## Scheduler\n")
+	_, section, found := strings.Cut(section, "```yaml\n")
+	example, rest, _ := strings.Cut(section, "```\n")
+	if !found {
+		t.Fatal("no example")
+	}
+	profile(t, load(t, example), "default-scheduler")
+
+	// The example of arguments, in the place of those.
+	_, rest, found = strings.Cut(rest, "```yaml\n")
+	arguments, _, _ := strings.Cut(rest, "```\n")
+	if !found {
+		t.Fatal("no example of arguments")
+	}
+	before, _, _ := strings.Cut(example, "    args:\n")
+	loaded := load(t, before+"    args:\n      "+strings.ReplaceAll(arguments, "\n", "\n      "))
+	for _, plugin := range loaded.Profiles[0].PluginConfig {
+		if plugin.Name == "LayerLocality" {
+			args := plugin.Args.(*config.LayerLocalityArgs)
+			if err := argsvalidation.LayerLocalityArgs(args); err != nil {
+				t.Error(err)
+			}
+			if len(args.ShortNames) == 0 || len(args.UnqualifiedRegistries) != 2 || len(args.Mirrors) == 0 {
+				t.Errorf("arguments %+v", args)
+			}
+		}
 	}
 }

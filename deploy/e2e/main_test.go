@@ -43,6 +43,8 @@ const (
 	name      = "layer-locality-scheduler"
 	// scheduler is what pods of the second scheduler name.
 	scheduler = "layer-locality"
+	// staticPods is where kubelets look for manifests, on each node's own disk.
+	staticPods = "/var/lib/kubelet/manifests"
 )
 
 var (
@@ -55,6 +57,7 @@ func TestMain(m *testing.M) {
 		Name:    "deploy",
 		Nodes:   2,
 		Flavour: cluster.Patched,
+		Kubelet: cluster.Component{Config: map[string]any{"staticPodPath": staticPods, "fileCheckFrequency": "1s"}},
 		// Everything that the shipped service account asks for.
 		AuditPolicy: `apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -286,8 +289,9 @@ func create(t *testing.T, podName string, change func(*corev1.Pod)) {
 	})
 }
 
-// placed waits until a pod has a node, and checks who gave it.
-func placed(t *testing.T, podName, by string) (node string) {
+// placed waits until a pod has a node, and checks which scheduler gave it; the
+// instance is the scheduler's name and its host's.
+func placed(t *testing.T, podName, by string) (node, instance string) {
 	t.Helper()
 	livetest.Eventually(t, time.Minute, by+" places pod "+podName, func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, podName, metav1.GetOptions{})
@@ -306,12 +310,13 @@ func placed(t *testing.T, podName, by string) (node string) {
 				if event.ReportingController != by {
 					t.Fatalf("pod %s was placed by %s", podName, event.ReportingController)
 				}
+				instance = event.ReportingInstance
 				return nil
 			}
 		}
 		return errors.New("no event yet")
 	})
-	return node
+	return node, instance
 }
 
 // get asks the secure port of a replica, from its node, with the token of a

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +33,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("images", func(t *testing.T) { testImages(t, images) })
 	t.Run("second-scheduler", func(t *testing.T) { testSecond(t, images["kube-scheduler"]) })
 	t.Run("default-scheduler", func(t *testing.T) { testDefault(t, images["kube-scheduler"]) })
+	t.Run("static-pod", func(t *testing.T) { testStaticPod(t, images["kube-scheduler"]) })
 }
 
 // testSecond goes through the life of the second scheduler; its parts need
@@ -92,9 +95,68 @@ func testImages(t *testing.T, images map[string]string) {
 // testDefault: the cluster's scheduler ends, and ours does its work.
 func testDefault(t *testing.T, image string) {
 	begin := time.Now() // after the end of the pods of the other variant, and of their rights
-	// The local cluster's scheduler takes no part in elections.
 	apply(t, variant(t, "default-scheduler", image), "kube-scheduler")
 	_, holder := elected(t, "kube-scheduler")
+	replacesStock(t, holder)
+	if _, refused := requests(t, begin); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
+}
+
+// testStaticPod runs the static pod on a node as the control plane node of
+// kubeadm: with its kubeconfig, which only root may read.
+func testStaticPod(t *testing.T, image string) {
+	ctx, node := t.Context(), c.Nodes()[0]
+	read := func(name string) []byte {
+		text, err := os.ReadFile(name)
+		must(t, err)
+		return text
+	}
+	write := func(name string, text []byte) {
+		cmd := node.Command("install", "-D", "-m", "0600", "/dev/stdin", name)
+		cmd.Stdin = bytes.NewReader(text)
+		must(t, node.Run(ctx, cmd))
+	}
+	// The node's /etc is that of the machine.
+	const etc = "/var/lib/kubelet/etc-kubernetes"
+	write(etc+"/scheduler.conf", read(filepath.Join(c.Dir(), "pki", "scheduler.kubeconfig")))
+	write(etc+"/layer-locality/config.yaml", read("../scheduler/static-pod/config.yaml"))
+	manifest := string(read("../scheduler/static-pod/kube-scheduler.yaml"))
+	for old, replacement := range map[string]string{
+		"      path: /etc/kubernetes/": "      path: " + etc + "/",
+		"    image: ":                  "    image: " + image + " # ",
+	} {
+		if !strings.Contains(manifest, "\n"+old) {
+			t.Fatalf("no %q in the manifest", old)
+		}
+		manifest = strings.ReplaceAll(manifest, "\n"+old, "\n"+replacement)
+	}
+	const mirror = "kube-scheduler-n1"
+	t.Cleanup(func() {
+		ctx := context.Background()
+		if _, err := node.Exec(ctx, "rm", "-rf", staticPods+"/kube-scheduler.yaml", etc); err != nil {
+			t.Error(err)
+		}
+		if err := client.CoordinationV1().Leases(namespace).Delete(ctx, "kube-scheduler", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	write(staticPods+"/kube-scheduler.yaml", []byte(manifest))
+	must(t, c.WaitPodRunning(ctx, namespace, mirror))
+	livetest.Eventually(t, time.Minute, "elected", func(ctx context.Context) error {
+		holder, err := leader(ctx, "kube-scheduler")
+		if err == nil && holder != node.Name {
+			err = fmt.Errorf("the lease is of %s", holder)
+		}
+		return err
+	})
+	replacesStock(t, node.Name)
+}
+
+// replacesStock stops the cluster's scheduler, which takes no part in
+// elections, and looks who does its work then.
+func replacesStock(t *testing.T, holder string) {
+	t.Helper()
 	must(t, c.Scheduler().Stop(t.Context()))
 	t.Cleanup(func() {
 		if err := c.Scheduler().Start(context.Background()); err != nil {
@@ -102,16 +164,10 @@ func testDefault(t *testing.T, image string) {
 		}
 	})
 	create(t, "any", func(pod *corev1.Pod) { pod.Spec.SchedulerName = "" })
-	placed(t, "any", "default-scheduler")
-	must(t, c.WaitPodRunning(t.Context(), metav1.NamespaceDefault, "any"))
-	events, err := client.EventsV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Scheduled,regarding.name=any"})
-	must(t, err)
-	if by := events.Items[0].ReportingInstance; !strings.HasSuffix(by, holder) {
+	if _, by := placed(t, "any", "default-scheduler"); by != "default-scheduler-"+holder {
 		t.Errorf("placed by %s, %s leads", by, holder)
 	}
-	if _, refused := requests(t, begin); len(refused) > 0 {
-		t.Errorf("refused: %q", refused)
-	}
+	must(t, c.WaitPodRunning(t.Context(), metav1.NamespaceDefault, "any"))
 }
 
 // testBeside: each of the two schedulers places the pods that name it.
@@ -209,7 +265,7 @@ func testVolumes(t *testing.T) {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
 		}}}
 	})
-	if node := placed(t, "stateful", scheduler); node != "n2" {
+	if node, _ := placed(t, "stateful", scheduler); node != "n2" {
 		t.Errorf("on %s, its volume is on n2", node)
 	}
 }
@@ -246,7 +302,7 @@ func testDevices(t *testing.T) {
 		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/device": resource.MustParse("1")}
 	})
 	for _, pod := range []string{"claims", "extended"} {
-		if node := placed(t, pod, scheduler); node != "n2" {
+		if node, _ := placed(t, pod, scheduler); node != "n2" {
 			t.Errorf("%s: on %s, the devices are on n2", pod, node)
 		}
 	}
