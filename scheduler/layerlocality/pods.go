@@ -101,23 +101,26 @@ const (
 // k8s.io/kubernetes/pkg/kubelet/images.
 var stuckReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 
+// limited is what the kubelet says of a pull that it only puts off, because it
+// starts no more than registryBurst at once.
+const limited = "pull QPS exceeded"
+
+func isStuck(s *v1.ContainerStatus) bool {
+	w := s.State.Waiting
+	return w != nil && slices.Contains(stuckReasons, w.Reason) && !strings.Contains(w.Message, limited)
+}
+
 func progressOf(pod *v1.Pod) progress {
-	if pod.Status.Phase == v1.PodPending || pod.Status.Phase == "" {
-		for _, statuses := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-			for i := range statuses {
-				if w := statuses[i].State.Waiting; w != nil && slices.Contains(stuckReasons, w.Reason) {
-					return stuck
-				}
-			}
+	for _, statuses := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		if slices.ContainsFunc(statuses, func(s v1.ContainerStatus) bool { return isStuck(&s) }) {
+			return stuck
 		}
+	}
+	if pod.Status.Phase == v1.PodPending || pod.Status.Phase == "" {
 		return pulling
 	}
 	for i := range pod.Status.ContainerStatuses {
-		s := &pod.Status.ContainerStatuses[i]
-		if s.ImageID == "" && s.State.Waiting != nil {
-			if slices.Contains(stuckReasons, s.State.Waiting.Reason) {
-				return stuck
-			}
+		if s := &pod.Status.ContainerStatuses[i]; s.ImageID == "" && s.State.Waiting != nil {
 			return pulling
 		}
 	}

@@ -43,7 +43,8 @@ type LayerLocalityArgs struct {
 	// MaxWaitingPods is how many pods may wait on one node for a layer that is
 	// being pulled there: as long as there are fewer, the layer counts as if it
 	// were present for the next pod. 0 makes layers count only once they have
-	// arrived. Default 10.
+	// arrived. More than the kubelets' registryBurst makes pods wait for the
+	// next try. Default 10.
 	// +optional
 	MaxWaitingPods *int32 `json:"maxWaitingPods,omitempty"`
 
