@@ -49,6 +49,15 @@ bench-crio: build build-stock ## Stock and patched CRI-O side by side on one sto
 bench-node: build build-stock ## What layers add to a Node, and to the writes of its status (LAYER_DATA=file)
 	@go run ./cmd/bench node
 
+# NODES is the size of a cluster above; =200 is a quick look.
+bench-scheduler bench-throughput: NODES = 5000
+bench-scheduler: deps ## LayerLocality beside ImageLocality and the prototype: time, memory (NODES=5000, LAYER_DATA=file)
+	@go run ./cmd/bench scheduler --nodes $(NODES)
+
+bench-throughput: deps ## Pods a second with the default profile and with LayerLocality (NODES=500,1000,2000,5000)
+	@scripts/build.sh tools etcd
+	@go run ./cmd/bench throughput --nodes $(NODES)
+
 ##@ Patches
 trees: ## Assemble _build/cri-o, _build/kubernetes (upstream, overlay, patches) and _build/scheduler
 	@scripts/tree.sh patched cri-o
@@ -71,4 +80,4 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo cluster-up cluster-down deps build build-stock clean test test-unit lint \
-	bench-crio bench-node trees patches-refresh patches-lint rebase generate help
+	bench-crio bench-node bench-scheduler bench-throughput trees patches-refresh patches-lint rebase generate help

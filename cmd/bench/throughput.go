@@ -211,8 +211,11 @@ func (b *throughputBench) measure(ctx context.Context, run throughputRun, round 
 // read takes the results that scheduler_perf wrote.
 func (r *throughputRun) read(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil || len(files) != 1 {
-		return fmt.Errorf("%d results of scheduler_perf, want 1: %w", len(files), err)
+	if err != nil {
+		return err
+	}
+	if len(files) != 1 {
+		return fmt.Errorf("%d results of scheduler_perf, want 1", len(files))
 	}
 	data, err := os.ReadFile(files[0])
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
@@ -24,7 +25,7 @@ import (
 
 type options struct {
 	nodes, images, layers, rounds int
-	out, profiles                 string
+	kinds, out, profiles          string
 }
 
 func main() {
@@ -33,8 +34,9 @@ func main() {
 	flag.IntVar(&o.images, "images", 50, "images of a node (the kubelet states the 50 largest)")
 	flag.IntVar(&o.layers, "layers", 12, "layers of a generated image; images of a file keep theirs")
 	flag.IntVar(&o.rounds, "rounds", 11, "rounds of the scores; in one, each plugin is measured once")
+	flag.StringVar(&o.kinds, "kinds", "popular,usual,rare,unknown", "kinds of images that pods ask for; the first makes the last line")
 	flag.StringVar(&o.out, "out", "", "file for all that was measured (JSON)")
-	flag.StringVar(&o.profiles, "profile-dir", "", "folder for CPU profiles of the headline's plugins (pprof), made after the measurement")
+	flag.StringVar(&o.profiles, "profile-dir", "", "folder for CPU profiles (pprof), made after the measurement")
 	flag.Parse()
 	if err := o.run(context.Background()); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
@@ -104,7 +106,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	fmt.Println(r.Updates)
 
-	if r.Scores, err = c.measureScores(ctx, o.rounds); err != nil {
+	if r.Scores, err = c.measureScores(ctx, strings.Split(o.kinds, ","), o.rounds); err != nil {
 		return err
 	}
 	if o.profiles != "" {
