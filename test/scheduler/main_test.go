@@ -3,8 +3,10 @@
 package scheduler
 
 import (
+	"archive/tar"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -112,19 +114,20 @@ func setBandwidth(t *testing.T, bitsPerSecond uint64) {
 	}
 }
 
-// hubImage pushes an image of about this many compressed bytes, in equal
-// layers, to where nodes find it as docker.io/library/NAME.
+// hubImage pushes an image of about this many compressed bytes, in layers of
+// about one size that no other image has, to where nodes find it as
+// docker.io/library/NAME.
 func hubImage(t *testing.T, name string, size int64, layers int) *images.Pushed {
 	t.Helper()
-	var spec images.Image
-	pause, err := images.Build(spec)
-	must(t, err)
-	own, err := pause.Layers()
-	must(t, err)
-	entrypoint, err := own[0].Size()
-	must(t, err)
+	binary, compressed := pause(t)
+	each := size / int64(layers)
+	spec := images.Image{Entrypoint: []string{"/pause"}}
 	for i := range layers {
-		spec.Layers = append(spec.Layers, images.Layer{Name: fmt.Sprintf("%s-%d", name, i), Size: (size - entrypoint) / int64(layers)})
+		layer := images.Layer{Name: fmt.Sprintf("%s-%d", name, i), Size: each}
+		if i == 0 {
+			layer.Files, layer.Size = map[string][]byte{"/pause": binary}, each-compressed
+		}
+		spec.Layers = append(spec.Layers, layer)
 	}
 	image, err := images.Build(spec)
 	must(t, err)
@@ -133,11 +136,32 @@ func hubImage(t *testing.T, name string, size int64, layers int) *images.Pushed 
 	return pushed
 }
 
+// pause returns the program that test images run, and about how large it is in
+// a layer.
+func pause(t *testing.T) (binary []byte, compressed int64) {
+	t.Helper()
+	image, err := images.Build(images.Image{})
+	must(t, err)
+	layers, err := image.Layers()
+	must(t, err)
+	compressed, err = layers[0].Size()
+	must(t, err)
+	content, err := layers[0].Uncompressed()
+	must(t, err)
+	defer content.Close()
+	archive := tar.NewReader(content)
+	_, err = archive.Next()
+	must(t, err)
+	binary, err = io.ReadAll(archive)
+	must(t, err)
+	return binary, compressed
+}
+
 // size is what a node that has nothing of an image downloads of it: compressed
-// bytes of its layers, but for the lowest, which the pause image has too.
+// bytes of its layers.
 func size(image *images.Pushed) int64 {
 	var sum int64
-	for _, layer := range image.Layers[1:] {
+	for _, layer := range image.Layers {
 		sum += layer.Size
 	}
 	return sum
