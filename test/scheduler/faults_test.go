@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,7 +55,7 @@ func TestSchedulerKilled(t *testing.T) {
 	second := submit(t, "after", pods/2, pod)
 	must(t, c.Scheduler().Start(t.Context()))
 	pid := c.Scheduler().PID()
-	names := append(first, second...)
+	names := slices.Concat(first, second)
 	nodes, err := lab.Placed(t.Context(), names...)
 	must(t, err)
 	t.Logf("%d of %d pods were placed when the scheduler was killed, %d waited; in the end: %s", placed, pods, len(first)-placed, spread(scenario.PerNode(nodes)))
@@ -90,7 +91,7 @@ func TestAPIServerRestart(t *testing.T) {
 	must(t, c.APIServer().Kill(t.Context()))
 	must(t, c.APIServer().Start(t.Context()))
 	second := submit(t, "restart-after", pods/2, pod)
-	names := append(first, second...)
+	names := slices.Concat(first, second)
 	must(t, lab.Ready(t.Context(), names...))
 	nodes, err := lab.Placed(t.Context(), names...)
 	must(t, err)
