@@ -248,7 +248,7 @@ func (r *throughputRun) read(dir string) error {
 	if r.PodsPerSecond == 0 {
 		return errors.New("scheduler_perf took no sample: more pods are needed")
 	}
-	plugin := map[string]string{defaultProfile: "ImageLocality/Score", ourProfile: "LayerLocality/PreScore"}[r.Profile]
+	plugin := map[string]string{defaultProfile: "ImageLocality/Score", ourProfile: "LayerLocality/Score"}[r.Profile]
 	if _, ok := r.Plugin[plugin]; !ok {
 		return fmt.Errorf("%s never ran", plugin)
 	}

@@ -13,7 +13,7 @@ func TestReadThroughput(t *testing.T) {
 		{"data": {"Duration": 37.5}, "unit": "s", "labels": {"Metric": "SchedulingDuration"}},
 		{"data": {"Average": 900}, "unit": "ms", "labels": {"Metric": "scheduler_scheduling_attempt_duration_seconds", "result": "error"}},
 		{"data": {"Average": 3.5}, "unit": "ms", "labels": {"Metric": "scheduler_scheduling_attempt_duration_seconds", "result": "scheduled"}},
-		{"data": {"Average": 0.25}, "unit": "ms", "labels": {"Metric": "scheduler_plugin_execution_duration_seconds", "plugin": "LayerLocality", "extension_point": "PreScore"}}
+		{"data": {"Average": 0.25}, "unit": "ms", "labels": {"Metric": "scheduler_plugin_execution_duration_seconds", "plugin": "LayerLocality", "extension_point": "Score"}}
 	]}`
 	dir := func(files ...string) string {
 		dir := t.TempDir()
@@ -29,7 +29,7 @@ func TestReadThroughput(t *testing.T) {
 	if err := run.read(dir(result)); err != nil {
 		t.Fatal(err)
 	}
-	if run.PodsPerSecond != 270.5 || run.Seconds != 37.5 || run.Attempt != 3.5 || run.Plugin["LayerLocality/PreScore"] != 0.25 {
+	if run.PodsPerSecond != 270.5 || run.Seconds != 37.5 || run.Attempt != 3.5 || run.Plugin["LayerLocality/Score"] != 0.25 {
 		t.Errorf("read %+v", run)
 	}
 
