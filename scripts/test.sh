@@ -97,7 +97,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./cluster/... ./test/e2e/...; }
+step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./cluster/... ./test/e2e/... ./test/scheduler/... ./deploy/e2e/...; }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
 step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
 
@@ -174,7 +174,7 @@ if [ "${1:-}" = all ]; then
   # Two lanes: one works the processor, the other mostly waits for a cluster.
   # The first is a process group of its own, to be ended with all it started.
   set -m
-  run lint unit scheduler fuzz rebase upstream-cri-o upstream-kubernetes critest &
+  run lint unit scheduler integration fuzz rebase upstream-cri-o upstream-kubernetes critest &
   lane=$!
   set +m
   trap 'kill -- -"$lane" 2>/dev/null || true' EXIT
