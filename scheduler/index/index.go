@@ -39,6 +39,8 @@ type Index struct {
 
 	// reservations by the UID of the pod.
 	reservations map[types.UID]*reservation
+	// union is the memory of Reserve.
+	union union
 	// nextExpiry is when to look at the deadlines of reservations again.
 	nextExpiry time.Time
 }

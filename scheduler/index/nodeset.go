@@ -96,9 +96,9 @@ type sized struct {
 
 // addSizes adds to sums, by slot, the sizes of the sets a node is in. Layers of
 // one image are mostly on the same nodes: nodes that are in all bitmaps are
-// visited once.
+// visited once. The order of sets is lost.
 func addSizes(sums []int64, sets []sized) {
-	var dense []sized
+	dense := sets[:0]
 	var all int64
 	words := 0
 	for _, s := range sets {

@@ -49,7 +49,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 		return 0
 	}
 	r := &reservation{node: n, deadline: deadline}
-	u := &union{}
+	u := &x.union
 	x.resolve(u, wanted, n.platform)
 	for _, p := range u.parts {
 		// Held under its name: the kubelet does not pull it.

@@ -4,6 +4,7 @@ package layerlocality
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ type LayerLocality struct {
 	args    *config.LayerLocalityArgs
 	scorer  scorer
 	table   *imageref.Table
+	// last is the state of the pod that is being scheduled.
+	last atomic.Pointer[podState]
 }
 
 var (
@@ -40,6 +43,8 @@ const stateKey fwk.StateKey = Name
 
 // podState is what PreScore leaves for Score and Reserve.
 type podState struct {
+	// of is the cycle state it was written to.
+	of fwk.CycleState
 	// cycle is nil once it has been given back.
 	cycle *cycle
 	// meanMissing is what nodes would have to pull on average.
@@ -62,8 +67,9 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	w := &c.weights
 	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), w)
 	pl.metrics.observe(w.Images)
-	s := &podState{meanMissing: w.MeanMissing()}
+	s := &podState{of: state, meanMissing: w.MeanMissing()}
 	state.Write(stateKey, s)
+	pl.last.Store(s)
 	if w.Empty() {
 		pl.cycles.Put(c)
 		return fwk.NewStatus(fwk.Skip)
@@ -79,11 +85,14 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 
 // Score looks up what PreScore computed for a node.
 func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
-	data, err := state.Read(stateKey)
-	if err != nil {
-		return 0, nil
+	s := pl.last.Load() // nearly always, and faster than Read
+	if s == nil || s.of != state {
+		data, err := state.Read(stateKey)
+		if err != nil {
+			return 0, nil
+		}
+		s = data.(*podState)
 	}
-	s := data.(*podState)
 	if s.cycle == nil {
 		return 0, nil
 	}

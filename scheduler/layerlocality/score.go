@@ -53,6 +53,9 @@ func (s *scorer) points(w index.Weight, cpuExcess float64) points {
 // late returns for how many bytes the pod waits longer on this node than on one
 // that has nothing and pulls nothing else.
 func (s *scorer) late(w index.Weight) float64 {
+	if w.Pending == 0 {
+		return 0 // the common case
+	}
 	var queue int64
 	switch missing := w.Missing(); {
 	case missing > 0: // it shares the link with all that is pulled already
