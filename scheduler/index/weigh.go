@@ -91,9 +91,6 @@ func (w *Weights) Slot(nodeName string) (s Slot, ok bool) {
 	return s, ok
 }
 
-// Slots is above all slots.
-func (w *Weights) Slots() int { return len(w.present) }
-
 // MeanMissing returns what nodes would have to pull for the pod on average.
 func (w *Weights) MeanMissing() float64 {
 	nodes := len(w.numbers.slots)
