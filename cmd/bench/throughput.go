@@ -75,7 +75,8 @@ type throughputRun struct {
 	// whole run, with the creation of nodes.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// Attempt and Plugin are means in milliseconds: of a scheduling attempt, and
-	// of a call of the locality plugin, by extension point.
+	// of a call of the locality plugin, by extension point. scheduler_perf gives
+	// those of calls when it has seen enough of them.
 	Attempt float64            `json:"attemptMillis"`
 	Plugin  map[string]float64 `json:"pluginMillis"`
 }
@@ -247,10 +248,6 @@ func (r *throughputRun) read(dir string) error {
 	}
 	if r.PodsPerSecond == 0 {
 		return errors.New("scheduler_perf took no sample: more pods are needed")
-	}
-	plugin := map[string]string{defaultProfile: "ImageLocality/Score", ourProfile: "LayerLocality/Score"}[r.Profile]
-	if _, ok := r.Plugin[plugin]; !ok {
-		return fmt.Errorf("%s never ran", plugin)
 	}
 	return nil
 }

@@ -38,10 +38,10 @@ func TestReadThroughput(t *testing.T) {
 		files   []string
 		want    string
 	}{
-		"no result":        {ourProfile, nil, "0 results"},
-		"not JSON":         {ourProfile, []string{"?"}, "invalid character"},
-		"no sample":        {ourProfile, []string{`{"dataItems": []}`}, "no sample"},
-		"plugin never ran": {defaultProfile, []string{result}, "ImageLocality/Score never ran"},
+		"no result":   {ourProfile, nil, "0 results"},
+		"not JSON":    {ourProfile, []string{"?"}, "invalid character"},
+		"no sample":   {ourProfile, []string{`{"dataItems": []}`}, "no sample"},
+		"two results": {ourProfile, []string{result, result}, "2 results"},
 	} {
 		run := throughputRun{Profile: test.profile}
 		if err := run.read(dir(test.files...)); err == nil || !strings.Contains(err.Error(), test.want) {

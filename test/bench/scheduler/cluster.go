@@ -56,19 +56,6 @@ func withLayers(images []dataset.Image, n int) []dataset.Image {
 	return images
 }
 
-// encode returns the Nodes as an apiserver sends them: whoever decodes them gets
-// strings of its own.
-func encode(nodes []*v1.Node) ([][]byte, error) {
-	wire := make([][]byte, len(nodes))
-	for i, node := range nodes {
-		var err error
-		if wire[i], err = node.Marshal(); err != nil {
-			return nil, fmt.Errorf("encoding %s: %w", node.Name, err)
-		}
-	}
-	return wire, nil
-}
-
 func decode(wire []byte) (*v1.Node, error) {
 	node := &v1.Node{}
 	return node, node.Unmarshal(wire)
@@ -142,7 +129,7 @@ func startCluster(ctx context.Context, wire [][]byte) (*cluster, error) {
 
 	var nodes []*v1.Node
 	for _, object := range c.informer.GetStore().List() {
-		nodes = append(nodes, object.(*v1.Node)) //nolint:errcheck // a store of Nodes
+		nodes = append(nodes, object.(*v1.Node))
 	}
 	if len(nodes) != len(wire) {
 		stop()
@@ -218,7 +205,7 @@ func (c *cluster) add(ctx context.Context, factory informers.SharedInformerFacto
 			if err != nil {
 				return nil, err
 			}
-			pl.score = made.(fwk.ScorePlugin) //nolint:errcheck // all that are compared score
+			pl.score = made.(fwk.ScorePlugin)
 			pl.preScore, _ = made.(fwk.PreScorePlugin)
 			pl.reserve, _ = made.(fwk.ReservePlugin)
 			return made, nil

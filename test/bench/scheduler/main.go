@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
 	"github.com/layer-locality/layer-locality/internal/dataset"
@@ -73,21 +74,11 @@ func (o *options) run(ctx context.Context) error {
 	if source == "generated" {
 		images = withLayers(images, o.layers)
 	}
-	nodes := fleet.Nodes(fleet.Images(images), o.nodes, o.images)
-	wire, err := encode(nodes)
+	r := &report{Source: source, Nodes: o.nodes}
+	wire, err := r.encode(fleet.Nodes(fleet.Images(images), o.nodes, o.images))
 	if err != nil {
 		return err
 	}
-	r := &report{Source: source, Nodes: o.nodes, ImagesPerNode: len(nodes[0].Status.Images)}
-	for i, node := range nodes {
-		r.NodeBytes += len(wire[i])
-		for _, image := range nodestatus.Images(node) {
-			r.LayersPerNode += float64(len(image.Layers))
-		}
-	}
-	r.NodeBytes /= o.nodes
-	r.LayersPerNode /= float64(o.nodes)
-	nodes = nil
 	fmt.Printf("fleet source=%s nodes=%d images_per_node=%d layers_per_image=%.1f node_pb_bytes=%d\n",
 		r.Source, r.Nodes, r.ImagesPerNode, r.LayersPerNode/float64(r.ImagesPerNode), r.NodeBytes)
 
@@ -123,6 +114,26 @@ func (o *options) run(ctx context.Context) error {
 	fmt.Printf("score_%dn layerlocality_us=%.1f imagelocality_us=%.1f prototype_us=%.1f ratio=%.2f\n", o.nodes,
 		headline.LayerLocality.Micros, headline.ImageLocality.Micros, headline.Prototype.Micros, headline.ratio())
 	return nil
+}
+
+// encode returns the Nodes as an apiserver sends them: whoever decodes them gets
+// strings of its own. It reports how large they are.
+func (r *report) encode(nodes []*v1.Node) ([][]byte, error) {
+	wire := make([][]byte, len(nodes))
+	for i, node := range nodes {
+		var err error
+		if wire[i], err = node.Marshal(); err != nil {
+			return nil, fmt.Errorf("encoding %s: %w", node.Name, err)
+		}
+		r.NodeBytes += len(wire[i])
+		for _, image := range nodestatus.Images(node) {
+			r.LayersPerNode += float64(len(image.Layers))
+		}
+	}
+	r.ImagesPerNode = len(nodes[0].Status.Images)
+	r.NodeBytes /= len(nodes)
+	r.LayersPerNode /= float64(len(nodes))
+	return wire, nil
 }
 
 func write(name string, r *report) error {

@@ -90,7 +90,7 @@ func (c *cluster) update(wire [][]byte, changed bool) (update, error) {
 		if err != nil {
 			return m, err
 		}
-		old[i] = known.(*v1.Node) //nolint:errcheck // a store of Nodes
+		old[i] = known.(*v1.Node)
 		if nodestatus.SameImages(old[i], node) == changed {
 			return m, fmt.Errorf("%s: the images of the update differ from the known ones: %t, want %t", node.Name, !changed, changed)
 		}

@@ -16,8 +16,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 	_ "k8s.io/component-base/logs/json/register" // a log format of scheduler_perf's flags
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	perf "k8s.io/kubernetes/test/integration/scheduler_perf"
@@ -58,7 +60,14 @@ func TestMain(m *testing.M) {
 }
 
 func BenchmarkPerfScheduling(b *testing.B) {
-	registry := frameworkruntime.Registry{layerlocality.Name: layerlocality.NewFactory().New}
+	factory := layerlocality.NewFactory()
+	enabled := false
+	registry := frameworkruntime.Registry{
+		layerlocality.Name: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+			enabled = true
+			return factory.New(ctx, args, handle)
+		},
+	}
 	var options []perf.SchedulerPerfOption
 	image := "registry.k8s.io/pause:3.10.2"
 	switch *workload {
@@ -79,6 +88,9 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		b.Fatalf("-workload=%s: want %s or %s", *workload, basic, withLayers)
 	}
 	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
+	if want := *profile == "layerlocality"; enabled != want {
+		b.Fatalf("profile %s: %s was enabled: %t, want %t", *profile, layerlocality.Name, enabled, want)
+	}
 }
 
 // testCase writes the files that scheduler_perf reads, and returns the name of
