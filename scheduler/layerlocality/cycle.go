@@ -11,41 +11,31 @@ import (
 type cycle struct {
 	weights index.Weights
 	nodes   nodeCache
-	// meanCPU is the requested CPU of the feasible nodes in percent, on average.
-	meanCPU float64
+	// meanLoad is the mean load of the feasible nodes.
+	meanLoad float64
 }
 
 // look looks once at every feasible node.
-func (c *cycle) look(nodes []fwk.NodeInfo) {
+func (c *cycle) look(nodes []fwk.NodeInfo, s *scorer) {
 	c.nodes.prepare(c.weights.Numbers(), len(nodes))
 	var sum float64
 	for _, n := range nodes {
-		sum += c.nodes.learn(n, &c.weights)
+		sum += c.nodes.learn(n, &c.weights, s)
 	}
-	c.meanCPU = sum / float64(max(1, len(nodes)))
+	c.meanLoad = sum / float64(max(1, len(nodes)))
 }
 
-// node returns what a feasible node has, and by how many percent its requested
-// CPU exceeds the mean; ok is false for a node that is newer than the index.
-func (c *cycle) node(n fwk.NodeInfo) (weight index.Weight, excess float64, ok bool) {
+// node returns what a feasible node has, and by how much its load exceeds the
+// mean; ok is false for a node that is newer than the index.
+func (c *cycle) node(n fwk.NodeInfo, s *scorer) (weight index.Weight, excess float64, ok bool) {
 	if known, ok := c.nodes.find(n); ok {
-		return c.weights.At(known.slot), known.cpu - c.meanCPU, true
+		return c.weights.At(known.slot), known.load - c.meanLoad, true
 	}
 	weight, ok = c.weights.Node(n.Node().Name)
-	return weight, cpuPercent(n) - c.meanCPU, ok
+	return weight, s.load(n) - c.meanLoad, ok
 }
 
-// cpuPercent is how much of a node's CPU is requested, counted as in
-// kube-scheduler's own scoring: a container without a request has 100m.
-func cpuPercent(n fwk.NodeInfo) float64 {
-	allocatable := n.GetAllocatable().GetMilliCPU()
-	if allocatable <= 0 {
-		return 0
-	}
-	return 100 * float64(n.GetNonZeroRequested().GetMilliCPU()) / float64(allocatable)
-}
-
-// nodeCache remembers slots and requested CPU of nodes by the generation of their
+// nodeCache remembers slots and loads of nodes by the generation of their
 // NodeInfo, which is unique in the process and changes with every change of the
 // node. From one pod to the next nearly all stay, and finding a number costs a
 // fraction of finding a name and adding up requests.
@@ -59,8 +49,7 @@ type nodeCache struct {
 type cached struct {
 	generation int64
 	slot       index.Slot
-	// cpu is the requested CPU in percent.
-	cpu float64
+	load       float64
 }
 
 // prepare makes room for n nodes, and forgets what is known if slots changed.
@@ -80,20 +69,20 @@ func (c *nodeCache) prepare(numbers *index.Numbers, n int) {
 	c.numbers, c.used = numbers, 0
 }
 
-// learn remembers a node, if it has a slot, and returns its requested CPU. There
-// must be room.
-func (c *nodeCache) learn(n fwk.NodeInfo, weights *index.Weights) (cpu float64) {
+// learn remembers a node, if it has a slot, and returns its load. There must
+// be room.
+func (c *nodeCache) learn(n fwk.NodeInfo, weights *index.Weights, s *scorer) (load float64) {
 	generation := n.GetGeneration()
 	e := c.place(generation)
 	if e.generation == generation && generation != 0 {
-		return e.cpu
+		return e.load
 	}
-	cpu = cpuPercent(n)
+	load = s.load(n)
 	if slot, ok := weights.Slot(n.Node().Name); ok && generation != 0 {
-		*e = cached{generation, slot, cpu}
+		*e = cached{generation, slot, load}
 		c.used++
 	}
-	return cpu
+	return load
 }
 
 // find returns what is remembered of a node. It only reads.

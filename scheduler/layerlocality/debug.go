@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/scheduler/imageref"
@@ -55,11 +56,13 @@ type NodeRating struct {
 	// PendingBytes is what the link of the node still has to pull for any pod.
 	PendingBytes int64   `json:"pendingBytes"`
 	CPUPercent   float64 `json:"cpuPercent"`
-	Points       points  `json:"points"`
-	Why          string  `json:"why"`
+	// WithoutRequest are the containers without a CPU request.
+	WithoutRequest float64 `json:"withoutRequest"`
+	Points         points  `json:"points"`
+	Why            string  `json:"why"`
 }
 
-const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean of requested CPU is that of all nodes."
+const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean load is that of all nodes."
 
 // DebugHandler answers ?image=NAME (also several times) and ?pod=NAMESPACE/NAME,
 // optionally with &profile=SCHEDULER, with a Rating.
@@ -129,7 +132,7 @@ func (f *Factory) DebugHandler() http.Handler {
 
 // rate rates all nodes for a pod.
 func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
-	cpu, mean, err := pl.requestedCPU(pod)
+	infos, mean, err := pl.loads(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -147,9 +150,13 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	}
 	for _, node := range slices.Sorted(w.Nodes()) {
 		weight, _ := w.Node(node)
-		p := pl.scorer.points(weight, cpu[node]-mean)
+		info := infos[node]
+		if info == nil {
+			continue // deleted a moment ago
+		}
+		p := pl.scorer.points(weight, pl.scorer.load(info)-mean)
 		rating.Nodes = append(rating.Nodes, NodeRating{
-			Node: node, Score: p.score(), Points: p, CPUPercent: cpu[node],
+			Node: node, Score: p.score(), Points: p, CPUPercent: cpuPercent(info), WithoutRequest: withoutRequest(info),
 			TotalBytes: weight.Total, PresentBytes: weight.Present, ArrivingBytes: weight.Arriving,
 			CrowdedBytes: weight.Crowded, MissingBytes: weight.Missing(), PendingBytes: weight.Pending,
 			Why: pl.why(weight, p),
@@ -159,10 +166,10 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	return rating, nil
 }
 
-// requestedCPU returns the requested CPU of every node in percent, and its mean.
-// The scheduler's own snapshot belongs to the scheduling cycle; this asks the
-// informers.
-func (pl *LayerLocality) requestedCPU(except *v1.Pod) (map[string]float64, float64, error) {
+// loads returns all nodes with the pods on them, and their mean load. The
+// scheduler's own snapshot belongs to the scheduling cycle; this asks the
+// informers. The pod itself does not count.
+func (pl *LayerLocality) loads(except *v1.Pod) (map[string]fwk.NodeInfo, float64, error) {
 	pods, err := pl.pods.List(labels.Everything())
 	if err != nil {
 		return nil, 0, fmt.Errorf("listing pods: %w", err)
@@ -177,17 +184,14 @@ func (pl *LayerLocality) requestedCPU(except *v1.Pod) (map[string]float64, float
 			placed[pod.Spec.NodeName] = append(placed[pod.Spec.NodeName], pod)
 		}
 	}
-	cpu, sum := map[string]float64{}, 0.0
+	infos, sum := map[string]fwk.NodeInfo{}, 0.0
 	for _, node := range nodes {
 		info := framework.NewNodeInfo(placed[node.Name]...)
 		info.SetNode(node)
-		cpu[node.Name] = cpuPercent(info)
-		sum += cpu[node.Name]
+		infos[node.Name] = info
+		sum += pl.scorer.load(info)
 	}
-	if len(nodes) == 0 {
-		return cpu, 0, nil
-	}
-	return cpu, sum / float64(len(nodes)), nil
+	return infos, sum / float64(max(1, len(nodes))), nil
 }
 
 // why says in words what a score is made of.
@@ -203,13 +207,13 @@ func (pl *LayerLocality) why(w index.Weight, p points) string {
 		reasons = append(reasons, fmt.Sprintf("%s arriving, for which %d pods wait already (maxWaitingPods)", megabytes(w.Crowded), pl.args.MaxWaitingPods))
 	}
 	if w.Total < pl.args.MinImageBytes {
-		reasons = append(reasons, fmt.Sprintf("less than %s (minImageBytes), so it counts for little", megabytes(pl.args.MinImageBytes)))
+		reasons = append(reasons, fmt.Sprintf("less than %s (minImageBytes), so it counts in proportion", megabytes(pl.args.MinImageBytes)))
 	}
 	if p.Link < 0 {
 		reasons = append(reasons, megabytes(w.Pending)+" to pull first")
 	}
-	if p.CPU < 0 {
-		reasons = append(reasons, fmt.Sprintf("requested CPU %.1f %% above the mean", -p.CPU/pl.scorer.cpuPenalty))
+	if p.Load < 0 {
+		reasons = append(reasons, fmt.Sprintf("busier than the mean: %.1f points", -p.Load))
 	}
 	return strings.Join(reasons, "; ")
 }

@@ -65,6 +65,7 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 		return nil, fmt.Errorf("%s: one Factory serves one scheduler: make another with NewFactory", Name)
 	}
 	pl := &LayerLocality{shared: f.shared, profile: handle.ProfileName(), args: args, scorer: newScorer(args), table: table}
+	pl.cycles.New = func() any { return &cycle{} }
 	f.profiles[handle.ProfileName()] = pl
 	return pl, nil
 }
@@ -99,9 +100,6 @@ type shared struct {
 	args  *config.LayerLocalityArgs
 	table *imageref.Table
 
-	// cycles are the memory of scheduling cycles, *cycle.
-	cycles sync.Pool
-
 	syncers []Syncer
 	synced  atomic.Bool
 }
@@ -115,7 +113,6 @@ func (f *Factory) newShared(ctx context.Context, args *config.LayerLocalityArgs,
 		index: index.New(), args: args, table: table,
 		nodeInformer: core.Nodes().Informer(), nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
 	}
-	s.cycles.New = func() any { return &cycle{} }
 	s.metrics = registerMetrics(s.index)
 	if err := s.nodeInformer.SetTransform(nodestatus.Transform(s.nodeInformer.GetStore())); err != nil {
 		return nil, fmt.Errorf("transform of the node informer: %w", err)

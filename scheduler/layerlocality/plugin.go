@@ -4,6 +4,7 @@ package layerlocality
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,8 @@ type LayerLocality struct {
 	args    *config.LayerLocalityArgs
 	scorer  scorer
 	table   *imageref.Table
+	// cycles are the memory of scheduling cycles, *cycle.
+	cycles sync.Pool
 	// last is the state of the pod that is being scheduled.
 	last atomic.Pointer[podState]
 }
@@ -74,11 +77,11 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 		pl.cycles.Put(c)
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c.look(nodes)
+	c.look(nodes, &pl.scorer)
 	s.cycle = c
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Weighed the layers that nodes lack", "plugin", Name, "pod", klog.KObj(pod),
-			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanCPUPercent", c.meanCPU)
+			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanLoad", c.meanLoad)
 	}
 	return nil
 }
@@ -96,7 +99,7 @@ func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Po
 	if s.cycle == nil {
 		return 0, nil
 	}
-	weight, excess, ok := s.cycle.node(node)
+	weight, excess, ok := s.cycle.node(node, &pl.scorer)
 	if !ok || weight.Present+weight.Arriving == 0 {
 		return 0, nil // penalties take nothing away from nothing
 	}

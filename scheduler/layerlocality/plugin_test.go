@@ -303,6 +303,20 @@ func TestCPUPenalty(t *testing.T) {
 	}
 }
 
+// Containers that request nothing do not all go to one node either.
+func TestNoRequestPenalty(t *testing.T) {
+	image := "quay.io/a:1"
+	var there []*v1.Pod
+	for i := range 6 {
+		there = append(there, on(pod(fmt.Sprint("p", i), image), "n1", ""))
+	}
+	for penalty, want := range map[int32]int64{0: 100, 2: 92, 100: 0} { // 6 are 4 above the mean of three nodes
+		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.NoRequestPenalty = ptr.To(penalty) }), nodes("n1", "n2", "n3"), there...)
+		s.agent.sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100})})
+		s.expect(pod("p", image), map[string]int64{"n1": want, "n2": 0, "n3": 0})
+	}
+}
+
 // What a node's link has to pull counts against it as far as the pod would
 // start later than on an idle node that has nothing.
 func TestLinkPenalty(t *testing.T) {
@@ -428,7 +442,7 @@ func TestScoreProperties(t *testing.T) {
 		excess := r.Float64()*300 - 100
 		p := s.points(w, excess)
 		score := p.score()
-		if score < 0 || score > fwk.MaxScore || math.IsNaN(p.Locality+p.Link+p.CPU) {
+		if score < 0 || score > fwk.MaxScore || math.IsNaN(p.Locality+p.Link+p.Load) {
 			t.Fatalf("%+v: %+v = %d", w, p, score)
 		}
 		// A layer more: it was missing, or it arrived.
@@ -611,7 +625,7 @@ func TestDebugHandler(t *testing.T) {
 		if n1.Node != "n1" || n1.PresentBytes != 200*mb || n1.Why != "200.0 MB of 200.0 MB present" {
 			t.Errorf("%+v", n1)
 		}
-		if n2.MissingBytes != 100*mb || !strings.Contains(n2.Why, "requested CPU 2.0 % above the mean") {
+		if n2.MissingBytes != 100*mb || !strings.Contains(n2.Why, "busier than the mean: 16.0 points") {
 			t.Errorf("%+v", n2)
 		}
 		if n3.PendingBytes != 500*mb || !strings.Contains(n3.Why, "500.0 MB to pull first") {

@@ -2,6 +2,7 @@ package layerlocality
 
 import (
 	fwk "k8s.io/kube-scheduler/framework"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -14,6 +15,7 @@ type scorer struct {
 	minBytes    float64
 	linkPenalty float64
 	cpuPenalty  float64
+	noRequest   float64
 }
 
 func newScorer(args *config.LayerLocalityArgs) scorer {
@@ -21,6 +23,7 @@ func newScorer(args *config.LayerLocalityArgs) scorer {
 		minBytes:    float64(args.MinImageBytes),
 		linkPenalty: float64(args.LinkPenalty) / 100,
 		cpuPenalty:  float64(args.CPUPenalty),
+		noRequest:   float64(args.NoRequestPenalty),
 	}
 }
 
@@ -32,20 +35,41 @@ type points struct {
 	Locality float64 `json:"locality"`
 	// Link is what the queue of the node's link costs.
 	Link float64 `json:"link"`
-	// CPU is what requested CPU above the mean costs.
-	CPU float64 `json:"cpu"`
+	// Load is what load above the mean costs.
+	Load float64 `json:"load"`
 }
 
-// points rates a node. cpuExcess is by how many percent of its CPU the requests
-// on the node exceed the mean of the feasible nodes; negative if they are below.
-func (s *scorer) points(w index.Weight, cpuExcess float64) points {
+// load returns how busy a node is, in points: its requested CPU in percent, and
+// the containers that do not say what they need.
+func (s *scorer) load(n fwk.NodeInfo) float64 {
+	return s.cpuPenalty*cpuPercent(n) + s.noRequest*withoutRequest(n)
+}
+
+// cpuPercent is how much of a node's CPU is requested.
+func cpuPercent(n fwk.NodeInfo) float64 {
+	allocatable := n.GetAllocatable().GetMilliCPU()
+	if allocatable <= 0 {
+		return 0
+	}
+	return 100 * float64(n.GetRequested().GetMilliCPU()) / float64(allocatable)
+}
+
+// withoutRequest is the number of containers without a CPU request on a node:
+// kube-scheduler counts each of them once with nothing and once with a default.
+func withoutRequest(n fwk.NodeInfo) float64 {
+	return float64(n.GetNonZeroRequested().GetMilliCPU()-n.GetRequested().GetMilliCPU()) / float64(schedutil.DefaultMilliCPURequest)
+}
+
+// points rates a node. excess is by how much its load exceeds the mean of the
+// feasible nodes; negative if it is below.
+func (s *scorer) points(w index.Weight, excess float64) points {
 	scale := max(float64(w.Total), s.minBytes)
 	p := points{Locality: maxScore * float64(w.Present+w.Arriving) / scale}
 	if late := s.late(w); late > 0 {
 		p.Link = -maxScore * s.linkPenalty * late / scale
 	}
-	if cpuExcess > 0 {
-		p.CPU = -s.cpuPenalty * cpuExcess
+	if excess > 0 {
+		p.Load = -excess
 	}
 	return p
 }
@@ -70,7 +94,7 @@ func (s *scorer) late(w index.Weight) float64 {
 func (p points) score() int64 {
 	// A mean of equal numbers may differ from them in the last digit; that must
 	// not cost a point.
-	sum := p.Locality + p.Link + p.CPU + 1e-6
+	sum := p.Locality + p.Link + p.Load + 1e-6
 	switch {
 	case !(sum > 0): // also NaN, which cannot be
 		return 0

@@ -14,6 +14,7 @@ type LayerLocalityArgs struct {
 	MinImageBytes         int64
 	UnknownImageBytes     int64
 	CPUPenalty            int32
+	NoRequestPenalty      int32
 	LinkPenalty           int32
 	MaxWaitingPods        int32
 	ArrivalTimeout        metav1.Duration

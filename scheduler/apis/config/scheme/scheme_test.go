@@ -90,6 +90,7 @@ func defaults() *config.LayerLocalityArgs {
 		MinImageBytes:         v1.DefaultMinImageBytes,
 		UnknownImageBytes:     v1.DefaultUnknownImageBytes,
 		CPUPenalty:            v1.DefaultCPUPenalty,
+		NoRequestPenalty:      v1.DefaultNoRequestPenalty,
 		LinkPenalty:           v1.DefaultLinkPenalty,
 		MaxWaitingPods:        v1.DefaultMaxWaitingPods,
 		ArrivalTimeout:        metav1.Duration{Duration: v1.DefaultArrivalTimeout},
@@ -112,14 +113,14 @@ func TestLoad(t *testing.T) {
 		},
 		"everything": {pluginConfig: []string{
 			"- name: LayerLocality", "  args:",
-			"    minImageBytes: 1", "    unknownImageBytes: 2", "    cpuPenalty: 3", "    linkPenalty: 4", "    maxWaitingPods: 5",
+			"    minImageBytes: 1", "    unknownImageBytes: 2", "    cpuPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5",
 			"    arrivalTimeout: 1h1m1s", "    reportTimeout: 90s",
 			"    shortNames: [{name: fedora, repository: registry.fedoraproject.org/fedora}]",
 			"    unqualifiedRegistries: [quay.io, docker.io]",
 			"    mirrors: [{prefix: docker.io, locations: [mirror.example.com/hub]}]"},
 			want: func(a *config.LayerLocalityArgs) {
 				*a = config.LayerLocalityArgs{
-					MinImageBytes: 1, UnknownImageBytes: 2, CPUPenalty: 3, LinkPenalty: 4, MaxWaitingPods: 5,
+					MinImageBytes: 1, UnknownImageBytes: 2, CPUPenalty: 3, NoRequestPenalty: 6, LinkPenalty: 4, MaxWaitingPods: 5,
 					ArrivalTimeout:        metav1.Duration{Duration: time.Hour + time.Minute + time.Second},
 					ReportTimeout:         metav1.Duration{Duration: 90 * time.Second},
 					ShortNames:            []config.ShortName{{Name: "fedora", Repository: "registry.fedoraproject.org/fedora"}},
@@ -211,7 +212,7 @@ func TestWrite(t *testing.T) {
 	}
 	want := map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "LayerLocalityArgs",
-		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "cpuPenalty": 0., "linkPenalty": 100., "maxWaitingPods": 10.,
+		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "cpuPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10.,
 		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "unqualifiedRegistries": []any{"docker.io"},
 	}
 	for _, plugin := range read.Profiles[0].PluginConfig {

@@ -13,6 +13,7 @@ const (
 	DefaultMinImageBytes       int64 = 100_000_000
 	DefaultUnknownImageBytes   int64 = 100_000_000
 	DefaultCPUPenalty          int32 = 8
+	DefaultNoRequestPenalty    int32 = 2
 	DefaultLinkPenalty         int32 = 100
 	DefaultMaxWaitingPods      int32 = 10
 	DefaultArrivalTimeout            = 10 * time.Minute
@@ -29,6 +30,7 @@ func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive //
 	setDefault(&args.MinImageBytes, DefaultMinImageBytes)
 	setDefault(&args.UnknownImageBytes, DefaultUnknownImageBytes)
 	setDefault(&args.CPUPenalty, DefaultCPUPenalty)
+	setDefault(&args.NoRequestPenalty, DefaultNoRequestPenalty)
 	setDefault(&args.LinkPenalty, DefaultLinkPenalty)
 	setDefault(&args.MaxWaitingPods, DefaultMaxWaitingPods)
 	setDefault(&args.ArrivalTimeout, metav1.Duration{Duration: DefaultArrivalTimeout})

@@ -27,11 +27,16 @@ type LayerLocalityArgs struct {
 
 	// CPUPenalty is how many points a node loses for each percent by which its
 	// requested CPU exceeds the mean of the feasible nodes. It keeps locality
-	// from unbalancing the cluster. Containers without a request count as in
-	// kube-scheduler's own scoring (100 millicores). 0 switches it off; at most
-	// 100. Default 8.
+	// from unbalancing the cluster. 0 switches it off; at most 100. Default 8.
 	// +optional
 	CPUPenalty *int32 `json:"cpuPenalty,omitempty"`
+
+	// NoRequestPenalty is how many points a node loses for each container without
+	// a CPU request that it has more than the mean of the feasible nodes:
+	// CPUPenalty does not see them, and they must not all go to one node either.
+	// 0 switches it off; at most 100. Default 2.
+	// +optional
+	NoRequestPenalty *int32 `json:"noRequestPenalty,omitempty"`
 
 	// LinkPenalty is, in percent, how much a byte that the pod has to wait for
 	// because a node's link is busy with other pulls counts against a byte that

@@ -64,6 +64,9 @@ func autoConvert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(in *LayerLocal
 	if err := metav1.Convert_Pointer_int32_To_int32(&in.CPUPenalty, &out.CPUPenalty, s); err != nil {
 		return err
 	}
+	if err := metav1.Convert_Pointer_int32_To_int32(&in.NoRequestPenalty, &out.NoRequestPenalty, s); err != nil {
+		return err
+	}
 	if err := metav1.Convert_Pointer_int32_To_int32(&in.LinkPenalty, &out.LinkPenalty, s); err != nil {
 		return err
 	}
@@ -95,6 +98,9 @@ func autoConvert_config_LayerLocalityArgs_To_v1_LayerLocalityArgs(in *config.Lay
 		return err
 	}
 	if err := metav1.Convert_int32_To_Pointer_int32(&in.CPUPenalty, &out.CPUPenalty, s); err != nil {
+		return err
+	}
+	if err := metav1.Convert_int32_To_Pointer_int32(&in.NoRequestPenalty, &out.NoRequestPenalty, s); err != nil {
 		return err
 	}
 	if err := metav1.Convert_int32_To_Pointer_int32(&in.LinkPenalty, &out.LinkPenalty, s); err != nil {

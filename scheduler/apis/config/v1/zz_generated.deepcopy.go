@@ -29,6 +29,11 @@ func (in *LayerLocalityArgs) DeepCopyInto(out *LayerLocalityArgs) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.NoRequestPenalty != nil {
+		in, out := &in.NoRequestPenalty, &out.NoRequestPenalty
+		*out = new(int32)
+		**out = **in
+	}
 	if in.LinkPenalty != nil {
 		in, out := &in.LinkPenalty, &out.LinkPenalty
 		*out = new(int32)

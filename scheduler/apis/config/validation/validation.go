@@ -16,7 +16,7 @@ import (
 // What the arguments may be at most. Sizes are compressed bytes.
 const (
 	maxBytes       = 1 << 40
-	maxCPUPenalty  = 100
+	maxLoadPenalty = 100
 	maxLinkPenalty = 1000
 	maxWaitingPods = 100_000
 	maxTimeout     = 24 * time.Hour
@@ -37,7 +37,8 @@ func LayerLocalityArgs(args *config.LayerLocalityArgs) error {
 	}
 	between("minImageBytes", args.MinImageBytes, 1, maxBytes)
 	between("unknownImageBytes", args.UnknownImageBytes, 1, maxBytes)
-	between("cpuPenalty", int64(args.CPUPenalty), 0, maxCPUPenalty)
+	between("cpuPenalty", int64(args.CPUPenalty), 0, maxLoadPenalty)
+	between("noRequestPenalty", int64(args.NoRequestPenalty), 0, maxLoadPenalty)
 	between("linkPenalty", int64(args.LinkPenalty), 0, maxLinkPenalty)
 	between("maxWaitingPods", int64(args.MaxWaitingPods), 0, maxWaitingPods)
 

@@ -54,12 +54,12 @@ func TestValid(t *testing.T) {
 		"defaults": func(*config.LayerLocalityArgs) {},
 		"lowest": func(a *config.LayerLocalityArgs) {
 			a.MinImageBytes, a.UnknownImageBytes = 1, 1
-			a.CPUPenalty, a.LinkPenalty, a.MaxWaitingPods = 0, 0, 0
+			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 0, 0, 0, 0
 			a.ArrivalTimeout, a.ReportTimeout = duration(time.Second), duration(time.Second)
 		},
 		"highest": func(a *config.LayerLocalityArgs) {
 			a.MinImageBytes, a.UnknownImageBytes = 1<<40, 1<<40
-			a.CPUPenalty, a.LinkPenalty, a.MaxWaitingPods = 100, 1000, 100_000
+			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 100, 100, 1000, 100_000
 			a.ArrivalTimeout, a.ReportTimeout = duration(24*time.Hour), duration(24*time.Hour)
 			a.UnqualifiedRegistries = many(16)
 			a.ShortNames, a.Mirrors = nil, nil
@@ -104,6 +104,8 @@ func TestInvalid(t *testing.T) {
 		`unknownImageBytes: Invalid value: 1099511627777: must be between 1 and 1099511627776`: func(a *config.LayerLocalityArgs) { a.UnknownImageBytes = 1<<40 + 1 },
 		`cpuPenalty: Invalid value: -1: must be between 0 and 100`:                             func(a *config.LayerLocalityArgs) { a.CPUPenalty = -1 },
 		`cpuPenalty: Invalid value: 101: must be between 0 and 100`:                            func(a *config.LayerLocalityArgs) { a.CPUPenalty = 101 },
+		`noRequestPenalty: Invalid value: -1: must be between 0 and 100`:                       func(a *config.LayerLocalityArgs) { a.NoRequestPenalty = -1 },
+		`noRequestPenalty: Invalid value: 101: must be between 0 and 100`:                      func(a *config.LayerLocalityArgs) { a.NoRequestPenalty = 101 },
 		`linkPenalty: Invalid value: -1: must be between 0 and 1000`:                           func(a *config.LayerLocalityArgs) { a.LinkPenalty = -1 },
 		`linkPenalty: Invalid value: 1001: must be between 0 and 1000`:                         func(a *config.LayerLocalityArgs) { a.LinkPenalty = 1001 },
 		`maxWaitingPods: Invalid value: -1: must be between 0 and 100000`:                      func(a *config.LayerLocalityArgs) { a.MaxWaitingPods = -1 },
