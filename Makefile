@@ -9,7 +9,7 @@ BANDWIDTH ?=
 export LAYER_DATA
 
 ##@ Use
-demo: build ## Build everything, show layers from the registry to NodeStatus on three nodes, clean up
+demo: build ## Build everything, show layers on three nodes and what the scheduler makes of them, clean up
 	@echo "==> compiling the demo" && go run ./cmd/demo
 
 cluster-up: build ## Start a cluster and leave it running (NODES=3, BANDWIDTH=100mbit)

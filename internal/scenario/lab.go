@@ -53,12 +53,16 @@ type Pod struct {
 	Scheduler string
 	// Node, if set, has the pod without a scheduler.
 	Node string
-	// MilliCPU is the request.
+	// MilliCPU is the request; 0 for none.
 	MilliCPU int64
 }
 
 func (p Pod) object() *corev1.Pod {
 	no, second := false, int64(1)
+	var requests corev1.ResourceList
+	if p.MilliCPU > 0 {
+		requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI)}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name},
 		Spec: corev1.PodSpec{
@@ -68,9 +72,7 @@ func (p Pod) object() *corev1.Pod {
 			AutomountServiceAccountToken:  &no,
 			Containers: []corev1.Container{{
 				Name: "main", Image: p.Image,
-				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-					corev1.ResourceCPU: *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI),
-				}},
+				Resources: corev1.ResourceRequirements{Requests: requests},
 			}},
 		},
 	}

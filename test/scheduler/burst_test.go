@@ -22,7 +22,7 @@ func TestBurst(t *testing.T) {
 		before, err := scenario.Pulled(c, "library/burst")
 		must(t, err)
 		begin := time.Now()
-		names := submit(t, "burst-"+scheduler, pods, scenario.Pod{Image: "burst:" + scheduler, Scheduler: scheduler, MilliCPU: smallCPU})
+		names := submit(t, "burst-"+scheduler, pods, scenario.Pod{Image: "burst:" + scheduler, Scheduler: scheduler})
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
 		must(t, lab.Ready(t.Context(), names...))

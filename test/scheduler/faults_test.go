@@ -26,7 +26,7 @@ func TestSchedulerKilled(t *testing.T) {
 	const pods = 30
 	use(t, "n1", "n2", "n3")
 	image := hubImage(t, "killed:v1", 60_000_000, 3)
-	pod := scenario.Pod{Image: "killed:v1", Scheduler: gathering, MilliCPU: smallCPU}
+	pod := scenario.Pod{Image: "killed:v1", Scheduler: gathering}
 
 	// Nothing arrives before all are placed.
 	setBandwidth(t, 8_000_000)
@@ -85,7 +85,7 @@ func TestAPIServerRestart(t *testing.T) {
 	pid := c.Scheduler().PID()
 	pushed := hubImage(t, "restart:v1", 90_000_000, 1)
 	provide(t, placement{holder, "docker.io/library/restart:v1", pushed})
-	pod := scenario.Pod{Image: "restart:v1", Scheduler: scenario.Layers, MilliCPU: smallCPU}
+	pod := scenario.Pod{Image: "restart:v1", Scheduler: scenario.Layers}
 
 	first := submit(t, "restart-before", pods/2, pod)
 	must(t, c.APIServer().Kill(t.Context()))
@@ -145,7 +145,7 @@ func TestNodeRemovedAndBack(t *testing.T) {
 	must(t, node.Kubelet().Start(t.Context()))
 	must(t, c.WaitNodeReady(t.Context(), name))
 	livetest.Eventually(t, settled, "the index has the node and its image again", func(ctx context.Context) error { return holds(ctx, image, name) })
-	names := submit(t, "back", 3, scenario.Pod{Image: image, Scheduler: scenario.Layers, MilliCPU: smallCPU})
+	names := submit(t, "back", 3, scenario.Pod{Image: image, Scheduler: scenario.Layers})
 	must(t, lab.Ready(t.Context(), names...))
 	nodes, err := lab.Placed(t.Context(), names...)
 	must(t, err)

@@ -92,7 +92,7 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 		repository, _, _ := strings.Cut("library/"+s.image, ":")
 		before, err := scenario.Pulled(c, repository)
 		must(t, err)
-		names := submit(t, strings.ReplaceAll(s.image, ":", "-"), pods, scenario.Pod{Image: s.image, Scheduler: s.scheduler, MilliCPU: smallCPU})
+		names := submit(t, strings.ReplaceAll(s.image, ":", "-"), pods, scenario.Pod{Image: s.image, Scheduler: s.scheduler})
 		must(t, lab.Ready(t.Context(), names...))
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
@@ -247,7 +247,7 @@ func TestTwoImages(t *testing.T) {
 				name := fmt.Sprintf("%s-%s-%d", letter, column.image, n+1)
 				names = append(names, name)
 				submitted = append(submitted, scenario.Pod{
-					Name: name, Image: letter + ":" + column.image, Scheduler: column.scheduler, MilliCPU: smallCPU,
+					Name: name, Image: letter + ":" + column.image, Scheduler: column.scheduler,
 				})
 			}
 		}

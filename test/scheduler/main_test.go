@@ -35,10 +35,6 @@ const (
 
 	bandwidth = 100_000_000
 
-	// smallCPU is what pods request that are not meant to fill a node: on the two
-	// processors of a node, what 160 millicores are on 32.
-	smallCPU = 10
-
 	// settled is when a Node must state what its CRI-O has: the kubelet lists
 	// images every 30 s; the rest is for a busy machine.
 	settled = 75 * time.Second
