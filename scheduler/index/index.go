@@ -24,14 +24,14 @@ type Index struct {
 	nodes    map[string]*node
 	// slots has the node of every slot, nil where it is free.
 	slots []*node
-	free  []slot
+	free  []Slot
 	// pending is, by slot, how many bytes the link of a node still has to pull
 	// for pods that were placed there.
 	pending []int64
 	// numbers has the slots by name for readers without the lock: it is never
 	// changed, only replaced. nil when nodes came or went since it was made.
 	numbers   *Numbers
-	platforms map[Platform]int
+	platforms map[Platform]*nodeSet
 	lastID    uint64
 	// Sums over the contents with layers, for the ratio between compressed and
 	// uncompressed bytes.
@@ -53,7 +53,7 @@ func New() *Index {
 		records:      map[recordKey]*record{},
 		names:        map[imageref.Canonical]*name{},
 		nodes:        map[string]*node{},
-		platforms:    map[Platform]int{},
+		platforms:    map[Platform]*nodeSet{},
 		reservations: map[types.UID]*reservation{},
 	}
 }
@@ -62,28 +62,46 @@ func New() *Index {
 func (x *Index) SetNode(nodeName string, platform Platform) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n := x.node(nodeName)
-	if n.platform != platform {
-		x.countPlatform(n.platform, -1)
-		n.platform = platform
-		x.countPlatform(platform, 1)
+	n := x.nodes[nodeName]
+	if n == nil {
+		n = x.addNode(nodeName)
+	} else if n.platform != platform {
+		x.leavePlatform(n)
+	} else {
+		return
 	}
+	n.platform = platform
+	nodes := x.platforms[platform]
+	if nodes == nil {
+		nodes = &nodeSet{}
+		x.platforms[platform] = nodes
+	}
+	nodes.add(n.slot, len(x.slots))
 }
 
 // SetImages replaces what a source says of the images on a node. What several
-// sources say adds up. The cost is in proportion to the images, and beyond
-// looking at each, to those that differ from the last time. images is not kept.
-func (x *Index) SetImages(source, nodeName string, images []Image) {
+// sources say adds up. A name counts for the first image that has it. The cost
+// is in proportion to the images, and beyond looking at each, to those that
+// differ from the last time. images is not kept.
+//
+// It reports whether the node is known: see LayerSink for what to do if not.
+func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n := x.node(nodeName)
+	n := x.nodes[nodeName]
+	if n == nil {
+		return false
+	}
+	images = images[:min(len(images), maxImages)]
 	records := make([]*record, 0, len(images))
+	taken := make(map[*name]bool, 2*len(images))
 	for i := range images {
-		if r := x.record(&images[i]); r != nil {
+		if r := x.record(&images[i], taken); r != nil {
 			records = append(records, r)
 		}
 	}
 	x.setRecords(n, source, records)
+	return true
 }
 
 // DeleteNode forgets a node, with everything that is there or on its way.
@@ -101,37 +119,33 @@ func (x *Index) DeleteNode(nodeName string) {
 	for source := range n.sources {
 		x.setRecords(n, source, nil)
 	}
-	x.countPlatform(n.platform, -1)
+	x.leavePlatform(n)
 	delete(x.nodes, nodeName)
 	x.slots[n.slot] = nil
 	x.free = append(x.free, n.slot)
 	x.numbers = nil
 }
 
-// node returns the node of a name, added if it is new.
-func (x *Index) node(nodeName string) *node {
-	if n := x.nodes[nodeName]; n != nil {
-		return n
-	}
+func (x *Index) addNode(nodeName string) *node {
 	n := &node{name: nodeName, sources: map[string][]*record{}, reservations: map[types.UID]*reservation{}}
 	if last := len(x.free) - 1; last >= 0 {
 		n.slot = x.free[last]
 		x.free = x.free[:last]
 		x.slots[n.slot] = n
 	} else {
-		n.slot = slot(len(x.slots))
+		n.slot = Slot(len(x.slots))
 		x.slots = append(x.slots, n)
 		x.pending = append(x.pending, 0)
 	}
 	x.nodes[n.name] = n
 	x.numbers = nil
-	x.countPlatform(n.platform, 1)
 	return n
 }
 
-func (x *Index) countPlatform(p Platform, by int) {
-	if x.platforms[p] += by; x.platforms[p] == 0 {
-		delete(x.platforms, p)
+func (x *Index) leavePlatform(n *node) {
+	nodes := x.platforms[n.platform]
+	if nodes.remove(n.slot, len(x.slots)); nodes.n == 0 {
+		delete(x.platforms, n.platform)
 	}
 }
 
@@ -234,13 +248,13 @@ func keyOf(image *Image) recordKey {
 		var h maphash.Hash
 		h.SetSeed(seed)
 		write := func(s string) {
+			maphash.WriteComparable(&h, len(s)) // or "a", "b" could be taken for "ab"
 			h.WriteString(s)
-			h.WriteByte(0)
 		}
 		for _, name := range image.Names {
 			write(name)
 		}
-		h.WriteByte(1)
+		maphash.WriteComparable(&h, -1) // no length
 		maphash.WriteComparable(&h, image.SizeBytes)
 		for j := range image.Layers {
 			write(image.Layers[j].Digest)
@@ -251,9 +265,48 @@ func keyOf(image *Image) recordKey {
 	return key
 }
 
-// record returns the record of an image, made if there is none. nil if the
-// image has no valid name and no layers.
-func (x *Index) record(image *Image) *record {
+// record returns the record of an image that a node reports, made if there is
+// none. Names that are taken by another image of the node are left out; those
+// of this one are taken then. nil if the image has no valid name and no layers.
+func (x *Index) record(image *Image, taken map[*name]bool) *record {
+	if len(image.Names) > maxNames || len(image.Layers) > maxLayers {
+		bounded := *image
+		bounded.Names = image.Names[:min(len(image.Names), maxNames)]
+		bounded.Layers = image.Layers[:min(len(image.Layers), maxLayers)]
+		image = &bounded
+	}
+	r := x.recordOf(image)
+	if r != nil && slices.ContainsFunc(r.names, func(n *name) bool { return taken[n] }) {
+		free := *image
+		free.Names = nil
+		for _, n := range r.names {
+			if !taken[n] {
+				free.Names = append(free.Names, digestName(n.canonical))
+			}
+		}
+		if len(r.nodes) == 0 { // made for nothing
+			x.deleteRecord(r)
+		}
+		r = x.recordOf(&free)
+	}
+	if r != nil {
+		for _, n := range r.names {
+			taken[n] = true
+		}
+	}
+	return r
+}
+
+// digestName makes a canonical name parse as itself: a bare digest needs a
+// repository.
+func digestName(n imageref.Canonical) string {
+	if strings.Contains(string(n), "/") {
+		return string(n)
+	}
+	return "localhost/image@" + string(n)
+}
+
+func (x *Index) recordOf(image *Image) *record {
 	key := keyOf(image)
 	if r := x.records[key]; r != nil {
 		return r
@@ -299,7 +352,7 @@ func (x *Index) deleteRecord(r *record) {
 	delete(x.contents, c.key)
 	for i, l := range c.layers {
 		l.claims.remove(c.sizes[i])
-		l.size = l.claims.size()
+		l.size = l.claims.best
 		x.unref(l)
 	}
 	if !c.whole {
@@ -340,7 +393,7 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 	for _, l := range layers {
 		entry := x.layer(l.Digest, whole)
 		entry.claims.add(l.Size)
-		entry.size = entry.claims.size()
+		entry.size = entry.claims.best
 		entry.refs++
 		c.layers = append(c.layers, entry)
 		c.sizes = append(c.sizes, l.Size)
@@ -364,9 +417,7 @@ func (x *Index) layer(key string, whole bool) *layer {
 
 // wholeKey is the key of the indivisible piece that an image is while only its
 // name is known. No digest of a layer looks like it.
-func wholeKey(n imageref.Canonical) string { return wholePrefix + string(n) }
-
-const wholePrefix = "image "
+func wholeKey(n imageref.Canonical) string { return "image " + string(n) }
 
 // preferDigest sorts digests before tags: nodes may report different tags of
 // the same image.

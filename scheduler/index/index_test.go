@@ -94,10 +94,10 @@ func TestPresent(t *testing.T) {
 	})
 	// An unknown image adds nothing.
 	w := weigh(x, want("one:1", "unknown"))
-	if !slices.Equal(w.Images, []Known{ByLayers, Unknown}) || w.MeanMissing() != float64(3*sum("abc")-sum("abc")-sum("ab"))/3 {
-		t.Errorf("known %v, mean missing %f", w.Images, w.MeanMissing())
+	if !slices.Equal(w.Images, []Known{ByLayers, Unknown}) || w.MeanTotal() != float64(sum("abc")) {
+		t.Errorf("known %v, mean %f", w.Images, w.MeanTotal())
 	}
-	if w := weigh(x, want("unknown")); !w.Empty() || w.MeanMissing() != 0 {
+	if w := weigh(x, want("unknown")); !w.Empty() || w.MeanTotal() != 0 {
 		t.Errorf("an unknown image weighs %+v", w)
 	}
 	if w := weigh(New(), want("one:1")); !w.Empty() || !slices.Equal(w.Images, []Known{Unknown}) {
@@ -290,7 +290,7 @@ func TestReserve(t *testing.T) {
 	total := sum("ab")
 	reserve := func(x *Index, pod types.UID, node string, wanted []Wanted, want int64) {
 		t.Helper()
-		if got := x.Reserve(pod, node, wanted, 100, later); got != want {
+		if got := x.Reserve(pod, node, wanted, 100, t0, later); got != want {
 			t.Errorf("Reserve of pod %s on %s: %d bytes to pull, want %d", pod, node, got, want)
 		}
 	}
@@ -362,7 +362,7 @@ func TestReserve(t *testing.T) {
 	t.Run("crowded", func(t *testing.T) {
 		x := setup()
 		for i := range 3 {
-			x.Reserve(types.UID(fmt.Sprint(i)), "n2", known, 100, later)
+			x.Reserve(types.UID(fmt.Sprint(i)), "n2", known, 100, t0, later)
 		}
 		w := &Weights{}
 		x.Weigh(known, 3, t0, w)
@@ -373,7 +373,7 @@ func TestReserve(t *testing.T) {
 	t.Run("unknown image, known later", func(t *testing.T) {
 		x := setup()
 		unknown := want("new:1")
-		reserve(x, "p", "n2", unknown, 100)
+		reserve(x, "p", "n2", unknown, 0)
 		reserve(x, "q", "n2", unknown, 0)
 		check(t, x, unknown, map[string]Weight{"n2": {Total: 100, Arriving: 100, Pending: 100}, "n1": {Total: 100}})
 		if w := weigh(x, unknown); w.Images[0] != Arriving {
@@ -412,7 +412,7 @@ type state struct {
 
 func (x *Index) state() state {
 	s := state{map[string]string{}, map[string][]string{}, map[string]Platform{}, map[string]int64{}, x.Stats(), [2]int64{x.compressed, x.uncompressed}}
-	nodes := func(slots []slot) (names []string) {
+	nodes := func(slots []Slot) (names []string) {
 		for _, n := range slots {
 			names = append(names, x.slots[n].name)
 		}
@@ -425,7 +425,7 @@ func (x *Index) state() state {
 			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.refs, a.waiting, a.arrived, a.bytes))
 		}
 		slices.Sort(coming)
-		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.count, nodes(slices.Collect(l.nodes.all())), coming)
+		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.total, nodes(slices.Collect(l.nodes.all())), coming)
 	}
 	for key, n := range x.names {
 		for _, r := range n.records {
@@ -515,7 +515,7 @@ func TestEqualsRebuild(t *testing.T) {
 				w.images[node][source] = images
 			case kind < 16:
 				pods++
-				x.Reserve(types.UID(fmt.Sprint(pods)), node, want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 77, deadline)
+				x.Reserve(types.UID(fmt.Sprint(pods)), node, want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 77, now, deadline)
 			case kind < 17:
 				x.Started(pod, deadline)
 			case kind < 18:
@@ -590,7 +590,7 @@ func TestWeightProperties(t *testing.T) {
 		wanted[0].Fresh = r.IntN(2) == 0
 		wanted[0].Layers = map[Platform][]Layer{amd64: randomImage(r).Layers}
 		for i := range r.IntN(4) {
-			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, 50, t0.Add(time.Hour))
+			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, 50, t0, t0.Add(time.Hour))
 		}
 		before, _ := weigh(x, wanted).Node("n1")
 		if before.Present < 0 || before.Arriving < 0 || before.Pending < 0 || before.Crowded < 0 ||

@@ -10,9 +10,24 @@ import (
 // that takes less memory. Most layers are on few nodes; those of popular images
 // are on thousands, and are what every pod asks for.
 type nodeSet struct {
-	list []slot
-	bits []uint64
+	list []Slot
+	bits bitmap
 	n    int
+}
+
+// bitmap has a bit for each slot.
+type bitmap []uint64
+
+func words(slots int) int { return (slots + 63) / 64 }
+
+func (b bitmap) has(s Slot) bool { return int(s/64) < len(b) && b[s/64]&(1<<(s%64)) != 0 }
+func (b bitmap) set(s Slot)      { b[s/64] |= 1 << (s % 64) }
+
+func (b bitmap) word(i int) uint64 {
+	if i < len(b) {
+		return b[i]
+	}
+	return 0
 }
 
 // A list takes 32 bits an entry, a bitmap one bit a node: it is as large as a
@@ -24,12 +39,12 @@ const (
 )
 
 // add adds a node; of is the number of slots in use.
-func (s *nodeSet) add(e slot, of int) {
+func (s *nodeSet) add(e Slot, of int) {
 	if s.bits == nil {
 		list := insert(s.list, e)
 		s.n, s.list = len(list), list
 		if s.n*toBits > of+64 {
-			s.bits = make([]uint64, (of+63)/64)
+			s.bits = make(bitmap, words(of))
 			s.list, s.n = nil, 0
 			for _, e := range list {
 				s.add(e, of)
@@ -40,14 +55,14 @@ func (s *nodeSet) add(e slot, of int) {
 	for len(s.bits) <= int(e/64) {
 		s.bits = append(s.bits, 0)
 	}
-	if bit := uint64(1) << (e % 64); s.bits[e/64]&bit == 0 {
-		s.bits[e/64] |= bit
+	if !s.bits.has(e) {
+		s.bits.set(e)
 		s.n++
 	}
 }
 
 // remove removes a node; of is the number of slots in use.
-func (s *nodeSet) remove(e slot, of int) {
+func (s *nodeSet) remove(e Slot, of int) {
 	if !s.has(e) {
 		return
 	}
@@ -58,21 +73,21 @@ func (s *nodeSet) remove(e slot, of int) {
 	}
 	s.bits[e/64] &^= 1 << (e % 64)
 	if s.n--; s.n*toList < of {
-		s.list = slices.AppendSeq(make([]slot, 0, s.n), s.all())
+		s.list = slices.AppendSeq(make([]Slot, 0, s.n), s.all())
 		s.bits = nil
 	}
 }
 
-func (s *nodeSet) has(e slot) bool {
+func (s *nodeSet) has(e Slot) bool {
 	if s.bits == nil {
 		return has(s.list, e)
 	}
-	return int(e/64) < len(s.bits) && s.bits[e/64]&(1<<(e%64)) != 0
+	return s.bits.has(e)
 }
 
 // all yields the nodes in order.
-func (s *nodeSet) all() iter.Seq[slot] {
-	return func(yield func(slot) bool) {
+func (s *nodeSet) all() iter.Seq[Slot] {
+	return func(yield func(Slot) bool) {
 		for _, e := range s.list {
 			if !yield(e) {
 				return
@@ -80,12 +95,25 @@ func (s *nodeSet) all() iter.Seq[slot] {
 		}
 		for i, word := range s.bits {
 			for ; word != 0; word &= word - 1 {
-				if !yield(slot(i*64 + bits.TrailingZeros64(word))) { //nolint:gosec // slots are small
+				if !yield(Slot(i*64 + bits.TrailingZeros64(word))) { //nolint:gosec // slots are small
 					return
 				}
 			}
 		}
 	}
+}
+
+// with returns a set that has the nodes of lists too; of is the number of slots.
+func (s *nodeSet) with(lists [][]Slot, of int) *nodeSet {
+	union := &nodeSet{bits: make(bitmap, words(of)), n: s.n}
+	copy(union.bits, s.bits)
+	for _, list := range append(lists, s.list) {
+		for _, e := range list {
+			union.bits.set(e)
+		}
+		union.n += len(list) // at most: only that there are any is needed
+	}
+	return union
 }
 
 // sized is a set with the bytes that each node in it has.
@@ -94,42 +122,41 @@ type sized struct {
 	size int64
 }
 
-// addSizes adds to sums, by slot, the sizes of the sets a node is in. Layers of
-// one image are mostly on the same nodes: nodes that are in all bitmaps are
-// visited once. The order of sets is lost.
-func addSizes(sums []int64, sets []sized) {
+// addSizes adds to sums, by slot, the sizes of the sets a node is in, for nodes
+// in the mask if there is one. Layers of one image are mostly on the same nodes:
+// nodes that are in all bitmaps are visited once. The order of sets is lost.
+func addSizes(sums []int64, sets []sized, mask bitmap) {
 	dense := sets[:0]
 	var all int64
-	words := 0
+	n := 0
 	for _, s := range sets {
 		if s.set.bits == nil {
 			for _, e := range s.set.list {
-				sums[e] += s.size
+				if mask == nil || mask.has(e) {
+					sums[e] += s.size
+				}
 			}
 			continue
 		}
 		dense = append(dense, s)
 		all += s.size
-		words = max(words, len(s.set.bits))
+		n = max(n, len(s.set.bits))
 	}
-	for i := range words {
-		common := ^uint64(0)
+	for i := range n {
+		wanted := ^uint64(0)
+		if mask != nil {
+			wanted = mask.word(i)
+		}
+		common := wanted
 		for _, s := range dense {
-			common &= s.word(i)
+			common &= s.set.bits.word(i)
 		}
 		sumsOf := sums[i*64 : min(i*64+64, len(sums))]
 		addTo(sumsOf, common, all)
 		for _, s := range dense {
-			addTo(sumsOf, s.word(i)&^common, s.size)
+			addTo(sumsOf, s.set.bits.word(i)&wanted&^common, s.size)
 		}
 	}
-}
-
-func (s *sized) word(i int) uint64 {
-	if i < len(s.set.bits) {
-		return s.set.bits[i]
-	}
-	return 0
 }
 
 func addTo(sums []int64, word uint64, size int64) {
@@ -144,7 +171,7 @@ func addTo(sums []int64, word uint64, size int64) {
 	}
 }
 
-func insert(slots []slot, s slot) []slot {
+func insert(slots []Slot, s Slot) []Slot {
 	if last := len(slots) - 1; last < 0 || slots[last] < s { // filling an empty index
 		return append(slots, s)
 	}
@@ -154,14 +181,14 @@ func insert(slots []slot, s slot) []slot {
 	return slots
 }
 
-func remove(slots []slot, s slot) []slot {
+func remove(slots []Slot, s Slot) []Slot {
 	if i, found := slices.BinarySearch(slots, s); found {
 		return slices.Delete(slots, i, i+1)
 	}
 	return slots
 }
 
-func has(slots []slot, s slot) bool {
+func has(slots []Slot, s Slot) bool {
 	_, found := slices.BinarySearch(slots, s)
 	return found
 }

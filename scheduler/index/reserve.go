@@ -10,7 +10,7 @@ import (
 
 // arriving is a layer on its way to a node.
 type arriving struct {
-	slot slot
+	slot Slot
 	// refs counts the reservations that bring it, waiting those of them whose
 	// pod has not started yet.
 	refs, waiting int32
@@ -22,8 +22,10 @@ type arriving struct {
 
 // reservation is a placed pod: what it brings to its node.
 type reservation struct {
-	node     *node
-	layers   []*layer
+	node   *node
+	layers []*layer
+	// named are the pod's images if some were expected by name only.
+	named    []Wanted
 	started  bool
 	deadline time.Time
 }
@@ -33,11 +35,12 @@ type reservation struct {
 // Release, Started, the node's report and its deletion end that earlier. An
 // image that nothing is known about counts as one piece of unknownBytes
 // (compressed). Reserving a pod again on the same node changes nothing.
-// It returns how many bytes the node has to pull for this pod and would not have
-// pulled without it.
-func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknownBytes int64, deadline time.Time) (missing int64) {
+// It returns how many bytes, of layers that are known, the node has to pull for
+// this pod and would not have pulled without it.
+func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknownBytes int64, now, deadline time.Time) (missing int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.dropExpired(now)
 	n := x.nodes[nodeName]
 	if r := x.reservations[pod]; r != nil {
 		if r.node == n {
@@ -53,7 +56,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 	x.resolve(u, wanted, n.platform)
 	for _, p := range u.parts {
 		// Held under its name: the kubelet does not pull it.
-		if slices.ContainsFunc(p.held, func(nodes []slot) bool { return has(nodes, n.slot) }) {
+		if slices.ContainsFunc(p.held, func(nodes []Slot) bool { return has(nodes, n.slot) }) {
 			continue
 		}
 		size := p.size
@@ -62,7 +65,9 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 			p.layer.size = size
 		}
 		if !p.layer.nodes.has(n.slot) {
-			missing += x.expect(r, p.layer, size)
+			if n := x.expect(r, p.layer, size); !p.layer.whole || p.layer.claims.total > 0 {
+				missing += n
+			}
 		}
 	}
 	for _, image := range u.images {
@@ -70,12 +75,13 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 			continue // known, or not a name that anything could be pulled by
 		}
 		l := x.layer(image.key, true)
-		if image.Known == Unknown {
+		if l.claims.total == 0 { // not reported by nodes of another platform
 			l.size = unknownBytes
 		}
 		if !slices.Contains(r.layers, l) {
-			missing += x.expect(r, l, unknownBytes)
+			x.expect(r, l, unknownBytes)
 		}
+		r.named = wanted
 	}
 	if len(r.layers) == 0 {
 		return 0
@@ -145,7 +151,7 @@ func (x *Index) Release(pod types.UID) {
 func (x *Index) reported(n *node) {
 	for pod, r := range n.reservations {
 		r.layers = slices.DeleteFunc(r.layers, func(l *layer) bool {
-			if !l.nodes.has(n.slot) && !x.namedOn(l, n) {
+			if !l.nodes.has(n.slot) && !x.namedOn(r, l) {
 				return false
 			}
 			x.forget(r, l)
@@ -158,13 +164,19 @@ func (x *Index) reported(n *node) {
 }
 
 // namedOn tells whether an image that was expected by its name only has been
-// reported by the node, with whatever layers.
-func (x *Index) namedOn(l *layer, n *node) bool {
-	if !l.whole {
-		return false
+// reported by the node, under any of its names and with whatever layers.
+func (x *Index) namedOn(r *reservation, l *layer) bool {
+	for _, w := range r.named {
+		if len(w.Names) == 0 || wholeKey(w.Names[0]) != l.key {
+			continue
+		}
+		for _, n := range w.Names {
+			if known := x.names[n]; known != nil && slices.ContainsFunc(known.records, func(other *record) bool { return has(other.nodes, r.node.slot) }) {
+				return true
+			}
+		}
 	}
-	known := x.names[canonicalOf(l.key)]
-	return known != nil && slices.ContainsFunc(known.records, func(r *record) bool { return has(r.nodes, n.slot) })
+	return false
 }
 
 func (x *Index) release(pod types.UID, r *reservation) {
@@ -196,21 +208,31 @@ func (r *reservation) arriving(l *layer) *arriving {
 	return &l.arriving[i]
 }
 
-func findArriving(l *layer, s slot) (int, bool) {
-	return slices.BinarySearchFunc(l.arriving, s, func(a arriving, s slot) int { return cmp.Compare(a.slot, s) })
+func findArriving(l *layer, s Slot) (int, bool) {
+	return slices.BinarySearchFunc(l.arriving, s, func(a arriving, s Slot) int { return cmp.Compare(a.slot, s) })
 }
 
-// expire drops reservations whose deadline has passed. It looks at all of them,
-// but at most once a second.
+// expire drops reservations whose deadline has passed.
 func (x *Index) expire(now time.Time) {
 	x.mu.RLock()
-	due := len(x.reservations) > 0 && !now.Before(x.nextExpiry)
+	due := x.expiryDue(now)
 	x.mu.RUnlock()
-	if !due {
+	if due {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.dropExpired(now)
+	}
+}
+
+func (x *Index) expiryDue(now time.Time) bool {
+	return len(x.reservations) > 0 && !now.Before(x.nextExpiry)
+}
+
+// dropExpired looks at all reservations, but at most once a second.
+func (x *Index) dropExpired(now time.Time) {
+	if !x.expiryDue(now) {
 		return
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	var next time.Time
 	for pod, r := range x.reservations {
 		if !now.Before(r.deadline) {

@@ -47,16 +47,19 @@ type Wanted struct {
 // untrusted nodes and registries claim cannot overflow.
 const maxSize = 1 << 40
 
-// maxLayers bounds the layers of one image that count.
-const maxLayers = 512
+// What counts of a report at most. A kubelet states 50 images; CRI-O gives each
+// two names and has no image of more than 127 layers.
+const (
+	maxImages = 1024
+	maxNames  = 16
+	maxLayers = 512
+)
 
 // Slot is a small number for a node, free for another when the node is gone.
 type Slot uint32
 
-type slot = Slot
-
 // Numbers are the slots of all nodes at some moment.
-type Numbers struct{ slots map[string]slot }
+type Numbers struct{ slots map[string]Slot }
 
 // layer is a blob, or the indivisible piece that an image known by name is.
 type layer struct {
@@ -101,7 +104,7 @@ type record struct {
 	names   []*name
 	content *content
 	// nodes that report it, sorted.
-	nodes []slot
+	nodes []Slot
 }
 
 // name is a canonical name and the records that have it.
@@ -113,7 +116,7 @@ type name struct {
 // node is a node and what is known about it.
 type node struct {
 	name     string
-	slot     slot
+	slot     Slot
 	platform Platform
 	// sources holds the records of each source that reported, sorted by id.
 	sources map[string][]*record
@@ -123,46 +126,59 @@ type node struct {
 
 // claims counts how often each size is claimed. Nearly always there is one.
 type claims struct {
+	total int
+	// best is claimed most often, the smallest of those with equal numbers, and
+	// this often.
+	best  int64
 	count int
-	first int64
-	// others is nil while all claims agree.
+	// others has the other sizes; nil while all claims agree.
 	others map[int64]int
 }
 
 func (c *claims) add(size int64) {
-	switch {
-	case c.others != nil:
-		c.others[size]++
-	case c.count > 0 && size != c.first:
-		c.others = map[int64]int{c.first: c.count, size: 1}
-	default:
-		c.first = size
+	c.total++
+	if c.count == 0 || size == c.best {
+		c.best = size
+		c.count++
+		return
 	}
-	c.count++
+	if c.others == nil {
+		c.others = map[int64]int{}
+	}
+	c.others[size]++
+	c.challenge(size)
+}
+
+// challenge makes size the best if it is.
+func (c *claims) challenge(size int64) {
+	count := c.others[size]
+	if count < c.count || count == c.count && size > c.best {
+		return
+	}
+	delete(c.others, size)
+	if c.count > 0 {
+		c.others[c.best] = c.count
+	}
+	c.best, c.count = size, count
 }
 
 func (c *claims) remove(size int64) {
-	c.count--
-	if c.others == nil {
+	c.total--
+	if size != c.best {
+		if c.others[size]--; c.others[size] == 0 {
+			delete(c.others, size)
+		}
 		return
 	}
-	if c.others[size]--; c.others[size] == 0 {
-		delete(c.others, size)
-	}
-	if len(c.others) == 1 {
-		for c.first = range c.others {
-		}
-		c.others = nil
-	}
-}
-
-// size returns what most claim, the smallest of those with equal numbers.
-func (c *claims) size() int64 {
-	best, most := c.first, 0
+	// The best lost a claim: only then all have to be looked at.
+	c.count--
+	rival, most := int64(0), 0
 	for size, count := range c.others {
-		if count > most || count == most && size < best {
-			best, most = size, count
+		if count > most || count == most && size < rival {
+			rival, most = size, count
 		}
 	}
-	return best
+	if most > 0 {
+		c.challenge(rival)
+	}
 }

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"maps"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/layer-locality/layer-locality/scheduler/imageref"
@@ -62,11 +60,11 @@ type Weights struct {
 	crowded  []int64
 	pending  []int64
 	totals   []int64
-	// platforms has the number of each node's platform, if there are several.
+	// platforms has the number of each node's platform, from 1, if there are
+	// several.
 	platforms []uint8
-	// wanted and have are sums over all nodes: of what the pod needs, and of what
-	// is there or arrives.
-	wanted, have float64
+	// sum of the totals of all nodes.
+	sum float64
 	// empty: no node has anything, still: no link has anything to pull.
 	empty, still bool
 
@@ -91,14 +89,9 @@ func (w *Weights) Slot(nodeName string) (s Slot, ok bool) {
 	return s, ok
 }
 
-// MeanMissing returns what nodes would have to pull for the pod on average.
-func (w *Weights) MeanMissing() float64 {
-	nodes := len(w.numbers.slots)
-	if nodes == 0 {
-		return 0
-	}
-	return (w.wanted - w.have) / float64(nodes)
-}
+// MeanTotal returns how much the pod's images are on the platform of a node, on
+// average over all nodes.
+func (w *Weights) MeanTotal() float64 { return w.sum / float64(max(1, len(w.numbers.slots))) }
 
 // Node returns the weight of a node; ok is false if the index does not know it.
 func (w *Weights) Node(nodeName string) (weight Weight, ok bool) {
@@ -115,10 +108,10 @@ func (w *Weights) At(s Slot) Weight {
 	if !w.still {
 		weight.Arriving, weight.Crowded, weight.Pending = w.arriving[s], w.crowded[s], w.pending[s]
 	}
-	if len(w.totals) == 1 {
+	if len(w.platforms) == 0 {
 		weight.Total = w.totals[0]
-	} else {
-		weight.Total = w.totals[w.platforms[s]]
+	} else if number := w.platforms[s]; number > 0 {
+		weight.Total = w.totals[number-1]
 	}
 	return weight
 }
@@ -138,124 +131,104 @@ func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weigh
 	w.numbers = x.numbers
 	w.present = zeroed(w.present, len(x.slots))
 	w.empty, w.still = true, len(x.reservations) == 0
-	w.wanted, w.have = 0, 0
 	if !w.still {
 		w.arriving = zeroed(w.arriving, len(x.slots))
 		w.crowded = zeroed(w.crowded, len(x.slots))
 		w.pending = append(w.pending[:0], x.pending...)
 	}
-	w.totals = w.totals[:0]
+	w.totals, w.sum = w.totals[:0], 0
 	w.Images = w.Images[:0]
-
-	several := len(x.platforms) > 1
-	if several {
+	for range wanted {
+		w.Images = append(w.Images, Unknown)
+	}
+	w.platforms = w.platforms[:0]
+	if len(x.platforms) > 1 {
 		w.platforms = zeroed(w.platforms, len(x.slots))
 	}
-	u := &w.union
 	for platform, nodes := range x.platforms {
-		x.resolve(u, wanted, platform)
-		var total int64
-		for i := range u.parts {
-			total += u.parts[i].size
+		if len(w.totals) == maxPlatforms {
+			break
 		}
-		w.wanted += float64(total) * float64(nodes)
-		for i, image := range u.images {
-			if i == len(w.Images) {
-				w.Images = append(w.Images, image.Known)
-			} else if image.Known.rank() < w.Images[i].rank() {
-				w.Images[i] = image.Known
+		var mask bitmap
+		w.totals = append(w.totals, 0)
+		if len(w.platforms) > 0 {
+			mask = make(bitmap, words(len(x.slots)))
+			for s := range nodes.all() {
+				mask.set(s)
+				w.platforms[s] = uint8(len(w.totals)) //nolint:gosec // at most maxPlatforms
 			}
 		}
-		on := func(slot) bool { return true }
-		if several {
-			number := uint8(min(len(w.totals), math.MaxUint8)) //nolint:gosec // bounded one line above
-			on = func(s slot) bool { return x.slots[s].platform == platform }
-			for s, n := range x.slots {
-				if n != nil && n.platform == platform {
-					w.platforms[s] = number
-				}
-			}
-		}
-		w.sets = w.sets[:0]
-		for i := range u.parts {
-			p := &u.parts[i]
-			if several || len(p.held) > 0 || len(p.expected) > 0 {
-				x.weighOnce(p, on, maxWaiting, w)
-			} else if l := p.layer; l != nil {
-				if l.nodes.n > 0 {
-					w.sets = append(w.sets, sized{&l.nodes, p.size})
-					w.have += float64(p.size) * float64(l.nodes.n)
-				}
-				for _, a := range l.arriving {
-					w.arrive(a, p.size, maxWaiting)
-				}
-			}
-		}
-		if len(w.sets) > 0 {
-			w.empty = false
-			addSizes(w.present, w.sets)
-		}
-		if len(w.totals) <= math.MaxUint8 {
-			w.totals = append(w.totals, total)
+		x.weigh(wanted, platform, mask, maxWaiting, w)
+		w.sum += float64(w.totals[len(w.totals)-1]) * float64(nodes.n)
+	}
+}
+
+// maxPlatforms bounds the platforms that count: each has to be weighed. There
+// are not nearly as many, unless nodes make them up.
+const maxPlatforms = 16
+
+// weigh adds what nodes of one platform have; mask is nil if there is no other.
+func (x *Index) weigh(wanted []Wanted, platform Platform, mask bitmap, maxWaiting int32, w *Weights) {
+	u := &w.union
+	x.resolve(u, wanted, platform)
+	for i, image := range u.images {
+		if image.Known.rank() < w.Images[i].rank() {
+			w.Images[i] = image.Known
 		}
 	}
-	if len(w.totals) == 0 { // no nodes
-		w.totals = append(w.totals, 0)
-		for range wanted {
-			w.Images = append(w.Images, Unknown)
+	w.sets = w.sets[:0]
+	for i := range u.parts {
+		p := &u.parts[i]
+		w.totals[len(w.totals)-1] += p.size
+		present := &nodeSet{}
+		if p.layer != nil {
+			present = &p.layer.nodes
 		}
+		if len(p.held) > 0 {
+			present = present.with(p.held, len(x.slots))
+		}
+		if present.n > 0 {
+			w.sets = append(w.sets, sized{present, p.size})
+		}
+		w.arrive(p, present, mask, maxWaiting)
+	}
+	if len(w.sets) > 0 {
+		w.empty = false
+		addSizes(w.present, w.sets, mask)
 	}
 }
 
 func (k Known) rank() int { return slices.Index([]Known{ByLayers, ByName, Arriving, Unknown}, k) }
 
-// weighOnce adds a part of the union that a node may have for several reasons,
-// or that only the nodes of one platform want: each node counts once.
-func (x *Index) weighOnce(p *part, on func(slot) bool, maxWaiting int32, w *Weights) {
-	seen := make([]bool, len(x.slots))
-	once := func(s slot) bool {
-		first := !seen[s] && on(s)
-		seen[s] = true
-		return first
-	}
-	present := func(s slot) {
-		if once(s) {
-			w.present[s] += p.size
-			w.have += float64(p.size)
+// arrive adds what is on its way: the layer itself, or the image it belongs to
+// under nothing but its name. A node that has it, or gets it for both reasons,
+// counts once.
+func (w *Weights) arrive(p *part, present *nodeSet, mask bitmap, maxWaiting int32) {
+	var counted nodeSet
+	add := func(coming []arriving, first bool) {
+		for _, a := range coming {
+			if mask != nil && !mask.has(a.slot) || present.has(a.slot) || !first && counted.has(a.slot) {
+				continue
+			}
+			if len(p.expected) > 0 {
+				counted.add(a.slot, len(w.present))
+			}
 			w.empty = false
-		}
-	}
-	coming := p.expected
-	if p.layer != nil {
-		coming = append(coming, p.layer.arriving)
-		for s := range p.layer.nodes.all() {
-			present(s)
-		}
-	}
-	for _, nodes := range p.held {
-		for _, s := range nodes {
-			present(s)
-		}
-	}
-	for _, arriving := range coming {
-		for _, a := range arriving {
-			if once(a.slot) {
-				w.arrive(a, p.size, maxWaiting)
+			switch {
+			case a.arrived:
+				w.present[a.slot] += p.size
+			case a.waiting < maxWaiting:
+				w.arriving[a.slot] += p.size
+			default:
+				w.crowded[a.slot] += p.size
 			}
 		}
 	}
-}
-
-func (w *Weights) arrive(a arriving, size int64, maxWaiting int32) {
-	w.empty = false
-	w.have += float64(size)
-	switch {
-	case a.arrived:
-		w.present[a.slot] += size
-	case a.waiting < maxWaiting:
-		w.arriving[a.slot] += size
-	default:
-		w.crowded[a.slot] += size
+	if p.layer != nil {
+		add(p.layer.arriving, true)
+	}
+	for _, expected := range p.expected {
+		add(expected, false)
 	}
 }
 
@@ -266,7 +239,7 @@ func (x *Index) number() {
 	if x.numbers != nil {
 		return
 	}
-	x.numbers = &Numbers{make(map[string]slot, len(x.nodes))}
+	x.numbers = &Numbers{make(map[string]Slot, len(x.nodes))}
 	for name, n := range x.nodes {
 		x.numbers.slots[name] = n.slot
 	}
@@ -297,7 +270,7 @@ type part struct {
 	layer *layer // nil if no node has to do with it
 	size  int64
 	// held are nodes that have it because they hold the image by its name.
-	held [][]slot
+	held [][]Slot
 	// expected are nodes to which it comes because the image was expected there
 	// when nothing but its name was known.
 	expected [][]arriving
@@ -375,7 +348,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 }
 
 func (u *union) add(key string, l *layer, size int64) int {
-	if l != nil && l.claims.count > 0 && !l.whole {
+	if l != nil && l.claims.total > 0 && !l.whole {
 		size = l.size
 	}
 	switch n := len(u.parts); {
@@ -448,22 +421,17 @@ func better(a *content, nodesA int, b *content, nodesB int) bool {
 	return cmp.Or(cmp.Compare(nodesB, nodesA), cmp.Compare(a.key, b.key)) < 0
 }
 
-func (x *Index) countOn(nodes []slot, platform Platform) int {
+func (x *Index) countOn(nodes []Slot, platform Platform) int {
 	if len(x.platforms) == 1 {
 		return len(nodes)
 	}
-	count := 0
+	on, count := x.platforms[platform], 0
 	for _, s := range nodes {
-		if x.slots[s].platform == platform {
+		if on.has(s) {
 			count++
 		}
 	}
 	return count
-}
-
-// canonicalOf reverses wholeKey.
-func canonicalOf(key string) imageref.Canonical {
-	return imageref.Canonical(strings.TrimPrefix(key, wholePrefix))
 }
 
 func zeroed[T any](s []T, n int) []T {

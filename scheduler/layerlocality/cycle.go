@@ -11,18 +11,24 @@ import (
 type cycle struct {
 	weights index.Weights
 	nodes   nodeCache
-	// meanLoad is the mean load of the feasible nodes.
-	meanLoad float64
+	// meanLoad is the mean load of the feasible nodes, meanMissing what they would
+	// have to pull on average.
+	meanLoad, meanMissing float64
 }
 
 // look looks once at every feasible node.
 func (c *cycle) look(nodes []fwk.NodeInfo, s *scorer) {
 	c.nodes.prepare(c.weights.Numbers(), len(nodes))
-	var sum float64
+	var load, missing float64
 	for _, n := range nodes {
-		sum += c.nodes.learn(n, &c.weights, s)
+		known, ok := c.nodes.learn(n, &c.weights, s)
+		load += known.load
+		if ok {
+			missing += float64(c.weights.At(known.slot).Missing())
+		}
 	}
-	c.meanLoad = sum / float64(max(1, len(nodes)))
+	c.meanLoad = load / float64(max(1, len(nodes)))
+	c.meanMissing = missing / float64(max(1, len(nodes)))
 }
 
 // node returns what a feasible node has, and by how much its load exceeds the
@@ -37,8 +43,9 @@ func (c *cycle) node(n fwk.NodeInfo, s *scorer) (weight index.Weight, excess flo
 
 // nodeCache remembers slots and loads of nodes by the generation of their
 // NodeInfo, which is unique in the process and changes with every change of the
-// node. From one pod to the next nearly all stay, and finding a number costs a
-// fraction of finding a name and adding up requests.
+// node, except within the cycle of a pod group (see PreScore). From one pod to
+// the next nearly all stay, and finding a number costs a fraction of finding a
+// name and adding up requests.
 type nodeCache struct {
 	numbers *index.Numbers
 	// An open-addressed hash table; generation 0 is a free place.
@@ -69,20 +76,20 @@ func (c *nodeCache) prepare(numbers *index.Numbers, n int) {
 	c.numbers, c.used = numbers, 0
 }
 
-// learn remembers a node, if it has a slot, and returns its load. There must
-// be room.
-func (c *nodeCache) learn(n fwk.NodeInfo, weights *index.Weights, s *scorer) (load float64) {
-	generation := n.GetGeneration()
-	e := c.place(generation)
-	if e.generation == generation && generation != 0 {
-		return e.load
+// learn remembers a node, and returns what is remembered; ok is false for a node
+// that is newer than the index. There must be room.
+func (c *nodeCache) learn(n fwk.NodeInfo, weights *index.Weights, s *scorer) (known cached, ok bool) {
+	known.generation = n.GetGeneration()
+	e := c.place(known.generation)
+	if e.generation == known.generation && known.generation != 0 {
+		return *e, true
 	}
-	load = s.load(n)
-	if slot, ok := weights.Slot(n.Node().Name); ok && generation != 0 {
-		*e = cached{generation, slot, load}
+	known.load = s.load(n)
+	if known.slot, ok = weights.Slot(n.Node().Name); ok && known.generation != 0 {
+		*e = known
 		c.used++
 	}
-	return load
+	return known, ok
 }
 
 // find returns what is remembered of a node. It only reads.

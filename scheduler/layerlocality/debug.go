@@ -122,6 +122,9 @@ func (f *Factory) DebugHandler() http.Handler {
 			return
 		}
 		rating.Pod = podName
+		if pod.Spec.NodeName != "" {
+			rating.Note += fmt.Sprintf(" The pod is on %s already: what it brought there counts as arriving or present.", pod.Spec.NodeName)
+		}
 		rating.Profile = pl.profile
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -70,6 +71,12 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	return pl, nil
 }
 
+func (f *Factory) exactProfile(name string) *LayerLocality {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.profiles[name]
+}
+
 // profile returns the plugin of a profile, of any if the name is empty; nil if
 // there is none.
 func (f *Factory) profile(name string) *LayerLocality {
@@ -99,6 +106,8 @@ type shared struct {
 	// schedulers place.
 	args  *config.LayerLocalityArgs
 	table *imageref.Table
+	// profile returns the plugin of a profile, nil if it is not ours.
+	profile func(name string) *LayerLocality
 
 	syncers []Syncer
 	synced  atomic.Bool
@@ -110,7 +119,7 @@ const nodeStatusSource = "NodeStatus"
 func (f *Factory) newShared(ctx context.Context, args *config.LayerLocalityArgs, table *imageref.Table, handle fwk.Handle) (*shared, error) {
 	core := handle.SharedInformerFactory().Core().V1()
 	s := &shared{
-		index: index.New(), args: args, table: table,
+		index: index.New(), args: args, table: table, profile: f.exactProfile,
 		nodeInformer: core.Nodes().Informer(), nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
 	}
 	s.metrics = registerMetrics(s.index)
@@ -159,6 +168,9 @@ func (s *shared) nodeHandler() cache.ResourceEventHandler {
 		AddFunc: func(obj any) {
 			if node, ok := obj.(*v1.Node); ok {
 				set(node)
+				if s.synced.Load() { // before, the pods come after all nodes
+					s.followAll(node.Name)
+				}
 			}
 		},
 		UpdateFunc: func(oldObj, newObj any) {
@@ -173,6 +185,9 @@ func (s *shared) nodeHandler() cache.ResourceEventHandler {
 			}
 			if ok2 {
 				set(node)
+			}
+			if ok1 && ok2 && old.UID != node.UID {
+				s.followAll(node.Name)
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -190,30 +205,13 @@ func (s *shared) nodeHandler() cache.ResourceEventHandler {
 // it or by another: until they run, their nodes pull. The pods wait for the
 // nodes to be known, or their layers could not be told.
 func (s *shared) podHandler(ctx context.Context, nodes cache.ResourceEventHandlerRegistration) cache.ResourceEventHandler {
-	follow := func(pod *v1.Pod) {
-		if pod.Spec.NodeName == "" {
-			return
-		}
-		now := time.Now()
-		switch progressOf(pod) {
-		case pulling:
-			deadline := placedAt(pod, now).Add(s.args.ArrivalTimeout.Duration)
-			if now.Before(deadline) {
-				s.index.Reserve(pod.UID, pod.Spec.NodeName, wanted(pod, s.table, s.sources), s.args.UnknownImageBytes, deadline)
-			}
-		case started:
-			s.index.Started(pod.UID, now.Add(s.args.ReportTimeout.Duration))
-		case stuck:
-			s.index.Release(pod.UID)
-		}
-	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if !nodes.HasSynced() {
 				cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced)
 			}
 			if pod, ok := obj.(*v1.Pod); ok {
-				follow(pod)
+				s.follow(pod, false)
 			}
 		},
 		UpdateFunc: func(oldObj, newObj any) {
@@ -225,7 +223,7 @@ func (s *shared) podHandler(ctx context.Context, nodes cache.ResourceEventHandle
 				return
 			}
 			if ok2 {
-				follow(pod)
+				s.follow(pod, true)
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -236,6 +234,54 @@ func (s *shared) podHandler(ctx context.Context, nodes cache.ResourceEventHandle
 				s.index.Release(pod.UID)
 			}
 		},
+	}
+}
+
+// follow notes what a placed pod brings to its node. changed: it was not so far
+// before.
+func (s *shared) follow(pod *v1.Pod, changed bool) {
+	if pod.Spec.NodeName == "" {
+		return
+	}
+	// The arguments of the profile the pod belongs to, if it is one of ours.
+	args, table := s.args, s.table
+	if pl := s.profile(pod.Spec.SchedulerName); pl != nil {
+		args, table = pl.args, pl.table
+	}
+	now := time.Now()
+	reserve := func(deadline time.Time) {
+		if now.Before(deadline) {
+			s.index.Reserve(pod.UID, pod.Spec.NodeName, wanted(pod, table, s.sources), args.UnknownImageBytes, now, deadline)
+		}
+	}
+	switch progressOf(pod) {
+	case pulling:
+		reserve(placedAt(pod, now).Add(args.ArrivalTimeout.Duration))
+	case started:
+		// Also of a pod whose reservation ended before, because a pull failed or
+		// took long, and of one that started while no scheduler was looking.
+		from := startedAt(pod, now)
+		if changed {
+			from = now
+		}
+		deadline := from.Add(args.ReportTimeout.Duration)
+		reserve(deadline)
+		s.index.Started(pod.UID, deadline)
+	case idle:
+		s.index.Release(pod.UID)
+	}
+}
+
+// followAll looks again at the pods of a node that was not known when they came.
+func (s *shared) followAll(node string) {
+	pods, err := s.pods.List(labels.Everything())
+	if err != nil {
+		return // the lister reads from memory
+	}
+	for _, pod := range pods {
+		if pod.Spec.NodeName == node {
+			s.follow(pod, false)
+		}
 	}
 }
 

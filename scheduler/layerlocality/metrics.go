@@ -38,7 +38,7 @@ func registerMetrics(x *index.Index) *pluginMetrics {
 				"Images of pods that were scored, by what was known about them: their layers, their name only, that they are arriving somewhere, or nothing (unknown)."),
 				[]string{"known"}),
 			placement: metrics.NewCounterVec(counter("missing_bytes_total",
-				"Compressed bytes that nodes lacked of the pods they got (of=\"chosen\"), and that all nodes lacked of them on average (of=\"mean\")."),
+				"Compressed bytes of known images that nodes lacked of the pods they got (of=\"chosen\"), and that the feasible nodes lacked of them on average (of=\"mean\")."),
 				[]string{"of"}),
 		}
 		for _, known := range []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown} {

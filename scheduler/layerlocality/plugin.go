@@ -66,19 +66,24 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	if len(images) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c := pl.cycles.Get().(*cycle)
+	c := &cycle{}
+	if group := state.IsPodGroupSchedulingCycle(); !group {
+		// Within the cycle of a group, pods are assumed in the snapshot and
+		// generations put back, so nothing may be remembered.
+		c = pl.cycles.Get().(*cycle)
+	}
 	w := &c.weights
 	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), w)
 	pl.metrics.observe(w.Images)
-	s := &podState{of: state, meanMissing: w.MeanMissing()}
+	s := &podState{of: state, meanMissing: w.MeanTotal()}
 	state.Write(stateKey, s)
 	pl.last.Store(s)
 	if w.Empty() {
-		pl.cycles.Put(c)
+		pl.giveBack(state, c)
 		return fwk.NewStatus(fwk.Skip)
 	}
 	c.look(nodes, &pl.scorer)
-	s.cycle = c
+	s.cycle, s.meanMissing = c, c.meanMissing
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Weighed the layers that nodes lack", "plugin", Name, "pod", klog.KObj(pod),
 			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanLoad", c.meanLoad)
@@ -113,12 +118,15 @@ func (pl *LayerLocality) ScoreExtensions() fwk.ScoreExtensions { return nil }
 // Reserve notes what the node now has to pull.
 func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodeName string) *fwk.Status {
 	images := wanted(pod, pl.table, pl.sources)
-	missing := pl.index.Reserve(pod.UID, nodeName, images, pl.args.UnknownImageBytes, time.Now().Add(pl.args.ArrivalTimeout.Duration))
+	now := time.Now()
+	missing := pl.index.Reserve(pod.UID, nodeName, images, pl.args.UnknownImageBytes, now, now.Add(pl.args.ArrivalTimeout.Duration))
 	if data, err := state.Read(stateKey); err == nil {
 		s := data.(*podState)
-		pl.metrics.placed(missing, s.meanMissing)
+		if !state.IsPodGroupSchedulingCycle() { // which reserves more than once
+			pl.metrics.placed(missing, s.meanMissing)
+		}
 		if s.cycle != nil { // scoring is over
-			pl.cycles.Put(s.cycle)
+			pl.giveBack(state, s.cycle)
 			s.cycle = nil
 		}
 	}
@@ -128,8 +136,19 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	return nil
 }
 
-// Unreserve takes Reserve back: the pod does not come.
-func (pl *LayerLocality) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+// giveBack lets the next pod use the memory of a cycle.
+func (pl *LayerLocality) giveBack(state fwk.CycleState, c *cycle) {
+	if !state.IsPodGroupSchedulingCycle() {
+		pl.cycles.Put(c)
+	}
+}
+
+// Unreserve takes Reserve back: the pod does not come. Unless it did: a bind may
+// succeed though its answer got lost.
+func (pl *LayerLocality) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, nodeName string) {
+	if bound, err := pl.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && bound.UID == pod.UID && bound.Spec.NodeName == nodeName {
+		return
+	}
 	pl.index.Release(pod.UID)
 }
 

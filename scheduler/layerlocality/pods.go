@@ -41,17 +41,23 @@ func forEachImage(pod *v1.Pod, f func(image string, policy v1.PullPolicy)) {
 	}
 }
 
+// maxImages bounds the images of a pod that count.
+const maxImages = 256
+
 // wanted returns the images of a pod, each once.
 func wanted(pod *v1.Pod, table *imageref.Table, sources []ImageSource) []index.Wanted {
 	var images []index.Wanted
 	forEachImage(pod, func(image string, policy v1.PullPolicy) {
+		if len(images) == maxImages {
+			return
+		}
 		names := table.Candidates(image)
 		if len(names) == 0 {
 			return
 		}
 		fresh := policy == v1.PullAlways
 		for i := range images {
-			if images[i].Names[0] == names[0] {
+			if slices.Equal(images[i].Names, names) {
 				images[i].Fresh = images[i].Fresh || fresh
 				return
 			}
@@ -77,10 +83,13 @@ func layersOf(names []imageref.Canonical, sources []ImageSource) map[index.Platf
 func signature(pod *v1.Pod, table *imageref.Table) []string {
 	var names []string
 	forEachImage(pod, func(image string, policy v1.PullPolicy) {
-		if candidates := table.Candidates(image); len(candidates) > 0 {
-			image = string(candidates[0])
+		candidates := []string{string(policy)}
+		for _, c := range table.Candidates(image) {
+			candidates = append(candidates, string(c))
 		}
-		names = append(names, strings.Join([]string{image, string(policy)}, " "))
+		if len(candidates) > 1 {
+			names = append(names, strings.Join(candidates, " "))
+		}
 	})
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -93,46 +102,83 @@ const (
 	pulling progress = iota
 	// started: the images of all its containers are there.
 	started
-	// stuck: the kubelet waits before it tries to pull again.
-	stuck
+	// idle: the kubelet does not pull for it at the moment.
+	idle
 )
 
-// The reasons for which the kubelet does not pull at the moment, from
-// k8s.io/kubernetes/pkg/kubelet/images.
-var stuckReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+// The reasons for which the kubelet waits before it pulls again, from
+// k8s.io/kubernetes/pkg/kubelet/images and k8s.io/cri-api/pkg/errors.
+var failedReasons = []string{
+	"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "InvalidImageName", "ErrImageNeverPull",
+	"RegistryUnavailable", "SignatureValidationFailed",
+}
 
 // limited is what the kubelet says of a pull that it only puts off, because it
 // starts no more than registryBurst at once.
 const limited = "pull QPS exceeded"
 
-func isStuck(s *v1.ContainerStatus) bool {
+func failed(s v1.ContainerStatus) bool {
 	w := s.State.Waiting
-	return w != nil && slices.Contains(stuckReasons, w.Reason) && !strings.Contains(w.Message, limited)
+	return w != nil && slices.Contains(failedReasons, w.Reason) && !strings.Contains(w.Message, limited)
 }
 
 func progressOf(pod *v1.Pod) progress {
-	for _, statuses := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		if slices.ContainsFunc(statuses, func(s v1.ContainerStatus) bool { return isStuck(&s) }) {
-			return stuck
-		}
+	status := &pod.Status
+	if slices.ContainsFunc(status.InitContainerStatuses, failed) || slices.ContainsFunc(status.ContainerStatuses, failed) {
+		return idle
 	}
-	if pod.Status.Phase == v1.PodPending || pod.Status.Phase == "" {
+	if status.Phase == v1.PodPending || status.Phase == "" {
+		if initializing(pod) {
+			return idle
+		}
 		return pulling
 	}
-	for i := range pod.Status.ContainerStatuses {
-		if s := &pod.Status.ContainerStatuses[i]; s.ImageID == "" && s.State.Waiting != nil {
+	for i := range status.ContainerStatuses {
+		if s := &status.ContainerStatuses[i]; s.ImageID == "" && s.State.Waiting != nil {
 			return pulling
 		}
 	}
 	return started
 }
 
+// initializing tells whether an init container runs that the others wait for:
+// their images are pulled after it.
+func initializing(pod *v1.Pod) bool {
+	for i := range pod.Status.InitContainerStatuses {
+		s := &pod.Status.InitContainerStatuses[i]
+		if s.State.Running == nil {
+			continue
+		}
+		for j := range pod.Spec.InitContainers {
+			c := &pod.Spec.InitContainers[j]
+			if c.Name == s.Name && (c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // placedAt returns when a pod was bound to its node, as far as it says so.
 func placedAt(pod *v1.Pod, now time.Time) time.Time {
 	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && !c.LastTransitionTime.IsZero() {
+		if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Time.Before(now) {
 			return c.LastTransitionTime.Time
 		}
 	}
 	return now
+}
+
+// startedAt returns when the last container of a pod started, the zero time if
+// no one says.
+func startedAt(pod *v1.Pod, now time.Time) (last time.Time) {
+	for i := range pod.Status.ContainerStatuses {
+		if r := pod.Status.ContainerStatuses[i].State.Running; r != nil && r.StartedAt.After(last) {
+			last = r.StartedAt.Time
+		}
+	}
+	if last.After(now) {
+		return now
+	}
+	return last
 }

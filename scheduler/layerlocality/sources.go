@@ -29,8 +29,11 @@ type LayerSource interface {
 
 // LayerSink takes what LayerSources report. *index.Index is one.
 type LayerSink interface {
-	// SetImages replaces what the source says of a node.
-	SetImages(source, node string, images []index.Image)
+	// SetImages replaces what the source says of the images on a node. It returns
+	// false, and forgets it, if there is no such Node: a source reports again when
+	// the Node is created, also when it is created anew, because with a Node all
+	// that was said of it is forgotten.
+	SetImages(source, node string, images []index.Image) bool
 }
 
 // Syncer tells whether the first reports are in.

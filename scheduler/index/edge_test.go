@@ -1,0 +1,202 @@
+package index
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+)
+
+// A standby / idle second scheduler never calls Weigh: nothing expires.
+func TestExpiryWithoutWeigh(t *testing.T) {
+	x := newIndex("n1")
+	for i := range 1000 {
+		p := types.UID(fmt.Sprint(i))
+		past := t0
+		x.Reserve(p, "n1", want(fmt.Sprintf("small%d:1", i)), 100, past.Add(time.Second*time.Duration(2*i)), past.Add(time.Second*time.Duration(2*i+1)))
+		x.Started(p, past.Add(time.Second*time.Duration(2*i+1)))
+		x.Release(p) // pod deleted
+	}
+	if s := x.Stats(); s.Reservations > 2 {
+		t.Errorf("%d reservations of deleted pods, nearly all past their deadline, %d layers", s.Reservations, s.Layers)
+	}
+}
+
+// One node stuffs the vote by repeating itself.
+func TestOneNodeOneVote(t *testing.T) {
+	x := newIndex("n1", "n2", "n3", "evil", "n5")
+	for _, n := range []string{"n1", "n2", "n3"} {
+		x.SetImages("s", n, []Image{image("ab", "docker.io/library/one:1")})
+	}
+	var images []Image
+	for i := range 4 {
+		images = append(images, image("c", "docker.io/library/one:1", fmt.Sprintf("docker.io/library/x:%d", i)))
+	}
+	x.SetImages("s", "evil", images)
+	check(t, x, want("one:1"), map[string]Weight{"n5": {Total: sum("ab")}})
+}
+
+// NUL joins names: two images, one key.
+func TestNamesWithNUL(t *testing.T) {
+	x := newIndex("evil", "n1", "n2")
+	a, b := "docker.io/library/one@"+digest("one"), "docker.io/library/one:1"
+	evil := image("ab", a+"\x00"+b)
+	x.SetImages("s", "evil", []Image{evil})
+	x.SetImages("s", "n1", []Image{image("ab", a, b)})
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: sum("ab"), Present: sum("ab")}})
+}
+
+// Reserve on a platform that does not know an image overwrites its size on the other.
+func TestPlatformsOfPieces(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetNode("arm", arm64)
+	x.SetImages("s", "n1", []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: 5000}})
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
+	x.Reserve("p", "arm", want("one:1"), 100, t0, t0.Add(time.Hour))
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
+	x.Release("p")
+	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
+}
+
+// A source that reports late brings a deleted node back for ever.
+func TestReportsOfUnknownNodes(t *testing.T) {
+	x := newIndex("n1")
+	x.SetNode("n2", amd64)
+	x.DeleteNode("n2")
+	x.SetImages("agent", "n2", []Image{image("ab", "docker.io/library/one:1")})
+	if s := x.Stats(); s.Nodes != 1 {
+		t.Errorf("%d nodes, %d platforms", s.Nodes, len(x.platforms))
+	}
+	x.SetImages("agent", "n2", nil)
+	if s := x.Stats(); s.Nodes != 1 {
+		t.Errorf("after an empty report: %d nodes, %d platforms", s.Nodes, len(x.platforms))
+	}
+}
+
+// Reported under a mirror's name without layers: never taken as reported.
+func TestReportedUnderMirror(t *testing.T) {
+	x := newIndex("n1")
+	w := []Wanted{{Names: []imageref.Canonical{"docker.io/library/one:1", "mirror.example.com/library/one:1"}}}
+	x.Reserve("p", "n1", w, 100, t0, t0.Add(time.Hour))
+	x.SetImages("s", "n1", []Image{image("ab", "mirror.example.com/library/one:1")})
+	if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
+		t.Errorf("left: %+v", s)
+	}
+}
+
+// Everything at once, for the race detector.
+func TestConcurrent(t *testing.T) {
+	x := New()
+	var g sync.WaitGroup
+	for worker := range 4 {
+		g.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(worker), 1)) //nolint:gosec // a test that can be repeated
+			w := &Weights{}
+			for i := range 3000 {
+				node := fmt.Sprintf("node%d", r.IntN(12))
+				pod := types.UID(fmt.Sprint(r.IntN(200)))
+				now := t0.Add(time.Duration(i) * time.Second)
+				wanted := want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)))
+				switch r.IntN(8) {
+				case 0:
+					x.DeleteNode(node)
+				case 1:
+					x.SetNode(node, []Platform{amd64, amd64, arm64}[r.IntN(3)])
+				case 2:
+					x.SetImages([]string{"a", "b"}[r.IntN(2)], node, []Image{randomImage(r), randomImage(r)})
+				case 3:
+					x.Reserve(pod, node, wanted, 77, now, now.Add(30*time.Second))
+				case 4:
+					x.Started(pod, now.Add(30*time.Second))
+				case 5:
+					x.Release(pod)
+				case 6:
+					x.Stats()
+				default:
+					x.Weigh(wanted, 2, now, w)
+					for n := range w.Nodes() {
+						got, _ := w.Node(n)
+						if got.Present+got.Arriving+got.Crowded > got.Total || got.Pending < 0 {
+							t.Errorf("%s %+v", n, got)
+							return
+						}
+					}
+				}
+			}
+		})
+	}
+	g.Wait()
+	checkInvariants(t, x)
+}
+
+// One node that states a name very often, with all sizes there are.
+func TestHostileReport(t *testing.T) {
+	x := newIndex("n1", "n2", "evil")
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/nginx:latest")})
+	images := make([]Image, 10*maxImages)
+	for i := range images {
+		images[i] = Image{Names: []string{"nginx", fmt.Sprint("nginx:", i)}, Layers: []Layer{{digest("c"), int64(i)}}}
+		for j := range 10 * maxNames {
+			images[i].Names = append(images[i].Names, fmt.Sprintf("name%d:%d", j, i))
+		}
+	}
+	x.SetImages("s", "evil", images)
+	if s := x.Stats(); s.Images > maxImages+1 || s.Names > maxImages*maxNames+1 {
+		t.Errorf("taken in: %+v", s)
+	}
+	if records := x.names["docker.io/library/nginx:latest"].records; len(records) != 2 {
+		t.Errorf("nginx is %d times on two nodes", len(records))
+	}
+	x.SetImages("s", "evil", nil)
+	check(t, x, want("nginx"), map[string]Weight{"n1": {Total: sum("ab"), Present: sum("ab")}, "n2": {Total: sum("ab")}})
+}
+
+// benchmarkFleet is 5,000 nodes of which half have an image of 12 layers.
+func benchmarkFleet(b *testing.B, change func(x *Index)) {
+	x := New()
+	var layers []Layer
+	for i := range 12 {
+		layers = append(layers, Layer{digest(fmt.Sprint(i)), 1000})
+	}
+	for i := range 5000 {
+		node := fmt.Sprint("n", i)
+		x.SetNode(node, amd64)
+		if i%2 == 0 {
+			x.SetImages("s", node, []Image{{Names: []string{"nginx"}, Layers: layers}})
+		}
+	}
+	change(x)
+	var w Weights
+	for b.Loop() {
+		x.Weigh(want("nginx"), 10, t0, &w)
+	}
+}
+
+func BenchmarkWeigh(b *testing.B) {
+	b.Run("uniform", func(b *testing.B) { benchmarkFleet(b, func(*Index) {}) })
+	b.Run("one node of another platform", func(b *testing.B) {
+		benchmarkFleet(b, func(x *Index) { x.SetNode("n1", arm64) })
+	})
+	b.Run("half of another platform", func(b *testing.B) {
+		benchmarkFleet(b, func(x *Index) {
+			for i := range 2500 {
+				x.SetNode(fmt.Sprint("n", i), arm64)
+			}
+		})
+	})
+	b.Run("one node disagrees on the tag", func(b *testing.B) {
+		benchmarkFleet(b, func(x *Index) { x.SetImages("s", "n0", []Image{image("ab", "nginx")}) })
+	})
+	b.Run("arriving on 1,000 nodes", func(b *testing.B) {
+		benchmarkFleet(b, func(x *Index) {
+			for i := range 1000 {
+				x.Reserve(types.UID(fmt.Sprint(i)), fmt.Sprint("n", 2*i+1), want("nginx"), 1, t0, t0.Add(time.Hour))
+			}
+		})
+	})
+}
