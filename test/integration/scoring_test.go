@@ -55,22 +55,23 @@ func held(image string, layers ...string) v1.ContainerImage {
 	return i
 }
 
-// A pod goes where a layer of its image is, though no node that it fits has the
-// image. A scheduler without the plugin does not see the difference.
-func TestLayerLocalityScoring(t *testing.T) {
+// start runs a scheduler with the profiles.
+func start(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *testutils.TestContext {
+	t.Helper()
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.NodeStatusImageLayers, true)
-	cfg := configtesting.V1ToInternalWithDefaults(t, configv1.KubeSchedulerConfiguration{
-		Profiles: []configv1.KubeSchedulerProfile{
-			only("layers", layerlocality.Name),
-			only("control", imagelocality.Name),
-		},
-	})
+	cfg := configtesting.V1ToInternalWithDefaults(t, configv1.KubeSchedulerConfiguration{Profiles: profiles})
 	testCtx := testutils.InitTestSchedulerWithOptions(t, testutils.InitTestAPIServer(t, "layers", nil), 0,
 		scheduler.WithProfiles(cfg.Profiles...),
 		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{layerlocality.Name: layerlocality.NewFactory().New}))
 	testutils.SyncSchedulerInformerFactory(testCtx)
 	go testCtx.Scheduler.Run(testCtx.Ctx)
+	return testCtx
+}
 
+// A pod goes where a layer of its image is, though no node that it fits has the
+// image. A scheduler without the plugin does not see the difference.
+func TestLayerLocalityScoring(t *testing.T) {
+	testCtx := start(t, only("layers", layerlocality.Name), only("control", imagelocality.Name))
 	create := func(name string, unschedulable bool, images ...v1.ContainerImage) {
 		t.Helper()
 		n := st.MakeNode().Name(name).Capacity(map[v1.ResourceName]string{v1.ResourceCPU: "320", v1.ResourceMemory: "500Gi", v1.ResourcePods: "110"}).
@@ -125,6 +126,75 @@ func TestLayerLocalityScoring(t *testing.T) {
 	for node := range got {
 		if !strings.HasPrefix(node, "empty") && node != "has-base" {
 			t.Errorf("a pod went to %s", node)
+		}
+	}
+}
+
+// A burst of a new image does not pull it on every node: with the recommended
+// profile, 50 pods that come at once use few of 20 nodes, none of them for more
+// pods than may wait. With the default profile they use all.
+func TestBurst(t *testing.T) {
+	const nodes, pods, maxWaiting = 20, 50, 10
+	recommended := configv1.KubeSchedulerProfile{SchedulerName: ptr.To("layers"), Plugins: &configv1.Plugins{
+		MultiPoint: configv1.PluginSet{
+			Enabled:  []configv1.Plugin{{Name: layerlocality.Name, Weight: ptr.To[int32](4)}},
+			Disabled: []configv1.Plugin{{Name: imagelocality.Name}},
+		},
+	}}
+	testCtx := start(t, recommended, configv1.KubeSchedulerProfile{SchedulerName: ptr.To("control")})
+	for i := range nodes {
+		n := st.MakeNode().Name(fmt.Sprintf("node-%d", i)).
+			Capacity(map[v1.ResourceName]string{v1.ResourceCPU: "16", v1.ResourceMemory: "64Gi", v1.ResourcePods: "110"}).Obj()
+		n.Status.NodeInfo = v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
+		if _, err := testCtx.ClientSet.CoreV1().Nodes().Create(testCtx.Ctx, n, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := testutils.WaitForNodesInCache(testCtx.Ctx, testCtx.Scheduler, nodes); err != nil {
+		t.Fatal(err)
+	}
+	burst := func(profile string) map[string]int {
+		t.Helper()
+		var created []*v1.Pod
+		for i := range pods {
+			pod := st.MakePod().Namespace(testCtx.NS.Name).Name(fmt.Sprintf("%s-%d", profile, i)).SchedulerName(profile).Obj()
+			pod.Spec.Containers = []v1.Container{{Name: "new", Image: "new:" + profile}}
+			p, err := testCtx.ClientSet.CoreV1().Pods(testCtx.NS.Name).Create(testCtx.Ctx, pod, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			created = append(created, p)
+		}
+		used := map[string]int{}
+		for _, p := range created {
+			if err := testutils.WaitForPodToSchedule(testCtx.Ctx, testCtx.ClientSet, p); err != nil {
+				t.Fatalf("pod %s: %v", p.Name, err)
+			}
+			placed, err := testCtx.ClientSet.CoreV1().Pods(testCtx.NS.Name).Get(testCtx.Ctx, p.Name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			used[placed.Spec.NodeName]++
+		}
+		for _, p := range created {
+			if err := testCtx.ClientSet.CoreV1().Pods(testCtx.NS.Name).Delete(testCtx.Ctx, p.Name, *metav1.NewDeleteOptions(0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return used
+	}
+	control := burst("control")
+	if len(control) != nodes {
+		t.Errorf("without the plugin %d pods used %d nodes: %v", pods, len(control), control)
+	}
+	ours := burst("layers")
+	t.Logf("%d pods use %d of %d nodes: %v", pods, len(ours), nodes, ours)
+	if len(ours) > nodes/2 {
+		t.Errorf("%d pods of a new image used %d of %d nodes: %v", pods, len(ours), nodes, ours)
+	}
+	for node, n := range ours {
+		if n > maxWaiting {
+			t.Errorf("%d pods on %s, though %d may wait", n, node, maxWaiting)
 		}
 	}
 }
