@@ -63,12 +63,13 @@ func (x *Index) SetNode(nodeName string, platform Platform) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	n := x.nodes[nodeName]
-	if n == nil {
+	switch {
+	case n == nil:
 		n = x.addNode(nodeName)
-	} else if n.platform != platform {
-		x.leavePlatform(n)
-	} else {
+	case n.platform == platform:
 		return
+	default:
+		x.leavePlatform(n)
 	}
 	n.platform = platform
 	nodes := x.platforms[platform]

@@ -16,7 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// Same signature, other scores: a short name has more candidates than the name it stands for.
+// A short name has more candidates than the name it stands for.
 func TestSignatureOfShortNames(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"docker.io", "quay.io"} }), nodes("n1", "n2"))
 	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/team/app:1", layers{"a": 200})})
@@ -76,7 +76,7 @@ func TestPodGroup(t *testing.T) {
 	}
 }
 
-// "the difference is what the plugin saved"
+// What nobody knows is saved nowhere.
 func TestSavedMetric(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
 	bytes := func(of string) float64 {
@@ -95,7 +95,7 @@ func TestSavedMetric(t *testing.T) {
 	}
 	// pod group: Reserve, Unreserve, Reserve
 	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
-	chosen, mean = bytes("chosen"), bytes("mean")
+	chosen = bytes("chosen")
 	state := groupCycle()
 	p := pod("g", "quay.io/a:1")
 	s.scoresIn(state, p, s.nodes)
@@ -107,7 +107,7 @@ func TestSavedMetric(t *testing.T) {
 	}
 }
 
-// The kubelet leaves ImagePullBackOff in the status until the container runs: "a pod starts: its layers count as present at once".
+// The kubelet may leave ImagePullBackOff in the status until the container runs.
 func TestStartedAfterBackOff(t *testing.T) {
 	image := "quay.io/a:1"
 	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
@@ -130,7 +130,7 @@ func TestStartedAfterBackOff(t *testing.T) {
 	}
 }
 
-// A scheduler that restarts decides as before?
+// A scheduler that restarts knows what has started a moment ago.
 func TestRestart(t *testing.T) {
 	image := "quay.io/a:1"
 	running := on(pod("p", image), "n1", "")
@@ -141,7 +141,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A hostile or skewed clock: an arrival that never times out.
+// A clock that is ahead must not keep an arrival for ever.
 func TestFutureDeadline(t *testing.T) {
 	p := on(pod("p", "quay.io/a:1"), "n1", "")
 	p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, LastTransitionTime: metav1.NewTime(time.Now().Add(24 * 365 * time.Hour))}}
@@ -153,7 +153,7 @@ func TestFutureDeadline(t *testing.T) {
 	}
 }
 
-// One malformed pod (stuck container) that also pulls something big
+// While an init container runs, the images of the others are not pulled.
 func TestInitContainer(t *testing.T) {
 	p := on(pod("p", "quay.io/a:1"), "n1", "")
 	p.Spec.InitContainers = []v1.Container{{Name: "wait", Image: "quay.io/wait:1"}}
