@@ -19,11 +19,11 @@ check() {
     say "$name: see above"
   fi
 }
-check golangci-lint "$golangci" run --timeout 15m ./...
+check golangci-lint "$golangci" run --allow-parallel-runners --timeout 15m ./...
 # Again where the build tag and the patched types are.
 scheduler=$(scripts/tree.sh scheduler)
 check "golangci-lint, patched" env -C "$scheduler" \
-  "$golangci" run --timeout 15m --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" ./...
+  "$golangci" run --allow-parallel-runners --timeout 15m --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" ./...
 check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
 check go.mod go mod tidy -diff
