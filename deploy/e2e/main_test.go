@@ -175,33 +175,37 @@ func apply(t *testing.T, objects []*unstructured.Unstructured, leaseName string)
 	t.Helper()
 	of := resources(t)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
+		gone := func(objects ...*unstructured.Unstructured) {
+			for _, object := range slices.Backward(objects) {
+				err := of(object).Delete(ctx, object.GetName(), metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)})
+				if err != nil && !apierrors.IsNotFound(err) {
+					t.Errorf("delete %s %s: %v", object.GetKind(), object.GetName(), err)
+				}
+			}
+			for _, object := range objects {
+				for {
+					_, err := of(object).Get(ctx, object.GetName(), metav1.GetOptions{})
+					if apierrors.IsNotFound(err) {
+						break
+					}
+					if ctx.Err() != nil {
+						t.Errorf("%s %s is left", object.GetKind(), object.GetName())
+						break
+					}
+					time.Sleep(200 * time.Millisecond)
+				}
+			}
+		}
+		gone(objects...)
+		// Not before: a replica that still runs would make it again.
 		lease := &unstructured.Unstructured{}
 		lease.SetAPIVersion("coordination.k8s.io/v1")
 		lease.SetKind("Lease")
 		lease.SetNamespace(namespace)
 		lease.SetName(leaseName)
-		objects := append([]*unstructured.Unstructured{lease}, objects...)
-		for _, object := range slices.Backward(objects) {
-			err := of(object).Delete(ctx, object.GetName(), metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)})
-			if err != nil && !apierrors.IsNotFound(err) {
-				t.Errorf("delete %s %s: %v", object.GetKind(), object.GetName(), err)
-			}
-		}
-		for _, object := range objects {
-			for {
-				_, err := of(object).Get(ctx, object.GetName(), metav1.GetOptions{})
-				if apierrors.IsNotFound(err) {
-					break
-				}
-				if ctx.Err() != nil {
-					t.Errorf("%s %s is left", object.GetKind(), object.GetName())
-					break
-				}
-				time.Sleep(200 * time.Millisecond)
-			}
-		}
+		gone(lease)
 	})
 	for _, object := range objects {
 		data, err := object.MarshalJSON()
