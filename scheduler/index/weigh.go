@@ -163,6 +163,9 @@ func (x *Index) Weigh(wanted []Wanted, maxWaiting int32, now time.Time, w *Weigh
 	}
 }
 
+// nobody is the empty set; it is only read.
+var nobody nodeSet
+
 // maxPlatforms bounds the platforms that count: each has to be weighed. There
 // are not nearly as many, unless nodes make them up.
 const maxPlatforms = 16
@@ -180,7 +183,7 @@ func (x *Index) weigh(wanted []Wanted, platform Platform, mask bitmap, maxWaitin
 	for i := range u.parts {
 		p := &u.parts[i]
 		w.totals[len(w.totals)-1] += p.size
-		present := &nodeSet{}
+		present := &nobody
 		if p.layer != nil {
 			present = &p.layer.nodes
 		}
@@ -190,7 +193,9 @@ func (x *Index) weigh(wanted []Wanted, platform Platform, mask bitmap, maxWaitin
 		if present.n > 0 {
 			w.sets = append(w.sets, sized{present, p.size})
 		}
-		w.arrive(p, present, mask, maxWaiting)
+		if len(p.expected) > 0 || p.layer != nil && len(p.layer.arriving) > 0 {
+			w.arrive(p, present, mask, maxWaiting)
+		}
 	}
 	if len(w.sets) > 0 {
 		w.empty = false
