@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -195,5 +196,13 @@ func (n *Node) crioHealthy(ctx context.Context) error {
 }
 
 func (n *Node) kubeletHealthy(ctx context.Context) error {
-	return get(ctx, plain, fmt.Sprintf("http://%s:10248/healthz", n.Address))
+	if err := get(ctx, plain, fmt.Sprintf("http://%s:10248/healthz", n.Address)); err != nil {
+		return err
+	}
+	// The port for logs, exec and configz opens on its own, and may be later.
+	connection, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(n.Address.String(), "10250"))
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }
