@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Regenerates the generated code of the Kubernetes series and of the plugin's arguments.
+# Regenerates the generated code of the Kubernetes series and of this repository.
 #
 #   generate.sh          applies the hand-written patches, runs upstream's generators in
 #                        the place of each patch of generated code, writes the series back
 #   generate.sh in-tree  only runs the generators, in _build/kubernetes as it is
-#   generate.sh args [--check]
-#                        deep copies, defaults and conversions of LayerLocalityArgs;
+#   generate.sh own [--check]
+#                        deep copies, defaults and conversions of LayerLocalityArgs; deep
+#                        copies and the CustomResourceDefinition of ImageManifest;
 #                        --check: changes nothing and fails if they are not up to date
 #
 # The first two need protoc (Debian and Fedora: protobuf-compiler), which
@@ -196,15 +197,18 @@ regenerate() {
   "$ROOT/scripts/patches.sh" refresh kubernetes
 }
 
-# args [--check]: in a copy of the packages, as the generators write beside what
+# What is generated from the types of this repository.
+OWN=(api scheduler/apis deploy/resolver/crd)
+
+# own [--check]: in a copy of the packages, as the generators write beside what
 # they read.
-args() {
+own() {
   local code=${KUBERNETES_VERSION/#v1./v0.} generator file
   local packages=(./scheduler/apis/config/v1)
   COPY=$(mktemp -d "$BUILD/generate.XXXXXX")
   trap 'rm -rf "$COPY"' EXIT
   cd "$ROOT"
-  cp -r --parents go.mod go.sum scheduler/apis "$COPY"
+  cp -r --parents go.mod go.sum "${OWN[@]}" "$COPY"
   for generator in defaulter conversion deepcopy; do
     # The internal type has neither defaults nor conversions of its own.
     [ "$generator" != deepcopy ] || packages+=(./scheduler/apis/config)
@@ -212,17 +216,22 @@ args() {
     generator=$(go_tool "k8s.io/code-generator/cmd/$generator-gen" "$code")
     (cd "$COPY" && "$generator" --go-header-file /dev/null --output-file "$file" "${packages[@]}")
   done
+  generator=$(go_tool sigs.k8s.io/controller-tools/cmd/controller-gen "$CONTROLLER_TOOLS_VERSION")
+  (cd "$COPY" && "$generator" object crd paths=./api/... output:crd:dir=deploy/resolver/crd)
   if [ "${1:-}" = --check ]; then
-    diff -ru scheduler/apis "$COPY/scheduler/apis" >&2 ||
-      die "the generated code of scheduler/apis is not up to date: run scripts/generate.sh args"
+    for file in "${OWN[@]}"; do
+      diff -ru "$file" "$COPY/$file" >&2 ||
+        die "the generated code of $file is not up to date: run scripts/generate.sh own"
+    done
   else
-    (cd "$COPY" && find scheduler/apis -name 'zz_generated.*' -exec cp --parents {} "$ROOT" \;)
+    (cd "$COPY" && find "${OWN[@]}" \( -name 'zz_generated.*' -o -name 'layerlocality.io_*' \) \
+      -exec cp --parents {} "$ROOT" \;)
   fi
 }
 
 case "${1:-} ${2:-}" in
 " ") with_lock generate regenerate ;;
 "in-tree ") generate ;;
-"args " | "args --check") args "${2:-}" ;;
-*) die "usage: generate.sh [in-tree | args [--check]]" ;;
+"own " | "own --check") own "${2:-}" ;;
+*) die "usage: generate.sh [in-tree | own [--check]]" ;;
 esac

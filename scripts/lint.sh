@@ -27,6 +27,6 @@ check "golangci-lint, patched" env -C "$scheduler" \
 check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
 check go.mod go mod tidy -diff
-check "generated code" "$ROOT/scripts/generate.sh" args --check
+check "generated code" "$ROOT/scripts/generate.sh" own --check
 check patches "$ROOT/scripts/patches.sh" lint
 exit "$failed"

@@ -1,0 +1,9 @@
+// Package v1alpha1 is the API group layerlocality.io: what images consist of,
+// as a registry said it, for schedulers to read before any node has pulled them.
+//
+// It imports nothing but apimachinery, because the scheduler is compiled with
+// exactly the dependencies of Kubernetes.
+//
+// +kubebuilder:object:generate=true
+// +groupName=layerlocality.io
+package v1alpha1
