@@ -1,0 +1,22 @@
+// Command layer-resolver knows what images consist of before any node has pulled
+// them: as a controller that writes ImageManifests, and at the shell.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func main() {
+	root := &cobra.Command{
+		Use:          "layer-resolver",
+		Short:        "Knows what images consist of before any node has pulled them",
+		SilenceUsage: true,
+	}
+	root.AddCommand(newRunCommand(), newInspectCommand(), newCollectCommand())
+	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		os.Exit(1)
+	}
+}

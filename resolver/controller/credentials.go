@@ -1,0 +1,119 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	authk8s "github.com/google/go-containerregistry/pkg/authn/kubernetes"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// maxPulls bounds how many workloads' pull secrets are tried for an image.
+	maxPulls = 8
+	// secretsFor is how long pull secrets are remembered, so that a thousand
+	// images of a namespace do not read them a thousand times.
+	secretsFor = 30 * time.Second
+)
+
+// credentials finds what images may be asked for with.
+type credentials struct {
+	// static are credentials that hold for all workloads; nil for none.
+	static authn.Keychain
+	// reader reads secrets and service accounts, uncached; nil if pull secrets
+	// are not enabled.
+	reader client.Reader
+	cache  *cache.Expiring
+}
+
+func newCredentials(static authn.Keychain, reader client.Reader) *credentials {
+	return &credentials{static: static, reader: reader, cache: cache.NewExpiring()}
+}
+
+// keychains returns what to try, in this order: the pull secrets of the
+// workloads that use the image, then what holds for all. Problems are worth
+// telling only if the registry refuses.
+func (c *credentials) keychains(ctx context.Context, pulls []pull) (keychains []authn.Keychain, problems []string) {
+	if c.reader != nil {
+		for _, p := range pulls {
+			found := c.of(ctx, p)
+			if found.keychain != nil {
+				keychains = append(keychains, found.keychain)
+			}
+			problems = append(problems, found.problems...)
+		}
+	}
+	if c.static != nil {
+		keychains = append(keychains, c.static)
+	}
+	return keychains, problems
+}
+
+type pullSecrets struct {
+	keychain authn.Keychain
+	problems []string
+}
+
+func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
+	if known, ok := c.cache.Get(p); ok {
+		return known.(pullSecrets)
+	}
+	var found pullSecrets
+	names := strings.FieldsFunc(p.secrets, func(r rune) bool { return r == ',' })
+	account := p.serviceAccount
+	if account == "" {
+		account = "default"
+	}
+	var sa corev1.ServiceAccount
+	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: account}, &sa); err == nil {
+		for i := range sa.ImagePullSecrets {
+			names = append(names, sa.ImagePullSecrets[i].Name)
+		}
+	} else if !apierrors.IsNotFound(err) || p.serviceAccount != "" {
+		found.problems = append(found.problems, problem("service account", p.namespace, account, err))
+	}
+	var secrets []corev1.Secret
+	seen := map[string]bool{}
+	for _, name := range names {
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		var secret corev1.Secret
+		if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, &secret); err != nil {
+			found.problems = append(found.problems, problem("pull secret", p.namespace, name, err))
+			continue
+		}
+		if secret.Type != corev1.SecretTypeDockerConfigJson && secret.Type != corev1.SecretTypeDockercfg {
+			found.problems = append(found.problems, fmt.Sprintf("pull secret %s/%s is of type %q, not of %s", p.namespace, name, secret.Type, corev1.SecretTypeDockerConfigJson))
+			continue
+		}
+		secrets = append(secrets, secret)
+	}
+	if len(secrets) > 0 {
+		keychain, err := authk8s.NewFromPullSecrets(ctx, secrets)
+		if err != nil {
+			// The error may quote the secret.
+			found.problems = append(found.problems, fmt.Sprintf("a pull secret of namespace %s cannot be read as a docker configuration", p.namespace))
+		}
+		found.keychain = keychain
+	}
+	c.cache.Set(p, found, secretsFor)
+	return found
+}
+
+func problem(what, namespace, name string, err error) string {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("%s %s/%s does not exist", what, namespace, name)
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("%s %s/%s may not be read: bind the ClusterRole layer-resolver-pull-secrets in that namespace", what, namespace, name)
+	}
+	return fmt.Sprintf("%s %s/%s could not be read: %v", what, namespace, name, err)
+}

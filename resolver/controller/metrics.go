@@ -1,0 +1,38 @@
+package controller
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// metrics are those of the resolver; requests to registries are counted where
+// they are made, writes by client-go, queues by controller-runtime.
+type metrics struct {
+	lookups     *prometheus.CounterVec
+	writeErrors prometheus.Counter
+}
+
+func newMetrics(r *Resolver) *metrics {
+	m := &metrics{
+		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "layerlocality_resolver_lookups_total",
+			Help: "Questions about images, by what was asked (resolve, confirm) and the reason of the answer.",
+		}, []string{"question", "reason"}),
+		writeErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "layerlocality_resolver_write_errors_total",
+			Help: "ImageManifests that could not be written; they are tried again.",
+		}),
+	}
+	gauge := func(name, help string, labels prometheus.Labels, value func() int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(value()) })
+	}
+	const manifests, help = "layerlocality_resolver_image_manifests", "ImageManifests, by whether they have content. Of the leader."
+	crmetrics.Registry.MustRegister(
+		m.lookups, m.writeErrors,
+		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(r.usage.all()) }),
+		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := r.store.count(); return n }),
+		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := r.store.count(); return n }),
+	)
+	return m
+}

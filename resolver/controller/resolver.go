@@ -1,0 +1,635 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-containerregistry/pkg/authn"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// Registry answers what images consist of. *registry.Client is one.
+type Registry interface {
+	References(image string) ([]string, error)
+	Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*registry.Resolution, error)
+	Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error)
+}
+
+// Options are what Add needs to know.
+type Options struct {
+	Registry Registry
+	// Policy is told the registries in use if InUse is set.
+	Policy *policy.Policy
+	InUse  bool
+	// Keychain holds credentials for all workloads; nil for none.
+	Keychain authn.Keychain
+	// PullSecrets lets the controller read the pull secrets of workloads.
+	PullSecrets bool
+	// TagTTL is after how long a tag is confirmed.
+	TagTTL time.Duration
+	// KeepUnused is how long references stay known that nothing uses.
+	KeepUnused time.Duration
+	// Workers for each registry.
+	Workers int
+}
+
+// Resolver keeps the ImageManifests.
+type Resolver struct {
+	options     Options
+	clock       clock.PassiveClock
+	log         logr.Logger
+	cache       client.Reader
+	events      events.EventRecorder
+	usage       *usage
+	store       *store
+	lanes       *lanes
+	credentials *credentials
+	metrics     *metrics
+	synced      []cache.InformerSynced
+
+	mu sync.Mutex
+	// nodes has what each node is and where its images come from.
+	nodes map[string]*nodeFacts
+	// platforms and registries of all nodes, sorted.
+	platforms, registries []string
+	// waiting has what is remembered between two attempts at an image. What has to
+	// survive a restart is in the objects.
+	waiting map[string]*attempt
+}
+
+type nodeFacts struct {
+	platform   string
+	registries []string
+}
+
+// attempt is how asking for an image went.
+type attempt struct {
+	failures int
+	retry    time.Time
+	reason   string
+	// notWritten counts failures of the API server.
+	notWritten int
+}
+
+// Add adds the resolver to a manager whose cache has CacheOptions.
+func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, error) {
+	r := &Resolver{
+		options: options, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("resolver"),
+		cache: mgr.GetCache(), events: mgr.GetEventRecorder("layer-resolver"),
+		nodes: map[string]*nodeFacts{}, waiting: map[string]*attempt{},
+	}
+	var secrets client.Reader
+	if options.PullSecrets {
+		secrets = mgr.GetAPIReader()
+	}
+	r.credentials = newCredentials(options.Keychain, secrets)
+	r.usage = newUsage(options.Registry.References, r.clock)
+	r.store = newStore(mgr.GetClient(), r.clock)
+	r.lanes = newLanes(options.Workers, r.work)
+	r.metrics = newMetrics(r)
+
+	watch := func(object client.Object, handler cache.ResourceEventHandler) error {
+		informer, err := mgr.GetCache().GetInformer(ctx, object)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+		r.synced = append(r.synced, registration.HasSynced)
+		return nil
+	}
+	for i := range kinds {
+		if err := watch(kinds[i].object, r.workloadHandler(&kinds[i])); err != nil {
+			return nil, err
+		}
+	}
+	if err := watch(&corev1.Node{}, r.nodeHandler()); err != nil {
+		return nil, err
+	}
+	if err := watch(&v1alpha1.ImageManifest{}, r.manifestHandler()); err != nil {
+		return nil, err
+	}
+	return r, mgr.Add(r)
+}
+
+// NeedLeaderElection says that only the leader asks and writes.
+func (r *Resolver) NeedLeaderElection() bool { return true }
+
+// HasSynced tells whether the first look at the cluster is complete.
+func (r *Resolver) HasSynced() bool {
+	return !slices.ContainsFunc(r.synced, func(synced cache.InformerSynced) bool { return !synced() })
+}
+
+// Start works until the context is done.
+func (r *Resolver) Start(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
+		return ctx.Err()
+	}
+	var objects v1alpha1.ImageManifestList
+	if err := r.cache.List(ctx, &objects); err != nil {
+		return fmt.Errorf("reading ImageManifests: %w", err)
+	}
+	r.store.load(objects.Items)
+	r.mu.Lock()
+	clear(r.waiting) // what was noted before the objects were known
+	r.mu.Unlock()
+	r.nodesChanged() // before anything is asked
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.lanes.run(ctx)
+	}()
+	<-r.lanes.started
+	images := r.usage.all()
+	r.log.Info("Leading", "images", len(images), "imageManifests", len(objects.Items), "platforms", r.clusterPlatforms())
+	r.askAll(images)
+	r.collect(ctx)
+	<-ended
+	return nil
+}
+
+func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
+	set := func(object any) {
+		c, ok := k.claimOf(object)
+		if !ok {
+			if o, isObject := object.(client.Object); isObject {
+				r.usage.unset(k.identity(o))
+			}
+			return
+		}
+		fresh, bad := r.usage.set(c)
+		for _, image := range fresh {
+			r.forgive(image.key, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound)
+			r.lanes.add(image, 0, resolving)
+		}
+		for _, b := range bad {
+			r.events.Eventf(&c.workload, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalidReference, "Resolve", "%s", b.message())
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, object any) { set(object) },
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			if o, ok := object.(client.Object); ok {
+				r.usage.unset(k.identity(o))
+			}
+		},
+	}
+}
+
+func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
+	set := func(object any) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return
+		}
+		facts := &nodeFacts{platform: platformOf(node), registries: registriesOf(node)}
+		r.mu.Lock()
+		old := r.nodes[node.Name]
+		r.nodes[node.Name] = facts
+		r.mu.Unlock()
+		if old == nil || old.platform != facts.platform || !slices.Equal(old.registries, facts.registries) {
+			r.nodesChanged()
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, object any) { set(object) },
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			if node, ok := object.(*corev1.Node); ok {
+				r.mu.Lock()
+				delete(r.nodes, node.Name)
+				r.mu.Unlock()
+				r.nodesChanged()
+			}
+		},
+	}
+}
+
+// nodesChanged draws the conclusions: what was denied or not built for any node
+// may be possible now, and what was resolved may lack a platform.
+func (r *Resolver) nodesChanged() {
+	if !r.HasSynced() {
+		return // and again when all nodes are there
+	}
+	platforms, registries := map[string]bool{}, map[string]bool{}
+	r.mu.Lock()
+	for _, node := range r.nodes {
+		if node.platform != "" {
+			platforms[node.platform] = true
+		}
+		for _, host := range node.registries {
+			registries[host] = true
+		}
+	}
+	oldPlatforms, oldRegistries := r.platforms, r.registries
+	r.platforms, r.registries = slices.Sorted(maps.Keys(platforms)), slices.Sorted(maps.Keys(registries))
+	r.platforms = r.platforms[:min(len(r.platforms), v1alpha1.MaxPlatforms)]
+	morePlatforms := anyNew(r.platforms, oldPlatforms)
+	moreRegistries := r.options.InUse && anyNew(r.registries, oldRegistries)
+	if r.options.InUse {
+		r.options.Policy.SetInUse(r.registries)
+	}
+	r.mu.Unlock()
+
+	if !morePlatforms && !moreRegistries {
+		return
+	}
+	for _, image := range r.usage.all() {
+		var reasons []string
+		if moreRegistries && registries[image.registry()] {
+			reasons = append(reasons, v1alpha1.ReasonDenied)
+		}
+		if morePlatforms {
+			reasons = append(reasons, v1alpha1.ReasonPlatformNotFound)
+		}
+		if r.forgive(image.key, reasons...) || morePlatforms {
+			r.lanes.add(image, 0, resolving)
+		}
+	}
+}
+
+// anyNew tells whether something is in now that was not in before.
+func anyNew(now, before []string) bool {
+	return slices.ContainsFunc(now, func(s string) bool { return !slices.Contains(before, s) })
+}
+
+func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			manifest, ok := object.(*v1alpha1.ImageManifest)
+			if !ok {
+				return
+			}
+			// Not by us: somebody wants it to be asked again.
+			for _, image := range r.usage.meaning(slices.Values(r.store.deleted(manifest.Name, manifest.UID))) {
+				r.mu.Lock()
+				delete(r.waiting, image.key)
+				r.mu.Unlock()
+				r.lanes.add(image, 0, resolving)
+			}
+		},
+	}
+}
+
+// forgive lets an image be asked for at once that was refused for one of these
+// reasons.
+func (r *Resolver) forgive(key string, reasons ...string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.attemptAt(key)
+	if !slices.Contains(reasons, a.reason) {
+		return false
+	}
+	a.retry = time.Time{}
+	return true
+}
+
+// attemptAt returns how asking for an image went so far, in this process or in
+// the one before it. The caller holds the mutex.
+func (r *Resolver) attemptAt(key string) *attempt {
+	a := r.waiting[key]
+	if a == nil {
+		a = &attempt{}
+		a.failures, a.retry, a.reason = r.store.failure(imageOf(key).references[0])
+		r.waiting[key] = a
+	}
+	return a
+}
+
+func (r *Resolver) clusterPlatforms() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.platforms
+}
+
+func (r *Resolver) askAll(images []image) {
+	for _, image := range images {
+		_, priority := r.next(image)
+		r.lanes.add(image, 0, priority)
+	}
+}
+
+// task is what has to be done about an image.
+type task int
+
+const (
+	nothing task = iota
+	// adopt: the content is known under another name.
+	adopt
+	confirm
+	resolve
+)
+
+// due tells what has to be done about an image now, about which of its
+// references, or after how long something will have to be; never if after is
+// negative.
+func (r *Resolver) due(image image) (what task, reference string, known *answer, after time.Duration) {
+	now := r.clock.Now()
+	r.mu.Lock()
+	retry := r.attemptAt(image.key).retry
+	r.mu.Unlock()
+	wait := retry.Sub(now)
+	for _, reference := range image.references {
+		known := r.store.lookup(reference)
+		if known == nil {
+			continue
+		}
+		if !known.covers(r.clusterPlatforms()) {
+			if wait > 0 {
+				return nothing, reference, known, wait
+			}
+			return resolve, reference, known, 0
+		}
+		if digestOf(reference) != "" {
+			if len(r.store.holders(reference)) == 0 {
+				return adopt, reference, known, 0
+			}
+			return nothing, reference, known, -1
+		}
+		wait = max(wait, known.confirmed.Add(r.options.TagTTL).Sub(now))
+		if wait > 0 {
+			return nothing, reference, known, wait
+		}
+		return confirm, reference, known, 0
+	}
+	if wait > 0 {
+		return nothing, "", nil, wait
+	}
+	return resolve, "", nil, 0
+}
+
+// next returns the priority of what is due.
+func (r *Resolver) next(image image) (task, int) {
+	what, _, known, _ := r.due(image)
+	if known != nil {
+		return what, confirming
+	}
+	return what, resolving
+}
+
+// work does what is due about an image, and has it looked at again when
+// something will be.
+func (r *Resolver) work(ctx context.Context, lane *lane, key string) {
+	image := imageOf(key)
+	if !r.usage.inUse(key) {
+		r.mu.Lock()
+		delete(r.waiting, key)
+		r.mu.Unlock()
+		return
+	}
+	log := r.log.WithValues("image", key)
+	var err error
+	switch what, reference, known, after := r.due(image); what {
+	case nothing:
+		if after >= 0 {
+			r.lanes.add(image, after, confirming)
+		}
+		return
+	case adopt:
+		err = r.store.adopt(ctx, reference)
+	case confirm:
+		err = r.confirm(ctx, log, lane, image, reference, known)
+	case resolve:
+		err = r.resolve(ctx, log, lane, image, reference)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil { // of the API server
+		log.Error(err, "Writing what is known about an image")
+		r.metrics.writeErrors.Inc()
+		r.lanes.add(image, r.notWritten(key), resolving)
+		return
+	}
+	_, _, _, after := r.due(image)
+	if after >= 0 {
+		r.lanes.add(image, after, confirming)
+	}
+}
+
+// notWritten returns after how long to try again after the API server failed.
+func (r *Resolver) notWritten(key string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.attemptAt(key)
+	a.notWritten++
+	// What was learned is lost, and the registry asked again.
+	a.retry = time.Time{}
+	return backoff(a.notWritten, time.Second, maxError)
+}
+
+// confirm asks whether a tag still points where it did.
+func (r *Resolver) confirm(ctx context.Context, log logr.Logger, lane *lane, image image, reference string, known *answer) error {
+	keychains, problems := r.credentials.keychains(ctx, r.usage.pulls(image.key, maxPulls))
+	digest, err := r.options.Registry.Digest(ctx, reference, keychains)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		failure := r.failed(lane, image, []error{err}, problems)
+		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
+		log.V(1).Info("Tag not confirmed", "reference", reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
+		return r.store.notConfirmed(ctx, reference, failure.reason, failure.message)
+	}
+	lane.succeeded()
+	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
+	if digest == known.digest {
+		err := r.store.confirmed(ctx, reference)
+		if err == nil {
+			r.succeeded(image)
+		}
+		return err
+	}
+	log.Info("Tag moved", "reference", reference, "from", known.digest, "to", digest)
+	return r.resolve(ctx, log, lane, image, reference)
+}
+
+// resolve asks what an image consists of: under the reference that is known, or
+// under all it may mean, until one is found, as a container runtime does.
+func (r *Resolver) resolve(ctx context.Context, log logr.Logger, lane *lane, image image, reference string) error {
+	references := image.references
+	if reference != "" {
+		references = []string{reference}
+	}
+	platforms := r.clusterPlatforms()
+	keychains, problems := r.credentials.keychains(ctx, r.usage.pulls(image.key, maxPulls))
+	var errs []error
+	for _, candidate := range references {
+		found, err := r.options.Registry.Resolve(ctx, candidate, platforms, keychains)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lane.succeeded()
+		r.metrics.lookups.WithLabelValues("resolve", v1alpha1.ReasonResolved).Inc()
+		log.V(1).Info("Resolved", "reference", candidate, "digest", found.Digest, "manifests", len(found.Manifests))
+		if err := r.store.resolved(ctx, candidate, found, platforms); err != nil {
+			return err
+		}
+		if first := image.references[0]; first != candidate { // which has failed before
+			if err := r.store.removeUnresolved(ctx, first); err != nil {
+				return err
+			}
+		}
+		r.succeeded(image)
+		return nil
+	}
+
+	before := r.lastReason(image)
+	failure := r.failed(lane, image, errs, problems)
+	r.metrics.lookups.WithLabelValues("resolve", failure.reason).Inc()
+	if reference != "" { // other content, or other platforms: what is known stays
+		log.V(1).Info("Not resolved again", "reference", reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
+		return r.store.notConfirmed(ctx, reference, failure.reason, failure.message)
+	}
+	if before != failure.reason {
+		log.Info("Not resolved", "reason", failure.reason, "message", failure.message, "retry", failure.retry)
+		r.tell(image, failure)
+	}
+	return r.store.notResolved(ctx, image.references[0], failure.reason, failure.message, failure.failures, failure.retry)
+}
+
+func (r *Resolver) succeeded(image image) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, image.key)
+}
+
+func (r *Resolver) lastReason(image image) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.attemptAt(image.key).reason
+}
+
+// failure is what became of an attempt.
+type failure struct {
+	attempt
+	message string
+}
+
+// How long a refusal is believed, and an error; longer with every one in a row.
+const (
+	minRefusal, maxRefusal = time.Minute, 10 * time.Minute
+	minError, maxError     = 10 * time.Second, 5 * time.Minute
+)
+
+// maxMessage bounds messages in conditions and events (bytes).
+const maxMessage = 1000
+
+// failed draws the conclusions of an attempt at all references of an image.
+func (r *Resolver) failed(lane *lane, image image, errs []error, problems []string) failure {
+	f := failure{}
+	var messages []string
+	var retryAfter time.Duration
+	for _, err := range errs {
+		messages = append(messages, err.Error())
+		reason := v1alpha1.ReasonUnavailable
+		if e := (*registry.Error)(nil); errors.As(err, &e) {
+			reason, retryAfter = e.Reason, max(retryAfter, e.RetryAfter)
+		}
+		// One that may pass goes before a final one: the image may be there.
+		if f.reason == "" || temporary(reason) && !temporary(f.reason) {
+			f.reason = reason
+		}
+	}
+	if f.reason == v1alpha1.ReasonUnauthorized {
+		messages = append(messages, problems...)
+		if r.credentials.reader == nil {
+			messages = append(messages, "pull secrets of workloads are not read (--pull-secrets)")
+		}
+	}
+	f.message = strings.Join(messages, "; ")
+	if len(f.message) > maxMessage {
+		f.message = strings.ToValidUTF8(f.message[:maxMessage], "")
+	}
+
+	var pause time.Duration
+	if temporary(f.reason) {
+		pause = lane.failed(retryAfter)
+	} else {
+		lane.succeeded() // it answers
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.attemptAt(image.key)
+	wait := backoff(a.failures, minRefusal, maxRefusal)
+	if temporary(f.reason) {
+		wait = max(pause, backoff(a.failures, minError, maxError))
+	}
+	a.failures++
+	a.retry, a.reason = r.clock.Now().Add(wait), f.reason
+	f.attempt = *a
+	return f
+}
+
+func temporary(reason string) bool {
+	return reason == v1alpha1.ReasonRateLimited || reason == v1alpha1.ReasonUnavailable
+}
+
+// maxEvents bounds the workloads that are told about one image.
+const maxEvents = 5
+
+func (r *Resolver) tell(image image, f failure) {
+	for _, workload := range r.usage.workloads(image.key, maxEvents) {
+		r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "ImageNotResolved", "Resolve",
+			"Layers of %s are not known to the scheduler (%s): %s", image.references[0], f.reason, f.message)
+	}
+}
+
+func (b *invalid) message() string {
+	return strings.ToValidUTF8(fmt.Sprintf("%.200q is no image name: %.300s", b.image, b.err), "")
+}
+
+// collect removes what nothing has used for long, until the context is done.
+func (r *Resolver) collect(ctx context.Context) {
+	ticker := time.NewTicker(min(max(r.options.KeepUnused/10, time.Second), 10*time.Minute))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, reference := range r.store.references() {
+			if ctx.Err() != nil || !r.usage.unusedFor(reference, r.options.KeepUnused) {
+				continue
+			}
+			if err := r.store.removeReference(ctx, reference); err != nil && ctx.Err() == nil {
+				r.log.Error(err, "Removing an unused reference", "reference", reference)
+			}
+		}
+		r.usage.prune(r.options.KeepUnused)
+	}
+}

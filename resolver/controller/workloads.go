@@ -1,0 +1,227 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/distribution/reference"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	crcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+// kind is something that names images.
+type kind struct {
+	apiVersion, name string
+	object           client.Object
+	// template returns what pods are made from; nil for anything else.
+	template func(any) *corev1.PodSpec
+}
+
+// kinds are the pods and all that is a template of pods.
+var kinds = []kind{
+	{"v1", "Pod", &corev1.Pod{}, func(o any) *corev1.PodSpec {
+		pod, ok := o.(*corev1.Pod)
+		if !ok || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			return nil
+		}
+		return &pod.Spec
+	}},
+	{"apps/v1", "Deployment", &appsv1.Deployment{}, func(o any) *corev1.PodSpec {
+		if d, ok := o.(*appsv1.Deployment); ok {
+			return &d.Spec.Template.Spec
+		}
+		return nil
+	}},
+	{"apps/v1", "StatefulSet", &appsv1.StatefulSet{}, func(o any) *corev1.PodSpec {
+		if s, ok := o.(*appsv1.StatefulSet); ok {
+			return &s.Spec.Template.Spec
+		}
+		return nil
+	}},
+	{"apps/v1", "DaemonSet", &appsv1.DaemonSet{}, func(o any) *corev1.PodSpec {
+		if d, ok := o.(*appsv1.DaemonSet); ok {
+			return &d.Spec.Template.Spec
+		}
+		return nil
+	}},
+	{"batch/v1", "Job", &batchv1.Job{}, func(o any) *corev1.PodSpec {
+		job, ok := o.(*batchv1.Job)
+		if !ok || job.Status.CompletionTime != nil {
+			return nil
+		}
+		return &job.Spec.Template.Spec
+	}},
+	{"batch/v1", "CronJob", &batchv1.CronJob{}, func(o any) *corev1.PodSpec {
+		if c, ok := o.(*batchv1.CronJob); ok {
+			return &c.Spec.JobTemplate.Spec.Template.Spec
+		}
+		return nil
+	}},
+}
+
+// identity is what an object is called in events, and what claims go by.
+func (k *kind) identity(o metav1.Object) corev1.ObjectReference {
+	return corev1.ObjectReference{
+		APIVersion: k.apiVersion, Kind: k.name, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+	}
+}
+
+// claimOf returns what an object needs; ok is false if it needs nothing (any
+// more).
+func (k *kind) claimOf(object any) (c claim, ok bool) {
+	m, isObject := object.(metav1.Object)
+	spec := k.template(object)
+	if !isObject || spec == nil {
+		return claim{}, false
+	}
+	c = claim{workload: k.identity(m), controlled: metav1.GetControllerOfNoCopy(m) != nil, images: imagesOf(spec)}
+	names := make([]string, 0, len(spec.ImagePullSecrets))
+	for i := range spec.ImagePullSecrets {
+		names = append(names, spec.ImagePullSecrets[i].Name)
+	}
+	slices.Sort(names)
+	c.pull = pull{
+		namespace: m.GetNamespace(), serviceAccount: unique.Make(spec.ServiceAccountName).Value(),
+		secrets: unique.Make(strings.Join(names, ",")).Value(),
+	}
+	return c, len(c.images) > 0
+}
+
+// imagesOf returns the images of a pod, as written there, each once.
+func imagesOf(spec *corev1.PodSpec) []string {
+	var images []string
+	add := func(image string) {
+		if image != "" && !slices.Contains(images, image) {
+			images = append(images, image)
+		}
+	}
+	for i := range spec.InitContainers {
+		add(spec.InitContainers[i].Image)
+	}
+	for i := range spec.Containers {
+		add(spec.Containers[i].Image)
+	}
+	for i := range spec.Volumes {
+		if volume := spec.Volumes[i].Image; volume != nil {
+			add(volume.Reference)
+		}
+	}
+	return images
+}
+
+// slim is a PodSpec with nothing but what claimOf reads.
+func slim(spec *corev1.PodSpec) corev1.PodSpec {
+	short := corev1.PodSpec{
+		ServiceAccountName: unique.Make(spec.ServiceAccountName).Value(),
+		ImagePullSecrets:   spec.ImagePullSecrets,
+	}
+	for _, image := range imagesOf(spec) {
+		short.Containers = append(short.Containers, corev1.Container{Image: unique.Make(image).Value()})
+	}
+	return short
+}
+
+func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	short := metav1.ObjectMeta{
+		Name: m.Name, Namespace: unique.Make(m.Namespace).Value(), UID: m.UID, ResourceVersion: m.ResourceVersion,
+	}
+	if owner := metav1.GetControllerOfNoCopy(m); owner != nil {
+		short.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return short
+}
+
+// CacheOptions are those of a manager's cache for Add: of 100,000 pods and of
+// nodes with 50 images each, only what counts is kept in memory.
+func CacheOptions() crcache.Options {
+	by := map[client.Object]crcache.ByObject{}
+	for i := range kinds {
+		by[kinds[i].object] = crcache.ByObject{Transform: transform}
+	}
+	by[&corev1.Node{}] = crcache.ByObject{Transform: transform}
+	by[&v1alpha1.ImageManifest{}] = crcache.ByObject{Transform: transform}
+	return crcache.Options{ByObject: by}
+}
+
+var _ cache.TransformFunc = transform
+
+func transform(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		return &corev1.Pod{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: slim(&o.Spec), Status: corev1.PodStatus{Phase: o.Status.Phase}}, nil
+	case *appsv1.Deployment:
+		short := &appsv1.Deployment{ObjectMeta: slimMeta(&o.ObjectMeta)}
+		short.Spec.Template.Spec = slim(&o.Spec.Template.Spec)
+		return short, nil
+	case *appsv1.StatefulSet:
+		short := &appsv1.StatefulSet{ObjectMeta: slimMeta(&o.ObjectMeta)}
+		short.Spec.Template.Spec = slim(&o.Spec.Template.Spec)
+		return short, nil
+	case *appsv1.DaemonSet:
+		short := &appsv1.DaemonSet{ObjectMeta: slimMeta(&o.ObjectMeta)}
+		short.Spec.Template.Spec = slim(&o.Spec.Template.Spec)
+		return short, nil
+	case *batchv1.Job:
+		short := &batchv1.Job{ObjectMeta: slimMeta(&o.ObjectMeta), Status: batchv1.JobStatus{CompletionTime: o.Status.CompletionTime}}
+		short.Spec.Template.Spec = slim(&o.Spec.Template.Spec)
+		return short, nil
+	case *batchv1.CronJob:
+		short := &batchv1.CronJob{ObjectMeta: slimMeta(&o.ObjectMeta)}
+		short.Spec.JobTemplate.Spec.Template.Spec = slim(&o.Spec.JobTemplate.Spec.Template.Spec)
+		return short, nil
+	case *corev1.Node:
+		short := &corev1.Node{ObjectMeta: slimMeta(&o.ObjectMeta)}
+		short.Status.NodeInfo.OperatingSystem = unique.Make(o.Status.NodeInfo.OperatingSystem).Value()
+		short.Status.NodeInfo.Architecture = unique.Make(o.Status.NodeInfo.Architecture).Value()
+		// One image of each registry stands for all of them.
+		hosts := registriesOf(o)
+		names := make([]string, len(hosts))
+		for i, host := range hosts {
+			names[i] = unique.Make(host + "/image").Value()
+		}
+		short.Status.Images = []corev1.ContainerImage{{Names: names}}
+		return short, nil
+	case *v1alpha1.ImageManifest:
+		// The layers are for the scheduler; here, digest and references count.
+		short := &v1alpha1.ImageManifest{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: o.Spec, Status: o.Status}
+		short.Spec.Layers = nil
+		return short, nil
+	}
+	return object, nil
+}
+
+// registriesOf returns the registries that the images of a node come from.
+func registriesOf(node *corev1.Node) []string {
+	var hosts []string
+	for i := range node.Status.Images {
+		for _, name := range node.Status.Images[i].Names {
+			named, err := reference.ParseNormalizedNamed(name)
+			if err != nil {
+				continue // "<none>@<none>"
+			}
+			if host := unique.Make(reference.Domain(named)).Value(); !slices.Contains(hosts, host) {
+				hosts = append(hosts, host)
+			}
+		}
+	}
+	slices.Sort(hosts)
+	return hosts
+}
+
+// platformOf returns the platform of a node as references to it are resolved:
+// os/architecture; empty while the node has not said it.
+func platformOf(node *corev1.Node) string {
+	info := &node.Status.NodeInfo
+	if info.OperatingSystem == "" || info.Architecture == "" {
+		return ""
+	}
+	return info.OperatingSystem + "/" + info.Architecture
+}
