@@ -4,12 +4,14 @@ package dataset
 
 import (
 	"bufio"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -49,14 +51,21 @@ func FromEnv() (images []Image, source string, err error) {
 	return images, name, err
 }
 
-// Load reads images from a file of JSON lines.
+// Load reads images from a file of JSON lines, compressed if its name ends in
+// .gz.
 func Load(name string) ([]Image, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the images of %s: %w", Env, err)
 	}
 	defer file.Close()
-	images, err := Read(file)
+	var r io.Reader = file
+	if strings.HasSuffix(name, ".gz") {
+		if r, err = gzip.NewReader(file); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	images, err := Read(r)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -90,6 +99,27 @@ func Read(r io.Reader) ([]Image, error) {
 		return nil, errors.New("no images: one JSON object a line expected")
 	}
 	return images, nil
+}
+
+// Write writes images as Read reads them. It writes nothing of an image that Read
+// would refuse, and nothing after it.
+func Write(w io.Writer, images []Image) error {
+	for _, image := range images {
+		if err := image.validate(); err != nil {
+			return err
+		}
+		line, err := json.Marshal(image)
+		if err != nil {
+			return fmt.Errorf("%s: %w", image.Image, err)
+		}
+		if len(line) >= maxLine {
+			return fmt.Errorf("%s: its %d bytes are more than a line may have", image.Image, len(line))
+		}
+		if _, err := w.Write(append(line, '\n')); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (i Image) validate() error {

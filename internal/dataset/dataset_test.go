@@ -1,8 +1,13 @@
 package dataset
 
 import (
+	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,6 +42,54 @@ func TestRead(t *testing.T) {
 	want := []Image{{Image: "a:1", Digest: validDigest, Aliases: []string{"a:2"}, Layers: []Layer{{validDigest, 7}}}}
 	if err != nil || !reflect.DeepEqual(images, want) {
 		t.Errorf("got %v, %v, want %v", images, err, want)
+	}
+}
+
+func TestWrite(t *testing.T) {
+	images := Generate(rand.New(rand.NewPCG(1, 1)), 100)
+	images[7].Aliases = []string{"registry.example/library/image-7:1", "registry.example/library/image-7:<&>"}
+	var text bytes.Buffer
+	if err := Write(&text, images); err != nil {
+		t.Fatal(err)
+	}
+	if lines := bytes.Count(text.Bytes(), []byte("\n")); lines != len(images) {
+		t.Errorf("%d lines", lines)
+	}
+	plain := filepath.Join(t.TempDir(), "images.jsonl")
+	if err := os.WriteFile(plain, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var compressed bytes.Buffer
+	writer := gzip.NewWriter(&compressed)
+	if _, err := writer.Write(text.Bytes()); err != nil || writer.Close() != nil {
+		t.Fatal("cannot compress")
+	}
+	if err := os.WriteFile(plain+".gz", compressed.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{plain, plain + ".gz"} {
+		if read, err := Load(name); err != nil || !reflect.DeepEqual(read, images) {
+			t.Errorf("%s: read %d images of %d, error %v", name, len(read), len(images), err)
+		}
+	}
+	// Named as if compressed, but not.
+	if err := os.WriteFile(plain+".gz", text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(plain + ".gz"); !errors.Is(err, gzip.ErrHeader) {
+		t.Errorf("got error %v", err)
+	}
+
+	for name, image := range map[string]Image{
+		"no name":   {Layers: images[0].Layers},
+		"no layers": {Image: "a"},
+		"digest":    {Image: "a", Layers: []Layer{{Digest: "sha256:0"}}},
+		"too long":  {Image: strings.Repeat("a", maxLine), Layers: images[0].Layers},
+	} {
+		text.Reset()
+		if err := Write(&text, []Image{images[0], image, images[1]}); err == nil || bytes.Count(text.Bytes(), []byte("\n")) != 1 {
+			t.Errorf("%s: error %v, written %q", name, err, text.Bytes())
+		}
 	}
 }
 
