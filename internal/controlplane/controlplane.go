@@ -1,0 +1,52 @@
+// Package controlplane starts etcd and the patched kube-apiserver alone, for
+// tests and benchmarks of what only talks to an API server.
+package controlplane
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// ControlPlane is a running API server with the CustomResourceDefinitions of
+// this repository. There is no controller and no node.
+type ControlPlane struct {
+	// Config is that of an administrator, without a client-side rate limit.
+	Config *rest.Config
+
+	environment *envtest.Environment
+}
+
+// Start starts both from the binaries of the repository at root, on loopback.
+func Start(root string) (*ControlPlane, error) {
+	etcd, apiServer := filepath.Join(root, "_build/bin/tools/etcd"), filepath.Join(root, "_build/bin/patched/kube-apiserver")
+	for _, path := range []string{etcd, apiServer} {
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("%w: 'scripts/build.sh tools etcd' and 'scripts/build.sh patched kube-apiserver' make them", err)
+		}
+	}
+	environment := &envtest.Environment{
+		CRDDirectoryPaths:        []string{filepath.Join(root, "deploy/resolver/crd")},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: 2 * time.Minute,
+		ControlPlaneStopTimeout:  time.Minute,
+	}
+	environment.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
+	environment.ControlPlane.GetAPIServer().Path = apiServer
+	config, err := environment.Start()
+	if err != nil {
+		return nil, fmt.Errorf("control plane: %w", err)
+	}
+	config.QPS = -1
+	return &ControlPlane{Config: config, environment: environment}, nil
+}
+
+// Kubeconfig returns a kubeconfig file of an administrator.
+func (c *ControlPlane) Kubeconfig() []byte { return c.environment.KubeConfig }
+
+// Stop ends both and removes what they stored.
+func (c *ControlPlane) Stop() error { return c.environment.Stop() }
