@@ -1,15 +1,26 @@
 package registry
 
 import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"strings"
 	"time"
 	"unicode"
+
+	ggcr "github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
 // Error is every error of References, Resolve and Digest. Its text, and that of
-// Err, is safe to show to whoever may see the reference: at most 512 bytes,
-// without control characters, credentials, queries of addresses, or words of
-// the registry.
+// Err, may be shown to whoever may see the reference: at most 512 bytes, without
+// control characters, credentials, queries of addresses, or words of the registry.
 type Error struct {
 	// Reason is one of v1alpha1.Reason...
 	Reason string
@@ -23,11 +34,49 @@ type Error struct {
 	Err error
 }
 
-func (e *Error) Error() string {
-	return printable(e.Reference + ": " + e.Err.Error())
-}
+func (e *Error) Error() string { return printable(e.Reference + ": " + e.Err.Error()) }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// asError returns a copy of the *Error in an error of this package: callers that
+// wait for the same answer share it.
+func asError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		own := *e
+		return &own
+	}
+	return &Error{Reason: v1alpha1.ReasonUnavailable, Err: text(err, "%s", err)}
+}
+
+func withReference(err error, reference string) *Error {
+	e := asError(err)
+	e.Reference = reference
+	return e
+}
+
+func denied(host string, err error) *Error {
+	return &Error{Reason: v1alpha1.ReasonDenied, Host: host, Err: text(err, "%s", err)}
+}
+
+func invalidManifest(format string, args ...any) *Error {
+	return &Error{Reason: v1alpha1.ReasonInvalidManifest, Err: text(nil, format, args...)}
+}
+
+// described is an error with a text of its own.
+type described struct {
+	text  string
+	cause error
+}
+
+func (d *described) Error() string { return d.text }
+func (d *described) Unwrap() error { return d.cause }
+
+// text returns an error with a text that can be shown. The cause is for
+// errors.Is and errors.As.
+func text(cause error, format string, args ...any) error {
+	return &described{printable(fmt.Sprintf(format, args...)), cause}
+}
 
 // maxMessage is how many bytes a message has at most: they end up in conditions
 // and events.
@@ -46,4 +95,108 @@ func printable(text string) string {
 		text = strings.ToValidUTF8(text[:maxMessage-len(more)], "") + more
 	}
 	return text
+}
+
+// refusal is why the client itself ended a request.
+type refusal struct {
+	reason string
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// failure says what the error of a request means. Texts of servers and of
+// net/http are not passed on: they may contain addresses with their queries, and
+// a server may repeat what it was sent.
+func (x *exchange) failure(err error) *Error {
+	e := &Error{Host: x.lastHost(), RetryAfter: time.Duration(x.retryAfter.Load())}
+	var (
+		status     *ggcr.Error
+		denial     *policy.Denied
+		refused    *refusal
+		lookup     *net.DNSError
+		connection *net.OpError
+	)
+	unavailable := func(cause error, format string, args ...any) *Error {
+		e.Reason = v1alpha1.ReasonUnavailable
+		e.Err = text(cause, "%s %s", x.subject(), fmt.Sprintf(format, args...))
+		return e
+	}
+	switch {
+	case errors.As(err, &status):
+		return x.status(e, status.StatusCode)
+	case errors.As(err, &denial):
+		e.Reason = v1alpha1.ReasonDenied
+		e.Err = text(denial, "%s: %s", x.subject(), denial)
+		return e
+	case errors.Is(err, errTooLarge):
+		e.Reason = v1alpha1.ReasonInvalidManifest
+		e.Err = text(nil, "%s sent more than %d bytes", x.subject(), maxBody)
+		return e
+	case errors.Is(err, context.Canceled):
+		return unavailable(context.Canceled, "was not asked to the end: canceled")
+	case errors.Is(err, context.DeadlineExceeded):
+		return unavailable(context.DeadlineExceeded, "gave no complete answer in time")
+	case errors.As(err, &lookup):
+		if lookup.IsNotFound {
+			return unavailable(nil, "does not exist: no such host")
+		}
+		return unavailable(nil, "cannot be looked up: the name server does not answer")
+	case isCertificateError(err):
+		return unavailable(nil, "has no certificate that is trusted here: add its authority to SSL_CERT_FILE, or set insecure in registries.conf")
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return unavailable(nil, "speaks plain HTTP: set insecure in registries.conf if that is meant to be")
+	case errors.As(err, &connection):
+		return unavailable(nil, "cannot be reached: %s", connection)
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return unavailable(nil, "ended the connection before the answer was complete")
+	case errors.As(err, &refused):
+		e.Reason = refused.reason
+		e.Err = text(nil, "%s %s", x.subject(), refused.text)
+		return e
+	}
+	// go-containerregistry does not tell the status if it cannot read what is said
+	// about it.
+	if code := int(x.code.Load()); code >= http.StatusBadRequest {
+		return x.status(e, code)
+	}
+	return unavailable(nil, "gave no usable answer")
+}
+
+// status says what the status of an answer means.
+func (x *exchange) status(e *Error, code int) *Error {
+	said := fmt.Sprintf("%s answered %s", x.subject(), strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code))))
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, x.kind == kindToken && code == http.StatusBadRequest:
+		e.Reason = v1alpha1.ReasonUnauthorized
+		if x.anonymous {
+			said += ": it wants credentials, by an imagePullSecret for example, or the repository does not exist, which some registries do not tell"
+		} else {
+			said += ": the credentials given, an imagePullSecret for example, are wrong or not for this repository, or it does not exist, which some registries do not tell"
+		}
+	case code == http.StatusNotFound && x.kind == kindManifest:
+		e.Reason = v1alpha1.ReasonNotFound
+		said += ": no such repository, tag or digest"
+	case code == http.StatusTooManyRequests:
+		e.Reason = v1alpha1.ReasonRateLimited
+		if e.RetryAfter > 0 {
+			said += fmt.Sprintf(", to come back in %s", e.RetryAfter)
+		}
+		if x.anonymous {
+			said += "; with credentials the limit may be higher"
+		}
+	default:
+		e.Reason = v1alpha1.ReasonUnavailable
+	}
+	e.Err = text(nil, "%s", said)
+	return e
+}
+
+func isCertificateError(err error) bool {
+	var (
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+	)
+	return errors.As(err, &authority) || errors.As(err, &host) || errors.As(err, &invalid)
 }

@@ -1,12 +1,23 @@
 // Package registry asks registries what images consist of: manifests only, never
-// layers nor configurations. Nothing in a reference, a credential's scope or an
-// answer is trusted.
+// layers nor configurations.
+//
+// Nothing in a reference or in an answer is trusted. Addresses are checked when
+// they are contacted, on redirects and token servers as well; answers are bounded
+// and verified; a credential goes to the registry it is for and to the token
+// server that this registry names, to nobody else. Proxies of the environment are
+// not used: a proxy would look names up itself, and no address could be checked.
+// Certificates are verified against the system's, which SSL_CERT_FILE replaces.
 package registry
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
+	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -20,24 +31,29 @@ type Config struct {
 	// contacted. Required.
 	Policy *policy.Policy
 	// RegistriesConf is the path of a containers-registries.conf(5) file, "" for
-	// none. Its mirrors and locations count as listed by the administrator, as
-	// names of registries, not as networks. Drop-ins are read from the directory
-	// of the same name with ".d".
+	// none; drop-ins are read from the directory of the same name with ".d". What
+	// it names for an image, mirrors and locations, counts as listed by the
+	// administrator: as names of registries, not as networks. It is read once.
 	RegistriesConf string
 	// RequestsPerSecond and Burst for each contacted host; 0: 20 and 40.
 	RequestsPerSecond float64
 	Burst             int
-	// Timeout of one request with its redirects and the answer; 0: 10 seconds.
+	// Timeout of one request with its redirects and its answer; 0: 10 seconds.
+	// Waiting for the rate of requests does not count.
 	Timeout time.Duration
 	// Registerer of the client's metrics; nil: none.
 	Registerer prometheus.Registerer
-	// UserAgent of all requests.
+	// UserAgent of all requests; "": layer-resolver.
 	UserAgent string
 }
 
 // Client asks registries. It is safe for concurrent use.
 type Client struct {
-	config Config
+	policy    *policy.Policy
+	conf      *registriesConf
+	transport *transport
+	manifests *http.Client
+	auth      *authorizer
 }
 
 // Resolution is what a reference stands for.
@@ -47,29 +63,139 @@ type Resolution struct {
 	Digest string
 	// Index tells that Digest is an index.
 	Index bool
-	// Manifests, one for each platform found, without duplicates. Platform is
-	// empty if there is no index.
+	// Manifests, one for each platform found, in the order of the platforms asked
+	// for, without duplicates. Platform is empty if there is no index.
 	Manifests []v1alpha1.ImageManifestSpec
 }
 
 // New returns a Client, or an error that says what of the configuration cannot
 // be used.
 func New(config Config) (*Client, error) {
-	return &Client{config: config}, nil
+	if config.Policy == nil {
+		return nil, errors.New("no policy given")
+	}
+	if config.RequestsPerSecond < 0 || config.Burst < 0 || config.Timeout < 0 {
+		return nil, fmt.Errorf("requests per second %v, burst %d, timeout %s: none may be negative",
+			config.RequestsPerSecond, config.Burst, config.Timeout)
+	}
+	conf, err := loadRegistriesConf(config.RegistriesConf)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := newTransport(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		policy:    config.Policy,
+		conf:      conf,
+		transport: transport,
+		manifests: &http.Client{Transport: transport},
+		auth:      newAuthorizer(config.Policy, transport),
+	}, nil
 }
 
-// References returns the full names that an image in a pod may mean.
-func (c *Client) References(image string) ([]string, error) { panic("in work") }
-
-// Resolve asks what a reference consists of.
+// Resolve asks what a full reference consists of, for the platforms ("linux/amd64",
+// as the os and architecture of nodes). Credentials are tried in the order of the
+// keychains, each distinct one once, and none only if no keychain has any for the
+// registry. Every error is an *Error.
 func (c *Client) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*Resolution, error) {
-	panic("in work")
+	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (*Resolution, error) {
+		return s.resolve(ctx, platforms)
+	})
 }
 
-// Digest asks which digest a tag has.
+// Digest asks, with a HEAD request, which digest the registry has for a full
+// reference. Credentials are those of Resolve. Every error is an *Error.
 func (c *Client) Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error) {
-	panic("in work")
+	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (string, error) {
+		return s.digest(ctx)
+	})
 }
 
-// KeychainFromDockerConfig returns the credentials of a docker config file.
-func KeychainFromDockerConfig(path string) (authn.Keychain, error) { panic("in work") }
+// first returns the first answer for a reference among its sources: mirrors
+// first, the registry itself last. The error is the registry's, and names the
+// mirrors.
+func first[T any](ctx context.Context, c *Client, name string, keychains []authn.Keychain, ask func(context.Context, *session) (T, error)) (T, error) {
+	var none T
+	sources, err := c.sources(name)
+	if err != nil {
+		return none, withReference(err, name)
+	}
+	var mirrors []string
+	for i, source := range sources {
+		answer, err := withCredentials(ctx, c, source, keychains, ask)
+		if err == nil {
+			return answer, nil
+		}
+		failure := withReference(err, name)
+		if i < len(sources)-1 && ctx.Err() == nil {
+			mirrors = append(mirrors, source.domain+": "+failure.Reason)
+			continue
+		}
+		if len(mirrors) > 0 {
+			failure.Err = text(failure.Err, "%s; mirrors before it: %s", failure.Err, strings.Join(mirrors, ", "))
+		}
+		return none, failure
+	}
+	return none, &Error{Reason: v1alpha1.ReasonInvalidReference, Reference: name, Err: errors.New("no source")}
+}
+
+// withCredentials returns the first answer of a source among the credentials for
+// it. A registry may say NotFound to whom it does not trust; of several refusals,
+// NotFound tells most.
+func withCredentials[T any](ctx context.Context, c *Client, source *source, keychains []authn.Keychain, ask func(context.Context, *session) (T, error)) (T, error) {
+	var none T
+	if !source.listed {
+		if err := c.policy.Registry(source.domain); err != nil {
+			return none, denied(source.domain, err)
+		}
+	}
+	credentials, broken := credentials(ctx, source, keychains)
+	var failure *Error
+	for _, credential := range credentials {
+		answer, err := ask(ctx, &session{client: c, source: source, credential: credential})
+		if err == nil {
+			return answer, nil
+		}
+		last := asError(err)
+		if failure == nil || failure.Reason != v1alpha1.ReasonNotFound {
+			failure = last
+		}
+		if ctx.Err() != nil || last.Reason != v1alpha1.ReasonUnauthorized && last.Reason != v1alpha1.ReasonNotFound {
+			return none, last
+		}
+	}
+	if broken != nil && failure.Reason == v1alpha1.ReasonUnauthorized {
+		failure.Err = text(failure.Err, "%s; other credentials cannot be read: %s", failure.Err, broken)
+	}
+	return none, failure
+}
+
+// source is a repository from which a reference can be had.
+type source struct {
+	// domain of the registry as in references, for messages and metrics.
+	domain string
+	// repository below the domain.
+	repository string
+	// identifier is a tag, or a digest.
+	identifier string
+	// byDigest tells that identifier is a digest.
+	byDigest bool
+	// insecure: the administrator allows plain HTTP and certificates that nobody
+	// vouches for.
+	insecure bool
+	// listed by the administrator in registries.conf.
+	listed bool
+}
+
+func newSource(named reference.Named) *source {
+	s := &source{domain: reference.Domain(named), repository: reference.Path(named)}
+	switch named := named.(type) {
+	case reference.Digested:
+		s.identifier, s.byDigest = named.Digest().String(), true
+	case reference.Tagged:
+		s.identifier = named.Tag()
+	}
+	return s
+}

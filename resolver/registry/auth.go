@@ -1,0 +1,242 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	ggcr "github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/policy"
+)
+
+const (
+	// challengeTTL is how long it is remembered how a registry authenticates.
+	challengeTTL = time.Hour
+	// tokenTTL is how long a token is remembered at most, and defaultTokenTTL how
+	// long if the token server does not say (token specification).
+	tokenTTL        = time.Hour
+	defaultTokenTTL = time.Minute
+	// tokenMargin before a token expires, another one is asked for.
+	tokenMargin = 10 * time.Second
+	// maxTokens that are remembered.
+	maxTokens = 1024
+)
+
+// authorizer knows how registries authenticate, and the tokens they gave.
+type authorizer struct {
+	policy     *policy.Policy
+	transport  *transport
+	challenges *cache.LRUExpireCache // challengeKey: *ggcr.Challenge
+	tokens     *cache.LRUExpireCache // tokenKey: string
+	flights    singleflight.Group
+}
+
+func newAuthorizer(policy *policy.Policy, transport *transport) *authorizer {
+	a := &authorizer{policy: policy, transport: transport}
+	a.setClock(clock.RealClock{})
+	return a
+}
+
+func (a *authorizer) setClock(clock cache.Clock) {
+	a.challenges = cache.NewLRUExpireCacheWithClock(maxHosts, clock)
+	a.tokens = cache.NewLRUExpireCacheWithClock(maxTokens, clock)
+}
+
+type challengeKey struct {
+	domain   string
+	insecure bool
+}
+
+type tokenKey struct {
+	challengeKey
+	repository string
+	credential authn.AuthConfig
+}
+
+// grant is how one request is authorized.
+type grant struct {
+	challenge     *ggcr.Challenge
+	authorization string
+	// remembered tells which of the two was not asked for just now.
+	challengeRemembered, tokenRemembered bool
+}
+
+func (g *grant) scheme() string {
+	if g.challenge.Insecure {
+		return "http"
+	}
+	return "https"
+}
+
+// authorize returns how a credential is used for a source.
+func (a *authorizer) authorize(ctx context.Context, s *source, credential authn.AuthConfig) (*grant, error) {
+	g := &grant{}
+	var err error
+	if g.challenge, g.challengeRemembered, err = a.challenge(ctx, s); err != nil {
+		return nil, err
+	}
+	switch {
+	case credential.RegistryToken != "":
+		g.authorization = "Bearer " + credential.RegistryToken
+	case strings.EqualFold(g.challenge.Scheme, "bearer"):
+		var token string
+		if token, g.tokenRemembered, err = a.token(ctx, s, credential, g.challenge); err != nil {
+			return nil, err
+		}
+		g.authorization = "Bearer " + token
+	case credential.Username != "" && credential.Password != "":
+		g.authorization = "Basic " + base64.StdEncoding.EncodeToString([]byte(credential.Username+":"+credential.Password))
+	case credential.Auth != "":
+		g.authorization = "Basic " + credential.Auth
+	}
+	return g, nil
+}
+
+// refused forgets what a 401 shows to be out of date, and tells whether to
+// authorize again.
+func (a *authorizer) refused(s *source, credential authn.AuthConfig, g *grant, header http.Header) bool {
+	again := false
+	if g.tokenRemembered {
+		a.tokens.Remove(s.tokenKey(credential))
+		again = true
+	}
+	// What the registry says for a wrong credential is what it said before.
+	said := strings.Join(header.Values("WWW-Authenticate"), ", ")
+	if g.challenge.Scheme == "" || !strings.Contains(said, g.challenge.Parameters["realm"]) {
+		a.challenges.Remove(s.challengeKey())
+		again = again || g.challengeRemembered
+	}
+	return again
+}
+
+// challenge returns how the registry authenticates.
+func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.Challenge, remembered bool, err error) {
+	if known, ok := a.challenges.Get(s.challengeKey()); ok {
+		return known.(*ggcr.Challenge), true, nil
+	}
+	registry, err := s.registry()
+	if err != nil {
+		return nil, false, err
+	}
+	challenge, err = shared(ctx, &a.flights, fmt.Sprintf("challenge %#v", s.challengeKey()), func(ctx context.Context) (*ggcr.Challenge, error) {
+		var answer *ggcr.Challenge
+		x := &exchange{source: s, kind: kindPing, anonymous: true, host: registry.RegistryStr()}
+		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
+			answer, err = ggcr.Ping(ctx, registry, a.transport)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if *x.last.Load() != x.host {
+			// Another host's challenge is no reason to give it a credential.
+			answer = &ggcr.Challenge{Insecure: answer.Insecure}
+		}
+		a.challenges.Add(s.challengeKey(), answer, challengeTTL)
+		return answer, nil
+	})
+	return challenge, false, err
+}
+
+// token returns a token to read the source's repository with.
+func (a *authorizer) token(ctx context.Context, s *source, credential authn.AuthConfig, challenge *ggcr.Challenge) (token string, remembered bool, err error) {
+	key := s.tokenKey(credential)
+	if known, ok := a.tokens.Get(key); ok {
+		return known.(string), true, nil
+	}
+	registry, err := s.registry()
+	if err != nil {
+		return "", false, err
+	}
+	realm, err := a.realm(s, challenge)
+	if err != nil {
+		return "", false, err
+	}
+	token, err = shared(ctx, &a.flights, fmt.Sprintf("token %#v", key), func(ctx context.Context) (string, error) {
+		var answer *ggcr.Token
+		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, host: realm.Host}
+		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
+			scopes := []string{registry.Repo(s.repository).Scope(ggcr.PullScope)}
+			answer, err = ggcr.Exchange(ctx, registry, authn.FromConfig(credential), a.transport, scopes, challenge)
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+		token := cmp.Or(answer.AccessToken, answer.Token)
+		ttl := defaultTokenTTL
+		if answer.ExpiresIn > 0 {
+			ttl = time.Duration(min(answer.ExpiresIn, int(tokenTTL/time.Second))) * time.Second
+		}
+		if ttl > tokenMargin {
+			a.tokens.Add(key, token, ttl-tokenMargin)
+		}
+		return token, nil
+	})
+	return token, false, err
+}
+
+// realm returns the token server that a registry names.
+func (a *authorizer) realm(s *source, challenge *ggcr.Challenge) (*url.URL, error) {
+	realm, err := url.Parse(challenge.Parameters["realm"])
+	if err != nil || realm.Host == "" {
+		return nil, &Error{Reason: v1alpha1.ReasonUnavailable, Host: s.domain, Err: text(nil, "registry %s names no usable token server", s.domain)}
+	}
+	if realm.Scheme != "https" && !challenge.Insecure {
+		return nil, denied(realm.Host, text(nil, "registry %s names a token server that is not asked by HTTPS", s.domain))
+	}
+	if addr, err := netip.ParseAddr(realm.Hostname()); err == nil {
+		if err := a.policy.Address(addr); err != nil {
+			return nil, denied(realm.Host, text(err, "token server of registry %s: %s", s.domain, err))
+		}
+	}
+	return realm, nil
+}
+
+// shared does what is asked for once, however many ask for it at the same time.
+// Who stops waiting does not end it for the others; it has time limits of its own.
+func shared[T any](ctx context.Context, flights *singleflight.Group, key string, do func(context.Context) (T, error)) (T, error) {
+	var none T
+	result := flights.DoChan(key, func() (any, error) { return do(context.WithoutCancel(ctx)) })
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case r := <-result:
+		if r.Err != nil {
+			return none, r.Err
+		}
+		return r.Val.(T), nil
+	}
+}
+
+func (s *source) challengeKey() challengeKey { return challengeKey{s.domain, s.insecure} }
+
+func (s *source) tokenKey(credential authn.AuthConfig) tokenKey {
+	return tokenKey{s.challengeKey(), s.repository, credential}
+}
+
+// registry returns the registry as go-containerregistry names it.
+func (s *source) registry() (name.Registry, error) {
+	var options []name.Option
+	if s.insecure {
+		options = append(options, name.Insecure)
+	}
+	registry, err := name.NewRegistry(s.domain, options...)
+	if err != nil {
+		return name.Registry{}, invalidReference(s.domain, err)
+	}
+	return registry, nil
+}

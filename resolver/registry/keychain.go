@@ -1,0 +1,127 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/authn/kubernetes"
+	"github.com/google/go-containerregistry/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// credentials returns the distinct credentials for a source in the order of the
+// keychains, or the one of nobody if there are none. Keychains that cannot be
+// read count as empty; the error tells of them.
+func credentials(ctx context.Context, s *source, keychains []authn.Keychain) ([]authn.AuthConfig, error) {
+	resources := []resource{{s.domain, s.repository}}
+	if s.domain == "docker.io" {
+		// The name that docker login writes.
+		resources = append(resources, resource{name.DefaultRegistry, s.repository})
+	}
+	var found []authn.AuthConfig
+	var broken []error
+	for _, keychain := range keychains {
+		for _, resource := range resources {
+			credential, err := lookUp(ctx, keychain, resource)
+			if err != nil {
+				broken = append(broken, err)
+			} else if (*credential != authn.AuthConfig{}) && !slices.Contains(found, *credential) {
+				found = append(found, *credential)
+			}
+		}
+	}
+	if len(found) == 0 {
+		found = append(found, authn.AuthConfig{})
+	}
+	return found, errors.Join(broken...)
+}
+
+func lookUp(ctx context.Context, keychain authn.Keychain, target resource) (*authn.AuthConfig, error) {
+	authenticator, err := authn.Resolve(ctx, keychain, target)
+	if err != nil {
+		return nil, err
+	}
+	return authn.Authorization(ctx, authenticator)
+}
+
+// resource is what keychains know credentials for: host/repository.
+type resource struct{ domain, repository string }
+
+func (r resource) RegistryStr() string { return r.domain }
+func (r resource) String() string      { return r.domain + "/" + r.repository }
+
+// maxDockerConfig is how many bytes of a docker config file are read, what a
+// Secret can hold.
+const maxDockerConfig = 1 << 20
+
+// KeychainFromDockerConfig returns the credentials of a docker config file, by
+// the rules of the kubelet for Secrets of type kubernetes.io/dockerconfigjson.
+// Credential helpers are not run. The file is read again when it has changed; the
+// error is that of the first time.
+func KeychainFromDockerConfig(path string) (authn.Keychain, error) {
+	k := &dockerConfig{path: path}
+	_, err := k.load()
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+type dockerConfig struct {
+	path     string
+	mu       sync.Mutex
+	content  []byte
+	keychain authn.Keychain
+}
+
+// Resolve implements authn.Keychain.
+func (d *dockerConfig) Resolve(target authn.Resource) (authn.Authenticator, error) {
+	keychain, err := d.load()
+	if err != nil {
+		return nil, err
+	}
+	return keychain.Resolve(target)
+}
+
+// load reads the file every time, which is less than a request costs, and parses
+// it if it has changed.
+func (d *dockerConfig) load() (authn.Keychain, error) {
+	content, err := readAtMost(d.path, maxDockerConfig)
+	if err != nil {
+		return nil, fmt.Errorf("docker config: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.keychain != nil && bytes.Equal(content, d.content) {
+		return d.keychain, nil
+	}
+	keychain, err := kubernetes.NewFromPullSecrets(context.Background(), []corev1.Secret{{
+		Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: content},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("docker config %s: %w", d.path, err)
+	}
+	d.content, d.keychain = content, keychain
+	return keychain, nil
+}
+
+func readAtMost(path string, limit int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s: more than %d bytes", path, limit)
+	}
+	return content, err
+}

@@ -1,0 +1,195 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	ggcr "github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+// accepted are the media types of manifests and indexes.
+var accepted = strings.Join([]string{
+	string(types.OCIImageIndex),
+	string(types.DockerManifestList),
+	string(types.OCIManifestSchema1),
+	string(types.DockerManifestSchema2),
+}, ", ")
+
+// session asks a source with a credential.
+type session struct {
+	client     *Client
+	source     *source
+	credential authn.AuthConfig
+}
+
+// answer is a manifest or an index, or after HEAD only what the headers say.
+type answer struct {
+	digest      digest.Digest
+	contentType string
+	body        []byte
+}
+
+// resolve asks for the reference, and if that is an index for the manifests of
+// the platforms.
+func (s *session) resolve(ctx context.Context, platforms []string) (*Resolution, error) {
+	top, content, err := s.content(ctx, s.source.identifier)
+	if err != nil {
+		return nil, err
+	}
+	resolution := &Resolution{Digest: top.digest.String(), Index: content.index}
+	if !content.index {
+		resolution.Manifests = []v1alpha1.ImageManifestSpec{content.spec(top.digest, "")}
+		return resolution, nil
+	}
+	chosen, err := content.choose(platforms)
+	if err != nil {
+		return nil, s.named(err)
+	}
+	for _, c := range chosen {
+		child, content, err := s.content(ctx, c.digest.String())
+		if err != nil {
+			return nil, err
+		}
+		if content.index {
+			return nil, s.named(invalidManifest("the index names another index for %s: container runtimes do not follow it", c.platform))
+		}
+		resolution.Manifests = append(resolution.Manifests, content.spec(child.digest, c.platform))
+	}
+	return resolution, nil
+}
+
+// digest asks which digest the reference has.
+func (s *session) digest(ctx context.Context) (string, error) {
+	head, err := s.ask(ctx, http.MethodHead, s.source.identifier)
+	if err != nil {
+		return "", err
+	}
+	if head.digest == "" {
+		// Optional in the distribution specification.
+		if head, err = s.ask(ctx, http.MethodGet, s.source.identifier); err != nil {
+			return "", err
+		}
+	}
+	if s.source.byDigest && head.digest.String() != s.source.identifier {
+		return "", s.named(invalidManifest("what was sent has not the digest that was asked for"))
+	}
+	return head.digest.String(), nil
+}
+
+// content asks for a tag or digest and reads the answer.
+func (s *session) content(ctx context.Context, identifier string) (*answer, *content, error) {
+	answer, err := s.ask(ctx, http.MethodGet, identifier)
+	if err != nil {
+		return nil, nil, err
+	}
+	content, err := parseContent(answer.body, answer.contentType)
+	if err != nil {
+		return nil, nil, s.named(err)
+	}
+	return answer, content, nil
+}
+
+// ask sends one request for a tag or digest, and another if it turns out that
+// what was remembered of the registry's authentication is out of date.
+func (s *session) ask(ctx context.Context, method, identifier string) (*answer, error) {
+	for again := true; ; {
+		g, err := s.client.auth.authorize(ctx, s.source, s.credential)
+		if err != nil {
+			return nil, err
+		}
+		answer, challenge, err := s.send(ctx, g, method, identifier)
+		if again && challenge != nil && s.client.auth.refused(s.source, s.credential, g, challenge) {
+			again = false
+			continue
+		}
+		return answer, err
+	}
+}
+
+// send sends one request. If the registry itself answers 401, the headers of that
+// answer are returned beside the error.
+func (s *session) send(ctx context.Context, g *grant, method, identifier string) (*answer, http.Header, error) {
+	registry, err := s.source.registry()
+	if err != nil {
+		return nil, nil, err
+	}
+	x := &exchange{
+		source:        s.source,
+		kind:          kindManifest,
+		anonymous:     s.credential == authn.AuthConfig{},
+		scheme:        g.scheme(),
+		host:          registry.RegistryStr(),
+		authorization: g.authorization,
+	}
+	var found *answer
+	var challenge http.Header
+	err = s.client.transport.within(ctx, x, func(ctx context.Context) error {
+		url := fmt.Sprintf("%s://%s/v2/%s/manifests/%s", x.scheme, x.host, s.source.repository, identifier)
+		req, err := http.NewRequestWithContext(ctx, method, url, nil)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Accept", accepted)
+		resp, err := s.client.manifests.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		// What is left of a body is read, within its bound, to keep the connection.
+		body, err := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusOK {
+			if resp.StatusCode == http.StatusUnauthorized && resp.Request.URL.Host == x.host {
+				challenge = resp.Header
+			}
+			return &ggcr.Error{StatusCode: resp.StatusCode}
+		}
+		if err != nil {
+			return err
+		}
+		found = &answer{contentType: resp.Header.Get("Content-Type"), body: body}
+		if method == http.MethodHead {
+			if said := digest.Digest(resp.Header.Get("Docker-Content-Digest")); validDigest(said) == nil {
+				found.digest = said
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, challenge, err
+	}
+	if method == http.MethodGet {
+		if found.digest, err = verify(found.body, identifier); err != nil {
+			return nil, nil, s.named(err)
+		}
+	}
+	return found, nil, nil
+}
+
+// verify returns the digest of what was sent, which is the one asked for if it
+// was asked for by digest. What a registry says of the digest does not count.
+func verify(body []byte, identifier string) (digest.Digest, error) {
+	asked := digest.Digest(identifier)
+	if validDigest(asked) != nil {
+		return digest.FromBytes(body), nil
+	}
+	if asked.Algorithm().FromBytes(body) != asked {
+		return "", invalidManifest("what was sent has not the digest that was asked for")
+	}
+	return asked, nil
+}
+
+// named adds the registry to an error about what it sent.
+func (s *session) named(err error) error {
+	e := asError(err)
+	e.Host = s.source.domain
+	e.Err = text(e.Err, "registry %s: %s", s.source.domain, e.Err)
+	return e
+}
