@@ -90,7 +90,7 @@ func (p *Policy) Address(addr netip.Addr) error {
 	if contain(p.networks, addr) {
 		return nil
 	}
-	if contain(special, addr) || addr.Is6() && !global.Contains(addr) && !nat64.Contains(addr) {
+	if !addr.IsValid() || contain(special, addr) || addr.Is6() && !global.Contains(addr) && !nat64.Contains(addr) {
 		return &Denied{Address: addr}
 	}
 	if v4, ok := embedded(addr); ok {
@@ -108,7 +108,7 @@ type Denied struct {
 }
 
 func (d *Denied) Error() string {
-	if d.Registry != "" {
+	if !d.Address.IsValid() {
 		return fmt.Sprintf("registry %s is neither allowed nor the source of an image on a node: allow it with --allow-registry=%s", d.Registry, d.Registry)
 	}
 	return fmt.Sprintf("address %s is not a public one: allow its network with --allow-network=%s", d.Address, netip.PrefixFrom(d.Address, d.Address.BitLen()))
