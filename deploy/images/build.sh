@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the images of kube-apiserver, kube-controller-manager and kube-scheduler
-# from the binaries in _build/bin/patched, and prints the digest of each.
+# Builds the images of kube-apiserver, kube-controller-manager, kube-scheduler and
+# layer-resolver from the binaries in _build/bin/patched, and prints the digest of
+# each.
 #
 #   build.sh [OPTIONS] [COMPONENT...]
 #
@@ -28,12 +29,12 @@ while [ $# -gt 0 ]; do
     shift
     ;;
   --push) finish=push ;;
-  kube-apiserver | kube-controller-manager | kube-scheduler) components+=("$1") ;;
+  kube-apiserver | kube-controller-manager | kube-scheduler | layer-resolver) components+=("$1") ;;
   *) usage ;;
   esac
   shift
 done
-[ ${#components[@]} -gt 0 ] || components=(kube-apiserver kube-controller-manager kube-scheduler)
+[ ${#components[@]} -gt 0 ] || components=(kube-apiserver kube-controller-manager kube-scheduler layer-resolver)
 for candidate in buildah podman docker; do
   if [ -z "$tool" ] && command -v "$candidate" >/dev/null; then tool=$candidate; fi
 done
@@ -56,7 +57,7 @@ done
 [ -n "$certificates" ] || die "no CA certificates found: install ca-certificates"
 cp --dereference "$certificates" "$context/ca-certificates.crt"
 # What is in a layer, and with which date, depends on its source alone.
-chmod 0755 "$context"/kube-*
+chmod 0755 "${components[@]/#/$context/}"
 chmod 0644 "$context/ca-certificates.crt"
 epoch=$(git -C "$ROOT" log -1 --format=%ct)
 find "$context" -exec touch --date "@$epoch" {} +
