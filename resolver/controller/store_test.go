@@ -1,0 +1,315 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+var amd64 = []string{"linux/amd64"}
+
+// hash is a valid digest for a letter.
+func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
+	return v1alpha1.ImageManifestSpec{
+		Digest: digest, Platform: platform, Size: 7, Layers: []v1alpha1.ImageLayer{{Digest: hash("0"), Size: 7}},
+	}
+}
+
+// plain is a manifest without index, behind a reference.
+func plain(digest string) *registry.Resolution {
+	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
+}
+
+type storeTest struct {
+	*store
+	t      *testing.T
+	clock  *testingclock.FakePassiveClock
+	writes int
+	// fails is what the API server answers to writes; nil for nothing.
+	fails error
+}
+
+func newStoreTest(t *testing.T) *storeTest {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	s := &storeTest{t: t, clock: testingclock.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))}
+	count := func() error { s.writes++; return s.fails }
+	c := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if err := count(); err != nil {
+				return err
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if err := count(); err != nil {
+				return err
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if err := count(); err != nil {
+				return err
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+	}).Build()
+	s.store = newStore(c, s.clock)
+	return s
+}
+
+func (s *storeTest) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// objects returns what is stored, by name: "reference reference" of each.
+func (s *storeTest) objects() map[string]string {
+	var list v1alpha1.ImageManifestList
+	s.must(s.client.List(s.t.Context(), &list))
+	found := map[string]string{}
+	for _, object := range list.Items {
+		var names []string
+		for _, reference := range object.Status.References {
+			names = append(names, reference.Name)
+		}
+		slices.Sort(names)
+		found[object.Name] = strings.Join(names, " ")
+	}
+	return found
+}
+
+func (s *storeTest) expect(want map[string]string) {
+	s.t.Helper()
+	if got := fmt.Sprint(s.objects()); got != fmt.Sprint(want) {
+		s.t.Errorf("objects %v, want %v", got, want)
+	}
+	resolved, unresolved := s.count()
+	if resolved+unresolved != len(want) {
+		s.t.Errorf("%d in memory, want %d", resolved+unresolved, len(want))
+	}
+	// What a next process reads is what this one knows.
+	var list v1alpha1.ImageManifestList
+	s.must(s.client.List(s.t.Context(), &list))
+	next := newStore(s.client, s.clock)
+	next.load(list.Items)
+	for _, reference := range s.references() {
+		a, b := s.lookup(reference), next.lookup(reference)
+		if (a == nil) != (b == nil) || a != nil && (a.digest != b.digest || !a.confirmed.Equal(b.confirmed) || !slices.Equal(a.platforms, b.platforms)) {
+			s.t.Errorf("%s: %+v in memory, %+v from objects", reference, a, b)
+		}
+	}
+}
+
+func TestStoreResolved(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	const one, two = "reg/x:1", "reg/x:2"
+	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
+
+	s.must(s.resolved(ctx, one, plain(hash("a")), amd64))
+	s.must(s.resolved(ctx, two, plain(hash("a")), amd64))
+	s.expect(map[string]string{a: one + " " + two})
+	if s.writes != 2 {
+		t.Errorf("%d writes for two answers", s.writes)
+	}
+	if got := s.lookup(one); got == nil || got.digest != hash("a") || got.index || !got.confirmed.Equal(s.clock.Now()) {
+		t.Errorf("answer %+v", got)
+	}
+	if got := s.lookup("other/y@" + hash("a")); got == nil {
+		t.Error("the digest is known, but not in another repository")
+	}
+
+	// A tag moves, the last reference too: nothing points there any more.
+	s.must(s.resolved(ctx, two, plain(hash("b")), amd64))
+	s.expect(map[string]string{a: one, b: two})
+	s.must(s.resolved(ctx, one, plain(hash("b")), amd64))
+	s.expect(map[string]string{b: one + " " + two})
+	if s.lookup("reg/x@"+hash("a")) != nil {
+		t.Error("what was removed is known")
+	}
+
+	// Confirmed later: one write for each object.
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.writes = 0
+	s.must(s.confirmed(ctx, one))
+	if got := s.lookup(one); !got.confirmed.Equal(s.clock.Now()) || s.writes != 1 {
+		t.Errorf("confirmed %v with %d writes", got.confirmed, s.writes)
+	}
+	if got := s.lookup(two); got.confirmed.Equal(s.clock.Now()) {
+		t.Error("another tag is confirmed with it")
+	}
+	s.must(s.removeReference(ctx, one))
+	s.must(s.removeReference(ctx, two))
+	s.expect(map[string]string{})
+}
+
+func TestStoreIndex(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	const tag = "reg/x:1"
+	platforms := []string{"linux/amd64", "linux/arm64"}
+	found := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
+		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
+	}}
+	s.must(s.resolved(ctx, tag, found, platforms))
+	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
+	s.expect(map[string]string{a: tag, b: tag})
+	for _, reference := range []string{tag, "reg/x@" + hash("f")} {
+		got := s.lookup(reference)
+		if got == nil || !got.index || !got.covers(platforms) || got.covers([]string{"linux/s390x"}) {
+			t.Errorf("%s: %+v", reference, got)
+		}
+	}
+	if got := s.lookup("reg/x@" + hash("b")); got == nil || !got.covers([]string{"linux/s390x"}) {
+		t.Errorf("a manifest has no platforms to look through: %+v", got)
+	}
+	// By digest: one more reference, no question.
+	s.must(s.adopt(ctx, "reg/x@"+hash("f")))
+	s.must(s.adopt(ctx, "reg/x@"+hash("b")))
+	s.expect(map[string]string{a: tag + " reg/x@" + hash("f"), b: tag + " reg/x@" + hash("b") + " reg/x@" + hash("f")})
+	// The tag goes elsewhere; what is pinned stays, with its platforms.
+	s.must(s.resolved(ctx, tag, plain(hash("c")), platforms))
+	if got := s.lookup("reg/x@" + hash("f")); got == nil || !got.index || !got.covers(platforms) {
+		t.Errorf("pinned: %+v", got)
+	}
+}
+
+func TestStoreFailures(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	const tag = "reg/x:1"
+	retry := s.clock.Now().Add(time.Minute)
+	s.must(s.notResolved(ctx, tag, v1alpha1.ReasonUnauthorized, "who are you?", 3, retry))
+	unresolved := v1alpha1.UnresolvedName(tag)
+	s.expect(map[string]string{unresolved: tag})
+	if failures, at, reason := s.failure(tag); failures != 3 || !at.Equal(retry) || reason != v1alpha1.ReasonUnauthorized {
+		t.Errorf("failure %d %v %s", failures, at, reason)
+	}
+	if s.lookup(tag) != nil {
+		t.Error("a failure is no answer")
+	}
+	// The same again costs no write.
+	s.writes = 0
+	s.must(s.notResolved(ctx, tag, v1alpha1.ReasonUnauthorized, "who are you?", 3, retry))
+	if s.writes != 0 {
+		t.Errorf("%d writes of the same", s.writes)
+	}
+	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	a := v1alpha1.ManifestName(hash("a"))
+	s.expect(map[string]string{a: tag})
+
+	// A failure later takes nothing away.
+	s.must(s.notConfirmed(ctx, tag, v1alpha1.ReasonUnavailable, "down"))
+	s.expect(map[string]string{a: tag})
+	var object v1alpha1.ImageManifest
+	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
+	if c := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionConfirmed); c == nil || c.Reason != v1alpha1.ReasonUnavailable || c.Status != metav1.ConditionFalse {
+		t.Errorf("condition %+v", c)
+	}
+	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionResolved) || len(object.Spec.Layers) != 1 {
+		t.Errorf("the content has gone: %+v", object)
+	}
+	s.must(s.confirmed(ctx, tag))
+	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
+	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionConfirmed) {
+		t.Errorf("not confirmed: %+v", object.Status.Conditions)
+	}
+}
+
+func TestStoreDeleted(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	const tag = "reg/x:1"
+	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	name := v1alpha1.ManifestName(hash("a"))
+	uid := s.records[name].uid
+	if got := s.deleted(name, "of an object before it"); got != nil {
+		t.Errorf("forgets %v for an object that went long ago", got)
+	}
+	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	// Before the informer tells: an error, not an object without layers.
+	if err := s.confirmed(ctx, tag); !apierrors.IsNotFound(err) {
+		t.Errorf("error %v", err)
+	}
+	if got := s.deleted(name, uid); !slices.Equal(got, []string{tag}) {
+		t.Errorf("references %v are to be asked again", got)
+	}
+	if s.lookup(tag) != nil || len(s.references()) != 0 {
+		t.Error("still known")
+	}
+	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.expect(map[string]string{name: tag})
+}
+
+func TestStoreWriteFails(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	const tag = "reg/x:1"
+	s.fails = errors.New("no API server")
+	if err := s.resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.fails) {
+		t.Errorf("error %v", err)
+	}
+	if s.lookup(tag) != nil || len(s.records) != 0 {
+		t.Error("known, although nothing was written")
+	}
+	s.fails = nil
+	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	before := *s.lookup(tag)
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.fails = errors.New("no API server")
+	if err := s.confirmed(ctx, tag); !errors.Is(err, s.fails) {
+		t.Errorf("error %v", err)
+	}
+	if got := s.lookup(tag); !got.confirmed.Equal(before.confirmed) {
+		t.Error("confirmed, although nothing was written")
+	}
+}
+
+// An object that appeared behind our back is taken over.
+func TestStoreAlreadyExists(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	const tag = "reg/x:1"
+	name := v1alpha1.ManifestName(hash("a"))
+	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: manifest(hash("a"), "")}
+	s.must(s.client.Create(ctx, object))
+	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.expect(map[string]string{name: tag})
+}
+
+func TestStoreManyReferences(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	for i := range v1alpha1.MaxReferences + 10 {
+		s.clock.SetTime(s.clock.Now().Add(time.Second))
+		s.must(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+	}
+	var object v1alpha1.ImageManifest
+	s.must(s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, &object))
+	if n := len(object.Status.References); n != v1alpha1.MaxReferences {
+		t.Errorf("%d references in the object", n)
+	}
+	if got := object.Status.References[0].Name; got != fmt.Sprintf("reg/x:%d", v1alpha1.MaxReferences+9) {
+		t.Errorf("%s goes first, not what was confirmed last", got)
+	}
+	if s.lookup("reg/x:0") == nil {
+		t.Error("what does not fit is asked for again and again")
+	}
+}

@@ -1,0 +1,195 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	testingclock "k8s.io/utils/clock/testing"
+)
+
+// expandForTest: a name with a slash is full, another is one of two registries;
+// names in capitals are none.
+func expandForTest(name string) ([]string, error) {
+	if strings.ToUpper(name) == name {
+		return nil, errors.New("capitals")
+	}
+	if strings.Contains(name, "/") {
+		return []string{name}, nil
+	}
+	return []string{"a.example/" + name + ":latest", "b.example/" + name + ":latest"}, nil
+}
+
+func newTestUsage() (*usage, *testingclock.FakePassiveClock) {
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	return newUsage(expandForTest, clock), clock
+}
+
+func claimFor(name, namespace string, images ...string) claim {
+	return claim{
+		workload: corev1.ObjectReference{Kind: "Deployment", Namespace: namespace, Name: name},
+		pull:     pull{namespace: namespace}, images: images,
+	}
+}
+
+func keys(images []image) []string {
+	var found []string
+	for _, i := range images {
+		found = append(found, i.key)
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestUsage(t *testing.T) {
+	const x, y = "reg/x:1", "reg/y:1"
+	tests := []struct {
+		name   string
+		before []claim
+		claim  claim
+		fresh  []string
+		bad    []string
+	}{
+		{"the first", nil, claimFor("one", "ns", x), []string{x}, nil},
+		{"twice in a pod", nil, claimFor("one", "ns", x, x), []string{x}, nil},
+		{"the same again", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x), nil, nil},
+		{"another workload", []claim{claimFor("one", "ns", x)}, claimFor("two", "ns", x), nil, nil},
+		{"other pull secrets", []claim{claimFor("one", "ns", x)}, claimFor("two", "elsewhere", x), []string{x}, nil},
+		{"one more image", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x, y), []string{y}, nil},
+		{"a short name", nil, claimFor("one", "ns", "busybox"), []string{"a.example/busybox:latest b.example/busybox:latest"}, nil},
+		{"no name", nil, claimFor("one", "ns", "BAD", x), []string{x}, []string{"BAD"}},
+		{"no name still", []claim{claimFor("one", "ns", "BAD")}, claimFor("one", "ns", "BAD", x), []string{x}, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			u, _ := newTestUsage()
+			for _, c := range test.before {
+				u.set(c)
+			}
+			fresh, bad := u.set(test.claim)
+			if !slices.Equal(keys(fresh), test.fresh) {
+				t.Errorf("to be asked %q, want %q", keys(fresh), test.fresh)
+			}
+			var names []string
+			for _, b := range bad {
+				names = append(names, b.image)
+			}
+			if !slices.Equal(names, test.bad) {
+				t.Errorf("no names %q, want %q", names, test.bad)
+			}
+		})
+	}
+}
+
+func TestUsagePulls(t *testing.T) {
+	u, _ := newTestUsage()
+	u.set(claimFor("one", "b", "reg/x:1"))
+	u.set(claimFor("two", "a", "reg/x:1"))
+	u.set(claimFor("three", "a", "reg/x:1"))
+	if got := u.pulls("reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "a"}, {namespace: "b"}}) {
+		t.Errorf("pulls %v", got)
+	}
+	if got := u.pulls("reg/x:1", 1); !slices.Equal(got, []pull{{namespace: "a"}}) {
+		t.Errorf("one of them: %v", got)
+	}
+	u.unset(claimFor("two", "a").workload)
+	if got := u.pulls("reg/x:1", 8); len(got) != 2 {
+		t.Errorf("pulls %v, although a third workload has the same", got)
+	}
+	u.unset(claimFor("three", "a").workload)
+	if got := u.pulls("reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "b"}}) {
+		t.Errorf("pulls %v of what is gone", got)
+	}
+	if got := u.pulls("reg/unknown:1", 8); got != nil {
+		t.Errorf("pulls %v of an image nobody uses", got)
+	}
+}
+
+func TestUsageWorkloads(t *testing.T) {
+	u, _ := newTestUsage()
+	for i := range 10 {
+		c := claimFor(fmt.Sprintf("pod-%d", i), "ns", "reg/x:1")
+		c.controlled = true
+		u.set(c)
+	}
+	if got := u.workloads("reg/x:1", 5); len(got) != 5 {
+		t.Errorf("%d pods, want 5 where there is nothing else", len(got))
+	}
+	u.set(claimFor("owner", "ns", "reg/x:1"))
+	if got := u.workloads("reg/x:1", 5); len(got) != 1 || got[0].Name != "owner" {
+		t.Errorf("%v, want the workload, not its pods", got)
+	}
+}
+
+func TestUsageIdle(t *testing.T) {
+	u, clock := newTestUsage()
+	const x = "reg/x:1"
+	one := claimFor("one", "ns", x)
+	u.set(one)
+	if u.unusedFor(x, 0) {
+		t.Error("in use and idle")
+	}
+	u.unset(one.workload)
+	u.unset(one.workload) // twice does no harm
+	clock.SetTime(clock.Now().Add(time.Minute))
+	if !u.unusedFor(x, time.Minute) || u.unusedFor(x, time.Hour) {
+		t.Error("not idle for a minute")
+	}
+	u.set(one)
+	if u.unusedFor(x, 0) {
+		t.Error("in use again and idle")
+	}
+	// What was never in use counts from the first look.
+	if u.unusedFor("reg/old:1", time.Minute) {
+		t.Error("idle before anyone looked")
+	}
+	clock.SetTime(clock.Now().Add(time.Minute))
+	if !u.unusedFor("reg/old:1", time.Minute) {
+		t.Error("not idle a minute after the first look")
+	}
+	u.prune(time.Minute)
+	if len(u.idle) != 0 {
+		t.Errorf("remembered for ever: %v", u.idle)
+	}
+}
+
+// TestUsageEmptyAgain: after random claims, taking all back leaves nothing.
+func TestUsageEmptyAgain(t *testing.T) {
+	u, clock := newTestUsage()
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	workloads := map[corev1.ObjectReference]bool{}
+	for range 5000 {
+		c := claimFor(fmt.Sprintf("w%d", random.IntN(20)), fmt.Sprintf("ns%d", random.IntN(3)))
+		for range random.IntN(4) {
+			c.images = append(c.images, fmt.Sprintf("i%d", random.IntN(10)))
+		}
+		c.controlled = random.IntN(2) == 0
+		u.set(c)
+		workloads[c.workload] = true
+		if random.IntN(3) == 0 {
+			u.unset(c.workload)
+		}
+		for key, entry := range u.images {
+			total := 0
+			for _, n := range entry.pulls {
+				total += n
+			}
+			if total != len(entry.by) || total == 0 {
+				t.Fatalf("%s: %d claims, %d workloads", key, total, len(entry.by))
+			}
+		}
+	}
+	for w := range workloads {
+		u.unset(w)
+	}
+	clock.SetTime(clock.Now().Add(time.Hour))
+	u.prune(time.Minute)
+	if len(u.claims)+len(u.images)+len(u.references)+len(u.idle) != 0 {
+		t.Errorf("left over: %v %v %v %v", u.claims, u.images, u.references, u.idle)
+	}
+}
