@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds binaries into _build/bin/<flavour>/, each only when its inputs changed.
 #
-#   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager, and
-#                                kube-scheduler with the plugin LayerLocality
-#   build.sh stock   [NAME...]   the same from unmodified upstream source
+#   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
+#                                kube-scheduler with the plugin LayerLocality, and layer-resolver
+#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for layer-resolver
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest
 #
 # Without a NAME: all of the flavour. Results are kept in $LAYERLOCALITY_CACHE
@@ -55,10 +55,29 @@ kubernetes_version() {
   fi
 }
 
+# resolver_hash: everything of this repository that layer-resolver is made from.
+resolver_hash() {
+  local files='{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}'
+  {
+    cat "$ROOT/go.mod" "$ROOT/go.sum"
+    (cd "$ROOT" && GOFLAGS=-buildvcs=false go list -deps -f "{{if .Module}}{{if .Module.Main}}$files{{end}}{{end}}" ./cmd/layer-resolver) |
+      xargs cat
+  } | sha256sum | cut -c1-16
+}
+
+# The recipe of layer-resolver: not in the hash of all the others.
+compile_resolver() {
+  local VERB=build TAGS=""
+  (cd "$ROOT" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
+    go_build layer-resolver "$1" -ldflags "-s -w" ./cmd/layer-resolver)
+}
+
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler" (this repository
-# in a workspace with the patched Kubernetes), or the pin of a tool.
+# in a workspace with the patched Kubernetes), "resolver" (this repository), or
+# the pin of a tool.
 origin() {
   case $1 in
+  layer-resolver) if [ "$FLAVOUR" = patched ]; then echo resolver; else die "there is no $FLAVOUR layer-resolver"; fi ;;
   crio | pinns) echo cri-o ;;
   kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
   kubelet | kube-apiserver | kube-controller-manager) echo kubernetes ;;
@@ -151,10 +170,14 @@ build_one() {
     echo "$name $FLAVOUR $from"
     case $FLAVOUR-$from in
     *-scheduler) scheduler_hash ;;
+    *-resolver) resolver_hash ;;
     patched-*) tree_hash "$from" ;;
     stock-*) pinned_version "$from" ;;
     esac
-    case $from in kubernetes | scheduler) kubernetes_version ;; esac
+    case $from in
+    kubernetes | scheduler) kubernetes_version ;;
+    resolver) declare -f compile_resolver ;;
+    esac
     echo "$CRIO_TAGS"
     declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
@@ -163,7 +186,7 @@ build_one() {
   if [ ! -x "$cached" ]; then
     mkdir -p "$CACHE/bin"
     say "$name ($FLAVOUR): fetching the modules it needs, then compiling"
-    compile "$name" "$cached.tmp.$$"
+    if [ "$from" = resolver ]; then compile_resolver "$cached.tmp.$$"; else compile "$name" "$cached.tmp.$$"; fi
     mv "$cached.tmp.$$" "$cached"
   fi
   touch "$cached"
@@ -184,7 +207,10 @@ FLAVOUR=${1:-}
 [ $# -gt 0 ] && shift
 case $FLAVOUR in
 patched | stock)
-  [ $# -gt 0 ] || set -- crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
+  if [ $# -eq 0 ]; then
+    set -- crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
+    [ "$FLAVOUR" = stock ] || set -- "$@" layer-resolver
+  fi
   ;;
 tools) [ $# -gt 0 ] || set -- etcd registry runc crictl critest ;;
 *) die "usage: build.sh patched|stock|tools [NAME...]" ;;
