@@ -119,9 +119,6 @@ func parseContent(body []byte, contentType string) (*content, error) {
 		c.entries = document.Manifests.list
 		return c, nil
 	}
-	if !document.Layers.present {
-		return nil, invalidManifest("a manifest without layers")
-	}
 	c.layers, err = layers(document.Layers.list)
 	return c, err
 }

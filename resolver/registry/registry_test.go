@@ -1,0 +1,499 @@
+package registry
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/opencontainers/go-digest"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/policy"
+)
+
+var amd64 = []string{"linux/amd64"}
+
+func TestResolve(t *testing.T) {
+	content := &repository{}
+	base, top, other := layerOf("base", 60<<20), layerOf("top", 5), layerOf("other", 7)
+	amd := content.push("team/app", manifestType, manifestOf(base, top, base), "plain")
+	arm := content.push("team/app", manifestType, manifestOf(base, other))
+	index := content.push("team/app", indexType, indexOf(
+		entryOf(digest.FromString("attestation"), "unknown/unknown"),
+		entryOf(arm, "linux/arm64/v8"),
+		entryOf(amd, "linux/amd64"),
+	), "1")
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	app := s.host + "/team/app"
+
+	amdSpec := v1alpha1.ImageManifestSpec{
+		Digest: amd.String(), MediaType: manifestType, Platform: "linux/amd64", Size: 60<<20 + 5,
+		Layers: []v1alpha1.ImageLayer{{Digest: base["digest"].(string), Size: 60 << 20}, {Digest: top["digest"].(string), Size: 5}},
+	}
+	armSpec := v1alpha1.ImageManifestSpec{
+		Digest: arm.String(), MediaType: manifestType, Platform: "linux/arm64/v8", Size: 60<<20 + 7,
+		Layers: []v1alpha1.ImageLayer{{Digest: base["digest"].(string), Size: 60 << 20}, {Digest: other["digest"].(string), Size: 7}},
+	}
+	plainSpec := amdSpec
+	plainSpec.Platform = ""
+
+	get := func(identifier any) string { return fmt.Sprintf("GET /v2/team/app/manifests/%s", identifier) }
+	for _, c := range []struct {
+		name, reference string
+		platforms       []string
+		want            Resolution
+		requests        []string
+	}{
+		// The first request of all is for the challenge.
+		{"index", app + ":1", amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
+			[]string{"GET /v2/", get("1"), get(amd)}},
+		{"index by digest", app + "@" + index.String(), amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
+			[]string{get(index), get(amd)}},
+		{"of tag and digest the digest", app + ":0@" + index.String(), amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
+			[]string{get(index), get(amd)}},
+		{"two platforms", app + ":1", []string{"linux/arm64", "linux/s390x", "linux/amd64"},
+			Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{armSpec, amdSpec}},
+			[]string{get("1"), get(arm), get(amd)}},
+		{"manifest", app + ":plain", []string{"linux/arm64"}, Resolution{amd.String(), false, []v1alpha1.ImageManifestSpec{plainSpec}},
+			[]string{get("plain")}},
+		{"manifest by digest", app + "@" + amd.String(), amd64, Resolution{amd.String(), false, []v1alpha1.ImageManifestSpec{plainSpec}},
+			[]string{get(amd)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := w.Resolve(t.Context(), c.reference, c.platforms, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(*got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", *got, c.want)
+			}
+			wantRequests(t, s, c.requests...)
+		})
+	}
+	if got := s.connected(); got != 1 {
+		t.Errorf("%d connections for all requests, want 1", got)
+	}
+
+	_, err := w.Resolve(t.Context(), app+":1", []string{"linux/s390x", "windows/amd64"}, nil)
+	wantError(t, err, v1alpha1.ReasonPlatformNotFound, s.host, "linux/s390x, windows/amd64")
+	s.take()
+
+	got, err := w.Client.Digest(t.Context(), app+":1", nil)
+	if err != nil || got != index.String() {
+		t.Errorf("digest %s, %v, want %s", got, err, index)
+	}
+	wantRequests(t, s, "HEAD /v2/team/app/manifests/1")
+}
+
+func TestSHA512(t *testing.T) {
+	body := []byte(`{"schemaVersion":2,"config":{},"layers":[]}`)
+	sum := sha512.Sum512(body)
+	id := "sha512:" + hex.EncodeToString(sum[:])
+	content := &repository{content: map[string]document{"app/manifests/" + id: {manifestType, body}}}
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	got, err := w.Resolve(t.Context(), s.host+"/app@"+id, nil, nil)
+	if err != nil || got.Digest != id || got.Manifests[0].Digest != id {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_, err = w.Resolve(t.Context(), s.host+"/app@sha384:"+strings.Repeat("0", 96), nil, nil)
+	wantError(t, err, v1alpha1.ReasonInvalidReference)
+}
+
+func TestDigest(t *testing.T) {
+	body := []byte(`{"schemaVersion":2,"config":{},"layers":[]}`)
+	id := digest.FromBytes(body)
+	for _, c := range []struct {
+		name, said, identifier string
+		want                   string
+		requests               int
+	}{
+		{"said", id.String(), ":1", id.String(), 2},
+		{"not said", "", ":1", id.String(), 3},
+		{"nonsense", "sha256:", ":1", id.String(), 3},
+		{"by digest", id.String(), "@" + id.String(), id.String(), 2},
+		{"another one", digest.FromString("another").String(), "@" + id.String(), "", 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Docker-Content-Digest", c.said)
+				w.Header().Set("Content-Type", manifestType)
+				_, _ = w.Write(body)
+			}))
+			got, err := w.Client.Digest(t.Context(), s.host+"/app"+c.identifier, nil)
+			if got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if c.want == "" {
+				wantError(t, err, v1alpha1.ReasonInvalidManifest)
+			} else if err != nil {
+				t.Error(err)
+			}
+			if got := s.take(); len(got) != c.requests {
+				t.Errorf("requests %q, want %d", got, c.requests)
+			}
+		})
+	}
+}
+
+func TestTokens(t *testing.T) {
+	content := &repository{}
+	content.push("team/app", manifestType, manifestOf(), "1")
+	content.push("team/web", manifestType, manifestOf(), "1")
+	tokens := &tokenServer{users: map[string]string{"ann": "s3cret"}, expires: 300}
+	w := newWorld(t)
+	clock := testingclock.NewFakeClock(time.Now())
+	w.auth.setClock(clock)
+	ts := listen(t, "127.0.0.1:0", "token.test", false, tokens)
+	var mu sync.Mutex
+	revoked, public := "", false
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, func(token string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return token != revoked && (public || strings.HasPrefix(token, "token-of-ann"))
+	}))
+	app := s.host + "/team/app:1"
+	ann := []authn.Keychain{login(s.host, "ann", "s3cret")}
+	resolve := func(reference string, keychains []authn.Keychain) error {
+		_, err := w.Resolve(t.Context(), reference, amd64, keychains)
+		return err
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const get, ping, token = "GET /v2/team/app/manifests/1", "GET /v2/", "GET /token"
+
+	must(resolve(app, ann))
+	wantRequests(t, s, ping, get)
+	wantRequests(t, ts, token)
+
+	// Both are remembered.
+	must(resolve(app, ann))
+	wantRequests(t, s, get)
+	wantRequests(t, ts)
+
+	// A token is for a repository and a credential.
+	must(resolve(s.host+"/team/web:1", ann))
+	wantRequests(t, s, "GET /v2/team/web/manifests/1")
+	wantRequests(t, ts, token)
+	wantError(t, resolve(app, nil), v1alpha1.ReasonUnauthorized, s.host, "imagePullSecret")
+	wantRequests(t, s, get)
+	wantRequests(t, ts, token)
+	wantError(t, resolve(app, []authn.Keychain{login(s.host, "ann", "s3cret-but-wrong")}), v1alpha1.ReasonUnauthorized, ts.host, "wrong")
+	wantRequests(t, s)
+	wantRequests(t, ts, token)
+
+	// A token that the registry no longer takes is replaced, once.
+	mu.Lock()
+	revoked = "token-of-ann-1-for-repository:team/app:pull"
+	mu.Unlock()
+	must(resolve(app, ann))
+	wantRequests(t, s, get, get)
+	wantRequests(t, ts, token)
+
+	// So is one that has expired, without asking the registry for nothing.
+	clock.Step(5 * time.Minute)
+	must(resolve(app, ann))
+	wantRequests(t, s, get)
+	wantRequests(t, ts, token)
+
+	// The challenge is asked for again after an hour.
+	clock.Step(time.Hour)
+	must(resolve(app, ann))
+	wantRequests(t, s, ping, get)
+	wantRequests(t, ts, token)
+
+	// Many at once ask once.
+	clock.Step(2 * time.Hour)
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			if err := resolve(app, ann); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if got := strings.Count(strings.Join(s.take(), "\n")+"\n", ping+"\n"); got != 1 {
+		t.Errorf("%d pings by many at once, want 1", got)
+	}
+	wantRequests(t, ts, token)
+	mu.Lock()
+	public = true
+	mu.Unlock()
+	must(resolve(app, nil))
+}
+
+func TestTokenThatDoesNotLast(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	w := newWorld(t)
+	ts := listen(t, "127.0.0.1:0", "token.test", false, &tokenServer{expires: 5})
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, func(string) bool { return true }))
+	for range 2 {
+		if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantRequests(t, ts, "GET /token", "GET /token")
+}
+
+// A registry that changes how it authenticates is asked again.
+func TestChallengeChanges(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	var mu sync.Mutex
+	var handler http.Handler = content
+	w := newWorld(t)
+	ts := listen(t, "127.0.0.1:0", "token.test", false, &tokenServer{users: map[string]string{"ann": "s3cret"}})
+	s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		now := handler
+		mu.Unlock()
+		now.ServeHTTP(w, r)
+	}))
+	const get, ping = "GET /v2/app/manifests/1", "GET /v2/"
+	for i, step := range []struct {
+		handler  http.Handler
+		requests []string
+	}{
+		{content, []string{ping, get}},
+		{behindToken("https://"+ts.host+"/token", content, func(token string) bool { return strings.HasPrefix(token, "token-of-ann") }),
+			[]string{get, ping, get}},
+		{behindPassword("ann", "s3cret", content), []string{get, ping, get}},
+		{behindPassword("ann", "s3cret", content), []string{get}},
+	} {
+		mu.Lock()
+		handler = step.handler
+		mu.Unlock()
+		if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{login(s.host, "ann", "s3cret")}); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+		wantRequests(t, s, step.requests...)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword("ann", "s3cret", content))
+	public := listen(t, "127.0.0.1:0", "other.test", false, content)
+	const get = "GET /v2/app/manifests/1"
+	wrong, right, elsewhere := login(s.host, "bob", "s3cret"), login(s.host, "ann", "s3cret"), login("elsewhere.test", "ann", "s3cret")
+	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{right}); err != nil {
+		t.Fatal(err)
+	}
+	s.take()
+	for _, c := range []struct {
+		name      string
+		keychains []authn.Keychain
+		reason    string
+		requests  int
+	}{
+		{"in order, each once", []authn.Keychain{elsewhere, wrong, wrong, right, right}, "", 2},
+		{"the first that works", []authn.Keychain{right, wrong}, "", 1},
+		{"wrong", []authn.Keychain{wrong, wrong}, v1alpha1.ReasonUnauthorized, 1},
+		{"none for this registry", []authn.Keychain{elsewhere}, v1alpha1.ReasonUnauthorized, 1},
+		{"none", nil, v1alpha1.ReasonUnauthorized, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, c.keychains)
+			if c.reason != "" {
+				wantError(t, err, c.reason, s.host)
+			} else if err != nil {
+				t.Error(err)
+			}
+			if got := s.take(); len(got) != c.requests || strings.Count(strings.Join(got, "\n"), get) != c.requests {
+				t.Errorf("requests %q, want %d", got, c.requests)
+			}
+		})
+	}
+	// A credential for one registry is none for another.
+	if _, err := w.Resolve(t.Context(), public.host+"/app:1", amd64, []authn.Keychain{right, wrong}); err != nil {
+		t.Error(err)
+	}
+	if public.saw("Basic") {
+		t.Error("another registry was given the credential")
+	}
+	// A keychain that cannot be read is told of only if it may matter.
+	broken := authn.NewMultiKeychain(brokenKeychain{})
+	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{broken, right}); err != nil {
+		t.Error(err)
+	}
+	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{broken})
+	wantError(t, err, v1alpha1.ReasonUnauthorized, "cannot be read: no such secret")
+}
+
+type brokenKeychain struct{}
+
+func (brokenKeychain) Resolve(authn.Resource) (authn.Authenticator, error) {
+	return nil, fmt.Errorf("no such secret")
+}
+
+func TestDockerHubNames(t *testing.T) {
+	source := &source{domain: "docker.io", repository: "library/busybox"}
+	want := []authn.AuthConfig{{Username: "a", Password: "1"}, {Username: "b", Password: "2"}}
+	got, err := credentials(t.Context(), source, []authn.Keychain{login("docker.io", "a", "1"), login("index.docker.io", "b", "2")})
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+}
+
+func TestKeychainFromDockerConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a missing file: %v", err)
+	}
+	write(`{"auths":`)
+	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a broken file: %v", err)
+	}
+	write(`{"auths":{"https://index.docker.io/v1/":{"auth":"YW5uOnMzY3JldA=="},"*.example.com":{"username":"bob","password":"1"},"registry.test/team":{"username":"cleo","password":"2"}}}`)
+	keychain, err := KeychainFromDockerConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := func(domain, repository string) string {
+		t.Helper()
+		got, err := credentials(t.Context(), &source{domain: domain, repository: repository}, []authn.Keychain{keychain})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got[0].Username
+	}
+	for _, c := range [][3]string{
+		{"docker.io", "library/busybox", "ann"},
+		{"eu.example.com", "app", "bob"},
+		{"example.com", "app", ""},
+		{"registry.test", "team/app", "cleo"},
+		{"registry.test", "other/app", ""},
+	} {
+		if got := user(c[0], c[1]); got != c[2] {
+			t.Errorf("%s/%s: user %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+	write(`{"auths":{"registry.test":{"username":"dora","password":"3"}}}`)
+	if got := user("registry.test", "other/app"); got != "dora" {
+		t.Errorf("after the file changed: user %q, want dora", got)
+	}
+	write(strings.Repeat(" ", maxDockerConfig+1))
+	if _, err := credentials(t.Context(), &source{domain: "registry.test", repository: "app"}, []authn.Keychain{keychain}); err == nil {
+		t.Error("a file larger than a Secret is read")
+	}
+}
+
+func TestRegistryPolicy(t *testing.T) {
+	p, err := policy.New(policy.Config{Registries: []string{"registry.test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(c *Config) { c.Policy = p })
+	s := listen(t, "127.0.0.1:0", "registry.test", false, &repository{})
+	_, err = w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+	wantError(t, err, v1alpha1.ReasonDenied, "--allow-registry="+s.host)
+	p.SetInUse([]string{s.host})
+	_, err = w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+	wantError(t, err, v1alpha1.ReasonDenied, "--allow-network=127.0.0.1/32", s.host)
+	if got := s.connected(); got != 0 {
+		t.Errorf("%d connections to what the policy does not allow", got)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	w := newWorld(t, func(c *Config) { c.RequestsPerSecond, c.Burst = 1e-6, 2 })
+	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	o := listen(t, "127.0.0.1:0", "other.test", false, content)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	if _, err := w.Resolve(ctx, s.host+"/app:1", amd64, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.take()
+	_, err := w.Resolve(ctx, s.host+"/app:1", amd64, nil)
+	wantError(t, err, v1alpha1.ReasonUnavailable)
+	wantRequests(t, s)
+	if _, err := w.Resolve(ctx, o.host+"/app:1", amd64, nil); err != nil {
+		t.Errorf("another registry waits too: %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	metrics := prometheus.NewRegistry()
+	w := newWorld(t, func(c *Config) { c.Registerer = metrics })
+	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Client.Digest(t.Context(), s.host+"/app:2", nil); err == nil {
+		t.Fatal("no error")
+	}
+	_, err := w.Resolve(t.Context(), "nowhere.test/app:1", amd64, nil)
+	wantError(t, err, v1alpha1.ReasonUnavailable, "no such host")
+	want := fmt.Sprintf(`
+		# HELP layerlocality_resolver_registry_requests_total HTTP requests sent for a registry, redirects and requests for tokens included, by status code; error if there was no answer.
+		# TYPE layerlocality_resolver_registry_requests_total counter
+		layerlocality_resolver_registry_requests_total{code="200",method="GET",registry=%[1]q} 2
+		layerlocality_resolver_registry_requests_total{code="404",method="HEAD",registry=%[1]q} 1
+		layerlocality_resolver_registry_requests_total{code="error",method="GET",registry="nowhere.test"} 1
+	`, s.host)
+	if err := testutil.GatherAndCompare(metrics, strings.NewReader(want), "layerlocality_resolver_registry_requests_total"); err != nil {
+		t.Error(err)
+	}
+	for i := range 2 * maxLabels {
+		w.transport.label(fmt.Sprint(i))
+	}
+	if got := w.transport.label("one more"); got != "other" {
+		t.Errorf("label %q after %d registries, want other", got, 2*maxLabels)
+	}
+	if got := w.transport.label(s.host); got != s.host {
+		t.Errorf("label %q, want %q", got, s.host)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	allowed := mustPolicy(t)
+	metrics := prometheus.NewRegistry()
+	if _, err := New(Config{Policy: allowed, Registerer: metrics}); err != nil {
+		t.Fatal(err)
+	}
+	for name, config := range map[string]Config{
+		"no policy":        {},
+		"negative timeout": {Policy: allowed, Timeout: -1},
+		"negative burst":   {Policy: allowed, Burst: -1},
+		"no such file":     {Policy: allowed, RegistriesConf: filepath.Join(t.TempDir(), "registries.conf")},
+		"metrics twice":    {Policy: allowed, Registerer: metrics},
+	} {
+		if _, err := New(config); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
