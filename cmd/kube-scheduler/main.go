@@ -12,10 +12,11 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
+	"github.com/layer-locality/layer-locality/scheduler/manifests"
 )
 
 func main() {
-	factory := layerlocality.NewFactory()
+	factory := layerlocality.NewFactory(layerlocality.WithImageSource(manifests.NewSource))
 	options := append(debugHandler(layerlocality.DebugPath, factory.DebugHandler()),
 		app.WithPlugin(layerlocality.Name, factory.New))
 	os.Exit(cli.Run(app.NewSchedulerCommand(options...)))

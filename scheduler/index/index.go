@@ -105,6 +105,13 @@ func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	return true
 }
 
+// Reported tells whether any node reports an image under one of the names.
+func (x *Index) Reported(names []imageref.Canonical) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.ContainsFunc(names, func(n imageref.Canonical) bool { return x.names[n] != nil })
+}
+
 // DeleteNode forgets a node, with everything that is there or on its way.
 func (x *Index) DeleteNode(nodeName string) {
 	x.mu.Lock()

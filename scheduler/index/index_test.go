@@ -272,11 +272,103 @@ func TestOtherSources(t *testing.T) {
 	// What a registry says goes before what nodes say; a node that has the name
 	// has the image.
 	moved := want("one:1", "new:1")
-	moved[0].Layers = map[Platform][]Layer{amd64: image("ac").Layers}
-	moved[1].Layers = map[Platform][]Layer{amd64: {{digest("a"), 999}, {digest("unheard"), 5}}}
+	moved[0].Manifests = []Manifest{{amd64, image("ac").Layers}}
+	moved[1].Manifests = []Manifest{{amd64, []Layer{{digest("a"), 999}, {digest("unheard"), 5}}}}
 	check(t, x, moved, map[string]Weight{
 		"n1": {Total: sum("ac") + 5}, "n2": {Total: sum("ac") + 5, Present: sum("ac")},
 	})
+}
+
+// What nodes report decides about what they hold, whatever another source says.
+func TestNodesOwnReportsWin(t *testing.T) {
+	setup := func() *Index {
+		x := newIndex("old", "bare", "base", "none")
+		x.SetImages("NodeStatus", "old", []Image{image("ab", "docker.io/library/one:1")})
+		x.SetImages("NodeStatus", "bare", []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: 1000}})
+		x.SetImages("NodeStatus", "base", []Image{image("bd", "docker.io/library/two:1")})
+		return x
+	}
+	// The registry moved the tag to other layers, of which one has another size
+	// than nodes say.
+	wanted := want("one:1")
+	wanted[0].Manifests = []Manifest{{amd64, []Layer{{digest("b"), 999}, {digest("c"), size('c')}}}}
+	total := sum("bc")
+
+	t.Run("a node that has the name has the image", func(t *testing.T) {
+		check(t, setup(), wanted, map[string]Weight{
+			"old": {Total: total, Present: total}, "bare": {Total: total, Present: total},
+			"base": {Total: total, Present: sum("b")}, "none": {Total: total},
+		})
+	})
+	t.Run("unless it asks the registry", func(t *testing.T) {
+		fresh := slices.Clone(wanted)
+		fresh[0].Fresh = true
+		check(t, setup(), fresh, map[string]Weight{
+			"old": {Total: total, Present: sum("b")}, "bare": {Total: total, Present: total}, // its layers are not known
+			"base": {Total: total, Present: sum("b")}, "none": {Total: total},
+		})
+	})
+	t.Run("nothing is pulled where the name is", func(t *testing.T) {
+		x := setup()
+		for node, missing := range map[string]int64{"old": 0, "bare": 0, "base": sum("c"), "none": total} {
+			if got := x.Reserve(types.UID(node), node, wanted, 100, t0, t0.Add(time.Minute)); got != missing {
+				t.Errorf("%s has to pull %d, want %d", node, got, missing)
+			}
+		}
+	})
+	t.Run("layers count where they are reported", func(t *testing.T) {
+		// A source that says an image is one layer does not make a node that reports
+		// others have it.
+		lie := want("two:1")
+		lie[0].Manifests = []Manifest{{amd64, image("e").Layers}}
+		x := setup()
+		x.SetImages("NodeStatus", "none", []Image{image("d", "docker.io/library/three:1")})
+		check(t, x, lie, map[string]Weight{
+			"base": {Total: sum("e"), Present: sum("e")}, "none": {Total: sum("e")}, "old": {Total: sum("e")},
+		})
+		check(t, x, want("three:1"), map[string]Weight{"none": {Total: sum("d"), Present: sum("d")}, "base": {Total: sum("d"), Present: sum("d")}})
+	})
+}
+
+// A manifest without index is one for every platform that has none of its own.
+func TestEveryPlatform(t *testing.T) {
+	x := newIndex("amd")
+	x.SetNode("arm", arm64)
+	x.SetNode("unknown", Platform{})
+	x.SetImages("s", "amd", []Image{image("a", "docker.io/library/base:1")})
+	x.SetImages("s", "arm", []Image{image("ab", "docker.io/library/base:2")})
+	wanted := want("one:1")
+	for _, manifests := range [][]Manifest{
+		{{Platform{}, image("abc").Layers}, {amd64, image("ad").Layers}},
+		{{amd64, image("ad").Layers}, {Platform{}, image("abc").Layers}},
+	} {
+		wanted[0].Manifests = manifests
+		check(t, x, wanted, map[string]Weight{
+			"amd": {Total: sum("ad"), Present: sum("a")}, "arm": {Total: sum("abc"), Present: sum("ab")}, "unknown": {Total: sum("abc")},
+		})
+	}
+	wanted[0].Manifests = []Manifest{{amd64, image("ad").Layers}}
+	check(t, x, wanted, map[string]Weight{"amd": {Total: sum("ad"), Present: sum("a")}, "arm": {}})
+	wanted[0].Manifests = []Manifest{{Platform{}, nil}} // nothing to pull
+	check(t, x, wanted, map[string]Weight{"amd": {}, "arm": {}})
+	if images := weigh(x, wanted).Images; images[0] != ByLayers {
+		t.Errorf("an image without layers is known by %s", images[0])
+	}
+}
+
+func TestReported(t *testing.T) {
+	x := newIndex("n")
+	x.SetImages("s", "n", []Image{image("a", "docker.io/library/one:1")})
+	x.Reserve("p", "n", want("expected:1"), 100, t0, t0.Add(time.Minute))
+	for name, reported := range map[string]bool{"one:1": true, "one:2": false, "expected:1": false} {
+		if got := x.Reported(append(want("none:1")[0].Names, want(name)[0].Names...)); got != reported {
+			t.Errorf("%s: reported %t", name, got)
+		}
+	}
+	x.SetImages("s", "n", nil)
+	if x.Reported(want("one:1")[0].Names) {
+		t.Error("what is gone counts as reported")
+	}
 }
 
 func TestReserve(t *testing.T) {
@@ -588,7 +680,7 @@ func TestWeightProperties(t *testing.T) {
 		}
 		wanted := want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)))
 		wanted[0].Fresh = r.IntN(2) == 0
-		wanted[0].Layers = map[Platform][]Layer{amd64: randomImage(r).Layers}
+		wanted[0].Manifests = []Manifest{{amd64, randomImage(r).Layers}}
 		for i := range r.IntN(4) {
 			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, 50, t0, t0.Add(time.Hour))
 		}
@@ -598,7 +690,7 @@ func TestWeightProperties(t *testing.T) {
 			t.Fatalf("%+v", before)
 		}
 		// The same size as everywhere, and a name that is not asked for.
-		l := wanted[0].Layers[amd64]
+		l := wanted[0].Manifests[0].Layers
 		if len(l) == 0 {
 			continue
 		}

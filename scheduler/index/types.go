@@ -30,13 +30,21 @@ type Layer struct {
 	Size int64
 }
 
+// Manifest is what an image consists of on a platform.
+type Manifest struct {
+	// Platform it is for; the zero Platform stands for every one that no other
+	// Manifest of the image is for.
+	Platform Platform
+	Layers   []Layer
+}
+
 // Wanted is an image of a pod.
 type Wanted struct {
 	// Names are those it may have on a node; the first that is known counts.
 	Names []imageref.Canonical
-	// Layers, if not nil, are what other sources than the nodes say it consists
-	// of, by platform. They go before what nodes report: a tag may have moved.
-	Layers map[Platform][]Layer
+	// Manifests, if not nil, are what other sources than the nodes say it consists
+	// of. They go before what nodes report: a tag may have moved.
+	Manifests []Manifest
 	// Fresh means that the kubelet asks the registry although a node holds the
 	// image (pull policy Always): other layers under the same name are then no
 	// use. Otherwise a node that has the name has the image.
@@ -54,6 +62,20 @@ const (
 	maxNames  = 16
 	maxLayers = 512
 )
+
+// manifest returns what other sources than the nodes say of a platform; ok is
+// false if they say nothing.
+func (w *Wanted) manifest(platform Platform) (layers []Layer, ok bool) {
+	for i := range w.Manifests {
+		switch m := &w.Manifests[i]; m.Platform {
+		case platform:
+			return m.Layers, true
+		case Platform{}:
+			layers, ok = m.Layers, true
+		}
+	}
+	return layers, ok
+}
 
 // Slot is a small number for a node, free for another when the node is gone.
 type Slot uint32

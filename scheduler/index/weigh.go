@@ -299,7 +299,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 				shared = append(shared, i)
 			}
 		}
-		if layers, ok := w.Layers[platform]; ok {
+		if layers, ok := w.manifest(platform); ok {
 			image.Known = ByLayers
 			for _, l := range tidy(layers) {
 				add(l.Digest, x.layers[l.Digest], l.Size)

@@ -25,9 +25,11 @@ const DebugPath = "/debug/layerlocality"
 // Rating is the answer of the debug endpoint.
 type Rating struct {
 	// Profile whose arguments were used.
-	Profile string        `json:"profile"`
-	Pod     string        `json:"pod,omitempty"`
-	Images  []ImageRating `json:"images"`
+	Profile string `json:"profile"`
+	Pod     string `json:"pod,omitempty"`
+	// Held is why the pod is not in the scheduling queue yet (waitForManifest).
+	Held   string        `json:"held,omitempty"`
+	Images []ImageRating `json:"images"`
 	// Nodes are all nodes, the best first.
 	Nodes []NodeRating `json:"nodes"`
 	Note  string       `json:"note"`
@@ -39,6 +41,9 @@ type ImageRating struct {
 	Names []imageref.Canonical `json:"names"`
 	// Known is layers, name, arriving or unknown.
 	Known index.Known `json:"known"`
+	// From tells who says what it consists of: a source of images, such as
+	// ImageManifests, or the nodes that report it.
+	From string `json:"from,omitempty"`
 	// Pull is Always if nodes ask the registry even if they have the image.
 	Pull v1.PullPolicy `json:"pull,omitempty"`
 }
@@ -126,6 +131,9 @@ func (f *Factory) DebugHandler() http.Handler {
 			rating.Note += fmt.Sprintf(" The pod is on %s already: what it brought there counts as arriving or present.", pod.Spec.NodeName)
 		}
 		rating.Profile = pl.profile
+		if pl.gate != nil {
+			rating.Held = pl.gate.holds(pod.UID)
+		}
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
@@ -146,6 +154,12 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	rating := &Rating{Note: debugNote, Images: []ImageRating{}, Nodes: []NodeRating{}}
 	for i, image := range images {
 		r := ImageRating{Names: image.Names, Known: w.Images[i]}
+		switch {
+		case image.Manifests != nil:
+			r.From = "source"
+		case r.Known == index.ByLayers || r.Known == index.ByName:
+			r.From = "nodes"
+		}
 		if image.Fresh {
 			r.Pull = v1.PullAlways
 		}

@@ -111,7 +111,7 @@ func TestSavedMetric(t *testing.T) {
 func TestStartedAfterBackOff(t *testing.T) {
 	image := "quay.io/a:1"
 	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
-	s.registry["quay.io/a:1"] = map[index.Platform][]index.Layer{{OS: "linux", Architecture: "amd64"}: {{Digest: digest("a"), Size: 200 * mb}}}
+	s.registry["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
 	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
 		p := on(pod("p", image), "n1", "")
 		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -67,6 +68,12 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	}
 	pl := &LayerLocality{shared: f.shared, profile: handle.ProfileName(), args: args, scorer: newScorer(args), table: table}
 	pl.cycles.New = func() any { return &cycle{} }
+	if wait := args.WaitForManifest.Duration; wait > 0 {
+		pl.gate = &gate{
+			ctx: ctx, wait: wait, unknown: pl.unknownImage, pods: pl.pods, activate: handle.Activate,
+			metrics: pl.metrics, entries: map[types.UID]*entry{},
+		}
+	}
 	f.profiles[handle.ProfileName()] = pl
 	return pl, nil
 }

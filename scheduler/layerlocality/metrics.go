@@ -14,6 +14,7 @@ import (
 type pluginMetrics struct {
 	images    *metrics.CounterVec
 	placement *metrics.CounterVec
+	held      *metrics.CounterVec
 }
 
 const (
@@ -40,11 +41,17 @@ func registerMetrics(x *index.Index) *pluginMetrics {
 			placement: metrics.NewCounterVec(counter("missing_bytes_total",
 				"Compressed bytes of known images that nodes lacked of the pods they got (of=\"chosen\"), and that the feasible nodes lacked of them on average (of=\"mean\")."),
 				[]string{"of"}),
+			held: metrics.NewCounterVec(counter("held_pods_total",
+				"Pods that were held until their images are known (waitForManifest), by how it ended: known, or known to be unresolvable (known), the time was over (timeout), the pod was deleted or placed by another (gone). Those that are held now are in scheduler_pending_pods{queue=\"gated\"}."),
+				[]string{"ended"}),
+		}
+		for _, ended := range []string{"known", "timeout", "gone"} {
+			m.held.WithLabelValues(ended)
 		}
 		for _, known := range []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown} {
 			m.images.WithLabelValues(string(known))
 		}
-		legacyregistry.MustRegister(m.images, m.placement)
+		legacyregistry.MustRegister(m.images, m.placement, m.held)
 		legacyregistry.CustomMustRegister(newSizeCollector(x))
 		processMetrics = m
 	})
@@ -63,6 +70,9 @@ func (m *pluginMetrics) placed(chosen int64, mean float64) {
 	m.placement.WithLabelValues("chosen").Add(float64(chosen))
 	m.placement.WithLabelValues("mean").Add(mean)
 }
+
+// released counts a pod that was held.
+func (m *pluginMetrics) released(ended string) { m.held.WithLabelValues(ended).Inc() }
 
 // sizeCollector reads the size of the index when somebody asks.
 type sizeCollector struct {

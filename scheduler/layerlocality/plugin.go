@@ -30,17 +30,37 @@ type LayerLocality struct {
 	cycles sync.Pool
 	// last is the state of the pod that is being scheduled.
 	last atomic.Pointer[podState]
+	// gate is nil unless pods may be held (waitForManifest).
+	gate *gate
 }
 
 var (
-	_ fwk.PreScorePlugin = &LayerLocality{}
-	_ fwk.ScorePlugin    = &LayerLocality{}
-	_ fwk.ReservePlugin  = &LayerLocality{}
-	_ fwk.SignPlugin     = &LayerLocality{}
+	_ fwk.PreEnqueuePlugin  = &LayerLocality{}
+	_ fwk.EnqueueExtensions = &LayerLocality{}
+	_ fwk.PreScorePlugin    = &LayerLocality{}
+	_ fwk.ScorePlugin       = &LayerLocality{}
+	_ fwk.ReservePlugin     = &LayerLocality{}
+	_ fwk.SignPlugin        = &LayerLocality{}
 )
 
 // Name returns the name of the plugin.
 func (pl *LayerLocality) Name() string { return Name }
+
+// PreEnqueue holds a pod of an image that nothing is known about, as long as an
+// answer may come and waitForManifest allows.
+func (pl *LayerLocality) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
+	if pl.gate == nil {
+		return nil
+	}
+	return pl.gate.check(pod)
+}
+
+// EventsToRegister returns no event: none of the cluster lets a pod pass that
+// PreEnqueue holds, the gate tells the queue itself. Without this method the
+// queue would ask again at every event.
+func (pl *LayerLocality) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return nil, nil
+}
 
 const stateKey fwk.StateKey = Name
 

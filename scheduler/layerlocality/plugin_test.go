@@ -60,9 +60,13 @@ func (a *agent) Start(_ context.Context, sink LayerSink) (Syncer, error) {
 }
 
 // registry is a source of images.
-type registry map[imageref.Canonical]map[index.Platform][]index.Layer
+type registry map[imageref.Canonical][]index.Manifest
 
-func (r registry) Layers(image imageref.Canonical) map[index.Platform][]index.Layer { return r[image] }
+func (r registry) Manifests(image imageref.Canonical) []index.Manifest { return r[image] }
+
+func manifest(layers ...index.Layer) []index.Manifest {
+	return []index.Manifest{{Platform: index.Platform{OS: "linux", Architecture: "amd64"}, Layers: layers}}
+}
 
 // suite is a scheduler framework with the plugin over real informers.
 type suite struct {
@@ -125,11 +129,12 @@ func (s *suite) newFramework(profile string, args *config.LayerLocalityArgs) fra
 	f, err := frameworkruntime.NewFramework(s.ctx, r, &kubescheduler.KubeSchedulerProfile{
 		SchedulerName: profile,
 		Plugins: &kubescheduler.Plugins{
-			QueueSort: kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: queuesort.Name}}},
-			PreScore:  kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
-			Score:     kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}},
-			Reserve:   kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
-			Bind:      kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: defaultbinder.Name}}},
+			QueueSort:  kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: queuesort.Name}}},
+			PreEnqueue: kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+			PreScore:   kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+			Score:      kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}},
+			Reserve:    kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+			Bind:       kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: defaultbinder.Name}}},
 		},
 		PluginConfig: []kubescheduler.PluginConfig{{Name: Name, Args: args}},
 	}, frameworkruntime.WithInformerFactory(s.informers), frameworkruntime.WithClientSet(s.client),
@@ -338,7 +343,7 @@ func TestLinkPenalty(t *testing.T) {
 func TestBurst(t *testing.T) {
 	for _, image := range []string{"quay.io/known:1", "quay.io/unknown:1"} {
 		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.MaxWaitingPods = ptr.To[int32](4) }), nodes("n1", "n2", "n3"))
-		s.registry["quay.io/known:1"] = map[index.Platform][]index.Layer{{OS: "linux", Architecture: "amd64"}: {{Digest: digest("a"), Size: 200 * mb}}}
+		s.registry["quay.io/known:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
 		placed := map[string]int{}
 		for i := range 9 {
 			p := pod(fmt.Sprint("p", i), image)
@@ -697,7 +702,7 @@ func TestNodeCache(t *testing.T) {
 		for _, info := range all {
 			infos = append(infos, info)
 		}
-		s.registry["quay.io/p:1"] = map[index.Platform][]index.Layer{{OS: "linux", Architecture: "amd64"}: {{Digest: digest("a"), Size: 100 * mb}, {Digest: digest("b"), Size: 100 * mb}}}
+		s.registry["quay.io/p:1"] = manifest(index.Layer{Digest: digest("a"), Size: 100 * mb}, index.Layer{Digest: digest("b"), Size: 100 * mb})
 		state := framework.NewCycleState()
 		if status := s.plugin.PreScore(s.ctx, state, pod("p", "quay.io/p:1"), infos); status.IsSkip() {
 			continue

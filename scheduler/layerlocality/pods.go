@@ -62,16 +62,16 @@ func wanted(pod *v1.Pod, table *imageref.Table, sources []ImageSource) []index.W
 				return
 			}
 		}
-		images = append(images, index.Wanted{Names: names, Fresh: fresh, Layers: layersOf(names, sources)})
+		images = append(images, index.Wanted{Names: names, Fresh: fresh, Manifests: manifestsOf(names, sources)})
 	})
 	return images
 }
 
-func layersOf(names []imageref.Canonical, sources []ImageSource) map[index.Platform][]index.Layer {
+func manifestsOf(names []imageref.Canonical, sources []ImageSource) []index.Manifest {
 	for _, source := range sources {
 		for _, name := range names {
-			if layers := source.Layers(name); layers != nil {
-				return layers
+			if manifests := source.Manifests(name); manifests != nil {
+				return manifests
 			}
 		}
 	}

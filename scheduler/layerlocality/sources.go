@@ -12,10 +12,20 @@ import (
 // ImageSource tells what images consist of, in addition to what nodes report
 // about the images they hold.
 type ImageSource interface {
-	// Layers returns the layers of an image, by platform; nil if it is not known.
-	// It is called in the scheduling cycle and must answer from memory. The
-	// result must not be changed afterwards, by either side.
-	Layers(image imageref.Canonical) map[index.Platform][]index.Layer
+	// Manifests returns what an image consists of on each platform; nil if it is
+	// not known. It is called in the scheduling cycle and must answer from memory.
+	// The result must not be changed afterwards, by either side.
+	Manifests(image imageref.Canonical) []index.Manifest
+}
+
+// AwaitedSource is an ImageSource that gets its answers a while after an image
+// is first used, so that it may be worth waiting for one (waitForManifest).
+type AwaitedSource interface {
+	ImageSource
+	// Awaits tells whether an answer about an image with these names may still
+	// come: none is there, not even that there will be none, and the source is in
+	// a state to get one. It must answer from memory.
+	Awaits(names []imageref.Canonical) bool
 }
 
 // LayerSource tells where images are, in addition to NodeStatus.

@@ -8,12 +8,12 @@ package nodestatus
 
 import (
 	"slices"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/internal/intern"
 )
 
 // Platform returns what the images of a node are built for.
@@ -52,7 +52,7 @@ func SameImages(a, b *v1.Node) bool {
 // unchanged images shares them with the version in the store, and otherwise
 // nodes share the strings of names and digests, which are most of a Node.
 func Transform(store cache.Store) cache.TransformFunc {
-	strings := interner{}
+	var strings intern.Strings
 	return func(obj any) (any, error) {
 		node, ok := obj.(*v1.Node)
 		if !ok {
@@ -68,37 +68,10 @@ func Transform(store cache.Store) cache.TransformFunc {
 		for i := range node.Status.Images {
 			image := &node.Status.Images[i]
 			for j := range image.Names {
-				image.Names[j] = strings.intern(image.Names[j])
+				image.Names[j] = strings.Intern(image.Names[j])
 			}
-			internLayers(image, strings.intern)
+			internLayers(image, strings.Intern)
 		}
 		return node, nil
 	}
-}
-
-// interner gives equal strings the same memory. It remembers the strings of two
-// generations, so that what no node reports any more is forgotten.
-type interner struct {
-	mu         sync.Mutex
-	young, old map[string]string
-}
-
-// generation bounds the strings of a generation. A cluster has some 10,000
-// distinct names and digests.
-const generation = 1 << 18
-
-func (n *interner) intern(s string) string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if known, ok := n.young[s]; ok {
-		return known
-	}
-	if known, ok := n.old[s]; ok {
-		s = known
-	}
-	if n.young == nil || len(n.young) >= generation {
-		n.old, n.young = n.young, map[string]string{}
-	}
-	n.young[s] = s
-	return s
 }

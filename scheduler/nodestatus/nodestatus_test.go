@@ -75,22 +75,6 @@ func TestTransform(t *testing.T) {
 	}
 }
 
-func TestInternerForgets(t *testing.T) {
-	n := interner{}
-	kept := n.intern("kept")
-	for i := range 3 * generation {
-		n.intern(fmt.Sprint(i))
-		if i%(generation/2) == 0 { // in use
-			if !shared(n.intern(string([]byte("kept"))), kept) {
-				t.Fatalf("forgot what is in use, after %d", i)
-			}
-		}
-	}
-	if size := len(n.young) + len(n.old); size > 2*generation {
-		t.Errorf("%d strings are kept", size)
-	}
-}
-
 func TestSameImages(t *testing.T) {
 	base := node("n", "a", "b")
 	for name, test := range map[string]struct {

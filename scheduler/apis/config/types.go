@@ -19,6 +19,7 @@ type LayerLocalityArgs struct {
 	MaxWaitingPods        int32
 	ArrivalTimeout        metav1.Duration
 	ReportTimeout         metav1.Duration
+	WaitForManifest       metav1.Duration
 	ShortNames            []ShortName
 	UnqualifiedRegistries []string
 	Mirrors               []Mirror

@@ -18,6 +18,7 @@ const (
 	DefaultMaxWaitingPods      int32 = 10
 	DefaultArrivalTimeout            = 10 * time.Minute
 	DefaultReportTimeout             = 2 * time.Minute
+	DefaultWaitForManifest           = 0 * time.Second
 	DefaultUnqualifiedRegistry       = "docker.io"
 )
 
@@ -35,6 +36,7 @@ func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive //
 	setDefault(&args.MaxWaitingPods, DefaultMaxWaitingPods)
 	setDefault(&args.ArrivalTimeout, metav1.Duration{Duration: DefaultArrivalTimeout})
 	setDefault(&args.ReportTimeout, metav1.Duration{Duration: DefaultReportTimeout})
+	setDefault(&args.WaitForManifest, metav1.Duration{Duration: DefaultWaitForManifest})
 	if args.UnqualifiedRegistries == nil {
 		args.UnqualifiedRegistries = []string{DefaultUnqualifiedRegistry}
 	}

@@ -43,6 +43,7 @@ func TestDefaults(t *testing.T) {
 			MaxWaitingPods:        ptr.To[int32](10),
 			ArrivalTimeout:        duration(10 * time.Minute),
 			ReportTimeout:         duration(2 * time.Minute),
+			WaitForManifest:       duration(0),
 			UnqualifiedRegistries: []string{"docker.io"},
 		}
 	}
@@ -60,6 +61,7 @@ func TestDefaults(t *testing.T) {
 		"arrivalTimeout":           func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(time.Second) },
 		"arrivalTimeout invalid":   func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(0) }, // for validation to refuse
 		"reportTimeout":            func(a *v1.LayerLocalityArgs) { a.ReportTimeout = duration(time.Second) },
+		"waitForManifest":          func(a *v1.LayerLocalityArgs) { a.WaitForManifest = duration(5 * time.Second) },
 		"registries":               func(a *v1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"quay.io"} },
 		"registries explicit none": func(a *v1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{} }, // for validation to refuse
 		"shortNames": func(a *v1.LayerLocalityArgs) {

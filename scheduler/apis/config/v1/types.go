@@ -65,6 +65,12 @@ type LayerLocalityArgs struct {
 	// +optional
 	ReportTimeout *metav1.Duration `json:"reportTimeout,omitempty"`
 
+	// WaitForManifest is how long a pod is kept out of the scheduling queue, once,
+	// while nothing is known about one of its images and a resolver may still
+	// tell. 0 holds no pod; at most 1m. Default 0.
+	// +optional
+	WaitForManifest *metav1.Duration `json:"waitForManifest,omitempty"`
+
 	// ShortNames are aliases of repositories, as in the [aliases] table of the
 	// nodes' registries.conf.
 	// +optional

@@ -79,6 +79,9 @@ func autoConvert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(in *LayerLocal
 	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.ReportTimeout, &out.ReportTimeout, s); err != nil {
 		return err
 	}
+	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.WaitForManifest, &out.WaitForManifest, s); err != nil {
+		return err
+	}
 	out.ShortNames = *(*[]config.ShortName)(unsafe.Pointer(&in.ShortNames))
 	out.UnqualifiedRegistries = *(*[]string)(unsafe.Pointer(&in.UnqualifiedRegistries))
 	out.Mirrors = *(*[]config.Mirror)(unsafe.Pointer(&in.Mirrors))
@@ -113,6 +116,9 @@ func autoConvert_config_LayerLocalityArgs_To_v1_LayerLocalityArgs(in *config.Lay
 		return err
 	}
 	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.ReportTimeout, &out.ReportTimeout, s); err != nil {
+		return err
+	}
+	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.WaitForManifest, &out.WaitForManifest, s); err != nil {
 		return err
 	}
 	out.ShortNames = *(*[]ShortName)(unsafe.Pointer(&in.ShortNames))

@@ -54,6 +54,11 @@ func (in *LayerLocalityArgs) DeepCopyInto(out *LayerLocalityArgs) {
 		*out = new(metav1.Duration)
 		**out = **in
 	}
+	if in.WaitForManifest != nil {
+		in, out := &in.WaitForManifest, &out.WaitForManifest
+		*out = new(metav1.Duration)
+		**out = **in
+	}
 	if in.ShortNames != nil {
 		in, out := &in.ShortNames, &out.ShortNames
 		*out = make([]ShortName, len(*in))

@@ -20,6 +20,7 @@ const (
 	maxLinkPenalty = 1000
 	maxWaitingPods = 100_000
 	maxTimeout     = 24 * time.Hour
+	maxWait        = time.Minute
 	maxNames       = 1000
 	maxRegistries  = 16
 	maxLocations   = 16
@@ -49,6 +50,10 @@ func LayerLocalityArgs(args *config.LayerLocalityArgs) error {
 	}
 	timeout("arrivalTimeout", args.ArrivalTimeout.Duration)
 	timeout("reportTimeout", args.ReportTimeout.Duration)
+
+	if wait := args.WaitForManifest.Duration; wait < 0 || wait > maxWait {
+		errs = append(errs, field.Invalid(field.NewPath("waitForManifest"), wait.String(), "must be between 0s and 1m"))
+	}
 
 	errs = append(errs, names(args)...)
 	return errs.ToAggregate()

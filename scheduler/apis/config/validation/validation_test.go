@@ -56,11 +56,13 @@ func TestValid(t *testing.T) {
 			a.MinImageBytes, a.UnknownImageBytes = 1, 1
 			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 0, 0, 0, 0
 			a.ArrivalTimeout, a.ReportTimeout = duration(time.Second), duration(time.Second)
+			a.WaitForManifest = duration(0)
 		},
 		"highest": func(a *config.LayerLocalityArgs) {
 			a.MinImageBytes, a.UnknownImageBytes = 1<<40, 1<<40
 			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 100, 100, 1000, 100_000
 			a.ArrivalTimeout, a.ReportTimeout = duration(24*time.Hour), duration(24*time.Hour)
+			a.WaitForManifest = duration(time.Minute)
 			a.UnqualifiedRegistries = many(16)
 			a.ShortNames, a.Mirrors = nil, nil
 			for i, name := range many(1000) {
@@ -114,6 +116,8 @@ func TestInvalid(t *testing.T) {
 		`arrivalTimeout: Invalid value: "24h0m1s": must be between 1s and 24h`:                 func(a *config.LayerLocalityArgs) { a.ArrivalTimeout = duration(24*time.Hour + time.Second) },
 		`reportTimeout: Invalid value: "-2m0s": must be between 1s and 24h`:                    func(a *config.LayerLocalityArgs) { a.ReportTimeout = duration(-2 * time.Minute) },
 		`reportTimeout: Invalid value: "999ms": must be between 1s and 24h`:                    func(a *config.LayerLocalityArgs) { a.ReportTimeout = duration(999 * time.Millisecond) },
+		`waitForManifest: Invalid value: "-1ns": must be between 0s and 1m`:                    func(a *config.LayerLocalityArgs) { a.WaitForManifest = duration(-1) },
+		`waitForManifest: Invalid value: "1m0.001s": must be between 0s and 1m`:                func(a *config.LayerLocalityArgs) { a.WaitForManifest = duration(time.Minute + time.Millisecond) },
 
 		`shortNames[0].name: Invalid value: "": ` + aName:                    func(a *config.LayerLocalityArgs) { a.ShortNames = short("", "quay.io/a") },
 		`shortNames[0].name: Invalid value: "library/nginx": ` + aName:       func(a *config.LayerLocalityArgs) { a.ShortNames = short("library/nginx", "quay.io/a") },

@@ -1,0 +1,314 @@
+package layerlocality
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
+
+	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// queue is what the gate needs to know of kube-scheduler's: it asks the gate
+// under its lock, and again when a pod that is held is activated.
+type queue struct {
+	mu          sync.Mutex
+	gate        *gate
+	held        map[types.UID]*v1.Pod
+	passed      map[types.UID]time.Duration
+	start       time.Time
+	activations int
+	// late drops the first activations: as if the gate had been faster than the
+	// queue with taking note of what the gate said.
+	late int
+}
+
+func (q *queue) add(pod *v1.Pod) *fwk.Status {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ask(pod)
+}
+
+func (q *queue) ask(pod *v1.Pod) *fwk.Status {
+	status := q.gate.check(pod)
+	if status.IsSuccess() {
+		delete(q.held, pod.UID)
+		q.passed[pod.UID] = time.Since(q.start)
+	} else {
+		q.held[pod.UID] = pod
+	}
+	return status
+}
+
+func (q *queue) activate(_ klog.Logger, pods map[string]*v1.Pod) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.activations++
+	if q.late > 0 {
+		q.late--
+		return
+	}
+	for _, pod := range pods {
+		if held := q.held[pod.UID]; held != nil {
+			q.ask(held)
+		}
+	}
+}
+
+// newGate returns a gate over pods that are unknown as long as the map says so.
+func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate, *queue, cache.Store) {
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	q := &queue{held: map[types.UID]*v1.Pod{}, passed: map[types.UID]time.Duration{}, start: time.Now()}
+	q.gate = &gate{
+		ctx: ctx, wait: wait, pods: corelisters.NewPodLister(store), activate: q.activate,
+		unknown: func(pod *v1.Pod) string {
+			if _, ok := unknown.Load(pod.Spec.Containers[0].Image); ok {
+				return pod.Spec.Containers[0].Image
+			}
+			return ""
+		},
+		metrics: registerMetrics(index.New()), entries: map[types.UID]*entry{},
+	}
+	return q.gate, q, store
+}
+
+func released(t *testing.T) func(ended string) int {
+	t.Helper()
+	count := func(ended string) int {
+		n, err := testutil.GetCounterMetricValue(processMetrics.held.WithLabelValues(ended))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(n)
+	}
+	registerMetrics(index.New())
+	before := map[string]int{}
+	for _, ended := range []string{"known", "timeout", "gone"} {
+		before[ended] = count(ended)
+	}
+	return func(ended string) int { return count(ended) - before[ended] }
+}
+
+func TestGate(t *testing.T) {
+	const wait = 5 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		counted := released(t)
+		unknown := &sync.Map{}
+		gate, queue, store := newGate(ctx, wait, unknown)
+		for _, image := range []string{"never", "soon", "deleted", "placed", "late"} {
+			unknown.Store(image, true)
+		}
+		pods := map[string]*v1.Pod{}
+		for _, image := range []string{"known", "never", "soon", "deleted", "placed"} {
+			pods[image] = pod(image, image)
+			pods[image].CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) // does not matter
+			if err := store.Add(pods[image]); err != nil {
+				t.Fatal(err)
+			}
+			status := queue.add(pods[image])
+			if held := !status.IsSuccess(); held != (image != "known") {
+				t.Errorf("%s: %v", image, status)
+			}
+			if want := "waiting up to 5s for the layers of image " + image; image != "known" && (status.Message() != want || gate.holds(pods[image].UID) != want) {
+				t.Errorf("%q, %q", status.Message(), gate.holds(pods[image].UID))
+			}
+		}
+		queue.mu.Lock()
+		queue.late = 3
+		queue.mu.Unlock()
+
+		time.Sleep(2*time.Second + time.Millisecond)
+		unknown.Delete("soon")
+		if err := store.Delete(pods["deleted"]); err != nil {
+			t.Fatal(err)
+		}
+		placed := pods["placed"].DeepCopy()
+		placed.Spec.NodeName = "n1"
+		if err := store.Update(placed); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := queue.passed["soon"]; got < 2*time.Second || got > 3*time.Second {
+			t.Errorf("passed after %s, known after 2s", got)
+		}
+		if gate.holds("soon") != "" || counted("known") != 1 || counted("gone") != 2 || counted("timeout") != 0 || len(gate.entries) != 2 {
+			t.Errorf("%d known, %d gone, %d over, entries %v", counted("known"), counted("gone"), counted("timeout"), gate.entries)
+		}
+		if queue.activations != 4 { // three of which were lost: nothing else is activated in vain
+			t.Errorf("activated %d times", queue.activations)
+		}
+
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := queue.passed["never"]; got < wait || got > wait+2*tick {
+			t.Errorf("passed after %s, held for %s", got, wait)
+		}
+		if counted("timeout") != 1 || gate.running {
+			t.Errorf("%d over, running %t", counted("timeout"), gate.running)
+		}
+
+		// Who comes back to the queue has had its time.
+		if status := queue.add(pods["never"]); !status.IsSuccess() {
+			t.Errorf("held again: %v", status)
+		}
+		// A new pod of the name has not; the old one is forgotten.
+		again := pod("never", "never")
+		again.UID = "again"
+		if err := store.Update(again); err != nil {
+			t.Fatal(err)
+		}
+		if status := queue.add(again); status.IsSuccess() {
+			t.Error("a new pod is not held")
+		}
+		time.Sleep(2 * tick)
+		synctest.Wait()
+		if gate.entries["again"] == nil || gate.entries["never"] != nil {
+			t.Errorf("entries %v", gate.entries)
+		}
+
+		// With the scheduler, the loop ends: synctest fails if it does not.
+		cancel()
+	})
+}
+
+// Many pods are held and released while the source changes.
+func TestGateRaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unknown := &sync.Map{}
+		_, queue, store := newGate(t.Context(), 3*time.Second, unknown)
+		var group sync.WaitGroup
+		for i := range 200 {
+			group.Go(func() {
+				image := fmt.Sprint("image", i%20)
+				unknown.Store(image, true)
+				time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+				p := pod(fmt.Sprint("p", i), image)
+				if err := store.Add(p); err != nil {
+					t.Error(err)
+				}
+				queue.add(p)
+				time.Sleep(time.Duration(i%13) * 400 * time.Millisecond)
+				unknown.Delete(image)
+			})
+		}
+		group.Wait()
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if len(queue.passed) != 200 || len(queue.held) != 0 {
+			t.Errorf("%d passed, %d held", len(queue.passed), len(queue.held))
+		}
+	})
+}
+
+// awaited is a source that may still answer.
+type awaited struct {
+	registry
+	ready    atomic.Bool
+	answered map[imageref.Canonical]bool
+}
+
+func (a *awaited) Awaits(names []imageref.Canonical) bool {
+	for _, name := range names {
+		if a.answered[name] {
+			return false
+		}
+	}
+	return a.ready.Load()
+}
+
+// Which pods are held.
+func TestPreEnqueue(t *testing.T) {
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }), nodes("n1"))
+	source := &awaited{registry: registry{"quay.io/source:1": manifest()}, answered: map[imageref.Canonical]bool{"quay.io/refused:1": true}}
+	s.plugin.sources = append(s.plugin.sources, source)
+	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
+	expect := func(p *v1.Pod, held bool) {
+		t.Helper()
+		enabled := s.framework.PreEnqueuePlugins()
+		if len(enabled) != 1 {
+			t.Fatalf("enabled: %v", enabled)
+		}
+		if got := enabled[0].PreEnqueue(s.ctx, p); got.IsSuccess() == held {
+			t.Errorf("%s: %v", p.Name, got)
+		}
+	}
+	with := func(name string, change func(*v1.Pod)) *v1.Pod {
+		p := pod(name, "quay.io/unknown:1")
+		change(p)
+		return p
+	}
+	expect(pod("source cannot be watched", "quay.io/unknown:1"), false)
+	source.ready.Store(true)
+	expect(pod("unknown", "quay.io/unknown:1"), true)
+	expect(pod("reported", "quay.io/reported:1"), false)
+	expect(pod("in the source", "quay.io/source:1"), false)
+	expect(pod("refused", "quay.io/refused:1"), false)
+	expect(pod("one of two", "quay.io/source:1", "quay.io/unknown:1"), true)
+	expect(pod("invalid", "quay.io/UNKNOWN:1"), false)
+	expect(with("never pulled", func(p *v1.Pod) { p.Spec.Containers[0].ImagePullPolicy = v1.PullNever }), false)
+	expect(with("scheduling gate", func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "a"}} }), false)
+	owner := func(kind string, controller bool) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Controller: ptr.To(controller)}}
+		}
+	}
+	expect(with("of a DaemonSet", owner("DaemonSet", true)), false)
+	expect(with("of a Job", owner("Job", true)), true)
+	expect(with("mentions a DaemonSet", owner("DaemonSet", false)), true)
+	expect(with("image volume", func(p *v1.Pod) {
+		p.Spec.Containers[0].Image = "quay.io/source:1"
+		p.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/unknown:1"}}}}
+	}), true)
+
+	// By default no pod is held, whatever is unknown.
+	s = newSuite(t, args(), nodes("n1"))
+	s.plugin.sources = append(s.plugin.sources, source)
+	expect(pod("without waitForManifest", "quay.io/unknown:1"), false)
+	if events, err := s.plugin.EventsToRegister(s.ctx); err != nil || len(events) > 0 {
+		t.Errorf("events %v, %v", events, err)
+	}
+}
+
+// The debug endpoint says who knows an image, and why a pod is held.
+func TestDebugFrom(t *testing.T) {
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }),
+		nodes("n1"), pod("p", "quay.io/source:1", "quay.io/reported:1", "quay.io/unknown:1"))
+	source := &awaited{registry: registry{"quay.io/source:1": manifest()}}
+	source.ready.Store(true)
+	s.plugin.sources = append(s.plugin.sources, source)
+	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
+	p, err := s.plugin.pods.Pods("ns").Get("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.plugin.PreEnqueue(s.ctx, p)
+	recorder := httptest.NewRecorder()
+	s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?pod=ns/p", nil))
+	code, body := recorder.Code, recorder.Body.String()
+	for _, want := range []string{`"from": "source"`, `"from": "nodes"`, `"held": "waiting up to 1m0s for the layers of image quay.io/unknown:1"`} {
+		if code != 200 || strings.Count(body, want) != 1 {
+			t.Errorf("%d, not %s in %s", code, want, body)
+		}
+	}
+}
