@@ -23,6 +23,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/dataset"
+	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
 func newCollectCommand() *cobra.Command {
@@ -162,6 +163,8 @@ type collector struct {
 	// learned.
 	known     map[string]string
 	manifests map[string]*manifest
+	// limited are the registries that want to be left alone.
+	limited map[string]bool
 	// asked counts the images for which registries were asked.
 	asked int
 	errs  []error
@@ -174,7 +177,7 @@ type manifest struct {
 }
 
 func newCollector(asker *asker, platform string) *collector {
-	return &collector{asker: asker, platform: platform, known: map[string]string{}, manifests: map[string]*manifest{}}
+	return &collector{asker: asker, platform: platform, known: map[string]string{}, manifests: map[string]*manifest{}, limited: map[string]bool{}}
 }
 
 // wanted is an image to find out about.
@@ -298,11 +301,23 @@ func (c *collector) find(ctx context.Context, image wanted) {
 	if ctx.Err() != nil || c.name(image) {
 		return
 	}
+	host, _, _ := strings.Cut(image.references[0], "/")
+	c.mu.Lock()
+	if c.limited[host] {
+		c.errs = append(c.errs, fmt.Errorf("%s: not asked: registry %s limits the rate of requests; try again later, or with credentials", image.references[0], host))
+		c.mu.Unlock()
+		return
+	}
+	c.asked++
+	c.mu.Unlock()
+
 	name, resolution, err := c.asker.resolve(ctx, image.references, []string{c.platform})
 	c.mu.Lock()
-	c.asked++
 	if err != nil {
 		c.errs = append(c.errs, err)
+		if failure := (*registry.Error)(nil); errors.As(err, &failure) && failure.Reason == v1alpha1.ReasonRateLimited {
+			c.limited[host] = true
+		}
 	} else {
 		for i := range resolution.Manifests {
 			c.add(name, resolution.Digest, &resolution.Manifests[i])

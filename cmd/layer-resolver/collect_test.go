@@ -145,6 +145,27 @@ func TestCollectFailures(t *testing.T) {
 	}
 }
 
+// TestCollectLimited: a registry that asks to be left alone is.
+func TestCollectLimited(t *testing.T) {
+	l := newLab(t)
+	l.limited = true
+	var images []string
+	for i := range 10 * concurrency {
+		images = append(images, fmt.Sprintf("%s/app:%d", l.host, i))
+	}
+	_, stderr, err := l.run(newCollectCommand(), nil, images...)
+	if err == nil || strings.Count(stderr, "\n") < len(images)+1 {
+		t.Errorf("error %v, %s", err, stderr)
+	}
+	// Those that were on their way.
+	if asked := len(l.questions()); asked < 1 || asked > concurrency {
+		t.Errorf("%d of %d images were asked", asked, len(images))
+	}
+	if notAsked := strings.Count(stderr, ": not asked: registry "+l.host+" limits the rate"); notAsked < len(images)-concurrency {
+		t.Errorf("%d of %d images were not asked:\n%s", notAsked, len(images), stderr)
+	}
+}
+
 func pod(images ...string) corev1.PodSpec {
 	spec := corev1.PodSpec{}
 	for i, image := range images {

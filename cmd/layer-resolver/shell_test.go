@@ -34,6 +34,8 @@ type lab struct {
 	asked []string // "GET repository:tag" of manifests
 	// user and password that are wanted, if any.
 	user, password string
+	// limited: every answer is 429.
+	limited bool
 }
 
 func newLab(t *testing.T) *lab {
@@ -45,8 +47,13 @@ func newLab(t *testing.T) *lab {
 		if repository, tag, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/manifests/"); ok && r.Method == http.MethodGet {
 			l.asked = append(l.asked, repository+" "+tag)
 		}
-		user, password := l.user, l.password
+		user, password, limited := l.user, l.password, l.limited
 		l.mu.Unlock()
+		if limited && r.URL.Path != "/v2/" {
+			w.Header().Set("Retry-After", "60")
+			http.Error(w, `{"errors":[{"code":"TOOMANYREQUESTS"}]}`, http.StatusTooManyRequests)
+			return
+		}
 		if gotUser, gotPassword, _ := r.BasicAuth(); user != "" && (gotUser != user || gotPassword != password) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="lab"`)
 			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED"}]}`, http.StatusUnauthorized)
