@@ -35,11 +35,15 @@ step_scheduler() {
   (cd "$tree" && CGO_ENABLED=0 go vet ./...) && CGO_ENABLED=1 go_test scheduler "$tree" -race ./...
 }
 
-# Scheduler, apiserver and etcd in one process, as upstream's integration tests.
+# Scheduler, apiserver and etcd in one process, as upstream's integration tests;
+# the resolver against an apiserver and etcd of its own.
 step_integration() {
-  local tree GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS,integration"
-  scripts/build.sh tools etcd && tree=$(scripts/tree.sh scheduler) || return 1
-  CGO_ENABLED=0 PATH=$BUILD/bin/tools:$PATH go_test integration "$tree" -count=1 ./test/integration/...
+  local tree status=0
+  scripts/build.sh tools etcd && scripts/build.sh patched kube-apiserver && tree=$(scripts/tree.sh scheduler) || return 1
+  go_test integration-resolver . -tags integration -count=1 ./resolver/... || status=1
+  GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS,integration" CGO_ENABLED=0 PATH=$BUILD/bin/tools:$PATH \
+    go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
+  return "$status"
 }
 
 # Every fuzz target of the repository, ten seconds each.
@@ -97,7 +101,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./cluster/... ./test/e2e/... ./test/scheduler/... ./deploy/e2e/...; }
+step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./cluster/... ./test/e2e/... ./test/scheduler/... ./test/resolver/... ./deploy/e2e/...; }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
 step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
 

@@ -179,7 +179,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	resolver, err := controller.Add(ctx, mgr, controller.Options{
 		Registry: asked, Policy: allowed, InUse: o.allowInUse, Keychain: keychain, PullSecrets: o.pullSecrets,
-		TagTTL: o.tagTTL, KeepUnused: o.keepUnused, Workers: o.workers,
+		TagTTL: o.tagTTL, KeepUnused: o.keepUnused, Workers: o.workers, Registerer: crmetrics.Registry,
 	})
 	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("the cluster has no CustomResourceDefinition for ImageManifest: apply deploy/resolver/crd first (%w)", err)

@@ -1,9 +1,6 @@
 package controller
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // metrics are those of the resolver; requests to registries are counted where
 // they are made, writes by client-go, queues by controller-runtime.
@@ -12,7 +9,8 @@ type metrics struct {
 	writeErrors prometheus.Counter
 }
 
-func newMetrics(r *Resolver) *metrics {
+// newMetrics registers them, unless there is nowhere to.
+func newMetrics(r *Resolver, registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_lookups_total",
@@ -23,12 +21,15 @@ func newMetrics(r *Resolver) *metrics {
 			Help: "ImageManifests that could not be written; they are tried again.",
 		}),
 	}
+	if registerer == nil {
+		return m
+	}
 	gauge := func(name, help string, labels prometheus.Labels, value func() int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
 			func() float64 { return float64(value()) })
 	}
 	const manifests, help = "layerlocality_resolver_image_manifests", "ImageManifests, by whether they have content. Of the leader."
-	crmetrics.Registry.MustRegister(
+	registerer.MustRegister(
 		m.lookups, m.writeErrors,
 		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(r.usage.all()) }),
 		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := r.store.count(); return n }),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -47,6 +48,8 @@ type Options struct {
 	KeepUnused time.Duration
 	// Workers for each registry.
 	Workers int
+	// Registerer gets the metrics; nil for none.
+	Registerer prometheus.Registerer
 }
 
 // Resolver keeps the ImageManifests.
@@ -102,7 +105,7 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 	r.usage = newUsage(options.Registry.References, r.clock)
 	r.store = newStore(mgr.GetClient(), r.clock)
 	r.lanes = newLanes(options.Workers, r.work)
-	r.metrics = newMetrics(r)
+	r.metrics = newMetrics(r, options.Registerer)
 
 	watch := func(object client.Object, handler cache.ResourceEventHandler) error {
 		informer, err := mgr.GetCache().GetInformer(ctx, object)
