@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// TestDeployment: the command takes the arguments of deploy/resolver, with all
+// components, and means the ports and the lease there.
+func TestDeployment(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../../deploy/resolver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shipped, err := filepath.Rel(dir, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := fmt.Sprintf("resources: [%s]\ncomponents:\n", shipped)
+	entries, err := os.ReadDir(filepath.Join(root, "components"))
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("%d components, error %v", len(entries), err)
+	}
+	for _, entry := range entries {
+		overlay += "- " + filepath.Join(shipped, "components", entry.Name()) + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var deployment *appsv1.Deployment
+	for _, resource := range built.Resources() {
+		if resource.GetKind() == "Deployment" {
+			deployment = &appsv1.Deployment{}
+			if err := yaml.Unmarshal([]byte(resource.MustYaml()), deployment); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if deployment == nil {
+		t.Fatal("no Deployment")
+	}
+
+	container := deployment.Spec.Template.Spec.Containers[0]
+	if len(container.Command) > 0 || container.Args[0] != "run" {
+		t.Fatalf("command %q, arguments %q", container.Command, container.Args)
+	}
+	command := newRunCommand()
+	if err := command.ParseFlags(container.Args[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if rest := command.Flags().Args(); len(rest) > 0 {
+		t.Errorf("arguments that are no flags: %q", rest)
+	}
+	for flag, want := range map[string]string{
+		"leader-elect": "true", "metrics-bind-address": ":8080", "health-probe-bind-address": ":8081",
+		"pull-secrets": "true", "docker-config": "/etc/layer-resolver/docker/config.json",
+		"registries-conf": "/etc/layer-resolver/registries/registries.conf",
+	} {
+		if got := command.Flags().Lookup(flag).Value.String(); got != want {
+			t.Errorf("--%s is %s, want %s", flag, got, want)
+		}
+	}
+}
+
+// TestDocumentation: the table of flags is that of run, and no other flag is
+// mentioned.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/resolver-install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `--?([a-z-]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(string(text), -1) {
+		documented[row[1]] = row[2]
+	}
+	flags := map[string]string{}
+	newRunCommand().Flags().VisitAll(func(flag *pflag.Flag) {
+		flags[flag.Name] = flag.DefValue
+		if flag.DefValue == "" || flag.DefValue == "[]" {
+			flags[flag.Name] = "none"
+		}
+	})
+	flags["leader-election-namespace"] = "that of the pod"
+	if !reflect.DeepEqual(documented, flags) {
+		t.Errorf("documented are\n%v, flags are\n%v", documented, flags)
+	}
+
+	// Of kubectl.
+	others := strings.Fields("all-namespaces clusterrole docker-password docker-server docker-username field-selector namespace selector user")
+	for _, found := range regexp.MustCompile("--[a-z][a-z-]+").FindAllString(string(text), -1) {
+		flag := strings.TrimPrefix(found, "--")
+		if _, ok := flags[flag]; !ok && !slices.Contains(others, flag) {
+			t.Errorf("there is no flag %s", found)
+		}
+	}
+}
