@@ -132,6 +132,10 @@ func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.
 		return nil, false, err
 	}
 	challenge, err = shared(ctx, &a.flights, fmt.Sprintf("challenge %#v", s.challengeKey()), func(ctx context.Context) (*ggcr.Challenge, error) {
+		// Somebody else may have asked since.
+		if known, ok := a.challenges.Get(s.challengeKey()); ok {
+			return known.(*ggcr.Challenge), nil
+		}
 		var answer *ggcr.Challenge
 		x := &exchange{source: s, kind: kindPing, anonymous: true, host: registry.RegistryStr()}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
@@ -166,6 +170,10 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 		return "", false, err
 	}
 	token, err = shared(ctx, &a.flights, fmt.Sprintf("token %#v", key), func(ctx context.Context) (string, error) {
+		// Somebody else may have asked since.
+		if known, ok := a.tokens.Get(key); ok {
+			return known.(string), nil
+		}
 		var answer *ggcr.Token
 		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, host: realm.Host}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {

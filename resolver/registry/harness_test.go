@@ -244,11 +244,7 @@ func newWorld(t *testing.T, options ...option) *world {
 
 func mustPolicy(t *testing.T, networks ...string) *policy.Policy {
 	t.Helper()
-	config := policy.Config{Registries: []string{"*"}}
-	for _, network := range networks {
-		config.Networks = append(config.Networks, netip.MustParsePrefix(network))
-	}
-	p, err := policy.New(config)
+	p, err := policy.New(policy.Config{Registries: []string{"*"}, Networks: mustNetworks(networks...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,10 +367,10 @@ func behindToken(realm string, next http.Handler, accept func(token string) bool
 	})
 }
 
-// behindPassword wants a user and a password.
-func behindPassword(user, password string, next http.Handler) http.Handler {
+// behindPassword wants ann and her password.
+func behindPassword(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if u, p, ok := r.BasicAuth(); !ok || u != user || p != password {
+		if u, p, ok := r.BasicAuth(); !ok || u != "ann" || p != "s3cret" {
 			w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -437,4 +433,12 @@ func wantRequests(t *testing.T, s *server, want ...string) {
 	if got := s.take(); !slices.Equal(got, want) {
 		t.Errorf("requests to %s:\n%s\nwant:\n%s", s.host, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+}
+
+func mustNetworks(networks ...string) []netip.Prefix {
+	parsed := make([]netip.Prefix, len(networks))
+	for i, network := range networks {
+		parsed[i] = netip.MustParsePrefix(network)
+	}
+	return parsed
 }

@@ -201,18 +201,22 @@ type choice struct {
 func (c *content) choose(platforms []string) ([]choice, error) {
 	var chosen []choice
 	for _, platform := range platforms {
-		entry := c.match(platform)
+		wanted, err := v1.ParsePlatform(platform)
+		if err != nil || wanted.OS == "" || wanted.Architecture == "" {
+			continue
+		}
+		entry := c.match(wanted)
 		if entry == nil {
 			continue
 		}
 		if err := validDigest(entry.Digest); err != nil {
 			return nil, invalidManifest("the index's manifest for %s: %s", platform, err)
 		}
-		if entry.Platform != nil && entry.Platform.Variant != "" {
-			platform += "/" + entry.Platform.Variant
+		if entry.Platform != nil {
+			wanted.Variant = entry.Platform.Variant
 		}
 		if !slices.ContainsFunc(chosen, func(other choice) bool { return other.digest == entry.Digest }) {
-			chosen = append(chosen, choice{entry.Digest, platform})
+			chosen = append(chosen, choice{entry.Digest, wanted.String()})
 		}
 	}
 	if len(chosen) == 0 {
@@ -239,11 +243,7 @@ func variants(architecture string) []string {
 // match returns the entry that a container runtime would choose on a platform:
 // the first of the best variant, an entry without platform if nothing else
 // matches, nil if nothing does.
-func (c *content) match(platform string) *descriptor {
-	wanted, err := v1.ParsePlatform(platform)
-	if err != nil {
-		return nil
-	}
+func (c *content) match(wanted *v1.Platform) *descriptor {
 	order := variants(wanted.Architecture)
 	if wanted.Variant != "" {
 		order = []string{wanted.Variant}

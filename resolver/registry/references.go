@@ -177,12 +177,7 @@ func (r *registriesConf) sources(named reference.Named) ([]*source, error) {
 	if r == nil {
 		return []*source{own}, nil
 	}
-	// The library has a copy of the reference package that its types belong to.
-	ref, err := podmanref.ParseNormalizedNamed(named.String())
-	if err != nil {
-		return nil, invalidReference(named.String(), err)
-	}
-	registry, err := sysregistriesv2.FindRegistry(r.system, ref.String())
+	registry, err := sysregistriesv2.FindRegistry(r.system, named.String())
 	if err != nil {
 		return nil, invalidReference(named.String(), err)
 	}
@@ -191,6 +186,11 @@ func (r *registriesConf) sources(named reference.Named) ([]*source, error) {
 	}
 	if registry.Blocked {
 		return nil, &Error{Reason: v1alpha1.ReasonDenied, Err: text(nil, "%s is blocked in %s", registry.Prefix, r.system.SystemRegistriesConfPath)}
+	}
+	// The library has a copy of the reference package that its types belong to.
+	ref, err := podmanref.ParseNormalizedNamed(named.String())
+	if err != nil {
+		return nil, invalidReference(named.String(), err)
 	}
 	endpoints, err := registry.PullSourcesFromReference(ref)
 	if err != nil {
@@ -204,9 +204,11 @@ func (r *registriesConf) sources(named reference.Named) ([]*source, error) {
 		}
 		sources[i] = newSource(rewritten)
 		sources[i].insecure = endpoint.Endpoint.Insecure
-		// A location is empty where the prefix is a wildcard: then the registry is
-		// the reference's own.
-		sources[i].listed = endpoint.Endpoint.Location != ""
+		// The library takes host:5000 for something below the prefix host, and a
+		// location is empty where the prefix is a wildcard: both leave the registry
+		// to the reference's author.
+		listed, _, _ := strings.Cut(endpoint.Endpoint.Location, "/")
+		sources[i].listed = listed == sources[i].domain
 	}
 	return sources, nil
 }

@@ -92,7 +92,7 @@ func TestResolve(t *testing.T) {
 	wantError(t, err, v1alpha1.ReasonPlatformNotFound, s.host, "linux/s390x, windows/amd64")
 	s.take()
 
-	got, err := w.Client.Digest(t.Context(), app+":1", nil)
+	got, err := w.Digest(t.Context(), app+":1", nil)
 	if err != nil || got != index.String() {
 		t.Errorf("digest %s, %v, want %s", got, err, index)
 	}
@@ -135,7 +135,7 @@ func TestDigest(t *testing.T) {
 				w.Header().Set("Content-Type", manifestType)
 				_, _ = w.Write(body)
 			}))
-			got, err := w.Client.Digest(t.Context(), s.host+"/app"+c.identifier, nil)
+			got, err := w.Digest(t.Context(), s.host+"/app"+c.identifier, nil)
 			if got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
@@ -278,8 +278,8 @@ func TestChallengeChanges(t *testing.T) {
 		{content, []string{ping, get}},
 		{behindToken("https://"+ts.host+"/token", content, func(token string) bool { return strings.HasPrefix(token, "token-of-ann") }),
 			[]string{get, ping, get}},
-		{behindPassword("ann", "s3cret", content), []string{get, ping, get}},
-		{behindPassword("ann", "s3cret", content), []string{get}},
+		{behindPassword(content), []string{get, ping, get}},
+		{behindPassword(content), []string{get}},
 	} {
 		mu.Lock()
 		handler = step.handler
@@ -295,7 +295,7 @@ func TestCredentials(t *testing.T) {
 	content := &repository{}
 	content.push("app", manifestType, manifestOf(), "1")
 	w := newWorld(t)
-	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword("ann", "s3cret", content))
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content))
 	public := listen(t, "127.0.0.1:0", "other.test", false, content)
 	const get = "GET /v2/app/manifests/1"
 	wrong, right, elsewhere := login(s.host, "bob", "s3cret"), login(s.host, "ann", "s3cret"), login("elsewhere.test", "ann", "s3cret")
@@ -453,7 +453,7 @@ func TestMetrics(t *testing.T) {
 	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Client.Digest(t.Context(), s.host+"/app:2", nil); err == nil {
+	if _, err := w.Digest(t.Context(), s.host+"/app:2", nil); err == nil {
 		t.Fatal("no error")
 	}
 	_, err := w.Resolve(t.Context(), "nowhere.test/app:1", amd64, nil)

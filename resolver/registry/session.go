@@ -176,10 +176,10 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 // verify returns the digest of what was sent, which is the one asked for if it
 // was asked for by digest. What a registry says of the digest does not count.
 func verify(body []byte, identifier string) (digest.Digest, error) {
-	asked := digest.Digest(identifier)
-	if validDigest(asked) != nil {
+	if !strings.Contains(identifier, ":") {
 		return digest.FromBytes(body), nil
 	}
+	asked := digest.Digest(identifier)
 	if asked.Algorithm().FromBytes(body) != asked {
 		return "", invalidManifest("what was sent has not the digest that was asked for")
 	}

@@ -1,0 +1,218 @@
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+func encode(t testing.TB, content any) []byte {
+	t.Helper()
+	body, err := json.Marshal(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+func TestInvalidContent(t *testing.T) {
+	valid := digest.FromString("layer").String()
+	layer := func(digest string, size any) object {
+		return object{"schemaVersion": 2, "config": object{}, "layers": []object{{"digest": digest, "size": size}}}
+	}
+	entries := make([]object, maxEntries+1)
+	for i := range entries {
+		entries[i] = entryOf(digest.FromString(fmt.Sprint(i)), "linux/amd64")
+	}
+	for name, c := range map[string]struct {
+		content any
+		text    string
+	}{
+		"schema 1":             {object{"schemaVersion": 1, "fsLayers": []object{{"blobSum": valid}}}, "schema 1"},
+		"schema 1 in 2":        {object{"schemaVersion": 2, "config": object{}, "layers": []object{}, "fsLayers": []object{}}, "schema 1"},
+		"both":                 {object{"schemaVersion": 2, "layers": []object{}, "manifests": []object{}}, "or both"},
+		"both by config":       {object{"schemaVersion": 2, "config": object{}, "manifests": []object{}}, "or both"},
+		"neither":              {object{"schemaVersion": 2}, "neither"},
+		"an array":             {[]object{}, "neither"},
+		"layers of what":       {object{"schemaVersion": 2, "config": object{}, "layers": "none"}, "neither"},
+		"negative size":        {layer(valid, -1), "layer 0: no size"},
+		"no size":              {layer(valid, nil), "layer 0: no size"},
+		"a fraction":           {layer(valid, 1.5), "neither"},
+		"huge size":            {layer(valid, int64(maxLayerSize)+1), "layer 0: no size"},
+		"size beyond int64":    {layer(valid, 1e30), "neither"},
+		"largest int64":        {layer(valid, int64(math.MaxInt64)), "layer 0: no size"},
+		"no digest":            {layer("", 1), "layer 0: no valid digest"},
+		"short digest":         {layer("sha256:00", 1), "layer 0: no valid digest"},
+		"upper case digest":    {layer("sha256:"+strings.Repeat("A", 64), 1), "layer 0: no valid digest"},
+		"sha384":               {layer("sha384:"+strings.Repeat("0", 96), 1), "layer 0: digest is neither"},
+		"two sizes":            {manifestOf(layerOf("a", 1), layerOf("a", 2)), "layer 1: another size"},
+		"unknown type":         {object{"mediaType": "text/plain", "config": object{}, "layers": []object{}}, "media type"},
+		"huge type":            {object{"mediaType": strings.Repeat("a", 1<<20), "config": object{}, "layers": []object{}}, "media type"},
+		"index as manifest":    {object{"mediaType": manifestType, "manifests": []object{}}, "media type"},
+		"manifest as index":    {object{"mediaType": indexType, "layers": []object{}}, "media type"},
+		"too many in an index": {indexOf(entries...), "1000 manifests"},
+	} {
+		_, err := parseContent(encode(t, c.content), "")
+		e := asError(err)
+		if err == nil || e.Reason != v1alpha1.ReasonInvalidManifest || !strings.Contains(e.Err.Error(), c.text) || len(e.Err.Error()) > maxMessage {
+			t.Errorf("%s: %v, want %q", name, err, c.text)
+		}
+	}
+	if _, err := parseContent([]byte(`{"schemaVersion":2,"config":{},"layers":[]}{}`), ""); err == nil {
+		t.Error("what follows a manifest is overlooked")
+	}
+}
+
+func TestValidContent(t *testing.T) {
+	const dockerManifest, dockerList = "application/vnd.docker.distribution.manifest.v2+json", "application/vnd.docker.distribution.manifest.list.v2+json"
+	for _, c := range []struct {
+		name, contentType, body, want string
+		layers                        int
+	}{
+		{"stated", "text/plain", `{"mediaType":"` + dockerManifest + `","config":{},"layers":[]}`, dockerManifest, 0},
+		{"sent", dockerManifest + "; charset=utf-8", `{"config":{},"layers":[]}`, dockerManifest, 0},
+		{"sent list", dockerList, `{"manifests":[]}`, dockerList, 0},
+		{"by its looks", "application/octet-stream", `{"config":{},"layers":[]}`, manifestType, 0},
+		{"index by its looks", "", `{"manifests":[]}`, indexType, 0},
+		{"from scratch", "", `{"config":{},"layers":null}`, manifestType, 0},
+		{"artifact", "", `{"mediaType":"` + manifestType + `","artifactType":"application/vnd.cncf.model","config":{"mediaType":"application/vnd.oci.empty.v1+json"},"layers":[{"digest":"sha256:` + strings.Repeat("0", 64) + `","size":1099511627776}]}`, manifestType, 1},
+	} {
+		content, err := parseContent([]byte(c.body), c.contentType)
+		if err != nil || string(content.mediaType) != c.want || len(content.layers) != c.layers {
+			t.Errorf("%s: %+v, %v, want %s", c.name, content, err, c.want)
+		}
+	}
+}
+
+// A list of a million empty descriptors is small on the wire.
+func TestMemoryOfHostileContent(t *testing.T) {
+	for _, field := range []string{"layers", "manifests"} {
+		body := []byte(`{"` + field + `":[` + strings.Repeat("{},", (maxBody-100)/3) + `{}]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := parseContent(body, ""); err == nil {
+			t.Errorf("%s: no error", field)
+		}
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 4*maxBody {
+			t.Errorf("%s: %d bytes of %d made %d", field, maxBody, len(body), got)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	id := digest.FromString
+	nested := entryOf(id("nested"), "linux/amd64")
+	nested["mediaType"] = indexType
+	for _, c := range []struct {
+		name      string
+		entries   []object
+		platforms []string
+		want      string
+	}{
+		{"one", []object{entryOf(id("a"), "linux/amd64")}, amd64, "a linux/amd64"},
+		{"another os", []object{entryOf(id("w"), "windows/amd64")}, amd64, ""},
+		{"the first of two", []object{entryOf(id("a"), "linux/amd64"), entryOf(id("b"), "linux/amd64")}, amd64, "a linux/amd64"},
+		{"no variant of amd64", []object{entryOf(id("v3"), "linux/amd64/v3"), entryOf(id("a"), "linux/amd64")}, amd64, "a linux/amd64"},
+		{"only a variant of amd64", []object{entryOf(id("v3"), "linux/amd64/v3")}, amd64, ""},
+		{"arm64 v8", []object{entryOf(id("a"), "linux/arm64"), entryOf(id("v8"), "linux/arm64/v8")}, []string{"linux/arm64"}, "v8 linux/arm64/v8"},
+		{"arm64", []object{entryOf(id("v9"), "linux/arm64/v9"), entryOf(id("a"), "linux/arm64")}, []string{"linux/arm64"}, "a linux/arm64"},
+		{"arm", []object{entryOf(id("v5"), "linux/arm/v5"), entryOf(id("v7"), "linux/arm/v7"), entryOf(id("v6"), "linux/arm/v6")}, []string{"linux/arm"}, "v7 linux/arm/v7"},
+		{"arm v6 at best", []object{entryOf(id("v5"), "linux/arm/v5"), entryOf(id("v6"), "linux/arm/v6")}, []string{"linux/arm"}, "v6 linux/arm/v6"},
+		{"variant wanted", []object{entryOf(id("v7"), "linux/arm/v7"), entryOf(id("v6"), "linux/arm/v6")}, []string{"linux/arm/v6"}, "v6 linux/arm/v6"},
+		{"attestation", []object{entryOf(id("x"), "unknown/unknown")}, amd64, ""},
+		{"without platform", []object{entryOf(id("x"), ""), entryOf(id("a"), "linux/amd64")}, amd64, "a linux/amd64"},
+		{"only without platform", []object{entryOf(id("x"), ""), entryOf(id("y"), "")}, amd64, "x linux/amd64"},
+		{"one for two", []object{entryOf(id("a"), "linux/amd64"), entryOf(id("a"), "linux/arm64")}, []string{"linux/amd64", "linux/arm64"}, "a linux/amd64"},
+		{"nested", []object{nested}, amd64, "nested linux/amd64"},
+		{"no platforms", []object{entryOf(id("a"), "linux/amd64")}, nil, ""},
+		{"platforms that are none", []object{entryOf(id("a"), "linux/amd64")}, []string{"", "linux", "linux/amd64/a/b", "/"}, ""},
+		{"nothing", nil, amd64, ""},
+	} {
+		content, err := parseContent(encode(t, object{"manifests": append([]object{}, c.entries...)}), "")
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		chosen, err := content.choose(c.platforms)
+		if c.want == "" {
+			if e := asError(err); err == nil || e.Reason != v1alpha1.ReasonPlatformNotFound {
+				t.Errorf("%s: %v, %v", c.name, chosen, err)
+			}
+			continue
+		}
+		name, platform, _ := strings.Cut(c.want, " ")
+		if err != nil || len(chosen) != 1 || chosen[0] != (choice{id(name), platform}) {
+			t.Errorf("%s: %v, %v, want %s", c.name, chosen, err, c.want)
+		}
+	}
+	content, err := parseContent([]byte(`{"manifests":[{"digest":"sha256:0","platform":{"os":"linux","architecture":"amd64"}}]}`), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := content.choose(amd64); err == nil || asError(err).Reason != v1alpha1.ReasonInvalidManifest {
+		t.Errorf("a digest that is none: %v", err)
+	}
+}
+
+// An index in an index is refused when it is fetched, whatever it was called.
+func TestNestedIndex(t *testing.T) {
+	content := &repository{}
+	inner := content.push("app", indexType, indexOf(entryOf(digest.FromString("a"), "linux/amd64")))
+	content.push("app", indexType, indexOf(entryOf(inner, "linux/amd64")), "1")
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+	wantError(t, err, v1alpha1.ReasonInvalidManifest, s.host, "another index")
+}
+
+func FuzzManifest(f *testing.F) {
+	id := digest.FromString("a")
+	for _, seed := range []object{
+		manifestOf(), manifestOf(layerOf("a", 1), layerOf("b", 2)), indexOf(entryOf(id, "linux/arm64/v8"), entryOf(id, "")),
+		{"schemaVersion": 1, "fsLayers": []object{}}, {"layers": []object{}, "manifests": []object{}},
+	} {
+		f.Add(encode(f, seed), manifestType)
+		f.Add(encode(f, seed), "")
+	}
+	f.Fuzz(func(t *testing.T, body []byte, contentType string) {
+		content, err := parseContent(body, contentType)
+		if err != nil {
+			if e := asError(err); e.Reason != v1alpha1.ReasonInvalidManifest || len(e.Err.Error()) > maxMessage {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		if content.index {
+			chosen, err := content.choose([]string{"linux/amd64", "linux/arm64", "linux/arm"})
+			if (err == nil) != (len(chosen) > 0) || len(content.entries) > maxEntries {
+				t.Errorf("%v, %v", chosen, err)
+			}
+			for _, choice := range chosen {
+				if validDigest(choice.digest) != nil || len(choice.platform) > 64 {
+					t.Errorf("%v", choice)
+				}
+			}
+			return
+		}
+		spec := content.spec(digest.FromBytes(body), "")
+		var sum int64
+		seen := map[string]bool{}
+		for _, layer := range spec.Layers {
+			if validDigest(digest.Digest(layer.Digest)) != nil || layer.Size < 0 || layer.Size > maxLayerSize || seen[layer.Digest] {
+				t.Errorf("layer %+v", layer)
+			}
+			seen[layer.Digest] = true
+			sum += layer.Size
+		}
+		if spec.Size != sum || sum < 0 || len(spec.Layers) > v1alpha1.MaxLayers || len(spec.MediaType) > 255 {
+			t.Errorf("%d layers, size %d, sum %d, media type %q", len(spec.Layers), spec.Size, sum, spec.MediaType)
+		}
+	})
+}
