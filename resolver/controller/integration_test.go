@@ -388,16 +388,19 @@ func TestNotFoundIsTold(t *testing.T) {
 	if !strings.Contains(condition.Message, reference) && !strings.Contains(condition.Message, w.host) {
 		t.Errorf("message %q does not name the image", condition.Message)
 	}
-	w.eventually(func() error {
-		var list eventsv1.EventList
-		w.must(direct.List(w.ctx, &list, client.InNamespace("default")))
-		for _, event := range list.Items {
-			if event.Regarding.Name == d.Name && event.Regarding.Kind == "Deployment" && strings.Contains(event.Note, reference) {
-				return nil
+	// Also a workload that comes when the refusal is known.
+	for _, d := range []*appsv1.Deployment{d, w.deployment("two", reference)} {
+		w.eventually(func() error {
+			var list eventsv1.EventList
+			w.must(direct.List(w.ctx, &list, client.InNamespace("default")))
+			for _, event := range list.Items {
+				if event.Regarding.UID == d.UID && event.Regarding.Kind == "Deployment" && strings.Contains(event.Note, reference) {
+					return nil
+				}
 			}
-		}
-		return fmt.Errorf("no event among %d", len(list.Items))
-	})
+			return fmt.Errorf("no event about %s among %d", d.Name, len(list.Items))
+		})
+	}
 	w.manifestRequests()
 	// The refusal is believed for a while, also by the next process.
 	stop()

@@ -85,7 +85,8 @@ type nodeFacts struct {
 type attempt struct {
 	failures int
 	retry    time.Time
-	reason   string
+	// reason and message of the last failure, empty if there was none.
+	reason, message string
 	// notWritten counts failures of the API server.
 	notWritten int
 }
@@ -179,12 +180,17 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 			}
 			return
 		}
-		fresh, bad := r.usage.set(c)
-		for _, image := range fresh {
+		news := r.usage.set(c)
+		for _, image := range news.fresh {
 			r.forgive(image.key, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound)
 			r.lanes.add(image, 0, resolving)
 		}
-		for _, b := range bad {
+		for _, image := range append(news.fresh, news.joined...) {
+			if failure := r.lastFailure(image); failure.reason != "" && !c.controlled {
+				r.tell(image, failure, c.workload)
+			}
+		}
+		for _, b := range news.bad {
 			r.events.Eventf(&c.workload, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalidReference, "Resolve", "%s", b.message())
 		}
 	}
@@ -293,7 +299,7 @@ func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 				return
 			}
 			// Not by us: somebody wants it to be asked again.
-			for _, image := range r.usage.meaning(slices.Values(r.store.deleted(manifest.Name, manifest.UID))) {
+			for _, image := range r.usage.meaning(r.store.deleted(manifest.Name, manifest.UID)) {
 				r.mu.Lock()
 				delete(r.waiting, image.key)
 				r.mu.Unlock()
@@ -304,7 +310,7 @@ func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 }
 
 // forgive lets an image be asked for at once that was refused for one of these
-// reasons.
+// reasons, and told again if it is refused again.
 func (r *Resolver) forgive(key string, reasons ...string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -312,7 +318,7 @@ func (r *Resolver) forgive(key string, reasons ...string) bool {
 	if !slices.Contains(reasons, a.reason) {
 		return false
 	}
-	a.retry = time.Time{}
+	a.retry, a.reason, a.message = time.Time{}, "", ""
 	return true
 }
 
@@ -322,7 +328,7 @@ func (r *Resolver) attemptAt(key string) *attempt {
 	a := r.waiting[key]
 	if a == nil {
 		a = &attempt{}
-		a.failures, a.retry, a.reason = r.store.failure(imageOf(key).references[0])
+		*a = r.store.failure(imageOf(key).references[0])
 		r.waiting[key] = a
 	}
 	return a
@@ -510,7 +516,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, lane *lane, ima
 		return nil
 	}
 
-	before := r.lastReason(image)
+	before := r.lastFailure(image).reason
 	failure := r.failed(lane, image, errs, problems)
 	r.metrics.lookups.WithLabelValues("resolve", failure.reason).Inc()
 	if reference != "" { // other content, or other platforms: what is known stays
@@ -519,7 +525,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, lane *lane, ima
 	}
 	if before != failure.reason {
 		log.Info("Not resolved", "reason", failure.reason, "message", failure.message, "retry", failure.retry)
-		r.tell(image, failure)
+		r.tell(image, failure, r.usage.workloads(image.key, maxEvents)...)
 	}
 	return r.store.notResolved(ctx, image.references[0], failure.reason, failure.message, failure.failures, failure.retry)
 }
@@ -530,16 +536,10 @@ func (r *Resolver) succeeded(image image) {
 	delete(r.waiting, image.key)
 }
 
-func (r *Resolver) lastReason(image image) string {
+func (r *Resolver) lastFailure(image image) attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.attemptAt(image.key).reason
-}
-
-// failure is what became of an attempt.
-type failure struct {
-	attempt
-	message string
+	return *r.attemptAt(image.key)
 }
 
 // How long a refusal is believed, and an error; longer with every one in a row.
@@ -552,8 +552,8 @@ const (
 const maxMessage = 1000
 
 // failed draws the conclusions of an attempt at all references of an image.
-func (r *Resolver) failed(lane *lane, image image, errs []error, problems []string) failure {
-	f := failure{}
+func (r *Resolver) failed(lane *lane, image image, errs []error, problems []string) attempt {
+	f := attempt{}
 	var messages []string
 	var retryAfter time.Duration
 	for _, err := range errs {
@@ -592,9 +592,8 @@ func (r *Resolver) failed(lane *lane, image image, errs []error, problems []stri
 		wait = max(pause, backoff(a.failures, minError, maxError))
 	}
 	a.failures++
-	a.retry, a.reason = r.clock.Now().Add(wait), f.reason
-	f.attempt = *a
-	return f
+	a.retry, a.reason, a.message = r.clock.Now().Add(wait), f.reason, f.message
+	return *a
 }
 
 func temporary(reason string) bool {
@@ -604,8 +603,8 @@ func temporary(reason string) bool {
 // maxEvents bounds the workloads that are told about one image.
 const maxEvents = 5
 
-func (r *Resolver) tell(image image, f failure) {
-	for _, workload := range r.usage.workloads(image.key, maxEvents) {
+func (r *Resolver) tell(image image, f attempt, workloads ...corev1.ObjectReference) {
+	for _, workload := range workloads {
 		r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "ImageNotResolved", "Resolve",
 			"Layers of %s are not known to the scheduler (%s): %s", image.references[0], f.reason, f.message)
 	}

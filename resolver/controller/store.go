@@ -156,21 +156,23 @@ func (s *store) lookup(reference string) *answer {
 	return found
 }
 
-// failure returns what the object of a reference that was not resolved says.
-func (s *store) failure(reference string) (failures int, retry time.Time, reason string) {
+// failure returns what the object of a reference that was not resolved says;
+// nothing if there is none.
+func (s *store) failure(reference string) attempt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.records[v1alpha1.UnresolvedName(reference)]
 	if r == nil || !r.exists {
-		return 0, time.Time{}, ""
+		return attempt{}
 	}
+	a := attempt{failures: int(r.status.Failures)}
 	if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionResolved); c != nil {
-		reason = c.Reason
+		a.reason, a.message = c.Reason, c.Message
 	}
 	if r.status.RetryTime != nil {
-		retry = r.status.RetryTime.Time
+		a.retry = r.status.RetryTime.Time
 	}
-	return int(r.status.Failures), retry, reason
+	return a
 }
 
 // references returns all that objects have, resolved or not.

@@ -202,8 +202,8 @@ func TestStoreFailures(t *testing.T) {
 	s.must(s.notResolved(ctx, tag, v1alpha1.ReasonUnauthorized, "who are you?", 3, retry))
 	unresolved := v1alpha1.UnresolvedName(tag)
 	s.expect(map[string]string{unresolved: tag})
-	if failures, at, reason := s.failure(tag); failures != 3 || !at.Equal(retry) || reason != v1alpha1.ReasonUnauthorized {
-		t.Errorf("failure %d %v %s", failures, at, reason)
+	if got := s.failure(tag); got.failures != 3 || !got.retry.Equal(retry) || got.reason != v1alpha1.ReasonUnauthorized || got.message != "who are you?" {
+		t.Errorf("failure %+v", got)
 	}
 	if s.lookup(tag) != nil {
 		t.Error("a failure is no answer")

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -60,9 +59,9 @@ type usage struct {
 	mu     sync.Mutex
 	claims map[corev1.ObjectReference]*usedBy
 	images map[string]*used
-	// references counts the images in use that may mean a reference; idle has
-	// those that none does any more, and since when.
-	references map[string]int
+	// references has the keys of the images in use that may mean a reference; idle
+	// has those that none does any more, and since when.
+	references map[string]map[string]bool
 	idle       map[string]time.Time
 }
 
@@ -81,7 +80,7 @@ func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock) *
 	return &usage{
 		expand: expand, clock: clock,
 		claims: map[corev1.ObjectReference]*usedBy{}, images: map[string]*used{},
-		references: map[string]int{}, idle: map[string]time.Time{},
+		references: map[string]map[string]bool{}, idle: map[string]time.Time{},
 	}
 }
 
@@ -91,22 +90,30 @@ type invalid struct {
 	err   error
 }
 
-// set notes what a workload needs, in place of what it needed before. It returns
-// the images that are new, or new with these pull secrets, and the names that
-// are none and were not there before.
-func (u *usage) set(c claim) (fresh []image, bad []invalid) {
+// change is what is new with a claim.
+type change struct {
+	// fresh are images that nothing used before, or not with these pull secrets.
+	fresh []image
+	// joined are other images that the workload did not use before.
+	joined []image
+	// bad are names that are none.
+	bad []invalid
+}
+
+// set notes what a workload needs, in place of what it needed before.
+func (u *usage) set(c claim) (news change) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	old := u.claims[c.workload]
 	if old != nil && old.pull == c.pull && slices.Equal(old.images, c.images) {
-		return nil, nil
+		return change{}
 	}
 	entry := &usedBy{claim: c}
 	for _, name := range c.images {
 		references, err := u.expand(name)
 		if err != nil {
 			if old == nil || !slices.Contains(old.images, name) {
-				bad = append(bad, invalid{name, err})
+				news.bad = append(news.bad, invalid{name, err})
 			}
 			continue
 		}
@@ -116,13 +123,15 @@ func (u *usage) set(c claim) (fresh []image, bad []invalid) {
 		}
 		entry.keys = append(entry.keys, image.key)
 		if u.add(image, entry) {
-			fresh = append(fresh, image)
+			news.fresh = append(news.fresh, image)
+		} else if old == nil || !slices.Contains(old.keys, image.key) {
+			news.joined = append(news.joined, image)
 		}
 	}
 	u.claims[c.workload] = entry
 	// Afterwards, so that what stays in use is never idle.
 	u.release(old)
-	return fresh, bad
+	return news
 }
 
 func (u *usage) add(image image, by *usedBy) (fresh bool) {
@@ -131,7 +140,10 @@ func (u *usage) add(image image, by *usedBy) (fresh bool) {
 		entry = &used{image: image, by: map[corev1.ObjectReference]*usedBy{}, pulls: map[pull]int{}}
 		u.images[image.key] = entry
 		for _, reference := range image.references {
-			u.references[reference]++
+			if u.references[reference] == nil {
+				u.references[reference] = map[string]bool{}
+			}
+			u.references[reference][image.key] = true
 			delete(u.idle, reference)
 		}
 	}
@@ -168,7 +180,8 @@ func (u *usage) release(old *usedBy) {
 		}
 		delete(u.images, key)
 		for _, reference := range entry.references {
-			if u.references[reference]--; u.references[reference] == 0 {
+			delete(u.references[reference], key)
+			if len(u.references[reference]) == 0 {
 				delete(u.references, reference)
 				u.idle[reference] = u.clock.Now()
 			}
@@ -195,14 +208,16 @@ func (u *usage) all() []image {
 }
 
 // meaning returns the images in use that may mean one of the references.
-func (u *usage) meaning(references iter.Seq[string]) []image {
-	wanted := map[string]bool{}
-	for reference := range references {
-		wanted[reference] = true
+func (u *usage) meaning(references []string) []image {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var images []image
+	for _, reference := range references {
+		for key := range u.references[reference] {
+			images = append(images, u.images[key].image)
+		}
 	}
-	return slices.DeleteFunc(u.all(), func(i image) bool {
-		return !slices.ContainsFunc(i.references, func(r string) bool { return wanted[r] })
-	})
+	return images
 }
 
 // pulls returns whose pull secrets may be used for an image: of at most limit
@@ -249,7 +264,7 @@ func (u *usage) workloads(key string, limit int) []corev1.ObjectReference {
 func (u *usage) unusedFor(reference string, atLeast time.Duration) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.references[reference] > 0 {
+	if len(u.references[reference]) > 0 {
 		return false
 	}
 	since, ok := u.idle[reference]

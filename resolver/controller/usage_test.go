@@ -53,17 +53,18 @@ func TestUsage(t *testing.T) {
 		before []claim
 		claim  claim
 		fresh  []string
+		joined []string
 		bad    []string
 	}{
-		{"the first", nil, claimFor("one", "ns", x), []string{x}, nil},
-		{"twice in a pod", nil, claimFor("one", "ns", x, x), []string{x}, nil},
-		{"the same again", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x), nil, nil},
-		{"another workload", []claim{claimFor("one", "ns", x)}, claimFor("two", "ns", x), nil, nil},
-		{"other pull secrets", []claim{claimFor("one", "ns", x)}, claimFor("two", "elsewhere", x), []string{x}, nil},
-		{"one more image", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x, y), []string{y}, nil},
-		{"a short name", nil, claimFor("one", "ns", "busybox"), []string{"a.example/busybox:latest b.example/busybox:latest"}, nil},
-		{"no name", nil, claimFor("one", "ns", "BAD", x), []string{x}, []string{"BAD"}},
-		{"no name still", []claim{claimFor("one", "ns", "BAD")}, claimFor("one", "ns", "BAD", x), []string{x}, nil},
+		{"the first", nil, claimFor("one", "ns", x), []string{x}, nil, nil},
+		{"twice in a pod", nil, claimFor("one", "ns", x, x), []string{x}, nil, nil},
+		{"the same again", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x), nil, nil, nil},
+		{"another workload", []claim{claimFor("one", "ns", x)}, claimFor("two", "ns", x), nil, []string{x}, nil},
+		{"other pull secrets", []claim{claimFor("one", "ns", x)}, claimFor("two", "elsewhere", x), []string{x}, nil, nil},
+		{"one more image", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x, y), []string{y}, nil, nil},
+		{"a short name", nil, claimFor("one", "ns", "busybox"), []string{"a.example/busybox:latest b.example/busybox:latest"}, nil, nil},
+		{"no name", nil, claimFor("one", "ns", "BAD", x), []string{x}, nil, []string{"BAD"}},
+		{"no name still", []claim{claimFor("one", "ns", "BAD")}, claimFor("one", "ns", "BAD", x), []string{x}, nil, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -71,12 +72,15 @@ func TestUsage(t *testing.T) {
 			for _, c := range test.before {
 				u.set(c)
 			}
-			fresh, bad := u.set(test.claim)
-			if !slices.Equal(keys(fresh), test.fresh) {
-				t.Errorf("to be asked %q, want %q", keys(fresh), test.fresh)
+			news := u.set(test.claim)
+			if !slices.Equal(keys(news.fresh), test.fresh) {
+				t.Errorf("to be asked %q, want %q", keys(news.fresh), test.fresh)
+			}
+			if !slices.Equal(keys(news.joined), test.joined) {
+				t.Errorf("joined %q, want %q", keys(news.joined), test.joined)
 			}
 			var names []string
-			for _, b := range bad {
+			for _, b := range news.bad {
 				names = append(names, b.image)
 			}
 			if !slices.Equal(names, test.bad) {

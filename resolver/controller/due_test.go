@@ -1,0 +1,66 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+func TestDue(t *testing.T) {
+	const tag, other = "reg/x:1", "second/x:1"
+	pinned := "reg/x@" + hash("f")
+	index := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{manifest(hash("a"), "linux/amd64")}}
+	both := []string{"linux/amd64", "linux/arm64"}
+	// Each step happens before the question.
+	type step func(*Resolver, *storeTest)
+	resolvedAs := func(reference string, found *registry.Resolution, platforms []string) step {
+		return func(_ *Resolver, s *storeTest) { s.must(s.resolved(s.t.Context(), reference, found, platforms)) }
+	}
+	later := func(d time.Duration) step {
+		return func(_ *Resolver, s *storeTest) { s.clock.SetTime(s.clock.Now().Add(d)) }
+	}
+	nodesOf := func(platforms ...string) step {
+		return func(r *Resolver, _ *storeTest) { r.platforms = platforms }
+	}
+	refusedUntil := func(d time.Duration) step {
+		return func(_ *Resolver, s *storeTest) {
+			s.must(s.notResolved(s.t.Context(), tag, v1alpha1.ReasonNotFound, "none", 1, s.clock.Now().Add(d)))
+		}
+	}
+	tests := []struct {
+		name      string
+		steps     []step
+		image     image
+		want      task
+		reference string
+		after     time.Duration
+	}{
+		{"unknown", nil, one(tag), resolve, "", 0},
+		{"fresh", []step{resolvedAs(tag, plain(hash("a")), amd64), later(time.Minute)}, one(tag), nothing, tag, 59 * time.Minute},
+		{"old", []step{resolvedAs(tag, plain(hash("a")), amd64), later(time.Hour)}, one(tag), confirm, tag, 0},
+		{"a digest is final", []step{resolvedAs(pinned, index, amd64), later(1000 * time.Hour)}, one(pinned), nothing, pinned, -1},
+		{"a digest known from a tag", []step{resolvedAs(tag, index, amd64)}, one(pinned), adopt, pinned, 0},
+		{"nodes of another platform", []step{resolvedAs(tag, index, amd64), nodesOf(both...)}, one(tag), resolve, tag, 0},
+		{"a digest, nodes of another platform", []step{resolvedAs(pinned, index, amd64), nodesOf(both...)}, one(pinned), resolve, pinned, 0},
+		{"looked through for both", []step{resolvedAs(tag, index, both), nodesOf(both...)}, one(tag), nothing, tag, time.Hour},
+		{"no index, any platform", []step{resolvedAs(tag, plain(hash("a")), amd64), nodesOf(both...)}, one(tag), nothing, tag, time.Hour},
+		{"refused", []step{refusedUntil(time.Minute), later(time.Second)}, one(tag), nothing, "", 59 * time.Second},
+		{"refused long ago", []step{refusedUntil(time.Minute), later(time.Minute)}, one(tag), resolve, "", 0},
+		{"known under the second name", []step{resolvedAs(other, plain(hash("a")), amd64)}, newImage([]string{tag, other}), nothing, other, time.Hour},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStoreTest(t)
+			r := &Resolver{options: Options{TagTTL: time.Hour}, clock: s.clock, store: s.store, waiting: map[string]*attempt{}, platforms: amd64}
+			for _, step := range test.steps {
+				step(r, s)
+			}
+			what, reference, _, after := r.due(test.image)
+			if what != test.want || reference != test.reference || after != test.after {
+				t.Errorf("task %d about %q after %v, want %d about %q after %v", what, reference, after, test.want, test.reference, test.after)
+			}
+		})
+	}
+}
