@@ -135,13 +135,13 @@ func (x *exchange) failure(err error) *Error {
 		return e
 	case errors.Is(err, context.Canceled):
 		return unavailable(context.Canceled, "was not asked to the end: canceled")
-	case errors.Is(err, context.DeadlineExceeded):
-		return unavailable(context.DeadlineExceeded, "gave no complete answer in time")
 	case errors.As(err, &lookup):
 		if lookup.IsNotFound {
 			return unavailable(nil, "does not exist: no such host")
 		}
-		return unavailable(nil, "cannot be looked up: the name server does not answer")
+		return unavailable(nil, "cannot be looked up: the name server gives no answer")
+	case timedOut(err):
+		return unavailable(context.DeadlineExceeded, "gave no complete answer in time")
 	case isCertificateError(err):
 		return unavailable(nil, "has no certificate that is trusted here: add its authority to SSL_CERT_FILE, or set insecure in registries.conf")
 	case errors.Is(err, http.ErrSchemeMismatch):
@@ -190,6 +190,11 @@ func (x *exchange) status(e *Error, code int) *Error {
 	}
 	e.Err = text(nil, "%s", said)
 	return e
+}
+
+func timedOut(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 func isCertificateError(err error) bool {

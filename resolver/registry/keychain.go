@@ -48,7 +48,15 @@ func lookUp(ctx context.Context, keychain authn.Keychain, target resource) (*aut
 	if err != nil {
 		return nil, err
 	}
-	return authn.Authorization(ctx, authenticator)
+	credential, err := authn.Authorization(ctx, authenticator)
+	if err != nil {
+		return nil, err
+	}
+	own := *credential
+	if own.Username != "" && own.Password != "" {
+		own.Auth = "" // the same in another form, which some keychains add
+	}
+	return &own, nil
 }
 
 // resource is what keychains know credentials for: host/repository.

@@ -352,7 +352,11 @@ func (brokenKeychain) Resolve(authn.Resource) (authn.Authenticator, error) {
 func TestDockerHubNames(t *testing.T) {
 	source := &source{domain: "docker.io", repository: "library/busybox"}
 	want := []authn.AuthConfig{{Username: "a", Password: "1"}, {Username: "b", Password: "2"}}
-	got, err := credentials(t.Context(), source, []authn.Keychain{login("docker.io", "a", "1"), login("index.docker.io", "b", "2")})
+	got, err := credentials(t.Context(), source, []authn.Keychain{
+		login("docker.io", "a", "1"),
+		login("index.docker.io", "b", "2"),
+		keychain{"docker.io", authn.AuthConfig{Username: "a", Password: "1", Auth: "YTox"}},
+	})
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
