@@ -29,8 +29,11 @@ func (c *Config) binary(name string, component Component) string {
 }
 
 func (c *Config) flavourOf(name string, component Component) string {
-	if slices.Contains(tools, name) {
+	switch {
+	case slices.Contains(tools, name):
 		return "tools"
+	case name == "layer-resolver": // which upstream does not have
+		return string(Patched)
 	}
 	return string(cmp.Or(component.Flavour, c.Flavour))
 }

@@ -272,6 +272,11 @@ func newCluster(config Config, subnet netip.Prefix) *Cluster {
 	add("kube-scheduler", c.schedulerArguments, func(ctx context.Context) error {
 		return c.getSecure(ctx, schedulerPort, "/healthz")
 	})
+	if config.Resolver != nil {
+		add("layer-resolver", c.resolverArguments, func(ctx context.Context) error {
+			return get(ctx, plain, "http://"+net.JoinHostPort(c.address().String(), resolverProbes)+"/readyz")
+		})
+	}
 	for _, node := range c.nodes {
 		node.kubelet = &Process{
 			cluster: c, machine: node.Name, name: "kubelet",
@@ -385,10 +390,15 @@ func (c *Cluster) startControlPlane(ctx context.Context, say func(string, ...any
 	group.Go(func() error { return c.ControllerManager().Start(ctx, with(c.config.ControllerManager)) })
 	group.Go(func() error { return c.Scheduler().Start(ctx, with(c.config.Scheduler)) })
 	group.Go(func() error { return c.waitServiceAccount(ctx) })
+	what := "kube-controller-manager and kube-scheduler"
+	if c.config.Resolver != nil {
+		group.Go(func() error { return c.Resolver().Start(ctx, with(*c.config.Resolver)) })
+		what = "kube-controller-manager, kube-scheduler and layer-resolver"
+	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	say("kube-controller-manager and kube-scheduler serve")
+	say("%s serve", what)
 	return nil
 }
 
@@ -507,6 +517,11 @@ func (c *Cluster) issueCertificates() error {
 	if err := ca.Kubeconfig(c.path("pki", "scheduler.kubeconfig"), server, "system:kube-scheduler"); err != nil {
 		return err
 	}
+	if c.config.Resolver != nil {
+		if err := ca.Kubeconfig(c.path("pki", "layer-resolver.kubeconfig"), server, resolverUser, resolverGroups...); err != nil {
+			return err
+		}
+	}
 	for _, node := range c.nodes {
 		if err := os.MkdirAll(node.Dir(), 0o755); err != nil {
 			return err
@@ -522,7 +537,8 @@ func (c *Cluster) issueCertificates() error {
 const apiServerUser = "kube-apiserver-kubelet-client"
 
 // bootstrap adds what the default RBAC rules leave to whoever sets a cluster
-// up: the apiserver may talk to kubelets, for logs and exec.
+// up: the apiserver may talk to kubelets, for logs and exec. And what the
+// resolver needs.
 func (c *Cluster) bootstrap(ctx context.Context) error {
 	client, err := c.Client()
 	if err != nil {
@@ -536,7 +552,10 @@ func (c *Cluster) bootstrap(ctx context.Context) error {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("grant the apiserver access to kubelets: %w", err)
 	}
-	return nil
+	if c.config.Resolver == nil {
+		return nil
+	}
+	return c.installResolver(ctx, client)
 }
 
 func (c *Cluster) pauseImage() string { return c.Registry().Address + "/pause:1" }

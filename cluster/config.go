@@ -56,6 +56,10 @@ type Config struct {
 	CRIO              Component `json:"crio"`
 	Kubelet           Component `json:"kubelet"`
 
+	// Resolver, if set, adds layer-resolver, with the CustomResourceDefinition and
+	// the rights of deploy/resolver.
+	Resolver *Component `json:"resolver,omitempty"`
+
 	// PerNode, if set, changes what a node starts with.
 	PerNode func(node string, crio, kubelet *Component) `json:"-"`
 
@@ -117,6 +121,9 @@ func (c *Config) complete() error {
 	if c.Bandwidth != 0 && c.Bandwidth < 8_000 {
 		return fmt.Errorf("a bandwidth of %d bits per second: want at least 8000, or 0 for no limit", c.Bandwidth)
 	}
+	if c.RuntimeOnly && c.Resolver != nil {
+		return errors.New("layer-resolver needs a control plane")
+	}
 	c.Flavour = cmp.Or(c.Flavour, Stock)
 	for name, component := range c.components() {
 		switch cmp.Or(component.Flavour, c.Flavour) {
@@ -164,6 +171,9 @@ func (c *Config) components() map[string]*Component {
 		all["kube-controller-manager"] = &c.ControllerManager
 		all["kube-scheduler"] = &c.Scheduler
 		all["kubelet"] = &c.Kubelet
+	}
+	if c.Resolver != nil {
+		all["layer-resolver"] = c.Resolver
 	}
 	return all
 }

@@ -66,6 +66,7 @@ func TestConfigRefuses(t *testing.T) {
 		"component flavour":    {Config{Kubelet: Component{Flavour: "x"}}, `kubelet: flavour "x"`},
 		"socket path too long": {Config{Dir: "/tmp/" + strings.Repeat("d", 100)}, "limit is 107"},
 		"colon in the folder":  {Config{Dir: "/tmp/a:b"}, "colons"},
+		"resolver alone":       {Config{RuntimeOnly: true, Resolver: &Component{}}, "needs a control plane"},
 		"space in the folder":  {Config{Dir: "/tmp/a b"}, "white space"},
 	}
 	for name, test := range cases {
@@ -107,6 +108,7 @@ func TestMissingBinaryTellsHowToBuildIt(t *testing.T) {
 	}{
 		"of the flavour":          {"kubelet", Component{}, "'scripts/build.sh patched kubelet'"},
 		"of its own flavour":      {"crio", Component{Flavour: Stock}, "'scripts/build.sh stock crio'"},
+		"of the only one":         {"layer-resolver", Component{Flavour: Stock}, "'scripts/build.sh patched layer-resolver'"},
 		"the same in all":         {"etcd", Component{}, "'scripts/build.sh tools etcd'"},
 		"given by path":           {"kubelet", Component{Binary: "/nowhere/kubelet"}, "/nowhere/kubelet"},
 		"a folder, not a program": {"kubelet", Component{Binary: c.BinDir}, "not a program"},

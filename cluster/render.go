@@ -42,6 +42,8 @@ func (c *Cluster) writeShared() error {
 		"registry": []map[string]any{
 			{"location": c.Registry().Address, "insecure": true},
 			{"prefix": dockerHub, "location": c.Registry().Address, "insecure": true},
+			// On whatever port.
+			{"location": c.HostAddress().String(), "insecure": true},
 		},
 	}
 	if err := writeTOML(c.path("config", "registries.conf"), registries); err != nil {

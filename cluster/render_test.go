@@ -165,10 +165,14 @@ func TestSharedConfiguration(t *testing.T) {
 	// Docker Hub's images come from the cluster's registry, and short names are
 	// Docker Hub's.
 	for i, prefix := range []string{"", "docker.io"} {
-		if len(registries.Registry) != 2 || !registries.Registry[i].Insecure || registries.Registry[i].Prefix != prefix ||
+		if len(registries.Registry) != 3 || !registries.Registry[i].Insecure || registries.Registry[i].Prefix != prefix ||
 			registries.Registry[i].Location != c.Registry().Address || !slices.Equal(registries.Search, []string{"docker.io"}) {
 			t.Fatalf("registries %+v", registries)
 		}
+	}
+	// What this machine serves to the cluster, whatever the port.
+	if own := registries.Registry[2]; !own.Insecure || own.Prefix != "" || own.Location != "203.0.113.2" {
+		t.Errorf("registries of this machine: %+v", own)
 	}
 	if _, err := c.registryArguments(Component{}); err != nil {
 		t.Fatal(err)

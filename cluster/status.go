@@ -74,7 +74,7 @@ func (s *Status) Down() []string {
 // processes are all components, those of the control machine first.
 func (c *Cluster) processes() []*Process {
 	var all []*Process
-	for _, name := range []string{"registry", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+	for _, name := range []string{"registry", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "layer-resolver"} {
 		if p := c.process[name]; p != nil {
 			all = append(all, p)
 		}

@@ -15,10 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/cluster"
 	"github.com/layer-locality/layer-locality/cluster/images"
 )
@@ -29,6 +32,8 @@ type Lab struct {
 	Client  kubernetes.Interface
 	// secure talks to servers of the control plane with an admin's rights.
 	secure *http.Client
+	// objects knows this project's resources.
+	objects client.Client
 }
 
 // NewLab makes a Lab of a running cluster.
@@ -41,8 +46,16 @@ func NewLab(c *cluster.Cluster) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfigAndClient(config, secure)
-	return &Lab{Cluster: c, Client: client, secure: secure}, err
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	objects, err := client.New(config, client.Options{Scheme: scheme, HTTPClient: secure})
+	if err != nil {
+		return nil, err
+	}
+	kube, err := kubernetes.NewForConfigAndClient(config, secure)
+	return &Lab{Cluster: c, Client: kube, secure: secure, objects: objects}, err
 }
 
 // Pod describes a pod of one container, in the namespace default.
@@ -55,6 +68,8 @@ type Pod struct {
 	Node string
 	// MilliCPU is the request; 0 for none.
 	MilliCPU int64
+	// PullSecret is the imagePullSecret, if any.
+	PullSecret string
 }
 
 func (p Pod) object() *corev1.Pod {
@@ -63,6 +78,10 @@ func (p Pod) object() *corev1.Pod {
 	if p.MilliCPU > 0 {
 		requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI)}
 	}
+	var secrets []corev1.LocalObjectReference
+	if p.PullSecret != "" {
+		secrets = []corev1.LocalObjectReference{{Name: p.PullSecret}}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name},
 		Spec: corev1.PodSpec{
@@ -70,6 +89,7 @@ func (p Pod) object() *corev1.Pod {
 			NodeName:                      p.Node,
 			TerminationGracePeriodSeconds: &second,
 			AutomountServiceAccountToken:  &no,
+			ImagePullSecrets:              secrets,
 			Containers: []corev1.Container{{
 				Name: "main", Image: p.Image,
 				Resources: corev1.ResourceRequirements{Requests: requests},
@@ -191,9 +211,14 @@ func (l *Lab) Try(ctx context.Context, pod Pod, image *images.Pushed) (Start, er
 	if err := l.Remove(ctx, pod.Name); err != nil {
 		return start, err
 	}
-	// CRI-O does not remove an image before the container is gone.
-	return start, Poll(ctx, func(ctx context.Context) error {
-		_, err := l.Cluster.Node(start.Node).Exec(ctx, "crictl", "rmi", image.Reference)
+	return start, l.RemoveImage(ctx, start.Node, image.Reference)
+}
+
+// RemoveImage removes an image from a node. CRI-O does not before the containers
+// are gone: it waits for that.
+func (l *Lab) RemoveImage(ctx context.Context, node, reference string) error {
+	return Poll(ctx, func(ctx context.Context) error {
+		_, err := l.Cluster.Node(node).Exec(ctx, "crictl", "rmi", reference)
 		return err
 	})
 }

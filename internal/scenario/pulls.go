@@ -27,7 +27,12 @@ func (b Bytes) Total() int64 {
 // far: layers and configs, as the registry sent them. Other downloads than
 // those of nodes do not count.
 func Pulled(c *cluster.Cluster, repository string) (Bytes, error) {
-	file, err := os.Open(c.Registry().AccessLog)
+	return PulledFrom(c, c.Registry().AccessLog, repository)
+}
+
+// PulledFrom is Pulled for a registry with another access log, of the same form.
+func PulledFrom(c *cluster.Cluster, accessLog, repository string) (Bytes, error) {
+	file, err := os.Open(accessLog)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,196 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/cluster/images"
+)
+
+// PushOnBase pushes an image to the cluster's registry ("app:v1"): a base that
+// others have too, and a layer of its own. Sizes are compressed bytes, about.
+func PushOnBase(ctx context.Context, c *cluster.Cluster, name string, base images.Layer, ownBytes int64) (*images.Pushed, error) {
+	image, err := images.Build(images.Image{Layers: []images.Layer{base, {Name: "of " + name, Size: ownBytes}}})
+	if err != nil {
+		return nil, err
+	}
+	return images.Push(ctx, c.Registry().Address+"/"+name, image)
+}
+
+// Deployment describes a Deployment in the namespace default: one container for
+// each image.
+func Deployment(name string, replicas int32, pod Pod, more ...string) *appsv1.Deployment {
+	object, labels := pod.object(), map[string]string{"app": name}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: object.Spec}
+	for i, image := range more {
+		template.Spec.Containers = append(template.Spec.Containers, corev1.Container{Name: fmt.Sprintf("more-%d", i+1), Image: image})
+	}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To(replicas), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template,
+		},
+	}
+}
+
+// Announce makes a Deployment without replicas: layer-resolver hears of the
+// images, no node does.
+func (l *Lab) Announce(ctx context.Context, name string, references ...string) error {
+	deployment := Deployment(name, 0, Pod{Image: references[0]}, references[1:]...)
+	_, err := l.Client.AppsV1().Deployments(deployment.Namespace).Create(ctx, deployment, metav1.CreateOptions{})
+	return err
+}
+
+// Manifest returns the ImageManifest that has the reference, given in full; nil
+// if none has.
+func (l *Lab) Manifest(ctx context.Context, reference string) (*v1alpha1.ImageManifest, error) {
+	var list v1alpha1.ImageManifestList
+	if err := l.objects.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(list.Items, func(m v1alpha1.ImageManifest) bool {
+		return slices.ContainsFunc(m.Status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
+	})
+	if i < 0 {
+		return nil, nil
+	}
+	return &list.Items[i], nil
+}
+
+// Resolved waits until ImageManifests tell what the references consist of.
+func (l *Lab) Resolved(ctx context.Context, references ...string) error {
+	for _, reference := range references {
+		err := Poll(ctx, func(ctx context.Context) error {
+			manifest, err := l.Manifest(ctx, reference)
+			if err != nil {
+				return err
+			}
+			if manifest == nil || !meta.IsStatusConditionTrue(manifest.Status.Conditions, v1alpha1.ConditionResolved) {
+				return fmt.Errorf("%s is not resolved: %s", reference, describeManifest(manifest))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Failed waits until the reference is not resolved for a reason.
+func (l *Lab) Failed(ctx context.Context, reference, reason string) (manifest *v1alpha1.ImageManifest, condition *metav1.Condition, err error) {
+	err = Poll(ctx, func(ctx context.Context) (err error) {
+		if manifest, err = l.Manifest(ctx, reference); err != nil {
+			return err
+		}
+		if manifest != nil {
+			condition = meta.FindStatusCondition(manifest.Status.Conditions, v1alpha1.ConditionResolved)
+		}
+		if condition == nil || condition.Status != metav1.ConditionFalse || condition.Reason != reason {
+			return fmt.Errorf("%s is not unresolved for the reason %s: %s", reference, reason, describeManifest(manifest))
+		}
+		return nil
+	})
+	return manifest, condition, err
+}
+
+func describeManifest(manifest *v1alpha1.ImageManifest) string {
+	if manifest == nil {
+		return "no ImageManifest has it"
+	}
+	var text []string
+	for _, condition := range manifest.Status.Conditions {
+		text = append(text, fmt.Sprintf("%s=%s %s %s", condition.Type, condition.Status, condition.Reason, condition.Message))
+	}
+	return manifest.Name + " " + strings.Join(text, ", ")
+}
+
+// Believes waits until the scheduler knows an image by its layers, and that a
+// node has so many bytes of it.
+func (l *Lab) Believes(ctx context.Context, image, node string, atLeast int64) error {
+	return Poll(ctx, func(ctx context.Context) error {
+		ratings, err := l.Rate(ctx, image)
+		if err != nil {
+			return err
+		}
+		if rating, _ := ratings.Node(node); rating.PresentBytes < atLeast {
+			return fmt.Errorf("the scheduler knows %s by %s, and %d bytes of it on %s, want %d", image, ratings.Images[0].Known, rating.PresentBytes, node, atLeast)
+		}
+		return nil
+	})
+}
+
+// ManifestTable is what "kubectl get imagemanifests" prints of the references:
+// the columns' names, and a row for each ImageManifest.
+func (l *Lab) ManifestTable(ctx context.Context, references ...string) ([][]string, error) {
+	resource := v1alpha1.ImageManifestsResource
+	var table metav1.Table
+	err := l.Client.Discovery().RESTClient().Get().AbsPath("/apis", resource.Group, resource.Version, resource.Resource).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(ctx).Into(&table)
+	if err != nil {
+		return nil, err
+	}
+	pick := func(cell func(i int) string) []string {
+		var row []string
+		for i, column := range table.ColumnDefinitions {
+			if column.Priority == 0 {
+				row = append(row, cell(i))
+			}
+		}
+		return row
+	}
+	rows := [][]string{pick(func(i int) string { return strings.ToUpper(table.ColumnDefinitions[i].Name) })}
+	for _, row := range table.Rows {
+		if slices.ContainsFunc(row.Cells, func(cell any) bool { s, ok := cell.(string); return ok && slices.Contains(references, s) }) {
+			rows = append(rows, pick(func(i int) string { return fmt.Sprint(row.Cells[i]) }))
+		}
+	}
+	return rows, nil
+}
+
+// Together starts a pod of each image at the same time, waits until all are
+// ready, and then takes pods and images away again, so that the next ones find
+// the nodes as these did. The bytes are compressed, by the node that pulled.
+func (l *Lab) Together(ctx context.Context, name, scheduler string, all []*images.Pushed) (nodes map[string]string, pulls Bytes, err error) {
+	names := Names(name, len(all))
+	for i, image := range all {
+		if err := l.Submit(ctx, Pod{Name: names[i], Image: image.Reference, Scheduler: scheduler}); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := l.Ready(ctx, names...); err != nil {
+		return nil, nil, err
+	}
+	if nodes, err = l.Placed(ctx, names...); err != nil {
+		return nil, nil, err
+	}
+	pulls = Bytes{}
+	for _, image := range all {
+		some, err := Pulled(l.Cluster, Repository(image))
+		if err != nil {
+			return nil, nil, err
+		}
+		for node, n := range some {
+			pulls[node] += n
+		}
+	}
+	if err := l.Remove(ctx, names...); err != nil {
+		return nil, nil, err
+	}
+	for i, image := range all {
+		if err := l.RemoveImage(ctx, nodes[names[i]], image.Reference); err != nil {
+			return nil, nil, err
+		}
+	}
+	return nodes, pulls, nil
+}
