@@ -43,9 +43,7 @@ func (c *credentials) keychains(ctx context.Context, pulls []pull) (keychains []
 	if c.reader != nil {
 		for _, p := range pulls {
 			found := c.of(ctx, p)
-			if found.keychain != nil {
-				keychains = append(keychains, found.keychain)
-			}
+			keychains = append(keychains, found.keychains...)
 			problems = append(problems, found.problems...)
 		}
 	}
@@ -55,9 +53,11 @@ func (c *credentials) keychains(ctx context.Context, pulls []pull) (keychains []
 	return keychains, problems
 }
 
+// pullSecrets are those of a workload, a keychain each: all are tried, as the
+// kubelet does, and a broken one spoils no other.
 type pullSecrets struct {
-	keychain authn.Keychain
-	problems []string
+	keychains []authn.Keychain
+	problems  []string
 }
 
 func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
@@ -78,34 +78,37 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 	} else if !apierrors.IsNotFound(err) || p.serviceAccount != "" {
 		found.problems = append(found.problems, problem("service account", p.namespace, account, err))
 	}
-	var secrets []corev1.Secret
 	seen := map[string]bool{}
 	for _, name := range names {
 		if seen[name] {
 			continue
 		}
 		seen[name] = true
-		var secret corev1.Secret
-		if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, &secret); err != nil {
-			found.problems = append(found.problems, problem("pull secret", p.namespace, name, err))
-			continue
+		keychain, problem := c.secret(ctx, p.namespace, name)
+		if problem != "" {
+			found.problems = append(found.problems, problem)
+		} else {
+			found.keychains = append(found.keychains, keychain)
 		}
-		if secret.Type != corev1.SecretTypeDockerConfigJson && secret.Type != corev1.SecretTypeDockercfg {
-			found.problems = append(found.problems, fmt.Sprintf("pull secret %s/%s is of type %q, not of %s", p.namespace, name, secret.Type, corev1.SecretTypeDockerConfigJson))
-			continue
-		}
-		secrets = append(secrets, secret)
-	}
-	if len(secrets) > 0 {
-		keychain, err := authk8s.NewFromPullSecrets(ctx, secrets)
-		if err != nil {
-			// The error may quote the secret.
-			found.problems = append(found.problems, fmt.Sprintf("a pull secret of namespace %s cannot be read as a docker configuration", p.namespace))
-		}
-		found.keychain = keychain
 	}
 	c.cache.Set(p, found, secretsFor)
 	return found
+}
+
+// secret reads a pull secret, or says what is wrong with it.
+func (c *credentials) secret(ctx context.Context, namespace, name string) (authn.Keychain, string) {
+	var secret corev1.Secret
+	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
+		return nil, problem("pull secret", namespace, name, err)
+	}
+	if secret.Type != corev1.SecretTypeDockerConfigJson && secret.Type != corev1.SecretTypeDockercfg {
+		return nil, fmt.Sprintf("pull secret %s/%s is of type %q, not of %s", namespace, name, secret.Type, corev1.SecretTypeDockerConfigJson)
+	}
+	keychain, err := authk8s.NewFromPullSecrets(ctx, []corev1.Secret{secret})
+	if err != nil { // which may quote the secret
+		return nil, fmt.Sprintf("pull secret %s/%s cannot be read as a docker configuration", namespace, name)
+	}
+	return keychain, ""
 }
 
 func problem(what, namespace, name string, err error) string {

@@ -463,8 +463,11 @@ func TestPullSecrets(t *testing.T) {
 	}
 	w.before.Store(&basic)
 	w.secret("wrong", "me", "wrong")
+	w.must(direct.Create(w.ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "odd", Namespace: "default"}, Data: map[string][]byte{"key": []byte("value")},
+	}))
 	w.secret("right", "me", "open-sesame")
-	w.deployment("one", reference, "wrong", "missing")
+	w.deployment("one", reference, "wrong", "missing", "odd")
 	stop := w.start()
 	condition := w.refused(reference, v1alpha1.ReasonUnauthorized)
 	if !strings.Contains(condition.Message, "--pull-secrets") {
@@ -482,8 +485,11 @@ func TestPullSecrets(t *testing.T) {
 		}
 		return nil
 	})
-	// A workload with another secret: at once.
-	w.deployment("two", reference, "right")
+	if !strings.Contains(condition.Message, "default/odd is of type") {
+		t.Errorf("message %q does not name the secret that is no pull secret", condition.Message)
+	}
+	// A workload with another secret beside the wrong one: at once.
+	w.deployment("two", reference, "wrong", "right")
 	text, err := json.Marshal(w.resolved(reference, 1))
 	w.must(err)
 	if strings.Contains(string(text), "open-sesame") {
