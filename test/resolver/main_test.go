@@ -1,0 +1,145 @@
+//go:build e2e
+
+package resolver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/deploy/resolver"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+const (
+	// patient is the recommended profile with waitForManifest.
+	patient = "layer-locality-5s"
+	wait    = 5 * time.Second
+
+	bandwidth = 100_000_000
+	baseBytes = 60_000_000
+	ownBytes  = 2_000_000
+)
+
+var (
+	c   *cluster.Cluster
+	lab *scenario.Lab
+)
+
+func TestMain(m *testing.M) {
+	config := cluster.Config{
+		Name: "resolver", Nodes: 3, Bandwidth: bandwidth, Flavour: cluster.Patched,
+		Scheduler: scenario.Schedulers(scenario.Recommended(patient, map[string]any{"waitForManifest": wait.String()})),
+		Resolver:  &cluster.Component{Args: []string{"--allow-registry=*", "--pull-secrets", "-v=1"}},
+		Kubelet: cluster.Component{Config: map[string]any{
+			// Ten times the usual, so that there is less to wait for.
+			"nodeStatusUpdateFrequency": "1s",
+			"nodeStatusMaxImages":       -1,
+		}},
+	}
+	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
+		c = started
+		var err error
+		if lab, err = scenario.NewLab(c); err != nil {
+			panic(err)
+		}
+		// Of secrets, those of one namespace.
+		for _, manifest := range [][]byte{resolver.PullSecretsRole, resolver.PullSecretsBinding} {
+			if err := c.Apply(context.Background(), metav1.NamespaceDefault, manifest); err != nil {
+				panic(err)
+			}
+		}
+	}))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// base is a layer that images of a test have in common, and no other test's.
+func base(name string) images.Layer { return images.Layer{Name: name + "-base", Size: baseBytes} }
+
+// push pushes so many images NAME-1:v1, ... on the base.
+func push(t *testing.T, name string, n int, base images.Layer) []*images.Pushed {
+	t.Helper()
+	all := make([]*images.Pushed, n)
+	for i, name := range scenario.Names(name, n) {
+		var err error
+		all[i], err = scenario.PushOnBase(t.Context(), c, name+":v1", base, ownBytes)
+		must(t, err)
+	}
+	return all
+}
+
+func references(all []*images.Pushed) []string {
+	names := make([]string, len(all))
+	for i, image := range all {
+		names[i] = image.Reference
+	}
+	return names
+}
+
+// hold has a node pull an image for a pod, which goes again, and waits until the
+// scheduler knows what the node has.
+func hold(t *testing.T, name, node string, image *images.Pushed) {
+	t.Helper()
+	removeAtEnd(t, name)
+	must(t, lab.Submit(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Node: node}))
+	must(t, lab.Ready(t.Context(), name))
+	must(t, lab.Remove(t.Context(), name))
+	must(t, lab.Believes(t.Context(), image.Reference, node, baseBytes))
+}
+
+// announce makes a Deployment without replicas until the end of the test.
+func announce(t *testing.T, name string, references ...string) {
+	t.Helper()
+	withdrawAtEnd(t, name)
+	must(t, lab.Announce(t.Context(), name, references...))
+}
+
+func withdrawAtEnd(t *testing.T, names ...string) {
+	t.Cleanup(func() {
+		for _, name := range names {
+			if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// removeAtEnd removes pods when the test ends, whatever became of them.
+func removeAtEnd(t *testing.T, names ...string) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := lab.Drop(ctx, names...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
+
+// table prints rows of cells.
+func table(t *testing.T, rows ...[]string) {
+	t.Helper()
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	_ = w.Flush()
+	t.Log("\n" + text.String())
+}

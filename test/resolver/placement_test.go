@@ -1,0 +1,132 @@
+//go:build e2e
+
+package resolver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/layer-locality/layer-locality/internal/scenario"
+)
+
+// tolerance is what a pull may bring beside the layer of the image's own: its
+// configuration, and what tar and gzip add.
+const tolerance = ownBytes / 10
+
+// TestNeverPulled starts pods of images that no node has pulled, where one node
+// has their base, by three ways of scheduling.
+func TestNeverPulled(t *testing.T) {
+	const holder, pods = "n1", 3
+	shared := base("never")
+	hold(t, "never-holder", holder, push(t, "never-holder", 1, shared)[0])
+
+	ways := []struct {
+		name, short, scheduler string
+		resolver               bool
+	}{
+		// First, because afterwards the scheduler remembers for a while that other
+		// nodes had the base too.
+		{"LayerLocality, layer-resolver", "never-known", scenario.Layers, true},
+		{"LayerLocality alone", "never-alone", scenario.Layers, false},
+		{"stock", "never-stock", scenario.Stock, false},
+	}
+	rows := [][]string{{"scheduler", "nodes", "pulled", "by node"}}
+	for _, way := range ways {
+		images := push(t, way.short, pods, shared)
+		if way.resolver {
+			announce(t, way.short, references(images)...)
+			for _, image := range images {
+				must(t, lab.Resolved(t.Context(), image.Reference))
+				must(t, lab.Believes(t.Context(), image.Reference, holder, baseBytes))
+			}
+		} else if c.Resolver().PID() != 0 {
+			must(t, c.Resolver().Stop(t.Context()))
+			t.Cleanup(func() { startResolver(t) })
+		}
+		nodes, pulled, err := lab.Together(t.Context(), way.short, way.scheduler, images)
+		must(t, err)
+		rows = append(rows, []string{way.name, placements(nodes), megabytes(pulled.Total()), byNode(pulled)})
+		perNode := scenario.PerNode(nodes)
+		switch {
+		case way.resolver && perNode[holder] != pods:
+			t.Errorf("%s: the base is on %s, pods went to %v", way.name, holder, perNode)
+		case way.resolver && (pulled.Total() < pods*ownBytes || pulled.Total() > pods*(ownBytes+tolerance)):
+			t.Errorf("%s: %d bytes pulled, the images have %d of their own", way.name, pulled.Total(), pods*ownBytes)
+		case !way.resolver && pulled.Total() < baseBytes:
+			t.Errorf("%s: %d bytes pulled: nobody can know where the base is, and yet all pods went there", way.name, pulled.Total())
+		}
+	}
+	table(t, rows...)
+}
+
+// TestNeverPulledOneByOne is the same ten times, one pod after the other.
+func TestNeverPulledOneByOne(t *testing.T) {
+	const holder, rounds = "n2", 10
+	shared := base("single")
+	hold(t, "single-holder", holder, push(t, "single-holder", 1, shared)[0])
+	images := push(t, "single", rounds, shared)
+	announce(t, "single", references(images)...)
+	rows := [][]string{{"image", "node", "pulled", "in"}}
+	for i, image := range images {
+		must(t, lab.Resolved(t.Context(), image.Reference))
+		must(t, lab.Believes(t.Context(), image.Reference, holder, baseBytes))
+		name := fmt.Sprintf("single-%d", i+1)
+		removeAtEnd(t, name)
+		start, err := lab.Try(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Scheduler: scenario.Layers}, image)
+		must(t, err)
+		rows = append(rows, []string{scenario.Repository(image), start.Node, megabytes(start.Bytes), fmt.Sprintf("%.1f s", start.Pull.Seconds())})
+		if start.Node != holder || start.Bytes < ownBytes || start.Bytes > ownBytes+tolerance {
+			t.Errorf("the base is on %s, the pod went to %s and %d bytes were pulled", holder, start.Node, start.Bytes)
+		}
+	}
+	table(t, rows...)
+}
+
+// TestWaitForManifest starts the first pods of images that nobody has heard of: a
+// profile with waitForManifest gives the resolver the time to ask.
+func TestWaitForManifest(t *testing.T) {
+	const holder, rounds = "n3", 5
+	shared := base("patient")
+	hold(t, "patient-holder", holder, push(t, "patient-holder", 1, shared)[0])
+	for i, image := range push(t, "patient", rounds, shared) {
+		name := fmt.Sprintf("patient-%d", i+1)
+		removeAtEnd(t, name)
+		start, err := lab.Try(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Scheduler: patient}, image)
+		must(t, err)
+		t.Logf("%s: %s, %s", scenario.Repository(image), start.Node, megabytes(start.Bytes))
+		if start.Node != holder || start.Bytes > ownBytes+tolerance {
+			t.Errorf("the base is on %s, the pod went to %s and %d bytes were pulled", holder, start.Node, start.Bytes)
+		}
+	}
+}
+
+// startResolver brings the resolver back after a test that ended it.
+func startResolver(t *testing.T) {
+	if c.Resolver().PID() != 0 {
+		return
+	}
+	if err := c.Resolver().Start(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// placements lists nodes by pod.
+func placements(nodes map[string]string) string {
+	var list []string
+	for _, pod := range slices.Sorted(maps.Keys(nodes)) {
+		list = append(list, nodes[pod])
+	}
+	return strings.Join(list, ", ")
+}
+
+func byNode(pulled scenario.Bytes) string {
+	var list []string
+	for _, node := range slices.Sorted(maps.Keys(pulled)) {
+		list = append(list, node+" "+megabytes(pulled[node]))
+	}
+	return strings.Join(list, ", ")
+}
