@@ -58,6 +58,11 @@ bench-throughput: deps ## Pods a second with the default profile and with LayerL
 	@scripts/build.sh tools etcd
 	@go run ./cmd/bench throughput --nodes $(NODES)
 
+bench-resolver: deps ## layer-resolver on 5,000 images: images a second, requests, memory, restart, confirmation of tags
+	@scripts/build.sh tools etcd
+	@scripts/build.sh patched kube-apiserver layer-resolver
+	@go run ./cmd/bench resolver
+
 ##@ Patches
 trees: ## Assemble _build/cri-o, _build/kubernetes (upstream, overlay, patches) and _build/scheduler
 	@scripts/tree.sh patched cri-o
@@ -80,4 +85,4 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo cluster-up cluster-down deps build build-stock clean test test-unit lint \
-	bench-crio bench-node bench-scheduler bench-throughput trees patches-refresh patches-lint rebase generate help
+	bench-crio bench-node bench-scheduler bench-throughput bench-resolver trees patches-refresh patches-lint rebase generate help

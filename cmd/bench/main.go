@@ -20,7 +20,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(crioCommand(), nodeCommand(), schedulerCommand(), throughputCommand())
+	root.AddCommand(crioCommand(), nodeCommand(), schedulerCommand(), throughputCommand(), resolverCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
