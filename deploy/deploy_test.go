@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apiserver/pkg/authentication/user"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/component-helpers/auth/rbac/validation"
 	"k8s.io/klog/v2"
@@ -447,6 +448,22 @@ func TestReaders(t *testing.T) {
 		if got := named[*rbacv1.ClusterRole](t, objects, role).Rules; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v", role, got)
 		}
+	}
+}
+
+// TestStaticPodRights: the stock scheduler's identity gets what the plugin reads,
+// and nothing else.
+func TestStaticPodRights(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("scheduler", "static-pod", "rbac.yaml"))
+	must(t, err)
+	objects := decode(t, text)
+	role, binding := one[*rbacv1.ClusterRole](t, objects), one[*rbacv1.ClusterRoleBinding](t, objects)
+	if !reflect.DeepEqual(role.Rules, own) {
+		t.Errorf("rules %v", role.Rules)
+	}
+	stock := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user.KubeScheduler}}
+	if len(objects) != 2 || binding.RoleRef.Name != role.Name || !reflect.DeepEqual(binding.Subjects, stock) {
+		t.Errorf("binding %v of %v", binding.Subjects, binding.RoleRef)
 	}
 }
 

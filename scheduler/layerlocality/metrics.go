@@ -45,13 +45,14 @@ func registerMetrics(x *index.Index) *pluginMetrics {
 				"Pods that were held until their images are known (waitForManifest), by how it ended: known, or known to be unresolvable (known), the time was over (timeout), the pod was deleted or placed by another (gone). Those that are held now are in scheduler_pending_pods{queue=\"gated\"}."),
 				[]string{"ended"}),
 		}
-		for _, ended := range []string{"known", "timeout", "gone"} {
-			m.held.WithLabelValues(ended)
-		}
+		legacyregistry.MustRegister(m.images, m.placement, m.held)
+		// From 0, so that the first of each is seen as an increase.
 		for _, known := range []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown} {
 			m.images.WithLabelValues(string(known))
 		}
-		legacyregistry.MustRegister(m.images, m.placement, m.held)
+		for _, ended := range []string{"known", "timeout", "gone"} {
+			m.held.WithLabelValues(ended)
+		}
 		legacyregistry.CustomMustRegister(newSizeCollector(x))
 		processMetrics = m
 	})

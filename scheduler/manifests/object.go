@@ -66,12 +66,12 @@ func (o *object) equal(other *object) bool {
 // an image consists of nor that nobody can tell. The schema bounds what the
 // apiserver takes, but not what it stored under an older one, so nothing here
 // relies on it. An error tells what is wrong; references that are no names are
-// left out.
+// left out. Strings that many objects have are interned.
 func convert(m *v1alpha1.ImageManifest, intern func(string) string) (*object, error) {
 	o := &object{}
 	var err error
 	if m.Spec.Digest != "" {
-		if o.digest, err = parseDigest(m.Spec.Digest, intern); err == nil && m.Name != v1alpha1.ManifestName(m.Spec.Digest) {
+		if o.digest, err = parseDigest(m.Spec.Digest); err == nil && m.Name != v1alpha1.ManifestName(m.Spec.Digest) {
 			err = fmt.Errorf("digest %s in an object of another name", o.digest) // or two could have it
 		}
 		if err == nil {
@@ -91,7 +91,7 @@ func convert(m *v1alpha1.ImageManifest, intern func(string) string) (*object, er
 		return nil, fmt.Errorf("%d references, at most %d are possible", len(m.Status.References), v1alpha1.MaxReferences)
 	}
 	for i := range m.Status.References {
-		if wrong := o.addReference(&m.Status.References[i], intern); wrong != nil {
+		if wrong := o.addReference(&m.Status.References[i]); wrong != nil {
 			err = wrong
 		}
 	}
@@ -101,14 +101,14 @@ func convert(m *v1alpha1.ImageManifest, intern func(string) string) (*object, er
 	return o, err
 }
 
-func (o *object) addReference(r *v1alpha1.ImageReference, intern func(string) string) error {
+func (o *object) addReference(r *v1alpha1.ImageReference) error {
 	canonical, err := imageref.Parse(r.Name)
 	if err != nil {
 		return err
 	}
 	var of imageref.Canonical
 	if o.digest != "" && r.Digest != "" {
-		if of, err = parseDigest(r.Digest, intern); err != nil {
+		if of, err = parseDigest(r.Digest); err != nil {
 			return fmt.Errorf("reference %s: %w", r.Name, err)
 		}
 	}
@@ -119,7 +119,7 @@ func (o *object) addReference(r *v1alpha1.ImageReference, intern func(string) st
 	if r.LastConfirmed != nil {
 		confirmed = max(0, r.LastConfirmed.Unix())
 	}
-	o.add(imageref.Canonical(intern(string(canonical))), confirmed)
+	o.add(canonical, confirmed)
 	if of != "" {
 		o.add(of, confirmed)
 	}
@@ -143,28 +143,28 @@ func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string) ([]
 	}
 	converted := make([]index.Layer, 0, len(layers))
 	for _, l := range layers {
-		of, err := parseDigest(l.Digest, intern)
+		of, err := parseDigest(l.Digest)
 		if err != nil {
 			return nil, err
 		}
 		if l.Size < 0 || l.Size > maxSize {
 			return nil, fmt.Errorf("layer %s of %d bytes", of, l.Size)
 		}
-		converted = append(converted, index.Layer{Digest: string(of), Size: l.Size})
+		converted = append(converted, index.Layer{Digest: intern(string(of)), Size: l.Size})
 	}
 	// An image may list a layer twice; it is one blob.
 	slices.SortFunc(converted, func(a, b index.Layer) int { return strings.Compare(a.Digest, b.Digest) })
 	return slices.CompactFunc(converted, func(a, b index.Layer) bool { return a.Digest == b.Digest }), nil
 }
 
-func parseDigest(s string, intern func(string) string) (imageref.Canonical, error) {
+func parseDigest(s string) (imageref.Canonical, error) {
 	if len(s) > 135 { // sha512; not all of a long one goes into the message
 		return "", fmt.Errorf("digest of %d characters", len(s))
 	}
 	if err := digest.Digest(s).Validate(); err != nil {
 		return "", fmt.Errorf("digest %q: %w", s, err)
 	}
-	return imageref.Canonical(intern(s)), nil
+	return imageref.Canonical(s), nil
 }
 
 func parsePlatform(s string, intern func(string) string) (index.Platform, error) {

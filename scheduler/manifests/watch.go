@@ -67,14 +67,15 @@ func (s *Source) watch(ctx context.Context, client rest.Interface) {
 	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 16, Factor: 2, Jitter: 0.2}.
 		DelayWithReset(clock.RealClock{}, 2*time.Minute)
 	var said *metav1.StatusReason
-	_ = delay.Until(ctx, true, true, func(ctx context.Context) (done bool, err error) {
-		err = reflector.ListAndWatchWithContext(ctx)
-		if ctx.Err() != nil || err == nil {
-			return false, nil
-		}
+	failed := func(err error) {
 		if reason := apierrors.ReasonForError(err); s.setWatching(false) || said == nil || *said != reason {
 			logger.Info("Cannot watch ImageManifests: images that no node has pulled are not known. It will be tried again; if layer-resolver is to be used, install it and let the scheduler get, list and watch them", "reason", err)
 			said = &reason
+		}
+	}
+	_ = delay.Until(ctx, true, true, func(ctx context.Context) (done bool, _ error) {
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+			failed(err)
 		}
 		return false, nil
 	})

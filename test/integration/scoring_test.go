@@ -55,17 +55,30 @@ func held(image string, layers ...string) v1.ContainerImage {
 	return i
 }
 
-// start runs a scheduler with the profiles.
+// start runs a scheduler with the profiles, and an apiserver for it.
 func start(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *testutils.TestContext {
 	t.Helper()
+	reportLayers(t)
+	testCtx := testutils.InitTestAPIServer(t, "layers", nil)
+	run(t, testCtx, layerlocality.NewFactory(), profiles...)
+	return testCtx
+}
+
+// reportLayers makes an apiserver that starts during the test keep layers.
+func reportLayers(t *testing.T) {
+	t.Helper()
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.NodeStatusImageLayers, true)
+}
+
+// run runs a scheduler with the plugin of a factory.
+func run(t *testing.T, testCtx *testutils.TestContext, factory *layerlocality.Factory, profiles ...configv1.KubeSchedulerProfile) {
+	t.Helper()
 	cfg := configtesting.V1ToInternalWithDefaults(t, configv1.KubeSchedulerConfiguration{Profiles: profiles})
-	testCtx := testutils.InitTestSchedulerWithOptions(t, testutils.InitTestAPIServer(t, "layers", nil), 0,
+	testutils.InitTestSchedulerWithOptions(t, testCtx, 0,
 		scheduler.WithProfiles(cfg.Profiles...),
-		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{layerlocality.Name: layerlocality.NewFactory().New}))
+		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{layerlocality.Name: factory.New}))
 	testutils.SyncSchedulerInformerFactory(testCtx)
 	go testCtx.Scheduler.Run(testCtx.Ctx)
-	return testCtx
 }
 
 // A pod goes where a layer of its image is, though no node that it fits has the
@@ -92,7 +105,7 @@ func TestLayerLocalityScoring(t *testing.T) {
 		create(fmt.Sprintf("empty-%d", i), false)
 	}
 
-	run := func(profile string) (nodes map[string]int) {
+	place := func(profile string) (nodes map[string]int) {
 		t.Helper()
 		nodes = map[string]int{}
 		for i := range 10 {
@@ -116,10 +129,10 @@ func TestLayerLocalityScoring(t *testing.T) {
 	if err := testutils.WaitForNodesInCache(testCtx.Ctx, testCtx.Scheduler, 12); err != nil {
 		t.Fatal(err)
 	}
-	if got := run("layers"); got["has-base"] != 10 {
+	if got := place("layers"); got["has-base"] != 10 {
 		t.Errorf("with the plugin the pods went to %v, want all 10 on has-base", got)
 	}
-	got := run("control")
+	got := place("control")
 	if got["has-base"] == 10 {
 		t.Errorf("without the plugin too all pods went to %v: the test shows nothing", got)
 	}

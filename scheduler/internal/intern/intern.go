@@ -12,10 +12,10 @@ type Strings struct {
 	young, old map[string]string
 }
 
-// generation bounds the strings of a generation. Nodes report some 10,000
-// distinct names and digests. Beyond two generations equal strings may be kept
-// twice.
-const generation = 1 << 18
+// generation bounds the strings of a generation. A cluster has some 10,000 that
+// come again and again; those that come once, such as the top layers of images,
+// only pass through.
+const generation = 1 << 16
 
 // Intern returns a string equal to s that shares its memory with the ones
 // returned before.
