@@ -58,7 +58,7 @@ var say = func() func(string, ...any) {
 }()
 
 // What is shown, in one line at the end.
-const summary = "layers of two images in the status of their nodes, and pods that start where they are"
+const summary = "layers of two images in the status of their nodes, and pods that start where layers are, of images that no node has pulled too"
 
 func run(ctx context.Context, logDir string) (err error) {
 	logDir, err = filepath.Abs(logDir)
@@ -75,6 +75,7 @@ func run(ctx context.Context, logDir string) (err error) {
 		Flavour:   cluster.Patched,
 		Bandwidth: bandwidth,
 		Scheduler: scenario.Schedulers(),
+		Resolver:  &cluster.Component{},
 		Logf:      func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
 	})
 	if err != nil {
@@ -151,7 +152,13 @@ func show(ctx context.Context, lab *scenario.Lab) error {
 			return err
 		}
 	}
-	return compare(ctx, lab, family, cpu, placements[0].node, placements[1].node)
+	if err := compare(ctx, lab, family, cpu, placements[0].node, placements[1].node); err != nil {
+		return err
+	}
+	if err := lab.Remove(ctx, p1.Name); err != nil {
+		return err
+	}
+	return neverPulled(ctx, lab)
 }
 
 // compare submits another pod of the first image, once the pod of the second is
@@ -198,9 +205,7 @@ const rounds = 3
 
 func printTable(ours, stock []scenario.Start) {
 	fmt.Println()
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
-	line := func(cells ...string) { _, _ = fmt.Fprintln(w, "  "+strings.Join(cells, "\t")) }
-	line("third pod", "LayerLocality", "", "", "stock", "", "")
+	rows := [][]string{{"third pod", "LayerLocality", "", "", "stock", "", ""}}
 	var seconds [2]float64
 	var bytes [2]int64
 	for i := range ours {
@@ -210,14 +215,13 @@ func printTable(ours, stock []scenario.Start) {
 			bytes[side] += start.Bytes
 			cells = append(cells, start.Node, fmt.Sprintf("%.1f MB", float64(start.Bytes)/1e6), fmt.Sprintf("%.1f s", start.Pull.Seconds()))
 		}
-		line(cells...)
+		rows = append(rows, cells)
 	}
 	cells := []string{"all"}
 	for side := range seconds {
 		cells = append(cells, "", fmt.Sprintf("%.1f MB", float64(bytes[side])/1e6), fmt.Sprintf("%.1f s", seconds[side]))
 	}
-	line(cells...)
-	_ = w.Flush()
+	printRows(append(rows, cells))
 	fmt.Println()
 	saved := bytes[1] - bytes[0]
 	if saved == 0 {
@@ -226,6 +230,83 @@ func printTable(ours, stock []scenario.Start) {
 	}
 	say("saved %.1f of %.1f MB (%.0f %%) and %.1f of %.1f s of pulling",
 		float64(saved)/1e6, float64(bytes[1])/1e6, 100*float64(saved)/float64(bytes[1]), seconds[1]-seconds[0], seconds[1])
+}
+
+const (
+	// holder is the node that has the base of the images of neverPulled.
+	holder              = "n1"
+	baseBytes, ownBytes = 60_000_000, 2_000_000
+	siblings            = 3
+)
+
+// neverPulled starts pods of images that no node has pulled, but for their base,
+// with and without layer-resolver and by stock.
+func neverPulled(ctx context.Context, lab *scenario.Lab) error {
+	base := images.Layer{Name: "base", Size: baseBytes}
+	first, err := scenario.PushOnBase(ctx, lab.Cluster, "first:v1", base, ownBytes)
+	if err != nil {
+		return err
+	}
+	if err := lab.Hold(ctx, "first", holder, first, baseBytes); err != nil {
+		return err
+	}
+	say("a pod has run on %s, which has pulled %s: %s", holder, first.Reference, describe(first.Layers))
+
+	rows := [][]string{{"a pod of each of them", "runs on", "pulled", "by node"}}
+	for _, way := range scenario.Ways {
+		all, err := lab.NeverPulled(ctx, way, "new-"+way.Short, siblings, base, ownBytes, holder)
+		if err != nil {
+			return err
+		}
+		if way.Resolver {
+			say("pushed %d images on the same base, which a Deployment without replicas names and no node has pulled", siblings)
+			if err := showManifests(ctx, lab, all); err != nil {
+				return err
+			}
+		}
+		started, err := lab.Together(ctx, "new-"+way.Short, way.Scheduler, all)
+		if err != nil {
+			return err
+		}
+		say("by %s: they pull %.1f MB", way.Name, float64(started.Pulled.Total())/1e6)
+		if way.Resolver && slices.ContainsFunc(started.Nodes, func(node string) bool { return node != holder }) {
+			return fmt.Errorf("%s sent pods to %v and not to %s, which has the base; see %s",
+				way.Scheduler, started.Nodes, holder, lab.Cluster.Scheduler().Log())
+		}
+		rows = append(rows, []string{way.Name, strings.Join(started.Nodes, ", "),
+			fmt.Sprintf("%.1f MB", float64(started.Pulled.Total())/1e6), started.Pulled.String()})
+	}
+	fmt.Println()
+	printRows(rows)
+	fmt.Println()
+	return nil
+}
+
+// showManifests prints what "kubectl get imagemanifests" prints of images.
+func showManifests(ctx context.Context, lab *scenario.Lab, all []*images.Pushed) error {
+	var references []string
+	for _, image := range all {
+		references = append(references, image.Reference)
+	}
+	rows, err := lab.ManifestTable(ctx, references...)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows[1:] {
+		row[0] = row[0][:min(len(row[0]), len("sha256-")+12)] + "..."
+	}
+	fmt.Printf("\n$ kubectl get imagemanifests\n")
+	printRows(rows)
+	fmt.Println()
+	return nil
+}
+
+func printRows(rows [][]string) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		_, _ = fmt.Fprintln(w, "  "+strings.Join(row, "\t"))
+	}
+	_ = w.Flush()
 }
 
 func describe(layers []v1.Descriptor) string {

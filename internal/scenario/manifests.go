@@ -115,19 +115,46 @@ func describeManifest(manifest *v1alpha1.ImageManifest) string {
 	return manifest.Name + " " + strings.Join(text, ", ")
 }
 
-// Believes waits until the scheduler knows an image by its layers, and that a
-// node has so many bytes of it.
-func (l *Lab) Believes(ctx context.Context, image, node string, atLeast int64) error {
+// Known waits until the scheduler knows the layers of an image.
+func (l *Lab) Known(ctx context.Context, image string) error { return l.Present(ctx, image, "", 0) }
+
+// Present waits until the scheduler knows the layers of an image, and that a node
+// has so many bytes of them.
+func (l *Lab) Present(ctx context.Context, image, node string, atLeast int64) error {
 	return Poll(ctx, func(ctx context.Context) error {
 		ratings, err := l.Rate(ctx, image)
 		if err != nil {
 			return err
 		}
-		if rating, _ := ratings.Node(node); rating.PresentBytes < atLeast {
-			return fmt.Errorf("the scheduler knows %s by %s, and %d bytes of it on %s, want %d", image, ratings.Images[0].Known, rating.PresentBytes, node, atLeast)
+		rating, _ := ratings.Node(node)
+		if known := ratings.Images[0].Known; known != "layers" || rating.PresentBytes < atLeast {
+			return fmt.Errorf("what the scheduler knows of %s: %s, and %d bytes on %s, want %d", image, known, rating.PresentBytes, node, atLeast)
 		}
 		return nil
 	})
+}
+
+// Hold has a node pull an image for a pod, which goes again, and waits until the
+// scheduler knows that the node has so many bytes of it. A Deployment NAME, which
+// stays, tells the resolver first: of a pod that has started the scheduler takes
+// the layers for present that it knew.
+func (l *Lab) Hold(ctx context.Context, name, node string, image *images.Pushed, bytes int64) error {
+	if err := l.Announce(ctx, name, image.Reference); err != nil {
+		return err
+	}
+	if err := l.Known(ctx, image.Reference); err != nil {
+		return err
+	}
+	if err := l.Submit(ctx, Pod{Name: name, Image: image.Reference, Node: node}); err != nil {
+		return err
+	}
+	if err := l.Ready(ctx, name); err != nil {
+		return err
+	}
+	if err := l.Remove(ctx, name); err != nil {
+		return err
+	}
+	return l.Present(ctx, image.Reference, node, bytes)
 }
 
 // ManifestTable is what "kubectl get imagemanifests" prints of the references:
@@ -152,45 +179,108 @@ func (l *Lab) ManifestTable(ctx context.Context, references ...string) ([][]stri
 	rows := [][]string{pick(func(i int) string { return strings.ToUpper(table.ColumnDefinitions[i].Name) })}
 	for _, row := range table.Rows {
 		if slices.ContainsFunc(row.Cells, func(cell any) bool { s, ok := cell.(string); return ok && slices.Contains(references, s) }) {
-			rows = append(rows, pick(func(i int) string { return fmt.Sprint(row.Cells[i]) }))
+			rows = append(rows, pick(func(i int) string {
+				if row.Cells[i] == nil {
+					return ""
+				}
+				return fmt.Sprint(row.Cells[i])
+			}))
 		}
 	}
 	return rows, nil
 }
 
+// Way is a way of scheduling pods.
+type Way struct {
+	Name string
+	// Short is the Name for names of objects.
+	Short     string
+	Scheduler string
+	// Resolver tells whether layer-resolver runs.
+	Resolver bool
+}
+
+// Ways are compared, in this order: once pods of other ways have run, the
+// scheduler remembers for a while that their nodes had the base too.
+var Ways = []Way{
+	{"LayerLocality with layer-resolver", "known", Layers, true},
+	{"LayerLocality alone", "alone", Layers, false},
+	{"stock", "stock", Stock, false},
+}
+
+// NeverPulled pushes so many images, NAME-1:v1 and so on, that no node has, on a
+// base that one node has. If the resolver runs in that way, a Deployment NAME
+// without replicas names them, and the scheduler knows them in the end; if not,
+// the resolver is stopped.
+func (l *Lab) NeverPulled(ctx context.Context, way Way, name string, n int, base images.Layer, ownBytes int64, holder string) ([]*images.Pushed, error) {
+	all, references := make([]*images.Pushed, n), make([]string, n)
+	for i, name := range Names(name, n) {
+		var err error
+		if all[i], err = PushOnBase(ctx, l.Cluster, name+":v1", base, ownBytes); err != nil {
+			return nil, err
+		}
+		references[i] = all[i].Reference
+	}
+	if !way.Resolver {
+		return all, l.Cluster.Resolver().Stop(ctx)
+	}
+	if err := l.Announce(ctx, name, references...); err != nil {
+		return nil, err
+	}
+	if err := l.Resolved(ctx, references...); err != nil {
+		return nil, err
+	}
+	for _, reference := range references {
+		if err := l.Present(ctx, reference, holder, base.Size); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Started is what became of pods that were started together.
+type Started struct {
+	// Nodes of the pods, in the order of their images.
+	Nodes []string
+	// Pulled are compressed bytes by node.
+	Pulled Bytes
+}
+
 // Together starts a pod of each image at the same time, waits until all are
 // ready, and then takes pods and images away again, so that the next ones find
-// the nodes as these did. The bytes are compressed, by the node that pulled.
-func (l *Lab) Together(ctx context.Context, name, scheduler string, all []*images.Pushed) (nodes map[string]string, pulls Bytes, err error) {
+// the nodes as these did.
+func (l *Lab) Together(ctx context.Context, name, scheduler string, all []*images.Pushed) (Started, error) {
+	started := Started{Pulled: Bytes{}}
 	names := Names(name, len(all))
 	for i, image := range all {
 		if err := l.Submit(ctx, Pod{Name: names[i], Image: image.Reference, Scheduler: scheduler}); err != nil {
-			return nil, nil, err
+			return started, err
 		}
 	}
 	if err := l.Ready(ctx, names...); err != nil {
-		return nil, nil, err
+		return started, err
 	}
-	if nodes, err = l.Placed(ctx, names...); err != nil {
-		return nil, nil, err
+	nodes, err := l.Placed(ctx, names...)
+	if err != nil {
+		return started, err
 	}
-	pulls = Bytes{}
-	for _, image := range all {
-		some, err := Pulled(l.Cluster, Repository(image))
+	for i, image := range all {
+		started.Nodes = append(started.Nodes, nodes[names[i]])
+		pulled, err := Pulled(l.Cluster, Repository(image))
 		if err != nil {
-			return nil, nil, err
+			return started, err
 		}
-		for node, n := range some {
-			pulls[node] += n
+		for node, bytes := range pulled {
+			started.Pulled[node] += bytes
 		}
 	}
 	if err := l.Remove(ctx, names...); err != nil {
-		return nil, nil, err
+		return started, err
 	}
 	for i, image := range all {
-		if err := l.RemoveImage(ctx, nodes[names[i]], image.Reference); err != nil {
-			return nil, nil, err
+		if err := l.RemoveImage(ctx, started.Nodes[i], image.Reference); err != nil {
+			return started, err
 		}
 	}
-	return nodes, pulls, nil
+	return started, nil
 }

@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/layer-locality/layer-locality/cluster"
 )
@@ -21,6 +24,14 @@ func (b Bytes) Total() int64 {
 		sum += n
 	}
 	return sum
+}
+
+func (b Bytes) String() string {
+	var list []string
+	for _, node := range slices.Sorted(maps.Keys(b)) {
+		list = append(list, fmt.Sprintf("%s %.1f MB", node, float64(b[node])/1e6))
+	}
+	return strings.Join(list, ", ")
 }
 
 // Pulled counts what the nodes of a cluster have downloaded of a repository so

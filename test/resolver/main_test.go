@@ -96,10 +96,8 @@ func references(all []*images.Pushed) []string {
 func hold(t *testing.T, name, node string, image *images.Pushed) {
 	t.Helper()
 	removeAtEnd(t, name)
-	must(t, lab.Submit(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Node: node}))
-	must(t, lab.Ready(t.Context(), name))
-	must(t, lab.Remove(t.Context(), name))
-	must(t, lab.Believes(t.Context(), image.Reference, node, baseBytes))
+	withdrawAtEnd(t, name)
+	must(t, lab.Hold(t.Context(), name, node, image, baseBytes))
 }
 
 // announce makes a Deployment without replicas until the end of the test.

@@ -5,7 +5,6 @@ package resolver
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -24,40 +23,27 @@ func TestNeverPulled(t *testing.T) {
 	shared := base("never")
 	hold(t, "never-holder", holder, push(t, "never-holder", 1, shared)[0])
 
-	ways := []struct {
-		name, short, scheduler string
-		resolver               bool
-	}{
-		// First, because afterwards the scheduler remembers for a while that other
-		// nodes had the base too.
-		{"LayerLocality, layer-resolver", "never-known", scenario.Layers, true},
-		{"LayerLocality alone", "never-alone", scenario.Layers, false},
-		{"stock", "never-stock", scenario.Stock, false},
-	}
 	rows := [][]string{{"scheduler", "nodes", "pulled", "by node"}}
-	for _, way := range ways {
-		images := push(t, way.short, pods, shared)
-		if way.resolver {
-			announce(t, way.short, references(images)...)
-			for _, image := range images {
-				must(t, lab.Resolved(t.Context(), image.Reference))
-				must(t, lab.Believes(t.Context(), image.Reference, holder, baseBytes))
-			}
-		} else if c.Resolver().PID() != 0 {
-			must(t, c.Resolver().Stop(t.Context()))
-			t.Cleanup(func() { startResolver(t) })
+	t.Cleanup(func() { startResolver(t) })
+	for _, way := range scenario.Ways {
+		name := "never-" + way.Short
+		if way.Resolver {
+			withdrawAtEnd(t, name)
 		}
-		nodes, pulled, err := lab.Together(t.Context(), way.short, way.scheduler, images)
+		images, err := lab.NeverPulled(t.Context(), way, name, pods, shared, ownBytes, holder)
 		must(t, err)
-		rows = append(rows, []string{way.name, placements(nodes), megabytes(pulled.Total()), byNode(pulled)})
-		perNode := scenario.PerNode(nodes)
+		removeAtEnd(t, scenario.Names(name, pods)...)
+		started, err := lab.Together(t.Context(), name, way.Scheduler, images)
+		must(t, err)
+		pulled := started.Pulled.Total()
+		rows = append(rows, []string{way.Name, strings.Join(started.Nodes, ", "), megabytes(pulled), started.Pulled.String()})
 		switch {
-		case way.resolver && perNode[holder] != pods:
-			t.Errorf("%s: the base is on %s, pods went to %v", way.name, holder, perNode)
-		case way.resolver && (pulled.Total() < pods*ownBytes || pulled.Total() > pods*(ownBytes+tolerance)):
-			t.Errorf("%s: %d bytes pulled, the images have %d of their own", way.name, pulled.Total(), pods*ownBytes)
-		case !way.resolver && pulled.Total() < baseBytes:
-			t.Errorf("%s: %d bytes pulled: nobody can know where the base is, and yet all pods went there", way.name, pulled.Total())
+		case way.Resolver && slices.ContainsFunc(started.Nodes, func(node string) bool { return node != holder }):
+			t.Errorf("%s: the base is on %s, pods went to %v", way.Name, holder, started.Nodes)
+		case way.Resolver && (pulled < pods*ownBytes || pulled > pods*(ownBytes+tolerance)):
+			t.Errorf("%s: %d bytes pulled, the images have %d of their own", way.Name, pulled, pods*ownBytes)
+		case !way.Resolver && pulled < baseBytes:
+			t.Errorf("%s: %d bytes pulled: nobody can know where the base is, and yet all pods went there", way.Name, pulled)
 		}
 	}
 	table(t, rows...)
@@ -73,7 +59,7 @@ func TestNeverPulledOneByOne(t *testing.T) {
 	rows := [][]string{{"image", "node", "pulled", "in"}}
 	for i, image := range images {
 		must(t, lab.Resolved(t.Context(), image.Reference))
-		must(t, lab.Believes(t.Context(), image.Reference, holder, baseBytes))
+		must(t, lab.Present(t.Context(), image.Reference, holder, baseBytes))
 		name := fmt.Sprintf("single-%d", i+1)
 		removeAtEnd(t, name)
 		start, err := lab.Try(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Scheduler: scenario.Layers}, image)
@@ -112,21 +98,4 @@ func startResolver(t *testing.T) {
 	if err := c.Resolver().Start(context.Background()); err != nil {
 		t.Error(err)
 	}
-}
-
-// placements lists nodes by pod.
-func placements(nodes map[string]string) string {
-	var list []string
-	for _, pod := range slices.Sorted(maps.Keys(nodes)) {
-		list = append(list, nodes[pod])
-	}
-	return strings.Join(list, ", ")
-}
-
-func byNode(pulled scenario.Bytes) string {
-	var list []string
-	for _, node := range slices.Sorted(maps.Keys(pulled)) {
-		list = append(list, node+" "+megabytes(pulled[node]))
-	}
-	return strings.Join(list, ", ")
 }
