@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
 
-// TestDeployment: the command takes the arguments of deploy/resolver, with all
-// components, and means the ports and the lease there.
-func TestDeployment(t *testing.T) {
+// shipped is deploy/resolver with all components.
+func shipped(t *testing.T) resmap.ResMap {
+	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -28,17 +29,17 @@ func TestDeployment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shipped, err := filepath.Rel(dir, root)
+	relative, err := filepath.Rel(dir, root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay := fmt.Sprintf("resources: [%s]\ncomponents:\n", shipped)
+	overlay := fmt.Sprintf("resources: [%s]\ncomponents:\n", relative)
 	entries, err := os.ReadDir(filepath.Join(root, "components"))
 	if err != nil || len(entries) == 0 {
 		t.Fatalf("%d components, error %v", len(entries), err)
 	}
 	for _, entry := range entries {
-		overlay += "- " + filepath.Join(shipped, "components", entry.Name()) + "\n"
+		overlay += "- " + filepath.Join(relative, "components", entry.Name()) + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
 		t.Fatal(err)
@@ -47,25 +48,35 @@ func TestDeployment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var deployment *appsv1.Deployment
-	for _, resource := range built.Resources() {
-		if resource.GetKind() == "Deployment" {
-			deployment = &appsv1.Deployment{}
-			if err := yaml.Unmarshal([]byte(resource.MustYaml()), deployment); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if deployment == nil {
-		t.Fatal("no Deployment")
-	}
+	return built
+}
 
-	container := deployment.Spec.Template.Spec.Containers[0]
-	if len(container.Command) > 0 || container.Args[0] != "run" {
-		t.Fatalf("command %q, arguments %q", container.Command, container.Args)
+// arguments are those of the shipped container.
+func arguments(t *testing.T, built resmap.ResMap) []string {
+	t.Helper()
+	for _, resource := range built.Resources() {
+		if resource.GetKind() != "Deployment" {
+			continue
+		}
+		var deployment appsv1.Deployment
+		if err := yaml.Unmarshal([]byte(resource.MustYaml()), &deployment); err != nil {
+			t.Fatal(err)
+		}
+		container := deployment.Spec.Template.Spec.Containers[0]
+		if len(container.Command) > 0 || len(container.Args) == 0 || container.Args[0] != "run" {
+			t.Fatalf("command %q, arguments %q", container.Command, container.Args)
+		}
+		return container.Args[1:]
 	}
+	t.Fatal("no Deployment")
+	return nil
+}
+
+// TestDeployment: the command takes the arguments of deploy/resolver, with all
+// components, and means the ports there.
+func TestDeployment(t *testing.T) {
 	command := newRunCommand()
-	if err := command.ParseFlags(container.Args[1:]); err != nil {
+	if err := command.ParseFlags(arguments(t, shipped(t))); err != nil {
 		t.Fatal(err)
 	}
 	if rest := command.Flags().Args(); len(rest) > 0 {
