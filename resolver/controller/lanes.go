@@ -2,7 +2,10 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,11 +59,20 @@ func (l *lanes) run(ctx context.Context) {
 	close(l.started)
 	<-ctx.Done()
 	l.mu.Lock()
-	for _, lane := range l.byName {
+	all := slices.Collect(maps.Values(l.byName)) // and no more, the context is done
+	l.mu.Unlock()
+	for _, lane := range all {
+		// Every worker gets something once more, and ends. ShutDown would wake them
+		// too, but its queue may then wait forever for one to take an item
+		// (controller-runtime issue 3538, fixed in 0.25).
+		for i := range l.workers {
+			lane.queue.AddWithOpts(priorityqueue.AddOpts{}, fmt.Sprint("end ", i))
+		}
+	}
+	l.wait.Wait()
+	for _, lane := range all {
 		lane.queue.ShutDown()
 	}
-	l.mu.Unlock()
-	l.wait.Wait()
 }
 
 // add has an image worked on after some time. Of several times for one image the
@@ -87,11 +99,8 @@ func (l *lanes) add(image image, after time.Duration, priority int) {
 }
 
 func (l *lanes) worker(ctx context.Context, lane *lane) {
-	for {
-		key, shutdown := lane.queue.Get()
-		if shutdown {
-			return
-		}
+	for ctx.Err() == nil {
+		key, _ := lane.queue.Get()
 		lane.waitUntilResumed(ctx)
 		if ctx.Err() == nil {
 			l.work(ctx, lane, key)

@@ -158,3 +158,27 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("%v after 100 failures", d)
 	}
 }
+
+// However much is left to do: the next leader waits.
+func TestLanesEndWithFullQueues(t *testing.T) {
+	for range 30 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var l *lanes
+		l = newLanes(16, func(_ context.Context, _ *lane, key string) { l.add(imageOf(key), 0, confirming) })
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			l.run(ctx)
+		}()
+		<-l.started
+		for i := range 2000 {
+			l.add(one(fmt.Sprintf("reg%d/x:%d", i%2, i)), 0, confirming)
+		}
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			t.Fatal("workers wait for work that does not come")
+		}
+	}
+}
