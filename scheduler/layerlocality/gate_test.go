@@ -3,8 +3,10 @@ package layerlocality
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,6 +73,16 @@ func (q *queue) activate(_ klog.Logger, pods map[string]*v1.Pod) {
 			q.ask(held)
 		}
 	}
+}
+
+// state is when pods passed, how often pods were activated, and whom the gate
+// remembers.
+func (q *queue) state() (passed map[types.UID]time.Duration, activations int, remembered []types.UID, running bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gate.mu.Lock()
+	defer q.gate.mu.Unlock()
+	return maps.Clone(q.passed), q.activations, slices.Sorted(maps.Keys(q.gate.entries)), q.gate.running
 }
 
 // newGate returns a gate over pods that are unknown as long as the map says so.
@@ -149,23 +161,25 @@ func TestGate(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := queue.passed["soon"]; got < 2*time.Second || got > 3*time.Second {
+		passed, activations, remembered, _ := queue.state()
+		if got := passed["soon"]; got < 2*time.Second || got > 3*time.Second {
 			t.Errorf("passed after %s, known after 2s", got)
 		}
-		if gate.holds("soon") != "" || counted("known") != 1 || counted("gone") != 2 || counted("timeout") != 0 || len(gate.entries) != 2 {
-			t.Errorf("%d known, %d gone, %d over, entries %v", counted("known"), counted("gone"), counted("timeout"), gate.entries)
+		if gate.holds("soon") != "" || counted("known") != 1 || counted("gone") != 2 || counted("timeout") != 0 || !slices.Equal(remembered, []types.UID{"never", "soon"}) {
+			t.Errorf("%d known, %d gone, %d over, remembered %v", counted("known"), counted("gone"), counted("timeout"), remembered)
 		}
-		if queue.activations != 4 { // three of which were lost: nothing else is activated in vain
-			t.Errorf("activated %d times", queue.activations)
+		if activations != 4 { // three of which were lost: nothing else is activated in vain
+			t.Errorf("activated %d times", activations)
 		}
 
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := queue.passed["never"]; got < wait || got > wait+2*tick {
+		passed, _, _, running := queue.state()
+		if got := passed["never"]; got < wait || got > wait+2*tick {
 			t.Errorf("passed after %s, held for %s", got, wait)
 		}
-		if counted("timeout") != 1 || gate.running {
-			t.Errorf("%d over, running %t", counted("timeout"), gate.running)
+		if counted("timeout") != 1 || running {
+			t.Errorf("%d over, running %t", counted("timeout"), running)
 		}
 
 		// Who comes back to the queue has had its time.
@@ -183,8 +197,8 @@ func TestGate(t *testing.T) {
 		}
 		time.Sleep(2 * tick)
 		synctest.Wait()
-		if gate.entries["again"] == nil || gate.entries["never"] != nil {
-			t.Errorf("entries %v", gate.entries)
+		if _, _, remembered, _ := queue.state(); !slices.Equal(remembered, []types.UID{"again", "soon"}) {
+			t.Errorf("remembered %v", remembered)
 		}
 
 		// With the scheduler, the loop ends: synctest fails if it does not.
@@ -215,8 +229,8 @@ func TestGateRaces(t *testing.T) {
 		group.Wait()
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
-		if len(queue.passed) != 200 || len(queue.held) != 0 {
-			t.Errorf("%d passed, %d held", len(queue.passed), len(queue.held))
+		if passed, _, _, running := queue.state(); len(passed) != 200 || running {
+			t.Errorf("%d passed, running %t", len(passed), running)
 		}
 	})
 }
