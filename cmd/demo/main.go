@@ -247,7 +247,7 @@ func neverPulled(ctx context.Context, lab *scenario.Lab) error {
 	if err != nil {
 		return err
 	}
-	if err := lab.Hold(ctx, "first", holder, first, baseBytes); err != nil {
+	if err := lab.Hold(ctx, scenario.Pod{Name: "first", Image: first.Reference, Node: holder}, baseBytes); err != nil {
 		return err
 	}
 	say("a pod has run on %s, which has pulled %s: %s", holder, first.Reference, describe(first.Layers))

@@ -43,10 +43,10 @@ func Deployment(name string, replicas int32, pod Pod, more ...string) *appsv1.De
 	}
 }
 
-// Announce makes a Deployment without replicas: layer-resolver hears of the
-// images, no node does.
-func (l *Lab) Announce(ctx context.Context, name string, references ...string) error {
-	deployment := Deployment(name, 0, Pod{Image: references[0]}, references[1:]...)
+// Announce makes a Deployment of such pods, named as the pod, but without
+// replicas: layer-resolver hears of the images, no node does.
+func (l *Lab) Announce(ctx context.Context, pod Pod, more ...string) error {
+	deployment := Deployment(pod.Name, 0, pod, more...)
 	_, err := l.Client.AppsV1().Deployments(deployment.Namespace).Create(ctx, deployment, metav1.CreateOptions{})
 	return err
 }
@@ -134,27 +134,27 @@ func (l *Lab) Present(ctx context.Context, image, node string, atLeast int64) er
 	})
 }
 
-// Hold has a node pull an image for a pod, which goes again, and waits until the
-// scheduler knows that the node has so many bytes of it. A Deployment NAME, which
-// stays, tells the resolver first: of a pod that has started the scheduler takes
-// the layers for present that it knew.
-func (l *Lab) Hold(ctx context.Context, name, node string, image *images.Pushed, bytes int64) error {
-	if err := l.Announce(ctx, name, image.Reference); err != nil {
+// Hold has the pod's node pull its image. The pod goes again, and the scheduler
+// knows in the end that the node has so many bytes of the image. A Deployment of
+// the same name, which stays, tells the resolver first: of a pod that has started
+// the scheduler takes the layers for present that it knew.
+func (l *Lab) Hold(ctx context.Context, pod Pod, bytes int64) error {
+	if err := l.Announce(ctx, pod); err != nil {
 		return err
 	}
-	if err := l.Known(ctx, image.Reference); err != nil {
+	if err := l.Known(ctx, pod.Image); err != nil {
 		return err
 	}
-	if err := l.Submit(ctx, Pod{Name: name, Image: image.Reference, Node: node}); err != nil {
+	if err := l.Submit(ctx, pod); err != nil {
 		return err
 	}
-	if err := l.Ready(ctx, name); err != nil {
+	if err := l.Ready(ctx, pod.Name); err != nil {
 		return err
 	}
-	if err := l.Remove(ctx, name); err != nil {
+	if err := l.Remove(ctx, pod.Name); err != nil {
 		return err
 	}
-	return l.Present(ctx, image.Reference, node, bytes)
+	return l.Present(ctx, pod.Image, pod.Node, bytes)
 }
 
 // ManifestTable is what "kubectl get imagemanifests" prints of the references:
@@ -224,7 +224,7 @@ func (l *Lab) NeverPulled(ctx context.Context, way Way, name string, n int, base
 	if !way.Resolver {
 		return all, l.Cluster.Resolver().Stop(ctx)
 	}
-	if err := l.Announce(ctx, name, references...); err != nil {
+	if err := l.Announce(ctx, Pod{Name: name, Image: references[0]}, references[1:]...); err != nil {
 		return nil, err
 	}
 	if err := l.Resolved(ctx, references...); err != nil {

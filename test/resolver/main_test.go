@@ -91,20 +91,29 @@ func references(all []*images.Pushed) []string {
 	return names
 }
 
-// hold has a node pull an image for a pod, which goes again, and waits until the
-// scheduler knows what the node has.
-func hold(t *testing.T, name, node string, image *images.Pushed) {
+// hold has the pod's node pull its image; see Lab.Hold.
+func hold(t *testing.T, pod scenario.Pod) {
 	t.Helper()
-	removeAtEnd(t, name)
-	withdrawAtEnd(t, name)
-	must(t, lab.Hold(t.Context(), name, node, image, baseBytes))
+	removeAtEnd(t, pod.Name)
+	withdrawAtEnd(t, pod.Name)
+	must(t, lab.Hold(t.Context(), pod, baseBytes))
+}
+
+// holds pushes an image with the base and has a node pull it.
+func holds(t *testing.T, node string, base images.Layer) *images.Pushed {
+	t.Helper()
+	name := base.Name + "-holder"
+	image, err := scenario.PushOnBase(t.Context(), c, name+":v1", base, ownBytes)
+	must(t, err)
+	hold(t, scenario.Pod{Name: name, Image: image.Reference, Node: node})
+	return image
 }
 
 // announce makes a Deployment without replicas until the end of the test.
-func announce(t *testing.T, name string, references ...string) {
+func announce(t *testing.T, pod scenario.Pod, more ...string) {
 	t.Helper()
-	withdrawAtEnd(t, name)
-	must(t, lab.Announce(t.Context(), name, references...))
+	withdrawAtEnd(t, pod.Name)
+	must(t, lab.Announce(t.Context(), pod, more...))
 }
 
 func withdrawAtEnd(t *testing.T, names ...string) {

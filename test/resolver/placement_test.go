@@ -21,7 +21,7 @@ const tolerance = ownBytes / 10
 func TestNeverPulled(t *testing.T) {
 	const holder, pods = "n1", 3
 	shared := base("never")
-	hold(t, "never-holder", holder, push(t, "never-holder", 1, shared)[0])
+	holds(t, holder, shared)
 
 	rows := [][]string{{"scheduler", "nodes", "pulled", "by node"}}
 	t.Cleanup(func() { startResolver(t) })
@@ -53,9 +53,9 @@ func TestNeverPulled(t *testing.T) {
 func TestNeverPulledOneByOne(t *testing.T) {
 	const holder, rounds = "n2", 10
 	shared := base("single")
-	hold(t, "single-holder", holder, push(t, "single-holder", 1, shared)[0])
+	holds(t, holder, shared)
 	images := push(t, "single", rounds, shared)
-	announce(t, "single", references(images)...)
+	announce(t, scenario.Pod{Name: "single", Image: images[0].Reference}, references(images[1:])...)
 	rows := [][]string{{"image", "node", "pulled", "in"}}
 	for i, image := range images {
 		must(t, lab.Resolved(t.Context(), image.Reference))
@@ -77,7 +77,7 @@ func TestNeverPulledOneByOne(t *testing.T) {
 func TestWaitForManifest(t *testing.T) {
 	const holder, rounds = "n3", 5
 	shared := base("patient")
-	hold(t, "patient-holder", holder, push(t, "patient-holder", 1, shared)[0])
+	holds(t, holder, shared)
 	for i, image := range push(t, "patient", rounds, shared) {
 		name := fmt.Sprintf("patient-%d", i+1)
 		removeAtEnd(t, name)
