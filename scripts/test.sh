@@ -40,7 +40,7 @@ step_scheduler() {
 step_integration() {
   local tree status=0
   scripts/build.sh tools etcd && scripts/build.sh patched kube-apiserver && tree=$(scripts/tree.sh scheduler) || return 1
-  go_test integration-resolver . -tags integration -count=1 ./resolver/... || status=1
+  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... || status=1
   GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS,integration" CGO_ENABLED=0 PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
   return "$status"
