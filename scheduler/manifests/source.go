@@ -1,6 +1,6 @@
 // Package manifests is the scheduler's side of the resolver: it tells the plugin
 // what images consist of that no node has pulled yet, as ImageManifest objects
-// say it.
+// say it. It knows nothing of kube-scheduler.
 package manifests
 
 import (
@@ -12,7 +12,6 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/internal/intern"
-	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 )
 
 // Source answers from the ImageManifests it was given last. What a name stands
@@ -28,8 +27,6 @@ type Source struct {
 	// watching: the objects are those of the apiserver, give or take an event.
 	watching bool
 }
-
-var _ layerlocality.AwaitedSource = &Source{}
 
 func newSource() *Source {
 	return &Source{objects: map[string]*object{}, images: map[imageref.Canonical]*image{}}

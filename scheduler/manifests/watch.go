@@ -15,21 +15,19 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 )
 
-// NewSource watches the ImageManifests of the scheduler's cluster until the
-// context is done. It does not wait for them: as long as there are none, also
-// because the resource or the right to read it is missing, nothing is known.
-func NewSource(ctx context.Context, handle fwk.Handle) (layerlocality.ImageSource, error) {
-	if handle.KubeConfig() == nil {
-		return nil, errors.New("ImageManifests: the scheduler has no client configuration")
+// NewSource watches the ImageManifests of a cluster until the context is done. It
+// does not wait for them: as long as there are none, also because the resource or
+// the right to read it is missing, nothing is known.
+func NewSource(ctx context.Context, config *rest.Config) (*Source, error) {
+	if config == nil {
+		return nil, errors.New("ImageManifests: no client configuration")
 	}
-	client, err := newClient(handle.KubeConfig())
+	client, err := newClient(config)
 	if err != nil {
 		return nil, fmt.Errorf("ImageManifests: %w", err)
 	}

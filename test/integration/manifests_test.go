@@ -77,7 +77,7 @@ func readCRD(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
 type cluster struct {
 	*testutils.TestContext
 	t      *testing.T
-	source layerlocality.AwaitedSource
+	source *manifests.Source
 	crds   *apiextensions.Clientset
 }
 
@@ -100,10 +100,8 @@ func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *clus
 	c.NS = framework.CreateNamespaceOrDie(c.ClientSet, "manifests", t)
 	t.Cleanup(func() { testutils.CleanupTest(t, c.TestContext) })
 	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithImageSource(func(ctx context.Context, handle fwk.Handle) (layerlocality.ImageSource, error) {
-		source, err := manifests.NewSource(ctx, handle)
-		if err == nil {
-			c.source = source.(layerlocality.AwaitedSource)
-		}
+		source, err := manifests.NewSource(ctx, handle.KubeConfig())
+		c.source = source
 		return source, err
 	})), profiles...)
 	return c
