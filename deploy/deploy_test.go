@@ -39,6 +39,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	shipped "github.com/layer-locality/layer-locality/deploy/resolver"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme"
 	argsvalidation "github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
@@ -451,12 +452,10 @@ func TestReaders(t *testing.T) {
 	}
 }
 
-// TestStaticPodRights: the stock scheduler's identity gets what the plugin reads,
-// and nothing else.
+// TestStaticPodRights: with the resolver, the stock scheduler's identity gets what
+// the plugin reads, and nothing else.
 func TestStaticPodRights(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("scheduler", "static-pod", "rbac.yaml"))
-	must(t, err)
-	objects := decode(t, text)
+	objects := decode(t, shipped.Readers)
 	role, binding := one[*rbacv1.ClusterRole](t, objects), one[*rbacv1.ClusterRoleBinding](t, objects)
 	if !reflect.DeepEqual(role.Rules, own) {
 		t.Errorf("rules %v", role.Rules)
