@@ -36,6 +36,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(listenerVariable) != "" {
+		runListener()
+	}
 	config := cluster.Config{
 		Name: "resolver", Nodes: 3, Bandwidth: bandwidth, Flavour: cluster.Patched,
 		Scheduler: scenario.Schedulers(scenario.Recommended(patient, map[string]any{"waitForManifest": wait.String()})),

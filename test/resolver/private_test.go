@@ -177,14 +177,14 @@ func startRegistry(t *testing.T, authentication map[string]any) (address, access
 // which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener := listen(t)
+	listener := listen(t, "0")
 	must(t, listener.Close())
 	return listener.Addr().String()
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t *testing.T, port string) net.Listener {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(c.HostAddress().String(), port))
 	must(t, err)
 	return listener
 }
@@ -252,7 +252,12 @@ func jwt(key ed25519.PrivateKey, parts ...map[string]any) string {
 // the test.
 func serve(t *testing.T, handler http.HandlerFunc) (address string) {
 	t.Helper()
-	listener := listen(t)
+	return serveOn(t, "0", handler)
+}
+
+func serveOn(t *testing.T, port string, handler http.HandlerFunc) (address string) {
+	t.Helper()
+	listener := listen(t, port)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
