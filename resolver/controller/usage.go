@@ -72,7 +72,7 @@ type usedBy struct {
 
 type used struct {
 	image
-	by    map[corev1.ObjectReference]*usedBy
+	by    map[*usedBy]struct{}
 	pulls map[pull]int
 }
 
@@ -137,7 +137,7 @@ func (u *usage) set(c claim) (news change) {
 func (u *usage) add(image image, by *usedBy) (fresh bool) {
 	entry := u.images[image.key]
 	if entry == nil {
-		entry = &used{image: image, by: map[corev1.ObjectReference]*usedBy{}, pulls: map[pull]int{}}
+		entry = &used{image: image, by: map[*usedBy]struct{}{}, pulls: map[pull]int{}}
 		u.images[image.key] = entry
 		for _, reference := range image.references {
 			if u.references[reference] == nil {
@@ -149,7 +149,7 @@ func (u *usage) add(image image, by *usedBy) (fresh bool) {
 	}
 	fresh = entry.pulls[by.pull] == 0
 	entry.pulls[by.pull]++
-	entry.by[by.workload] = by
+	entry.by[by] = struct{}{}
 	return fresh
 }
 
@@ -172,9 +172,7 @@ func (u *usage) release(old *usedBy) {
 		if entry.pulls[old.pull]--; entry.pulls[old.pull] == 0 {
 			delete(entry.pulls, old.pull)
 		}
-		if entry.by[old.workload] == old { // and not what came in its place
-			delete(entry.by, old.workload)
-		}
+		delete(entry.by, old)
 		if len(entry.pulls) > 0 {
 			continue
 		}
@@ -242,11 +240,11 @@ func (u *usage) workloads(key string, limit int) []corev1.ObjectReference {
 	defer u.mu.Unlock()
 	var found, controlled []corev1.ObjectReference
 	if entry := u.images[key]; entry != nil {
-		for workload, by := range entry.by {
+		for by := range entry.by {
 			if !by.controlled {
-				found = append(found, workload)
+				found = append(found, by.workload)
 			} else if len(controlled) < limit {
-				controlled = append(controlled, workload)
+				controlled = append(controlled, by.workload)
 			}
 			if len(found) == limit {
 				break
