@@ -90,6 +90,11 @@ func (a *authorizer) authorize(ctx context.Context, s *source, credential authn.
 	}
 	switch {
 	case credential.RegistryToken != "":
+		// From a secret of a user: an error of net/http would look like one of the
+		// registry.
+		if strings.ContainsFunc(credential.RegistryToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return nil, &Error{Reason: v1alpha1.ReasonUnauthorized, Host: s.domain, Err: text(nil, "the registrytoken given for registry %s is no token", s.domain)}
+		}
 		g.authorization = "Bearer " + credential.RegistryToken
 	case strings.EqualFold(g.challenge.Scheme, "bearer"):
 		var token string

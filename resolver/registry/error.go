@@ -167,7 +167,8 @@ func (x *exchange) failure(err error) *Error {
 func (x *exchange) status(e *Error, code int) *Error {
 	said := fmt.Sprintf("%s answered %s", x.subject(), strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code))))
 	switch {
-	case code == http.StatusUnauthorized, code == http.StatusForbidden, x.kind == kindToken && code == http.StatusBadRequest:
+	case code == http.StatusUnauthorized, code == http.StatusForbidden,
+		x.kind == kindToken && (code == http.StatusBadRequest || !x.anonymous && refuses(code)):
 		e.Reason = v1alpha1.ReasonUnauthorized
 		if x.anonymous {
 			said += ": it wants credentials, by an imagePullSecret for example, or the repository does not exist, which some registries do not tell"
@@ -185,11 +186,25 @@ func (x *exchange) status(e *Error, code int) *Error {
 		if x.anonymous {
 			said += "; with credentials the limit may be higher"
 		}
+	case x.kind == kindManifest && refuses(code):
+		e.Reason = v1alpha1.ReasonNotFound
+		said += ": it does not serve this name"
 	default:
 		e.Reason = v1alpha1.ReasonUnavailable
 	}
 	e.Err = text(nil, "%s", said)
 	return e
+}
+
+// refuses tells whether a status is about what was asked for, and says nothing of
+// how the server is. Callers leave a server alone that has trouble: what one
+// workload asks for must not cause that for the others.
+func refuses(code int) bool {
+	switch code {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return code >= 400 && code < 500
 }
 
 func timedOut(err error) bool {

@@ -78,7 +78,9 @@ func TestFaults(t *testing.T) {
 		{"429 until a date", status(429, "Retry-After", "Fri, 31 Dec 2199 23:59:59 GMT"), ":1", v1alpha1.ReasonRateLimited, time.Hour, ""},
 		{"500", status(500), ":1", v1alpha1.ReasonUnavailable, 0, "500 Internal Server Error"},
 		{"503 with seconds", status(503, "Retry-After", "7"), ":1", v1alpha1.ReasonUnavailable, 7 * time.Second, "503"},
-		{"400", status(400), ":1", v1alpha1.ReasonUnavailable, 0, "400"},
+		{"400", status(400), ":1", v1alpha1.ReasonNotFound, 0, "400"},
+		{"408", status(408), ":1", v1alpha1.ReasonUnavailable, 0, "408"},
+		{"451", status(451), ":1", v1alpha1.ReasonNotFound, 0, "451"},
 		{"unknown status", status(599), ":1", v1alpha1.ReasonUnavailable, 0, "599"},
 		{"no answer", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, ":1", v1alpha1.ReasonUnavailable, 0, ""},
 		{"truncated", func(w http.ResponseWriter, _ *http.Request) {
@@ -144,7 +146,8 @@ func TestFaultsOfTokenServer(t *testing.T) {
 		reason string
 	}{
 		{"401", status(401), v1alpha1.ReasonUnauthorized},
-		{"404", status(404), v1alpha1.ReasonUnavailable},
+		{"404", status(404), v1alpha1.ReasonUnauthorized},
+		{"405", status(405), v1alpha1.ReasonUnauthorized},
 		{"429", status(429), v1alpha1.ReasonRateLimited},
 		{"500", status(500), v1alpha1.ReasonUnavailable},
 		{"no token", body(`{"refresh_token":"s3cret"}`), v1alpha1.ReasonUnavailable},

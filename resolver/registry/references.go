@@ -18,8 +18,8 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
-// maxReference is how many characters of a reference are looked at: a repository
-// has at most 255, a tag 128, a digest less than 256.
+// maxReference is how many characters a reference may have, as in the schema of
+// ImageManifest: a repository has at most 255, a tag 128, a digest less than 256.
 const maxReference = 1024
 
 // References returns, in the order in which the container runtime tries them, the
@@ -38,7 +38,11 @@ func (c *Client) References(image string) ([]string, error) {
 		if err != nil {
 			return nil, invalidReference(image, err)
 		}
-		if full := named.String(); !slices.Contains(found, full) {
+		full := named.String()
+		if len(full) > maxReference { // by what was added to it
+			return nil, invalidReference(image, fmt.Errorf("%d characters in full, at most %d are possible", len(full), maxReference))
+		}
+		if !slices.Contains(found, full) {
 			found = append(found, full)
 		}
 	}

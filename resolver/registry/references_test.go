@@ -97,6 +97,21 @@ func TestReferences(t *testing.T) {
 	}
 }
 
+// What is added to a name counts: objects take no longer ones.
+func TestReferencesInFull(t *testing.T) {
+	w := newWorld(t)
+	for n := maxReference - len(":latest") - 1; n <= maxReference; n++ {
+		image := strings.Repeat("a", n-len(".example/x")) + ".example/x"
+		found, err := w.References(image)
+		switch fits := n+len(":latest") <= maxReference; {
+		case fits && err != nil:
+			t.Errorf("%d characters: %v", n, err)
+		case !fits && err == nil:
+			t.Errorf("%d characters stand for %d", n, len(found[0]))
+		}
+	}
+}
+
 func TestBrokenConf(t *testing.T) {
 	for name, path := range map[string]string{
 		"missing":        filepath.Join(t.TempDir(), "registries.conf"),

@@ -343,6 +343,17 @@ func TestCredentials(t *testing.T) {
 	wantError(t, err, v1alpha1.ReasonUnauthorized, "cannot be read: no such secret")
 }
 
+// What a user put into a pull secret is no trouble of the registry: callers leave
+// a registry alone that has some.
+func TestTokenThatIsNoHeader(t *testing.T) {
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(&repository{}))
+	token := keychain{s.host, authn.AuthConfig{RegistryToken: "s3cret\ntoken"}}
+	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{token})
+	wantError(t, err, v1alpha1.ReasonUnauthorized, s.host, "registrytoken")
+	wantRequests(t, s, "GET /v2/")
+}
+
 type brokenKeychain struct{}
 
 func (brokenKeychain) Resolve(authn.Resource) (authn.Authenticator, error) {
