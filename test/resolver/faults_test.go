@@ -100,6 +100,7 @@ func manifest(layers, size int) http.HandlerFunc {
 // through passes a request on to the cluster's registry.
 func through(w http.ResponseWriter, r *http.Request) {
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: c.Registry().Address})
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	proxy.ServeHTTP(w, r)
 }
 
@@ -236,7 +237,7 @@ func TestResolverKilled(t *testing.T) {
 	var mu sync.Mutex
 	asked, killed := map[string]int{}, make(chan struct{})
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if isManifest(r) {
+		if isManifest(r) && r.UserAgent() == "layer-resolver" { // and no node
 			mu.Lock()
 			asked[r.URL.Path]++
 			wait := len(asked) > before
