@@ -99,6 +99,9 @@ type Phase struct {
 	Writes map[string]int `json:"writes"`
 	// CPU is the processor time until the end of the process.
 	CPU time.Duration `json:"cpu"`
+	// AroundCPU is that of kube-apiserver, etcd, and this program, which is the
+	// registry and watches, from the start until it was done.
+	AroundCPU map[string]time.Duration `json:"aroundCPU"`
 	// PeakRSS in bytes.
 	PeakRSS int64 `json:"peakRSS"`
 	// Load is the machine's load average over one minute at the end.
@@ -255,6 +258,10 @@ func (b *bench) run(ctx context.Context, name string, ttl time.Duration, work fu
 	if err != nil {
 		return r, err
 	}
+	around, err := processorTimes()
+	if err != nil {
+		return r, err
+	}
 	b.registry.reset()
 	p, err := startProcess(ctx, b.Binary, filepath.Join(b.LogDir, name+".log"), []string{"SSL_CERT_FILE=" + filepath.Join(b.dir, "ca.pem")},
 		"--kubeconfig", filepath.Join(b.dir, "kubeconfig"),
@@ -270,7 +277,10 @@ func (b *bench) run(ctx context.Context, name string, ttl time.Duration, work fu
 		if done, err = work(ctx, p); err != nil {
 			return done, err
 		}
-		r.PeakRSS, err = p.peakRSS()
+		if r.PeakRSS, err = p.peakRSS(); err != nil {
+			return done, err
+		}
+		r.AroundCPU, err = processorTimes()
 		return done, err
 	}()
 	var stopped error
@@ -278,6 +288,10 @@ func (b *bench) run(ctx context.Context, name string, ttl time.Duration, work fu
 		return r, fmt.Errorf("%s: %w", name, errors.Join(err, stopped))
 	}
 	r.Done = done.Sub(p.began)
+	delete(r.AroundCPU, filepath.Base(b.Binary))
+	for name := range r.AroundCPU {
+		r.AroundCPU[name] -= around[name]
+	}
 	var first time.Time
 	if r.Requests, first = b.registry.counted(); !first.IsZero() {
 		r.FirstRequest = first.Sub(p.began)

@@ -1,6 +1,7 @@
 package benchresolver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,7 +71,7 @@ func (p *process) until(ctx context.Context, what string, done func() (bool, err
 	const limit = 30 * time.Minute // 5,000 images with the default rate take nine
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ticker := time.NewTicker(10 * time.Millisecond)
+	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		ok, err := done()
@@ -80,7 +81,7 @@ func (p *process) until(ctx context.Context, what string, done func() (bool, err
 		select {
 		case <-ticker.C:
 		case <-p.ended:
-			return fmt.Errorf("layer-resolver ended before %s (%v); see %s", what, p.err, p.log)
+			return fmt.Errorf("layer-resolver ended before %s: %w; see %s", what, cmp.Or(p.err, errors.New("without an error")), p.log)
 		case <-ctx.Done():
 			return fmt.Errorf("waiting until %s: %w; see %s", what, ctx.Err(), p.log)
 		}
@@ -93,7 +94,7 @@ func (p *process) ready(ctx context.Context) (time.Duration, error) {
 	err := p.until(ctx, "it was ready", func() (bool, error) {
 		resp, err := http.Get("http://" + p.health + "/readyz")
 		if err != nil {
-			return false, nil //nolint:nilerr // it does not listen yet
+			return false, nil // it does not listen yet
 		}
 		defer resp.Body.Close()
 		return resp.StatusCode == http.StatusOK, nil
@@ -151,4 +152,27 @@ func (p *process) stop() (time.Duration, error) {
 		return 0, fmt.Errorf("%s: %w; see %s", strings.Join(p.command.Args[:2], " "), p.err, p.log)
 	}
 	return p.command.ProcessState.UserTime() + p.command.ProcessState.SystemTime(), nil
+}
+
+// processorTimes returns what this process and its children have run so far, by
+// name.
+func processorTimes() (map[string]time.Duration, error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return nil, err
+	}
+	times := map[string]time.Duration{}
+	for _, proc := range all {
+		stat, err := proc.Stat()
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			return nil, err
+		}
+		if stat.PID == os.Getpid() || stat.PPID == os.Getpid() {
+			times[stat.Comm] += time.Duration(stat.CPUTime() * float64(time.Second))
+		}
+	}
+	return times, nil
 }

@@ -35,6 +35,10 @@ func (p *Phase) writes() int {
 	return sum
 }
 
+// serverCPU is the processor time of the API server with its etcd, in
+// milliseconds.
+func (p *Phase) serverCPU() float64 { return ms(p.AroundCPU["kube-apiserver"] + p.AroundCPU["etcd"]) }
+
 // Write writes a table, the goals, and a line of key=value pairs, which is that
 // of the first row.
 func (r *Result) Write(w io.Writer) error {
@@ -64,6 +68,7 @@ func (r *Result) Write(w io.Writer) error {
 	line("of these for tokens", "%.4f", func(row *Row) float64 { return perImage(row.Resolve.Requests.Tokens) })
 	line("writes an image", "%.4f", func(row *Row) float64 { return perImage(row.Resolve.writes()) })
 	line("processor time an image (ms)", "%.2f", func(row *Row) float64 { return ms(row.Resolve.CPU) / images })
+	line("of kube-apiserver and etcd (ms)", "%.2f", func(row *Row) float64 { return row.Resolve.serverCPU() / images })
 	line("peak memory (MiB)", "%.1f", func(row *Row) float64 { return mib(row.Resolve.PeakRSS) })
 	line("restart, all known: requests", "%.0f", func(row *Row) float64 { return float64(row.Restart.Requests.Total()) })
 	line("writes", "%.0f", func(row *Row) float64 { return float64(row.Restart.writes()) })
@@ -78,6 +83,7 @@ func (r *Result) Write(w io.Writer) error {
 	line("writes", "%.0f", func(row *Row) float64 { return float64(row.Confirm.writes()) })
 	line("tags a second, all due at the start", "%.1f", func(row *Row) float64 { return r.imagesPerSecond(&row.Confirm) })
 	line("processor time (s)", "%.2f", func(row *Row) float64 { return row.Confirm.CPU.Seconds() })
+	line("of kube-apiserver and etcd (s)", "%.2f", func(row *Row) float64 { return row.Confirm.serverCPU() / 1000 })
 	line("peak memory (MiB)", "%.1f", func(row *Row) float64 { return mib(row.Confirm.PeakRSS) })
 	line("one new image: from Deployment to ImageManifest, median (ms)", "%.1f", func(row *Row) float64 { return ms(median(row.Latencies)) })
 	line("worst (ms)", "%.1f", func(row *Row) float64 { return ms(slices.Max(row.Latencies)) })
