@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/crypto/bcrypt"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -274,6 +275,11 @@ func createSecret(t *testing.T, namespace, name, address, password string) {
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: config},
 	}, metav1.CreateOptions{})
 	must(t, err)
+	t.Cleanup(func() {
+		if err := lab.Client.CoreV1().Secrets(namespace).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) { // gone with its namespace
+			t.Error(err)
+		}
+	})
 }
 
 // event waits for the event on a Deployment that its image is not known.
