@@ -99,11 +99,7 @@ func (o *runOptions) policy() (*policy.Policy, error) {
 		}
 		config.Networks = append(config.Networks, network)
 	}
-	p, err := policy.New(config)
-	if err != nil {
-		return nil, fmt.Errorf("--allow-registry: %w", err)
-	}
-	return p, nil
+	return policy.New(config)
 }
 
 func (o *runOptions) validate() error {

@@ -6,11 +6,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
 	authk8s "github.com/google/go-containerregistry/pkg/authn/kubernetes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -20,6 +22,8 @@ const (
 	// secretsFor is how long pull secrets are remembered, so that a thousand
 	// images of a namespace do not read them a thousand times.
 	secretsFor = 30 * time.Second
+	// defaultAccount is the service account of pods that name none.
+	defaultAccount = "default"
 )
 
 // credentials finds what images may be asked for with.
@@ -66,17 +70,15 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 	}
 	var found pullSecrets
 	names := strings.FieldsFunc(p.secrets, func(r rune) bool { return r == ',' })
-	account := p.serviceAccount
-	if account == "" {
-		account = "default"
-	}
+	// The API client logs what it reads, if told to log much.
+	ctx = klog.NewContext(ctx, logr.Discard())
 	var sa corev1.ServiceAccount
-	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: account}, &sa); err == nil {
+	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.serviceAccount}, &sa); err == nil {
 		for i := range sa.ImagePullSecrets {
 			names = append(names, sa.ImagePullSecrets[i].Name)
 		}
-	} else if !apierrors.IsNotFound(err) || p.serviceAccount != "" {
-		found.problems = append(found.problems, problem("service account", p.namespace, account, err))
+	} else if !apierrors.IsNotFound(err) || p.serviceAccount != defaultAccount {
+		found.problems = append(found.problems, problem("service account", p.namespace, p.serviceAccount, err))
 	}
 	seen := map[string]bool{}
 	for _, name := range names {

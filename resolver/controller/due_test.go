@@ -26,7 +26,7 @@ func TestDue(t *testing.T) {
 	}
 	refusedUntil := func(d time.Duration) step {
 		return func(_ *Resolver, s *storeTest) {
-			s.must(s.notResolved(s.t.Context(), tag, v1alpha1.ReasonNotFound, "none", 1, s.clock.Now().Add(d)))
+			s.must(s.notResolved(s.t.Context(), tag, attempt{failures: 1, retry: s.clock.Now().Add(d), reason: v1alpha1.ReasonNotFound}))
 		}
 	}
 	tests := []struct {

@@ -26,6 +26,9 @@ const (
 
 // lanes has a queue of images for each registry.
 type lanes struct {
+	// denied tells whether an image cannot be asked for anyway: names that anybody
+	// makes up take no queue from registries.
+	denied func(image) bool
 	// work is called by the workers; it never runs twice at once for a key.
 	work    func(ctx context.Context, lane *lane, key string)
 	workers int
@@ -36,6 +39,8 @@ type lanes struct {
 	ctx    context.Context // nil until run
 	wait   sync.WaitGroup
 	byName map[string]*lane
+	// resume has registries that are left alone from the start, and until when.
+	resume map[string]time.Time
 }
 
 // lane is the queue of one registry.
@@ -48,7 +53,7 @@ type lane struct {
 }
 
 func newLanes(workers int, work func(context.Context, *lane, string)) *lanes {
-	return &lanes{work: work, workers: workers, byName: map[string]*lane{}, started: make(chan struct{})}
+	return &lanes{denied: func(image) bool { return false }, work: work, workers: workers, byName: map[string]*lane{}, started: make(chan struct{})}
 }
 
 // run works until the context is done. Before, nothing is kept that is added.
@@ -84,12 +89,12 @@ func (l *lanes) add(image image, after time.Duration, priority int) {
 		return // every image is looked at when the controller starts to lead
 	}
 	name := image.registry()
-	if _, ok := l.byName[name]; !ok && len(l.byName) >= maxLanes {
+	if _, ok := l.byName[name]; !ok && (len(l.byName) >= maxLanes || l.denied(image)) {
 		name = "others"
 	}
 	found := l.byName[name]
 	if found == nil {
-		found = &lane{queue: priorityqueue.New[string](name)}
+		found = &lane{queue: priorityqueue.New[string](name), resume: l.resume[name]}
 		l.byName[name] = found
 		for range l.workers {
 			l.wait.Go(func() { l.worker(l.ctx, found) })
@@ -145,17 +150,27 @@ func (l *lane) succeeded() {
 func (l *lane) failed(retryAfter time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failures++
 	pause := retryAfter
-	if over := l.failures - toleratedFailures; over >= 0 {
-		pause = max(pause, backoff(over, minPause, maxPause))
+	if now := time.Now(); now.Before(l.resume) {
+		pause = max(pause, l.resume.Sub(now)) // it was under way: one outage is one failure
+	} else if l.failures++; l.failures >= toleratedFailures {
+		pause = max(pause, backoff(l.failures-toleratedFailures, minPause, maxPause))
 	}
-	if pause > 0 {
-		if until := time.Now().Add(pause); until.After(l.resume) {
-			l.resume = until
-		}
-	}
+	l.hold(pause)
 	return pause
+}
+
+// leaveAlone has nothing done for a while.
+func (l *lane) leaveAlone(pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hold(pause)
+}
+
+func (l *lane) hold(pause time.Duration) {
+	if until := time.Now().Add(pause); pause > 0 && until.After(l.resume) {
+		l.resume = until
+	}
 }
 
 // backoff doubles from least with every failure before, to at most most, and

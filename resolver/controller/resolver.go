@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -28,6 +30,9 @@ import (
 // Registry answers what images consist of. *registry.Client is one.
 type Registry interface {
 	References(image string) ([]string, error)
+	// Denied tells why a reference may not be asked for, by the names of its
+	// registry and mirrors; nil if it may.
+	Denied(reference string) error
 	Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*registry.Resolution, error)
 	Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error)
 }
@@ -65,16 +70,34 @@ type Resolver struct {
 	credentials *credentials
 	metrics     *metrics
 	synced      []cache.InformerSynced
+	leading     atomic.Bool
 
 	mu sync.Mutex
 	// nodes has what each node is and where its images come from.
 	nodes map[string]*nodeFacts
 	// platforms and registries of all nodes, sorted.
 	platforms, registries []string
+	// nodesKnown: the nodes have been looked at as a whole.
+	nodesKnown bool
 	// waiting has what is remembered between two attempts at an image. What has to
 	// survive a restart is in the objects.
 	waiting map[string]*attempt
+	// notWritten counts failures of the API server in a row, and learned has what
+	// could therefore not be written yet, by key of the image.
+	notWritten int
+	learned    map[string]*learned
 }
+
+// learned is an answer that is to be written.
+type learned struct {
+	reference string
+	found     *registry.Resolution
+	platforms []string
+}
+
+// maxLearned bounds the answers that wait for the API server; more are asked for
+// again.
+const maxLearned = 1000
 
 type nodeFacts struct {
 	platform   string
@@ -87,8 +110,6 @@ type attempt struct {
 	retry    time.Time
 	// reason and message of the last failure, empty if there was none.
 	reason, message string
-	// notWritten counts failures of the API server.
-	notWritten int
 }
 
 // Add adds the resolver to a manager whose cache has CacheOptions.
@@ -96,7 +117,7 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 	r := &Resolver{
 		options: options, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("resolver"),
 		cache: mgr.GetCache(), events: mgr.GetEventRecorder("layer-resolver"),
-		nodes: map[string]*nodeFacts{}, waiting: map[string]*attempt{},
+		nodes: map[string]*nodeFacts{}, waiting: map[string]*attempt{}, learned: map[string]*learned{},
 	}
 	var secrets client.Reader
 	if options.PullSecrets {
@@ -104,8 +125,11 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 	}
 	r.credentials = newCredentials(options.Keychain, secrets)
 	r.usage = newUsage(options.Registry.References, r.clock)
+	r.usage.keep = options.KeepUnused
 	r.store = newStore(mgr.GetClient(), r.clock)
+	r.store.lost = r.lost
 	r.lanes = newLanes(options.Workers, r.work)
+	r.lanes.denied = r.denied
 	r.metrics = newMetrics(r, options.Registerer)
 
 	watch := func(object client.Object, handler cache.ResourceEventHandler) error {
@@ -147,15 +171,17 @@ func (r *Resolver) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
 		return ctx.Err()
 	}
-	var objects v1alpha1.ImageManifestList
-	if err := r.cache.List(ctx, &objects); err != nil {
+	err := r.store.load(func() ([]v1alpha1.ImageManifest, error) {
+		var objects v1alpha1.ImageManifestList
+		err := r.cache.List(ctx, &objects)
+		return objects.Items, err
+	})
+	if err != nil {
 		return fmt.Errorf("reading ImageManifests: %w", err)
 	}
-	r.store.load(objects.Items)
-	r.mu.Lock()
-	clear(r.waiting) // what was noted before the objects were known
-	r.mu.Unlock()
+	r.lanes.resume = r.store.limited()
 	r.nodesChanged() // before anything is asked
+	r.leading.Store(true)
 
 	ended := make(chan struct{})
 	go func() {
@@ -164,8 +190,11 @@ func (r *Resolver) Start(ctx context.Context) error {
 	}()
 	<-r.lanes.started
 	images := r.usage.all()
-	r.log.Info("Leading", "images", len(images), "imageManifests", len(objects.Items), "platforms", r.clusterPlatforms())
-	r.askAll(images)
+	resolved, unresolved := r.store.count()
+	r.log.Info("Leading", "images", len(images), "resolved", resolved, "unresolved", unresolved, "platforms", r.clusterPlatforms())
+	for _, image := range images {
+		r.ask(image)
+	}
 	r.collect(ctx)
 	<-ended
 	return nil
@@ -176,22 +205,14 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 		c, ok := k.claimOf(object)
 		if !ok {
 			if o, isObject := object.(client.Object); isObject {
-				r.usage.unset(k.identity(o))
+				r.forget(r.usage.unset(k.identity(o)))
 			}
 			return
 		}
 		news := r.usage.set(c)
-		for _, image := range news.fresh {
-			r.forgive(image.key, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound)
-			r.lanes.add(image, 0, resolving)
-		}
-		for _, image := range append(news.fresh, news.joined...) {
-			if failure := r.lastFailure(image); failure.reason != "" && !c.controlled {
-				r.tell(image, failure, c.workload)
-			}
-		}
-		for _, b := range news.bad {
-			r.events.Eventf(&c.workload, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalidReference, "Resolve", "%s", b.message())
+		r.forget(news.gone)
+		if r.leading.Load() { // before, all is looked at when that begins
+			r.welcome(c, news)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -202,10 +223,59 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 				object = gone.Obj
 			}
 			if o, ok := object.(client.Object); ok {
-				r.usage.unset(k.identity(o))
+				r.forget(r.usage.unset(k.identity(o)))
 			}
 		},
 	}
+}
+
+// welcome asks for what is new with a workload, and tells it what is known to
+// fail. Pods that another object made are not told: it is.
+func (r *Resolver) welcome(c claim, news change) {
+	for _, image := range news.fresh {
+		// Its pull secrets may open what was closed.
+		if r.credentials.reader != nil && slices.Contains(r.usage.pulls(image.key, maxPulls), c.pull) {
+			r.forgive(image.key, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound)
+		}
+		r.lanes.add(image, 0, resolving)
+	}
+	if c.controlled {
+		return
+	}
+	for _, image := range append(news.fresh, news.joined...) {
+		if failure := r.lastFailure(image); failure.reason != "" {
+			r.tell(image, failure, c.workload)
+		}
+	}
+	for _, b := range news.bad {
+		r.event(c.workload, nil, "%.200q is no image name (%s): %.300s", b.image, v1alpha1.ReasonInvalidReference, b.err)
+	}
+}
+
+// forget drops what is remembered of images that nothing uses any more.
+func (r *Resolver) forget(keys []string) {
+	if len(keys) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, key := range keys {
+		delete(r.waiting, key)
+		delete(r.learned, key)
+	}
+}
+
+// lost has images asked for again whose object has gone.
+func (r *Resolver) lost(references []string) {
+	for _, image := range r.usage.meaning(references) {
+		r.forget([]string{image.key})
+		r.lanes.add(image, 0, resolving)
+	}
+}
+
+// denied tells whether none of an image's references may be asked for.
+func (r *Resolver) denied(image image) bool {
+	return !slices.ContainsFunc(image.references, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
 }
 
 func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
@@ -261,24 +331,26 @@ func (r *Resolver) nodesChanged() {
 	r.platforms = r.platforms[:min(len(r.platforms), v1alpha1.MaxPlatforms)]
 	morePlatforms := anyNew(r.platforms, oldPlatforms)
 	moreRegistries := r.options.InUse && anyNew(r.registries, oldRegistries)
+	first := !r.nodesKnown
+	r.nodesKnown = true
 	if r.options.InUse {
 		r.options.Policy.SetInUse(r.registries)
 	}
 	r.mu.Unlock()
 
-	if !morePlatforms && !moreRegistries {
-		return
+	if first || !morePlatforms && !moreRegistries {
+		return // the first time, nothing has changed: the cluster had nodes before
 	}
 	for _, image := range r.usage.all() {
 		var reasons []string
-		if moreRegistries && registries[image.registry()] {
+		if moreRegistries && slices.ContainsFunc(image.references, func(r string) bool { return registries[imageOf(r).registry()] }) {
 			reasons = append(reasons, v1alpha1.ReasonDenied)
 		}
 		if morePlatforms {
 			reasons = append(reasons, v1alpha1.ReasonPlatformNotFound)
 		}
 		if r.forgive(image.key, reasons...) || morePlatforms {
-			r.lanes.add(image, 0, resolving)
+			r.ask(image)
 		}
 	}
 }
@@ -295,15 +367,8 @@ func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 				object = gone.Obj
 			}
 			manifest, ok := object.(*v1alpha1.ImageManifest)
-			if !ok {
-				return
-			}
-			// Not by us: somebody wants it to be asked again.
-			for _, image := range r.usage.meaning(r.store.deleted(manifest.Name, manifest.UID)) {
-				r.mu.Lock()
-				delete(r.waiting, image.key)
-				r.mu.Unlock()
-				r.lanes.add(image, 0, resolving)
+			if ok {
+				r.store.deleted(manifest.Name, manifest.UID)
 			}
 		},
 	}
@@ -328,7 +393,11 @@ func (r *Resolver) attemptAt(key string) *attempt {
 	a := r.waiting[key]
 	if a == nil {
 		a = &attempt{}
-		*a = r.store.failure(imageOf(key).references[0])
+		for _, reference := range imageOf(key).references {
+			if *a = r.store.failure(reference); a.reason != "" {
+				break
+			}
+		}
 		r.waiting[key] = a
 	}
 	return a
@@ -340,11 +409,14 @@ func (r *Resolver) clusterPlatforms() []string {
 	return r.platforms
 }
 
-func (r *Resolver) askAll(images []image) {
-	for _, image := range images {
-		_, priority := r.next(image)
-		r.lanes.add(image, 0, priority)
+// ask has an image looked at now, before those of which something is known if
+// nothing is known of it.
+func (r *Resolver) ask(image image) {
+	priority := resolving
+	if _, _, known, _ := r.due(image); known != nil {
+		priority = confirming
 	}
+	r.lanes.add(image, 0, priority)
 }
 
 // task is what has to be done about an image.
@@ -384,7 +456,8 @@ func (r *Resolver) due(image image) (what task, reference string, known *answer,
 			}
 			return nothing, reference, known, -1
 		}
-		wait = max(wait, known.confirmed.Add(r.options.TagTTL).Sub(now))
+		// Not longer, if somebody's clock is ahead.
+		wait = max(wait, min(known.confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
 		if wait > 0 {
 			return nothing, reference, known, wait
 		}
@@ -396,25 +469,18 @@ func (r *Resolver) due(image image) (what task, reference string, known *answer,
 	return resolve, "", nil, 0
 }
 
-// next returns the priority of what is due.
-func (r *Resolver) next(image image) (task, int) {
-	what, _, known, _ := r.due(image)
-	if known != nil {
-		return what, confirming
-	}
-	return what, resolving
-}
-
 // work does what is due about an image, and has it looked at again when
 // something will be.
 func (r *Resolver) work(ctx context.Context, lane *lane, key string) {
 	image := imageOf(key)
 	if !r.usage.inUse(key) {
-		r.mu.Lock()
-		delete(r.waiting, key)
-		r.mu.Unlock()
 		return
 	}
+	defer func() {
+		if !r.usage.inUse(key) { // any more
+			r.forget([]string{key})
+		}
+	}()
 	log := r.log.WithValues("image", key)
 	var err error
 	switch what, reference, known, after := r.due(image); what {
@@ -436,24 +502,31 @@ func (r *Resolver) work(ctx context.Context, lane *lane, key string) {
 	if err != nil { // of the API server
 		log.Error(err, "Writing what is known about an image")
 		r.metrics.writeErrors.Inc()
-		r.lanes.add(image, r.notWritten(key), resolving)
+		// Not more to write for a while, from this registry.
+		pause := r.writeFailed()
+		lane.leaveAlone(pause)
+		r.lanes.add(image, pause, resolving)
 		return
 	}
+	r.written()
 	_, _, _, after := r.due(image)
 	if after >= 0 {
 		r.lanes.add(image, after, confirming)
 	}
 }
 
-// notWritten returns after how long to try again after the API server failed.
-func (r *Resolver) notWritten(key string) time.Duration {
+// writeFailed returns how long to leave the API server alone.
+func (r *Resolver) writeFailed() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a := r.attemptAt(key)
-	a.notWritten++
-	// What was learned is lost, and the registry asked again.
-	a.retry = time.Time{}
-	return backoff(a.notWritten, time.Second, maxError)
+	r.notWritten++
+	return backoff(r.notWritten, time.Second, maxError)
+}
+
+func (r *Resolver) written() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notWritten = 0
 }
 
 // confirm asks whether a tag still points where it did.
@@ -464,15 +537,15 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, lane *lane, ima
 		return ctx.Err()
 	}
 	if err != nil {
-		failure := r.failed(lane, image, []error{err}, problems)
+		failure := r.failed(lane, image, []refusal{{reference, err}}, problems)
 		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
 		log.V(1).Info("Tag not confirmed", "reference", reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
-		return r.store.notConfirmed(ctx, reference, failure.reason, failure.message)
+		return r.store.notConfirmed(ctx, reference, failure)
 	}
 	lane.succeeded()
 	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
 	if digest == known.digest {
-		err := r.store.confirmed(ctx, reference)
+		err := r.store.confirmed(ctx, reference, digest)
 		if err == nil {
 			r.succeeded(image)
 		}
@@ -490,30 +563,24 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, lane *lane, ima
 		references = []string{reference}
 	}
 	platforms := r.clusterPlatforms()
+	if l := r.unwritten(image); l != nil && slices.Equal(l.platforms, platforms) {
+		return r.write(ctx, image, l)
+	}
 	keychains, problems := r.credentials.keychains(ctx, r.usage.pulls(image.key, maxPulls))
-	var errs []error
+	var errs []refusal
 	for _, candidate := range references {
 		found, err := r.options.Registry.Resolve(ctx, candidate, platforms, keychains)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, refusal{candidate, err})
 			continue
 		}
 		lane.succeeded()
 		r.metrics.lookups.WithLabelValues("resolve", v1alpha1.ReasonResolved).Inc()
 		log.V(1).Info("Resolved", "reference", candidate, "digest", found.Digest, "manifests", len(found.Manifests))
-		if err := r.store.resolved(ctx, candidate, found, platforms); err != nil {
-			return err
-		}
-		if first := image.references[0]; first != candidate { // which has failed before
-			if err := r.store.removeUnresolved(ctx, first); err != nil {
-				return err
-			}
-		}
-		r.succeeded(image)
-		return nil
+		return r.write(ctx, image, &learned{reference: candidate, found: found, platforms: platforms})
 	}
 
 	before := r.lastFailure(image).reason
@@ -521,19 +588,46 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, lane *lane, ima
 	r.metrics.lookups.WithLabelValues("resolve", failure.reason).Inc()
 	if reference != "" { // other content, or other platforms: what is known stays
 		log.V(1).Info("Not resolved again", "reference", reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
-		return r.store.notConfirmed(ctx, reference, failure.reason, failure.message)
+		return r.store.notConfirmed(ctx, reference, failure)
 	}
 	if before != failure.reason {
 		log.Info("Not resolved", "reason", failure.reason, "message", failure.message, "retry", failure.retry)
 		r.tell(image, failure, r.usage.workloads(image.key, maxEvents)...)
 	}
-	return r.store.notResolved(ctx, image.references[0], failure.reason, failure.message, failure.failures, failure.retry)
+	return r.store.notResolved(ctx, image.references[0], failure)
+}
+
+// unwritten returns what was learned of an image and could not be written.
+func (r *Resolver) unwritten(image image) *learned {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.learned[image.key]
+}
+
+// write writes what was learned of an image, and remembers it if that fails: the
+// registry has answered once.
+func (r *Resolver) write(ctx context.Context, image image, l *learned) error {
+	err := r.store.resolved(ctx, l.reference, l.found, l.platforms)
+	if first := image.references[0]; err == nil && first != l.reference { // which has failed before
+		err = r.store.removeUnresolved(ctx, first)
+	}
+	if err == nil {
+		r.succeeded(image)
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.learned) < maxLearned {
+		r.learned[image.key] = l
+	}
+	return err
 }
 
 func (r *Resolver) succeeded(image image) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.waiting, image.key)
+	delete(r.learned, image.key)
 }
 
 func (r *Resolver) lastFailure(image image) attempt {
@@ -551,20 +645,32 @@ const (
 // maxMessage bounds messages in conditions and events (bytes).
 const maxMessage = 1000
 
+// refusal is what a reference was answered.
+type refusal struct {
+	reference string
+	err       error
+}
+
 // failed draws the conclusions of an attempt at all references of an image.
-func (r *Resolver) failed(lane *lane, image image, errs []error, problems []string) attempt {
+func (r *Resolver) failed(lane *lane, image image, refusals []refusal, problems []string) attempt {
 	f := attempt{}
 	var messages []string
-	var retryAfter time.Duration
-	for _, err := range errs {
-		messages = append(messages, err.Error())
-		reason := v1alpha1.ReasonUnavailable
-		if e := (*registry.Error)(nil); errors.As(err, &e) {
-			reason, retryAfter = e.Reason, max(retryAfter, e.RetryAfter)
-		}
+	var wait time.Duration // that the registries ask for
+	for _, refusal := range refusals {
+		messages = append(messages, refusal.err.Error())
+		e := &registry.Error{Reason: v1alpha1.ReasonUnavailable}
+		errors.As(refusal.err, &e)
+		wait = max(wait, e.RetryAfter)
 		// One that may pass goes before a final one: the image may be there.
-		if f.reason == "" || temporary(reason) && !temporary(f.reason) {
-			f.reason = reason
+		if f.reason == "" || temporary(e.Reason) && !temporary(f.reason) {
+			f.reason = e.Reason
+		}
+		switch {
+		case imageOf(refusal.reference).registry() != image.registry(): // not of this lane
+		case temporary(e.Reason):
+			wait = max(wait, lane.failed(e.RetryAfter))
+		case e.Reason != v1alpha1.ReasonDenied:
+			lane.succeeded() // it answers
 		}
 	}
 	if f.reason == v1alpha1.ReasonUnauthorized {
@@ -578,18 +684,13 @@ func (r *Resolver) failed(lane *lane, image image, errs []error, problems []stri
 		f.message = strings.ToValidUTF8(f.message[:maxMessage], "")
 	}
 
-	var pause time.Duration
-	if temporary(f.reason) {
-		pause = lane.failed(retryAfter)
-	} else {
-		lane.succeeded() // it answers
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.attemptAt(image.key)
-	wait := backoff(a.failures, minRefusal, maxRefusal)
 	if temporary(f.reason) {
-		wait = max(pause, backoff(a.failures, minError, maxError))
+		wait = max(wait, backoff(a.failures, minError, maxError))
+	} else {
+		wait = backoff(a.failures, minRefusal, maxRefusal)
 	}
 	a.failures++
 	a.retry, a.reason, a.message = r.clock.Now().Add(wait), f.reason, f.message
@@ -604,14 +705,28 @@ func temporary(reason string) bool {
 const maxEvents = 5
 
 func (r *Resolver) tell(image image, f attempt, workloads ...corev1.ObjectReference) {
+	// Events about the same two objects count as one, so the second is the image.
+	about := &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest", Name: v1alpha1.UnresolvedName(image.references[0]),
+	}
 	for _, workload := range workloads {
-		r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "ImageNotResolved", "Resolve",
-			"Layers of %s are not known to the scheduler (%s): %s", image.references[0], f.reason, f.message)
+		r.event(workload, about, "Layers of %s are not known to the scheduler (%s): %s", image.references[0], f.reason, f.message)
 	}
 }
 
-func (b *invalid) message() string {
-	return strings.ToValidUTF8(fmt.Sprintf("%.200q is no image name: %.300s", b.image, b.err), "")
+// maxNote is what the API server takes of the text of an event (bytes).
+const maxNote = 1024
+
+func (r *Resolver) event(workload corev1.ObjectReference, related *corev1.ObjectReference, format string, args ...any) {
+	note := fmt.Sprintf(format, args...)
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote], "")
+	}
+	var second runtime.Object
+	if related != nil {
+		second = related
+	}
+	r.events.Eventf(&workload, second, corev1.EventTypeWarning, "ImageNotResolved", "Resolve", "%s", note)
 }
 
 // collect removes what nothing has used for long, until the context is done.
@@ -631,7 +746,7 @@ func (r *Resolver) collect(ctx context.Context) {
 			if err := r.store.removeReference(ctx, reference); err != nil && ctx.Err() == nil {
 				r.log.Error(err, "Removing an unused reference", "reference", reference)
 			}
+			r.lost([]string{reference}) // if it came into use meanwhile
 		}
-		r.usage.prune(r.options.KeepUnused)
 	}
 }

@@ -28,6 +28,8 @@ import (
 type store struct {
 	client client.Client
 	clock  clock.PassiveClock
+	// lost is told references whose object has gone, to have them asked again.
+	lost func(references []string)
 
 	mu          sync.Mutex
 	records     map[string]*record
@@ -35,6 +37,9 @@ type store struct {
 	// byDigest has the records by the digest of their manifest and by those of the
 	// indexes that led to them.
 	byDigest map[string][]*record
+	// gone has the objects that were deleted while they were being loaded; nil at
+	// other times.
+	gone map[types.UID]bool
 }
 
 // record is an ImageManifest. Its fields change under the mutex of the store.
@@ -45,28 +50,42 @@ type record struct {
 	// exists: the object is there, under this UID.
 	exists bool
 	uid    types.UID
+	// ended is the UID of an object that was deleted while it was being created.
+	ended  types.UID
 	spec   v1alpha1.ImageManifestSpec
 	status v1alpha1.ImageManifestStatus
 }
 
 func newStore(c client.Client, clock clock.PassiveClock) *store {
 	return &store{
-		client: c, clock: clock,
+		client: c, clock: clock, lost: func([]string) {},
 		records: map[string]*record{}, byReference: map[string][]*record{}, byDigest: map[string][]*record{},
 	}
 }
 
-// load takes over the objects that are there.
-func (s *store) load(objects []v1alpha1.ImageManifest) {
+// load takes over the objects that list returns.
+func (s *store) load(list func() ([]v1alpha1.ImageManifest, error)) error {
+	s.mu.Lock()
+	s.gone = map[types.UID]bool{}
+	s.mu.Unlock()
+	objects, err := list()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer func() { s.gone = nil }()
+	if err != nil {
+		return err
+	}
 	for i := range objects {
 		object := &objects[i]
+		if s.gone[object.UID] {
+			continue
+		}
 		r := &record{name: object.Name, exists: true, uid: object.UID, spec: object.Spec, status: object.Status}
 		r.spec.Layers = nil
 		s.records[r.name] = r
 		s.index(r)
 	}
+	return nil
 }
 
 // index and unindex are called around every change of a record.
@@ -146,33 +165,66 @@ func (s *store) lookup(reference string) *answer {
 			if digest == "" && ref.Name != reference || digest != "" && ref.Digest != digest {
 				continue
 			}
-			a := &answer{digest: ref.Digest, index: ref.Digest != r.spec.Digest, platforms: ref.Platforms}
-			a.confirmed = confirmedAt(ref)
-			if found == nil || a.confirmed.After(found.confirmed) {
-				found = a
+			at := confirmedAt(ref)
+			if found == nil || ref.Digest != found.digest && at.After(found.confirmed) {
+				found = &answer{digest: ref.Digest, index: ref.Digest != r.spec.Digest}
+			}
+			if ref.Digest != found.digest {
+				continue
+			}
+			// Each object of an index says for which platforms it is.
+			found.platforms = append(found.platforms, ref.Platforms...)
+			if at.After(found.confirmed) {
+				found.confirmed = at
 			}
 		}
 	}
 	return found
 }
 
-// failure returns what the object of a reference that was not resolved says;
-// nothing if there is none.
+// failure returns how the last attempt at a reference went, as objects say it;
+// nothing if it went well.
 func (s *store) failure(reference string) attempt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.records[v1alpha1.UnresolvedName(reference)]
-	if r == nil || !r.exists {
-		return attempt{}
+	for _, r := range s.byReference[reference] {
+		if a := r.failure(); a.reason != "" {
+			return a
+		}
 	}
+	return attempt{}
+}
+
+func (r *record) failure() attempt {
 	a := attempt{failures: int(r.status.Failures)}
-	if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionResolved); c != nil {
-		a.reason, a.message = c.Reason, c.Message
+	for _, kind := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionConfirmed} {
+		if c := meta.FindStatusCondition(r.status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
+			a.reason, a.message = c.Reason, c.Message
+		}
 	}
 	if r.status.RetryTime != nil {
 		a.retry = r.status.RetryTime.Time
 	}
 	return a
+}
+
+// limited returns the registries that asked to come back later, and until when
+// they are left alone.
+func (s *store) limited() map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until := map[string]time.Time{}
+	for _, r := range s.records {
+		a := r.failure()
+		if a.reason != v1alpha1.ReasonRateLimited || len(r.status.References) == 0 {
+			continue
+		}
+		registry := imageOf(r.status.References[0].Name).registry()
+		if a.retry.After(until[registry]) {
+			until[registry] = a.retry
+		}
+	}
+	return until
 }
 
 // references returns all that objects have, resolved or not.
@@ -200,13 +252,13 @@ func (s *store) count() (resolved, unresolved int) {
 
 // resolved notes that a reference consists of what the registry answered.
 func (s *store) resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) error {
-	ref := v1alpha1.ImageReference{Name: reference, Digest: found.Digest, LastConfirmed: s.now()}
-	if found.Index {
-		ref.Platforms = platforms
-	}
 	names := map[string]bool{}
 	for i := range found.Manifests {
 		spec := &found.Manifests[i]
+		ref := v1alpha1.ImageReference{Name: reference, Digest: found.Digest, LastConfirmed: s.now()}
+		if found.Index {
+			ref.Platforms = covered(found.Manifests, i, platforms)
+		}
 		names[v1alpha1.ManifestName(spec.Digest)] = true
 		err := s.write(ctx, v1alpha1.ManifestName(spec.Digest), spec, func(status *v1alpha1.ImageManifestStatus) {
 			setReference(status, ref)
@@ -229,6 +281,22 @@ func (s *store) resolved(ctx context.Context, reference string, found *registry.
 	return nil
 }
 
+// covered returns the platforms that the object of a manifest of an index stands
+// for: those it is for, and for the last one written those that have none. So if a
+// write fails, or an object goes, what is missing is known to be missing.
+func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) []string {
+	owner := func(platform string) int {
+		at := slices.IndexFunc(manifests, func(m v1alpha1.ImageManifestSpec) bool {
+			return m.Platform == platform || strings.HasPrefix(m.Platform, platform+"/")
+		})
+		if at < 0 {
+			return len(manifests) - 1
+		}
+		return at
+	}
+	return slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return owner(p) != i })
+}
+
 // adopt notes that content which is known already has one more reference, by
 // digest: no registry has to be asked.
 func (s *store) adopt(ctx context.Context, reference string) error {
@@ -239,7 +307,8 @@ func (s *store) adopt(ctx context.Context, reference string) error {
 		ref := v1alpha1.ImageReference{Name: reference, Digest: digest}
 		for i := range r.status.References {
 			if other := &r.status.References[i]; other.Digest == digest {
-				ref.Platforms, ref.LastConfirmed = other.Platforms, other.LastConfirmed
+				ref.Platforms = slices.Compact(slices.Sorted(slices.Values(append(ref.Platforms, other.Platforms...))))
+				ref.LastConfirmed = other.LastConfirmed
 			}
 		}
 		names[r.name] = ref
@@ -253,64 +322,59 @@ func (s *store) adopt(ctx context.Context, reference string) error {
 	return nil
 }
 
-// confirmed notes that a tag still points where it did.
-func (s *store) confirmed(ctx context.Context, reference string) error {
+// confirmed notes that a tag still has a digest. Objects that say otherwise lose
+// the tag.
+func (s *store) confirmed(ctx context.Context, reference, digest string) error {
 	now := s.now()
-	for _, name := range s.holders(reference) {
-		err := s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) {
-			for i := range status.References {
-				if status.References[i].Name == reference {
-					status.References[i].LastConfirmed = now
-				}
-			}
-			s.confirm(status, reference)
-		})
-		if err != nil {
-			return err
+	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
+		at := slices.IndexFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
+		if at < 0 {
+			return
 		}
-	}
-	return nil
+		if status.References[at].Digest != digest {
+			status.References = slices.Delete(status.References, at, at+1)
+			return
+		}
+		status.References[at].LastConfirmed = now
+		s.confirm(status, reference)
+	})
 }
 
+// confirm notes that the registry answered.
 func (s *store) confirm(status *v1alpha1.ImageManifestStatus, reference string) {
-	if digestOf(reference) != "" {
-		return
+	status.Failures, status.RetryTime = 0, nil
+	if digestOf(reference) != "" && meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionConfirmed) == nil {
+		return // a digest does not have to be confirmed
 	}
-	s.condition(status, v1alpha1.ConditionConfirmed, v1alpha1.ReasonResolved, "the registry still has this for "+reference)
+	s.condition(status, v1alpha1.ConditionConfirmed, v1alpha1.ReasonResolved, "the registry has this for "+reference)
 }
 
 // notConfirmed notes that the registry did not tell whether a tag still points
 // where it did. What is known stays.
-func (s *store) notConfirmed(ctx context.Context, reference, reason, message string) error {
-	for _, name := range s.holders(reference) {
-		err := s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) {
-			s.condition(status, v1alpha1.ConditionConfirmed, reason, message)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) error {
+	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
+		s.condition(status, v1alpha1.ConditionConfirmed, a.reason, a.message)
+		setFailure(status, a)
+	})
 }
 
 // notResolved notes why nothing is known about a reference.
-func (s *store) notResolved(ctx context.Context, reference, reason, message string, failures int, retry time.Time) error {
+func (s *store) notResolved(ctx context.Context, reference string, a attempt) error {
 	return s.write(ctx, v1alpha1.UnresolvedName(reference), &v1alpha1.ImageManifestSpec{}, func(status *v1alpha1.ImageManifestStatus) {
 		setReference(status, v1alpha1.ImageReference{Name: reference})
-		s.condition(status, v1alpha1.ConditionResolved, reason, message)
-		status.Failures = int32(min(failures, 1<<30)) //nolint:gosec // bounded
-		status.RetryTime = &metav1.Time{Time: retry}
+		s.condition(status, v1alpha1.ConditionResolved, a.reason, a.message)
+		setFailure(status, a)
 	})
+}
+
+func setFailure(status *v1alpha1.ImageManifestStatus, a attempt) {
+	status.Failures = int32(min(a.failures, 1<<30)) //nolint:gosec // bounded
+	status.RetryTime = &metav1.Time{Time: a.retry}
 }
 
 // removeReference forgets a reference, and objects that no other points to.
 func (s *store) removeReference(ctx context.Context, reference string) error {
-	for _, name := range s.holders(reference) {
-		if err := s.remove(ctx, name, reference); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
 // removeUnresolved forgets that a reference was not resolved.
@@ -318,34 +382,52 @@ func (s *store) removeUnresolved(ctx context.Context, reference string) error {
 	return s.remove(ctx, v1alpha1.UnresolvedName(reference), reference)
 }
 
-func (s *store) remove(ctx context.Context, name, reference string) error {
-	return s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) {
-		status.References = slices.DeleteFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
-	})
+// each changes all objects that have a reference.
+func (s *store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) error {
+	for _, name := range s.holders(reference) {
+		if err := s.write(ctx, name, nil, change); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// deleted notes that somebody deleted an object and returns the references that
-// are not known any more.
-func (s *store) deleted(name string, uid types.UID) []string {
+func (s *store) remove(ctx context.Context, name, reference string) error {
+	return s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
+}
+
+func dropReference(status *v1alpha1.ImageManifestStatus, reference string) {
+	status.References = slices.DeleteFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
+}
+
+// deleted notes that an object has gone: deleted by somebody, if not by us.
+func (s *store) deleted(name string, uid types.UID) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.records[name]
-	if r == nil || !r.exists || r.uid != uid {
-		return nil
+	if s.gone != nil {
+		s.gone[uid] = true
 	}
 	var references []string
-	for _, reference := range r.status.References {
-		references = append(references, reference.Name)
+	switch r := s.records[name]; {
+	case r == nil:
+	case !r.exists:
+		r.ended = uid
+	case r.uid == uid:
+		references = s.drop(r)
 	}
-	s.drop(r)
-	return references
+	s.mu.Unlock()
+	s.lost(references)
 }
 
-// drop forgets a record; somebody may still be about to write it.
-func (s *store) drop(r *record) {
+// drop forgets a record, which somebody may still be about to write, and returns
+// its references.
+func (s *store) drop(r *record) (references []string) {
+	for i := range r.status.References {
+		references = append(references, r.status.References[i].Name)
+	}
 	s.unindex(r)
 	r.exists, r.uid, r.status = false, "", v1alpha1.ImageManifestStatus{}
 	delete(s.records, r.name)
+	return references
 }
 
 // holders returns the names of the objects that have a reference.
@@ -382,7 +464,8 @@ func (s *store) acquire(name string) *record {
 
 // write changes the status of an object, in one request or none: it is made if
 // it is not there, for which the spec is needed, and deleted if no reference is
-// left. Without a spec, an object that is not there stays away.
+// left. Without a spec, an object that is not there stays away; if it turns out
+// to have gone, its references are lost.
 func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) error {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
@@ -395,11 +478,12 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 	change(status)
 
 	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	none := len(status.References) == 0
 	var err error
 	switch {
-	case !exists && (spec == nil || len(status.References) == 0):
-		// Nothing is there and nothing is to be.
-	case len(status.References) == 0:
+	case !exists && (spec == nil || none): // nothing is there and nothing is to be
+		none = true
+	case none:
 		err = client.IgnoreNotFound(s.client.Delete(ctx, object))
 	case !exists:
 		object.Spec, object.Status = *spec, bounded(status)
@@ -409,33 +493,33 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 		uid = object.UID
 	case equality.Semantic.DeepEqual(before, status):
 	default:
-		if err = s.patch(ctx, object, status); apierrors.IsNotFound(err) {
-			// Deleted; the informer will tell, and the image is asked for again.
-			err = fmt.Errorf("ImageManifest %s has gone while it was written: %w", name, err)
-		}
+		err = s.patch(ctx, object, status)
 	}
 
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.records[name] != r { // deleted while it was written
-		return err
-	}
-	if !exists && err != nil || len(status.References) == 0 && err == nil {
+	var references []string
+	switch {
+	case s.records[name] != r: // deleted while it was written
+	case exists && apierrors.IsNotFound(err) || !exists && r.ended == uid && uid != "":
+		// It went, and the informer will not tell, or has told.
+		references, err = s.drop(r), nil
+		for i := range status.References {
+			references = append(references, status.References[i].Name)
+		}
+	case none && err == nil || !exists && err != nil:
 		s.drop(r)
-		return err
+	case err == nil:
+		s.unindex(r)
+		if !exists {
+			r.exists, r.spec = true, *spec
+			r.spec.Layers = nil
+		}
+		r.uid, r.status = uid, *status
+		s.index(r)
 	}
-	if err != nil {
-		return err
-	}
-	s.unindex(r)
-	if !exists {
-		r.exists = spec != nil
-		r.spec = *spec
-		r.spec.Layers = nil
-	}
-	r.uid, r.status = uid, *status
-	s.index(r)
-	return nil
+	s.mu.Unlock()
+	s.lost(references)
+	return err
 }
 
 // patch replaces the status of an object that is there, whoever changed it.

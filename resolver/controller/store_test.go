@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,6 +44,8 @@ type storeTest struct {
 	writes int
 	// fails is what the API server answers to writes; nil for nothing.
 	fails error
+	// gone are the references that were lost.
+	gone []string
 }
 
 func newStoreTest(t *testing.T) *storeTest {
@@ -75,6 +76,7 @@ func newStoreTest(t *testing.T) *storeTest {
 		},
 	}).Build()
 	s.store = newStore(c, s.clock)
+	s.lost = func(references []string) { s.gone = append(s.gone, references...) }
 	return s
 }
 
@@ -114,7 +116,7 @@ func (s *storeTest) expect(want map[string]string) {
 	var list v1alpha1.ImageManifestList
 	s.must(s.client.List(s.t.Context(), &list))
 	next := newStore(s.client, s.clock)
-	next.load(list.Items)
+	s.must(next.load(func() ([]v1alpha1.ImageManifest, error) { return list.Items, nil }))
 	for _, reference := range s.references() {
 		a, b := s.lookup(reference), next.lookup(reference)
 		if (a == nil) != (b == nil) || a != nil && (a.digest != b.digest || !a.confirmed.Equal(b.confirmed) || !slices.Equal(a.platforms, b.platforms)) {
@@ -153,7 +155,7 @@ func TestStoreResolved(t *testing.T) {
 	// Confirmed later: one write for each object.
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.writes = 0
-	s.must(s.confirmed(ctx, one))
+	s.must(s.confirmed(ctx, one, hash("b")))
 	if got := s.lookup(one); !got.confirmed.Equal(s.clock.Now()) || s.writes != 1 {
 		t.Errorf("confirmed %v with %d writes", got.confirmed, s.writes)
 	}
@@ -199,7 +201,8 @@ func TestStoreFailures(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
 	retry := s.clock.Now().Add(time.Minute)
-	s.must(s.notResolved(ctx, tag, v1alpha1.ReasonUnauthorized, "who are you?", 3, retry))
+	refused := attempt{failures: 3, retry: retry, reason: v1alpha1.ReasonUnauthorized, message: "who are you?"}
+	s.must(s.notResolved(ctx, tag, refused))
 	unresolved := v1alpha1.UnresolvedName(tag)
 	s.expect(map[string]string{unresolved: tag})
 	if got := s.failure(tag); got.failures != 3 || !got.retry.Equal(retry) || got.reason != v1alpha1.ReasonUnauthorized || got.message != "who are you?" {
@@ -210,7 +213,7 @@ func TestStoreFailures(t *testing.T) {
 	}
 	// The same again costs no write.
 	s.writes = 0
-	s.must(s.notResolved(ctx, tag, v1alpha1.ReasonUnauthorized, "who are you?", 3, retry))
+	s.must(s.notResolved(ctx, tag, refused))
 	if s.writes != 0 {
 		t.Errorf("%d writes of the same", s.writes)
 	}
@@ -219,7 +222,7 @@ func TestStoreFailures(t *testing.T) {
 	s.expect(map[string]string{a: tag})
 
 	// A failure later takes nothing away.
-	s.must(s.notConfirmed(ctx, tag, v1alpha1.ReasonUnavailable, "down"))
+	s.must(s.notConfirmed(ctx, tag, attempt{failures: 1, retry: retry, reason: v1alpha1.ReasonUnavailable, message: "down"}))
 	s.expect(map[string]string{a: tag})
 	var object v1alpha1.ImageManifest
 	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
@@ -229,7 +232,7 @@ func TestStoreFailures(t *testing.T) {
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionResolved) || len(object.Spec.Layers) != 1 {
 		t.Errorf("the content has gone: %+v", object)
 	}
-	s.must(s.confirmed(ctx, tag))
+	s.must(s.confirmed(ctx, tag, hash("a")))
 	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionConfirmed) {
 		t.Errorf("not confirmed: %+v", object.Status.Conditions)
@@ -242,23 +245,30 @@ func TestStoreDeleted(t *testing.T) {
 	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
 	uid := s.records[name].uid
-	if got := s.deleted(name, "of an object before it"); got != nil {
-		t.Errorf("forgets %v for an object that went long ago", got)
+	s.deleted(name, "of an object before it")
+	if s.lookup(tag) == nil || len(s.gone) != 0 {
+		t.Errorf("lost %q with an object that went long ago", s.gone)
 	}
 	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	// Before the informer tells: an error, not an object without layers.
-	if err := s.confirmed(ctx, tag); !apierrors.IsNotFound(err) {
-		t.Errorf("error %v", err)
-	}
-	if got := s.deleted(name, uid); !slices.Equal(got, []string{tag}) {
-		t.Errorf("references %v are to be asked again", got)
+	s.deleted(name, uid)
+	if !slices.Equal(s.gone, []string{tag}) {
+		t.Errorf("references %v are to be asked again", s.gone)
 	}
 	if s.lookup(tag) != nil || len(s.references()) != 0 {
 		t.Error("still known")
 	}
 	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
+
+	// Before the informer tells: no object without layers, and asked again too.
+	s.gone = nil
+	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.must(s.confirmed(ctx, tag, hash("a")))
+	if s.lookup(tag) != nil || !slices.Contains(s.gone, tag) {
+		t.Errorf("lost %q", s.gone)
+	}
+	s.expect(map[string]string{})
 }
 
 func TestStoreWriteFails(t *testing.T) {
@@ -276,7 +286,7 @@ func TestStoreWriteFails(t *testing.T) {
 	before := *s.lookup(tag)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.fails = errors.New("no API server")
-	if err := s.confirmed(ctx, tag); !errors.Is(err, s.fails) {
+	if err := s.confirmed(ctx, tag, hash("a")); !errors.Is(err, s.fails) {
 		t.Errorf("error %v", err)
 	}
 	if got := s.lookup(tag); !got.confirmed.Equal(before.confirmed) {

@@ -55,6 +55,11 @@ type usage struct {
 	// expand turns a name into the references it may mean.
 	expand func(image string) ([]string, error)
 	clock  clock.PassiveClock
+	// begun is since when it is known what is in use.
+	begun time.Time
+	// keep is how long idle references are of interest; 0: prune decides.
+	keep   time.Duration
+	pruned time.Time
 
 	mu     sync.Mutex
 	claims map[corev1.ObjectReference]*usedBy
@@ -78,7 +83,7 @@ type used struct {
 
 func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock) *usage {
 	return &usage{
-		expand: expand, clock: clock,
+		expand: expand, clock: clock, begun: clock.Now(),
 		claims: map[corev1.ObjectReference]*usedBy{}, images: map[string]*used{},
 		references: map[string]map[string]bool{}, idle: map[string]time.Time{},
 	}
@@ -98,6 +103,8 @@ type change struct {
 	joined []image
 	// bad are names that are none.
 	bad []invalid
+	// gone are the keys of images that nothing uses any more.
+	gone []string
 }
 
 // set notes what a workload needs, in place of what it needed before.
@@ -130,7 +137,7 @@ func (u *usage) set(c claim) (news change) {
 	}
 	u.claims[c.workload] = entry
 	// Afterwards, so that what stays in use is never idle.
-	u.release(old)
+	news.gone = u.release(old)
 	return news
 }
 
@@ -153,19 +160,20 @@ func (u *usage) add(image image, by *usedBy) (fresh bool) {
 	return fresh
 }
 
-// unset forgets a workload.
-func (u *usage) unset(workload corev1.ObjectReference) {
+// unset forgets a workload and returns the keys of images that nothing uses any
+// more.
+func (u *usage) unset(workload corev1.ObjectReference) (gone []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	old := u.claims[workload]
 	delete(u.claims, workload)
-	u.release(old)
+	return u.release(old)
 }
 
 // release takes back what add did for a claim that is not valid any more.
-func (u *usage) release(old *usedBy) {
+func (u *usage) release(old *usedBy) (gone []string) {
 	if old == nil {
-		return
+		return nil
 	}
 	for _, key := range old.keys {
 		entry := u.images[key]
@@ -177,6 +185,7 @@ func (u *usage) release(old *usedBy) {
 			continue
 		}
 		delete(u.images, key)
+		gone = append(gone, key)
 		for _, reference := range entry.references {
 			delete(u.references[reference], key)
 			if len(u.references[reference]) == 0 {
@@ -185,6 +194,11 @@ func (u *usage) release(old *usedBy) {
 			}
 		}
 	}
+	if u.keep > 0 && u.clock.Since(u.pruned) >= u.keep/10 {
+		u.prune(u.keep)
+		u.pruned = u.clock.Now()
+	}
+	return gone
 }
 
 // inUse tells whether anything uses an image.
@@ -257,8 +271,8 @@ func (u *usage) workloads(key string, limit int) []corev1.ObjectReference {
 	return found
 }
 
-// unusedFor tells whether nothing has used a reference for so long, counted from
-// the first question about it if nothing did since the start.
+// unusedFor tells whether nothing has used a reference for so long, as far as is
+// known.
 func (u *usage) unusedFor(reference string, atLeast time.Duration) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -267,15 +281,13 @@ func (u *usage) unusedFor(reference string, atLeast time.Duration) bool {
 	}
 	since, ok := u.idle[reference]
 	if !ok {
-		since = u.clock.Now()
-		u.idle[reference] = since
+		since = u.begun
 	}
 	return u.clock.Since(since) >= atLeast
 }
 
-// prune drops what is remembered about references unused for that long.
+// prune drops what is remembered about references unused for that long: then it
+// does not matter any more since when.
 func (u *usage) prune(atLeast time.Duration) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	maps.DeleteFunc(u.idle, func(_ string, since time.Time) bool { return u.clock.Since(since) >= atLeast })
 }

@@ -148,17 +148,18 @@ func TestUsageIdle(t *testing.T) {
 	if u.unusedFor(x, 0) {
 		t.Error("in use again and idle")
 	}
-	// What was never in use counts from the first look.
-	if u.unusedFor("reg/old:1", time.Minute) {
-		t.Error("idle before anyone looked")
+	// What was never in use counts from the start.
+	if !u.unusedFor("reg/old:1", time.Minute) || u.unusedFor("reg/old:1", 2*time.Minute) {
+		t.Error("not idle for a minute since the start")
 	}
+	u.unset(one.workload)
 	clock.SetTime(clock.Now().Add(time.Minute))
-	if !u.unusedFor("reg/old:1", time.Minute) {
-		t.Error("not idle a minute after the first look")
-	}
 	u.prune(time.Minute)
 	if len(u.idle) != 0 {
 		t.Errorf("remembered for ever: %v", u.idle)
+	}
+	if !u.unusedFor(x, time.Minute) {
+		t.Error("in use because it is forgotten")
 	}
 }
 

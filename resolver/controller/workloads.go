@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 	"unique"
@@ -54,7 +56,7 @@ var kinds = []kind{
 	}},
 	{"batch/v1", "Job", &batchv1.Job{}, func(o any) *corev1.PodSpec {
 		job, ok := o.(*batchv1.Job)
-		if !ok || job.Status.CompletionTime != nil {
+		if !ok || ended(job) {
 			return nil
 		}
 		return &job.Spec.Template.Spec
@@ -65,6 +67,13 @@ var kinds = []kind{
 		}
 		return nil
 	}},
+}
+
+// ended tells whether a Job has, well or badly.
+func ended(job *batchv1.Job) bool {
+	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+	})
 }
 
 // identity is what an object is called in events, and what claims go by.
@@ -89,17 +98,20 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 	}
 	slices.Sort(names)
 	c.pull = pull{
-		namespace: m.GetNamespace(), serviceAccount: unique.Make(spec.ServiceAccountName).Value(),
+		namespace: m.GetNamespace(), serviceAccount: unique.Make(cmp.Or(spec.ServiceAccountName, defaultAccount)).Value(),
 		secrets: unique.Make(strings.Join(names, ",")).Value(),
 	}
 	return c, len(c.images) > 0
 }
 
+// maxImages of an object count, as many as for the scheduler.
+const maxImages = 256
+
 // imagesOf returns the images of a pod, as written there, each once.
 func imagesOf(spec *corev1.PodSpec) []string {
 	var images []string
 	add := func(image string) {
-		if image != "" && !slices.Contains(images, image) {
+		if image != "" && len(images) < maxImages && !slices.Contains(images, image) {
 			images = append(images, image)
 		}
 	}
@@ -170,7 +182,10 @@ func transform(object any) (any, error) {
 		short.Spec.Template.Spec = slim(&o.Spec.Template.Spec)
 		return short, nil
 	case *batchv1.Job:
-		short := &batchv1.Job{ObjectMeta: slimMeta(&o.ObjectMeta), Status: batchv1.JobStatus{CompletionTime: o.Status.CompletionTime}}
+		short := &batchv1.Job{ObjectMeta: slimMeta(&o.ObjectMeta)}
+		for _, c := range o.Status.Conditions {
+			short.Status.Conditions = append(short.Status.Conditions, batchv1.JobCondition{Type: c.Type, Status: c.Status})
+		}
 		short.Spec.Template.Spec = slim(&o.Spec.Template.Spec)
 		return short, nil
 	case *batchv1.CronJob:
@@ -216,11 +231,14 @@ func registriesOf(node *corev1.Node) []string {
 	return hosts
 }
 
-// platformOf returns the platform of a node as references to it are resolved:
-// os/architecture; empty while the node has not said it.
+// platformPart is how Go names operating systems and architectures.
+var platformPart = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
+
+// platformOf returns the platform of a node as images are resolved for it:
+// os/architecture; empty as long as the node says nothing of use.
 func platformOf(node *corev1.Node) string {
 	info := &node.Status.NodeInfo
-	if info.OperatingSystem == "" || info.Architecture == "" {
+	if !platformPart.MatchString(info.OperatingSystem) || !platformPart.MatchString(info.Architecture) {
 		return ""
 	}
 	return info.OperatingSystem + "/" + info.Architecture

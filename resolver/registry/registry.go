@@ -113,6 +113,21 @@ func (c *Client) Digest(ctx context.Context, reference string, keychains []authn
 	})
 }
 
+// Denied tells why a reference may not be asked for, by the names of its registry
+// and mirrors alone; nil if it may. Addresses are checked when they are contacted.
+func (c *Client) Denied(reference string) error {
+	sources, err := c.sources(reference)
+	for _, source := range sources {
+		if source.listed {
+			return nil
+		}
+		if err = c.policy.Registry(source.domain); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
 // first returns the first answer for a reference among its sources: mirrors
 // first, the registry itself last. The error is the registry's, and names the
 // mirrors.

@@ -512,3 +512,29 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestDenied: by names alone, nothing is asked.
+func TestDenied(t *testing.T) {
+	allowed, err := policy.New(policy.Config{Registries: []string{"listed.example"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(t.TempDir(), "registries.conf")
+	text := "[[registry]]\nlocation = \"conf.example\"\n[[registry]]\nlocation = \"mirrored.example\"\n[[registry.mirror]]\nlocation = \"mirror.example\"\n" +
+		"[[registry]]\nlocation = \"blocked.example\"\nblocked = true\n"
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := New(Config{Policy: allowed, RegistriesConf: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for reference, denied := range map[string]bool{
+		"listed.example/x:1": false, "conf.example/x:1": false, "mirrored.example/x:1": false,
+		"other.example/x:1": true, "blocked.example/x:1": true, "mirror.example/x:1": true,
+	} {
+		if err := client.Denied(reference); (err != nil) != denied {
+			t.Errorf("%s: %v", reference, err)
+		}
+	}
+}

@@ -1,0 +1,598 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-containerregistry/pkg/authn"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// fakeRegistry answers what it is told to.
+type fakeRegistry struct {
+	mu       sync.Mutex
+	resolves []string
+	digests  []string
+	resolve  func(reference string, platforms []string) (*registry.Resolution, error)
+	digest   func(reference string) (string, error)
+}
+
+func (f *fakeRegistry) References(image string) ([]string, error) { return expandForTest(image) }
+
+func (f *fakeRegistry) Resolve(_ context.Context, reference string, platforms []string, _ []authn.Keychain) (*registry.Resolution, error) {
+	f.mu.Lock()
+	f.resolves = append(f.resolves, reference)
+	f.mu.Unlock()
+	return f.resolve(reference, platforms)
+}
+
+func (f *fakeRegistry) Digest(_ context.Context, reference string, _ []authn.Keychain) (string, error) {
+	f.mu.Lock()
+	f.digests = append(f.digests, reference)
+	f.mu.Unlock()
+	return f.digest(reference)
+}
+
+func (f *fakeRegistry) asked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.resolves)
+}
+
+func (f *fakeRegistry) Denied(reference string) error {
+	if strings.Contains(reference, "denied") {
+		return errors.New("not allowed")
+	}
+	return nil
+}
+
+type toldEvents struct {
+	mu    sync.Mutex
+	notes []string
+}
+
+func (e *toldEvents) Eventf(_ runtime.Object, _ runtime.Object, _, _, _, note string, args ...interface{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notes = append(e.notes, fmt.Sprintf(note, args...))
+}
+
+func newTestResolver(t *testing.T, f *fakeRegistry) (*Resolver, *storeTest, *toldEvents) {
+	s := newStoreTest(t)
+	told := &toldEvents{}
+	r := &Resolver{
+		options: Options{Registry: f, TagTTL: time.Hour, KeepUnused: 24 * time.Hour, Workers: 8}, clock: s.clock, log: logr.Discard(),
+		events: told, store: s.store, nodes: map[string]*nodeFacts{}, waiting: map[string]*attempt{}, learned: map[string]*learned{}, platforms: amd64,
+		nodesKnown: true,
+	}
+	r.leading.Store(true)
+	r.usage = newUsage(f.References, s.clock)
+	r.usage.keep = r.options.KeepUnused
+	s.lost = r.lost
+	r.credentials = newCredentials(nil, nil)
+	r.metrics = newMetrics(r, nil)
+	r.lanes = newLanes(8, r.work)
+	r.lanes.denied = r.denied
+	return r, s, told
+}
+
+var both = []string{"linux/amd64", "linux/arm64"}
+
+func twoPlatforms() *registry.Resolution {
+	return &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
+		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
+	}}
+}
+
+// An object of an index of two platforms is deleted by hand ("at once", docs);
+// the object of the other platform says that both were looked through.
+func TestOneOfTwoPlatformsDeleted(t *testing.T) {
+	for _, reference := range []string{"reg/x:1", "reg/x@" + hash("f")} {
+		r, s, _ := newTestResolver(t, &fakeRegistry{})
+		r.platforms = both
+		s.must(s.resolved(t.Context(), reference, twoPlatforms(), both))
+		s.deleted(v1alpha1.ManifestName(hash("b")), s.records[v1alpha1.ManifestName(hash("b"))].uid)
+		if what, _, _, after := r.due(one(reference)); what != resolve {
+			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, what, after, resolve)
+		}
+	}
+}
+
+// The API server fails between the two objects of an index.
+func TestSecondObjectNotWritten(t *testing.T) {
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return twoPlatforms(), nil }}
+	r, s, _ := newTestResolver(t, f)
+	r.platforms = both
+	creates := 0
+	s.store.client = interceptor.NewClient(s.store.client.(client.WithWatch), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if creates++; creates == 2 {
+				return errors.New("etcd: leader changed")
+			}
+			return c.Create(ctx, o, opts...)
+		},
+	})
+	image := one("reg/x:1")
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	lane := &lane{}
+	r.work(t.Context(), lane, image.key)
+	r.work(t.Context(), lane, image.key) // the retry
+	if got := len(s.objects()); got != 2 {
+		what, _, _, after := r.due(image)
+		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, what, after)
+	}
+}
+
+// A tag moves; the API server takes the new object and fails for the old one.
+func TestOldObjectKeepsTag(t *testing.T) {
+	const tag = "reg/x:1"
+	r, s, _ := newTestResolver(t, &fakeRegistry{
+		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("b")), nil },
+		digest:  func(string) (string, error) { return hash("b"), nil },
+	})
+	r.usage.set(claimFor("w", "ns", tag))
+	s.must(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.must(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
+	fail := true
+	s.store.client = interceptor.NewClient(s.store.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if fail {
+				return errors.New("timeout")
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+	})
+	lane := &lane{}
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	r.work(t.Context(), lane, tag) // HEAD, GET, create b, a fails
+	fail = false
+	for range 2 { // the retry, and one time of confirming
+		r.work(t.Context(), lane, tag)
+		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	}
+	var list v1alpha1.ImageManifestList
+	s.must(s.store.client.List(t.Context(), &list))
+	for _, m := range list.Items {
+		for _, ref := range m.Status.References {
+			if ref.Name == tag && m.Spec.Digest != hash("b") {
+				t.Errorf("%s still says %+v, as if just confirmed, though the tag moved to %s", m.Name, ref, hash("b")[:12])
+			}
+		}
+	}
+}
+
+// An object is deleted between finding its content and adding a reference to it.
+func TestAdoptOfDeleted(t *testing.T) {
+	_, s, _ := newTestResolver(t, &fakeRegistry{})
+	s.must(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	name := v1alpha1.ManifestName(hash("a"))
+	record := s.records[name]
+	record.writing.Lock() // somebody writes it
+	ended := make(chan any, 1)
+	go func() {
+		defer func() { ended <- recover() }()
+		if err := s.adopt(t.Context(), "other/x@"+hash("a")); err != nil {
+			t.Log(err)
+		}
+	}()
+	time.Sleep(50 * time.Millisecond) // adopt has looked it up and waits
+	s.deleted(name, record.uid)
+	record.writing.Unlock()
+	if p := <-ended; p != nil {
+		t.Errorf("panic: %v", p)
+	}
+}
+
+// A digest comes into use while its object is being collected.
+func TestUsedWhileCollected(t *testing.T) {
+	pinned := "reg/x@" + hash("a")
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+	r, s, _ := newTestResolver(t, f)
+	r.options.KeepUnused = time.Second
+	s.must(s.resolved(t.Context(), pinned, plain(hash("a")), amd64))
+	worked := make(chan struct{})
+	r.lanes.work = func(ctx context.Context, l *lane, key string) {
+		r.work(ctx, l, key)
+		select {
+		case worked <- struct{}{}:
+		default:
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go r.lanes.run(ctx)
+	<-r.lanes.started
+	handler := r.workloadHandler(&kinds[0])
+	deleted := make(chan struct{})
+	s.store.client = interceptor.NewClient(s.store.client.(client.WithWatch), interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			defer close(deleted)
+			handler.OnAdd(&corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: pinned}}},
+			}, false)
+			<-worked // it is known: nothing to do, ever
+			return c.Delete(ctx, o, opts...)
+		},
+	})
+	r.usage.unusedFor(pinned, 0)
+	s.clock.SetTime(s.clock.Now().Add(time.Minute))
+	collected := make(chan struct{})
+	go func() { defer close(collected); r.collect(ctx) }()
+	<-deleted
+	time.Sleep(500 * time.Millisecond)
+	cancel()
+	<-collected
+	if len(s.objects()) == 0 && f.asked() == 0 {
+		t.Error("the image is in use, its object was collected, and nobody asks again")
+	}
+}
+
+// A pinned image could not be looked through for a new platform at first; later
+// it was.
+func TestConfirmedOfDigest(t *testing.T) {
+	pinned := "reg/x@" + hash("f")
+	_, s, _ := newTestResolver(t, &fakeRegistry{})
+	s.must(s.resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	s.must(s.notConfirmed(t.Context(), pinned, attempt{reason: v1alpha1.ReasonUnavailable, message: "down"}))
+	s.must(s.resolved(t.Context(), pinned, twoPlatforms(), both))
+	for _, r := range s.records {
+		if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
+			t.Errorf("%s says for ever: Confirmed=False %s: %s", r.name, c.Reason, c.Message)
+		}
+	}
+}
+
+// The patch finds no object, and the informer has told of its end already
+// (while it was being created) or never will (it ended before load).
+func TestGoneUnnoticed(t *testing.T) {
+	const tag = "reg/x:1"
+	f := &fakeRegistry{
+		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil },
+		digest:  func(string) (string, error) { return hash("a"), nil },
+	}
+	r, s, _ := newTestResolver(t, f)
+	r.usage.set(claimFor("w", "ns", tag))
+	// The list for load was taken, the object goes, the informer tells a store that
+	// does not know it yet, load.
+	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
+		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
+	s.must(s.load(func() ([]v1alpha1.ImageManifest, error) {
+		s.deleted(object.Name, object.UID)
+		return []v1alpha1.ImageManifest{object}, nil
+	}))
+	for range 5 {
+		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		r.work(t.Context(), &lane{}, tag)
+	}
+	if len(s.objects()) == 0 {
+		t.Errorf("after five hours the object is not back; %d questions with HEAD, %d with GET", len(f.digests), len(f.resolves))
+	}
+}
+
+// Eight workers meet one short outage.
+func TestConcurrentFailures(t *testing.T) {
+	l := &lane{}
+	for range 8 {
+		l.failed(0)
+	}
+	if pause := time.Until(l.resume); pause > 3*time.Second {
+		t.Errorf("one outage seen by eight workers at once: paused for %v; documented: 1s, doubling", pause.Round(time.Second))
+	}
+}
+
+// Retry-After of the second registry of a short name.
+func TestWrongLanePaused(t *testing.T) {
+	r, _, _ := newTestResolver(t, &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		if strings.HasPrefix(reference, "second/") {
+			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Host: "second", RetryAfter: time.Hour, Err: errors.New("429")}
+		}
+		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Host: "first", Err: errors.New("404")}
+	}})
+	image := newImage([]string{"first/x:1", "second/x:1"})
+	first := &lane{}
+	r.usage.expand = func(string) ([]string, error) { return image.references, nil }
+	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.work(t.Context(), first, image.key)
+	if pause := time.Until(first.resume); pause > time.Minute {
+		t.Errorf("the second registry asked to be left alone; the queue of the first is paused for %v", pause.Round(time.Minute))
+	}
+}
+
+// Registries that nobody may ask use up the queues.
+func TestDeniedTakeLanes(t *testing.T) {
+	denied := func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonDenied, Err: errors.New("not allowed")}
+	}
+	r, _, _ := newTestResolver(t, &fakeRegistry{resolve: denied})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.lanes.run(ctx) }()
+	<-r.lanes.started
+	for i := range maxLanes {
+		c := claimFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i))
+		for _, image := range r.usage.set(c).fresh {
+			r.lanes.add(image, 0, resolving)
+		}
+	}
+	r.usage.set(claimFor("w", "ns")) // and they are gone again
+	time.Sleep(200 * time.Millisecond)
+	r.lanes.add(one("registry.example.org/a:1"), time.Hour, resolving)
+	r.lanes.add(one("mirror.example.org/a:1"), time.Hour, resolving)
+	r.lanes.mu.Lock()
+	_, own := r.lanes.byName["registry.example.org"]
+	r.lanes.mu.Unlock()
+	if !own {
+		t.Error("after one workload named 128 registries that nobody may ask, all real ones share one queue until the restart")
+	}
+	cancel()
+	<-ended
+}
+
+// Without --pull-secrets nothing is different for a pod of another namespace.
+func TestNegativeCacheOfNamespaces(t *testing.T) {
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+	}}
+	r, _, _ := newTestResolver(t, f)
+	handler := r.workloadHandler(&kinds[0])
+	for i := range 50 {
+		handler.OnAdd(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: fmt.Sprintf("ns-%d", i), UID: "1"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/typo:1"}}},
+		}, false)
+		r.work(t.Context(), &lane{}, "reg/typo:1")
+	}
+	if n := f.asked(); n > 1 {
+		t.Errorf("%d questions about one image that does not exist, in no time, without pull secrets", n)
+	}
+}
+
+// A Deployment's template names no service account, its pods "default".
+func TestDefaultServiceAccount(t *testing.T) {
+	template, _ := kinds[1].claimOf(deploymentOf("", "reg/x:1"))
+	pod, _ := kinds[1].claimOf(deploymentOf("default", "reg/x:1"))
+	if template.pull != pod.pull {
+		t.Errorf("%+v and %+v are the same account; as two, a refused image is asked for twice and takes two of %d places", template.pull, pod.pull, maxPulls)
+	}
+}
+
+// A replica that waits for the lease sees workloads come and go.
+func TestStandbyForgets(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	handler := r.workloadHandler(&kinds[0])
+	for i := range 1000 {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: fmt.Sprintf("reg/ci:%d", i)}}},
+		}
+		handler.OnAdd(pod, false)
+		handler.OnDelete(pod)
+		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	}
+	if n := len(r.waiting); n > 0 {
+		t.Errorf("%d attempts are remembered of images that nothing uses", n)
+	}
+	if n := len(r.usage.idle); n > 30 {
+		t.Errorf("%d idle references are remembered; %v is how long they count", n, r.options.KeepUnused)
+	}
+}
+
+// The leader: a digest is never looked at again, so nobody forgets its attempt.
+func TestLeaderForgets(t *testing.T) {
+	f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		return plain(digestOf(reference)), nil
+	}}
+	r, _, _ := newTestResolver(t, f)
+	for i := range 100 {
+		reference := fmt.Sprintf("reg/x@sha256:%064x", i)
+		r.forget(r.usage.set(claimFor("w", "ns", reference)).gone)
+		r.work(t.Context(), &lane{}, reference)
+	}
+	r.forget(r.usage.set(claimFor("w", "ns")).gone)
+	if n := len(r.waiting); n > 0 {
+		t.Errorf("%d attempts are remembered of images that nothing uses", n)
+	}
+}
+
+// The API server is there but does not take writes (quota, RBAC, webhook).
+func TestAPIServerRefusesWrites(t *testing.T) {
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+	r, s, _ := newTestResolver(t, f)
+	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	for range 20 {
+		r.work(t.Context(), &lane{}, "reg/x:1")
+	}
+	if n := f.asked(); n > 1 {
+		t.Errorf("the registry was asked %d times for what was known after the first", n)
+	}
+}
+
+// API server limits Note of an Event to 1024 bytes and refuses longer ones.
+func TestNoteOfEvent(t *testing.T) {
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New(strings.Repeat("e", 400))}
+	}}
+	r, _, told := newTestResolver(t, f)
+	r.credentials.reader = notFoundReader{}
+	c := claimFor("w", "ns", "reg/x:1")
+	c.pull.secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
+	r.usage.set(c)
+	r.work(t.Context(), &lane{}, "reg/x:1")
+	if len(told.notes) != 1 || len(told.notes[0]) > 1024 {
+		t.Errorf("%d events, of %d bytes: more than 1024 are refused by the API server", len(told.notes), len(told.notes[0]))
+	}
+}
+
+type notFoundReader struct{ client.Reader }
+
+func (notFoundReader) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	return errors.New("the server was unable to return a response in the time allotted, but may still be processing the request")
+}
+
+// A node joins: images that are known are asked again for its platform, after the
+// images that are not known.
+func TestPriorityOfPlatforms(t *testing.T) {
+	var mu sync.Mutex
+	var order []string
+	f := &fakeRegistry{resolve: func(reference string, platforms []string) (*registry.Resolution, error) {
+		mu.Lock()
+		order = append(order, reference)
+		mu.Unlock()
+		i := twoPlatforms()
+		i.Digest = "sha256:" + fmt.Sprintf("%064x", len(order))
+		return i, nil
+	}}
+	r, s, _ := newTestResolver(t, f)
+	r.lanes = newLanes(1, r.work)
+	for i := range 20 {
+		reference := fmt.Sprintf("reg/old:%d", i)
+		s.must(s.resolved(t.Context(), reference, &registry.Resolution{Digest: "sha256:" + fmt.Sprintf("%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+		r.usage.set(claimFor(fmt.Sprint(i), "ns", reference))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.lanes.run(ctx) }()
+	<-r.lanes.started
+	l := func() *lane { // holds the queue until all is in
+		r.lanes.add(one("reg/none:0"), time.Hour, confirming)
+		return r.lanes.byName["reg"]
+	}()
+	l.failed(700 * time.Millisecond)
+	r.nodes = map[string]*nodeFacts{"a": {platform: "linux/amd64"}, "b": {platform: "linux/arm64"}}
+	r.nodesChanged()
+	for _, image := range r.usage.set(claimFor("new", "ns", "reg/new:1")).fresh {
+		r.lanes.add(image, 0, resolving)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	cancel()
+	<-ended
+	if at := slices.Index(order, "reg/new:1"); at < 0 || at > 2 {
+		t.Errorf("the image nobody knows was asked for as number %d of %d, after those that only need one more platform", at+1, len(order))
+	}
+}
+
+// A restart: nodes are the same as before.
+func TestRestartForgives(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	s.must(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	// What Start does.
+	r.platforms, r.nodesKnown = nil, false
+	r.nodes = map[string]*nodeFacts{"a": {platform: "linux/amd64"}}
+	r.nodesChanged()
+	if what, _, _, after := r.due(one("reg/x:1")); what != nothing {
+		t.Errorf("task %d after %v: after a restart nothing is asked again", what, after)
+	}
+}
+
+// A Job that failed has ended, too.
+func TestFailedJob(t *testing.T) {
+	job := &batchv1.Job{}
+	job.Spec.Template.Spec.Containers = []corev1.Container{{Image: "reg/x:1"}}
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
+	short, err := transform(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := kinds[4].claimOf(short); ok {
+		t.Error("a Job that failed (BackoffLimitExceeded) keeps its image in use for ever: only the successful have a completionTime")
+	}
+}
+
+// The clock of the last leader was ahead.
+func TestFuture(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	s.clock.SetTime(s.clock.Now().AddDate(1, 0, 0))
+	s.must(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.clock.SetTime(s.clock.Now().AddDate(-1, 0, 0))
+	if _, _, _, after := r.due(one("reg/x:1")); after > 2*time.Hour {
+		t.Errorf("confirmed in the future: the tag is not asked about for %v", after)
+	}
+}
+
+// An object could not be deleted when it was due.
+func TestCollectFails(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	s.must(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	r.usage.unusedFor("reg/x:1", 0)
+	s.clock.SetTime(s.clock.Now().Add(25 * time.Hour))
+	if !r.usage.unusedFor("reg/x:1", 24*time.Hour) {
+		t.Fatal("not due")
+	}
+	// removeReference fails here; then collect prunes.
+	r.usage.prune(24 * time.Hour)
+	if !r.usage.unusedFor("reg/x:1", 24*time.Hour) {
+		t.Error("an object that could not be deleted is tried again only a day later")
+	}
+}
+
+// Registries that come into use on nodes, for a short name of two.
+func TestDeniedSecondRegistry(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	r.options.InUse, r.options.Policy = true, emptyPolicy(t)
+	image := newImage([]string{"first.example.com/x:1", "second.example.com/x:1"})
+	r.usage.expand = func(string) ([]string, error) { return image.references, nil }
+	r.usage.set(claimFor("w", "ns", "x:1"))
+	s.must(s.notResolved(t.Context(), image.references[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
+	r.nodes = map[string]*nodeFacts{"a": {platform: "linux/amd64", registries: []string{"second.example.com"}}}
+	r.nodesChanged()
+	if what, _, _, after := r.due(image); what != resolve {
+		t.Errorf("second.example.com is in use now: task %d after %v", what, after)
+	}
+}
+
+// A replica that does not lead, and a pod that a Deployment made.
+func TestInvalidNameToldOnce(t *testing.T) {
+	r, _, told := newTestResolver(t, &fakeRegistry{})
+	yes := true
+	handler := r.workloadHandler(&kinds[0])
+	for i := range 100 {
+		handler.OnAdd(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), Namespace: "ns", UID: "1",
+				OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "d", Controller: &yes}}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "REG/X"}}},
+		}, true)
+	}
+	if n := len(told.notes); n > 0 {
+		t.Errorf("%d events of a replica that does not lead, about pods that another object made; again after every restart of each replica", n)
+	}
+}
+
+// What a node says of itself gets into every object.
+func TestPlatformOfNode(t *testing.T) {
+	node := &corev1.Node{}
+	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", strings.Repeat("a", 100_000)
+	if p := platformOf(node); len(p) > 64 {
+		t.Errorf("a node reports a platform of %d bytes: with it each reference of each index would be written", len(p))
+	}
+}
+
+// A pod of the size that the API server takes.
+func TestManyImagesOfAPod(t *testing.T) {
+	pod := &corev1.Pod{}
+	for i := range 10_000 {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: fmt.Sprintf("reg/x:%d", i)})
+	}
+	begin := time.Now()
+	c, _ := kinds[0].claimOf(pod)
+	if len(c.images) > 256 {
+		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.images), time.Since(begin).Round(time.Millisecond))
+	}
+}
