@@ -120,7 +120,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	r.platforms = both
 	creates := 0
-	s.store.client = interceptor.NewClient(s.store.client.(client.WithWatch), interceptor.Funcs{
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if creates++; creates == 2 {
 				return errors.New("etcd: leader changed")
@@ -150,7 +150,7 @@ func TestOldObjectKeepsTag(t *testing.T) {
 	s.must(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 	s.must(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
 	fail := true
-	s.store.client = interceptor.NewClient(s.store.client.(client.WithWatch), interceptor.Funcs{
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if fail {
 				return errors.New("timeout")
@@ -167,7 +167,7 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	}
 	var list v1alpha1.ImageManifestList
-	s.must(s.store.client.List(t.Context(), &list))
+	s.must(s.client.List(t.Context(), &list))
 	for _, m := range list.Items {
 		for _, ref := range m.Status.References {
 			if ref.Name == tag && m.Spec.Digest != hash("b") {
@@ -219,7 +219,7 @@ func TestUsedWhileCollected(t *testing.T) {
 	<-r.lanes.started
 	handler := r.workloadHandler(&kinds[0])
 	deleted := make(chan struct{})
-	s.store.client = interceptor.NewClient(s.store.client.(client.WithWatch), interceptor.Funcs{
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			defer close(deleted)
 			handler.OnAdd(&corev1.Pod{
@@ -507,7 +507,7 @@ func TestFailedJob(t *testing.T) {
 	job := &batchv1.Job{}
 	job.Spec.Template.Spec.Containers = []corev1.Container{{Image: "reg/x:1"}}
 	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
-	short, err := transform(job)
+	short, err := kinds[4].transform(job)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -110,6 +111,9 @@ type attempt struct {
 	retry    time.Time
 	// reason and message of the last failure, empty if there was none.
 	reason, message string
+	// forgiven counts how often the circumstances changed: what was refused before
+	// says nothing of what comes after.
+	forgiven int
 }
 
 // Add adds the resolver to a manager whose cache has CacheOptions.
@@ -204,7 +208,7 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 	set := func(object any) {
 		c, ok := k.claimOf(object)
 		if !ok {
-			if o, isObject := object.(client.Object); isObject {
+			if o, isObject := object.(metav1.Object); isObject {
 				r.forget(r.usage.unset(k.identity(o)))
 			}
 			return
@@ -215,18 +219,32 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 			r.welcome(c, news)
 		}
 	}
+	unset := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if o, ok := object.(metav1.Object); ok {
+			r.forget(r.usage.unset(k.identity(o)))
+		}
+	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, object any) { set(object) },
-		DeleteFunc: func(object any) {
-			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
-			}
-			if o, ok := object.(client.Object); ok {
-				r.forget(r.usage.unset(k.identity(o)))
+		AddFunc: set,
+		UpdateFunc: func(before, object any) {
+			set(object)
+			if replaced(before, object) {
+				unset(before)
 			}
 		},
+		DeleteFunc: unset,
 	}
+}
+
+// replaced tells whether an object was deleted and another made under its name:
+// an informer that did not see it happen takes that for an update.
+func replaced(before, after any) bool {
+	a, ok := before.(metav1.Object)
+	b, also := after.(metav1.Object)
+	return ok && also && a.GetUID() != b.GetUID()
 }
 
 // welcome asks for what is new with a workload, and tells it what is known to
@@ -380,6 +398,7 @@ func (r *Resolver) forgive(key string, reasons ...string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.attemptAt(key)
+	a.forgiven++
 	if !slices.Contains(reasons, a.reason) {
 		return false
 	}
@@ -531,13 +550,14 @@ func (r *Resolver) written() {
 
 // confirm asks whether a tag still points where it did.
 func (r *Resolver) confirm(ctx context.Context, log logr.Logger, lane *lane, image image, reference string, known *answer) error {
+	before := r.lastFailure(image)
 	keychains, problems := r.credentials.keychains(ctx, r.usage.pulls(image.key, maxPulls))
 	digest, err := r.options.Registry.Digest(ctx, reference, keychains)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		failure := r.failed(lane, image, []refusal{{reference, err}}, problems)
+		failure := r.failed(lane, image, before, []refusal{{reference, err}}, problems)
 		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
 		log.V(1).Info("Tag not confirmed", "reference", reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
 		return r.store.notConfirmed(ctx, reference, failure)
@@ -566,6 +586,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, lane *lane, ima
 	if l := r.unwritten(image); l != nil && slices.Equal(l.platforms, platforms) {
 		return r.write(ctx, image, l)
 	}
+	before := r.lastFailure(image)
 	keychains, problems := r.credentials.keychains(ctx, r.usage.pulls(image.key, maxPulls))
 	var errs []refusal
 	for _, candidate := range references {
@@ -583,14 +604,13 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, lane *lane, ima
 		return r.write(ctx, image, &learned{reference: candidate, found: found, platforms: platforms})
 	}
 
-	before := r.lastFailure(image).reason
-	failure := r.failed(lane, image, errs, problems)
+	failure := r.failed(lane, image, before, errs, problems)
 	r.metrics.lookups.WithLabelValues("resolve", failure.reason).Inc()
 	if reference != "" { // other content, or other platforms: what is known stays
 		log.V(1).Info("Not resolved again", "reference", reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
 		return r.store.notConfirmed(ctx, reference, failure)
 	}
-	if before != failure.reason {
+	if before.reason != failure.reason {
 		log.Info("Not resolved", "reason", failure.reason, "message", failure.message, "retry", failure.retry)
 		r.tell(image, failure, r.usage.workloads(image.key, maxEvents)...)
 	}
@@ -651,8 +671,9 @@ type refusal struct {
 	err       error
 }
 
-// failed draws the conclusions of an attempt at all references of an image.
-func (r *Resolver) failed(lane *lane, image image, refusals []refusal, problems []string) attempt {
+// failed draws the conclusions of an attempt at references of an image. before is
+// what was remembered when it began.
+func (r *Resolver) failed(lane *lane, image image, before attempt, refusals []refusal, problems []string) attempt {
 	f := attempt{}
 	var messages []string
 	var wait time.Duration // that the registries ask for
@@ -691,6 +712,9 @@ func (r *Resolver) failed(lane *lane, image image, refusals []refusal, problems 
 		wait = max(wait, backoff(a.failures, minError, maxError))
 	} else {
 		wait = backoff(a.failures, minRefusal, maxRefusal)
+	}
+	if a.forgiven != before.forgiven && !temporary(f.reason) {
+		wait = 0 // there is another secret now, or another platform
 	}
 	a.failures++
 	a.retry, a.reason, a.message = r.clock.Now().Add(wait), f.reason, f.message
