@@ -141,3 +141,38 @@ func TestSecretInLog(t *testing.T) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// A workload with the right secret comes while the registry still thinks about
+// the wrong one.
+func TestSecretDuringAttempt(t *testing.T) {
+	w := newWorld(t)
+	reference := w.push("private:1")
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	basic := func(rw http.ResponseWriter, r *http.Request) bool {
+		user, password, given := r.BasicAuth()
+		if user == "me" && password == "open-sesame" {
+			return false
+		}
+		if given {
+			asked <- struct{}{}
+			<-answer
+		}
+		rw.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		rw.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	w.before.Store(&basic)
+	w.secret("wrong", "me", "wrong")
+	w.secret("right", "me", "open-sesame")
+	w.deployment("one", reference, "wrong")
+	w.start(func(o *Options) { o.PullSecrets = true })
+	<-asked
+	w.deployment("two", reference, "right")
+	time.Sleep(time.Second) // for the informer
+	close(answer)
+	begin := time.Now()
+	w.resolved(reference, 1)
+	if waited := time.Since(begin); waited > minRefusal/2 {
+		t.Errorf("resolved after %v: the old refusal was believed", waited)
+	}
+}
