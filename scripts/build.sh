@@ -69,7 +69,7 @@ resolver_hash() {
 compile_resolver() {
   local VERB=build TAGS=""
   (cd "$ROOT" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
-    go_build layer-resolver "$1" -ldflags "-s -w" ./cmd/layer-resolver)
+    go_build layer-resolver "$1" -ldflags "-s -w -X main.version=$(kubernetes_version)" ./cmd/layer-resolver)
 }
 
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler" (this repository

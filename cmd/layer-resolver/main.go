@@ -9,10 +9,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
+// version is set by the build.
+var version = "(not built by scripts/build.sh)"
+
 func main() {
 	root := &cobra.Command{
 		Use:          "layer-resolver",
 		Short:        "Knows what images consist of before any node has pulled them",
+		Version:      version,
 		SilenceUsage: true,
 	}
 	root.AddCommand(newRunCommand(), newInspectCommand(), newCollectCommand())

@@ -43,6 +43,8 @@ const (
 	name      = "layer-locality-scheduler"
 	// scheduler is what pods of the second scheduler name.
 	scheduler = "layer-locality"
+	// resolver is what everything of layer-resolver is called.
+	resolver = "layer-resolver"
 	// staticPods is where kubelets look for manifests, on each node's own disk.
 	staticPods = "/var/lib/kubelet/manifests"
 )
@@ -58,13 +60,13 @@ func TestMain(m *testing.M) {
 		Nodes:   2,
 		Flavour: cluster.Patched,
 		Kubelet: cluster.Component{Config: map[string]any{"staticPodPath": staticPods, "fileCheckFrequency": "1s"}},
-		// Everything that the shipped service account asks for.
+		// Everything that the shipped service accounts ask for.
 		AuditPolicy: `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: Metadata
-  users: ["system:serviceaccount:` + namespace + ":" + name + `"]
+  users: ["system:serviceaccount:` + namespace + ":" + name + `", "system:serviceaccount:` + namespace + ":" + resolver + `"]
 - level: None
 `,
 	}
@@ -110,7 +112,7 @@ func buildImages(t *testing.T) map[string]string {
 		repository, _, _ := strings.Cut(strings.TrimPrefix(line, c.Registry().Address), ":")
 		found[filepath.Base(repository)] = strings.TrimSpace(line)
 	}
-	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", resolver} {
 		if !strings.Contains(found[component], "@sha256:") {
 			t.Fatalf("no digest of %s in %q", component, stdout.String())
 		}
@@ -118,25 +120,43 @@ func buildImages(t *testing.T) map[string]string {
 	return found
 }
 
-// variant is what "kubectl apply -k" sends for a variant with the image given.
+// variant is what "kubectl apply -k" sends for a variant of the scheduler with
+// the image given.
 func variant(t *testing.T, variant, image string) []*unstructured.Unstructured {
+	t.Helper()
+	return render(t, filepath.Join("..", "scheduler", variant), map[string]any{
+		"images": []map[string]string{override("registry.example.com/layer-locality/kube-scheduler", image)},
+	})
+}
+
+// override puts an image with a digest in the place of a shipped name.
+func override(name, image string) map[string]string {
+	repository, digest, _ := strings.Cut(image, "@")
+	return map[string]string{"name": name, "newName": repository[:strings.LastIndex(repository, ":")], "digest": digest}
+}
+
+// render is what "kubectl apply -k" sends for an overlay of what is shipped in a
+// folder.
+func render(t *testing.T, shipped string, overlay map[string]any) []*unstructured.Unstructured {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
-	shipped, err := filepath.Abs(filepath.Join("..", "scheduler", variant))
+	relative := func(path string) string {
+		path, err := filepath.Abs(path)
+		must(t, err)
+		path, err = filepath.Rel(dir, path)
+		must(t, err)
+		return path
+	}
+	overlay["resources"] = []string{relative(shipped)}
+	if components, ok := overlay["components"].([]string); ok {
+		for i := range components {
+			components[i] = relative(components[i])
+		}
+	}
+	text, err := yaml.Marshal(overlay)
 	must(t, err)
-	shipped, err = filepath.Rel(dir, shipped)
-	must(t, err)
-	repository, digest, _ := strings.Cut(image, "@")
-	repository = repository[:strings.LastIndex(repository, ":")]
-	overlay, err := yaml.Marshal(map[string]any{
-		"resources": []string{shipped},
-		"images": []map[string]string{{
-			"name": "registry.example.com/layer-locality/kube-scheduler", "newName": repository, "digest": digest,
-		}},
-	})
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), overlay, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600))
 	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	must(t, err)
 	var objects []*unstructured.Unstructured
@@ -219,9 +239,9 @@ func apply(t *testing.T, objects []*unstructured.Unstructured, leaseName string)
 	}
 }
 
-// replicas are the pods of the scheduler that are ready.
-func replicas(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name})
+// replicas are the pods of a program that are ready.
+func replicas(ctx context.Context, app string) ([]corev1.Pod, error) {
+	list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
 	if err != nil {
 		return nil, err
 	}
@@ -247,10 +267,10 @@ func leader(ctx context.Context, leaseName string) (string, error) {
 }
 
 // elected waits until both replicas are ready and one of them holds the lease.
-func elected(t *testing.T, leaseName string) (running []corev1.Pod, holder string) {
+func elected(t *testing.T, app, leaseName string) (running []corev1.Pod, holder string) {
 	t.Helper()
 	livetest.Eventually(t, 2*time.Minute, "two replicas ready, one elected", func(ctx context.Context) (err error) {
-		if running, err = replicas(ctx); err != nil {
+		if running, err = replicas(ctx, app); err != nil {
 			return err
 		}
 		if len(running) != 2 {

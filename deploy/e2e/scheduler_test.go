@@ -34,13 +34,14 @@ func TestDeploy(t *testing.T) {
 	t.Run("second-scheduler", func(t *testing.T) { testSecond(t, images["kube-scheduler"]) })
 	t.Run("default-scheduler", func(t *testing.T) { testDefault(t, images["kube-scheduler"]) })
 	t.Run("static-pod", func(t *testing.T) { testStaticPod(t, images["kube-scheduler"]) })
+	t.Run("layer-resolver", func(t *testing.T) { testResolver(t, images[resolver]) })
 }
 
 // testSecond goes through the life of the second scheduler; its parts need
 // those before them.
 func testSecond(t *testing.T, image string) {
 	apply(t, variant(t, "second-scheduler", image), name)
-	running, _ := elected(t, name)
+	running, _ := elected(t, name, name)
 
 	parts := []struct {
 		name string
@@ -85,7 +86,11 @@ func testImages(t *testing.T, images map[string]string) {
 			})
 			out, err := client.CoreV1().Pods(metav1.NamespaceDefault).GetLogs(component, &corev1.PodLogOptions{}).DoRaw(t.Context())
 			must(t, err)
-			if !strings.HasPrefix(string(out), "Kubernetes v1.") || !strings.Contains(string(out), "+layerlocality.") {
+			program := "Kubernetes"
+			if component == resolver {
+				program = resolver + " version"
+			}
+			if !strings.HasPrefix(string(out), program+" v1.") || !strings.Contains(string(out), "+layerlocality.") {
 				t.Errorf("version %q", out)
 			}
 		})
@@ -96,7 +101,7 @@ func testImages(t *testing.T, images map[string]string) {
 func testDefault(t *testing.T, image string) {
 	begin := time.Now() // after the end of the pods of the other variant, and of their rights
 	apply(t, variant(t, "default-scheduler", image), "kube-scheduler")
-	_, holder := elected(t, "kube-scheduler")
+	_, holder := elected(t, name, "kube-scheduler")
 	replacesStock(t, holder)
 	if _, refused := requests(t, begin); len(refused) > 0 {
 		t.Errorf("refused: %q", refused)
@@ -355,7 +360,7 @@ func testReaders(t *testing.T, running []corev1.Pod) {
 // other one goes on.
 func testLeaderKilled(t *testing.T) {
 	ctx := t.Context()
-	running, err := replicas(ctx)
+	running, err := replicas(ctx, name)
 	must(t, err)
 	holder, err := leader(ctx, name)
 	must(t, err)
@@ -400,7 +405,7 @@ func testLeaderKilled(t *testing.T) {
 
 	start()
 	livetest.Eventually(t, 2*time.Minute, killed.Name+" is back", func(ctx context.Context) error {
-		running, err := replicas(ctx)
+		running, err := replicas(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -437,7 +442,7 @@ func testNothingForbidden(t *testing.T) {
 	}
 	t.Logf("asked for: %q", slices.Sorted(maps.Keys(asked)))
 
-	running, err := replicas(t.Context())
+	running, err := replicas(t.Context(), name)
 	must(t, err)
 	restarts := int32(0)
 	for _, pod := range running {
