@@ -175,7 +175,7 @@ mkdir -p "$OUT"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 if [ "${1:-}" = all ]; then
-  # Two lanes: one works the processor, the other mostly waits for a cluster.
+  # Two lanes: one mostly works the processor, the other mostly waits for a cluster.
   # The first is a process group of its own, to be ended with all it started.
   set -m
   run lint unit scheduler integration fuzz rebase upstream-cri-o upstream-kubernetes critest skew &
