@@ -45,7 +45,7 @@ The last line is that of a registry without tokens.`,
 	f.IntVar(&config.Singles, "singles", 50, "images that come one by one")
 	f.DurationVar(&config.Latency, "latency", 20*time.Millisecond, "time that the registry takes for an answer")
 	f.BoolVar(&config.Tokens, "tokens", true, "measure once more with a registry that wants a token for each repository")
-	f.IntVar(&config.Workers, "workers", 32, "--workers of layer-resolver; with its default, 8, the latency of the registry is most of the time")
+	f.IntVar(&config.Workers, "workers", 64, "--workers of layer-resolver; with its default, 8, the latency of the registry is most of the time")
 	f.Float64Var(&config.QPS, "registry-qps", 1000, "--registry-qps of layer-resolver; its default, 20, is 10 images a second")
 	f.DurationVar(&config.TagTTL, "tag-ttl", time.Minute, "--tag-ttl of layer-resolver when tags are confirmed")
 	f.StringVar(&config.Root, "root", ".", "folder of the repository, whose _build/bin has the programs")
