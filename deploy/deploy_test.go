@@ -197,19 +197,7 @@ func TestVariants(t *testing.T) {
 			})
 
 			t.Run("selectors", func(t *testing.T) {
-				matches := func(what string, selector map[string]string) {
-					t.Helper()
-					if len(selector) == 0 || !labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
-						t.Errorf("%s selects %v, the pods have %v", what, selector, pod.Labels)
-					}
-				}
-				matches("the Deployment", deployment.Spec.Selector.MatchLabels)
-				matches("the PodDisruptionBudget", one[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector.MatchLabels)
-				service := one[*corev1.Service](t, objects)
-				matches("the Service", service.Spec.Selector)
-				for _, term := range pod.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-					matches("the anti-affinity", term.PodAffinityTerm.LabelSelector.MatchLabels)
-				}
+				service := selectors(t, objects, deployment)
 				ports := map[string]int32{}
 				for _, port := range pod.Spec.Containers[0].Ports {
 					ports[port.Name] = port.ContainerPort
@@ -439,6 +427,27 @@ func TestNoWildcard(t *testing.T) {
 			}
 		}
 	}
+}
+
+// selectors checks that everything that selects pods selects those of the
+// Deployment, and returns the Service.
+func selectors(t *testing.T, objects []runtime.Object, deployment *appsv1.Deployment) *corev1.Service {
+	t.Helper()
+	pod := &deployment.Spec.Template
+	matches := func(what string, selector map[string]string) {
+		t.Helper()
+		if len(selector) == 0 || !labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
+			t.Errorf("%s selects %v, the pods have %v", what, selector, pod.Labels)
+		}
+	}
+	matches("the Deployment", deployment.Spec.Selector.MatchLabels)
+	matches("the PodDisruptionBudget", one[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector.MatchLabels)
+	service := one[*corev1.Service](t, objects)
+	matches("the Service", service.Spec.Selector)
+	for _, term := range pod.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+		matches("the anti-affinity", term.PodAffinityTerm.LabelSelector.MatchLabels)
+	}
+	return service
 }
 
 // TestReaders: who may read metrics may not read names of pods.

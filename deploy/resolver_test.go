@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -109,20 +108,7 @@ func TestResolver(t *testing.T) {
 				}
 			}
 
-			matches := func(what string, selector map[string]string) {
-				t.Helper()
-				if len(selector) == 0 || !labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
-					t.Errorf("%s selects %v, the pods have %v", what, selector, pod.Labels)
-				}
-			}
-			matches("the Deployment", deployment.Spec.Selector.MatchLabels)
-			matches("the PodDisruptionBudget", one[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector.MatchLabels)
-			service := one[*corev1.Service](t, objects)
-			matches("the Service", service.Spec.Selector)
-			for _, term := range pod.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-				matches("the anti-affinity", term.PodAffinityTerm.LabelSelector.MatchLabels)
-			}
-
+			service := selectors(t, objects, deployment)
 			ports := map[string]int32{}
 			for _, port := range container.Ports {
 				ports[port.Name] = port.ContainerPort

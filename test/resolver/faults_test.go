@@ -26,6 +26,7 @@ import (
 	"github.com/layer-locality/layer-locality/cluster"
 	"github.com/layer-locality/layer-locality/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // fault is a registry with something wrong.
@@ -164,7 +165,7 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	table(t, rows...)
+	livetest.Table(t, rows...)
 }
 
 // TestRedirect redirects questions that come with a password. Where the redirect

@@ -4,11 +4,8 @@ package resolver
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"strings"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -138,18 +135,4 @@ func removeAtEnd(t *testing.T, names ...string) {
 			t.Error(err)
 		}
 	})
-}
-
-func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
-
-// table prints rows of cells.
-func table(t *testing.T, rows ...[]string) {
-	t.Helper()
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush()
-	t.Log("\n" + text.String())
 }

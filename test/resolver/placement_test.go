@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // tolerance is what a pull may bring beside the layer of the image's own: its
@@ -36,7 +37,7 @@ func TestNeverPulled(t *testing.T) {
 		started, err := lab.Together(t.Context(), name, way.Scheduler, images)
 		must(t, err)
 		pulled := started.Pulled.Total()
-		rows = append(rows, []string{way.Name, strings.Join(started.Nodes, ", "), megabytes(pulled), started.Pulled.String()})
+		rows = append(rows, []string{way.Name, strings.Join(started.Nodes, ", "), livetest.Megabytes(pulled), started.Pulled.String()})
 		switch {
 		case way.Resolver && slices.ContainsFunc(started.Nodes, func(node string) bool { return node != holder }):
 			t.Errorf("%s: the base is on %s, pods went to %v", way.Name, holder, started.Nodes)
@@ -46,7 +47,7 @@ func TestNeverPulled(t *testing.T) {
 			t.Errorf("%s: %d bytes pulled: nobody can know where the base is, and yet all pods went there", way.Name, pulled)
 		}
 	}
-	table(t, rows...)
+	livetest.Table(t, rows...)
 }
 
 // TestNeverPulledOneByOne is the same ten times, one pod after the other.
@@ -64,12 +65,12 @@ func TestNeverPulledOneByOne(t *testing.T) {
 		removeAtEnd(t, name)
 		start, err := lab.Try(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Scheduler: scenario.Layers}, image)
 		must(t, err)
-		rows = append(rows, []string{scenario.Repository(image), start.Node, megabytes(start.Bytes), fmt.Sprintf("%.1f s", start.Pull.Seconds())})
+		rows = append(rows, []string{scenario.Repository(image), start.Node, livetest.Megabytes(start.Bytes), fmt.Sprintf("%.1f s", start.Pull.Seconds())})
 		if start.Node != holder || start.Bytes < ownBytes || start.Bytes > ownBytes+tolerance {
 			t.Errorf("the base is on %s, the pod went to %s and %d bytes were pulled", holder, start.Node, start.Bytes)
 		}
 	}
-	table(t, rows...)
+	livetest.Table(t, rows...)
 }
 
 // TestWaitForManifest starts the first pods of images that nobody has heard of: a
@@ -83,7 +84,7 @@ func TestWaitForManifest(t *testing.T) {
 		removeAtEnd(t, name)
 		start, err := lab.Try(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Scheduler: patient}, image)
 		must(t, err)
-		t.Logf("%s: %s, %s", scenario.Repository(image), start.Node, megabytes(start.Bytes))
+		t.Logf("%s: %s, %s", scenario.Repository(image), start.Node, livetest.Megabytes(start.Bytes))
 		if start.Node != holder || start.Bytes > ownBytes+tolerance {
 			t.Errorf("the base is on %s, the pod went to %s and %d bytes were pulled", holder, start.Node, start.Bytes)
 		}

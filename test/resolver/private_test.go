@@ -29,6 +29,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 const user, password = "puller", "a-password-that-is-nowhere-else"
@@ -70,7 +71,7 @@ func testPrivate(t *testing.T, kind string, authentication map[string]any) {
 		must(t, err)
 		pulled, err := scenario.PulledFrom(c, accessLog, "team/right")
 		must(t, err)
-		t.Logf("%s, %s", nodes[pod.Name], megabytes(pulled.Total()))
+		t.Logf("%s, %s", nodes[pod.Name], livetest.Megabytes(pulled.Total()))
 		if nodes[pod.Name] != holder || pulled.Total() < ownBytes || pulled.Total() > ownBytes+tolerance {
 			t.Errorf("the base is on %s, the pod went to %s and %d bytes were pulled", holder, nodes[pod.Name], pulled.Total())
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // TestRollingUpdate updates a Deployment, whose pods and base are on one node, to
@@ -64,7 +65,7 @@ func TestRollingUpdate(t *testing.T) {
 			after, err := scenario.Pulled(c, way.short)
 			must(t, err)
 			pulled := after.Total() - before.Total()
-			rows = append(rows, []string{way.name, tag, strings.Join(nodes, ", "), megabytes(pulled)})
+			rows = append(rows, []string{way.name, tag, strings.Join(nodes, ", "), livetest.Megabytes(pulled)})
 			if !way.local {
 				continue
 			}
@@ -76,7 +77,7 @@ func TestRollingUpdate(t *testing.T) {
 			}
 		}
 	}
-	table(t, rows...)
+	livetest.Table(t, rows...)
 }
 
 // rolledOut waits until all pods of a Deployment have the image and no others are

@@ -10,6 +10,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // layerBytes is the size of the layers of the scenario's images.
@@ -103,7 +104,7 @@ func TestAncestorImmediately(t *testing.T) {
 		third, err := lab.Start(t.Context(), pod(2, f.One), f.One)
 		must(t, err)
 		t.Logf("run %d: Img1 on %s, Img2 on %s (NodeStatus: %v); the third pod: %s, %.1f s, %s",
-			i+1, n1, n2, unstated, third.Node, third.Pull.Seconds(), megabytes(third.Bytes))
+			i+1, n1, n2, unstated, third.Node, third.Pull.Seconds(), livetest.Megabytes(third.Bytes))
 		if third.Node != n2 {
 			ratings, err := lab.Rate(t.Context(), f.One.Reference)
 			t.Errorf("run %d: the third pod went to %s: %+v %v", i+1, third.Node, ratings, err)
@@ -149,7 +150,7 @@ func report(t *testing.T, results map[string][]scenario.Start, roles func(int) (
 		row := []string{fmt.Sprint(i + 1), n1, n2}
 		for side, scheduler := range []string{scenario.Layers, scenario.Stock} {
 			start := results[scheduler][i]
-			row = append(row, start.Node, fmt.Sprintf("%.1f s", start.Pull.Seconds()), megabytes(start.Bytes))
+			row = append(row, start.Node, fmt.Sprintf("%.1f s", start.Pull.Seconds()), livetest.Megabytes(start.Bytes))
 			seconds[side] += start.Pull.Seconds()
 			bytes[side] += float64(start.Bytes)
 		}
@@ -157,7 +158,7 @@ func report(t *testing.T, results map[string][]scenario.Start, roles func(int) (
 	}
 	row := []string{"all", "", ""}
 	for side := range seconds {
-		row = append(row, "", fmt.Sprintf("%.1f s", seconds[side]), megabytes(int64(bytes[side])))
+		row = append(row, "", fmt.Sprintf("%.1f s", seconds[side]), livetest.Megabytes(int64(bytes[side])))
 	}
-	table(t, append(rows, row)...)
+	livetest.Table(t, append(rows, row)...)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // TestBurst: 30 pods of one image that nobody knows, at once, on three nodes with
@@ -32,7 +33,7 @@ func TestBurst(t *testing.T) {
 
 		perNode := scenario.PerNode(nodes)
 		pulled[scheduler] = after.Total() - before.Total()
-		rows = append(rows, []string{scheduler, spread(perNode), megabytes(pulled[scheduler]), fmt.Sprintf("%.1f s", seconds)})
+		rows = append(rows, []string{scheduler, spread(perNode), livetest.Megabytes(pulled[scheduler]), fmt.Sprintf("%.1f s", seconds)})
 		for node, n := range perNode {
 			if scheduler == gathering && n > bound {
 				t.Errorf("%s: %d pods wait on %s, at most %d may", scheduler, n, node, bound)
@@ -44,7 +45,7 @@ func TestBurst(t *testing.T) {
 		}
 		must(t, lab.Remove(t.Context(), names...))
 	}
-	table(t, rows...)
+	livetest.Table(t, rows...)
 	if want := int64(pods/bound) * imageBytes; pulled[gathering] > want+want/20 {
 		t.Errorf("%s: %d bytes pulled, %d are enough", gathering, pulled[gathering], want)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/layer-locality/layer-locality/cluster"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // side is one scheduler of a comparison, with an image of its own, so that no
@@ -126,10 +127,10 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 			[]string{name, "ImageLocality", fmt.Sprint(score), because[name].why},
 			[]string{"", "LayerLocality", fmt.Sprintf("4 x %d", rating.Score), rating.Why})
 	}
-	t.Logf("%d pods each of %s and %s, images of %s on %s", pods, inTree.image, ours.image, megabytes(bytes), holder)
-	table(t, rows...)
+	t.Logf("%d pods each of %s and %s, images of %s on %s", pods, inTree.image, ours.image, livetest.Megabytes(bytes), holder)
+	livetest.Table(t, rows...)
 	for _, s := range []side{inTree, ours} {
-		t.Logf("%s: %s; %s pulled", s.column, spread(result[s].perNode), megabytes(result[s].bytes))
+		t.Logf("%s: %s; %s pulled", s.column, spread(result[s].perNode), livetest.Megabytes(result[s].bytes))
 	}
 	return result
 }
@@ -177,9 +178,9 @@ func explainScores(image string, statuses map[string][]corev1.ContainerImage) ma
 		size := held[node].SizeBytes
 		scaled := int64(float64(size) * float64(len(held)) / float64(len(statuses)))
 		score = 100 * (min(max(scaled, minThreshold), maxThreshold) - minThreshold) / (maxThreshold - minThreshold)
-		why = fmt.Sprintf("%s x %d of %d nodes = %s", megabytes(size), len(held), len(statuses), megabytes(scaled))
+		why = fmt.Sprintf("%s x %d of %d nodes = %s", livetest.Megabytes(size), len(held), len(statuses), livetest.Megabytes(scaled))
 		if scaled < minThreshold {
-			why += fmt.Sprintf(", below the threshold of %s", megabytes(minThreshold))
+			why += fmt.Sprintf(", below the threshold of %s", livetest.Megabytes(minThreshold))
 		}
 		return score, why
 	}
@@ -278,7 +279,7 @@ func TestTwoImages(t *testing.T) {
 		must(t, lab.Drop(t.Context(), names...)) // where they are is all that counts here
 	}
 	t.Log("ImageLocality gave 0 to both nodes; to n1 for A, because " + because.why)
-	table(t, rows...)
+	livetest.Table(t, rows...)
 }
 
 // useStockScheduler runs upstream's binary, which has no LayerLocality and no fix

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -243,20 +242,6 @@ func spread(perNode map[string]int) string {
 		}
 	}
 	return strings.Join(text, ", ")
-}
-
-func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
-
-// table prints rows of cells.
-func table(t *testing.T, rows ...[]string) {
-	t.Helper()
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush()
-	t.Log("\n" + text.String())
 }
 
 // schedulerHealthy checks that the scheduler is the same process as before, and
