@@ -1,0 +1,71 @@
+// Package evaluation holds what simulations found out, and the statistics that
+// are made of it. It knows neither the simulator nor the page that shows it.
+package evaluation
+
+// Report is the outcome of an evaluation: raw numbers, nothing summed up.
+type Report struct {
+	// Version of the program.
+	Version string `json:"version"`
+	// Data is where the images come from: a file, or "generated".
+	Data string `json:"data"`
+	// Command repeats the evaluation.
+	Command     string       `json:"command"`
+	Experiments []Experiment `json:"experiments"`
+}
+
+// Experiment asks one question: one table or figure.
+type Experiment struct {
+	// Name is short and unique: "zipf", "frontier", ...
+	Name string `json:"name"`
+	// Title is the question in a few words.
+	Title string `json:"title"`
+	// Text says what was done, in one or two sentences.
+	Text string `json:"text"`
+	// Command repeats this experiment alone.
+	Command string `json:"command"`
+	// Axis is what X of the runs means ("Zipf exponent", "Mbit/s", ...); empty if
+	// the experiment varies nothing.
+	Axis string `json:"axis,omitempty"`
+	// Log: the axis is logarithmic.
+	Log  bool  `json:"log,omitempty"`
+	Runs []Run `json:"runs"`
+}
+
+// Run is one policy in one scenario with one seed. Runs of an experiment with the
+// same Scenario, X and Seed got the same workload.
+type Run struct {
+	// Scenario is the name of the workload, Policy that of the policy.
+	Scenario string  `json:"scenario"`
+	Policy   string  `json:"policy"`
+	X        float64 `json:"x,omitempty"`
+	Seed     uint64  `json:"seed"`
+	Metrics
+}
+
+// Metrics are what was measured in a run. Bytes are compressed.
+type Metrics struct {
+	// Pods that were created, and those of them that never found a node.
+	Pods          int `json:"pods"`
+	Unschedulable int `json:"unschedulable"`
+	// PulledBytes over all links.
+	PulledBytes int64 `json:"pulledBytes"`
+	// Startup times, in seconds, from the creation of a pod to the moment all
+	// layers of its image are on its node. Quantiles are those at 0, 1, ..., 100
+	// percent.
+	StartupMean float64   `json:"startupMean"`
+	StartupP50  float64   `json:"startupP50"`
+	StartupP99  float64   `json:"startupP99"`
+	Quantiles   []float64 `json:"quantiles,omitempty"`
+	// CPUStd is the standard deviation over nodes of the share of CPU that is
+	// requested, as a mean over the moments after each placement.
+	CPUStd float64 `json:"cpuStd"`
+	// MaxMeanPods is the largest number of pods on a node, divided by the mean, as
+	// a mean over the same moments.
+	MaxMeanPods float64 `json:"maxMeanPods"`
+	// DiskBytes are on all disks at the end; RemovedBytes were removed by the
+	// kubelets' image garbage collection.
+	DiskBytes    int64 `json:"diskBytes"`
+	RemovedBytes int64 `json:"removedBytes"`
+	// Seconds of the machine for the run.
+	Seconds float64 `json:"seconds"`
+}

@@ -1,0 +1,146 @@
+// Package workload says what happens to a simulated cluster: which nodes there
+// are, which pods are created when, what is rolled out. It knows nothing of
+// schedulers. A Plan is also what the benchmark on a real cluster plays.
+package workload
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/layer-locality/layer-locality/internal/dataset"
+)
+
+// Plan is one workload. The same Plan is given to every policy.
+type Plan struct {
+	// Nodes at the start.
+	Nodes []Node `json:"nodes"`
+	// Images that pods may use, by the name in Image.Image; it is the reference
+	// that pods have. What a reference consists of never changes: a tag that moves
+	// is a new reference (by digest).
+	Images []dataset.Image `json:"images"`
+	// Events in the order of time.
+	Events []Event `json:"events"`
+}
+
+// Node is a machine.
+type Node struct {
+	Name string `json:"name"`
+	// MilliCPU and Memory (bytes) are allocatable.
+	MilliCPU int64 `json:"milliCPU"`
+	Memory   int64 `json:"memory"`
+	// Pods is how many it takes.
+	Pods int64 `json:"pods"`
+	// Disk is what images may take, in compressed bytes.
+	Disk int64 `json:"disk"`
+	// Link is the bandwidth towards registries, in bytes a second.
+	Link float64 `json:"link"`
+	// Holds are images that are there when the node comes, by name.
+	Holds []string `json:"holds,omitempty"`
+}
+
+// Event is something a user or administrator does. Exactly one field but At is
+// set.
+type Event struct {
+	// At is when, from the start.
+	At time.Duration `json:"at"`
+	// Pod creates a pod.
+	Pod *Pod `json:"pod,omitempty"`
+	// Deploy creates a Deployment, or changes the one of that name.
+	Deploy *Deployment `json:"deploy,omitempty"`
+	// Join adds an empty node, or one with the images it Holds.
+	Join *Node `json:"join,omitempty"`
+}
+
+// Pod is a pod of one container.
+type Pod struct {
+	// Image is the reference.
+	Image string `json:"image"`
+	// App, if set, is the ReplicaSet the pod belongs to: with it the default
+	// topology spread of the scheduler acts.
+	App string `json:"app,omitempty"`
+	// MilliCPU and Memory (bytes) are requested.
+	MilliCPU int64 `json:"milliCPU"`
+	Memory   int64 `json:"memory"`
+	// Lifetime is from its start to its end; 0: it stays.
+	Lifetime time.Duration `json:"lifetime,omitempty"`
+}
+
+// Deployment is a number of pods of one image. A change of the image is rolled
+// out one by one: a new pod is created, and when it runs an old one is deleted
+// (maxSurge 1, maxUnavailable 0).
+type Deployment struct {
+	Name     string `json:"name"`
+	Image    string `json:"image"`
+	Replicas int    `json:"replicas"`
+	MilliCPU int64  `json:"milliCPU"`
+	Memory   int64  `json:"memory"`
+	// Apart: no two pods of it on one node (required anti-affinity).
+	Apart bool `json:"apart,omitempty"`
+}
+
+// Validate tells what is wrong with a Plan that comes from outside.
+func (p *Plan) Validate() error {
+	if len(p.Nodes) == 0 {
+		return errors.New("no nodes")
+	}
+	images := map[string]bool{}
+	for _, image := range p.Images {
+		if images[image.Image] {
+			return fmt.Errorf("image %s is there twice", image.Image)
+		}
+		images[image.Image] = true
+	}
+	names := map[string]bool{}
+	node := func(n *Node) error {
+		switch {
+		case n.Name == "" || names[n.Name]:
+			return fmt.Errorf("node %q: no name, or one that another has", n.Name)
+		case n.MilliCPU <= 0 || n.Memory <= 0 || n.Pods <= 0 || n.Disk <= 0 || !(n.Link > 0):
+			return fmt.Errorf("node %s: milliCPU, memory, pods, disk and link have to be positive", n.Name)
+		}
+		names[n.Name] = true
+		for _, image := range n.Holds {
+			if !images[image] {
+				return fmt.Errorf("node %s holds %s, which is not among the images", n.Name, image)
+			}
+		}
+		return nil
+	}
+	for i := range p.Nodes {
+		if err := node(&p.Nodes[i]); err != nil {
+			return err
+		}
+	}
+	var last time.Duration
+	for i, e := range p.Events {
+		var image string
+		var err error
+		switch {
+		case e.At < last:
+			return fmt.Errorf("event %d is at %s, before the one before it", i, e.At)
+		case e.Pod != nil && e.Deploy == nil && e.Join == nil:
+			image = e.Pod.Image
+			if e.Pod.MilliCPU < 0 || e.Pod.Memory < 0 || e.Pod.Lifetime < 0 {
+				err = errors.New("negative request or lifetime")
+			}
+		case e.Pod == nil && e.Deploy != nil && e.Join == nil:
+			image = e.Deploy.Image
+			if e.Deploy.Name == "" || e.Deploy.Replicas < 0 || e.Deploy.MilliCPU < 0 || e.Deploy.Memory < 0 {
+				err = errors.New("a deployment without name, or with a negative number")
+			}
+		case e.Pod == nil && e.Deploy == nil && e.Join != nil:
+			err = node(e.Join)
+		default:
+			err = errors.New("want one of pod, deploy, join")
+		}
+		if err == nil && e.Join == nil && !images[image] {
+			err = fmt.Errorf("%q is not among the images", image)
+		}
+		if err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+		last = e.At
+	}
+	return nil
+}
