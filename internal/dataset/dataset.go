@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -19,8 +20,11 @@ import (
 // Env names the environment variable with the file of FromEnv.
 const Env = "LAYER_DATA"
 
-// maxLine bounds one image of a file.
-const maxLine = 1 << 20
+// maxLine bounds one line of a file, maxBytes all of them, not compressed.
+const (
+	maxLine  = 1 << 20
+	maxBytes = 1 << 30
+)
 
 // Layer is a layer as a manifest lists it.
 type Layer struct {
@@ -35,6 +39,11 @@ type Image struct {
 	Image string `json:"image"`
 	// Digest of the manifest.
 	Digest string `json:"digest,omitempty"`
+	// ImageID is the digest of the configuration: it tells versions of a tag apart
+	// when the manifest is not known. Moves name images by it.
+	ImageID string `json:"imageID,omitempty"`
+	// FirstSeen is when it was published, or seen so for the first time.
+	FirstSeen time.Time `json:"first_seen,omitzero"`
 	// Aliases are other names of the same image.
 	Aliases []string `json:"aliases,omitempty"`
 	Layers  []Layer  `json:"layers"`
@@ -47,16 +56,34 @@ func FromEnv() (images []Image, source string, err error) {
 	if name == "" {
 		return Generate(rand.New(rand.NewPCG(1, 1)), 1000), "generated", nil
 	}
-	images, err = Load(name)
-	return images, name, err
+	if images, err = Load(name); err != nil {
+		return nil, "", fmt.Errorf("the images of %s: %w", Env, err)
+	}
+	return images, name, nil
 }
 
 // Load reads images from a file of JSON lines, compressed if its name ends in
 // .gz.
-func Load(name string) ([]Image, error) {
+func Load(name string) ([]Image, error) { return load(name, Read) }
+
+// Read reads images from JSON lines, one an image; blank lines do not count.
+func Read(r io.Reader) ([]Image, error) { return read[Image](r, "image") }
+
+// Write writes images as Read reads them. It writes nothing of an image that Read
+// would refuse, and nothing after it.
+func Write(w io.Writer, images []Image) error { return write(w, images) }
+
+// record is what a line holds.
+type record interface {
+	// validate tells what is wrong with a record, and which it is.
+	validate() error
+}
+
+// load reads a file that may be compressed.
+func load[T record](name string, read func(io.Reader) ([]T, error)) ([]T, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the images of %s: %w", Env, err)
+		return nil, err
 	}
 	defer file.Close()
 	var r io.Reader = file
@@ -65,55 +92,57 @@ func Load(name string) ([]Image, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	images, err := Read(r)
+	records, err := read(r)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return images, nil
+	return records, nil
 }
 
-// Read reads images from JSON lines, one an image; blank lines do not count.
-func Read(r io.Reader) ([]Image, error) {
-	var images []Image
-	lines := bufio.NewScanner(r)
+// read reads one record a line; what is the name of one for errors.
+func read[T record](r io.Reader, what string) ([]T, error) {
+	var records []T
+	left := &io.LimitedReader{R: r, N: maxBytes + 1}
+	lines := bufio.NewScanner(left)
 	lines.Buffer(nil, maxLine)
 	n := 0
 	for lines.Scan() {
 		n++
+		if left.N == 0 {
+			return nil, fmt.Errorf("line %d: more than %d bytes: split the file", n, maxBytes)
+		}
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		var image Image
-		if err := json.Unmarshal(lines.Bytes(), &image); err != nil {
-			return nil, fmt.Errorf("line %d is not an image: %w", n, err)
+		var record T
+		if err := json.Unmarshal(lines.Bytes(), &record); err != nil {
+			return nil, fmt.Errorf("line %d is not an %s: %w", n, what, err)
 		}
-		if err := image.validate(); err != nil {
+		if err := record.validate(); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		images = append(images, image)
+		records = append(records, record)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("line %d: %w", n+1, err)
 	}
-	if len(images) == 0 {
-		return nil, errors.New("no images: one JSON object a line expected")
+	if len(records) == 0 {
+		return nil, fmt.Errorf("no %ss: one JSON object a line expected", what)
 	}
-	return images, nil
+	return records, nil
 }
 
-// Write writes images as Read reads them. It writes nothing of an image that Read
-// would refuse, and nothing after it.
-func Write(w io.Writer, images []Image) error {
-	for _, image := range images {
-		if err := image.validate(); err != nil {
+func write[T record](w io.Writer, records []T) error {
+	for _, record := range records {
+		if err := record.validate(); err != nil {
 			return err
 		}
-		line, err := json.Marshal(image)
+		line, err := json.Marshal(record)
 		if err != nil {
-			return fmt.Errorf("%s: %w", image.Image, err)
+			return fmt.Errorf("%v: %w", record, err)
 		}
 		if len(line) >= maxLine {
-			return fmt.Errorf("%s: its %d bytes are more than a line may have", image.Image, len(line))
+			return fmt.Errorf("%.100s...: its %d bytes are more than a line may have", line, len(line))
 		}
 		if _, err := w.Write(append(line, '\n')); err != nil {
 			return err
@@ -128,6 +157,11 @@ func (i Image) validate() error {
 	}
 	if len(i.Layers) == 0 {
 		return fmt.Errorf(`%s has no "layers"`, i.Image)
+	}
+	if i.ImageID != "" {
+		if err := digest.Digest(i.ImageID).Validate(); err != nil {
+			return fmt.Errorf("%s: imageID %q: %w", i.Image, i.ImageID, err)
+		}
 	}
 	for _, layer := range i.Layers {
 		if err := digest.Digest(layer.Digest).Validate(); err != nil {

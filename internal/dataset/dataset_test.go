@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const validDigest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -24,6 +25,7 @@ func TestRead(t *testing.T) {
 		"no name":        {`{"layers":[]}`, `line 1: "image" is missing`},
 		"no layers":      {`{"image":"a"}`, `line 1: a has no "layers"`},
 		"digest":         {`{"image":"a","layers":[{"digest":"sha256:0","size":1}]}`, `line 1: a: layer "sha256:0": invalid`},
+		"imageID":        {`{"image":"a","imageID":"x","layers":[{"digest":"` + validDigest + `","size":1}]}`, `line 1: a: imageID "x": invalid`},
 		"negative size":  {`{"image":"a","layers":[{"digest":"` + validDigest + `","size":-1}]}`, "has the negative size -1"},
 		"second line":    {`{"image":"a","layers":[{"digest":"` + validDigest + `","size":1}]}` + "\n{", "line 2 is not an image"},
 		"line too long":  {strings.Repeat(" ", maxLine+1), "line 1: bufio.Scanner: token too long"},
@@ -38,8 +40,11 @@ func TestRead(t *testing.T) {
 	}
 
 	images, err := Read(strings.NewReader(`
-{"image":"a:1","digest":"` + validDigest + `","imageID":"x","aliases":["a:2"],"layers":[{"digest":"` + validDigest + `","size":7}]}`))
-	want := []Image{{Image: "a:1", Digest: validDigest, Aliases: []string{"a:2"}, Layers: []Layer{{validDigest, 7}}}}
+{"image":"a:1","digest":"` + validDigest + `","imageID":"` + validDigest + `","aliases":["a:2"],"first_seen":"2016-09-09T21:27:07Z","size":7,"layers":[{"digest":"` + validDigest + `","size":7}]}`))
+	want := []Image{{
+		Image: "a:1", Digest: validDigest, ImageID: validDigest, Aliases: []string{"a:2"}, FirstSeen: time.Date(2016, 9, 9, 21, 27, 7, 0, time.UTC),
+		Layers: []Layer{{validDigest, 7}},
+	}}
 	if err != nil || !reflect.DeepEqual(images, want) {
 		t.Errorf("got %v, %v, want %v", images, err, want)
 	}
@@ -47,6 +52,7 @@ func TestRead(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	images := Generate(rand.New(rand.NewPCG(1, 1)), 100)
+	images[6].ImageID, images[6].FirstSeen = validDigest, time.Date(2016, 9, 9, 21, 27, 7, 0, time.UTC)
 	images[7].Aliases = []string{"registry.example/library/image-7:1", "registry.example/library/image-7:<&>"}
 	var text bytes.Buffer
 	if err := Write(&text, images); err != nil {
