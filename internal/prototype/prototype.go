@@ -5,6 +5,7 @@ package prototype
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,16 +18,22 @@ import (
 const Name = "ImageLayersLocality"
 
 // ImageLayersLocality scores nodes by the share of the bytes of each container's
-// image that they have, averaged over the containers.
+// image that they have, averaged over the containers. Set and Delete must not run
+// while it scores.
 type ImageLayersLocality struct {
+	// images are those that a Node states.
+	images func(*v1.Node) []index.Image
 	nodes  []*node
 	byName map[string]*node
+	// first has the layers of each name as the first node with it stated them.
+	first map[string]layers
 }
 
 var _ fwk.ScorePlugin = &ImageLayersLocality{}
 
 // node is what the prototype keeps in the NodeInfo of the scheduler's snapshot.
 type node struct {
+	name string
 	// images has the layers of each image, by all of its names.
 	images map[string]layers
 	// layers are those of all images on the node.
@@ -36,33 +43,43 @@ type node struct {
 // layers are the sizes of an image's layers by digest, in compressed bytes.
 type layers map[string]int64
 
-// New returns the plugin for nodes with the given images. The first node with an
-// image decides for all of them which layers it has; they are never refreshed.
-func New(nodes []*v1.Node, images func(*v1.Node) []index.Image) *ImageLayersLocality {
-	pl := &ImageLayersLocality{byName: make(map[string]*node, len(nodes))}
-	first := map[string]layers{}
-	for _, object := range nodes {
-		n := &node{images: map[string]layers{}, layers: map[string]struct{}{}}
-		for _, image := range images(object) {
-			for _, name := range image.Names {
-				known, ok := first[name]
-				if !ok {
-					known = layers{}
-					for _, l := range image.Layers {
-						known[l.Digest] = l.Size
-					}
-					first[name] = known
-				}
-				n.images[name] = known
-			}
-			for _, l := range image.Layers {
-				n.layers[l.Digest] = struct{}{}
-			}
-		}
+// New returns the plugin for no nodes; images tells which images a Node states.
+func New(images func(*v1.Node) []index.Image) *ImageLayersLocality {
+	return &ImageLayersLocality{images: images, byName: map[string]*node{}, first: map[string]layers{}}
+}
+
+// Set adds a node, or updates the one of that name. The first node with an image
+// decides for all of them, for ever, which layers it has.
+func (pl *ImageLayersLocality) Set(object *v1.Node) {
+	n := pl.byName[object.Name]
+	if n == nil {
+		n = &node{name: object.Name}
 		pl.nodes = append(pl.nodes, n)
 		pl.byName[object.Name] = n
 	}
-	return pl
+	n.images, n.layers = map[string]layers{}, map[string]struct{}{}
+	for _, image := range pl.images(object) {
+		for _, name := range image.Names {
+			known, ok := pl.first[name]
+			if !ok {
+				known = layers{}
+				for _, l := range image.Layers {
+					known[l.Digest] = l.Size
+				}
+				pl.first[name] = known
+			}
+			n.images[name] = known
+		}
+		for _, l := range image.Layers {
+			n.layers[l.Digest] = struct{}{}
+		}
+	}
+}
+
+// Delete removes the node of that name.
+func (pl *ImageLayersLocality) Delete(name string) {
+	delete(pl.byName, name)
+	pl.nodes = slices.DeleteFunc(pl.nodes, func(n *node) bool { return n.name == name })
 }
 
 // Name returns the name of the plugin.

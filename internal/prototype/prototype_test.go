@@ -24,7 +24,10 @@ func TestScore(t *testing.T) {
 	for _, name := range []string{"n1", "n2", "n3"} {
 		nodes = append(nodes, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	pl := New(nodes, func(n *v1.Node) []index.Image { return held[n.Name] })
+	pl := New(func(n *v1.Node) []index.Image { return held[n.Name] })
+	for _, node := range nodes {
+		pl.Set(node)
+	}
 
 	for _, test := range []struct {
 		name   string
@@ -51,6 +54,37 @@ func TestScore(t *testing.T) {
 	}
 	if share := pl.share(podOf("bare:v1"), "n1"); !math.IsNaN(share) {
 		t.Errorf("an image without layers: got the share %v; the prototype divides 0 by 0", share)
+	}
+}
+
+// Nodes change: what they have now counts, but a name keeps its first layers.
+func TestSet(t *testing.T) {
+	a, b := index.Layer{Digest: "a", Size: 40}, index.Layer{Digest: "b", Size: 60}
+	held := []index.Image{{Names: []string{"image:v1"}, Layers: []index.Layer{a}}}
+	pl := New(func(*v1.Node) []index.Image { return held })
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	check := func(when string, want float64) {
+		t.Helper()
+		if got := pl.share(podOf("image:v1"), "n1"); got != want {
+			t.Errorf("%s: share %v, want %v", when, got, want)
+		}
+	}
+	check("no node", 0)
+	pl.Set(node)
+	check("first", 1)
+	held = []index.Image{{Names: []string{"image:v1"}, Layers: []index.Layer{b}}}
+	pl.Set(node)
+	check("other layers of the same name", 0)
+	held = []index.Image{{Names: []string{"other:v1"}, Layers: []index.Layer{a, b}}}
+	pl.Set(node)
+	check("nobody has the name", 0)
+	held = append(held, index.Image{Names: []string{"image:v1"}})
+	pl.Set(node)
+	check("again", 1)
+	pl.Delete("n1")
+	check("gone", 0)
+	if len(pl.nodes) != 0 {
+		t.Errorf("%d nodes are left", len(pl.nodes))
 	}
 }
 

@@ -145,7 +145,11 @@ func startCluster(ctx context.Context, wire [][]byte) (*cluster, error) {
 	for name, factoryOf := range map[string]frameworkruntime.PluginFactory{
 		imagelocality.Name: imagelocality.New,
 		prototype.Name: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-			return prototype.New(nodes, nodestatus.Images), nil
+			pl := prototype.New(nodestatus.Images)
+			for _, node := range nodes {
+				pl.Set(node)
+			}
+			return pl, nil
 		},
 	} {
 		if err := c.add(ctx, factory, snapshot, name, factoryOf); err != nil {
