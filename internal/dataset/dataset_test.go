@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,55 +129,4 @@ func TestDraw(t *testing.T) {
 	if all := draw(1, 100); len(all) != len(images) {
 		t.Errorf("%d of %d images", len(all), len(images))
 	}
-}
-
-// The generator stands in for real images: it has to be like them.
-func TestGenerateStatistics(t *testing.T) {
-	for seed := range uint64(5) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			images := Generate(rand.New(rand.NewPCG(seed, 0)), 1000)
-			uses := map[string]int{}
-			for _, image := range images {
-				for _, layer := range image.Layers {
-					uses[layer.Digest]++
-				}
-			}
-			var counts, sizes []float64
-			var layers, big, bigBytes, total, shared float64
-			for _, image := range images {
-				size := 0.0
-				for _, layer := range image.Layers {
-					layers++
-					if layer.Size >= 1<<20 {
-						big++
-						bigBytes += float64(layer.Size)
-					}
-					if uses[layer.Digest] > 1 {
-						shared += float64(layer.Size)
-					}
-					size += float64(layer.Size)
-				}
-				counts, sizes, total = append(counts, float64(len(image.Layers))), append(sizes, size), total+size
-			}
-			for _, s := range []struct {
-				name           string
-				got, low, high float64
-			}{
-				{"median layers", median(counts), 7, 9},
-				{"median bytes", median(sizes), 120e6, 160e6},
-				{"share of bytes in shared layers", shared / total, 0.68, 0.75},
-				{"share of layers of 1 MiB", big / layers, 0.44, 0.50},
-				{"share of bytes in layers of 1 MiB", bigBytes / total, 0.996, 0.9985},
-			} {
-				if s.got < s.low || s.got > s.high {
-					t.Errorf("%s is %v, want %v to %v", s.name, s.got, s.low, s.high)
-				}
-			}
-		})
-	}
-}
-
-func median(values []float64) float64 {
-	slices.Sort(values)
-	return values[len(values)/2]
 }

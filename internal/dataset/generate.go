@@ -4,45 +4,269 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 )
 
-// Generate returns n images made the way images are: few distributions, more
-// languages on top of each, and programs on top of those. Like in the official
-// images of Docker Hub the median image has 8 layers and 140 MB, 47 % of all
-// layers have at least 1 MiB and hold 99.7 % of all bytes, and 72 % of the bytes
-// of all images are in layers of more than one image.
+// Generator makes images the way images are made: few distributions, more
+// languages on top of each, and programs on top of those. What it makes is like
+// the official images of Docker Hub: the median image has 8 layers and 140 MB, the
+// mean is 175 MB and the largest ones have about 1 GB, 47 % of all layers have at
+// least 1 MiB and hold 99.7 % of all bytes, and all images together, each layer
+// counted once, have 0.37 of the sum of their sizes.
+type Generator struct {
+	// Images is how many there are.
+	Images int
+	// Sharing is the share of the bytes of all images that are in layers of more
+	// than one image, from 0 to about 0.9. Sizes of images and layers do not depend
+	// on it.
+	Sharing float64
+}
+
+// DefaultSharing is that of the official images of Docker Hub.
+const DefaultSharing = 0.716
+
+// Generate returns n images with DefaultSharing.
 func Generate(r *rand.Rand, n int) []Image {
-	distributions := make([][]Layer, max(1, n/100))
-	for i := range distributions {
-		distributions[i] = []Layer{bigLayer(r, 56e6, 0.2)}
-	}
-	languages := make([][]Layer, max(1, n/6))
-	for i := range languages {
-		languages[i] = append(languages[i], distributions[r.IntN(len(distributions))]...)
-		for range 1 + r.IntN(4) {
-			languages[i] = append(languages[i], layer(r, 44e6))
-		}
-	}
-	images := make([]Image, n)
-	for i := range images {
-		var layers []Layer
-		if r.IntN(12) == 0 {
-			layers = append(layers, distributions[r.IntN(len(distributions))]...)
-		} else {
-			layers = append(layers, languages[r.IntN(len(languages))]...)
-		}
-		for range 1 + r.IntN(8) {
-			layers = append(layers, layer(r, 19e6))
-		}
-		images[i] = Image{
-			Image:  fmt.Sprintf("registry.example/library/image-%d:latest", i),
-			Digest: randomDigest(r),
-			Layers: layers,
-		}
+	return Generator{Images: n, Sharing: DefaultSharing}.Generate(r)
+}
+
+// Generate returns images.
+func (g Generator) Generate(r *rand.Rand) []Image {
+	built := g.build(r)
+	images := make([]Image, len(built))
+	for i, b := range built {
+		images[i] = b.image(r, i)
 	}
 	return images
+}
+
+// A tag moves each 24 days on average, as those of Docker Hub's official images
+// did in 2016 and 2017. For these shares of the moves there is a new distribution,
+// which changes all layers, or a new language; the rest are new programs.
+const (
+	movesPerDay = 1.0 / 24
+	ofBase      = 0.36
+	ofLanguage  = 0.22
+)
+
+// History returns the versions of images over a time, and the tags that move to
+// them, one to five for an image. When a distribution or language is built anew,
+// all images on top of it are as well, and move at the same second. A new version
+// has 28 % of its bytes from the one before on average, like in the official
+// images of Docker Hub.
+func (g Generator) History(r *rand.Rand, begin time.Time, span time.Duration) History {
+	images := g.build(r)
+	users := map[*segment][]int{}
+	var order []*segment
+	level := map[*segment]int{}
+	for i, b := range images {
+		for l, s := range b {
+			if users[s] == nil {
+				order, level[s] = append(order, s), l
+			}
+			users[s] = append(users[s], i)
+		}
+	}
+	// Segments are built anew at random moments, independent of each other.
+	type release struct {
+		at      time.Duration
+		segment *segment
+	}
+	var releases []release
+	for _, s := range order {
+		rate := movesPerDay * [levels]float64{ofBase, ofLanguage, 1 - ofBase - ofLanguage, 0}[level[s]]
+		if rate == 0 {
+			continue
+		}
+		for day := r.ExpFloat64() / rate; day < span.Hours()/24; day += r.ExpFloat64() / rate {
+			releases = append(releases, release{time.Duration(day * 24 * float64(time.Hour)).Truncate(time.Second), s})
+		}
+	}
+	slices.SortStableFunc(releases, func(a, b release) int { return int(a.at - b.at) })
+
+	tags := make([][]string, len(images))
+	for i := range tags {
+		tags[i] = []string{"latest", "1", "1.0", "stable", "lts"}[:1+r.IntN(5)]
+	}
+	var h History
+	publish := func(at time.Duration, i int) {
+		image := images[i].image(r, i)
+		image.FirstSeen = begin.Add(at)
+		name := strings.TrimSuffix(image.Image, "latest")
+		for _, tag := range tags[i] {
+			if tag != "latest" {
+				image.Aliases = append(image.Aliases, name+tag)
+			}
+			h.Moves = append(h.Moves, Move{Time: image.FirstSeen, Tag: fmt.Sprintf("image-%d:%s", i, tag), ImageID: image.ImageID})
+		}
+		h.Images = append(h.Images, image)
+	}
+	for i := range images {
+		publish(0, i)
+	}
+	for _, release := range releases {
+		done := map[*segment]bool{}
+		for _, i := range users[release.segment] {
+			for _, s := range images[i][level[release.segment]:] {
+				if !done[s] {
+					done[s] = true
+					s.rebuild(r)
+				}
+			}
+		}
+		for _, i := range users[release.segment] {
+			publish(release.at, i)
+		}
+	}
+	return h
+}
+
+// segment is layers that are always together.
+type segment struct{ layers []Layer }
+
+func (s *segment) size() int64 {
+	var size int64
+	for _, l := range s.layers {
+		size += l.Size
+	}
+	return size
+}
+
+// copy returns a segment of the same sizes.
+func (s *segment) copy(r *rand.Rand) *segment {
+	other := &segment{slices.Clone(s.layers)}
+	for i := range other.layers {
+		other.layers[i].Digest = randomDigest(r)
+	}
+	return other
+}
+
+// rebuild makes a new version of all layers, of about the same sizes.
+func (s *segment) rebuild(r *rand.Rand) {
+	s.layers = slices.Clone(s.layers)
+	for i, l := range s.layers {
+		s.layers[i] = Layer{randomDigest(r), int64(float64(l.Size) * math.Exp(0.05*r.NormFloat64()))}
+	}
+}
+
+// build is an image: the segments that were put on each other.
+type build [levels]*segment
+
+const (
+	distribution = iota
+	language
+	program // what variants of a program have in common
+	variant // what one has for itself
+	levels
+)
+
+func (b build) image(r *rand.Rand, i int) Image {
+	image := Image{
+		Image:   fmt.Sprintf("registry.example/library/image-%d:latest", i),
+		Digest:  randomDigest(r),
+		ImageID: randomDigest(r),
+	}
+	for _, s := range b {
+		image.Layers = append(image.Layers, s.layers...)
+	}
+	return image
+}
+
+// build makes images that share as much as they can, and then takes sharing away:
+// first that of programs, then that of all below.
+func (g Generator) build(r *rand.Rand) []build {
+	distributions := make([]*segment, max(1, g.Images/20))
+	scale := make([]float64, len(distributions))
+	popularity, sum := make([]float64, len(distributions)), 0.0
+	for i := range distributions {
+		// Each third is a small one, and so is what is built on it.
+		base := 48e6
+		if scale[i] = 1; i%3 == 1 {
+			base, scale[i] = 2e6, 0.5
+		}
+		distributions[i] = &segment{[]Layer{bigLayer(r, base, 0.2)}}
+		sum += 1 / float64(i+1)
+		popularity[i] = sum
+	}
+	draw := func() int {
+		i, _ := slices.BinarySearch(popularity, r.Float64()*sum)
+		return min(i, len(distributions)-1)
+	}
+	type on struct {
+		build
+		scale float64
+	}
+	languages := make([]on, max(1, g.Images/6))
+	for i := range languages {
+		d := draw()
+		languages[i] = on{build{distributions[d], &segment{}}, scale[d]}
+		for range 1 + r.IntN(4) {
+			languages[i].build[language].layers = append(languages[i].build[language].layers, layer(r, 60e6*scale[d]))
+		}
+	}
+	programs := make([]on, max(1, g.Images/4))
+	for i := range programs {
+		if r.IntN(12) == 0 {
+			d := draw()
+			programs[i] = on{build{distributions[d], &segment{}}, scale[d]}
+		} else {
+			programs[i] = languages[r.IntN(len(languages))]
+		}
+		programs[i].build[program] = &segment{}
+		for range r.IntN(9) {
+			programs[i].build[program].layers = append(programs[i].build[program].layers, layer(r, 27e6*programs[i].scale))
+		}
+	}
+	images := make([]build, g.Images)
+	for i := range images {
+		p := programs[r.IntN(len(programs))]
+		images[i] = p.build
+		images[i][variant] = &segment{[]Layer{layer(r, 27e6*p.scale)}}
+	}
+	g.detach(r, images)
+	return images
+}
+
+// detach gives images copies of segments until Sharing is reached.
+func (g Generator) detach(r *rand.Rand, images []build) {
+	uses := map[*segment]int64{}
+	var total, shared int64
+	for _, b := range images {
+		for _, s := range b {
+			uses[s]++
+			total += s.size()
+		}
+	}
+	for s, n := range uses {
+		if n > 1 {
+			shared += n * s.size()
+		}
+	}
+	order := r.Perm(len(images))
+	for _, segments := range [][]int{{program}, {distribution, language}} {
+		for _, i := range order {
+			if float64(shared) <= g.Sharing*float64(total) {
+				return
+			}
+			for _, l := range segments {
+				s := images[i][l]
+				switch uses[s] {
+				case 1:
+					continue
+				case 2:
+					shared -= s.size() // the other one loses it, too
+				}
+				shared -= s.size()
+				uses[s]--
+				images[i][l] = s.copy(r)
+				uses[images[i][l]] = 1
+			}
+		}
+	}
 }
 
 // layer is more often small, a setting or a few files, than big.
@@ -53,7 +277,7 @@ func layer(r *rand.Rand, median float64) Layer {
 	case n < 61:
 		return Layer{randomDigest(r), r.Int64N(1 << 20)}
 	default:
-		return bigLayer(r, median, 0.8)
+		return bigLayer(r, median, 0.9)
 	}
 }
 

@@ -63,6 +63,11 @@ func TestDeterministic(t *testing.T) {
 		"Bursts":      func(r *rand.Rand) (*Plan, error) { return Bursts(30).Plan(r, images) },
 		"Service":     func(r *rand.Rand) (*Plan, error) { return service.Plan(r, images) },
 		"Updates":     func(r *rand.Rand) (*Plan, error) { return updates().Plan(r, history(40)) },
+		"Updates of generated images": func(r *rand.Rand) (*Plan, error) {
+			h := dataset.Generator{Images: 300, Sharing: dataset.DefaultSharing}.
+				History(r, time.Date(2017, 1, 1, 0, 0, 0, 0, time.UTC), 120*24*time.Hour)
+			return Updates(4, true).Plan(r, h)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plans := make([]*Plan, 3)
