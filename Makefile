@@ -63,6 +63,9 @@ bench-resolver: deps ## layer-resolver on 5,000 images: images a second, request
 	@scripts/build.sh patched kube-apiserver layer-resolver
 	@go run ./cmd/bench resolver
 
+bench-startup: build ## Start-up of pods, bytes and balance on four slow nodes, beside the default profile and the simulator (LAYER_DATA=file)
+	@go run ./cmd/bench startup
+
 ##@ Patches
 trees: ## Assemble _build/cri-o, _build/kubernetes (upstream, overlay, patches) and _build/scheduler
 	@scripts/tree.sh patched cri-o
@@ -85,4 +88,4 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo cluster-up cluster-down deps build build-stock clean test test-unit lint \
-	bench-crio bench-node bench-scheduler bench-throughput bench-resolver trees patches-refresh patches-lint rebase generate help
+	bench-crio bench-node bench-scheduler bench-throughput bench-resolver bench-startup trees patches-refresh patches-lint rebase generate help

@@ -20,7 +20,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(crioCommand(), nodeCommand(), schedulerCommand(), throughputCommand(), resolverCommand())
+	root.AddCommand(crioCommand(), nodeCommand(), schedulerCommand(), throughputCommand(), resolverCommand(), startupCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {

@@ -1,0 +1,140 @@
+package benchstartup
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/dataset"
+)
+
+// shared is the share of the bytes of all images that is in layers of more than
+// one of them.
+func shared(all []dataset.Image) float64 {
+	users := map[dataset.Layer]int{}
+	for _, image := range all {
+		for layer := range distinct(image) {
+			users[layer]++
+		}
+	}
+	var sum, common float64
+	for layer, n := range users {
+		bytes := float64(n) * float64(layer.Size)
+		sum += bytes
+		if n > 1 {
+			common += bytes
+		}
+	}
+	return common / max(1, sum)
+}
+
+// distinct has each layer of an image once.
+func distinct(image dataset.Image) map[dataset.Layer]bool {
+	layers := map[dataset.Layer]bool{}
+	for _, layer := range image.Layers {
+		layers[layer] = true
+	}
+	return layers
+}
+
+const (
+	// closeEnough is how near the share of shared bytes has to come to that of all
+	// images, swaps how often another image is tried for it.
+	closeEnough = 0.01
+	swaps       = 20_000
+)
+
+// draw returns n images that share with each other as much as all do. Few images
+// drawn by chance share much less: so images are exchanged for others as long as
+// that brings them nearer.
+func draw(r *rand.Rand, all []dataset.Image, n int) ([]dataset.Image, error) {
+	if len(all) < n {
+		return nil, fmt.Errorf("%d images, want at least %d", len(all), n)
+	}
+	mixed := dataset.Draw(r, all, len(all))
+	want := shared(all)
+	distance := func() float64 { return math.Abs(shared(mixed[:n]) - want) }
+	best := distance()
+	for tried := 0; best > closeEnough && tried < swaps && len(mixed) > n; tried++ {
+		in, out := r.IntN(n), n+r.IntN(len(mixed)-n)
+		mixed[in], mixed[out] = mixed[out], mixed[in]
+		if d := distance(); d < best {
+			best = d
+		} else {
+			mixed[in], mixed[out] = mixed[out], mixed[in]
+		}
+	}
+	if best > 5*closeEnough {
+		return nil, fmt.Errorf("found no %d images of which %.0f %% of the bytes are shared, as of all: take more images or another seed", n, 100*want)
+	}
+	return mixed[:n], nil
+}
+
+// model is an image to build.
+type model struct {
+	tag string
+	// of is the image it is made after.
+	of     string
+	layers []images.Layer
+}
+
+// repository is where the cluster's registry has the images. One for all, so that
+// a layer is pushed once; to nodes that makes no difference, layers are known to
+// them by digest.
+const repository = "bench/startup"
+
+// reference is the one that pods have. The cluster's registry stands in for Docker
+// Hub: its own address may be another in each run.
+func (m *model) reference() string { return "docker.io/" + repository + ":" + m.tag }
+
+// scale makes images with as many layers and as much in common as the given ones,
+// and sizes in the same proportions, so that all layers together have so many
+// compressed bytes, or fewer if the given ones have.
+func scale(drawn []dataset.Image, bytes int64) []model {
+	var sum float64
+	seen := map[dataset.Layer]bool{}
+	for _, image := range drawn {
+		for layer := range distinct(image) {
+			if !seen[layer] {
+				seen[layer] = true
+				sum += float64(layer.Size)
+			}
+		}
+	}
+	factor := min(1, float64(bytes)/max(1, sum))
+	models := make([]model, len(drawn))
+	for i, image := range drawn {
+		models[i] = model{tag: fmt.Sprintf("image-%02d", i+1), of: image.Image}
+		for _, layer := range image.Layers {
+			// Of one name and size is one content; never empty, or layers that differ
+			// would be equal.
+			size := max(1, int64(math.Round(factor*float64(layer.Size))))
+			models[i].layers = append(models[i].layers, images.Layer{Name: layer.Digest, Size: size})
+		}
+	}
+	return models
+}
+
+// push builds the images and pushes them to a registry. It returns what nodes pull
+// of them: not the layer with the program, which is that of the pod sandbox and is
+// on every node that runs a pod.
+func push(ctx context.Context, registry string, models []model) ([]dataset.Image, error) {
+	pushed := make([]dataset.Image, len(models))
+	for i, m := range models {
+		image, err := images.Build(images.Image{Layers: m.layers})
+		if err != nil {
+			return nil, fmt.Errorf("%s, made after %s: %w", m.tag, m.of, err)
+		}
+		there, err := images.Push(ctx, registry+"/"+repository+":"+m.tag, image)
+		if err != nil {
+			return nil, err
+		}
+		pushed[i] = dataset.Image{Image: m.reference(), Digest: there.Digest.String()}
+		for _, layer := range there.Layers[1:] {
+			pushed[i].Layers = append(pushed[i].Layers, dataset.Layer{Digest: layer.Digest.String(), Size: layer.Size})
+		}
+	}
+	return pushed, nil
+}

@@ -1,0 +1,242 @@
+package benchstartup
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/layer-locality/layer-locality/internal/dataset"
+	"github.com/layer-locality/layer-locality/internal/evaluation"
+	"github.com/layer-locality/layer-locality/internal/sim/workload"
+)
+
+// goalError is how far from the measured ratio of bytes the simulated one may be.
+const goalError = 0.10
+
+// measure makes the metrics of a run.
+func measure(plan *workload.Plan, starts []Start, pulled int64) evaluation.Metrics {
+	m := evaluation.Metrics{Pods: len(starts), PulledBytes: pulled, DiskBytes: needed(plan, starts)}
+	m.CPUStd, m.MaxMeanPods = balance(plan.Nodes, starts)
+	seconds := startups(starts)
+	m.StartupMean, m.StartupP50, m.StartupP99 = mean(seconds), quantile(seconds, 0.50), quantile(seconds, 0.99)
+	m.Quantiles = make([]float64, 101)
+	for i := range m.Quantiles {
+		m.Quantiles[i] = quantile(seconds, float64(i)/100)
+	}
+	return m
+}
+
+// startups are the times from creation to readiness in seconds, sorted.
+func startups(starts []Start) []float64 {
+	seconds := make([]float64, 0, len(starts))
+	for _, s := range starts {
+		seconds = append(seconds, (s.Ready - s.Created).Seconds())
+	}
+	slices.Sort(seconds)
+	return seconds
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
+
+// quantile is the smallest of the sorted values that a share q of all do not
+// exceed.
+func quantile(sorted []float64, q float64) float64 {
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
+}
+
+// needed are the bytes of the different layers that the pods of each node have in
+// their images, over all nodes.
+func needed(plan *workload.Plan, starts []Start) int64 {
+	images := map[string]dataset.Image{}
+	for _, image := range plan.Images {
+		images[image.Image] = image
+	}
+	type copied struct {
+		node  string
+		layer dataset.Layer
+	}
+	seen := map[copied]bool{}
+	var sum int64
+	for _, s := range starts {
+		for _, layer := range images[s.Image].Layers {
+			if c := (copied{s.Node, layer}); !seen[c] {
+				seen[c] = true
+				sum += layer.Size
+			}
+		}
+	}
+	return sum
+}
+
+// balance is the standard deviation over nodes of the share of CPU that is
+// requested, and the largest number of pods on a node divided by the mean, both as
+// means over the moments after each placement.
+func balance(nodes []workload.Node, starts []Start) (cpuStd, maxMean float64) {
+	type load struct{ share, pods float64 }
+	loads, milliCPU := map[string]load{}, map[string]float64{}
+	for _, node := range nodes {
+		loads[node.Name], milliCPU[node.Name] = load{}, float64(node.MilliCPU)
+	}
+	placed := slices.SortedFunc(slices.Values(starts), func(a, b Start) int { return cmp.Compare(a.Placed, b.Placed) })
+	n := float64(len(nodes))
+	for i, s := range placed {
+		l := loads[s.Node]
+		loads[s.Node] = load{l.share + float64(s.MilliCPU)/milliCPU[s.Node], l.pods + 1}
+		var sum, squares, most float64
+		for _, l := range loads {
+			sum += l.share / n
+			squares += l.share * l.share / n
+			most = max(most, l.pods)
+		}
+		cpuStd += math.Sqrt(max(0, squares-sum*sum))
+		maxMean += most * n / float64(i+1)
+	}
+	return cpuStd / float64(len(placed)), maxMean / float64(len(placed))
+}
+
+// of has the runs of a side.
+func (r *Result) of(side Side) []Run {
+	return slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return run.Side != side })
+}
+
+// pulled is what a side pulled in a run, on average.
+func (r *Result) pulled(side Side) float64 {
+	var bytes []float64
+	for _, run := range r.of(side) {
+		bytes = append(bytes, float64(run.PulledBytes))
+	}
+	return mean(bytes)
+}
+
+// ratio of bytes, ours to stock.
+func (r *Result) ratio() float64 { return r.pulled(Ours) / r.pulled(Stock) }
+
+// simulated are the runs of a side in the simulator.
+func (r *Result) simulated(side Side) []evaluation.Run {
+	var runs []evaluation.Run
+	for _, experiment := range r.Simulated.Experiments {
+		for _, run := range experiment.Runs {
+			if run.Policy == string(side) {
+				runs = append(runs, run)
+			}
+		}
+	}
+	return runs
+}
+
+func describe(m *evaluation.Metrics) string {
+	return fmt.Sprintf("%.0f MB pulled, start-up %.1f s (mean), %.1f s (p50), %.1f s (p99), CPU std %.3f",
+		float64(m.PulledBytes)/1e6, m.StartupMean, m.StartupP50, m.StartupP99, m.CPUStd)
+}
+
+// Write writes a table, what the simulator says of the same plan if it was asked,
+// and a line of key=value pairs. Start-up times of a side are over the pods of
+// all its runs.
+func (r *Result) Write(w io.Writer) error {
+	for _, side := range Sides {
+		if len(r.of(side)) == 0 {
+			return fmt.Errorf("%s was not measured", side)
+		}
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "round\t\tstart-up, s: mean\tp50\tp99\tMB pulled\tof it twice\tCPU std\tpods max/mean\t")
+	row := func(round string, side Side, m *evaluation.Metrics) {
+		fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t%.3f\t%.2f\t\n", round, side, m.StartupMean, m.StartupP50, m.StartupP99,
+			float64(m.PulledBytes)/1e6, float64(m.PulledBytes-m.DiskBytes)/1e6, m.CPUStd, m.MaxMeanPods)
+	}
+	for i := range r.Runs {
+		row(fmt.Sprint(r.Runs[i].Round), r.Runs[i].Side, &r.Runs[i].Metrics)
+	}
+	pooled := map[Side]evaluation.Metrics{}
+	for _, side := range Sides {
+		m := r.pool(side)
+		pooled[side] = m
+		row("all", side, &m)
+	}
+	if r.Simulated != nil {
+		for _, side := range Sides {
+			runs := r.simulated(side)
+			if len(runs) == 0 {
+				return fmt.Errorf("the simulator's report has no run of the policy %s", side)
+			}
+			m := average(runs)
+			row("simulated", side, &m)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	ratio := r.ratio()
+	if r.Simulated != nil {
+		if err := r.writePrediction(w, ratio); err != nil {
+			return err
+		}
+	}
+	stock, ours := pooled[Stock].StartupP50, pooled[Ours].StartupP50
+	_, err := fmt.Fprintf(w, "startup stock_p50_s=%.3f ours_p50_s=%.3f speedup=%.2f bytes_ratio=%.3f\n", stock, ours, stock/ours, ratio)
+	return err
+}
+
+func (r *Result) writePrediction(w io.Writer, ratio float64) error {
+	bytes := map[Side]float64{}
+	for _, side := range Sides {
+		m := average(r.simulated(side))
+		bytes[side] = float64(m.PulledBytes)
+	}
+	simulated := bytes[Ours] / bytes[Stock]
+	if !(simulated > 0) || math.IsInf(simulated, 0) {
+		return errors.New("the simulator says that nothing is pulled: is it the same plan?")
+	}
+	deviation := simulated/ratio - 1
+	verdict := "met"
+	if math.Abs(deviation) > goalError {
+		verdict = "missed"
+	}
+	fmt.Fprintf(w, "goal %s: the simulator predicts the ratio of bytes within %.0f %%\n", verdict, 100*goalError)
+	_, err := fmt.Fprintf(w, "predicted bytes_ratio=%.3f simulated=%.3f error=%+.1f%%\n", ratio, simulated, 100*deviation)
+	return err
+}
+
+// pool are the metrics over all runs of a side: start-up times over all pods,
+// means of the rest.
+func (r *Result) pool(side Side) evaluation.Metrics {
+	var starts []Start
+	var runs []evaluation.Run
+	for _, run := range r.of(side) {
+		starts = append(starts, run.Starts...)
+		runs = append(runs, evaluation.Run{Metrics: run.Metrics})
+	}
+	m, seconds := average(runs), startups(starts)
+	m.StartupMean, m.StartupP50, m.StartupP99 = mean(seconds), quantile(seconds, 0.50), quantile(seconds, 0.99)
+	return m
+}
+
+// average has the means of what is shown.
+func average(runs []evaluation.Run) evaluation.Metrics {
+	of := func(value func(*evaluation.Metrics) float64) float64 {
+		var values []float64
+		for i := range runs {
+			values = append(values, value(&runs[i].Metrics))
+		}
+		return mean(values)
+	}
+	return evaluation.Metrics{
+		StartupMean: of(func(m *evaluation.Metrics) float64 { return m.StartupMean }),
+		StartupP50:  of(func(m *evaluation.Metrics) float64 { return m.StartupP50 }),
+		StartupP99:  of(func(m *evaluation.Metrics) float64 { return m.StartupP99 }),
+		PulledBytes: int64(of(func(m *evaluation.Metrics) float64 { return float64(m.PulledBytes) })),
+		DiskBytes:   int64(of(func(m *evaluation.Metrics) float64 { return float64(m.DiskBytes) })),
+		CPUStd:      of(func(m *evaluation.Metrics) float64 { return m.CPUStd }),
+		MaxMeanPods: of(func(m *evaluation.Metrics) float64 { return m.MaxMeanPods }),
+	}
+}
