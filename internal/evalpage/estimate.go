@@ -1,0 +1,86 @@
+package evalpage
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// estimate is a mean over seeds with the ends of its 95 % confidence interval
+// (Student's t).
+type estimate struct {
+	// Mean is NaN if there is none.
+	Mean float64
+	// Low and High are NaN if fewer than two seeds were run.
+	Low, High float64
+	// Seeds that are in it.
+	Seeds int
+}
+
+const confidence = 0.95
+
+// none is what is said when nothing can be said.
+func none() estimate { return estimate{math.NaN(), math.NaN(), math.NaN(), 0} }
+
+// estimateOf leaves out values that are missing (NaN). With one that is infinite
+// there is no mean: to leave that out would flatter.
+func estimateOf(values []float64) estimate {
+	var known []float64
+	for _, v := range values {
+		if math.IsInf(v, 0) {
+			return none()
+		}
+		if !math.IsNaN(v) {
+			known = append(known, v)
+		}
+	}
+	n := len(known)
+	e := none()
+	switch e.Seeds = n; n {
+	case 0:
+	case 1:
+		e.Mean = known[0]
+	default:
+		mean, deviation := stat.MeanStdDev(known, nil)
+		t := distuv.StudentsT{Sigma: 1, Nu: float64(n - 1)}.Quantile((1 + confidence) / 2)
+		half := t * stat.StdErr(deviation, float64(n))
+		e.Mean, e.Low, e.High = mean, mean-half, mean+half
+	}
+	return e
+}
+
+// ratio of a policy's value to that of the default policy. Nothing to nothing is
+// no difference; something to nothing is infinite.
+func ratio(value, base float64) float64 {
+	if base == 0 {
+		if value == 0 {
+			return 1
+		}
+		return math.Inf(1)
+	}
+	return value / base
+}
+
+// half of the interval's width; NaN if there is none.
+func (e estimate) half() float64 { return e.High - e.Mean }
+
+// MarshalJSON gives [mean, low, high, seeds], null where there is no number.
+func (e estimate) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{number(e.Mean), number(e.Low), number(e.High), e.Seeds})
+}
+
+// number is a float that JSON can hold whatever it is: to six digits, null if it
+// is none.
+type number float64
+
+// MarshalJSON implements json.Marshaler.
+func (n number) MarshalJSON() ([]byte, error) {
+	v := float64(n)
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return []byte("null"), nil
+	}
+	return strconv.AppendFloat(nil, v, 'g', 6, 64), nil
+}

@@ -1,0 +1,65 @@
+package evalpage
+
+import "github.com/layer-locality/layer-locality/internal/evaluation"
+
+// baseline is the policy that all others are compared with.
+const baseline = "default"
+
+// policy is how a policy looks on the whole page.
+type policy struct {
+	Name string `json:"name"`
+	// About it, in a few words.
+	About string `json:"-"`
+	// Slot is its colour and symbol: those are in page.css and page.js.
+	Slot int `json:"slot"`
+	// Bound: not a policy that could be used, but the best that is possible.
+	Bound bool `json:"bound"`
+	// Strong: the one that this project is about.
+	Strong bool `json:"strong"`
+}
+
+// known policies, in the order in which they are shown; the place is the slot.
+var known = []policy{
+	{Name: baseline, About: "kube-scheduler's default profile"},
+	{Name: "imagelocality-full", About: "the default profile with ImageLocality at full weight"},
+	{Name: "image-name", About: "the share of the image, by name, without ImageLocality's thresholds"},
+	{Name: "prototype", About: "the formula of the prototype of 2022"},
+	{Name: "lrscheduler", About: "LRScheduler's formula, given all manifests"},
+	{Name: "layerlocality-no-resolver", About: "LayerLocality that knows only images that some node holds"},
+	{Name: "layerlocality", About: "LayerLocality with layer-resolver", Strong: true},
+	{Name: "greedy", About: "a bound: places each pod where the fewest bytes are missing, knowing everything", Bound: true},
+}
+
+// slots there are; page.css and page.js have as many. Policies that are not known
+// share those behind the known.
+const slots = 16
+
+// policiesOf lists those of the report: the known ones first, then the others
+// as they come.
+func policiesOf(report *evaluation.Report) []policy {
+	var all []policy
+	ran := map[string]bool{}
+	index := map[string]bool{}
+	for i, p := range known {
+		p.Slot = i
+		all = append(all, p)
+		index[p.Name] = true
+	}
+	for _, experiment := range report.Experiments {
+		for _, run := range experiment.Runs {
+			ran[run.Policy] = true
+			if !index[run.Policy] {
+				index[run.Policy] = true
+				slot := len(known) + (len(all)-len(known))%(slots-len(known))
+				all = append(all, policy{Name: run.Policy, Slot: slot})
+			}
+		}
+	}
+	list := []policy{}
+	for _, p := range all {
+		if ran[p.Name] {
+			list = append(list, p)
+		}
+	}
+	return list
+}

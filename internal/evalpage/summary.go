@@ -1,0 +1,225 @@
+package evalpage
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/layer-locality/layer-locality/internal/evaluation"
+)
+
+// metric is one column of the tables and, for some, an axis of the figures. The
+// less the better, for all of them.
+type metric struct {
+	Key   string
+	Title string
+	Unit  string
+	// About it, for the reader.
+	About string
+	value func(*evaluation.Metrics) float64
+	// ratio: divided by the default policy's value with the same seed.
+	ratio bool
+	// text shows a value.
+	text func(float64) string
+}
+
+var metrics = []metric{
+	{Key: "bytes", Title: "Bytes", Unit: "× default", About: "compressed bytes pulled over all links", value: pulled, ratio: true, text: decimals(3)},
+	{Key: "pulled", Title: "Pulled", Unit: "GB", About: "compressed bytes pulled over all links", value: func(m *evaluation.Metrics) float64 { return pulled(m) / 1e9 }, text: digits},
+	{Key: "startup", Title: "Start-up mean", Unit: "× default", About: "from the creation of a pod to the moment its image is complete", value: startup, ratio: true, text: decimals(3)},
+	{Key: "startupMean", Title: "mean", Unit: "s", About: "start-up time, mean over pods", value: startup, text: digits},
+	{Key: "startupP50", Title: "p50", Unit: "s", About: "start-up time, median over pods", value: func(m *evaluation.Metrics) float64 { return m.StartupP50 }, text: digits},
+	{Key: "startupP99", Title: "p99", Unit: "s", About: "start-up time that 99 % of the pods do not exceed", value: p99, text: digits},
+	{Key: "p99", Title: "p99", Unit: "× default", About: "start-up time that 99 % of the pods do not exceed", value: p99, ratio: true, text: decimals(3)},
+	{Key: "cpu", Title: "CPU std. dev.", Unit: "", About: "standard deviation over nodes of the share of CPU that is requested", value: func(m *evaluation.Metrics) float64 { return m.CPUStd }, text: decimals(3)},
+	{Key: "pods", Title: "Pods max/mean", Unit: "", About: "pods on the fullest node, divided by the mean", value: func(m *evaluation.Metrics) float64 { return m.MaxMeanPods }, text: decimals(2)},
+	{Key: "disk", Title: "Disk", Unit: "GB", About: "compressed bytes on all disks at the end", value: func(m *evaluation.Metrics) float64 { return float64(m.DiskBytes) / 1e9 }, text: digits},
+	{Key: "unschedulable", Title: "Unschedulable", Unit: "pods", About: "pods that never found a node", value: func(m *evaluation.Metrics) float64 { return float64(m.Unschedulable) }, text: digits},
+}
+
+func pulled(m *evaluation.Metrics) float64  { return float64(m.PulledBytes) }
+func startup(m *evaluation.Metrics) float64 { return m.StartupMean }
+func p99(m *evaluation.Metrics) float64     { return m.StartupP99 }
+
+// shape of an experiment decides which figures it gets.
+type shape string
+
+const (
+	// plain: nothing varies but scenario and policy.
+	plain shape = "plain"
+	// varied: X is a property of the workload, and every policy ran at each.
+	varied shape = "varied"
+	// tuned: X is a setting of policies (a weight). Those without it, the default
+	// among them, ran once, and all X have the same workload.
+	tuned shape = "tuned"
+)
+
+// shapeOf tells a setting from a property of the workload by the default policy:
+// it runs on every workload, and has no setting.
+func shapeOf(experiment *evaluation.Experiment) shape {
+	at := map[[2]string]map[float64]bool{} // scenario, policy
+	for _, run := range experiment.Runs {
+		k := [2]string{run.Scenario, run.Policy}
+		if at[k] == nil {
+			at[k] = map[float64]bool{}
+		}
+		at[k][run.X] = true
+	}
+	most, ofBaseline := 0, 0
+	for k, xs := range at {
+		most = max(most, len(xs))
+		if k[1] == baseline {
+			ofBaseline = max(ofBaseline, len(xs))
+		}
+	}
+	switch {
+	case experiment.Axis == "":
+		return plain
+	case ofBaseline == 1 && most > 1:
+		return tuned
+	default:
+		return varied
+	}
+}
+
+// summary of an experiment: its runs as means over seeds.
+type summary struct {
+	Shape  shape   `json:"shape"`
+	Axis   string  `json:"axis"`
+	Log    bool    `json:"log"`
+	Groups []group `json:"groups"`
+}
+
+// group is what may be compared with each other: all on the same workload.
+type group struct {
+	Scenario string `json:"scenario"`
+	// X is 0 for experiments whose shape is not varied.
+	X     number `json:"x"`
+	Cells []cell `json:"cells"`
+}
+
+// cell is one policy with one setting on one workload.
+type cell struct {
+	Policy string `json:"policy"`
+	// X is the group's, or the policy's setting.
+	X     number `json:"x"`
+	Seeds int    `json:"seeds"`
+	// Values by the key of the metric.
+	Values map[string]estimate `json:"values"`
+	// Quantiles of start-up time, in seconds, each as a mean over seeds.
+	Quantiles []number `json:"quantiles,omitempty"`
+}
+
+// workload is what the runs of a group have in common but the seed.
+type workload struct {
+	scenario string
+	x        float64
+}
+
+// variant is a policy with a setting.
+type variant struct {
+	policy string
+	x      float64
+}
+
+// summarise groups by scenario (in the order of the report), X (ascending), and
+// policy (in the given order).
+func summarise(experiment *evaluation.Experiment, policies []policy) summary {
+	s := summary{Shape: shapeOf(experiment), Axis: experiment.Axis, Log: experiment.Log, Groups: []group{}}
+	scenarios, order := ranks{}, ranks{}
+	for _, p := range policies {
+		order.add(p.Name)
+	}
+	runs := map[workload]map[variant][]*evaluation.Run{}
+	for i := range experiment.Runs {
+		run := &experiment.Runs[i]
+		scenarios.add(run.Scenario)
+		at := workload{scenario: run.Scenario}
+		if s.Shape == varied {
+			at.x = run.X
+		}
+		if runs[at] == nil {
+			runs[at] = map[variant][]*evaluation.Run{}
+		}
+		v := variant{run.Policy, run.X}
+		runs[at][v] = append(runs[at][v], run)
+	}
+	places := slices.SortedFunc(maps.Keys(runs), func(a, b workload) int {
+		return cmp.Or(cmp.Compare(scenarios[a.scenario], scenarios[b.scenario]), cmp.Compare(a.x, b.x))
+	})
+	for _, at := range places {
+		variants := slices.SortedFunc(maps.Keys(runs[at]), func(a, b variant) int {
+			return cmp.Or(cmp.Compare(order[a.policy], order[b.policy]), cmp.Compare(a.x, b.x))
+		})
+		base := map[uint64]*evaluation.Metrics{} // by seed
+		for _, v := range variants {
+			if v.policy == baseline {
+				for _, run := range runs[at][v] {
+					base[run.Seed] = &run.Metrics
+				}
+			}
+		}
+		g := group{Scenario: at.scenario, X: number(at.x)}
+		for _, v := range variants {
+			g.Cells = append(g.Cells, cell{
+				Policy:    v.policy,
+				X:         number(v.x),
+				Seeds:     len(runs[at][v]),
+				Values:    estimates(runs[at][v], base),
+				Quantiles: meanQuantiles(runs[at][v]),
+			})
+		}
+		s.Groups = append(s.Groups, g)
+	}
+	return s
+}
+
+// ranks are places in an order.
+type ranks map[string]int
+
+func (r ranks) add(name string) {
+	if _, ok := r[name]; !ok {
+		r[name] = len(r)
+	}
+}
+
+// estimates of all metrics. base are the default policy's, by seed; seeds that it
+// did not run are missing from ratios.
+func estimates(runs []*evaluation.Run, base map[uint64]*evaluation.Metrics) map[string]estimate {
+	all := map[string]estimate{}
+	for _, m := range metrics {
+		values := make([]float64, len(runs))
+		for i, run := range runs {
+			values[i] = m.value(&run.Metrics)
+			if !m.ratio {
+				continue
+			}
+			if other := base[run.Seed]; other != nil {
+				values[i] = ratio(values[i], m.value(other))
+			} else {
+				values[i] = math.NaN()
+			}
+		}
+		all[m.Key] = estimateOf(values)
+	}
+	return all
+}
+
+// meanQuantiles are the means of each quantile over the runs that have them.
+func meanQuantiles(runs []*evaluation.Run) []number {
+	var means []number
+	for i := range 101 {
+		var values []float64
+		for _, run := range runs {
+			if i < len(run.Quantiles) {
+				values = append(values, run.Quantiles[i])
+			}
+		}
+		if len(values) == 0 {
+			return nil
+		}
+		means = append(means, number(estimateOf(values).Mean))
+	}
+	return means
+}
