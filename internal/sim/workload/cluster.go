@@ -137,8 +137,20 @@ func reference(name, id string) string {
 // they are. Images that nothing uses are left out.
 func newPlan(c Cluster, images []dataset.Image, events []Event) (*Plan, error) {
 	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	p := &Plan{Nodes: c.nodes(), Events: events}
 	used := map[string]bool{}
+	hold := func(n *Node) {
+		for _, image := range n.Holds {
+			used[image] = true
+		}
+	}
+	for i := range p.Nodes {
+		hold(&p.Nodes[i])
+	}
 	for _, e := range events {
+		if e.Join != nil {
+			hold(e.Join)
+		}
 		if e.Pod != nil {
 			used[e.Pod.Image] = true
 		}
@@ -146,7 +158,6 @@ func newPlan(c Cluster, images []dataset.Image, events []Event) (*Plan, error) {
 			used[e.Deploy.Image] = true
 		}
 	}
-	p := &Plan{Nodes: c.nodes(), Events: events}
 	for _, image := range images {
 		if used[image.Image] {
 			p.Images = append(p.Images, image)

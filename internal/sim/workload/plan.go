@@ -31,7 +31,7 @@ type Node struct {
 	Memory   int64 `json:"memory"`
 	// Pods is how many it takes.
 	Pods int64 `json:"pods"`
-	// Disk is what images may take, in compressed bytes.
+	// Disk is what unpacked images may take, in bytes.
 	Disk int64 `json:"disk"`
 	// Link is the bandwidth towards registries, in bytes a second.
 	Link float64 `json:"link"`

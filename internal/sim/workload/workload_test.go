@@ -227,6 +227,13 @@ func TestArrivals(t *testing.T) {
 		t.Errorf("%d nodes join, %d events, %d apps, %d images", joined, len(p.Events), len(apps), len(p.Images))
 	}
 
+	// Images that nodes have from the start are there even if no pod has them.
+	a = Zipf(1)
+	a.Pods, a.Node.Holds = 0, []string{images[7].Image}
+	if p, err = a.Plan(random(1), images); err != nil || len(p.Images) != 1 {
+		t.Errorf("nodes hold an image: %v, %v", p, err)
+	}
+
 	p, err = LRScheduler(4).Plan(random(1), images)
 	if err != nil {
 		t.Fatal(err)
