@@ -74,7 +74,7 @@ tree_hash() {
 
 # Folders of this repository whose code is built against the patched Kubernetes,
 # in the workspace that tree.sh makes. They may import each other only.
-SCHEDULER_FOLDERS=(api cmd/kube-scheduler scheduler internal/dataset internal/prototype test/bench test/integration)
+SCHEDULER_FOLDERS=(api cmd/kube-scheduler cmd/layersim internal/dataset internal/evaluation internal/prototype internal/sim scheduler test/bench test/integration)
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
 
@@ -86,7 +86,7 @@ scheduler_hash() {
   {
     tree_hash kubernetes
     echo "$SCHEDULER_TAGS"
-    (cd "$ROOT" && scheduler_files | grep -E "^(api|cmd|scheduler)/" | grep -v "_test\.go$" | xargs -r sha256sum)
+    (cd "$ROOT" && scheduler_files | grep -E "^(api|cmd/kube-scheduler|scheduler)/" | grep -v "_test\.go$" | xargs -r sha256sum)
   } | sha256sum | cut -c1-16
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -149,7 +148,7 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	}
 	images := wanted(pod, pl.table, pl.sources)
 	var w index.Weights
-	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), &w)
+	pl.index.Weigh(images, pl.args.MaxWaitingPods, pl.clock.Now(), &w)
 
 	rating := &Rating{Note: debugNote, Images: []ImageRating{}, Nodes: []NodeRating{}}
 	for i, image := range images {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme" // kube-scheduler decodes the arguments
@@ -29,6 +30,7 @@ import (
 type Factory struct {
 	imageSources []func(context.Context, fwk.Handle) (ImageSource, error)
 	layerSources []func(context.Context, fwk.Handle) (LayerSource, error)
+	clock        clock.PassiveClock
 
 	mu       sync.Mutex
 	shared   *shared
@@ -37,7 +39,7 @@ type Factory struct {
 
 // NewFactory returns a Factory for one scheduler.
 func NewFactory(options ...Option) *Factory {
-	f := &Factory{profiles: map[string]*LayerLocality{}}
+	f := &Factory{clock: clock.RealClock{}, profiles: map[string]*LayerLocality{}}
 	for _, option := range options {
 		option(f)
 	}
@@ -106,6 +108,7 @@ type shared struct {
 	index        *index.Index
 	sources      []ImageSource
 	metrics      *pluginMetrics
+	clock        clock.PassiveClock
 	nodeInformer cache.SharedIndexInformer
 	nodes        corelisters.NodeLister
 	pods         corelisters.PodLister
@@ -126,7 +129,7 @@ const nodeStatusSource = "NodeStatus"
 func (f *Factory) newShared(ctx context.Context, args *config.LayerLocalityArgs, table *imageref.Table, handle fwk.Handle) (*shared, error) {
 	core := handle.SharedInformerFactory().Core().V1()
 	s := &shared{
-		index: index.New(), args: args, table: table, profile: f.exactProfile,
+		index: index.New(), clock: f.clock, args: args, table: table, profile: f.exactProfile,
 		nodeInformer: core.Nodes().Informer(), nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
 	}
 	s.metrics = registerMetrics(s.index)
@@ -255,7 +258,7 @@ func (s *shared) follow(pod *v1.Pod, changed bool) {
 	if pl := s.profile(pod.Spec.SchedulerName); pl != nil {
 		args, table = pl.args, pl.table
 	}
-	now := time.Now()
+	now := s.clock.Now()
 	reserve := func(deadline time.Time) {
 		if now.Before(deadline) {
 			s.index.Reserve(pod.UID, pod.Spec.NodeName, wanted(pod, table, s.sources), args.UnknownImageBytes, now, deadline)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -93,7 +92,7 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 		c = pl.cycles.Get().(*cycle)
 	}
 	w := &c.weights
-	pl.index.Weigh(images, pl.args.MaxWaitingPods, time.Now(), w)
+	pl.index.Weigh(images, pl.args.MaxWaitingPods, pl.clock.Now(), w)
 	pl.metrics.observe(w.Images)
 	s := &podState{of: state, meanMissing: w.MeanTotal()}
 	state.Write(stateKey, s)
@@ -138,7 +137,7 @@ func (pl *LayerLocality) ScoreExtensions() fwk.ScoreExtensions { return nil }
 // Reserve notes what the node now has to pull.
 func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodeName string) *fwk.Status {
 	images := wanted(pod, pl.table, pl.sources)
-	now := time.Now()
+	now := pl.clock.Now()
 	missing := pl.index.Reserve(pod.UID, nodeName, images, pl.args.UnknownImageBytes, now, now.Add(pl.args.ArrivalTimeout.Duration))
 	if data, err := state.Read(stateKey); err == nil {
 		s := data.(*podState)

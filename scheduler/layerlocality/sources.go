@@ -4,6 +4,7 @@ import (
 	"context"
 
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -63,3 +64,7 @@ func WithImageSource(make func(context.Context, fwk.Handle) (ImageSource, error)
 func WithLayerSource(make func(context.Context, fwk.Handle) (LayerSource, error)) Option {
 	return func(f *Factory) { f.layerSources = append(f.layerSources, make) }
 }
+
+// WithClock sets the clock on which arrivals and reports run out; for simulations.
+// How long pods are held (waitForManifest) is always on the real one.
+func WithClock(c clock.PassiveClock) Option { return func(f *Factory) { f.clock = c } }

@@ -1,0 +1,122 @@
+package suite
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/layer-locality/layer-locality/internal/sim/workload"
+)
+
+// Scenario is a kind of workload.
+type Scenario struct {
+	Name string
+	// Text says what happens.
+	Text string
+	Plan func(r *rand.Rand, d *Data) (*workload.Plan, error)
+}
+
+// Size changes the nodes of a workload; zero values change nothing.
+type Size struct {
+	// Nodes is how many there are; the number of pods stays, the load of a node too.
+	Nodes int
+	// Pods is how many come.
+	Pods int
+	// Disk of a node in bytes, Link in bytes a second.
+	Disk int64
+	Link float64
+}
+
+func (s Size) cluster(c *workload.Cluster) {
+	if s.Nodes > 0 {
+		c.Nodes = s.Nodes
+	}
+	if s.Disk > 0 {
+		c.Node.Disk = s.Disk
+	}
+	if s.Link > 0 {
+		c.Node.Link = s.Link
+	}
+}
+
+func arrivals(name, text string, a workload.Arrivals, size Size) Scenario {
+	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) {
+		size.cluster(&a.Cluster)
+		if size.Pods > 0 {
+			a.Pods = size.Pods
+		}
+		return a.Plan(r, d.Images)
+	}}
+}
+
+func rolling(name, text string, w workload.Rolling, size Size) Scenario {
+	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) {
+		size.cluster(&w.Cluster)
+		return w.Plan(r, d.History)
+	}}
+}
+
+// Scenarios are all kinds, with their nodes changed as size says.
+func Scenarios(size Size) []Scenario {
+	var all []Scenario
+	for _, s := range []float64{0, 0.6, 1, 1.4} {
+		all = append(all, arrivals(fmt.Sprintf("zipf-%g", s),
+			fmt.Sprintf("single pods come and go; images by Zipf's law, exponent %g", s), workload.Zipf(s), size))
+	}
+	sets := workload.Zipf(1)
+	sets.ReplicaSets = true
+	large := workload.Zipf(1)
+	large.Nodes, large.Pods = 50, 5000
+	largeSets := large
+	largeSets.ReplicaSets = true
+	all = append(all,
+		arrivals("replicasets", "as zipf-1, pods of one image are a ReplicaSet, which topology spread acts on", sets, size),
+		arrivals("nodes-50", "as zipf-1, with 5,000 pods on 50 nodes", large, size),
+		arrivals("nodes-50-replicasets", "as replicasets, with 5,000 pods on 50 nodes", largeSets, size),
+		arrivals("busy", "as zipf-1, with 85 % of the CPU requested", workload.Busy(), size),
+		arrivals("joins", "as zipf-1, while empty nodes join", workload.Joining(), size),
+	)
+	for _, pods := range []int{30, 50} {
+		b := workload.Bursts(pods)
+		size.cluster(&b.Before.Cluster)
+		all = append(all, Scenario{
+			fmt.Sprintf("burst-%d", pods), fmt.Sprintf("%d pods of an unknown image at once, ten times, on 20 nodes", pods),
+			func(r *rand.Rand, d *Data) (*workload.Plan, error) { return b.Plan(r, d.Images) },
+		})
+	}
+	service := workload.Service()
+	size.cluster(&service.Others.Cluster)
+	all = append(all, Scenario{
+		"scale-out", "one service grows from 1 to 40 replicas among other pods",
+		func(r *rand.Rand, d *Data) (*workload.Plan, error) { return service.Plan(r, d.Images) },
+	})
+	for _, replicas := range []int{1, 2, 4} {
+		all = append(all, rolling(fmt.Sprintf("rolling-%d", replicas),
+			fmt.Sprintf("rolling updates as tags moved, replicas: %d", replicas), workload.Updates(replicas, false), size))
+	}
+	all = append(all, rolling("rolling-4-apart", "the same, no two of the four replicas on one node", workload.Updates(4, true), size))
+	for _, workers := range []int{3, 4, 5} {
+		all = append(all, arrivals(fmt.Sprintf("lrscheduler-%d", workers),
+			fmt.Sprintf("LRScheduler's evaluation: 20 pods on %d nodes at 30 Mbit/s", workers), workload.LRScheduler(workers), size))
+	}
+	return all
+}
+
+// Find returns the scenarios of some names, in their order.
+func Find(names []string, size Size) ([]Scenario, error) {
+	all := Scenarios(size)
+	var found []Scenario
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })
+		if i < 0 {
+			var known []string
+			for _, s := range all {
+				known = append(known, s.Name)
+			}
+			return nil, fmt.Errorf("scenario %q: want one of %s", name, strings.Join(known, ", "))
+		}
+		found = append(found, all[i])
+	}
+	return found, nil
+}
