@@ -55,13 +55,10 @@ func estimateOf(values []float64) estimate {
 // ratio of a policy's value to that of the default policy. Nothing to nothing is
 // no difference; something to nothing is infinite.
 func ratio(value, base float64) float64 {
-	if base == 0 {
-		if value == 0 {
-			return 1
-		}
-		return math.Inf(1)
+	if base == 0 && value == 0 {
+		return 1
 	}
-	return value / base
+	return value / base // infinite for a base of 0
 }
 
 // half of the interval's width; NaN if there is none.

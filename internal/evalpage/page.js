@@ -88,6 +88,14 @@
     return [0, Math.max(metrics[key].ratio ? 1.05 : 0, largest(values, 1) * 1.03) || 1];
   }
 
+  // extentOf is an axis that shows the differences, for figures of points.
+  function extentOf(experiment, key) {
+    const [least, most] = d3.extent(experiment.groups.flatMap((g) => g.cells.flatMap((c) => c.values[key].slice(0, 3).filter((v) => v !== null))));
+    if (least === undefined) return [0, 1];
+    const margin = (most - least) * 0.12 || 0.1;
+    return [Math.max(0, least - margin), most + margin];
+  }
+
   const dots = (name, rows, options) =>
     Plot.dot(rows, {
       symbol: symbolOf(name), fill: fillOf(name), stroke: policies.get(name).bound ? colourOf(name) : "var(--paper)",
@@ -107,27 +115,31 @@
       least: 300,
       most: keys.length,
       lead: 190,
-      panels: (width, columns, lead) =>
-        keys.map((key, i) => {
+      panels: (width, columns, lead) => {
+        const visible = names.filter((name) => !hidden.has(name));
+        // A scenario is a row for each policy below its name.
+        const [row, head] = [17, 30];
+        const step = visible.length * row + head;
+        return keys.map((key, i) => {
           const first = i % columns === 0;
-          const visible = names.filter((name) => !hidden.has(name));
           const rows = rowsOf(experiment.groups, experiment, [key]).map((r) => ({ ...r, ...valueOf(r, key) }));
           const place = { fy: "scenario", y: "policy" };
           return {
+            title: labelOf(key),
+            indent: first ? lead : 8,
             svg: draw(`${labelOf(key)} of every policy in every scenario`, {
               width: width + (first ? lead : 0),
-              height: scenarios.length * (visible.length * 17 + 34) + 44,
-              marginLeft: first ? lead : 8, marginRight: 16, marginTop: 8, marginBottom: 36,
-              x: { domain: domainOf(experiment, key), label: labelOf(key), labelAnchor: "center", labelArrow: "none", grid: true, ticks: 5, insetLeft: 4 },
+              height: scenarios.length * step + 44,
+              marginLeft: first ? lead : 8, marginRight: 16, marginTop: head, marginBottom: 44,
+              x: { domain: domainOf(experiment, key), label: labelOf(key), labelAnchor: "center", labelArrow: "none", labelOffset: 38, grid: true, ticks: 5, tickSize: 0 },
               y: { domain: visible, axis: null },
-              fy: { domain: scenarios, axis: null, padding: 0 },
-              facet: { marginTop: 26 },
+              fy: { domain: scenarios, axis: null, paddingInner: head / step, paddingOuter: 0 },
               marks: [
                 metrics[key].ratio && Plot.ruleX([1], { stroke: "var(--p0)", strokeWidth: 1.25 }),
-                first && Plot.axisY({ tickSize: 0, label: null, fontSize: 11, tickFormat: (name) => shorten(name, 28) }),
+                first && Plot.axisY({ tickSize: 0, label: null, fontSize: 11, tickFormat: (name) => shorten(name, Math.floor(lead / 6.8)) }),
                 Plot.text(scenarios, {
                   fy: (d) => d, text: (d) => (first ? shorten(d, 70) : ""), frameAnchor: "top-left", textAnchor: "start",
-                  dx: first ? -lead : 0, dy: -14, fontWeight: 600, fontSize: 12, fill: "currentColor",
+                  dx: first ? -lead : 0, dy: -17, fontWeight: 600, fontSize: 12, fill: "currentColor",
                 }),
                 ...byPolicy(rows).flatMap(([name, own]) => [
                   Plot.ruleY(own.filter((r) => r.low !== null), { ...place, x1: "low", x2: "high", stroke: colourOf(name), strokeWidth: widthOf(name) }),
@@ -137,7 +149,8 @@
               ],
             }),
           };
-        }),
+        });
+      },
     };
   }
 
@@ -161,9 +174,10 @@
             const rows = rowsOf(groups, experiment, [key]).map((r) => ({ ...r, ...valueOf(r, key) }));
             return {
               title: scenario,
+              subtitle: labelOf(key),
               svg: draw(`${labelOf(key)} over ${experiment.axis}, ${scenario}`, {
-                width, height: 270, marginLeft: 40, marginRight: 14, marginTop: 26, marginBottom: 38, insetLeft: 8, insetRight: 8, x,
-                y: { domain: domainOf(experiment, key), label: labelOf(key), labelArrow: "none", grid: true, ticks: 5 },
+                width, height: 260, marginLeft: 36, marginRight: 14, marginTop: 14, marginBottom: 38, insetLeft: 8, insetRight: 8, x,
+                y: { domain: domainOf(experiment, key), label: null, grid: true, ticks: 5, tickSize: 0 },
                 marks: [
                   metrics[key].ratio && Plot.ruleY([1], { stroke: "var(--p0)", strokeWidth: 1.25 }),
                   Plot.ruleY([0], { stroke: "var(--line)" }),
@@ -197,10 +211,11 @@
           return {
             title: scenario,
             svg: draw(`${labelOf(y)} against ${labelOf(x)}, ${scenario}`, {
-              width, height: Math.max(300, Math.min(480, width * 0.72)), marginLeft: 40, marginRight: 16, marginTop: 26, marginBottom: 38, insetLeft: 6,
-              x: { domain: domainOf(experiment, x), label: labelOf(x), labelAnchor: "center", labelArrow: "none", grid: true, ticks: 6 },
-              y: { domain: domainOf(experiment, y), label: labelOf(y), labelArrow: "none", grid: true, ticks: 6 },
+              width, height: Math.max(300, Math.min(480, width * 0.72)), marginLeft: 36, marginRight: 16, marginTop: 26, marginBottom: 38,
+              x: { domain: extentOf(experiment, x), label: labelOf(x), labelAnchor: "center", labelArrow: "none", grid: true, ticks: 6, tickSize: 0 },
+              y: { domain: extentOf(experiment, y), label: labelOf(y), labelArrow: "none", grid: true, ticks: 6, tickSize: 0 },
               marks: [
+                Plot.text(["↙ better"], { frameAnchor: "bottom-left", dx: 6, dy: -6, fill: "var(--muted)" }),
                 ...byPolicy(rows).flatMap(([name, own]) => [
                   Plot.ruleX(own.filter((r) => r.cy.low !== null), { ...at, y1: (r) => r.cy.low, y2: (r) => r.cy.high, stroke: colourOf(name), strokeOpacity: 0.45 }),
                   Plot.ruleY(own.filter((r) => r.cx.low !== null), { ...at, x1: (r) => r.cx.low, x2: (r) => r.cx.high, stroke: colourOf(name), strokeOpacity: 0.45 }),
@@ -237,7 +252,7 @@
     const free = ([x1, y1, x2, y2]) =>
       x1 > marginLeft && y1 > marginTop - 6 && x2 < width - marginRight + 8 && y2 < height - marginBottom &&
       taken.every(([a1, b1, a2, b2]) => x2 < a1 || a2 < x1 || y2 < b1 || b2 < y1);
-    const layer = d3.create("svg:g").attr("aria-label", "label").attr("font-size", 11);
+    const layer = d3.create("svg:g").attr("aria-label", "label").attr("font-size", 11).attr("text-anchor", "start");
 
     function place(text, points, weight, colour, distances) {
       canvas.font = `${weight} 11px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif`;
@@ -275,6 +290,16 @@
     return layer.node();
   }
 
+  // curve of a cell's quantiles: from the last that is below the floor to the end.
+  function curve(cell, floor, end) {
+    const start = Math.max(0, cell.quantiles.findLastIndex((q) => q <= floor));
+    const points = cell.quantiles.map((q, i) => ({
+      policy: cell.policy, time: Math.max(floor, q), share: i / 100,
+      title: `${shorten(cell.policy, 60)}\n${i} % of the pods within ${seconds(q)}`,
+    }));
+    return [...points.slice(start), { ...points.at(-1), time: end }];
+  }
+
   // distributions: which share of the pods has started after which time.
   function distributions(experiment) {
     const groups = experiment.groups.filter((g) => g.cells.some((c) => c.quantiles));
@@ -282,7 +307,8 @@
     const times = groups.flatMap((g) => g.cells.flatMap((c) => c.quantiles ?? []));
     const most = largest(times, 1) || 1;
     // A logarithmic axis has no 0: what is less than this is drawn here.
-    const floor = Math.max(0.01, 10 ** Math.floor(Math.log10(most / 1e4)));
+    const least = d3.min(times.filter((t) => t !== null && t > most / 1e4)) ?? most / 10;
+    const floor = 10 ** Math.min(Math.floor(Math.log10(least)), Math.ceil(Math.log10(most)) - 1);
     const end = Math.max(most, floor * 10);
     const ticks = d3.range(Math.log10(floor), Math.log10(end) + 1e-9).map((e) => 10 ** Math.round(e));
     return {
@@ -294,17 +320,14 @@
         groups.map((group) => {
           const rows = group.cells
             .filter((c) => c.quantiles && !hidden.has(c.policy))
-            .flatMap((c) => c.quantiles.map((q, i) => ({
-              policy: c.policy, time: Math.max(floor, q ?? floor), share: i / 100,
-              title: `${shorten(c.policy, 60)}\n${i} % of the pods within ${seconds(q ?? 0)}`,
-            })));
+            .flatMap((c) => curve(c, floor, end));
           const name = experiment.shape === "varied" ? `${group.scenario}, ${experiment.axis} ${group.x}` : group.scenario;
           return {
             title: name,
             svg: draw(`Start-up times, ${name}`, {
-              width, height: 250, marginLeft: 40, marginRight: 14, marginTop: 24, marginBottom: 38,
-              x: { type: "log", domain: [floor, end], label: "seconds (logarithmic)", labelAnchor: "center", labelArrow: "none", ticks, tickFormat: (v) => v.toLocaleString("en"), grid: true },
-              y: { domain: [0, 1], label: "pods", labelArrow: "none", tickFormat: "%", grid: true, ticks: 5 },
+              width, height: 240, marginLeft: 40, marginRight: 14, marginTop: 14, marginBottom: 38,
+              x: { type: "log", domain: [floor, end], label: "seconds (logarithmic)", labelAnchor: "center", labelArrow: "none", ticks, tickFormat: (v) => v.toLocaleString("en"), grid: true, tickSize: 0 },
+              y: { domain: [0, 1], label: null, tickFormat: "%", grid: true, ticks: 5, tickSize: 0 },
               marks: [
                 ...byPolicy(rows).map(([policy, own]) =>
                   Plot.line(own, { x: "time", y: "share", stroke: colourOf(policy), strokeWidth: widthOf(policy), strokeDasharray: policies.get(policy).bound ? "4 3" : null })),
@@ -366,10 +389,13 @@
       const lead = figure.lead ? Math.min(figure.lead, width * 0.4) : 0;
       const columns = Math.max(1, Math.min(figure.most, Math.floor((width - lead + gap) / (figure.least + gap))));
       const each = Math.floor((width - lead - (columns - 1) * gap) / columns);
-      const multiple = scenariosOf(experiment).length > 1 || !figure.lead;
-      panels.style.gridTemplateColumns = `${each + lead}px ${`${each}px `.repeat(columns - 1)}`;
-      panels.replaceChildren(...figure.panels(each, columns, lead).map(({ title, svg }) =>
-        element("div", { className: "panel" }, ...(title && multiple ? [element("h4", {}, title)] : []), svg)));
+      // Shares, not pixels: paper may be narrower.
+      panels.style.gridTemplateColumns = `minmax(0, ${each + lead}fr) ${`minmax(0, ${each}fr) `.repeat(columns - 1)}`;
+      panels.replaceChildren(...figure.panels(each, columns, lead).map(({ title, subtitle, indent, svg }) => {
+        const heading = element("h4", {}, title, ...(subtitle ? [element("small", {}, subtitle)] : []));
+        heading.style.marginLeft = `${indent ?? 0}px`;
+        return element("div", { className: "panel" }, heading, svg);
+      }));
     };
     renderers.push(render);
     new ResizeObserver(([entry]) => {

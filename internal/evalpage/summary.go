@@ -12,9 +12,7 @@ import (
 // metric is one column of the tables and, for some, an axis of the figures. The
 // less the better, for all of them.
 type metric struct {
-	Key   string
-	Title string
-	Unit  string
+	Key, Title, Unit string
 	// About it, for the reader.
 	About string
 	value func(*evaluation.Metrics) float64
@@ -25,18 +23,24 @@ type metric struct {
 }
 
 var metrics = []metric{
-	{Key: "bytes", Title: "Bytes", Unit: "× default", About: "compressed bytes pulled over all links", value: pulled, ratio: true, text: decimals(3)},
-	{Key: "pulled", Title: "Pulled", Unit: "GB", About: "compressed bytes pulled over all links", value: func(m *evaluation.Metrics) float64 { return pulled(m) / 1e9 }, text: digits},
-	{Key: "startup", Title: "Start-up mean", Unit: "× default", About: "from the creation of a pod to the moment its image is complete", value: startup, ratio: true, text: decimals(3)},
-	{Key: "startupMean", Title: "mean", Unit: "s", About: "start-up time, mean over pods", value: startup, text: digits},
-	{Key: "startupP50", Title: "p50", Unit: "s", About: "start-up time, median over pods", value: func(m *evaluation.Metrics) float64 { return m.StartupP50 }, text: digits},
-	{Key: "startupP99", Title: "p99", Unit: "s", About: "start-up time that 99 % of the pods do not exceed", value: p99, text: digits},
-	{Key: "p99", Title: "p99", Unit: "× default", About: "start-up time that 99 % of the pods do not exceed", value: p99, ratio: true, text: decimals(3)},
-	{Key: "cpu", Title: "CPU std. dev.", Unit: "", About: "standard deviation over nodes of the share of CPU that is requested", value: func(m *evaluation.Metrics) float64 { return m.CPUStd }, text: decimals(3)},
-	{Key: "pods", Title: "Pods max/mean", Unit: "", About: "pods on the fullest node, divided by the mean", value: func(m *evaluation.Metrics) float64 { return m.MaxMeanPods }, text: decimals(2)},
-	{Key: "disk", Title: "Disk", Unit: "GB", About: "compressed bytes on all disks at the end", value: func(m *evaluation.Metrics) float64 { return float64(m.DiskBytes) / 1e9 }, text: digits},
-	{Key: "unschedulable", Title: "Unschedulable", Unit: "pods", About: "pods that never found a node", value: func(m *evaluation.Metrics) float64 { return float64(m.Unschedulable) }, text: digits},
+	{"bytes", "Bytes", timesDefault, aboutPulled, pulled, true, decimals(3)},
+	{"startup", "Start-up mean", timesDefault, aboutStartup + "mean over pods", startup, true, decimals(3)},
+	{"p99", "Start-up p99", timesDefault, aboutStartup + "99 % of the pods do not exceed it", p99, true, decimals(3)},
+	{"cpu", "CPU std. dev.", "", "standard deviation over nodes of the share of CPU that is requested", func(m *evaluation.Metrics) float64 { return m.CPUStd }, false, decimals(3)},
+	{"pods", "Pods max / mean", "", "pods on the fullest node, divided by the mean", func(m *evaluation.Metrics) float64 { return m.MaxMeanPods }, false, decimals(2)},
+	{"pulled", "Pulled", "GB", aboutPulled, func(m *evaluation.Metrics) float64 { return pulled(m) / 1e9 }, false, digits},
+	{"startupMean", "Start-up mean", "s", aboutStartup + "mean over pods", startup, false, digits},
+	{"startupP50", "Start-up p50", "s", aboutStartup + "half of the pods do not exceed it", func(m *evaluation.Metrics) float64 { return m.StartupP50 }, false, digits},
+	{"startupP99", "Start-up p99", "s", aboutStartup + "99 % of the pods do not exceed it", p99, false, digits},
+	{"disk", "Disk", "GB", "compressed bytes of the images on all disks at the end", func(m *evaluation.Metrics) float64 { return float64(m.DiskBytes) / 1e9 }, false, digits},
+	{"unschedulable", "No node", "pods", "pods that never found a node", func(m *evaluation.Metrics) float64 { return float64(m.Unschedulable) }, false, digits},
 }
+
+const (
+	timesDefault = "× default"
+	aboutPulled  = "compressed bytes over all links"
+	aboutStartup = "from the creation of a pod to the moment all layers of its image are on its node; "
+)
 
 func pulled(m *evaluation.Metrics) float64  { return float64(m.PulledBytes) }
 func startup(m *evaluation.Metrics) float64 { return m.StartupMean }

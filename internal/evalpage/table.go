@@ -10,15 +10,17 @@ import (
 // be compared, one column a metric.
 type table struct {
 	Metrics []metric
-	// Columns there are: the policy, the metrics and the number of seeds.
+	// Columns there are: the policy and the metrics.
 	Columns int
-	Blocks []block
+	Blocks  []block
 	// Open: to be seen at once.
 	Open bool
 }
 
 type block struct {
 	Title string
+	// Seeds that were run, in words.
+	Seeds string
 	Rows  []row
 }
 
@@ -26,7 +28,6 @@ type row struct {
 	Policy policy
 	// Setting of the policy, if it has one.
 	Setting string
-	Seeds   int
 	Values  []value
 }
 
@@ -44,9 +45,9 @@ func tableOf(s summary, policies []policy) table {
 	for _, p := range policies {
 		byName[p.Name] = p
 	}
-	t := table{Metrics: metrics, Columns: len(metrics) + 2, Open: s.Shape == plain}
+	t := table{Metrics: metrics, Columns: len(metrics) + 1, Open: s.Shape == plain}
 	for _, g := range s.Groups {
-		b := block{Title: g.Scenario}
+		b := block{Title: g.Scenario, Seeds: seedsOf(g.Cells)}
 		if s.Shape == varied {
 			b.Title += fmt.Sprintf(", %s %v", s.Axis, g.X)
 		}
@@ -55,7 +56,7 @@ func tableOf(s summary, policies []policy) table {
 			settings[c.Policy]++
 		}
 		for _, c := range g.Cells {
-			r := row{Policy: byName[c.Policy], Seeds: c.Seeds}
+			r := row{Policy: byName[c.Policy]}
 			if settings[c.Policy] > 1 {
 				r.Setting = fmt.Sprintf("%s %v", s.Axis, c.X)
 			}
@@ -72,6 +73,21 @@ func tableOf(s summary, policies []policy) table {
 	return t
 }
 
+func seedsOf(cells []cell) string {
+	least, most := math.MaxInt, 0
+	for _, c := range cells {
+		least, most = min(least, c.Seeds), max(most, c.Seeds)
+	}
+	switch {
+	case least < most:
+		return fmt.Sprintf("%d to %d seeds", least, most)
+	case most == 1:
+		return "1 seed"
+	default:
+		return fmt.Sprintf("%d seeds", most)
+	}
+}
+
 func valueOf(m metric, c cell) value {
 	e := c.Values[m.Key]
 	if math.IsNaN(e.Mean) || math.IsInf(e.Mean, 0) {
@@ -82,7 +98,7 @@ func valueOf(m metric, c cell) value {
 		return v
 	}
 	v := value{Text: m.text(e.Mean)}
-	if half := e.half(); !math.IsNaN(half) && !math.IsInf(half, 0) {
+	if half := e.half(); half > 0 && !math.IsInf(half, 0) {
 		v.Half = m.text(half)
 	}
 	if e.Seeds < c.Seeds {
@@ -111,18 +127,24 @@ func (b *block) markBest(column int, cells []cell) {
 	}
 }
 
+// decimals shows so many digits behind the point.
 func decimals(n int) func(float64) string {
-	return func(v float64) string { return strconv.FormatFloat(v, 'f', n, 64) }
+	return func(v float64) string {
+		if math.Abs(v) >= 1e15 {
+			return strconv.FormatFloat(v, 'g', 3, 64)
+		}
+		return strconv.FormatFloat(v, 'f', n, 64)
+	}
 }
 
 // digits shows three significant digits, or all before the point.
 func digits(v float64) string {
 	switch size := math.Abs(v); {
-	case v == math.Trunc(v) && size < 1e15, size >= 100:
-		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v == math.Trunc(v), size >= 100:
+		return decimals(0)(v)
 	case size >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
+		return decimals(1)(v)
 	default:
-		return strconv.FormatFloat(v, 'f', 2, 64)
+		return decimals(2)(v)
 	}
 }
