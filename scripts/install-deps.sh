@@ -2,7 +2,8 @@
 # Installs the system packages that building, the local cluster and the tests
 # need, on Debian/Ubuntu (apt) or Fedora (dnf); only what is missing.
 #
-#   install-deps.sh [--check]   with --check: report what is missing, install nothing
+#   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
+#                                          EXTRA: npm, chromium
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the
@@ -35,10 +36,25 @@ protobuf.proto  libprotobuf-dev            protobuf-devel
 shellcheck      shellcheck                 ShellCheck
 ca-certificates ca-certificates            ca-certificates
 '
+# Large, and needed for the page of an evaluation (npm) and its test (chromium)
+# alone: only when named.
+EXTRAS='
+npm             npm                        nodejs-npm
+chromium        chromium                   chromium
+'
 
 any() {
   local path
   for path in "$@"; do [ ! -e "$path" ] || return 0; done
+  return 1
+}
+
+# Chromium, or what can stand in for it.
+browser() {
+  local name
+  for name in chromium chromium-browser google-chrome; do
+    ! command -v "$name" >/dev/null || return 0
+  done
   return 1
 }
 
@@ -48,6 +64,7 @@ present() {
   seccomp.h) any /usr/include/seccomp.h ;;
   cni) any /usr/lib/cni/bridge /usr/libexec/cni/bridge /opt/cni/bin/bridge ;;
   protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;
+  chromium) browser ;;
   ca-certificates) any /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ;;
   *) command -v "$1" >/dev/null ;;
   esac
@@ -87,6 +104,14 @@ check_go() {
   fi
 }
 
+check=
+for arg in "$@"; do
+  if [ "$arg" = --check ]; then
+    check=1
+  else
+    TABLE+=$(grep "^$arg " <<<"$EXTRAS")$'\n' || die "unknown extra '$arg': npm or chromium"
+  fi
+done
 mapfile -t needs < <(missing)
 if [ ${#needs[@]} -gt 0 ]; then
   if command -v apt-get >/dev/null; then
@@ -98,8 +123,8 @@ if [ ${#needs[@]} -gt 0 ]; then
   else
     die "neither apt-get nor dnf here; install these yourself: ${needs[*]}"
   fi
-  if [ "${1:-}" = --check ]; then
-    die "missing: ${needs[*]}; 'make deps' runs: ${install[*]} ${packages[*]}"
+  if [ -n "$check" ]; then
+    die "missing: ${needs[*]}; without --check this runs: ${install[*]} ${packages[*]}"
   fi
   [ "$(id -u)" = 0 ] || die "missing: ${needs[*]}; run as root: ${install[*]} ${packages[*]}"
   say "installing system packages: ${packages[*]}"

@@ -11,7 +11,7 @@ fetch() {
   local want log=$BUILD/log/page-assets.log
   want=$(cat "$PINS/package.json" "$PINS/package-lock.json" | sha256sum)
   if [ "$(cat "$ASSETS/.complete" 2>/dev/null)" != "$want" ]; then
-    command -v npm >/dev/null || die "npm is missing: 'make deps' installs it"
+    "$ROOT/scripts/install-deps.sh" npm
     rm -rf "$ASSETS"
     mkdir -p "$ASSETS" "$BUILD/log"
     cp "$PINS/package.json" "$PINS/package-lock.json" "$ASSETS/"

@@ -67,7 +67,7 @@ func startBrowser(t *testing.T) *browser {
 	t.Cleanup(stop)
 	b.Context = ctx
 	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("Chromium or Chrome does not start: %v; 'make deps' installs Chromium", err)
+		t.Fatalf("Chromium or Chrome does not start: %v; scripts/install-deps.sh chromium installs it", err)
 	}
 	t.Cleanup(func() { // gracefully: its folder is removed next
 		if err := chromedp.Cancel(ctx); err != nil {

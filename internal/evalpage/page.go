@@ -45,7 +45,7 @@ type Licence struct {
 
 // LoadAssets reads what scripts/page-assets.sh put into the folder.
 func LoadAssets(folder string) (*Assets, error) {
-	const wayOut = "run scripts/page-assets.sh (it needs npm, which 'make deps' installs)"
+	const wayOut = "scripts/page-assets.sh fetches them"
 	modules := filepath.Join(folder, "node_modules")
 	assets := &Assets{}
 	for _, file := range []string{"d3/dist/d3.min.js", "@observablehq/plot/dist/plot.umd.min.js"} {
