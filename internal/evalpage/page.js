@@ -32,7 +32,7 @@
   const round = (v) => v.toLocaleString("en", { maximumSignificantDigits: 3 });
   const seconds = (v) => (v >= 100 ? d3.format(",.0f")(v) : round(v)) + " s";
   const shorten = (text, n) => (text.length > n ? text.slice(0, n - 1) + "…" : text);
-  const largest = (values, least) => d3.max(values.filter((v) => v !== null)) ?? least;
+  const largest = (values, otherwise) => d3.max(values.filter((v) => v !== null)) ?? otherwise;
 
   // element makes an HTML element with properties and children (nodes or text).
   function element(name, properties = {}, ...children) {
@@ -63,7 +63,7 @@
     return svg;
   }
 
-  const tip = (rows, options) => Plot.tip(rows, Plot.pointer({ maxRadius: 30, lineWidth: 40, ...options }));
+  const tip = (rows, options) => Plot.tip(rows, Plot.pointer({ maxRadius: 30, lineWidth: 40, fontSize: 12, lineHeight: 1.3, stroke: "var(--muted)", ...options }));
 
   // rowsOf flattens groups: one row for each visible cell that has the values.
   function rowsOf(groups, experiment, keys) {
