@@ -59,6 +59,7 @@ func startBrowser(t *testing.T) *browser {
 		chromedp.NoSandbox, // tests run as root
 		chromedp.DisableGPU,
 		chromedp.UserDataDir(t.TempDir()),
+		chromedp.Env("TMPDIR="+t.TempDir()), // it leaves some behind
 		chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true),
 	)...)
