@@ -10,17 +10,18 @@ import (
 	"github.com/layer-locality/layer-locality/internal/sim/suite"
 )
 
-// version of the program; the build sets it.
-var version = "devel"
-
 func listCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List scenarios and policies",
+		Short: "List experiments, scenarios and policies",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "SCENARIO\t")
+			fmt.Fprintln(table, "EXPERIMENT\t")
+			for _, e := range suite.Experiments(suite.Full) {
+				fmt.Fprintf(table, "%s\t%s\n", e.Name, e.Title)
+			}
+			fmt.Fprintln(table, "\t\nSCENARIO\t")
 			for _, s := range suite.Scenarios(suite.Size{}) {
 				fmt.Fprintf(table, "%s\t%s\n", s.Name, s.Text)
 			}

@@ -19,10 +19,18 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
+// version of the program; the build sets it.
+var version = "devel"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
+	context.AfterFunc(ctx, stop) // whoever asks again need not wait
+	switch err := command().ExecuteContext(ctx); {
+	case err == nil:
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "interrupted: nothing was written")
+		os.Exit(130)
+	default:
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
 		os.Exit(1)
 	}
@@ -32,22 +40,22 @@ func command() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "layersim",
 		Short:         "What layer-aware placement saves, on simulated clusters with the real scheduler",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if !nodestatus.Layers {
-				return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
-			}
-			metrics.Register()
-			return quiet()
-		},
 	}
-	c.AddCommand(runCommand(), listCommand())
+	c.AddCommand(runCommand(), evalCommand(), listCommand())
 	return c
 }
 
-// quiet keeps what kube-scheduler logs of itself off the terminal, but for errors.
-func quiet() error {
+// prepare makes kube-scheduler ready, once in a program. It fails in a build that
+// does not see layers.
+func prepare() error {
+	if !nodestatus.Layers {
+		return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
+	}
+	metrics.Register()
+	// What kube-scheduler logs of itself stays off the terminal, but for errors.
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
 	return errors.Join(flags.Set("logtostderr", "false"), flags.Set("stderrthreshold", "ERROR"), flags.Set("alsologtostderr", "false"))

@@ -3,6 +3,7 @@ package suite
 import (
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"time"
 
 	"github.com/layer-locality/layer-locality/internal/dataset"
@@ -18,38 +19,52 @@ type Files struct {
 
 // Data is what workloads are made of.
 type Data struct {
-	// Source says where it comes from.
+	// Source says where it comes from, by the names of files without their folders.
 	Source  string
 	Images  []dataset.Image
 	History dataset.History
 }
 
+// generated is how many images are made where none are given.
+const generated = 1000
+
+// generate makes images of whose bytes a share is in layers of more than one.
+func generate(sharing float64) []dataset.Image {
+	return references(dataset.Generator{Images: generated, Sharing: sharing}.Generate(rand.New(rand.NewPCG(1, 1))))
+}
+
 // Load reads a data set; what no file is given for is generated.
 func Load(f Files) (*Data, error) {
-	d := &Data{Source: "generated"}
+	d := &Data{Source: fmt.Sprintf("%d generated images", generated)}
 	if (f.History == "") != (f.Moves == "") {
 		return nil, fmt.Errorf("history %q, moves %q: one is of no use without the other", f.History, f.Moves)
 	}
 	var err error
 	if f.Images != "" {
-		d.Source = f.Images
+		d.Source = filepath.Base(f.Images)
 		if d.Images, err = dataset.Load(f.Images); err != nil {
 			return nil, err
 		}
+		d.Images = references(d.Images)
 	} else {
-		d.Images = dataset.Generate(rand.New(rand.NewPCG(1, 1)), 1000)
+		d.Images = generate(dataset.DefaultSharing)
 	}
-	d.Images = references(d.Images)
 	if f.History == "" {
-		g := dataset.Generator{Images: 1000, Sharing: dataset.DefaultSharing}
+		if f.Images != "" {
+			d.Source += "; for rolling updates generated ones"
+		}
+		g := dataset.Generator{Images: generated, Sharing: dataset.DefaultSharing}
 		d.History = g.History(rand.New(rand.NewPCG(1, 2)), time.Date(2016, 9, 9, 0, 0, 0, 0, time.UTC), 500*24*time.Hour)
 		return d, nil
 	}
 	if d.History.Images, err = dataset.Load(f.History); err != nil {
 		return nil, err
 	}
-	d.History.Moves, err = dataset.LoadMoves(f.Moves)
-	return d, err
+	if d.History.Moves, err = dataset.LoadMoves(f.Moves); err != nil {
+		return nil, err
+	}
+	d.Source += "; for rolling updates " + filepath.Base(f.History) + " and " + filepath.Base(f.Moves)
+	return d, nil
 }
 
 // references has an image for each name: pods know images by their tags, of which

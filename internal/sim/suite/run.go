@@ -6,9 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -31,64 +29,70 @@ type Case struct {
 type Experiment struct {
 	evaluation.Experiment
 	Cases []Case
+	// Distributions: results have the quantiles of start-up times, which are most of
+	// their size.
+	Distributions bool
 }
 
-// Progress is told how many of all runs are done.
+// Progress is told how many of all runs are done, one call after another.
 type Progress func(done, all int)
 
-// Play plays an experiment with the seeds 1 to seeds, some at the same time. Runs
-// come out in the order of cases, seeds and policies.
+// Play plays an experiment with the seeds 1 to seeds, so many runs at the same time.
+// Runs come out in the order of cases, seeds and policies, whatever parallel is. The
+// first error ends all.
 func Play(ctx context.Context, e Experiment, d *Data, seeds, parallel int, progress Progress) (evaluation.Experiment, error) {
-	type job struct {
-		c    *Case
-		seed uint64
-		plan func() (*workload.Plan, error)
-		runs []evaluation.Run
-	}
-	var jobs []*job
-	all := 0
-	for i := range e.Cases {
-		c := &e.Cases[i]
-		for seed := uint64(1); seed <= uint64(seeds); seed++ { //nolint:gosec // a small number
-			jobs = append(jobs, &job{c: c, seed: seed, plan: func() (*workload.Plan, error) {
-				return c.Scenario.Plan(rand.New(rand.NewPCG(seed, 0)), d)
-			}})
-			all += len(c.Policies)
-		}
-	}
-	var done atomic.Int64
-	var mu sync.Mutex
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(parallel)
-	for _, j := range jobs {
-		group.Go(func() error {
-			plan, err := j.plan()
-			if err != nil {
-				return fmt.Errorf("scenario %s, seed %d: %w", j.c.Scenario.Name, j.seed, err)
-			}
-			for _, policy := range j.c.Policies {
-				m, err := sim.Run(ctx, plan, policy, j.c.Model, j.seed)
-				if err != nil {
-					return fmt.Errorf("scenario %s, seed %d: %w", j.c.Scenario.Name, j.seed, err)
-				}
-				j.runs = append(j.runs, evaluation.Run{
-					Scenario: j.c.Scenario.Name, Policy: policy.Name, X: j.c.X, Seed: j.seed, Metrics: m,
-				})
-				if progress != nil {
-					mu.Lock()
-					progress(int(done.Add(1)), all)
-					mu.Unlock()
-				}
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
+	fail := func(err error) (evaluation.Experiment, error) {
 		return evaluation.Experiment{}, fmt.Errorf("experiment %s: %w", e.Name, err)
 	}
+	if seeds < 1 || parallel < 1 {
+		return fail(fmt.Errorf("%d seeds, %d runs at the same time: want at least one of both", seeds, parallel))
+	}
+	all := 0
+	for _, c := range e.Cases {
+		all += seeds * len(c.Policies)
+	}
 	result := e.Experiment
-	for _, j := range jobs {
-		result.Runs = slices.Concat(result.Runs, j.runs)
+	result.Runs = make([]evaluation.Run, all)
+	var mu sync.Mutex
+	done, next := 0, 0
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for _, c := range e.Cases {
+		for seed := uint64(1); seed <= uint64(seeds); seed++ {
+			// The first policy draws it, and none changes it.
+			plan := sync.OnceValues(func() (*workload.Plan, error) {
+				return c.Scenario.Plan(rand.New(rand.NewPCG(seed, 0)), d)
+			})
+			for _, policy := range c.Policies {
+				run := &result.Runs[next]
+				next++
+				group.Go(func() error {
+					if err := ctx.Err(); err != nil {
+						return err
+					}
+					*run = evaluation.Run{Scenario: c.Scenario.Name, Policy: policy.Name, X: c.X, Seed: seed}
+					p, err := plan()
+					if err == nil {
+						run.Metrics, err = sim.Run(ctx, p, policy, c.Model, seed)
+					}
+					if err != nil {
+						return fmt.Errorf("scenario %s, seed %d: %w", run.Scenario, seed, err)
+					}
+					if !e.Distributions {
+						run.Quantiles = nil
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					if done++; progress != nil {
+						progress(done, all)
+					}
+					return nil
+				})
+			}
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return fail(err)
 	}
 	return result, nil
 }

@@ -17,14 +17,15 @@ type Scenario struct {
 	Plan func(r *rand.Rand, d *Data) (*workload.Plan, error)
 }
 
-// Size changes the nodes of a workload; zero values change nothing.
+// Size changes a workload; zero values change nothing.
 type Size struct {
 	// Nodes is how many there are; the number of pods stays, the load of a node too.
 	Nodes int
-	// Pods is how many come.
+	// Pods is how many come one after another.
 	Pods int
-	// Disk of a node in bytes, Link in bytes a second.
+	// Disk is what unpacked images may take on a node, in bytes.
 	Disk int64
+	// Link of a node, in bytes a second.
 	Link float64
 }
 
@@ -40,21 +41,21 @@ func (s Size) cluster(c *workload.Cluster) {
 	}
 }
 
+func (s Size) arrivals(a *workload.Arrivals) {
+	s.cluster(&a.Cluster)
+	if s.Pods > 0 {
+		a.Pods = s.Pods
+	}
+}
+
 func arrivals(name, text string, a workload.Arrivals, size Size) Scenario {
-	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) {
-		size.cluster(&a.Cluster)
-		if size.Pods > 0 {
-			a.Pods = size.Pods
-		}
-		return a.Plan(r, d.Images)
-	}}
+	size.arrivals(&a)
+	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) { return a.Plan(r, d.Images) }}
 }
 
 func rolling(name, text string, w workload.Rolling, size Size) Scenario {
-	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) {
-		size.cluster(&w.Cluster)
-		return w.Plan(r, d.History)
-	}}
+	size.cluster(&w.Cluster)
+	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) { return w.Plan(r, d.History) }}
 }
 
 // Scenarios are all kinds, with their nodes changed as size says.
@@ -79,14 +80,14 @@ func Scenarios(size Size) []Scenario {
 	)
 	for _, pods := range []int{30, 50} {
 		b := workload.Bursts(pods)
-		size.cluster(&b.Before.Cluster)
+		size.arrivals(&b.Before)
 		all = append(all, Scenario{
 			fmt.Sprintf("burst-%d", pods), fmt.Sprintf("%d pods of an unknown image at once, ten times, on 20 nodes", pods),
 			func(r *rand.Rand, d *Data) (*workload.Plan, error) { return b.Plan(r, d.Images) },
 		})
 	}
 	service := workload.Service()
-	size.cluster(&service.Others.Cluster)
+	size.arrivals(&service.Others)
 	all = append(all, Scenario{
 		"scale-out", "one service grows from 1 to 40 replicas among other pods",
 		func(r *rand.Rand, d *Data) (*workload.Plan, error) { return service.Plan(r, d.Images) },
