@@ -89,21 +89,28 @@ const repository = "bench/startup"
 // Hub: its own address may be another in each run.
 func (m *model) reference() string { return "docker.io/" + repository + ":" + m.tag }
 
+// expansion is how much larger layers are on disk than compressed, as usual
+// programs are. ImageLocality, of the default profile, goes by the size on disk.
+const expansion = 2.5
+
 // scale makes images with as many layers and as much in common as the given ones,
 // and sizes in the same proportions, so that all layers together have so many
 // compressed bytes, or fewer if the given ones have.
 func scale(drawn []dataset.Image, bytes int64) []model {
 	var sum float64
+	var largest int64
 	seen := map[dataset.Layer]bool{}
 	for _, image := range drawn {
 		for layer := range distinct(image) {
 			if !seen[layer] {
 				seen[layer] = true
 				sum += float64(layer.Size)
+				largest = max(largest, layer.Size)
 			}
 		}
 	}
 	factor := min(1, float64(bytes)/max(1, sum))
+	zeros := make([]byte, int64((expansion-1)*factor*float64(largest))+1)
 	models := make([]model, len(drawn))
 	for i, image := range drawn {
 		models[i] = model{tag: fmt.Sprintf("image-%02d", i+1), of: image.Image}
@@ -111,7 +118,10 @@ func scale(drawn []dataset.Image, bytes int64) []model {
 			// Of one name and size is one content; never empty, or layers that differ
 			// would be equal.
 			size := max(1, int64(math.Round(factor*float64(layer.Size))))
-			models[i].layers = append(models[i].layers, images.Layer{Name: layer.Digest, Size: size})
+			models[i].layers = append(models[i].layers, images.Layer{
+				Name: layer.Digest, Size: size,
+				Files: map[string][]byte{"/zeros/" + layer.Digest: zeros[:int64((expansion-1)*factor*float64(layer.Size))]},
+			})
 		}
 	}
 	return models

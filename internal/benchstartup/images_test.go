@@ -83,16 +83,20 @@ func TestScale(t *testing.T) {
 	var got []string
 	for _, m := range scale(drawn, 1_000_000) {
 		for _, l := range m.layers {
-			got = append(got, fmt.Sprintf("%s %s %s %d", m.reference(), m.of, l.Name, l.Size))
+			zeros := 0
+			for _, content := range l.Files {
+				zeros += len(content)
+			}
+			got = append(got, fmt.Sprintf("%s %s %s %d+%d", m.reference(), m.of, l.Name, l.Size, zeros))
 		}
 	}
 	want := []string{
-		"docker.io/bench/startup:image-01 one base 599998",
-		"docker.io/bench/startup:image-01 one own-1 199999",
-		"docker.io/bench/startup:image-01 one empty 3",
-		"docker.io/bench/startup:image-02 two base 599998",
-		"docker.io/bench/startup:image-02 two own-2 199999",
-		"docker.io/bench/startup:image-02 two empty 3",
+		"docker.io/bench/startup:image-01 one base 599998+899997",
+		"docker.io/bench/startup:image-01 one own-1 199999+299999",
+		"docker.io/bench/startup:image-01 one empty 3+4",
+		"docker.io/bench/startup:image-02 two base 599998+899997",
+		"docker.io/bench/startup:image-02 two own-2 199999+299999",
+		"docker.io/bench/startup:image-02 two empty 3+4",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -27,6 +27,10 @@ var requests = []float64{0.025, 0.05, 0.075}
 // images.
 const noLimit = 1 << 40
 
+// payload is the share of a link that is left for what is downloaded: of a frame of
+// 1,514 bytes, 66 are the headers of Ethernet, IP and TCP with timestamps.
+const payload = 1448.0 / 1514
+
 // node is what each node of the cluster is like. How many processors there are is
 // the machine's matter; requests are shares of it.
 func (c *Config) node(ctx context.Context, lab *scenario.Lab) (workload.Node, error) {
@@ -43,7 +47,7 @@ func (c *Config) node(ctx context.Context, lab *scenario.Lab) (workload.Node, er
 		Memory:   allocatable.Memory().Value(),
 		Pods:     allocatable.Pods().Value(),
 		Disk:     noLimit,
-		Link:     float64(c.Bandwidth) / 8,
+		Link:     payload * float64(c.Bandwidth) / 8,
 	}, nil
 }
 

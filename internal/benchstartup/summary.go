@@ -188,12 +188,19 @@ func (r *Result) Write(w io.Writer) error {
 }
 
 func (r *Result) writePrediction(w io.Writer, ratio float64) error {
-	bytes := map[Side]float64{}
-	for _, side := range Sides {
-		m := average(r.simulated(side))
-		bytes[side] = float64(m.PulledBytes)
+	// variance is that of the measured ratio, relative to it: decisions depend on
+	// chance, and a side is measured a few times only.
+	var bytes [2]float64
+	var variance float64
+	for i, side := range Sides {
+		runs := r.simulated(side)
+		bytes[i] = float64(average(runs).PulledBytes)
+		for _, run := range runs {
+			off := float64(run.PulledBytes)/bytes[i] - 1
+			variance += off * off / float64(len(runs)) / float64(len(r.of(side)))
+		}
 	}
-	simulated := bytes[Ours] / bytes[Stock]
+	simulated := bytes[1] / bytes[0]
 	if !(simulated > 0) || math.IsInf(simulated, 0) {
 		return errors.New("the simulator says that nothing is pulled: is it the same plan?")
 	}
@@ -202,7 +209,8 @@ func (r *Result) writePrediction(w io.Writer, ratio float64) error {
 	if math.Abs(deviation) > goalError {
 		verdict = "missed"
 	}
-	fmt.Fprintf(w, "goal %s: the simulator predicts the ratio of bytes within %.0f %%\n", verdict, 100*goalError)
+	fmt.Fprintf(w, "goal %s: the simulator predicts the ratio of bytes within %.0f %%; chance alone moves what is measured by %.1f %% (standard deviation)\n",
+		verdict, 100*goalError, 100*math.Sqrt(variance))
 	_, err := fmt.Fprintf(w, "predicted bytes_ratio=%.3f simulated=%.3f error=%+.1f%%\n", ratio, simulated, 100*deviation)
 	return err
 }
