@@ -3,6 +3,7 @@ package layerlocality
 import (
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
@@ -11,34 +12,36 @@ import (
 type cycle struct {
 	weights index.Weights
 	nodes   nodeCache
-	// meanLoad is the mean load of the feasible nodes, meanMissing what they would
-	// have to pull on average.
-	meanLoad, meanMissing float64
+	balance balance
+	// meanMissing is what the feasible nodes would have to pull on average.
+	meanMissing float64
 }
 
-// look looks once at every feasible node.
-func (c *cycle) look(nodes []fwk.NodeInfo, s *scorer) {
+// look looks once at every feasible node, for a pod with a CPU request (see
+// requestOf).
+func (c *cycle) look(nodes []fwk.NodeInfo, milliCPU int64, args *config.LayerLocalityArgs) {
 	c.nodes.prepare(c.weights.Numbers(), len(nodes))
-	var load, missing float64
+	var all loads
+	var missing float64
 	for _, n := range nodes {
-		known, ok := c.nodes.learn(n, &c.weights, s)
-		load += known.load
+		known, ok := c.nodes.learn(n, &c.weights)
+		all.add(known.load)
 		if ok {
 			missing += float64(c.weights.At(known.slot).Missing())
 		}
 	}
-	c.meanLoad = load / float64(max(1, len(nodes)))
+	c.balance = all.balanceFor(milliCPU, args)
 	c.meanMissing = missing / float64(max(1, len(nodes)))
 }
 
-// node returns what a feasible node has, and by how much its load exceeds the
-// mean; ok is false for a node that is newer than the index.
-func (c *cycle) node(n fwk.NodeInfo, s *scorer) (weight index.Weight, excess float64, ok bool) {
+// node returns what a feasible node has, and the points for its load; ok is false
+// for a node that is newer than the index.
+func (c *cycle) node(n fwk.NodeInfo) (weight index.Weight, points float64, ok bool) {
 	if known, ok := c.nodes.find(n); ok {
-		return c.weights.At(known.slot), known.load - c.meanLoad, true
+		return c.weights.At(known.slot), c.balance.points(known.load), true
 	}
 	weight, ok = c.weights.Node(n.Node().Name)
-	return weight, s.load(n) - c.meanLoad, ok
+	return weight, c.balance.points(loadOf(n)), ok
 }
 
 // nodeCache remembers slots and loads of nodes by the generation of their
@@ -56,7 +59,7 @@ type nodeCache struct {
 type cached struct {
 	generation int64
 	slot       index.Slot
-	load       float64
+	load       load
 }
 
 // prepare makes room for n nodes, and forgets what is known if slots changed.
@@ -78,13 +81,13 @@ func (c *nodeCache) prepare(numbers *index.Numbers, n int) {
 
 // learn remembers a node, and returns what is remembered; ok is false for a node
 // that is newer than the index. There must be room.
-func (c *nodeCache) learn(n fwk.NodeInfo, weights *index.Weights, s *scorer) (known cached, ok bool) {
+func (c *nodeCache) learn(n fwk.NodeInfo, weights *index.Weights) (known cached, ok bool) {
 	known.generation = n.GetGeneration()
 	e := c.place(known.generation)
 	if e.generation == known.generation && known.generation != 0 {
 		return *e, true
 	}
-	known.load = s.load(n)
+	known.load = loadOf(n)
 	if known.slot, ok = weights.Slot(n.Node().Name); ok && known.generation != 0 {
 		*e = known
 		c.used++

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -142,7 +143,7 @@ func (f *Factory) DebugHandler() http.Handler {
 
 // rate rates all nodes for a pod.
 func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
-	infos, mean, err := pl.loads(pod)
+	infos, balance, err := pl.loads(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -170,9 +171,10 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 		if info == nil {
 			continue // deleted a moment ago
 		}
-		p := pl.scorer.points(weight, pl.scorer.load(info)-mean)
+		load := loadOf(info)
+		p := pl.scorer.points(weight, balance.points(load))
 		rating.Nodes = append(rating.Nodes, NodeRating{
-			Node: node, Score: p.score(), Points: p, CPUPercent: cpuPercent(info), WithoutRequest: withoutRequest(info),
+			Node: node, Score: p.score(), Points: p, CPUPercent: math.Round(100*float64(load.cpu)) / 100, WithoutRequest: float64(load.bare),
 			TotalBytes: weight.Total, PresentBytes: weight.Present, ArrivingBytes: weight.Arriving,
 			CrowdedBytes: weight.Crowded, MissingBytes: weight.Missing(), PendingBytes: weight.Pending,
 			Why: pl.why(weight, p),
@@ -182,32 +184,32 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	return rating, nil
 }
 
-// loads returns all nodes with the pods on them, and their mean load. The
+// loads returns all nodes with the pods on them, and what load costs the pod. The
 // scheduler's own snapshot belongs to the scheduling cycle; this asks the
 // informers. The pod itself does not count.
-func (pl *LayerLocality) loads(except *v1.Pod) (map[string]fwk.NodeInfo, float64, error) {
+func (pl *LayerLocality) loads(pod *v1.Pod) (map[string]fwk.NodeInfo, balance, error) {
 	pods, err := pl.pods.List(labels.Everything())
 	if err != nil {
-		return nil, 0, fmt.Errorf("listing pods: %w", err)
+		return nil, balance{}, fmt.Errorf("listing pods: %w", err)
 	}
 	nodes, err := pl.nodes.List(labels.Everything())
 	if err != nil {
-		return nil, 0, fmt.Errorf("listing nodes: %w", err)
+		return nil, balance{}, fmt.Errorf("listing nodes: %w", err)
 	}
 	placed := map[string][]*v1.Pod{}
-	for _, pod := range pods {
-		if pod.Spec.NodeName != "" && pod.UID != except.UID {
-			placed[pod.Spec.NodeName] = append(placed[pod.Spec.NodeName], pod)
+	for _, other := range pods {
+		if other.Spec.NodeName != "" && other.UID != pod.UID {
+			placed[other.Spec.NodeName] = append(placed[other.Spec.NodeName], other)
 		}
 	}
-	infos, sum := map[string]fwk.NodeInfo{}, 0.0
+	infos, all := map[string]fwk.NodeInfo{}, loads{}
 	for _, node := range nodes {
 		info := framework.NewNodeInfo(placed[node.Name]...)
 		info.SetNode(node)
 		infos[node.Name] = info
-		sum += pl.scorer.load(info)
+		all.add(loadOf(info))
 	}
-	return infos, sum / float64(max(1, len(nodes))), nil
+	return infos, all.balanceFor(requestOf(pod), pl.args), nil
 }
 
 // why says in words what a score is made of.

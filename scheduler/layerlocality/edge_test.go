@@ -69,9 +69,9 @@ func TestPodGroup(t *testing.T) {
 	var w index.Weights
 	s.plugin.index.Weigh(wanted(pod("p", "quay.io/a:1"), s.plugin.table, nil), 10, time.Now(), &w)
 	fresh.weights = w
-	fresh.look(infos, &s.plugin.scorer)
-	weight, excess, _ := fresh.node(n1, &s.plugin.scorer)
-	if want := s.plugin.scorer.points(weight, excess).score(); after != want {
+	fresh.look(infos, requestOf(pod("p")), s.plugin.args)
+	weight, load, _ := fresh.node(n1)
+	if want := s.plugin.scorer.points(weight, load).score(); after != want {
 		t.Errorf("score %d before, %d after a member of the group took 20%% of n1; without the cache %d", before, after, want)
 	}
 }

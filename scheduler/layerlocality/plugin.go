@@ -101,11 +101,11 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 		pl.giveBack(state, c)
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c.look(nodes, &pl.scorer)
+	c.look(nodes, requestOf(pod), pl.args)
 	s.cycle, s.meanMissing = c, c.meanMissing
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Weighed the layers that nodes lack", "plugin", Name, "pod", klog.KObj(pod),
-			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanLoad", c.meanLoad)
+			"images", w.Images, "meanMissingBytes", int64(s.meanMissing), "meanCPUPercent", c.balance.meanCPU, "pointsForCPUPercent", c.balance.cpuPenalty)
 	}
 	return nil
 }
@@ -123,11 +123,11 @@ func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Po
 	if s.cycle == nil {
 		return 0, nil
 	}
-	weight, excess, ok := s.cycle.node(node, &pl.scorer)
+	weight, load, ok := s.cycle.node(node)
 	if !ok || weight.Present+weight.Arriving == 0 {
 		return 0, nil // penalties take nothing away from nothing
 	}
-	return pl.scorer.points(weight, excess).score(), nil
+	return pl.scorer.points(weight, load).score(), nil
 }
 
 // ScoreExtensions is nil: the scores mean the same for every pod, and stretching
@@ -171,8 +171,11 @@ func (pl *LayerLocality) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.
 	pl.index.Release(pod.UID)
 }
 
-// SignPod makes opportunistic batching possible: pods with the same images get
-// the same scores.
+// SignPod makes opportunistic batching possible: pods with the same images and the
+// same CPU request get the same scores.
 func (pl *LayerLocality) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: Name + ".Images", Value: signature(pod, pl.table)}}, nil
+	return []fwk.SignFragment{
+		{Key: Name + ".Images", Value: signature(pod, pl.table)},
+		{Key: Name + ".MilliCPU", Value: requestOf(pod)},
+	}, nil
 }

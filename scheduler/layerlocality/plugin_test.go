@@ -291,12 +291,19 @@ func TestCPUPenalty(t *testing.T) {
 	busy := []*v1.Pod{on(pod("x", "x"), "n1", "600m"), on(pod("y", "y"), "n2", "300m")}
 	for _, test := range []struct {
 		penalty int32
-		want    map[string]int64
+		request string
+		n1      int64
 	}{
-		// 6 %, 3 %, 0 %: the mean is 3 %.
-		{0, map[string]int64{"n1": 100, "n2": 50, "n3": 0}},
-		{8, map[string]int64{"n1": 76, "n2": 50, "n3": 0}},
-		{100, map[string]int64{"n1": 0, "n2": 50, "n3": 0}},
+		// 6 %, 3 %, 0 %: the mean is 3 %. The two pods request 450m on average.
+		{0, "450m", 100},
+		{8, "450m", 76},
+		{100, "450m", 0},
+		// In proportion to the request, within bounds.
+		{8, "225m", 88},
+		{8, "1m", 94},
+		{8, "", 94}, // kube-scheduler takes it for 100m
+		{4, "900m", 76},
+		{2, "2", 76},
 	} {
 		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To(test.penalty) }), nodes("n1", "n2", "n3"), busy...)
 		s.agent.sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100, "b": 100})})
@@ -304,7 +311,8 @@ func TestCPUPenalty(t *testing.T) {
 		for _, p := range busy { // what they pull does not matter here
 			s.plugin.index.Release(p.UID)
 		}
-		s.expect(pod("p", image), test.want)
+		p := on(pod("p", image), "", test.request)
+		s.expect(p, map[string]int64{"n1": test.n1, "n2": 50, "n3": 0})
 	}
 }
 
@@ -437,15 +445,18 @@ func TestScoreProperties(t *testing.T) {
 	for range 200_000 {
 		s := newScorer(args(func(a *configv1.LayerLocalityArgs) {
 			a.MinImageBytes = ptr.To(1 + amount())
-			a.CPUPenalty = ptr.To(r.Int32N(101))
 			a.LinkPenalty = ptr.To(r.Int32N(1001))
 		}))
 		w := index.Weight{Total: amount(), Pending: amount()}
 		w.Present = r.Int64N(w.Total + 1)
 		w.Arriving = r.Int64N(w.Total - w.Present + 1)
 		w.Crowded = r.Int64N(w.Total - w.Present - w.Arriving + 1)
-		excess := r.Float64()*300 - 100
-		p := s.points(w, excess)
+		b := balance{cpuPenalty: r.Float64() * 400, noRequest: r.Float64() * 100, meanCPU: r.Float64() * 100, meanBare: r.Float64() * 10}
+		load := b.points(load{cpu: r.Float32() * 100, bare: r.Float32() * 10})
+		if load > 0 {
+			t.Fatalf("%+v: load gives %v points", b, load)
+		}
+		p := s.points(w, load)
 		score := p.score()
 		if score < 0 || score > fwk.MaxScore || math.IsNaN(p.Locality+p.Link+p.Load) {
 			t.Fatalf("%+v: %+v = %d", w, p, score)
@@ -458,7 +469,7 @@ func TestScoreProperties(t *testing.T) {
 			n := r.Int64N(w.Arriving + 1)
 			better.Present, better.Arriving, better.Pending = w.Present+n, w.Arriving-n, max(0, w.Pending-n)
 		}
-		if got := s.points(better, excess).score(); got < score {
+		if got := s.points(better, load).score(); got < score {
 			t.Fatalf("%+v scores %d, with more present %+v %d", w, score, better, got)
 		}
 	}
@@ -506,7 +517,7 @@ func TestSignPod(t *testing.T) {
 	sign := func(p *v1.Pod) string {
 		t.Helper()
 		fragments, status := s.plugin.SignPod(s.ctx, p)
-		if !status.IsSuccess() || len(fragments) != 1 {
+		if !status.IsSuccess() || len(fragments) != 2 {
 			t.Fatalf("%v, %v", fragments, status)
 		}
 		data, err := json.Marshal(fragments)
@@ -515,12 +526,12 @@ func TestSignPod(t *testing.T) {
 		}
 		return string(data)
 	}
-	if a, b := sign(pod("p", "busybox", "quay.io/a:1")), sign(pod("q", "quay.io/a:1", busybox, "busybox")); a != b {
+	if a, b := sign(pod("p", "busybox", "quay.io/a:1")), sign(pod("q", "quay.io/a:1", busybox)); a != b {
 		t.Errorf("the same images sign as %s and %s", a, b)
 	}
 	always := pod("p", "busybox")
 	always.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
-	for _, other := range []*v1.Pod{pod("p", "busybox:1"), pod("p"), pod("p", "Not A Name"), always} {
+	for _, other := range []*v1.Pod{pod("p", "busybox:1"), pod("p"), pod("p", "Not A Name"), always, on(pod("p", "busybox"), "", "1")} {
 		if a, b := sign(pod("p", "busybox")), sign(other); a == b {
 			t.Errorf("%v signs like busybox", other.Spec.Containers)
 		}
@@ -630,7 +641,7 @@ func TestDebugHandler(t *testing.T) {
 		if n1.Node != "n1" || n1.PresentBytes != 200*mb || n1.Why != "200.0 MB of 200.0 MB present" {
 			t.Errorf("%+v", n1)
 		}
-		if n2.MissingBytes != 100*mb || !strings.Contains(n2.Why, "busier than the mean: 16.0 points") {
+		if n2.MissingBytes != 100*mb || !strings.Contains(n2.Why, "busier than the mean: 2.0 points") {
 			t.Errorf("%+v", n2)
 		}
 		if n3.PendingBytes != 500*mb || !strings.Contains(n3.Why, "500.0 MB to pull first") {

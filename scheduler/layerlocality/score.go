@@ -2,7 +2,6 @@ package layerlocality
 
 import (
 	fwk "k8s.io/kube-scheduler/framework"
-	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -14,16 +13,12 @@ const maxScore = float64(fwk.MaxScore)
 type scorer struct {
 	minBytes    float64
 	linkPenalty float64
-	cpuPenalty  float64
-	noRequest   float64
 }
 
 func newScorer(args *config.LayerLocalityArgs) scorer {
 	return scorer{
 		minBytes:    float64(args.MinImageBytes),
 		linkPenalty: float64(args.LinkPenalty) / 100,
-		cpuPenalty:  float64(args.CPUPenalty),
-		noRequest:   float64(args.NoRequestPenalty),
 	}
 }
 
@@ -39,37 +34,12 @@ type points struct {
 	Load float64 `json:"load"`
 }
 
-// load returns how busy a node is, in points: its requested CPU in percent, and
-// the containers that do not say what they need.
-func (s *scorer) load(n fwk.NodeInfo) float64 {
-	return s.cpuPenalty*cpuPercent(n) + s.noRequest*withoutRequest(n)
-}
-
-// cpuPercent is how much of a node's CPU is requested.
-func cpuPercent(n fwk.NodeInfo) float64 {
-	allocatable := n.GetAllocatable().GetMilliCPU()
-	if allocatable <= 0 {
-		return 0
-	}
-	return 100 * float64(n.GetRequested().GetMilliCPU()) / float64(allocatable)
-}
-
-// withoutRequest is the number of containers without a CPU request on a node:
-// kube-scheduler counts each of them once with nothing and once with a default.
-func withoutRequest(n fwk.NodeInfo) float64 {
-	return float64(n.GetNonZeroRequested().GetMilliCPU()-n.GetRequested().GetMilliCPU()) / float64(schedutil.DefaultMilliCPURequest)
-}
-
-// points rates a node. excess is by how much its load exceeds the mean of the
-// feasible nodes; negative if it is below.
-func (s *scorer) points(w index.Weight, excess float64) points {
+// points rates a node. load are the points for its load.
+func (s *scorer) points(w index.Weight, load float64) points {
 	scale := max(float64(w.Total), s.minBytes)
-	p := points{Locality: maxScore * float64(w.Present+w.Arriving) / scale}
+	p := points{Locality: maxScore * float64(w.Present+w.Arriving) / scale, Load: load}
 	if late := s.late(w); late > 0 {
 		p.Link = -maxScore * s.linkPenalty * late / scale
-	}
-	if excess > 0 {
-		p.Load = -excess
 	}
 	return p
 }

@@ -12,7 +12,7 @@ import (
 const (
 	DefaultMinImageBytes       int64 = 100_000_000
 	DefaultUnknownImageBytes   int64 = 100_000_000
-	DefaultCPUPenalty          int32 = 8
+	DefaultCPUPenalty          int32 = 3
 	DefaultNoRequestPenalty    int32 = 2
 	DefaultLinkPenalty         int32 = 100
 	DefaultMaxWaitingPods      int32 = 10

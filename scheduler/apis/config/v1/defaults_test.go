@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 		return v1.LayerLocalityArgs{
 			MinImageBytes:         ptr.To[int64](100_000_000),
 			UnknownImageBytes:     ptr.To[int64](100_000_000),
-			CPUPenalty:            ptr.To[int32](8),
+			CPUPenalty:            ptr.To[int32](3),
 			NoRequestPenalty:      ptr.To[int32](2),
 			LinkPenalty:           ptr.To[int32](100),
 			MaxWaitingPods:        ptr.To[int32](10),

@@ -26,8 +26,10 @@ type LayerLocalityArgs struct {
 	UnknownImageBytes *int64 `json:"unknownImageBytes,omitempty"`
 
 	// CPUPenalty is how many points a node loses for each percent by which its
-	// requested CPU exceeds the mean of the feasible nodes. It keeps locality
-	// from unbalancing the cluster. 0 switches it off; at most 100. Default 8.
+	// requested CPU exceeds the mean of the feasible nodes, for a pod that
+	// requests as much CPU as their pods do on average: one that requests more or
+	// less costs in proportion, from a quarter to four times. It keeps locality
+	// from unbalancing the cluster. 0 switches it off; at most 100. Default 3.
 	// +optional
 	CPUPenalty *int32 `json:"cpuPenalty,omitempty"`
 
