@@ -3,7 +3,7 @@
 #
 #   test.sh all            everything, as root (make test)
 #   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), scheduler, integration,
-#                          fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest
+#                          eval, fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest
 #
 # Logs and test2json records of every step go to _out/test/.
 . "$(dirname "$0")/lib.sh"
@@ -43,8 +43,13 @@ step_integration() {
   go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... || status=1
   GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS,integration" CGO_ENABLED=0 PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
+  scripts/install-deps.sh chromium && scripts/page-assets.sh >/dev/null &&
+    go_test integration-page . -tags integration -count=1 ./internal/evalpage/... || status=1
   return "$status"
 }
+
+# The evaluation as a user runs it, small.
+step_eval() { SIZE=small SEEDS=1 scripts/eval.sh; }
 
 # Every fuzz target of the repository, ten seconds each.
 step_fuzz() {
@@ -159,7 +164,7 @@ summary() {
 case ${1:-} in
 all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
-  steps=(lint unit scheduler integration fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
+  steps=(lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
   ;;
 '') die "usage: test.sh all | STEP..." ;;
 *)
@@ -178,7 +183,7 @@ if [ "${1:-}" = all ]; then
   # Two lanes: one mostly works the processor, the other mostly waits for a cluster.
   # The first is a process group of its own, to be ended with all it started.
   set -m
-  run lint unit scheduler integration fuzz rebase upstream-cri-o upstream-kubernetes critest skew &
+  run lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes critest skew &
   lane=$!
   set +m
   trap 'kill -- -"$lane" 2>/dev/null || true' EXIT
