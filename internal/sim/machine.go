@@ -15,7 +15,7 @@ type Model struct {
 	// ImageRefresh is how often a kubelet lists its images, StatusUpdate how often
 	// it looks whether its NodeStatus changed.
 	ImageRefresh, StatusUpdate time.Duration
-	// MaxImages is how many images a NodeStatus names, the largest.
+	// MaxImages is how many images a NodeStatus names, the largest; -1: all.
 	MaxImages int
 	// MinLayerBytes is the size from which on layers are reported (compressed).
 	MinLayerBytes int64
@@ -80,8 +80,8 @@ type machine struct {
 	flowsAt time.Duration
 	flowsID uint64
 
-	// What the kubelet knows, listed at the last refresh, and which layers its
-	// NodeStatus states.
+	// What the kubelet knows, listed at the last refresh, and the layers of what its
+	// NodeStatus states, also those too small to be stated.
 	listed   []listed
 	listing  bool
 	stated   map[*blob]bool
@@ -106,22 +106,17 @@ type held struct {
 	users           int
 }
 
-// pull is an image that is being pulled. A runtime pulls an image once, however
-// many pods want it.
+// pull is an image that is being pulled. A runtime pulls a name once, however many
+// pods want it, but does not know that two names will be the same image.
 type pull struct {
 	image *image
+	name  string
 	// next is the layer to look at next, flows how many are on their way,
 	// committed how many of the lowest are on the disk.
 	next, flows, committed int
 	// downloaded are layers that wait for one below them.
 	downloaded map[*blob]bool
-	wanted     []wanted
-}
-
-// wanted is an image that a pod wants, by a reference.
-type wanted struct {
-	name  string
-	ready func()
+	wanted     []func()
 }
 
 // flow is the download of a layer.
@@ -174,6 +169,12 @@ func (m *machine) keep(b *blob) {
 // use has a pod use an image by a name; ready is called when it is on the disk, at
 // once if it is already: a name more costs no more than a manifest.
 func (m *machine) use(i *image, name string, ready func()) {
+	for _, p := range m.underway() {
+		if p.name == name {
+			p.wanted = append(p.wanted, ready)
+			return
+		}
+	}
 	if m.images[i] != nil {
 		h := m.hold(i, name)
 		h.users++
@@ -181,14 +182,7 @@ func (m *machine) use(i *image, name string, ready func()) {
 		ready()
 		return
 	}
-	w := wanted{name, ready}
-	for _, p := range m.underway() {
-		if p.image == i {
-			p.wanted = append(p.wanted, w)
-			return
-		}
-	}
-	m.waiting = append(m.waiting, &pull{image: i, downloaded: map[*blob]bool{}, wanted: []wanted{w}})
+	m.waiting = append(m.waiting, &pull{image: i, name: name, downloaded: map[*blob]bool{}, wanted: []func(){ready}})
 	m.startPulls()
 }
 
@@ -300,24 +294,22 @@ func (m *machine) arrive() {
 
 func (m *machine) complete(p *pull) {
 	m.pulls = slices.DeleteFunc(m.pulls, func(other *pull) bool { return other == p })
-	for _, w := range p.wanted {
-		m.hold(p.image, w.name).users++
-	}
+	m.hold(p.image, p.name).users += len(p.wanted)
 	if m.usedShare() > 1 {
 		m.collect()
 	}
-	for _, w := range p.wanted {
-		w.ready()
+	for _, ready := range p.wanted {
+		ready()
 	}
 	m.startPulls()
 }
 
-// missing is what the link would have to bring for an image beyond what it brings
-// anyway: what an all-knowing scheduler looks at.
-func (m *machine) missing(i *image) int64 {
+// missing is what the link would have to bring for an image, by a name, beyond what
+// it brings anyway: what an all-knowing scheduler looks at.
+func (m *machine) missing(i *image, name string) int64 {
 	var sum int64
 	for _, p := range m.underway() {
-		if p.image == i {
+		if p.name == name {
 			return 0
 		}
 	}
@@ -348,7 +340,7 @@ func (m *machine) collectPeriodically() {
 func (m *machine) usedShare() float64 { return float64(m.used) * m.model.Expansion / float64(m.Disk) }
 
 // collect is the kubelet's image garbage collection. Layers that another image
-// needs stay.
+// needs stay, but the kubelet counts them as freed and stops the earlier.
 func (m *machine) collect() {
 	var unused []*image
 	for i, h := range m.images {
@@ -361,10 +353,12 @@ func (m *machine) collect() {
 		return cmp.Or(cmp.Compare(x.lastUsed, y.lastUsed), cmp.Compare(x.since, y.since), cmp.Compare(a.id, b.id))
 	})
 	gone := false
+	toFree := (m.usedShare() - m.model.GCLow) * float64(m.Disk)
 	for _, i := range unused {
-		if m.usedShare() <= m.model.GCLow {
+		if toFree <= 0 {
 			break
 		}
+		toFree -= float64(i.size) * m.model.Expansion
 		delete(m.images, i)
 		gone = true
 		for _, b := range i.layers {
@@ -404,6 +398,9 @@ func (m *machine) list() []listed {
 	slices.SortFunc(images, func(a, b listed) int {
 		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(a.id, b.id))
 	})
+	if m.model.MaxImages < 0 {
+		return images
+	}
 	return images[:min(len(images), m.model.MaxImages)]
 }
 

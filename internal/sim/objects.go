@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"hash/fnv"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -41,8 +43,8 @@ func statusImages(m *machine) []v1.ContainerImage {
 		images[k] = v1.ContainerImage{Names: i.names, SizeBytes: int64(float64(i.size) * m.model.Expansion)}
 		var layers []index.Layer
 		for _, b := range i.layers {
+			m.stated[b] = true
 			if b.size >= m.model.MinLayerBytes {
-				m.stated[b] = true
 				layers = append(layers, index.Layer{Digest: b.digest, Size: b.size})
 			}
 		}
@@ -67,8 +69,12 @@ func (r *run) newPod(image, app string, milliCPU, memory int64, apart bool, vers
 		Status: v1.PodStatus{Phase: v1.PodPending},
 	}
 	if app != "" {
-		p.Labels = map[string]string{"app": app, "pod-template-hash": version}
-		set := app + "-" + version
+		// A hash, because a selector with a value that is no label selects nothing.
+		hash := fnv.New32a()
+		hash.Write([]byte(version))
+		template := strconv.FormatUint(uint64(hash.Sum32()), 16)
+		p.Labels = map[string]string{"app": app, "pod-template-hash": template}
+		set := app + "-" + template
 		p.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set, UID: types.UID(set), Controller: ptr.To(true),
 		}}

@@ -6,12 +6,15 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"github.com/layer-locality/layer-locality/internal/prototype"
 	"github.com/layer-locality/layer-locality/scheduler/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
 // plugins are LayerLocality, and the policies that exist nowhere as plugins of
@@ -32,7 +35,31 @@ func (r *run) plugins() frameworkruntime.Registry {
 		layerlocality.Name: layerlocality.NewFactory(options...).New,
 		imageName:          score(imageName, scoreByName),
 		lrScheduler:        score(lrScheduler, r.scoreLRScheduler),
+		prototypeName:      newPrototype,
 	}
+}
+
+// newPrototype makes the plugin of 2022, which learns what nodes report.
+func newPrototype(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	pl := prototype.New(nodestatus.Images)
+	set := func(object any) {
+		if node, ok := object.(*v1.Node); ok {
+			pl.Set(node)
+		}
+	}
+	_, err := handle.SharedInformerFactory().Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, node any) { set(node) },
+		DeleteFunc: func(object any) {
+			if node, ok := object.(*v1.Node); ok {
+				pl.Delete(node.Name)
+			}
+		},
+	})
+	return &scorer{prototype.Name, func(pod *v1.Pod, node fwk.NodeInfo) int64 {
+		score, _ := pl.Score(context.Background(), nil, pod, node)
+		return max(0, score) // it converts what is not a number, which is 0 on some processors
+	}}, err
 }
 
 // scorer is a score plugin that is one function.
@@ -83,31 +110,36 @@ func (r *run) scoreLRScheduler(pod *v1.Pod, node fwk.NodeInfo) int64 {
 	if total == 0 {
 		return 0
 	}
-	requests := &pod.Spec.Containers[0].Resources.Requests
-	cpu, memory := requests.Cpu().MilliValue(), requests.Memory().Value()
+	cpuLeft, memoryLeft := m.MilliCPU, m.Memory
+	request := func(p *v1.Pod) {
+		requests := p.Spec.Containers[0].Resources.Requests
+		cpuLeft -= requests.Cpu().MilliValue()
+		memoryLeft -= requests.Memory().Value()
+	}
+	request(pod)
 	for _, other := range node.GetPods() {
 		if p := other.GetPod(); p.Status.Phase == v1.PodRunning {
-			cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
-			memory += p.Spec.Containers[0].Resources.Requests.Memory().Value()
+			request(p)
 		}
 	}
-	cpuShare, memoryShare := float64(cpu)/float64(m.MilliCPU), float64(memory)/float64(m.Memory)
+	// In the order of its operations: it cuts off digits.
+	cpuShare, memoryShare := 1-float64(cpuLeft)/float64(m.MilliCPU), 1-float64(memoryLeft)/float64(m.Memory)
 	weight := 0.5
 	if present/(1<<20) > 10 && math.Abs(cpuShare-memoryShare)/2 < 0.16 && cpuShare < 0.6 {
 		weight = 2
 	}
-	return int64(weight * math.Trunc(50*float64(present)/float64(total)))
+	return int64(weight * math.Trunc(float64(present)/float64(total)*100/2))
 }
 
 // manifests is what the resolver found out.
 type manifests struct {
-	r *run
-	// of has, for each name, the image and its answer.
+	r  *run
 	of map[imageref.Canonical]answer
 }
 
+// answer is what a name stands for.
 type answer struct {
-	image  *image
+	name   string
 	layers []index.Manifest
 }
 
@@ -122,7 +154,7 @@ func newManifests(r *run) *manifests {
 		for _, b := range i.layers {
 			m.Layers = append(m.Layers, index.Layer{Digest: b.digest, Size: b.size})
 		}
-		s.of[canonical] = answer{i, []index.Manifest{m}}
+		s.of[canonical] = answer{name, []index.Manifest{m}}
 	}
 	return s
 }
@@ -133,7 +165,7 @@ func (s *manifests) Manifests(name imageref.Canonical) []index.Manifest {
 	if !ok {
 		return nil
 	}
-	if !s.r.knows(a.image) {
+	if !s.r.knows(a.name) {
 		return nil
 	}
 	return a.layers

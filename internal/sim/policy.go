@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/layer-locality/layer-locality/internal/prototype"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 )
 
@@ -52,7 +53,7 @@ const (
 	imageLocality = "ImageLocality"
 	imageName     = "ImageName"
 	lrScheduler   = "LRScheduler"
-	prototypeName = "ImageLayersLocality"
+	prototypeName = prototype.Name
 )
 
 // The weight and waitForManifest that are recommended for LayerLocality.
@@ -135,10 +136,12 @@ func ParsePolicy(text string) (Policy, error) {
 func (p *Policy) configuration() string {
 	var b strings.Builder
 	b.WriteString("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: default-scheduler\n")
+	if p.Score != "" || p.Clairvoyant {
+		b.WriteString("  percentageOfNodesToScore: 100\n")
+	}
 	if p.Score == "" {
 		return b.String()
 	}
-	b.WriteString("  percentageOfNodesToScore: 100\n")
 	disabled := "{name: ImageLocality}"
 	if p.WithImageLocality {
 		disabled = ""

@@ -35,15 +35,34 @@ func Run(ctx context.Context, plan *workload.Plan, policy Policy, model Model, s
 	started := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	r, err := prepare(ctx, plan, policy, model, seed)
+	if err != nil {
+		return evaluation.Metrics{}, fmt.Errorf("policy %s: %w", policy.Name, err)
+	}
+	for r.step() {
+		if err := ctx.Err(); err != nil {
+			return evaluation.Metrics{}, err
+		}
+	}
+	if r.err != nil {
+		return evaluation.Metrics{}, fmt.Errorf("policy %s at %s: %w", policy.Name, r.q.now, r.err)
+	}
+	m := r.metrics()
+	m.Seconds = time.Since(started).Seconds()
+	return m, nil
+}
+
+// prepare makes a run that is about to begin.
+func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Model, seed uint64) (*run, error) {
 	r := &run{
 		model: model, policy: policy, q: &queue{}, images: intern(plan.Images),
 		machines: map[string]*machine{}, objects: map[string]*v1.Node{}, deployments: map[string]*deployment{},
-		known: map[*image]time.Duration{}, sets: map[string]bool{},
+		known: map[string]time.Duration{}, sets: map[string]bool{},
 	}
 	random := rand.New(rand.NewPCG(seed, 1))
 	var err error
 	if r.scheduler, err = startScheduler(ctx, policy.configuration(), r.plugins(), random); err != nil {
-		return evaluation.Metrics{}, fmt.Errorf("policy %s: %w", policy.Name, err)
+		return nil, err
 	}
 	if policy.Clairvoyant {
 		r.scheduler.choose = r.leastMissing(random)
@@ -56,17 +75,12 @@ func Run(ctx context.Context, plan *workload.Plan, policy Policy, model Model, s
 		r.ahead++
 		r.end = max(r.end, plan.Events[i].At+patience)
 	}
-	for r.err == nil && (r.ahead > 0 || r.unsettled > 0) && r.q.now <= r.end && r.q.next() {
-		if err := ctx.Err(); err != nil {
-			return evaluation.Metrics{}, err
-		}
-	}
-	if r.err != nil {
-		return evaluation.Metrics{}, fmt.Errorf("policy %s at %s: %w", policy.Name, r.q.now, r.err)
-	}
-	m := r.metrics()
-	m.Seconds = time.Since(started).Seconds()
-	return m, nil
+	return r, nil
+}
+
+// step does what is next; false if the run is over.
+func (r *run) step() bool {
+	return r.err == nil && (r.ahead > 0 || r.unsettled > 0) && r.q.now <= r.end && r.q.next()
 }
 
 // intern returns the images by their references. References of the same layers
@@ -87,7 +101,7 @@ func intern(references []dataset.Image) map[string]*image {
 			if !slices.Contains(i.layers, b) {
 				i.layers = append(i.layers, b)
 				i.size += b.size
-				key.WriteString(b.digest)
+				key.WriteString(b.digest + "\n")
 			}
 		}
 		if images[key.String()] == nil {
@@ -115,10 +129,10 @@ type run struct {
 	sets map[string]bool
 	// pending are pods that fit nowhere, the oldest first.
 	pending []*pod
-	// known is from when on there is an ImageManifest of an image.
-	known map[*image]time.Duration
-	// ahead counts events of the plan that are to come, unsettled pods that have
-	// not started.
+	// known is from when on an ImageManifest tells what a name is.
+	known map[string]time.Duration
+	// ahead counts events of the plan and looks at deployments that are to come,
+	// unsettled pods that have not started.
 	ahead, unsettled int
 	end              time.Duration
 	err              error
@@ -171,7 +185,7 @@ func (r *run) play(e *workload.Event) {
 			r.deployments[e.Deploy.Name] = d
 		}
 		d.Deployment = *e.Deploy
-		r.use(r.images[d.Image]) // templates are resolved before their pods
+		r.use(d.Image) // templates are resolved before their pods
 		r.reconcile(d)
 	case e.Join != nil:
 		r.join(*e.Join)
@@ -205,15 +219,15 @@ func (r *run) report(m *machine) {
 }
 
 // use notes that somebody uses an image: from then on the resolver looks for it.
-func (r *run) use(i *image) {
-	if _, ok := r.known[i]; !ok {
-		r.known[i] = r.q.now + r.model.ManifestDelay
+func (r *run) use(name string) {
+	if _, ok := r.known[name]; !ok {
+		r.known[name] = r.q.now + r.model.ManifestDelay
 	}
 }
 
 // knows tells whether the policy knows what an image consists of that no node has.
-func (r *run) knows(i *image) bool {
-	at, used := r.known[i]
+func (r *run) knows(name string) bool {
+	at, used := r.known[name]
 	return r.policy.Manifests == Always || r.policy.Manifests == OnUse && used && at <= r.q.now
 }
 
@@ -221,8 +235,8 @@ func (r *run) knows(i *image) bool {
 func (r *run) arrive(p *pod) {
 	r.created++
 	r.unsettled++
-	r.use(p.image)
-	if wait := min(r.known[p.image]-r.q.now, r.policy.Wait); wait > 0 {
+	r.use(p.name)
+	if wait := min(r.known[p.name]-r.q.now, r.policy.Wait); wait > 0 && r.policy.Manifests == OnUse {
 		r.q.at(r.q.now+wait, func() { r.place(p) })
 		return
 	}
@@ -232,10 +246,6 @@ func (r *run) arrive(p *pod) {
 // place schedules a pod, or keeps it for later.
 func (r *run) place(p *pod) {
 	if p.gone || r.err != nil {
-		return
-	}
-	if len(r.pending) > 0 {
-		r.pending = append(r.pending, p)
 		return
 	}
 	if !r.try(p) {
@@ -296,7 +306,11 @@ func (r *run) start(p *pod) {
 	if p.of != nil {
 		// After whatever else happens now: a start may come while the deployment
 		// is being looked at.
-		r.q.at(r.q.now, func() { r.reconcile(p.of) })
+		r.ahead++
+		r.q.at(r.q.now, func() {
+			r.ahead--
+			r.reconcile(p.of)
+		})
 	}
 }
 
@@ -320,6 +334,7 @@ func (r *run) remove(p *pod) {
 	if p.of != nil {
 		p.of.pods = slices.DeleteFunc(p.of.pods, func(other *pod) bool { return other == p })
 	}
+	r.pending = slices.DeleteFunc(r.pending, func(other *pod) bool { return other == p })
 	r.q.at(r.q.now, r.retry)
 }
 
@@ -369,10 +384,10 @@ func (r *run) reconcile(d *deployment) {
 // has least to pull, of those the one with the least CPU requested.
 func (r *run) leastMissing(random *rand.Rand) func(*v1.Pod, []fwk.NodeInfo) int {
 	return func(pod *v1.Pod, nodes []fwk.NodeInfo) int {
-		wanted := r.images[pod.Spec.Containers[0].Image]
+		name := pod.Spec.Containers[0].Image
 		best, least, load, equal := 0, int64(math.MaxInt64), 0.0, 0
 		for i, n := range nodes {
-			missing := r.machines[n.Node().Name].missing(wanted)
+			missing := r.machines[n.Node().Name].missing(r.images[name], name)
 			share := float64(n.GetRequested().GetMilliCPU()) / float64(max(1, n.GetAllocatable().GetMilliCPU()))
 			switch {
 			case missing < least || missing == least && share < load:
@@ -419,12 +434,12 @@ func (r *run) metrics() evaluation.Metrics {
 		for _, s := range r.startups {
 			m.StartupMean += s / float64(n)
 		}
-		quantile := func(q float64) float64 { return r.startups[int(math.Ceil(q*float64(n)))-1] }
-		m.StartupP50, m.StartupP99 = quantile(0.50), quantile(0.99)
+		// The smallest that is no less than so many percent of all.
 		m.Quantiles = make([]float64, 101)
-		for i := range m.Quantiles {
-			m.Quantiles[i] = r.startups[i*(n-1)/100]
+		for percent := range m.Quantiles {
+			m.Quantiles[percent] = r.startups[max(1, (percent*n+99)/100)-1]
 		}
+		m.StartupP50, m.StartupP99 = m.Quantiles[50], m.Quantiles[99]
 	}
 	return m
 }

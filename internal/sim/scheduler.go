@@ -32,7 +32,7 @@ import (
 // the same result; and there is no apiserver.
 type kubeScheduler struct {
 	ctx       context.Context //nolint:containedctx // of the run: it ends what New started
-	cache     schedulercache.Cache
+	made      *scheduler.Scheduler
 	snapshot  *schedulercache.Snapshot
 	framework framework.Framework
 	nodes     *informer
@@ -125,7 +125,7 @@ func startScheduler(ctx context.Context, configuration string, plugins framework
 	if err != nil {
 		return nil, err
 	}
-	s.cache = made.Cache
+	s.made = made
 	s.framework = made.Profiles[c.Profiles[0].SchedulerName]
 	if s.snapshot, ok = s.framework.SnapshotSharedLister().(*schedulercache.Snapshot); !ok {
 		return nil, errors.New("the framework has no snapshot of kube-scheduler's")
@@ -136,7 +136,7 @@ func startScheduler(ctx context.Context, configuration string, plugins framework
 // schedule places a pod: node is empty if none fits.
 func (s *kubeScheduler) schedule(pod *v1.Pod) (node string, err error) {
 	logger := klog.FromContext(s.ctx)
-	if err := s.cache.UpdateSnapshot(logger, s.snapshot); err != nil {
+	if err := s.made.Cache.UpdateSnapshot(logger, s.snapshot); err != nil {
 		return "", err
 	}
 	all, err := s.snapshot.NodeInfos().List()
@@ -155,7 +155,7 @@ func (s *kubeScheduler) schedule(pod *v1.Pod) (node string, err error) {
 	node = feasible[best].Node().Name
 	assumed := pod.DeepCopy()
 	assumed.Spec.NodeName = node
-	if err := s.cache.AssumePod(logger, assumed); err != nil {
+	if err := s.made.Cache.AssumePod(logger, assumed); err != nil {
 		return "", err
 	}
 	if status := s.framework.RunReservePluginsReserve(s.ctx, state, assumed, node); !status.IsSuccess() {
