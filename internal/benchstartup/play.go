@@ -151,6 +151,9 @@ func play(ctx context.Context, lab *scenario.Lab, plan *workload.Plan, scheduler
 			return ready == len(starts), nil
 		})
 		if err != nil {
+			if ctx.Err() != nil {
+				err = ctx.Err() // of which the watch only says that its time is up
+			}
 			return fmt.Errorf("%d of %d pods were ready: %w", ready, len(starts), err)
 		}
 		return nil
