@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -39,7 +40,8 @@ type Config struct {
 	Interval time.Duration `json:"interval"`
 	Exponent float64       `json:"exponent"`
 
-	// LogDir takes what the components of the clusters say.
+	// LogDir takes what the components of the clusters say, in a folder for each
+	// run, in the place of that of an earlier one.
 	LogDir string `json:"-"`
 	// Logf is told what is being done.
 	Logf func(format string, args ...any) `json:"-"`
@@ -172,6 +174,10 @@ func (c Config) Run(ctx context.Context) (*Result, error) {
 func (c *Config) run(ctx context.Context, round int, side Side, models []model, result *Result) (_ *Run, err error) {
 	logDir, err := filepath.Abs(filepath.Join(c.LogDir, fmt.Sprintf("%d-%s", round, side)))
 	if err != nil {
+		return nil, err
+	}
+	// The registry appends to the log that bytes are counted in.
+	if err := os.RemoveAll(logDir); err != nil {
 		return nil, err
 	}
 	profile, resolver := side.components()
