@@ -5,8 +5,10 @@ SHELL := /bin/bash
 
 NODES ?= 3
 BANDWIDTH ?=
-# JSON Lines of real image manifests for bench-node; empty: a generator.
+# JSON Lines of real image manifests; empty: a generator.
 export LAYER_DATA
+# What scripts/eval.sh reads.
+export LAYER_HISTORY LAYER_MOVES SIZE SEEDS EXPERIMENTS
 
 ##@ Use
 demo: build ## Build everything, show layers on three nodes and what the scheduler makes of them, clean up
@@ -66,6 +68,9 @@ bench-resolver: deps ## layer-resolver on 5,000 images: images a second, request
 bench-startup: build ## Start-up of pods, bytes and balance on four slow nodes, beside the default profile and the simulator (LAYER_DATA=file)
 	@go run ./cmd/bench startup
 
+eval: ## What layer-aware placement saves, in simulations: a page in _out/eval (SIZE=small, SEEDS=5, EXPERIMENTS=a,b, LAYER_DATA, LAYER_HISTORY, LAYER_MOVES=file)
+	@scripts/eval.sh
+
 ##@ Patches
 trees: ## Assemble _build/cri-o, _build/kubernetes (upstream, overlay, patches) and _build/scheduler
 	@scripts/tree.sh patched cri-o
@@ -88,4 +93,4 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo cluster-up cluster-down deps build build-stock clean test test-unit lint \
-	bench-crio bench-node bench-scheduler bench-throughput bench-resolver bench-startup trees patches-refresh patches-lint rebase generate help
+	bench-crio bench-node bench-scheduler bench-throughput bench-resolver bench-startup eval trees patches-refresh patches-lint rebase generate help

@@ -46,7 +46,7 @@ func Experiments(extent Extent) []Experiment {
 	}
 	if extent == Small {
 		for i := range all {
-			all[i].Text += fmt.Sprintf(" Of the small size: fewer scenarios and points, and at most %d pods one after another.", fewPods)
+			all[i].Text += fmt.Sprintf(" This is the small size: fewer scenarios and points, %d pods one after another, %d tags.", fewPods, fewTags)
 		}
 	}
 	return all
@@ -70,13 +70,13 @@ func FindExperiments(names []string, extent Extent) ([]Experiment, error) {
 	return slices.DeleteFunc(all, func(e Experiment) bool { return !slices.Contains(names, e.Name) }), nil
 }
 
-// fewPods come one after another in the small extent.
-const fewPods = 150
+// fewPods come one after another in the small extent, fewTags are rolled out.
+const fewPods, fewTags = 200, 20
 
 // size is what the extent makes of a workload.
 func (x Extent) size() Size {
 	if x == Small {
-		return Size{Pods: fewPods}
+		return Size{Pods: fewPods, Tags: fewTags}
 	}
 	return Size{}
 }
@@ -125,7 +125,7 @@ func balance(x Extent) Experiment {
 		Axis: balanceArgument,
 	}}
 	scenarios := pick(x, []string{"zipf-1"}, []string{"zipf-1", "replicasets", "rolling-1"})
-	return tuned(e, x, scenarios, balanceArgument, []string{ourPolicy}, pick(x, []float64{0, 8, 24}, []float64{0, 1, 2, 4, 8, 16, 24}))
+	return tuned(e, x, scenarios, balanceArgument, []string{ourPolicy}, pick(x, []float64{0, 3, 12}, []float64{0, 1, 2, 3, 4, 6, 12}))
 }
 
 // tuned plays policies with values of a setting, and once those that have none.
@@ -211,50 +211,27 @@ func bandwidth(x Extent) Experiment {
 	}
 }
 
-// podsBefore ran on each node before the experiment "nodes".
-const podsBefore = 20
-
 func nodes(x Extent) Experiment {
 	return Experiment{
 		Experiment: evaluation.Experiment{
 			Name: "nodes", Title: "Is it for small clusters, or for large ones?",
-			Text: fmt.Sprintf("The pods of zipf-1 come to more or fewer nodes, which hold the images of %d such pods each from the start: clusters of all sizes are as warm.", podsBefore),
+			Text: fmt.Sprintf("The pods of zipf-1 come to more or fewer nodes, which are empty at first; the more nodes, the faster pods come. Above 1,000 nodes with %d seeds only.", fewSeeds),
 			Axis: "nodes", Log: true,
 		},
 		Cases: vary(pick(x, []float64{3, 30}, []float64{3, 10, 30, 100, 300, 1000, 5000}), func(n float64) []Case {
-			found := cases([]string{"zipf-1"}, Size{Nodes: int(n)}, named(mainPolicies...))
-			found[0].Scenario = warm(int(n), podsBefore, x.size())
+			size := x.size()
+			size.Nodes = int(n)
+			found := cases([]string{"zipf-1"}, size, named(mainPolicies...))
+			if n > 1000 {
+				found[0].Seeds = fewSeeds
+			}
 			return found
 		}),
 	}
 }
 
-// warm is zipf-1 on nodes that hold the images of some pods from the start.
-func warm(nodes, before int, size Size) Scenario {
-	a := workload.Zipf(1)
-	size.arrivals(&a)
-	a.Nodes = nodes
-	a.Pods += nodes * before
-	return Scenario{"zipf-1", "", func(r *rand.Rand, d *Data) (*workload.Plan, error) {
-		p, err := a.Plan(r, d.Images)
-		if err != nil {
-			return nil, err
-		}
-		past := p.Events[:nodes*before]
-		p.Events = p.Events[nodes*before:]
-		for i, e := range past {
-			holds := &p.Nodes[i%nodes].Holds
-			if !slices.Contains(*holds, e.Pod.Image) {
-				*holds = append(*holds, e.Pod.Image)
-			}
-		}
-		start := past[len(past)-1].At
-		for i := range p.Events {
-			p.Events[i].At -= start
-		}
-		return p, nil
-	}}
-}
+// fewSeeds are those of cases that take minutes each.
+const fewSeeds = 2
 
 func disk(x Extent) Experiment {
 	return Experiment{

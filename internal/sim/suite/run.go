@@ -23,6 +23,16 @@ type Case struct {
 	X        float64
 	Policies []sim.Policy
 	Model    sim.Model
+	// Seeds is with how many seeds it is played at most; 0: with all.
+	Seeds int
+}
+
+// seeds is with how many of some seeds a case is played.
+func (c *Case) seeds(all int) int {
+	if c.Seeds > 0 {
+		return min(c.Seeds, all)
+	}
+	return all
 }
 
 // Experiment is what is to be played for an evaluation.Experiment.
@@ -49,7 +59,7 @@ func Play(ctx context.Context, e Experiment, d *Data, seeds, parallel int, progr
 	}
 	all := 0
 	for _, c := range e.Cases {
-		all += seeds * len(c.Policies)
+		all += c.seeds(seeds) * len(c.Policies)
 	}
 	result := e.Experiment
 	result.Runs = make([]evaluation.Run, all)
@@ -58,7 +68,7 @@ func Play(ctx context.Context, e Experiment, d *Data, seeds, parallel int, progr
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	for _, c := range e.Cases {
-		for seed := uint64(1); seed <= uint64(seeds); seed++ {
+		for seed := uint64(1); seed <= uint64(c.seeds(seeds)); seed++ {
 			// The first policy draws it, and none changes it.
 			plan := sync.OnceValues(func() (*workload.Plan, error) {
 				return c.Scenario.Plan(rand.New(rand.NewPCG(seed, 0)), d)

@@ -21,8 +21,8 @@ type Scenario struct {
 type Size struct {
 	// Nodes is how many there are; the number of pods stays, the load of a node too.
 	Nodes int
-	// Pods is how many come one after another.
-	Pods int
+	// Pods is how many come one after another, Tags how many are rolled out.
+	Pods, Tags int
 	// Disk is what unpacked images may take on a node, in bytes.
 	Disk int64
 	// Link of a node, in bytes a second.
@@ -55,6 +55,9 @@ func arrivals(name, text string, a workload.Arrivals, size Size) Scenario {
 
 func rolling(name, text string, w workload.Rolling, size Size) Scenario {
 	size.cluster(&w.Cluster)
+	if size.Tags > 0 {
+		w.Tags = size.Tags
+	}
 	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) { return w.Plan(r, d.History) }}
 }
 
