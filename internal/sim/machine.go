@@ -85,7 +85,8 @@ type machine struct {
 	listed   []listed
 	listing  bool
 	stated   map[*blob]bool
-	phase    [2]time.Duration // of refreshes and of status updates
+	phase    [3]time.Duration // of refreshes, status updates and looks at the disk
+	looking  bool             // a look at the disk is due
 	pulled   int64            // bytes over the link
 	removed  int64            // bytes removed by garbage collection
 	requests int64            // milliCPU
@@ -130,13 +131,12 @@ func newMachine(spec workload.Node, model *Model, q *queue, phase float64, onLin
 	m := &machine{
 		Node: spec, model: model, q: q, onLine: onLine,
 		present: map[*blob]int{}, images: map[*image]*held{},
-		phase: [2]time.Duration{
+		phase: [3]time.Duration{
 			time.Duration(phase * float64(model.ImageRefresh)),
 			time.Duration(math.Mod(phase*7, 1) * float64(model.StatusUpdate)),
+			time.Duration(math.Mod(phase*3, 1) * float64(model.GCPeriod)),
 		},
 	}
-	period := time.Duration(math.Mod(phase*3, 1) * float64(model.GCPeriod))
-	m.q.at(m.q.now+period, m.collectPeriodically)
 	return m
 }
 
@@ -163,6 +163,7 @@ func (m *machine) keep(b *blob) {
 	if _, ok := m.present[b]; !ok {
 		m.present[b] = 0
 		m.used += b.size
+		m.watch()
 	}
 }
 
@@ -191,6 +192,7 @@ func (m *machine) release(i *image) {
 	if h := m.images[i]; h != nil {
 		h.users--
 		h.lastUsed = m.q.now
+		m.watch()
 	}
 }
 
@@ -258,9 +260,10 @@ func (m *machine) schedule() {
 		least = min(least, f.left)
 	}
 	id := m.flowsID
+	const longest = 1e9 // seconds; no run takes that long
+	after := min(max(0, least)*float64(len(m.flows))/m.Link, longest)
 	// A nanosecond more, so that rounding never leaves a rest.
-	after := time.Duration(max(0, least)*float64(len(m.flows))/m.Link*1e9) + 1
-	m.q.at(m.q.now+after, func() {
+	m.q.at(m.q.now+time.Duration(after*1e9)+1, func() {
 		if id == m.flowsID {
 			m.arrive()
 		}
@@ -329,11 +332,26 @@ func (m *machine) expects(b *blob) bool {
 	return slices.ContainsFunc(m.underway(), func(p *pull) bool { return slices.Contains(p.image.layers, b) })
 }
 
-func (m *machine) collectPeriodically() {
-	if m.usedShare() > m.model.GCHigh {
-		m.collect()
+// watch has the kubelet look at the disk the next time it does so, if it would find
+// something to do.
+func (m *machine) watch() {
+	if m.looking || m.usedShare() <= m.model.GCHigh {
+		return
 	}
-	m.q.at(m.q.now+m.model.GCPeriod, m.collectPeriodically)
+	m.looking = true
+	m.q.at(nextTick(m.q.now, m.model.GCPeriod, m.phase[2]), func() {
+		m.looking = false
+		if m.usedShare() <= m.model.GCHigh {
+			return
+		}
+		m.collect()
+		for _, h := range m.images {
+			if h.users == 0 { // too young, or there was enough without it
+				m.watch()
+				break
+			}
+		}
+	})
 }
 
 // usedShare is the share of the disk that images take.

@@ -408,7 +408,7 @@ func TestReports(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 1))
 		for range 200 {
 			b := newBench(t, nil)
-			b.phase = [2]time.Duration{upTo(random, 30*time.Second), upTo(random, 10*time.Second)}
+			b.phase = [3]time.Duration{upTo(random, 30*time.Second), upTo(random, 10*time.Second)}
 			b.image("a", "a", 6)
 			start := upTo(random, 2*time.Minute)
 			ready := b.pull(start, "a")
@@ -507,11 +507,7 @@ func TestMachineInvariants(t *testing.T) {
 		}
 		// carried is what the link could carry while there was something to carry.
 		carried, ends := 0.0, 0
-		for ended := false; !ended; {
-			if b.q.pending[0].at > time.Hour {
-				ended = true
-				break
-			}
+		for len(b.q.pending) > 0 {
 			busy, before, flows := len(b.flows) > 0, b.q.now, len(b.flows)
 			b.q.next()
 			if busy {
@@ -519,7 +515,6 @@ func TestMachineInvariants(t *testing.T) {
 			}
 			ends += max(0, flows-len(b.flows))
 			b.check(seed, users)
-			ended = b.q.now > time.Hour
 		}
 		if asked != 150 || ready != asked || len(b.flows)+len(b.pulls)+len(b.waiting) > 0 {
 			t.Errorf("seed %d: %d pods asked, %d images were ready; %d pulls, %d wait", seed, asked, ready, len(b.pulls), len(b.waiting))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -185,7 +186,7 @@ func TestLRScheduler(t *testing.T) {
 				place := func(request [2]int64, phase v1.PodPhase) {
 					p := r.newPod("base", "", request[0], request[1]*mib, false, "").object
 					p.Name += string(phase)
-					p.UID += "-" + p.UID
+					p.UID += types.UID(phase)
 					p.Spec.NodeName, p.Status.Phase = "n000", phase
 					if err := r.scheduler.pods.set(nil, p); err != nil {
 						t.Fatal(err)
@@ -234,7 +235,7 @@ func TestLRSchedulerSees(t *testing.T) {
 			r.q.next()
 		}
 		got[0] = look()
-		for r.q.pending[0].at <= 11*time.Second+1 { // just complete
+		for r.q.pending[0].at <= 11*time.Second+10 { // just complete
 			r.q.next()
 		}
 		got[1] = look()

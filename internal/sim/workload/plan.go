@@ -4,9 +4,12 @@
 package workload
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/layer-locality/layer-locality/internal/dataset"
 )
@@ -79,6 +82,19 @@ type Deployment struct {
 	Apart bool `json:"apart,omitempty"`
 }
 
+// The most that a Plan may ask for: no sum overflows then, and no few bytes of a
+// file ask for years of work.
+const (
+	maxNodes    = 10_000
+	maxPods     = 1_000_000 // that are created, over all events
+	maxReplicas = 10_000
+	maxTime     = 366 * 24 * time.Hour
+	maxMilliCPU = 1_000_000_000
+	maxBytes    = 1 << 50 // memory and disk
+	// An image has at most so many layers, and compressed bytes.
+	maxLayers, maxImageBytes = 1_000, 1 << 40
+)
+
 // Validate tells what is wrong with a Plan that comes from outside.
 func (p *Plan) Validate() error {
 	if len(p.Nodes) == 0 {
@@ -89,6 +105,9 @@ func (p *Plan) Validate() error {
 		if images[image.Image] {
 			return fmt.Errorf("image %s is there twice", image.Image)
 		}
+		if err := validateLayers(image.Layers); err != nil {
+			return fmt.Errorf("image %s: %w", image.Image, err)
+		}
 		images[image.Image] = true
 	}
 	names := map[string]bool{}
@@ -96,8 +115,12 @@ func (p *Plan) Validate() error {
 		switch {
 		case n.Name == "" || names[n.Name]:
 			return fmt.Errorf("node %q: no name, or one that another has", n.Name)
+		case len(names) == maxNodes:
+			return fmt.Errorf("more than %d nodes", maxNodes)
 		case n.MilliCPU <= 0 || n.Memory <= 0 || n.Pods <= 0 || n.Disk <= 0 || !(n.Link > 0):
 			return fmt.Errorf("node %s: milliCPU, memory, pods, disk and link have to be positive", n.Name)
+		case n.MilliCPU > maxMilliCPU || n.Memory > maxBytes || n.Disk > maxBytes:
+			return fmt.Errorf("node %s: at most %d milliCPU, and %d bytes of memory and disk", n.Name, maxMilliCPU, int64(maxBytes))
 		}
 		names[n.Name] = true
 		for _, image := range n.Holds {
@@ -113,21 +136,33 @@ func (p *Plan) Validate() error {
 		}
 	}
 	var last time.Duration
+	pods := 0
 	for i, e := range p.Events {
 		var image string
 		var err error
 		switch {
 		case e.At < last:
 			return fmt.Errorf("event %d is at %s, before the one before it", i, e.At)
+		case e.At > maxTime:
+			err = fmt.Errorf("at %s: the last may be at %s", e.At, maxTime)
 		case e.Pod != nil && e.Deploy == nil && e.Join == nil:
 			image = e.Pod.Image
-			if e.Pod.MilliCPU < 0 || e.Pod.Memory < 0 || e.Pod.Lifetime < 0 {
-				err = errors.New("negative request or lifetime")
+			pods++
+			err = cmp.Or(validateLabel("app", e.Pod.App), validateRequests(e.Pod.MilliCPU, e.Pod.Memory))
+			if err == nil && (e.Pod.Lifetime < 0 || e.Pod.Lifetime > maxTime) {
+				err = fmt.Errorf("lifetime %s: want 0 to %s", e.Pod.Lifetime, maxTime)
 			}
 		case e.Pod == nil && e.Deploy != nil && e.Join == nil:
 			image = e.Deploy.Image
-			if e.Deploy.Name == "" || e.Deploy.Replicas < 0 || e.Deploy.MilliCPU < 0 || e.Deploy.Memory < 0 {
-				err = errors.New("a deployment without name, or with a negative number")
+			err = cmp.Or(validateLabel("name", e.Deploy.Name), validateRequests(e.Deploy.MilliCPU, e.Deploy.Memory))
+			switch n := e.Deploy.Replicas; {
+			case err != nil:
+			case e.Deploy.Name == "":
+				err = errors.New("a deployment without name")
+			case n < 0 || n > maxReplicas:
+				err = fmt.Errorf("%d replicas: want 0 to %d", n, maxReplicas)
+			default:
+				pods += n
 			}
 		case e.Pod == nil && e.Deploy == nil && e.Join != nil:
 			err = node(e.Join)
@@ -137,10 +172,42 @@ func (p *Plan) Validate() error {
 		if err == nil && e.Join == nil && !images[image] {
 			err = fmt.Errorf("%q is not among the images", image)
 		}
+		if err == nil && pods > maxPods {
+			err = fmt.Errorf("more than %d pods up to here", maxPods)
+		}
 		if err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
 		last = e.At
+	}
+	return nil
+}
+
+func validateLayers(layers []dataset.Layer) error {
+	var sum int64
+	for _, l := range layers {
+		if l.Size < 0 || l.Size > maxImageBytes-sum {
+			return fmt.Errorf("layer %s of %d bytes: want 0 or more, and no more than %d in an image", l.Digest, l.Size, int64(maxImageBytes))
+		}
+		sum += l.Size
+	}
+	if len(layers) > maxLayers {
+		return fmt.Errorf("%d layers, more than %d", len(layers), maxLayers)
+	}
+	return nil
+}
+
+func validateRequests(milliCPU, memory int64) error {
+	if milliCPU < 0 || milliCPU > maxMilliCPU || memory < 0 || memory > maxBytes {
+		return fmt.Errorf("requests of %d milliCPU and %d bytes: want 0 to %d and %d", milliCPU, memory, maxMilliCPU, int64(maxBytes))
+	}
+	return nil
+}
+
+// validateLabel checks what pods get as a label.
+func validateLabel(field, value string) error {
+	if why := validation.IsValidLabelValue(value); len(why) > 0 {
+		return fmt.Errorf("%s %q: %s", field, value, why[0])
 	}
 	return nil
 }
