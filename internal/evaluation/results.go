@@ -49,8 +49,8 @@ type Metrics struct {
 	Unschedulable int `json:"unschedulable"`
 	// PulledBytes over all links.
 	PulledBytes int64 `json:"pulledBytes"`
-	// Startup times, in seconds, from the creation of a pod to the moment all
-	// layers of its image are on its node. Quantiles are those at 0, 1, ..., 100
+	// Startup times, in seconds, from the creation of a pod to the start of its
+	// container. Quantiles are those at 0, 1, ..., 100
 	// percent.
 	StartupMean float64   `json:"startupMean"`
 	StartupP50  float64   `json:"startupP50"`

@@ -24,6 +24,17 @@ type Model struct {
 	// Pulls is how many images a node pulls at once, Downloads how many layers of
 	// an image.
 	Pulls, Downloads int
+	// PullDelay is what a pull takes before its first layer: the round trips for a
+	// token, the manifest and the configuration.
+	PullDelay time.Duration
+	// UnpackLayer is what unpacking takes for each layer, Unpack what it takes for
+	// each byte (compressed) besides. The layers of an image are unpacked one after
+	// another, while those above are downloaded.
+	UnpackLayer time.Duration
+	Unpack      float64 // seconds a byte
+	// PodStart is from the moment a pod's image is there, or from its creation if
+	// it was there before, until its container runs.
+	PodStart time.Duration
 	// GCPeriod is how often a kubelet looks at its disk. Above GCHigh, images go
 	// until GCLow is reached: the least recently used first, none in use, none
 	// younger than GCMinAge.
@@ -37,12 +48,16 @@ type Model struct {
 
 // DefaultModel is Kubernetes 1.36 and CRI-O 1.36 with their defaults, but for
 // parallel pulls (serializeImagePulls: false), as CRI-O's distributions have them.
+// The registry is four round trips of 50 ms away, for nodes and resolver alike. How
+// long unpacking and starting take was measured on a cluster of this repository
+// (docs/evaluation.md).
 func DefaultModel() Model {
 	return Model{
 		ImageRefresh: 30 * time.Second, StatusUpdate: 10 * time.Second, // pkg/kubelet/images, nodeStatusUpdateFrequency
 		MaxImages: 50, MinLayerBytes: 1 << 20,
-		ManifestDelay: 55 * time.Millisecond, // docs/benchmarks.md
-		Pulls:         10, Downloads: 6,      // registryBurst; go.podman.io/image/v5/copy
+		ManifestDelay: 200 * time.Millisecond, PullDelay: 200 * time.Millisecond,
+		Pulls: 10, Downloads: 6, // registryBurst; go.podman.io/image/v5/copy
+		UnpackLayer: 40 * time.Millisecond, Unpack: 10e-3 / 1e6, PodStart: 190 * time.Millisecond,
 		GCPeriod: 5 * time.Minute, GCMinAge: 2 * time.Minute, GCHigh: 0.85, GCLow: 0.80,
 		Expansion: 2.5,
 	}
@@ -115,8 +130,10 @@ type pull struct {
 	// next is the layer to look at next, flows how many are on their way,
 	// committed how many of the lowest are on the disk.
 	next, flows, committed int
-	// downloaded are layers that wait for one below them.
+	// downloaded are layers that wait for one below them, or for unpacking, which
+	// one of them may be at.
 	downloaded map[*blob]bool
+	unpacking  bool
 	wanted     []func()
 }
 
@@ -177,10 +194,15 @@ func (m *machine) use(i *image, name string, ready func()) {
 		}
 	}
 	if m.images[i] != nil {
+		known := slices.Contains(m.images[i].names, name)
 		h := m.hold(i, name)
 		h.users++
 		h.lastUsed = m.q.now
-		ready()
+		if known || m.model.PullDelay == 0 {
+			ready()
+		} else {
+			m.q.at(m.q.now+m.model.PullDelay, ready)
+		}
 		return
 	}
 	m.waiting = append(m.waiting, &pull{image: i, name: name, downloaded: map[*blob]bool{}, wanted: []func(){ready}})
@@ -202,10 +224,19 @@ func (m *machine) startPulls() {
 		p := m.waiting[0]
 		m.waiting = m.waiting[1:]
 		m.pulls = append(m.pulls, p)
-		m.advance()
-		m.download(p)
-		m.schedule()
+		if m.model.PullDelay == 0 {
+			m.proceed(p)
+		} else {
+			m.q.at(m.q.now+m.model.PullDelay, func() { m.proceed(p) })
+		}
 	}
+}
+
+// proceed does what is next for a pull.
+func (m *machine) proceed(p *pull) {
+	m.advance()
+	m.download(p)
+	m.schedule()
 }
 
 // download starts flows of a pull. A layer is looked for when its turn comes. If
@@ -216,25 +247,42 @@ func (m *machine) download(p *pull) {
 		b := p.image.layers[p.next]
 		p.next++
 		if _, ok := m.present[b]; ok {
-			m.commit(p)
 			continue
 		}
 		m.flows = append(m.flows, &flow{p, b, float64(b.size)})
 		p.flows++
 	}
-	if p.flows == 0 && p.next == len(p.image.layers) {
+	if m.commit(p); p.committed == len(p.image.layers) {
 		m.complete(p)
 	}
 }
 
-// commit puts on the disk what has been downloaded, in the order of the layers.
+// commit unpacks what has been downloaded, in the order of the layers.
 func (m *machine) commit(p *pull) {
-	for ; p.committed < len(p.image.layers); p.committed++ {
+	for !p.unpacking && p.committed < len(p.image.layers) {
 		b := p.image.layers[p.committed]
-		if _, ok := m.present[b]; !ok && !p.downloaded[b] {
+		if _, ok := m.present[b]; ok {
+			p.committed++
+			continue
+		}
+		if !p.downloaded[b] {
 			return
 		}
-		m.keep(b)
+		done := func() {
+			m.keep(b)
+			p.committed++
+		}
+		takes := m.model.UnpackLayer + time.Duration(m.model.Unpack*float64(b.size)*1e9)
+		if takes == 0 {
+			done()
+			continue
+		}
+		p.unpacking = true
+		m.q.at(m.q.now+takes, func() {
+			p.unpacking = false
+			done()
+			m.proceed(p)
+		})
 	}
 }
 

@@ -28,9 +28,17 @@ type report struct {
 	names [][]string
 }
 
+// linksOnly is the default model, in which nothing but links takes time.
+func linksOnly() Model {
+	m := DefaultModel()
+	m.PullDelay, m.UnpackLayer, m.Unpack, m.PodStart = 0, 0, 0, 0
+	m.ManifestDelay = 55 * time.Millisecond
+	return m
+}
+
 // newBench makes a machine with a link of 6 MB/s: what 50 Mbit/s carry beside headers.
 func newBench(t *testing.T, change func(*Model, *workload.Node)) *bench {
-	model, spec := DefaultModel(), workload.Node{Name: "n", MilliCPU: 1000, Memory: 1 << 30, Pods: 110, Disk: 1e12, Link: 6 * mb}
+	model, spec := linksOnly(), workload.Node{Name: "n", MilliCPU: 1000, Memory: 1 << 30, Pods: 110, Disk: 1e12, Link: 6 * mb}
 	if change != nil {
 		change(&model, &spec)
 	}
@@ -95,6 +103,34 @@ func upTo(random *rand.Rand, d time.Duration) time.Duration {
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// What takes time besides links. Times are worked out by hand.
+func TestDelays(t *testing.T) {
+	b := newBench(t, func(m *Model, _ *workload.Node) {
+		m.PullDelay, m.UnpackLayer, m.Unpack = 500*time.Millisecond, 250*time.Millisecond, 0.25/mb
+	})
+	b.image("a", "a1", 3, "a2", 3, "a3", 12)
+	b.images["alias"] = b.images["a"]
+	b.image("b", "a1", 3, "b", 6)
+	ready := b.pull(0, "a")
+	// 3 MB each until 0.5 + 1.5 s. Then a1 and a2 are unpacked, 1 s each; a3 is there
+	// 1.5 s later, but its turn comes at 4 s: 3.25 s.
+	b.until(seconds(3.5))
+	if _, ok := b.present[b.blobs["a1"]]; !ok || len(b.present) != 1 {
+		t.Errorf("%d layers at 3.5 s, want a1", len(b.present))
+	}
+	other := b.pull(seconds(4), "b") // only its own layer: 0.5 s, 1 s, 1.75 s
+	b.until(time.Minute)
+	b.near("a", ready, 7.25)
+	b.near("b", other, 7.25)
+	again, second := b.pull(time.Minute, "a"), b.pull(time.Minute, "alias")
+	b.until(2 * time.Minute)
+	b.near("the same", again, 60)
+	b.near("another name", second, 60.5)
+	if b.pulled != 24*mb {
+		t.Errorf("%d bytes pulled, want 24 MB", b.pulled)
+	}
+}
 
 // Times are worked out by hand from equal shares of 6 MB/s.
 func TestLinkIsShared(t *testing.T) {

@@ -231,12 +231,16 @@ func (r *run) knows(name string) bool {
 	return r.policy.Manifests == Always || r.policy.Manifests == OnUse && used && at <= r.q.now
 }
 
+// gateTick is how often LayerLocality looks whether pods that it holds may pass.
+const gateTick = 100 * time.Millisecond
+
 // arrive has a new pod scheduled, at once or when it is held no longer.
 func (r *run) arrive(p *pod) {
 	r.created++
 	r.unsettled++
 	r.use(p.name)
 	if wait := min(r.known[p.name]-r.q.now, r.policy.Wait); wait > 0 && r.policy.Manifests == OnUse {
+		wait = (wait + gateTick - 1) / gateTick * gateTick
 		r.q.at(r.q.now+wait, func() { r.place(p) })
 		return
 	}
@@ -283,11 +287,13 @@ func (r *run) try(p *pod) bool {
 	p.machine.pods++
 	r.fail(r.scheduler.pods.set(nil, bound))
 	r.sample()
-	p.machine.use(p.image, p.name, func() { r.start(p) })
+	p.machine.use(p.image, p.name, func() {
+		r.q.at(r.q.now+r.model.PodStart, func() { r.start(p) })
+	})
 	return true
 }
 
-// start: the image of a pod is there.
+// start: the container of a pod runs.
 func (r *run) start(p *pod) {
 	if p.gone {
 		p.machine.release(p.image)

@@ -47,7 +47,7 @@ func podOf(image string, milliCPU int64, lifetime time.Duration) *workload.Pod {
 	return &workload.Pod{Image: image, MilliCPU: milliCPU, Memory: 1 << 20, Lifetime: lifetime}
 }
 
-// begin prepares a run of a plan with the default model.
+// begin prepares a run of a plan in which nothing but links takes time.
 func begin(t testing.TB, policy string, plan *workload.Plan, change func(*Model)) *run {
 	t.Helper()
 	needsLayers(t)
@@ -58,7 +58,7 @@ func begin(t testing.TB, policy string, plan *workload.Plan, change func(*Model)
 	if err := plan.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	model := DefaultModel()
+	model := linksOnly()
 	if change != nil {
 		change(&model)
 	}
