@@ -211,7 +211,11 @@ func TestRolling(t *testing.T) {
 				}})
 				at += upTo(random, 40*time.Second)
 			}
-			r := begin(t, policy, plan, nil)
+			r := begin(t, policy, plan, func(m *Model) {
+				if seed%2 == 1 { // with all that takes time
+					*m = DefaultModel()
+				}
+			})
 			complete := map[*deployment]bool{}
 			r.playAll(t, func() {
 				placed := map[*machine]int64{}
