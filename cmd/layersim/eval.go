@@ -22,12 +22,6 @@ func evalCommand() *cobra.Command {
   layersim eval --experiments frontier,zipf --out report.json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !cmd.Flags().Changed("experiments") {
-				names = nil
-				for _, e := range suite.Experiments(suite.Full) {
-					names = append(names, e.Name)
-				}
-			}
 			experiments, err := suite.FindExperiments(names, suite.Extent(size))
 			if err != nil {
 				return err
@@ -63,8 +57,11 @@ func evalCommand() *cobra.Command {
 // environment names are left to the environment.
 func repeat(flags *pflag.FlagSet, experiments ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "layersim eval --experiments %s --seeds %s --size %s",
-		strings.Join(experiments, ","), flags.Lookup("seeds").Value, flags.Lookup("size").Value)
+	b.WriteString("layersim eval")
+	if len(experiments) > 0 {
+		fmt.Fprintf(&b, " --experiments %s", strings.Join(experiments, ","))
+	}
+	fmt.Fprintf(&b, " --seeds %s --size %s", flags.Lookup("seeds").Value, flags.Lookup("size").Value)
 	for _, name := range []string{"data", "history", "moves"} {
 		if flags.Changed(name) {
 			fmt.Fprintf(&b, " --%s %s", name, flags.Lookup(name).Value)

@@ -46,13 +46,14 @@ func Experiments(extent Extent) []Experiment {
 	}
 	if extent == Small {
 		for i := range all {
-			all[i].Text += fmt.Sprintf(" This is the small size: fewer scenarios and points, %d pods one after another, %d tags.", fewPods, fewTags)
+			all[i].Text += " This is the small size: a fifth of the pods, fewer scenarios and points."
 		}
 	}
 	return all
 }
 
-// FindExperiments returns the experiments of some names, in the order of Experiments.
+// FindExperiments returns the experiments of some names, in the order of Experiments;
+// without names all.
 func FindExperiments(names []string, extent Extent) ([]Experiment, error) {
 	if !slices.Contains(Extents(), extent) {
 		return nil, fmt.Errorf("size %q: want one of %v", extent, Extents())
@@ -67,16 +68,16 @@ func FindExperiments(names []string, extent Extent) ([]Experiment, error) {
 			return nil, fmt.Errorf("experiment %q: want one of %s", name, strings.Join(known, ", "))
 		}
 	}
+	if len(names) == 0 {
+		return all, nil
+	}
 	return slices.DeleteFunc(all, func(e Experiment) bool { return !slices.Contains(names, e.Name) }), nil
 }
-
-// fewPods come one after another in the small extent, fewTags are rolled out.
-const fewPods, fewTags = 200, 20
 
 // size is what the extent makes of a workload.
 func (x Extent) size() Size {
 	if x == Small {
-		return Size{Pods: fewPods, Tags: fewTags}
+		return Size{Share: 0.2}
 	}
 	return Size{}
 }
@@ -97,11 +98,11 @@ func policies(x Extent) Experiment {
 	for _, s := range Scenarios(Size{}) {
 		scenarios = append(scenarios, s.Name)
 	}
-	few := []string{"zipf-1", "replicasets", "joins", "burst-30", "scale-out", "rolling-1", "rolling-4-apart", "lrscheduler-4"}
+	few := []string{"zipf-1", "replicasets", "joins", "burst-30", "scale-out", "rolling-1", "rolling-4-apart"}
 	return Experiment{
 		Experiment: evaluation.Experiment{
 			Name: "policies", Title: "What does each policy save, and at what cost?",
-			Text: "All policies in all scenarios; `layersim list` says what they are.",
+			Text: "All policies in all scenarios. The command layersim list says what they are.",
 		},
 		Cases:         cases(pick(x, few, scenarios), x.size(), named(names...)),
 		Distributions: true,
@@ -212,22 +213,44 @@ func bandwidth(x Extent) Experiment {
 }
 
 func nodes(x Extent) Experiment {
+	const least = 3
 	return Experiment{
 		Experiment: evaluation.Experiment{
 			Name: "nodes", Title: "Is it for small clusters, or for large ones?",
-			Text: fmt.Sprintf("The pods of zipf-1 come to more or fewer nodes, which are empty at first; the more nodes, the faster pods come. Above 1,000 nodes with %d seeds only.", fewSeeds),
+			Text: fmt.Sprintf("The same pods at the same times on more and more nodes: those of zipf-1 that request half of the CPU of %d. Above 1,000 nodes with %d seeds only.", least, fewSeeds),
 			Axis: "nodes", Log: true,
 		},
-		Cases: vary(pick(x, []float64{3, 30}, []float64{3, 10, 30, 100, 300, 1000, 5000}), func(n float64) []Case {
+		Cases: vary(pick(x, []float64{least, 30}, []float64{least, 10, 30, 100, 300, 1000, 5000}), func(n float64) []Case {
 			size := x.size()
-			size.Nodes = int(n)
+			size.Nodes = least
 			found := cases([]string{"zipf-1"}, size, named(mainPolicies...))
+			found[0].Scenario = spread(found[0].Scenario, int(n))
 			if n > 1000 {
 				found[0].Seeds = fewSeeds
 			}
 			return found
 		}),
 	}
+}
+
+// spread has a scenario on another number of nodes. Nothing else changes, unlike
+// with Size.Nodes.
+func spread(s Scenario, nodes int) Scenario {
+	plan := s.Plan
+	s.Plan = func(r *rand.Rand, d *Data) (*workload.Plan, error) {
+		p, err := plan(r, d)
+		if err != nil {
+			return nil, err
+		}
+		node := p.Nodes[0]
+		p.Nodes = nil
+		for i := range nodes {
+			node.Name = fmt.Sprintf("node-%04d", i+1)
+			p.Nodes = append(p.Nodes, node)
+		}
+		return p, nil
+	}
+	return s
 }
 
 // fewSeeds are those of cases that take minutes each.

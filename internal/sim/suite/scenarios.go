@@ -2,6 +2,7 @@ package suite
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -19,10 +20,14 @@ type Scenario struct {
 
 // Size changes a workload; zero values change nothing.
 type Size struct {
-	// Nodes is how many there are; the number of pods stays, the load of a node too.
+	// Nodes is how many there are. The number of pods stays, and the load of a node:
+	// pods come the faster the more nodes there are.
 	Nodes int
-	// Pods is how many come one after another, Tags how many are rolled out.
-	Pods, Tags int
+	// Pods is how many come one after another.
+	Pods int
+	// Share is how much is played of the pods that come one after another, and of
+	// the tags that are rolled out.
+	Share float64
 	// Disk is what unpacked images may take on a node, in bytes.
 	Disk int64
 	// Link of a node, in bytes a second.
@@ -46,6 +51,14 @@ func (s Size) arrivals(a *workload.Arrivals) {
 	if s.Pods > 0 {
 		a.Pods = s.Pods
 	}
+	a.Pods = s.share(a.Pods)
+}
+
+func (s Size) share(n int) int {
+	if s.Share == 0 {
+		return n
+	}
+	return int(math.Ceil(s.Share * float64(n)))
 }
 
 func arrivals(name, text string, a workload.Arrivals, size Size) Scenario {
@@ -55,9 +68,7 @@ func arrivals(name, text string, a workload.Arrivals, size Size) Scenario {
 
 func rolling(name, text string, w workload.Rolling, size Size) Scenario {
 	size.cluster(&w.Cluster)
-	if size.Tags > 0 {
-		w.Tags = size.Tags
-	}
+	w.Tags = size.share(w.Tags)
 	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) { return w.Plan(r, d.History) }}
 }
 

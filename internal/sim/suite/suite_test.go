@@ -168,6 +168,9 @@ func TestFindKeepsOrder(t *testing.T) {
 	if err != nil || len(scenarios) != 2 || scenarios[0].Name != "rolling-1" || scenarios[1].Name != "zipf-1" {
 		t.Errorf("scenarios: %v, %v", scenarios, err)
 	}
+	if all, err := FindExperiments(nil, Small); err != nil || len(all) != len(Experiments(Small)) {
+		t.Errorf("%d experiments without names, %v", len(all), err)
+	}
 	experiments, err := FindExperiments([]string{"disk", "policies"}, Small)
 	if err != nil || len(experiments) != 2 || experiments[0].Name != "policies" || experiments[1].Name != "disk" {
 		t.Errorf("experiments: %v, %v", experiments, err)
