@@ -20,23 +20,17 @@ const goalError = 0.10
 // measure makes the metrics of a run.
 func measure(plan *workload.Plan, starts []Start, pulled int64) evaluation.Metrics {
 	m := evaluation.Metrics{Pods: len(starts), PulledBytes: pulled, DiskBytes: needed(plan, starts)}
-	m.CPUStd, m.MaxMeanPods = balance(plan.Nodes, starts)
-	seconds := startups(starts)
-	m.StartupMean, m.StartupP50, m.StartupP99 = mean(seconds), quantile(seconds, 0.50), quantile(seconds, 0.99)
-	m.Quantiles = make([]float64, 101)
-	for i := range m.Quantiles {
-		m.Quantiles[i] = quantile(seconds, float64(i)/100)
-	}
+	m.SetBalance(balance(plan.Nodes, starts))
+	m.SetStartups(startups(starts))
 	return m
 }
 
-// startups are the times from creation to readiness in seconds, sorted.
+// startups are the times from creation to readiness in seconds.
 func startups(starts []Start) []float64 {
 	seconds := make([]float64, 0, len(starts))
 	for _, s := range starts {
 		seconds = append(seconds, (s.Ready - s.Created).Seconds())
 	}
-	slices.Sort(seconds)
 	return seconds
 }
 
@@ -46,12 +40,6 @@ func mean(values []float64) float64 {
 		sum += v
 	}
 	return sum / float64(len(values))
-}
-
-// quantile is the smallest of the sorted values that a share q of all do not
-// exceed.
-func quantile(sorted []float64, q float64) float64 {
-	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
 // needed are the bytes of the different layers that the pods of each node have in
@@ -78,30 +66,20 @@ func needed(plan *workload.Plan, starts []Start) int64 {
 	return sum
 }
 
-// balance is the standard deviation over nodes of the share of CPU that is
-// requested, and the largest number of pods on a node divided by the mean, both as
-// means over the moments after each placement.
-func balance(nodes []workload.Node, starts []Start) (cpuStd, maxMean float64) {
-	type load struct{ share, pods float64 }
-	loads, milliCPU := map[string]load{}, map[string]float64{}
-	for _, node := range nodes {
-		loads[node.Name], milliCPU[node.Name] = load{}, float64(node.MilliCPU)
+// balance is that of the moments after each placement.
+func balance(nodes []workload.Node, starts []Start) (b evaluation.Balance) {
+	number := map[string]int{}
+	for i, node := range nodes {
+		number[node.Name] = i
 	}
-	placed := slices.SortedFunc(slices.Values(starts), func(a, b Start) int { return cmp.Compare(a.Placed, b.Placed) })
-	n := float64(len(nodes))
-	for i, s := range placed {
-		l := loads[s.Node]
-		loads[s.Node] = load{l.share + float64(s.MilliCPU)/milliCPU[s.Node], l.pods + 1}
-		var sum, squares, most float64
-		for _, l := range loads {
-			sum += l.share / n
-			squares += l.share * l.share / n
-			most = max(most, l.pods)
-		}
-		cpuStd += math.Sqrt(max(0, squares-sum*sum))
-		maxMean += most * n / float64(i+1)
+	loads := make([]evaluation.Load, len(nodes))
+	for _, s := range slices.SortedFunc(slices.Values(starts), func(a, b Start) int { return cmp.Compare(a.Placed, b.Placed) }) {
+		i := number[s.Node]
+		loads[i].CPU += float64(s.MilliCPU) / float64(nodes[i].MilliCPU)
+		loads[i].Pods++
+		b.Add(loads)
 	}
-	return cpuStd / float64(len(placed)), maxMean / float64(len(placed))
+	return b
 }
 
 // of has the runs of a side.
@@ -224,8 +202,8 @@ func (r *Result) pool(side Side) evaluation.Metrics {
 		starts = append(starts, run.Starts...)
 		runs = append(runs, evaluation.Run{Metrics: run.Metrics})
 	}
-	m, seconds := average(runs), startups(starts)
-	m.StartupMean, m.StartupP50, m.StartupP99 = mean(seconds), quantile(seconds, 0.50), quantile(seconds, 0.99)
+	m := average(runs)
+	m.SetStartups(startups(starts))
 	return m
 }
 

@@ -47,15 +47,6 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	t.Parallel()
-	for q, want := range map[float64]float64{0: 1, 0.25: 1, 0.26: 2, 0.5: 2, 0.99: 4, 1: 4} {
-		if got := quantile([]float64{1, 2, 3, 4}, q); got != want {
-			t.Errorf("%v: got %v, want %v", q, got, want)
-		}
-	}
-}
-
 // twoRounds have stock pull 1000 and 3000 bytes, ours 500 each.
 func twoRounds() *Result {
 	run := func(round int, side Side, pulled int64, seconds ...float64) Run {

@@ -139,9 +139,9 @@ type run struct {
 
 	created  int
 	startups []float64
-	// Sums over the moments after placements.
-	placements     int
-	cpuStd, maxFor float64
+	// balance is that of the moments after placements; loads is memory for it.
+	balance evaluation.Balance
+	loads   []evaluation.Load
 }
 
 // pod is a pod of the simulated cluster.
@@ -410,18 +410,11 @@ func (r *run) leastMissing(random *rand.Rand) func(*v1.Pod, []fwk.NodeInfo) int 
 
 // sample looks at the balance.
 func (r *run) sample() {
-	var sum, squares, pods, most float64
+	r.loads = r.loads[:0]
 	for _, m := range r.order {
-		share := float64(m.requests) / float64(m.MilliCPU)
-		sum += share
-		squares += share * share
-		pods += float64(m.pods)
-		most = max(most, float64(m.pods))
+		r.loads = append(r.loads, evaluation.Load{CPU: float64(m.requests) / float64(m.MilliCPU), Pods: m.pods})
 	}
-	n := float64(len(r.order))
-	r.placements++
-	r.cpuStd += math.Sqrt(max(0, squares/n-sum/n*sum/n))
-	r.maxFor += most * n / pods
+	r.balance.Add(r.loads)
 }
 
 func (r *run) metrics() evaluation.Metrics {
@@ -431,21 +424,7 @@ func (r *run) metrics() evaluation.Metrics {
 		m.RemovedBytes += machine.removed
 		m.DiskBytes += machine.used
 	}
-	if r.placements > 0 {
-		m.CPUStd = r.cpuStd / float64(r.placements)
-		m.MaxMeanPods = r.maxFor / float64(r.placements)
-	}
-	if n := len(r.startups); n > 0 {
-		slices.Sort(r.startups)
-		for _, s := range r.startups {
-			m.StartupMean += s / float64(n)
-		}
-		// The smallest that is no less than so many percent of all.
-		m.Quantiles = make([]float64, 101)
-		for percent := range m.Quantiles {
-			m.Quantiles[percent] = r.startups[max(1, (percent*n+99)/100)-1]
-		}
-		m.StartupP50, m.StartupP99 = m.Quantiles[50], m.Quantiles[99]
-	}
+	m.SetBalance(r.balance)
+	m.SetStartups(r.startups)
 	return m
 }

@@ -1,0 +1,41 @@
+package evaluation
+
+import (
+	"math"
+	"testing"
+)
+
+func TestSetStartups(t *testing.T) {
+	m := Metrics{StartupMean: 7}
+	m.SetStartups([]float64{4, 1, 3, 2})
+	if m.StartupMean != 2.5 || m.StartupP50 != 2 || m.StartupP99 != 4 {
+		t.Errorf("mean %v, p50 %v, p99 %v, want 2.5, 2, 4", m.StartupMean, m.StartupP50, m.StartupP99)
+	}
+	for percent, want := range map[int]float64{0: 1, 25: 1, 26: 2, 50: 2, 51: 3, 75: 3, 76: 4, 100: 4} {
+		if got := m.Quantiles[percent]; got != want {
+			t.Errorf("%d %%: %v, want %v", percent, got, want)
+		}
+	}
+	m = Metrics{}
+	m.SetStartups(nil)
+	if m.Quantiles != nil || m.StartupMean != 0 {
+		t.Errorf("of no pods: %+v", m)
+	}
+}
+
+func TestSetBalance(t *testing.T) {
+	var b Balance
+	b.Add([]Load{{0.2, 1}, {0, 0}})   // 0.1, 2
+	b.Add([]Load{{0.2, 1}, {0.2, 1}}) // 0, 1
+	b.Add([]Load{{0.6, 2}, {0.2, 1}}) // 0.2, 4/3
+	var m Metrics
+	m.SetBalance(b)
+	if math.Abs(m.CPUStd-0.1) > 1e-9 || math.Abs(m.MaxMeanPods-(3+4.0/3)/3) > 1e-9 {
+		t.Errorf("CPU std %v, max/mean %v", m.CPUStd, m.MaxMeanPods)
+	}
+	m = Metrics{}
+	m.SetBalance(Balance{})
+	if m.CPUStd != 0 || m.MaxMeanPods != 0 {
+		t.Errorf("of no moment: %+v", m)
+	}
+}
