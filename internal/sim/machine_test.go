@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/internal/sim/workload"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
 const mb = 1_000_000
@@ -498,6 +500,30 @@ func TestReports(t *testing.T) {
 			t.Errorf("%d images without a limit, want 60", n)
 		}
 	})
+}
+
+// Small layers are not stated; LRScheduler, which has the manifests, knows them.
+func TestStatedLayers(t *testing.T) {
+	needsLayers(t)
+	b := newBench(t, nil)
+	b.image("a", "large", 3, "small", 1)
+	b.blobs["small"].size = 1<<20 - 1
+	b.image("b", "limit", 1)
+	b.blobs["limit"].size = 1 << 20
+	b.hold(b.images["a"], "a")
+	b.hold(b.images["b"], "b")
+	b.listed = b.list()
+	var layers [][]index.Layer
+	for _, i := range nodestatus.Images(nodeObject(b.machine)) {
+		layers = append(layers, i.Layers)
+	}
+	want := [][]index.Layer{{{Digest: "large", Size: 3 * mb}}, {{Digest: "limit", Size: 1 << 20}}}
+	if !slices.EqualFunc(layers, want, slices.Equal) {
+		t.Errorf("layers %v, want %v", layers, want)
+	}
+	if !b.stated[b.blobs["small"]] || len(b.stated) != 3 {
+		t.Errorf("%d layers of stated images, want 3", len(b.stated))
+	}
 }
 
 // Random pods use and leave images of shared layers; what must hold, holds after
