@@ -28,7 +28,7 @@ func needsLayers(t *testing.T) {
 // execute runs the program with generated images, and returns what it printed.
 func execute(ctx context.Context, t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	for _, name := range []string{dataset.Env, "LAYER_HISTORY", dataset.MovesEnv} {
+	for _, name := range []string{dataset.Env, dataset.HistoryEnv, dataset.MovesEnv} {
 		t.Setenv(name, "")
 	}
 	c := command()

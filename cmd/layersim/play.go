@@ -28,7 +28,7 @@ type options struct {
 func (o *options) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.files.Images, "data", os.Getenv(dataset.Env), "file of images (JSON Lines, plain or .gz); default $"+dataset.Env+", else generated")
-	f.StringVar(&o.files.History, "history", os.Getenv("LAYER_HISTORY"), "file of all images ever published, for rolling updates; default $LAYER_HISTORY, else generated")
+	f.StringVar(&o.files.History, "history", os.Getenv(dataset.HistoryEnv), "file of all images ever published, for rolling updates; default $"+dataset.HistoryEnv+", else generated")
 	f.StringVar(&o.files.Moves, "moves", os.Getenv(dataset.MovesEnv), "file of tag moves that belongs to it; default $"+dataset.MovesEnv)
 	f.IntVar(&o.seeds, "seeds", 5, "how often each workload is drawn")
 	f.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "runs at the same time")

@@ -198,38 +198,43 @@ func TestHistory(t *testing.T) {
 // What is said of the official images is true of the files with them. Others are
 // only measured.
 func TestFiles(t *testing.T) {
-	name := os.Getenv(Env)
-	if name == "" {
-		t.Skip(Env + " names no file with images")
+	images := fromFile(t, Env, Load)
+	s := measure(images)
+	t.Logf("%d images: %+v", len(images), s)
+	if official(images) {
+		s.check(t)
 	}
-	images, err := Load(name)
+}
+
+func TestHistoryFiles(t *testing.T) {
+	h := History{Images: fromFile(t, HistoryEnv, Load), Moves: fromFile(t, MovesEnv, LoadMoves)}
+	versions, dropped := h.Versions()
+	m := h.measure()
+	t.Logf("%d events, %d dropped: %+v", len(h.Moves), dropped, m)
+	if dropped > len(h.Moves)/100 {
+		t.Errorf("%d of %d events are about images that are not there: %s and %s do not belong together", dropped, len(h.Moves), HistoryEnv, MovesEnv)
+	}
+	if len(versions) > 0 && official(h.Images) {
+		m.check(t)
+	}
+}
+
+// fromFile loads the file that an environment variable names; without one the test
+// has nothing to do.
+func fromFile[T any](t *testing.T, env string, load func(string) (T, error)) T {
+	t.Helper()
+	name := os.Getenv(env)
+	if name == "" {
+		t.Skip(env + " names no file")
+	}
+	loaded, err := load(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	others := slices.ContainsFunc(images, func(i Image) bool { return !strings.HasPrefix(i.Image, "docker.io/library/") })
-	s := measure(images)
-	t.Logf("%d images: %+v", len(images), s)
-	if !others {
-		s.check(t)
-	}
-	t.Run("moves", func(t *testing.T) {
-		name := os.Getenv(MovesEnv)
-		if name == "" {
-			t.Skip(MovesEnv + " names no file with the tag moves of the images of " + Env)
-		}
-		moves, err := LoadMoves(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := History{Images: images, Moves: moves}
-		versions, dropped := h.Versions()
-		m := h.measure()
-		t.Logf("%d events, %d dropped: %+v", len(moves), dropped, m)
-		if dropped > len(moves)/100 {
-			t.Errorf("%d of %d events are about images that are not there: %s and %s do not belong together", dropped, len(moves), Env, MovesEnv)
-		}
-		if len(versions) > 0 && !others {
-			m.check(t)
-		}
-	})
+	return loaded
+}
+
+// official tells whether all images are official ones of Docker Hub.
+func official(images []Image) bool {
+	return !slices.ContainsFunc(images, func(i Image) bool { return !strings.HasPrefix(i.Image, "docker.io/library/") })
 }

@@ -11,9 +11,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// MovesEnv names the environment variable with a file of tag moves that belongs
-// to the images of Env.
-const MovesEnv = "LAYER_MOVES"
+// HistoryEnv and MovesEnv name the environment variables with the files of a History:
+// all images that were ever published, and the tag moves.
+const (
+	HistoryEnv = "LAYER_HISTORY"
+	MovesEnv   = "LAYER_MOVES"
+)
 
 // Move is a tag that points to another image from a moment on: a new version.
 type Move struct {

@@ -365,9 +365,10 @@ func (m *machine) missing(i *image, name string) int64 {
 		}
 	}
 	for _, b := range i.layers {
-		if _, ok := m.present[b]; !ok && !(m.model.Pulls == 1 && m.expects(b)) {
-			sum += b.size
+		if _, ok := m.present[b]; ok || m.model.Pulls == 1 && m.expects(b) {
+			continue
 		}
+		sum += b.size
 	}
 	return sum
 }

@@ -56,7 +56,7 @@ func newBench(t *testing.T, change func(*Model, *workload.Node)) *bench {
 }
 
 // image defines an image of layers "NAME SIZE-IN-MB", base first.
-func (b *bench) image(name string, layers ...any) *image {
+func (b *bench) image(name string, layers ...any) {
 	i := &image{id: len(b.images)}
 	for k := 0; k < len(layers); k += 2 {
 		digest, size := layers[k].(string), int64(layers[k+1].(int))*mb
@@ -67,7 +67,6 @@ func (b *bench) image(name string, layers ...any) *image {
 		i.size += size
 	}
 	b.images[name] = i
-	return i
 }
 
 // pull has a pod use an image from a moment on. It returns when it is ready.

@@ -40,11 +40,11 @@ type Policy struct {
 type Manifests int
 
 const (
-	// Never: not before a node has it.
+	// Never means not before a node has it.
 	Never Manifests = iota
-	// OnUse: Model.ManifestDelay after its first use, as from layer-resolver.
+	// OnUse means Model.ManifestDelay after its first use, as from layer-resolver.
 	OnUse
-	// Always: the registry's whole catalog is known.
+	// Always means that the registry's whole catalog is known.
 	Always
 )
 
