@@ -33,13 +33,14 @@ var metrics = []metric{
 	{"startupP50", "Start-up p50", "s", aboutStartup + "half of the pods do not exceed it", func(m *evaluation.Metrics) float64 { return m.StartupP50 }, false, digits},
 	{"startupP99", "Start-up p99", "s", aboutStartup + "99 % of the pods do not exceed it", p99, false, digits},
 	{"disk", "Disk", "GB", "compressed bytes of the images on all disks at the end", func(m *evaluation.Metrics) float64 { return float64(m.DiskBytes) / 1e9 }, false, digits},
+	{"unstarted", "Not started", "pods", "pods that found a node, but never started or were deleted before", func(m *evaluation.Metrics) float64 { return float64(m.Unstarted) }, false, digits},
 	{"unschedulable", "No node", "pods", "pods that never found a node", func(m *evaluation.Metrics) float64 { return float64(m.Unschedulable) }, false, digits},
 }
 
 const (
 	timesDefault = "× default"
 	aboutPulled  = "compressed bytes over all links"
-	aboutStartup = "from the creation of a pod to the moment all layers of its image are on its node; "
+	aboutStartup = "from the creation of a pod to the start of its container; "
 )
 
 func pulled(m *evaluation.Metrics) float64  { return float64(m.PulledBytes) }

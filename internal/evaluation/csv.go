@@ -26,6 +26,7 @@ var columns = []struct {
 	{"seed", func(_ *Experiment, r *Run) string { return strconv.FormatUint(r.Seed, 10) }},
 	{"pods", func(_ *Experiment, r *Run) string { return strconv.Itoa(r.Pods) }},
 	{"unschedulable", func(_ *Experiment, r *Run) string { return strconv.Itoa(r.Unschedulable) }},
+	{"unstarted", func(_ *Experiment, r *Run) string { return strconv.Itoa(r.Unstarted) }},
 	{"pulledBytes", func(_ *Experiment, r *Run) string { return strconv.FormatInt(r.PulledBytes, 10) }},
 	{"startupMean", func(_ *Experiment, r *Run) string { return float(r.StartupMean) }},
 	{"startupP50", func(_ *Experiment, r *Run) string { return float(r.StartupP50) }},

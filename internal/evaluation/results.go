@@ -44,9 +44,11 @@ type Run struct {
 
 // Metrics are what was measured in a run. Bytes are compressed.
 type Metrics struct {
-	// Pods that were created, and those of them that never found a node.
+	// Pods that were created, those of them that never found a node, and those that
+	// did but never started, or were deleted before: none of them has a start-up time.
 	Pods          int `json:"pods"`
 	Unschedulable int `json:"unschedulable"`
+	Unstarted     int `json:"unstarted"`
 	// PulledBytes over all links.
 	PulledBytes int64 `json:"pulledBytes"`
 	// Startup times, in seconds, from the creation of a pod to the start of its

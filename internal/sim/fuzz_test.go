@@ -57,7 +57,7 @@ func FuzzRun(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s: %v", policy.Name, err)
 		}
-		if m.PulledBytes < 0 || m.RemovedBytes < 0 || m.DiskBytes < 0 || m.Unschedulable > m.Pods || !(m.StartupMean >= 0) || !(m.CPUStd >= 0) {
+		if m.PulledBytes < 0 || m.RemovedBytes < 0 || m.DiskBytes < 0 || m.Unschedulable > m.Pods || m.Unstarted < 0 || !(m.StartupMean >= 0) || !(m.CPUStd >= 0) {
 			t.Errorf("%s: %+v", policy.Name, m)
 		}
 	})

@@ -419,6 +419,7 @@ func (r *run) sample() {
 
 func (r *run) metrics() evaluation.Metrics {
 	m := evaluation.Metrics{Pods: r.created, Unschedulable: len(r.pending)}
+	m.Unstarted = m.Pods - m.Unschedulable - len(r.startups)
 	for _, machine := range r.order {
 		m.PulledBytes += machine.pulled
 		m.RemovedBytes += machine.removed

@@ -117,7 +117,7 @@ func TestPodsThatFitNowhere(t *testing.T) {
 			at(1, podOf("a", 5000, 0)), at(2, podOf("a", 500, 0)),
 		}}, nil)
 		m := r.playAll(t, nil)
-		if m.Pods != 2 || m.Unschedulable != 1 || len(r.startups) != 1 || math.Abs(r.startups[0]-1) > 1e-6 {
+		if m.Pods != 2 || m.Unschedulable != 1 || m.Unstarted != 0 || len(r.startups) != 1 || math.Abs(r.startups[0]-1) > 1e-6 {
 			t.Errorf("%d pods, %d unschedulable, others started after %v s; want 2, 1, [1]", m.Pods, m.Unschedulable, r.startups)
 		}
 	})
