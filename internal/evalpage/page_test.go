@@ -96,7 +96,7 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("the known are first, in their colours: %+v", got)
 	}
 	for i, p := range got[2:] {
-		if want := 8 + i%8; p.Name != fmt.Sprintf("new-%d", i) || p.Slot != want {
+		if want := len(known) + i%(slots-len(known)); p.Name != fmt.Sprintf("new-%d", i) || p.Slot != want {
 			t.Errorf("%+v, want slot %d", p, want)
 		}
 	}

@@ -22,12 +22,14 @@ type policy struct {
 var known = []policy{
 	{Name: baseline, About: "kube-scheduler's default profile"},
 	{Name: "imagelocality-full", About: "the default profile with ImageLocality at full weight"},
-	{Name: "image-name", About: "the share of the image, by name, without ImageLocality's thresholds"},
+	{Name: "image-name", About: "100 points for a node that has the image, by name, without ImageLocality's thresholds"},
 	{Name: "prototype", About: "the formula of the prototype of 2022"},
 	{Name: "lrscheduler", About: "LRScheduler's formula, given all manifests"},
 	{Name: "layerlocality-no-resolver", About: "LayerLocality that knows only images that some node holds"},
-	{Name: "layerlocality", About: "LayerLocality with layer-resolver", Strong: true},
+	{Name: "layerlocality", About: "LayerLocality with layer-resolver, for which pods of unknown images wait", Strong: true},
 	{Name: "greedy", About: "a bound: places each pod where the fewest bytes are missing, knowing everything", Bound: true},
+	{Name: "lrscheduler-live", About: "lrscheduler that asks every node for each pod, as its code does"},
+	{Name: "layerlocality-no-wait", About: "LayerLocality with layer-resolver, for which no pod waits"},
 }
 
 // slots there are; page.css and page.js have as many. Policies that are not known
