@@ -149,12 +149,14 @@ summary() {
     if [ "$s" -gt 0 ] && [[ $name == upstream-* ]]; then
       echo "  skipped by upstream's own conditions, as on the unpatched tree; reasons in _out/test/$name.log"
     elif [ "$s" -gt 0 ]; then
+      # One line for each package and reason, with the tests.
       cat "${records[@]}" | jq -rn '
-        [inputs | select(.Test)] | group_by(.Package + " " + .Test)[]
+        [[inputs | select(.Test)] | group_by(.Package + " " + .Test)[]
         | select(any(.Action == "skip"))
-        | "  skipped \(.[0].Package | split("/") | .[-1]) \(.[0].Test): "
-          + ([.[] | select(.Action == "output") | .Output | select(startswith("    ")) | gsub("^\\s+|\\s+$"; "")] | join(" "))' |
-        cut -c1-200 | head -n 60
+        | {package: (.[0].Package | split("/") | .[-1]), test: .[0].Test, reason: ([.[] | select(.Action == "output") | .Output
+          | select(startswith("    ")) | gsub("^\\s+|\\s+$"; "") | sub("^[a-z_]+\\.go:[0-9]+: "; "")] | join(" "))}]
+        | group_by([.package, .reason])[]
+        | "  skipped \(.[0].package), \(length): \(.[0].reason): \([.[].test] | join(", "))"' | cut -c1-300
     fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   done
