@@ -59,7 +59,7 @@ const (
 // The weight and waitForManifest that are recommended for LayerLocality.
 const (
 	recommendedWeight = 4
-	recommendedWait   = 5 * time.Second
+	recommendedWait   = time.Second
 )
 
 // Policies are those that are compared.

@@ -289,10 +289,10 @@ func manifestDelay(x Extent) Experiment {
 	return Experiment{
 		Experiment: evaluation.Experiment{
 			Name: "manifest-delay", Title: "What if layer-resolver is slow?",
-			Text: "From the first use of an image to its ImageManifest it takes so many seconds. Pods of unknown images wait for it for at most 5 s, or (no-wait) do not.",
+			Text: "From the first use of an image to its ImageManifest it takes so many seconds. Pods of unknown images wait for it for at most 1 s, or (no-wait) do not.",
 			Axis: "seconds",
 		},
-		Cases: vary(pick(x, []float64{0, 20}, []float64{0, 1, 3, 10, 30, 60}), func(seconds float64) []Case {
+		Cases: vary(pick(x, []float64{0, 20}, []float64{0, 0.2, 0.5, 0.9, 2, 10}), func(seconds float64) []Case {
 			return adjust(cases(pick(x, []string{"zipf-1"}, []string{"zipf-1", "rolling-1"}), x.size(),
 				named("default", "layerlocality-no-resolver", "layerlocality-no-wait", ourPolicy)),
 				func(m *sim.Model) { m.ManifestDelay = duration(seconds) })
