@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 	if err := run(report, out, assets); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"index.html": "a title", "report.csv": "e,s,default,,,7,0,0,12345,"} {
+	for name, want := range map[string]string{"index.html": "a title", "report.csv": "e,s,default,,,7,0,0,0,12345,"} {
 		content, err := os.ReadFile(filepath.Join(out, name))
 		if err != nil {
 			t.Fatal(err)
