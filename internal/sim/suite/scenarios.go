@@ -110,7 +110,10 @@ func Scenarios(size Size) []Scenario {
 		all = append(all, rolling(fmt.Sprintf("rolling-%d", replicas),
 			fmt.Sprintf("rolling updates as tags moved, replicas: %d", replicas), workload.Updates(replicas, false), size))
 	}
-	all = append(all, rolling("rolling-4-apart", "the same, no two of the four replicas on one node", workload.Updates(4, true), size))
+	for _, replicas := range []int{2, 4} {
+		all = append(all, rolling(fmt.Sprintf("rolling-%d-apart", replicas),
+			fmt.Sprintf("as rolling-%d, no two replicas on one node", replicas), workload.Updates(replicas, true), size))
+	}
 	for _, workers := range []int{3, 4, 5} {
 		all = append(all, arrivals(fmt.Sprintf("lrscheduler-%d", workers),
 			fmt.Sprintf("LRScheduler's evaluation: 20 pods on %d nodes at 30 Mbit/s", workers), workload.LRScheduler(workers), size))
