@@ -1,6 +1,8 @@
 package layerlocality
 
 import (
+	"math"
+
 	v1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-helpers/resource"
@@ -10,7 +12,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 )
 
-// load is how busy a node is.
+// load is how busy a node is. It is small, because a cycle keeps those of all nodes
+// at hand.
 type load struct {
 	// cpu is the CPU that is requested, in percent.
 	cpu float32
@@ -18,16 +21,15 @@ type load struct {
 	// them once with nothing and once with a default.
 	bare float32
 	// pods and their requests, with that default.
-	pods     int32
-	milliCPU int64
+	pods, milliCPU uint32
 }
 
 func loadOf(n fwk.NodeInfo) load {
 	requested, nonZero := n.GetRequested().GetMilliCPU(), n.GetNonZeroRequested().GetMilliCPU()
 	l := load{
 		bare:     float32(nonZero-requested) / float32(schedutil.DefaultMilliCPURequest),
-		pods:     int32(len(n.GetPods())), //nolint:gosec // far less
-		milliCPU: nonZero,
+		pods:     uint32(len(n.GetPods())),                            //nolint:gosec // far less
+		milliCPU: uint32(min(max(0, nonZero), int64(math.MaxUint32))), //nolint:gosec // bounded
 	}
 	if allocatable := n.GetAllocatable().GetMilliCPU(); allocatable > 0 {
 		l.cpu = 100 * float32(requested) / float32(allocatable)
