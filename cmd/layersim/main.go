@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -56,5 +57,6 @@ func prepare() error {
 	// What kube-scheduler logs of itself stays off the terminal, but for errors.
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
+	klog.SetOutput(io.Discard) // or there would be files in /tmp
 	return errors.Join(flags.Set("logtostderr", "false"), flags.Set("stderrthreshold", "ERROR"), flags.Set("alsologtostderr", "false"))
 }
