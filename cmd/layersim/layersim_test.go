@@ -20,8 +20,8 @@ import (
 
 func needsLayers(t *testing.T) {
 	t.Helper()
-	if !nodestatus.Layers {
-		t.Skip("this build does not see layers in NodeStatus: run it in the workspace of scripts/tree.sh scheduler, with -tags imagelayers")
+	if err := nodestatus.NeedLayers(); err != nil {
+		t.Skip(err)
 	}
 }
 

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -26,8 +25,8 @@ const patience = time.Hour
 // Run plays a plan with a policy. The same arguments give the same result, but for
 // Metrics.Seconds.
 func Run(ctx context.Context, plan *workload.Plan, policy Policy, model Model, seed uint64) (evaluation.Metrics, error) {
-	if !nodestatus.Layers {
-		return evaluation.Metrics{}, errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
+	if err := nodestatus.NeedLayers(); err != nil {
+		return evaluation.Metrics{}, err
 	}
 	if err := plan.Validate(); err != nil {
 		return evaluation.Metrics{}, fmt.Errorf("plan: %w", err)

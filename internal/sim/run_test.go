@@ -20,8 +20,8 @@ import (
 // needsLayers skips a test in a build that does not see layers.
 func needsLayers(t testing.TB) {
 	t.Helper()
-	if !nodestatus.Layers {
-		t.Skip("this build does not see layers in NodeStatus: run it in the workspace of scripts/tree.sh scheduler, with -tags imagelayers")
+	if err := nodestatus.NeedLayers(); err != nil {
+		t.Skip(err)
 	}
 }
 

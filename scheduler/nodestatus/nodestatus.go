@@ -7,6 +7,7 @@
 package nodestatus
 
 import (
+	"errors"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +16,15 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/internal/intern"
 )
+
+// NeedLayers returns nil in a build that sees the layers in NodeStatus, and otherwise an
+// error that tells how to get one.
+func NeedLayers() error {
+	if Layers {
+		return nil
+	}
+	return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
+}
 
 // Platform returns what the images of a node are built for.
 func Platform(node *v1.Node) index.Platform {

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 // needsLayers skips what plays something, in a build that cannot.
 func needsLayers(t *testing.T) {
 	t.Helper()
-	if !nodestatus.Layers {
-		t.Skip("this build does not see layers in NodeStatus: run it in the workspace of scripts/tree.sh scheduler, with -tags imagelayers")
+	if err := nodestatus.NeedLayers(); err != nil {
+		t.Skip(err)
 	}
 }
 

@@ -9,7 +9,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -60,8 +59,8 @@ type report struct {
 }
 
 func (o *options) run(ctx context.Context) error {
-	if !nodestatus.Layers {
-		return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
+	if err := nodestatus.NeedLayers(); err != nil {
+		return err
 	}
 	if o.nodes < 10 || o.images < 1 || o.layers < 1 || o.rounds < 1 {
 		return fmt.Errorf("-nodes=%d -images=%d -layers=%d -rounds=%d: want at least 10 nodes, and 1 of the others", o.nodes, o.images, o.layers, o.rounds)
