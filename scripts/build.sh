@@ -112,7 +112,7 @@ compile() {
   crio)
     tree=$(source_tree cri-o)
     TAGS=$CRIO_TAGS
-    (cd "$tree" && CGO_ENABLED=1 go_build "crio ($FLAVOUR)" "$output" -ldflags "-s -w" ./cmd/crio)
+    (cd "$tree" && CGO_ENABLED=1 go_build "crio ($FLAVOUR)" "$output" -ldflags "$CRIO_LDFLAGS" ./cmd/crio)
     ;;
   pinns)
     tree=$(source_tree cri-o)
@@ -178,7 +178,7 @@ build_one() {
     kubernetes | scheduler) kubernetes_version ;;
     resolver) declare -f compile_resolver ;;
     esac
-    echo "$CRIO_TAGS"
+    echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
   hash=$(cat "$BUILD/.hash-$name")

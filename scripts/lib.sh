@@ -14,8 +14,6 @@ CACHE=${LAYERLOCALITY_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/layer-locality}
 # shellcheck source=../versions.env
 . "$ROOT/versions.env"
 
-mkdir -p "$BUILD"
-
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
   printf 'error: %s\n' "$*" >&2
@@ -60,6 +58,15 @@ overlay_files() {
   (cd "$ROOT/$from" && find . -type f ! -name README.md | sort)
 }
 
+# copy_overlay COMPONENT TREE: puts the overlay into a tree.
+copy_overlay() {
+  local overlay file
+  overlay=$(overlay_of "$1")
+  overlay_files "$1" | while read -r file; do
+    install -D -m 0644 "$ROOT/${overlay% *}/$file" "$2/${overlay#* }/$file"
+  done
+}
+
 # tree_hash COMPONENT: everything a patched tree is made from.
 tree_hash() {
   local from patches
@@ -81,12 +88,19 @@ SCHEDULER_TAGS=imagelayers
 # scheduler_files: the files of those folders, relative to the root.
 scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_FOLDERS[@]}" -type f ! -name README.md | sort); }
 
+# scheduler_product_files: those of them that the binary kube-scheduler is made from.
+scheduler_product_files() { scheduler_files | grep -E "^(api|cmd/kube-scheduler|scheduler)/" | grep -v "_test\.go$"; }
+
+# scheduler_module: the go.mod of that code in a workspace, where it has no
+# requirements of its own.
+scheduler_module() { grep -e '^module ' -e '^go ' "$ROOT/go.mod"; }
+
 # scheduler_hash: everything the patched kube-scheduler is made from.
 scheduler_hash() {
   {
     tree_hash kubernetes
     echo "$SCHEDULER_TAGS"
-    (cd "$ROOT" && scheduler_files | grep -E "^(api|cmd/kube-scheduler|scheduler)/" | grep -v "_test\.go$" | xargs -r sha256sum)
+    (cd "$ROOT" && scheduler_product_files | xargs -r sha256sum)
   } | sha256sum | cut -c1-16
 }
 
@@ -100,11 +114,6 @@ module_dir() {
   [ -d "$dir" ] || die "go mod download $1@$2 gave no folder: $out"
   echo "$dir"
 }
-
-# What CRI-O is built with: without gpgme and btrfs headers, libseccomp is the
-# only C library needed.
-# shellcheck disable=SC2034
-CRIO_TAGS="containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs btrfs_noversion seccomp"
 
 # git_in FOLDER ARGS...: git in a repository that scripts made, independent of
 # the user's configuration.

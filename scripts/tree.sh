@@ -2,6 +2,8 @@
 # Assembles a source tree under _build and prints where it is.
 #
 #   tree.sh upstream COMPONENT [VERSION]   unmodified, _build/upstream/<component>-<version>
+#   tree.sh vendored COMPONENT             _build/vendored/<component>-<version>: unmodified, with vendor/,
+#                                          as upstream's tag has it; builds offline
 #   tree.sh patched  COMPONENT             _build/<component>: upstream, overlay, patches
 #   tree.sh scheduler                      _build/scheduler/layer-locality: kube-scheduler with our plugin
 #
@@ -15,7 +17,7 @@
 # it up to date.
 . "$(dirname "$0")/lib.sh"
 
-usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh patched COMPONENT | tree.sh scheduler"; }
+usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh vendored COMPONENT | tree.sh patched COMPONENT | tree.sh scheduler"; }
 
 # Copies a module out of Go's read-only cache.
 copy_module() {
@@ -49,6 +51,26 @@ upstream_tree() {
     fi
     touch "$tmp/.complete"
     mv "$tmp" "$tree"
+  fi
+  echo "$tree"
+}
+
+# Packages build from this tree: our patches touch no go.mod, so that upstream's
+# vendoring serves the patched source too.
+vendored_tree() {
+  local component=$1 tree upstream what=mod
+  tree=$BUILD/vendored/$component-$(pinned_version "$component")
+  if [ ! -e "$tree.complete" ]; then
+    upstream=$(upstream_tree "$component" "$(pinned_version "$component")")
+    say "$component: collecting the modules it needs in vendor/"
+    rm -rf "$tree"
+    mkdir -p "$tree" "$BUILD/log"
+    cp -r "$upstream/." "$tree/"
+    rm "$tree/.complete"
+    [ ! -f "$tree/go.work" ] || what=work
+    (cd "$tree" && GOFLAGS=-mod=mod go "$what" vendor) >"$BUILD/log/vendor-$component.log" 2>&1 ||
+      die "$component: cannot collect its modules; see $BUILD/log/vendor-$component.log"
+    touch "$tree.complete"
   fi
   echo "$tree"
 }
@@ -98,9 +120,7 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
   rm -f "$tree/.git/layerlocality-inputs"
 
   overlay=$(overlay_of "$component")
-  overlay_files "$component" | while read -r file; do
-    install -D -m 0644 "$ROOT/${overlay% *}/$file" "$tree/${overlay#* }/$file"
-  done
+  copy_overlay "$component" "$tree"
   git_in "$tree" add -A -f
   git_in "$tree" commit -q --allow-empty -m "overlay: ${overlay% *}"
   git_in "$tree" tag -f overlay >/dev/null
@@ -127,7 +147,7 @@ update() {
 scheduler_tree() {
   local workspace=$BUILD/scheduler kubernetes=$1 tree file
   tree=$workspace/layer-locality
-  update "$tree/go.mod" < <(grep -e '^module ' -e '^go ' "$ROOT/go.mod")
+  update "$tree/go.mod" < <(scheduler_module)
   update "$workspace/go.work" < <(sed 's,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,' "$kubernetes/go.work")
   update "$workspace/go.work.sum" <"$kubernetes/go.work.sum"
   scheduler_files | while read -r file; do
@@ -146,6 +166,10 @@ case "${1:-} $#" in
 "upstream 2" | "upstream 3")
   upstream_module "$2" >/dev/null
   with_lock "upstream-$2" upstream_tree "$2" "${3:-$(pinned_version "$2")}"
+  ;;
+"vendored 2")
+  upstream_module "$2" >/dev/null
+  with_lock "vendored-$2" vendored_tree "$2"
   ;;
 "patched 2")
   upstream_module "$2" >/dev/null
