@@ -6,7 +6,9 @@
 #   build.sh stock   [NAME...]   the same from unmodified upstream source, but for layer-resolver
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest
 #
-# Without a NAME: all of the flavour. Results are kept in $LAYERLOCALITY_CACHE
+# Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment: for that
+# architecture, into _build/bin/<flavour>-<arch> where it is not the machine's own.
+# Results are kept in $LAYERLOCALITY_CACHE
 # (default ~/.cache/layer-locality) by the hash of source, recipe and Go
 # version, so a second clone or a CI run finds them there.
 . "$(dirname "$0")/lib.sh"
@@ -14,6 +16,17 @@
 export GOFLAGS="-trimpath -buildvcs=false -mod=mod"
 # The trees are main modules of their own; a go.work above them is not theirs.
 unset GOWORK
+
+HOST_ARCH=$(cd / && go env GOHOSTARCH)
+ARCH=${ARCH:-$HOST_ARCH}
+export GOARCH=$ARCH
+CROSS='' # what the names of a C compiler for another architecture begin with
+case $ARCH in
+"$HOST_ARCH") ;;
+amd64) CROSS=x86_64-linux-gnu- ;;
+arm64) CROSS=aarch64-linux-gnu- ;;
+*) die "unknown architecture '$ARCH': amd64 or arm64" ;;
+esac
 
 # go_build LABEL OUTPUT ARGS...: go build or go test -c that says how far it is.
 go_build() {
@@ -45,6 +58,15 @@ source_tree() {
   patched-*) "$ROOT/scripts/tree.sh" patched "$1" ;;
   *) "$ROOT/scripts/tree.sh" upstream "$1" ;;
   esac
+}
+
+# cross_tools: has C compiled and linked for ARCH; for the machine's own there is
+# nothing to do.
+cross_tools() {
+  local sysroot
+  [ -n "$CROSS" ] || return 0
+  sysroot=$("$ROOT/scripts/sysroot.sh" "$ARCH")
+  export CC=${CROSS}gcc PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_LIBDIR=$sysroot/usr/lib/${CROSS%-}/pkgconfig
 }
 
 kubernetes_version() {
@@ -112,12 +134,14 @@ compile() {
   crio)
     tree=$(source_tree cri-o)
     TAGS=$CRIO_TAGS
+    cross_tools
     (cd "$tree" && CGO_ENABLED=1 go_build "crio ($FLAVOUR)" "$output" -ldflags "$CRIO_LDFLAGS" ./cmd/crio)
     ;;
   pinns)
     tree=$(source_tree cri-o)
     mkdir -p "$BUILD/log"
-    cc -std=c99 -Os -Wall -Wextra -static -o "$output" "$tree"/pinns/src/*.c >"$BUILD/log/build-pinns.log" 2>&1 ||
+    cross_tools
+    "${CC:-cc}" -std=c99 -Os -Wall -Wextra -static -o "$output" "$tree"/pinns/src/*.c >"$BUILD/log/build-pinns.log" 2>&1 ||
       die "pinns: build failed; see $BUILD/log/build-pinns.log"
     ;;
   kubelet | kube-*)
@@ -162,12 +186,11 @@ compile() {
 }
 
 build_one() {
-  local name=$1 from hash cached
+  local name=$1 from hash cached bin=$BUILD/bin/$FLAVOUR${CROSS:+-$ARCH}
   from=$(origin "$name")
   {
     go version
-    uname -m
-    echo "$name $FLAVOUR $from"
+    echo "$ARCH $name $FLAVOUR $from"
     case $FLAVOUR-$from in
     *-scheduler) scheduler_hash ;;
     *-resolver) resolver_hash ;;
@@ -190,8 +213,8 @@ build_one() {
     mv "$cached.tmp.$$" "$cached"
   fi
   touch "$cached"
-  mkdir -p "$BUILD/bin/$FLAVOUR"
-  ln -sfn "$cached" "$BUILD/bin/$FLAVOUR/$name"
+  mkdir -p "$bin"
+  ln -sfn "$cached" "$bin/$name"
 }
 
 # Drops cached binaries that nothing has asked for in two weeks.

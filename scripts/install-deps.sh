@@ -116,7 +116,7 @@ mapfile -t needs < <(missing)
 if [ ${#needs[@]} -gt 0 ]; then
   if command -v apt-get >/dev/null; then
     mapfile -t packages < <(packages_for 2 "${needs[@]}")
-    install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
+    install=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends)
   elif command -v dnf >/dev/null; then
     mapfile -t packages < <(packages_for 3 "${needs[@]}")
     install=(dnf install -y --setopt=install_weak_deps=False)
@@ -130,7 +130,7 @@ if [ ${#needs[@]} -gt 0 ]; then
   say "installing system packages: ${packages[*]}"
   mkdir -p "$BUILD/log"
   {
-    if command -v apt-get >/dev/null; then apt-get update; fi
+    if command -v apt-get >/dev/null; then apt-get -o DPkg::Lock::Timeout=600 update; fi
     "${install[@]}" "${packages[@]}"
   } >"$BUILD/log/install-deps.log" 2>&1 || die "installing failed; the log is $BUILD/log/install-deps.log"
   mapfile -t needs < <(missing)

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Prints a folder with the headers and static libraries of C libraries that crio needs,
+# for another architecture: of Debian's packages, unpacked below $LAYERLOCALITY_CACHE,
+# without a change to the machine's own packages.
+#
+#   sysroot.sh amd64|arm64
+. "$(dirname "$0")/lib.sh"
+
+[ $# = 1 ] || die "usage: sysroot.sh amd64|arm64"
+arch=$1 sysroot=$CACHE/sysroot-$1
+case $arch in
+amd64) compiler=x86_64-linux-gnu-gcc package=gcc-x86-64-linux-gnu ;;
+arm64) compiler=aarch64-linux-gnu-gcc package=gcc-aarch64-linux-gnu ;;
+*) die "unknown architecture '$arch': amd64 or arm64" ;;
+esac
+command -v apt-get >/dev/null ||
+  die "compiling crio for $arch takes Debian's or Ubuntu's packages: use one of them, or build on a machine of that architecture"
+command -v "$compiler" >/dev/null || die "$compiler is missing: apt-get install $package libc6-dev-$arch-cross"
+
+fetch() {
+  local tmp=$sysroot.tmp
+  [ ! -e "$sysroot/usr" ] || return 0
+  say "fetching libseccomp for $arch"
+  rm -rf "$tmp"
+  mkdir -p "$tmp/state/lists/partial" "$tmp/cache/archives/partial" "$tmp/root" "$BUILD/log"
+  # A package list of its own: apt need not know the architecture.
+  (
+    cd "$tmp"
+    apt() { apt-get -q -o APT::Architecture="$arch" -o APT::Architectures="$arch" -o APT::Sandbox::User=root \
+      -o Dir::State="$tmp/state" -o Dir::State::status=/dev/null -o Dir::Cache="$tmp/cache" "$@"; }
+    apt update && apt download libseccomp-dev && dpkg -x libseccomp-dev_*.deb root
+  ) >"$BUILD/log/sysroot-$arch.log" 2>&1 || die "cannot fetch libseccomp-dev for $arch; the log is $BUILD/log/sysroot-$arch.log"
+  mv "$tmp/root" "$sysroot"
+  rm -rf "$tmp"
+}
+with_lock "sysroot-$arch" fetch
+echo "$sysroot"
