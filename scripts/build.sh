@@ -3,7 +3,8 @@
 #
 #   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
 #                                kube-scheduler with the plugin LayerLocality, and layer-resolver
-#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for layer-resolver
+#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for layer-resolver;
+#                                kubeadm and kubectl when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment: for that
@@ -102,7 +103,7 @@ origin() {
   layer-resolver) if [ "$FLAVOUR" = patched ]; then echo resolver; else die "there is no $FLAVOUR layer-resolver"; fi ;;
   crio | pinns) echo cri-o ;;
   kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
-  kubelet | kube-apiserver | kube-controller-manager) echo kubernetes ;;
+  kubelet | kube-apiserver | kube-controller-manager | kubeadm | kubectl) echo kubernetes ;;
   etcd) echo "go.etcd.io/etcd/server/v3 $ETCD_VERSION" ;;
   registry) echo "github.com/distribution/distribution/v3 $DISTRIBUTION_VERSION" ;;
   runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
@@ -144,7 +145,7 @@ compile() {
     "${CC:-cc}" -std=c99 -Os -Wall -Wextra -static -o "$output" "$tree"/pinns/src/*.c >"$BUILD/log/build-pinns.log" 2>&1 ||
       die "pinns: build failed; see $BUILD/log/build-pinns.log"
     ;;
-  kubelet | kube-*)
+  kubelet | kube-* | kubeadm | kubectl)
     from=$(origin "$name")
     tree=$(source_tree "$from")
     [ "$from" != scheduler ] || TAGS=$SCHEDULER_TAGS
