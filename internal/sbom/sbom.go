@@ -1,0 +1,155 @@
+// Package sbom writes the software bill of materials of a Go binary: what Go itself
+// recorded in it (debug/buildinfo), as a CycloneDX document.
+//
+// Generators that only know Go miss two things that our binaries have: modules
+// without a version, since Kubernetes and its staging modules are built in one
+// workspace, and C libraries that are linked in.
+package sbom
+
+import (
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"sort"
+	"strings"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/package-url/packageurl-go"
+)
+
+// Library is a C library linked into the binary.
+type Library struct {
+	Name, Version string
+}
+
+// Options says what the binary does not.
+type Options struct {
+	// Name and Version of the program.
+	Name, Version string
+	// Workspace is the version of the modules that were built from their folder and
+	// so have none. Empty: such a module is an error.
+	Workspace string
+	// Upstream, if not empty, is the module and version, joined by "@", that the
+	// binary is a patched build of.
+	Upstream string
+	// Libraries are those linked in statically.
+	Libraries []Library
+}
+
+// Describe reads the binary in the file. Equal input gives equal output: there is
+// no time and no random number in it.
+func Describe(file string, options Options) (*cdx.BOM, error) {
+	info, err := buildinfo.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: not a Go binary with build information: %w", file, err)
+	}
+	hash, err := sum(file)
+	if err != nil {
+		return nil, err
+	}
+	program := module(info.Main.Path, options.Version)
+	program.Type = cdx.ComponentTypeApplication
+	program.Name = options.Name
+	program.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hash}}
+	program.Licenses = &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}}
+	program.Properties = settings(info)
+	if options.Upstream != "" {
+		path, version, found := strings.Cut(options.Upstream, "@")
+		if !found || path == "" || version == "" {
+			return nil, fmt.Errorf("upstream %q: not MODULE@VERSION", options.Upstream)
+		}
+		ancestor := module(path, version)
+		ancestor.BOMRef = "" // nothing refers to it, and references are unique
+		program.Pedigree = &cdx.Pedigree{Ancestors: &[]cdx.Component{ancestor}}
+	}
+
+	components := []cdx.Component{module("std", info.GoVersion)}
+	for _, dependency := range info.Deps {
+		component, err := resolve(dependency, options.Workspace)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		components = append(components, component)
+	}
+	for _, library := range options.Libraries {
+		purl := packageurl.NewPackageURL(packageurl.TypeGeneric, "", library.Name, library.Version, nil, "").ToString()
+		components = append(components, cdx.Component{
+			BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: library.Name, Version: library.Version, PackageURL: purl,
+		})
+	}
+	sort.Slice(components, func(i, j int) bool { return components[i].BOMRef < components[j].BOMRef })
+	references := make([]string, 0, len(components))
+	for i := range components {
+		references = append(references, components[i].BOMRef)
+	}
+
+	bom := cdx.NewBOM()
+	bom.Metadata = &cdx.Metadata{Component: &program}
+	bom.Components = &components
+	bom.Dependencies = &[]cdx.Dependency{{Ref: program.BOMRef, Dependencies: &references}}
+	return bom, nil
+}
+
+// Write writes the document as JSON of CycloneDX 1.6.
+func Write(w io.Writer, bom *cdx.BOM) error {
+	return cdx.NewBOMEncoder(w, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
+}
+
+// resolve is the component of a dependency, as it was built: a replaced module is
+// what replaced it.
+func resolve(dependency *debug.Module, workspace string) (cdx.Component, error) {
+	if dependency.Replace != nil {
+		dependency = dependency.Replace
+	}
+	version := dependency.Version
+	if version == "" || version == "(devel)" {
+		if workspace == "" {
+			return cdx.Component{}, fmt.Errorf("module %s has no version: say that of the workspace", dependency.Path)
+		}
+		version = workspace
+	}
+	return module(dependency.Path, version), nil
+}
+
+// module is a component with the package URL of a Go module, as
+// https://github.com/package-url/purl-spec has it: the path's last part is the name.
+func module(path, version string) cdx.Component {
+	namespace, name := "", path
+	if i := strings.LastIndex(path, "/"); i >= 0 {
+		namespace, name = path[:i], path[i+1:]
+	}
+	purl := packageurl.NewPackageURL(packageurl.TypeGolang, namespace, name, strings.TrimPrefix(version, "go"), nil, "").ToString()
+	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: purl}
+}
+
+// settings are the build settings that say what the binary is: the platform, cgo
+// and tags.
+func settings(info *debug.BuildInfo) *[]cdx.Property {
+	properties := []cdx.Property{{Name: "go:version", Value: info.GoVersion}}
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "GOOS", "GOARCH", "CGO_ENABLED", "-tags":
+			properties = append(properties, cdx.Property{Name: "go:build:" + setting.Key, Value: setting.Value})
+		}
+	}
+	return &properties
+}
+
+// sum is the file's SHA-256 in hexadecimal digits.
+func sum(file string) (digest string, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
