@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Creates a kind cluster whose nodes run stock CRI-O, for scripts/kind-install.sh.
+#
+#   kind-up.sh [OPTIONS]
+#
+#   --name CLUSTER    default layer-locality
+#   --engine ENGINE   docker or podman; default: KIND_EXPERIMENTAL_PROVIDER, or the one that answers
+#   --image IMAGE     a node image with CRI-O; default: ours, built by deploy/kind/build-node-image.sh
+#   --config FILE     kind's configuration; default deploy/kind/cluster.yaml: three nodes
+#   --offline         pull nothing: no kindnet, kube-proxy and CoreDNS; pods get a network of
+#                     bridges and routes, Services do not work. Default for FILE then:
+#                     deploy/kind/cluster-offline.yaml
+#   --kubeconfig FILE where to write the credentials; default: as kind does
+#
+# Gone again with `kind delete cluster --name CLUSTER`.
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=kind-lib.sh
+. "$ROOT/scripts/kind-lib.sh"
+
+usage() {
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+}
+
+# bridges: a bridge for the pods of each node, and routes between them: all nodes of
+# a kind cluster are on one network. For IPv4.
+bridges() {
+  local node other address cidr
+  declare -A cidrs addresses
+  for node in "${nodes[@]}"; do
+    read -r "cidrs[$node]" "addresses[$node]" < <(kubectl get node "$node" \
+      -o 'jsonpath={.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}')
+    [[ ${cidrs[$node]:-} == *.*/* && ${addresses[$node]:-} == *.* ]] || die "node $node has no IPv4 pod network"
+  done
+  for node in "${nodes[@]}"; do
+    cidr=${cidrs[$node]}
+    "$ENGINE" exec -i "$node" sh -c 'mkdir -p /etc/cni/net.d && cat >/etc/cni/net.d/10-bridge.conflist' <<END
+{
+  "cniVersion": "1.0.0",
+  "name": "pods",
+  "plugins": [
+    {
+      "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+      "ipam": {"type": "host-local", "ranges": [[{"subnet": "$cidr"}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    }
+  ]
+}
+END
+    for other in "${nodes[@]}"; do
+      address=${addresses[$other]}
+      [ "$other" = "$node" ] || "$ENGINE" exec "$node" ip route replace "${cidrs[$other]}" via "$address"
+    done
+  done
+}
+
+kubectl() { "$ENGINE" exec "${nodes[0]}" kubectl --kubeconfig /etc/kubernetes/admin.conf "$@"; }
+
+name=layer-locality engine='' image='' config='' offline='' kubeconfig=''
+while [ $# -gt 0 ]; do
+  case $1 in
+  --name | --engine | --image | --config | --kubeconfig)
+    [ $# -gt 1 ] || usage
+    declare "${1#--}=$2"
+    shift
+    ;;
+  --offline) offline=-offline ;;
+  *) usage ;;
+  esac
+  shift
+done
+config=${config:-$ROOT/deploy/kind/cluster$offline.yaml}
+[ -f "$config" ] || die "no file $config"
+use_engine "$engine"
+! kind_clusters | grep -qxF -e "$name" ||
+  die "the kind cluster '$name' exists: choose another --name, or remove it: kind delete cluster --name $name"
+kind=$(go_tool sigs.k8s.io/kind "$KIND_VERSION")
+[ -n "$image" ] || image=$("$ROOT/deploy/kind/build-node-image.sh" --engine "$ENGINE")
+
+say "creating the cluster $name with $ENGINE, nodes of $image"
+"$kind" create cluster --name "$name" --image "$image" --config "$config" ${kubeconfig:+--kubeconfig "$kubeconfig"} \
+  --wait "$([ -n "$offline" ] && echo 0s || echo 3m)" ||
+  die "kind could not create the cluster; what it did is removed. To look into it:
+$kind create cluster --name $name --image $image --config $config --retain --verbosity 3
+$kind export logs --name $name, then: $kind delete cluster --name $name"
+mapfile -t nodes < <(kind_nodes "$name" control-plane && kind_nodes "$name" worker)
+if [ -n "$offline" ]; then
+  bridges
+  kubectl wait --for=condition=Ready node --all --timeout=3m >/dev/null || die "not all nodes are ready: kubectl describe nodes"
+fi
+kubectl get nodes -o wide >&2
