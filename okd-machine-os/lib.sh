@@ -1,0 +1,67 @@
+# Images and releases, shared by the scripts of this folder, which source it after
+# scripts/lib.sh.
+# shellcheck shell=bash
+
+# usage: the comment at the top of the script.
+usage() {
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+}
+
+# choose_tool [TOOL]: sets tool.
+choose_tool() {
+  local candidate
+  tool=${1:-}
+  for candidate in podman buildah; do
+    [ -n "$tool" ] || [ -z "$(type -P "$candidate")" ] || tool=$candidate
+  done
+  case $tool in
+  podman | buildah) [ -n "$(type -P "$tool")" ] || die "$tool is not installed: install it, or name the other with --tool" ;;
+  '') die "neither podman nor buildah is installed: install one of them" ;;
+  *) die "unknown tool '$tool': podman or buildah" ;;
+  esac
+}
+
+# in_image IMAGE FOLDER COMMAND...: runs it in a container, with FOLDER as /mnt/host and
+# without network.
+in_image() {
+  local image=$1 folder=$2 container status=0
+  shift 2
+  if [ "$tool" = podman ]; then
+    podman run --rm --network none --security-opt label=disable --volume "$folder:/mnt/host:ro" --entrypoint '' "$image" "$@"
+  else
+    container=$(buildah from --pull-never "$image")
+    buildah run --network none --volume "$folder:/mnt/host:ro" "$container" -- "$@" || status=$?
+    buildah rm "$container" >/dev/null
+    return "$status"
+  fi
+}
+
+# have_image IMAGE: pulls it, unless it is there.
+have_image() {
+  "$tool" inspect --type image "$1" >/dev/null 2>&1 || "$tool" pull --quiet "$1" >/dev/null ||
+    die "cannot pull $1: does it exist, and are you logged in to its registry ($tool login)?"
+}
+
+# publish IMAGE-ID NAME push|keep FILE: names the image, pushes it if asked to, and prints
+# NAME@DIGEST without the tag. FILE is for scratch. Registries tell the digest that counts.
+publish() {
+  local id=$1 name=$2 file=$4 repository
+  repository=$name
+  [[ ${name##*/} != *:* ]] || repository=${name%:*}
+  "$tool" tag "$id" "$name"
+  if [ "$3" = push ]; then
+    "$tool" push --quiet --digestfile "$file" "$name" >&2 || die "cannot push $name: are you logged in to its registry ($tool login)?"
+    echo "$repository@$(cat "$file")"
+  elif [ "$tool" = podman ]; then
+    echo "$repository@$(podman image inspect --format '{{.Digest}}' "$id")"
+  else
+    echo "$repository@$(buildah inspect --type image --format '{{.FromImageDigest}}' "$id")"
+  fi
+}
+
+# by_digest WHAT IMAGE: refuses an image that is not named by digest.
+by_digest() {
+  [[ $2 =~ ^[a-z0-9][-a-z0-9._:]*(/[-a-z0-9._]+)+@sha256:[0-9a-f]{64}$ ]] ||
+    die "$1 must be REGISTRY/NAME@sha256:DIGEST, not '$2': a tag can move, and nodes would differ"
+}
