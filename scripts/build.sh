@@ -18,16 +18,7 @@ export GOFLAGS="-trimpath -buildvcs=false -mod=mod"
 # The trees are main modules of their own; a go.work above them is not theirs.
 unset GOWORK
 
-HOST_ARCH=$(cd / && go env GOHOSTARCH)
-ARCH=${ARCH:-$HOST_ARCH}
-export GOARCH=$ARCH
-CROSS='' # what the names of a C compiler for another architecture begin with
-case $ARCH in
-"$HOST_ARCH") ;;
-amd64) CROSS=x86_64-linux-gnu- ;;
-arm64) CROSS=aarch64-linux-gnu- ;;
-*) die "unknown architecture '$ARCH': amd64 or arm64" ;;
-esac
+use_arch "${ARCH:-}"
 
 # go_build LABEL OUTPUT ARGS...: go build or go test -c that says how far it is.
 go_build() {
@@ -61,22 +52,7 @@ source_tree() {
   esac
 }
 
-# cross_tools: has C compiled and linked for ARCH; for the machine's own there is
-# nothing to do.
-cross_tools() {
-  local sysroot
-  [ -n "$CROSS" ] || return 0
-  sysroot=$("$ROOT/scripts/sysroot.sh" "$ARCH")
-  export CC=${CROSS}gcc PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_LIBDIR=$sysroot/usr/lib/${CROSS%-}/pkgconfig
-}
-
-kubernetes_version() {
-  if [ "$FLAVOUR" = patched ]; then
-    echo "$KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION"
-  else
-    echo "$KUBERNETES_VERSION"
-  fi
-}
+kubernetes_version() { if [ "$FLAVOUR" = patched ]; then our_version kubernetes; else echo "$KUBERNETES_VERSION"; fi; }
 
 # resolver_hash: everything of this repository that layer-resolver is made from.
 resolver_hash() {
@@ -135,13 +111,13 @@ compile() {
   crio)
     tree=$(source_tree cri-o)
     TAGS=$CRIO_TAGS
-    cross_tools
+    use_c
     (cd "$tree" && CGO_ENABLED=1 go_build "crio ($FLAVOUR)" "$output" -ldflags "$CRIO_LDFLAGS" ./cmd/crio)
     ;;
   pinns)
     tree=$(source_tree cri-o)
     mkdir -p "$BUILD/log"
-    cross_tools
+    use_c
     "${CC:-cc}" -std=c99 -Os -Wall -Wextra -static -o "$output" "$tree"/pinns/src/*.c >"$BUILD/log/build-pinns.log" 2>&1 ||
       die "pinns: build failed; see $BUILD/log/build-pinns.log"
     ;;
@@ -187,11 +163,13 @@ compile() {
 }
 
 build_one() {
-  local name=$1 from hash cached bin=$BUILD/bin/$FLAVOUR${CROSS:+-$ARCH}
+  local name=$1 from hash cached bin=$BUILD/bin/$FLAVOUR${CROSS:+-$GOARCH}
   from=$(origin "$name")
   {
     go version
-    echo "$ARCH $name $FLAVOUR $from"
+    echo "$GOARCH $name $FLAVOUR $from"
+    # What is linked in from outside.
+    case $name in crio | pinns) c_libraries ;; esac
     case $FLAVOUR-$from in
     *-scheduler) scheduler_hash ;;
     *-resolver) resolver_hash ;;

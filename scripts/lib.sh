@@ -115,6 +115,42 @@ module_dir() {
   echo "$dir"
 }
 
+# our_version COMPONENT: what the patched build of it is called.
+our_version() { echo "$(pinned_version "$1")+layerlocality.$LAYERLOCALITY_REVISION"; }
+
+# use_arch [ARCH]: has Go compile for amd64 or arm64, by default the machine's own.
+# CROSS is what the names of the C tools for it begin with: empty for the machine's own.
+use_arch() {
+  local host
+  host=$(cd / && go env GOHOSTARCH)
+  export GOARCH=${1:-$host}
+  CROSS=''
+  case $GOARCH in
+  "$host") ;;
+  amd64) CROSS=x86_64-linux-gnu- ;;
+  arm64) CROSS=aarch64-linux-gnu- ;;
+  *) die "unknown architecture '$GOARCH': amd64 or arm64" ;;
+  esac
+}
+
+# use_c: after use_arch, has C compiled and linked for it too.
+use_c() {
+  local sysroot
+  [ -n "$CROSS" ] || return 0
+  sysroot=$("$ROOT/scripts/sysroot.sh" "$GOARCH")
+  export CC=${CROSS}gcc PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_LIBDIR=$sysroot/usr/lib/${CROSS%-}/pkgconfig
+}
+
+# c_libraries: "<name> <version> <file's SHA-256>" of the C libraries that crio has
+# linked in, one a line.
+c_libraries() (
+  use_c
+  glibc=$(printf '#include <features.h>\n__GLIBC__.__GLIBC_MINOR__\n' | "${CC:-cc}" -E -P - | tail -n 1 | tr -d ' ')
+  seccomp=$(pkg-config --variable=libdir libseccomp)/libseccomp.a
+  echo "glibc $glibc $(sha256sum <"$("${CC:-cc}" -print-file-name=libc.a)" | cut -d' ' -f1)"
+  echo "libseccomp $(pkg-config --modversion libseccomp) $(sha256sum <"$seccomp" | cut -d' ' -f1)"
+)
+
 # git_in FOLDER ARGS...: git in a repository that scripts made, independent of
 # the user's configuration.
 git_in() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the images of kube-apiserver, kube-controller-manager, kube-scheduler and
-# layer-resolver from the binaries in _build/bin/patched, and prints the digest of
-# each.
+# layer-resolver from the binaries in _build/bin/patched (of another architecture:
+# _build/bin/patched-<arch>), and prints the digest of each.
 #
 #   build.sh [OPTIONS] [COMPONENT...]
 #
@@ -10,6 +10,9 @@
 #                        default localhost/layer-locality
 #   --tag TAG            default: the version of the binaries, v<x.y.z>_layerlocality.<n>
 #   --base IMAGE         what to build on, default scratch
+#   --platform P[,P]     linux/amd64, linux/arm64; default: the machine's own. Several make
+#                        an index, for which it takes buildah or podman
+#   --oci FOLDER         write each as an OCI image layout, FOLDER/<component>
 #   --push               push them too; the digests are then those of the registry
 . "$(dirname "$0")/../../scripts/lib.sh"
 
@@ -18,17 +21,17 @@ usage() {
   exit 2
 }
 
-tool='' repository=localhost/layer-locality base=scratch finish=digest components=()
-version=$KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION
+tool='' repository=localhost/layer-locality base=scratch platform='' oci='' push='' components=()
+version=$(our_version kubernetes)
 tag=${version/+/_}
 while [ $# -gt 0 ]; do
   case $1 in
-  --tool | --repository | --tag | --base)
+  --tool | --repository | --tag | --base | --platform | --oci)
     [ $# -gt 1 ] || usage
     declare "${1#--}=$2"
     shift
     ;;
-  --push) finish=push ;;
+  --push) push=1 ;;
   kube-apiserver | kube-controller-manager | kube-scheduler | layer-resolver) components+=("$1") ;;
   *) usage ;;
   esac
@@ -43,13 +46,24 @@ buildah | podman | docker) command -v "$tool" >/dev/null || die "$tool is not in
 '') die "none of buildah, podman and docker is installed: install one of them" ;;
 *) die "unknown tool '$tool': buildah, podman or docker" ;;
 esac
+use_arch
+IFS=, read -r -a platforms <<<"${platform:-linux/$GOARCH}"
+[ "$tool" != docker ] || [ "${#platforms[@]}$oci" = 1 ] ||
+  die "docker makes no index and no OCI layout here: use --tool buildah or podman, or docker buildx with deploy/images/Dockerfile"
 
 # The build context: real files, as no tool follows links out of it.
 context=$(mktemp -d "$BUILD/images.XXXXXX")
 trap 'rm -rf "$context"' EXIT
-for component in "${components[@]}"; do
-  [ -x "$BUILD/bin/patched/$component" ] || die "$BUILD/bin/patched/$component is missing: run 'scripts/build.sh patched $component'"
-  cp --dereference --reflink=auto "$BUILD/bin/patched/$component" "$context/"
+for platform in "${platforms[@]}"; do
+  arch=${platform#linux/}
+  use_arch "$arch"
+  from=$BUILD/bin/patched${CROSS:+-$arch}
+  mkdir -p "$context/$arch"
+  for component in "${components[@]}"; do
+    [ -x "$from/$component" ] || die "$from/$component is missing: run 'ARCH=$arch scripts/build.sh patched $component'"
+    cp --dereference --reflink=auto "$from/$component" "$context/$arch/"
+    "$ROOT/scripts/sbom.sh" "$from/$component" >"$context/$arch/$component.cdx.json"
+  done
 done
 for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ''; do
   [ ! -f "$certificates" ] || break
@@ -57,44 +71,79 @@ done
 [ -n "$certificates" ] || die "no CA certificates found: install ca-certificates"
 cp --dereference "$certificates" "$context/ca-certificates.crt"
 # What is in a layer, and with which date, depends on its source alone.
-chmod 0755 "${components[@]/#/$context/}"
-chmod 0644 "$context/ca-certificates.crt"
 epoch=$(git -C "$ROOT" log -1 --format=%ct)
+find "$context" -type f -exec chmod 0644 {} +
+for component in "${components[@]}"; do chmod 0755 "$context"/*/"$component"; done
 find "$context" -exec touch --date "@$epoch" {} +
 
-# digest IMAGE: of the local image; docker knows only its ID.
-digest() {
-  case $tool in
-  buildah) buildah inspect --type image --format '{{.FromImageDigest}}' "$1" ;;
-  podman) podman image inspect --format '{{.Digest}}' "$1" ;;
-  docker) docker image inspect --format '{{.Id}}' "$1" ;;
-  esac
+# run COMMAND...: quiet, unless it fails.
+run() {
+  "$@" >"$context/log" 2>&1 || {
+    cat "$context/log" >&2
+    die "$tool cannot make $image"
+  }
 }
 
-# push IMAGE: pushes it, and prints the registry's digest.
-push() {
+# build_platform PLATFORM COMPONENT NAME: one image, of one platform.
+build_platform() {
+  local build=("$tool" build --file "$ROOT/deploy/images/Dockerfile" --platform "$1" --target "$2" --tag "$3"
+    --build-arg "TARGETARCH=${1#linux/}" --build-arg "BASE=$base" --build-arg "VERSION=$version"
+    --build-arg "REVISION=$(git -C "$ROOT" rev-parse HEAD)")
+  case $tool in
+  docker) export SOURCE_DATE_EPOCH=$epoch ;;
+  *) build+=(--timestamp "$epoch" --format oci) ;;
+  esac
+  run "${build[@]}" "$context"
+}
+
+# build COMPONENT NAME: an image, or an index of images if there are several platforms.
+build() {
+  local platform
+  if [ ${#platforms[@]} = 1 ]; then
+    build_platform "${platforms[0]}" "$1" "$2"
+    return
+  fi
+  "$tool" manifest rm "$2" >/dev/null 2>&1 || true
+  run "$tool" manifest create "$2"
+  for platform in "${platforms[@]}"; do
+    build_platform "$platform" "$1" "$2-${platform#linux/}"
+    run "$tool" manifest add "$2" "$2-${platform#linux/}"
+  done
+}
+
+# send NAME DESTINATION...: copies an image or index, and prints its digest there.
+send() {
   if [ "$tool" = docker ]; then
     docker push --quiet "$1" >&2
     docker image inspect --format '{{join .RepoDigests "\n"}}' "$1" | sed -n "s,^${1%:*}@,,p"
+  elif [ ${#platforms[@]} = 1 ]; then
+    "$tool" push --quiet --digestfile "$context/digest" "$@" >&2
+    cat "$context/digest"
   else
-    "$tool" push --quiet --digestfile "$context/digest" "$1" >&2
+    "$tool" manifest push --quiet --all --digestfile "$context/digest" "$@" >&2
     cat "$context/digest"
   fi
 }
 
-build=("$tool" build --file "$ROOT/deploy/images/Dockerfile" --build-arg "BASE=$base" --build-arg "VERSION=$version"
-  --build-arg "REVISION=$(git -C "$ROOT" rev-parse HEAD)")
-case $tool in
-docker) export SOURCE_DATE_EPOCH=$epoch ;;
-*) build+=(--timestamp "$epoch" --format oci) ;;
-esac
+# digest NAME: of the local image; docker knows only its ID.
+digest() {
+  case $tool in
+  docker) docker image inspect --format '{{.Id}}' "$1" ;;
+  # As it is when it is sent: an index says of its images what a push makes of them.
+  *) send "$1" "oci:$context/digest-of-${1##*/}" ;;
+  esac
+}
+
 for component in "${components[@]}"; do
   image=$repository/$component:$tag
-  say "$image"
-  "${build[@]}" --target "$component" --tag "$image" "$context" >"$context/log" 2>&1 || {
-    cat "$context/log" >&2
-    die "$tool cannot build $image"
-  }
-  found=$("$finish" "$image") # so that its failure ends the script
+  say "$image ${platforms[*]}"
+  build "$component" "$image"
+  if [ -n "$oci" ]; then
+    mkdir -p "$oci"
+    rm -rf "${oci:?}/$component"
+    found=$(send "$image" "oci:$oci/$component:$tag")
+  fi
+  # Assigned, so that a failure ends the script.
+  if [ -n "$push" ]; then found=$(send "$image" "docker://$image"); elif [ -z "$oci" ]; then found=$(digest "$image"); fi
   echo "$image@$found"
 done
