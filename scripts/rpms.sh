@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Builds RPMs and source RPMs, and makes a dnf repository of them: _out/rpms.
 #
-#   rpms.sh [--arch x86_64|aarch64] [--sign KEYID] [PACKAGE...]
+#   rpms.sh [--arch x86_64|aarch64] [--sign KEYID] [--output FOLDER] [PACKAGE...]
 #
 # PACKAGE: cri-o, kubelet, openshift-kubelet, kube-scheduler-layerlocality; without one,
 # all. The repository holds the packages of this call.
 # --arch: for that architecture; the machine's own is the default.
 # --sign (or RPM_SIGN_KEY): signs packages and metadata with that key of gpg's keyring
 # (GNUPGHOME) and puts its public half into the repository.
+# --output: instead of _out/rpms; what is there is replaced.
 #
 # Specs are rendered from rpm/*.spec, versions.env and patches/. A package is built once
 # for its inputs; results are kept in $LAYERLOCALITY_CACHE/rpms. The date in a package is
@@ -19,8 +20,6 @@ RPM=$ROOT/rpm
 OUT=$ROOT/_out/rpms
 WORK=$BUILD/rpm
 ALL=(cri-o kubelet openshift-kubelet kube-scheduler-layerlocality)
-# What overlay.sh needs, besides the overlays themselves.
-SHARED=(LICENSE versions.env go.mod scripts/lib.sh scripts/overlay.sh)
 
 component_of() { if [ "$1" = cri-o ]; then echo cri-o; else echo kubernetes; fi; }
 spec_of() { echo "${1#openshift-}"; }
@@ -29,22 +28,6 @@ spec_of() { echo "${1#openshift-}"; }
 patches_of() {
   series "$(component_of "$1")"
   [ "$1" != openshift-kubelet ] || find "$RPM/kubelet/okd" -name '*.patch' | sort
-}
-
-# repository_files PACKAGE: files of this repository that land in its source, relative
-# to the root.
-repository_files() {
-  local component overlay
-  component=$(component_of "$1")
-  overlay=$(overlay_of "$component") && overlay=${overlay% *}
-  printf '%s\n' "${SHARED[@]}"
-  overlay_files "$component" | sed "s,^\.,$overlay,"
-  [ "$1" != kube-scheduler-layerlocality ] || scheduler_product_files
-}
-
-# package_files PACKAGE: units, configuration and the like.
-package_files() {
-  find "$RPM/$(spec_of "$1")" -maxdepth 1 -type f | sort
 }
 
 # scheduler_configuration: that of the static pod, with the kubeconfig where the
@@ -58,22 +41,19 @@ scheduler_configuration() {
   echo "$config"
 }
 
-# epoch PACKAGE: the date of its inputs.
+# epoch PACKAGE: the date of what is its own; midnight, for a changelog knows days.
 epoch() {
-  local paths
-  if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
-    echo "$SOURCE_DATE_EPOCH"
-    return
+  local date=${SOURCE_DATE_EPOCH:-} component overlay paths
+  if [ -z "$date" ]; then
+    component=$(component_of "$1")
+    overlay=$(overlay_of "$component")
+    paths=(versions.env "patches/$component" "${overlay% *}" "rpm/$(spec_of "$1")" "rpm/$(spec_of "$1").spec" rpm/macros)
+    [ "$1" != kube-scheduler-layerlocality ] || paths+=("${SCHEDULER_FOLDERS[@]}")
+    date=$(git -C "$ROOT" log -1 --format=%ct -- "${paths[@]}" 2>/dev/null | grep .) ||
+      die "$ROOT is no git clone that knows when it was changed: set SOURCE_DATE_EPOCH"
   fi
-  mapfile -t paths < <(
-    repository_files "$1"
-    patches_of "$1" | sed "s,^$ROOT/,,"
-    package_files "$1" | sed "s,^$ROOT/,,"
-    echo "rpm/$(spec_of "$1").spec"
-    echo rpm/macros
-  )
-  git -C "$ROOT" log -1 --format=%ct -- "${paths[@]}" 2>/dev/null | grep . ||
-    die "$ROOT is no git clone that knows when it was changed: set SOURCE_DATE_EPOCH"
+  [[ $date =~ ^[0-9]+$ ]] || die "SOURCE_DATE_EPOCH is not a number of seconds: '$date'"
+  echo $((date - date % 86400))
 }
 
 # render PACKAGE: its spec.
@@ -81,7 +61,7 @@ render() {
   local name=$1 component patches date kubernetes=${KUBERNETES_VERSION#v} i=0 file module ldflags=""
   component=$(component_of "$name")
   mapfile -t patches < <(patches_of "$name" | xargs -n 1 basename)
-  date=$(date -u -d "@$(epoch "$name")" '+%a %b %d %Y') || die "SOURCE_DATE_EPOCH is not a number of seconds: '$SOURCE_DATE_EPOCH'"
+  date=$(date -u -d "@$DATE" '+%a %b %d %Y')
   for module in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     ldflags+=" -X $module.gitVersion=v$kubernetes+layerlocality.$LAYERLOCALITY_REVISION -X $module.gitMajor=1"
     ldflags+=" -X $module.gitMinor=$(echo "$kubernetes" | cut -d. -f2) -X $module.gitTreeState=clean"
@@ -126,14 +106,11 @@ version_of() {
   echo "${version#v}"
 }
 
-# archive FOLDER NAME DATE OUTPUT [FILE...]: FOLDER, or these files of it, as a tarball
-# below NAME/ that depends on their content and the date alone.
+# archive FOLDER NAME OUTPUT: FOLDER as a tarball below NAME/ that depends on its
+# content alone.
 archive() {
-  local folder=$1 name=$2 date=$3 output=$4
-  shift 4
-  [ $# -gt 0 ] || set -- .
-  tar -C "$folder" --sort=name --format=gnu --mtime="@$date" --owner=0 --group=0 --numeric-owner \
-    --mode=u+rw,go+r,go-w --transform="flags=r;s,^\.\?/\?,$name/," -c "$@" | zstd -q -6 -T1 -f -o "$output"
+  tar -C "$1" --sort=name --format=gnu --mtime=@0 --owner=0 --group=0 --numeric-owner \
+    --mode=u+rw,go+r,go-w --transform="flags=r;s,^\./,$2/," -c . | zstd -q -6 -T1 -f -o "$3"
 }
 
 # Upstream's source: the same tarball for all packages of a component.
@@ -144,66 +121,106 @@ upstream_archive() {
   tree=$("$ROOT/scripts/tree.sh" vendored "$component")
   if [ ! -e "$archive" ]; then
     say "$component $version: packing its source"
-    archive "$tree" "$component-$version" 0 "$archive.tmp"
+    archive "$tree" "$component-$version" "$archive.tmp"
     mv "$archive.tmp" "$archive"
   fi
   echo "$archive"
 }
 
-# inputs PACKAGE SPEC: everything that decides on the result.
-inputs() {
-  local files
-  mapfile -t files < <(patches_of "$1" && package_files "$1" && repository_files "$1" | sed "s,^,$ROOT/,")
-  cat "$2"
-  scheduler_configuration
-  sha256sum "${files[@]}" | sed "s,$ROOT/,,"
-  go version
-  rpmbuild --version
-  echo "$ARCH"
-  declare -f archive build # the recipe
+# stage PACKAGE FOLDER: its spec in FOLDER/SPECS and all sources but upstream's in
+# FOLDER/SOURCES: everything of this repository that decides on the result.
+stage() {
+  local name=$1 folder=$2 component own file
+  component=$(component_of "$name")
+  own=$folder/SOURCES/layer-locality-$LAYERLOCALITY_REVISION
+  mkdir -p "$folder/SPECS" "$own"
+  render "$name" >"$folder/SPECS/$name.spec"
+  {
+    patches_of "$name"
+    find "$RPM/$(spec_of "$name")" -maxdepth 1 -type f
+  } | while read -r file; do
+    install -m 0644 "$file" "$folder/SOURCES/"
+  done
+  # What overlay.sh needs. It looks for the scheduler in all of these folders.
+  install -D -m 0644 -t "$own" "$ROOT/LICENSE" "$ROOT/versions.env"
+  install -D -m 0755 -t "$own/scripts" "$ROOT/scripts/lib.sh" "$ROOT/scripts/overlay.sh"
+  mkdir -p "$own/$(overlay_of "$component" | cut -d ' ' -f 1)"
+  copy_overlay_source "$component" "$own"
+  if [ "$name" = kube-scheduler-layerlocality ]; then
+    scheduler_configuration >"$folder/SOURCES/config.yaml"
+    (cd "$own" && mkdir -p "${SCHEDULER_FOLDERS[@]}")
+    scheduler_product_files | while read -r file; do
+      install -D -m 0644 "$ROOT/$file" "$own/$file"
+    done
+    scheduler_module >"$own/go.mod"
+  fi
 }
 
-# build PACKAGE SPEC OUTPUT: rpmbuild in a folder of its own.
-build() {
-  local name=$1 spec=$2 output=$3 top=$WORK/$1 component files file log=$BUILD/log/rpm-$1.log started
-  started=$(date +%s)
-  component=$(component_of "$name")
-  rm -rf "$top"
-  mkdir -p "$top"/{SOURCES,SPECS} "$BUILD/log"
-  ln "$(upstream_archive "$component")" "$top/SOURCES/"
-  mapfile -t files < <(repository_files "$name")
-  archive "$ROOT" layer-locality-source "$(epoch "$name")" "$top/SOURCES/layer-locality-$LAYERLOCALITY_REVISION.tar.zst" "${files[@]}"
-  { patches_of "$name" && package_files "$name"; } | while read -r file; do
-    install -m 0644 "$file" "$top/SOURCES/"
+# copy_overlay_source COMPONENT FOLDER: the overlay, where it is in this repository.
+copy_overlay_source() {
+  local from file
+  from=$(overlay_of "$1") && from=${from% *}
+  overlay_files "$1" | while read -r file; do
+    install -D -m 0644 "$ROOT/$from/$file" "$2/$from/$file"
   done
-  [ "$name" != kube-scheduler-layerlocality ] || scheduler_configuration >"$top/SOURCES/config.yaml"
-  cp "$spec" "$top/SPECS/"
-  # What ends up in the source package carries the date of the inputs, too.
-  find "$top/SOURCES" "$top/SPECS" -type f -links 1 -exec touch -d "@$(epoch "$name")" {} +
+}
+
+# cross_tools PACKAGE: has C compiled for ARCH, as build.sh does; for the machine's own
+# there is nothing to do.
+cross_tools() {
+  local go=amd64 prefix=x86_64-linux-gnu sysroot
+  [ "$1" = cri-o ] && [ "$ARCH" != "$(uname -m)" ] || return 0
+  [ "$ARCH" = x86_64 ] || go=arm64 prefix=aarch64-linux-gnu
+  sysroot=$("$ROOT/scripts/sysroot.sh" "$go")
+  export CC=$prefix-gcc PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_LIBDIR=$sysroot/usr/lib/$prefix/pkgconfig
+}
+
+# build PACKAGE FOLDER OUTPUT: what is staged in FOLDER, by rpmbuild.
+build() {
+  local name=$1 folder=$2 output=$3 own log=$BUILD/log/rpm-$1.log started
+  started=$(date +%s)
+  cross_tools "$name"
+  own=layer-locality-$LAYERLOCALITY_REVISION
+  archive "$folder/SOURCES/$own" "$own" "$folder/SOURCES/$own.tar.zst"
+  rm -r "${folder:?}/SOURCES/$own"
+  cp "$(upstream_archive "$(component_of "$name")")" "$folder/SOURCES/"
+  # Source packages keep the times of these files.
+  find "$folder/SOURCES" "$folder/SPECS" -type f -exec touch -d "@$DATE" {} +
   say "$name: building for $ARCH; log $log"
-  if ! rpmbuild -ba --target "$ARCH" --define "_topdir $top" --define "_dbpath $top/db" \
-    "$top/SPECS/$(basename "$spec")" >"$log" 2>&1; then
+  mkdir -p "$BUILD/log"
+  if ! rpmbuild -ba --target "$ARCH" --define "_topdir $folder" --define "_dbpath $folder/db" \
+    --define "_tmppath $folder/tmp" "$folder/SPECS/$name.spec" >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     die "$name: rpmbuild failed; the whole log is $log"
   fi
+  rm -rf "$output.tmp"
   mkdir -p "$output.tmp"
-  find "$top/RPMS" "$top/SRPMS" -name '*.rpm' -exec mv {} "$output.tmp/" \;
-  rm -rf "$top"
+  find "$folder/RPMS" "$folder/SRPMS" -name '*.rpm' -exec mv -t "$output.tmp" {} +
   mv "$output.tmp" "$output"
   say "$name: built in $(($(date +%s) - started)) s"
 }
 
-# package PACKAGE: built, or from the cache; prints the folder.
+# package PACKAGE: built, or from the cache; prints the folder that holds it.
 package() {
-  local name=$1 spec=$WORK/specs/$1/$(spec_of "$1").spec cached
-  mkdir -p "$WORK/specs/$name"
-  render "$name" >"$spec"
-  cached=$CACHE/rpms/$name-$(inputs "$name" "$spec" | sha256sum | cut -c1-16)
-  if [ ! -d "$cached" ]; then
+  local name=$1 folder=$WORK/$1 hash cached DATE
+  DATE=$(epoch "$name")
+  rm -rf "$folder"
+  stage "$name" "$folder"
+  hash=$(
+    {
+      (cd "$folder" && find SOURCES SPECS -type f | sort | xargs sha256sum)
+      echo "$ARCH"
+      go version
+      rpmbuild --version
+      declare -f archive build upstream_archive # the recipe
+    } | sha256sum | cut -c1-16
+  )
+  cached=$CACHE/rpms/$name-$hash
+  [ -d "$cached" ] || {
     mkdir -p "$CACHE/rpms"
-    rm -rf "$cached.tmp"
-    build "$name" "$spec" "$cached"
-  fi
+    build "$name" "$folder" "$cached"
+  }
+  rm -rf "$folder"
   touch "$cached"
   echo "$cached"
 }
@@ -223,7 +240,7 @@ repository() {
     done
   done
   if [ -n "$key" ]; then
-    rpmsign --define "_gpg_name $key" --addsign "$tmp"/*/*.rpm >"$BUILD/log/rpmsign.log" 2>&1 ||
+    rpmsign --define "_gpg_name $key" --define "__gpg $(command -v gpg)" --addsign "$tmp"/*/*.rpm >"$BUILD/log/rpmsign.log" 2>&1 ||
       die "cannot sign with key '$key': see $BUILD/log/rpmsign.log"
     gpg --armor --export "$key" >"$tmp/RPM-GPG-KEY-layer-locality"
   fi
@@ -273,12 +290,16 @@ KEY=${RPM_SIGN_KEY:-}
 PACKAGES=()
 while [ $# -gt 0 ]; do
   case $1 in
-  --arch | --sign)
+  --arch | --sign | --output)
     [ -n "${2:-}" ] || die "$1 needs a value"
-    if [ "$1" = --arch ]; then ARCH=$2; else KEY=$2; fi
+    case $1 in
+    --arch) ARCH=$2 ;;
+    --sign) KEY=$2 ;;
+    --output) OUT=$(realpath -m "$2") ;;
+    esac
     shift
     ;;
-  -*) die "usage: rpms.sh [--arch x86_64|aarch64] [--sign KEYID] [${ALL[*]}]" ;;
+  -*) die "usage: rpms.sh [--arch x86_64|aarch64] [--sign KEYID] [--output FOLDER] [${ALL[*]}]" ;;
   *)
     [[ " ${ALL[*]} " == *" $1 "* ]] || die "unknown package '$1': ${ALL[*]}"
     PACKAGES+=("$1")
@@ -296,5 +317,7 @@ if [ -n "$KEY" ]; then
   command -v rpmsign >/dev/null || die "rpmsign is missing: install rpm (Debian) or rpm-sign (Fedora)"
   gpg --batch --list-secret-keys "$KEY" >/dev/null 2>&1 || die "gpg has no secret key '$KEY'; GNUPGHOME is ${GNUPGHOME:-not set}"
 fi
+[ ! -e "$OUT" ] || [ -e "$OUT/repodata/repomd.xml" ] || [ -z "$(ls -A "$OUT")" ] ||
+  die "$OUT is there and is no repository: give another --output"
 with_lock rpms build_all
 say "$(find "$OUT" -name '*.rpm' | wc -l) packages in $OUT"
