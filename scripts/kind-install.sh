@@ -156,7 +156,7 @@ load_images() {
   for program in "${CONTROL_PLANE[@]}"; do
     if on "$1" has-image "${tags[$program]}" </dev/null; then continue; fi
     say "$1: loading the image of $program"
-    [ -f "$work/$program.tar" ] || image_archive "$work/$program.tar" "${tags[$program]}" "$binaries/$program"
+    [ -f "$work/$program.tar" ] || program_image "$work/$program.tar" "${tags[$program]}" "$binaries/$program"
     on "$1" load "${tags[$program]}" <"$work/$program.tar"
   done
   tar -C "$ROOT/deploy/scheduler/static-pod" -c config.yaml kube-scheduler.yaml | on "$1" scheduler-files

@@ -51,23 +51,33 @@ machine_arch() {
   esac
 }
 
-# image_archive FILE NAME PROGRAM [FOLDER]: an image in docker's archive format that holds
-# one static program, in FOLDER (/usr/local/bin), and runs it. Same program, same bytes.
+# image_archive FILE NAME LAYER CONFIG: an image in docker's archive format, of one layer, an
+# archive that is moved into it, with a configuration such as {"Entrypoint": [...]}.
 image_archive() {
-  local file=$1 name=$2 program=$3 folder=${4:-/usr/local/bin} work layer config
-  work=$(mktemp -d)
-  mkdir -p "$work/root$folder" "$work/image"
-  install -m 0755 "$program" "$work/root$folder/"
-  find "$work/root" -exec chmod u=rwX,go=rX {} + -exec touch --date @0 {} +
-  (cd "$work/root" && tar --sort=name --owner=0 --group=0 --numeric-owner -cf "$work/image/layer.tar" -- *)
-  layer=$(sha256sum "$work/image/layer.tar" | cut -d' ' -f1)
-  jq -n --arg arch "$(machine_arch)" --arg entry "$folder/$(basename "$program")" --arg layer "sha256:$layer" '{
-    architecture: $arch, os: "linux", created: "1970-01-01T00:00:00Z",
-    config: {Entrypoint: [$entry], Env: ["PATH=/usr/local/bin:/usr/bin:/bin"]},
-    rootfs: {type: "layers", diff_ids: [$layer]}}' >"$work/image/config.json"
-  config=$(sha256sum "$work/image/config.json" | cut -d' ' -f1)
-  mv "$work/image/config.json" "$work/image/$config.json"
-  jq -n --arg name "$name" --arg config "$config.json" '[{Config: $config, RepoTags: [$name], Layers: ["layer.tar"]}]' >"$work/image/manifest.json"
-  tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$work/image" -cf "$file" .
+  local work layer config
+  work=$(mktemp -d "$1.XXXXXX")
+  mv "$3" "$work/layer.tar"
+  layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
+  jq -n --arg arch "$(machine_arch)" --argjson config "$4" --arg layer "sha256:$layer" '{
+    architecture: $arch, os: "linux", created: "1970-01-01T00:00:00Z", config: $config,
+    rootfs: {type: "layers", diff_ids: [$layer]}}' >"$work/config"
+  config=$(sha256sum "$work/config" | cut -d' ' -f1).json
+  mv "$work/config" "$work/$config"
+  jq -n --arg name "$2" --arg config "$config" '[{Config: $config, RepoTags: [$name], Layers: ["layer.tar"]}]' >"$work/manifest.json"
+  tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$work" -cf "$1.tmp" .
+  mv "$1.tmp" "$1"
   rm -rf "$work"
+}
+
+# program_image FILE NAME PROGRAM [FOLDER]: such an image that holds one static program, in
+# FOLDER (/usr/local/bin), and runs it. Same program, same bytes.
+program_image() {
+  local root folder=${4:-/usr/local/bin} program
+  program=$(basename "$3")
+  root=$(mktemp -d "$1.XXXXXX")
+  install -D -m 0755 "$3" "$root$folder/$program"
+  find "$root" -mindepth 1 -type d -exec chmod 0755 {} +
+  (cd "$root" && tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$1.layer" -- *)
+  rm -rf "$root"
+  image_archive "$1" "$2" "$1.layer" "{\"Entrypoint\": [\"${folder%/}/$program\"], \"Env\": [\"PATH=/usr/local/bin:/usr/bin:/bin\"]}"
 }

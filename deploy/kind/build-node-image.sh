@@ -3,9 +3,9 @@
 # prints its name.
 #
 #   build-node-image.sh [--engine docker|podman]
+#   build-node-image.sh --archive    loads nothing, needs no engine; prints the file for 'docker load'
 #
-# Root, Linux. Needs debootstrap, the Go module proxy and a Debian mirror; a container
-# engine only to load the result. In it: Debian with systemd, CRI-O, kubelet, kubeadm and
+# Root, Linux. Needs debootstrap, the Go module proxy and a Debian mirror. In it: Debian with systemd, CRI-O, kubelet, kubeadm and
 # kubectl built from the sources that versions.env pins, kind's own files for nodes from
 # its Go module, and the images of the control plane, so that a cluster comes up without
 # internet. The result is kept in $LAYERLOCALITY_CACHE (default ~/.cache/layer-locality)
@@ -54,7 +54,7 @@ in_root() { chroot "$rootfs" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin 
 # preload NAME PROGRAM [FOLDER]: an image of one program, in the node's storage.
 preload() {
   say "image $1"
-  image_archive "$rootfs/image.tar" "$@"
+  program_image "$rootfs/image.tar" "$@"
   in_root skopeo copy --quiet docker-archive:/image.tar "containers-storage:$1"
   rm "$rootfs/image.tar"
 }
@@ -108,30 +108,34 @@ images() {
   preload "$(in_root crio config 2>/dev/null | sed -n 's/^#* *pause_image = "\(.*\)"/\1/p')" "$work/pause" /
 }
 
-# unmount FOLDER: what is mounted below it.
+# unmount FOLDER: what is mounted there and below.
 unmount() {
-  awk -v root="$1/" 'index($5, root) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount
+  awk -v root="$1/" 'index($5 "/", root) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount
 }
 
-# build FILE: the node's root file system as an archive.
+# build: the image as an archive.
 build() {
   local rootfs=$work/root log=$BUILD/log/kind-node.log
   mkdir -p "$BUILD/log"
   say "kind node: Debian $SUITE; log $log"
   packages
+  # skopeo remounts its root directory: that must be a mount.
+  mount --bind "$rootfs" "$rootfs"
   mount -t proc proc "$rootfs/proc"
   files
   images
   unmount "$rootfs"
   rm -rf "$rootfs"/run/* "$rootfs"/tmp/*
   say "kind node: packing"
-  tar --sort=name --numeric-owner -C "$rootfs" -cf "$1.tmp" .
-  mv "$1.tmp" "$1"
+  tar --sort=name --numeric-owner -C "$rootfs" -cf "$work/layer.tar" .
+  # systemd wants to know that it is in a container, and ends by that signal.
+  image_archive "$archive" "$image" "$work/layer.tar" \
+    '{"Entrypoint": ["/usr/local/bin/entrypoint", "/sbin/init"], "Env": ["container=docker"], "StopSignal": "SIGRTMIN+3"}'
 }
 
 inputs() {
   echo "$SUITE $MIRROR ${PACKAGES[*]} $KIND_VERSION $KUBERNETES_VERSION"
-  declare -f constant in_root preload packages files images build image_archive
+  declare -f constant in_root preload packages files images build image_archive program_image
   (cd "$STOCK" && sha256sum "${BINARIES[@]}" "${CONTROL_PLANE[@]}")
   (cd "$BUILD/bin/tools" && sha256sum etcd crictl)
   (cd "$ROOT/deploy/kind/node" && find . -type f -exec sha256sum {} + | sort)
@@ -141,7 +145,7 @@ inputs() {
 if [ -z "${LAYERLOCALITY_MOUNTS:-}" ] && [ "$(id -u)" = 0 ]; then
   LAYERLOCALITY_MOUNTS=own exec unshare --mount "$0" "$@"
 fi
-engine=
+engine='' load=1
 while [ $# -gt 0 ]; do
   case $1 in
   --engine)
@@ -149,12 +153,13 @@ while [ $# -gt 0 ]; do
     engine=$2
     shift
     ;;
+  --archive) load= ;;
   *) usage ;;
   esac
   shift
 done
 [ "$(id -u)" = 0 ] || die "debootstrap and chroot need root: run as root"
-use_engine "$engine"
+[ -z "$load" ] || use_engine "$engine"
 for tool in debootstrap unshare cc jq; do
   command -v "$tool" >/dev/null || die "$tool is missing: install it ('scripts/install-deps.sh kind' on Debian)"
 done
@@ -165,19 +170,22 @@ KUBERNETES=$(module_dir k8s.io/kubernetes "$KUBERNETES_VERSION")
 STOCK=$BUILD/bin/stock
 hash=$(inputs | sha256sum | cut -c1-12)
 image=localhost/layer-locality/kind-node:$KUBERNETES_VERSION-$hash
-if ! "$ENGINE" image inspect "$image" >/dev/null 2>&1; then
-  tarball=$CACHE/kind-node/$hash/rootfs.tar
-  if [ ! -f "$tarball" ]; then
-    mkdir -p "$(dirname "$tarball")"
-    work=$(mktemp -d "$CACHE/kind-node/build.XXXXXX")
-    trap 'unmount "$work"; rm -rf --one-file-system "$work"' EXIT
-    with_lock kind-node build "$tarball"
-  fi
-  touch "$(dirname "$tarball")"
-  say "loading the node image into $ENGINE"
-  "$ENGINE" import --change 'ENV container=docker' --change 'STOPSIGNAL SIGRTMIN+3' \
-    --change 'ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]' "$tarball" "$image" >/dev/null
+archive=$CACHE/kind-node/$hash/image.tar
+if [ ! -f "$archive" ]; then
+  mkdir -p "$(dirname "$archive")"
+  work=$(mktemp -d "$CACHE/kind-node/build.XXXXXX")
+  trap 'unmount "$work"; rm -rf --one-file-system "$work"' EXIT
+  with_lock kind-node build
 fi
-# Node images that nothing has asked for in two weeks.
+# Of no use to anybody for two weeks.
+touch "$(dirname "$archive")"
 find "$CACHE/kind-node" -mindepth 1 -maxdepth 1 -type d -mtime +14 -exec rm -rf {} +
+if [ -z "$load" ]; then
+  echo "$archive"
+  exit
+fi
+if ! "$ENGINE" image inspect "$image" >/dev/null 2>&1; then
+  say "loading the node image into $ENGINE"
+  "$ENGINE" load --quiet --input "$archive" >/dev/null
+fi
 echo "$image"
