@@ -24,11 +24,11 @@ ALL=(cri-o kubelet openshift-kubelet kube-scheduler-layerlocality)
 component_of() { if [ "$1" = cri-o ]; then echo cri-o; else echo kubernetes; fi; }
 spec_of() { echo "${1#openshift-}"; }
 
-# patches_of PACKAGE: all it is built with, in order.
-patches_of() {
-  series "$(component_of "$1")"
-  [ "$1" != openshift-kubelet ] || find "$RPM/kubelet/okd" -name '*.patch' | sort
-}
+# Patches of `--with okd`; every source package of the kubelet has them.
+okd_patches() { [ "$(spec_of "$1")" != kubelet ] || find "$RPM/kubelet/okd" -name '*.patch' | sort; }
+
+# names PATH...: without their folders, in one line.
+names() { printf '%s ' "${@##*/}" | sed 's/ $//'; }
 
 # scheduler_configuration: that of the static pod, with the kubeconfig where the
 # service manager puts it.
@@ -56,11 +56,15 @@ epoch() {
   echo $((date - date % 86400))
 }
 
+# minor VERSION: v1.36.4 is 1.36.
+minor() { echo "${1#v}" | cut -d. -f1,2; }
+
 # render PACKAGE: its spec.
 render() {
-  local name=$1 component patches date kubernetes=${KUBERNETES_VERSION#v} i=0 file module ldflags=""
+  local name=$1 component patches okd date kubernetes=${KUBERNETES_VERSION#v} i=0 file module ldflags=""
   component=$(component_of "$name")
-  mapfile -t patches < <(patches_of "$name" | xargs -n 1 basename)
+  mapfile -t patches < <(series "$component")
+  mapfile -t okd < <(okd_patches "$name")
   date=$(date -u -d "@$DATE" '+%a %b %d %Y')
   for module in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     ldflags+=" -X $module.gitVersion=v$kubernetes+layerlocality.$LAYERLOCALITY_REVISION -X $module.gitMajor=1"
@@ -74,24 +78,26 @@ render() {
       case $component in
       cri-o)
         echo "%global crio_version ${CRIO_VERSION#v}"
+        echo "%global crio_minor $(minor "$CRIO_VERSION")"
         echo "%global crio_tags $CRIO_TAGS"
         echo "%global crio_ldflags $CRIO_LDFLAGS"
         ;;
       kubernetes)
         echo "%global kubernetes_version $kubernetes"
-        echo "%global kubernetes_minor ${kubernetes%.*}"
+        echo "%global kubernetes_minor $(minor "$KUBERNETES_VERSION")"
         echo "%global version_ldflags${ldflags}"
         echo "%global scheduler_tags $SCHEDULER_TAGS"
         ;;
       esac
-      echo "%global patchfiles ${patches[*]}"
+      echo "%global patchfiles $(names "${patches[@]}")"
+      [ ${#okd[@]} -eq 0 ] || echo "%global okd_patchfiles $(names "${okd[@]}")"
       ;;
     @OKD@) if [ "$name" = openshift-kubelet ]; then echo "%bcond_without okd"; else echo "%bcond_with okd"; fi ;;
     @MACROS@) cat "$RPM/macros" ;;
-    @PATCHES@) for file in "${patches[@]}"; do printf 'Patch%-10s %s\n' "$((++i)):" "$file"; done ;;
+    @PATCHES@) for file in "${patches[@]}" "${okd[@]}"; do printf 'Patch%-10s %s\n' "$((++i)):" "${file##*/}"; done ;;
     @CHANGELOG@)
       echo "* $date Layer Locality <packages@layerlocality.io> - $(version_of "$name")-$(release)"
-      echo "- Built from $component $(pinned_version "$component") with ${#patches[@]} patches."
+      echo "- Built from $component $(pinned_version "$component") with Layer Locality's patches."
       ;;
     *) printf '%s\n' "${line//@RELEASE@/$(release)}" ;;
     esac
@@ -136,7 +142,8 @@ stage() {
   mkdir -p "$folder/SPECS" "$own"
   render "$name" >"$folder/SPECS/$name.spec"
   {
-    patches_of "$name"
+    series "$component"
+    okd_patches "$name"
     find "$RPM/$(spec_of "$name")" -maxdepth 1 -type f
   } | while read -r file; do
     install -m 0644 "$file" "$folder/SOURCES/"
