@@ -1,0 +1,63 @@
+# kubernetes "kubelet", ...: one program of the patched Kubernetes. kube-scheduler
+# is ours, with the plugin LayerLocality: a module of the tree's own workspace.
+{
+  buildGo126Module,
+  lib,
+  pins,
+  source,
+  verify,
+}:
+name:
+let
+  version = pins.kubernetesVersion;
+  scheduler = name == "kube-scheduler";
+  stamp = {
+    gitVersion = version;
+    gitMajor = lib.versions.major (lib.removePrefix "v" version);
+    gitMinor = lib.versions.minor (lib.removePrefix "v" version);
+    gitTreeState = "clean";
+  };
+in
+buildGo126Module (
+  {
+    pname = name;
+    version = lib.removePrefix "v" version;
+
+    src = source "kubernetes";
+    vendorHash = null;
+    subPackages = [ "cmd/${name}" ];
+
+    env.CGO_ENABLED = "0";
+    ldflags = [
+      "-s"
+      "-w"
+    ]
+    ++ lib.concatMap (
+      package: lib.mapAttrsToList (key: value: "-X ${package}.${key}=${value}") stamp
+    ) [
+      "k8s.io/component-base/version"
+      "k8s.io/client-go/pkg/version"
+    ];
+
+    # Upstream's tests take hours; `make test` of this repository runs those of
+    # the patched packages.
+    doCheck = false;
+    doInstallCheck = true;
+    installCheckPhase = verify version;
+
+    meta = {
+      description = "${name} that knows the layers of images";
+      homepage = "https://github.com/layer-locality/layer-locality";
+      license = lib.licenses.asl20;
+      platforms = lib.platforms.linux;
+      mainProgram = name;
+    };
+  }
+  // lib.optionalAttrs scheduler {
+    postPatch = ''
+      bash ${import ./part.nix "scheduler"}/scripts/overlay.sh scheduler .
+    '';
+    modRoot = "layer-locality";
+    tags = [ pins.SCHEDULER_TAGS ];
+  }
+)

@@ -1,0 +1,51 @@
+# part "cri-o", ...: this repository, reduced to what one package needs of it. An
+# edit elsewhere, or of a test, builds nothing again.
+name:
+let
+  # For scripts/overlay.sh.
+  overlay = [
+    "go.mod"
+    "versions.env"
+    "scripts/lib.sh"
+    "scripts/overlay.sh"
+  ];
+  wanted =
+    {
+      cri-o = overlay ++ [ "crio/imagelayers" ];
+      kubernetes = overlay ++ [ "kubelet/imagelayers" ];
+      scheduler = overlay ++ [
+        "api"
+        "cmd/kube-scheduler"
+        "scheduler"
+      ];
+      resolver = [
+        "api"
+        "cmd/layer-resolver"
+        "go.mod"
+        "go.sum"
+        "internal/dataset"
+        "resolver"
+      ];
+    }
+    .${name};
+  # lib.sh looks into folders below these; empty ones will do.
+  empty = if name == "scheduler" then [ "cmd" "internal" "test" ] else [ ];
+
+  root = toString ../.;
+  from = builtins.substring;
+  relative = path: from (builtins.stringLength root + 1) (-1) (toString path);
+  below = path: parent: path == parent || from 0 (builtins.stringLength parent + 1) path == "${parent}/";
+  isTest = path: builtins.match ".*(_test\\.go|/README\\.md)" path != null;
+in
+builtins.path {
+  name = "layer-locality-${name}";
+  path = ../.;
+  filter =
+    file: type:
+    let
+      path = relative file;
+    in
+    builtins.any (want: below path want || (type == "directory" && below want path)) wanted
+    && !isTest path
+    || type == "directory" && builtins.any (below path) empty;
+}

@@ -1,0 +1,26 @@
+# versions.env as an attribute set, and what follows from it. Values may be in
+# double quotes; lines that are not KEY=value are comments.
+let
+  variables =
+    file:
+    let
+      lines = builtins.filter builtins.isString (builtins.split "\n" (builtins.readFile file));
+      matches = map (builtins.match "([A-Z][A-Z0-9_]*)=(\"([^\"]*)\"|([^\" ]*))") lines;
+    in
+    builtins.listToAttrs (
+      map (match: {
+        name = builtins.elemAt match 0;
+        value =
+          if builtins.elemAt match 2 != null then builtins.elemAt match 2 else builtins.elemAt match 3;
+      }) (builtins.filter (match: match != null) matches)
+    );
+  pins = variables ../versions.env;
+in
+pins
+// {
+  # As scripts/build.sh has it.
+  kubernetesVersion = "${pins.KUBERNETES_VERSION}+layerlocality.${pins.LAYERLOCALITY_REVISION}";
+
+  # The build tag of what uses types of the patched Kubernetes.
+  inherit (variables ../scripts/lib.sh) SCHEDULER_TAGS;
+}

@@ -1,0 +1,35 @@
+# layer-resolver, from this repository's own go.mod.
+{
+  buildGo126Module,
+  lib,
+  pins,
+  verify,
+}:
+buildGo126Module {
+  pname = "layer-resolver";
+  version = lib.removePrefix "v" pins.kubernetesVersion;
+
+  src = import ./part.nix "resolver";
+  # Of what `go mod vendor` collects there; test/nix/run.sh tells the right one.
+  vendorHash = pins.RESOLVER_VENDOR_HASH;
+  subPackages = [ "cmd/layer-resolver" ];
+
+  env.CGO_ENABLED = "0";
+  ldflags = [
+    "-s"
+    "-w"
+    "-X main.version=${pins.kubernetesVersion}"
+  ];
+
+  doCheck = false; # the tests are not in this part of the repository
+  doInstallCheck = true;
+  installCheckPhase = verify pins.kubernetesVersion;
+
+  meta = {
+    description = "Asks registries what the images of workloads consist of";
+    homepage = "https://github.com/layer-locality/layer-locality";
+    license = lib.licenses.asl20;
+    platforms = lib.platforms.linux;
+    mainProgram = "layer-resolver";
+  };
+}

@@ -1,0 +1,63 @@
+# source "cri-o" or source "kubernetes": upstream's tree at the pinned tag, with
+# our overlay and patches. Both tags hold vendor/ and no patch touches go.mod, so
+# that upstream's vendoring serves.
+{
+  fetchFromGitHub,
+  gitMinimal,
+  lib,
+  pins,
+  stdenvNoCC,
+}:
+component:
+let
+  upstream =
+    {
+      cri-o = {
+        owner = "cri-o";
+        tag = pins.CRIO_VERSION;
+        hash = pins.CRIO_SOURCE_HASH;
+      };
+      kubernetes = {
+        owner = "kubernetes";
+        tag = pins.KUBERNETES_VERSION;
+        hash = pins.KUBERNETES_SOURCE_HASH;
+      };
+    }
+    .${component};
+  series = ../patches + "/${component}";
+  names = lib.filter (lib.hasSuffix ".patch") (builtins.attrNames (builtins.readDir series));
+in
+stdenvNoCC.mkDerivation {
+  pname = "${component}-layers-source";
+  version = lib.removePrefix "v" upstream.tag;
+
+  src = fetchFromGitHub (upstream // { repo = component; });
+  # attrNames sorts.
+  patches = map (name: series + "/${name}") names;
+
+  nativeBuildInputs = [ gitMinimal ];
+  # Not patch: it takes hunks whose context differs, and cannot do binary ones.
+  # A hunk that has moved is refused too: the pin is exact, so are the patches.
+  patchPhase = ''
+    runHook prePatch
+    bash ${import ./part.nix component}/scripts/overlay.sh ${component} .
+    export GIT_CEILING_DIRECTORIES=''${PWD%/*}
+    for patch in $patches; do
+      if ! git apply --verbose "$patch" >../apply.log 2>&1 || grep -q '(offset ' ../apply.log; then
+        cat ../apply.log >&2
+        echo "$patch does not apply exactly to ${component} ${upstream.tag}: make patches-refresh" >&2
+        exit 1
+      fi
+    done
+    runHook postPatch
+  '';
+
+  dontConfigure = true;
+  dontBuild = true;
+  installPhase = ''
+    runHook preInstall
+    cp -r . $out
+    runHook postInstall
+  '';
+  dontFixup = true;
+}

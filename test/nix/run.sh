@@ -1,0 +1,261 @@
+#!/usr/bin/env bash
+# Tests flake.nix and nix/ without nixpkgs: test/nix/shim stands in for it, with the
+# machine's own compilers and the trees of scripts/tree.sh vendored. Prints a
+# line per check; ends with "N passed, N failed".
+#
+#   run.sh   as root (CRI-O runs in the last check)
+#
+# The store is $LAYERLOCALITY_CACHE/nix/<hash of the compilers>: unchanged inputs
+# build nothing. No daemon, no /nix.
+. "$(dirname "$0")/../../scripts/lib.sh"
+cd "$ROOT"
+
+[ $# = 0 ] || die "usage: run.sh"
+[ "$(id -u)" = 0 ] || die "the last check starts CRI-O: run it as root"
+command -v nix >/dev/null || scripts/install-deps.sh nix
+
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
+PASSED=0 FAILED=0
+SYSTEM=$(uname -m)-linux
+
+result() {
+  if [ "$1" = 0 ]; then
+    PASSED=$((PASSED + 1))
+    echo "ok: $2"
+  else
+    FAILED=$((FAILED + 1))
+    echo "FAILED: $2"
+    tail -n 20 "$WORK/log"
+  fi
+}
+
+# check WHAT COMMAND...: the command succeeds.
+check() {
+  local status=0
+  ("${@:2}") >"$WORK/log" 2>&1 || status=1
+  result "$status" "$1"
+}
+
+# refuses WHAT MESSAGE COMMAND...: the command fails and says so.
+refuses() {
+  local status=0
+  ("${@:3}") >"$WORK/log" 2>&1 && status=1
+  grep -qF -- "$2" "$WORK/log" || status=1
+  result "$status" "$1"
+}
+
+vendored() { "$ROOT/scripts/tree.sh" vendored "$1"; }
+
+# Sets STORE and makes it.
+prepare() {
+  local cri_o kubernetes goroot
+  cri_o=$(vendored cri-o)
+  kubernetes=$(vendored kubernetes)
+  [ "${cri_o%/*}" = "${kubernetes%/*}" ] || die "vendored trees in two folders: $cri_o, $kubernetes"
+  goroot=$(cd "$cri_o" && go env GOROOT)
+  STORE=$CACHE/nix/$({
+    "$goroot/bin/go" version
+    cc --version
+    pkg-config --modversion libseccomp
+  } | sha256sum | cut -c1-16)
+  mkdir -p "$STORE/home" "$STORE/roots"
+  touch "$STORE"
+  find "$CACHE/nix" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} +
+  # Read by the shim's builder; not part of what Nix hashes.
+  cat >"$STORE/host.sh.$$" <<EOF
+export PATH=$goroot/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export GOCACHE=$(go env GOCACHE) GOMODCACHE=$(go env GOMODCACHE) GONOSUMDB=$(go env GONOSUMDB)
+PROXY=$(go env GOPROXY)
+SUMDB=$(go env GOSUMDB)
+VENDORED=${cri_o%/*}
+EOF
+  mv "$STORE/host.sh.$$" "$STORE/host.sh"
+}
+
+# in_store COMMAND...: a command of Nix with a store of its own.
+in_store() {
+  env TMPDIR="$WORK" HOME="$STORE/home" XDG_CACHE_HOME="$STORE/home/cache" NIX_STORE_DIR="$STORE/store" \
+    NIX_STATE_DIR="$STORE/var" NIX_LOCALSTATE_DIR="$STORE/var" NIX_LOG_DIR="$STORE/log" NIX_CONF_DIR="$STORE/etc" \
+    NIX_CONFIG="experimental-features = nix-command flakes
+sandbox = false
+build-users-group =
+substituters =
+flake-registry =" \
+    "$@"
+}
+nix() { in_store nix "$@"; }
+
+# flake COMMAND TREE[#ATTRIBUTE] ARGS...: with the shim as nixpkgs.
+flake() {
+  local command=$1 tree=$2
+  shift 2
+  # shellcheck disable=SC2086 # "flake show" are two words
+  nix $command --override-input nixpkgs "path:$ROOT/test/nix/shim" --no-write-lock-file "path:$tree" "$@"
+}
+
+# file FILE COMMAND ARGS...: FILE of this folder or nix/, applied to the shim.
+file() {
+  nix "$2" -f "$1" --arg nixpkgs "$ROOT/test/nix/shim" "${@:3}"
+}
+
+# copy NAME: prints a copy of this repository as git would clone it, with edits.
+copy() {
+  mkdir -p "$WORK/$1"
+  git ls-files -co --exclude-standard | while read -r path; do
+    [ ! -f "$path" ] || echo "$path"
+  done | xargs -d '\n' cp --parents -t "$WORK/$1"
+  echo "$WORK/$1"
+}
+
+parses() { find flake.nix nix test/nix -name '*.nix' -print0 | in_store xargs -0 nix-instantiate --parse; }
+
+# says WANT COMMAND...: what the command prints.
+says() {
+  local got
+  got=$("${@:2}")
+  [ "$got" = "$1" ] || {
+    printf 'want: %s\ngot: %s\n' "$1" "$got"
+    return 1
+  }
+}
+
+# holds TEXT COMMAND...: the command prints a line that matches the pattern.
+holds() { "${@:2}" 2>&1 | tee /dev/stderr | grep -q -- "$1"; }
+
+# The pins as the shell has them, as Nix has them.
+pins_of_shell() { grep -o '^[A-Z][A-Z0-9_]*' versions.env | while read -r key; do echo "$key=${!key}"; done | sort; }
+pins_of_nix() { evaluated pins --json | jq -r 'to_entries[] | "\(.key)=\(.value)"' | sort; }
+same_pins() { diff <(pins_of_shell) <(pins_of_nix); }
+
+# evaluated ATTRIBUTE [FLAG]: one of eval.nix.
+evaluated() { file test/nix/eval.nix eval "${@:2}" --arg nix "$TREE/nix" "$1"; }
+
+# derivations TREE: what each package is made from, as JSON.
+derivations() { flake eval "$1#packages.$SYSTEM" --json --apply 'builtins.mapAttrs (_: package: package.drvPath)'; }
+
+# shellcheck disable=SC2016 # variables of jq
+# changes EDIT-FILE WANT...: the packages that are built again after an edit.
+changes() {
+  local tree
+  tree=$(copy "edited")
+  echo >>"$tree/$1"
+  says "${*:2}" jq -rn --argjson a "$(derivations "$TREE")" --argjson b "$(derivations "$tree")" \
+    '[$a | to_entries[] | select(.value != $b[.key]).key] | join(" ")'
+  rm -rf "$tree"
+}
+
+# build NAME ATTRIBUTE: keeps the result as a root of the store.
+build() { flake build "$TREE#$2" --print-build-logs --out-link "$STORE/roots/$1"; }
+
+static() { ! readelf --program-headers --wide "$1" | grep -E '^ *(INTERP|DYNAMIC) '; }
+
+# same_result ATTRIBUTE ARGS...: nix build -f nix gives what the flake gives.
+same_result() { says "$(realpath "$STORE/roots/$1")" file "$TREE/nix" build --no-link --print-out-paths "${@:2}"; }
+
+# broken_series EDIT: checks of a tree with an edit (of sed) in the first patch.
+broken_series() {
+  local tree status=0 patches
+  tree=$(copy broken)
+  patches=("$tree"/patches/cri-o/*.patch)
+  sed -i "$1" "${patches[0]}"
+  ! cmp "${patches[0]}" "patches/cri-o/$(basename "${patches[0]}")" || die "the edit changed nothing"
+  flake build "$tree#checks.$SYSTEM.patches-cri-o" --no-link --print-build-logs || status=1
+  rm -rf "$tree"
+  return "$status"
+}
+
+broken() { file test/nix/broken.nix build --no-link --print-build-logs --arg nix "$TREE/nix" "$1"; }
+
+# Our programs in place of nixpkgs', and what is not ours from there.
+overlay_replaces() {
+  local theirs
+  theirs=$(file test/nix/eval.nix build --arg nix "$TREE/nix" --no-link --print-out-paths overlay.cri-o-unwrapped)
+  cmp "$theirs/bin/crio" "$STORE/roots/crio/bin/crio"
+  theirs=$(file test/nix/eval.nix build --arg nix "$TREE/nix" --no-link --print-out-paths overlay.kubernetes)
+  cmp "$theirs/bin/kubelet" "$STORE/roots/kubelet/bin/kubelet"
+  cmp "$theirs/bin/kube-scheduler" "$STORE/roots/kube-scheduler/bin/kube-scheduler"
+  [ "$(cat "$theirs/bin/kubeadm")" = stock ]
+}
+
+# A folder with nothing but the program, as /.
+runs_alone() {
+  mkdir "$WORK/root"
+  cp "$STORE/roots/crio/bin/crio" "$WORK/root/"
+  holds "^Version: *${CRIO_VERSION#v}$" env -i "$(command -v chroot)" "$WORK/root" /crio version
+}
+
+# shellcheck disable=SC2016 # a variable of that shell
+in_shell() { flake develop "$TREE" --command sh -c 'echo "in $name"'; }
+
+pulls() {
+  scripts/build.sh tools registry runc crictl etcd
+  GOFLAGS=-buildvcs=false go test -tags e2e -count=1 -timeout 5m ./test/nix/ -v -result "$STORE/roots/crio"
+}
+
+prepare
+TREE=$(copy tree)
+nix store gc >/dev/null 2>&1 # what an interrupted run left
+
+check "every .nix file parses" parses
+check "Nix and the shell read the same pins" same_pins
+check "flake show" holds "package 'crio-${CRIO_VERSION#v}'" flake "flake show" "$TREE"
+check "flake check: every package builds and passes its own checks" flake "flake check" "$TREE" --print-build-logs
+for name in crio kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
+  check "nix build .#$name" build "$name" "$name"
+  check "$name for aarch64 evaluates" says aarch64-linux flake eval --raw "$TREE#packages.aarch64-linux.$name.system"
+done
+check "nix build gives crio" says "$(realpath "$STORE/roots/crio")" flake build "$TREE" --no-link --print-out-paths
+check "nix build -f nix gives the same" same_result crio
+check "nix build -f nix kubelet gives the same" same_result kubelet kubelet
+for name in cri-o kubernetes; do
+  check "the patched source of $name" build "patches-$name" "checks.$SYSTEM.patches-$name"
+done
+
+for program in crio/bin/crio crio/bin/pinns kubelet/bin/kubelet; do
+  check "${program##*/} is static" static "$STORE/roots/$program"
+done
+check "crio is ${CRIO_VERSION#v}" holds "^Version: *${CRIO_VERSION#v}$" "$STORE/roots/crio/bin/crio" version
+check "crio has seccomp" holds "^SeccompEnabled: *true$" "$STORE/roots/crio/bin/crio" version
+check "crio runs where there is no /nix/store and no library" runs_alone
+for name in kubelet kube-apiserver kube-controller-manager kube-scheduler; do
+  check "$name is $KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION" \
+    says "Kubernetes $KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION" "$STORE/roots/$name/bin/$name" --version
+done
+for name in kubelet kube-apiserver; do
+  check "$name knows the feature gate" holds "NodeStatusImageLayers=true|false" "$STORE/roots/$name/bin/$name" --help
+done
+check "kube-scheduler has the plugin" holds "layer-locality/cmd/kube-scheduler$" go version -m "$STORE/roots/kube-scheduler/bin/kube-scheduler"
+
+check "an edit of the documentation builds nothing again" changes README.md ""
+check "an edit of CRI-O's overlay builds crio again" changes crio/imagelayers/layers.go "crio default"
+check "an edit of the plugin builds the scheduler again" changes scheduler/layerlocality/plugin.go "kube-scheduler"
+check "an edit of a patch builds what it patches again" changes patches/kubernetes/0004-Kubelet-report-the-layers-of-images.patch \
+  "kube-apiserver kube-controller-manager kube-scheduler kubelet"
+
+refuses "a patch whose context differs is refused" "does not apply exactly" broken_series '/^@@ /{n;s/$/ /}'
+refuses "a patch whose lines have moved is refused" "does not apply exactly" broken_series 's/^@@ -\([0-9]*\)/@@ -1\1/'
+for name in intact-crio intact-kubelet; do
+  check "another program that says the right things is taken ($name)" broken "$name"
+done
+refuses "a dynamic crio is refused" "is not static" broken dynamic-crio
+refuses "a dynamic kubelet is refused" "is not static" broken dynamic-kubelet
+refuses "a crio without seccomp is refused" "has no seccomp" broken without-seccomp
+refuses "a crio of another version is refused" "is not version" broken other-crio
+refuses "a stock kubelet is refused" "is not version" broken stock-kubelet
+
+check "the overlay replaces our programs and no others" overlay_replaces
+check "the overlay keeps manual pages and the pause image" says true evaluated overlayKeeps
+check "the shell of contributors starts" holds "in shell" in_shell
+for name in moduleOption moduleOff moduleGates moduleRuntime moduleOverlay; do
+  check "the NixOS module: $name" says true evaluated "$name"
+done
+
+check "the built crio pulls an image and reports its layers" pulls
+echo "skipped: nixpkgs itself (its fetchers, buildGoModule, static libseccomp): cannot be fetched here"
+echo "skipped: a build for aarch64: needs such a machine, or binfmt emulation"
+echo "skipped: NixOS: its module system comes with nixpkgs; the module was evaluated alone"
+
+nix store gc >/dev/null 2>&1
+echo "$PASSED passed, $FAILED failed"
+[ "$FAILED" = 0 ]
