@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Tests scripts/release.sh: a release from a clean clone, what is in it, and the same
+# again from another clone with nothing built, which has to give the same bytes.
+#
+#   run.sh [PLATFORM[,PLATFORM]]
+#
+# PLATFORM: of all of the release; default that of the machine. One image is made for two
+# in any case.
+# shellcheck disable=SC2317
+. "$(dirname "$0")/../../scripts/lib.sh"
+. "$ROOT/test/checks.sh"
+
+HOST=$(go env GOHOSTARCH)
+PLATFORMS=${1:-linux/$HOST}
+VERSION=$(our_version kubernetes)
+NAME=layer-locality-${VERSION/+/_}
+RELEASE=$WORK/release
+
+# A clone of what is committed; modules and compiled packages are shared, so that a
+# second build is mostly linking.
+clone() { git clone -q --no-hardlinks "$ROOT" "$1"; }
+
+sums_hold() (cd "$1" && sha256sum --quiet --check SHA256SUMS)
+lists_all() (cd "$1" && diff <(find . -type f ! -name 'SHA256SUMS*' -printf '%P\n' | sort) <(sed 's/^[^ ]* [ *]//' SHA256SUMS | sort))
+
+# static FILE...: none asks for a loader.
+static() {
+  local file
+  for file in "$@"; do
+    readelf --program-headers --wide "$file" >"$WORK/headers"
+    if grep INTERP "$WORK/headers"; then
+      echo "$file is linked dynamically"
+      return 1
+    fi
+  done
+}
+# says VERSION COMMAND...
+says() {
+  local said
+  said=$("${@:2}" 2>&1)
+  echo "$said"
+  [[ $said == *"$1"* ]]
+}
+
+# image NAME: its configuration, as skopeo reads it from the archive.
+image() { skopeo inspect --config "oci-archive:$RELEASE/images/$1.oci.tar"; }
+# files NAME FOLDER: the files of an image of one platform.
+files() {
+  skopeo copy -q --override-arch "$HOST" "oci-archive:$RELEASE/images/$1.oci.tar" "dir:$WORK/dir-$1"
+  mkdir -p "$2"
+  jq -r '.layers[].digest[7:]' "$WORK/dir-$1/manifest.json" | while read -r blob; do
+    tar -xzf "$WORK/dir-$1/$blob" -C "$2"
+  done
+}
+described() {
+  image "$1" | jq -e --arg name "$1" --arg version "$VERSION" --arg revision "$(git -C "$ROOT" rev-parse HEAD)" '.config
+    | .User == "65532:65532" and .Entrypoint == ["/usr/local/bin/" + $name]
+    and .Labels["org.opencontainers.image.title"] == $name
+    and .Labels["org.opencontainers.image.version"] == $version
+    and .Labels["org.opencontainers.image.revision"] == $revision
+    and .Labels["org.opencontainers.image.licenses"] == "Apache-2.0"'
+}
+# runs NAME FOLDER: as the image's user, with nothing but the image's files.
+runs() {
+  files "$1" "$2"
+  static "$2/usr/local/bin/$1"
+  says "$VERSION" chroot --userspec 65532:65532 "$2" "/usr/local/bin/$1" --version
+  test -s "$2/etc/ssl/certs/ca-certificates.crt"
+}
+# bill FILE BINARY: is of that binary, and names its modules.
+bill() {
+  jq -e --arg sum "$(sha256sum <"$2" | cut -d' ' -f1)" '.bomFormat == "CycloneDX"
+    and .metadata.component.hashes[0].content == $sum
+    and ([.components[].purl | select(startswith("pkg:golang/"))] | length) > 50
+    and all(.components[]; .version != null and .version != "(devel)")' "$1"
+}
+
+check "a release is assembled from a clean clone" clone "$WORK/one"
+check "release.sh for $PLATFORMS" env -C "$WORK/one" scripts/release.sh --platform "$PLATFORMS" --out "$RELEASE"
+check "its checksums hold" sums_hold "$RELEASE"
+check "every file has a checksum" lists_all "$RELEASE"
+check "the notes name every file and image" bash -c "
+  cd '$RELEASE' && find . -type f ! -name 'SHA256SUMS*' ! -name RELEASE_NOTES.md -printf '%P\n' | while read -r file; do
+    grep -qF \"| \$file |\" RELEASE_NOTES.md || { echo \"no \$file\"; exit 1; }
+  done && grep -c '| sha256:' RELEASE_NOTES.md | grep -qx 4"
+
+mkdir "$WORK/archive"
+check "the archive of binaries unpacks" tar -xzf "$RELEASE/$NAME-linux-$HOST.tar.gz" -C "$WORK/archive"
+BIN=$WORK/archive/$NAME-linux-$HOST/bin
+check "it has seven binaries" diff <(ls "$BIN") <(printf '%s\n' crio kube-apiserver kube-controller-manager kube-scheduler kubelet layer-resolver pinns)
+check "all of them static" static "$BIN"/*
+check "crio has seccomp" says "SeccompEnabled:   true" "$BIN/crio" version
+for binary in kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
+  check "$binary says $VERSION" says "$VERSION" "$BIN/$binary" --version
+done
+for binary in crio kubelet kube-scheduler layer-resolver; do
+  check "the bill of materials of $binary" bill "$BIN/../sbom/$binary.cdx.json" "$BIN/$binary"
+done
+check "that of crio names what is linked in" jq -e '[.components[].name] | contains(["glibc", "libseccomp"])' "$BIN/../sbom/crio.cdx.json"
+
+for component in kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
+  check "image $component: user, labels, entry point" described "$component"
+  check "image $component runs, as its user and alone" runs "$component" "$WORK/files-$component"
+  check "image $component holds its bill of materials" bill "$WORK/files-$component/usr/share/sbom/$component.cdx.json" \
+    "$WORK/files-$component/usr/local/bin/$component"
+done
+
+check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms.tar.gz' | grep -q repodata/repomd.xml"
+check "the source is that of the commit" bash -c "
+  tar -xzf '$RELEASE/$NAME-source.tar.gz' -C '$WORK' && cd '$WORK/$NAME' && git init -q . && git add -A -f &&
+  [ \"\$(git write-tree)\" = \"\$(git -C '$ROOT' rev-parse HEAD^{tree})\" ]"
+
+# Two architectures, one of them not the machine's.
+cat >"$WORK/storage.conf" <<EOF
+[storage]
+driver = "vfs"
+graphroot = "$WORK/storage"
+runroot = "$WORK/run"
+EOF
+for arch in amd64 arm64; do
+  check "layer-resolver for $arch" env ARCH="$arch" "$ROOT/scripts/build.sh" patched layer-resolver
+done
+index() {
+  CONTAINERS_STORAGE_CONF=$WORK/storage.conf "$ROOT/deploy/images/build.sh" --tool buildah --platform linux/amd64,linux/arm64 \
+    --oci "$1" layer-resolver
+}
+# machine ARCH: the image of that architecture holds a binary for it.
+machine() {
+  local folder=$WORK/machine-$1 blob
+  skopeo copy -q --override-arch "$1" "oci:$WORK/index/layer-resolver" "dir:$folder"
+  jq -r '.layers[].digest[7:]' "$folder/manifest.json" | while read -r blob; do tar -xzf "$folder/$blob" -C "$folder"; done
+  readelf --file-header "$folder/usr/local/bin/layer-resolver" | grep -E "Machine: .*$2"
+}
+check "an image for two architectures" index "$WORK/index"
+check "its amd64 is x86-64" machine amd64 X86-64
+check "its arm64 is AArch64" machine arm64 AArch64
+
+refuses "changes that are not committed" "a release is made of what is committed" \
+  bash -c "touch '$WORK/one/new' && cd '$WORK/one' && scripts/release.sh --out '$WORK/no'"
+refuses "a version without a section in the change log" "CHANGELOG.md has no section" bash -c "
+  cd '$WORK/one' && rm new && sed -i 's/^## v.*/## v0/' CHANGELOG.md && git -c user.name=t -c user.email=t@example.com commit -qam t &&
+  scripts/release.sh --platform '$PLATFORMS' --out '$WORK/no'"
+check "a file that was changed is found" bash -c "
+  cp -r '$RELEASE/images' '$RELEASE/SHA256SUMS' '$WORK/archive/' && cd '$WORK/archive' && echo >>images/kube-scheduler.oci.tar &&
+  ! sha256sum --ignore-missing --quiet --check SHA256SUMS"
+
+# The same commit elsewhere, with an empty cache of binaries and packages. Proven once
+# for the same inputs.
+inputs=$(git -C "$ROOT" ls-tree -r HEAD -- . ':!docs' ':!test' ':!*.md' | sha256sum | cut -c1-16)
+proven=$CACHE/reproduced/$inputs-$(cd / && go env GOVERSION)-${PLATFORMS//[,\/]/-}
+again() {
+  clone "$WORK/elsewhere/two"
+  (cd "$WORK/elsewhere/two" && LAYERLOCALITY_CACHE=$WORK/elsewhere/cache scripts/release.sh --platform "$PLATFORMS" --out "$WORK/again")
+  diff "$RELEASE/SHA256SUMS" "$WORK/again/SHA256SUMS"
+}
+if [ -e "$proven" ]; then
+  skipped "the same release from another clone" "done before for the same inputs ($proven)"
+else
+  check "the same release from another clone, built anew, byte for byte" again
+  if [ "$CHECKS_FAILED" = 0 ]; then mkdir -p "${proven%/*}" && touch "$proven"; fi
+fi
+finish
