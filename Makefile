@@ -31,6 +31,20 @@ build: deps ## Build the patched CRI-O and Kubernetes and the tools of the local
 build-stock: deps ## Build the same from unmodified upstream source (tests and benchmarks compare)
 	@scripts/build.sh stock
 
+rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
+	@scripts/install-deps.sh rpm
+	@scripts/rpms.sh
+
+# KIND_OPTIONS="--engine podman ..." as of scripts/kind-up.sh.
+kind-up: deps ## A kind cluster on CRI-O nodes with everything installed (docs/install-kind.md)
+	@scripts/build.sh patched
+	@scripts/kind-up.sh $(KIND_OPTIONS)
+	@scripts/kind-install.sh install $(KIND_OPTIONS)
+
+release: deps ## Archives, RPMs, images, source, notes and checksums of the commit, in _out/release (PLATFORM=linux/amd64)
+	@scripts/install-deps.sh rpm cross
+	@scripts/release.sh $(if $(PLATFORM),--platform $(PLATFORM))
+
 clean: ## Remove _build and _out (cached binaries stay in ~/.cache/layer-locality)
 	rm -rf _build _out
 
@@ -40,6 +54,9 @@ test: deps ## Everything; closes with "N passed, N failed" (root)
 
 test-unit: ## The quick part: no root, no patched tree
 	@scripts/test.sh unit
+
+test-nix test-rpm test-okd test-kind test-release: deps ## One kind of package: built, installed and removed (root)
+	@scripts/test.sh $(@:test-%=%)
 
 lint: deps ## golangci-lint, shellcheck, shfmt, go.mod, patches-lint
 	@scripts/lint.sh
@@ -90,7 +107,8 @@ generate: deps ## Regenerate the generated code of the Kubernetes series
 	@scripts/generate.sh
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z -]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: demo cluster-up cluster-down deps build build-stock clean test test-unit lint \
+.PHONY: demo cluster-up cluster-down deps build build-stock rpms kind-up release clean \
+	test test-unit test-nix test-rpm test-okd test-kind test-release lint \
 	bench-crio bench-node bench-scheduler bench-throughput bench-resolver bench-startup eval trees patches-refresh patches-lint rebase generate help

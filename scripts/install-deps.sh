@@ -3,7 +3,7 @@
 # need, on Debian/Ubuntu (apt) or Fedora (dnf); only what is missing.
 #
 #   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
-#                                          EXTRA: npm, chromium
+#                                          EXTRA: npm, chromium, cross, nix, rpm, okd, kind
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the
@@ -36,12 +36,32 @@ protobuf.proto  libprotobuf-dev            protobuf-devel
 shellcheck      shellcheck                 ShellCheck
 ca-certificates ca-certificates            ca-certificates
 '
-# Large, and needed for the page of an evaluation (npm) and its test (chromium)
-# alone: only when named.
+# Large, or needed for one thing alone: only when that is named. npm and chromium: the
+# page of an evaluation and its test; cross: crio for the other architecture; the others:
+# packages of that kind and their tests.
 EXTRAS='
-npm             npm                        nodejs-npm
-chromium        chromium                   chromium
+npm       npm               npm                  nodejs-npm
+chromium  chromium          chromium             chromium
+nix       nix               nix-bin              nix
+rpm       rpmbuild          rpm                  rpm-build
+rpm       rpmsign           rpm                  rpm-sign
+rpm       rpmlint           rpmlint              rpmlint
+rpm       createrepo_c      createrepo-c         createrepo_c
+rpm       dnf               dnf                  dnf
+rpm       zstd              zstd                 zstd
+rpm       gpg               gnupg                gnupg2
+rpm       readelf           binutils             binutils
 '
+case $(uname -m) in
+x86_64) EXTRAS+='
+cross     aarch64-linux-gnu-gcc                    gcc-aarch64-linux-gnu  gcc-aarch64-linux-gnu
+cross     /usr/aarch64-linux-gnu/lib/libc.a        libc6-dev-arm64-cross  -
+' ;;
+aarch64) EXTRAS+='
+cross     x86_64-linux-gnu-gcc                     gcc-x86-64-linux-gnu   gcc-x86_64-linux-gnu
+cross     /usr/x86_64-linux-gnu/lib/libc.a         libc6-dev-amd64-cross  -
+' ;;
+esac
 
 any() {
   local path
@@ -65,6 +85,7 @@ present() {
   cni) any /usr/lib/cni/bridge /usr/libexec/cni/bridge /opt/cni/bin/bridge ;;
   protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;
   chromium) browser ;;
+  /*) any "$1" ;;
   ca-certificates) any /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ;;
   *) command -v "$1" >/dev/null ;;
   esac
@@ -82,7 +103,7 @@ packages_for() {
   local column=$1
   shift
   printf '%s\n' "$@" | awk -v column="$column" \
-    'NR == FNR { package[$1] = $column; next } { print package[$1] }' <(echo "$TABLE") - | sort -u
+    'NR == FNR { package[$1] = $column; next } package[$1] != "-" { print package[$1] }' <(echo "$TABLE") - | sort -u
 }
 
 # Go 1.21 and later fetch the toolchain that go.mod asks for through the module
@@ -109,7 +130,7 @@ for arg in "$@"; do
   if [ "$arg" = --check ]; then
     check=1
   else
-    TABLE+=$(grep "^$arg " <<<"$EXTRAS")$'\n' || die "unknown extra '$arg': npm or chromium"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, cross, nix, rpm, okd or kind"
   fi
 done
 mapfile -t needs < <(missing)

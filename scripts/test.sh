@@ -3,7 +3,8 @@
 #
 #   test.sh all            everything, as root (make test)
 #   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), scheduler, integration,
-#                          eval, fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest
+#                          eval, fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest,
+#                          nix, rpm, okd, kind, release
 #
 # Logs and test2json records of every step go to _out/test/.
 . "$(dirname "$0")/lib.sh"
@@ -112,6 +113,13 @@ step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
 step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
 
+# What is packaged. Each prints a line a check and closes with "N passed, N failed".
+step_nix() { scripts/install-deps.sh nix && test/nix/run.sh; }
+step_rpm() { scripts/install-deps.sh rpm && test/rpm/run.sh; }
+step_okd() { scripts/install-deps.sh rpm okd && test/okd/run.sh; }
+step_kind() { scripts/install-deps.sh kind && test/kind/run.sh; }
+step_release() { scripts/install-deps.sh rpm cross && test/release/run.sh; }
+
 # run STEP...: one after the other, each with its log and its result.
 run() {
   local name started
@@ -129,8 +137,8 @@ run() {
   done
 }
 
-# Adds up. A step with test records counts its tests, one without counts as
-# one; a step that failed without a failed test (it did not build) counts as a
+# Adds up. A step with test records counts its tests, one that counts its checks
+# those, another counts as one; a step that failed without a failed test (it did not build) counts as a
 # failure too.
 summary() {
   local name exit records passed=0 failed=0 skipped=0 p f s
@@ -144,10 +152,15 @@ summary() {
           if $a == "pass" or $a == "fail" or $a == "skip" then .[$a] += 1 else . end)
         | "\(.pass // 0) \(.fail // 0) \(.skip // 0)"')
       [ "$exit" = 0 ] || [ "$f" -gt 0 ] || f=1
-    elif [ "$exit" = 0 ]; then p=1; else f=1; fi
+    elif read -r p f < <(tail -n 1 "$OUT/$name.log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p'); then
+      s=$(grep -c '^skipped: ' "$OUT/$name.log") || true
+      [ "$exit" = 0 ] || [ "$f" -gt 0 ] || f=1
+    elif [ "$exit" = 0 ]; then p=1 f=0; else p=0 f=1; fi
     printf '%-22s %6d passed %4d failed %4d skipped\n' "$name" "$p" "$f" "$s"
     if [ "$s" -gt 0 ] && [[ $name == upstream-* ]]; then
       echo "  skipped by upstream's own conditions, as on the unpatched tree; reasons in _out/test/$name.log"
+    elif [ "$s" -gt 0 ] && [ ${#records[@]} = 0 ]; then
+      sed -n 's/^skipped: /  skipped /p' "$OUT/$name.log" | cut -c1-300
     elif [ "$s" -gt 0 ]; then
       # One line for each package and reason, with the tests.
       cat "${records[@]}" | jq -rn '
@@ -168,7 +181,8 @@ summary() {
 case ${1:-} in
 all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
-  steps=(lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest)
+  steps=(lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest
+    nix rpm okd kind release)
   ;;
 '') die "usage: test.sh all | STEP..." ;;
 *)

@@ -103,7 +103,8 @@ build() {
     build_platform "${platforms[0]}" "$1" "$2"
     return
   fi
-  "$tool" manifest rm "$2" >/dev/null 2>&1 || true
+  # An earlier index or image of that name.
+  "$tool" manifest rm "$2" >/dev/null 2>&1 || "$tool" rmi "$2" >/dev/null 2>&1 || true
   run "$tool" manifest create "$2"
   for platform in "${platforms[@]}"; do
     build_platform "$platform" "$1" "$2-${platform#linux/}"
