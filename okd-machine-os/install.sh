@@ -14,7 +14,7 @@ fail() {
 }
 
 # in_base FORMAT NAME: of a package of the image; nothing when it is not there.
-in_base() { rpm -q --queryformat "$1" "$2" 2>/dev/null || true; }
+in_base() { if rpm -q "$2" >/dev/null 2>&1; then rpm -q --queryformat "$1" "$2"; fi; }
 # of_ours FORMAT FILE: of one of our packages.
 of_ours() { rpm -qp --nosignature --queryformat "$1" "$2"; }
 # newer A B: whether version A is newer than B, as rpm compares.
@@ -45,7 +45,10 @@ case $base_crio,$base_kubelet in
   kubelet=$(one "$here"/kubelet-[0-9]*.rpm)
   ;;
 ,*) fail "the image has openshift-kubelet $base_kubelet but no package cri-o, which ours would replace: take stream-coreos of an OKD release as it is" ;;
-*,) fail "the image has cri-o $base_crio but no package openshift-kubelet, which ours would replace: take stream-coreos of an OKD release as it is" ;;
+*,)
+  [ "${ID:-}-${VARIANT_ID:-}" != fedora-coreos ] || fail "the image has cri-o $base_crio already: take a Fedora CoreOS without it"
+  fail "the image has cri-o $base_crio but no package openshift-kubelet, which ours would replace: take stream-coreos of an OKD release as it is"
+  ;;
 *)
   platform=okd
   kubelet=$(one "$here"/openshift-kubelet-[0-9]*.rpm)

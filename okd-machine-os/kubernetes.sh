@@ -49,27 +49,43 @@ make_tree() {
   while read -r patch; do
     git_in "$tree" am --quiet --3way "$patch" >"$BUILD/log/openshift-kubernetes.log" 2>&1 || {
       cat "$BUILD/log/openshift-kubernetes.log" >&2
-      die "$(basename "$patch") does not apply to openshift/kubernetes $version; $tree is left as it is: resolve it there (git am --show-current-patch), or take a commit closer to $KUBERNETES_VERSION"
+      die "$(basename "$patch") does not apply to openshift/kubernetes $version; $tree is left as it is: look there (git am --show-current-patch), or take a commit closer to $KUBERNETES_VERSION"
     }
   done < <(series kubernetes)
   echo "$state" >"$tree/.git/layer-locality"
 }
 
-build_all() {
-  local name module ldflags=(-s -w)
-  mkdir -p "$BUILD/log" "$out"
-  make_tree
+compile() {
+  local module ldflags=(-s -w)
   for module in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-    ldflags+=(-X "$module.gitVersion=$patched_version" -X "$module.gitMajor=1" -X "$module.gitMinor=$(echo "$version" | cut -d. -f2)"
-    -X "$module.gitTreeState=clean" -X "$module.gitCommit=$commit")
+    ldflags+=(-X "$module.gitVersion=$patched_version" -X "$module.gitMajor=1" -X "$module.gitMinor=$(echo "$version" | cut -d. -f2)")
+    ldflags+=(-X "$module.gitTreeState=clean" -X "$module.gitCommit=$commit")
   done
+  say "$1 $patched_version: compiling"
+  (cd "$tree" && unset GOWORK && GOFLAGS="-trimpath -buildvcs=false -mod=vendor" GOPROXY=off CGO_ENABLED=0 \
+    go build -ldflags "${ldflags[*]}" -o "$2" "./cmd/$1") >"$BUILD/log/openshift-$1.log" 2>&1 || {
+    tail -n 20 "$BUILD/log/openshift-$1.log" >&2
+    die "$1: build failed; the whole log is $BUILD/log/openshift-$1.log"
+  }
+}
+
+# Each once for its inputs, as scripts/build.sh, which drops those that nobody asks for.
+build_all() {
+  local name cached
+  mkdir -p "$BUILD/log" "$out" "$CACHE/bin"
   for name in "$@"; do
-    say "$name $patched_version"
-    (cd "$tree" && unset GOWORK && GOFLAGS="-trimpath -buildvcs=false -mod=vendor" GOPROXY=off CGO_ENABLED=0 \
-      go build -ldflags "${ldflags[*]}" -o "$out/$name" "./cmd/$name") >"$BUILD/log/openshift-$name.log" 2>&1 || {
-      tail -n 20 "$BUILD/log/openshift-$name.log" >&2
-      die "$name: build failed; the whole log is $BUILD/log/openshift-$name.log"
-    }
+    cached=$CACHE/bin/$name-openshift-$({
+      echo "$state $patched_version $(uname -m)"
+      go version
+      declare -f compile
+    } | sha256sum | cut -c1-16)
+    if [ ! -x "$cached" ]; then
+      make_tree
+      compile "$name" "$cached.tmp.$$"
+      mv "$cached.tmp.$$" "$cached"
+    fi
+    touch "$cached"
+    ln -sfn "$cached" "$out/$name"
   done
 }
 

@@ -57,10 +57,15 @@ ours=$(version "$context/bin/kube-apiserver")
 for name in "$context"/bin/*; do
   name=$(basename "$name")
   [ "$(version "$context/bin/$name")" = "$ours" ] || die "$name is Kubernetes $(version "$context/bin/$name"), kube-apiserver $ours: build them from one tree"
-  # What the release's binary takes, its operators may give.
-  missing=$(comm -23 <(flags in_image "$base" "$context/bin" "$name") <(flags "$context/bin/$name"))
-  [ -z "$missing" ] ||
-    die "our $name does not know flags of the release's: $(echo $missing). It is not built from OKD's Kubernetes: okd-machine-os/kubernetes.sh does"
+  # OKD's operators start it with this; and with what else the release's takes.
+  case $name in
+  kube-apiserver | kube-controller-manager)
+    "$context/bin/$name" --openshift-config=/nonexistent --version >/dev/null 2>&1 ||
+      die "our $name does not know --openshift-config, with which OKD starts it: it is of plain Kubernetes. okd-machine-os/kubernetes.sh builds it from OKD's"
+    ;;
+  esac
+  missing=$(comm -23 <(flags in_image "$base" "$context/bin" "$name") <(flags "$context/bin/$name") | paste -s -d ' ')
+  [ -z "$missing" ] || die "our $name does not know flags of the release's: $missing. Build it from the commit of that release: okd-machine-os/kubernetes.sh"
 done
 
 say "building $image"

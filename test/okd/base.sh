@@ -38,7 +38,7 @@ system() {
   install -m 0755 "$HERE/base/rpm-ostree" "$HERE/base/ostree" "$folder/usr/bin/"
   mkdir -p "$folder/packages"
   (cd "$out/packages" && cp "$@" "$folder/packages/")
-  chroot "$folder" sh -c 'rpm -i --nosignature /packages/*.rpm'
+  chroot "$folder" sh -c 'rpm -i --nosignature --force-debian /packages/*.rpm'
   rm -rf "$folder/packages"
 }
 

@@ -1,0 +1,152 @@
+# OKD's control plane, releases and the gate of the apiserver, sourced by run.sh after mirror.sh.
+# shellcheck shell=bash disable=SC2154
+
+# What stands for openshift/kubernetes: upstream's tree, the file that names its version, and the
+# flag that plain Kubernetes does not have.
+make_fork() {
+  local tree file
+  tree=$(scripts/tree.sh vendored kubernetes)
+  cp -r --reflink=auto "$tree" "$work/fork"
+  mkdir -p "$work/fork/openshift-hack/images/hyperkube"
+  echo "LABEL io.openshift.build.versions=\"kubernetes=${KUBERNETES_VERSION#v}\"" >"$work/fork/openshift-hack/images/hyperkube/Dockerfile.rhel"
+  for file in kube-apiserver/app/server.go kube-controller-manager/app/controllermanager.go; do
+    sed -i "s,^\t\(verflag.AddFlags(namedFlagSets\),\tnamedFlagSets.FlagSet(\"openshift\").String(\"openshift-config\"\, \"\"\, \"what OKD's operators configure\")\n\t\1," "$work/fork/cmd/$file"
+    grep -q openshift-config "$work/fork/cmd/$file" || die "$file has changed: make_fork"
+  done
+  git_in "$work/fork" init --quiet
+  git_in "$work/fork" add --all --force
+  # The same commit every time: binaries are kept by it.
+  GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z git_in "$work/fork" commit --quiet --message fork
+}
+kubernetes() { okd-machine-os/kubernetes.sh "$@"; }
+control_plane() { okd-machine-os/control-plane/build.sh "$@"; }
+
+refuses "openshift/kubernetes: not a clone" 'is not a git clone' kubernetes "$work/registry" kubelet
+refuses "openshift/kubernetes: another repository" 'is not openshift/kubernetes' kubernetes "$ROOT" kubelet
+refuses "openshift/kubernetes: an unknown binary" "unknown binary 'etcd'" kubernetes "$ROOT" etcd
+mkdir -p "$work/old/openshift-hack/images/hyperkube"
+echo 'LABEL io.openshift.build.versions="kubernetes=1.35.5"' >"$work/old/openshift-hack/images/hyperkube/Dockerfile.rhel"
+git_in "$work/old" init --quiet
+git_in "$work/old" add --all
+git_in "$work/old" commit --quiet --message old
+refuses "openshift/kubernetes: another minor" "is Kubernetes v1\.35\.5, our patches are for v$MINOR" kubernetes "$work/old" kubelet
+
+# Not rebuilt, and the fork not even made, for the same inputs.
+state=$({
+  declare -f make_fork
+  cat okd-machine-os/kubernetes.sh
+  tree_hash kubernetes
+  pinned_version kubernetes
+  go version
+} | sha256sum | cut -c1-16)
+openshift=$CACHE/okd-kubernetes/$state
+build_fork() {
+  make_fork
+  kubernetes "$work/fork" kube-apiserver kube-controller-manager
+  # A commit of OKD's that changes what a patch of ours does.
+  git clone --quiet --shared "$work/fork" "$work/conflict"
+  grep -rl images "$work/conflict/pkg/kubelet/nodestatus/setters.go" >/dev/null
+  sed -i 's/ImageSizeBytes\|SizeBytes/OtherBytes/' "$work/conflict/pkg/kubelet/nodestatus/setters.go"
+  git_in "$work/conflict" commit --quiet --all --message conflict
+  if kubernetes "$work/conflict" kubelet 2>"$work/conflict.log"; then return 1; fi
+  grep -q 'patch does not apply to openshift/kubernetes' "$work/conflict.log"
+  rm -rf "$BUILD/openshift-kubernetes"
+  mkdir -p "$openshift"
+  cp --dereference "$BUILD/bin/openshift/kube-apiserver" "$BUILD/bin/openshift/kube-controller-manager" "$openshift/"
+}
+if [ -x "$openshift/kube-apiserver" ]; then
+  ok "openshift/kubernetes: patched and built earlier from the same source, a patch that does not apply is named ($openshift)"
+  touch "$openshift"
+else
+  check "openshift/kubernetes: patched and built, a patch that does not apply is named" build_fork
+fi
+find "$CACHE/okd-kubernetes" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} + 2>/dev/null || true
+check "openshift/kubernetes: its apiserver is patched" eval "strings -n 12 '$openshift/kube-apiserver' | grep -q NodeStatusImageLayers"
+
+# hyperkube NAME VERSION: what stands for the image of a release.
+hyperkube() {
+  local name
+  rm -rf "$work/hyperkube"
+  mkdir -p "$work/hyperkube/bin" "$work/hyperkube/usr/bin"
+  cp "$(type -P busybox)" "$work/hyperkube/bin/"
+  ln -s busybox "$work/hyperkube/bin/sh"
+  for name in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
+    # shellcheck disable=SC2016 # for the script that is written
+    printf '#!/bin/sh\ncase $1 in\n--version) echo Kubernetes v%s ;;\n*) echo "      --kubeconfig string"; echo "      --openshift-config string" ;;\nesac\n' "$2" >"$work/hyperkube/usr/bin/$name"
+    chmod +x "$work/hyperkube/usr/bin/$name"
+  done
+  tar -C "$work/hyperkube" -c . | podman import --quiet - "localhost/base/$1" >/dev/null
+}
+hyperkube hyperkube:ok 1.36.3
+hyperkube hyperkube:old 1.35.5
+hyperkube hyperkube:newer 1.36.9
+refuses "control plane: an image of another minor" "is Kubernetes 1\.35\.5, ours is ${KUBERNETES_VERSION#v}" control_plane --base localhost/base/hyperkube:old --binaries "$openshift"
+refuses "control plane: a newer image" 'newer than ours' control_plane --base localhost/base/hyperkube:newer --binaries "$openshift"
+refuses "control plane: an image without it" 'has no kube-apiserver' control_plane --base localhost/base/fcos:5.0 --binaries "$openshift"
+refuses "control plane: binaries of plain Kubernetes" 'kube-apiserver does not know --openshift-config' \
+  control_plane --base localhost/base/hyperkube:ok --binaries "$BUILD/bin/patched"
+refuses "control plane: no binaries" 'run okd-machine-os/kubernetes.sh' control_plane --base localhost/base/hyperkube:ok --binaries "$work/empty"
+check "control plane: the image is built and pushed" \
+  control_plane --base localhost/base/hyperkube:ok --binaries "$openshift" --image "$registry/own/hyperkube:5.0" --push
+hyperkube_image=$(grep "^$registry/own/hyperkube@" "$work/out" || echo none)
+check "control plane: what is printed is the digest in the registry" is_there "$hyperkube_image"
+check "control plane: kube-apiserver of the image is ours" prints "^Kubernetes $KUBERNETES_VERSION+layerlocality" in_result "$hyperkube_image" kube-apiserver --version
+check "control plane: kube-scheduler is the release's" prints '^Kubernetes v1\.36\.3$' in_result "$hyperkube_image" kube-scheduler --version
+check "control plane: oc shows our version" \
+  [ "$(podman image inspect --format '{{index .Labels "io.openshift.build.versions"}}' "$hyperkube_image")" = "kubernetes=${KUBERNETES_VERSION#v}" ]
+
+# Releases.
+export FAKE=$work/fake
+mkdir -p "$FAKE/releases"
+PATH=$ROOT/test/okd/fake:$PATH
+from=$registry/upstream/release@$(jq -r .digest "$work/release.json")
+cp "$work/release.json" "$FAKE/releases/${from##*/}"
+old=$registry/upstream/release@$digest
+release_info "$FAKE/releases/${old##*/}" 1.35.5
+release() { okd-machine-os/release.sh --hyperkube "$hyperkube_image" --to "$registry/own/release:5.0" "$@"; }
+refuses "release: of another minor" 'is Kubernetes 1\.35\.5, ours is' release --from "$old"
+refuses "release: by tag" 'a tag can move' release --from "$registry/upstream/release:5.0"
+refuses "release: that is not there" 'oc cannot read the release' release --from "$registry/upstream/release@${digest//a/b}"
+check "release: without --run it prints the command" release --from "$from"
+check "release: the command" grep -q -F "oc adm release new --from-release $from --name 5.0.0-okd-scos.ec.8.layerlocality.$LAYERLOCALITY_REVISION --to-image $registry/own/release:5.0 hyperkube=$hyperkube_image" "$work/out"
+check "release: and changes nothing" [ ! -e "$FAKE/calls" ]
+check "release: made, with the operating system too" release --from "$from" --os "$os_image" --run
+check "release: prints what the installer takes, by digest" grep -q "^export OPENSHIFT_INSTALL_RELEASE_IMAGE_OVERRIDE=$registry/own/release@sha256:e\{64\}$" "$work/out"
+# shellcheck disable=SC2016 # jq's variables
+check "release: has our images, and the others as they were" \
+  jq -e --arg hyperkube "$hyperkube_image" --arg os "$os_image" --slurpfile old "$work/release.json" \
+  '[.references.spec.tags[].from.name] == [$hyperkube, $os, $old[0].references.spec.tags[2].from.name]' "$FAKE/releases/release:5.0"
+export FAKE_FORGETFUL=1
+refuses "release: that has not become ours" 'has another image hyperkube' release --from "$from" --run
+unset FAKE_FORGETFUL
+
+# The mirror by oc.
+check "mirror: asks oc for the images of a release" mirror --release "$from" --dry-run
+
+# The gate.
+gate() { okd-machine-os/gate.sh "$@"; }
+cat >"$FAKE/operator.json" <<END
+{"spec": {"managementState": "Managed", "observedConfig": {"apiServerArguments": {"feature-gates": ["Known=true", "Other=false"], "v": ["2"]}},
+  "unsupportedConfigOverrides": null}}
+END
+echo v1.36.3 >"$FAKE/server"
+refuses "gate: an apiserver that is not ours" 'the apiserver is v1\.36\.3, not ours' gate on
+check "gate: nothing was changed" jq -e '.spec.unsupportedConfigOverrides == null' "$FAKE/operator.json"
+echo "$KUBERNETES_VERSION+layerlocality.1" >"$FAKE/server"
+check "gate: on" gate on
+check "gate: with all that the release has" jq -e '.spec.unsupportedConfigOverrides == {apiServerArguments: {"feature-gates": ["Known=true", "Other=false", "NodeStatusImageLayers=true"]}}' "$FAKE/operator.json"
+check "gate: status says on" prints '^on$' gate status
+cp "$FAKE/operator.json" "$work/operator.json"
+check "gate: on again changes nothing" gate on
+check "gate: the same" cmp "$work/operator.json" "$FAKE/operator.json"
+jq '.spec.observedConfig.apiServerArguments["feature-gates"] += ["New=true"]' "$work/operator.json" >"$FAKE/operator.json"
+refuses "gate: status after an update of OKD with other gates" 'other gates than the release' gate status
+check "gate: on takes them" gate on
+check "gate: status says on" prints '^on$' gate status
+check "gate: off" gate off
+check "gate: nothing is left of it" jq -e '.spec | has("unsupportedConfigOverrides") | not' "$FAKE/operator.json"
+check "gate: status says off" prints '^off$' gate status
+jq '.spec.unsupportedConfigOverrides = {servicesSubnet: "x", apiServerArguments: {"feature-gates": ["NodeStatusImageLayers=true"], "other": ["y"]}}' "$work/operator.json" >"$FAKE/operator.json"
+check "gate: off leaves what is not ours" gate off
+check "gate: it is there" jq -e '.spec.unsupportedConfigOverrides == {servicesSubnet: "x", apiServerArguments: {other: ["y"]}}' "$FAKE/operator.json"
+refuses "gate: neither on nor off" 'usage: gate.sh' gate maybe

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Tests okd-machine-os/ and scripts/mirror-images.sh, as root: the real Containerfiles with podman
+# over stand-in base images (base.sh), the scripts against a stand-in of oc and a real registry.
+#
+#   run.sh
+#
+# Prints a line a check and closes with "N passed, N failed". What only real rpm-ostree, SELinux, a
+# machine that boots or an OKD cluster can show is listed as skipped.
+. "$(dirname "$0")/../../scripts/lib.sh"
+. "$ROOT/test/engine/lib.sh"
+cd "$ROOT"
+
+passed=0 failed=0 finished=''
+ok() {
+  echo "ok: $1"
+  passed=$((passed + 1))
+}
+bad() {
+  echo "FAILED: $1"
+  failed=$((failed + 1))
+  # Why, for the log.
+  sed 's/^/    /' "$work/out" | tail -n 30
+}
+# check WHAT COMMAND...: it succeeds. Its output is in $work/out.
+check() {
+  local what=$1
+  shift
+  if "$@" >"$work/out" 2>&1; then ok "$what"; else bad "$what"; fi
+}
+# refuses WHAT MESSAGE COMMAND...: it fails, and says MESSAGE (a regular expression).
+refuses() {
+  local what=$1 message=$2
+  shift 2
+  if ! "$@" >"$work/out" 2>&1 && grep -q -E -e "$message" "$work/out"; then ok "$what"; else bad "$what"; fi
+}
+skipped() { echo "skipped: $1: $2"; }
+
+[ "$(id -u)" = 0 ] || die "container engines and the stand-in base need root"
+work=$(mktemp -d)
+registry_pid=''
+clean_up() {
+  # Ended before its end.
+  [ -n "$finished" ] || echo "$passed passed, $((failed + 1)) failed"
+  [ -z "$registry_pid" ] || kill "$registry_pid" 2>/dev/null || true
+  private_engine_gone "$work/engine"
+  rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+# A registry on a free port, for images of users.
+start_registry() {
+  local port
+  for port in $(shuf -i 20000-30000 -n 20); do
+    registry=127.0.0.1:$port
+    cat >"$work/registry.yml" <<END
+version: 0.1
+log: {level: warn}
+storage:
+  filesystem: {rootdirectory: $work/registry}
+http: {addr: $registry}
+END
+    "$BUILD/bin/tools/registry" serve "$work/registry.yml" >"$work/registry.log" 2>&1 &
+    registry_pid=$!
+    for _ in $(seq 50); do
+      kill -0 "$registry_pid" 2>/dev/null || continue 2 # the port was taken
+      if curl --silent --fail "http://$registry/v2/" >/dev/null; then return; fi
+      sleep 0.1
+    done
+    kill "$registry_pid"
+  done
+  die "the registry does not start: $(tail -n 1 "$work/registry.log")"
+}
+
+say "binaries, packages, stand-in base images"
+scripts/build.sh tools registry
+scripts/build.sh patched kube-apiserver kube-controller-manager kubelet
+scripts/rpms.sh
+cp -r _out/rpms "$work/rpms"
+base=$(test/okd/base.sh)
+private_engine "$work/engine"
+export PATH=$work/engine/bin:$PATH
+start_registry
+printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' "$registry" >"$work/registries.conf"
+export CONTAINERS_REGISTRIES_CONF=$work/registries.conf
+# skopeo takes it as an argument alone.
+printf '#!/bin/sh\nexec %s --registries-conf %s "$@"\n' "$(type -P skopeo)" "$work/registries.conf" >"$work/engine/bin/skopeo"
+chmod +x "$work/engine/bin/skopeo"
+for archive in okd fcos; do
+  podman import --quiet "$base/$archive.tar" "localhost/base/$archive:5.0" >/dev/null
+done
+
+# variant NAME FROM COMMAND: a base image in which the command has run.
+variant() {
+  printf 'FROM localhost/base/%s\nRUN %s\n' "$2" "$3" >"$work/Containerfile"
+  podman build --quiet --file "$work/Containerfile" --volume "$base/packages:/packages:ro" --tag "localhost/base/$1" "$work/engine/bin" >/dev/null
+}
+upgrade='rpm -U --force-debian --nosignature --oldpackage'
+variant minor okd:5.0 "$upgrade /packages/openshift-kubelet-4.22.0.rpm"
+variant newer okd:5.0 "$upgrade /packages/openshift-kubelet-5.0.1.rpm"
+variant newer-crio okd:5.0 "$upgrade /packages/cri-o-1.36.9.rpm"
+variant no-crio okd:5.0 "rpm -e --force-debian cri-o"
+variant no-kubelet okd:5.0 "rpm -e --force-debian openshift-kubelet"
+variant no-rpm-ostree okd:5.0 "rm /usr/bin/rpm-ostree"
+variant var okd:5.0 "mkdir -p /var/lib/left && echo x >/var/lib/left/over"
+variant other fcos:5.0 "sed -i s/^ID=.*/ID=debian/ /usr/lib/os-release"
+MINOR=${KUBERNETES_VERSION#v}
+MINOR=${MINOR%.*}
+for part in image manifests mirror control-plane; do
+  say "$part"
+  # shellcheck source=/dev/null
+  . "$ROOT/test/okd/$part.sh"
+done
+
+skipped "real rpm-ostree and ostree container commit" "they need Fedora's or CentOS' packages; base/ stands in for them"
+skipped "SELinux labels" "no policy and no SELinux in the kernel here"
+skipped "booting the image, MachineConfig on a cluster, oc, the installer" "no OKD here; docs/install-okd.md says what to look at"
+finished=1
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
