@@ -197,7 +197,8 @@ changed() {
   say "$1"
 }
 
-install() {
+# Not named as the programs they call.
+run_install() {
   local program
   check_binaries
   check_nodes
@@ -221,7 +222,7 @@ install() {
   changed "ConfigMap kube-system/kubelet-config: gate on, for nodes to come"
   for node in "${control_planes[@]}"; do on "$node" prune "${tags[@]}" </dev/null; done
   [ "$changes" -gt 0 ] || say "$name: nothing to change"
-  verify
+  run_verify
 }
 
 # node_layers NODE: of how many images the Node object states layers. Fails while of none.
@@ -230,7 +231,7 @@ node_layers() {
     jq -er '[.status.images[]? | select(.layers)] | length | if . == 0 then error("no layers in the Node object") else . end'
 }
 
-verify() {
+run_verify() {
   local listed with program failed=0
   for node in "${control_planes[@]}"; do
     for program in "${CONTROL_PLANE[@]}"; do
@@ -270,7 +271,7 @@ undo_control_plane() {
   for node in "${control_planes[@]}"; do settle "$node"; done
 }
 
-uninstall() {
+run_uninstall() {
   if ! grep -q '^installed' <<<"${facts[*]}"; then
     for node in "${nodes[@]}"; do on "$node" forget </dev/null; done
     say "$name: nothing to undo"
@@ -319,4 +320,4 @@ use_engine "$engine"
 find_nodes
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"$action"
+"run_$action"

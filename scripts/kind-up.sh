@@ -29,23 +29,15 @@ bridges() {
   declare -A cidrs addresses
   for node in "${nodes[@]}"; do
     read -r "cidrs[$node]" "addresses[$node]" < <(kubectl get node "$node" \
-      -o 'jsonpath={.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}')
+      -o 'jsonpath={.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}')
     [[ ${cidrs[$node]:-} == *.*/* && ${addresses[$node]:-} == *.* ]] || die "node $node has no IPv4 pod network"
   done
   for node in "${nodes[@]}"; do
     cidr=${cidrs[$node]}
-    "$ENGINE" exec -i "$node" sh -c 'mkdir -p /etc/cni/net.d && cat >/etc/cni/net.d/10-bridge.conflist' <<END
-{
-  "cniVersion": "1.0.0",
-  "name": "pods",
-  "plugins": [
-    {
-      "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-      "ipam": {"type": "host-local", "ranges": [[{"subnet": "$cidr"}]], "routes": [{"dst": "0.0.0.0/0"}]}
-    }
-  ]
-}
-END
+    jq -n --arg subnet "$cidr" '{cniVersion: "1.0.0", name: "pods", plugins: [{
+      type: "bridge", bridge: "cni0", isGateway: true, ipMasq: false, hairpinMode: true,
+      ipam: {type: "host-local", ranges: [[{subnet: $subnet}]], routes: [{dst: "0.0.0.0/0"}]}}]}' |
+      "$ENGINE" exec -i "$node" sh -c 'mkdir -p /etc/cni/net.d && cat >/etc/cni/net.d/10-bridge.conflist'
     for other in "${nodes[@]}"; do
       address=${addresses[$other]}
       [ "$other" = "$node" ] || "$ENGINE" exec "$node" ip route replace "${cidrs[$other]}" via "$address"

@@ -55,7 +55,8 @@ in_root() { chroot "$rootfs" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin 
 preload() {
   say "image $1"
   program_image "$rootfs/image.tar" "$@"
-  in_root skopeo copy --quiet docker-archive:/image.tar "containers-storage:$1"
+  in_root skopeo copy --quiet docker-archive:/image.tar "containers-storage:$1" >>"$log" 2>&1 ||
+    die "cannot put $1 into the image: $(tail -n 1 "$log")"
   rm "$rootfs/image.tar"
 }
 
@@ -100,7 +101,7 @@ files() {
 # for them.
 images() {
   local wanted name
-  wanted=$(in_root kubeadm config images list --kubernetes-version "$KUBERNETES_VERSION")
+  wanted=$(in_root kubeadm config images list --kubernetes-version "$KUBERNETES_VERSION" 2>>"$log")
   for name in "${CONTROL_PLANE[@]}"; do preload "$(grep "/$name:" <<<"$wanted")" "$STOCK/$name"; done
   preload "$(grep /etcd: <<<"$wanted")" "$BUILD/bin/tools/etcd"
   cc -Os -Wall -static -DVERSION="$KUBERNETES_VERSION" -o "$work/pause" "$KUBERNETES/build/pause/linux/pause.c" ||

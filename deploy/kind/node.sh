@@ -189,9 +189,11 @@ command_has-image() { [ -n "$(crictl images -q "$1" 2>/dev/null)" ]; }
 
 # load NAME <ARCHIVE: an image into CRI-O's storage.
 command_load() {
+  local output
   mkdir -p "$state"
   cat >"$state/image.tar"
-  skopeo copy --quiet "docker-archive:$state/image.tar" "containers-storage:$1" || die "skopeo cannot load $1"
+  output=$(skopeo copy --quiet "docker-archive:$state/image.tar" "containers-storage:$1" 2>&1) ||
+    die "skopeo cannot load $1: $output"
   rm "$state/image.tar"
 }
 
@@ -274,7 +276,9 @@ command_configmap() {
 command_prune() {
   local image
   crictl images -o json | jq -r --arg ours "$repository/" '.images[].repoTags[]? | select(startswith($ours))' |
-    grep -vxF -f <(printf '%s\n' "$@") | while read -r image; do crictl rmi "$image" >/dev/null 2>&1 || die "$image is still used"; done
+    while read -r image; do
+      [[ " $* " == *" $image "* ]] || crictl rmi "$image" >/dev/null 2>&1 || die "$image is still used"
+    done
 }
 
 # forget: what only we put here.
