@@ -23,6 +23,9 @@ private_engine() {
       echo 'runtime = "aided"'
       echo '[engine.runtimes]'
       echo "aided = [\"$ROOT/test/engine/oci-runtime\"]"
+    elif [ -n "$(type -P runc)" ]; then
+      # crun takes no mixture of cgroup v1 and v2.
+      echo 'runtime = "runc"'
     fi
   } >"$folder/containers.conf"
   printf '[storage]\ndriver = "overlay"\ngraphroot = "%s/root"\nrunroot = "%s/run"\n' \

@@ -21,18 +21,17 @@ bad() {
   # Why, for the log.
   sed 's/^/    /' "$work/out" | tail -n 30
 }
-# check WHAT COMMAND...: it succeeds. Its output is in $work/out.
-check() {
-  local what=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then ok "$what"; else bad "$what"; fi
+# run COMMAND...: with its output in $work/out, once it has ended: until then, that of the one before.
+run() {
+  local status=0
+  "$@" >"$work/out.new" 2>&1 || status=$?
+  mv "$work/out.new" "$work/out"
+  return "$status"
 }
+# check WHAT COMMAND...: it succeeds.
+check() { if run "${@:2}"; then ok "$1"; else bad "$1"; fi; }
 # refuses WHAT MESSAGE COMMAND...: it fails, and says MESSAGE (a regular expression).
-refuses() {
-  local what=$1 message=$2
-  shift 2
-  if ! "$@" >"$work/out" 2>&1 && grep -q -E -e "$message" "$work/out"; then ok "$what"; else bad "$what"; fi
-}
+refuses() { if ! run "${@:3}" && grep -q -E -e "$2" "$work/out"; then ok "$1"; else bad "$1"; fi; }
 skipped() { echo "skipped: $1: $2"; }
 
 [ "$(id -u)" = 0 ] || die "container engines and the stand-in base need root"
