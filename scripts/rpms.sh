@@ -27,9 +27,6 @@ spec_of() { echo "${1#openshift-}"; }
 # Patches of `--with okd`; every source package of the kubelet has them.
 okd_patches() { [ "$(spec_of "$1")" != kubelet ] || find "$RPM/kubelet/okd" -name '*.patch' | sort; }
 
-# names PATH...: without their folders, in one line.
-names() { printf '%s ' "${@##*/}" | sed 's/ $//'; }
-
 # scheduler_configuration: that of the static pod, with the kubeconfig where the
 # service manager puts it.
 scheduler_configuration() {
@@ -41,7 +38,8 @@ scheduler_configuration() {
   echo "$config"
 }
 
-# epoch PACKAGE: the date of what is its own; midnight, for a changelog knows days.
+# epoch PACKAGE: the date of what is its own. rpm takes noon of the day that the changelog
+# names as the time of all files, so it is the last noon before: never in the future.
 epoch() {
   local date=${SOURCE_DATE_EPOCH:-} component overlay paths
   if [ -z "$date" ]; then
@@ -53,7 +51,7 @@ epoch() {
       die "$ROOT is no git clone that knows when it was changed: set SOURCE_DATE_EPOCH"
   fi
   [[ $date =~ ^[0-9]+$ ]] || die "SOURCE_DATE_EPOCH is not a number of seconds: '$date'"
-  echo $((date - date % 86400))
+  echo $(((date - 43200) / 86400 * 86400 + 43200))
 }
 
 # minor VERSION: v1.36.4 is 1.36.
@@ -89,12 +87,19 @@ render() {
         echo "%global scheduler_tags $SCHEDULER_TAGS"
         ;;
       esac
-      echo "%global patchfiles $(names "${patches[@]}")"
-      [ ${#okd[@]} -eq 0 ] || echo "%global okd_patchfiles $(names "${okd[@]}")"
       ;;
     @OKD@) if [ "$name" = openshift-kubelet ]; then echo "%bcond_without okd"; else echo "%bcond_with okd"; fi ;;
     @MACROS@) cat "$RPM/macros" ;;
     @PATCHES@) for file in "${patches[@]}" "${okd[@]}"; do printf 'Patch%-10s %s\n' "$((++i)):" "${file##*/}"; done ;;
+    @APPLY@)
+      echo "# git apply skips every file where another work tree is around this one."
+      echo "export GIT_CEILING_DIRECTORIES=%{_builddir}"
+      for ((i = 1; i <= ${#patches[@]} + ${#okd[@]}; i++)); do
+        [ "$i" != $((${#patches[@]} + 1)) ] || echo "%if %{with okd}"
+        echo "git apply %{PATCH$i}"
+      done
+      [ ${#okd[@]} = 0 ] || echo "%endif"
+      ;;
     @CHANGELOG@)
       echo "* $date Layer Locality <packages@layerlocality.io> - $(version_of "$name")-$(release)"
       echo "- Built from $component $(pinned_version "$component") with Layer Locality's patches."
@@ -182,7 +187,13 @@ cross_tools() {
   export CC=$prefix-gcc PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_LIBDIR=$sysroot/usr/lib/$prefix/pkgconfig
 }
 
-# build PACKAGE FOLDER OUTPUT: what is staged in FOLDER, by rpmbuild.
+# rpmbuild_in FOLDER ARGS...: with a package database and all folders of its own.
+rpmbuild_in() {
+  rpmbuild --target "$ARCH" --define "_topdir $1" --define "_dbpath $1/db" --define "_tmppath $1/tmp" "${@:2}"
+}
+
+# build PACKAGE FOLDER OUTPUT: the source package of what is staged in FOLDER, and of
+# that the package, as anybody builds it.
 build() {
   local name=$1 folder=$2 output=$3 own log=$BUILD/log/rpm-$1.log started
   started=$(date +%s)
@@ -195,11 +206,14 @@ build() {
   find "$folder/SOURCES" "$folder/SPECS" -type f -exec touch -d "@$DATE" {} +
   say "$name: building for $ARCH; log $log"
   mkdir -p "$BUILD/log"
-  if ! rpmbuild -ba --target "$ARCH" --define "_topdir $folder" --define "_dbpath $folder/db" \
-    --define "_tmppath $folder/tmp" "$folder/SPECS/$name.spec" >"$log" 2>&1; then
+  {
+    rpmbuild_in "$folder" -bs "$folder/SPECS/$name.spec" &&
+      rpmbuild_in "$folder" --rebuild "$folder"/SRPMS/*.src.rpm
+  } >"$log" 2>&1 || {
     tail -n 20 "$log" >&2
+    rm -rf "$folder"
     die "$name: rpmbuild failed; the whole log is $log"
-  fi
+  }
   rm -rf "$output.tmp"
   mkdir -p "$output.tmp"
   find "$folder/RPMS" "$folder/SRPMS" -name '*.rpm' -exec mv -t "$output.tmp" {} +
@@ -219,7 +233,7 @@ package() {
       echo "$ARCH"
       go version
       rpmbuild --version
-      declare -f archive build upstream_archive # the recipe
+      declare -f archive build rpmbuild_in upstream_archive # the recipe
     } | sha256sum | cut -c1-16
   )
   cached=$CACHE/rpms/$name-$hash

@@ -1,0 +1,453 @@
+#!/usr/bin/env bash
+# Tests the RPMs: builds them (scripts/rpms.sh), looks at what is in them, installs,
+# upgrades, downgrades and removes them with dnf in roots of its own, rebuilds the
+# source packages. Nothing of the machine's package database is touched.
+#
+#   run.sh
+#
+# Root (dnf --installroot changes its root). One line a check; the last line counts.
+. "$(dirname "$0")/../../scripts/lib.sh"
+shopt -s inherit_errexit
+HERE=$ROOT/test/rpm
+
+[ "$(id -u)" = 0 ] || die "dnf --installroot changes its root directory: run as root"
+for tool in rpmbuild rpmsign rpmlint createrepo_c dnf zstd gpg busybox readelf; do
+  command -v "$tool" >/dev/null ||
+    die "$tool is missing: apt-get install rpm rpmlint createrepo-c dnf zstd gnupg busybox-static binutils"
+done
+
+T=$(mktemp -d -t layerlocality-rpm.XXXXXX)
+REPO=$T/repo
+PASSED=0
+FAILED=0
+
+cleanup() {
+  gpgconf --homedir "$T/gnupg" --kill all 2>/dev/null || true
+  rm -rf "$T"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+# check WHAT COMMAND...: one line; what the command wrote, when it fails.
+check() {
+  local what=$1
+  shift
+  if ("$@") >"$T/out" 2>&1; then
+    echo "ok: $what"
+    PASSED=$((PASSED + 1))
+  else
+    echo "FAILED: $what"
+    sed 's/^/    /' "$T/out" | tail -n 40
+    FAILED=$((FAILED + 1))
+  fi
+}
+skip() { echo "skipped: $1: $2"; }
+
+# same EXPECTED-FILE: what stands there is what comes in.
+same() { diff -u "$1" -; }
+has() { grep -q -- "$1" "$2" || { echo "no '$1' in $2:" && cat "$2" && false; }; }
+hasnt() { test -e "$2" && ! grep -- "$1" "$2"; }
+# quietly COMMAND...: it succeeds and says nothing.
+quietly() { "$@" >"$T/quiet" 2>&1 || { cat "$T/quiet" && false; } && hasnt . "$T/quiet"; }
+# fails MESSAGE COMMAND...: the command fails and says so.
+fails() {
+  local message=$1
+  shift
+  if "$@" >"$T/message" 2>&1; then
+    echo "succeeded: $*" && cat "$T/message" && false
+  fi
+  has "$message" "$T/message"
+}
+
+# rpm with a database and a keyring of the test.
+rpmq() { HOME=$T/home rpm --dbpath "$T/db" "$@"; }
+mkdir -p "$T/home" "$T/db" "$T/repos" "$T/gnupg"
+chmod 0700 "$T/gnupg"
+export GNUPGHOME=$T/gnupg
+echo '%_dbpath /var/lib/rpm' >"$T/home/.rpmmacros"
+
+# root NAME: an empty root for dnf.
+root() {
+  mkdir -p "$T/roots/$1"
+  echo "$T/roots/$1"
+}
+# use REPOSITORY...: what dnf knows, as name or name,option=value,...
+use() {
+  local each name
+  rm -f "$T"/repos/*
+  for each in "$@"; do
+    name=${each%%,*}
+    {
+      printf '[%s]\nname=%s\nbaseurl=file://%s/%s\n' "$name" "$name" "$T" "$name"
+      [ "$name" = "$each" ] || tr , '\n' <<<"${each#*,}"
+    } >"$T/repos/$name.repo"
+  done
+}
+# dnf_in ROOT ARGS...
+dnf_in() {
+  local root=$1
+  shift
+  HOME=$T/home dnf -q -y -c "$T/dnf.conf" --noplugins --installroot="$root" --releasever=1 "$@"
+}
+cat >"$T/dnf.conf" <<END
+[main]
+reposdir=$T/repos
+cachedir=$T/dnf/cache
+logdir=$T/dnf/log
+persistdir=$T/dnf/persist
+install_weak_deps=False
+gpgcheck=0
+metadata_expire=0
+END
+rpm_in() {
+  local root=$1
+  shift
+  HOME=$T/home rpm --root "$root" "$@"
+}
+# installed ROOT PACKAGE...: their versions.
+installed() {
+  local root=$1
+  shift
+  rpm_in "$root" -q --qf '%{NAME}-%{VERSION}-%{RELEASE}\n' "$@"
+}
+
+crio=${CRIO_VERSION#v}
+kubernetes=${KUBERNETES_VERSION#v}
+release=100.layers$LAYERLOCALITY_REVISION
+arch=$(uname -m)
+PACKAGES=(cri-o kubelet openshift-kubelet kube-scheduler-layerlocality)
+version_of() { if [ "$1" = cri-o ]; then echo "$crio"; else echo "$kubernetes"; fi; }
+file_of() { echo "$REPO/$arch/$1-$(version_of "$1")-$release.$arch.rpm"; }
+source_of() { echo "$REPO/SRPMS/$1-$(version_of "$1")-$release.src.rpm"; }
+
+#--- Building.
+
+gpg --batch --quiet --passphrase '' --quick-generate-key 'Layer Locality test <test@example.com>' rsa2048 sign 1d
+gpg --batch --quiet --passphrase '' --quick-generate-key 'Somebody else <else@example.com>' rsa2048 sign 1d
+check "rpms.sh builds all packages and signs them" \
+  "$ROOT/scripts/rpms.sh" --sign test@example.com --output "$REPO"
+for name in "${PACKAGES[@]}"; do
+  check "$name: package and source package are there" test -s "$(file_of "$name")" -a -s "$(source_of "$name")"
+done
+[ "$FAILED" = 0 ] || {
+  echo "$PASSED passed, $FAILED failed"
+  exit 1
+}
+
+#--- What is in them.
+
+inside_usr_and_etc() { ! awk '{ print $NF }' "$1" | grep -v -e '^/usr/' -e '^/etc/'; }
+identity() { rpmq -qp --qf '%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE} %{BUILDHOST}\n' "$(file_of "$1")" 2>/dev/null; }
+for name in "${PACKAGES[@]}"; do
+  rpmq -qp --qf '[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEFLAGS:fflags} %{FILENAMES}\n]' "$(file_of "$name")" 2>/dev/null |
+    tr -s ' ' >"$T/$name.files"
+  check "$name: files, modes, owners and what is configuration" same "$HERE/$name.files" <"$T/$name.files"
+  check "$name: nothing outside /usr and /etc" inside_usr_and_etc "$T/$name.files"
+  rpmq -qp --qf '[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]' "$(file_of "$name")" 2>/dev/null |
+    grep -v '^rpmlib(' | sed "s/ *\$//; s/$(version_of "$name")-$release\$/@VERSION@-@RELEASE@/" | sort -u >"$T/$name.requires"
+  check "$name: requires" same "$HERE/$name.requires" <"$T/$name.requires"
+done
+check "openshift-kubelet has no scriptlets" test -z "$(rpmq -qp --scripts "$(file_of openshift-kubelet)" 2>/dev/null)"
+lint() { env HOME="$T/home" rpmlint --strict -c "$ROOT/rpm/rpmlint.toml" "$1"; }
+for name in "${PACKAGES[@]}"; do
+  # One at a time: rpmlint 2.4 unpacks them all into one folder.
+  check "$name: rpmlint finds nothing but what rpm/rpmlint.toml gives reasons for" lint "$(file_of "$name")"
+  check "$name: nor in the source package" lint "$(source_of "$name")"
+done
+
+# A spec is what Fedora's and EL's tools see, too.
+spec() {
+  mkdir -p "$T/spec/$1"
+  (cd "$T/spec/$1" && rpm2cpio "$(source_of "$1")" | cpio -id --quiet)
+  echo "$T/spec/$1/$1.spec"
+}
+build_requires() {
+  local spec=$1
+  shift
+  HOME=$T/home rpmspec -q --srpm --qf '[%{REQUIRENAME}\n]' --define "_sourcedir $(dirname "$spec")" "$@" "$spec" | grep -v '^rpmlib(' | sort
+}
+crio_spec=$(spec cri-o)
+fedora() { build_requires "$crio_spec" --define 'fedora 43' | grep -qx libseccomp-static; }
+dynamic() { ! build_requires "$crio_spec" --define 'fedora 43' --without static | grep -x libseccomp-static; }
+check "cri-o: the spec parses as on Fedora, and asks for libseccomp-static" fedora
+check "cri-o: --without static does not ask for it" dynamic
+check "cri-o: on Debian the spec asks for no package" test -z "$(build_requires "$crio_spec")"
+check "cri-o: tags and linker flags are those of versions.env" \
+  grep -qxF -e "%global crio_tags $CRIO_TAGS" "$crio_spec"
+every_patch() {
+  local component=$1 spec=$2
+  diff <(series "$component" | xargs -n 1 basename) <(sed -n 's/^Patch[0-9]*: *//p' "$spec" | grep -v OKD)
+}
+check "cri-o: the patches are those of patches/cri-o, in order" every_patch cri-o "$crio_spec"
+check "kubelet: the patches are those of patches/kubernetes, in order" every_patch kubernetes "$(spec kubelet)"
+kubelet_names() { HOME=$T/home rpmspec -q --qf '%{NAME}\n' --define "_sourcedir $T/spec/kubelet" "$@"; }
+check "kubelet: the same spec is openshift-kubelet with --with okd" \
+  test "$(kubelet_names --with okd "$T/spec/kubelet/kubelet.spec")" = openshift-kubelet
+check "openshift-kubelet: its source package builds that without an option" \
+  test "$(kubelet_names "$(spec openshift-kubelet)")" = openshift-kubelet
+
+#--- A repository of a distribution.
+
+stubs() {
+  local name=$1 spec=$2
+  shift 2
+  HOME=$T/home rpmbuild -bb --define "_topdir $T/stubs" --define "_dbpath $T/stubs/db" --define "_rpmdir $T/$name" "$@" "$spec" &&
+    createrepo_c -q "$T/$name"
+}
+check "repository of stand-ins for a distribution" stubs base "$HERE/stubs.spec"
+later=(--define "crio_version $crio" --define "kubernetes_version $kubernetes")
+check "repository with later releases of our packages" stubs later "$HERE/later.spec" "${later[@]}" --define "later_release 101"
+check "repository with the releases of Kubernetes' own packages" stubs upstream "$HERE/later.spec" "${later[@]}" --define "later_release 150500.1.1"
+
+#--- Fresh installation.
+
+use base repo
+R=$(root fresh)
+ours=(cri-o kubelet kube-scheduler-layerlocality)
+check "fresh: dnf installs ${ours[*]}" dnf_in "$R" install "${ours[@]}"
+for name in "${ours[@]}"; do
+  check "fresh: $name is ours" test "$(installed "$R" "$name")" = "$name-$(version_of "$name")-$release"
+  check "fresh: rpm -V $name finds no difference" rpm_in "$R" -V --nodeps "$name"
+  unit=$name.service
+  [ "$name" != cri-o ] || unit=crio.service
+  check "fresh: $unit gets its preset" has "^systemd-update-helper install-system-units $unit\$" "$R/calls"
+done
+check "fresh: nothing is restarted" hasnt mark-restart "$R/calls"
+check "fresh: users of crio are made" has '^systemd-sysusers /usr/lib/sysusers.d/crio.conf' "$R/calls"
+check "fresh: the user of the scheduler is made" has '^systemd-sysusers /usr/lib/sysusers.d/kube-scheduler-layerlocality.conf' "$R/calls"
+check "fresh: /var/lib/kubelet is made" has '^systemd-tmpfiles --create /usr/lib/tmpfiles.d/kubelet.conf' "$R/calls"
+no_network() { test ! -e "$R/etc/cni/net.d" || test -z "$(ls -A "$R/etc/cni/net.d")"; }
+check "fresh: no CNI network is active" no_network
+
+says() { # TEXT COMMAND...
+  local text=$1
+  shift
+  "$@" >"$T/says" 2>&1 || { cat "$T/says" && false; }
+  has "$text" "$T/says"
+}
+static() { readelf -l "$1" >"$T/headers" && hasnt INTERP "$T/headers"; }
+ours_version=v$kubernetes+layerlocality.$LAYERLOCALITY_REVISION
+check "crio says $crio" says "^crio version $crio\$" chroot "$R" /usr/bin/crio --version
+check "crio has seccomp, linked in" says 'Linkmode: *static' chroot "$R" /usr/bin/crio version
+check "pinns runs" fails 'Path for pinning namespaces not specified' chroot "$R" /usr/bin/pinns
+check "kubelet says $ours_version" says "^Kubernetes $ours_version\$" chroot "$R" /usr/bin/kubelet --version
+check "the scheduler says $ours_version" says "^Kubernetes $ours_version\$" \
+  chroot "$R" /usr/bin/kube-scheduler-layerlocality --version
+for binary in crio pinns kubelet kube-scheduler-layerlocality; do
+  check "$binary is static" static "$R/usr/bin/$binary"
+done
+check "crio reports layers: the overlay is in it" grep -q CRIO_IMAGE_LAYERS "$R/usr/bin/crio"
+check "crio reads its configuration" says '"/usr/libexec/cni/"' "$R/usr/bin/crio" \
+  --config "$R/etc/crio/crio.conf" --config-dir "$R/etc/crio/crio.conf.d" config
+
+# The kubelet ends at the last field, after it has taken the gates from the drop-in.
+# kubelet_reads ROOT FOLDER GATES: with these feature gates in the file of --config.
+kubelet_reads() {
+  mkdir -p "$1/var/lib/kubelet"
+  printf '%s\n' 'apiVersion: kubelet.config.k8s.io/v1beta1' 'kind: KubeletConfiguration' \
+    "featureGates: {$3}" 'healthzPort: 99999' >"$1/var/lib/kubelet/config.yaml"
+  chroot "$1" /usr/bin/kubelet --v=1 --config=/var/lib/kubelet/config.yaml --config-dir="$2"
+}
+gate_on() {
+  fails 'healthzPort' kubelet_reads "$R" /etc/kubernetes/kubelet.conf.d ''
+  has 'NodeStatusImageLayers:true\|NodeStatusImageLayers":true' "$T/message"
+}
+check "kubelet: the drop-in turns NodeStatusImageLayers on" gate_on
+limits() {
+  sed 's/^#\(nodeStatus[A-Za-z]*\):.*/\1: 999999999/' "$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf" >"$R/limits/20.conf"
+  fails nodeStatusImageLayersMaxPerImage kubelet_reads "$R" /limits ''
+}
+mkdir -p "$R/limits"
+check "kubelet: the limits in the drop-in, as comments, are its fields" limits
+rm -r "$R/limits" "$R/var/lib/kubelet"
+check "kubelet: an unknown gate is refused" fails 'unrecognized feature gate: OpenShiftGate' \
+  kubelet_reads "$R" /etc/kubernetes/kubelet.conf.d 'OpenShiftGate: true'
+
+check "the scheduler reads its configuration" fails 'stat /run/credentials\|open /run/credentials\|no such file' \
+  chroot "$R" /usr/bin/kube-scheduler-layerlocality --config=/etc/kubernetes/kube-scheduler-layerlocality/config.yaml
+check "the scheduler's configuration is the static pod's, but for the kubeconfig" \
+  diff <(sed '1d; /kubeconfig: /d' "$ROOT/deploy/scheduler/static-pod/config.yaml") \
+  <(sed '1d; /kubeconfig: /d' "$R/etc/kubernetes/kube-scheduler-layerlocality/config.yaml")
+
+# Units, with what they need of the system.
+for unit in {basic,multi-user,network-online,shutdown,sysinit}.target system.slice; do
+  printf '[Unit]\nDescription=%s\n' "$unit" >"$R/usr/lib/systemd/system/$unit"
+done
+install -m 0755 /dev/null "$R/usr/bin/kill"
+for unit in crio kubelet kube-scheduler-layerlocality; do
+  check "systemd-analyze verify $unit.service says nothing" quietly systemd-analyze --root="$R" --man=no verify "$unit.service"
+done
+score() { systemd-analyze security --root="$R" --offline=true --threshold=15 kube-scheduler-layerlocality.service >"$T/score"; }
+check "the scheduler's unit is hardened: exposure of at most 1.5 of 10" score
+sed -n 's/^.*\(Overall exposure.*\)/    \1/p' "$T/score"
+skip "how systemd merges kubelet.service with kubeadm's drop-in" "no systemd runs here; the kind test runs one"
+
+#--- Upgrade from a distribution's packages, and ways back.
+
+use base
+R=$(root upgrade)
+check "upgrade: a distribution's cri-o, kubelet and kubeadm" dnf_in "$R" install cri-o kubelet kubeadm
+check "upgrade: they are stock" grep -qx stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
+echo '# mine' >>"$R/etc/crio/crio.conf"
+echo 'KUBELET_EXTRA_ARGS=--v=3' >"$R/etc/sysconfig/kubelet"
+use base repo
+check "upgrade: dnf upgrades them to ours" dnf_in "$R" upgrade
+for name in cri-o kubelet; do
+  check "upgrade: $name is ours" test "$(installed "$R" "$name")" = "$name-$(version_of "$name")-$release"
+done
+check "upgrade: an edited crio.conf stays" has '^# mine$' "$R/etc/crio/crio.conf"
+check "upgrade: ours lies beside it" has 'crio config' "$R/etc/crio/crio.conf.rpmnew"
+check "upgrade: an edited sysconfig stays" has '--v=3' "$R/etc/sysconfig/kubelet"
+check "upgrade: a file nobody edited is ours" has 'unix:///run/crio/crio.sock' "$R/etc/crictl.yaml"
+last() { find "$R/usr/lib/systemd/system/kubelet.service.d" -name '*.conf' -printf '%f\n' | sort | tail -n 1; }
+check "upgrade: our drop-in comes after kubeadm's" test "$(last)" = 20-image-layers.conf
+variables() { # both set the same variable, and ours keeps what kubeadm's says
+  local theirs ours
+  theirs=$(sed -n 's/^Environment="KUBELET_CONFIG_ARGS=\(.*\)"$/\1/p' "$R/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf")
+  ours=$(sed -n 's/^Environment="KUBELET_CONFIG_ARGS=\(.*\)"$/\1/p' "$R/usr/lib/systemd/system/kubelet.service.d/20-image-layers.conf")
+  test -n "$theirs" && test "$ours" = "$theirs --config-dir=/etc/kubernetes/kubelet.conf.d"
+}
+check "upgrade: our drop-in adds the folder to kubeadm's arguments" variables
+echo '# mine' >>"$R/etc/crio/crio.conf.d/10-cni-plugins.conf"
+check "downgrade: dnf goes back" dnf_in "$R" --disablerepo=repo downgrade cri-o kubelet
+check "downgrade: they are stock" grep -qx stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
+check "downgrade: an edited crio.conf stays" has '^# mine$' "$R/etc/crio/crio.conf"
+check "downgrade: the stock kubelet is given no gate" test ! -e "$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
+check "downgrade: nor the folder" test ! -e "$R/usr/lib/systemd/system/kubelet.service.d/20-image-layers.conf"
+check "downgrade: what was edited of ours is kept aside" has '^# mine$' "$R/etc/crio/crio.conf.d/10-cni-plugins.conf.rpmsave"
+
+use base repo
+R=$(root restart)
+dnf_in "$R" install "${ours[@]}" >/dev/null
+rm "$R/calls"
+use base repo later
+check "a later release of ours is an upgrade" dnf_in "$R" upgrade
+for unit in crio kubelet kube-scheduler-layerlocality; do
+  check "upgrade of ours: $unit.service is restarted" has "^systemd-update-helper mark-restart-system-units $unit.service\$" "$R/calls"
+done
+check "upgrade of ours: nothing is disabled or enabled" hasnt '\(install\|remove\)-system-units' "$R/calls"
+
+use base repo
+R=$(root remove)
+find_all() { (cd "$R" && find etc usr ! -type d | sort); }
+dnf_in "$R" install systemd base >/dev/null
+find_all >"$T/before"
+dnf_in "$R" install "${ours[@]}" >/dev/null
+echo '# mine' >>"$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
+rm "$R/calls"
+check "removal: dnf removes ours" dnf_in "$R" --setopt=clean_requirements_on_remove=False remove "${ours[@]}"
+for unit in crio kubelet kube-scheduler-layerlocality; do
+  check "removal: $unit.service is stopped and disabled" has "^systemd-update-helper remove-system-units $unit.service\$" "$R/calls"
+done
+check "removal: all files are gone, but an edited one is kept aside" \
+  diff <({ cat "$T/before" && echo etc/kubernetes/kubelet.conf.d/20-image-layers.conf.rpmsave; } | sort) <(find_all)
+
+#--- Versions of others.
+
+use base repo,priority=50 upstream
+R=$(root priority)
+check "priority: ours is chosen before a higher release of another repository" dnf_in "$R" install cri-o kubelet
+check "priority: it is ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
+check "priority: and stays at an upgrade" dnf_in "$R" upgrade
+check "priority: it is still ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
+use base upstream
+R=$(root sync)
+dnf_in "$R" install cri-o kubelet >/dev/null
+use base repo,priority=50 upstream
+check "from Kubernetes' own packages: distro-sync takes ours" dnf_in "$R" distro-sync cri-o kubelet
+check "from Kubernetes' own packages: it is ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
+
+#--- OKD.
+
+use base repo
+R=$(root okd)
+check "OKD: its own kubelet" dnf_in "$R" --disablerepo=repo install openshift-kubelet cri-o
+dnf_in "$R" upgrade >/dev/null
+check "OKD: cri-o of the distribution is lower than ours" test "$(installed "$R" cri-o)" = "cri-o-$crio-$release"
+check "OKD: its kubelet has the version of the release, which is higher than ours" \
+  test "$(installed "$R" openshift-kubelet)" = openshift-kubelet-5.0.0-202609210000.p0.el10
+check "OKD: ours replaces it when asked for by version" dnf_in "$R" install "openshift-kubelet-$kubernetes-$release"
+check "OKD: it is ours" test "$(installed "$R" openshift-kubelet)" = "openshift-kubelet-$kubernetes-$release"
+check "OKD: rpm -V finds no difference" rpm_in "$R" -V --nodeps openshift-kubelet cri-o
+check "OKD: kubelet says $ours_version" says "^Kubernetes $ours_version\$" chroot "$R" /usr/bin/kubelet --version
+check "OKD: no unit of the kubelet" test ! -e "$R/usr/lib/systemd/system/kubelet.service"
+okd_gates() {
+  fails 'healthzPort' kubelet_reads "$R" /etc/openshift/kubelet.conf.d 'OpenShiftGate: true'
+  has 'NodeStatusImageLayers' "$T/message" && has 'Passing over.*OpenShiftGate' "$T/message"
+}
+check "OKD: gates of other components are passed over, ours is on" okd_gates
+check "OKD: kubelet and openshift-kubelet exclude each other" fails 'conflict' dnf_in "$R" install kubelet
+
+#--- Signatures.
+
+signed="gpgcheck=1,repo_gpgcheck=1,gpgkey=file://$REPO/RPM-GPG-KEY-layer-locality"
+use base "repo,$signed"
+R=$(root signed)
+check "signed: packages and metadata are verified and installed" dnf_in "$R" install cri-o
+tampered() { # NAME: a copy of the repository
+  rm -rf "${T:?}/$1"
+  cp -r "$REPO" "$T/$1"
+  use base "$1,gpgcheck=1,gpgkey=file://$REPO/RPM-GPG-KEY-layer-locality"
+}
+tampered unsigned
+rpmsign --delsign "$T/unsigned/$arch/"cri-o-*.rpm >/dev/null 2>&1
+createrepo_c -q "$T/unsigned"
+check "signed: a package without signature is refused" fails 'not signed' dnf_in "$(root unsigned)" install cri-o
+tampered foreign
+rpmsign --define '_gpg_name else@example.com' --define "__gpg $(command -v gpg)" --addsign "$T/foreign/$arch/"cri-o-*.rpm >/dev/null 2>&1
+createrepo_c -q "$T/foreign"
+check "signed: a package that somebody else signed is refused" fails 'not correct\|public key\|GPG' dnf_in "$(root foreign)" install cri-o
+tampered flipped
+size=$(stat -c %s "$(file_of cri-o)")
+printf 'tampered' | dd of="$T/flipped/$arch/$(basename "$(file_of cri-o)")" bs=1 seek=$((size - 100000)) conv=notrunc status=none
+createrepo_c -q "$T/flipped"
+check "signed: a package with changed content is refused" fails 'digest\|GPG\|signature' dnf_in "$(root flipped)" install cri-o
+tampered metadata
+sed -i 's/<revision>/<revision>9/' "$T/metadata/repodata/repomd.xml"
+use base "metadata,$signed"
+check "signed: changed metadata is refused" fails 'GPG\|repomd\|signature' dnf_in "$(root metadata)" install cri-o
+check "signed: the .repo file verifies both" grep -qx -e 'gpgcheck=1' -e 'repo_gpgcheck=1' "$REPO/layer-locality.repo"
+
+#--- What rpms.sh refuses.
+
+mkdir "$T/bin"
+ln -s /usr/bin/* /usr/sbin/* "$T/bin/" 2>/dev/null || true
+rm -f "$T/bin/rpmbuild"
+check "without rpmbuild: a message that names the package to install" fails 'rpmbuild is missing: install rpm' \
+  env PATH="$T/bin:$(dirname "$(command -v go)")" "$ROOT/scripts/rpms.sh"
+check "unknown package" fails "unknown package 'etcd'" "$ROOT/scripts/rpms.sh" etcd
+check "unknown architecture" fails "unknown architecture 'riscv64'" "$ROOT/scripts/rpms.sh" --arch riscv64
+check "unknown key" fails "no secret key 'nobody@example.com'" "$ROOT/scripts/rpms.sh" --sign nobody@example.com
+check "a date that is none" fails "not a number" env SOURCE_DATE_EPOCH=yesterday "$ROOT/scripts/rpms.sh" --output "$T/nowhere" cri-o
+check "a folder that holds something else" fails 'is no repository' "$ROOT/scripts/rpms.sh" --output "$T/bin" cri-o
+
+#--- The same again from the source packages.
+
+# What a package is, whoever signed it: its header, which holds the digests of all files.
+digest() { rpmq -qp --qf '%{SHA256HEADER} ' "$1" 2>/dev/null; }
+rebuild() {
+  local name=$1 again=$T/rebuild/$1
+  # Without network, elsewhere.
+  unshare --net rpmbuild --rebuild --define "_topdir $again" --define "_dbpath $again/db" \
+    "$(source_of "$name")" >"$T/rebuild.log" 2>&1 || { tail -n 40 "$T/rebuild.log" && false; }
+  rpmq -qp --qf '[%{FILEDIGESTS} %{FILENAMES}\n]' "$again/RPMS/$arch/"*.rpm >"$T/again"
+  rpmq -qp --qf '[%{FILEDIGESTS} %{FILENAMES}\n]' "$(file_of "$name")" 2>/dev/null | diff - "$T/again"
+  test "$(digest "$(file_of "$name")")" = "$(digest "$again/RPMS/$arch/"*.rpm)" || { echo "same files, another header" && false; }
+}
+for name in "${ours[@]}"; do
+  known=$CACHE/rpms/rebuilt-$(echo "$(digest "$(source_of "$name")")$(digest "$(file_of "$name")") $(go version)" | sha256sum | cut -c1-16)
+  if [ -e "$known" ]; then
+    touch "$known"
+    check "$name: rebuilt from its source package it is the same, byte by byte (found out earlier)" true
+    continue
+  fi
+  before=$FAILED
+  check "$name: rebuilt from its source package without network it is the same, byte by byte" rebuild "$name"
+  [ "$FAILED" != "$before" ] || touch "$known"
+  rm -rf "$T/rebuild"
+done
+skip "packages for another architecture" "compiling everything again takes many minutes: rpms.sh --arch"
+skip "mock, and installation on Fedora or Enterprise Linux" "none here"
+
+echo "$PASSED passed, $FAILED failed"
+[ "$FAILED" = 0 ]
