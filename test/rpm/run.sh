@@ -241,12 +241,12 @@ check "crio reads its configuration" says '"/usr/libexec/cni/"' "$R/usr/bin/crio
   --config "$R/etc/crio/crio.conf" --config-dir "$R/etc/crio/crio.conf.d" config
 
 # The kubelet ends at the last field, after it has taken the gates from the drop-in.
-# kubelet_reads ROOT FOLDER GATES: with these feature gates in the file of --config.
+# kubelet_reads ROOT FOLDER GATES [ARGS...]: with these gates in the file of --config.
 kubelet_reads() {
   mkdir -p "$1/var/lib/kubelet"
   printf '%s\n' 'apiVersion: kubelet.config.k8s.io/v1beta1' 'kind: KubeletConfiguration' \
     "featureGates: {$3}" 'healthzPort: 99999' >"$1/var/lib/kubelet/config.yaml"
-  chroot "$1" /usr/bin/kubelet --v=1 --config=/var/lib/kubelet/config.yaml --config-dir="$2"
+  chroot "$1" /usr/bin/kubelet --v=1 --config=/var/lib/kubelet/config.yaml --config-dir="$2" "${@:4}"
 }
 gate_on() {
   fails 'healthzPort' kubelet_reads "$R" /etc/kubernetes/kubelet.conf.d ''
@@ -259,9 +259,12 @@ limits() {
 }
 mkdir -p "$R/limits"
 check "kubelet: the limits in the drop-in, as comments, are its fields" limits
-rm -r "$R/limits" "$R/var/lib/kubelet"
+rm -r "$R/limits"
 check "kubelet: an unknown gate is refused" fails 'unrecognized feature gate: OpenShiftGate' \
   kubelet_reads "$R" /etc/kubernetes/kubelet.conf.d 'OpenShiftGate: true'
+
+check "kubelet: a label that names the role is refused" fails 'unknown .*labels' \
+  kubelet_reads "$R" /etc/kubernetes/kubelet.conf.d '' --node-labels=node-role.kubernetes.io/worker
 
 check "the scheduler reads its configuration" fails 'stat /run/credentials\|open /run/credentials\|no such file' \
   chroot "$R" /usr/bin/kube-scheduler-layerlocality --config=/etc/kubernetes/kube-scheduler-layerlocality/config.yaml
@@ -376,6 +379,10 @@ okd_gates() {
   has 'NodeStatusImageLayers' "$T/message" && has 'Passing over.*OpenShiftGate' "$T/message"
 }
 check "OKD: gates of other components are passed over, ours is on" okd_gates
+check "OKD: a label that names the role is taken" fails 'healthzPort' \
+  kubelet_reads "$R" /etc/openshift/kubelet.conf.d '' --node-labels=node-role.kubernetes.io/worker
+check "OKD: other labels of Kubernetes are not" fails 'unknown .*labels' \
+  kubelet_reads "$R" /etc/openshift/kubelet.conf.d '' --node-labels=kubernetes.io/mine=1
 check "OKD: kubelet and openshift-kubelet exclude each other" fails 'conflict' dnf_in "$R" install kubelet
 
 #--- Signatures.
