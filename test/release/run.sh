@@ -11,6 +11,8 @@
 . "$ROOT/test/checks.sh"
 
 HOST=$(go env GOHOSTARCH)
+# Of this moment: somebody may commit meanwhile.
+COMMIT=$(git -C "$ROOT" rev-parse HEAD)
 PLATFORMS=${1:-linux/$HOST}
 VERSION=$(our_version kubernetes)
 NAME=layer-locality-${VERSION/+/_}
@@ -18,7 +20,10 @@ RELEASE=$WORK/release
 
 # A clone of what is committed; modules and compiled packages are shared, so that a
 # second build is mostly linking.
-clone() { git clone -q --no-hardlinks "$ROOT" "$1"; }
+clone() {
+  git clone -q --no-hardlinks "$ROOT" "$1"
+  git -C "$1" checkout -q -B release "$COMMIT"
+}
 
 sums_hold() (cd "$1" && sha256sum --quiet --check SHA256SUMS)
 lists_all() (cd "$1" && diff <(find . -type f ! -name 'SHA256SUMS*' -printf '%P\n' | sort) <(sed 's/^[^ ]* [ *]//' SHA256SUMS | sort))
@@ -53,7 +58,7 @@ files() {
   done
 }
 described() {
-  image "$1" | jq -e --arg name "$1" --arg version "$VERSION" --arg revision "$(git -C "$ROOT" rev-parse HEAD)" '.config
+  image "$1" | jq -e --arg name "$1" --arg version "$VERSION" --arg revision "$COMMIT" '.config
     | .User == "65532:65532" and .Entrypoint == ["/usr/local/bin/" + $name]
     and .Labels["org.opencontainers.image.title"] == $name
     and .Labels["org.opencontainers.image.version"] == $version
@@ -108,7 +113,7 @@ done
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms.tar.gz' | grep -q repodata/repomd.xml"
 check "the source is that of the commit" bash -c "
   tar -xzf '$RELEASE/$NAME-source.tar.gz' -C '$WORK' && cd '$WORK/$NAME' && git init -q . && git add -A -f &&
-  [ \"\$(git write-tree)\" = \"\$(git -C '$ROOT' rev-parse HEAD^{tree})\" ]"
+  [ \"\$(git write-tree)\" = \"\$(git -C '$ROOT' rev-parse '$COMMIT^{tree}')\" ]"
 
 # Two architectures, one of them not the machine's.
 cat >"$WORK/storage.conf" <<EOF
@@ -146,7 +151,7 @@ check "a file that was changed is found" bash -c "
 
 # The same commit elsewhere, with an empty cache of binaries and packages. Proven once
 # for the same inputs.
-inputs=$(git -C "$ROOT" ls-tree -r HEAD -- . ':!docs' ':!test' ':!*.md' | sha256sum | cut -c1-16)
+inputs=$(git -C "$ROOT" ls-tree -r "$COMMIT" -- . ':!docs' ':!test' ':!*.md' | sha256sum | cut -c1-16)
 proven=$CACHE/reproduced/$inputs-$(cd / && go env GOVERSION)-${PLATFORMS//[,\/]/-}
 again() {
   clone "$WORK/elsewhere/two"
