@@ -41,15 +41,14 @@ state=$({
 } | sha256sum | cut -c1-16)
 openshift=$CACHE/okd-kubernetes/$state
 build_fork() {
-  make_fork
-  kubernetes "$work/fork" kube-apiserver kube-controller-manager
-  # A commit of OKD's that changes what a patch of ours does.
-  git clone --quiet --shared "$work/fork" "$work/conflict"
-  grep -rl images "$work/conflict/pkg/kubelet/nodestatus/setters.go" >/dev/null
-  sed -i 's/ImageSizeBytes\|SizeBytes/OtherBytes/' "$work/conflict/pkg/kubelet/nodestatus/setters.go"
-  git_in "$work/conflict" commit --quiet --all --message conflict
+  make_fork && kubernetes "$work/fork" kube-apiserver kube-controller-manager || return 1
+  # A commit of OKD's that leaves nothing of what a patch of ours changes.
+  git clone --quiet --shared "$work/fork" "$work/conflict" || return 1
+  echo 'package node' >"$work/conflict/pkg/registry/core/node/strategy.go"
+  git_in "$work/conflict" commit --quiet --all --message conflict || return 1
   if kubernetes "$work/conflict" kubelet 2>"$work/conflict.log"; then return 1; fi
-  grep -q 'patch does not apply to openshift/kubernetes' "$work/conflict.log"
+  cat "$work/conflict.log"
+  grep -q '^error: 0.*\.patch does not apply to openshift/kubernetes' "$work/conflict.log" || return 1
   rm -rf "$BUILD/openshift-kubernetes"
   mkdir -p "$openshift"
   cp --dereference "$BUILD/bin/openshift/kube-apiserver" "$BUILD/bin/openshift/kube-controller-manager" "$openshift/"
@@ -61,7 +60,7 @@ else
   check "openshift/kubernetes: patched and built, a patch that does not apply is named" build_fork
 fi
 find "$CACHE/okd-kubernetes" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} + 2>/dev/null || true
-check "openshift/kubernetes: its apiserver is patched" eval "strings -n 12 '$openshift/kube-apiserver' | grep -q NodeStatusImageLayers"
+check "openshift/kubernetes: its apiserver is patched" grep -q -a NodeStatusImageLayers "$openshift/kube-apiserver"
 
 # hyperkube NAME VERSION: what stands for the image of a release.
 hyperkube() {
@@ -72,7 +71,7 @@ hyperkube() {
   ln -s busybox "$work/hyperkube/bin/sh"
   for name in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
     # shellcheck disable=SC2016 # for the script that is written
-    printf '#!/bin/sh\ncase $1 in\n--version) echo Kubernetes v%s ;;\n*) echo "      --kubeconfig string"; echo "      --openshift-config string" ;;\nesac\n' "$2" >"$work/hyperkube/usr/bin/$name"
+    printf '#!/bin/sh\ncase $1 in\n--version) echo Kubernetes v%s ;;\n*) echo "      --feature-gates mapStringBool"; echo "      --openshift-config string" ;;\nesac\n' "$2" >"$work/hyperkube/usr/bin/$name"
     chmod +x "$work/hyperkube/usr/bin/$name"
   done
   tar -C "$work/hyperkube" -c . | podman import --quiet - "localhost/base/$1" >/dev/null
@@ -106,7 +105,7 @@ release_info "$FAKE/releases/${old##*/}" 1.35.5
 release() { okd-machine-os/release.sh --hyperkube "$hyperkube_image" --to "$registry/own/release:5.0" "$@"; }
 refuses "release: of another minor" 'is Kubernetes 1\.35\.5, ours is' release --from "$old"
 refuses "release: by tag" 'a tag can move' release --from "$registry/upstream/release:5.0"
-refuses "release: that is not there" 'oc cannot read the release' release --from "$registry/upstream/release@${digest//a/b}"
+refuses "release: that is not there" 'oc cannot read the release' release --from "$registry/upstream/release@sha256:$(printf 'b%.0s' {1..64})"
 check "release: without --run it prints the command" release --from "$from"
 check "release: the command" grep -q -F "oc adm release new --from-release $from --name 5.0.0-okd-scos.ec.8.layerlocality.$LAYERLOCALITY_REVISION --to-image $registry/own/release:5.0 hyperkube=$hyperkube_image" "$work/out"
 check "release: and changes nothing" [ ! -e "$FAKE/calls" ]
@@ -121,7 +120,7 @@ refuses "release: that has not become ours" 'has another image hyperkube' releas
 unset FAKE_FORGETFUL
 
 # The mirror by oc.
-check "mirror: asks oc for the images of a release" mirror --release "$from" --dry-run
+check "mirror: asks oc for the images of a release" scripts/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
 
 # The gate.
 gate() { okd-machine-os/gate.sh "$@"; }

@@ -39,7 +39,11 @@ check "OKD: cri-o is ours" [ "$(in_result "$os_image" rpm -q --queryformat '%{EV
 check "OKD: openshift-kubelet is ours, though OKD's has the higher version" \
   [ "$(in_result "$os_image" rpm -q --queryformat '%{EVR}' openshift-kubelet)" = "$(package '%{EVR}' openshift-kubelet)" ]
 # prints MESSAGE COMMAND...
-prints() { "${@:2}" 2>&1 | grep -q -e "$1"; }
+prints() {
+  local out
+  out=$("${@:2}" 2>&1) || return 1
+  grep -q -e "$1" <<<"$out"
+}
 check "OKD: crio of the image runs" prints "^crio version ${CRIO_VERSION#v}" in_result "$os_image" crio --version
 check "OKD: kubelet of the image runs" prints "^Kubernetes $KUBERNETES_VERSION+layerlocality" in_result "$os_image" kubelet --version
 check "OKD: the gate is on in the kubelet's folder of drop-ins" \
