@@ -26,7 +26,9 @@ buildGo126Module {
   nativeBuildInputs = [ pkg-config ];
   buildInputs = [
     glibc.static
-    (libseccomp.overrideAttrs (_: {
+    # As CRI-O's own nix/ has it.
+    (libseccomp.overrideAttrs (old: {
+      configureFlags = (old.configureFlags or [ ]) ++ [ "--disable-shared" ];
       dontDisableStatic = true;
       doCheck = false;
     }))

@@ -8,17 +8,21 @@ let
   # over THEIRS OURS: a package with the files of theirs, where ours come first.
   over =
     theirs: ours:
+    let
+      inherit (builtins.head ours) meta src version;
+    in
     final.symlinkJoin {
-      name = "${theirs.pname}-${(builtins.head ours).version}";
+      name = "${theirs.pname}-${version}";
       paths = ours ++ [ theirs ];
-      # What others take from these packages beside their programs.
-      passthru = (theirs.passthru or { }) // {
-        inherit (theirs) pname;
-        inherit ((builtins.head ours)) src version;
-        man = theirs.man or null;
-        pause = theirs.pause or null;
-      };
-      meta = (builtins.head ours).meta;
+      # What others take from these packages beside their files.
+      passthru =
+        (theirs.passthru or { })
+        // builtins.intersectAttrs { man = null; pause = null; } theirs
+        // {
+          inherit (theirs) pname;
+          inherit src version;
+        };
+      inherit meta;
     };
 in
 {
@@ -33,4 +37,6 @@ in
     packages.kube-controller-manager
     packages.kube-scheduler
   ];
+  # Made of the recipe of pkgs.kubernetes, which has a link to it.
+  kubectl = prev.kubectl.override { inherit (prev) kubernetes; };
 }

@@ -34,7 +34,7 @@ in
 {
   pins = builtins.removeAttrs (import (nix + "/pins.nix")) [ "kubernetesVersion" "SCHEDULER_TAGS" ];
 
-  overlay = { inherit (shim) cri-o-unwrapped kubernetes layerLocality; };
+  overlay = { inherit (shim) cri-o-unwrapped kubectl kubernetes; };
   overlayKeeps = builtins.isString "${shim.cri-o-unwrapped.man}${shim.kubernetes.pause}"
     && shim.cri-o-unwrapped.version == shim.layerLocality.crio.version
     && shim.cri-o-unwrapped.src == shim.layerLocality.crio.src;

@@ -14,8 +14,9 @@ cd "$ROOT"
 [ "$(id -u)" = 0 ] || die "the last check starts CRI-O: run it as root"
 command -v nix >/dev/null || scripts/install-deps.sh nix
 
-WORK=$(mktemp -d)
+WORK=$(mktemp -d "${TMPDIR:-/tmp}/layer-locality-nix.XXXXXX")
 trap 'rm -rf "$WORK"' EXIT
+trap 'exit 1' HUP INT TERM
 PASSED=0 FAILED=0
 SYSTEM=$(uname -m)-linux
 
@@ -26,7 +27,7 @@ result() {
   else
     FAILED=$((FAILED + 1))
     echo "FAILED: $2"
-    tail -n 20 "$WORK/log"
+    tail -n 20 "$WORK/log" | cut -c1-300
   fi
 }
 
@@ -99,13 +100,22 @@ file() {
   nix "$2" -f "$1" --arg nixpkgs "$ROOT/test/nix/shim" "${@:3}"
 }
 
-# copy NAME: prints a copy of this repository as git would clone it, with edits.
-copy() {
-  mkdir -p "$WORK/$1"
+# clone: makes TREE, this repository as git would clone it, with uncommitted edits.
+clone() {
+  TREE=$WORK/tree
+  mkdir "$TREE"
   git ls-files -co --exclude-standard | while read -r path; do
     [ ! -f "$path" ] || echo "$path"
-  done | xargs -d '\n' cp --parents -t "$WORK/$1"
-  echo "$WORK/$1"
+  done | xargs -d '\n' cp --parents -t "$TREE"
+}
+
+# edited FILE SED: prints a copy of TREE with an edit.
+edited() {
+  rm -rf "$WORK/edited"
+  cp -r "$TREE" "$WORK/edited"
+  sed -i "$2" "$WORK/edited/$1"
+  ! cmp -s "$TREE/$1" "$WORK/edited/$1" || die "the edit '$2' changes nothing in $1"
+  echo "$WORK/edited"
 }
 
 parses() { find flake.nix nix test/nix -name '*.nix' -print0 | in_store xargs -0 nix-instantiate --parse; }
@@ -121,7 +131,7 @@ says() {
 }
 
 # holds TEXT COMMAND...: the command prints a line that matches the pattern.
-holds() { "${@:2}" 2>&1 | tee /dev/stderr | grep -q -- "$1"; }
+holds() { "${@:2}" 2>&1 | tee /dev/stderr | grep -- "$1" >/dev/null; }
 
 # The pins as the shell has them, as Nix has them.
 pins_of_shell() { grep -o '^[A-Z][A-Z0-9_]*' versions.env | while read -r key; do echo "$key=${!key}"; done | sort; }
@@ -135,15 +145,16 @@ evaluated() { file test/nix/eval.nix eval "${@:2}" --arg nix "$TREE/nix" "$1"; }
 derivations() { flake eval "$1#packages.$SYSTEM" --json --apply 'builtins.mapAttrs (_: package: package.drvPath)'; }
 
 # shellcheck disable=SC2016 # variables of jq
-# changes EDIT-FILE WANT...: the packages that are built again after an edit.
-changes() {
+# rebuilt WANT FILE SED: the packages that are built again after an edit.
+rebuilt() {
   local tree
-  tree=$(copy "edited")
-  echo >>"$tree/$1"
-  says "${*:2}" jq -rn --argjson a "$(derivations "$TREE")" --argjson b "$(derivations "$tree")" \
+  tree=$(edited "${@:2}")
+  says "$1" jq -rn --argjson a "$(derivations "$TREE")" --argjson b "$(derivations "$tree")" \
     '[$a | to_entries[] | select(.value != $b[.key]).key] | join(" ")'
-  rm -rf "$tree"
 }
+
+# result_of COMMAND...: what nix build would make the link result to.
+result_of() { "$@" --no-link --json | jq -r '.[].outputs.out'; }
 
 # build NAME ATTRIBUTE: keeps the result as a root of the store.
 build() { flake build "$TREE#$2" --print-build-logs --out-link "$STORE/roots/$1"; }
@@ -151,31 +162,35 @@ build() { flake build "$TREE#$2" --print-build-logs --out-link "$STORE/roots/$1"
 static() { ! readelf --program-headers --wide "$1" | grep -E '^ *(INTERP|DYNAMIC) '; }
 
 # same_result ATTRIBUTE ARGS...: nix build -f nix gives what the flake gives.
-same_result() { says "$(realpath "$STORE/roots/$1")" file "$TREE/nix" build --no-link --print-out-paths "${@:2}"; }
+same_result() { says "$(realpath "$STORE/roots/$1")" result_of file "$TREE/nix" build "${@:2}"; }
 
-# broken_series EDIT: checks of a tree with an edit (of sed) in the first patch.
-broken_series() {
-  local tree status=0 patches
-  tree=$(copy broken)
-  patches=("$tree"/patches/cri-o/*.patch)
-  sed -i "$1" "${patches[0]}"
-  ! cmp "${patches[0]}" "patches/cri-o/$(basename "${patches[0]}")" || die "the edit changed nothing"
-  flake build "$tree#checks.$SYSTEM.patches-cri-o" --no-link --print-build-logs || status=1
-  rm -rf "$tree"
-  return "$status"
+# series SED: the patched source, with an edit in the first patch.
+series() {
+  local patches=(patches/cri-o/*.patch)
+  flake build "$(edited "${patches[0]}" "$1")#checks.$SYSTEM.patches-cri-o" --no-link --print-build-logs
 }
 
 broken() { file test/nix/broken.nix build --no-link --print-build-logs --arg nix "$TREE/nix" "$1"; }
 
+other_modules() {
+  flake build "$(edited versions.env 's/^RESOLVER_VENDOR_HASH=sha256-..../RESOLVER_VENDOR_HASH=sha256-AAAA/')#layer-resolver" --no-link
+}
+
 # Our programs in place of nixpkgs', and what is not ours from there.
 overlay_replaces() {
   local theirs
-  theirs=$(file test/nix/eval.nix build --arg nix "$TREE/nix" --no-link --print-out-paths overlay.cri-o-unwrapped)
+  theirs=$(overlaid cri-o-unwrapped)
   cmp "$theirs/bin/crio" "$STORE/roots/crio/bin/crio"
-  theirs=$(file test/nix/eval.nix build --arg nix "$TREE/nix" --no-link --print-out-paths overlay.kubernetes)
-  cmp "$theirs/bin/kubelet" "$STORE/roots/kubelet/bin/kubelet"
-  cmp "$theirs/bin/kube-scheduler" "$STORE/roots/kube-scheduler/bin/kube-scheduler"
+  theirs=$(overlaid kubernetes)
+  for name in kubelet kube-apiserver kube-controller-manager kube-scheduler; do
+    cmp "$theirs/bin/$name" "$STORE/roots/$name/bin/$name"
+  done
   [ "$(cat "$theirs/bin/kubeadm")" = stock ]
+  [ "$(cat "$theirs/bin/kubectl")" = stock ]
+  [ "$(cat "$(overlaid kubectl)")" = stock ]
+}
+overlaid() {
+  result_of file test/nix/eval.nix build --arg nix "$TREE/nix" "overlay.$1"
 }
 
 # A folder with nothing but the program, as /.
@@ -194,8 +209,7 @@ pulls() {
 }
 
 prepare
-TREE=$(copy tree)
-nix store gc >/dev/null 2>&1 # what an interrupted run left
+clone
 
 check "every .nix file parses" parses
 check "Nix and the shell read the same pins" same_pins
@@ -203,9 +217,9 @@ check "flake show" holds "package 'crio-${CRIO_VERSION#v}'" flake "flake show" "
 check "flake check: every package builds and passes its own checks" flake "flake check" "$TREE" --print-build-logs
 for name in crio kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
   check "nix build .#$name" build "$name" "$name"
-  check "$name for aarch64 evaluates" says aarch64-linux flake eval --raw "$TREE#packages.aarch64-linux.$name.system"
+  check "$name for aarch64 evaluates" says aarch64-linux flake eval "$TREE#packages.aarch64-linux.$name.system" --raw
 done
-check "nix build gives crio" says "$(realpath "$STORE/roots/crio")" flake build "$TREE" --no-link --print-out-paths
+check "nix build gives crio" says "$(realpath "$STORE/roots/crio")" result_of flake build "$TREE"
 check "nix build -f nix gives the same" same_result crio
 check "nix build -f nix kubelet gives the same" same_result kubelet kubelet
 for name in cri-o kubernetes; do
@@ -217,7 +231,7 @@ for program in crio/bin/crio crio/bin/pinns kubelet/bin/kubelet; do
 done
 check "crio is ${CRIO_VERSION#v}" holds "^Version: *${CRIO_VERSION#v}$" "$STORE/roots/crio/bin/crio" version
 check "crio has seccomp" holds "^SeccompEnabled: *true$" "$STORE/roots/crio/bin/crio" version
-check "crio runs where there is no /nix/store and no library" runs_alone
+check "crio runs in a folder without store and libraries" runs_alone
 for name in kubelet kube-apiserver kube-controller-manager kube-scheduler; do
   check "$name is $KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION" \
     says "Kubernetes $KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION" "$STORE/roots/$name/bin/$name" --version
@@ -227,14 +241,17 @@ for name in kubelet kube-apiserver; do
 done
 check "kube-scheduler has the plugin" holds "layer-locality/cmd/kube-scheduler$" go version -m "$STORE/roots/kube-scheduler/bin/kube-scheduler"
 
-check "an edit of the documentation builds nothing again" changes README.md ""
-check "an edit of CRI-O's overlay builds crio again" changes crio/imagelayers/layers.go "crio default"
-check "an edit of the plugin builds the scheduler again" changes scheduler/layerlocality/plugin.go "kube-scheduler"
-check "an edit of a patch builds what it patches again" changes patches/kubernetes/0004-Kubelet-report-the-layers-of-images.patch \
-  "kube-apiserver kube-controller-manager kube-scheduler kubelet"
+check "an edit of a document builds nothing again" rebuilt "" kubelet/imagelayers/README.md '1i more'
+check "an edit of a test builds nothing again" rebuilt "" kubelet/imagelayers/guard_test.go '1i //'
+check "an edit of CRI-O's overlay builds crio again" rebuilt "crio default" crio/imagelayers/layers.go '1i //'
+check "an edit of the plugin builds the scheduler again" rebuilt kube-scheduler scheduler/layerlocality/plugin.go '1i //'
+check "an edit of a patch builds what it patches again" rebuilt "kube-apiserver kube-controller-manager kube-scheduler kubelet" \
+  patches/kubernetes/0004-Kubelet-report-the-layers-of-images.patch '/^Subject:/s/$/ again/'
+check "an edit of the resolver builds it again" rebuilt layer-resolver cmd/layer-resolver/main.go '1i //'
 
-refuses "a patch whose context differs is refused" "does not apply exactly" broken_series '/^@@ /{n;s/$/ /}'
-refuses "a patch whose lines have moved is refused" "does not apply exactly" broken_series 's/^@@ -\([0-9]*\)/@@ -1\1/'
+refuses "a patch whose context differs is refused" "does not apply exactly" series '/^@@ /{n;s/$/ /}'
+refuses "a patch whose lines have moved is refused" "does not apply exactly" series 's/^@@ -\([0-9,]*\) +/@@ -1\1 +1/'
+refuses "modules with another hash are refused" "hash mismatch" other_modules
 for name in intact-crio intact-kubelet; do
   check "another program that says the right things is taken ($name)" broken "$name"
 done
@@ -256,6 +273,7 @@ echo "skipped: nixpkgs itself (its fetchers, buildGoModule, static libseccomp): 
 echo "skipped: a build for aarch64: needs such a machine, or binfmt emulation"
 echo "skipped: NixOS: its module system comes with nixpkgs; the module was evaluated alone"
 
+# Keeps the results and the patched sources.
 nix store gc >/dev/null 2>&1
 echo "$PASSED passed, $FAILED failed"
 [ "$FAILED" = 0 ]

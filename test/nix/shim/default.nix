@@ -129,15 +129,27 @@ let
       { inputsFrom, packages }:
       mkDerivation {
         name = "shell";
+        outputs = [ "out" ]; # read by nix develop
         nativeBuildInputs = packages;
         from = map (package: package.drvPath) inputsFrom;
         phases = "installPhase";
         installPhase = "mkdir $out";
       };
 
-    # What nix/overlay.nix puts our programs over.
-    cri-o-unwrapped = stock "cri-o" "man" [ "crio" "pinns" ];
-    kubernetes = stock "kubernetes" "pause" [ "kubeadm" "kubelet" ];
+    # What nix/overlay.nix puts our programs over. As there, kubernetes links to a
+    # kubectl that is made of the recipe of kubernetes.
+    cri-o-unwrapped = stock "cri-o" "man" "for program in crio pinns; do echo stock >$out/bin/$program; done";
+    kubernetes = stock "kubernetes" "pause" ''
+      for program in kubeadm kubelet; do echo stock >$out/bin/$program; done
+      ln -s ${final.kubectl} $out/bin/kubectl
+    '';
+    kubectl = overridable (
+      { kubernetes }:
+      kubernetes.overrideAttrs (_: {
+        name = "kubectl-0";
+        installPhase = "echo stock >$out";
+      })
+    ) { inherit (final) kubernetes; };
 
     glibc = host "glibc" // {
       static = host "glibc-static";
@@ -151,19 +163,16 @@ let
   ] host;
 
   stock =
-    pname: output: programs:
-    runCommand "${pname}-0"
-      {
-        passthru = {
-          inherit pname;
-          version = "0";
-          ${output} = host "${pname}-${output}";
-        };
-      }
-      ''
-        mkdir -p $out/bin
-        for program in ${toString programs}; do echo stock >$out/bin/$program; done
-      '';
+    pname: output: command:
+    runCommand "${pname}-0" {
+      passthru = {
+        inherit pname;
+        version = "0";
+        ${output} = host "${pname}-${output}";
+      };
+    } "mkdir -p $out/bin; ${command}";
+
+  overridable = make: arguments: make arguments // { override = change: make (arguments // change); };
 
   final = builtins.foldl' (prev: overlay: prev // overlay final prev) pkgs overlays;
 in
