@@ -74,8 +74,7 @@ END
 say "binaries, packages, stand-in base images"
 scripts/build.sh tools registry
 scripts/build.sh patched kube-apiserver kube-controller-manager kubelet
-scripts/rpms.sh
-cp -r _out/rpms "$work/rpms"
+scripts/rpms.sh --output "$work/rpms" cri-o kubelet openshift-kubelet
 base=$(test/okd/base.sh)
 private_engine "$work/engine"
 export PATH=$work/engine/bin:$PATH
