@@ -69,7 +69,7 @@ find_nodes() {
   fi
   for node in "${nodes[@]}"; do
     state=$("$ENGINE" inspect --format '{{.State.Status}}' "$node")
-    [ "$state" = running ] || die "node $node is $state: start it ('$ENGINE start $node'), then run this again"
+    [ "$state" = running ] || die "node $node is $state: '$ENGINE $([ "$state" = paused ] && echo unpause || echo start) $node', then run this again"
     "$ENGINE" exec -i "$node" sh -c "cat >$NODE_SCRIPT" <"$ROOT/deploy/kind/node.sh"
     facts[$node]=$(on "$node" facts)
   done
@@ -180,13 +180,16 @@ node_ready() {
     die "the Node object is not Ready, or not written by kubelet $kubelet"
 }
 
+# settle_control_plane NODE: its static pods run as their manifests say.
+settle_control_plane() {
+  local program
+  wait_for "$1: kube-apiserver" api "$1"
+  for program in "${CONTROL_PLANE[@]}"; do wait_for "$1: $program" on "$1" pod "$program"; done
+}
+
 # settle NODE: what restarts with CRI-O is back.
 settle() {
-  local program
-  if [[ " ${control_planes[*]} " == *" $1 "* ]]; then
-    wait_for "$1: kube-apiserver" api "$1"
-    for program in "${CONTROL_PLANE[@]}"; do wait_for "$1: $program" on "$1" pod "$program"; done
-  fi
+  if [[ " ${control_planes[*]} " == *" $1 "* ]]; then settle_control_plane "$1"; fi
   wait_for "$1: node" node_ready "$1"
 }
 
@@ -197,21 +200,27 @@ changed() {
   say "$1"
 }
 
+# static_pod COMPONENT: with our image, on $node.
+static_pod() {
+  output=$(on "$node" static-pod "$1" "${tags[$1]}" </dev/null)
+  changed "$node: $1 is $version"
+}
+
 # Not named as the programs they call.
 run_install() {
-  local program
   check_binaries
   check_nodes
   say "$name: CRI-O $crio_version, Kubernetes $version onto ${#nodes[@]} nodes"
   stage
-  for program in "${CONTROL_PLANE[@]}"; do
-    for node in "${control_planes[@]}"; do
-      [ "$program" != kube-apiserver ] || load_images "$node"
-      output=$(on "$node" static-pod "$program" "${tags[$program]}" </dev/null)
-      changed "$node: $program is $version"
-      wait_for "$node: kube-apiserver" api "$node"
-      wait_for "$node: $program" on "$node" pod "$program"
-    done
+  for node in "${control_planes[@]}"; do
+    load_images "$node"
+    static_pod kube-apiserver
+    settle_control_plane "$node"
+  done
+  for node in "${control_planes[@]}"; do
+    static_pod kube-controller-manager
+    static_pod kube-scheduler
+    settle_control_plane "$node"
   done
   for node in "${nodes[@]}"; do
     output=$(on "$node" swap </dev/null | paste -sd' ')
@@ -232,9 +241,10 @@ node_layers() {
 }
 
 run_verify() {
-  local listed with program failed=0
+  local listed with program reason failed=0
   for node in "${control_planes[@]}"; do
     for program in "${CONTROL_PLANE[@]}"; do
+      reason=
       if "$ENGINE" exec "$node" grep -q "image: localhost/layer-locality/$program:" "/etc/kubernetes/manifests/$program.yaml" &&
         reason=$(on "$node" pod "$program" 2>&1 </dev/null); then
         echo "ok: $node: $program is patched and ready"

@@ -12,12 +12,22 @@ in_namespaces() {
 # engine_cgroup: name of the cgroup that all of an engine's containers are in.
 engine_cgroup() { echo "layer-locality-test-$1"; }
 
-# cgroups_gone NAME: removes what is left of it in all hierarchies.
+# cgroups_gone NAME: removes what is left of it in all hierarchies, once the last killed
+# process in it is gone.
 cgroups_gone() {
-  local folder
-  for folder in /sys/fs/cgroup/"$1" /sys/fs/cgroup/*/"$1"; do
-    [ ! -d "$folder" ] || find "$folder" -depth -type d -exec rmdir {} + 2>/dev/null || true
+  local _ folders
+  for _ in $(seq 60); do
+    mapfile -t folders < <(find /sys/fs/cgroup -maxdepth 2 -type d -name "$1")
+    [ ${#folders[@]} -gt 0 ] || return 0
+    find "${folders[@]}" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.5
   done
+}
+
+# own_network: the start of both engines: loopback, and a /run that nobody else sees.
+own_network() {
+  ip link set lo up
+  mount -t tmpfs tmpfs /run
+  mkdir -p /run/netns /run/lock
 }
 
 # start_dockerd FOLDER CGROUP: Debian's dockerd with everything below FOLDER; sets
@@ -25,7 +35,7 @@ cgroups_gone() {
 start_dockerd() {
   local folder=$1 aided='{}'
   mkdir -p "$folder"
-  ip link set lo up
+  own_network
   if lacks_sys_resource; then
     aided=$(jq -n --arg path "$ROOT/test/engine/oci-runtime" '{"runtimes": {aided: {path: $path}}, "default-runtime": "aided"}')
   fi
@@ -41,4 +51,30 @@ start_dockerd() {
     sleep 0.5
   done
   die "dockerd does not start: $(tail -n 5 "$folder/log")"
+}
+
+# start_podman FOLDER: has podman keep everything below FOLDER, and network names like
+# docker. To be called in_namespaces.
+start_podman() {
+  local folder=$1
+  mkdir -p "$folder"
+  own_network
+  {
+    echo '[engine]'
+    echo 'cgroup_manager = "cgroupfs"'
+    echo 'events_logger = "file"'
+    echo "tmp_dir = \"/run/libpod\""
+    echo "volume_path = \"$folder/volumes\""
+    if lacks_sys_resource; then
+      echo 'runtime = "aided"'
+      echo '[engine.runtimes]'
+      echo "aided = [\"$ROOT/test/engine/oci-runtime\"]"
+    fi
+    echo '[network]'
+    echo 'network_backend = "netavark"'
+    echo "network_config_dir = \"$folder/networks\""
+  } >"$folder/containers.conf"
+  printf '[storage]\ndriver = "overlay"\ngraphroot = "%s/root"\nrunroot = "/run/containers/storage"\n' "$folder" >"$folder/storage.conf"
+  export CONTAINERS_CONF=$folder/containers.conf CONTAINERS_STORAGE_CONF=$folder/storage.conf
+  podman info >"$folder/info" 2>&1 || die "podman does not work: $(tail -n 3 "$folder/info")"
 }
