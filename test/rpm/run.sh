@@ -11,9 +11,8 @@ shopt -s inherit_errexit
 HERE=$ROOT/test/rpm
 
 [ "$(id -u)" = 0 ] || die "dnf --installroot changes its root directory: run as root"
-for tool in rpmbuild rpmsign rpmlint createrepo_c dnf zstd gpg busybox readelf; do
-  command -v "$tool" >/dev/null ||
-    die "$tool is missing: apt-get install rpm rpmlint createrepo-c dnf zstd gnupg busybox-static binutils"
+for tool in rpmbuild rpmsign rpmlint createrepo_c dnf zstd gpg busybox readelf systemd-analyze; do
+  command -v "$tool" >/dev/null || die "$tool is missing: run scripts/install-deps.sh rpm"
 done
 
 T=$(mktemp -d -t layerlocality-rpm.XXXXXX)
@@ -157,8 +156,7 @@ done
 
 # A spec is what Fedora's and EL's tools see, too.
 spec() {
-  mkdir -p "$T/spec/$1"
-  (cd "$T/spec/$1" && rpm2cpio "$(source_of "$1")" | cpio -id --quiet)
+  rpmq --define "_sourcedir $T/spec/$1" --define "_specdir $T/spec/$1" -i "$(source_of "$1")" 2>/dev/null
   echo "$T/spec/$1/$1.spec"
 }
 build_requires() {
@@ -283,7 +281,7 @@ done
 score() { systemd-analyze security --root="$R" --offline=true --threshold=15 kube-scheduler-layerlocality.service >"$T/score"; }
 check "the scheduler's unit is hardened: exposure of at most 1.5 of 10" score
 sed -n 's/^.*\(Overall exposure.*\)/    \1/p' "$T/score"
-skip "how systemd merges kubelet.service with kubeadm's drop-in" "no systemd runs here; the kind test runs one"
+skip "how systemd merges kubelet.service with kubeadm's drop-in" "no systemd runs here"
 
 #--- Upgrade from a distribution's packages, and ways back.
 
@@ -359,6 +357,9 @@ dnf_in "$R" install cri-o kubelet >/dev/null
 use base repo,priority=50 upstream
 check "from Kubernetes' own packages: distro-sync takes ours" dnf_in "$R" distro-sync cri-o kubelet
 check "from Kubernetes' own packages: it is ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
+check "from Kubernetes' own packages: distro-sync goes back without our repository" \
+  dnf_in "$R" --disablerepo=repo distro-sync cri-o kubelet
+check "from Kubernetes' own packages: it is theirs" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-150500.1.1"
 
 #--- OKD.
 
