@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the operating system image of nodes: OKD's or Fedora CoreOS with our RPMs of CRI-O
-# and kubelet. Looks at the base first and refuses a wrong one. Prints IMAGE@DIGEST.
+# and kubelet, for the architecture of this machine. Looks at the base first and refuses a wrong
+# one. Prints IMAGE@DIGEST.
 #
 #   build.sh --base IMAGE [OPTIONS]
 #
@@ -8,7 +9,6 @@
 #                       (oc adm release info --image-for=stream-coreos RELEASE), or
 #                       quay.io/fedora/fedora-coreos:stable
 #   --rpms FOLDER       our packages; default _out/rpms, where scripts/rpms.sh puts them
-#   --arch ARCH         of packages and base; default this machine's: x86_64 or aarch64
 #   --image NAME[:TAG]  default localhost/layer-locality/os
 #   --rpms-image NAME[:TAG]  makes the image with nothing but the packages too, which layering
 #                       on the cluster takes (manifests.sh --on-cluster)
@@ -20,7 +20,7 @@
 base='' rpms=$ROOT/_out/rpms arch=$(uname -m) image=localhost/layer-locality/os rpms_image='' wanted='' finish=keep
 while [ $# -gt 0 ]; do
   case $1 in
-  --base | --rpms | --arch | --image | --rpms-image | --tool)
+  --base | --rpms | --image | --rpms-image | --tool)
     [ $# -gt 1 ] || usage
     case $1 in
     --rpms-image) rpms_image=$2 ;;
@@ -35,11 +35,6 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -n "$base" ] || usage
-case $arch in
-x86_64) platform=linux/amd64 ;;
-aarch64) platform=linux/arm64 ;;
-*) die "unknown architecture '$arch': x86_64 or aarch64" ;;
-esac
 choose_tool "$wanted"
 [ -d "$rpms/$arch" ] || die "$rpms/$arch is missing: run scripts/rpms.sh, or name the folder of a repository with --rpms"
 
@@ -56,7 +51,7 @@ in_image "$base" "$context/rpms" sh /mnt/host/install.sh --check || die "$base w
 
 # build TARGET: prints the image's ID.
 build() {
-  "$tool" build --file "$ROOT/okd-machine-os/Containerfile" --build-arg "BASE=$base" --platform "$platform" --pull-never \
+  "$tool" build --file "$ROOT/okd-machine-os/Containerfile" --build-arg "BASE=$base" --pull-never \
     --label "io.layerlocality.base=$base" --label "org.opencontainers.image.revision=$(git -C "$ROOT" rev-parse HEAD)" \
     --target "$1" --iidfile "$context/id" "$context/rpms" >"$context/log" 2>&1 || {
     cat "$context/log" >&2

@@ -45,9 +45,13 @@ system() {
 archive() { tar --numeric-owner -C "$1" -cf "$2" .; }
 
 make_base() {
+  local mirror
   say "stand-in base images: debootstrap of $SUITE"
   mkdir -p "$out/packages" "$work/rpmbuild"
-  debootstrap --variant=minbase --include=rpm "$SUITE" "$work/debian" >"$work/log" 2>&1 || {
+  # From where this machine gets its own packages, if it is of this release.
+  # shellcheck disable=SC2016 # apt's variable
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $SUITE" 'Component: main' 'Created-By: Packages' 2>/dev/null | sed -n 1p) || mirror=''
+  debootstrap --variant=minbase --include=rpm "$SUITE" "$work/debian" ${mirror:+"$mirror"} >"$work/log" 2>&1 || {
     tail -n 20 "$work/log" >&2
     die "debootstrap failed: are Debian's archives reachable?"
   }

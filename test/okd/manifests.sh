@@ -30,14 +30,16 @@ check "manifests: what a pool of its own says comes last" [ "$(names os | tail -
 sed 's/osImageURL/osImageUrl/' "$work/manifests/30-worker-os.yaml" >"$work/wrong.yaml"
 refuses "schemas: a misspelt field" osImageUrl validate "$work/wrong.yaml"
 
-# The kubelet itself reads the drop-in, and says what it has read when the rest is wrong.
+# The kubelet itself reads the drop-in, says so, and ends: it has no lock file.
 gate_is() {
   manifests --image "$os_image" --gate "$1" >/dev/null
   mkdir -p "$work/kubelet.conf.d"
   sed -n 's/^ *source: .*;base64,//p' "$work/manifests/20-worker-gate.yaml" | base64 -d >"$work/kubelet.conf.d/20-image-layers.conf"
-  printf '%s\n' 'apiVersion: kubelet.config.k8s.io/v1beta1' 'kind: KubeletConfiguration' 'maxOpenFiles: -1' >"$work/kubelet.yaml"
-  { "$BUILD/bin/patched/kubelet" --config="$work/kubelet.yaml" --config-dir="$work/kubelet.conf.d" 2>&1 || true; } |
-    grep -q "NodeStatusImageLayers:[^ ]*$2"
+  printf '%s\n' 'apiVersion: kubelet.config.k8s.io/v1beta1' 'kind: KubeletConfiguration' 'failCgroupV1: false' >"$work/kubelet.yaml"
+  "$BUILD/bin/patched/kubelet" --config="$work/kubelet.yaml" --config-dir="$work/kubelet.conf.d" --cert-dir="$work/kubelet" --root-dir="$work/kubelet" \
+    --exit-on-lock-contention --v=5 >"$work/kubelet.log" 2>&1 || true
+  grep 'featureGates=' "$work/kubelet.log"
+  grep -q "featureGates={\"NodeStatusImageLayers\":$2}" "$work/kubelet.log"
 }
 check "manifests: the kubelet takes the drop-in that turns the gate on" gate_is on true
 check "manifests: the kubelet takes the drop-in that turns it off" gate_is off false
