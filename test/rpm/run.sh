@@ -58,6 +58,10 @@ fails() {
   has "$message" "$T/message"
 }
 
+# rpmlint unpacks packages there, too.
+mkdir "$T/tmp"
+export TMPDIR=$T/tmp
+
 # rpm with a database and a keyring of the test.
 rpmq() { HOME=$T/home rpm --dbpath "$T/db" "$@"; }
 mkdir -p "$T/home" "$T/db" "$T/repos" "$T/gnupg"
@@ -189,7 +193,7 @@ check "openshift-kubelet: its source package builds that without an option" \
 stubs() {
   local name=$1 spec=$2
   shift 2
-  HOME=$T/home rpmbuild -bb --define "_topdir $T/stubs" --define "_dbpath $T/stubs/db" --define "_rpmdir $T/$name" "$@" "$spec" &&
+  HOME=$T/home rpmbuild -bb --define "_topdir $T/stubs" --define "_dbpath $T/stubs/db" --define "_tmppath $T/tmp" --define "_rpmdir $T/$name" "$@" "$spec" &&
     createrepo_c -q "$T/$name"
 }
 check "repository of stand-ins for a distribution" stubs base "$HERE/stubs.spec"
@@ -436,7 +440,7 @@ digest() { rpmq -qp --qf '%{SHA256HEADER} ' "$1" 2>/dev/null; }
 rebuild() {
   local name=$1 again=$T/rebuild/$1
   # Without network, elsewhere.
-  unshare --net rpmbuild --rebuild --define "_topdir $again" --define "_dbpath $again/db" \
+  unshare --net rpmbuild --rebuild --define "_topdir $again" --define "_dbpath $again/db" --define "_tmppath $T/tmp" \
     "$(source_of "$name")" >"$T/rebuild.log" 2>&1 || { tail -n 40 "$T/rebuild.log" && false; }
   rpmq -qp --qf '[%{FILEDIGESTS} %{FILENAMES}\n]' "$again/RPMS/$arch/"*.rpm >"$T/again"
   rpmq -qp --qf '[%{FILEDIGESTS} %{FILENAMES}\n]' "$(file_of "$name")" 2>/dev/null | diff - "$T/again"
