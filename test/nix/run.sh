@@ -31,19 +31,29 @@ result() {
   fi
 }
 
+# attempt COMMAND...: its exit code is STATUS. Not under || or if, where a
+# function would go on after a command that failed.
+attempt() {
+  set +e
+  (
+    set -e
+    "$@"
+  ) >"$WORK/log" 2>&1
+  STATUS=$?
+  set -e
+}
+
 # check WHAT COMMAND...: the command succeeds.
 check() {
-  local status=0
-  ("${@:2}") >"$WORK/log" 2>&1 || status=1
-  result "$status" "$1"
+  attempt "${@:2}"
+  result "$STATUS" "$1"
 }
 
 # refuses WHAT MESSAGE COMMAND...: the command fails and says so.
 refuses() {
-  local status=0
-  ("${@:3}") >"$WORK/log" 2>&1 && status=1
-  grep -qF -- "$2" "$WORK/log" || status=1
-  result "$status" "$1"
+  attempt "${@:3}"
+  if [ "$STATUS" != 0 ] && grep -qF -- "$2" "$WORK/log"; then STATUS=0; else STATUS=1; fi
+  result "$STATUS" "$1"
 }
 
 vendored() { "$ROOT/scripts/tree.sh" vendored "$1"; }
@@ -147,10 +157,12 @@ derivations() { flake eval "$1#packages.$SYSTEM" --json --apply 'builtins.mapAtt
 # shellcheck disable=SC2016 # variables of jq
 # rebuilt WANT FILE SED: the packages that are built again after an edit.
 rebuilt() {
-  local tree
+  local tree before after
   tree=$(edited "${@:2}")
-  says "$1" jq -rn --argjson a "$(derivations "$TREE")" --argjson b "$(derivations "$tree")" \
-    '[$a | to_entries[] | select(.value != $b[.key]).key] | join(" ")'
+  before=$(derivations "$TREE")
+  after=$(derivations "$tree")
+  says "$1" jq -rn --argjson before "$before" --argjson after "$after" \
+    '[$before | to_entries[] | select(.value != $after[.key]).key] | join(" ")'
 }
 
 # result_of COMMAND...: what nix build would make the link result to.
@@ -159,7 +171,11 @@ result_of() { "$@" --no-link --json | jq -r '.[].outputs.out'; }
 # build NAME ATTRIBUTE: keeps the result as a root of the store.
 build() { flake build "$TREE#$2" --print-build-logs --out-link "$STORE/roots/$1"; }
 
-static() { ! readelf --program-headers --wide "$1" | grep -E '^ *(INTERP|DYNAMIC) '; }
+static() {
+  local headers
+  headers=$(readelf --program-headers --wide "$1")
+  ! grep -E '^ *(INTERP|DYNAMIC) ' <<<"$headers"
+}
 
 # same_result ATTRIBUTE ARGS...: nix build -f nix gives what the flake gives.
 same_result() { says "$(realpath "$STORE/roots/$1")" result_of file "$TREE/nix" build "${@:2}"; }
@@ -187,7 +203,8 @@ overlay_replaces() {
   done
   [ "$(cat "$theirs/bin/kubeadm")" = stock ]
   [ "$(cat "$theirs/bin/kubectl")" = stock ]
-  [ "$(cat "$(overlaid kubectl)")" = stock ]
+  theirs=$(overlaid kubectl)
+  [ "$(cat "$theirs")" = stock ]
 }
 overlaid() {
   result_of file test/nix/eval.nix build --arg nix "$TREE/nix" "overlay.$1"
@@ -195,7 +212,7 @@ overlaid() {
 
 # A folder with nothing but the program, as /.
 runs_alone() {
-  mkdir "$WORK/root"
+  mkdir -p "$WORK/root"
   cp "$STORE/roots/crio/bin/crio" "$WORK/root/"
   holds "^Version: *${CRIO_VERSION#v}$" env -i "$(command -v chroot)" "$WORK/root" /crio version
 }
@@ -204,7 +221,7 @@ runs_alone() {
 in_shell() { flake develop "$TREE" --command sh -c 'echo "in $name"'; }
 
 pulls() {
-  scripts/build.sh tools registry runc crictl etcd
+  scripts/build.sh tools registry runc
   GOFLAGS=-buildvcs=false go test -tags e2e -count=1 -timeout 5m ./test/nix/ -v -result "$STORE/roots/crio"
 }
 
