@@ -261,7 +261,7 @@ repository() {
     done
   done
   if [ -n "$key" ]; then
-    rpmsign --define "_gpg_name $key" --define "__gpg $(command -v gpg)" --addsign "$tmp"/*/*.rpm >"$BUILD/log/rpmsign.log" 2>&1 ||
+    rpmsign --define "_dbpath $WORK/db" --define "_gpg_name $key" --define "__gpg $(command -v gpg)" --addsign "$tmp"/*/*.rpm >"$BUILD/log/rpmsign.log" 2>&1 ||
       die "cannot sign with key '$key': see $BUILD/log/rpmsign.log"
     gpg --armor --export "$key" >"$tmp/RPM-GPG-KEY-layer-locality"
   fi

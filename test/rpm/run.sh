@@ -67,7 +67,7 @@ rpmq() { HOME=$T/home rpm --dbpath "$T/db" "$@"; }
 mkdir -p "$T/home" "$T/db" "$T/repos" "$T/gnupg"
 chmod 0700 "$T/gnupg"
 export GNUPGHOME=$T/gnupg
-echo '%_dbpath /var/lib/rpm' >"$T/home/.rpmmacros"
+echo "%_dbpath $T/db" >"$T/home/.rpmmacros" # below --root, too
 
 # root NAME: an empty root for dnf.
 root() {
@@ -402,11 +402,11 @@ tampered() { # NAME: a copy of the repository
   use base "$1,gpgcheck=1,gpgkey=file://$REPO/RPM-GPG-KEY-layer-locality"
 }
 tampered unsigned
-rpmsign --delsign "$T/unsigned/$arch/"cri-o-*.rpm >/dev/null 2>&1
+rpmsign --define "_dbpath $T/db" --delsign "$T/unsigned/$arch/"cri-o-*.rpm >/dev/null 2>&1
 createrepo_c -q "$T/unsigned"
 check "signed: a package without signature is refused" fails 'not signed' dnf_in "$(root unsigned)" install cri-o
 tampered foreign
-rpmsign --define '_gpg_name else@example.com' --define "__gpg $(command -v gpg)" --addsign "$T/foreign/$arch/"cri-o-*.rpm >/dev/null 2>&1
+rpmsign --define "_dbpath $T/db" --define '_gpg_name else@example.com' --define "__gpg $(command -v gpg)" --addsign "$T/foreign/$arch/"cri-o-*.rpm >/dev/null 2>&1
 createrepo_c -q "$T/foreign"
 check "signed: a package that somebody else signed is refused" fails 'not correct\|public key\|GPG' dnf_in "$(root foreign)" install cri-o
 tampered flipped
@@ -432,6 +432,9 @@ check "unknown architecture" fails "unknown architecture 'riscv64'" "$ROOT/scrip
 check "unknown key" fails "no secret key 'nobody@example.com'" "$ROOT/scripts/rpms.sh" --sign nobody@example.com
 check "a date that is none" fails "not a number" env SOURCE_DATE_EPOCH=yesterday "$ROOT/scripts/rpms.sh" --output "$T/nowhere" cri-o
 check "a folder that holds something else" fails 'is no repository' "$ROOT/scripts/rpms.sh" --output "$T/bin" cri-o
+
+database_untouched() { test -z "$(find ~/.rpmdb /var/lib/rpm -newer "$T/dnf.conf" 2>/dev/null)"; }
+check "the machine's own package database was left alone" database_untouched
 
 #--- The same again from the source packages.
 
