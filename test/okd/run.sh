@@ -11,6 +11,7 @@
 cd "$ROOT"
 
 passed=0 failed=0 finished=''
+exec 3>&1 # what an interrupt finds redirected
 ok() {
   echo "ok: $1"
   passed=$((passed + 1))
@@ -39,7 +40,7 @@ work=$(mktemp -d)
 registry_pid=''
 clean_up() {
   # Ended before its end.
-  [ -n "$finished" ] || echo "$passed passed, $((failed + 1)) failed"
+  [ -n "$finished" ] || echo "$passed passed, $((failed + 1)) failed" >&3
   [ -z "$registry_pid" ] || kill "$registry_pid" 2>/dev/null || true
   private_engine_gone "$work/engine"
   rm -rf "$work"
