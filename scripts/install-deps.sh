@@ -51,6 +51,13 @@ rpm       dnf               dnf                  dnf
 rpm       zstd              zstd                 zstd
 rpm       gpg               gnupg                gnupg2
 rpm       readelf           binutils             binutils
+rpm       systemd-analyze   systemd              systemd
+okd       podman            podman               podman
+okd       runc              runc                 runc
+okd       debootstrap       debootstrap          debootstrap
+okd       ostree            ostree               ostree
+okd       python-jsonschema python3-jsonschema   python3-jsonschema
+okd       python-yaml       python3-yaml         python3-pyyaml
 '
 case $(uname -m) in
 x86_64) EXTRAS+='
@@ -85,6 +92,7 @@ present() {
   cni) any /usr/lib/cni/bridge /usr/libexec/cni/bridge /opt/cni/bin/bridge ;;
   protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;
   chromium) browser ;;
+  python-*) /usr/bin/python3 -c "import ${1#python-}" 2>/dev/null ;;
   /*) any "$1" ;;
   ca-certificates) any /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ;;
   *) command -v "$1" >/dev/null ;;

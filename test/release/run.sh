@@ -6,7 +6,6 @@
 #
 # PLATFORM: of all of the release; default that of the machine. One image is made for two
 # in any case.
-# shellcheck disable=SC2317
 . "$(dirname "$0")/../../scripts/lib.sh"
 . "$ROOT/test/checks.sh"
 

@@ -7,40 +7,16 @@
 #
 # Root (dnf --installroot changes its root). One line a check; the last line counts.
 . "$(dirname "$0")/../../scripts/lib.sh"
-shopt -s inherit_errexit
 HERE=$ROOT/test/rpm
 
 [ "$(id -u)" = 0 ] || die "dnf --installroot changes its root directory: run as root"
 for tool in rpmbuild rpmsign rpmlint createrepo_c dnf zstd gpg busybox readelf systemd-analyze; do
   command -v "$tool" >/dev/null || die "$tool is missing: run scripts/install-deps.sh rpm"
 done
-
-T=$(mktemp -d -t layerlocality-rpm.XXXXXX)
+. "$ROOT/test/checks.sh"
+T=$WORK
 REPO=$T/repo
-PASSED=0
-FAILED=0
-
-cleanup() {
-  gpgconf --homedir "$T/gnupg" --kill all 2>/dev/null || true
-  rm -rf "$T"
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM
-
-# check WHAT COMMAND...: one line; what the command wrote, when it fails.
-check() {
-  local what=$1
-  shift
-  if ("$@") >"$T/out" 2>&1; then
-    echo "ok: $what"
-    PASSED=$((PASSED + 1))
-  else
-    echo "FAILED: $what"
-    sed 's/^/    /' "$T/out" | tail -n 40
-    FAILED=$((FAILED + 1))
-  fi
-}
-skip() { echo "skipped: $1: $2"; }
+clean_up() { gpgconf --homedir "$T/gnupg" --kill all 2>/dev/null; }
 
 # same EXPECTED-FILE: what stands there is what comes in.
 same() { diff -u "$1" -; }
@@ -132,8 +108,7 @@ check "rpms.sh builds all packages and signs them" \
 for name in "${PACKAGES[@]}"; do
   check "$name: package and source package are there" test -s "$(file_of "$name")" -a -s "$(source_of "$name")"
 done
-[ "$FAILED" = 0 ] || {
-  echo "$PASSED passed, $FAILED failed"
+[ "$CHECKS_FAILED" = 0 ] || {
   exit 1
 }
 
@@ -285,7 +260,7 @@ done
 score() { systemd-analyze security --root="$R" --offline=true --threshold=15 kube-scheduler-layerlocality.service >"$T/score"; }
 check "the scheduler's unit is hardened: exposure of at most 1.5 of 10" score
 sed -n 's/^.*\(Overall exposure.*\)/    \1/p' "$T/score"
-skip "how systemd merges kubelet.service with kubeadm's drop-in" "no systemd runs here"
+skipped "how systemd merges kubelet.service with kubeadm's drop-in" "no systemd runs here"
 
 #--- Upgrade from a distribution's packages, and ways back.
 
@@ -456,13 +431,11 @@ for name in "${ours[@]}"; do
     check "$name: rebuilt from its source package it is the same, byte by byte (found out earlier)" true
     continue
   fi
-  before=$FAILED
+  before=$CHECKS_FAILED
   check "$name: rebuilt from its source package without network it is the same, byte by byte" rebuild "$name"
-  [ "$FAILED" != "$before" ] || touch "$known"
+  [ "$CHECKS_FAILED" != "$before" ] || touch "$known"
   rm -rf "$T/rebuild"
 done
-skip "packages for another architecture" "compiling everything again takes many minutes: rpms.sh --arch"
-skip "mock, and installation on Fedora or Enterprise Linux" "none here"
-
-echo "$PASSED passed, $FAILED failed"
-[ "$FAILED" = 0 ]
+skipped "packages for another architecture" "compiling everything again takes many minutes: rpms.sh --arch"
+skipped "mock, and installation on Fedora or Enterprise Linux" "none here"
+finish
