@@ -10,6 +10,7 @@ set -euo pipefail
 export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export KUBECONFIG=/etc/kubernetes/admin.conf
 state=/var/lib/layer-locality
+work=/run/layer-locality # what only lasts as long as a command
 gate=NodeStatusImageLayers
 kubelet_config=/var/lib/kubelet/config.yaml
 repository=localhost/layer-locality
@@ -69,13 +70,13 @@ put() {
 undo() {
   local stock=$state/stock$1 ours=$state/ours$1
   [ -e "$stock" ] || return 1
-  pristine "$1" >"$state/pristine"
-  if cmp -s "$state/pristine" "$stock"; then
+  pristine "$1" >"$work/pristine"
+  if cmp -s "$work/pristine" "$stock"; then
     replace "$1" "$stock"
   else
-    replace "$1" "$state/pristine"
+    replace "$1" "$work/pristine"
   fi
-  rm -f "$state/pristine" "$ours" "$stock"
+  rm -f "$ours" "$stock"
 }
 
 # with_gate: a KubeletConfiguration as kubeadm writes it, with the gate on.
@@ -131,7 +132,7 @@ command_stage() {
 
 # swap: the staged binaries in the place of the stock ones, the gate on, services restarted.
 command_swap() {
-  local name file
+  local name file stock
   for name in crio pinns kubelet; do
     [ -e "$state/stage/$name" ] || continue
     file=$(program "$name")
@@ -139,16 +140,16 @@ command_swap() {
     if [ -e "$state/stock$file" ] && ! cmp -s "$file" "$state/ours$file" && ! cmp -s "$file" "$state/stock$file"; then
       rm "$state/stock$file"
     fi
-    if [ -e "$state/stock$file" ]; then cp -p "$state/stock$file" "$state/binary"; else cp -p "$file" "$state/binary"; fi
+    if [ -e "$state/stock$file" ]; then stock=$state/stock$file; else stock=$file; fi
     mark "$([ "$name" = kubelet ] && echo kubelet || echo crio)"
-    put "$file" "$state/stage/$name" "$state/binary" || true
-    rm -f "$state/stage/$name" "$state/binary"
+    put "$file" "$state/stage/$name" "$stock" || true
+    rm -f "$state/stage/$name"
   done
-  pristine "$kubelet_config" >"$state/pristine"
-  with_gate <"$state/pristine" >"$state/new"
-  if ! cmp -s "$state/new" "$kubelet_config"; then mark kubelet; fi
-  put "$kubelet_config" "$state/new" "$state/pristine" || true
-  rm -rf "$state/new" "$state/pristine" "$state/stage"
+  pristine "$kubelet_config" >"$work/pristine"
+  with_gate <"$work/pristine" >"$work/new"
+  if ! cmp -s "$work/new" "$kubelet_config"; then mark kubelet; fi
+  put "$kubelet_config" "$work/new" "$work/pristine" || true
+  rm -rf "$state/stage"
   command_restart
 }
 
@@ -190,15 +191,15 @@ command_has-image() { [ -n "$(crictl images -q "$1" 2>/dev/null)" ]; }
 # load NAME <ARCHIVE: an image into CRI-O's storage.
 command_load() {
   local output
-  mkdir -p "$state"
-  cat >"$state/image.tar"
-  output=$(skopeo copy --quiet "docker-archive:$state/image.tar" "containers-storage:$1" 2>&1) ||
+  mkdir -p "$state/stage"
+  cat >"$state/stage/image.tar"
+  output=$(skopeo copy --quiet "docker-archive:$state/stage/image.tar" "containers-storage:$1" 2>&1) ||
     die "skopeo cannot load $1: $output"
-  rm "$state/image.tar"
+  rm "$state/stage/image.tar"
 }
 
 # static-pod COMPONENT IMAGE: its manifest with our image. The apiserver gets the gate,
-# the scheduler the configuration and what goes with it from $state/scheduler.
+# the scheduler the configuration and what goes with it from $work/scheduler.
 # Prints "changed" when it was another.
 command_static-pod() {
   local file ours='{}' digest=''
@@ -206,12 +207,13 @@ command_static-pod() {
   [ -e "$file" ] || die "no static pod $file"
   if [ "$1" = kube-scheduler ]; then
     mkdir -p /etc/kubernetes/layer-locality
-    cp "$state/scheduler/config.yaml" /etc/kubernetes/layer-locality/config.yaml
-    ours=$(json <"$state/scheduler/kube-scheduler.yaml")
+    cmp -s "$work/scheduler/config.yaml" /etc/kubernetes/layer-locality/config.yaml ||
+      cp "$work/scheduler/config.yaml" /etc/kubernetes/layer-locality/config.yaml
+    ours=$(json <"$work/scheduler/kube-scheduler.yaml")
     digest=$(sha /etc/kubernetes/layer-locality/config.yaml)
   fi
-  pristine "$file" >"$state/pristine"
-  json <"$state/pristine" | jq --arg component "$1" --arg image "$2" --arg gate "$gate" --arg digest "$digest" --argjson ours "$ours" '
+  pristine "$file" >"$work/pristine"
+  json <"$work/pristine" | jq --arg component "$1" --arg image "$2" --arg gate "$gate" --arg digest "$digest" --argjson ours "$ours" '
     def with_gate:
       if any(startswith("--feature-gates=")) then map(if startswith("--feature-gates=") then . + ",\($gate)=true" else . end)
       else . + ["--feature-gates=\($gate)=true"] end;
@@ -227,16 +229,15 @@ command_static-pod() {
         | .spec.volumes += ($ours.spec.volumes | layer_locality)
         # So that another configuration is another pod.
         | .metadata.annotations["layerlocality.io/config"] = $digest
-      else . end' | yaml >"$state/new"
-  if put "$file" "$state/new" "$state/pristine"; then echo changed; fi
-  rm -f "$state/new" "$state/pristine"
+      else . end' | yaml >"$work/new"
+  if put "$file" "$work/new" "$work/pristine"; then echo changed; fi
 }
 
 json() { kubectl patch --local -f - --type merge -p '{}' -o json; }
 yaml() { kubectl patch --local -f - --type merge -p '{}' -o yaml; }
 
 # scheduler-files <TAR
-command_scheduler-files() { mkdir -p "$state/scheduler" && tar -x -C "$state/scheduler"; }
+command_scheduler-files() { mkdir -p "$work/scheduler" && tar -x -C "$work/scheduler"; }
 
 # undo-static-pod COMPONENT: prints "changed" when there was something to undo.
 command_undo-static-pod() {
@@ -254,21 +255,22 @@ command_pod() {
 }
 
 # configmap [undo]: the gate in the kubelet configuration for nodes to come, on or back.
+# Prints "changed" when it was another.
 command_configmap() {
-  local file=$state/configmap/kubelet-config
-  mkdir -p "$state/configmap"
+  local file=$work/kubelet-config stock=$state/stock$work/kubelet-config
   kubectl -n kube-system get configmap kubelet-config -o json | jq -j .data.kubelet >"$file"
+  pristine "$file" >"$work/pristine"
   if [ "${1:-}" = undo ]; then
-    undo "$file" || return 0
+    [ -e "$stock" ] || return 0
+    cp "$work/pristine" "$file"
   else
-    pristine "$file" >"$state/pristine"
-    with_gate <"$state/pristine" >"$state/new"
-    put "$file" "$state/new" "$state/pristine" || return 0
-    rm "$state/new" "$state/pristine"
+    with_gate <"$work/pristine" >"$work/new"
+    put "$file" "$work/new" "$work/pristine" || return 0
   fi
-  jq -Rs '{data: {kubelet: .}}' "$file" >"$state/patch.json"
-  kubectl -n kube-system patch configmap kubelet-config --type merge --patch-file "$state/patch.json" >/dev/null
-  rm "$state/patch.json"
+  jq -Rs '{data: {kubelet: .}}' "$file" >"$work/patch.json"
+  kubectl -n kube-system patch configmap kubelet-config --type merge --patch-file "$work/patch.json" >/dev/null
+  # Only now: an interruption must not lose it.
+  [ "${1:-}" != undo ] || rm -f "$stock" "$state/ours$file"
   echo changed
 }
 
@@ -286,7 +288,9 @@ command_forget() {
   local left
   left=$(find "$state/stock" -type f 2>/dev/null || true)
   [ -z "$left" ] || die "not undone yet: $left"
-  rm -rf "$state" /etc/kubernetes/layer-locality
+  # Without a state, that folder is somebody else's.
+  [ ! -d "$state/stock" ] || rm -rf /etc/kubernetes/layer-locality
+  rm -rf "$state"
 }
 
 # layers: how many images the runtime lists, and how many with layers.
@@ -296,4 +300,6 @@ command_layers() {
 
 command=$1
 shift
+mkdir -p "$work"
+trap 'rm -rf "$work/"{new,pristine,patch.json}' EXIT
 "command_$command" "$@"

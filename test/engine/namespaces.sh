@@ -3,10 +3,10 @@
 # the namespaces; only cgroups and a folder are left to remove.
 # shellcheck shell=bash
 
-# in_namespaces SCRIPT ARGS...: runs it there, as root of process, network and mount
-# namespaces of their own.
+# in_namespaces SCRIPT ARGS...: runs it there, in place of this (sub)shell. It and all it
+# started end with that process.
 in_namespaces() {
-  unshare --net --mount --pid --ipc --fork --kill-child --mount-proc --propagation private -- "$@"
+  exec unshare --net --mount --pid --ipc --fork --kill-child --mount-proc --propagation private -- "$@"
 }
 
 # engine_cgroup: name of the cgroup that all of an engine's containers are in.

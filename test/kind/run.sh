@@ -10,23 +10,13 @@
 . "$(dirname "$0")/../../scripts/lib.sh"
 . "$ROOT/test/engine/lib.sh"
 . "$ROOT/test/engine/namespaces.sh"
+. "$ROOT/test/checks.sh"
 cd "$ROOT"
 LOGS=$ROOT/_out/test/kind
-CGROUP=layer-locality-test-kind
 CONTROL=layer-locality-control-plane
 WORKERS=(layer-locality-worker layer-locality-worker2)
 
-ok() { echo "ok: $1"; }
-bad() {
-  echo "FAILED: $1"
-  tail -n 25 "$work/out" | sed 's/^/    /'
-}
-# check WHAT COMMAND...: it succeeds.
-check() { if "${@:2}" >"$work/out" 2>&1; then ok "$1"; else bad "$1"; fi; }
-# refuses WHAT MESSAGE COMMAND...: it fails, and says MESSAGE (a regular expression).
-refuses() { if ! "${@:3}" >"$work/out" 2>&1 && grep -qE -e "$2" "$work/out"; then ok "$1"; else bad "$1"; fi; }
-
-install() { scripts/kind-install.sh --timeout 240 "$@"; }
+installer() { scripts/kind-install.sh --timeout 240 "$@"; }
 in_node() { "$engine" exec -i "$@"; }
 kubectl() { in_node "$CONTROL" kubectl --kubeconfig /etc/kubernetes/admin.conf "$@"; }
 # within SECONDS COMMAND...: until it succeeds.
@@ -45,20 +35,21 @@ snapshot() {
   for node in "${nodes[@]}"; do
     echo "== $node"
     in_node "$node" sh -c '
-      find /etc /usr /opt /kind /var/lib/kubelet/config.yaml /var/lib/layer-locality \
-        -path /etc/resolv.conf -o -type f -printf "%p %U:%G %m %T@ " -exec sha256sum {} \; 2>/dev/null | sort
+      find /etc /usr /opt /kind /var/lib/kubelet/config.yaml /var/lib/layer-locality -type f >/tmp/files 2>/dev/null
+      xargs -a /tmp/files -d "\n" stat -c "%n %U:%G %a %y" | sort
+      xargs -a /tmp/files -d "\n" sha256sum | sort
       crictl images --no-trunc -o json | jq -r ".images[] | [.id, .repoTags[]?] | @tsv" | sort'
   done
   kubectl -n kube-system get configmap -o json | jq '[.items[] | {(.metadata.name): .data}]'
 }
-unchanged() { snapshot >"$work/now" && diff -u "$work/$1" "$work/now"; }
+unchanged() { snapshot >"$WORK/now" && diff -u "$WORK/$1" "$WORK/now"; }
 
 no_layers() {
   local node
   for node in "${nodes[@]}"; do
     ! in_node "$node" crictl images -o json | grep imageLayer || return 1
   done
-  ! kubectl get nodes -o json | jq -e 'any(.items[].status.images[]?; has("layers"))'
+  kubectl get nodes -o json | jq -e 'any(.items[].status.images[]?; has("layers")) | not'
 }
 stock_binaries() {
   local node name
@@ -88,29 +79,27 @@ without() {
 
 # binaries FOLDER: the patched ones, to be changed.
 binaries() {
-  mkdir -p "$work/$1"
-  cp -sf "$(realpath _build/bin/patched)"/* "$work/$1/"
+  mkdir -p "$WORK/$1"
+  cp -sf "$(realpath _build/bin/patched)"/* "$WORK/$1/"
 }
 
 # killed_at TEXT ARGS...: kind-install.sh, killed when it has said that.
 killed_at() {
   local pid
-  setsid scripts/kind-install.sh "${@:2}" >"$work/out" 2>&1 &
+  setsid scripts/kind-install.sh "${@:2}" >"$WORK/killed" 2>&1 &
   pid=$!
-  within 240 grep -q -e "$1" "$work/out"
+  within 300 grep -q -e "$1" "$WORK/killed" || true
   kill -KILL -- "-$pid"
   wait "$pid" 2>/dev/null || true
 }
 
+# up: a cluster for the checks that follow.
 up() {
-  if scripts/kind-up.sh --engine "$engine" --offline --config "$work/cluster.yaml" --kubeconfig "$work/kubeconfig" >"$LOGS/$engine-up.log" 2>&1; then
-    ok "$engine: a cluster of CRI-O nodes, all ready"
-  else
-    cp "$LOGS/$engine-up.log" "$work/out"
-    bad "$engine: a cluster of CRI-O nodes, all ready"
-    exit 1
-  fi
+  check "$engine: a cluster of CRI-O nodes, all ready" scripts/kind-up.sh --engine "$engine" --offline \
+    --config "$WORK/cluster.yaml" --kubeconfig "$WORK/kubeconfig"
+  cp "$WORK/log" "$LOGS/$engine-up.log"
   mapfile -t nodes < <(kubectl get nodes -o name | cut -d/ -f2)
+  [ ${#nodes[@]} -gt 0 ] || exit 1
 }
 
 # cluster_config NODES: deploy/kind/cluster-offline.yaml with so many, and with what this
@@ -123,7 +112,7 @@ cluster_config() {
       print "  extraMounts:"
       print "  - {hostPath: " root "/test/engine/oci-runtime, containerPath: /usr/local/sbin/oci-runtime, readOnly: true}"
       print "  - {hostPath: " root "/test/kind/node-runtime.conf, containerPath: /etc/crio/crio.conf.d/90-test.conf, readOnly: true}"
-    }' deploy/kind/cluster-offline.yaml >"$work/cluster.yaml"
+    }' deploy/kind/cluster-offline.yaml >"$WORK/cluster.yaml"
 }
 
 # What is refused, and says why, before anything is changed.
@@ -133,32 +122,30 @@ RuntimeName:  containerd
 RuntimeVersion:  v2.3.4' old='Version:  0.1.0
 RuntimeName:  cri-o
 RuntimeVersion:  1.35.2'
-  refuses "install: a cluster that is not there, with the names of those that are" "has no kind cluster 'other'; it has: layer-locality\." install --name other install
-  refuses "install: an unknown engine" "unknown engine 'nerdctl'" install --engine nerdctl install
-  refuses "install: an engine that is not installed" 'podman is not installed' env PATH="$work/path" scripts/kind-install.sh --engine podman install
+  refuses "install: a cluster that is not there, with the names of those that are" "has no kind cluster 'other'; it has: layer-locality\." installer --name other install
+  refuses "install: an unknown engine" "unknown engine 'nerdctl'" installer --engine nerdctl install
+  refuses "install: an engine that is not installed" 'podman is not installed' env PATH="$WORK/path" scripts/kind-install.sh --engine podman install
   refuses "install: an engine that does not answer" 'docker does not answer' env DOCKER_HOST=unix:///nowhere scripts/kind-install.sh --engine docker install
-  refuses "install: an unknown command" 'kind-install.sh \[OPTIONS\] install' install upgrade
-  binaries lacking && rm "$work/lacking/kubelet"
-  refuses "install: a missing binary" "lacking/kubelet is missing: build it" install --binaries "$work/lacking" install
-  refuses "install: stock binaries" 'crio is not patched' install --binaries _build/bin/stock install
-  binaries mixed && cp --remove-destination _build/bin/stock/kube-scheduler "$work/mixed/kube-scheduler" && echo LayerLocality >>"$work/mixed/kube-scheduler"
-  refuses "install: binaries of two builds" 'kube-scheduler is v1\.[0-9.]+, but kubelet there is v1\.[0-9.]+\+' install --binaries "$work/mixed" install
+  refuses "install: an unknown command" 'kind-install.sh \[OPTIONS\] install' installer upgrade
+  binaries lacking && rm "$WORK/lacking/kubelet"
+  refuses "install: a missing binary" "lacking/kubelet is missing: build it" installer --binaries "$WORK/lacking" install
+  refuses "install: stock binaries" 'crio is not patched' installer --binaries _build/bin/stock install
+  binaries mixed && cp --remove-destination _build/bin/stock/kube-scheduler "$WORK/mixed/kube-scheduler" && echo LayerLocality >>"$WORK/mixed/kube-scheduler"
+  refuses "install: binaries of two builds" 'kube-scheduler is v1\.[0-9.]+, but kubelet there is v1\.[0-9.]+\+' installer --binaries "$WORK/mixed" install
   # Runs here, but not in a node.
-  binaries linked && cp -L "$(command -v sh)" "$work/interpreter" && rm "$work/linked/crio" &&
-    printf '#!%s\n# imageLayer.\necho crio version %s\n' "$work/interpreter" "${CRIO_VERSION#v}" >"$work/linked/crio" && chmod +x "$work/linked/crio"
-  refuses "install: a binary that does not run in a node" 'crio does not run: .*static' install --binaries "$work/linked" install
-  in_node "$CONTROL" rm -rf /var/lib/layer-locality
-  for node in "${nodes[@]}"; do in_node "$node" rm -rf /var/lib/layer-locality; done
-  refuses "install: a node with containerd" "node ${WORKERS[1]} runs containerd, not CRI-O" with_fake "${WORKERS[1]}" crictl "$containerd" install install
-  refuses "install: a node with another minor of CRI-O" "node ${WORKERS[0]} runs CRI-O 1\.35\.2, the binaries are 1\.36" with_fake "${WORKERS[0]}" crictl "$old" install install
-  refuses "install: a node with another minor of Kubernetes" "node ${WORKERS[0]} runs kubelet v1\.35\.9" with_fake "${WORKERS[0]}" kubelet "Kubernetes v1.35.9" install install
-  refuses "install: a node without skopeo, with what to do" "$CONTROL lacks skopeo.*" without "$CONTROL" /usr/bin/skopeo install install
+  binaries linked && cp -L "$(command -v sh)" "$WORK/interpreter" && rm "$WORK/linked/crio" &&
+    printf '#!%s\n# imageLayer.\necho crio version %s\n' "$WORK/interpreter" "${CRIO_VERSION#v}" >"$WORK/linked/crio" && chmod +x "$WORK/linked/crio"
+  refuses "install: a binary that does not run in a node" 'crio does not run: .*static' installer --binaries "$WORK/linked" install
+  refuses "install: a node with containerd" "node ${WORKERS[1]} runs containerd, not CRI-O" with_fake "${WORKERS[1]}" crictl "$containerd" installer install
+  refuses "install: a node with another minor of CRI-O" "node ${WORKERS[0]} runs CRI-O 1\.35\.2, the binaries are 1\.36" with_fake "${WORKERS[0]}" crictl "$old" installer install
+  refuses "install: a node with another minor of Kubernetes" "node ${WORKERS[0]} runs kubelet v1\.35\.9" with_fake "${WORKERS[0]}" kubelet "Kubernetes v1.35.9" installer install
+  refuses "install: a node without skopeo, with what to do" "docker exec $CONTROL .*apt-get install -y skopeo" without "$CONTROL" /usr/bin/skopeo installer install
   "$engine" pause "${WORKERS[0]}" >/dev/null
-  refuses "install: a node that does not run" "node ${WORKERS[0]} is paused" install install
+  refuses "install: a node that does not run" "node ${WORKERS[0]} is paused" installer install
   "$engine" unpause "${WORKERS[0]}" >/dev/null
-  refuses "verify: a stock cluster" 'FAILED: .*crictl lists layers of none of 5 images' install verify
+  refuses "verify: a stock cluster" 'FAILED: .*crictl lists layers of none of 5 images' installer verify
   refuses "kind-up: a cluster of that name" "'layer-locality' exists" scripts/kind-up.sh --image none
-  check "uninstall: of nothing" install uninstall
+  check "uninstall: of nothing" installer uninstall
   check "nothing of this has changed anything" unchanged stock
 }
 
@@ -200,10 +187,10 @@ scenario() {
   gateway=$(docker network inspect kind | jq -r '.[0].IPAM.Config[].Gateway | select(. != null and (contains(":") | not))')
   registry=$gateway:5000
   printf 'version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "%s"}\n' \
-    "$work/registry" "$registry" >"$work/registry.yaml"
-  _build/bin/tools/registry serve "$work/registry.yaml" >"$LOGS/registry.log" 2>&1 &
+    "$WORK/registry" "$registry" >"$WORK/registry.yaml"
+  _build/bin/tools/registry serve "$WORK/registry.yaml" >"$LOGS/registry.log" 2>&1 &
   within 20 curl -sf -o /dev/null "http://$registry/v2/"
-  "$work/family" "$registry"
+  "$FAMILY" "$registry"
   for node in "${nodes[@]}"; do
     printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' "$registry" |
       in_node "$node" sh -c 'cat >/etc/containers/registries.conf.d/50-test.conf && systemctl reload crio'
@@ -217,64 +204,68 @@ scenario() {
   check "the Node object of $first states the layers of image one" within 90 states "$first" "$registry/one"
   check "the Node object of $second states the layers of image two" within 90 states "$second" "$registry/two"
   kubectl delete pod p2 --wait >/dev/null
-  scores "$registry/one:v1" >"$work/scores" 2>&1 || true
+  scores "$registry/one:v1" >"$WORK/scores" 2>&1 || true
   # shellcheck disable=SC2016 # jq's variable
   check "kube-scheduler knows two of three layers of image one on $second" jq -e --arg node "$second" \
-    'any(.. | objects | select(.node? == $node); .presentBytes > 79e6 and .missingBytes < 41e6)' "$work/scores"
+    'any(.. | objects | select(.node? == $node); .presentBytes > 79e6 and .missingBytes < 41e6)' "$WORK/scores"
   check "another pod of image one runs" pod p3 "$registry/one:v1"
   third=$(node_of p3)
   check "it runs where p2's layers are, not on the free node" test "$third" = "$second"
   kubectl delete pod p1 p3 --wait >/dev/null
   for node in "${nodes[@]}"; do
-    in_node "$node" sh -c "rm /etc/containers/registries.conf.d/50-test.conf; systemctl reload crio; crictl rmi $registry/one:v1 $registry/two:v1 >/dev/null 2>&1 || true"
+    in_node "$node" sh -c "rm /etc/containers/registries.conf.d/50-test.conf; systemctl reload crio"
+    # Not before CRI-O has removed the containers.
+    within 30 in_node "$node" sh -c "crictl images -o json | jq -r '.images[].repoTags[]?' | grep '^$registry/' | xargs -r crictl rmi >/dev/null 2>&1"
   done
   kubectl taint node "$CONTROL" node-role.kubernetes.io/control-plane=:NoSchedule >/dev/null
 }
 
 on_docker() {
-  start_dockerd "$work/docker" "$CGROUP"
+  start_dockerd "$WORK/docker" "$CGROUP"
   cluster_config 3
   up
   check "stock: no layers in CRI and in Node objects" no_layers
   check "stock: the binaries are stock" stock_binaries
-  snapshot >"$work/stock"
+  snapshot >"$WORK/stock"
   in_node "${WORKERS[1]}" cp -p /var/lib/kubelet/config.yaml /tmp/stock
   refusals
 
   killed_at 'kube-apiserver is v1' install
-  check "install, killed after the apiserver: uninstall" install uninstall
+  check "install, killed after the apiserver: uninstall" installer uninstall
   check "install, killed after the apiserver: undone, byte for byte" unchanged stock
   killed_at "${WORKERS[0]}: patched" install
-  check "install, killed after the first worker: run again" install install
-  cp "$work/out" "$LOGS/install.log"
-  check "install: verified" install verify
+  check "install, killed after the first worker: run again" installer install
+  cp "$WORK/log" "$LOGS/install.log"
+  check "install: verified" installer verify
   check "install: the rest was not done twice" sh -c "! grep -q 'kube-apiserver is v1\|${WORKERS[0]}: patched' '$LOGS/install.log'"
-  snapshot >"$work/installed" && running >"$work/running"
-  check "install: a second time there is nothing to do" sh -c "scripts/kind-install.sh install 2>&1 | grep 'nothing to change'"
+  snapshot >"$WORK/installed" && running >"$WORK/running"
+  check "install: a second time" installer install
+  check "install: the second time there was nothing to do" grep 'nothing to change' "$WORK/log"
   check "install: the second time has changed nothing" unchanged installed
-  running >"$work/now"
-  check "install: the second time has restarted nothing" diff -u "$work/running" "$work/now"
+  running >"$WORK/now"
+  check "install: the second time has restarted nothing" diff -u "$WORK/running" "$WORK/now"
   scenario
   # Somebody's own change stays.
   in_node "${WORKERS[1]}" sed -i '1i maxPods: 99' /var/lib/kubelet/config.yaml
   killed_at "${WORKERS[0]}: stock" uninstall
-  check "uninstall, killed after the first worker: run again" install uninstall
+  check "uninstall, killed after the first worker: run again" installer uninstall
   check "uninstall: somebody's own change of a file is still there, and nothing else is changed" \
     in_node "${WORKERS[1]}" sh -c 'sed 1d /var/lib/kubelet/config.yaml | cmp - /tmp/stock && grep "^maxPods: 99" /var/lib/kubelet/config.yaml'
   in_node "${WORKERS[1]}" cp -p /tmp/stock /var/lib/kubelet/config.yaml
   check "uninstall: everything as before, byte for byte" unchanged stock
   check "uninstall: no layers" no_layers
-  refuses "uninstall: verify says so" 'kube-apiserver: is the stock one' install verify
-  check "uninstall: a second time there is nothing to do" sh -c "scripts/kind-install.sh uninstall 2>&1 | grep 'nothing to undo'"
+  refuses "uninstall: verify says so" 'kube-apiserver: is the stock one' installer verify
+  check "uninstall: a second time" installer uninstall
+  check "uninstall: the second time there was nothing to do" grep 'nothing to undo' "$WORK/log"
 }
 
 on_podman() {
-  start_podman "$work/podman" "$CGROUP"
+  start_podman "$WORK/podman" "$CGROUP"
   cluster_config 1
   up
-  snapshot >"$work/stock"
-  check "podman: install" install --engine podman install
-  check "podman: uninstall" install --engine podman uninstall
+  snapshot >"$WORK/stock"
+  check "podman: install" installer --engine podman install
+  check "podman: uninstall" installer --engine podman uninstall
   check "podman: everything as before, byte for byte" unchanged stock
 }
 
@@ -285,51 +276,55 @@ machine() {
   cat /proc/sys/net/ipv4/ip_forward
   find /sys/fs/cgroup -name "$CGROUP*"
   cut -d' ' -f5 /proc/self/mountinfo | sort
+  pgrep -af -- "$WORK/" || true
   ls -A /var/lib/docker /var/lib/containers /run/netns /etc/containers/networks 2>&1 || true
 }
 
 if [ "${1:-}" = --inside ]; then
-  engine=$2 work=$3
-  mkdir -p "$work/path"
-  for tool in bash env sed dirname cat; do ln -sf "$(command -v "$tool")" "$work/path/$tool"; done
+  engine=$2 CGROUP=$3
+  # It is the first process of its namespace, and this ends all others there.
+  # shellcheck disable=SC2317 # called at the end, by checks.sh
+  clean_up() {
+    kill -KILL -1 || true
+    awk -v work="$WORK/" 'index($5, work) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount --lazy
+    grep '' "$WORK"/*/log >"$LOGS/$engine-engine.log" 2>/dev/null || true
+  }
+  mkdir -p "$WORK/path"
+  for tool in bash env sed dirname cat jq; do ln -s "$(command -v "$tool")" "$WORK/path/$tool"; done
   "on_$engine"
+  finish
   exit
 fi
 
 [ "$(id -u)" = 0 ] || die "container engines and the node image need root"
 [ $# -gt 0 ] || set -- docker podman
-work=$(mktemp -d)
-pid=
-finish() {
-  [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true
+CGROUP=layer-locality-test-${WORK##*.} pid=''
+clean_up() {
+  [ -z "$pid" ] || kill -KILL "$pid" || true
   cgroups_gone "$CGROUP"
-  rm -rf --one-file-system "$work"
 }
-trap finish EXIT
-trap 'exit 130' INT TERM
 rm -rf "$LOGS"
 mkdir -p "$LOGS"
-scripts/build.sh patched && scripts/build.sh tools registry
+scripts/build.sh patched
+scripts/build.sh tools registry
 deploy/kind/build-node-image.sh --archive >/dev/null
 go_tool sigs.k8s.io/kind "$KIND_VERSION" >/dev/null
-GOFLAGS="-trimpath -buildvcs=false" go build -o "$work/family" ./test/kind/family
-machine >"$work/before"
+export TMPDIR=$WORK FAMILY=$WORK/family
+GOFLAGS="-trimpath -buildvcs=false" go build -o "$FAMILY" ./test/kind/family
+machine >"$WORK/before"
 for engine in "$@"; do
   say "$engine"
-  mkdir -p "$work/$engine-work"
-  cp "$work/family" "$work/$engine-work/"
-  in_namespaces "$0" --inside "$engine" "$work/$engine-work" </dev/null >"$LOGS/$engine.log" 2>&1 &
+  in_namespaces "$0" --inside "$engine" "$CGROUP" </dev/null >"$LOGS/$engine.log" 2>&1 &
   pid=$!
-  tail -f -n +1 --pid "$pid" "$LOGS/$engine.log" &
-  wait "$pid" || echo "FAILED: $engine: the test itself ended early" >>"$LOGS/$engine.log"
+  tail -f -n +1 --pid "$pid" "$LOGS/$engine.log" | sed -u '/^[0-9]* passed, [0-9]* failed$/d' &
+  wait "$pid" || true
   pid=
-  sleep 1
+  wait
+  CHECKS_PASSED=$((CHECKS_PASSED + $(grep -c '^ok: ' "$LOGS/$engine.log" || true)))
+  CHECKS_FAILED=$((CHECKS_FAILED + $(grep -c '^FAILED: ' "$LOGS/$engine.log" || true)))
+  check "$engine: the checks came to their end" grep -qE '^[0-9]+ passed, [0-9]+ failed$' "$LOGS/$engine.log"
   cgroups_gone "$CGROUP"
 done
-wait
-machine >"$work/after"
-diff -u "$work/before" "$work/after" >"$LOGS/left.log" && echo "ok: nothing is left on the machine" >>"$LOGS/left.log" || echo "FAILED: left on the machine" >>"$LOGS/left.log"
-cat "$LOGS/left.log"
-failed=$(cat "$LOGS"/{docker,podman,left}.log 2>/dev/null | grep -c '^FAILED: ' || true)
-echo "$(cat "$LOGS"/{docker,podman,left}.log 2>/dev/null | grep -c '^ok: ' || true) passed, $failed failed"
-[ "$failed" = 0 ]
+left() { machine >"$WORK/after" && diff -u "$WORK/before" "$WORK/after"; }
+check "nothing is left on the machine" left
+finish
