@@ -28,8 +28,6 @@ let
       ];
     }
     .${name};
-  # lib.sh looks into folders below these; empty ones will do.
-  empty = if name == "scheduler" then [ "cmd" "internal" "test" ] else [ ];
 
   root = toString ../.;
   from = builtins.substring;
@@ -46,6 +44,5 @@ builtins.path {
       path = relative file;
     in
     builtins.any (want: below path want || (type == "directory" && below want path)) wanted
-    && !isTest path
-    || type == "directory" && builtins.any (below path) empty;
+    && !isTest path;
 }

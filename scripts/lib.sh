@@ -89,7 +89,9 @@ SCHEDULER_TAGS=imagelayers
 scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_FOLDERS[@]}" -type f ! -name README.md | sort); }
 
 # scheduler_product_files: those of them that the binary kube-scheduler is made from.
-scheduler_product_files() { scheduler_files | grep -E "^(api|cmd/kube-scheduler|scheduler)/" | grep -v "_test\.go$"; }
+scheduler_product_files() {
+  (cd "$ROOT" && find api cmd/kube-scheduler scheduler -type f ! -name README.md ! -name '*_test.go' | sort)
+}
 
 # scheduler_module: the go.mod of that code in a workspace, where it has no
 # requirements of its own.

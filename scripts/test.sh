@@ -201,11 +201,11 @@ if [ "${1:-}" = all ]; then
   # Two lanes: one mostly works the processor, the other mostly waits for a cluster.
   # The first is a process group of its own, to be ended with all it started.
   set -m
-  run lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes critest skew &
+  run lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes critest skew rpm release &
   lane=$!
   set +m
   trap 'kill -- -"$lane" 2>/dev/null || true' EXIT
-  run e2e
+  run e2e nix okd kind
   wait "$lane"
   trap - EXIT
 else

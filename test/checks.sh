@@ -6,7 +6,7 @@
 # shellcheck shell=bash disable=SC2034
 shopt -s inherit_errexit
 
-WORK=$(mktemp -d)
+WORK=$(mktemp -d -t layer-locality.XXXXXX)
 CHECKS_PASSED=0 CHECKS_FAILED=0 CHECKS_FINISHED=''
 
 _result() {
@@ -21,16 +21,18 @@ _result() {
   fi
 }
 
-# _try COMMAND...: its exit code is in STATUS, what it wrote in $WORK/log. Not in a
-# condition: there the shell would go on after a command that failed in a function.
+# _try COMMAND...: its exit code is in STATUS, what it wrote in $WORK/log, where the
+# command itself still finds that of the one before. Not in a condition: there the shell
+# would go on after a command that failed in a function.
 _try() {
   set +e
   (
     set -e
     "$@"
-  ) >"$WORK/log" 2>&1
+  ) >"$WORK/log.new" 2>&1
   STATUS=$?
   set -e
+  mv "$WORK/log.new" "$WORK/log"
 }
 
 # check WHAT COMMAND...: the command, which may be a function, succeeds.

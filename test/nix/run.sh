@@ -14,47 +14,8 @@ cd "$ROOT"
 [ "$(id -u)" = 0 ] || die "the last check starts CRI-O: run it as root"
 command -v nix >/dev/null || scripts/install-deps.sh nix
 
-WORK=$(mktemp -d "${TMPDIR:-/tmp}/layer-locality-nix.XXXXXX")
-trap 'rm -rf "$WORK"' EXIT
-trap 'exit 1' HUP INT TERM
-PASSED=0 FAILED=0
+. "$ROOT/test/checks.sh"
 SYSTEM=$(uname -m)-linux
-
-result() {
-  if [ "$1" = 0 ]; then
-    PASSED=$((PASSED + 1))
-    echo "ok: $2"
-  else
-    FAILED=$((FAILED + 1))
-    echo "FAILED: $2"
-    tail -n 20 "$WORK/log" | cut -c1-300
-  fi
-}
-
-# attempt COMMAND...: its exit code is STATUS. Not under || or if, where a
-# function would go on after a command that failed.
-attempt() {
-  set +e
-  (
-    set -e
-    "$@"
-  ) >"$WORK/log" 2>&1
-  STATUS=$?
-  set -e
-}
-
-# check WHAT COMMAND...: the command succeeds.
-check() {
-  attempt "${@:2}"
-  result "$STATUS" "$1"
-}
-
-# refuses WHAT MESSAGE COMMAND...: the command fails and says so.
-refuses() {
-  attempt "${@:3}"
-  if [ "$STATUS" != 0 ] && grep -qF -- "$2" "$WORK/log"; then STATUS=0; else STATUS=1; fi
-  result "$STATUS" "$1"
-}
 
 vendored() { "$ROOT/scripts/tree.sh" vendored "$1"; }
 
@@ -286,11 +247,10 @@ for name in moduleOption moduleOff moduleGates moduleRuntime moduleOverlay; do
 done
 
 check "the built crio pulls an image and reports its layers" pulls
-echo "skipped: nixpkgs itself (its fetchers, buildGoModule, static libseccomp): cannot be fetched here"
-echo "skipped: a build for aarch64: needs such a machine, or binfmt emulation"
-echo "skipped: NixOS: its module system comes with nixpkgs; the module was evaluated alone"
+skipped "nixpkgs itself (its fetchers, buildGoModule, static libseccomp)" "cannot be fetched here"
+skipped "a build for aarch64" "needs such a machine, or binfmt emulation"
+skipped "NixOS" "its module system comes with nixpkgs; the module was evaluated alone"
 
 # Keeps the results and the patched sources.
 nix store gc >/dev/null 2>&1
-echo "$PASSED passed, $FAILED failed"
-[ "$FAILED" = 0 ]
+finish

@@ -29,7 +29,7 @@ refuses "a folder without packages" 'run scripts/rpms.sh' okd-machine-os/build.s
 
 check "OKD: the image is built, pushed, and so are the packages" \
   build_os --base localhost/base/okd:5.0 --image "$registry/own/os:5.0" --rpms-image "$registry/own/rpms:1" --push
-grep "^$registry/" "$work/out" >"$work/images" || echo none >"$work/images"
+grep "^$registry/" "$WORK/log" >"$work/images" || echo none >"$work/images"
 os_image=$(sed -n 1p "$work/images") rpms_image=$(sed -n 2p "$work/images")
 # is_there IMAGE@DIGEST: in the registry, under this digest.
 is_there() { [ "$(skopeo inspect --tls-verify=false --raw "docker://$1" | sha256sum | cut -d' ' -f1)" = "${1##*:}" ]; }

@@ -34,7 +34,7 @@ release_info "$work/release.json" 1.36.3
 
 stored() { find "$work/registry/docker/registry/v2/repositories/mirror" -path '*/_manifests/tags/*' -name link -path '*/current/*' 2>/dev/null | wc -l; }
 check "mirror: --dry-run says what it would copy" mirror --release-info "$work/release.json" --dry-run
-check "mirror: --dry-run named all" [ "$(grep -c '^would copy' "$work/out")" = 4 ]
+check "mirror: --dry-run named all" [ "$(grep -c '^would copy' "$WORK/log")" = 4 ]
 check "mirror: --dry-run copied nothing" [ "$(stored)" = 0 ]
 
 # Interrupted after the first of four, each of which takes a second.
@@ -53,7 +53,7 @@ interrupted() {
 }
 check "mirror: an interrupt ends it and what it started" interrupted
 check "mirror: run again, it copies the rest" mirror --release-info "$work/release.json"
-check "mirror: and only the rest" grep -q -E '[123] copied, [123] there already, 0 to copy, 0 failed' "$work/out"
+check "mirror: and only the rest" grep -q -E '[123] copied, [123] there already, 0 to copy, 0 failed' "$WORK/log"
 same() {
   local name
   for name in "${names[@]}"; do
@@ -64,7 +64,7 @@ check "mirror: digests are those of the origin, of the list of architectures" sa
 arm64() { skopeo inspect --tls-verify=false --override-arch arm64 "docker://$registry/mirror/okd:5.0.0-okd-scos.ec.8-hyperkube" | jq -e '.Architecture == "arm64"'; }
 check "mirror: the other architecture is there" arm64
 check "mirror: again, nothing to do" mirror --release-info "$work/release.json"
-check "mirror: and nothing was copied" grep -q '0 copied, 4 there already' "$work/out"
+check "mirror: and nothing was copied" grep -q '0 copied, 4 there already' "$WORK/log"
 scripts/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/okd" --insecure 2>/dev/null >"$work/sources.yaml" || true
 check "mirror: the sources of install-config.yaml are YAML and name both repositories" /usr/bin/python3 -c '
 import sys, yaml

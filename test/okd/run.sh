@@ -10,43 +10,14 @@
 . "$ROOT/test/engine/lib.sh"
 cd "$ROOT"
 
-passed=0 failed=0 finished=''
-exec 3>&1 # what an interrupt finds redirected
-ok() {
-  echo "ok: $1"
-  passed=$((passed + 1))
-}
-bad() {
-  echo "FAILED: $1"
-  failed=$((failed + 1))
-  # Why, for the log.
-  sed 's/^/    /' "$work/out" | tail -n 30
-}
-# run COMMAND...: with its output in $work/out, once it has ended: until then, that of the one before.
-run() {
-  local status=0
-  "$@" >"$work/out.new" 2>&1 || status=$?
-  mv "$work/out.new" "$work/out"
-  return "$status"
-}
-# check WHAT COMMAND...: it succeeds.
-check() { if run "${@:2}"; then ok "$1"; else bad "$1"; fi; }
-# refuses WHAT MESSAGE COMMAND...: it fails, and says MESSAGE (a regular expression).
-refuses() { if ! run "${@:3}" && grep -q -E -e "$2" "$work/out"; then ok "$1"; else bad "$1"; fi; }
-skipped() { echo "skipped: $1: $2"; }
-
 [ "$(id -u)" = 0 ] || die "container engines and the stand-in base need root"
-work=$(mktemp -d)
+. "$ROOT/test/checks.sh"
+work=$WORK
 registry_pid=''
 clean_up() {
-  # Ended before its end.
-  [ -n "$finished" ] || echo "$passed passed, $((failed + 1)) failed" >&3
-  [ -z "$registry_pid" ] || kill "$registry_pid" 2>/dev/null || true
+  [ -z "$registry_pid" ] || kill "$registry_pid" 2>/dev/null
   private_engine_gone "$work/engine"
-  rm -rf "$work"
 }
-trap clean_up EXIT
-trap 'exit 130' INT TERM
 
 # A registry on a free port, for images of users.
 start_registry() {
@@ -114,6 +85,4 @@ done
 skipped "real rpm-ostree and ostree container commit" "they need Fedora's or CentOS' packages; base/ stands in for them"
 skipped "SELinux labels" "no policy and no SELinux in the kernel here"
 skipped "booting the image, MachineConfig on a cluster, oc, the installer" "no OKD here; docs/install-okd.md says what to look at"
-finished=1
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish
