@@ -57,6 +57,12 @@ okd       runc              runc                 runc
 okd       debootstrap       debootstrap          debootstrap
 okd       ostree            ostree               ostree
 okd       python-jsonschema python3-jsonschema   python3-jsonschema
+kind      dockerd           docker.io            moby-engine
+kind      podman            podman               podman
+kind      netavark          netavark             netavark
+kind      aardvark-dns      aardvark-dns         aardvark-dns
+kind      runc              runc                 runc
+kind      debootstrap       debootstrap          debootstrap
 okd       python-yaml       python3-yaml         python3-pyyaml
 '
 case $(uname -m) in
@@ -96,6 +102,7 @@ present() {
   cni) any /usr/lib/cni/bridge /usr/libexec/cni/bridge /opt/cni/bin/bridge ;;
   protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;
   chromium) browser ;;
+  netavark | aardvark-dns) any "/usr/lib/podman/$1" "/usr/libexec/podman/$1" ;;
   python-*) /usr/bin/python3 -c "import ${1#python-}" 2>/dev/null ;;
   /*) any "$1" ;;
   ca-certificates) any /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ;;
