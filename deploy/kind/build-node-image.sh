@@ -117,6 +117,7 @@ unmount() {
 # build: the image as an archive.
 build() {
   local rootfs=$work/root log=$BUILD/log/kind-node.log
+  [ ! -f "$archive" ] || return 0 # made by another run meanwhile
   mkdir -p "$BUILD/log"
   say "kind node: Debian $SUITE; log $log"
   packages

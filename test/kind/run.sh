@@ -35,7 +35,7 @@ snapshot() {
   for node in "${nodes[@]}"; do
     echo "== $node"
     in_node "$node" sh -c '
-      find /etc /usr /opt /kind /var/lib/kubelet/config.yaml /var/lib/layer-locality -type f >/tmp/files 2>/dev/null
+      find /etc /usr/bin /usr/sbin /usr/local /kind /var/lib/kubelet/config.yaml /var/lib/layer-locality -type f >/tmp/files 2>/dev/null
       xargs -a /tmp/files -d "\n" stat -c "%n %U:%G %a %y" | sort
       xargs -a /tmp/files -d "\n" sha256sum | sort
       crictl images --no-trunc -o json | jq -r ".images[] | [.id, .repoTags[]?] | @tsv" | sort'
@@ -269,15 +269,14 @@ on_podman() {
   check "podman: everything as before, byte for byte" unchanged stock
 }
 
-# machine: what must be after the test as it was before.
+# machine: what engines leave behind, or the test. Not what other tests make meanwhile.
 machine() {
-  ip -o link | cut -d: -f2
-  iptables-save | grep -v '^#' || true
-  cat /proc/sys/net/ipv4/ip_forward
-  find /sys/fs/cgroup -name "$CGROUP*"
-  cut -d' ' -f5 /proc/self/mountinfo | sort
+  ip -o link | cut -d: -f2 | grep -E '^ (docker|br-|veth|podman|cni-)' || true
+  iptables-save 2>/dev/null | grep -E 'DOCKER|NETAVARK|CNI' || true
+  find /sys/fs/cgroup -name "$CGROUP*" 2>/dev/null || true
+  cut -d' ' -f5 /proc/self/mountinfo | grep -F "$WORK/" || true
   pgrep -af -- "$WORK/" || true
-  ls -A /var/lib/docker /var/lib/containers /run/netns /etc/containers/networks 2>&1 || true
+  ls -A /var/lib/docker /etc/containers/networks /etc/cni/net.d 2>/dev/null || true
 }
 
 if [ "${1:-}" = --inside ]; then
