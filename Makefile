@@ -35,11 +35,13 @@ rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
 	@scripts/install-deps.sh rpm
 	@scripts/rpms.sh
 
-# KIND_OPTIONS="--engine podman ..." as of scripts/kind-up.sh.
-kind-up: deps ## A kind cluster on CRI-O nodes with everything installed (docs/install-kind.md)
+# ENGINE=docker|podman, NAME=cluster, KIND_OPTIONS: more of scripts/kind-up.sh.
+KIND = $(if $(NAME),--name $(NAME)) $(if $(ENGINE),--engine $(ENGINE))
+kind-up: deps ## A kind cluster on CRI-O nodes with everything installed (docs/install-kind.md; ENGINE=docker, NAME=cluster)
+	@scripts/install-deps.sh kind-image
 	@scripts/build.sh patched
-	@scripts/kind-up.sh $(KIND_OPTIONS)
-	@scripts/kind-install.sh install $(KIND_OPTIONS)
+	@scripts/kind-up.sh $(KIND) $(KIND_OPTIONS)
+	@scripts/kind-install.sh $(KIND) install
 
 release: deps ## Archives, RPMs, images, source, notes and checksums of the commit, in _out/release (PLATFORM=linux/amd64)
 	@scripts/install-deps.sh rpm cross

@@ -25,7 +25,11 @@ in
   config = lib.mkIf config.services.layer-locality.enable {
     nixpkgs.overlays = [ (import ./overlay.nix) ];
 
-    virtualisation.cri-o.enable = lib.mkIf kubernetes.kubelet.enable true;
+    virtualisation.cri-o = {
+      enable = lib.mkIf kubernetes.kubelet.enable true;
+      # Where the module of the kubelet links all of cni.packages: flannel's plugin, too.
+      settings.crio.network.plugin_dirs = [ "/opt/cni/bin" ];
+    };
 
     # Not services.kubernetes.featureGates: kube-proxy comes from nixpkgs and does
     # not start with a gate that it does not know.

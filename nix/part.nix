@@ -4,7 +4,6 @@ name:
 let
   # For scripts/overlay.sh.
   overlay = [
-    "go.mod"
     "versions.env"
     "scripts/lib.sh"
     "scripts/overlay.sh"
@@ -16,6 +15,7 @@ let
       scheduler = overlay ++ [
         "api"
         "cmd/kube-scheduler"
+        "go.mod"
         "scheduler"
       ];
       resolver = [

@@ -17,6 +17,8 @@
 export GOFLAGS="-trimpath -buildvcs=false -mod=mod"
 # The trees are main modules of their own; a go.work above them is not theirs.
 unset GOWORK
+# The user's choices would be in the binaries, and not in the hash they are kept by.
+unset GOAMD64 GOARM64 GOEXPERIMENT CGO_CFLAGS CGO_LDFLAGS CGO_CPPFLAGS
 
 use_arch "${ARCH:-}"
 

@@ -3,7 +3,7 @@
 # need, on Debian/Ubuntu (apt) or Fedora (dnf); only what is missing.
 #
 #   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
-#                                          EXTRA: npm, chromium, cross, nix, rpm, okd, kind
+#                                          EXTRA: npm, chromium, cross, nix, rpm, okd, kind, kind-image
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the
@@ -37,8 +37,8 @@ shellcheck      shellcheck                 ShellCheck
 ca-certificates ca-certificates            ca-certificates
 '
 # Large, or needed for one thing alone: only when that is named. npm and chromium: the
-# page of an evaluation and its test; cross: crio for the other architecture; the others:
-# packages of that kind and their tests.
+# page of an evaluation and its test; cross: crio for the other architecture; kind-image: a
+# kind node image; the others: packages of that kind and their tests.
 EXTRAS='
 npm       npm               npm                  nodejs-npm
 chromium  chromium          chromium             chromium
@@ -63,6 +63,7 @@ kind      netavark          netavark             netavark
 kind      aardvark-dns      aardvark-dns         aardvark-dns
 kind      runc              runc                 runc
 kind      debootstrap       debootstrap          debootstrap
+kind-image debootstrap      debootstrap          debootstrap
 okd       python-yaml       python3-yaml         python3-pyyaml
 '
 case $(uname -m) in
@@ -149,7 +150,7 @@ for arg in "$@"; do
   if [ "$arg" = --check ]; then
     check=1
   else
-    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, cross, nix, rpm, okd or kind"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, cross, nix, rpm, okd, kind or kind-image"
   fi
 done
 mapfile -t needs < <(missing)

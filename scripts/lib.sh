@@ -153,6 +153,13 @@ c_libraries() (
   echo "libseccomp $(pkg-config --modversion libseccomp) $(sha256sum <"$seccomp" | cut -d' ' -f1)"
 )
 
+# private_store FOLDER: has buildah, podman and skopeo keep images there: nothing of the
+# user's is touched.
+private_store() {
+  printf '[storage]\ndriver = "vfs"\ngraphroot = "%s/storage"\nrunroot = "%s/run"\n' "$1" "$1" >"$1/storage.conf"
+  export CONTAINERS_STORAGE_CONF=$1/storage.conf
+}
+
 # git_in FOLDER ARGS...: git in a repository that scripts made, independent of
 # the user's configuration.
 git_in() {

@@ -5,11 +5,10 @@
 #
 #   release.sh [OPTIONS]
 #
-#   --platform P[,P]  linux/amd64, linux/arm64; default both. RPMs are of the machine's own
-#   --out FOLDER      default _out/release; replaced
+#   --platform P[,P]  linux/amd64, linux/arm64; default both
+#   --out FOLDER      default _out/release; an earlier release there is replaced
 #   --sign KEY        sign checksums and RPMs with this GPG key
 . "$(dirname "$0")/lib.sh"
-cd "$ROOT"
 
 usage() {
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
@@ -28,14 +27,28 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-changed=$(git status --porcelain | head -n 5)
-[ -z "$changed" ] || die "a release is made of what is committed; commit or drop first:
+out=$(realpath -m -- "$out")
+cd "$ROOT"
+[ ! -e "$out" ] || [ -e "$out/SHA256SUMS" ] || [ -z "$(ls -A -- "$out")" ] ||
+  die "$out is not empty and no release: name another folder, or remove it"
+commit=$(git rev-parse HEAD)
+epoch=$(git log -1 --format=%ct "$commit")
+# unchanged: what is built is the commit.
+unchanged() {
+  local changed
+  changed=$(git status --porcelain | head -n 5)
+  [ -z "$changed" ] || die "a release is made of what is committed; commit or drop first:
 $changed"
+  [ "$(git rev-parse HEAD)" = "$commit" ] || die "another commit than $commit was checked out meanwhile: run it again"
+}
+unchanged
 version=$(our_version kubernetes)
 # Tags of images and names of files take no plus sign.
 name=layer-locality-${version/+/_}
-epoch=$(git log -1 --format=%ct)
 IFS=, read -r -a platforms <<<"$platform"
+# changes VERSION: its section of the change log.
+changes() { awk -v version="## $1" '/^## / { inside = $0 == version; next } inside' CHANGELOG.md; }
+[ -n "$(changes "$version")" ] || die "CHANGELOG.md has no section '## $version': write what users should know"
 
 # archive FILE FOLDER MEMBER...: an uncompressed tar whose bytes depend on content alone.
 archive() {
@@ -61,49 +74,46 @@ for platform in "${platforms[@]}"; do
   unset GOARCH
   folder=$staging/$name-linux-$arch
   mkdir -p "$folder/bin" "$folder/sbom"
-  for binary in "$from"/*; do
-    install -m 0755 "$binary" "$folder/bin/"
+  for binary in crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
+    install -m 0755 "$from/$binary" "$folder/bin/"
     # pinns is C, and links glibc alone.
-    [ "$(basename "$binary")" = pinns ] || scripts/sbom.sh "$binary" >"$folder/sbom/$(basename "$binary").cdx.json"
+    [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" >"$folder/sbom/$binary.cdx.json"
   done
-  cp LICENSE versions.env "$folder/"
-  git archive HEAD deploy docs README.md | tar -x -C "$folder"
+  # What is applied to a cluster, and what kind-install.sh consists of.
+  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/resolver deploy/scheduler deploy/kind \
+    scripts/lib.sh scripts/kind-lib.sh scripts/kind-install.sh | tar -x -C "$folder"
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"
 done
 
 say "images"
-# A store of its own: nothing of the user's is touched, nothing stays.
-cat >"$staging/storage.conf" <<EOF
-[storage]
-driver = "vfs"
-graphroot = "$staging/storage"
-runroot = "$staging/run"
-EOF
-CONTAINERS_STORAGE_CONF=$staging/storage.conf deploy/images/build.sh --tool buildah \
+private_store "$staging"
+deploy/images/build.sh --tool buildah \
   --platform "$(IFS=, && echo "${platforms[*]}")" --oci "$staging/oci" >"$staging/digests"
 for layout in "$staging"/oci/*; do
   archive "$result/images/$(basename "$layout").oci.tar" "$layout" .
 done
 
-say "RPMs"
-scripts/rpms.sh ${sign:+--sign "$sign"} >&2
-cp -rL _out/rpms "$staging/$name-rpms"
-archive "$result/$name-rpms.tar" "$staging" "$name-rpms"
-compress "$result/$name-rpms.tar"
+for platform in "${platforms[@]}"; do
+  case $platform in
+  linux/amd64) arch=x86_64 ;;
+  linux/arm64) arch=aarch64 ;;
+  esac
+  say "RPMs for $arch"
+  env -u RPM_SIGN_KEY scripts/rpms.sh --arch "$arch" --output "$staging/$name-rpms-$arch" ${sign:+--sign "$sign"} >&2
+  archive "$result/$name-rpms-$arch.tar" "$staging" "$name-rpms-$arch"
+  compress "$result/$name-rpms-$arch.tar"
+done
 
 say "source, notes and checksums"
-git archive --prefix "$name/" HEAD >"$result/$name-source.tar"
+git -c tar.umask=0022 archive --prefix "$name/" "$commit" >"$result/$name-source.tar"
 compress "$result/$name-source.tar"
-# changes VERSION: its section of the change log.
-changes() { awk -v version="## $1" '/^## / { inside = $0 == version; next } inside' CHANGELOG.md; }
-[ -n "$(changes "$version")" ] || die "CHANGELOG.md has no section '## $version': write what users should know"
 images=$(sed 's,^localhost/layer-locality/\([^:]*\):.*@\(.*\),| \1 | \2 |,' "$staging/digests")
 files=$(cd "$result" && find . -type f -printf '| %P | %s |\n' | sort)
 cat >"$result/RELEASE_NOTES.md" <<EOF
 # Layer Locality $version
 
-Patched CRI-O $CRIO_VERSION and Kubernetes $KUBERNETES_VERSION, commit $(git rev-parse HEAD).
+Patched CRI-O $CRIO_VERSION and Kubernetes $KUBERNETES_VERSION, commit $commit.
 $(changes "$version")
 
 ## Images
@@ -126,6 +136,7 @@ sums=$(cd "$result" && find . -type f -printf '%P\n' | sort | xargs sha256sum)
 echo "$sums" >"$result/SHA256SUMS"
 [ -z "$sign" ] || gpg --batch --yes --local-user "$sign" --armor --detach-sign "$result/SHA256SUMS"
 
+unchanged
 rm -rf "$out"
 mv "$result" "$out"
 say "$out"

@@ -14,9 +14,10 @@ case $name in
 crio)
   arguments+=(--version "$(our_version cri-o)" --upstream "$(upstream_module cri-o)@$CRIO_VERSION")
   use_arch "$(case $arch in patched-*) echo "${arch#patched-}" ;; esac)"
+  libraries=$(c_libraries)
   while read -r library version _; do
     arguments+=(--c-library "$library=$version")
-  done < <(c_libraries)
+  done <<<"$libraries"
   ;;
 kube*) arguments+=(--version "$(our_version kubernetes)" --workspace "$(our_version kubernetes)"
 --upstream "$(upstream_module kubernetes)@$KUBERNETES_VERSION") ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints a folder with the headers and static libraries of C libraries that crio needs,
 # for another architecture: of Debian's packages, unpacked below $LAYERLOCALITY_CACHE,
-# without a change to the machine's own packages.
+# without a change to the machine's own packages. Fetched again after a week, for fixes.
 #
 #   sysroot.sh amd64|arm64
 . "$(dirname "$0")/lib.sh"
@@ -14,12 +14,12 @@ arm64) compiler=aarch64-linux-gnu-gcc package=gcc-aarch64-linux-gnu ;;
 *) die "unknown architecture '$arch': amd64 or arm64" ;;
 esac
 command -v apt-get >/dev/null ||
-  die "compiling crio for $arch takes Debian's or Ubuntu's packages: use one of them, or build on a machine of that architecture"
+  die "compiling crio for $arch takes Debian's packages: use Debian, or build on a machine of that architecture"
 command -v "$compiler" >/dev/null || die "$compiler is missing: apt-get install $package libc6-dev-$arch-cross"
 
 fetch() {
   local tmp=$sysroot.tmp
-  [ ! -e "$sysroot/usr" ] || return 0
+  [ -z "$(find "$sysroot" -maxdepth 0 -mtime -7 2>/dev/null)" ] || return 0
   say "fetching libseccomp for $arch"
   rm -rf "$tmp"
   mkdir -p "$tmp/state/lists/partial" "$tmp/cache/archives/partial" "$tmp/root" "$BUILD/log"
@@ -30,6 +30,8 @@ fetch() {
       -o Dir::State="$tmp/state" -o Dir::State::status=/dev/null -o Dir::Cache="$tmp/cache" "$@"; }
     apt update && apt download libseccomp-dev && dpkg -x libseccomp-dev_*.deb root
   ) >"$BUILD/log/sysroot-$arch.log" 2>&1 || die "cannot fetch libseccomp-dev for $arch; the log is $BUILD/log/sysroot-$arch.log"
+  rm -rf "$sysroot"
+  touch "$tmp/root"
   mv "$tmp/root" "$sysroot"
   rm -rf "$tmp"
 }

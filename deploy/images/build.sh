@@ -52,6 +52,7 @@ IFS=, read -r -a platforms <<<"${platform:-linux/$GOARCH}"
   die "docker makes no index and no OCI layout here: use --tool buildah or podman, or docker buildx with deploy/images/Dockerfile"
 
 # The build context: real files, as no tool follows links out of it.
+mkdir -p "$BUILD"
 context=$(mktemp -d "$BUILD/images.XXXXXX")
 trap 'rm -rf "$context"' EXIT
 for platform in "${platforms[@]}"; do

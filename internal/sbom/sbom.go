@@ -117,11 +117,12 @@ func resolve(dependency *debug.Module, workspace string) (cdx.Component, error) 
 }
 
 // module is a component with the package URL of a Go module, as
-// https://github.com/package-url/purl-spec has it: the path's last part is the name.
+// https://github.com/package-url/purl-spec has it: the path's last part is the name,
+// and all of the path is in lower case.
 func module(path, version string) cdx.Component {
-	namespace, name := "", path
-	if i := strings.LastIndex(path, "/"); i >= 0 {
-		namespace, name = path[:i], path[i+1:]
+	namespace, name := "", strings.ToLower(path)
+	if i := strings.LastIndex(name, "/"); i >= 0 {
+		namespace, name = name[:i], name[i+1:]
 	}
 	purl := packageurl.NewPackageURL(packageurl.TypeGolang, namespace, name, strings.TrimPrefix(version, "go"), nil, "").ToString()
 	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: purl}

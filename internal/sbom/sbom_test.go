@@ -44,7 +44,7 @@ func TestDescribe(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"std":                                  "pkg:golang/std@1.",
-		"github.com/CycloneDX/cyclonedx-go":    "pkg:golang/github.com/CycloneDX/cyclonedx-go@v",
+		"github.com/CycloneDX/cyclonedx-go":    "pkg:golang/github.com/cyclonedx/cyclonedx-go@v",
 		"github.com/package-url/packageurl-go": "pkg:golang/github.com/package-url/packageurl-go@v",
 		"libseccomp":                           "pkg:generic/libseccomp@2.5.4",
 	} {

@@ -50,6 +50,7 @@ in
     && !(node.config.services.kubernetes ? featureGates);
   moduleRuntime =
     node.config.virtualisation.cri-o.enable == true
+    && node.config.virtualisation.cri-o.settings.crio.network.plugin_dirs == [ "/opt/cni/bin" ]
     && (module { enable = true; kubelet = false; }).config.virtualisation.cri-o.enable == { };
   moduleOverlay =
     let
