@@ -74,8 +74,6 @@ fi
 
 if [ "$platform" = okd ]; then
   rpm-ostree override replace "$crio" "$kubelet"
-  # What OKD configures is in 00-default of this folder; a later file would win over it.
-  rm -f /etc/crio/crio.conf.d/10-cni-plugins.conf
   # OKD gives its kubelet gates that Kubernetes does not know, and the labels of roles. A kubelet
   # of plain Kubernetes refuses both, on every node. This one has to come as far as its
   # configuration, which is wrong on purpose, so that it does not start.

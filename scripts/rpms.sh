@@ -16,6 +16,9 @@
 . "$(dirname "$0")/lib.sh"
 shopt -s inherit_errexit
 
+# The user's choices would be in the packages, and not in the hash they are kept by.
+unset GOWORK GOAMD64 GOARM64 GOEXPERIMENT CGO_CFLAGS CGO_LDFLAGS CGO_CPPFLAGS
+
 RPM=$ROOT/rpm
 OUT=$ROOT/_out/rpms
 WORK=$BUILD/rpm
@@ -54,9 +57,6 @@ epoch() {
   echo $(((date - 43200) / 86400 * 86400 + 43200))
 }
 
-# minor VERSION: v1.36.4 is 1.36.
-minor() { echo "${1#v}" | cut -d. -f1,2; }
-
 # render PACKAGE: its spec.
 render() {
   local name=$1 component patches okd date kubernetes=${KUBERNETES_VERSION#v} i=0 file module ldflags=""
@@ -76,13 +76,11 @@ render() {
       case $component in
       cri-o)
         echo "%global crio_version ${CRIO_VERSION#v}"
-        echo "%global crio_minor $(minor "$CRIO_VERSION")"
         echo "%global crio_tags $CRIO_TAGS"
         echo "%global crio_ldflags $CRIO_LDFLAGS"
         ;;
       kubernetes)
         echo "%global kubernetes_version $kubernetes"
-        echo "%global kubernetes_minor $(minor "$KUBERNETES_VERSION")"
         echo "%global version_ldflags${ldflags}"
         echo "%global scheduler_tags $SCHEDULER_TAGS"
         ;;
@@ -177,16 +175,6 @@ copy_overlay_source() {
   done
 }
 
-# cross_tools PACKAGE: has C compiled for ARCH, as build.sh does; for the machine's own
-# there is nothing to do.
-cross_tools() {
-  local go=amd64 prefix=x86_64-linux-gnu sysroot
-  [ "$1" = cri-o ] && [ "$ARCH" != "$(uname -m)" ] || return 0
-  [ "$ARCH" = x86_64 ] || go=arm64 prefix=aarch64-linux-gnu
-  sysroot=$("$ROOT/scripts/sysroot.sh" "$go")
-  export CC=$prefix-gcc PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_LIBDIR=$sysroot/usr/lib/$prefix/pkgconfig
-}
-
 # rpmbuild_in FOLDER ARGS...: with a package database and all folders of its own.
 rpmbuild_in() {
   rpmbuild --target "$ARCH" --define "_topdir $1" --define "_dbpath $1/db" --define "_tmppath $1/tmp" "${@:2}"
@@ -197,7 +185,6 @@ rpmbuild_in() {
 build() {
   local name=$1 folder=$2 output=$3 own log=$BUILD/log/rpm-$1.log started
   started=$(date +%s)
-  cross_tools "$name"
   own=layer-locality-$LAYERLOCALITY_REVISION
   archive "$folder/SOURCES/$own" "$own" "$folder/SOURCES/$own.tar.zst"
   rm -r "${folder:?}/SOURCES/$own"
@@ -225,6 +212,7 @@ build() {
 package() {
   local name=$1 folder=$WORK/$1 hash cached DATE
   DATE=$(epoch "$name")
+  [ "$name" != cri-o ] || use_c
   rm -rf "$folder"
   stage "$name" "$folder"
   hash=$(
@@ -233,6 +221,8 @@ package() {
       echo "$ARCH"
       go version
       rpmbuild --version
+      # What compiles C, and what is linked in from outside.
+      [ "$name" != cri-o ] || { "${CC:-cc}" --version && c_libraries; }
       declare -f archive build rpmbuild_in upstream_archive # the recipe
     } | sha256sum | cut -c1-16
   )
@@ -246,12 +236,30 @@ package() {
   echo "$cached"
 }
 
+# fingerprint KEY: of the one secret key that KEY names. By an e-mail address gpg exports
+# every key that has it.
+fingerprint() {
+  local found
+  mapfile -t found < <(gpg --batch --with-colons --list-secret-keys "$1" 2>/dev/null |
+    awk -F: '$1 == "sec" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }')
+  case ${#found[@]} in
+  0) die "gpg has no secret key '$1'; GNUPGHOME is ${GNUPGHOME:-not set}" ;;
+  1) echo "${found[0]}" ;;
+  *) die "gpg has ${#found[@]} secret keys '$1': give the fingerprint of one: ${found[*]}" ;;
+  esac
+}
+
 # repository KEY FOLDER...: the packages in these folders, as a dnf repository.
 repository() {
-  local key=$1 folder tmp=$OUT.tmp file
+  local key=$1 folder tmp file
   shift
-  rm -rf "$tmp"
-  mkdir -p "$tmp/$ARCH" "$tmp/SRPMS"
+  mkdir -p "$(dirname "$OUT")"
+  # Beside it, so that mv only renames.
+  tmp=$(mktemp -d "$OUT.XXXXXX")
+  # shellcheck disable=SC2064 # tmp is local
+  trap "rm -rf ${tmp@Q}" EXIT
+  chmod 0755 "$tmp"
+  mkdir "$tmp/$ARCH" "$tmp/SRPMS"
   for folder in "$@"; do
     for file in "$folder"/*.rpm; do
       case $file in
@@ -271,7 +279,6 @@ repository() {
   [ -z "$key" ] || gpg --batch --yes --armor --detach-sign --local-user "$key" "$tmp/repodata/repomd.xml"
   repo_file "$key" >"$tmp/layer-locality.repo"
   rm -rf "$OUT"
-  mkdir -p "$(dirname "$OUT")"
   mv "$tmp" "$OUT"
 }
 
@@ -328,7 +335,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-case $ARCH in x86_64 | aarch64) ;; *) die "unknown architecture '$ARCH': x86_64 or aarch64" ;; esac
+case $ARCH in
+x86_64) use_arch amd64 ;;
+aarch64) use_arch arm64 ;;
+*) die "unknown architecture '$ARCH': x86_64 or aarch64" ;;
+esac
 [ ${#PACKAGES[@]} -gt 0 ] || PACKAGES=("${ALL[@]}")
 for tool in rpmbuild createrepo_c zstd; do
   command -v "$tool" >/dev/null ||
@@ -336,7 +347,7 @@ for tool in rpmbuild createrepo_c zstd; do
 done
 if [ -n "$KEY" ]; then
   command -v rpmsign >/dev/null || die "rpmsign is missing: install rpm (Debian) or rpm-sign (Fedora)"
-  gpg --batch --list-secret-keys "$KEY" >/dev/null 2>&1 || die "gpg has no secret key '$KEY'; GNUPGHOME is ${GNUPGHOME:-not set}"
+  KEY=$(fingerprint "$KEY")
 fi
 [ ! -e "$OUT" ] || [ -e "$OUT/repodata/repomd.xml" ] || [ -z "$(ls -A "$OUT")" ] ||
   die "$OUT is there and is no repository: give another --output"
