@@ -8,10 +8,13 @@
 # cannot be taken back. This uses spec.unsupportedConfigOverrides of the kube-apiserver's
 # operator, which can. As long as it is set, the cluster does not upgrade to another minor
 # release: off first. It holds all gates of the apiserver, so that those of the release have to
-# be copied into it: `on` again after an update of OKD; `status` says when that is needed.
+# be copied into it: `on` again after an update of OKD; `status` says when that is needed. Gates that
+# somebody has set there by hand stay. To know them, an annotation holds those that were copied.
+# shellcheck disable=SC2016 # jq's variables
 . "$(dirname "$0")/../scripts/lib.sh"
 
 GATE=NodeStatusImageLayers
+ANNOTATION=layerlocality.io/gates-of-the-release
 
 case ${1:-} in on | off | status) ;; *) die "usage: gate.sh on|off|status" ;; esac
 for program in oc jq; do
@@ -19,36 +22,53 @@ for program in oc jq; do
 done
 operator=$(oc get kubeapiserver cluster -o json) || die "oc cannot read the kube-apiserver's operator: is KUBECONFIG that of an administrator of an OKD cluster?"
 
-observed() { jq -c --arg gate "$GATE=" '[.spec.observedConfig.apiServerArguments["feature-gates"][]? | select(startswith($gate) | not)]' <<<"$operator"; }
-overridden() { jq -c '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] // []' <<<"$operator"; }
-
-# set_overrides JSON: null removes; a merge patch takes what is not named as it is.
-set_overrides() {
-  oc patch kubeapiserver cluster --type merge --patch "{\"spec\":{\"unsupportedConfigOverrides\":$1}}" >&2
+# of_operator FILTER: of what is set, of an earlier `on` and of the release, with
+#   $set      all gates of the override: $copied, $by_hand and ours
+#   $release  the release's that nobody has set by hand
+#   $wanted   what the override has to be
+of_operator() {
+  jq -c -r --arg gate "$GATE" --arg annotation "$ANNOTATION" '
+    def ours: startswith($gate + "=");
+    def name: split("=")[0];
+    [.spec.observedConfig.apiServerArguments["feature-gates"][]? | select(ours | not)] as $observed
+    | [.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"][]?] as $set
+    | (.metadata.annotations[$annotation] // "[]" | fromjson) as $copied
+    | [($set - $copied)[] | select(ours | not)] as $by_hand
+    | [$observed[] | select(name as $name | all($by_hand[]; name != $name))] as $release
+    | ($release + $by_hand + [$gate + "=true"]) as $wanted
+    | '"$1" <<<"$operator"
 }
+# is FILTER: whether it is so.
+is() { [ "$(of_operator "$1")" = true ]; }
+# patch FILTER: a merge patch: null removes, and what is not named stays.
+patch() { oc patch kubeapiserver cluster --type merge --patch "$(of_operator "$1")" >&2; }
 
-wanted=$(jq -c --arg gate "$GATE=true" '. + [$gate]' <<<"$(observed)")
 case $1 in
 on)
   server=$(oc version -o json | jq -r '.serverVersion.gitVersion // empty')
   [[ $server == *layerlocality* ]] ||
     die "the apiserver is ${server:-of unknown version}, not ours: install the release of okd-machine-os/release.sh first"
-  [ "$(observed)" != '[]' ] || die "the operator has not observed any gates: has it become ready (oc get clusteroperator kube-apiserver)?"
-  others=$(overridden | jq -c --argjson observed "$(observed)" --arg gate "$GATE=" 'map(select(startswith($gate) | not)) - $observed')
-  [ "$(overridden)" = '[]' ] || [ "$others" = '[]' ] ||
-    say "replacing gates that somebody has set by hand: $others"
-  set_overrides "{\"apiServerArguments\":{\"feature-gates\":$wanted}}"
-  say "on; wait for it: oc wait --for=condition=Progressing=false clusteroperator/kube-apiserver --timeout=30m"
+  is '$observed != []' || die "the operator has not observed any gates: has it become ready (oc get clusteroperator kube-apiserver)?"
+  ! is '$by_hand != []' || say "keeping the gates that somebody has set by hand: $(of_operator '$by_hand')"
+  patch '{metadata: {annotations: {($annotation): ($release | tojson)}},
+    spec: {unsupportedConfigOverrides: {apiServerArguments: {"feature-gates": $wanted}}}}'
+  say "on; wait for it: oc adm wait-for-stable-cluster"
   ;;
 off)
-  rest=$(jq -c '.spec.unsupportedConfigOverrides // {} | del(.apiServerArguments["feature-gates"]) | if .apiServerArguments == {} then del(.apiServerArguments) else . end' <<<"$operator")
-  if [ "$rest" = '{}' ]; then set_overrides null; else set_overrides '{"apiServerArguments":{"feature-gates":null}}'; fi
-  say "off; wait for it: oc wait --for=condition=Progressing=false clusteroperator/kube-apiserver --timeout=30m"
+  if is 'all($set[]; ours | not)'; then
+    say "off already"
+    exit
+  fi
+  patch '{metadata: {annotations: {($annotation): null}}, spec: {unsupportedConfigOverrides: (
+    if $by_hand != [] then {apiServerArguments: {"feature-gates": $by_hand}}
+    elif (.spec.unsupportedConfigOverrides | del(.apiServerArguments["feature-gates"]) | . == {apiServerArguments: {}}) then null
+    else {apiServerArguments: {"feature-gates": null}} end)}}'
+  say "off; wait for it: oc adm wait-for-stable-cluster"
   ;;
 status)
-  if ! overridden | jq -e --arg gate "$GATE=true" 'any(. == $gate)' >/dev/null; then
+  if is 'all($set[]; . != $gate + "=true")'; then
     echo off
-  elif [ "$(overridden | jq -c sort)" = "$(jq -c sort <<<"$wanted")" ]; then
+  elif is '($set | sort) == ($wanted | sort)'; then
     echo on
   else
     echo "on, but other gates than the release's: gate.sh on"

@@ -25,7 +25,7 @@ usage() {
   exit 2
 }
 
-source='' from='' to='' dry='' deep='' jobs=4 copy=() inspect=()
+source='' from='' to='' dry='' deep='' jobs=4 copy=() inspect=() login=()
 while [ $# -gt 0 ]; do
   case $1 in
   --release | --release-info | --list | --to | --jobs | --authfile)
@@ -35,7 +35,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=$2 ;;
     --authfile)
       [ -r "$2" ] || die "$2 is not readable"
-      copy+=(--authfile "$2") inspect+=(--authfile "$2")
+      copy+=(--authfile "$2") inspect+=(--authfile "$2") login=(--registry-config "$2")
       ;;
     *)
       [ -z "$from" ] || usage
@@ -64,12 +64,12 @@ trap 'rm -rf "$work"' EXIT
 set -m
 end_copies() {
   local pid
-  trap - INT TERM
+  trap - INT TERM HUP
   for pid in $(jobs -p); do kill -- "-$pid" 2>/dev/null || true; done
   wait
   exit 130
 }
-trap end_copies INT TERM
+trap end_copies INT TERM HUP
 
 # images: "IMAGE@DIGEST TAG" a line, of the source.
 images() {
@@ -83,7 +83,7 @@ images() {
   release)
     command -v oc >/dev/null || die "oc is not installed: get the client tools of the release, or use --release-info or --list"
     info=$work/info.json
-    oc adm release info -o json "$from" >"$info" || die "oc cannot read the release $from"
+    oc adm release info "${login[@]}" -o json "$from" >"$info" || die "oc cannot read the release $from"
     ;;
   release-info) [ -r "$from" ] || die "$from is not readable" ;;
   esac
@@ -113,7 +113,7 @@ digest_there() {
     echo "sha256:$(sha256sum <"$error.raw" | cut -d' ' -f1)"
   else
     # What registries say of a tag or a repository they do not have.
-    grep -q -i -e 'manifest unknown' -e 'name unknown' -e 'not found' -e '404' "$error" || {
+    grep -q -i -E 'manifest unknown|name unknown|(status code|statuscode:|http status:|http code:|parsing http) 404\b' "$error" || {
       tail -n 1 "$error" >&2
       return 1
     }
@@ -154,10 +154,12 @@ mirror() {
   if [[ $did == FAILED* ]]; then echo "$did"; else echo "$did $image"; fi
 }
 
-say "$(wc -l <"$work/images") images to $to"
+total=$(wc -l <"$work/images")
+say "$total images to $to"
+mkdir "$work/result"
 running=0
 while read -r image tag; do
-  mirror "$image" "$tag" >>"$work/results" &
+  mirror "$image" "$tag" >"$work/result/$tag" &
   running=$((running + 1))
   if [ "$running" -ge "$jobs" ]; then
     wait -n || true
@@ -165,11 +167,16 @@ while read -r image tag; do
   fi
 done <"$work/images"
 wait
+# One that was killed could not say so.
+while read -r image tag; do
+  if [ -s "$work/result/$tag" ]; then cat "$work/result/$tag"; else echo "FAILED $image: its copy was killed (memory? space in ${TMPDIR:-/tmp}?)"; fi
+done <"$work/images" >"$work/results"
 
 grep -e '^FAILED' -e '^would copy' "$work/results" >&2 || true
 count() { grep -c "^$1 " "$work/results" || true; }
-say "$(count copied) copied, $(count there) there already, $(count 'would copy') to copy, $(count FAILED) failed"
-[ "$(count FAILED)" = 0 ] || die "not everything is in $to: see above, and run it again"
+copied=$(count copied) there=$(count there) left=$(count 'would copy')
+say "$copied copied, $there there already, $left to copy, $(count FAILED) failed"
+[ $((copied + there + left)) -eq "$total" ] || die "not everything is in $to: see above, and run it again"
 
 # What install-config.yaml takes, and, by its field of the same name, an ImageDigestMirrorSet.
 echo "imageDigestSources:"

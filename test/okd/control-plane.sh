@@ -121,6 +121,11 @@ unset FAKE_FORGETFUL
 
 # The mirror by oc.
 check "mirror: asks oc for the images of a release" scripts/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
+echo '{"auths": {}}' >"$work/auth.json"
+export FAKE_LOGIN=$work/auth.json
+check "mirror: with the logins that it was given" scripts/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run --authfile "$FAKE_LOGIN"
+refuses "mirror: without them, oc cannot" 'oc cannot read the release' scripts/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
+unset FAKE_LOGIN
 
 # The gate.
 gate() { okd-machine-os/gate.sh "$@"; }
@@ -146,6 +151,25 @@ check "gate: off" gate off
 check "gate: nothing is left of it" jq -e '.spec | has("unsupportedConfigOverrides") | not' "$FAKE/operator.json"
 check "gate: status says off" prints '^off$' gate status
 jq '.spec.unsupportedConfigOverrides = {servicesSubnet: "x", apiServerArguments: {"feature-gates": ["NodeStatusImageLayers=true"], "other": ["y"]}}' "$work/operator.json" >"$FAKE/operator.json"
-check "gate: off leaves what is not ours" gate off
+check "gate: off leaves what else is overridden" gate off
 check "gate: it is there" jq -e '.spec.unsupportedConfigOverrides == {servicesSubnet: "x", apiServerArguments: {other: ["y"]}}' "$FAKE/operator.json"
+
+# Gates that somebody has set by hand.
+overrides() { jq --argjson gates "$1" '.spec.unsupportedConfigOverrides = {apiServerArguments: {"feature-gates": $gates}}' "$work/operator.json" | jq 'del(.metadata)' >"$FAKE/operator.json"; }
+gates_are() { jq -e --argjson gates "$1" '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] == $gates' "$FAKE/operator.json"; }
+overrides '["Hand=true", "Known=false"]'
+cp "$FAKE/operator.json" "$work/by-hand.json"
+check "gate: off when it is not on" gate off
+check "gate: touches nothing" cmp "$work/by-hand.json" "$FAKE/operator.json"
+check "gate: on, over gates set by hand" gate on
+check "gate: keeps them, before the release's of that name" gates_are '["Other=false", "Hand=true", "Known=false", "NodeStatusImageLayers=true"]'
+check "gate: status says on" prints '^on$' gate status
+jq '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] += ["Later=true"] | .spec.observedConfig.apiServerArguments["feature-gates"] = ["New=true"]' \
+  "$FAKE/operator.json" >"$work/later.json"
+cp "$work/later.json" "$FAKE/operator.json"
+check "gate: on after an update, and one more set by hand" gate on
+check "gate: has the release's new ones and those set by hand" gates_are '["New=true", "Hand=true", "Known=false", "Later=true", "NodeStatusImageLayers=true"]'
+check "gate: off again" gate off
+check "gate: leaves those set by hand" gates_are '["Hand=true", "Known=false", "Later=true"]'
+check "gate: and no annotation" jq -e '.metadata.annotations // {} == {}' "$FAKE/operator.json"
 refuses "gate: neither on nor off" 'usage: gate.sh' gate maybe

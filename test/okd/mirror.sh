@@ -42,16 +42,18 @@ mkdir "$work/slow"
 # shellcheck disable=SC2016 # for the script that is written
 printf '#!/bin/sh\n[ "$1" != copy ] || sleep 1\nexec %s "$@"\n' "$(type -P skopeo)" >"$work/slow/skopeo"
 chmod +x "$work/slow/skopeo"
+# interrupted SIGNAL COUNT: when so many are there.
 interrupted() {
   local pid status=0
-  PATH=$work/slow:$PATH scripts/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/okd" --insecure --jobs 1 &
+  PATH=$work/slow:$PATH env "--default-signal=$1" scripts/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/okd" --insecure --jobs 1 &
   pid=$!
-  until [ "$(stored)" -gt 0 ]; do kill -0 "$pid" && sleep 0.1; done
-  kill "$pid"
+  until [ "$(stored)" -ge "$2" ]; do kill -0 "$pid" && sleep 0.1; done
+  kill -s "$1" "$pid"
   wait "$pid" || status=$?
   [ "$status" = 130 ] && [ "$(stored)" -lt 4 ] && ! pgrep -f "skopeo copy .*$registry/mirror"
 }
-check "mirror: an interrupt ends it and what it started" interrupted
+check "mirror: an interrupt ends it and what it started" interrupted TERM 1
+check "mirror: a terminal that closes does, too" interrupted HUP 2
 check "mirror: run again, it copies the rest" mirror --release-info "$work/release.json"
 check "mirror: and only the rest" grep -q -E '[123] copied, [123] there already, 0 to copy, 0 failed' "$WORK/log"
 same() {
@@ -83,11 +85,20 @@ cp "$work/blob.good" "$blob"
 skopeo copy --quiet --src-tls-verify=false --dest-tls-verify=false --all "docker://$registry/upstream/content:cli" "docker://$registry/mirror/okd:5.0.0-okd-scos.ec.8-hyperkube"
 refuses "mirror: a tag that holds another image is left alone" 'is another image' mirror --release-info "$work/release.json"
 
+# Killed by the system, as for want of memory: without a word.
+mkdir "$work/killing"
+# shellcheck disable=SC2016 # for the script that is written
+printf '#!/bin/sh\n[ "$1" != copy ] || kill -9 $PPID\nexec %s "$@"\n' "$(type -P skopeo)" >"$work/killing/skopeo"
+chmod +x "$work/killing/skopeo"
+killed() { PATH=$work/killing:$PATH scripts/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/killed" --insecure; }
+refuses "mirror: copies that are killed" "not everything is in $registry/mirror/killed" killed
+check "mirror: and all are named" [ "$(grep -c '^FAILED .*: its copy was killed' "$WORK/log")" = 4 ]
+check "mirror: no sources of a mirror that is not whole" [ "$(grep -c imageDigestSources "$WORK/log")" = 0 ]
 refuses "mirror: an image that is gone" "FAILED $registry/upstream/content@sha256:0{64}" \
   mirror --list <(echo "$registry/upstream/content@sha256:$(printf '0%.0s' {1..64})")
 refuses "mirror: an image by tag" 'is not REGISTRY/NAME@sha256' mirror --list <(echo "$registry/upstream/content:cli")
 refuses "mirror: an empty list" 'names no image' mirror --list <(echo '# nothing')
 refuses "mirror: not a release" "is not what 'oc adm release info -o json' prints" mirror --release-info "$work/registries.conf"
 refuses "mirror: a registry that does not answer" 'does not answer' \
-  scripts/mirror-images.sh --release-info "$work/release.json" --to 127.0.0.1:1/mirror/okd --insecure
+  scripts/mirror-images.sh --release-info "$work/release.json" --to 127.0.0.1:1/mirror/404-not-found --insecure
 refuses "mirror: --to with a tag" 'without tag' scripts/mirror-images.sh --release-info "$work/release.json" --to registry.example.com/okd:latest
