@@ -153,6 +153,13 @@ c_libraries() (
   echo "libseccomp $(pkg-config --modversion libseccomp) $(sha256sum <"$seccomp" | cut -d' ' -f1)"
 )
 
+# debian_mirror SUITE: from where this machine gets its own packages, if it is of this
+# release of Debian; empty otherwise, and then debootstrap has a default.
+debian_mirror() {
+  # shellcheck disable=SC2016 # apt's variable
+  { apt-get indextargets --format '$(REPO_URI)' "Codename: $1" 'Component: main' 'Created-By: Packages' 2>/dev/null || true; } | sed -n 1p
+}
+
 # private_store FOLDER: has buildah, podman and skopeo keep images there: nothing of the
 # user's is touched.
 private_store() {

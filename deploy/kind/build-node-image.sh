@@ -11,14 +11,14 @@
 # internet. The result is kept in $LAYERLOCALITY_CACHE (default ~/.cache/layer-locality)
 # by the hash of what it is made from.
 #
-# DEBIAN_MIRROR names another mirror than http://deb.debian.org/debian.
+# DEBIAN_MIRROR names another mirror than the machine's own or debootstrap's default.
 . "$(dirname "$0")/../../scripts/lib.sh"
 # shellcheck source=../../scripts/kind-lib.sh
 . "$ROOT/scripts/kind-lib.sh"
 
 # The last Debian whose systemd runs on hosts with cgroup v1 as well as v2.
 SUITE=bookworm
-MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+MIRROR=${DEBIAN_MIRROR:-$(debian_mirror "$SUITE")}
 PACKAGES=(
   systemd iptables nftables iproute2 conntrack ethtool kmod mount procps e2fsprogs
   ca-certificates curl jq runc conmon skopeo containernetworking-plugins
@@ -67,7 +67,7 @@ packages() {
     IFS=,
     echo "${PACKAGES[*]}"
   )
-  debootstrap --variant=minbase --include="$include" "$SUITE" "$rootfs" "$MIRROR" >"$log" 2>&1 ||
+  debootstrap --variant=minbase --include="$include" "$SUITE" "$rootfs" ${MIRROR:+"$MIRROR"} >"$log" 2>&1 ||
     die "debootstrap failed: $(tail -n 1 "$log"); the log is $log"
   rm -rf "$rootfs"/var/cache/apt/archives/*.deb "$rootfs"/var/lib/apt/lists/* "$rootfs"/usr/share/{doc,man,locale}/*
   find "$rootfs"/lib/systemd/system/sysinit.target.wants -name systemd-tmpfiles-setup.service -delete
@@ -136,7 +136,7 @@ build() {
 }
 
 inputs() {
-  echo "$SUITE $MIRROR ${PACKAGES[*]} $KIND_VERSION $KUBERNETES_VERSION"
+  echo "$SUITE ${PACKAGES[*]} $KIND_VERSION $KUBERNETES_VERSION"
   declare -f constant in_root preload packages files images build image_archive program_image
   (cd "$STOCK" && sha256sum "${BINARIES[@]}" "${CONTROL_PLANE[@]}")
   (cd "$BUILD/bin/tools" && sha256sum etcd crictl)

@@ -14,7 +14,7 @@ SUITE=bookworm
 # Names of what our packages require and Debian's rpm knows nothing of.
 PROVIDED="conmon = 2.1.12, container-selinux, containers-common, crun, runc, systemd, /bin/sh, \
 iptables, iptables-nft, iproute, iproute-tc, ethtool, socat, util-linux, conntrack-tools, ebtables, nfs-utils, \
-kubernetes-cni, containernetworking-plugins, cri-tools"
+kubernetes-cni, containernetworking-plugins"
 
 # stub NAME VERSION RELEASE [FILE SAYS [PROVIDES]]: its package, into packages/.
 stub() {
@@ -48,9 +48,7 @@ make_base() {
   local mirror
   say "stand-in base images: debootstrap of $SUITE"
   mkdir -p "$out/packages" "$work/rpmbuild"
-  # From where this machine gets its own packages, if it is of this release.
-  # shellcheck disable=SC2016 # apt's variable
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $SUITE" 'Component: main' 'Created-By: Packages' 2>/dev/null | sed -n 1p) || mirror=''
+  mirror=$(debian_mirror "$SUITE")
   debootstrap --variant=minbase --include=rpm "$SUITE" "$work/debian" ${mirror:+"$mirror"} >"$work/log" 2>&1 || {
     tail -n 20 "$work/log" >&2
     die "debootstrap failed: are Debian's archives reachable?"
