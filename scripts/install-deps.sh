@@ -153,8 +153,11 @@ for arg in "$@"; do
     TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, cross, nix, rpm, okd, kind or kind-image"
   fi
 done
-mapfile -t needs < <(missing)
-if [ ${#needs[@]} -gt 0 ]; then
+# One at a time: apt waits for another's packages, but not for its lists.
+install_missing() {
+  local needs packages install
+  mapfile -t needs < <(missing)
+  [ ${#needs[@]} -gt 0 ] || return 0
   if command -v apt-get >/dev/null; then
     mapfile -t packages < <(packages_for 2 "${needs[@]}")
     install=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends)
@@ -171,10 +174,11 @@ if [ ${#needs[@]} -gt 0 ]; then
   say "installing system packages: ${packages[*]}"
   mkdir -p "$BUILD/log"
   {
-    if command -v apt-get >/dev/null; then apt-get -o DPkg::Lock::Timeout=600 update; fi
+    if command -v apt-get >/dev/null; then apt-get update; fi
     "${install[@]}" "${packages[@]}"
   } >"$BUILD/log/install-deps.log" 2>&1 || die "installing failed; the log is $BUILD/log/install-deps.log"
   mapfile -t needs < <(missing)
   [ ${#needs[@]} -eq 0 ] || die "still missing after installing ${packages[*]}: ${needs[*]}"
-fi
+}
+with_lock install-deps install_missing
 check_go
