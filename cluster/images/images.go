@@ -24,6 +24,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -239,6 +240,8 @@ func options(ctx context.Context) []remote.Option {
 var direct = func() http.RoundTripper {
 	transport := remote.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil
+	// Five seconds by default, which a machine that starts two clusters may take.
+	transport.DialContext = (&net.Dialer{Timeout: time.Minute}).DialContext
 	return transport
 }()
 
