@@ -23,6 +23,14 @@ same() { diff -u "$1" -; }
 has() { grep -q -- "$1" "$2" || { echo "no '$1' in $2:" && cat "$2" && false; }; }
 hasnt() { test -e "$2" && ! grep -- "$1" "$2"; }
 # quietly COMMAND...: it succeeds and says nothing.
+# each PATTERN FILE...: a line of every file is PATTERN.
+each() {
+  local pattern=$1 file
+  shift
+  for file in "$@"; do
+    grep -qx -- "$pattern" "$file" || { echo "no '$pattern' in $file" && false; }
+  done
+}
 quietly() { "$@" >"$T/quiet" 2>&1 || { cat "$T/quiet" && false; } && hasnt . "$T/quiet"; }
 # fails MESSAGE COMMAND...: the command fails and says so.
 fails() {
@@ -114,17 +122,31 @@ done
 
 #--- What is in them.
 
+# Of each module that is in the tree that was compiled.
+licenses() {
+  local name=$1 tree module missing=0
+  tree=$("$ROOT/scripts/tree.sh" vendored "$(if [ "$name" = cri-o ]; then echo cri-o; else echo kubernetes; fi)")
+  awk '/^# / { module = $2 } /^[a-z]/ && module { print module; module = "" }' "$tree/vendor/modules.txt" >"$T/modules"
+  test -s "$T/modules"
+  while read -r module; do
+    grep -q " l /usr/share/licenses/$name/vendor/$module/" "$T/$name.all" || { missing=1 && echo "no license of $module"; }
+  done <"$T/modules"
+  test "$missing" = 0
+}
 inside_usr_and_etc() { ! awk '{ print $NF }' "$1" | grep -v -e '^/usr/' -e '^/etc/'; }
 identity() { rpmq -qp --qf '%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE} %{BUILDHOST}\n' "$(file_of "$1")" 2>/dev/null; }
 for name in "${PACKAGES[@]}"; do
   rpmq -qp --qf '[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEFLAGS:fflags} %{FILENAMES}\n]' "$(file_of "$name")" 2>/dev/null |
-    tr -s ' ' >"$T/$name.files"
+    tr -s ' ' >"$T/$name.all"
+  grep -v " /usr/share/licenses/$name/\(vendor\|third_party\)" "$T/$name.all" >"$T/$name.files"
   check "$name: files, modes, owners and what is configuration" same "$HERE/$name.files" <"$T/$name.files"
-  check "$name: nothing outside /usr and /etc" inside_usr_and_etc "$T/$name.files"
+  check "$name: nothing outside /usr and /etc" inside_usr_and_etc "$T/$name.all"
+  check "$name: a license of every vendored module" licenses "$name"
   rpmq -qp --qf '[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]' "$(file_of "$name")" 2>/dev/null |
     grep -v '^rpmlib(' | sed "s/ *\$//; s/$(version_of "$name")-$release\$/@VERSION@-@RELEASE@/" | sort -u >"$T/$name.requires"
   check "$name: requires" same "$HERE/$name.requires" <"$T/$name.requires"
 done
+check "cri-o recommends crictl" grep -qx cri-tools <(rpmq -qp --recommends "$(file_of cri-o)" 2>/dev/null)
 check "openshift-kubelet has no scriptlets" test -z "$(rpmq -qp --scripts "$(file_of openshift-kubelet)" 2>/dev/null)"
 lint() { env HOME="$T/home" rpmlint --strict -c "$ROOT/rpm/rpmlint.toml" "$1"; }
 for name in "${PACKAGES[@]}"; do
@@ -144,10 +166,22 @@ build_requires() {
   HOME=$T/home rpmspec -q --srpm --qf '[%{REQUIRENAME}\n]' --define "_sourcedir $(dirname "$spec")" "$@" "$spec" | grep -v '^rpmlib(' | sort
 }
 crio_spec=$(spec cri-o)
-fedora() { build_requires "$crio_spec" --define 'fedora 43' | grep -qx libseccomp-static; }
-dynamic() { ! build_requires "$crio_spec" --define 'fedora 43' --without static | grep -x libseccomp-static; }
-check "cri-o: the spec parses as on Fedora, and asks for libseccomp-static" fedora
-check "cri-o: --without static does not ask for it" dynamic
+fedora() {
+  build_requires "$crio_spec" --define 'fedora 43' >"$T/fedora"
+  each glibc-static "$T/fedora" && each libseccomp-static "$T/fedora"
+}
+dynamic() {
+  build_requires "$crio_spec" --define 'fedora 43' --without static >"$T/dynamic"
+  each gcc "$T/dynamic" && hasnt static "$T/dynamic"
+}
+check "cri-o: the spec parses as on Fedora, and asks for static libraries" fedora
+check "cri-o: --without static does not ask for them" dynamic
+guide() { # git has git-core
+  sed -n 's/^# dnf install \(rpm-build .*[^ ]\) *# Fedora$/\1/p' "$ROOT/docs/install-rpm.md" | tr -s ' ' '\n' | sed 's/^git$/git-core/' | sort >"$T/guide"
+  test -s "$T/guide"
+  test -z "$(comm -23 "$T/fedora" "$T/guide" | tee /dev/stderr)"
+}
+check "the guide has everything that the specs ask for on Fedora installed" guide
 check "cri-o: on Debian the spec asks for no package" test -z "$(build_requires "$crio_spec")"
 check "cri-o: tags and linker flags are those of versions.env" \
   grep -qxF -e "%global crio_tags $CRIO_TAGS" "$crio_spec"
@@ -158,6 +192,12 @@ every_patch() {
 check "cri-o: the patches are those of patches/cri-o, in order" every_patch cri-o "$crio_spec"
 check "kubelet: the patches are those of patches/kubernetes, in order" every_patch kubernetes "$(spec kubelet)"
 kubelet_names() { HOME=$T/home rpmspec -q --qf '%{NAME}\n' --define "_sourcedir $T/spec/kubelet" "$@"; }
+tests_run_here() {
+  local line
+  line=$(HOME=$T/home rpmspec -P --target aarch64 --define "_sourcedir $T/spec/kubelet" "$T/spec/kubelet/kubelet.spec" | grep 'go test')
+  test "$(env -C / bash -c "${line%%go test *} go env GOARCH")" = "$(cd / && go env GOHOSTARCH)"
+}
+check "kubelet: its tests are compiled for the machine that builds, for another architecture too" tests_run_here
 check "kubelet: the same spec is openshift-kubelet with --with okd" \
   test "$(kubelet_names --with okd "$T/spec/kubelet/kubelet.spec")" = openshift-kubelet
 check "openshift-kubelet: its source package builds that without an option" \
@@ -216,6 +256,11 @@ done
 check "crio reports layers: the overlay is in it" grep -q CRIO_IMAGE_LAYERS "$R/usr/bin/crio"
 check "crio reads its configuration" says '"/usr/libexec/cni/"' "$R/usr/bin/crio" \
   --config "$R/etc/crio/crio.conf" --config-dir "$R/etc/crio/crio.conf.d" config
+# Why no file of ours is there, and why the guide has such files moved away.
+mkdir "$T/crio.conf.d"
+printf '[crio.network]\nplugin_dirs = ["/from/rpmsave/"]\n' >"$T/crio.conf.d/10-crio.conf.rpmsave"
+check "crio reads what rpm keeps aside in crio.conf.d" says '"/from/rpmsave/"' "$R/usr/bin/crio" \
+  --config "$R/etc/crio/crio.conf" --config-dir "$T/crio.conf.d" config
 
 # The kubelet ends at the last field, after it has taken the gates from the drop-in.
 # kubelet_reads ROOT FOLDER GATES [ARGS...]: with these gates in the file of --config.
@@ -267,7 +312,8 @@ skipped "how systemd merges kubelet.service with kubeadm's drop-in" "no systemd 
 use base
 R=$(root upgrade)
 check "upgrade: a distribution's cri-o, kubelet and kubeadm" dnf_in "$R" install cri-o kubelet kubeadm
-check "upgrade: they are stock" grep -qx stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
+check "upgrade: they are stock" each stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
+before=$(installed "$R" cri-o kubelet)
 echo '# mine' >>"$R/etc/crio/crio.conf"
 echo 'KUBELET_EXTRA_ARGS=--v=3' >"$R/etc/sysconfig/kubelet"
 use base repo
@@ -288,13 +334,39 @@ variables() { # both set the same variable, and ours keeps what kubeadm's says
   test -n "$theirs" && test "$ours" = "$theirs --config-dir=/etc/kubernetes/kubelet.conf.d"
 }
 check "upgrade: our drop-in adds the folder to kubeadm's arguments" variables
-echo '# mine' >>"$R/etc/crio/crio.conf.d/10-cni-plugins.conf"
-check "downgrade: dnf goes back" dnf_in "$R" --disablerepo=repo downgrade cri-o kubelet
-check "downgrade: they are stock" grep -qx stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
+echo '# mine' >>"$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
+# A later one is there, too.
+use base repo later
+# shellcheck disable=SC2086 # two packages
+check "downgrade: dnf goes back to what was installed before" dnf_in "$R" --disablerepo=repo install $before
+check "downgrade: they are those of before" test "$(installed "$R" cri-o kubelet)" = "$before"
+check "downgrade: they are stock" each stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
 check "downgrade: an edited crio.conf stays" has '^# mine$' "$R/etc/crio/crio.conf"
 check "downgrade: the stock kubelet is given no gate" test ! -e "$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
 check "downgrade: nor the folder" test ! -e "$R/usr/lib/systemd/system/kubelet.service.d/20-image-layers.conf"
-check "downgrade: what was edited of ours is kept aside" has '^# mine$' "$R/etc/crio/crio.conf.d/10-cni-plugins.conf.rpmsave"
+check "downgrade: what was edited of ours is kept aside" has '^# mine$' "$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf.rpmsave"
+check "downgrade: nothing of ours is left in crio.conf.d" test -z "$(ls -A "$R/etc/crio/crio.conf.d" 2>/dev/null)"
+
+# Fedora's own packages have other names.
+use base
+R=$(root fedora)
+check "Fedora's own: cri-o1.36, kubernetes1.36 and its kubeadm" dnf_in "$R" install cri-o1.36 kubernetes1.36 kubernetes1.36-kubeadm
+rm "$R/calls"
+use base repo
+check "Fedora's own: dnf replaces them" dnf_in "$R" --best --allowerasing install cri-o kubelet kubeadm
+check "Fedora's own: it is ours" test "$(installed "$R" cri-o kubelet)" = "cri-o-$crio-$release
+kubelet-$kubernetes-$release"
+check "Fedora's own: they are gone" fails 'not installed' rpm_in "$R" -q cri-o1.36
+# Why the guide has the services enabled again.
+disabled_last() { grep "system-units $1.service" "$R/calls" | tail -n 1 | grep remove-system-units; }
+for unit in crio kubelet; do
+  check "Fedora's own: its scriptlet disables $unit.service after ours has enabled it" disabled_last "$unit"
+done
+check "Fedora's own: dnf goes back with kubeadm and the kubelet" \
+  dnf_in "$R" --disablerepo=repo swap kubeadm kubernetes1.36-kubeadm --allowerasing
+check "Fedora's own: dnf goes back with cri-o" dnf_in "$R" --disablerepo=repo swap cri-o cri-o1.36
+check "Fedora's own: they are back" rpm_in "$R" -q cri-o1.36 kubernetes1.36 kubernetes1.36-kubeadm
+check "Fedora's own: they are stock" each stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
 
 use base repo
 R=$(root restart)
@@ -334,7 +406,9 @@ use base upstream
 R=$(root sync)
 dnf_in "$R" install cri-o kubelet >/dev/null
 use base repo,priority=50 upstream
-check "from Kubernetes' own packages: distro-sync takes ours" dnf_in "$R" distro-sync cri-o kubelet
+check "from Kubernetes' own packages: an exclude= keeps them" dnf_in "$R" --exclude=kubelet distro-sync cri-o kubelet
+check "from Kubernetes' own packages: they are still theirs" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-150500.1.1"
+check "from Kubernetes' own packages: distro-sync takes ours" dnf_in "$R" --exclude=kubelet --disableexcludes=all distro-sync cri-o kubelet
 check "from Kubernetes' own packages: it is ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
 check "from Kubernetes' own packages: distro-sync goes back without our repository" \
   dnf_in "$R" --disablerepo=repo distro-sync cri-o kubelet
@@ -363,7 +437,7 @@ check "OKD: a label that names the role is taken" fails 'healthzPort' \
   kubelet_reads "$R" /etc/openshift/kubelet.conf.d '' --node-labels=node-role.kubernetes.io/worker
 check "OKD: other labels of Kubernetes are not" fails 'unknown .*labels' \
   kubelet_reads "$R" /etc/openshift/kubelet.conf.d '' --node-labels=kubernetes.io/mine=1
-check "OKD: kubelet and openshift-kubelet exclude each other" fails 'conflict' dnf_in "$R" install kubelet
+check "OKD: kubelet and openshift-kubelet exclude each other" fails 'conflict' dnf_in "$R" install "kubelet-$kubernetes-$release"
 
 #--- Signatures.
 
@@ -393,7 +467,15 @@ tampered metadata
 sed -i 's/<revision>/<revision>9/' "$T/metadata/repodata/repomd.xml"
 use base "metadata,$signed"
 check "signed: changed metadata is refused" fails 'GPG\|repomd\|signature' dnf_in "$(root metadata)" install cri-o
-check "signed: the .repo file verifies both" grep -qx -e 'gpgcheck=1' -e 'repo_gpgcheck=1' "$REPO/layer-locality.repo"
+for option in gpgcheck repo_gpgcheck; do
+  check "signed: the .repo file has $option on" each "$option=1" "$REPO/layer-locality.repo"
+done
+public_keys() { gpg --batch --with-colons --show-keys "$REPO/RPM-GPG-KEY-layer-locality" | grep -c '^pub:'; }
+check "signed: one public key is there" test "$(public_keys)" = 1
+check "the folder of the repository is readable for everybody" test "$(stat -c %a "$REPO")" = 755
+no_scratch() { test "$(find "$T" -maxdepth 1 -name 'repo*' | sort)" = "$T/repo
+$T/repos"; }
+check "rpms.sh leaves nothing beside it" no_scratch
 
 #--- What rpms.sh refuses.
 
@@ -405,6 +487,8 @@ check "without rpmbuild: a message that names the package to install" fails 'rpm
 check "unknown package" fails "unknown package 'etcd'" "$ROOT/scripts/rpms.sh" etcd
 check "unknown architecture" fails "unknown architecture 'riscv64'" "$ROOT/scripts/rpms.sh" --arch riscv64
 check "unknown key" fails "no secret key 'nobody@example.com'" "$ROOT/scripts/rpms.sh" --sign nobody@example.com
+gpg --batch --quiet --passphrase '' --quick-generate-key 'Namesake <else@example.com>' rsa2048 sign 1d
+check "a name of two keys" fails '2 secret keys .else@example.com.: give the fingerprint' "$ROOT/scripts/rpms.sh" --sign else@example.com
 check "a date that is none" fails "not a number" env SOURCE_DATE_EPOCH=yesterday "$ROOT/scripts/rpms.sh" --output "$T/nowhere" cri-o
 check "a folder that holds something else" fails 'is no repository' "$ROOT/scripts/rpms.sh" --output "$T/bin" cri-o
 
