@@ -28,7 +28,7 @@ each() {
   local pattern=$1 file
   shift
   for file in "$@"; do
-    grep -qx -- "$pattern" "$file" || { echo "no '$pattern' in $file" && false; }
+    grep -qx -- "$pattern" "$file" || { echo "no '$pattern' in $file" && return 1; }
   done
 }
 quietly() { "$@" >"$T/quiet" 2>&1 || { cat "$T/quiet" && false; } && hasnt . "$T/quiet"; }
