@@ -8,7 +8,8 @@
 #   --base IMAGE        stream-coreos of the release that the cluster runs
 #                       (oc adm release info --image-for=stream-coreos RELEASE), or
 #                       quay.io/fedora/fedora-coreos:stable
-#   --rpms FOLDER       our packages; default _out/rpms, where scripts/rpms.sh puts them
+#   --rpms FOLDER       our packages; default _out/rpms, where scripts/rpms.sh puts them. With its
+#                       RPM-GPG-KEY-layer-locality there, all have to be signed with that key
 #   --image NAME[:TAG]  default localhost/layer-locality/os
 #   --rpms-image NAME[:TAG]  makes the image with nothing but the packages too, which layering
 #                       on the cluster takes (manifests.sh --on-cluster)
@@ -43,6 +44,16 @@ trap 'rm -rf "$context"' EXIT
 mkdir "$context/rpms"
 find "$rpms/$arch" -maxdepth 1 \( -name 'cri-o-[0-9]*.rpm' -o -name 'kubelet-[0-9]*.rpm' -o -name 'openshift-kubelet-[0-9]*.rpm' \) \
   -exec cp -t "$context/rpms" {} +
+# In the image there are no keys of ours: here or nowhere.
+key=$rpms/RPM-GPG-KEY-layer-locality
+if [ -f "$key" ]; then
+  command -v rpmkeys >/dev/null || die "rpmkeys, of rpm, is not installed, and checks the packages against $key: install it"
+  rpmkeys --dbpath "$context/keys" --import "$key" || die "$key is not a key"
+  rpmkeys --dbpath "$context/keys" --define '_pkgverify_level all' --checksig "$context"/rpms/*.rpm >"$context/log" 2>&1 || {
+    cat "$context/log" >&2
+    die "not all packages of $rpms/$arch are signed with $key: sign them with scripts/rpms.sh --sign KEY"
+  }
+fi
 cp "$ROOT/okd-machine-os/install.sh" "$context/rpms/"
 
 have_image "$base"
@@ -52,7 +63,7 @@ in_image "$base" "$context/rpms" sh /mnt/host/install.sh --check || die "$base w
 # build TARGET: prints the image's ID.
 build() {
   "$tool" build --file "$ROOT/okd-machine-os/Containerfile" --build-arg "BASE=$base" --pull-never \
-    --label "io.layerlocality.base=$base" --label "org.opencontainers.image.revision=$(git -C "$ROOT" rev-parse HEAD)" \
+    --label "io.layerlocality.base=$(with_digest "$base")" --label "org.opencontainers.image.revision=$(git -C "$ROOT" rev-parse HEAD)" \
     --target "$1" --iidfile "$context/id" "$context/rpms" >"$context/log" 2>&1 || {
     cat "$context/log" >&2
     die "$tool cannot build on $base"

@@ -37,26 +37,46 @@ in_image() {
   fi
 }
 
-# have_image IMAGE: pulls it, unless it is there.
+# have_image IMAGE: pulls it, unless it is there and cannot have moved: by digest, or made here.
 have_image() {
-  "$tool" inspect --type image "$1" >/dev/null 2>&1 || "$tool" pull --quiet "$1" >/dev/null ||
+  local always=()
+  case $1 in
+  *@sha256:* | localhost/*) if "$tool" inspect --type image "$1" >/dev/null 2>&1; then return; fi ;;
+  esac
+  [ "$tool" = podman ] || always=(--policy always) # podman's only way
+  "$tool" pull --quiet "${always[@]}" "$1" >/dev/null ||
     die "cannot pull $1: does it exist, and are you logged in to its registry ($tool login)?"
+}
+
+# digest_of IMAGE: of one that is here.
+digest_of() {
+  if [ "$tool" = podman ]; then
+    podman image inspect --format '{{.Digest}}' "$1"
+  else
+    buildah inspect --type image --format '{{.FromImageDigest}}' "$1"
+  fi
+}
+
+# with_digest IMAGE [DIGEST]: NAME@DIGEST, without the tag; by default as it is here.
+with_digest() {
+  local name=${1%@*}
+  [[ ${name##*/} != *:* ]] || name=${name%:*}
+  case $#,$1 in
+  1,*@*) echo "$1" ;;
+  *) echo "$name@${2:-$(digest_of "$1")}" ;;
+  esac
 }
 
 # publish IMAGE-ID NAME push|keep FILE: names the image, pushes it if asked to, and prints
 # NAME@DIGEST without the tag. FILE is for scratch. Registries tell the digest that counts.
 publish() {
-  local id=$1 name=$2 file=$4 repository
-  repository=$name
-  [[ ${name##*/} != *:* ]] || repository=${name%:*}
+  local id=$1 name=$2 file=$4
   "$tool" tag "$id" "$name"
   if [ "$3" = push ]; then
     "$tool" push --quiet --digestfile "$file" "$name" >&2 || die "cannot push $name: are you logged in to its registry ($tool login)?"
-    echo "$repository@$(cat "$file")"
-  elif [ "$tool" = podman ]; then
-    echo "$repository@$(podman image inspect --format '{{.Digest}}' "$id")"
+    with_digest "$name" "$(cat "$file")"
   else
-    echo "$repository@$(buildah inspect --type image --format '{{.FromImageDigest}}' "$id")"
+    with_digest "$name" "$(digest_of "$id")"
   fi
 }
 

@@ -71,7 +71,7 @@ done
 say "building $image"
 "$tool" build --file "$ROOT/okd-machine-os/control-plane/Containerfile" --pull-never \
   --build-arg "BASE=$base" --build-arg "VERSION=$ours" \
-  --label "io.layerlocality.base=$base" --label "org.opencontainers.image.revision=$(git -C "$ROOT" rev-parse HEAD)" \
+  --label "io.layerlocality.base=$(with_digest "$base")" --label "org.opencontainers.image.revision=$(git -C "$ROOT" rev-parse HEAD)" \
   --iidfile "$context/id" "$context/bin" >"$context/log" 2>&1 || {
   cat "$context/log" >&2
   die "$tool cannot build on $base"

@@ -85,14 +85,27 @@ refuses "control plane: an image without it" 'has no kube-apiserver' control_pla
 refuses "control plane: binaries of plain Kubernetes" 'kube-apiserver does not know --openshift-config' \
   control_plane --base localhost/base/hyperkube:ok --binaries "$BUILD/bin/patched"
 refuses "control plane: no binaries" 'run okd-machine-os/kubernetes.sh' control_plane --base localhost/base/hyperkube:ok --binaries "$work/empty"
+# The release's is in its registry alone.
+hyperkube hyperkube:release 1.36.3
+podman push --quiet --tls-verify=false localhost/base/hyperkube:release "$registry/base/hyperkube:5.0"
+podman rmi localhost/base/hyperkube:release >/dev/null
+base_digest=$(raw_digest "$registry/base/hyperkube:5.0")
 check "control plane: the image is built and pushed" \
-  control_plane --base localhost/base/hyperkube:ok --binaries "$openshift" --image "$registry/own/hyperkube:5.0" --push
+  control_plane --base "$registry/base/hyperkube:5.0" --binaries "$openshift" --image "$registry/own/hyperkube:5.0" --push
 hyperkube_image=$(grep "^$registry/own/hyperkube@" "$WORK/log" || echo none)
+podman push --quiet --tls-verify=false localhost/base/hyperkube:newer "$registry/base/hyperkube:5.0"
+for tool in podman buildah; do
+  podman tag localhost/base/hyperkube:ok "$registry/base/hyperkube:5.0"
+  refuses "$tool: a base by a tag that has moved is not the copy that is here" 'newer than ours' \
+    control_plane --tool "$tool" --base "$registry/base/hyperkube:5.0" --binaries "$openshift"
+done
 check "control plane: what is printed is the digest in the registry" is_there "$hyperkube_image"
 check "control plane: kube-apiserver of the image is ours" prints "^Kubernetes $KUBERNETES_VERSION+layerlocality" in_result "$hyperkube_image" kube-apiserver --version
 check "control plane: kube-scheduler is the release's" prints '^Kubernetes v1\.36\.3$' in_result "$hyperkube_image" kube-scheduler --version
 check "control plane: oc shows our version" \
   [ "$(podman image inspect --format '{{index .Labels "io.openshift.build.versions"}}' "$hyperkube_image")" = "kubernetes=${KUBERNETES_VERSION#v}" ]
+check "control plane: its label names the base by digest" \
+  [ "$(podman image inspect --format '{{index .Labels "io.layerlocality.base"}}' "$hyperkube_image")" = "$registry/base/hyperkube@$base_digest" ]
 
 # Releases.
 export FAKE=$work/fake

@@ -27,6 +27,24 @@ mkdir -p "$work/empty/$(uname -m)"
 refuses "no packages" 'no package cri-o' okd-machine-os/build.sh --rpms "$work/empty" --base localhost/base/okd:5.0
 refuses "a folder without packages" 'run scripts/rpms.sh' okd-machine-os/build.sh --rpms "$work" --base localhost/base/okd:5.0
 
+# Signed packages. The base is a wrong one: it would be looked at next.
+signed() {
+  (
+    export GNUPGHOME=$work/gnupg
+    mkdir -m 0700 "$GNUPGHOME"
+    mkdir "$work/signed"
+    trap 'gpgconf --kill all' EXIT
+    cp -r "$work/rpms/$(uname -m)" "$work/signed/"
+    gpg --batch --quiet --passphrase '' --quick-generate-key 'Layer Locality test <test@example.com>' rsa2048 sign 1d
+    gpg --armor --export test@example.com >"$work/signed/RPM-GPG-KEY-layer-locality"
+    rpmsign --define '_gpg_name test@example.com' --define "__gpg $(command -v gpg)" --addsign "$work/signed/$(uname -m)"/*.rpm
+  )
+}
+check "packages are signed" signed
+refuses "signed packages are taken" 'is not Fedora CoreOS' okd-machine-os/build.sh --rpms "$work/signed" --base localhost/base/other
+cp "$work/rpms/$(uname -m)"/openshift-kubelet-*.rpm "$work/signed/$(uname -m)/"
+refuses "one without a signature among them is not" 'not all packages of .* are signed' okd-machine-os/build.sh --rpms "$work/signed" --base localhost/base/other
+
 check "OKD: the image is built, pushed, and so are the packages" \
   build_os --base localhost/base/okd:5.0 --image "$registry/own/os:5.0" --rpms-image "$registry/own/rpms:1" --push
 grep "^$registry/" "$WORK/log" >"$work/images" || echo none >"$work/images"
