@@ -273,6 +273,10 @@ repository() {
       die "cannot sign with key '$key': see $BUILD/log/rpmsign.log"
     gpg --armor --export "$key" >"$tmp/RPM-GPG-KEY-layer-locality"
   fi
+  # The metadata state when a file was made.
+  for file in "$tmp"/*/*.rpm; do
+    touch --date "@$(rpm --dbpath "$WORK/db" -qp --nosignature --queryformat '%{BUILDTIME}' "$file")" "$file"
+  done
   createrepo_c --quiet --no-database --simple-md-filenames \
     --revision "$LAYERLOCALITY_REVISION" --set-timestamp-to-revision "$tmp" ||
     die "createrepo_c failed"
