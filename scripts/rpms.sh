@@ -126,10 +126,12 @@ archive() {
 upstream_archive() {
   local component=$1 version tree archive
   version=$(pinned_version "$component")
-  archive=$WORK/$component-$version-vendored.tar.zst
+  # By how it is packed, too: another recipe must not find it.
+  archive=$WORK/$(declare -f archive | sha256sum | cut -c1-8)/$component-$version-vendored.tar.zst
   tree=$("$ROOT/scripts/tree.sh" vendored "$component")
   if [ ! -e "$archive" ]; then
     say "$component $version: packing its source"
+    mkdir -p "${archive%/*}"
     archive "$tree" "$component-$version" "$archive.tmp"
     mv "$archive.tmp" "$archive"
   fi
@@ -314,7 +316,7 @@ build_all() {
   repository "$KEY" "${folders[@]}"
   # What nothing has asked for in two weeks.
   find "$CACHE/rpms" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} +
-  find "$WORK" -maxdepth 1 -name '*.tar.zst' -mtime +14 -delete
+  find "$WORK" -maxdepth 2 -name '*.tar.zst' -mtime +14 -delete
 }
 
 ARCH=$(uname -m)
