@@ -2,6 +2,7 @@
 # Creates a kind cluster whose nodes run stock CRI-O, for scripts/kind-install.sh.
 #
 #   kind-up.sh [OPTIONS]
+#   kind-up.sh [OPTIONS] --delete   removes it again: --name, --engine, --kubeconfig
 #
 #   --name CLUSTER    default layer-locality
 #   --engine ENGINE   docker or podman; default: KIND_EXPERIMENTAL_PROVIDER, or the one that answers
@@ -11,8 +12,6 @@
 #                     bridges and routes, Services do not work. Default for FILE then:
 #                     deploy/kind/cluster-offline.yaml
 #   --kubeconfig FILE where to write the credentials; default: as kind does
-#
-# Gone again with `kind delete cluster --name CLUSTER`.
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=kind-lib.sh
 . "$ROOT/scripts/kind-lib.sh"
@@ -27,6 +26,8 @@ usage() {
 bridges() {
   local node other address cidr
   declare -A cidrs addresses
+  # The controller manager gives them out.
+  kubectl wait --for=jsonpath='{.spec.podCIDR}' node --all --timeout=2m >/dev/null || die "not all nodes have a pod network"
   for node in "${nodes[@]}"; do
     read -r "cidrs[$node]" "addresses[$node]" < <(kubectl get node "$node" \
       -o 'jsonpath={.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}')
@@ -47,7 +48,7 @@ bridges() {
 
 kubectl() { "$ENGINE" exec "${nodes[0]}" kubectl --kubeconfig /etc/kubernetes/admin.conf "$@"; }
 
-name=layer-locality engine='' image='' config='' offline='' kubeconfig=''
+name=layer-locality engine='' image='' config='' offline='' kubeconfig='' delete=''
 while [ $# -gt 0 ]; do
   case $1 in
   --name | --engine | --image | --config | --kubeconfig)
@@ -56,6 +57,7 @@ while [ $# -gt 0 ]; do
     shift
     ;;
   --offline) offline=-offline ;;
+  --delete) delete=1 ;;
   *) usage ;;
   esac
   shift
@@ -63,20 +65,27 @@ done
 config=${config:-$ROOT/deploy/kind/cluster$offline.yaml}
 [ -f "$config" ] || die "no file $config"
 use_engine "$engine"
-! kind_clusters | grep -qxF -e "$name" ||
-  die "the kind cluster '$name' exists: choose another --name, or remove it: kind delete cluster --name $name"
 kind=$(go_tool sigs.k8s.io/kind "$KIND_VERSION")
+known=$(kind_clusters)
+if [ -n "$delete" ]; then
+  grep -qxF -e "$name" <<<"$known" || die "$ENGINE has no kind cluster '$name'${known:+; it has: $(paste -sd' ' <<<"$known")}"
+  "$kind" delete cluster --name "$name" ${kubeconfig:+--kubeconfig "$kubeconfig"}
+  exit
+fi
+! grep -qxF -e "$name" <<<"$known" ||
+  die "the kind cluster '$name' exists: choose another --name, or remove it: $0 --engine $ENGINE --name $name --delete"
 [ -n "$image" ] || image=$("$ROOT/deploy/kind/build-node-image.sh" --engine "$ENGINE")
 
 say "creating the cluster $name with $ENGINE, nodes of $image"
 "$kind" create cluster --name "$name" --image "$image" --config "$config" ${kubeconfig:+--kubeconfig "$kubeconfig"} \
-  --wait "$([ -n "$offline" ] && echo 0s || echo 3m)" ||
+  --wait 0s ||
   die "kind could not create the cluster; what it did is removed. To look into it:
+export KIND_EXPERIMENTAL_PROVIDER=$ENGINE
 $kind create cluster --name $name --image $image --config $config --retain --verbosity 3
 $kind export logs --name $name, then: $kind delete cluster --name $name"
 mapfile -t nodes < <(kind_nodes "$name" control-plane && kind_nodes "$name" worker)
-if [ -n "$offline" ]; then
-  bridges
-  kubectl wait --for=condition=Ready node --all --timeout=3m >/dev/null || die "not all nodes are ready: kubectl describe nodes"
-fi
+if [ -n "$offline" ]; then bridges; fi
+# kind only warns.
+kubectl wait --for=condition=Ready node --all --timeout=3m >/dev/null ||
+  die "not all nodes are ready: $ENGINE exec ${nodes[0]} kubectl --kubeconfig /etc/kubernetes/admin.conf describe nodes"
 kubectl get nodes -o wide >&2
