@@ -22,7 +22,8 @@
 
 NODE_PROGRAMS=(crio pinns kubelet)
 CONTROL_PLANE=(kube-apiserver kube-controller-manager kube-scheduler)
-NODE_SCRIPT=/run/layer-locality-node.sh # in the nodes, gone when they restart
+REPOSITORY=localhost/layer-locality-kind # of images that only this script makes
+NODE_SCRIPT=/run/layer-locality-node.sh  # in the nodes, gone when they restart
 
 usage() {
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
@@ -70,7 +71,8 @@ find_nodes() {
   for node in "${nodes[@]}"; do
     state=$("$ENGINE" inspect --format '{{.State.Status}}' "$node")
     [ "$state" = running ] || die "node $node is $state: '$ENGINE $([ "$state" = paused ] && echo unpause || echo start) $node', then run this again"
-    "$ENGINE" exec -i "$node" sh -c "cat >$NODE_SCRIPT" <"$ROOT/deploy/kind/node.sh"
+    # By renaming: one that was killed here may still run there.
+    "$ENGINE" exec -i "$node" sh -c "cat >$NODE_SCRIPT.tmp && mv $NODE_SCRIPT.tmp $NODE_SCRIPT" <"$ROOT/deploy/kind/node.sh"
     facts[$node]=$(on "$node" facts)
   done
 }
@@ -107,7 +109,14 @@ check_binaries() {
   for program in "${CONTROL_PLANE[@]}"; do
     [ "$(version_of "$program")" = "$version" ] ||
       die "$binaries/$program is $(version_of "$program"), but kubelet there is $version: take all from one build"
-    tags[$program]=localhost/layer-locality/$program:${version/+/_}-${sums[$program]:0:12}
+    tags[$program]=$REPOSITORY/$program:${version/+/_}-${sums[$program]:0:12}
+  done
+}
+
+# What others have changed can be kept.
+check_conflicts() {
+  for node in "${nodes[@]}"; do
+    [ -z "$(fact conflict)" ] || die "node $node: $(fact conflict)"
   done
 }
 
@@ -132,8 +141,7 @@ check_nodes() {
     [ -z "$missing" ] || die "node $node lacks $missing, which this script needs there. Install it:
 $ENGINE exec $node sh -c 'apt-get update && apt-get install -y $missing'
 or add it to the node image"
-    [ -z "$(fact foreign)" ] ||
-      die "node $node: $(fact foreign) was replaced by hand: undo that first, as deploy/scheduler/README.md tells"
+    [ -z "$(fact foreign)" ] || die "node $node: $(fact foreign)"
   done
 }
 
@@ -143,7 +151,7 @@ stage() {
   for node in "${nodes[@]}"; do
     for program in "${NODE_PROGRAMS[@]}"; do
       if ! on "$node" staged "$program" "${sums[$program]}" </dev/null; then
-        reason=$(on "$node" stage "$program" <"$binaries/$program" 2>&1) ||
+        reason=$(on "$node" stage "$program" "${sums[$program]}" <"$binaries/$program" 2>&1) ||
           die "node $node ($(fact machine)): $reason. It must be for that machine, and static ('file $binaries/$program')"
       fi
     done
@@ -206,22 +214,32 @@ static_pod() {
   changed "$node: $1 is $version"
 }
 
+# stock_pod COMPONENT: its own manifest, on $node.
+stock_pod() {
+  output=$(on "$node" undo-static-pod "$1" </dev/null)
+  changed "$node: $1 is the stock one"
+}
+
+# in_turn static_pod|stock_pod COMPONENT...: on one control plane node after the other, so
+# that of several one answers.
+in_turn() {
+  local program
+  for node in "${control_planes[@]}"; do
+    for program in "${@:2}"; do "$1" "$program"; done
+    settle_control_plane "$node"
+  done
+}
+
 # Not named as the programs they call.
 run_install() {
   check_binaries
   check_nodes
+  check_conflicts
   say "$name: CRI-O $crio_version, Kubernetes $version onto ${#nodes[@]} nodes"
   stage
-  for node in "${control_planes[@]}"; do
-    load_images "$node"
-    static_pod kube-apiserver
-    settle_control_plane "$node"
-  done
-  for node in "${control_planes[@]}"; do
-    static_pod kube-controller-manager
-    static_pod kube-scheduler
-    settle_control_plane "$node"
-  done
+  for node in "${control_planes[@]}"; do load_images "$node"; done
+  in_turn static_pod kube-apiserver
+  in_turn static_pod kube-controller-manager kube-scheduler
   for node in "${nodes[@]}"; do
     output=$(on "$node" swap </dev/null | paste -sd' ')
     changed "$node: patched CRI-O and kubelet, gate on; restarted: $output"
@@ -229,7 +247,9 @@ run_install() {
   done
   output=$(on "${control_planes[0]}" configmap </dev/null)
   changed "ConfigMap kube-system/kubelet-config: gate on, for nodes to come"
-  for node in "${control_planes[@]}"; do on "$node" prune "${tags[@]}" </dev/null; done
+  for node in "${control_planes[@]}"; do
+    wait_for "$node: our older images to be unused" on "$node" prune "${tags[@]}"
+  done
   [ "$changes" -gt 0 ] || say "$name: nothing to change"
   run_verify
 }
@@ -245,7 +265,7 @@ run_verify() {
   for node in "${control_planes[@]}"; do
     for program in "${CONTROL_PLANE[@]}"; do
       reason=
-      if "$ENGINE" exec "$node" grep -q "image: localhost/layer-locality/$program:" "/etc/kubernetes/manifests/$program.yaml" &&
+      if "$ENGINE" exec "$node" grep -q "image: $REPOSITORY/$program:" "/etc/kubernetes/manifests/$program.yaml" &&
         reason=$(on "$node" pod "$program" 2>&1 </dev/null); then
         echo "ok: $node: $program is patched and ready"
       else
@@ -255,7 +275,7 @@ run_verify() {
     done
   done
   for node in "${nodes[@]}"; do
-    read -r listed with < <(on "$node" layers </dev/null)
+    read -r listed with < <(on "$node" layers </dev/null) || true
     if [ "${with:-0}" -gt 0 ]; then
       echo "ok: $node: crictl lists layers of $with of $listed images"
       # The kubelet states images every 30 to 40 s.
@@ -269,40 +289,50 @@ run_verify() {
   [ "$failed" = 0 ] || die "not everything is installed: '$0 --name $name install' does it, or goes on with it"
 }
 
-# undo_control_plane: scheduler first, apiserver last.
-undo_control_plane() {
+# restore: stock binaries on $node.
+restore() {
+  output=$(on "$node" restore </dev/null | paste -sd' ') || die "$node: not all is undone, see above"
+  changed "$node: stock CRI-O and kubelet, gate gone; restarted: $output"
+}
+
+# rescue: of a control plane that does not answer, for whatever reason: all of it is undone
+# before anything is waited for.
+rescue() {
   local program
-  for program in kube-scheduler kube-controller-manager kube-apiserver; do
-    for node in "${control_planes[@]}"; do
-      output=$(on "$node" undo-static-pod "$program" </dev/null)
-      changed "$node: $program is the stock one"
-    done
+  for node in "${control_planes[@]}"; do
+    restore
+    for program in "${CONTROL_PLANE[@]}"; do stock_pod "$program"; done
   done
-  for node in "${control_planes[@]}"; do settle "$node"; done
+  for node in "${control_planes[@]}"; do settle_control_plane "$node"; done
 }
 
 run_uninstall() {
+  local late=()
   if ! grep -q '^installed' <<<"${facts[*]}"; then
     for node in "${nodes[@]}"; do on "$node" forget </dev/null; done
     say "$name: nothing to undo"
     return
   fi
+  check_conflicts
   if ! api "${control_planes[0]}" >/dev/null 2>&1; then
     say "the apiserver does not answer: the control plane goes first"
-    undo_control_plane
+    rescue
   fi
-  for node in "${nodes[@]}"; do
-    output=$(on "$node" restore </dev/null | paste -sd' ')
-    changed "$node: stock CRI-O and kubelet, gate gone; restarted: $output"
+  # A worker that has other troubles must not keep the rest from being undone.
+  for node in "${workers[@]}"; do
+    (restore && settle "$node") || late+=("$node")
+  done
+  for node in "${control_planes[@]}"; do
+    restore
     settle "$node"
   done
   output=$(on "${control_planes[0]}" configmap undo </dev/null)
   changed "ConfigMap kube-system/kubelet-config: as before"
-  undo_control_plane
-  for node in "${nodes[@]}"; do
-    wait_for "$node: our images to be unused" on "$node" prune
-    on "$node" forget </dev/null
-  done
+  in_turn stock_pod kube-scheduler kube-controller-manager
+  in_turn stock_pod kube-apiserver
+  for node in "${control_planes[@]}"; do wait_for "$node: our images to be unused" on "$node" prune; done
+  for node in "${nodes[@]}"; do on "$node" forget </dev/null; done
+  [ ${#late[@]} -eq 0 ] || die "$name: undone, but these nodes have other troubles: ${late[*]}"
   say "$name: as before"
 }
 
@@ -326,8 +356,15 @@ done
 [ -n "$action" ] || usage
 [[ $timeout =~ ^[1-9][0-9]*$ ]] || die "--timeout $timeout: want a number of seconds"
 command -v jq >/dev/null || die "jq is missing: install it"
+[[ $name =~ ^[a-z0-9.-]+$ ]] || die "--name $name: no name of a kind cluster"
 use_engine "$engine"
-find_nodes
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+mkdir -p "$BUILD"
+exec {lock}>"$BUILD/.lock-kind-$name"
+flock -n "$lock" || {
+  say "waiting for another run that works on $name"
+  flock "$lock"
+}
+find_nodes
 "run_$action"

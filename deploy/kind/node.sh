@@ -2,29 +2,66 @@
 # The part of scripts/kind-install.sh that runs in a node: it is copied there and called
 # with one command. See the functions command_* for what each does.
 #
-# $state keeps, for every file that was changed, stock/<path> as it was and ours/<path>
-# as we left it. Both are written before the file, and files are replaced by renaming,
-# so that an interruption at any point can be continued or undone. What others change
-# meanwhile in text files is kept: it is merged with diff3.
+# $state keeps, for every file that was changed, stock/<path> as it would be without us
+# and ours/<path> as we left it. Everything is written by renaming, stock first, so that
+# an interruption at any point, by a full disk too, can be continued or undone. What
+# others change meanwhile in text files is kept: it is merged with diff3.
+#
+# errexit guards every step: nothing below that changes files is called in a condition,
+# where the shell would go on after a failure.
 set -euo pipefail
-export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+shopt -s inherit_errexit
+root=${LAYERLOCALITY_ROOT:-} # of a test
+export LC_ALL=C PATH=${root:+$root/usr/bin:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export KUBECONFIG=/etc/kubernetes/admin.conf
-state=/var/lib/layer-locality
-work=/run/layer-locality # what only lasts as long as a command
+state=$root/var/lib/layer-locality
+work=$root/run/layer-locality # what only lasts as long as a command
 gate=NodeStatusImageLayers
-kubelet_config=/var/lib/kubelet/config.yaml
-repository=localhost/layer-locality
+kubelet_config=$root/var/lib/kubelet/config.yaml
+configmap=$work/kubelet-config # a copy of what the API has
+repository=localhost/layer-locality-kind/
+changed=''
 
 die() {
   printf '%s\n' "$*" >&2
   exit 1
 }
 
-manifest() { echo "/etc/kubernetes/manifests/$1.yaml"; }
+manifest() { echo "$root/etc/kubernetes/manifests/$1.yaml"; }
 program() { readlink -f "$(command -v "$1")"; }
 sha() { sha256sum "$1" | cut -d' ' -f1; }
 
-# pristine FILE: FILE as it would be without us.
+# partial FILE: its name while it is written. With a dot: the kubelet leaves such
+# manifests alone.
+partial() { echo "${1%/*}/.${1##*/}.layer-locality"; }
+
+# tidy: after a command that was killed, and at the end of each. next/<path> is what was
+# about to be ours: it is, if it got there.
+tidy() {
+  local stock file
+  rm -rf "$state/partial" "$work/"{new,pristine,patch.json}
+  [ -d "$state/stock" ] || return 0
+  find "$state/stock" -type f | while read -r stock; do
+    file=${stock#"$state/stock"}
+    if cmp -s "$file" "$state/next$file"; then arrived "$file"; fi
+    rm -f "$state/next$file" "$(partial "$file")"
+  done
+}
+
+# keep KIND FILE CONTENT: CONTENT, with mode and date, as $state/KIND/FILE.
+keep() {
+  mkdir -p "$(dirname "$state/$1$2")"
+  cp -p "$3" "$state/partial"
+  mv "$state/partial" "$state/$1$2"
+}
+
+# arrived FILE: it is as $state/next has it.
+arrived() {
+  mkdir -p "$(dirname "$state/ours$1")"
+  mv "$state/next$1" "$state/ours$1"
+}
+
+# pristine FILE [NAME]: FILE as it would be without us. In messages it is called NAME.
 pristine() {
   local stock=$state/stock$1 ours=$state/ours$1
   if [ ! -e "$stock" ]; then
@@ -32,18 +69,19 @@ pristine() {
   elif cmp -s "$1" "$ours" || cmp -s "$1" "$stock"; then
     cat "$stock"
   else
-    diff3 -m "$1" "$ours" "$stock" ||
-      die "$1 was changed by others where we had changed it: make it right by hand, from $stock and $ours"
+    # -E: a change that is in both, as an interrupted undo leaves it, is no conflict.
+    diff3 -m -E "$1" "$ours" "$stock" ||
+      die "${2:-$1} was changed by others where we had changed it: make it right by hand, from $stock and $ours"
   fi
 }
 
-# replace FILE NEW: puts NEW in FILE's place with FILE's owner and mode. Its name
-# begins with a dot until then: the kubelet leaves such manifests alone.
+# replace FILE NEW: puts NEW in FILE's place, with FILE's owner and mode unless it is the
+# stock file.
 replace() {
   local tmp
-  tmp=$(dirname "$1")/.$(basename "$1").layer-locality
+  tmp=$(partial "$1")
   cp -p "$2" "$tmp"
-  if [ "$2" != "$state/stock$1" ] && [ -e "$1" ]; then
+  if [ "$2" != "$state/stock$1" ]; then
     chown --reference="$1" "$tmp"
     chmod --reference="$1" "$tmp"
     touch "$tmp"
@@ -51,53 +89,66 @@ replace() {
   mv "$tmp" "$1"
 }
 
-# put FILE NEW STOCK: NEW becomes FILE, which without us would be as STOCK. Fails when
-# there is nothing to do.
+# put FILE NEW PRISTINE: NEW becomes FILE, which would be PRISTINE without us. Sets
+# changed if there was something to do.
 put() {
-  local stock=$state/stock$1 ours=$state/ours$1
-  if cmp -s "$1" "$2" && [ -e "$stock" ]; then return 1; fi
-  mkdir -p "$(dirname "$stock")" "$(dirname "$ours")"
-  if ! cmp -s "$stock" "$3"; then
-    if cmp -s "$1" "$3"; then cp -p "$1" "$stock.tmp"; else cp "$3" "$stock.tmp" && chmod --reference="$1" "$stock.tmp"; fi
-    mv "$stock.tmp" "$stock"
+  if cmp -s "$1" "$2" && [ -e "$state/stock$1" ]; then return 0; fi
+  if cmp -s "$1" "$3"; then
+    keep stock "$1" "$1"
+  elif ! cmp -s "$state/stock$1" "$3"; then
+    chmod --reference="$1" "$3"
+    keep stock "$1" "$3"
   fi
-  cp "$2" "$ours.tmp"
-  mv "$ours.tmp" "$ours"
+  keep next "$1" "$2"
   replace "$1" "$2"
+  arrived "$1"
+  changed=1
 }
 
-# undo FILE: the stock file again. Fails when there is nothing to undo.
+# let_go FILE: it is no longer ours to undo.
+let_go() {
+  rm -f "$state/stock$1"
+  rm -f "$state/ours$1"
+  changed=1
+}
+
+# undo FILE: as it would be without us. Sets changed if there was something to undo.
 undo() {
-  local stock=$state/stock$1 ours=$state/ours$1
-  [ -e "$stock" ] || return 1
+  [ -e "$state/stock$1" ] || return 0
   pristine "$1" >"$work/pristine"
-  if cmp -s "$work/pristine" "$stock"; then
-    replace "$1" "$stock"
+  if cmp -s "$work/pristine" "$state/stock$1"; then
+    replace "$1" "$state/stock$1"
   else
     replace "$1" "$work/pristine"
   fi
-  rm -f "$ours" "$stock"
+  let_go "$1"
 }
 
-# with_gate: a KubeletConfiguration as kubeadm writes it, with the gate on.
+# with_gate: a KubeletConfiguration with the gate on, as the first of its gates.
 with_gate() {
-  awk -v line="  $gate: true" -v gate="$gate" '
-    /^featureGates: *(\{\} *)?$/ { print "featureGates:"; print line; done = 1; next }
-    /^featureGates:/ { bad = 1 }
-    $1 == gate ":" { next }
-    { print }
+  awk -v gate="$gate" '
+    function add(indent) { if (open) print indent gate ": true"; open = 0 }
+    /^kind: *"?KubeletConfiguration"? *$/ { known = 1 }
+    /^featureGates: *([{][}] *)?(#.*)?$/ { print "featureGates:"; open = done = 1; next }
+    /^["\047]?featureGates/ { exit bad = 1 }
+    /^ +[^ #]/ { match($0, /^ +/); add(substr($0, 1, RLENGTH)) }
+    /^[^ #]/ { add("  ") }
+    { key = $1; gsub(/["\047:]/, "", key); if (key != gate) print }
     END {
-      if (bad) exit 1
-      if (!done) { print "featureGates:"; print line }
-    }' || die "featureGates in a kubelet configuration is not one gate a line: write it so"
+      if (bad || !known) exit 1
+      if (!done) { print "featureGates:"; open = 1 }
+      add("  ")
+    }' || die "featureGates in $1 is not written as one gate a line, below 'featureGates:': write it so"
 }
 
 # mark UNIT: it has to be restarted. Survives an interruption.
 mark() { mkdir -p "$state/restart" && touch "$state/restart/$1"; }
+unit_of() { if [ "$1" = kubelet ]; then echo kubelet; else echo crio; fi; }
 
-# What this node is: one "key value" a line.
+# What this node is: one "key value" a line. "conflict" is what cannot be undone,
+# "foreign" what cannot be installed.
 command_facts() {
-  local version
+  local version file reason
   version=$(crictl version 2>/dev/null) || version=
   echo "runtime $(sed -n 's/^RuntimeName: *//p' <<<"$version")"
   echo "crio $(sed -n 's/^RuntimeVersion: *v*//p' <<<"$version")"
@@ -106,49 +157,56 @@ command_facts() {
   for version in crio pinns kubelet kubectl jq diff3 skopeo curl; do
     command -v "$version" >/dev/null || echo "missing $version"
   done
-  [ ! -e "$(manifest kube-scheduler)" ] || [ -e "$state/stock$(manifest kube-scheduler)" ] ||
-    ! grep -q layer-locality "$(manifest kube-scheduler)" || echo "foreign kube-scheduler"
+  for file in "$kubelet_config" "$root/etc/kubernetes/manifests/"kube-{apiserver,controller-manager,scheduler}.yaml; do
+    [ -e "$file" ] || continue
+    reason=$(pristine "$file" 2>&1 >/dev/null) || echo "conflict $reason"
+  done
+  reason=$(pristine "$kubelet_config" 2>/dev/null | with_gate "$kubelet_config" 2>&1 >/dev/null) || echo "foreign $reason"
+  file=$(manifest kube-scheduler)
+  if [ -e "$file" ] && pristine "$file" 2>/dev/null | grep -e --config= -e layer-locality >/dev/null; then
+    echo "foreign kube-scheduler has a configuration of its own (--config), or was replaced by hand: undo that first, $file"
+  fi
   ! [ -d "$state/stock" ] || echo "installed yes"
 }
 
 # staged NAME SHA: whether that very binary is installed or waits to be.
 command_staged() {
-  [ "$(sha "$(program "$1")")" = "$2" ] ||
-    { [ -e "$state/stage/$1" ] && [ "$(sha "$state/stage/$1")" = "$2" ]; }
+  if [ "$(sha "$(program "$1")")" = "$2" ]; then
+    rm -f "$state/stage/$1" # of another run
+  else
+    [ -e "$state/stage/$1" ] && [ "$(sha "$state/stage/$1")" = "$2" ]
+  fi
 }
 
-# stage NAME <BINARY: it must run here.
+# stage NAME SHA <BINARY: it must run here.
 command_stage() {
   local output
   mkdir -p "$state/stage"
-  cat >"$state/stage/$1"
-  chmod 0755 "$state/stage/$1"
-  if [ "$1" = pinns ]; then return; fi # has no --version
-  output=$("$state/stage/$1" --version 2>&1) || {
-    rm "$state/stage/$1"
-    die "$1 does not run: ${output%%$'\n'*}"
-  }
+  cat >"$state/partial"
+  [ "$(sha "$state/partial")" = "$2" ] || die "$1 was not copied to its end"
+  chmod 0755 "$state/partial"
+  if [ "$1" != pinns ]; then # has no --version
+    output=$("$state/partial" --version 2>&1) || die "$1 does not run: ${output%%$'\n'*}"
+  fi
+  mv "$state/partial" "$state/stage/$1"
 }
 
 # swap: the staged binaries in the place of the stock ones, the gate on, services restarted.
 command_swap() {
-  local name file stock
+  local name file pristine
   for name in crio pinns kubelet; do
     [ -e "$state/stage/$name" ] || continue
     file=$(program "$name")
     # A binary that is not as we left it is somebody's update: stock from now on.
-    if [ -e "$state/stock$file" ] && ! cmp -s "$file" "$state/ours$file" && ! cmp -s "$file" "$state/stock$file"; then
-      rm "$state/stock$file"
-    fi
-    if [ -e "$state/stock$file" ]; then stock=$state/stock$file; else stock=$file; fi
-    mark "$([ "$name" = kubelet ] && echo kubelet || echo crio)"
-    put "$file" "$state/stage/$name" "$stock" || true
-    rm -f "$state/stage/$name"
+    if cmp -s "$file" "$state/ours$file"; then pristine=$state/stock$file; else pristine=$file; fi
+    mark "$(unit_of "$name")"
+    put "$file" "$state/stage/$name" "$pristine"
+    rm "$state/stage/$name"
   done
   pristine "$kubelet_config" >"$work/pristine"
-  with_gate <"$work/pristine" >"$work/new"
+  with_gate "$kubelet_config" <"$work/pristine" >"$work/new"
   if ! cmp -s "$work/new" "$kubelet_config"; then mark kubelet; fi
-  put "$kubelet_config" "$work/new" "$work/pristine" || true
+  put "$kubelet_config" "$work/new" "$work/pristine"
   rm -rf "$state/stage"
   command_restart
 }
@@ -159,12 +217,13 @@ command_restore() {
   for name in crio pinns kubelet; do
     file=$(program "$name")
     [ -e "$state/stock$file" ] || continue
-    mark "$([ "$name" = kubelet ] && echo kubelet || echo crio)"
+    mark "$(unit_of "$name")"
     # Not merged as text is: somebody's update stays.
     if cmp -s "$file" "$state/ours$file"; then replace "$file" "$state/stock$file"; fi
-    rm -f "$state/ours$file" "$state/stock$file"
+    let_go "$file"
   done
-  if [ -e "$state/stock$kubelet_config" ]; then mark kubelet && undo "$kubelet_config"; fi
+  if [ -e "$state/stock$kubelet_config" ]; then mark kubelet; fi
+  undo "$kubelet_config"
   command_restart
 }
 
@@ -191,29 +250,31 @@ command_has-image() { [ -n "$(crictl images -q "$1" 2>/dev/null)" ]; }
 # load NAME <ARCHIVE: an image into CRI-O's storage.
 command_load() {
   local output
-  mkdir -p "$state/stage"
-  cat >"$state/stage/image.tar"
-  output=$(skopeo copy --quiet "docker-archive:$state/stage/image.tar" "containers-storage:$1" 2>&1) ||
+  mkdir -p "$state"
+  cat >"$state/partial"
+  output=$(skopeo copy --quiet "docker-archive:$state/partial" "containers-storage:$1" 2>&1) ||
     die "skopeo cannot load $1: $output"
-  rm "$state/stage/image.tar"
 }
 
+# scheduler-files <TAR: what static-pod needs for kube-scheduler.
+command_scheduler-files() { mkdir -p "$work/scheduler" && tar -x -C "$work/scheduler"; }
+
 # static-pod COMPONENT IMAGE: its manifest with our image. The apiserver gets the gate,
-# the scheduler the configuration and what goes with it from $work/scheduler.
+# the scheduler its configuration, in $state/scheduler, and what goes with it.
 # Prints "changed" when it was another.
 command_static-pod() {
-  local file ours='{}' digest=''
+  local file ours='{}' digest='' folder=$state/scheduler
   file=$(manifest "$1")
   [ -e "$file" ] || die "no static pod $file"
   if [ "$1" = kube-scheduler ]; then
-    mkdir -p /etc/kubernetes/layer-locality
-    cmp -s "$work/scheduler/config.yaml" /etc/kubernetes/layer-locality/config.yaml ||
-      cp "$work/scheduler/config.yaml" /etc/kubernetes/layer-locality/config.yaml
+    mkdir -p "$folder"
+    cp "$work/scheduler/config.yaml" "$state/partial"
+    mv "$state/partial" "$folder/config.yaml"
     ours=$(json <"$work/scheduler/kube-scheduler.yaml")
-    digest=$(sha /etc/kubernetes/layer-locality/config.yaml)
+    digest=$(sha "$folder/config.yaml")
   fi
   pristine "$file" >"$work/pristine"
-  json <"$work/pristine" | jq --arg component "$1" --arg image "$2" --arg gate "$gate" --arg digest "$digest" --argjson ours "$ours" '
+  json <"$work/pristine" | jq --arg component "$1" --arg image "$2" --arg gate "$gate" --arg digest "$digest" --arg folder "$folder" --argjson ours "$ours" '
     def with_gate:
       if any(startswith("--feature-gates=")) then map(if startswith("--feature-gates=") then . + ",\($gate)=true" else . end)
       else . + ["--feature-gates=\($gate)=true"] end;
@@ -226,22 +287,22 @@ command_static-pod() {
             .command += [$from.command[] | select(startswith("--config="))]
             | .volumeMounts += ($from.volumeMounts | layer_locality)
             | .securityContext = $from.securityContext)
-        | .spec.volumes += ($ours.spec.volumes | layer_locality)
+        | .spec.volumes += ($ours.spec.volumes | layer_locality | map(.hostPath.path = $folder))
         # So that another configuration is another pod.
         | .metadata.annotations["layerlocality.io/config"] = $digest
       else . end' | yaml >"$work/new"
-  if put "$file" "$work/new" "$work/pristine"; then echo changed; fi
+  put "$file" "$work/new" "$work/pristine"
+  say_changed
 }
 
 json() { kubectl patch --local -f - --type merge -p '{}' -o json; }
 yaml() { kubectl patch --local -f - --type merge -p '{}' -o yaml; }
-
-# scheduler-files <TAR
-command_scheduler-files() { mkdir -p "$work/scheduler" && tar -x -C "$work/scheduler"; }
+say_changed() { [ -z "$changed" ] || echo changed; }
 
 # undo-static-pod COMPONENT: prints "changed" when there was something to undo.
 command_undo-static-pod() {
-  if undo "$(manifest "$1")"; then echo changed; fi
+  undo "$(manifest "$1")"
+  say_changed
 }
 
 # pod COMPONENT: its image in the manifest must be the one that runs, and be ready.
@@ -257,27 +318,31 @@ command_pod() {
 # configmap [undo]: the gate in the kubelet configuration for nodes to come, on or back.
 # Prints "changed" when it was another.
 command_configmap() {
-  local file=$work/kubelet-config stock=$state/stock$work/kubelet-config
-  kubectl -n kube-system get configmap kubelet-config -o json | jq -j .data.kubelet >"$file"
-  pristine "$file" >"$work/pristine"
-  if [ "${1:-}" = undo ]; then
-    [ -e "$stock" ] || return 0
-    cp "$work/pristine" "$file"
-  else
-    with_gate <"$work/pristine" >"$work/new"
-    put "$file" "$work/new" "$work/pristine" || return 0
+  local name='ConfigMap kube-system/kubelet-config'
+  kubectl -n kube-system get configmap kubelet-config -o json | jq -j .data.kubelet >"$configmap"
+  pristine "$configmap" "$name" >"$work/pristine"
+  if [ "${1:-}" != undo ]; then
+    with_gate "$name" <"$work/pristine" >"$work/new"
+    put "$configmap" "$work/new" "$work/pristine"
+    if [ -n "$changed" ]; then write_configmap "$configmap"; fi
+  elif [ -e "$state/stock$configmap" ]; then
+    write_configmap "$work/pristine"
+    # Only now: an interruption must not lose it.
+    let_go "$configmap"
   fi
-  jq -Rs '{data: {kubelet: .}}' "$file" >"$work/patch.json"
+  say_changed
+}
+
+# write_configmap FILE
+write_configmap() {
+  jq -Rs '{data: {kubelet: .}}' "$1" >"$work/patch.json"
   kubectl -n kube-system patch configmap kubelet-config --type merge --patch-file "$work/patch.json" >/dev/null
-  # Only now: an interruption must not lose it.
-  [ "${1:-}" != undo ] || rm -f "$stock" "$state/ours$file"
-  echo changed
 }
 
 # prune [KEEP...]: removes our images but these.
 command_prune() {
   local image
-  crictl images -o json | jq -r --arg ours "$repository/" '.images[].repoTags[]? | select(startswith($ours))' |
+  crictl images -o json | jq -r --arg ours "$repository" '.images[].repoTags[]? | select(startswith($ours))' |
     while read -r image; do
       [[ " $* " == *" $image "* ]] || crictl rmi "$image" >/dev/null 2>&1 || die "$image is still used"
     done
@@ -288,8 +353,6 @@ command_forget() {
   local left
   left=$(find "$state/stock" -type f 2>/dev/null || true)
   [ -z "$left" ] || die "not undone yet: $left"
-  # Without a state, that folder is somebody else's.
-  [ ! -d "$state/stock" ] || rm -rf /etc/kubernetes/layer-locality
   rm -rf "$state"
 }
 
@@ -301,5 +364,9 @@ command_layers() {
 command=$1
 shift
 mkdir -p "$work"
-trap 'rm -rf "$work/"{new,pristine,patch.json}' EXIT
+# A command that was killed on the host may go on here.
+exec 9>"$work/lock"
+flock -w 120 9 || die "another command of kind-install.sh still runs in this node: try again later"
+trap tidy EXIT
+tidy
 "command_$command" "$@"
