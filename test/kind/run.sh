@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests scripts/kind-up.sh and scripts/kind-install.sh, as root: a real kind cluster of three
-# CRI-O nodes on Debian's docker, and one of one node on podman.
+# CRI-O nodes on Debian's docker, and one of one node on podman. Before that node.sh, which
+# needs no cluster.
 #
 #   run.sh [docker|podman]...   default: both
 #
@@ -181,7 +182,8 @@ scores() {
     curl -sk --cert /run/crt --key /run/key "https://127.0.0.1:10259/debug/layerlocality?image='"$1"'"'
 }
 
-# The ancestor's scenario (docs/demo.md): a pod that fills a node.
+# A pod goes where most of its image is, though its image as such is on another node, which
+# is full (docs/demo.md).
 scenario() {
   local registry gateway first second third node
   gateway=$(docker network inspect kind | jq -r '.[0].IPAM.Config[].Gateway | select(. != null and (contains(":") | not))')
@@ -220,6 +222,34 @@ scenario() {
   kubectl taint node "$CONTROL" node-role.kubernetes.io/control-plane=:NoSchedule >/dev/null
 }
 
+# upgrade: of binaries that differ by their last byte, killed in the middle.
+upgrade() {
+  local program
+  binaries newer
+  for program in kubelet kube-scheduler; do
+    cp -L --remove-destination "_build/bin/patched/$program" "$WORK/newer/$program"
+    echo >>"$WORK/newer/$program"
+  done
+  killed_at "${WORKERS[0]}: patched" --binaries "$WORK/newer" install
+  check "upgrade, killed after the first worker: run again" installer --binaries "$WORK/newer" install
+  check "upgrade: the newer kubelet is on every node" newer_kubelets
+  check "upgrade: the older image of kube-scheduler is gone" older_image_gone
+}
+newer_kubelets() {
+  local node
+  for node in "${nodes[@]}"; do in_node "$node" cmp - /usr/bin/kubelet <"$WORK/newer/kubelet"; done
+}
+older_image_gone() {
+  [ "$(in_node "$CONTROL" crictl images -o json | jq '[.images[].repoTags[] | select(contains("/layer-locality-kind/kube-scheduler:"))] | length')" = 1 ]
+}
+
+# down: the cluster is removed.
+down() {
+  check "$engine: the cluster is deleted" scripts/kind-up.sh --engine "$engine" --kubeconfig "$WORK/kubeconfig" --delete
+  check "$engine: no node is left" no_nodes
+}
+no_nodes() { [ -z "$("$engine" ps -aq)" ]; }
+
 on_docker() {
   start_dockerd "$WORK/docker" "$CGROUP"
   cluster_config 3
@@ -245,6 +275,7 @@ on_docker() {
   running >"$WORK/now"
   check "install: the second time has restarted nothing" diff -u "$WORK/running" "$WORK/now"
   scenario
+  upgrade
   # Somebody's own change stays.
   in_node "${WORKERS[1]}" sed -i '1i maxPods: 99' /var/lib/kubelet/config.yaml
   killed_at "${WORKERS[0]}: stock" uninstall
@@ -257,6 +288,7 @@ on_docker() {
   refuses "uninstall: verify says so" 'kube-apiserver: is the stock one' installer verify
   check "uninstall: a second time" installer uninstall
   check "uninstall: the second time there was nothing to do" grep 'nothing to undo' "$WORK/log"
+  down
 }
 
 on_podman() {
@@ -267,6 +299,7 @@ on_podman() {
   check "podman: install" installer --engine podman install
   check "podman: uninstall" installer --engine podman uninstall
   check "podman: everything as before, byte for byte" unchanged stock
+  down
 }
 
 # machine: what engines leave behind, or the test. Not what other tests make meanwhile.
@@ -311,6 +344,15 @@ go_tool sigs.k8s.io/kind "$KIND_VERSION" >/dev/null
 export TMPDIR=$WORK FAMILY=$WORK/family
 GOFLAGS="-trimpath -buildvcs=false" go build -o "$FAMILY" ./test/kind/family
 machine >"$WORK/before"
+# count NAME: the checks of a part, by its log.
+count() {
+  CHECKS_PASSED=$((CHECKS_PASSED + $(grep -c '^ok: ' "$LOGS/$1.log" || true)))
+  CHECKS_FAILED=$((CHECKS_FAILED + $(grep -c '^FAILED: ' "$LOGS/$1.log" || true)))
+  check "$1: the checks came to their end" grep -qE '^[0-9]+ passed, [0-9]+ failed$' "$LOGS/$1.log"
+}
+say "node.sh"
+test/kind/node.sh 2>&1 </dev/null | tee "$LOGS/node.log" | sed -u '/^[0-9]* passed, [0-9]* failed$/d' || true
+count node
 for engine in "$@"; do
   say "$engine"
   in_namespaces "$0" --inside "$engine" "$CGROUP" </dev/null >"$LOGS/$engine.log" 2>&1 &
@@ -319,9 +361,7 @@ for engine in "$@"; do
   wait "$pid" || true
   pid=
   wait
-  CHECKS_PASSED=$((CHECKS_PASSED + $(grep -c '^ok: ' "$LOGS/$engine.log" || true)))
-  CHECKS_FAILED=$((CHECKS_FAILED + $(grep -c '^FAILED: ' "$LOGS/$engine.log" || true)))
-  check "$engine: the checks came to their end" grep -qE '^[0-9]+ passed, [0-9]+ failed$' "$LOGS/$engine.log"
+  count "$engine"
   cgroups_gone "$CGROUP"
 done
 left() { machine >"$WORK/after" && diff -u "$WORK/before" "$WORK/after"; }

@@ -1,4 +1,4 @@
-// Command family pushes the two images of the ancestor's scenario to a registry:
+// Command family pushes two images that share most of their layers to a registry:
 // REGISTRY/one:v1 of layers L1 L2 L3, REGISTRY/two:v1 of L1 L2 L4, all of one size.
 package main
 
