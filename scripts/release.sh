@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Assembles a release of the committed state: archives of binaries, the RPM repository,
 # images as OCI archives, the source, notes and checksums. The same commit gives the
-# same bytes.
+# same bytes, but for source RPMs: docs/release.md.
 #
 #   release.sh [OPTIONS]
 #

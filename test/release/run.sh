@@ -164,7 +164,18 @@ again() {
   clone "$WORK/elsewhere/two"
   [ "${REPRODUCE:-}" != full ] || export GOCACHE=$WORK/elsewhere/go
   (cd "$WORK/elsewhere/two" && LAYERLOCALITY_CACHE=$WORK/elsewhere/cache scripts/release.sh --platform "$PLATFORMS" --out "$WORK/again")
-  diff "$RELEASE/SHA256SUMS" "$WORK/again/SHA256SUMS"
+  # rpm writes into a source package, and so into the repository's metadata, in which
+  # folder it was built: of RPMs, the binary packages are compared.
+  local release
+  for release in "$RELEASE" "$WORK/again"; do
+    grep -v -e ' RELEASE_NOTES.md$' -e "$NAME-rpms-" "$release/SHA256SUMS" >"$release.sums"
+    grep -v "$NAME-rpms-" "$release/RELEASE_NOTES.md" >"$release.notes"
+    mkdir "$release.rpms"
+    cat "$release/$NAME-rpms-"*.tar.gz | tar -xz --ignore-zeros --exclude SRPMS --exclude repodata -C "$release.rpms"
+  done
+  diff "$RELEASE.sums" "$WORK/again.sums"
+  diff "$RELEASE.notes" "$WORK/again.notes"
+  diff -r "$RELEASE.rpms" "$WORK/again.rpms"
 }
 if [ -e "$proven" ]; then
   touch "$proven"
