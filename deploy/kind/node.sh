@@ -268,8 +268,10 @@ command_static-pod() {
   [ -e "$file" ] || die "no static pod $file"
   if [ "$1" = kube-scheduler ]; then
     mkdir -p "$folder"
-    cp "$work/scheduler/config.yaml" "$state/partial"
-    mv "$state/partial" "$folder/config.yaml"
+    if ! cmp -s "$work/scheduler/config.yaml" "$folder/config.yaml"; then
+      cp "$work/scheduler/config.yaml" "$state/partial"
+      mv "$state/partial" "$folder/config.yaml"
+    fi
     ours=$(json <"$work/scheduler/kube-scheduler.yaml")
     digest=$(sha "$folder/config.yaml")
   fi
