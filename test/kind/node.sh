@@ -240,9 +240,10 @@ save stock
 check "install" install v1
 check "install: everything is there" is v1
 save v1
-contents >"$WORK/installed" && cp "$NODE/restarted" "$WORK/restarted"
+with_state() { contents && find "$STATE" -type f -printf '%P %T@\n' | sort; }
+with_state >"$WORK/installed" && cp "$NODE/restarted" "$WORK/restarted"
 check "install: a second time" install v1
-nothing_done() { contents | diff "$WORK/installed" - && diff "$NODE/restarted" "$WORK/restarted"; }
+nothing_done() { with_state | diff "$WORK/installed" - && diff "$NODE/restarted" "$WORK/restarted"; }
 check "install: the second time has changed and restarted nothing" nothing_done
 check "upgrade" install v2
 check "upgrade: everything is there" is v2
