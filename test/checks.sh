@@ -59,12 +59,13 @@ _end() {
   local status=$?
   trap - EXIT
   set +e
+  # Before anything is printed: nobody may be reading any more.
+  if [ "$(type -t clean_up)" = function ]; then clean_up; fi
+  rm -rf "$WORK"
   if [ -z "$CHECKS_FINISHED" ]; then
     echo "FAILED: ended before the last check, with $status"
     CHECKS_FAILED=$((CHECKS_FAILED + 1))
   fi
-  if [ "$(type -t clean_up)" = function ]; then clean_up; fi
-  rm -rf "$WORK"
   echo "$CHECKS_PASSED passed, $CHECKS_FAILED failed"
   if [ "$CHECKS_FAILED" = 0 ]; then exit 0; else exit 1; fi
 }
