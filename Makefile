@@ -7,7 +7,7 @@ NODES ?= 3
 BANDWIDTH ?=
 # JSON Lines of real image manifests; empty: a generator.
 export LAYER_DATA
-# What scripts/eval.sh reads.
+# What internal/eval/eval.sh reads.
 export LAYER_HISTORY LAYER_MOVES SIZE SEEDS EXPERIMENTS
 
 ##@ Use
@@ -33,15 +33,15 @@ build-stock: deps ## Build the same from unmodified upstream source (tests and b
 
 rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
 	@scripts/install-deps.sh rpm
-	@scripts/rpms.sh
+	@rpm/rpms.sh
 
-# ENGINE=docker|podman, NAME=cluster, KIND_OPTIONS: more of scripts/kind-up.sh.
+# ENGINE=docker|podman, NAME=cluster, KIND_OPTIONS: more of kind/up.sh.
 KIND = $(if $(NAME),--name $(NAME)) $(if $(ENGINE),--engine $(ENGINE))
 kind-up: deps ## A kind cluster on CRI-O nodes with everything installed (docs/install-kind.md; ENGINE=docker, NAME=cluster)
 	@scripts/install-deps.sh kind-image
 	@scripts/build.sh patched
-	@scripts/kind-up.sh $(KIND) $(KIND_OPTIONS)
-	@scripts/kind-install.sh $(KIND) install
+	@kind/up.sh $(KIND) $(KIND_OPTIONS)
+	@kind/install.sh $(KIND) install
 
 release: deps ## Archives, RPMs, images, source, notes and checksums of the commit, in _out/release (PLATFORM=linux/amd64)
 	@scripts/install-deps.sh rpm cross
@@ -88,7 +88,7 @@ bench-startup: build ## Start-up of pods, bytes and balance on four slow nodes, 
 	@go run ./cmd/bench startup
 
 eval: ## What layer-aware placement saves, in simulations: a page in _out/eval (SIZE=small, SEEDS=5, EXPERIMENTS=a,b, LAYER_DATA, LAYER_HISTORY, LAYER_MOVES=file)
-	@scripts/eval.sh
+	@internal/eval/eval.sh
 
 ##@ Patches
 trees: ## Assemble _build/cri-o, _build/kubernetes (upstream, overlay, patches) and _build/scheduler

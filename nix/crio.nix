@@ -1,5 +1,5 @@
-# crio and pinns, static: they run on any distribution, also copied to a node that
-# has no /nix/store.
+# crio and pinns, static: they run on any distribution, even copied to a node
+# without /nix/store.
 {
   buildGo126Module,
   glibc,
@@ -18,7 +18,7 @@ buildGo126Module {
   vendorHash = null;
   subPackages = [ "cmd/crio" ];
 
-  # Without cgo it links, but has neither seccomp nor SQLite.
+  # Without cgo it links, but lacks seccomp and SQLite.
   env.CGO_ENABLED = "1";
   tags = lib.splitString " " pins.CRIO_TAGS;
   ldflags = [ pins.CRIO_LDFLAGS ];
@@ -26,7 +26,7 @@ buildGo126Module {
   nativeBuildInputs = [ pkg-config ];
   buildInputs = [
     glibc.static
-    # As CRI-O's own nix/ has it.
+    # As in CRI-O's own nix/.
     (libseccomp.overrideAttrs (old: {
       configureFlags = (old.configureFlags or [ ]) ++ [ "--disable-shared" ];
       dontDisableStatic = true;

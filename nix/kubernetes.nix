@@ -1,5 +1,5 @@
 # kubernetes "kubelet", ...: one program of the patched Kubernetes. kube-scheduler
-# is ours, with the plugin LayerLocality: a module of the tree's own workspace.
+# is ours, with the plugin LayerLocality: a module in the tree's own workspace.
 {
   buildGo126Module,
   lib,

@@ -27,7 +27,8 @@ in
 
     virtualisation.cri-o = {
       enable = lib.mkIf kubernetes.kubelet.enable true;
-      # Where the module of the kubelet links all of cni.packages: flannel's plugin, too.
+      # The kubelet's module links all of cni.packages there, including flannel's
+      # plugin.
       settings.crio.network.plugin_dirs = [ "/opt/cni/bin" ];
     };
 
@@ -41,7 +42,7 @@ in
       };
     };
 
-    # The module of the kubelet makes all of /etc/cni/net.d.
+    # The kubelet's module makes all of /etc/cni/net.d.
     environment.etc = lib.mkIf kubernetes.kubelet.enable {
       "cni/net.d/10-crio-bridge.conflist".enable = false;
       "cni/net.d/99-loopback.conflist".enable = false;

@@ -1,6 +1,6 @@
-# nixpkgs with our programs in place of its own: pkgs.cri-o and pkgs.kubernetes, as
-# NixOS uses them, and everything else of these packages (manual pages, kubeadm,
-# kube-proxy, ...) from nixpkgs.
+# nixpkgs with our programs instead of its own in pkgs.cri-o and pkgs.kubernetes,
+# as NixOS uses them. Everything else in these packages (manual pages, kubeadm,
+# kube-proxy, ...) comes from nixpkgs.
 final: prev:
 let
   packages = import ./packages.nix { pkgs = final; };
@@ -14,7 +14,7 @@ let
     final.symlinkJoin {
       name = "${theirs.pname}-${version}";
       paths = ours ++ [ theirs ];
-      # What others take from these packages beside their files.
+      # What others use from these packages besides their files.
       passthru =
         (theirs.passthru or { })
         // builtins.intersectAttrs { man = null; pause = null; } theirs
@@ -37,6 +37,6 @@ in
     packages.kube-controller-manager
     packages.kube-scheduler
   ];
-  # Made of the recipe of pkgs.kubernetes, which has a link to it.
+  # Made with the recipe of pkgs.kubernetes, which has a link to it.
   kubectl = prev.kubectl.override { inherit (prev) kubernetes; };
 }

@@ -1,5 +1,5 @@
-# part "cri-o", ...: this repository, reduced to what one package needs of it. An
-# edit elsewhere, or of a test, builds nothing again.
+# part "cri-o", ...: this repository, reduced to what one package needs. An edit
+# elsewhere, or in a test, causes no rebuild.
 name:
 let
   # For scripts/overlay.sh.
@@ -16,6 +16,7 @@ let
         "api"
         "cmd/kube-scheduler"
         "go.mod"
+        "imageref"
         "scheduler"
       ];
       resolver = [
@@ -23,7 +24,8 @@ let
         "cmd/layer-resolver"
         "go.mod"
         "go.sum"
-        "internal/dataset"
+        "imageref"
+        "internal/inspect"
         "resolver"
       ];
     }

@@ -1,4 +1,4 @@
-# versions.env as an attribute set, and what follows from it. Values may be in
+# versions.env as an attribute set, with derived values. Values may be in
 # double quotes; lines that are not KEY=value are comments.
 let
   variables =
@@ -18,9 +18,9 @@ let
 in
 pins
 // {
-  # As scripts/build.sh has it.
+  # As in scripts/build.sh.
   kubernetesVersion = "${pins.KUBERNETES_VERSION}+layerlocality.${pins.LAYERLOCALITY_REVISION}";
 
-  # The build tag of what uses types of the patched Kubernetes.
+  # The build tag for code that uses types of the patched Kubernetes.
   inherit (variables ../scripts/lib.sh) SCHEDULER_TAGS;
 }

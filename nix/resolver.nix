@@ -10,7 +10,8 @@ buildGo126Module {
   version = lib.removePrefix "v" pins.kubernetesVersion;
 
   src = import ./part.nix "resolver";
-  # Of what `go mod vendor` collects there; test/nix/run.sh tells the right one.
+  # The hash of what `go mod vendor` collects there; test/nix/run.sh prints the
+  # right one.
   vendorHash = pins.RESOLVER_VENDOR_HASH;
   subPackages = [ "cmd/layer-resolver" ];
 

@@ -1,6 +1,6 @@
-# What scripts/install-deps.sh installs on Debian and Fedora, and Go: all that
-# building, the local cluster and its tests need, but for a place of the CNI plugins
-# that the cluster looks into (docs/install-nix.md).
+# What scripts/install-deps.sh installs on Debian and Fedora, and Go: everything
+# that building, the local cluster and its tests need, except a folder with the CNI
+# plugins that the cluster looks into (docs/install-nix.md).
 { pkgs }:
 let
   # Tests put it into images: static, and without its applets on PATH.

@@ -1,6 +1,6 @@
 # source "cri-o" or source "kubernetes": upstream's tree at the pinned tag, with
-# our overlay and patches. Both tags hold vendor/ and no patch touches go.mod, so
-# that upstream's vendoring serves.
+# our overlay and patches. Both tags have vendor/ and no patch touches go.mod, so
+# upstream's vendoring can be used.
 {
   fetchFromGitHub,
   gitMinimal,
@@ -36,8 +36,9 @@ stdenvNoCC.mkDerivation {
   patches = map (name: series + "/${name}") names;
 
   nativeBuildInputs = [ gitMinimal ];
-  # Not patch: it takes hunks whose context differs, and cannot do binary ones.
-  # A hunk that has moved is refused too: the pin is exact, so are the patches.
+  # Not patch: it accepts hunks whose context differs, and does not support
+  # binary ones. A hunk that has moved is also refused: the pin is exact, and so
+  # are the patches.
   patchPhase = ''
     runHook prePatch
     bash ${import ./part.nix component}/scripts/overlay.sh ${component} .

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds the operating system image of nodes: OKD's or Fedora CoreOS with our RPMs of CRI-O
-# and kubelet, for the architecture of this machine. Looks at the base first and refuses a wrong
-# one. Prints IMAGE@DIGEST.
+# Builds the operating system image of nodes: OKD's or Fedora CoreOS with our RPMs of
+# CRI-O and kubelet, for the architecture of this machine. Checks the base first and
+# refuses a wrong one. Prints IMAGE@DIGEST.
 #
 #   build.sh --base IMAGE [OPTIONS]
 #
 #   --base IMAGE        stream-coreos of the release that the cluster runs
 #                       (oc adm release info --image-for=stream-coreos RELEASE), or
 #                       quay.io/fedora/fedora-coreos:stable
-#   --rpms FOLDER       our packages; default _out/rpms, where scripts/rpms.sh puts them. With its
+#   --rpms FOLDER       our packages; default _out/rpms, where rpm/rpms.sh puts them. With its
 #                       RPM-GPG-KEY-layer-locality there, all have to be signed with that key
 #   --image NAME[:TAG]  default localhost/layer-locality/os
 #   --rpms-image NAME[:TAG]  makes the image with nothing but the packages too, which layering
@@ -37,21 +37,21 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$base" ] || usage
 choose_tool "$wanted"
-[ -d "$rpms/$arch" ] || die "$rpms/$arch is missing: run scripts/rpms.sh, or name the folder of a repository with --rpms"
+[ -d "$rpms/$arch" ] || die "$rpms/$arch is missing: run rpm/rpms.sh, or name the folder of a repository with --rpms"
 
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 mkdir "$context/rpms"
 find "$rpms/$arch" -maxdepth 1 \( -name 'cri-o-[0-9]*.rpm' -o -name 'kubelet-[0-9]*.rpm' -o -name 'openshift-kubelet-[0-9]*.rpm' \) \
   -exec cp -t "$context/rpms" {} +
-# In the image there are no keys of ours: here or nowhere.
+# The image has none of our keys, so signatures can only be checked here.
 key=$rpms/RPM-GPG-KEY-layer-locality
 if [ -f "$key" ]; then
   command -v rpmkeys >/dev/null || die "rpmkeys, of rpm, is not installed, and checks the packages against $key: install it"
   rpmkeys --dbpath "$context/keys" --import "$key" || die "$key is not a key"
   rpmkeys --dbpath "$context/keys" --define '_pkgverify_level all' --checksig "$context"/rpms/*.rpm >"$context/log" 2>&1 || {
     cat "$context/log" >&2
-    die "not all packages of $rpms/$arch are signed with $key: sign them with scripts/rpms.sh --sign KEY"
+    die "not all packages of $rpms/$arch are signed with $key: sign them with rpm/rpms.sh --sign KEY"
   }
 fi
 cp "$ROOT/okd-machine-os/install.sh" "$context/rpms/"

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Turns the feature gate NodeStatusImageLayers on or off in the kube-apiservers of an OKD cluster,
-# and says what is set. The operator rolls the change out, one apiserver after the other.
+# Turns the feature gate NodeStatusImageLayers on or off in the kube-apiservers of an OKD
+# cluster, or prints what is set. The operator rolls the change out, one apiserver after
+# the other.
 #
 #   gate.sh on|off|status
 #
-# OKD has no field for gates that it does not know but the one of its FeatureGate object that
-# cannot be taken back. This uses spec.unsupportedConfigOverrides of the kube-apiserver's
-# operator, which can. As long as it is set, the cluster does not upgrade to another minor
-# release: off first. It holds all gates of the apiserver, so that those of the release have to
-# be copied into it: `on` again after an update of OKD; `status` says when that is needed. Gates that
-# somebody has set there by hand stay. To know them, an annotation holds those that were copied.
+# OKD's only field for unknown gates is in its FeatureGate object, and cannot be undone.
+# This script uses spec.unsupportedConfigOverrides of the kube-apiserver's operator, which
+# can. As long as it is set, the cluster does not upgrade to another minor release: turn
+# it off first. The override has to contain all gates of the apiserver, so those of the
+# release are copied into it: run `on` again after an update of OKD; `status` says when
+# that is needed. Gates that were set there by hand stay. To recognize them, an annotation
+# lists the copied gates.
 # shellcheck disable=SC2016 # jq's variables
 . "$(dirname "$0")/../scripts/lib.sh"
 
@@ -22,7 +24,8 @@ for program in oc jq; do
 done
 operator=$(oc get kubeapiserver cluster -o json) || die "oc cannot read the kube-apiserver's operator: is KUBECONFIG that of an administrator of an OKD cluster?"
 
-# of_operator FILTER: of what is set, of an earlier `on` and of the release, with
+# of_operator FILTER: applies it to what is set, to an earlier `on` and to the release,
+# with
 #   $set      all gates of the override: $copied, $by_hand and ours
 #   $release  the release's that nobody has set by hand
 #   $wanted   what the override has to be
@@ -38,9 +41,9 @@ of_operator() {
     | ($release + $by_hand + [$gate + "=true"]) as $wanted
     | '"$1" <<<"$operator"
 }
-# is FILTER: whether it is so.
+# is FILTER: whether it is true.
 is() { [ "$(of_operator "$1")" = true ]; }
-# patch FILTER: a merge patch: null removes, and what is not named stays.
+# patch FILTER: applies a merge patch: null removes, and what is not named stays.
 patch() { oc patch kubeapiserver cluster --type merge --patch "$(of_operator "$1")" >&2; }
 
 case $1 in

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Puts the packages beside it into the operating system image that it runs in: in place of
-# those that OKD's has, or new on Fedora CoreOS. Says what is wrong with the image before it
-# changes anything. Runs in container builds, by build.sh and on the cluster.
+# Installs the packages beside it into the operating system image that it runs in: as
+# replacement in OKD's image, as new packages on Fedora CoreOS. Says what is wrong with
+# the image before it changes anything. Runs in container builds, by build.sh and on the
+# cluster.
 #
 #   install.sh [--check]   with --check: only says whether the image is right
 set -eu
@@ -13,18 +14,18 @@ fail() {
   exit 1
 }
 
-# in_base FORMAT NAME: of a package of the image; nothing when it is not there.
+# in_base FORMAT NAME: queries a package of the image; prints nothing if it is not there.
 in_base() { if rpm -q "$2" >/dev/null 2>&1; then rpm -q --queryformat "$1" "$2"; fi; }
-# of_ours FORMAT FILE: of one of our packages.
+# of_ours FORMAT FILE: queries one of our packages.
 of_ours() { rpm -qp --nosignature --queryformat "$1" "$2"; }
-# newer A B: whether version A is newer than B, as rpm compares.
+# newer A B: whether version A is newer than B, compared as rpm does.
 newer() { [ "$(rpm --eval "%{lua:print(rpm.vercmp('$1', '$2'))}")" = 1 ]; }
 # minor 1.36.4: 1.36
 minor() { echo "$1" | cut -d. -f1,2; }
 # one GLOB...: the one file that a pattern stands for.
 one() {
   [ $# = 1 ] || fail "$# packages where one is needed: $*"
-  [ -f "$1" ] || fail "no package $(basename "$1") among ours: build it with scripts/rpms.sh"
+  [ -f "$1" ] || fail "no package $(basename "$1") among ours: build it with rpm/rpms.sh"
   echo "$1"
 }
 
@@ -58,7 +59,7 @@ esac
 our_crio=$(of_ours '%{EVR}' "$crio")
 our_kubernetes=$(of_ours '%{VERSION}' "$kubelet")
 if [ "$platform" = okd ]; then
-  # OKD numbers openshift-kubelet after itself: the version is the binary's.
+  # openshift-kubelet has OKD's version, so ask the binary for that of Kubernetes.
   base_kubernetes=$(kubelet --version | sed -n 's/^Kubernetes v\([0-9][0-9.]*\).*/\1/p')
   [ -n "$base_kubernetes" ] || fail "the kubelet of the image does not say its version: $(kubelet --version)"
   [ "$(minor "$base_kubernetes")" = "$(minor "$our_kubernetes")" ] ||
@@ -74,19 +75,19 @@ fi
 
 if [ "$platform" = okd ]; then
   rpm-ostree override replace "$crio" "$kubelet"
-  # OKD gives its kubelet gates that Kubernetes does not know, and the labels of roles. A kubelet
-  # of plain Kubernetes refuses both, on every node. This one has to come as far as its
-  # configuration, which is wrong on purpose, so that it does not start.
+  # OKD gives its kubelet gates that Kubernetes does not know, and labels of roles. A
+  # kubelet of plain Kubernetes refuses both, on every node. This one has to get as far as
+  # its configuration, which is wrong on purpose, so that it does not start.
   said=$(printf '%s\n' 'apiVersion: kubelet.config.k8s.io/v1beta1' 'kind: KubeletConfiguration' \
     'featureGates: {UnknownToKubernetes: true}' 'maxOpenFiles: -1' |
     kubelet --config=/dev/stdin --node-labels=node-role.kubernetes.io/worker 2>&1 || true)
   case $said in
   *maxOpenFiles*) ;;
-  *) fail "our openshift-kubelet would not start on OKD, it is built as for plain Kubernetes: $(echo "$said" | grep -m1 -e unrecognized -e node-labels | cut -c1-200). Build it anew with scripts/rpms.sh openshift-kubelet" ;;
+  *) fail "our openshift-kubelet would not start on OKD, it is built as for plain Kubernetes: $(echo "$said" | grep -m1 -e unrecognized -e node-labels | cut -c1-200). Build it anew with rpm/rpms.sh openshift-kubelet" ;;
   esac
 else
   rpm-ostree install "$crio" "$kubelet"
 fi
-# They run, and are ours.
+# Checks that they run, and are ours.
 crio --version | grep -q "^crio version $(of_ours '%{VERSION}' "$crio")" || fail "crio does not run in the image"
 kubelet --version | grep -q "^Kubernetes v$our_kubernetes+layerlocality" || fail "the kubelet does not run in the image: $(kubelet --version 2>&1)"

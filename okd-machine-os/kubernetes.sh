@@ -8,9 +8,10 @@
 #   branch and commit says `oc adm release info --commits RELEASE`. It stays as it is.
 # NAME: kube-apiserver kube-controller-manager kube-scheduler kubelet; without one, all.
 #
-# Plain Kubernetes does not do: OKD's operators start the control plane with --openshift-config
-# and gates that only openshift/kubernetes knows. kube-scheduler is OKD's, patched, without the
-# plugin LayerLocality: that runs beside it (deploy/scheduler).
+# Plain Kubernetes does not work: OKD's operators start the control plane with
+# --openshift-config and gates that only openshift/kubernetes knows. kube-scheduler is
+# OKD's, patched, without the plugin LayerLocality: that runs beside it
+# (deploy/scheduler).
 . "$(dirname "$0")/../scripts/lib.sh"
 
 BINARIES=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
@@ -34,13 +35,14 @@ patched_version=$version+layerlocality.$LAYERLOCALITY_REVISION
 tree=$BUILD/openshift-kubernetes
 out=$BUILD/bin/openshift
 
-# Everything the tree is made from.
+# Everything that the tree is made from.
 state="$commit $(tree_hash kubernetes)"
 make_tree() {
   if [ -f "$tree/.git/layer-locality" ] && [ "$(cat "$tree/.git/layer-locality")" = "$state" ]; then return; fi
   say "openshift/kubernetes $version at ${commit:0:12}: copying, overlay, patches"
   rm -rf "$tree"
-  # With its objects: what does not apply is merged, so that what OKD changed nearby stays.
+  # With its objects: patches that do not apply are merged, so that OKD's changes nearby
+  # stay.
   git clone --quiet --shared --no-checkout "$checkout" "$tree"
   git_in "$tree" checkout --quiet --detach "$commit"
   copy_overlay kubernetes "$tree"
@@ -69,7 +71,7 @@ compile() {
   }
 }
 
-# Each once for its inputs, as scripts/build.sh, which drops those that nobody asks for.
+# Each is built once for its inputs, as in scripts/build.sh, which drops unused ones.
 build_all() {
   local name cached
   mkdir -p "$BUILD/log" "$out" "$CACHE/bin"

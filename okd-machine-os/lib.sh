@@ -1,8 +1,8 @@
-# Images and releases, shared by the scripts of this folder, which source it after
-# scripts/lib.sh.
+# Functions for images and releases, shared by the scripts of this folder, which source it
+# after scripts/lib.sh.
 # shellcheck shell=bash
 
-# usage: the comment at the top of the script.
+# usage: prints the comment at the top of the script.
 usage() {
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
   exit 2
@@ -37,7 +37,8 @@ in_image() {
   fi
 }
 
-# have_image IMAGE: pulls it, unless it is there and cannot have moved: by digest, or made here.
+# have_image IMAGE: pulls it, unless it is there and cannot have changed: by digest, or
+# made here.
 have_image() {
   local always=()
   case $1 in
@@ -48,7 +49,7 @@ have_image() {
     die "cannot pull $1: does it exist, and are you logged in to its registry ($tool login)?"
 }
 
-# digest_of IMAGE: of one that is here.
+# digest_of IMAGE: prints the digest of a local image.
 digest_of() {
   if [ "$tool" = podman ]; then
     podman image inspect --format '{{.Digest}}' "$1"
@@ -57,7 +58,8 @@ digest_of() {
   fi
 }
 
-# with_digest IMAGE [DIGEST]: NAME@DIGEST, without the tag; by default as it is here.
+# with_digest IMAGE [DIGEST]: prints NAME@DIGEST, without the tag; by default with the
+# local digest.
 with_digest() {
   local name=${1%@*}
   [[ ${name##*/} != *:* ]] || name=${name%:*}
@@ -67,8 +69,8 @@ with_digest() {
   esac
 }
 
-# publish IMAGE-ID NAME push|keep FILE: names the image, pushes it if asked to, and prints
-# NAME@DIGEST without the tag. FILE is for scratch. Registries tell the digest that counts.
+# publish IMAGE-ID NAME push|keep FILE: names the image, pushes it if told to, and prints
+# NAME@DIGEST without the tag. FILE is temporary. The registry's digest counts.
 publish() {
   local id=$1 name=$2 file=$4
   "$tool" tag "$id" "$name"

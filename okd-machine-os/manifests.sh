@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes the objects that bring the nodes of an OKD cluster onto our image, for `oc apply -f`.
+# Writes the objects that move the nodes of an OKD cluster to our image, for
+# `oc apply -f`.
 #
 #   manifests.sh --image IMAGE@DIGEST [OPTIONS]       an image that build.sh has pushed
 #   manifests.sh --on-cluster RPMS@DIGEST --push-to NAME:TAG --push-secret SECRET [OPTIONS]
@@ -39,7 +40,7 @@ case $image,$rpms in
     die "--push-to must be HOST/NAME:TAG, where the cluster pushes its image, not '$push_to'"
   [[ $push_secret =~ ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$ ]] ||
     die "--push-secret must name a secret of the namespace openshift-machine-config-operator, not '$push_secret'"
-  # One place for two pools would have each overwrite the other's.
+  # With one place for two pools, each would overwrite the other's.
   [ ${#pools[@]} = 1 ] || die "--on-cluster takes one --pool: each has its own --push-to"
   ;;
 esac
@@ -51,17 +52,17 @@ done
 # is_own POOL: whether OKD has no pool of this name.
 is_own() { [ "$1" != worker ] && [ "$1" != master ]; }
 
-# gate_file: drop-in of the kubelet's configuration.
+# gate_file: prints the drop-in of the kubelet's configuration.
 gate_file() {
   printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfeatureGates:\n  NodeStatusImageLayers: %s\n' "$1"
 }
 
-# render TEMPLATE FILE: fills in and writes it.
+# render TEMPLATE FILE: fills in the template and writes the file.
 render() {
   local text
   text=$(<"$ROOT/okd-machine-os/templates/$1.yaml")
   text=${text//@POOL@/$pool}
-  # The last name wins, and a pool of its own gets what workers get, too.
+  # The last name wins, and a new pool also gets what workers get.
   text=${text//@ORDER@/$(is_own "$pool" && echo 99 || echo 98)}
   text=${text//@IMAGE@/$image}
   text=${text//@GATE@/$gate}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes an OKD release with our control plane (and operating system) out of one of OKD's, by
-# `oc adm release new`, after looking at both. Prints what to install or upgrade with it.
+# Makes an OKD release with our control plane (and operating system) from one of OKD's,
+# with `oc adm release new`, after checking both. Prints how to install or upgrade with
+# it.
 #
 #   release.sh --from RELEASE@DIGEST --hyperkube IMAGE@DIGEST --to NAME:TAG [OPTIONS]
 #
@@ -40,11 +41,11 @@ login=()
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# info RELEASE: what oc knows of it, as JSON.
+# info RELEASE: prints what oc knows about it, as JSON.
 info() { oc adm release info "${login[@]}" -o json "$1" >"$work/info.json" || die "oc cannot read the release $1"; }
 # of_info FILTER
 of_info() { jq -r "$1 // empty" "$work/info.json"; }
-# image_of NAME: in the release.
+# image_of NAME: prints the image in the release.
 image_of() { of_info "first(.references.spec.tags[] | select(.name == \"$1\") | .from.name)"; }
 
 info "$from"
@@ -58,7 +59,7 @@ fi
   die "$from ($version) is Kubernetes ${kubernetes:-of unknown version}, ours is ${ours%.*}: take a release with ${ours%.*}"
 [ -z "$os" ] || [ -n "$(image_of stream-coreos)" ] || die "$from ($version) has no image stream-coreos that --os could replace"
 
-# After the release it is made of, before the next.
+# Sorted after the release it is made from, before the next.
 case $version in
 *-*) name=$version.layerlocality.$LAYERLOCALITY_REVISION ;;
 *) name=$version-layerlocality.$LAYERLOCALITY_REVISION ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds binaries into _build/bin/<flavour>/, each only when its inputs changed.
+# Builds binaries into _build/bin/<flavour>/, each only if its inputs changed.
 #
 #   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
 #                                kube-scheduler with the plugin LayerLocality, and layer-resolver
@@ -7,22 +7,25 @@
 #                                kubeadm and kubectl when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest
 #
-# Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment: for that
-# architecture, into _build/bin/<flavour>-<arch> where it is not the machine's own.
-# Results are kept in $LAYERLOCALITY_CACHE
-# (default ~/.cache/layer-locality) by the hash of source, recipe and Go
-# version, so a second clone or a CI run finds them there.
+# Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
+# for that architecture, into _build/bin/<flavour>-<arch> if it is not the
+# machine's own. Results are kept in $LAYERLOCALITY_CACHE (default
+# ~/.cache/layer-locality) by the hash of source, recipe and Go version, so a
+# second clone or a CI run finds them there.
 . "$(dirname "$0")/lib.sh"
 
 export GOFLAGS="-trimpath -buildvcs=false -mod=mod"
-# The trees are main modules of their own; a go.work above them is not theirs.
+# The trees are separate main modules; a go.work above them does not apply to
+# them.
 unset GOWORK
-# The user's choices would be in the binaries, and not in the hash they are kept by.
+# The user's settings would change the binaries, but not the hash they are kept
+# by.
 unset GOAMD64 GOARM64 GOEXPERIMENT CGO_CFLAGS CGO_LDFLAGS CGO_CPPFLAGS
 
 use_arch "${ARCH:-}"
 
-# go_build LABEL OUTPUT ARGS...: go build or go test -c that says how far it is.
+# go_build LABEL OUTPUT ARGS...: runs go build or go test -c and prints its
+# progress.
 go_build() {
   local label=$1 output=$2 log started pid n=0 total
   shift 2
@@ -45,7 +48,8 @@ go_build() {
   say "$label: built in $(($(date +%s) - started)) s"
 }
 
-# source_tree ORIGIN: the tree to build from, made only when a build needs it.
+# source_tree ORIGIN: prints the tree to build from, which is made only if a
+# build needs it.
 source_tree() {
   case $FLAVOUR-$1 in
   *-scheduler) "$ROOT/scripts/tree.sh" scheduler ;;
@@ -56,7 +60,8 @@ source_tree() {
 
 kubernetes_version() { if [ "$FLAVOUR" = patched ]; then our_version kubernetes; else echo "$KUBERNETES_VERSION"; fi; }
 
-# resolver_hash: everything of this repository that layer-resolver is made from.
+# resolver_hash: prints the hash of everything in this repository that
+# layer-resolver is made from.
 resolver_hash() {
   local files='{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}'
   {
@@ -66,7 +71,7 @@ resolver_hash() {
   } | sha256sum | cut -c1-16
 }
 
-# The recipe of layer-resolver: not in the hash of all the others.
+# The recipe of layer-resolver, which is not in the hash of the other binaries.
 compile_resolver() {
   local VERB=build TAGS=""
   (cd "$ROOT" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
@@ -90,8 +95,9 @@ origin() {
   esac
 }
 
-# go_module_build NAME PACKAGE: a main package of a module that cannot be built
-# in place because its go.mod has replace directives for its own repository.
+# go_module_build NAME PACKAGE: builds a main package of a module that cannot be
+# built in place because its go.mod has replace directives for its own
+# repository.
 go_module_build() {
   local dir=$BUILD/tools/$1 module version
   read -r module version <<<"$(origin "$1")"
@@ -198,7 +204,7 @@ build_one() {
   ln -sfn "$cached" "$bin/$name"
 }
 
-# Drops cached binaries that nothing has asked for in two weeks.
+# Removes cached binaries that were not used for two weeks.
 prune() { find "$CACHE/bin" -type f -mtime +14 -delete; }
 
 build_all() {

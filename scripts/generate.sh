@@ -36,8 +36,8 @@ protobuf() {
   say "generate: protobuf"
   # Only the .proto of apimachinery is needed, in the place the imports name.
   packages=$(printf -- '-k8s.io/apimachinery/pkg/%s,' util/intstr api/resource runtime/schema runtime apis/meta/v1)
-  # A folder with nothing but gogo.proto: go-to-protobuf would otherwise find
-  # the .proto files of a whole module.
+  # A folder with only gogo.proto: otherwise go-to-protobuf would find the
+  # .proto files of a whole module.
   imports=$BIN/import
   install -D -m 0644 "$(go list -m -f '{{.Dir}}' github.com/gogo/protobuf)/gogoproto/gogo.proto" \
     "$imports/github.com/gogo/protobuf/gogoproto/gogo.proto"
@@ -49,7 +49,7 @@ protobuf() {
 swagger_docs() {
   local file=$EXTERNAL/types_swagger_doc_generated.go
   say "generate: swagger docs"
-  # Everything above the functions is boilerplate that upstream's script holds.
+  # Everything above the functions is boilerplate from upstream's script.
   sed -i '/AUTO-GENERATED FUNCTIONS START HERE/q' "$file"
   genswaggertypedocs -s "$EXTERNAL/types.go" -f - >>"$file"
   echo "// AUTO-GENERATED FUNCTIONS END HERE" >>"$file"
@@ -78,7 +78,7 @@ apply_configurations() {
     "${packages[@]}" k8s.io/apimachinery/pkg/apis/meta/v1
 }
 
-# Tests that write the files they compare with fail the first time.
+# Tests that write the files that they compare with fail the first time.
 fixtures() {
   say "generate: fixtures and feature lists"
   UPDATE_COMPATIBILITY_FIXTURE_DATA=true go test k8s.io/api -run '//HEAD' >/dev/null || true
@@ -89,7 +89,7 @@ fixtures() {
   go run cmd/genfeaturegates/genfeaturegates.go -output=test/compatibility_lifecycle/reference/feature_list.md
 }
 
-# The OpenAPI specifications as an API server publishes them, all features on.
+# The OpenAPI specifications as an API server with all features publishes them.
 specifications() {
   local dir=$BIN/apiserver port=$((20000 + RANDOM % 10000)) pids=() tries=60
   say "generate: OpenAPI specifications, from a running API server"
@@ -101,7 +101,8 @@ specifications() {
   openssl genrsa -out "$dir/service-account.key" 2048 2>/dev/null
   # In a subshell, so that its exit ends the servers.
   (
-    # Their data is scratch, and an API server takes a minute to end by itself.
+    # Their data is temporary, and an API server takes a minute to end by
+    # itself.
     trap '[ ${#pids[@]} -eq 0 ] || { kill -9 "${pids[@]}"; wait "${pids[@]}" || true; } 2>/dev/null' EXIT
     "$BUILD/bin/tools/etcd" --data-dir "$dir/etcd" --listen-peer-urls "http://127.0.0.1:$((port + 1))" \
       --listen-client-urls "http://127.0.0.1:$port" --advertise-client-urls "http://127.0.0.1:$port" \
@@ -123,7 +124,8 @@ specifications() {
       fi
       sleep 2
     done
-    # Only these two hold images of nodes. As upstream's hack/update-openapi-spec.sh writes them.
+    # Only these two contain images of nodes. Written as by upstream's
+    # hack/update-openapi-spec.sh.
     fetch_specification openapi/v2 swagger.json
     fetch_specification openapi/v3/api/v1 v3/api__v1_openapi.json
   )
@@ -174,7 +176,7 @@ commit_as() {
 regenerate() {
   local patch patches scratch
   mapfile -t patches < <(series kubernetes)
-  # A series whose generated code does not apply any more is a reason to be here.
+  # This script is also needed when a series' generated code no longer applies.
   "$ROOT/scripts/tree.sh" patched kubernetes >/dev/null || say "generate: going on from the hand-written patches"
   [ -z "$(git_in "$TREE" status --porcelain)" ] || die "$TREE has uncommitted edits: commit them there first"
   scratch=$(mktemp -d "$BUILD/series.XXXXXX")
@@ -197,11 +199,11 @@ regenerate() {
   "$ROOT/scripts/patches.sh" refresh kubernetes
 }
 
-# What is generated from the types of this repository.
+# The code that is generated from the types of this repository.
 OWN=(api scheduler/apis deploy/resolver/crd)
 
-# own [--check]: in a copy of the packages, as the generators write beside what
-# they read.
+# own [--check]: runs in a copy of the packages, because the generators write
+# beside what they read.
 own() {
   local code=${KUBERNETES_VERSION/#v1./v0.} generator file
   local packages=(./scheduler/apis/config/v1)
@@ -210,7 +212,7 @@ own() {
   cd "$ROOT"
   cp -r --parents go.mod go.sum "${OWN[@]}" "$COPY"
   for generator in defaulter conversion deepcopy; do
-    # The internal type has neither defaults nor conversions of its own.
+    # The internal type has no defaults or conversions of its own.
     [ "$generator" != deepcopy ] || packages+=(./scheduler/apis/config)
     file=zz_generated.${generator/defaulter/defaults}.go
     generator=$(go_tool "k8s.io/code-generator/cmd/$generator-gen" "$code")

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs the system packages that building, the local cluster and the tests
-# need, on Debian/Ubuntu (apt) or Fedora (dnf); only what is missing.
+# Installs missing system packages for building, the local cluster and the tests, on
+# Debian/Ubuntu (apt) or Fedora (dnf).
 #
 #   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
 #                                          EXTRA: npm, chromium, cross, nix, rpm, okd, kind, kind-image
 . "$(dirname "$0")/lib.sh"
 
-# What must be there (a command, or a name that present() knows), and the
-# package that brings it: apt, dnf.
+# What must be there (a command, or a name that present() knows), and the package that has
+# it: apt, dnf.
 TABLE='
 git             git                        git-core
 gcc             gcc                        gcc
@@ -36,9 +36,10 @@ protobuf.proto  libprotobuf-dev            protobuf-devel
 shellcheck      shellcheck                 ShellCheck
 ca-certificates ca-certificates            ca-certificates
 '
-# Large, or needed for one thing alone: only when that is named. npm and chromium: the
-# page of an evaluation and its test; cross: crio for the other architecture; kind-image: a
-# kind node image; the others: packages of that kind and their tests.
+# Large packages, or packages for a single purpose: installed only if named. npm and
+# chromium: the page of an evaluation and its test; cross: crio for the other
+# architecture; kind-image: a kind node image; the others: packages of that kind and their
+# tests.
 EXTRAS='
 npm       npm               npm                  nodejs-npm
 chromium  chromium          chromium             chromium
@@ -83,7 +84,7 @@ any() {
   return 1
 }
 
-# Chromium, or what can stand in for it.
+# Chromium, or a replacement.
 browser() {
   local name
   for name in chromium chromium-browser google-chrome; do
@@ -94,7 +95,7 @@ browser() {
 
 present() {
   case ${IN_NIX_SHELL:+nix}:$1 in
-  # Not in such places, but where the shell of flake.nix tells tools.
+  # Not in such places, but where the shell of flake.nix points to.
   nix:libc.a | nix:seccomp.h | nix:cni | nix:protobuf.proto | nix:ca-certificates) return ;;
   esac
   case $1 in
@@ -118,7 +119,7 @@ missing() {
   done <<<"$TABLE"
 }
 
-# packages_for COLUMN NEED...: names in that column (2 apt, 3 dnf), each once.
+# packages_for COLUMN NEED...: prints the names in that column (2 apt, 3 dnf), each once.
 packages_for() {
   local column=$1
   shift
@@ -126,8 +127,8 @@ packages_for() {
     'NR == FNR { package[$1] = $column; next } package[$1] != "-" { print package[$1] }' <(echo "$TABLE") - | sort -u
 }
 
-# Go 1.21 and later fetch the toolchain that go.mod asks for through the module
-# proxy; older ones and none cannot build this project.
+# Go 1.21 and later fetch the toolchain that go.mod requires through the module proxy.
+# Older versions cannot build this project.
 check_go() {
   local want have
   want=$(sed -n 's/^go //p' "$ROOT/go.mod")

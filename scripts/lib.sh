@@ -80,17 +80,23 @@ tree_hash() {
 }
 
 # Folders of this repository whose code is built against the patched Kubernetes,
-# in the workspace that tree.sh makes. They may import each other only.
-SCHEDULER_FOLDERS=(api cmd/kube-scheduler cmd/layersim internal/dataset internal/evaluation internal/prototype internal/sim scheduler test/bench test/integration)
+# in the workspace that tree.sh makes: those of the binary kube-scheduler, and those
+# of the laboratory. They may import each other only, and of other modules what
+# Kubernetes vendors. test/layout compares the lists with what Go says.
+SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref scheduler)
+SCHEDULER_LAB=(
+  cmd/layersim internal/bench/fleet internal/bench/scheduler/measure internal/bench/throughput/perf
+  internal/eval/dataset internal/eval/evaluation internal/eval/prototype internal/eval/sim test/integration
+)
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
 
 # scheduler_files: the files of those folders, relative to the root.
-scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_FOLDERS[@]}" -type f ! -name README.md | sort); }
+scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" "${SCHEDULER_LAB[@]}" -type f ! -name README.md | sort); }
 
 # scheduler_product_files: those of them that the binary kube-scheduler is made from.
 scheduler_product_files() {
-  (cd "$ROOT" && find api cmd/kube-scheduler scheduler -type f ! -name README.md ! -name '*_test.go' | sort)
+  (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort)
 }
 
 # scheduler_module: the go.mod of that code in a workspace, where it has no

@@ -20,7 +20,7 @@ check() {
   fi
 }
 check golangci-lint "$golangci" run --allow-parallel-runners --timeout 15m ./...
-# Again where the build tag and the patched types are.
+# Lint again with the build tag and the patched types.
 scheduler=$(scripts/tree.sh scheduler)
 check "golangci-lint, patched" env -C "$scheduler" \
   "$golangci" run --allow-parallel-runners --timeout 15m --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" ./...

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Keeps the patch series.
+# Maintains the patch series.
 #
 #   patches.sh refresh [COMPONENT]         commits of _build/<component> -> patches/<component>
 #   patches.sh lint    [COMPONENT]         form, order, clean application, size
@@ -8,12 +8,12 @@
 # COMPONENT is cri-o or kubernetes; without one: both.
 . "$(dirname "$0")/lib.sh"
 
-# Every patch tells these things, in this order (docs/patches.md).
+# Every patch has these parts, in this order (docs/patches.md).
 HEADERS=("What:" "Difference from upstream:" "Why not upstream yet:" "Related:" "Droppable from:")
-# At most this many hand-written lines changed in files that upstream has.
+# The maximum number of hand-written changed lines in upstream's files.
 limit() { case $1 in cri-o) echo 12 ;; kubernetes) echo 120 ;; esac }
 
-# Folders to remove at the end, however it comes.
+# Folders to remove at the end, in any case.
 SCRATCH=()
 trap 'rm -rf ${SCRATCH[@]+"${SCRATCH[@]}"}' EXIT
 
@@ -30,7 +30,7 @@ refresh() {
   [ -z "$changed" ] ||
     die "these belong to the overlay, edit them in ${overlay% *}/ instead: $changed"
   rm -f "$ROOT/patches/$component"/[0-9][0-9][0-9][0-9]-*.patch
-  # No hashes, versions or counts that would change without the patch changing.
+  # No hashes, versions or counts that would change although the patch does not.
   git_in "$tree" format-patch -q --zero-commit --no-signature --no-numbered --no-stat \
     --full-index --no-renames --abbrev=40 -o "$ROOT/patches/$component" overlay..HEAD
   git_in "$tree" rev-parse HEAD >"$tree/.git/layerlocality-head"
@@ -38,10 +38,10 @@ refresh() {
   say "$component: $(series "$component" | wc -l) patches in patches/$component"
 }
 
-# generated PATCH: does its subject say that it holds generated code only?
+# generated PATCH: whether its subject says that it has only generated code.
 generated() { grep -q '^Subject: .*[Gg]enerated' "$1"; }
 
-# is_generated_file PATH: what upstream's generators write.
+# is_generated_file PATH: whether upstream's generators write it.
 is_generated_file() {
   case $1 in
   */zz_generated.*.go | */generated.pb.go | */generated.proto | */types_swagger_doc_generated.go | \
@@ -109,7 +109,7 @@ lint() {
   done
   [ "$bad" = 0 ] || die "$component: the series is not in form"
 
-  # Applies in order, without fuzz, as `git am` on an upstream checkout would.
+  # Apply them in order, without fuzz, as `git am` on an upstream checkout would.
   scratch=$(mktemp -d "$BUILD/lint-$component.XXXXXX")
   SCRATCH+=("$scratch")
   scratch_tree "$component" "$(pinned_version "$component")" "$scratch" "${patches[@]}"
@@ -125,8 +125,8 @@ lint() {
   echo "$component: ${#patches[@]} patches apply to $(pinned_version "$component"); changed lines in upstream files $touched of at most $(limit "$component"), in new files $new, in tests $tests, generated $generated"
 }
 
-# upstream_file COMPONENT VERSION PATH: where that file of the upstream tree is
-# in Go's module cache. Only the modules that are asked for are fetched.
+# upstream_file COMPONENT VERSION PATH: prints where that file of the upstream tree
+# is in Go's module cache. Only requested modules are fetched.
 declare -A FETCHED=()
 upstream_file() {
   local module version=$2 path=$3
@@ -141,8 +141,8 @@ upstream_file() {
   UPSTREAM_FILE=${FETCHED["$module@$version"]}/$path
 }
 
-# scratch_tree COMPONENT VERSION FOLDER PATCH...: a git repository with only the
-# upstream files that the patches touch; applying to it is applying to the tree.
+# scratch_tree COMPONENT VERSION FOLDER PATCH...: makes a git repository with only
+# the upstream files that the patches touch; patches apply to it as to the tree.
 scratch_tree() {
   local component=$1 version=$2 scratch=$3 files file
   shift 3
@@ -156,8 +156,8 @@ scratch_tree() {
   git_in "$scratch" commit -q --allow-empty -m "upstream $version"
 }
 
-# rebase COMPONENT VERSION FOLDER: every patch as `git am` would apply it; where that
-# fails, as a merge between the pinned and the other version, which tells why.
+# rebase COMPONENT VERSION FOLDER: applies every patch as `git am` would; if that
+# fails, as a merge between the pinned and the other version, which shows why.
 rebase() {
   local component=$1 version=$2 pinned scratch patch patches files file i log rejected=0
   pinned=$(pinned_version "$component")
@@ -201,7 +201,8 @@ rebase() {
   [ "$rejected" = 0 ]
 }
 
-# explain SCRATCH FILE PINNED VERSION: what changed upstream where our lines go.
+# explain SCRATCH FILE PINNED VERSION: prints what changed upstream at the place of
+# our lines.
 explain() {
   if [ ! -e "$1/$2" ]; then
     echo "          | not in $4"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Assembles a release of the committed state: archives of binaries, the RPM repository,
 # images as OCI archives, the source, notes and checksums. The same commit gives the
-# same bytes, but for source RPMs: docs/release.md.
+# same bytes, except for source RPMs: docs/release.md.
 #
 #   release.sh [OPTIONS]
 #
@@ -33,7 +33,7 @@ cd "$ROOT"
   die "$out is not empty and no release: name another folder, or remove it"
 commit=$(git rev-parse HEAD)
 epoch=$(git log -1 --format=%ct "$commit")
-# unchanged: what is built is the commit.
+# unchanged: checks that the commit is what is built.
 unchanged() {
   local changed
   changed=$(git status --porcelain | head -n 5)
@@ -43,14 +43,15 @@ $changed"
 }
 unchanged
 version=$(our_version kubernetes)
-# Tags of images and names of files take no plus sign.
+# Image tags and file names must not contain a plus sign.
 name=layer-locality-${version/+/_}
 IFS=, read -r -a platforms <<<"$platform"
-# changes VERSION: its section of the change log.
+# changes VERSION: prints its section of the change log.
 changes() { awk -v version="## $1" '/^## / { inside = $0 == version; next } inside' CHANGELOG.md; }
 [ -n "$(changes "$version")" ] || die "CHANGELOG.md has no section '## $version': write what users should know"
 
-# archive FILE FOLDER MEMBER...: an uncompressed tar whose bytes depend on content alone.
+# archive FILE FOLDER MEMBER...: makes an uncompressed tar whose bytes depend only on
+# the content.
 archive() {
   local file=$1 folder=$2
   shift 2
@@ -76,12 +77,12 @@ for platform in "${platforms[@]}"; do
   mkdir -p "$folder/bin" "$folder/sbom"
   for binary in crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
     install -m 0755 "$from/$binary" "$folder/bin/"
-    # pinns is C, and links glibc alone.
+    # pinns is written in C, and links only glibc.
     [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" >"$folder/sbom/$binary.cdx.json"
   done
-  # What is applied to a cluster, and what kind-install.sh consists of.
-  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/resolver deploy/scheduler deploy/kind \
-    scripts/lib.sh scripts/kind-lib.sh scripts/kind-install.sh | tar -x -C "$folder"
+  # The manifests for a cluster, and the parts of kind/install.sh.
+  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/resolver deploy/scheduler kind \
+    scripts/lib.sh | tar -x -C "$folder"
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"
 done
@@ -100,7 +101,7 @@ for platform in "${platforms[@]}"; do
   linux/arm64) arch=aarch64 ;;
   esac
   say "RPMs for $arch"
-  env -u RPM_SIGN_KEY scripts/rpms.sh --arch "$arch" --output "$staging/$name-rpms-$arch" ${sign:+--sign "$sign"} >&2
+  env -u RPM_SIGN_KEY rpm/rpms.sh --arch "$arch" --output "$staging/$name-rpms-$arch" ${sign:+--sign "$sign"} >&2
   archive "$result/$name-rpms-$arch.tar" "$staging" "$name-rpms-$arch"
   compress "$result/$name-rpms-$arch.tar"
 done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prints a folder with the headers and static libraries of C libraries that crio needs,
-# for another architecture: of Debian's packages, unpacked below $LAYERLOCALITY_CACHE,
-# without a change to the machine's own packages. Fetched again after a week, for fixes.
+# Prints a folder with the headers and static libraries of the C libraries that crio
+# needs, for another architecture. They come from Debian's packages, unpacked below
+# $LAYERLOCALITY_CACHE; the machine's own packages do not change. They are fetched
+# again after a week, for fixes.
 #
 #   sysroot.sh amd64|arm64
 . "$(dirname "$0")/lib.sh"
@@ -23,7 +24,7 @@ fetch() {
   say "fetching libseccomp for $arch"
   rm -rf "$tmp"
   mkdir -p "$tmp/state/lists/partial" "$tmp/cache/archives/partial" "$tmp/root" "$BUILD/log"
-  # A package list of its own: apt need not know the architecture.
+  # A separate package list: apt need not know the architecture.
   (
     cd "$tmp"
     apt() { apt-get -q -o APT::Architecture="$arch" -o APT::Architectures="$arch" -o APT::Sandbox::User=root \

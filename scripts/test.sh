@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests and closes with "N passed, N failed".
+# Runs the tests and ends with "N passed, N failed".
 #
 #   test.sh all            everything, as root (make test)
 #   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), scheduler, integration,
@@ -15,8 +15,8 @@ export GOFLAGS="-buildvcs=false"
 # A command to run go_test's tests under.
 WRAP=()
 
-# go_test STEP DIR ARGS...: go test in DIR; passes, failures and skips are
-# counted from the records in _out/test/STEP*.json.
+# go_test STEP DIR ARGS...: runs go test in DIR; passes, failures and skips are counted
+# from the records in _out/test/STEP*.json.
 go_test() {
   local name=$1 dir=$2
   shift 2
@@ -27,46 +27,46 @@ go_test() {
 step_lint() { scripts/lint.sh; }
 step_unit() { go vet ./... && go_test unit . ./...; }
 
-# What is built against the patched Kubernetes, there and with the race detector;
-# the unit step tests the same code against stock Kubernetes. Vetted as the
-# binary is built, so that one compilation serves both.
+# Code that is built against the patched Kubernetes, tested there and with the race
+# detector; the unit step tests the same code against stock Kubernetes. It is vetted as
+# the binary is built, so that one compilation serves both.
 step_scheduler() {
   local tree GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS"
   tree=$(scripts/tree.sh scheduler) || return 1
   (cd "$tree" && CGO_ENABLED=0 go vet ./...) && CGO_ENABLED=1 go_test scheduler "$tree" -race ./...
 }
 
-# Scheduler, apiserver and etcd in one process, as upstream's integration tests;
-# the resolver against an apiserver and etcd of its own.
+# Scheduler, apiserver and etcd in one process, as in upstream's integration tests; the
+# resolver with its own apiserver and etcd.
 step_integration() {
   local tree status=0
   scripts/build.sh tools etcd && scripts/build.sh patched kube-apiserver && tree=$(scripts/tree.sh scheduler) || return 1
   go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... || status=1
   GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS,integration" CGO_ENABLED=0 PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
-  scripts/install-deps.sh chromium && scripts/page-assets.sh >/dev/null &&
-    go_test integration-page . -tags integration -count=1 ./internal/evalpage/... || status=1
+  scripts/install-deps.sh chromium && internal/eval/page/assets.sh >/dev/null &&
+    go_test integration-page . -tags integration -count=1 ./internal/eval/page/... || status=1
   return "$status"
 }
 
-# The evaluation as a user runs it, small.
-step_eval() { SIZE=small SEEDS=1 scripts/eval.sh; }
+# A small evaluation, as a user runs it.
+step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh; }
 
-# Every fuzz target of the repository, ten seconds each. That of internal/sim is left to
-# its seeds, in the scheduler step: it would take all of Kubernetes with the counters
-# that fuzzing puts everywhere, many minutes to compile.
+# Every fuzz target of the repository, for ten seconds each. That of internal/eval/sim
+# only runs its seeds, in the scheduler step: fuzzing would compile all of Kubernetes with
+# counters, which takes many minutes.
 step_fuzz() {
   local file target count=0
   while IFS=: read -r file target; do
     target=${target#func } target=${target%%(*}
     fuzz "$target" "./$(dirname "$file")" || return 1
     count=$((count + 1))
-  done < <(git grep --untracked '^func Fuzz' -- '*_test.go' ':(exclude,glob)internal/sim/*_test.go')
+  done < <(git grep --untracked '^func Fuzz' -- '*_test.go' ':(exclude,glob)internal/eval/sim/*_test.go')
   [ "$count" -gt 0 ] || die "no fuzz target found"
 }
 
-# Go 1.26 may end a fuzz run that found nothing with a bare "context deadline
-# exceeded" on a busy machine (golang/go#75804): that one is run again.
+# Go 1.26 may end a fuzz run that found nothing with a bare "context deadline exceeded" on
+# a busy machine (golang/go#75804): such a run is repeated.
 fuzz() {
   local log=$OUT/fuzz-$1.log
   go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime 10s "$2" >"$log" 2>&1 && cat "$log" && return
@@ -76,15 +76,15 @@ fuzz() {
   go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime 10s "$2"
 }
 
-# The versions that docs/patches.md says the series apply to.
+# The versions to which the series apply according to docs/patches.md.
 step_rebase() {
   scripts/patches.sh rebase cri-o v1.36.1 &&
     scripts/patches.sh rebase cri-o v1.36.2 &&
     scripts/patches.sh rebase kubernetes v1.36.3
 }
 
-# In mounts of its own that are shared, as systemd has them: a test binds
-# recursively read-only and expects / to be a shared mount.
+# With private but shared mounts, as under systemd: a test makes recursive read-only binds
+# and expects / to be a shared mount.
 step_upstream-cri-o() {
   local tree WRAP=(unshare --mount --propagation shared)
   tree=$(scripts/tree.sh patched cri-o) || return 1
@@ -109,18 +109,18 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./cluster/... ./test/e2e/... ./test/scheduler/... ./test/resolver/... ./deploy/e2e/...; }
+step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/resolver/... ./test/deploy/...; }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
 step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
 
-# What is packaged. Each prints a line a check and closes with "N passed, N failed".
+# The packages. Each test prints one line per check and ends with "N passed, N failed".
 step_nix() { scripts/install-deps.sh nix && test/nix/run.sh; }
 step_rpm() { scripts/install-deps.sh rpm && test/rpm/run.sh; }
 step_okd() { scripts/install-deps.sh rpm okd && test/okd/run.sh; }
 step_kind() { scripts/install-deps.sh kind && test/kind/run.sh; }
 step_release() { scripts/install-deps.sh rpm cross && test/release/run.sh; }
 
-# run STEP...: one after the other, each with its log and its result.
+# run STEP...: runs them one after the other, each with its log and its result.
 run() {
   local name started
   for name in "$@"; do
@@ -137,9 +137,9 @@ run() {
   done
 }
 
-# Adds up. A step with test records counts its tests, one that counts its checks
-# those, another counts as one; a step that failed without a failed test (it did not build) counts as a
-# failure too.
+# Adds up the results. A step with test records counts its tests, a step that counts
+# checks its checks, any other step counts as one. A step that failed without a failed
+# test (it did not build) counts as one failure.
 summary() {
   local name exit records passed=0 failed=0 skipped=0 p f s
   for name in "$@"; do
@@ -198,8 +198,8 @@ mkdir -p "$OUT"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 if [ "${1:-}" = all ]; then
-  # Two lanes: one mostly works the processor, the other mostly waits for a cluster.
-  # The first is a process group of its own, to be ended with all it started.
+  # Two lanes: one mostly uses the processor, the other mostly waits for a cluster. The
+  # first is a separate process group, so that it can be ended with everything it started.
   set -m
   run lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes critest skew rpm release &
   lane=$!

@@ -8,13 +8,13 @@
 #   tree.sh scheduler                      _build/scheduler/layer-locality: kube-scheduler with our plugin
 #
 # COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
-# `upstream`, one commit with the overlay (tag `overlay`), one commit a patch.
-# It is made again only when the pin, the overlay or a patch changed.
+# `upstream`, one commit with the overlay (tag `overlay`), one commit per patch.
+# It is made again only if the pin, the overlay or a patch changed.
 #
-# The scheduler's is a copy of a few folders of this repository, as a module
-# without requirements: a Go workspace joins it with the patched Kubernetes tree
-# and gives it exactly the dependency versions of that tree. Every call brings
-# it up to date.
+# The scheduler's tree is a copy of a few folders of this repository, as a
+# module without requirements. A Go workspace joins it with the patched
+# Kubernetes tree and gives it exactly the dependency versions of that tree.
+# Every call updates it.
 . "$(dirname "$0")/lib.sh"
 
 usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh vendored COMPONENT | tree.sh patched COMPONENT | tree.sh scheduler"; }
@@ -55,8 +55,8 @@ upstream_tree() {
   echo "$tree"
 }
 
-# Packages build from this tree: our patches touch no go.mod, so that upstream's
-# vendoring serves the patched source too.
+# Packages build from this tree: our patches touch no go.mod, so upstream's
+# vendoring also works for the patched source.
 vendored_tree() {
   local component=$1 tree upstream what=mod
   tree=$BUILD/vendored/$component-$(pinned_version "$component")
@@ -83,7 +83,7 @@ patched_tree() {
     echo "$tree"
     return
   fi
-  # Somebody's unfinished edits are worth more than a fresh tree.
+  # Unfinished edits are worth more than a fresh tree.
   if [ -e "$tree/.git/layerlocality-inputs" ] && [ -n "$(git_in "$tree" status --porcelain)" ]; then
     die "$tree has uncommitted edits, and the patches or the overlay changed since it was made.
 Commit them there and run 'make patches-refresh', or drop them: git -C $tree reset --hard && git -C $tree clean -fd"
@@ -99,7 +99,7 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
   else
     upstream=$(upstream_tree "$component" "$version")
     say "$component $version: making $tree"
-    # An older version's objects stay: `git am --3way` merges with them.
+    # The objects of an older version stay: `git am --3way` merges with them.
     mkdir -p "$tree"
     find "$tree" -mindepth 1 -maxdepth 1 ! -name .git -exec rm -rf {} +
     cp -r "$upstream/." "$tree/"
@@ -136,7 +136,8 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
   echo "$tree"
 }
 
-# update FILE: writes standard input to the file, unless it holds just that.
+# update FILE: writes standard input to the file, unless it already has that
+# content.
 update() {
   local new=$1.new
   mkdir -p "$(dirname "$1")"
@@ -153,7 +154,7 @@ scheduler_tree() {
   scheduler_files | while read -r file; do
     update "$tree/$file" <"$ROOT/$file"
   done
-  # What is gone here goes there too.
+  # What is deleted here is also deleted there.
   comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod -printf '%P\n' | sort) <(scheduler_files) |
     (cd "$tree" && xargs -r -d '\n' rm)
   find "$tree" -mindepth 1 -type d -empty -delete

@@ -1,8 +1,8 @@
-# Shared by the tests of packages: `. "$(dirname "$0")/../checks.sh"`, after lib.sh. A line
-# a check, and at the end, whatever that is, "N passed, N failed".
+# Shared by the tests of packages: `. "$(dirname "$0")/../checks.sh"`, after lib.sh.
+# Prints one line per check, and always "N passed, N failed" at the end.
 #
-# Gives WORK, a temporary folder. A script may define clean_up, which is called at the
-# end too, and calls finish as its last command.
+# Sets WORK, a temporary folder. A script calls finish as its last command. It may
+# define clean_up, which is also called at the end.
 # shellcheck shell=bash disable=SC2034
 shopt -s inherit_errexit
 
@@ -21,9 +21,9 @@ _result() {
   fi
 }
 
-# _try COMMAND...: its exit code is in STATUS, what it wrote in $WORK/log, where the
-# command itself still finds that of the one before. Not in a condition: there the shell
-# would go on after a command that failed in a function.
+# _try COMMAND...: sets STATUS to its exit code and writes its output to $WORK/log,
+# where the command itself still finds that of the previous one. It is not called in a
+# condition: there the shell would continue after a command that failed in a function.
 _try() {
   set +e
   (
@@ -35,13 +35,14 @@ _try() {
   mv "$WORK/log.new" "$WORK/log"
 }
 
-# check WHAT COMMAND...: the command, which may be a function, succeeds.
+# check WHAT COMMAND...: checks that the command, which may be a function, succeeds.
 check() {
   _try "${@:2}"
   _result "$STATUS" "$1"
 }
 
-# refuses WHAT MESSAGE COMMAND...: the command fails, and says MESSAGE (extended regular expression).
+# refuses WHAT MESSAGE COMMAND...: checks that the command fails with MESSAGE
+# (extended regular expression).
 refuses() {
   _try "${@:3}"
   if [ "$STATUS" != 0 ] && grep -qE -e "$2" "$WORK/log"; then
@@ -52,14 +53,14 @@ refuses() {
   fi
 }
 
-# skipped WHAT REASON: what this machine cannot show.
+# skipped WHAT REASON: reports what this machine cannot test.
 skipped() { echo "skipped: $1: $2"; }
 
 _end() {
   local status=$?
   trap - EXIT
   set +e
-  # Before anything is printed: nobody may be reading any more.
+  # Before anything is printed, because the reader may be gone.
   if [ "$(type -t clean_up)" = function ]; then clean_up; fi
   rm -rf "$WORK"
   if [ -z "$CHECKS_FINISHED" ]; then

@@ -168,7 +168,9 @@ type ImageManifestList struct {
 
 // What a manifest and an object hold at most; the schema enforces the same.
 const (
-	// MaxLayers of an image. Runtimes stop at 127 with overlay file systems.
+	// MaxLayers of an image, the same limit as in CRI-O, kubelet and scheduler. The
+	// overlay driver of containers-storage runs images of at most 500 layers
+	// (go.podman.io/storage/drivers/overlay, maxDepth).
 	MaxLayers = 512
 	// MaxReferences that point to a manifest. Further ones are not recorded.
 	MaxReferences = 64

@@ -20,11 +20,17 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(crioCommand(), nodeCommand(), schedulerCommand(), throughputCommand(), resolverCommand(), startupCommand())
+	root.AddCommand(commands()...)
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// commands returns one command for each benchmark, which is a package of
+// internal/bench.
+func commands() []*cobra.Command {
+	return []*cobra.Command{crioCommand(), nodeCommand(), schedulerCommand(), throughputCommand(), resolverCommand(), startupCommand()}
 }

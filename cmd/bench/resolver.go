@@ -1,56 +1,35 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/layer-locality/layer-locality/internal/benchresolver"
+	"github.com/layer-locality/layer-locality/internal/bench/resolver"
 )
 
-// resolverCommand measures layer-resolver.
 func resolverCommand() *cobra.Command {
-	var config benchresolver.Config
-	var out string
-	c := &cobra.Command{
-		Use:   "resolver",
-		Short: "layer-resolver on thousands of images: images a second, requests, memory, restart, confirmation of tags",
-		Long: `Runs layer-resolver with an API server and an etcd of its own and a registry in this
+	return command("resolver",
+		"layer-resolver on thousands of images: images a second, requests, memory, restart, confirmation of tags",
+		`Runs layer-resolver with an API server and an etcd of its own and a registry in this
 process. Deployments name the images before it starts. Four processes of it take turns:
 one that knows nothing, one that knows all, one for which all tags are due, and one
 that gets unknown images one by one.
 
 The last line is that of a registry without tokens.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			begin := time.Now()
-			config.Logf = func(format string, args ...any) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%6.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
-			}
-			result, err := benchresolver.Run(cmd.Context(), config)
-			if err != nil {
-				return err
-			}
-			if err := writeJSON(out, result); err != nil {
-				return err
-			}
-			config.Logf("raw numbers: %s", out)
-			return result.Write(cmd.OutOrStdout())
-		},
-	}
-	f := c.Flags()
-	f.IntVar(&config.Images, "images", 5000, "images, each in a repository of its own and named by a Deployment")
-	f.IntVar(&config.Pods, "pods", 1000, "pods beside the Deployments, 50 of an image")
-	f.IntVar(&config.Singles, "singles", 50, "images that come one by one")
-	f.DurationVar(&config.Latency, "latency", 20*time.Millisecond, "time that the registry takes for an answer")
-	f.BoolVar(&config.Tokens, "tokens", true, "measure once more with a registry that wants a token for each repository")
-	f.IntVar(&config.Workers, "workers", 64, "--workers of layer-resolver; with its default, 8, the latency of the registry is most of the time")
-	f.Float64Var(&config.QPS, "registry-qps", 1000, "--registry-qps of layer-resolver; its default, 20, is 10 images a second")
-	f.DurationVar(&config.TagTTL, "tag-ttl", time.Minute, "--tag-ttl of layer-resolver when tags are confirmed")
-	f.StringVar(&config.Root, "root", ".", "folder of the repository, whose _build/bin has the programs")
-	f.StringVar(&config.Binary, "binary", "", "layer-resolver to measure (default: _build/bin/patched/layer-resolver)")
-	f.StringVar(&config.LogDir, "log-dir", "_out/bench/log-resolver", "folder for what layer-resolver says")
-	f.StringVar(&out, "out", "_out/bench/resolver.json", "file for the raw numbers")
-	return c
+		func(f *pflag.FlagSet, config *resolver.Config) {
+			f.IntVar(&config.Images, "images", 5000, "images, each in a repository of its own and named by a Deployment")
+			f.IntVar(&config.Pods, "pods", 1000, "pods beside the Deployments, 50 of an image")
+			f.IntVar(&config.Singles, "singles", 50, "images that come one by one")
+			f.DurationVar(&config.Latency, "latency", 20*time.Millisecond, "time that the registry takes for an answer")
+			f.BoolVar(&config.Tokens, "tokens", true, "measure once more with a registry that wants a token for each repository")
+			f.IntVar(&config.Workers, "workers", 64, "--workers of layer-resolver; with its default, 8, the latency of the registry is most of the time")
+			f.Float64Var(&config.QPS, "registry-qps", 1000, "--registry-qps of layer-resolver; its default, 20, is 10 images a second")
+			f.DurationVar(&config.TagTTL, "tag-ttl", time.Minute, "--tag-ttl of layer-resolver when tags are confirmed")
+			f.StringVar(&config.Root, "root", ".", "folder of the repository, whose _build/bin has the programs")
+			f.StringVar(&config.Binary, "binary", "", "layer-resolver to measure (default: _build/bin/patched/layer-resolver)")
+			f.StringVar(&config.LogDir, "log-dir", "_out/bench/log-resolver", "folder for what layer-resolver says")
+			f.String("out", "_out/bench/resolver.json", "file for the raw numbers")
+		}, resolver.Run)
 }

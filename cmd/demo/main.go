@@ -1,6 +1,6 @@
-// Command demo shows on a real cluster what this project is about: the layers
-// of images, from the registry's manifest over CRI-O and the kubelet to the
-// Node objects that schedulers see, and a scheduler that uses them.
+// Command demo shows on a real cluster what this project does: it follows the
+// layers of images from the registry's manifest through CRI-O and the kubelet to
+// the Node objects that schedulers see, and runs a scheduler that uses them.
 package main
 
 import (
@@ -20,9 +20,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
+	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 )
 
@@ -57,7 +59,7 @@ var say = func() func(string, ...any) {
 	}
 }()
 
-// What is shown, in one line at the end.
+// What was shown, printed as one line at the end.
 const summary = "layers of two images in the status of their nodes, and pods that start where layers are, of images that no node has pulled too"
 
 func run(ctx context.Context, logDir string) (err error) {
@@ -75,7 +77,7 @@ func run(ctx context.Context, logDir string) (err error) {
 		Flavour:   cluster.Patched,
 		Bandwidth: bandwidth,
 		Scheduler: scenario.Schedulers(),
-		Resolver:  &cluster.Component{},
+		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{})},
 		Logf:      func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
 	})
 	if err != nil {
@@ -161,8 +163,8 @@ func show(ctx context.Context, lab *scenario.Lab) error {
 	return neverPulled(ctx, lab)
 }
 
-// compare submits another pod of the first image, once the pod of the second is
-// gone, to both schedulers.
+// compare submits another pod with the first image to both schedulers, once the
+// pod with the second image is gone.
 func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu int64, first, second *cluster.Node) error {
 	if err := lab.Remove(ctx, "p2"); err != nil {
 		return err
@@ -199,8 +201,8 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 	return nil
 }
 
-// rounds is how often each scheduler is asked: stock, to which the free nodes
-// are equal, chooses one at random.
+// rounds is how often each scheduler is asked: for stock the free nodes are
+// equal, so it chooses one at random.
 const rounds = 3
 
 func printTable(ours, stock []scenario.Start) {
@@ -239,8 +241,8 @@ const (
 	siblings            = 3
 )
 
-// neverPulled starts pods of images that no node has pulled, but for their base,
-// with and without layer-resolver and by stock.
+// neverPulled starts pods with images of which nodes have pulled only the base,
+// with and without layer-resolver, and with stock.
 func neverPulled(ctx context.Context, lab *scenario.Lab) error {
 	base := images.Layer{Name: "base", Size: baseBytes}
 	first, err := scenario.PushOnBase(ctx, lab.Cluster, "first:v1", base, ownBytes)
@@ -282,7 +284,7 @@ func neverPulled(ctx context.Context, lab *scenario.Lab) error {
 	return nil
 }
 
-// showManifests prints what "kubectl get imagemanifests" prints of images.
+// showManifests prints what "kubectl get imagemanifests" prints about images.
 func showManifests(ctx context.Context, lab *scenario.Lab, all []*images.Pushed) error {
 	var references []string
 	for _, image := range all {
@@ -317,7 +319,7 @@ func describe(layers []v1.Descriptor) string {
 	return strings.Join(text, ", ")
 }
 
-// criImage is what the demo shows of an image in crictl's JSON.
+// criImage is the part of an image in crictl's JSON that the demo shows.
 type criImage struct {
 	RepoTags []string `json:"repoTags"`
 	Spec     struct {
@@ -325,7 +327,7 @@ type criImage struct {
 	} `json:"spec"`
 }
 
-// showCRI prints what CRI-O reports of the image and compares it with the
+// showCRI prints what CRI-O reports about the image and compares it with the
 // registry's manifest.
 func showCRI(ctx context.Context, p placement, shared []v1.Descriptor) error {
 	out, err := p.node.Exec(ctx, "crictl", "images", "-o", "json")
@@ -340,56 +342,53 @@ func showCRI(ctx context.Context, p placement, shared []v1.Descriptor) error {
 	}
 	i := slices.IndexFunc(list.Images, func(image criImage) bool { return slices.Contains(image.RepoTags, p.image.Reference) })
 	if i < 0 {
-		return fmt.Errorf("%s: crictl images does not list %s; see %s", p.node.Name, p.image.Reference, p.node.CRIO().Log())
+		return fmt.Errorf("%s: crictl images does not list %s; see %s", p.node.Name, p.image.Reference, p.node.Runtime().Log())
 	}
 	fmt.Printf("\n%s# crictl images -o json    (%s)\n%s\n\n", p.node.Name, p.image.Reference, mark(list.Images[i], shared))
 	for _, layer := range p.image.Layers {
 		key, want := "imageLayer."+layer.Digest.String(), fmt.Sprint(layer.Size)
 		if got := list.Images[i].Spec.Annotations[key]; got != want {
 			return fmt.Errorf("%s: %s has %q for %s, the registry's manifest says %s; see %s",
-				p.node.Name, p.image.Reference, got, key, want, p.node.CRIO().Log())
+				p.node.Name, p.image.Reference, got, key, want, p.node.Runtime().Log())
 		}
 	}
 	return nil
 }
 
-// showNode prints what the Node says of the image once it says it.
+// showNode waits until the Node has the image and prints what it says about it.
 func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared []v1.Descriptor) error {
 	const limit, tick = 90 * time.Second, 10 * time.Second
-	begin, told := time.Now(), time.Now()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	client, err := c.Client()
 	if err != nil {
 		return err
 	}
-	for {
-		all, err := nodelayers.Get(ctx, client, p.node.Name)
+	begin, told := time.Now(), time.Now()
+	err = poll.Until(ctx, 500*time.Millisecond, limit, func(ctx context.Context) error {
+		all, err := nodeimages.Get(ctx, client, p.node.Name)
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(all, func(image nodelayers.Image) bool { return slices.Contains(image.Names, p.image.Reference) })
+		i := slices.IndexFunc(all, func(image nodeimages.Image) bool { return slices.Contains(image.Names, p.image.Reference) })
 		if i >= 0 && statesAll(all[i].Layers, shared) {
 			fmt.Printf("\n$ kubectl get node %s -o json | jq '.status.images[%d]'\n%s\n\n", p.node.Name, i, mark(all[i], shared))
-			say("%s: the layers of %s are in its Node object (those below 1 MiB are left out)", p.node.Name, p.image.Reference)
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("after %s node %s does not state the layers %s of %s; see %s",
-				limit, p.node.Name, describe(shared), p.image.Reference, p.node.Kubelet().Log())
-		case <-time.After(500 * time.Millisecond):
-			if time.Since(told) >= tick {
-				told = time.Now()
-				say("%s: not there yet after %.0f s of at most %s", p.node.Name, time.Since(begin).Seconds(), limit)
-			}
+		if time.Since(told) >= tick {
+			told = time.Now()
+			say("%s: not there yet after %.0f s of at most %s", p.node.Name, time.Since(begin).Seconds(), limit)
 		}
+		return fmt.Errorf("node %s does not state the layers %s of %s", p.node.Name, describe(shared), p.image.Reference)
+	})
+	if err != nil {
+		return fmt.Errorf("%w; see %s", err, p.node.Kubelet().Log())
 	}
+	say("%s: the layers of %s are in its Node object (those below 1 MiB are left out)", p.node.Name, p.image.Reference)
+	return nil
 }
 
-func statesAll(stated []nodelayers.Layer, layers []v1.Descriptor) bool {
+func statesAll(stated []nodeimages.Layer, layers []v1.Descriptor) bool {
 	return !slices.ContainsFunc(layers, func(d v1.Descriptor) bool {
-		return !slices.Contains(stated, nodelayers.Layer{Digest: d.Digest.String(), SizeBytes: d.Size})
+		return !slices.Contains(stated, nodeimages.Layer{Digest: d.Digest.String(), SizeBytes: d.Size})
 	})
 }
 

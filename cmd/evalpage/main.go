@@ -1,5 +1,5 @@
-// Command evalpage turns the report of an evaluation into what people look at: a
-// page with figures and tables, and the raw numbers as CSV.
+// Command evalpage turns the report of an evaluation into a page with figures
+// and tables, and the raw numbers as CSV.
 package main
 
 import (
@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/internal/evalpage"
-	"github.com/layer-locality/layer-locality/internal/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/page"
 )
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 		},
 	}
 	command.Flags().StringVar(&out, "out", "_out/eval", "folder to write to")
-	command.Flags().StringVar(&assets, "assets", "_build/page-assets", "folder with the page's libraries, from scripts/page-assets.sh")
+	command.Flags().StringVar(&assets, "assets", "_build/page-assets", "folder with the page's libraries, from internal/eval/page/assets.sh")
 	if err := command.Execute(); err != nil {
 		fmt.Fprintf(os.Stderr, "evalpage: %v\n", err)
 		os.Exit(1)
@@ -47,15 +47,15 @@ func run(file, out, assetFolder string) error {
 	if err := report.Check(); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	assets, err := evalpage.LoadAssets(assetFolder)
+	assets, err := page.LoadAssets(assetFolder)
 	if err != nil {
 		return err
 	}
-	var table, page bytes.Buffer
+	var table, html bytes.Buffer
 	if err := evaluation.WriteCSV(&table, &report); err != nil {
 		return err
 	}
-	if err := evalpage.Write(&page, &report, assets); err != nil {
+	if err := page.Write(&html, &report, assets); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
@@ -64,7 +64,7 @@ func run(file, out, assetFolder string) error {
 	for _, file := range []struct {
 		name    string
 		content []byte
-	}{{"report.csv", table.Bytes()}, {"index.html", page.Bytes()}} {
+	}{{"report.csv", table.Bytes()}, {"index.html", html.Bytes()}} {
 		path := filepath.Join(out, file.name)
 		if err := os.WriteFile(path, file.content, 0o644); err != nil {
 			return err

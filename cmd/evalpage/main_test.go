@@ -39,7 +39,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// What cannot become a page leaves nothing behind and says what is wrong.
+// For an invalid report, the command writes nothing and says what is wrong.
 func TestRunRefuses(t *testing.T) {
 	folder := t.TempDir()
 	for content, want := range map[string]string{
@@ -48,7 +48,7 @@ func TestRunRefuses(t *testing.T) {
 		`{"experiments": [{"name": "e", "runs": [{"startupMean": NaN}]}]}`:   "is not the report of an evaluation",
 		`{"experiments": [{"name": "e", "runs": [{"startupMean": 1e999}]}]}`: "is not the report of an evaluation",
 		`{"experiments": [{"name": "e", "runs": [{}, {}]}]}`:                 "two runs of policy",
-		`{}`: "scripts/page-assets.sh",
+		`{}`: "internal/eval/page/assets.sh",
 	} {
 		out := filepath.Join(folder, "out")
 		err := run(write(t, filepath.Join(folder, "report.json"), content), out, filepath.Join(folder, "no assets"))

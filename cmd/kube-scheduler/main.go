@@ -13,15 +13,16 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
+	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
-	"github.com/layer-locality/layer-locality/scheduler/manifests"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-var _ layerlocality.AwaitedSource = &manifests.Source{}
+var _ locality.AwaitedSource = &imagemanifests.Source{}
 
-// imageManifests are what layer-resolver found out.
-func imageManifests(ctx context.Context, handle fwk.Handle) (layerlocality.ImageSource, error) {
-	return manifests.NewSource(ctx, handle.KubeConfig())
+// imageManifests returns the source of what layer-resolver found out.
+func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSource, error) {
+	return imagemanifests.NewSource(ctx, handle.KubeConfig())
 }
 
 func main() {

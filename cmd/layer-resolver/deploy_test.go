@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// shipped is deploy/resolver with all components.
+// shipped returns deploy/resolver with all components.
 func shipped(t *testing.T) resmap.ResMap {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -51,7 +51,7 @@ func shipped(t *testing.T) resmap.ResMap {
 	return built
 }
 
-// arguments are those of the shipped container.
+// arguments returns the arguments of the shipped container.
 func arguments(t *testing.T, built resmap.ResMap) []string {
 	t.Helper()
 	for _, resource := range built.Resources() {
@@ -72,8 +72,8 @@ func arguments(t *testing.T, built resmap.ResMap) []string {
 	return nil
 }
 
-// TestDeployment: the command takes the arguments of deploy/resolver, with all
-// components, and means the ports there.
+// TestDeployment: the command accepts the arguments of deploy/resolver, with
+// all components, and uses the ports declared there.
 func TestDeployment(t *testing.T) {
 	command := newRunCommand()
 	if err := command.ParseFlags(arguments(t, shipped(t))); err != nil {
@@ -93,8 +93,8 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-// TestDocumentation: the table of flags is that of run, and no other flag is
-// mentioned.
+// TestDocumentation: the table of flags lists the flags of run, and the text
+// mentions no other flag.
 func TestDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/resolver-install.md")
 	if err != nil {
@@ -116,7 +116,7 @@ func TestDocumentation(t *testing.T) {
 		t.Errorf("documented are\n%v, flags are\n%v", documented, flags)
 	}
 
-	// Of kubectl.
+	// Flags of kubectl.
 	others := strings.Fields("all-namespaces clusterrole docker-password docker-server docker-username field-selector namespace selector user")
 	for _, found := range regexp.MustCompile("--[a-z][a-z-]+").FindAllString(string(text), -1) {
 		flag := strings.TrimPrefix(found, "--")

@@ -26,12 +26,23 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/controlplane"
-	"github.com/layer-locality/layer-locality/internal/dataset"
+	"github.com/layer-locality/layer-locality/internal/eval/collect"
+	"github.com/layer-locality/layer-locality/internal/eval/dataset"
+	"github.com/layer-locality/layer-locality/internal/inspect"
+	"github.com/layer-locality/layer-locality/internal/registrytest"
 )
 
-// TestShipped: an API server takes what deploy/resolver ships; with the rights of
-// its service account the shipped command does its work, and reads pull secrets
-// where it may and nowhere else; collect writes what it learned.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestShipped: an API server accepts the manifests of deploy/resolver. With the
+// rights of its service account, the shipped command does its work, and reads
+// pull secrets where it may and nowhere else. A data set can be made from the
+// ImageManifests that it wrote.
 func TestShipped(t *testing.T) {
 	plane, err := controlplane.Start("../..")
 	if err != nil {
@@ -42,73 +53,74 @@ func TestShipped(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	l := newLab(t)
+	r := registrytest.New(t)
 	scheme := runtime.NewScheme()
-	l.must(clientgoscheme.AddToScheme(scheme))
-	l.must(v1alpha1.AddToScheme(scheme))
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, v1alpha1.AddToScheme(scheme))
 	cluster, err := client.New(plane.Config, client.Options{Scheme: scheme})
-	l.must(err)
+	must(t, err)
 
 	apply := func(namespace, text string) {
 		object := &unstructured.Unstructured{}
-		l.must(utilyaml.Unmarshal([]byte(text), &object.Object))
+		must(t, utilyaml.Unmarshal([]byte(text), &object.Object))
 		if namespace != "" {
 			object.SetNamespace(namespace)
 		}
 		strict := client.WithFieldValidation(cluster, metav1.FieldValidationStrict)
-		l.must(strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"), client.ForceOwnership))
+		must(t, strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"), client.ForceOwnership))
 	}
 	built := shipped(t)
 	for _, resource := range built.Resources() {
 		apply("", resource.MustYaml())
 	}
 	binding, err := os.ReadFile("../../deploy/resolver/components/pull-secrets/rolebinding.yaml")
-	l.must(err)
+	must(t, err)
 	apply("default", string(binding))
 
-	// The registry wants a password, which one namespace may show.
-	ours, theirs := l.push("ours:1", l.image(base, "ours")), l.push("theirs:1", l.image(base, "theirs"))
-	l.user, l.password = "user", "secret-word"
-	config := fmt.Sprintf(`{"auths":{%q:{"username":"user","password":"secret-word"}}}`, l.host)
-	l.must(cluster.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
+	// The registry requires a password. Only one namespace gives access to it.
+	ours, theirs := r.Push("ours:1", r.Image("base", "ours")), r.Push("theirs:1", r.Image("base", "theirs"))
+	r.WantPassword("user", "secret-word")
+	config := fmt.Sprintf(`{"auths":{%q:{"username":"user","password":"secret-word"}}}`, r.Host)
+	must(t, cluster.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
 	for namespace, image := range map[string]string{"default": ours, "other": theirs} {
-		l.must(cluster.Create(t.Context(), &corev1.Secret{
+		must(t, cluster.Create(t.Context(), &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
 			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(config)},
 		}))
-		spec := pod(image)
+		spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}}
 		spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
-		l.must(cluster.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pod"}, Spec: spec}))
+		must(t, cluster.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pod"}, Spec: spec}))
 	}
 
 	admin := filepath.Join(t.TempDir(), "admin")
-	l.write(admin, string(plane.Kubeconfig()))
+	must(t, os.WriteFile(admin, plane.Kubeconfig(), 0o600))
 	kubeconfig, err := clientcmd.LoadFromFile(admin)
-	l.must(err)
+	must(t, err)
 	for _, user := range kubeconfig.AuthInfos {
 		user.Impersonate = "system:serviceaccount:kube-system:layer-resolver"
 		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}
 	}
 	account := filepath.Join(t.TempDir(), "account")
-	l.must(clientcmd.WriteToFile(*kubeconfig, account))
+	must(t, clientcmd.WriteToFile(*kubeconfig, account))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	empty := filepath.Join(t.TempDir(), "config.json")
-	l.write(empty, `{"auths":{}}`)
+	must(t, os.WriteFile(empty, []byte(`{"auths":{}}`), 0o600))
 	command := newRunCommand()
 	command.SilenceUsage, command.SilenceErrors = true, true
-	// What differs outside of a pod; the last of a flag counts.
+	// Flags that differ outside of a pod; of a repeated flag the last one counts.
 	command.SetArgs(append(arguments(t, built), "--kubeconfig", account, "--leader-election-namespace", "kube-system",
 		"--metrics-bind-address", "0", "--health-probe-bind-address", "0",
-		"--registries-conf", l.conf, "--docker-config", empty, "--allow-network", "127.0.0.0/8"))
+		"--registries-conf", r.Conf, "--docker-config", empty, "--allow-network", "127.0.0.0/8"))
 	var result error
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		result = command.ExecuteContext(ctx)
 	}()
-	// Before the API server, which waits for its clients. A manager without the
-	// right to list something does not end (controller-runtime 0.24).
+	// Stop the command before the API server, which waits for its clients. A
+	// manager without the right to list something does not end (controller-runtime
+	// 0.24).
 	t.Cleanup(func() {
 		cancel()
 		select {
@@ -137,7 +149,7 @@ func TestShipped(t *testing.T) {
 	}
 	eventually("an image of a namespace that shows its secrets", func() error {
 		var manifest v1alpha1.ImageManifest
-		return cluster.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(digest(t, l.image(base, "ours")))}, &manifest)
+		return cluster.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(registrytest.Digest(t, r.Image("base", "ours")))}, &manifest)
 	})
 	eventually("an image of another one", func() error {
 		var manifest v1alpha1.ImageManifest
@@ -171,19 +183,23 @@ func TestShipped(t *testing.T) {
 		return nil
 	})
 	var lease coordinationv1.Lease
-	l.must(cluster.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "layer-resolver"}, &lease))
+	must(t, cluster.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "layer-resolver"}, &lease))
 
-	// Without the password, and without the registry for what is known.
-	l.forget()
-	stdout, stderr, err := l.run(newCollectCommand(), nil, "--from-cluster", "--kubeconfig", admin)
-	if err == nil || !strings.Contains(stderr, theirs) {
-		t.Errorf("error %v, %s", err, stderr)
+	// The data set has the images that the command resolved, without the password
+	// and without requests to the registry.
+	r.Forget()
+	found, err := inspect.ClusterInventory(t.Context(), plane.Config)
+	must(t, err)
+	shell, err := inspect.NewClient(inspect.Options{RegistriesConf: r.Conf})
+	must(t, err)
+	collected := collect.Images(t.Context(), collect.Config{Client: shell, Platform: "linux/amd64"}, found)
+	if !slices.ContainsFunc(collected.Errs, func(err error) bool { return strings.Contains(err.Error(), theirs) }) {
+		t.Errorf("errors %v", collected.Errs)
 	}
-	got, err := dataset.Read(strings.NewReader(stdout))
-	if err != nil || len(got) != 1 || got[0].Image != ours || len(got[0].Layers) != 2 || got[0].Layers[0] != (dataset.Layer{Digest: layer(t, base), Size: 1000}) {
-		t.Errorf("collected %+v, error %v", got, err)
+	if got := collected.Images; len(got) != 1 || got[0].Image != ours || len(got[0].Layers) != 2 || got[0].Layers[0] != (dataset.Layer{Digest: registrytest.Layer(t, "base"), Size: 4}) {
+		t.Errorf("collected %+v", got)
 	}
-	if questions := l.questions(); questions["ours 1"] > 0 {
+	if questions := r.Questions(); questions["ours 1"] > 0 {
 		t.Errorf("asked: %v", questions)
 	}
 

@@ -1,5 +1,5 @@
-// Command layer-resolver knows what images consist of before any node has pulled
-// them: as a controller that writes ImageManifests, and at the shell.
+// Command layer-resolver finds out the layers of images before any node has
+// pulled them: as a controller that writes ImageManifests, and at the shell.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 		Version:      version,
 		SilenceUsage: true,
 	}
-	root.AddCommand(newRunCommand(), newInspectCommand(), newCollectCommand())
+	root.AddCommand(newRunCommand(), newInspectCommand())
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		os.Exit(1)
 	}

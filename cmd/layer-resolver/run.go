@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -24,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/inspect"
 	"github.com/layer-locality/layer-locality/resolver/controller"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -63,18 +62,18 @@ func newRunCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, $KUBECONFIG or the pod's service account")
 	f.StringSliceVar(&o.allowRegistries, "allow-registry", nil, "registry that may be asked, as host[:port]; may be given several times; \"*\" for any")
-	f.BoolVar(&o.allowInUse, "allow-registries-in-use", true, "registries may be asked that images on nodes come from")
+	f.BoolVar(&o.allowInUse, "allow-registries-in-use", true, "allow the registries that images on nodes come from")
 	f.StringSliceVar(&o.allowNetworks, "allow-network", nil, "network (CIDR) in which registries may be, although it is loopback, link-local, private or reserved; may be given several times")
 	f.StringVar(&o.registriesConf, "registries-conf", "", "registries.conf of the nodes: mirrors, locations, short names, insecure and blocked registries")
-	f.StringVar(&o.dockerConfig, "docker-config", "", "docker config.json with credentials that hold for all workloads")
+	f.StringVar(&o.dockerConfig, "docker-config", "", "docker config.json with credentials for all workloads")
 	f.BoolVar(&o.pullSecrets, "pull-secrets", false, "use the imagePullSecrets of workloads and of their service accounts; needs the right to get them")
 	f.DurationVar(&o.tagTTL, "tag-ttl", time.Hour, "after how long a tag in use is confirmed, with a HEAD request")
-	f.DurationVar(&o.keepUnused, "keep-unused", 24*time.Hour, "how long to remember what nothing uses")
+	f.DurationVar(&o.keepUnused, "keep-unused", 24*time.Hour, "how long to remember images that nothing uses")
 	f.IntVar(&o.workers, "workers", 8, "questions to one registry at a time")
 	f.Float64Var(&o.qps, "registry-qps", 20, "requests to one host per second")
 	f.IntVar(&o.burst, "registry-burst", 40, "requests to one host at once, after a pause")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "time limit of one request to a registry")
-	f.BoolVar(&o.leaderElect, "leader-elect", false, "run beside other replicas, of which one works")
+	f.BoolVar(&o.leaderElect, "leader-elect", false, "run several replicas, of which one is active")
 	f.StringVar(&o.leaderElectionSpace, "leader-election-namespace", "", "namespace of the lease; without, that of the pod")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address that serves /metrics; 0 for none")
 	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "address that serves /healthz and /readyz; 0 for none")
@@ -82,20 +81,20 @@ func newRunCommand() *cobra.Command {
 	return cmd
 }
 
-// addLogFlags adds -v and nothing else of klog's.
+// addLogFlags adds -v, and none of klog's other flags.
 func addLogFlags(cmd *cobra.Command) {
 	all := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(all)
 	cmd.Flags().AddGoFlag(all.Lookup("v"))
 }
 
-// policy returns who may be asked.
+// policy returns the policy that says which registries may be asked.
 func (o *runOptions) policy() (*policy.Policy, error) {
 	config := policy.Config{Registries: o.allowRegistries}
 	for _, text := range o.allowNetworks {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("--allow-network: %q is no network such as 10.1.0.0/16", text)
+			return nil, fmt.Errorf("--allow-network: %q is not a network such as 10.1.0.0/16", text)
 		}
 		config.Networks = append(config.Networks, network)
 	}
@@ -117,19 +116,6 @@ func (o *runOptions) validate() error {
 	check(o.timeout >= 100*time.Millisecond && o.timeout <= 5*time.Minute, "--timeout: 100ms to 5m")
 	check(o.allowInUse || len(o.allowRegistries) > 0, "no registry may be asked: name some with --allow-registry, or --allow-registries-in-use")
 	return errors.Join(errs...)
-}
-
-func (o *runOptions) restConfig() (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("no cluster: %w", err)
-	}
-	// The API server's priority and fairness decides, and workers bound what is in
-	// flight.
-	config.QPS = -1
-	return config, nil
 }
 
 func (o *runOptions) run(ctx context.Context) error {
@@ -156,7 +142,7 @@ func (o *runOptions) run(ctx context.Context) error {
 			return fmt.Errorf("--docker-config: %w", err)
 		}
 	}
-	config, err := o.restConfig()
+	config, err := inspect.RESTConfig(o.kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -167,7 +153,8 @@ func (o *runOptions) run(ctx context.Context) error {
 		Scheme: scheme, Logger: log, Cache: controller.CacheOptions(),
 		Metrics: server.Options{BindAddress: o.metricsAddress}, HealthProbeBindAddress: o.healthAddress,
 		LeaderElection: o.leaderElect, LeaderElectionID: "layer-resolver", LeaderElectionNamespace: o.leaderElectionSpace,
-		// The process ends with the leadership, so the next may begin at once.
+		// The process ends when its leadership ends, so the next leader may start at
+		// once.
 		LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/layer-locality/layer-locality/internal/evaluation"
-	"github.com/layer-locality/layer-locality/internal/sim/suite"
+	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/sim/suite"
 )
 
 func evalCommand() *cobra.Command {
@@ -53,8 +53,8 @@ func evalCommand() *cobra.Command {
 	return c
 }
 
-// repeat is the command that plays experiments as this one does. Files that the
-// environment names are left to the environment.
+// repeat returns the command that repeats experiments. It leaves out files that
+// environment variables name.
 func repeat(flags *pflag.FlagSet, experiments ...string) string {
 	var b strings.Builder
 	b.WriteString("layersim eval")

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/layer-locality/layer-locality/internal/dataset"
-	"github.com/layer-locality/layer-locality/internal/evaluation"
-	"github.com/layer-locality/layer-locality/internal/sim/workload"
+	"github.com/layer-locality/layer-locality/internal/eval/dataset"
+	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
@@ -84,7 +84,7 @@ func TestEval(t *testing.T) {
 	if !strings.Contains(stdout, " pods/s\n") || !strings.HasSuffix(stdout, out+"\n") {
 		t.Errorf("printed %q, want the speed and the file", stdout)
 	}
-	// Not a terminal: lines.
+	// Not a terminal: progress is printed as lines.
 	if strings.Contains(stderr, "\r") || !strings.Contains(stderr, "1/2 frontier-balance: 5 of 5 runs\n") || !strings.Contains(stderr, "2/2 manifest-delay: 8 of 8 runs\n") {
 		t.Errorf("progress %q", stderr)
 	}
@@ -217,7 +217,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// What is there stays until a whole and right report takes its place.
+// An existing file stays until a complete and valid report replaces it.
 func TestWriteReport(t *testing.T) {
 	folder := t.TempDir()
 	name := filepath.Join(folder, "report.json")
@@ -241,7 +241,7 @@ func TestWriteReport(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	// A folder cannot be replaced: no rest is left.
+	// A folder cannot be replaced: no temporary file is left.
 	if err := os.Mkdir(filepath.Join(folder, "folder"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestBar(t *testing.T) {
 	if got := draw(false, 3, 3); got != "zipf: 1 of 3 runs\nzipf: 2 of 3 runs\nzipf: 3 of 3 runs\n" {
 		t.Errorf("no terminal, few: %q", got)
 	}
-	// An error that comes next has a line of its own.
+	// A following error is on its own line.
 	if got := draw(true, 3, 2); strings.Count(got, "\r") != 2 || strings.Count(got, "\n") != 1 || !strings.HasSuffix(got, "] 2 of 3 runs\n") {
 		t.Errorf("terminal: %q", got)
 	}

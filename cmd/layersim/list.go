@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/internal/sim"
-	"github.com/layer-locality/layer-locality/internal/sim/suite"
+	"github.com/layer-locality/layer-locality/internal/eval/sim"
+	"github.com/layer-locality/layer-locality/internal/eval/sim/suite"
 )
 
 func listCommand() *cobra.Command {

@@ -1,6 +1,7 @@
 // Command layersim plays workloads on simulated clusters with the real
-// kube-scheduler and LayerLocality: docs/evaluation.md. It is built against the
-// patched Kubernetes, in the workspace that scripts/tree.sh scheduler makes.
+// kube-scheduler and LayerLocality, and collects data sets for them:
+// docs/evaluation.md. What plays is built against the patched Kubernetes, in the
+// workspace that scripts/tree.sh scheduler makes; what collects is built without it.
 package main
 
 import (
@@ -24,7 +25,7 @@ var version = "devel"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	context.AfterFunc(ctx, stop) // whoever asks again need not wait
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	switch err := command().ExecuteContext(ctx); {
 	case err == nil:
 	case ctx.Err() != nil:
@@ -44,7 +45,7 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(runCommand(), evalCommand(), listCommand())
+	c.AddCommand(runCommand(), evalCommand(), listCommand(), collectCommand())
 	return c
 }
 
@@ -52,11 +53,11 @@ func command() *cobra.Command {
 func prepare() error {
 	metrics.Register()
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400) // little lives long: a fifth less processor time for some memory
+		debug.SetGCPercent(400) // most objects are short-lived: a fifth less processor time for some memory
 	}
-	// What kube-scheduler logs of itself stays off the terminal, but for errors.
+	// kube-scheduler's own log stays off the terminal, except for errors.
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
-	klog.SetOutput(io.Discard) // or there would be files in /tmp
+	klog.SetOutput(io.Discard) // otherwise klog writes files to /tmp
 	return errors.Join(flags.Set("logtostderr", "false"), flags.Set("stderrthreshold", "ERROR"), flags.Set("alsologtostderr", "false"))
 }

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/internal/dataset"
-	"github.com/layer-locality/layer-locality/internal/evaluation"
-	"github.com/layer-locality/layer-locality/internal/sim/suite"
+	"github.com/layer-locality/layer-locality/internal/eval/dataset"
+	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/sim/suite"
 )
 
-// options are those of all commands that play something.
+// options are shared by all commands that play something.
 type options struct {
 	files    suite.Files
 	seeds    int
@@ -35,7 +35,8 @@ func (o *options) flags(c *cobra.Command) {
 	f.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of all runs")
 }
 
-// play plays experiments one after another. The text says how fast that was.
+// play plays experiments one after another. It returns a text that says how fast
+// that was.
 func (o *options) play(cmd *cobra.Command, d *suite.Data, experiments ...suite.Experiment) (results []evaluation.Experiment, speed string, err error) {
 	if err := prepare(); err != nil {
 		return nil, "", err
@@ -74,7 +75,7 @@ func (o *options) play(cmd *cobra.Command, d *suite.Data, experiments ...suite.E
 	return results, fmt.Sprintf("%d runs, %d pods in %.1f s: %.0f pods/s", runs, pods, elapsed, float64(pods)/elapsed), nil
 }
 
-// writeReport writes a report that passes its check, all of it or nothing.
+// writeReport writes a report that passes its Check, completely or not at all.
 func writeReport(name string, r *evaluation.Report) (err error) {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("the report is wrong, %s is not written: %w", name, err)

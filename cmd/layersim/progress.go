@@ -9,13 +9,13 @@ import (
 	"golang.org/x/term"
 )
 
-// bar shows how far an experiment is: on a terminal as one line that is drawn
-// again and again, elsewhere as a line for each tenth.
+// bar shows the progress of an experiment: on a terminal as one line that is
+// redrawn, elsewhere as a line for each tenth.
 type bar struct {
 	w        io.Writer
 	name     string
 	terminal bool
-	// begun: the line is not ended yet.
+	// begun means that the line has not been ended.
 	begun  bool
 	tenths int
 }
@@ -40,7 +40,7 @@ func (b *bar) show(done, all int) {
 	}
 }
 
-// end ends the line, so that what comes next has one of its own.
+// end ends the line, so that later output begins on a new line.
 func (b *bar) end() {
 	if b.begun {
 		fmt.Fprintln(b.w)

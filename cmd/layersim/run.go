@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/internal/evaluation"
-	"github.com/layer-locality/layer-locality/internal/sim"
-	"github.com/layer-locality/layer-locality/internal/sim/suite"
-	"github.com/layer-locality/layer-locality/internal/sim/workload"
+	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/sim"
+	"github.com/layer-locality/layer-locality/internal/eval/sim/suite"
+	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
 )
 
 func runCommand() *cobra.Command {

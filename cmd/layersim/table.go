@@ -5,10 +5,10 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/layer-locality/layer-locality/internal/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
 )
 
-// printTable prints means over the seeds; ratios are those of the sums.
+// printTable prints means over the seeds; ratios are ratios of sums.
 func printTable(w io.Writer, e evaluation.Experiment) error {
 	type key struct{ scenario, policy string }
 	sums := map[key]evaluation.Metrics{}

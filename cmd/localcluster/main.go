@@ -20,7 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
 func main() {
@@ -135,7 +135,8 @@ func down(o *options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			begin := time.Now()
-			// An interrupted removal leaves the rest to the next one: go on.
+			// Continue: an interrupted removal would leave the rest to the
+			// next one.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), time.Minute)
 			defer cancel()
 			if err := cluster.Clean(ctx, o.folder()); err != nil {
@@ -219,7 +220,7 @@ func execute(o *options) *cobra.Command {
 			return err
 		},
 	}
-	// The command's own flags are not ours.
+	// Flags after the command belong to the command.
 	c.Flags().SetInterspersed(false)
 	return c
 }

@@ -13,8 +13,8 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// NodeWrites is an audit policy that records every write of a Node or of its
-// status once it is answered, and nothing else.
+// NodeWrites is an audit policy that records only writes of a Node or its
+// status, each when it is answered.
 const NodeWrites = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -30,8 +30,8 @@ rules:
 // Log holds the events of an audit log in the order they were written.
 type Log []auditv1.Event
 
-// Read reads the audit log in the file. The apiserver may be writing to it: an
-// event that is not complete yet is left out.
+// Read reads the audit log in the file. An incomplete event is left out, because
+// the apiserver may still be writing it.
 func Read(name string) (Log, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -60,8 +60,8 @@ func read(r io.Reader) (Log, error) {
 	}
 }
 
-// StatusWrites are the writes of the named Node's status by the kubelet of that
-// node, whatever the answer: a refused write is a load on the apiserver too.
+// StatusWrites returns the writes of the named Node's status by the kubelet of
+// that node, whatever the answer: a refused write is also load on the apiserver.
 func (l Log) StatusWrites(node string) Log {
 	return l.filter(func(event auditv1.Event) bool {
 		object := event.ObjectRef
@@ -72,8 +72,8 @@ func (l Log) StatusWrites(node string) Log {
 	})
 }
 
-// Between are the requests that arrived at or after the first time and before
-// the second.
+// Between returns the requests that arrived at or after the first time and
+// before the second.
 func (l Log) Between(from, to time.Time) Log {
 	return l.filter(func(event auditv1.Event) bool {
 		at := event.RequestReceivedTimestamp.Time
@@ -81,7 +81,7 @@ func (l Log) Between(from, to time.Time) Log {
 	})
 }
 
-// Times are the arrivals of the requests.
+// Times returns when the requests arrived.
 func (l Log) Times() []time.Time {
 	times := make([]time.Time, 0, len(l))
 	for _, event := range l {

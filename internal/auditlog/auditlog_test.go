@@ -13,7 +13,7 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// event is a line of an audit log, as a kubelet's status write makes it. Each
+// event returns the line of an audit log for a kubelet's status write. Each
 // change replaces a part of the line.
 func event(second int, changes ...string) string {
 	line := fmt.Sprintf(`{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"a","stage":"ResponseComplete",`+

@@ -1,9 +1,9 @@
-// Package sbom writes the software bill of materials of a Go binary: what Go itself
-// recorded in it (debug/buildinfo), as a CycloneDX document.
+// Package sbom writes the software bill of materials of a Go binary as a CycloneDX
+// document. It uses what Go recorded in the binary (debug/buildinfo).
 //
-// Generators that only know Go miss two things that our binaries have: modules
-// without a version, since Kubernetes and its staging modules are built in one
-// workspace, and C libraries that are linked in.
+// Generators that only know Go miss two things in our binaries: modules without a
+// version (Kubernetes and its staging modules are built in one workspace), and C
+// libraries that are linked in.
 package sbom
 
 import (
@@ -27,22 +27,22 @@ type Library struct {
 	Name, Version string
 }
 
-// Options says what the binary does not.
+// Options has what the binary does not record.
 type Options struct {
 	// Name and Version of the program.
 	Name, Version string
-	// Workspace is the version of the modules that were built from their folder and
-	// so have none. Empty: such a module is an error.
+	// Workspace is the version of modules that have none because they were built
+	// from their folder. If it is empty, such a module is an error.
 	Workspace string
-	// Upstream, if not empty, is the module and version, joined by "@", that the
-	// binary is a patched build of.
+	// Upstream, if not empty, is the upstream of a patched binary: module and
+	// version, joined by "@".
 	Upstream string
-	// Libraries are those linked in statically.
+	// Libraries are the ones that are linked in statically.
 	Libraries []Library
 }
 
-// Describe reads the binary in the file. Equal input gives equal output: there is
-// no time and no random number in it.
+// Describe reads the binary in the file. Equal input gives equal output, without
+// times or random numbers.
 func Describe(file string, options Options) (*cdx.BOM, error) {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
@@ -64,7 +64,7 @@ func Describe(file string, options Options) (*cdx.BOM, error) {
 			return nil, fmt.Errorf("upstream %q: not MODULE@VERSION", options.Upstream)
 		}
 		ancestor := module(path, version)
-		ancestor.BOMRef = "" // nothing refers to it, and references are unique
+		ancestor.BOMRef = "" // nothing refers to it, and references must be unique
 		program.Pedigree = &cdx.Pedigree{Ancestors: &[]cdx.Component{ancestor}}
 	}
 
@@ -100,8 +100,8 @@ func Write(w io.Writer, bom *cdx.BOM) error {
 	return cdx.NewBOMEncoder(w, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
 }
 
-// resolve is the component of a dependency, as it was built: a replaced module is
-// what replaced it.
+// resolve returns the component of a dependency as it was built: for a replaced
+// module, its replacement.
 func resolve(dependency *debug.Module, workspace string) (cdx.Component, error) {
 	if dependency.Replace != nil {
 		dependency = dependency.Replace
@@ -116,9 +116,9 @@ func resolve(dependency *debug.Module, workspace string) (cdx.Component, error) 
 	return module(dependency.Path, version), nil
 }
 
-// module is a component with the package URL of a Go module, as
-// https://github.com/package-url/purl-spec has it: the path's last part is the name,
-// and all of the path is in lower case.
+// module returns a component with the package URL of a Go module, following
+// https://github.com/package-url/purl-spec: the last part of the path is the name,
+// and the whole path is in lower case.
 func module(path, version string) cdx.Component {
 	namespace, name := "", strings.ToLower(path)
 	if i := strings.LastIndex(name, "/"); i >= 0 {
@@ -128,7 +128,7 @@ func module(path, version string) cdx.Component {
 	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: purl}
 }
 
-// settings are the build settings that say what the binary is: the platform, cgo
+// settings returns the build settings that characterize the binary: platform, cgo
 // and tags.
 func settings(info *debug.BuildInfo) *[]cdx.Property {
 	properties := []cdx.Property{{Name: "go:version", Value: info.GoVersion}}
@@ -141,7 +141,7 @@ func settings(info *debug.BuildInfo) *[]cdx.Property {
 	return &properties
 }
 
-// sum is the file's SHA-256 in hexadecimal digits.
+// sum returns the file's SHA-256 in hexadecimal digits.
 func sum(file string) (digest string, err error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -22,21 +22,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/poll"
 )
 
 // Lab runs pods on a cluster.
 type Lab struct {
 	Cluster *cluster.Cluster
 	Client  kubernetes.Interface
-	// secure talks to servers of the control plane with an admin's rights.
+	// secure connects to servers of the control plane with an admin's rights.
 	secure *http.Client
 	// objects knows this project's resources.
 	objects client.Client
 }
 
-// NewLab makes a Lab of a running cluster.
+// NewLab makes a Lab for a running cluster.
 func NewLab(c *cluster.Cluster) (*Lab, error) {
 	config, err := c.RESTConfig()
 	if err != nil {
@@ -58,13 +59,13 @@ func NewLab(c *cluster.Cluster) (*Lab, error) {
 	return &Lab{Cluster: c, Client: kube, secure: secure, objects: objects}, err
 }
 
-// Pod describes a pod of one container, in the namespace default.
+// Pod describes a pod with one container, in the namespace default.
 type Pod struct {
 	Name  string
 	Image string
 	// Scheduler that places it, by its name.
 	Scheduler string
-	// Node, if set, has the pod without a scheduler.
+	// Node, if set, gets the pod without a scheduler.
 	Node string
 	// MilliCPU is the request; 0 for none.
 	MilliCPU int64
@@ -108,7 +109,7 @@ func (l *Lab) Submit(ctx context.Context, pods ...Pod) error {
 	return nil
 }
 
-// Placed waits until the pods have a node, and returns it by pod.
+// Placed waits until the pods have a node, and returns the nodes by pod.
 func (l *Lab) Placed(ctx context.Context, names ...string) (map[string]string, error) {
 	nodes := map[string]string{}
 	err := l.each(ctx, names, func(pod *corev1.Pod) error {
@@ -132,8 +133,8 @@ func (l *Lab) Ready(ctx context.Context, names ...string) error {
 	})
 }
 
-// Remove deletes the pods and waits until they are gone: their node has ended
-// them, and their place is free.
+// Remove deletes the pods and waits until they are gone: their nodes have ended
+// them, and their resources are free.
 func (l *Lab) Remove(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := l.pods().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -154,8 +155,7 @@ func (l *Lab) Remove(ctx context.Context, names ...string) error {
 	})
 }
 
-// Drop deletes the pods at once, and leaves it to their nodes to end what has
-// been started of them.
+// Drop deletes the pods at once. Their nodes end the started containers later.
 func (l *Lab) Drop(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := l.pods().Delete(ctx, name, *metav1.NewDeleteOptions(0)); err != nil && !apierrors.IsNotFound(err) {
@@ -165,18 +165,18 @@ func (l *Lab) Drop(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Start is how a pod came to run.
+// Start is how a pod was started.
 type Start struct {
 	Node string
-	// Pull is how long the kubelet says that its image was pulled, 0 if it was
-	// there.
+	// Pull is how long the pull of its image took according to the kubelet; 0 if
+	// the image was there.
 	Pull time.Duration
-	// Bytes came from the registry for it: compressed.
+	// Bytes is what the registry sent for it, compressed.
 	Bytes int64
 }
 
-// Start creates a pod, waits until it is ready and tells what that took. No
-// other pod may pull its image, which is the one given, meanwhile.
+// Start creates a pod, waits until it is ready and returns what that took. image
+// is the image of the pod; no other pod may pull it meanwhile.
 func (l *Lab) Start(ctx context.Context, pod Pod, image *images.Pushed) (Start, error) {
 	repository := Repository(image)
 	before, err := Pulled(l.Cluster, repository)
@@ -201,8 +201,8 @@ func (l *Lab) Start(ctx context.Context, pod Pod, image *images.Pushed) (Start, 
 	return Start{Node: object.Spec.NodeName, Pull: pull, Bytes: after.Total() - before.Total()}, err
 }
 
-// Try is Start, and then takes pod and image away, so that the next one finds the
-// nodes as this one did.
+// Try does what Start does, and then removes pod and image, so that the next one
+// finds the nodes unchanged.
 func (l *Lab) Try(ctx context.Context, pod Pod, image *images.Pushed) (Start, error) {
 	start, err := l.Start(ctx, pod, image)
 	if err != nil {
@@ -214,8 +214,8 @@ func (l *Lab) Try(ctx context.Context, pod Pod, image *images.Pushed) (Start, er
 	return start, l.RemoveImage(ctx, start.Node, image.Reference)
 }
 
-// RemoveImage removes an image from a node. CRI-O does not before the containers
-// are gone: it waits for that.
+// RemoveImage removes an image from a node. It waits until the containers are
+// gone, because CRI-O does not remove an image before.
 func (l *Lab) RemoveImage(ctx context.Context, node, reference string) error {
 	return Poll(ctx, func(ctx context.Context) error {
 		_, err := l.Cluster.Node(node).Exec(ctx, "crictl", "rmi", reference)
@@ -246,7 +246,8 @@ func (l *Lab) pullTime(ctx context.Context, pod *corev1.Pod) (pull time.Duration
 	return pull, err
 }
 
-// FillingCPU is a request, in millicores, of which any node has room for one.
+// FillingCPU returns a request, in millicores, that fits on any node once but
+// not twice.
 func (l *Lab) FillingCPU(ctx context.Context) (int64, error) {
 	nodes, err := l.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -266,8 +267,8 @@ func (l *Lab) FillingCPU(ctx context.Context) (int64, error) {
 	return 3 * least / 4, nil
 }
 
-// Family is the ancestor's pair of images: One = L1 L2 L3, Two = L1 L2 L4, all
-// layers of one size.
+// Family is the pair of images from the ancestor project: One = L1 L2 L3, Two =
+// L1 L2 L4, all layers with the same size.
 type Family struct{ One, Two *images.Pushed }
 
 // PushFamily pushes such a pair to the cluster's registry, as NAME-one and
@@ -289,8 +290,8 @@ func PushFamily(ctx context.Context, c *cluster.Cluster, name string, layerBytes
 	return Family{One: one, Two: two}, err
 }
 
-// Shared are the layers that both images have and nodes report: those of at
-// least 1 MiB.
+// Shared returns the layers that both images have and nodes report: those with
+// at least 1 MiB.
 func (f Family) Shared() []v1.Descriptor {
 	var shared []v1.Descriptor
 	for _, layer := range f.One.Layers {
@@ -301,7 +302,7 @@ func (f Family) Shared() []v1.Descriptor {
 	return shared
 }
 
-// Repository is where the registry has an image.
+// Repository returns the repository of an image in the registry.
 func Repository(image *images.Pushed) string {
 	_, path, _ := strings.Cut(image.Reference, "/")
 	repository, _, _ := strings.Cut(path, ":")
@@ -323,7 +324,7 @@ func (l *Lab) list(ctx context.Context) (map[string]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// each waits until check has nothing against any of the pods.
+// each waits until check returns no error for any of the pods.
 func (l *Lab) each(ctx context.Context, names []string, check func(*corev1.Pod) error) error {
 	return Poll(ctx, func(ctx context.Context) error {
 		pods, err := l.list(ctx)
@@ -343,7 +344,8 @@ func (l *Lab) each(ctx context.Context, names []string, check func(*corev1.Pod) 
 	})
 }
 
-// complaints is what the scheduler and the kubelet say is in the way of a pod.
+// complaints returns what the scheduler and the kubelet report as problems of a
+// pod.
 func complaints(pod *corev1.Pod) string {
 	var text string
 	for _, container := range pod.Status.ContainerStatuses {
@@ -359,36 +361,21 @@ func complaints(pod *corev1.Pod) string {
 	return text
 }
 
-// limit is how long Poll waits where the caller sets no limit: long enough for
-// what a small and busy machine does.
+// limit is how long Poll waits if the caller sets no limit: long enough for a
+// small and busy machine.
 const limit = 3 * time.Minute
 
-// Poll calls check until it gives no error. When the time is up, the last error
-// says what was missing.
+// Poll calls check until it returns no error. When the time is up, the last
+// error tells what was missing.
 func Poll(ctx context.Context, check func(context.Context) error) error {
-	if _, ok := ctx.Deadline(); !ok {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		ctx = limited
+	within := limit
+	if deadline, ok := ctx.Deadline(); ok {
+		within = time.Until(deadline)
 	}
-	var last error
-	for {
-		err := check(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() == nil || last == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), last)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return poll.Until(ctx, 100*time.Millisecond, within, check)
 }
 
-// Names of pods: NAME-1 to NAME-n.
+// Names returns names of pods: NAME-1 to NAME-n.
 func Names(name string, n int) []string {
 	all := make([]string, n)
 	for i := range all {

@@ -13,12 +13,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 )
 
 // PushOnBase pushes an image to the cluster's registry ("app:v1"): a base that
-// others have too, and a layer of its own. Sizes are compressed bytes, about.
+// others share, and its own layer. Sizes are approximate compressed bytes.
 func PushOnBase(ctx context.Context, c *cluster.Cluster, name string, base images.Layer, ownBytes int64) (*images.Pushed, error) {
 	image, err := images.Build(images.Image{Layers: []images.Layer{base, {Name: "of " + name, Size: ownBytes}}})
 	if err != nil {
@@ -43,16 +44,16 @@ func Deployment(name string, replicas int32, pod Pod, more ...string) *appsv1.De
 	}
 }
 
-// Announce makes a Deployment of such pods, named as the pod, but without
-// replicas: layer-resolver hears of the images, no node does.
+// Announce makes a Deployment of such pods with the pod's name, but without
+// replicas: layer-resolver learns of the images, nodes do not.
 func (l *Lab) Announce(ctx context.Context, pod Pod, more ...string) error {
 	deployment := Deployment(pod.Name, 0, pod, more...)
 	_, err := l.Client.AppsV1().Deployments(deployment.Namespace).Create(ctx, deployment, metav1.CreateOptions{})
 	return err
 }
 
-// Manifest returns the ImageManifest that has the reference, given in full; nil
-// if none has.
+// Manifest returns the ImageManifest that has the full reference; nil if none has
+// it.
 func (l *Lab) Manifest(ctx context.Context, reference string) (*v1alpha1.ImageManifest, error) {
 	var list v1alpha1.ImageManifestList
 	if err := l.objects.List(ctx, &list); err != nil {
@@ -67,7 +68,7 @@ func (l *Lab) Manifest(ctx context.Context, reference string) (*v1alpha1.ImageMa
 	return &list.Items[i], nil
 }
 
-// Resolved waits until ImageManifests tell what the references consist of.
+// Resolved waits until ImageManifests have the layers of the references.
 func (l *Lab) Resolved(ctx context.Context, references ...string) error {
 	for _, reference := range references {
 		err := Poll(ctx, func(ctx context.Context) error {
@@ -87,7 +88,8 @@ func (l *Lab) Resolved(ctx context.Context, references ...string) error {
 	return nil
 }
 
-// Failed waits until the reference is not resolved for a reason.
+// Failed waits until an ImageManifest says that the reference was not resolved,
+// with the given reason.
 func (l *Lab) Failed(ctx context.Context, reference, reason string) (manifest *v1alpha1.ImageManifest, condition *metav1.Condition, err error) {
 	err = Poll(ctx, func(ctx context.Context) (err error) {
 		if manifest, err = l.Manifest(ctx, reference); err != nil {
@@ -119,7 +121,7 @@ func describeManifest(manifest *v1alpha1.ImageManifest) string {
 func (l *Lab) Known(ctx context.Context, image string) error { return l.Present(ctx, image, "", 0) }
 
 // Present waits until the scheduler knows the layers of an image, and that a node
-// has so many bytes of them.
+// has at least atLeast bytes of them.
 func (l *Lab) Present(ctx context.Context, image, node string, atLeast int64) error {
 	return Poll(ctx, func(ctx context.Context) error {
 		ratings, err := l.Rate(ctx, image)
@@ -134,10 +136,11 @@ func (l *Lab) Present(ctx context.Context, image, node string, atLeast int64) er
 	})
 }
 
-// Hold has the pod's node pull its image. The pod goes again, and the scheduler
-// knows in the end that the node has so many bytes of the image. A Deployment of
-// the same name, which stays, tells the resolver first: of a pod that has started
-// the scheduler takes the layers for present that it knew.
+// Hold makes the pod's node pull its image, removes the pod, and waits until the
+// scheduler knows that the node has so many bytes of the image. First, a
+// Deployment of the same name, which stays, makes the image known to the
+// resolver: when a pod has started, the scheduler counts only the layers it knew
+// as present.
 func (l *Lab) Hold(ctx context.Context, pod Pod, bytes int64) error {
 	if err := l.Announce(ctx, pod); err != nil {
 		return err
@@ -157,8 +160,8 @@ func (l *Lab) Hold(ctx context.Context, pod Pod, bytes int64) error {
 	return l.Present(ctx, pod.Image, pod.Node, bytes)
 }
 
-// ManifestTable is what "kubectl get imagemanifests" prints of the references:
-// the columns' names, and a row for each ImageManifest.
+// ManifestTable returns what "kubectl get imagemanifests" prints about the
+// references: the names of the columns, and a row for each ImageManifest.
 func (l *Lab) ManifestTable(ctx context.Context, references ...string) ([][]string, error) {
 	resource := v1alpha1.ImageManifestsResource
 	var table metav1.Table
@@ -193,14 +196,14 @@ func (l *Lab) ManifestTable(ctx context.Context, references ...string) ([][]stri
 // Way is a way of scheduling pods.
 type Way struct {
 	Name string
-	// Short is the Name for names of objects.
+	// Short is the Name in names of objects.
 	Short     string
 	Scheduler string
 	// Resolver tells whether layer-resolver runs.
 	Resolver bool
 }
 
-// Ways are compared, in this order: once pods of other ways have run, the
+// Ways are compared, in this order, because once pods of other ways have run, the
 // scheduler remembers for a while that their nodes had the base too.
 var Ways = []Way{
 	{"LayerLocality with layer-resolver", "known", Layers, true},
@@ -208,10 +211,10 @@ var Ways = []Way{
 	{"stock", "stock", Stock, false},
 }
 
-// NeverPulled pushes so many images, NAME-1:v1 and so on, that no node has, on a
-// base that one node has. If the resolver runs in that way, a Deployment NAME
-// without replicas names them, and the scheduler knows them in the end; if not,
-// the resolver is stopped.
+// NeverPulled pushes n images, NAME-1:v1 and so on, that no node has, on a base
+// that one node has. If the resolver runs in that way, a Deployment NAME without
+// replicas names the images, and NeverPulled waits until the scheduler knows
+// them. If not, the resolver is stopped.
 func (l *Lab) NeverPulled(ctx context.Context, way Way, name string, n int, base images.Layer, ownBytes int64, holder string) ([]*images.Pushed, error) {
 	all, references := make([]*images.Pushed, n), make([]string, n)
 	for i, name := range Names(name, n) {
@@ -222,7 +225,7 @@ func (l *Lab) NeverPulled(ctx context.Context, way Way, name string, n int, base
 		references[i] = all[i].Reference
 	}
 	if !way.Resolver {
-		return all, l.Cluster.Resolver().Stop(ctx)
+		return all, l.Cluster.Addon(addons.LayerResolver).Stop(ctx)
 	}
 	if err := l.Announce(ctx, Pod{Name: name, Image: references[0]}, references[1:]...); err != nil {
 		return nil, err
@@ -238,17 +241,17 @@ func (l *Lab) NeverPulled(ctx context.Context, way Way, name string, n int, base
 	return all, nil
 }
 
-// Started is what became of pods that were started together.
+// Started is the outcome of pods that were started together.
 type Started struct {
 	// Nodes of the pods, in the order of their images.
 	Nodes []string
-	// Pulled are compressed bytes by node.
+	// Pulled has compressed bytes by node.
 	Pulled Bytes
 }
 
-// Together starts a pod of each image at the same time, waits until all are
-// ready, and then takes pods and images away again, so that the next ones find
-// the nodes as these did.
+// Together starts a pod with each image at the same time, waits until all are
+// ready, and then removes pods and images, so that the next ones find the nodes
+// unchanged.
 func (l *Lab) Together(ctx context.Context, name, scheduler string, all []*images.Pushed) (Started, error) {
 	started := Started{Pulled: Bytes{}}
 	names := Names(name, len(all))

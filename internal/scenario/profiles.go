@@ -1,8 +1,8 @@
 package scenario
 
-import "github.com/layer-locality/layer-locality/cluster"
+import "github.com/layer-locality/layer-locality/internal/cluster"
 
-// The schedulers by the names that pods ask for.
+// The scheduler names in pods.
 const (
 	// Stock is kube-scheduler's default profile.
 	Stock = "default-scheduler"
@@ -10,19 +10,19 @@ const (
 	Layers = "layer-locality"
 )
 
-// plugin is the score plugin this is about.
+// plugin is the name of our score plugin.
 const plugin = "LayerLocality"
 
-// Schedulers configures one kube-scheduler with the profiles Stock and Layers,
-// and with further ones. Both sides of a comparison are the same process: they
-// see the same nodes and break ties the same way.
+// Schedulers configures one kube-scheduler with the profiles Stock, Layers and
+// further ones. Both sides of a comparison are the same process: they see the
+// same nodes and break ties the same way.
 func Schedulers(further ...map[string]any) cluster.Component {
 	profiles := append([]map[string]any{{"schedulerName": Stock}, Recommended(Layers, nil)}, further...)
 	return cluster.Component{Config: map[string]any{"profiles": profiles}}
 }
 
-// Recommended is the profile that deploy/scheduler installs, under a name, and
-// with arguments of LayerLocality that differ from their defaults.
+// Recommended returns the profile that deploy/scheduler installs, with another
+// name and with arguments of LayerLocality that differ from their defaults.
 func Recommended(name string, args map[string]any) map[string]any {
 	profile := map[string]any{
 		"schedulerName":            name,
@@ -38,7 +38,7 @@ func Recommended(name string, args map[string]any) map[string]any {
 	return profile
 }
 
-// Only is a profile that scores with one plugin and with nothing else.
+// Only returns a profile that scores with a single plugin.
 func Only(name, score string) map[string]any {
 	plugins := map[string]any{"score": map[string]any{
 		"enabled":  []map[string]any{{"name": score}},

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What is shown must be what is installed.
+// The demonstrated profile must be the one that is installed.
 func TestRecommendedIsDeployed(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../deploy/scheduler/second-scheduler/config.yaml")

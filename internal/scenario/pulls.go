@@ -11,13 +11,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
-// Bytes that nodes downloaded, by node.
+// Bytes has the downloaded bytes by node.
 type Bytes map[string]int64
 
-// Total is what all nodes downloaded together.
+// Total returns what all nodes downloaded together.
 func (b Bytes) Total() int64 {
 	var sum int64
 	for _, n := range b {
@@ -34,14 +34,15 @@ func (b Bytes) String() string {
 	return strings.Join(list, ", ")
 }
 
-// Pulled counts what the nodes of a cluster have downloaded of a repository so
-// far: layers and configs, as the registry sent them. Other downloads than
-// those of nodes do not count.
+// Pulled counts what the nodes of a cluster have downloaded from a repository
+// so far: layers and configs, as the registry sent them. Only downloads by
+// nodes count.
 func Pulled(c *cluster.Cluster, repository string) (Bytes, error) {
 	return PulledFrom(c, c.Registry().AccessLog, repository)
 }
 
-// PulledFrom is Pulled for a registry with another access log, of the same form.
+// PulledFrom is Pulled for a registry with another access log in the same
+// format.
 func PulledFrom(c *cluster.Cluster, accessLog, repository string) (Bytes, error) {
 	file, err := os.Open(accessLog)
 	if err != nil {
@@ -64,7 +65,7 @@ var request = regexp.MustCompile(`^(\S+) \S+ \S+ \[[^\]]*\] "(\S+) (\S+) [^"]*" 
 
 var blob = regexp.MustCompile(`^/v2/(.+)/blobs/[a-z0-9]+:[0-9a-f]+$`)
 
-// pulled reads an access log in Apache's combined format. names are the nodes
+// pulled reads an access log in Apache's combined format. names has the nodes
 // by their address.
 func pulled(log io.Reader, repository string, names map[string]string) (Bytes, error) {
 	total := Bytes{}

@@ -14,7 +14,7 @@ func TestPulled(t *testing.T) {
 		`198.18.0.11` + when + `"GET /v2/team/app/blobs/` + digest + ` HTTP/1.1" 200 1000 "" "cri-o/1.36.3"`,
 		`198.18.0.11` + when + `"GET /v2/team/app/blobs/` + digest + ` HTTP/1.1" 206 200 "" "cri-o/1.36.3"`, // the rest, after an interruption
 		`198.18.0.12` + when + `"GET /v2/team/app/blobs/` + digest + ` HTTP/1.1" 200 30 "" "cri-o/1.36.3"`,
-		// None of these is a download by a node of this repository.
+		// None of these is a download from this repository by a node.
 		`198.18.0.2` + when + `"GET /v2/team/app/blobs/` + digest + ` HTTP/1.1" 200 4 "" "Go-http-client/1.1"`,
 		`198.18.0.11` + when + `"GET /v2/team/app2/blobs/` + digest + ` HTTP/1.1" 200 5 "" "cri-o/1.36.3"`,
 		`198.18.0.11` + when + `"GET /v2/app/blobs/` + digest + ` HTTP/1.1" 200 6 "" "cri-o/1.36.3"`,

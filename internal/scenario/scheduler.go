@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Rating is what the plugin says of one node; see scheduler/layerlocality. Sizes
-// are compressed bytes.
+// Rating is what the plugin says about one node; see scheduler/layerlocality.
+// Sizes are compressed bytes.
 type Rating struct {
 	Node          string `json:"node"`
 	Score         int64  `json:"score"`
@@ -27,7 +27,7 @@ type Rating struct {
 	Why           string `json:"why"`
 }
 
-// Ratings are those of all nodes.
+// Ratings has the ratings of all nodes.
 type Ratings struct {
 	Images []struct {
 		Names []string `json:"names"`
@@ -36,7 +36,7 @@ type Ratings struct {
 	Nodes []Rating `json:"nodes"`
 }
 
-// Node returns the rating of a node; ok is false if the plugin knows no such
+// Node returns the rating of a node; ok is false if the plugin does not know the
 // node.
 func (r *Ratings) Node(name string) (rating Rating, ok bool) {
 	for _, rating := range r.Nodes {
@@ -104,12 +104,12 @@ func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// LogScores is an argument of kube-scheduler that makes it log the scores Scores
-// reads.
+// LogScores is an argument of kube-scheduler that makes it log the scores that
+// Scores reads.
 const LogScores = "--vmodule=schedule_one=10"
 
-// Scores reads from the scheduler's log what a plugin gave the nodes for a pod,
-// times the plugin's weight. Nothing if it did not score that pod.
+// Scores reads a plugin's scores of the nodes for a pod, times the plugin's
+// weight, from the scheduler's log. There are none if it did not score that pod.
 func (l *Lab) Scores(pod, plugin string) (map[string]int64, error) {
 	log, err := os.ReadFile(l.Cluster.Scheduler().Log())
 	if err != nil {

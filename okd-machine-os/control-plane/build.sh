@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the control-plane image of an OKD release (hyperkube) with our binaries in it. Looks at
-# the release's first and refuses a wrong one. Prints IMAGE@DIGEST.
+# Builds the control-plane image of an OKD release (hyperkube) with our binaries in it.
+# Checks the release's image first and refuses a wrong one. Prints IMAGE@DIGEST.
 #
 #   build.sh --base IMAGE [OPTIONS]
 #
@@ -42,7 +42,7 @@ done
 
 # version COMMAND...: 1.36.4 of "Kubernetes v1.36.4+...".
 version() { "$@" --version 2>&1 | sed -n 's/^Kubernetes v\([0-9][0-9.]*\).*/\1/p'; }
-# flags COMMAND...: all that it knows.
+# flags COMMAND...: all flags that it knows.
 flags() { "$@" --help 2>&1 | grep -o '^ *\(-[a-z], \)\?--[a-z0-9-]*' | grep -o -- '--.*' | sort -u; }
 
 have_image "$base"
@@ -57,7 +57,8 @@ ours=$(version "$context/bin/kube-apiserver")
 for name in "$context"/bin/*; do
   name=$(basename "$name")
   [ "$(version "$context/bin/$name")" = "$ours" ] || die "$name is Kubernetes $(version "$context/bin/$name"), kube-apiserver $ours: build them from one tree"
-  # OKD's operators start it with this; and with what else the release's takes.
+  # OKD's operators start it with this flag, and with others that the release's binary
+  # accepts.
   case $name in
   kube-apiserver | kube-controller-manager)
     "$context/bin/$name" --openshift-config=/nonexistent --version >/dev/null 2>&1 ||

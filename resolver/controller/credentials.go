@@ -26,9 +26,9 @@ const (
 	defaultAccount = "default"
 )
 
-// credentials finds what images may be asked for with.
+// credentials finds the credentials with which images may be asked for.
 type credentials struct {
-	// static are credentials that hold for all workloads; nil for none.
+	// static has the credentials for all workloads; nil for none.
 	static authn.Keychain
 	// reader reads secrets and service accounts, uncached; nil if pull secrets
 	// are not enabled.
@@ -40,11 +40,14 @@ func newCredentials(static authn.Keychain, reader client.Reader) *credentials {
 	return &credentials{static: static, reader: reader, cache: cache.NewExpiring()}
 }
 
+// readsPullSecrets reports whether the pull secrets of workloads are used.
+func (c *credentials) readsPullSecrets() bool { return c.reader != nil }
+
 // keychains returns what to try, in this order: the pull secrets of the
-// workloads that use the image, then what holds for all. Problems are worth
-// telling only if the registry refuses.
+// workloads that use the image, then the credentials for all. The problems
+// describe unusable pull secrets; they matter only if the registry refuses.
 func (c *credentials) keychains(ctx context.Context, pulls []pull) (keychains []authn.Keychain, problems []string) {
-	if c.reader != nil {
+	if c.readsPullSecrets() {
 		for _, p := range pulls {
 			found := c.of(ctx, p)
 			keychains = append(keychains, found.keychains...)
@@ -57,8 +60,9 @@ func (c *credentials) keychains(ctx context.Context, pulls []pull) (keychains []
 	return keychains, problems
 }
 
-// pullSecrets are those of a workload, a keychain each: all are tried, as the
-// kubelet does, and a broken one spoils no other.
+// pullSecrets are the pull secrets of a workload. Each is a keychain: all are
+// tried, as the kubelet does, and a broken one does not keep the others from
+// being used.
 type pullSecrets struct {
 	keychains []authn.Keychain
 	problems  []string
@@ -70,7 +74,7 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 	}
 	var found pullSecrets
 	names := strings.FieldsFunc(p.secrets, func(r rune) bool { return r == ',' })
-	// The API client logs what it reads, if told to log much.
+	// With a high log level, the API client logs what it reads.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	var sa corev1.ServiceAccount
 	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.serviceAccount}, &sa); err == nil {
@@ -97,7 +101,7 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 	return found
 }
 
-// secret reads a pull secret, or says what is wrong with it.
+// secret reads a pull secret, or describes why it cannot be used.
 func (c *credentials) secret(ctx context.Context, namespace, name string) (authn.Keychain, string) {
 	var secret corev1.Secret
 	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
@@ -107,7 +111,7 @@ func (c *credentials) secret(ctx context.Context, namespace, name string) (authn
 		return nil, fmt.Sprintf("pull secret %s/%s is of type %q, not of %s", namespace, name, secret.Type, corev1.SecretTypeDockerConfigJson)
 	}
 	keychain, err := authk8s.NewFromPullSecrets(ctx, []corev1.Secret{secret})
-	if err != nil { // which may quote the secret
+	if err != nil { // the error may quote the secret
 		return nil, fmt.Sprintf("pull secret %s/%s cannot be read as a docker configuration", namespace, name)
 	}
 	return keychain, ""

@@ -2,10 +2,22 @@
 // references are in use, asks registries about them when it has to, and writes
 // what they answer.
 //
-//	workloads.go    informers of pods, templates and nodes, and what is kept of them
-//	usage.go        which references are in use, by what, with which pull secrets
+// The Resolver decides. It starts in resolver.go, is told about changes in the
+// cluster in handlers.go, works on an image in work.go, and removes what is unused
+// in collect.go. Its parts keep what it decides by, each with a lock of its own:
+//
+//	workloads.go    what is read from pods, templates and nodes, and kept of them
+//	usage.go        which images are in use, by what, with which pull secrets
+//	nodes.go        platforms and registries of the nodes
 //	store.go        what the ImageManifests say; every write goes through it
-//	lanes.go        a queue for each registry, so that none delays another
-//	resolver.go     what has to be asked when, and what an answer changes
+//	attempts.go     how the last attempt at an image ended, and when to try again
+//	backlog.go      answers that the API server did not take yet
+//	queues.go       a queue for each registry, so that none delays another
 //	credentials.go  keychains from pull secrets
+//	events.go       what workloads are told
+//	metrics.go      what is counted
+//
+// The Resolver calls its parts. Only queues call it back, to work on an image
+// and to check whether an image may be asked for. Only attempts calls another
+// part, the store, with its lock held.
 package controller

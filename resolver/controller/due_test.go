@@ -16,17 +16,17 @@ func TestDue(t *testing.T) {
 	// Each step happens before the question.
 	type step func(*Resolver, *storeTest)
 	resolvedAs := func(reference string, found *registry.Resolution, platforms []string) step {
-		return func(_ *Resolver, s *storeTest) { s.must(s.resolved(s.t.Context(), reference, found, platforms)) }
+		return func(_ *Resolver, s *storeTest) { s.wrote(s.resolved(s.t.Context(), reference, found, platforms)) }
 	}
 	later := func(d time.Duration) step {
 		return func(_ *Resolver, s *storeTest) { s.clock.SetTime(s.clock.Now().Add(d)) }
 	}
 	nodesOf := func(platforms ...string) step {
-		return func(r *Resolver, _ *storeTest) { r.platforms = platforms }
+		return func(r *Resolver, _ *storeTest) { addNodes(r, platforms...) }
 	}
 	refusedUntil := func(d time.Duration) step {
 		return func(_ *Resolver, s *storeTest) {
-			s.must(s.notResolved(s.t.Context(), tag, attempt{failures: 1, retry: s.clock.Now().Add(d), reason: v1alpha1.ReasonNotFound}))
+			s.wrote(s.notResolved(s.t.Context(), tag, attempt{failures: 1, retry: s.clock.Now().Add(d), reason: v1alpha1.ReasonNotFound}))
 		}
 	}
 	tests := []struct {
@@ -52,14 +52,13 @@ func TestDue(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			s := newStoreTest(t)
-			r := &Resolver{options: Options{TagTTL: time.Hour}, clock: s.clock, store: s.store, waiting: map[string]*attempt{}, platforms: amd64}
+			r, s, _ := newTestResolver(t, &fakeRegistry{})
 			for _, step := range test.steps {
 				step(r, s)
 			}
-			what, reference, _, after := r.due(test.image)
-			if what != test.want || reference != test.reference || after != test.after {
-				t.Errorf("task %d about %q after %v, want %d about %q after %v", what, reference, after, test.want, test.reference, test.after)
+			next := r.due(test.image)
+			if next.task != test.want || next.reference != test.reference || next.after != test.after {
+				t.Errorf("task %d about %q after %v, want %d about %q after %v", next.task, next.reference, next.after, test.want, test.reference, test.after)
 			}
 		})
 	}

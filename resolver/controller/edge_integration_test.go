@@ -61,7 +61,7 @@ func TestDeleteOneOfTwo(t *testing.T) {
 	})
 }
 
-// The resolver is restarted while a registry wants to be left alone.
+// The resolver is restarted while a registry has asked it to wait.
 func TestRetryAfterRestart(t *testing.T) {
 	w := newWorld(t)
 	var references []string
@@ -142,8 +142,8 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// A workload with the right secret comes while the registry still thinks about
-// the wrong one.
+// A workload with the right secret comes while the request with the wrong one
+// is still running.
 func TestSecretDuringAttempt(t *testing.T) {
 	w := newWorld(t)
 	reference := w.push("private:1")

@@ -24,16 +24,23 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
-// fakeRegistry answers what it is told to.
+// fakeRegistry gives the answers that tests set.
 type fakeRegistry struct {
-	mu       sync.Mutex
-	resolves []string
-	digests  []string
-	resolve  func(reference string, platforms []string) (*registry.Resolution, error)
-	digest   func(reference string) (string, error)
+	mu sync.Mutex
+	// references that every image means; nil for those of expandForTest.
+	references []string
+	resolves   []string
+	digests    []string
+	resolve    func(reference string, platforms []string) (*registry.Resolution, error)
+	digest     func(reference string) (string, error)
 }
 
-func (f *fakeRegistry) References(image string) ([]string, error) { return expandForTest(image) }
+func (f *fakeRegistry) References(image string) ([]string, error) {
+	if f.references != nil {
+		return f.references, nil
+	}
+	return expandForTest(image)
+}
 
 func (f *fakeRegistry) Resolve(_ context.Context, reference string, platforms []string, _ []authn.Keychain) (*registry.Resolution, error) {
 	f.mu.Lock()
@@ -73,22 +80,18 @@ func (e *toldEvents) Eventf(_ runtime.Object, _ runtime.Object, _, _, _, note st
 	e.notes = append(e.notes, fmt.Sprintf(note, args...))
 }
 
-func newTestResolver(t *testing.T, f *fakeRegistry) (*Resolver, *storeTest, *toldEvents) {
-	s := newStoreTest(t)
-	told := &toldEvents{}
-	r := &Resolver{
-		options: Options{Registry: f, TagTTL: time.Hour, KeepUnused: 24 * time.Hour, Workers: 8}, clock: s.clock, log: logr.Discard(),
-		events: told, store: s.store, nodes: map[string]*nodeFacts{}, waiting: map[string]*attempt{}, learned: map[string]*learned{}, platforms: amd64,
-		nodesKnown: true,
+// newTestResolver returns a resolver that leads a cluster of amd64 nodes.
+func newTestResolver(t *testing.T, f *fakeRegistry, change ...func(*Options, *dependencies)) (*Resolver, *storeTest, *toldEvents) {
+	s, told := newStoreTest(t), &toldEvents{}
+	options := Options{Registry: f, TagTTL: time.Hour, KeepUnused: 24 * time.Hour, Workers: 8}
+	d := dependencies{clock: s.clock, log: logr.Discard(), client: s.client, events: told}
+	for _, f := range change {
+		f(&options, &d)
 	}
+	r := newResolver(options, d)
+	s.store = r.store
+	addNodes(r, amd64...)
 	r.leading.Store(true)
-	r.usage = newUsage(f.References, s.clock)
-	r.usage.keep = r.options.KeepUnused
-	s.lost = r.lost
-	r.credentials = newCredentials(nil, nil)
-	r.metrics = newMetrics(r, nil)
-	r.lanes = newLanes(8, r.work)
-	r.lanes.denied = r.denied
 	return r, s, told
 }
 
@@ -105,11 +108,11 @@ func twoPlatforms() *registry.Resolution {
 func TestOneOfTwoPlatformsDeleted(t *testing.T) {
 	for _, reference := range []string{"reg/x:1", "reg/x@" + hash("f")} {
 		r, s, _ := newTestResolver(t, &fakeRegistry{})
-		r.platforms = both
-		s.must(s.resolved(t.Context(), reference, twoPlatforms(), both))
+		addNodes(r, both...)
+		s.wrote(s.resolved(t.Context(), reference, twoPlatforms(), both))
 		s.deleted(v1alpha1.ManifestName(hash("b")), s.records[v1alpha1.ManifestName(hash("b"))].uid)
-		if what, _, _, after := r.due(one(reference)); what != resolve {
-			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, what, after, resolve)
+		if next := r.due(one(reference)); next.task != resolve {
+			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, next.task, next.after, resolve)
 		}
 	}
 }
@@ -118,7 +121,7 @@ func TestOneOfTwoPlatformsDeleted(t *testing.T) {
 func TestSecondObjectNotWritten(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return twoPlatforms(), nil }}
 	r, s, _ := newTestResolver(t, f)
-	r.platforms = both
+	addNodes(r, both...)
 	creates := 0
 	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -130,12 +133,12 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	})
 	image := one("reg/x:1")
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
-	lane := &lane{}
-	r.work(t.Context(), lane, image.key)
-	r.work(t.Context(), lane, image.key) // the retry
+	queue := &queue{}
+	r.work(t.Context(), queue, image.key)
+	r.work(t.Context(), queue, image.key) // the retry
 	if got := len(s.objects()); got != 2 {
-		what, _, _, after := r.due(image)
-		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, what, after)
+		next := r.due(image)
+		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, next.task, next.after)
 	}
 }
 
@@ -147,8 +150,8 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		digest:  func(string) (string, error) { return hash("b"), nil },
 	})
 	r.usage.set(claimFor("w", "ns", tag))
-	s.must(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-	s.must(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
+	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.wrote(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
 	fail := true
 	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -158,12 +161,12 @@ func TestOldObjectKeepsTag(t *testing.T) {
 			return c.Patch(ctx, o, p, opts...)
 		},
 	})
-	lane := &lane{}
+	queue := &queue{}
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	r.work(t.Context(), lane, tag) // HEAD, GET, create b, a fails
+	r.work(t.Context(), queue, tag) // HEAD, GET, create b, a fails
 	fail = false
 	for range 2 { // the retry, and one time of confirming
-		r.work(t.Context(), lane, tag)
+		r.work(t.Context(), queue, tag)
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	}
 	var list v1alpha1.ImageManifestList
@@ -180,14 +183,14 @@ func TestOldObjectKeepsTag(t *testing.T) {
 // An object is deleted between finding its content and adding a reference to it.
 func TestAdoptOfDeleted(t *testing.T) {
 	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.must(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
 	record := s.records[name]
 	record.writing.Lock() // somebody writes it
 	ended := make(chan any, 1)
 	go func() {
 		defer func() { ended <- recover() }()
-		if err := s.adopt(t.Context(), "other/x@"+hash("a")); err != nil {
+		if _, err := s.adopt(t.Context(), "other/x@"+hash("a")); err != nil {
 			t.Log(err)
 		}
 	}()
@@ -203,20 +206,19 @@ func TestAdoptOfDeleted(t *testing.T) {
 func TestUsedWhileCollected(t *testing.T) {
 	pinned := "reg/x@" + hash("a")
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
-	r, s, _ := newTestResolver(t, f)
-	r.options.KeepUnused = time.Second
-	s.must(s.resolved(t.Context(), pinned, plain(hash("a")), amd64))
-	worked := make(chan struct{})
-	r.lanes.work = func(ctx context.Context, l *lane, key string) {
-		r.work(ctx, l, key)
+	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.KeepUnused = time.Second })
+	s.wrote(s.resolved(t.Context(), pinned, plain(hash("a")), amd64))
+	worked := make(chan struct{}, 1) // it may work before anybody waits for it
+	r.queues = newQueues(8, r.denied, func(ctx context.Context, q *queue, key string) {
+		r.work(ctx, q, key)
 		select {
 		case worked <- struct{}{}:
 		default:
 		}
-	}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
-	go r.lanes.run(ctx)
-	<-r.lanes.started
+	go r.queues.run(ctx, nil)
+	<-r.queues.started
 	handler := r.workloadHandler(&kinds[0])
 	deleted := make(chan struct{})
 	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
@@ -248,9 +250,9 @@ func TestUsedWhileCollected(t *testing.T) {
 func TestConfirmedOfDigest(t *testing.T) {
 	pinned := "reg/x@" + hash("f")
 	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.must(s.resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-	s.must(s.notConfirmed(t.Context(), pinned, attempt{reason: v1alpha1.ReasonUnavailable, message: "down"}))
-	s.must(s.resolved(t.Context(), pinned, twoPlatforms(), both))
+	s.wrote(s.resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	s.wrote(s.notConfirmed(t.Context(), pinned, attempt{reason: v1alpha1.ReasonUnavailable, message: "down"}))
+	s.wrote(s.resolved(t.Context(), pinned, twoPlatforms(), both))
 	for _, r := range s.records {
 		if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
 			t.Errorf("%s says for ever: Confirmed=False %s: %s", r.name, c.Reason, c.Message)
@@ -258,8 +260,8 @@ func TestConfirmedOfDigest(t *testing.T) {
 	}
 }
 
-// The patch finds no object, and the informer has told of its end already
-// (while it was being created) or never will (it ended before load).
+// The patch finds no object. The informer has reported its deletion already
+// (while it was being created) or never will (it was deleted before load).
 func TestGoneUnnoticed(t *testing.T) {
 	const tag = "reg/x:1"
 	f := &fakeRegistry{
@@ -268,8 +270,9 @@ func TestGoneUnnoticed(t *testing.T) {
 	}
 	r, s, _ := newTestResolver(t, f)
 	r.usage.set(claimFor("w", "ns", tag))
-	// The list for load was taken, the object goes, the informer tells a store that
-	// does not know it yet, load.
+	// The order is: the list for load is taken, the object is deleted, the
+	// informer reports this to a store that does not know the object yet, load
+	// continues.
 	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
 	s.must(s.load(func() ([]v1alpha1.ImageManifest, error) {
@@ -278,7 +281,7 @@ func TestGoneUnnoticed(t *testing.T) {
 	}))
 	for range 5 {
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
-		r.work(t.Context(), &lane{}, tag)
+		r.work(t.Context(), &queue{}, tag)
 	}
 	if len(s.objects()) == 0 {
 		t.Errorf("after five hours the object is not back; %d questions with HEAD, %d with GET", len(f.digests), len(f.resolves))
@@ -287,26 +290,25 @@ func TestGoneUnnoticed(t *testing.T) {
 
 // Eight workers meet one short outage.
 func TestConcurrentFailures(t *testing.T) {
-	l := &lane{}
+	q := &queue{}
 	for range 8 {
-		l.failed(0)
+		q.failed(0)
 	}
-	if pause := time.Until(l.resume); pause > 3*time.Second {
+	if pause := time.Until(q.resume); pause > 3*time.Second {
 		t.Errorf("one outage seen by eight workers at once: paused for %v; documented: 1s, doubling", pause.Round(time.Second))
 	}
 }
 
 // Retry-After of the second registry of a short name.
-func TestWrongLanePaused(t *testing.T) {
-	r, _, _ := newTestResolver(t, &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+func TestWrongQueuePaused(t *testing.T) {
+	image := newImage([]string{"first/x:1", "second/x:1"})
+	r, _, _ := newTestResolver(t, &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
 		if strings.HasPrefix(reference, "second/") {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Host: "second", RetryAfter: time.Hour, Err: errors.New("429")}
 		}
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Host: "first", Err: errors.New("404")}
 	}})
-	image := newImage([]string{"first/x:1", "second/x:1"})
-	first := &lane{}
-	r.usage.expand = func(string) ([]string, error) { return image.references, nil }
+	first := &queue{}
 	r.usage.set(claimFor("w", "ns", "x:1"))
 	r.work(t.Context(), first, image.key)
 	if pause := time.Until(first.resume); pause > time.Minute {
@@ -314,29 +316,29 @@ func TestWrongLanePaused(t *testing.T) {
 	}
 }
 
-// Registries that nobody may ask use up the queues.
-func TestDeniedTakeLanes(t *testing.T) {
+// Registries that may not be asked use up the queues.
+func TestDeniedTakeQueues(t *testing.T) {
 	denied := func(string, []string) (*registry.Resolution, error) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonDenied, Err: errors.New("not allowed")}
 	}
 	r, _, _ := newTestResolver(t, &fakeRegistry{resolve: denied})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); r.lanes.run(ctx) }()
-	<-r.lanes.started
-	for i := range maxLanes {
+	go func() { defer close(ended); r.queues.run(ctx, nil) }()
+	<-r.queues.started
+	for i := range maxQueues {
 		c := claimFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i))
-		for _, image := range r.usage.set(c).fresh {
-			r.lanes.add(image, 0, resolving)
+		for _, image := range r.usage.set(c).added {
+			r.queues.add(image, 0, resolving)
 		}
 	}
 	r.usage.set(claimFor("w", "ns")) // and they are gone again
 	time.Sleep(200 * time.Millisecond)
-	r.lanes.add(one("registry.example.org/a:1"), time.Hour, resolving)
-	r.lanes.add(one("mirror.example.org/a:1"), time.Hour, resolving)
-	r.lanes.mu.Lock()
-	_, own := r.lanes.byName["registry.example.org"]
-	r.lanes.mu.Unlock()
+	r.queues.add(one("registry.example.org/a:1"), time.Hour, resolving)
+	r.queues.add(one("mirror.example.org/a:1"), time.Hour, resolving)
+	r.queues.mu.Lock()
+	_, own := r.queues.byName["registry.example.org"]
+	r.queues.mu.Unlock()
 	if !own {
 		t.Error("after one workload named 128 registries that nobody may ask, all real ones share one queue until the restart")
 	}
@@ -356,7 +358,7 @@ func TestNegativeCacheOfNamespaces(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: fmt.Sprintf("ns-%d", i), UID: "1"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/typo:1"}}},
 		}, false)
-		r.work(t.Context(), &lane{}, "reg/typo:1")
+		r.work(t.Context(), &queue{}, "reg/typo:1")
 	}
 	if n := f.asked(); n > 1 {
 		t.Errorf("%d questions about one image that does not exist, in no time, without pull secrets", n)
@@ -385,7 +387,7 @@ func TestStandbyForgets(t *testing.T) {
 		handler.OnDelete(pod)
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	}
-	if n := len(r.waiting); n > 0 {
+	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
 	}
 	if n := len(r.usage.idle); n > 30 {
@@ -401,23 +403,24 @@ func TestLeaderForgets(t *testing.T) {
 	r, _, _ := newTestResolver(t, f)
 	for i := range 100 {
 		reference := fmt.Sprintf("reg/x@sha256:%064x", i)
-		r.forget(r.usage.set(claimFor("w", "ns", reference)).gone)
-		r.work(t.Context(), &lane{}, reference)
+		r.forget(r.usage.set(claimFor("w", "ns", reference)).unused...)
+		r.work(t.Context(), &queue{}, reference)
 	}
-	r.forget(r.usage.set(claimFor("w", "ns")).gone)
-	if n := len(r.waiting); n > 0 {
+	r.forget(r.usage.set(claimFor("w", "ns")).unused...)
+	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
 	}
 }
 
-// The API server is there but does not take writes (quota, RBAC, webhook).
+// The API server is reachable but does not accept writes (quota, RBAC,
+// webhook).
 func TestAPIServerRefusesWrites(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f)
 	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
 	for range 20 {
-		r.work(t.Context(), &lane{}, "reg/x:1")
+		r.work(t.Context(), &queue{}, "reg/x:1")
 	}
 	if n := f.asked(); n > 1 {
 		t.Errorf("the registry was asked %d times for what was known after the first", n)
@@ -429,12 +432,11 @@ func TestNoteOfEvent(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New(strings.Repeat("e", 400))}
 	}}
-	r, _, told := newTestResolver(t, f)
-	r.credentials.reader = notFoundReader{}
+	r, _, told := newTestResolver(t, f, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
 	c := claimFor("w", "ns", "reg/x:1")
 	c.pull.secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
 	r.usage.set(c)
-	r.work(t.Context(), &lane{}, "reg/x:1")
+	r.work(t.Context(), &queue{}, "reg/x:1")
 	if len(told.notes) != 1 || len(told.notes[0]) > 1024 {
 		t.Errorf("%d events, of %d bytes: more than 1024 are refused by the API server", len(told.notes), len(told.notes[0]))
 	}
@@ -459,26 +461,24 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		i.Digest = "sha256:" + fmt.Sprintf("%064x", len(order))
 		return i, nil
 	}}
-	r, s, _ := newTestResolver(t, f)
-	r.lanes = newLanes(1, r.work)
+	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.Workers = 1 })
 	for i := range 20 {
 		reference := fmt.Sprintf("reg/old:%d", i)
-		s.must(s.resolved(t.Context(), reference, &registry.Resolution{Digest: "sha256:" + fmt.Sprintf("%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+		s.wrote(s.resolved(t.Context(), reference, &registry.Resolution{Digest: "sha256:" + fmt.Sprintf("%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
 		r.usage.set(claimFor(fmt.Sprint(i), "ns", reference))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); r.lanes.run(ctx) }()
-	<-r.lanes.started
-	l := func() *lane { // holds the queue until all is in
-		r.lanes.add(one("reg/none:0"), time.Hour, confirming)
-		return r.lanes.byName["reg"]
+	go func() { defer close(ended); r.queues.run(ctx, nil) }()
+	<-r.queues.started
+	q := func() *queue { // holds the queue until all is in
+		r.queues.add(one("reg/none:0"), time.Hour, confirming)
+		return r.queues.byName["reg"]
 	}()
-	l.failed(700 * time.Millisecond)
-	r.nodes = map[string]*nodeFacts{"a": {platform: "linux/amd64"}, "b": {platform: "linux/arm64"}}
-	r.nodesChanged()
-	for _, image := range r.usage.set(claimFor("new", "ns", "reg/new:1")).fresh {
-		r.lanes.add(image, 0, resolving)
+	q.failed(700 * time.Millisecond)
+	addNodes(r, both...)
+	for _, image := range r.usage.set(claimFor("new", "ns", "reg/new:1")).added {
+		r.queues.add(image, 0, resolving)
 	}
 	time.Sleep(1500 * time.Millisecond)
 	cancel()
@@ -489,16 +489,15 @@ func TestPriorityOfPlatforms(t *testing.T) {
 }
 
 // A restart: nodes are the same as before.
-func TestRestartForgives(t *testing.T) {
+func TestRestartAllowsNoRetry(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.must(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
+	s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
 	// What Start does.
-	r.platforms, r.nodesKnown = nil, false
-	r.nodes = map[string]*nodeFacts{"a": {platform: "linux/amd64"}}
-	r.nodesChanged()
-	if what, _, _, after := r.due(one("reg/x:1")); what != nothing {
-		t.Errorf("task %d after %v: after a restart nothing is asked again", what, after)
+	r.nodes = newNodes(nil)
+	addNodes(r, amd64...)
+	if next := r.due(one("reg/x:1")); next.task != nothing {
+		t.Errorf("task %d after %v: after a restart nothing is asked again", next.task, next.after)
 	}
 }
 
@@ -520,17 +519,17 @@ func TestFailedJob(t *testing.T) {
 func TestFuture(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	s.clock.SetTime(s.clock.Now().AddDate(1, 0, 0))
-	s.must(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	s.clock.SetTime(s.clock.Now().AddDate(-1, 0, 0))
-	if _, _, _, after := r.due(one("reg/x:1")); after > 2*time.Hour {
-		t.Errorf("confirmed in the future: the tag is not asked about for %v", after)
+	if next := r.due(one("reg/x:1")); next.after > 2*time.Hour {
+		t.Errorf("confirmed in the future: the tag is not asked about for %v", next.after)
 	}
 }
 
 // An object could not be deleted when it was due.
 func TestCollectFails(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.must(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	r.usage.unusedFor("reg/x:1", 0)
 	s.clock.SetTime(s.clock.Now().Add(25 * time.Hour))
 	if !r.usage.unusedFor("reg/x:1", 24*time.Hour) {
@@ -545,16 +544,16 @@ func TestCollectFails(t *testing.T) {
 
 // Registries that come into use on nodes, for a short name of two.
 func TestDeniedSecondRegistry(t *testing.T) {
-	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	r.options.InUse, r.options.Policy = true, emptyPolicy(t)
 	image := newImage([]string{"first.example.com/x:1", "second.example.com/x:1"})
-	r.usage.expand = func(string) ([]string, error) { return image.references, nil }
+	r, s, _ := newTestResolver(t, &fakeRegistry{references: image.references}, func(o *Options, _ *dependencies) {
+		o.InUse, o.Policy = true, emptyPolicy(t)
+	})
 	r.usage.set(claimFor("w", "ns", "x:1"))
-	s.must(s.notResolved(t.Context(), image.references[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
-	r.nodes = map[string]*nodeFacts{"a": {platform: "linux/amd64", registries: []string{"second.example.com"}}}
+	s.wrote(s.notResolved(t.Context(), image.references[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
+	r.nodes.set("a", nodeFacts{platform: "linux/amd64", registries: []string{"second.example.com"}})
 	r.nodesChanged()
-	if what, _, _, after := r.due(image); what != resolve {
-		t.Errorf("second.example.com is in use now: task %d after %v", what, after)
+	if next := r.due(image); next.task != resolve {
+		t.Errorf("second.example.com is in use now: task %d after %v", next.task, next.after)
 	}
 }
 
@@ -575,7 +574,7 @@ func TestInvalidNameToldOnce(t *testing.T) {
 	}
 }
 
-// What a node says of itself gets into every object.
+// The platform that a node reports gets into every object.
 func TestPlatformOfNode(t *testing.T) {
 	node := &corev1.Node{}
 	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", strings.Repeat("a", 100_000)
@@ -584,7 +583,7 @@ func TestPlatformOfNode(t *testing.T) {
 	}
 }
 
-// A pod of the size that the API server takes.
+// A very large pod that the API server accepts.
 func TestManyImagesOfAPod(t *testing.T) {
 	pod := &corev1.Pod{}
 	for i := range 10_000 {

@@ -23,3 +23,11 @@ func emptyPolicy(t *testing.T) *policy.Policy {
 	}
 	return p
 }
+
+// addNodes adds a node of each platform.
+func addNodes(r *Resolver, platforms ...string) {
+	for _, platform := range platforms {
+		r.nodes.set("node-"+platform, nodeFacts{platform: platform})
+	}
+	r.nodesChanged()
+}

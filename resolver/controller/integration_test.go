@@ -130,8 +130,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// manifestRequests are those that count against a registry's limits, since the
-// last call.
+// manifestRequests returns the requests since the last call that count against
+// a registry's limits.
 func (w *world) manifestRequests() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,7 +209,7 @@ func (w *world) deployment(deployName, image string, secrets ...string) *appsv1.
 	return d
 }
 
-// start runs a resolver and returns how to end it.
+// start runs a resolver and returns a function that ends it.
 func (w *world) start(change ...func(*Options)) (stop func()) {
 	w.t.Helper()
 	allowed, err := policy.New(policy.Config{Registries: []string{w.host}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
@@ -246,7 +246,8 @@ func (w *world) start(change ...func(*Options)) (stop func()) {
 	return stop
 }
 
-// eventually waits until f is content, and fails with what it says if it never is.
+// eventually waits until f succeeds, and fails with its message if it never
+// does.
 func (w *world) eventually(f func() error) {
 	w.t.Helper()
 	var last error
@@ -268,7 +269,7 @@ func (w *world) manifests(reference string) []v1alpha1.ImageManifest {
 	})
 }
 
-// resolved waits until a reference is resolved for so many platforms.
+// resolved waits until a reference is resolved for that many platforms.
 func (w *world) resolved(reference string, platforms int) []v1alpha1.ImageManifest {
 	w.t.Helper()
 	var found []v1alpha1.ImageManifest
@@ -314,7 +315,7 @@ func TestOneRequestAnImage(t *testing.T) {
 	}
 	w.expectRequests(2, 0)
 
-	// However many pods, in whatever namespace, and under the digest too.
+	// This holds for any number of pods, in any namespace, and for the digest too.
 	for i := range 20 {
 		w.deployment(fmt.Sprintf("more-%d", i), reference)
 	}
@@ -364,7 +365,7 @@ func TestTagMoves(t *testing.T) {
 	if got := w.manifestRequests(); got["GET"] != 1 || got["HEAD"] == 0 {
 		t.Errorf("requests %v: a GET only for what moved", got)
 	}
-	// A registry that is down takes nothing away.
+	// If a registry is down, nothing that is known is lost.
 	down := func(rw http.ResponseWriter, _ *http.Request) bool {
 		rw.WriteHeader(http.StatusServiceUnavailable)
 		return true
@@ -388,7 +389,7 @@ func TestNotFoundIsTold(t *testing.T) {
 	if !strings.Contains(condition.Message, reference) && !strings.Contains(condition.Message, w.host) {
 		t.Errorf("message %q does not name the image", condition.Message)
 	}
-	// Also a workload that comes when the refusal is known.
+	// Also a workload that comes when the refusal is already known.
 	for _, d := range []*appsv1.Deployment{d, w.deployment("two", reference)} {
 		w.eventually(func() error {
 			var list eventsv1.EventList
@@ -522,7 +523,8 @@ func TestUnusedIsCollected(t *testing.T) {
 	})
 }
 
-// TestStoppedMidWork: what was asked before is not asked again, and all is done.
+// TestStoppedMidWork: images that were resolved before the stop are not asked
+// for again, and all get resolved.
 func TestStoppedMidWork(t *testing.T) {
 	w := newWorld(t)
 	const images, workers = 60, 4

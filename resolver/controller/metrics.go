@@ -2,15 +2,15 @@ package controller
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are those of the resolver; requests to registries are counted where
-// they are made, writes by client-go, queues by controller-runtime.
+// metrics of the resolver. Requests to registries are counted by package registry,
+// writes by client-go, queues by controller-runtime.
 type metrics struct {
 	lookups     *prometheus.CounterVec
 	writeErrors prometheus.Counter
 }
 
-// newMetrics registers them, unless there is nowhere to.
-func newMetrics(r *Resolver, registerer prometheus.Registerer) *metrics {
+// newMetrics registers the metrics if there is a registerer.
+func newMetrics(usage *usage, store *store, registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_lookups_total",
@@ -31,9 +31,9 @@ func newMetrics(r *Resolver, registerer prometheus.Registerer) *metrics {
 	const manifests, help = "layerlocality_resolver_image_manifests", "ImageManifests, by whether they have content. Of the leader."
 	registerer.MustRegister(
 		m.lookups, m.writeErrors,
-		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(r.usage.all()) }),
-		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := r.store.count(); return n }),
-		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := r.store.count(); return n }),
+		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(usage.all()) }),
+		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := store.count(); return n }),
+		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := store.count(); return n }),
 	)
 	return m
 }

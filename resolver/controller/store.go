@@ -22,14 +22,16 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
-// store is what the ImageManifests of the cluster say, without their layers, and
-// the only one that writes them. There is one writer (the leader), so memory
-// decides and writes need no preconditions.
+// store holds the content of the cluster's ImageManifests, without their
+// layers. Only the store writes them. There is one writer (the leader), so its
+// memory is authoritative and writes need no preconditions.
+//
+// Methods that write return the references that were lost, with or without an
+// error: an object turned out to be gone, and the references it had are no
+// longer known. The caller has to ask for them again.
 type store struct {
 	client client.Client
 	clock  clock.PassiveClock
-	// lost is told references whose object has gone, to have them asked again.
-	lost func(references []string)
 
 	mu          sync.Mutex
 	records     map[string]*record
@@ -37,8 +39,8 @@ type store struct {
 	// byDigest has the records by the digest of their manifest and by those of the
 	// indexes that led to them.
 	byDigest map[string][]*record
-	// gone has the objects that were deleted while they were being loaded; nil at
-	// other times.
+	// gone has the objects that were deleted while load listed them. It is nil
+	// when no load is running.
 	gone map[types.UID]bool
 }
 
@@ -47,10 +49,11 @@ type record struct {
 	name string
 	// writing is held while the object is written.
 	writing sync.Mutex
-	// exists: the object is there, under this UID.
+	// exists is set if the object exists. uid is its UID.
 	exists bool
 	uid    types.UID
-	// ended is the UID of an object that was deleted while it was being created.
+	// ended is the UID of an object that was deleted before write noted that it had
+	// created it.
 	ended  types.UID
 	spec   v1alpha1.ImageManifestSpec
 	status v1alpha1.ImageManifestStatus
@@ -58,12 +61,12 @@ type record struct {
 
 func newStore(c client.Client, clock clock.PassiveClock) *store {
 	return &store{
-		client: c, clock: clock, lost: func([]string) {},
+		client: c, clock: clock,
 		records: map[string]*record{}, byReference: map[string][]*record{}, byDigest: map[string][]*record{},
 	}
 }
 
-// load takes over the objects that list returns.
+// load reads the objects that list returns into memory.
 func (s *store) load(list func() ([]v1alpha1.ImageManifest, error)) error {
 	s.mu.Lock()
 	s.gone = map[types.UID]bool{}
@@ -88,7 +91,8 @@ func (s *store) load(list func() ([]v1alpha1.ImageManifest, error)) error {
 	return nil
 }
 
-// index and unindex are called around every change of a record.
+// index adds a record to the maps. Callers that change a record call unindex
+// before the change and index after it.
 func (s *store) index(r *record) {
 	for _, reference := range r.status.References {
 		s.byReference[reference.Name] = append(s.byReference[reference.Name], r)
@@ -129,21 +133,22 @@ func (r *record) digests() map[string]bool {
 
 // answer is what is known about a reference.
 type answer struct {
-	// digest that the registry has for it.
+	// digest that the registry has for the reference.
 	digest string
-	// index: the digest is one of an index, which was looked through for platforms.
+	// index is set if the digest is that of an index, which was searched for
+	// platforms.
 	index     bool
 	platforms []string
-	// confirmed is when the registry last said so.
+	// confirmed is when the registry last confirmed the digest.
 	confirmed time.Time
 }
 
-// covers tells whether nothing is to be learned for the platforms.
+// covers reports whether the answer is complete for the platforms.
 func (a *answer) covers(platforms []string) bool {
 	return !a.index || !slices.ContainsFunc(platforms, func(p string) bool { return !slices.Contains(a.platforms, p) })
 }
 
-// lookup returns what is known about a reference, nil if it is not resolved.
+// lookup returns what is known about a reference, or nil if it is not resolved.
 func (s *store) lookup(reference string) *answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +177,7 @@ func (s *store) lookup(reference string) *answer {
 			if ref.Digest != found.digest {
 				continue
 			}
-			// Each object of an index says for which platforms it is.
+			// Each object of an index says which platforms it is for.
 			found.platforms = append(found.platforms, ref.Platforms...)
 			if at.After(found.confirmed) {
 				found.confirmed = at
@@ -182,8 +187,8 @@ func (s *store) lookup(reference string) *answer {
 	return found
 }
 
-// failure returns how the last attempt at a reference went, as objects say it;
-// nothing if it went well.
+// failure returns how the last attempt at a reference failed, according to the
+// objects, or zero if it did not fail.
 func (s *store) failure(reference string) attempt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,8 +213,8 @@ func (r *record) failure() attempt {
 	return a
 }
 
-// limited returns the registries that asked to come back later, and until when
-// they are left alone.
+// limited returns the registries that asked to wait, and when they may be asked
+// again.
 func (s *store) limited() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +232,7 @@ func (s *store) limited() map[string]time.Time {
 	return until
 }
 
-// references returns all that objects have, resolved or not.
+// references returns all references that objects have, resolved or not.
 func (s *store) references() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,8 +255,8 @@ func (s *store) count() (resolved, unresolved int) {
 	return resolved, unresolved
 }
 
-// resolved notes that a reference consists of what the registry answered.
-func (s *store) resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) error {
+// resolved stores the registry's answer for a reference.
+func (s *store) resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (lost []string, err error) {
 	names := map[string]bool{}
 	for i := range found.Manifests {
 		spec := &found.Manifests[i]
@@ -260,30 +265,32 @@ func (s *store) resolved(ctx context.Context, reference string, found *registry.
 			ref.Platforms = covered(found.Manifests, i, platforms)
 		}
 		names[v1alpha1.ManifestName(spec.Digest)] = true
-		err := s.write(ctx, v1alpha1.ManifestName(spec.Digest), spec, func(status *v1alpha1.ImageManifestStatus) {
+		gone, err := s.write(ctx, v1alpha1.ManifestName(spec.Digest), spec, func(status *v1alpha1.ImageManifestStatus) {
 			setReference(status, ref)
 			message := fmt.Sprintf("%d layers, %d compressed bytes", len(spec.Layers), spec.Size)
 			s.condition(status, v1alpha1.ConditionResolved, v1alpha1.ReasonResolved, message)
 			s.confirm(status, reference)
 		})
-		if err != nil {
-			return err
+		if lost = append(lost, gone...); err != nil {
+			return lost, err
 		}
 	}
-	// What it was before: other content, or a failure.
+	// Objects of the reference's previous state: other content, or a failure.
 	for _, name := range s.holders(reference) {
 		if !names[name] {
-			if err := s.remove(ctx, name, reference); err != nil {
-				return err
+			gone, err := s.remove(ctx, name, reference)
+			if lost = append(lost, gone...); err != nil {
+				return lost, err
 			}
 		}
 	}
-	return nil
+	return lost, nil
 }
 
-// covered returns the platforms that the object of a manifest of an index stands
-// for: those it is for, and for the last one written those that have none. So if a
-// write fails, or an object goes, what is missing is known to be missing.
+// covered returns the platforms that the object of one manifest of an index stands
+// for. The last object written stands for the platforms without a manifest too. So
+// if a write fails, or an object is deleted, the platforms it stands for are asked
+// for again.
 func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) []string {
 	owner := func(platform string) int {
 		at := slices.IndexFunc(manifests, func(m v1alpha1.ImageManifestSpec) bool {
@@ -297,9 +304,9 @@ func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) 
 	return slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return owner(p) != i })
 }
 
-// adopt notes that content which is known already has one more reference, by
-// digest: no registry has to be asked.
-func (s *store) adopt(ctx context.Context, reference string) error {
+// adopt adds a reference by digest to the objects that have its content already. No
+// registry has to be asked.
+func (s *store) adopt(ctx context.Context, reference string) (lost []string, err error) {
 	digest := digestOf(reference)
 	s.mu.Lock()
 	names := map[string]v1alpha1.ImageReference{}
@@ -315,16 +322,17 @@ func (s *store) adopt(ctx context.Context, reference string) error {
 	}
 	s.mu.Unlock()
 	for name, ref := range names {
-		if err := s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { setReference(status, ref) }); err != nil {
-			return err
+		gone, err := s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { setReference(status, ref) })
+		if lost = append(lost, gone...); err != nil {
+			return lost, err
 		}
 	}
-	return nil
+	return lost, nil
 }
 
-// confirmed notes that a tag still has a digest. Objects that say otherwise lose
-// the tag.
-func (s *store) confirmed(ctx context.Context, reference, digest string) error {
+// confirmed notes that a tag still has a digest. Objects with another digest
+// for the tag lose the tag.
+func (s *store) confirmed(ctx context.Context, reference, digest string) (lost []string, err error) {
 	now := s.now()
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		at := slices.IndexFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
@@ -349,9 +357,9 @@ func (s *store) confirm(status *v1alpha1.ImageManifestStatus, reference string) 
 	s.condition(status, v1alpha1.ConditionConfirmed, v1alpha1.ReasonResolved, "the registry has this for "+reference)
 }
 
-// notConfirmed notes that the registry did not tell whether a tag still points
-// where it did. What is known stays.
-func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) error {
+// notConfirmed notes that the registry did not say whether a tag still points
+// to the same digest. What is known stays.
+func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) (lost []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		s.condition(status, v1alpha1.ConditionConfirmed, a.reason, a.message)
 		setFailure(status, a)
@@ -359,7 +367,7 @@ func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) e
 }
 
 // notResolved notes why nothing is known about a reference.
-func (s *store) notResolved(ctx context.Context, reference string, a attempt) error {
+func (s *store) notResolved(ctx context.Context, reference string, a attempt) (lost []string, err error) {
 	return s.write(ctx, v1alpha1.UnresolvedName(reference), &v1alpha1.ImageManifestSpec{}, func(status *v1alpha1.ImageManifestStatus) {
 		setReference(status, v1alpha1.ImageReference{Name: reference})
 		s.condition(status, v1alpha1.ConditionResolved, a.reason, a.message)
@@ -373,26 +381,28 @@ func setFailure(status *v1alpha1.ImageManifestStatus, a attempt) {
 }
 
 // removeReference forgets a reference, and objects that no other points to.
-func (s *store) removeReference(ctx context.Context, reference string) error {
+func (s *store) removeReference(ctx context.Context, reference string) (lost []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
 // removeUnresolved forgets that a reference was not resolved.
-func (s *store) removeUnresolved(ctx context.Context, reference string) error {
+func (s *store) removeUnresolved(ctx context.Context, reference string) (lost []string, err error) {
 	return s.remove(ctx, v1alpha1.UnresolvedName(reference), reference)
 }
 
 // each changes all objects that have a reference.
-func (s *store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) error {
+func (s *store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) (lost []string, err error) {
 	for _, name := range s.holders(reference) {
-		if err := s.write(ctx, name, nil, change); err != nil {
-			return err
+		gone, err := s.write(ctx, name, nil, change)
+		if lost = append(lost, gone...); err != nil {
+			return lost, err
 		}
 	}
-	return nil
+	return lost, nil
 }
 
-func (s *store) remove(ctx context.Context, name, reference string) error {
+// remove takes a reference from one object.
+func (s *store) remove(ctx context.Context, name, reference string) (lost []string, err error) {
 	return s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
@@ -400,26 +410,27 @@ func dropReference(status *v1alpha1.ImageManifestStatus, reference string) {
 	status.References = slices.DeleteFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
 }
 
-// deleted notes that an object has gone: deleted by somebody, if not by us.
-func (s *store) deleted(name string, uid types.UID) {
+// deleted notes that an object was deleted, and returns the references that
+// were lost with it. There are none if the store itself deleted it, since it
+// then has no record of it.
+func (s *store) deleted(name string, uid types.UID) (lost []string) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.gone != nil {
 		s.gone[uid] = true
 	}
-	var references []string
 	switch r := s.records[name]; {
 	case r == nil:
 	case !r.exists:
 		r.ended = uid
 	case r.uid == uid:
-		references = s.drop(r)
+		return s.drop(r)
 	}
-	s.mu.Unlock()
-	s.lost(references)
+	return nil
 }
 
-// drop forgets a record, which somebody may still be about to write, and returns
-// its references.
+// drop forgets a record and returns its references. Another goroutine may still
+// be waiting to write it.
 func (s *store) drop(r *record) (references []string) {
 	for i := range r.status.References {
 		references = append(references, r.status.References[i].Name)
@@ -441,7 +452,7 @@ func (s *store) holders(reference string) []string {
 	return names
 }
 
-// acquire returns the record of a name, held for writing.
+// acquire returns the record of a name, locked for writing.
 func (s *store) acquire(name string) *record {
 	for {
 		s.mu.Lock()
@@ -458,15 +469,16 @@ func (s *store) acquire(name string) *record {
 		if current {
 			return r
 		}
-		r.writing.Unlock() // it went while we waited
+		r.writing.Unlock() // it was dropped meanwhile
 	}
 }
 
-// write changes the status of an object, in one request or none: it is made if
-// it is not there, for which the spec is needed, and deleted if no reference is
-// left. Without a spec, an object that is not there stays away; if it turns out
-// to have gone, its references are lost.
-func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) error {
+// write changes the status of an object, with at most one request; two if an
+// object that is to be created appeared meanwhile. An object that does not
+// exist is created only if a spec is given. An object without references is
+// deleted. If it turns out that somebody else deleted the object, its
+// references are lost.
+func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (lost []string, err error) {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 
@@ -479,9 +491,8 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 
 	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	none := len(status.References) == 0
-	var err error
 	switch {
-	case !exists && (spec == nil || none): // nothing is there and nothing is to be
+	case !exists && (spec == nil || none): // it does not exist and is not needed
 		none = true
 	case none:
 		err = client.IgnoreNotFound(s.client.Delete(ctx, object))
@@ -497,14 +508,14 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 	}
 
 	s.mu.Lock()
-	var references []string
+	defer s.mu.Unlock()
 	switch {
-	case s.records[name] != r: // deleted while it was written
+	case s.records[name] != r: // deleted while it was written, and lost then
 	case exists && apierrors.IsNotFound(err) || !exists && r.ended == uid && uid != "":
-		// It went, and the informer will not tell, or has told.
-		references, err = s.drop(r), nil
+		// It was deleted, and the informer has said so already or never will.
+		lost, err = s.drop(r), nil
 		for i := range status.References {
-			references = append(references, status.References[i].Name)
+			lost = append(lost, status.References[i].Name)
 		}
 	case none && err == nil || !exists && err != nil:
 		s.drop(r)
@@ -517,16 +528,15 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 		r.uid, r.status = uid, *status
 		s.index(r)
 	}
-	s.mu.Unlock()
-	s.lost(references)
-	return err
+	return lost, err
 }
 
-// patch replaces the status of an object that is there, whoever changed it.
+// patch replaces the status of an object that exists, no matter who changed it
+// before.
 func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, status *v1alpha1.ImageManifestStatus) error {
 	short := bounded(status)
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
-		// All fields: a merge patch keeps what it does not name.
+		// Name all fields: a merge patch keeps those that it does not name.
 		"references": short.References, "conditions": short.Conditions,
 		"failures": short.Failures, "retryTime": short.RetryTime,
 	}})
@@ -536,8 +546,8 @@ func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, statu
 	return s.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
 }
 
-// bounded is a status as the schema allows it: of more references those that
-// were confirmed last. Memory keeps all.
+// bounded returns a status that fits the schema: if there are too many
+// references, it keeps those that were confirmed last. Memory keeps all.
 func bounded(status *v1alpha1.ImageManifestStatus) v1alpha1.ImageManifestStatus {
 	short := *status
 	if len(short.References) > v1alpha1.MaxReferences {
@@ -577,13 +587,13 @@ func (s *store) condition(status *v1alpha1.ImageManifestStatus, kind, reason, me
 	})
 }
 
-// now in the precision that objects have.
+// now returns the time in the precision of objects, seconds.
 func (s *store) now() *metav1.Time {
 	return &metav1.Time{Time: s.clock.Now().Truncate(time.Second)}
 }
 
-// digestOf returns the digest of a reference that has one, which is then all
-// that counts; empty for a tag.
+// digestOf returns the digest of a reference, empty for a tag. If there is a
+// digest, it alone determines the content.
 func digestOf(reference string) string {
 	_, digest, _ := strings.Cut(reference, "@")
 	return digest

@@ -23,7 +23,7 @@ import (
 
 var amd64 = []string{"linux/amd64"}
 
-// hash is a valid digest for a letter.
+// hash returns a valid digest for a letter.
 func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
 
 func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
@@ -32,7 +32,7 @@ func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
 	}
 }
 
-// plain is a manifest without index, behind a reference.
+// plain returns the resolution of a reference to a manifest without an index.
 func plain(digest string) *registry.Resolution {
 	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
 }
@@ -42,7 +42,7 @@ type storeTest struct {
 	t      *testing.T
 	clock  *testingclock.FakePassiveClock
 	writes int
-	// fails is what the API server answers to writes; nil for nothing.
+	// fails is the error that the API server returns for writes; nil for none.
 	fails error
 	// gone are the references that were lost.
 	gone []string
@@ -76,7 +76,6 @@ func newStoreTest(t *testing.T) *storeTest {
 		},
 	}).Build()
 	s.store = newStore(c, s.clock)
-	s.lost = func(references []string) { s.gone = append(s.gone, references...) }
 	return s
 }
 
@@ -87,7 +86,14 @@ func (s *storeTest) must(err error) {
 	}
 }
 
-// objects returns what is stored, by name: "reference reference" of each.
+// wrote records the references that the store lost during a write.
+func (s *storeTest) wrote(lost []string, err error) {
+	s.t.Helper()
+	s.gone = append(s.gone, lost...)
+	s.must(err)
+}
+
+// objects returns the stored objects by name, each as "reference reference".
 func (s *storeTest) objects() map[string]string {
 	var list v1alpha1.ImageManifestList
 	s.must(s.client.List(s.t.Context(), &list))
@@ -112,7 +118,7 @@ func (s *storeTest) expect(want map[string]string) {
 	if resolved+unresolved != len(want) {
 		s.t.Errorf("%d in memory, want %d", resolved+unresolved, len(want))
 	}
-	// What a next process reads is what this one knows.
+	// The next process reads what this one knows.
 	var list v1alpha1.ImageManifestList
 	s.must(s.client.List(s.t.Context(), &list))
 	next := newStore(s.client, s.clock)
@@ -130,8 +136,8 @@ func TestStoreResolved(t *testing.T) {
 	const one, two = "reg/x:1", "reg/x:2"
 	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
 
-	s.must(s.resolved(ctx, one, plain(hash("a")), amd64))
-	s.must(s.resolved(ctx, two, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, one, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, two, plain(hash("a")), amd64))
 	s.expect(map[string]string{a: one + " " + two})
 	if s.writes != 2 {
 		t.Errorf("%d writes for two answers", s.writes)
@@ -143,10 +149,11 @@ func TestStoreResolved(t *testing.T) {
 		t.Error("the digest is known, but not in another repository")
 	}
 
-	// A tag moves, the last reference too: nothing points there any more.
-	s.must(s.resolved(ctx, two, plain(hash("b")), amd64))
+	// A tag moves, and it is the last reference: nothing points to the old object
+	// any longer.
+	s.wrote(s.resolved(ctx, two, plain(hash("b")), amd64))
 	s.expect(map[string]string{a: one, b: two})
-	s.must(s.resolved(ctx, one, plain(hash("b")), amd64))
+	s.wrote(s.resolved(ctx, one, plain(hash("b")), amd64))
 	s.expect(map[string]string{b: one + " " + two})
 	if s.lookup("reg/x@"+hash("a")) != nil {
 		t.Error("what was removed is known")
@@ -155,15 +162,15 @@ func TestStoreResolved(t *testing.T) {
 	// Confirmed later: one write for each object.
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.writes = 0
-	s.must(s.confirmed(ctx, one, hash("b")))
+	s.wrote(s.confirmed(ctx, one, hash("b")))
 	if got := s.lookup(one); !got.confirmed.Equal(s.clock.Now()) || s.writes != 1 {
 		t.Errorf("confirmed %v with %d writes", got.confirmed, s.writes)
 	}
 	if got := s.lookup(two); got.confirmed.Equal(s.clock.Now()) {
 		t.Error("another tag is confirmed with it")
 	}
-	s.must(s.removeReference(ctx, one))
-	s.must(s.removeReference(ctx, two))
+	s.wrote(s.removeReference(ctx, one))
+	s.wrote(s.removeReference(ctx, two))
 	s.expect(map[string]string{})
 }
 
@@ -174,7 +181,7 @@ func TestStoreIndex(t *testing.T) {
 	found := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
 		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
 	}}
-	s.must(s.resolved(ctx, tag, found, platforms))
+	s.wrote(s.resolved(ctx, tag, found, platforms))
 	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
 	s.expect(map[string]string{a: tag, b: tag})
 	for _, reference := range []string{tag, "reg/x@" + hash("f")} {
@@ -186,12 +193,13 @@ func TestStoreIndex(t *testing.T) {
 	if got := s.lookup("reg/x@" + hash("b")); got == nil || !got.covers([]string{"linux/s390x"}) {
 		t.Errorf("a manifest has no platforms to look through: %+v", got)
 	}
-	// By digest: one more reference, no question.
-	s.must(s.adopt(ctx, "reg/x@"+hash("f")))
-	s.must(s.adopt(ctx, "reg/x@"+hash("b")))
+	// By digest: one more reference, without a request.
+	s.wrote(s.adopt(ctx, "reg/x@"+hash("f")))
+	s.wrote(s.adopt(ctx, "reg/x@"+hash("b")))
 	s.expect(map[string]string{a: tag + " reg/x@" + hash("f"), b: tag + " reg/x@" + hash("b") + " reg/x@" + hash("f")})
-	// The tag goes elsewhere; what is pinned stays, with its platforms.
-	s.must(s.resolved(ctx, tag, plain(hash("c")), platforms))
+	// The tag moves to another digest. The pinned reference stays, with its
+	// platforms.
+	s.wrote(s.resolved(ctx, tag, plain(hash("c")), platforms))
 	if got := s.lookup("reg/x@" + hash("f")); got == nil || !got.index || !got.covers(platforms) {
 		t.Errorf("pinned: %+v", got)
 	}
@@ -202,7 +210,7 @@ func TestStoreFailures(t *testing.T) {
 	const tag = "reg/x:1"
 	retry := s.clock.Now().Add(time.Minute)
 	refused := attempt{failures: 3, retry: retry, reason: v1alpha1.ReasonUnauthorized, message: "who are you?"}
-	s.must(s.notResolved(ctx, tag, refused))
+	s.wrote(s.notResolved(ctx, tag, refused))
 	unresolved := v1alpha1.UnresolvedName(tag)
 	s.expect(map[string]string{unresolved: tag})
 	if got := s.failure(tag); got.failures != 3 || !got.retry.Equal(retry) || got.reason != v1alpha1.ReasonUnauthorized || got.message != "who are you?" {
@@ -211,18 +219,18 @@ func TestStoreFailures(t *testing.T) {
 	if s.lookup(tag) != nil {
 		t.Error("a failure is no answer")
 	}
-	// The same again costs no write.
+	// The same failure again causes no write.
 	s.writes = 0
-	s.must(s.notResolved(ctx, tag, refused))
+	s.wrote(s.notResolved(ctx, tag, refused))
 	if s.writes != 0 {
 		t.Errorf("%d writes of the same", s.writes)
 	}
-	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	a := v1alpha1.ManifestName(hash("a"))
 	s.expect(map[string]string{a: tag})
 
-	// A failure later takes nothing away.
-	s.must(s.notConfirmed(ctx, tag, attempt{failures: 1, retry: retry, reason: v1alpha1.ReasonUnavailable, message: "down"}))
+	// A later failure removes nothing.
+	s.wrote(s.notConfirmed(ctx, tag, attempt{failures: 1, retry: retry, reason: v1alpha1.ReasonUnavailable, message: "down"}))
 	s.expect(map[string]string{a: tag})
 	var object v1alpha1.ImageManifest
 	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
@@ -232,7 +240,7 @@ func TestStoreFailures(t *testing.T) {
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionResolved) || len(object.Spec.Layers) != 1 {
 		t.Errorf("the content has gone: %+v", object)
 	}
-	s.must(s.confirmed(ctx, tag, hash("a")))
+	s.wrote(s.confirmed(ctx, tag, hash("a")))
 	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionConfirmed) {
 		t.Errorf("not confirmed: %+v", object.Status.Conditions)
@@ -242,51 +250,93 @@ func TestStoreFailures(t *testing.T) {
 func TestStoreDeleted(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
-	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
 	uid := s.records[name].uid
-	s.deleted(name, "of an object before it")
+	s.wrote(s.deleted(name, "of an object before it"), nil)
 	if s.lookup(tag) == nil || len(s.gone) != 0 {
 		t.Errorf("lost %q with an object that went long ago", s.gone)
 	}
 	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	s.deleted(name, uid)
+	s.wrote(s.deleted(name, uid), nil)
 	if !slices.Equal(s.gone, []string{tag}) {
 		t.Errorf("references %v are to be asked again", s.gone)
 	}
 	if s.lookup(tag) != nil || len(s.references()) != 0 {
 		t.Error("still known")
 	}
-	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
 
-	// Before the informer tells: no object without layers, and asked again too.
+	// Before the informer reports the deletion: no object without layers is
+	// created, and the reference is asked again too.
 	s.gone = nil
 	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.must(s.confirmed(ctx, tag, hash("a")))
+	s.wrote(s.confirmed(ctx, tag, hash("a")))
 	if s.lookup(tag) != nil || !slices.Contains(s.gone, tag) {
 		t.Errorf("lost %q", s.gone)
 	}
 	s.expect(map[string]string{})
 }
 
+// An object that is deleted between listing it and reading the list is not known.
+func TestStoreDeletedWhileLoaded(t *testing.T) {
+	s := newStoreTest(t)
+	const tag = "reg/x:1"
+	object := v1alpha1.ImageManifest{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
+		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}},
+	}
+	s.must(s.load(func() ([]v1alpha1.ImageManifest, error) {
+		s.wrote(s.deleted(object.Name, object.UID), nil)
+		return []v1alpha1.ImageManifest{object}, nil
+	}))
+	if s.lookup(tag) != nil || len(s.gone) != 0 {
+		t.Errorf("known: %+v, lost %q", s.lookup(tag), s.gone)
+	}
+}
+
+// One object of an index is gone, and the other cannot be written: the lost
+// references are returned with the error.
+func TestStoreLosesAndFails(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	const tag, other = "reg/x:1", "reg/y:1"
+	s.wrote(s.resolved(ctx, other, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, tag, twoPlatforms(), both)) // of amd64 it is the same object
+	gone := s.holders(tag)[0]
+	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: gone}}))
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if o.GetName() == gone {
+				return c.Patch(ctx, o, p, opts...)
+			}
+			return errors.New("etcd: leader changed")
+		},
+	})
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	lost, err := s.confirmed(ctx, tag, hash("f"))
+	if err == nil || !slices.Contains(lost, tag) || !slices.Contains(lost, other) {
+		t.Errorf("lost %q, error %v", lost, err)
+	}
+}
+
 func TestStoreWriteFails(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
 	s.fails = errors.New("no API server")
-	if err := s.resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.fails) {
+	if _, err := s.resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.fails) {
 		t.Errorf("error %v", err)
 	}
 	if s.lookup(tag) != nil || len(s.records) != 0 {
 		t.Error("known, although nothing was written")
 	}
 	s.fails = nil
-	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	before := *s.lookup(tag)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.fails = errors.New("no API server")
-	if err := s.confirmed(ctx, tag, hash("a")); !errors.Is(err, s.fails) {
+	if _, err := s.confirmed(ctx, tag, hash("a")); !errors.Is(err, s.fails) {
 		t.Errorf("error %v", err)
 	}
 	if got := s.lookup(tag); !got.confirmed.Equal(before.confirmed) {
@@ -294,14 +344,14 @@ func TestStoreWriteFails(t *testing.T) {
 	}
 }
 
-// An object that appeared behind our back is taken over.
+// An object that somebody else created is taken over.
 func TestStoreAlreadyExists(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
 	name := v1alpha1.ManifestName(hash("a"))
 	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: manifest(hash("a"), "")}
 	s.must(s.client.Create(ctx, object))
-	s.must(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
 }
 
@@ -309,7 +359,7 @@ func TestStoreManyReferences(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	for i := range v1alpha1.MaxReferences + 10 {
 		s.clock.SetTime(s.clock.Now().Add(time.Second))
-		s.must(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+		s.wrote(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
 	var object v1alpha1.ImageManifest
 	s.must(s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, &object))

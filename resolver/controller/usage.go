@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// pull is whose pull secrets a workload's images are pulled with.
+// pull says which pull secrets a workload's images are pulled with.
 type pull struct {
 	namespace, serviceAccount string
 	// secrets are the names of imagePullSecrets, separated by commas.
@@ -22,7 +22,7 @@ type pull struct {
 // claim is what a workload needs.
 type claim struct {
 	workload corev1.ObjectReference
-	// controlled marks pods that another object made: events go there.
+	// controlled marks pods that another object made: that object gets the events.
 	controlled bool
 	pull       pull
 	// images as written in the workload.
@@ -41,7 +41,7 @@ func newImage(references []string) image {
 	return image{key: strings.Join(references, " "), references: references}
 }
 
-// imageOf is the inverse of key.
+// imageOf returns the image that a key identifies.
 func imageOf(key string) image { return image{key: key, references: strings.Split(key, " ")} }
 
 // registry is the host of the first reference.
@@ -55,17 +55,19 @@ type usage struct {
 	// expand turns a name into the references it may mean.
 	expand func(image string) ([]string, error)
 	clock  clock.PassiveClock
-	// begun is since when it is known what is in use.
-	begun time.Time
-	// keep is how long idle references are of interest; 0: prune decides.
-	keep   time.Duration
+	// keep is how long the time since a reference became idle matters. 0 means
+	// that only prune forgets it.
+	keep time.Duration
+	// begun is when usage started to be recorded.
+	begun  time.Time
 	pruned time.Time
 
 	mu     sync.Mutex
 	claims map[corev1.ObjectReference]*usedBy
 	images map[string]*used
-	// references has the keys of the images in use that may mean a reference; idle
-	// has those that none does any more, and since when.
+	// references has, for each reference, the keys of the images in use that may
+	// mean it. idle has the references that no image means any longer, and since
+	// when.
 	references map[string]map[string]bool
 	idle       map[string]time.Time
 }
@@ -81,46 +83,48 @@ type used struct {
 	pulls map[pull]int
 }
 
-func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock) *usage {
+func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock, keep time.Duration) *usage {
 	return &usage{
-		expand: expand, clock: clock, begun: clock.Now(),
+		expand: expand, clock: clock, keep: keep, begun: clock.Now(),
 		claims: map[corev1.ObjectReference]*usedBy{}, images: map[string]*used{},
 		references: map[string]map[string]bool{}, idle: map[string]time.Time{},
 	}
 }
 
-// invalid is an image name that no runtime takes.
-type invalid struct {
-	image string
-	err   error
+// invalidName is an image name that no container runtime accepts.
+type invalidName struct {
+	name string
+	err  error
 }
 
-// change is what is new with a claim.
+// change is what a claim changed.
 type change struct {
-	// fresh are images that nothing used before, or not with these pull secrets.
-	fresh []image
-	// joined are other images that the workload did not use before.
-	joined []image
-	// bad are names that are none.
-	bad []invalid
-	// gone are the keys of images that nothing uses any more.
-	gone []string
+	// added are images that nothing used before, or not with these pull secrets.
+	added []image
+	// shared are the other images that are new to the workload: something else
+	// uses them already, with the same pull secrets.
+	shared []image
+	// invalid are the invalid image names that are new to the workload.
+	invalid []invalidName
+	// unused are the keys of images that nothing uses any longer.
+	unused []string
 }
 
-// set notes what a workload needs, in place of what it needed before.
-func (u *usage) set(c claim) (news change) {
+// set stores what a workload needs, and replaces what it needed before.
+func (u *usage) set(c claim) change {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	old := u.claims[c.workload]
 	if old != nil && old.pull == c.pull && slices.Equal(old.images, c.images) {
 		return change{}
 	}
+	var changed change
 	entry := &usedBy{claim: c}
 	for _, name := range c.images {
 		references, err := u.expand(name)
 		if err != nil {
 			if old == nil || !slices.Contains(old.images, name) {
-				news.bad = append(news.bad, invalid{name, err})
+				changed.invalid = append(changed.invalid, invalidName{name, err})
 			}
 			continue
 		}
@@ -130,18 +134,20 @@ func (u *usage) set(c claim) (news change) {
 		}
 		entry.keys = append(entry.keys, image.key)
 		if u.add(image, entry) {
-			news.fresh = append(news.fresh, image)
+			changed.added = append(changed.added, image)
 		} else if old == nil || !slices.Contains(old.keys, image.key) {
-			news.joined = append(news.joined, image)
+			changed.shared = append(changed.shared, image)
 		}
 	}
 	u.claims[c.workload] = entry
-	// Afterwards, so that what stays in use is never idle.
-	news.gone = u.release(old)
-	return news
+	// Last, so that an image that stays in use is never idle.
+	changed.unused = u.release(old)
+	return changed
 }
 
-func (u *usage) add(image image, by *usedBy) (fresh bool) {
+// add notes that a claim needs an image, and reports whether that is new:
+// nothing used the image before, or not with these pull secrets.
+func (u *usage) add(image image, by *usedBy) bool {
 	entry := u.images[image.key]
 	if entry == nil {
 		entry = &used{image: image, by: map[*usedBy]struct{}{}, pulls: map[pull]int{}}
@@ -154,15 +160,15 @@ func (u *usage) add(image image, by *usedBy) (fresh bool) {
 			delete(u.idle, reference)
 		}
 	}
-	fresh = entry.pulls[by.pull] == 0
+	added := entry.pulls[by.pull] == 0
 	entry.pulls[by.pull]++
 	entry.by[by] = struct{}{}
-	return fresh
+	return added
 }
 
 // unset forgets a workload and returns the keys of images that nothing uses any
-// more.
-func (u *usage) unset(workload corev1.ObjectReference) (gone []string) {
+// longer.
+func (u *usage) unset(workload corev1.ObjectReference) (unused []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	old := u.claims[workload]
@@ -170,8 +176,9 @@ func (u *usage) unset(workload corev1.ObjectReference) (gone []string) {
 	return u.release(old)
 }
 
-// release takes back what add did for a claim that is not valid any more.
-func (u *usage) release(old *usedBy) (gone []string) {
+// release undoes add for a claim that no longer holds, and returns the keys of
+// images that nothing uses any longer.
+func (u *usage) release(old *usedBy) (unused []string) {
 	if old == nil {
 		return nil
 	}
@@ -185,7 +192,7 @@ func (u *usage) release(old *usedBy) (gone []string) {
 			continue
 		}
 		delete(u.images, key)
-		gone = append(gone, key)
+		unused = append(unused, key)
 		for _, reference := range entry.references {
 			delete(u.references[reference], key)
 			if len(u.references[reference]) == 0 {
@@ -198,10 +205,10 @@ func (u *usage) release(old *usedBy) (gone []string) {
 		u.prune(u.keep)
 		u.pruned = u.clock.Now()
 	}
-	return gone
+	return unused
 }
 
-// inUse tells whether anything uses an image.
+// inUse reports whether a workload uses an image.
 func (u *usage) inUse(key string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -232,8 +239,8 @@ func (u *usage) meaning(references []string) []image {
 	return images
 }
 
-// pulls returns whose pull secrets may be used for an image: of at most limit
-// workloads, always the same ones.
+// pulls returns which pull secrets may be used for an image: at most limit, always
+// the same ones.
 func (u *usage) pulls(key string, limit int) []pull {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -248,7 +255,7 @@ func (u *usage) pulls(key string, limit int) []pull {
 }
 
 // workloads returns at most limit workloads that use an image. Pods that another
-// object made are only among them if there is nothing else.
+// object made are returned only if nothing else uses it.
 func (u *usage) workloads(key string, limit int) []corev1.ObjectReference {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -271,8 +278,8 @@ func (u *usage) workloads(key string, limit int) []corev1.ObjectReference {
 	return found
 }
 
-// unusedFor tells whether nothing has used a reference for so long, as far as is
-// known.
+// unusedFor reports whether nothing has used a reference for at least that
+// long. A reference that was never in use counts from the start of the process.
 func (u *usage) unusedFor(reference string, atLeast time.Duration) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -286,8 +293,8 @@ func (u *usage) unusedFor(reference string, atLeast time.Duration) bool {
 	return u.clock.Since(since) >= atLeast
 }
 
-// prune drops what is remembered about references unused for that long: then it
-// does not matter any more since when.
+// prune forgets the idle time of references that have been idle for at least
+// that long. unusedFor returns the same without it.
 func (u *usage) prune(atLeast time.Duration) {
 	maps.DeleteFunc(u.idle, func(_ string, since time.Time) bool { return u.clock.Since(since) >= atLeast })
 }

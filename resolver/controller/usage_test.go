@@ -13,8 +13,8 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 )
 
-// expandForTest: a name with a slash is full, another is one of two registries;
-// names in capitals are none.
+// expandForTest expands a name: with a slash it is a full name, without one it
+// may be in two registries. Names in capitals are invalid.
 func expandForTest(name string) ([]string, error) {
 	if strings.ToUpper(name) == name {
 		return nil, errors.New("capitals")
@@ -27,7 +27,7 @@ func expandForTest(name string) ([]string, error) {
 
 func newTestUsage() (*usage, *testingclock.FakePassiveClock) {
 	clock := testingclock.NewFakePassiveClock(time.Now())
-	return newUsage(expandForTest, clock), clock
+	return newUsage(expandForTest, clock, 0), clock
 }
 
 func claimFor(name, namespace string, images ...string) claim {
@@ -49,12 +49,12 @@ func keys(images []image) []string {
 func TestUsage(t *testing.T) {
 	const x, y = "reg/x:1", "reg/y:1"
 	tests := []struct {
-		name   string
-		before []claim
-		claim  claim
-		fresh  []string
-		joined []string
-		bad    []string
+		name    string
+		before  []claim
+		claim   claim
+		added   []string
+		shared  []string
+		invalid []string
 	}{
 		{"the first", nil, claimFor("one", "ns", x), []string{x}, nil, nil},
 		{"twice in a pod", nil, claimFor("one", "ns", x, x), []string{x}, nil, nil},
@@ -72,19 +72,19 @@ func TestUsage(t *testing.T) {
 			for _, c := range test.before {
 				u.set(c)
 			}
-			news := u.set(test.claim)
-			if !slices.Equal(keys(news.fresh), test.fresh) {
-				t.Errorf("to be asked %q, want %q", keys(news.fresh), test.fresh)
+			changed := u.set(test.claim)
+			if !slices.Equal(keys(changed.added), test.added) {
+				t.Errorf("to be asked %q, want %q", keys(changed.added), test.added)
 			}
-			if !slices.Equal(keys(news.joined), test.joined) {
-				t.Errorf("joined %q, want %q", keys(news.joined), test.joined)
+			if !slices.Equal(keys(changed.shared), test.shared) {
+				t.Errorf("shared %q, want %q", keys(changed.shared), test.shared)
 			}
 			var names []string
-			for _, b := range news.bad {
-				names = append(names, b.image)
+			for _, invalid := range changed.invalid {
+				names = append(names, invalid.name)
 			}
-			if !slices.Equal(names, test.bad) {
-				t.Errorf("no names %q, want %q", names, test.bad)
+			if !slices.Equal(names, test.invalid) {
+				t.Errorf("invalid %q, want %q", names, test.invalid)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestUsageIdle(t *testing.T) {
 	if u.unusedFor(x, 0) {
 		t.Error("in use again and idle")
 	}
-	// What was never in use counts from the start.
+	// The idle time of a reference that was never in use counts from the start.
 	if !u.unusedFor("reg/old:1", time.Minute) || u.unusedFor("reg/old:1", 2*time.Minute) {
 		t.Error("not idle for a minute since the start")
 	}
@@ -163,7 +163,8 @@ func TestUsageIdle(t *testing.T) {
 	}
 }
 
-// TestUsageEmptyAgain: after random claims, taking all back leaves nothing.
+// TestUsageEmptyAgain: after random claims, removing all of them leaves
+// nothing.
 func TestUsageEmptyAgain(t *testing.T) {
 	u, clock := newTestUsage()
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test

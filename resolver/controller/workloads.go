@@ -17,17 +17,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// kind is something that names images.
+// kind is a kind of object that names images.
 type kind struct {
 	apiVersion, name string
 	object           client.Object
-	// template returns what pods are made from; nil for anything else.
+	// template returns the spec that pods are made from, or nil for any other
+	// object.
 	template func(any) *corev1.PodSpec
 }
 
-// kinds are the pods and all that is a template of pods.
+// kinds are pods, and the kinds that have a pod template.
 var kinds = []kind{
 	{"v1", "Pod", &corev1.Pod{}, func(o any) *corev1.PodSpec {
 		pod, ok := o.(*corev1.Pod)
@@ -69,22 +71,22 @@ var kinds = []kind{
 	}},
 }
 
-// ended tells whether a Job has, well or badly.
+// ended reports whether a Job has completed or failed.
 func ended(job *batchv1.Job) bool {
 	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
 	})
 }
 
-// identity is what an object is called in events, and what claims go by.
+// identity returns what identifies an object in events and among claims.
 func (k *kind) identity(o metav1.Object) corev1.ObjectReference {
 	return corev1.ObjectReference{
 		APIVersion: k.apiVersion, Kind: k.name, Namespace: unique.Make(o.GetNamespace()).Value(), Name: o.GetName(), UID: o.GetUID(),
 	}
 }
 
-// claimOf returns what an object needs; ok is false if it needs nothing (any
-// more).
+// claimOf returns what an object needs; ok is false if it needs nothing, or has
+// ended.
 func (k *kind) claimOf(object any) (c claim, ok bool) {
 	if w, isShort := object.(*workload); isShort {
 		return w.claim, len(w.claim.images) > 0
@@ -95,8 +97,8 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 		return claim{}, false
 	}
 	c = claim{workload: k.identity(m), controlled: metav1.GetControllerOfNoCopy(m) != nil}
-	for _, image := range imagesOf(spec) {
-		c.images = append(c.images, unique.Make(image).Value())
+	for _, image := range imageref.OfPod(spec) {
+		c.images = append(c.images, unique.Make(image.Name).Value())
 	}
 	names := make([]string, 0, len(spec.ImagePullSecrets))
 	for i := range spec.ImagePullSecrets {
@@ -110,9 +112,9 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 	return c, len(c.images) > 0
 }
 
-// workload is what the cache keeps of an object: what informers know it by, and
-// its claim, without images if it needs nothing. A Pod with only that in it takes
-// four times as much.
+// workload is what the cache keeps of an object: the metadata by which
+// informers identify it, and its claim, without images if it needs nothing. A
+// Pod with only these data takes four times the memory.
 type workload struct {
 	metav1.ObjectMeta
 	claim claim
@@ -128,39 +130,15 @@ func (k *kind) transform(object any) (any, error) {
 	return &workload{slimMeta(m), c}, nil
 }
 
-// maxImages of an object count, as many as for the scheduler.
-const maxImages = 256
-
-// imagesOf returns the images of a pod, as written there, each once.
-func imagesOf(spec *corev1.PodSpec) []string {
-	var images []string
-	add := func(image string) {
-		if image != "" && len(images) < maxImages && !slices.Contains(images, image) {
-			images = append(images, image)
-		}
-	}
-	for i := range spec.InitContainers {
-		add(spec.InitContainers[i].Image)
-	}
-	for i := range spec.Containers {
-		add(spec.Containers[i].Image)
-	}
-	for i := range spec.Volumes {
-		if volume := spec.Volumes[i].Image; volume != nil {
-			add(volume.Reference)
-		}
-	}
-	return images
-}
-
 func slimMeta(m metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: m.GetName(), Namespace: unique.Make(m.GetNamespace()).Value(), UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),
 	}
 }
 
-// CacheOptions are those of a manager's cache for Add: of 100,000 pods and of
-// nodes with 50 images each, only what counts is kept in memory.
+// CacheOptions returns the options of a manager's cache for Add. Of 100,000
+// pods, and of nodes with 50 images each, only what is needed is kept in
+// memory.
 func CacheOptions() crcache.Options {
 	by := map[client.Object]crcache.ByObject{}
 	for i := range kinds {
@@ -188,7 +166,8 @@ func transform(object any) (any, error) {
 		short.Status.Images = []corev1.ContainerImage{{Names: names}}
 		return short, nil
 	case *v1alpha1.ImageManifest:
-		// The layers are for the scheduler; here, digest and references count.
+		// The layers are for the scheduler; only digest and references are needed
+		// here.
 		short := &v1alpha1.ImageManifest{ObjectMeta: slimMeta(o), Spec: o.Spec, Status: o.Status}
 		short.Spec.Layers = nil
 		return short, nil
@@ -217,8 +196,8 @@ func registriesOf(node *corev1.Node) []string {
 // platformPart is how Go names operating systems and architectures.
 var platformPart = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
 
-// platformOf returns the platform of a node as images are resolved for it:
-// os/architecture; empty as long as the node says nothing of use.
+// platformOf returns the platform that images are resolved for on a node:
+// os/architecture; empty if the node reports none, or none that is valid.
 func platformOf(node *corev1.Node) string {
 	info := &node.Status.NodeInfo
 	if !platformPart.MatchString(info.OperatingSystem) || !platformPart.MatchString(info.Architecture) {

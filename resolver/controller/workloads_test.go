@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// What the cache keeps of an object says the same as the object, and informers
-// know it by the same name.
+// The object that the cache keeps gives the same claim as the original, and
+// informers know it by the same name.
 func TestTransformKeepsTheClaim(t *testing.T) {
 	meta := metav1.ObjectMeta{
 		Name: "one", Namespace: "ns", UID: "1", ResourceVersion: "7", Labels: map[string]string{"app": "x"},
@@ -72,8 +72,9 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 	}
 }
 
-// A pod that is deleted and made anew while nobody watches, as those of
-// StatefulSets are, comes as an update. What the first used is not in use.
+// A pod that is deleted and created again while nobody watches, like those of
+// StatefulSets, comes as an update. The images of the first pod are not in use
+// any longer.
 func TestReplacedObject(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	handler := r.workloadHandler(&kinds[0])

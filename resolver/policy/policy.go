@@ -1,7 +1,6 @@
 // Package policy decides which registries the resolver may ask, and at which
-// addresses. A pod's author chooses the registry that is asked, from inside the
-// cluster's network; without a policy that is a way to reach whatever listens
-// there.
+// addresses. Whoever creates a pod chooses the registry that is asked from inside
+// the cluster's network. Without a policy, that is a way to reach anything there.
 package policy
 
 import (
@@ -36,7 +35,7 @@ type Policy struct {
 
 var domain = regexp.MustCompile("^(?:" + reference.DomainRegexp.String() + ")$")
 
-// New returns a Policy, or an error that names the entry that is none.
+// New returns a Policy, or an error that names the invalid entry.
 func New(config Config) (*Policy, error) {
 	p := &Policy{listed: map[string]bool{}}
 	for _, registry := range config.Registries {
@@ -59,9 +58,9 @@ func New(config Config) (*Policy, error) {
 	return p, nil
 }
 
-// SetInUse replaces the registries that nodes' images come from; they are
-// allowed beside the listed ones: what a node pulls from is nothing that a pod's
-// author chose alone.
+// SetInUse replaces the registries that nodes' images come from. They are
+// allowed like the listed ones: nodes have pulled from them, so they are more
+// than a name that somebody wrote into a pod.
 func (p *Policy) SetInUse(registries []string) {
 	inUse := make(map[string]bool, len(registries))
 	for _, registry := range registries {
@@ -81,8 +80,8 @@ func (p *Policy) Registry(host string) error {
 }
 
 // Address returns nil if the address may be contacted, and *Denied otherwise.
-// To be asked for every connection, when its address is known: a name that was
-// looked up before may have another address then.
+// Call it for every connection, with the address that is contacted: if a name
+// is looked up twice, the address may differ.
 func (p *Policy) Address(addr netip.Addr) error {
 	// A zone chooses an interface, not a network; an IPv4-mapped address is
 	// contacted as IPv4.
@@ -125,7 +124,7 @@ func canonical(registry string) string {
 }
 
 // special are the networks of the IANA special-purpose address registries that
-// are no public host's, whether or not something answers there.
+// contain no public hosts.
 var special = prefixes(
 	"0.0.0.0/8",         // this network, RFC 791
 	"10.0.0.0/8",        // private, RFC 1918
@@ -150,17 +149,17 @@ var special = prefixes(
 )
 
 var (
-	// global is all of IPv6 that is handed out to hosts. Loopback, unspecified,
-	// unique local, link-local, site-local, multicast and IPv4-compatible
+	// global is the part of IPv6 that public addresses are assigned from. Loopback,
+	// unspecified, unique local, link-local, site-local, multicast and IPv4-compatible
 	// addresses are outside of it.
 	global = netip.MustParsePrefix("2000::/3")
-	// nat64 is the well-known prefix of RFC 6052. The local ones of RFC 8215 are
-	// the cluster's own and have to be listed.
+	// nat64 is the well-known prefix of RFC 6052. The local prefixes of RFC 8215
+	// belong to the cluster and have to be listed.
 	nat64     = netip.MustParsePrefix("64:ff9b::/96")
 	sixToFour = netip.MustParsePrefix("2002::/16")
 )
 
-// embedded returns the IPv4 address that a gateway makes of an IPv6 address.
+// embedded returns the IPv4 address that a gateway contacts for an IPv6 address.
 func embedded(addr netip.Addr) (netip.Addr, bool) {
 	raw := addr.As16()
 	switch {

@@ -23,19 +23,20 @@ import (
 )
 
 const (
-	// challengeTTL is how long it is remembered how a registry authenticates.
+	// challengeTTL is how long to remember how a registry authenticates.
 	challengeTTL = time.Hour
-	// tokenTTL is how long a token is remembered at most, and defaultTokenTTL how
-	// long if the token server does not say (token specification).
+	// tokenTTL is the longest time that a token is remembered. defaultTokenTTL is
+	// used if the token server does not state a lifetime (token specification).
 	tokenTTL        = time.Hour
 	defaultTokenTTL = time.Minute
-	// tokenMargin before a token expires, another one is asked for.
+	// tokenMargin is how long before its expiry a token is no longer used.
 	tokenMargin = 10 * time.Second
-	// maxTokens that are remembered.
+	// maxTokens bounds the tokens that are remembered.
 	maxTokens = 1024
 )
 
-// authorizer knows how registries authenticate, and the tokens they gave.
+// authorizer remembers how registries authenticate, and the tokens that they
+// issued.
 type authorizer struct {
 	policy     *policy.Policy
 	transport  *transport
@@ -70,7 +71,8 @@ type tokenKey struct {
 type grant struct {
 	challenge     *ggcr.Challenge
 	authorization string
-	// remembered tells which of the two was not asked for just now.
+	// Whether challenge and token were remembered. If not, they were requested
+	// just now.
 	challengeRemembered, tokenRemembered bool
 }
 
@@ -90,8 +92,8 @@ func (a *authorizer) authorize(ctx context.Context, s *source, credential authn.
 	}
 	switch {
 	case credential.RegistryToken != "":
-		// From a secret of a user: an error of net/http would look like one of the
-		// registry.
+		// The token comes from a user's secret, and the error of net/http would look
+		// like an error of the registry.
 		if strings.ContainsFunc(credential.RegistryToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return nil, &Error{Reason: v1alpha1.ReasonUnauthorized, Host: s.domain, Err: text(nil, "the registrytoken given for registry %s is no token", s.domain)}
 		}
@@ -110,15 +112,15 @@ func (a *authorizer) authorize(ctx context.Context, s *source, credential authn.
 	return g, nil
 }
 
-// refused forgets what a 401 shows to be out of date, and tells whether to
-// authorize again.
+// refused forgets what is out of date according to a 401 response, and reports
+// whether to authorize again.
 func (a *authorizer) refused(s *source, credential authn.AuthConfig, g *grant, header http.Header) bool {
 	again := false
 	if g.tokenRemembered {
 		a.tokens.Remove(s.tokenKey(credential))
 		again = true
 	}
-	// What the registry says for a wrong credential is what it said before.
+	// If the credential is wrong, the registry repeats the known challenge.
 	said := strings.Join(header.Values("WWW-Authenticate"), ", ")
 	if g.challenge.Scheme == "" || !strings.Contains(said, g.challenge.Parameters["realm"]) {
 		a.challenges.Remove(s.challengeKey())
@@ -151,7 +153,8 @@ func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.
 			return nil, err
 		}
 		if *x.last.Load() != x.host {
-			// Another host's challenge is no reason to give it a credential.
+			// The request was redirected: credentials must not go to a place that
+			// another host names.
 			answer = &ggcr.Challenge{Insecure: answer.Insecure}
 		}
 		a.challenges.Add(s.challengeKey(), answer, challengeTTL)
@@ -219,8 +222,9 @@ func (a *authorizer) realm(s *source, challenge *ggcr.Challenge) (*url.URL, erro
 	return realm, nil
 }
 
-// shared does what is asked for once, however many ask for it at the same time.
-// Who stops waiting does not end it for the others; it has time limits of its own.
+// shared calls do once for all callers that ask for the same key at the same
+// time. If one of them stops waiting, the call continues for the others; do has
+// its own time limits.
 func shared[T any](ctx context.Context, flights *singleflight.Group, key string, do func(context.Context) (T, error)) (T, error) {
 	var none T
 	result := flights.DoChan(key, func() (any, error) { return do(context.WithoutCancel(ctx)) })

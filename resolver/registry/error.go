@@ -26,9 +26,11 @@ type Error struct {
 	Reason string
 	// Reference that was asked for.
 	Reference string
-	// Host that was contacted, or was to be; "" if it did not come to that.
+	// Host that was contacted or would have been; "" if the failure came before
+	// that.
 	Host string
-	// RetryAfter is what the registry asked for, at most an hour; 0 if nothing.
+	// RetryAfter is the wait that the registry asked for, at most an hour; 0 if it
+	// asked for none.
 	RetryAfter time.Duration
 	// Err says what happened and what can be done about it, without the reference.
 	Err error
@@ -38,8 +40,8 @@ func (e *Error) Error() string { return printable(e.Reference + ": " + e.Err.Err
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// asError returns a copy of the *Error in an error of this package: callers that
-// wait for the same answer share it.
+// asError returns a copy of the *Error in an error of this package. A copy, because
+// callers that wait for the same answer share the error.
 func asError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -63,7 +65,7 @@ func invalidManifest(format string, args ...any) *Error {
 	return &Error{Reason: v1alpha1.ReasonInvalidManifest, Err: text(nil, format, args...)}
 }
 
-// described is an error with a text of its own.
+// described is an error with its own text.
 type described struct {
 	text  string
 	cause error
@@ -72,17 +74,16 @@ type described struct {
 func (d *described) Error() string { return d.text }
 func (d *described) Unwrap() error { return d.cause }
 
-// text returns an error with a text that can be shown. The cause is for
+// text returns an error with a text that may be shown. The cause is for
 // errors.Is and errors.As.
 func text(cause error, format string, args ...any) error {
 	return &described{printable(fmt.Sprintf(format, args...)), cause}
 }
 
-// maxMessage is how many bytes a message has at most: they end up in conditions
-// and events.
+// maxMessage bounds messages, which end up in conditions and events (bytes).
 const maxMessage = 512
 
-// printable makes a text of foreign origin fit to be shown.
+// printable makes a text from outside safe to show.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -155,8 +156,7 @@ func (x *exchange) failure(err error) *Error {
 		e.Err = text(nil, "%s %s", x.subject(), refused.text)
 		return e
 	}
-	// go-containerregistry does not tell the status if it cannot read what is said
-	// about it.
+	// go-containerregistry does not return the status if it cannot read the body.
 	if code := int(x.code.Load()); code >= http.StatusBadRequest {
 		return x.status(e, code)
 	}
@@ -196,9 +196,9 @@ func (x *exchange) status(e *Error, code int) *Error {
 	return e
 }
 
-// refuses tells whether a status is about what was asked for, and says nothing of
-// how the server is. Callers leave a server alone that has trouble: what one
-// workload asks for must not cause that for the others.
+// refuses reports whether a status is about the requested image and not about
+// the server. Callers stop asking a server that is in trouble. A workload must
+// not be able to cause that for others through the image that it names.
 func refuses(code int) bool {
 	switch code {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:

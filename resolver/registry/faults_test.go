@@ -20,7 +20,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
-// faulty answers the ping, and whatever else by fault.
+// faulty answers the ping itself, and everything else by fault.
 func faulty(fault http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v2/" {
@@ -35,7 +35,8 @@ func status(code int, header ...string) http.HandlerFunc {
 			w.Header().Set(header[0], header[1])
 		}
 		w.WriteHeader(code)
-		// Larger than what is read of an error, and with what nobody may see.
+		// Larger than the part of an error that is read, and with text that must not
+		// be shown.
 		_, _ = fmt.Fprintf(w, `{"errors":[{"code":"X","message":"s3cret"}]}%s`, strings.Repeat("\x00", 100<<10))
 	}
 }
@@ -117,7 +118,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// What fails is told alike when it fails before the manifest is asked for.
+// A failure before the request for the manifest is reported in the same way.
 func TestFaultsOfPing(t *testing.T) {
 	for code, reason := range map[int]string{
 		403: v1alpha1.ReasonUnauthorized,
@@ -224,8 +225,8 @@ func TestNoConnection(t *testing.T) {
 	})
 }
 
-// Names that look local are asked by plain HTTP no more than others: a credential
-// would be readable on the way.
+// Registries with names that look local are not asked over plain HTTP either: a
+// credential would be readable on the way.
 func TestPlainHTTP(t *testing.T) {
 	content := &repository{}
 	content.push("app", manifestType, manifestOf(), "1")
@@ -354,7 +355,7 @@ func TestRedirects(t *testing.T) {
 	})
 }
 
-// A name server that says something else the second time.
+// A name server that gives a different answer the second time.
 func TestAddressThatChanges(t *testing.T) {
 	content := &repository{}
 	content.push("app", manifestType, manifestOf(), "1")

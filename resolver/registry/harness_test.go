@@ -57,7 +57,7 @@ var certificate, authorities = func() (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }()
 
-// server counts connections and records requests and what they had with them.
+// server counts connections and records requests with their headers and bodies.
 type server struct {
 	*httptest.Server
 	host string // as in references
@@ -114,7 +114,7 @@ func listen(t *testing.T, address, name string, plain bool, handler http.Handler
 
 func (s *server) port() int { return s.Listener.Addr().(*net.TCPAddr).Port }
 
-// take returns the requests since it was called last.
+// take returns the requests since its last call.
 func (s *server) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *server) saw(text string) bool {
 	return slices.ContainsFunc(append(s.bodies, s.requests...), func(sent string) bool { return strings.Contains(sent, text) })
 }
 
-// names is a name server: below .test it knows what it was told.
+// names is a name server with the addresses that tests set below .test.
 type names struct {
 	mu        sync.Mutex
 	addresses map[string]string
@@ -251,8 +251,8 @@ func mustPolicy(t *testing.T, networks ...string) *policy.Policy {
 	return p
 }
 
-// repository answers for manifests by path after /v2/, "team/app/manifests/1",
-// and for every manifest by its digest.
+// repository serves manifests by the path after /v2/, such as
+// "team/app/manifests/1", and every manifest by its digest.
 type repository struct {
 	mu      sync.Mutex
 	content map[string]document
@@ -284,7 +284,7 @@ func (r *repository) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(found.body)
 }
 
-// push makes a document known below its digest and its tags, and returns the digest.
+// push stores a document under its digest and its tags, and returns the digest.
 func (r *repository) push(name, mediaType string, content any, tags ...string) digest.Digest {
 	body, ok := content.([]byte)
 	if !ok {
@@ -354,7 +354,7 @@ func (s *tokenServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(object{"token": fmt.Sprintf("token-of-%s-%d-for-%s", user, s.given, r.URL.Query().Get("scope")), "expires_in": s.expires})
 }
 
-// behindToken wants a token that accept agrees to.
+// behindToken requires a token that accept accepts.
 func behindToken(realm string, next http.Handler, accept func(token string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -367,7 +367,7 @@ func behindToken(realm string, next http.Handler, accept func(token string) bool
 	})
 }
 
-// behindPassword wants ann and her password.
+// behindPassword requires the user ann and her password.
 func behindPassword(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, p, ok := r.BasicAuth(); !ok || u != "ann" || p != "s3cret" {
@@ -396,7 +396,7 @@ func login(registry, user, password string) authn.Keychain {
 	return keychain{registry, authn.AuthConfig{Username: user, Password: password}}
 }
 
-// wantError checks an error for what every error has to fulfil, and for reason
+// wantError checks an error against the rules for every error, and for reason
 // and texts.
 func wantError(t *testing.T, err error, reason string, texts ...string) *Error {
 	t.Helper()

@@ -17,12 +17,12 @@ import (
 )
 
 // credentials returns the distinct credentials for a source in the order of the
-// keychains, or the one of nobody if there are none. Keychains that cannot be
-// read count as empty; the error tells of them.
+// keychains, or the empty credential if there are none. Keychains that cannot be
+// read count as empty; the error names them.
 func credentials(ctx context.Context, s *source, keychains []authn.Keychain) ([]authn.AuthConfig, error) {
 	resources := []resource{{s.domain, s.repository}}
 	if s.domain == "docker.io" {
-		// The name that docker login writes.
+		// docker login writes this name.
 		resources = append(resources, resource{name.DefaultRegistry, s.repository})
 	}
 	var found []authn.AuthConfig
@@ -59,20 +59,20 @@ func lookUp(ctx context.Context, keychain authn.Keychain, target resource) (*aut
 	return &own, nil
 }
 
-// resource is what keychains know credentials for: host/repository.
+// resource is the key of credentials in keychains: host/repository.
 type resource struct{ domain, repository string }
 
 func (r resource) RegistryStr() string { return r.domain }
 func (r resource) String() string      { return r.domain + "/" + r.repository }
 
-// maxDockerConfig is how many bytes of a docker config file are read, what a
-// Secret can hold.
+// maxDockerConfig is how many bytes of a docker config file are read: the limit
+// of a Secret.
 const maxDockerConfig = 1 << 20
 
 // KeychainFromDockerConfig returns the credentials of a docker config file, by
 // the rules of the kubelet for Secrets of type kubernetes.io/dockerconfigjson.
-// Credential helpers are not run. The file is read again when it has changed; the
-// error is that of the first time.
+// Credential helpers are not run. The file is read again when it has changed.
+// The returned error is that of the first read.
 func KeychainFromDockerConfig(path string) (authn.Keychain, error) {
 	k := &dockerConfig{path: path}
 	_, err := k.load()
@@ -98,8 +98,8 @@ func (d *dockerConfig) Resolve(target authn.Resource) (authn.Authenticator, erro
 	return keychain.Resolve(target)
 }
 
-// load reads the file every time, which is less than a request costs, and parses
-// it if it has changed.
+// load reads the file every time, which costs less than a request, and parses it if
+// it has changed.
 func (d *dockerConfig) load() (authn.Keychain, error) {
 	content, err := readAtMost(d.path, maxDockerConfig)
 	if err != nil {

@@ -13,14 +13,15 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 const (
 	// maxLayerSize is the largest size in compressed bytes that a layer may claim;
-	// the schema of ImageManifest has the same. With at most MaxLayers layers the
-	// sum cannot overflow.
+	// the schema of ImageManifest has the same limit. With at most MaxLayers
+	// layers the sum cannot overflow.
 	maxLayerSize = 1 << 40
-	// maxEntries of an index.
+	// maxEntries bounds the manifests of an index.
 	maxEntries = 1000
 )
 
@@ -28,7 +29,7 @@ const (
 type content struct {
 	index     bool
 	mediaType types.MediaType
-	// layers of a manifest, checked and each once.
+	// layers of a manifest, checked and without duplicates.
 	layers []v1alpha1.ImageLayer
 	// entries of an index, not checked.
 	entries []descriptor
@@ -45,8 +46,8 @@ type descriptor struct {
 	} `json:"platform"`
 }
 
-// descriptors is a list of at most so many. It stops there, because a list of
-// empty descriptors takes a hundred times its length in memory.
+// descriptors is a list with a bound, at which reading stops: a list of empty
+// descriptors takes a hundred times its length in memory.
 type descriptors struct {
 	list    []descriptor
 	most    int
@@ -81,7 +82,7 @@ func (d *descriptors) UnmarshalJSON(data []byte) error {
 }
 
 // parseContent reads a manifest or an index. Manifests of artifacts are read like
-// those of images: volumes are made of them, and their layers are pulled alike.
+// those of images: image volumes use them, and their layers are pulled the same way.
 func parseContent(body []byte, contentType string) (*content, error) {
 	document := struct {
 		SchemaVersion int             `json:"schemaVersion"`
@@ -105,7 +106,8 @@ func parseContent(body []byte, contentType string) (*content, error) {
 	if document.SchemaVersion == 1 || document.FSLayers != nil {
 		return nil, invalidManifest("a manifest of schema 1, which states no sizes: push the image again in a format of this decade")
 	}
-	// Two readers must not take one document for different things (CVE-2021-41190).
+	// No document may be a manifest to one reader and an index to another
+	// (CVE-2021-41190).
 	isManifest, isIndex := document.Layers.present || document.Config != nil, document.Manifests.present
 	if isManifest == isIndex {
 		return nil, invalidManifest("what was sent is neither a manifest nor an index, or both")
@@ -123,8 +125,9 @@ func parseContent(body []byte, contentType string) (*content, error) {
 	return c, err
 }
 
-// mediaTypeOf returns the type that a document states, or else the one it was
-// sent as, or else the one it looks like.
+// mediaTypeOf returns the media type that a document states. Without one, it
+// returns the type of the Content-Type header, or else the type that the
+// document looks like.
 func mediaTypeOf(stated types.MediaType, contentType string, isIndex bool) (types.MediaType, error) {
 	if stated == "" {
 		sent, _, err := mime.ParseMediaType(contentType)
@@ -152,14 +155,14 @@ func isKnown(t types.MediaType) bool {
 	}, t)
 }
 
-// layers checks the layers of a manifest. One that occurs twice is returned once:
-// it is pulled and stored once.
+// layers checks the layers of a manifest. A layer that occurs twice is returned
+// once, since it is pulled and stored once.
 func layers(list []descriptor) ([]v1alpha1.ImageLayer, error) {
 	found := make([]v1alpha1.ImageLayer, 0, len(list))
 	sizes := make(map[string]int64, len(list))
 	for i, layer := range list {
 		name := layer.Digest.String()
-		if err := validDigest(layer.Digest); err != nil {
+		if err := imageref.ValidateDigest(layer.Digest); err != nil {
 			return nil, invalidManifest("layer %d: %s", i, err)
 		}
 		if layer.Size == nil || *layer.Size < 0 || *layer.Size > maxLayerSize {
@@ -177,7 +180,7 @@ func layers(list []descriptor) ([]v1alpha1.ImageLayer, error) {
 	return found, nil
 }
 
-// spec returns what a manifest states.
+// spec returns the spec of an ImageManifest for a manifest.
 func (c *content) spec(digest digest.Digest, platform string) v1alpha1.ImageManifestSpec {
 	spec := v1alpha1.ImageManifestSpec{
 		Digest:    digest.String(),
@@ -209,7 +212,7 @@ func (c *content) choose(platforms []string) ([]choice, error) {
 		if entry == nil {
 			continue
 		}
-		if err := validDigest(entry.Digest); err != nil {
+		if err := imageref.ValidateDigest(entry.Digest); err != nil {
 			return nil, invalidManifest("the index's manifest for %s: %s", platform, err)
 		}
 		if entry.Platform != nil {
@@ -228,8 +231,9 @@ func (c *content) choose(platforms []string) ([]choice, error) {
 	return chosen, nil
 }
 
-// variants of an architecture in the order in which container runtimes prefer
-// them. Nodes do not report theirs: an arm node is taken for the usual v7.
+// variants returns the variants of an architecture in the order in which
+// container runtimes prefer them. Nodes do not report their variant: an arm
+// node counts as v7, which is the usual one.
 func variants(architecture string) []string {
 	switch architecture {
 	case "arm":

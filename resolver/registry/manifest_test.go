@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 func encode(t testing.TB, content any) []byte {
@@ -161,7 +162,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// An index in an index is refused when it is fetched, whatever it was called.
+// An index in an index is refused when it is fetched, no matter what media type
+// its descriptor states.
 func TestNestedIndex(t *testing.T) {
 	content := &repository{}
 	inner := content.push("app", indexType, indexOf(entryOf(digest.FromString("a"), "linux/amd64")))
@@ -195,7 +197,7 @@ func FuzzManifest(f *testing.F) {
 				t.Errorf("%v, %v", chosen, err)
 			}
 			for _, choice := range chosen {
-				if validDigest(choice.digest) != nil || len(choice.platform) > 64 {
+				if imageref.ValidateDigest(choice.digest) != nil || len(choice.platform) > 64 {
 					t.Errorf("%v", choice)
 				}
 			}
@@ -205,7 +207,7 @@ func FuzzManifest(f *testing.F) {
 		var sum int64
 		seen := map[string]bool{}
 		for _, layer := range spec.Layers {
-			if validDigest(digest.Digest(layer.Digest)) != nil || layer.Size < 0 || layer.Size > maxLayerSize || seen[layer.Digest] {
+			if imageref.ValidateDigest(digest.Digest(layer.Digest)) != nil || layer.Size < 0 || layer.Size > maxLayerSize || seen[layer.Digest] {
 				t.Errorf("layer %+v", layer)
 			}
 			seen[layer.Digest] = true

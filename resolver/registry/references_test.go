@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
@@ -79,7 +80,7 @@ func TestReferences(t *testing.T) {
 		for _, image := range []string{
 			"", ":", "Busybox", "a b", "busybox:", "busybox@", "https://docker.io/busybox",
 			"busybox@sha256:00", "busybox@md5:" + strings.Repeat("0", 32), "busybox@sha384:" + strings.Repeat("0", 96),
-			strings.Repeat("a/", maxReference), "docker.io/" + strings.Repeat("a", 256), "app\x00", "-", "/app",
+			strings.Repeat("a/", imageref.MaxLength), "docker.io/" + strings.Repeat("a", 256), "app\x00", "-", "/app",
 		} {
 			got, err := w.References(image)
 			if err == nil {
@@ -97,13 +98,14 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// What is added to a name counts: objects take no longer ones.
+// The length limit is that of the completed name, since objects do not accept
+// longer names.
 func TestReferencesInFull(t *testing.T) {
 	w := newWorld(t)
-	for n := maxReference - len(":latest") - 1; n <= maxReference; n++ {
+	for n := imageref.MaxLength - len(":latest") - 1; n <= imageref.MaxLength; n++ {
 		image := strings.Repeat("a", n-len(".example/x")) + ".example/x"
 		found, err := w.References(image)
-		switch fits := n+len(":latest") <= maxReference; {
+		switch fits := n+len(":latest") <= imageref.MaxLength; {
 		case fits && err != nil:
 			t.Errorf("%d characters: %v", n, err)
 		case !fits && err == nil:
@@ -217,7 +219,7 @@ location = %q
 [[registry.mirror]]
 location = "%s/cache"
 `, primary.host, forbidden.host, down.host, mirror.host))
-	// Listed in registries.conf is enough.
+	// It is enough to be listed in registries.conf.
 	p, err := policy.New(policy.Config{Networks: mustNetworks("127.0.0.1/32")})
 	if err != nil {
 		t.Fatal(err)

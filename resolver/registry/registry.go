@@ -1,11 +1,11 @@
-// Package registry asks registries what images consist of: manifests only, never
-// layers nor configurations.
+// Package registry asks registries for the layers of images. It requests
+// manifests only, never layers or configurations.
 //
 // Nothing in a reference or in an answer is trusted. Addresses are checked when
-// they are contacted, on redirects and token servers as well; answers are bounded
-// and verified; a credential goes to the registry it is for and to the token
-// server that this registry names, to nobody else. Proxies of the environment are
-// not used: a proxy would look names up itself, and no address could be checked.
+// they are contacted, those of redirects and token servers too. Answers are
+// bounded and verified. A credential goes only to the registry it is for and to
+// the token server that this registry names. Proxies of the environment are not
+// used: a proxy would look names up itself, and no address could be checked.
 // Certificates are verified against the system's, which SSL_CERT_FILE replaces.
 package registry
 
@@ -27,13 +27,13 @@ import (
 
 // Config of a Client.
 type Config struct {
-	// Policy that says which registries may be asked and which addresses
+	// Policy says which registries may be asked and which addresses may be
 	// contacted. Required.
 	Policy *policy.Policy
 	// RegistriesConf is the path of a containers-registries.conf(5) file, "" for
-	// none; drop-ins are read from the directory of the same name with ".d". What
-	// it names for an image, mirrors and locations, counts as listed by the
-	// administrator: as names of registries, not as networks. It is read once.
+	// none; drop-ins are read from the directory of the same name with ".d". Its
+	// mirrors and locations may be asked without being listed in the policy; their
+	// addresses are checked like all others. It is read once.
 	RegistriesConf string
 	// RequestsPerSecond and Burst for each contacted host; 0: 20 and 40.
 	RequestsPerSecond float64
@@ -56,20 +56,19 @@ type Client struct {
 	auth      *authorizer
 }
 
-// Resolution is what a reference stands for.
+// Resolution is the result of resolving a reference.
 type Resolution struct {
-	// Digest that the registry has for the reference: of an index or of the
-	// manifest itself.
+	// Digest that the registry has for the reference, which is that of an index or
+	// of the manifest itself.
 	Digest string
-	// Index tells that Digest is an index.
+	// Index is set if Digest is that of an index.
 	Index bool
 	// Manifests, one for each platform found, in the order of the platforms asked
 	// for, without duplicates. Platform is empty if there is no index.
 	Manifests []v1alpha1.ImageManifestSpec
 }
 
-// New returns a Client, or an error that says what of the configuration cannot
-// be used.
+// New returns a Client, or an error if the configuration is invalid.
 func New(config Config) (*Client, error) {
 	if config.Policy == nil {
 		return nil, errors.New("no policy given")
@@ -95,10 +94,11 @@ func New(config Config) (*Client, error) {
 	}, nil
 }
 
-// Resolve asks what a full reference consists of, for the platforms ("linux/amd64",
-// as the os and architecture of nodes). Credentials are tried in the order of the
-// keychains, each distinct one once, and none only if no keychain has any for the
-// registry. Every error is an *Error.
+// Resolve asks for the manifests of a full reference, for the platforms
+// ("linux/amd64", as the os and architecture of nodes). Distinct credentials
+// are tried once each, in the order of the keychains. A request without
+// credentials is made only if no keychain has any for the registry. Every error
+// is an *Error.
 func (c *Client) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*Resolution, error) {
 	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (*Resolution, error) {
 		return s.resolve(ctx, platforms)
@@ -106,15 +106,16 @@ func (c *Client) Resolve(ctx context.Context, reference string, platforms []stri
 }
 
 // Digest asks, with a HEAD request, which digest the registry has for a full
-// reference. Credentials are those of Resolve. Every error is an *Error.
+// reference. Credentials are used as in Resolve. Every error is an *Error.
 func (c *Client) Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error) {
 	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (string, error) {
 		return s.digest(ctx)
 	})
 }
 
-// Denied tells why a reference may not be asked for, by the names of its registry
-// and mirrors alone; nil if it may. Addresses are checked when they are contacted.
+// Denied returns why a reference may not be asked for, or nil if it may. It
+// only checks the names of the registry and mirrors: addresses are checked when
+// they are contacted.
 func (c *Client) Denied(reference string) error {
 	sources, err := c.sources(reference)
 	for _, source := range sources {
@@ -156,9 +157,10 @@ func first[T any](ctx context.Context, c *Client, name string, keychains []authn
 	return none, &Error{Reason: v1alpha1.ReasonInvalidReference, Reference: name, Err: errors.New("no source")}
 }
 
-// withCredentials returns the first answer of a source among the credentials for
-// it. A registry may say NotFound to whom it does not trust; of several refusals,
-// NotFound tells most.
+// withCredentials returns the first answer of a source among the credentials
+// for it. A registry may answer NotFound to clients that it does not trust, so
+// the other credentials are tried after NotFound too. Of several refusals,
+// NotFound is the most useful.
 func withCredentials[T any](ctx context.Context, c *Client, source *source, keychains []authn.Keychain, ask func(context.Context, *session) (T, error)) (T, error) {
 	var none T
 	if !source.listed {
@@ -187,7 +189,7 @@ func withCredentials[T any](ctx context.Context, c *Client, source *source, keyc
 	return none, failure
 }
 
-// source is a repository from which a reference can be had.
+// source is a repository from which a reference can be fetched.
 type source struct {
 	// domain of the registry as in references, for messages and metrics.
 	domain string
@@ -195,10 +197,10 @@ type source struct {
 	repository string
 	// identifier is a tag, or a digest.
 	identifier string
-	// byDigest tells that identifier is a digest.
+	// byDigest is set if identifier is a digest.
 	byDigest bool
-	// insecure: the administrator allows plain HTTP and certificates that nobody
-	// vouches for.
+	// insecure is set if the administrator allows plain HTTP and certificates that
+	// are not verified.
 	insecure bool
 	// listed by the administrator in registries.conf.
 	listed bool

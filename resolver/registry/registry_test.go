@@ -58,7 +58,7 @@ func TestResolve(t *testing.T) {
 		want            Resolution
 		requests        []string
 	}{
-		// The first request of all is for the challenge.
+		// The very first request is for the challenge.
 		{"index", app + ":1", amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
 			[]string{"GET /v2/", get("1"), get(amd)}},
 		{"index by digest", app + "@" + index.String(), amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
@@ -201,7 +201,7 @@ func TestTokens(t *testing.T) {
 	wantRequests(t, s)
 	wantRequests(t, ts, token)
 
-	// A token that the registry no longer takes is replaced, once.
+	// A token that the registry no longer accepts is replaced, once.
 	mu.Lock()
 	revoked = "token-of-ann-1-for-repository:team/app:pull"
 	mu.Unlock()
@@ -209,7 +209,7 @@ func TestTokens(t *testing.T) {
 	wantRequests(t, s, get, get)
 	wantRequests(t, ts, token)
 
-	// So is one that has expired, without asking the registry for nothing.
+	// So is a token that has expired, without a useless request to the registry.
 	clock.Step(5 * time.Minute)
 	must(resolve(app, ann))
 	wantRequests(t, s, get)
@@ -221,7 +221,7 @@ func TestTokens(t *testing.T) {
 	wantRequests(t, s, ping, get)
 	wantRequests(t, ts, token)
 
-	// Many at once ask once.
+	// Many concurrent callers make one request.
 	clock.Step(2 * time.Hour)
 	var group sync.WaitGroup
 	for range 16 {
@@ -327,14 +327,14 @@ func TestCredentials(t *testing.T) {
 			}
 		})
 	}
-	// A credential for one registry is none for another.
+	// A credential for one registry is not used for another.
 	if _, err := w.Resolve(t.Context(), public.host+"/app:1", amd64, []authn.Keychain{right, wrong}); err != nil {
 		t.Error(err)
 	}
 	if public.saw("Basic") {
 		t.Error("another registry was given the credential")
 	}
-	// A keychain that cannot be read is told of only if it may matter.
+	// A keychain that cannot be read is reported only if it may matter.
 	broken := authn.NewMultiKeychain(brokenKeychain{})
 	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{broken, right}); err != nil {
 		t.Error(err)
@@ -343,8 +343,8 @@ func TestCredentials(t *testing.T) {
 	wantError(t, err, v1alpha1.ReasonUnauthorized, "cannot be read: no such secret")
 }
 
-// What a user put into a pull secret is no trouble of the registry: callers leave
-// a registry alone that has some.
+// An invalid token in a pull secret must not count as a failure of the
+// registry: callers stop asking a registry that fails.
 func TestTokenThatIsNoHeader(t *testing.T) {
 	w := newWorld(t)
 	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(&repository{}))
@@ -513,7 +513,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestDenied: by names alone, nothing is asked.
+// TestDenied: only names are checked, and nothing is asked.
 func TestDenied(t *testing.T) {
 	allowed, err := policy.New(policy.Config{Registries: []string{"listed.example"}})
 	if err != nil {

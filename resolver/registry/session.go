@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 // accepted are the media types of manifests and indexes.
@@ -23,22 +24,23 @@ var accepted = strings.Join([]string{
 	string(types.DockerManifestSchema2),
 }, ", ")
 
-// session asks a source with a credential.
+// session asks a source with one credential.
 type session struct {
 	client     *Client
 	source     *source
 	credential authn.AuthConfig
 }
 
-// answer is a manifest or an index, or after HEAD only what the headers say.
+// answer is a manifest or an index. After HEAD, it has only what the headers
+// state.
 type answer struct {
 	digest      digest.Digest
 	contentType string
 	body        []byte
 }
 
-// resolve asks for the reference, and if that is an index for the manifests of
-// the platforms.
+// resolve asks for the reference. If that is an index, it also asks for the
+// manifests of the platforms.
 func (s *session) resolve(ctx context.Context, platforms []string) (*Resolution, error) {
 	top, content, err := s.content(ctx, s.source.identifier)
 	if err != nil {
@@ -73,7 +75,7 @@ func (s *session) digest(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if head.digest == "" {
-		// Optional in the distribution specification.
+		// The distribution specification does not require the header.
 		if head, err = s.ask(ctx, http.MethodGet, s.source.identifier); err != nil {
 			return "", err
 		}
@@ -97,8 +99,8 @@ func (s *session) content(ctx context.Context, identifier string) (*answer, *con
 	return answer, content, nil
 }
 
-// ask sends one request for a tag or digest, and another if it turns out that
-// what was remembered of the registry's authentication is out of date.
+// ask sends one request for a tag or digest, and a second one if what was remembered
+// about the registry's authentication turns out to be out of date.
 func (s *session) ask(ctx context.Context, method, identifier string) (*answer, error) {
 	for again := true; ; {
 		g, err := s.client.auth.authorize(ctx, s.source, s.credential)
@@ -114,8 +116,8 @@ func (s *session) ask(ctx context.Context, method, identifier string) (*answer, 
 	}
 }
 
-// send sends one request. If the registry itself answers 401, the headers of that
-// answer are returned beside the error.
+// send sends one request. If the registry itself answers 401, the headers of
+// that answer are returned with the error.
 func (s *session) send(ctx context.Context, g *grant, method, identifier string) (*answer, http.Header, error) {
 	registry, err := s.source.registry()
 	if err != nil {
@@ -143,7 +145,7 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 			return err
 		}
 		defer resp.Body.Close()
-		// What is left of a body is read, within its bound, to keep the connection.
+		// The rest of a body is read, within its limit, to keep the connection.
 		body, err := io.ReadAll(resp.Body)
 		if resp.StatusCode != http.StatusOK {
 			if resp.StatusCode == http.StatusUnauthorized && resp.Request.URL.Host == x.host {
@@ -156,7 +158,7 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 		}
 		found = &answer{contentType: resp.Header.Get("Content-Type"), body: body}
 		if method == http.MethodHead {
-			if said := digest.Digest(resp.Header.Get("Docker-Content-Digest")); validDigest(said) == nil {
+			if said := digest.Digest(resp.Header.Get("Docker-Content-Digest")); imageref.ValidateDigest(said) == nil {
 				found.digest = said
 			}
 		}
@@ -173,8 +175,8 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 	return found, nil, nil
 }
 
-// verify returns the digest of what was sent, which is the one asked for if it
-// was asked for by digest. What a registry says of the digest does not count.
+// verify returns the digest of the body. It returns an error if identifier is a
+// different digest. The digest that the registry states is not used.
 func verify(body []byte, identifier string) (digest.Digest, error) {
 	if !strings.Contains(identifier, ":") {
 		return digest.FromBytes(body), nil
@@ -186,7 +188,7 @@ func verify(body []byte, identifier string) (digest.Digest, error) {
 	return asked, nil
 }
 
-// named adds the registry to an error about what it sent.
+// named adds the registry to an error about its answer.
 func (s *session) named(err error) error {
 	e := asError(err)
 	e.Host = s.source.domain

@@ -28,14 +28,14 @@ const (
 	// maxBody is how many bytes of an answer are read; registries take no larger
 	// manifests (distribution specification).
 	maxBody = 4 << 20
-	// maxRedirects that are followed.
+	// maxRedirects bounds the redirects that are followed.
 	maxRedirects = 3
-	// maxRetryAfter is the longest that a registry can ask to be left alone.
+	// maxRetryAfter is the longest wait that a registry can ask for.
 	maxRetryAfter = time.Hour
-	// maxHosts that a rate is remembered of.
+	// maxHosts limits the number of hosts whose request rate is remembered.
 	maxHosts = 1024
-	// maxLabels of registries in metrics; others are counted together. Authors of
-	// pods choose registries where the policy allows any.
+	// maxLabels bounds the registries in metrics; others are counted together. If the
+	// policy allows any registry, whoever creates pods chooses the names.
 	maxLabels = 256
 )
 
@@ -55,11 +55,12 @@ type exchange struct {
 	source    *source
 	kind      kind
 	anonymous bool
-	// origin is the scheme and host that authorization is for.
+	// scheme and host are those that authorization is for.
 	scheme, host  string
 	authorization string
 
-	// What the last hop was and said. A ping may try two schemes at once.
+	// Host of the last hop, and what it answered. Atomic, because a ping may try two
+	// schemes at once.
 	last       atomic.Pointer[string]
 	code       atomic.Int64
 	retryAfter atomic.Int64
@@ -67,7 +68,7 @@ type exchange struct {
 
 type exchangeKey struct{}
 
-// subject names who was asked.
+// subject names the host that was asked.
 func (x *exchange) subject() string {
 	name := "registry " + x.source.domain
 	if x.kind == kindToken {
@@ -90,9 +91,10 @@ func (x *exchange) lastHost() string {
 	return x.source.domain
 }
 
-// transport makes every request of a Client and holds each hop to the rules.
+// transport makes every request of a Client, and enforces the rules for each
+// hop.
 type transport struct {
-	// verified and unverified differ in the certificates they take.
+	// verified accepts certificates of known CAs, unverified accepts any.
 	verified, unverified *http.Transport
 	dialer               *net.Dialer
 	userAgent            string
@@ -135,8 +137,8 @@ func newTransport(config Config) (*transport, error) {
 	}
 	t.dialer = &net.Dialer{
 		Timeout: t.timeout,
-		// Called with the address that is contacted: whatever a name server says
-		// the next time changes nothing.
+		// Called with the address that is contacted, so the name is not looked up
+		// again after the check.
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			addr, err := netip.ParseAddrPort(address)
 			if err != nil {
@@ -164,13 +166,15 @@ func newHTTPTransport(dialer *net.Dialer, timeout time.Duration, config *tls.Con
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
-		// Digests are of the bytes sent, and a small answer may not become a large one.
+		// Digests are computed over the bytes as sent, and a small answer must not
+		// become a large one.
 		DisableCompression: true,
 	}
 }
 
-// within makes a request to a host: it waits for the host's turn as long as the
-// caller wants, and then has the time of one request.
+// within makes a request to a host. It first waits until the host may get a
+// request, at most as long as the caller's context lasts. The time limit of the
+// request begins after that wait.
 func (t *transport) within(ctx context.Context, x *exchange, do func(context.Context) error) error {
 	if err := t.wait(ctx, x.host); err != nil {
 		return x.failure(err)
@@ -193,13 +197,14 @@ func (t *transport) wait(ctx context.Context, host string) error {
 	}
 	t.mu.Unlock()
 	if err := limiter.(*rate.Limiter).Wait(ctx); err != nil {
-		// Of a deadline that is too near to wait for, the limiter makes a text.
+		// If the deadline would pass while waiting, the limiter at once returns its
+		// own error.
 		return cmp.Or(ctx.Err(), context.DeadlineExceeded)
 	}
 	return nil
 }
 
-// RoundTrip makes one hop.
+// RoundTrip makes one hop of a request.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := req.Context().Value(exchangeKey{}).(*exchange)
 	if err := t.permit(x, req); err != nil {
@@ -212,7 +217,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	x.last.Store(&host)
 	req = req.Clone(req.Context())
 	req.Header.Set("User-Agent", t.userAgent)
-	// Referer would show the next host the address of the last one.
+	// Referer would tell the next host the address of the last one.
 	req.Header.Del("Referer")
 	if x.authorization != "" && req.URL.Scheme == x.scheme && req.URL.Host == x.host {
 		req.Header.Set("Authorization", x.authorization)
@@ -241,7 +246,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// permit says whether a hop may be made.
+// permit returns why a hop may not be made, or nil if it may. A redirect waits
+// until its host may get a request.
 func (t *transport) permit(x *exchange, req *http.Request) error {
 	if req.URL.Scheme != "https" && !x.source.insecure {
 		return &refusal{v1alpha1.ReasonDenied, "would be asked by plain HTTP: set insecure in registries.conf if that is meant to be"}
@@ -265,7 +271,7 @@ func (t *transport) permit(x *exchange, req *http.Request) error {
 	return t.wait(req.Context(), req.URL.Host)
 }
 
-// label is the registry in metrics.
+// label returns the name of a registry in metrics.
 func (t *transport) label(registry string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -278,14 +284,14 @@ func (t *transport) label(registry string) string {
 	return registry
 }
 
-// boundedBody fails where an answer is longer than allowed.
+// boundedBody fails if an answer is longer than allowed.
 type boundedBody struct {
 	io.ReadCloser
 	left int
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
-	// One byte more than allowed tells that there is more.
+	// One byte more than allowed shows that there is more.
 	if len(p) > b.left+1 {
 		p = p[:b.left+1]
 	}

@@ -9,11 +9,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// A standby / idle second scheduler never calls Weigh: nothing expires.
-func TestExpiryWithoutWeigh(t *testing.T) {
+// A standby or idle scheduler never measures; reservations must expire
+// nevertheless.
+func TestExpiryWithoutMeasure(t *testing.T) {
 	x := newIndex("n1")
 	for i := range 1000 {
 		p := types.UID(fmt.Sprint(i))
@@ -27,7 +28,7 @@ func TestExpiryWithoutWeigh(t *testing.T) {
 	}
 }
 
-// One node stuffs the vote by repeating itself.
+// One node must not win the vote by repeating itself.
 func TestOneNodeOneVote(t *testing.T) {
 	x := newIndex("n1", "n2", "n3", "evil", "n5")
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -38,32 +39,33 @@ func TestOneNodeOneVote(t *testing.T) {
 		images = append(images, image("c", "docker.io/library/one:1", fmt.Sprintf("docker.io/library/x:%d", i)))
 	}
 	x.SetImages("s", "evil", images)
-	check(t, x, want("one:1"), map[string]Weight{"n5": {Total: sum("ab")}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n5": {Total: sum("ab")}})
 }
 
-// NUL joins names: two images, one key.
+// Names with NUL must not give two images the same key.
 func TestNamesWithNUL(t *testing.T) {
 	x := newIndex("evil", "n1", "n2")
 	a, b := "docker.io/library/one@"+digest("one"), "docker.io/library/one:1"
 	evil := image("ab", a+"\x00"+b)
 	x.SetImages("s", "evil", []Image{evil})
 	x.SetImages("s", "n1", []Image{image("ab", a, b)})
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: sum("ab"), Present: sum("ab")}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: sum("ab"), Present: sum("ab")}})
 }
 
-// Reserve on a platform that does not know an image overwrites its size on the other.
+// Reserve on a platform that does not know an image must not overwrite its
+// size on the other.
 func TestPlatformsOfPieces(t *testing.T) {
 	x := newIndex("n1", "n2")
 	x.SetNode("arm", arm64)
 	x.SetImages("s", "n1", []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: 5000}})
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
 	x.Reserve("p", "arm", want("one:1"), 100, t0, t0.Add(time.Hour))
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
 	x.Release("p")
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
 }
 
-// A source that reports late brings a deleted node back for ever.
+// A source that reports late must not bring a deleted node back for ever.
 func TestReportsOfUnknownNodes(t *testing.T) {
 	x := newIndex("n1")
 	x.SetNode("n2", amd64)
@@ -78,7 +80,7 @@ func TestReportsOfUnknownNodes(t *testing.T) {
 	}
 }
 
-// Reported under a mirror's name without layers: never taken as reported.
+// An image reported under a mirror's name must count as reported.
 func TestReportedUnderMirror(t *testing.T) {
 	x := newIndex("n1")
 	w := []Wanted{{Names: []imageref.Canonical{"docker.io/library/one:1", "mirror.example.com/library/one:1"}}}
@@ -89,14 +91,14 @@ func TestReportedUnderMirror(t *testing.T) {
 	}
 }
 
-// Everything at once, for the race detector.
+// All operations at once, for the race detector.
 func TestConcurrent(t *testing.T) {
 	x := New()
 	var g sync.WaitGroup
 	for worker := range 4 {
 		g.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(worker), 1)) //nolint:gosec // a test that can be repeated
-			w := &Weights{}
+			w := &Measurement{}
 			for i := range 3000 {
 				node := fmt.Sprintf("node%d", r.IntN(12))
 				pod := types.UID(fmt.Sprint(r.IntN(200)))
@@ -118,7 +120,7 @@ func TestConcurrent(t *testing.T) {
 				case 6:
 					x.Stats()
 				default:
-					x.Weigh(wanted, 2, now, w)
+					x.Measure(wanted, 2, now, w)
 					for n := range w.Nodes() {
 						got, _ := w.Node(n)
 						if got.Present+got.Arriving+got.Crowded > got.Total || got.Pending < 0 {
@@ -134,7 +136,7 @@ func TestConcurrent(t *testing.T) {
 	checkInvariants(t, x)
 }
 
-// One node that states a name very often, with all sizes there are.
+// One node reports a name very often, with all possible sizes.
 func TestHostileReport(t *testing.T) {
 	x := newIndex("n1", "n2", "evil")
 	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/nginx:latest")})
@@ -153,7 +155,7 @@ func TestHostileReport(t *testing.T) {
 		t.Errorf("nginx is %d times on two nodes", len(records))
 	}
 	x.SetImages("s", "evil", nil)
-	check(t, x, want("nginx"), map[string]Weight{"n1": {Total: sum("ab"), Present: sum("ab")}, "n2": {Total: sum("ab")}})
+	check(t, x, want("nginx"), map[string]NodeBytes{"n1": {Total: sum("ab"), Present: sum("ab")}, "n2": {Total: sum("ab")}})
 }
 
 // benchmarkFleet is 5,000 nodes of which half have an image of 12 layers.
@@ -171,13 +173,13 @@ func benchmarkFleet(b *testing.B, change func(x *Index)) {
 		}
 	}
 	change(x)
-	var w Weights
+	var w Measurement
 	for b.Loop() {
-		x.Weigh(want("nginx"), 10, t0, &w)
+		x.Measure(want("nginx"), 10, t0, &w)
 	}
 }
 
-func BenchmarkWeigh(b *testing.B) {
+func BenchmarkMeasure(b *testing.B) {
 	b.Run("uniform", func(b *testing.B) { benchmarkFleet(b, func(*Index) {}) })
 	b.Run("one node of another platform", func(b *testing.B) {
 		benchmarkFleet(b, func(x *Index) { x.SetNode("n1", arm64) })

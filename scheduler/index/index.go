@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 // Index is safe for concurrent use.
@@ -28,18 +28,18 @@ type Index struct {
 	// pending is, by slot, how many bytes the link of a node still has to pull
 	// for pods that were placed there.
 	pending []int64
-	// numbers has the slots by name for readers without the lock: it is never
-	// changed, only replaced. nil when nodes came or went since it was made.
-	numbers   *Numbers
-	platforms map[Platform]*nodeSet
-	lastID    uint64
+	// slotsByName is for readers without the lock: it is never changed, only
+	// replaced. It is nil if nodes came or went since it was made.
+	slotsByName *Slots
+	platforms   map[Platform]*nodeSet
+	lastID      uint64
 	// Sums over the contents with layers, for the ratio between compressed and
 	// uncompressed bytes.
 	compressed, uncompressed int64
 
 	// reservations by the UID of the pod.
 	reservations map[types.UID]*reservation
-	// union is the memory of Reserve.
+	// union is memory that Reserve uses again.
 	union union
 	// nextExpiry is when to look at the deadlines of reservations again.
 	nextExpiry time.Time
@@ -58,7 +58,7 @@ func New() *Index {
 	}
 }
 
-// SetNode adds a node, or tells that its platform changed.
+// SetNode adds a node or changes its platform.
 func (x *Index) SetNode(nodeName string, platform Platform) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -80,12 +80,13 @@ func (x *Index) SetNode(nodeName string, platform Platform) {
 	nodes.add(n.slot, len(x.slots))
 }
 
-// SetImages replaces what a source says of the images on a node. What several
-// sources say adds up. A name counts for the first image that has it. The cost
-// is in proportion to the images, and beyond looking at each, to those that
+// SetImages replaces what a source says about the images on a node. What
+// several sources say adds up. A name counts for the first image that has it.
+// Every image is looked at; further cost is in proportion to the images that
 // differ from the last time. images is not kept.
 //
-// It reports whether the node is known: see LayerSink for what to do if not.
+// It reports whether the node is known; locality.LayerSink tells what to do if
+// it is not.
 func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -112,7 +113,8 @@ func (x *Index) Reported(names []imageref.Canonical) bool {
 	return slices.ContainsFunc(names, func(n imageref.Canonical) bool { return x.names[n] != nil })
 }
 
-// DeleteNode forgets a node, with everything that is there or on its way.
+// DeleteNode forgets a node, with everything that is there or on its way
+// there.
 func (x *Index) DeleteNode(nodeName string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -131,7 +133,7 @@ func (x *Index) DeleteNode(nodeName string) {
 	delete(x.nodes, nodeName)
 	x.slots[n.slot] = nil
 	x.free = append(x.free, n.slot)
-	x.numbers = nil
+	x.slotsByName = nil
 }
 
 func (x *Index) addNode(nodeName string) *node {
@@ -146,7 +148,7 @@ func (x *Index) addNode(nodeName string) *node {
 		x.pending = append(x.pending, 0)
 	}
 	x.nodes[n.name] = n
-	x.numbers = nil
+	x.slotsByName = nil
 	return n
 }
 
@@ -171,8 +173,8 @@ func (x *Index) setRecords(n *node, source string, records []*record) {
 		delete(n.sources, source)
 	}
 
-	// Both are sorted: walk them side by side. First what is new, so that a
-	// layer that stays is not taken away in between.
+	// Both are sorted: walk them side by side. New records come first, so that
+	// a layer that stays is not removed in between.
 	var removed []*record
 	i := 0
 	for _, r := range old {
@@ -205,7 +207,7 @@ func (x *Index) hold(n *node, source string, r *record) {
 	}
 }
 
-// drop takes back what hold noted, as far as nothing else on the node needs it.
+// drop undoes hold, except for what something else on the node still needs.
 func (x *Index) drop(n *node, source string, r *record) {
 	if n.hasRecord(source, r) {
 		return
@@ -221,7 +223,7 @@ func (x *Index) drop(n *node, source string, r *record) {
 	}
 }
 
-// hasRecord tells whether another source than the given one has the record.
+// hasRecord tells whether a source other than the given one has the record.
 func (n *node) hasRecord(except string, r *record) bool {
 	for source, records := range n.sources {
 		if source != except && slices.Contains(records, r) {
@@ -245,7 +247,7 @@ func (n *node) hasLayer(l *layer) bool {
 }
 
 // recordKey identifies a record. The hash is seeded, so nobody can make two
-// images collide; with 128 bits nobody has to.
+// images collide on purpose; with 128 bits they do not collide by chance.
 type recordKey [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -256,7 +258,7 @@ func keyOf(image *Image) recordKey {
 		var h maphash.Hash
 		h.SetSeed(seed)
 		write := func(s string) {
-			maphash.WriteComparable(&h, len(s)) // or "a", "b" could be taken for "ab"
+			maphash.WriteComparable(&h, len(s)) // otherwise "a", "b" and "ab" would be equal
 			h.WriteString(s)
 		}
 		for _, name := range image.Names {
@@ -273,9 +275,10 @@ func keyOf(image *Image) recordKey {
 	return key
 }
 
-// record returns the record of an image that a node reports, made if there is
-// none. Names that are taken by another image of the node are left out; those
-// of this one are taken then. nil if the image has no valid name and no layers.
+// record returns the record of an image that a node reports, and creates it if
+// needed. It leaves out names that are taken by another image of the node, and
+// takes those of this one. It returns nil if the image has no valid name and
+// no layers.
 func (x *Index) record(image *Image, taken map[*name]bool) *record {
 	if len(image.Names) > maxNames || len(image.Layers) > maxLayers {
 		bounded := *image
@@ -292,7 +295,7 @@ func (x *Index) record(image *Image, taken map[*name]bool) *record {
 				free.Names = append(free.Names, digestName(n.canonical))
 			}
 		}
-		if len(r.nodes) == 0 { // made for nothing
+		if len(r.nodes) == 0 { // was created, but is not needed
 			x.deleteRecord(r)
 		}
 		r = x.recordOf(&free)
@@ -375,7 +378,7 @@ func (x *Index) unref(l *layer) {
 	}
 }
 
-// content returns the content of an image, made if there is none.
+// content returns the content of an image, and creates it if needed.
 func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 	layers := tidy(image.Layers)
 	whole := len(layers) == 0
@@ -423,8 +426,8 @@ func (x *Index) layer(key string, whole bool) *layer {
 	return l
 }
 
-// wholeKey is the key of the indivisible piece that an image is while only its
-// name is known. No digest of a layer looks like it.
+// wholeKey is the key of the indivisible piece that stands for an image of
+// which only the name is known. No digest of a layer looks like it.
 func wholeKey(n imageref.Canonical) string { return "image " + string(n) }
 
 // preferDigest sorts digests before tags: nodes may report different tags of
@@ -439,8 +442,9 @@ func preferDigest(a, b imageref.Canonical) int {
 	return cmp.Or(cmp.Compare(tag(a), tag(b)), cmp.Compare(a, b))
 }
 
-// tidy sorts layers by digest, drops duplicates and what has no digest, and
-// bounds number and sizes. An image may list a layer twice; it is one blob.
+// tidy sorts layers by digest, drops duplicates and layers without a digest,
+// and bounds their number and sizes. An image may list a layer twice; it is
+// one blob.
 func tidy(layers []Layer) []Layer {
 	layers = slices.DeleteFunc(slices.Clone(layers), func(l Layer) bool { return l.Digest == "" || strings.Contains(l.Digest, " ") })
 	for i := range layers {

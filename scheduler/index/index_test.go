@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 var (
@@ -22,8 +22,8 @@ var (
 
 func digest(s string) string { return fmt.Sprintf("sha256:%064x", s) }
 
-// image makes an image: names, then layers as letters, each of 10 bytes times
-// its place in the alphabet, so that every set has a sum of its own.
+// image makes an image. Its layers are letters; a layer has 10 bytes times its place
+// in the alphabet, so that every set has its own sum.
 func image(layers string, names ...string) Image {
 	img := Image{Names: names, SizeBytes: 1000}
 	for _, l := range layers {
@@ -61,15 +61,15 @@ func newIndex(nodes ...string) *Index {
 	return x
 }
 
-func weigh(x *Index, wanted []Wanted) *Weights {
-	w := &Weights{}
-	x.Weigh(wanted, 10, t0, w)
+func measured(x *Index, wanted []Wanted) *Measurement {
+	w := &Measurement{}
+	x.Measure(wanted, 10, t0, w)
 	return w
 }
 
-func check(t *testing.T, x *Index, wanted []Wanted, expected map[string]Weight) {
+func check(t *testing.T, x *Index, wanted []Wanted, expected map[string]NodeBytes) {
 	t.Helper()
-	w := weigh(x, wanted)
+	w := measured(x, wanted)
 	for node, e := range expected {
 		if got, ok := w.Node(node); !ok || got != e {
 			t.Errorf("%s: %+v (known %t), want %+v", node, got, ok, e)
@@ -82,25 +82,25 @@ func TestPresent(t *testing.T) {
 	x.SetImages("s", "n1", []Image{image("abc", "docker.io/library/one:1", "docker.io/library/one@"+digest("one"))})
 	x.SetImages("s", "n2", []Image{image("abd", "quay.io/two:latest")})
 
-	check(t, x, want("one:1"), map[string]Weight{
+	check(t, x, want("one:1"), map[string]NodeBytes{
 		"n1": {Total: sum("abc"), Present: sum("abc")}, "n2": {Total: sum("abc"), Present: sum("ab")}, "n3": {Total: sum("abc")},
 	})
-	check(t, x, want("mirror.example.com/x@"+digest("one")), map[string]Weight{
+	check(t, x, want("mirror.example.com/x@"+digest("one")), map[string]NodeBytes{
 		"n1": {Total: sum("abc"), Present: sum("abc")}, "n2": {Total: sum("abc"), Present: sum("ab")},
 	})
 	// The union: layers that two images share count once.
-	check(t, x, want("one:1", "quay.io/two"), map[string]Weight{
+	check(t, x, want("one:1", "quay.io/two"), map[string]NodeBytes{
 		"n1": {Total: sum("abcd"), Present: sum("abc")}, "n2": {Total: sum("abcd"), Present: sum("abd")}, "n3": {Total: sum("abcd")},
 	})
 	// An unknown image adds nothing.
-	w := weigh(x, want("one:1", "unknown"))
+	w := measured(x, want("one:1", "unknown"))
 	if !slices.Equal(w.Images, []Known{ByLayers, Unknown}) || w.MeanTotal() != float64(sum("abc")) {
 		t.Errorf("known %v, mean %f", w.Images, w.MeanTotal())
 	}
-	if w := weigh(x, want("unknown")); !w.Empty() || w.MeanTotal() != 0 {
+	if w := measured(x, want("unknown")); !w.Empty() || w.MeanTotal() != 0 {
 		t.Errorf("an unknown image weighs %+v", w)
 	}
-	if w := weigh(New(), want("one:1")); !w.Empty() || !slices.Equal(w.Images, []Known{Unknown}) {
+	if w := measured(New(), want("one:1")); !w.Empty() || !slices.Equal(w.Images, []Known{Unknown}) {
 		t.Errorf("without nodes: %+v", w)
 	}
 }
@@ -113,30 +113,30 @@ func TestChanges(t *testing.T) {
 
 	t.Run("image removed, a layer stays for another", func(t *testing.T) {
 		x.SetImages("s", "n1", []Image{image("ad", "docker.io/library/other:1")})
-		check(t, x, want("one:1"), map[string]Weight{
+		check(t, x, want("one:1"), map[string]NodeBytes{
 			"n1": {Total: sum("abc"), Present: sum("a")}, "n2": {Total: sum("abc"), Present: sum("abc")},
 		})
 	})
 	t.Run("node deleted", func(t *testing.T) {
 		x.DeleteNode("n1")
 		x.DeleteNode("n1")
-		w := weigh(x, want("one:1"))
+		w := measured(x, want("one:1"))
 		if _, ok := w.Node("n1"); ok {
 			t.Error("a deleted node is known")
 		}
-		if w := weigh(x, want("other:1")); w.Images[0] != Unknown {
+		if w := measured(x, want("other:1")); w.Images[0] != Unknown {
 			t.Errorf("an image of a deleted node is known by %s", w.Images[0])
 		}
 	})
 	t.Run("node created again, another takes its place", func(t *testing.T) {
 		x.SetNode("n4", amd64)
 		x.SetNode("n1", amd64)
-		check(t, x, want("one:1"), map[string]Weight{"n1": {Total: sum("abc")}, "n4": {Total: sum("abc")}})
+		check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: sum("abc")}, "n4": {Total: sum("abc")}})
 	})
 	t.Run("tag moved", func(t *testing.T) {
 		x.SetImages("s", "n1", []Image{image("abe", "docker.io/library/one:1")})
 		x.SetImages("s", "n2", []Image{image("abc", "docker.io/library/one@"+digest("old")), image("abe", "docker.io/library/one:1")})
-		check(t, x, want("one:1"), map[string]Weight{
+		check(t, x, want("one:1"), map[string]NodeBytes{
 			"n1": {Total: sum("abe"), Present: sum("abe")}, "n2": {Total: sum("abe"), Present: sum("abe")}, "n3": {Total: sum("abe")},
 		})
 	})
@@ -156,21 +156,21 @@ func TestNodesDisagreeOnTag(t *testing.T) {
 	x.SetImages("s", "n2", []Image{image("ab", "docker.io/library/one:1")})
 	x.SetImages("s", "n3", []Image{image("ac", "docker.io/library/one:1")})
 
-	// The majority tells what it is. n3 has the image all the same: its kubelet
+	// The majority decides what the image is. n3 has it all the same: its kubelet
 	// uses what has the name.
 	total := sum("ab")
-	check(t, x, want("one:1"), map[string]Weight{
+	check(t, x, want("one:1"), map[string]NodeBytes{
 		"n1": {Total: total, Present: total}, "n2": {Total: total, Present: total},
 		"n3": {Total: total, Present: total}, "n4": {Total: total},
 	})
-	// Unless it asks the registry every time.
-	fresh := want("one:1")
-	fresh[0].Fresh = true
-	check(t, x, fresh, map[string]Weight{"n1": {Total: total, Present: total}, "n3": {Total: total, Present: sum("a")}})
+	// This is not so if the kubelet asks the registry every time.
+	always := want("one:1")
+	always[0].PullAlways = true
+	check(t, x, always, map[string]NodeBytes{"n1": {Total: total, Present: total}, "n3": {Total: total, Present: sum("a")}})
 
-	// Equal numbers: the smaller digests, whoever came first.
+	// In a tie the smaller digests win, whichever came first.
 	x.SetImages("s", "n4", []Image{image("ac", "docker.io/library/one:1")})
-	check(t, x, fresh, map[string]Weight{"n1": {Total: total, Present: total}, "n4": {Total: total, Present: sum("a")}})
+	check(t, x, always, map[string]NodeBytes{"n1": {Total: total, Present: total}, "n4": {Total: total, Present: sum("a")}})
 }
 
 func TestClaimedSizes(t *testing.T) {
@@ -180,15 +180,15 @@ func TestClaimedSizes(t *testing.T) {
 	}
 	claim("n1", "docker.io/library/a:1", 700)
 	claim("n2", "docker.io/library/b:1", 300)
-	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 300, Present: 300}}) // equal numbers: the smaller
+	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 300, Present: 300}}) // a tie: the smaller one
 	claim("n3", "docker.io/library/c:1", 700)
-	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 700, Present: 700}}) // the majority
+	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 700, Present: 700}}) // the majority
 	claim("n3", "docker.io/library/c:1", -5)
 	claim("n2", "docker.io/library/b:1", -7)
-	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 0, Present: 0}}) // negative ones count as 0
+	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 0, Present: 0}}) // negative ones count as 0
 	x.DeleteNode("n2")
 	x.DeleteNode("n3")
-	check(t, x, want("a:1"), map[string]Weight{"n1": {Total: 700, Present: 700}})
+	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 700, Present: 700}})
 }
 
 func TestUntrusted(t *testing.T) {
@@ -203,11 +203,11 @@ func TestUntrusted(t *testing.T) {
 		{Names: []string{"<none>:<none>", "not a name"}, SizeBytes: 5},
 		{},
 	})
-	w := weigh(x, want("huge:1"))
+	w := measured(x, want("huge:1"))
 	if got, _ := w.Node("n1"); got.Total != maxLayers*maxSize || got.Present != got.Total {
 		t.Errorf("huge image: %+v", got)
 	}
-	check(t, x, want("twice:1"), map[string]Weight{"n1": {Total: 5, Present: 5}})
+	check(t, x, want("twice:1"), map[string]NodeBytes{"n1": {Total: 5, Present: 5}})
 	if s := x.Stats(); s.Images != 2 {
 		t.Errorf("%d images, want 2", s.Images)
 	}
@@ -220,23 +220,23 @@ func TestNamesWithoutLayers(t *testing.T) {
 	x.SetImages("s", "n1", []Image{bare(600, one...)})
 	x.SetImages("s", "n2", []Image{bare(600, one[0], "docker.io/library/one:alias")})
 
-	// A stock control plane: nobody has layers, sizes are as reported.
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600}})
-	if w := weigh(x, want("one:1")); w.Images[0] != ByName {
+	// A stock control plane: no node reports layers, sizes are as reported.
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600}})
+	if w := measured(x, want("one:1")); w.Images[0] != ByName {
 		t.Errorf("known by %s", w.Images[0])
 	}
-	// A node with layers comes: half of the bytes are compressed away, also in
-	// the estimate for what has no layers.
+	// A node that reports layers comes. Compressed bytes are half of the
+	// uncompressed ones, also in the estimate for images without layers.
 	x.SetImages("s", "n3", []Image{{Names: []string{"docker.io/library/two:1"}, SizeBytes: 2 * sum("ab"), Layers: image("ab").Layers}})
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: 300, Present: 300}, "n3": {Total: 300}})
-	check(t, x, want("one:1", "two:1"), map[string]Weight{
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 300, Present: 300}, "n3": {Total: 300}})
+	check(t, x, want("one:1", "two:1"), map[string]NodeBytes{
 		"n1": {Total: 300 + sum("ab"), Present: 300}, "n3": {Total: 300 + sum("ab"), Present: sum("ab")},
 	})
-	// And one that knows the layers of the image itself: the others have it too,
-	// and a layer they share with another image counts once.
+	// A node reports the layers of the image itself: the others have it too, and a
+	// layer shared with another image counts once.
 	x.SetImages("s", "n3", []Image{{Names: one[1:], SizeBytes: 2 * sum("cd"), Layers: image("cd").Layers}})
 	x.SetImages("s", "n1", []Image{bare(600, one...), image("d", "docker.io/library/d:1")})
-	check(t, x, want("one:1"), map[string]Weight{
+	check(t, x, want("one:1"), map[string]NodeBytes{
 		"n1": {Total: sum("cd"), Present: sum("cd")}, "n2": {Total: sum("cd")}, "n3": {Total: sum("cd"), Present: sum("cd")},
 	})
 }
@@ -248,12 +248,12 @@ func TestPlatforms(t *testing.T) {
 	x.SetImages("s", "amd", []Image{image("ab", "docker.io/library/one:1"), image("c", "docker.io/library/amd-only:1")})
 	x.SetImages("s", "arm", []Image{image("cd", "docker.io/library/one:1")})
 
-	check(t, x, want("one:1"), map[string]Weight{
+	check(t, x, want("one:1"), map[string]NodeBytes{
 		"amd": {Total: sum("ab"), Present: sum("ab")}, "arm": {Total: sum("cd"), Present: sum("cd")}, "arm2": {Total: sum("cd")},
 	})
-	check(t, x, want("amd-only:1"), map[string]Weight{"amd": {Total: sum("c"), Present: sum("c")}, "arm": {}})
-	x.SetNode("arm", amd64) // was reported wrongly at first
-	check(t, x, want("one:1"), map[string]Weight{"arm2": {}, "arm": {Total: sum("ab"), Present: sum("ab")}})
+	check(t, x, want("amd-only:1"), map[string]NodeBytes{"amd": {Total: sum("c"), Present: sum("c")}, "arm": {}})
+	x.SetNode("arm", amd64) // had a wrong platform at first
+	check(t, x, want("one:1"), map[string]NodeBytes{"arm2": {}, "arm": {Total: sum("ab"), Present: sum("ab")}})
 }
 
 func TestOtherSources(t *testing.T) {
@@ -263,23 +263,23 @@ func TestOtherSources(t *testing.T) {
 	x.SetImages("agent", "n1", []Image{image("ab", "docker.io/library/one:1"), image("c", "docker.io/library/c:1")})
 
 	total := sum("ab")
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: total, Present: total}, "n2": {Total: total, Present: total}, "n3": {Total: total}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: total, Present: total}, "n2": {Total: total, Present: total}, "n3": {Total: total}})
 	x.SetImages("NodeStatus", "n1", nil)
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: total, Present: total}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: total, Present: total}})
 	x.SetImages("agent", "n1", nil)
-	check(t, x, want("one:1"), map[string]Weight{"n1": {Total: total}, "n2": {Total: total, Present: total}})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: total}, "n2": {Total: total, Present: total}})
 
-	// What a registry says goes before what nodes say; a node that has the name
-	// has the image.
+	// What a registry says takes precedence over what nodes say; a node that has the
+	// name has the image.
 	moved := want("one:1", "new:1")
 	moved[0].Manifests = []Manifest{{amd64, image("ac").Layers}}
 	moved[1].Manifests = []Manifest{{amd64, []Layer{{digest("a"), 999}, {digest("unheard"), 5}}}}
-	check(t, x, moved, map[string]Weight{
+	check(t, x, moved, map[string]NodeBytes{
 		"n1": {Total: sum("ac") + 5}, "n2": {Total: sum("ac") + 5, Present: sum("ac")},
 	})
 }
 
-// What nodes report decides about what they hold, whatever another source says.
+// What a node holds is decided by its own report, whatever another source says.
 func TestNodesOwnReportsWin(t *testing.T) {
 	setup := func() *Index {
 		x := newIndex("old", "bare", "base", "none")
@@ -288,22 +288,22 @@ func TestNodesOwnReportsWin(t *testing.T) {
 		x.SetImages("NodeStatus", "base", []Image{image("bd", "docker.io/library/two:1")})
 		return x
 	}
-	// The registry moved the tag to other layers, of which one has another size
+	// The tag moved to other layers in the registry. One of them has another size
 	// than nodes say.
 	wanted := want("one:1")
 	wanted[0].Manifests = []Manifest{{amd64, []Layer{{digest("b"), 999}, {digest("c"), size('c')}}}}
 	total := sum("bc")
 
 	t.Run("a node that has the name has the image", func(t *testing.T) {
-		check(t, setup(), wanted, map[string]Weight{
+		check(t, setup(), wanted, map[string]NodeBytes{
 			"old": {Total: total, Present: total}, "bare": {Total: total, Present: total},
 			"base": {Total: total, Present: sum("b")}, "none": {Total: total},
 		})
 	})
 	t.Run("unless it asks the registry", func(t *testing.T) {
-		fresh := slices.Clone(wanted)
-		fresh[0].Fresh = true
-		check(t, setup(), fresh, map[string]Weight{
+		always := slices.Clone(wanted)
+		always[0].PullAlways = true
+		check(t, setup(), always, map[string]NodeBytes{
 			"old": {Total: total, Present: sum("b")}, "bare": {Total: total, Present: total}, // its layers are not known
 			"base": {Total: total, Present: sum("b")}, "none": {Total: total},
 		})
@@ -317,20 +317,21 @@ func TestNodesOwnReportsWin(t *testing.T) {
 		}
 	})
 	t.Run("layers count where they are reported", func(t *testing.T) {
-		// A source that says an image is one layer does not make a node that reports
-		// others have it.
+		// A source says that an image consists of one layer. A node that reports
+		// other layers for the image does not get this layer.
 		lie := want("two:1")
 		lie[0].Manifests = []Manifest{{amd64, image("e").Layers}}
 		x := setup()
 		x.SetImages("NodeStatus", "none", []Image{image("d", "docker.io/library/three:1")})
-		check(t, x, lie, map[string]Weight{
+		check(t, x, lie, map[string]NodeBytes{
 			"base": {Total: sum("e"), Present: sum("e")}, "none": {Total: sum("e")}, "old": {Total: sum("e")},
 		})
-		check(t, x, want("three:1"), map[string]Weight{"none": {Total: sum("d"), Present: sum("d")}, "base": {Total: sum("d"), Present: sum("d")}})
+		check(t, x, want("three:1"), map[string]NodeBytes{"none": {Total: sum("d"), Present: sum("d")}, "base": {Total: sum("d"), Present: sum("d")}})
 	})
 }
 
-// A manifest without index is one for every platform that has none of its own.
+// A manifest without image index is valid for every platform that has none of its
+// own.
 func TestEveryPlatform(t *testing.T) {
 	x := newIndex("amd")
 	x.SetNode("arm", arm64)
@@ -343,15 +344,15 @@ func TestEveryPlatform(t *testing.T) {
 		{{amd64, image("ad").Layers}, {Platform{}, image("abc").Layers}},
 	} {
 		wanted[0].Manifests = manifests
-		check(t, x, wanted, map[string]Weight{
+		check(t, x, wanted, map[string]NodeBytes{
 			"amd": {Total: sum("ad"), Present: sum("a")}, "arm": {Total: sum("abc"), Present: sum("ab")}, "unknown": {Total: sum("abc")},
 		})
 	}
 	wanted[0].Manifests = []Manifest{{amd64, image("ad").Layers}}
-	check(t, x, wanted, map[string]Weight{"amd": {Total: sum("ad"), Present: sum("a")}, "arm": {}})
+	check(t, x, wanted, map[string]NodeBytes{"amd": {Total: sum("ad"), Present: sum("a")}, "arm": {}})
 	wanted[0].Manifests = []Manifest{{Platform{}, nil}} // nothing to pull
-	check(t, x, wanted, map[string]Weight{"amd": {}, "arm": {}})
-	if images := weigh(x, wanted).Images; images[0] != ByLayers {
+	check(t, x, wanted, map[string]NodeBytes{"amd": {}, "arm": {}})
+	if images := measured(x, wanted).Images; images[0] != ByLayers {
 		t.Errorf("an image without layers is known by %s", images[0])
 	}
 }
@@ -400,40 +401,40 @@ func TestReserve(t *testing.T) {
 		reserve(x, "p", "n2", known, total)
 		reserve(x, "p", "n2", known, 0) // again: nothing changes
 		reserve(x, "q", "n2", known, 0)
-		check(t, x, known, map[string]Weight{"n2": {Total: total, Arriving: total, Pending: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Arriving: total, Pending: total}})
 		x.Release("p")
-		check(t, x, known, map[string]Weight{"n2": {Total: total, Arriving: total, Pending: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Arriving: total, Pending: total}})
 		x.Release("q")
 		x.Release("q")
-		check(t, x, known, map[string]Weight{"n2": {Total: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total}})
 	})
 	t.Run("moved to another node", func(t *testing.T) {
 		x := setup()
 		x.SetNode("n3", amd64)
 		reserve(x, "p", "n2", known, total)
 		reserve(x, "p", "n3", known, total)
-		check(t, x, known, map[string]Weight{"n2": {Total: total}, "n3": {Total: total, Arriving: total, Pending: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total}, "n3": {Total: total, Arriving: total, Pending: total}})
 	})
 	t.Run("started", func(t *testing.T) {
 		x := setup()
 		reserve(x, "p", "n2", known, total)
 		reserve(x, "q", "n2", known, 0)
 		x.Started("p", later)
-		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
-		reserve(x, "r", "n2", known, 0) // it is there: nothing pending
-		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Present: total}})
+		reserve(x, "r", "n2", known, 0) // it is there: nothing is pending
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Present: total}})
 		x.Release("q")
 		x.Release("r")
 		x.Release("p") // deleted, but its image is there
-		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Present: total}})
 	})
 	t.Run("reported", func(t *testing.T) {
 		x := setup()
 		reserve(x, "p", "n2", known, total)
 		x.SetImages("s", "n2", []Image{image("a", "docker.io/library/other:1")})
-		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: sum("a"), Arriving: sum("b"), Pending: sum("b")}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Present: sum("a"), Arriving: sum("b"), Pending: sum("b")}})
 		x.SetImages("s", "n2", []Image{image("ab", "docker.io/library/one:1")})
-		check(t, x, known, map[string]Weight{"n2": {Total: total, Present: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Present: total}})
 		if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
 			t.Errorf("left: %+v", s)
 		}
@@ -441,13 +442,13 @@ func TestReserve(t *testing.T) {
 	t.Run("deadline", func(t *testing.T) {
 		x := setup()
 		reserve(x, "p", "n2", known, total)
-		w := &Weights{}
-		x.Weigh(known, 10, later.Add(-time.Nanosecond), w)
+		w := &Measurement{}
+		x.Measure(known, 10, later.Add(-time.Nanosecond), w)
 		if got, _ := w.Node("n2"); got.Arriving != total {
 			t.Errorf("before the deadline: %+v", got)
 		}
-		x.Weigh(known, 10, later, w)
-		if got, _ := w.Node("n2"); got != (Weight{Total: total}) {
+		x.Measure(known, 10, later, w)
+		if got, _ := w.Node("n2"); got != (NodeBytes{Total: total}) {
 			t.Errorf("after the deadline: %+v", got)
 		}
 	})
@@ -456,9 +457,9 @@ func TestReserve(t *testing.T) {
 		for i := range 3 {
 			x.Reserve(types.UID(fmt.Sprint(i)), "n2", known, 100, t0, later)
 		}
-		w := &Weights{}
-		x.Weigh(known, 3, t0, w)
-		if got, _ := w.Node("n2"); got != (Weight{Total: total, Crowded: total, Pending: total}) || got.Missing() != 0 {
+		w := &Measurement{}
+		x.Measure(known, 3, t0, w)
+		if got, _ := w.Node("n2"); got != (NodeBytes{Total: total, Crowded: total, Pending: total}) || got.Missing() != 0 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -467,14 +468,14 @@ func TestReserve(t *testing.T) {
 		unknown := want("new:1")
 		reserve(x, "p", "n2", unknown, 0)
 		reserve(x, "q", "n2", unknown, 0)
-		check(t, x, unknown, map[string]Weight{"n2": {Total: 100, Arriving: 100, Pending: 100}, "n1": {Total: 100}})
-		if w := weigh(x, unknown); w.Images[0] != Arriving {
+		check(t, x, unknown, map[string]NodeBytes{"n2": {Total: 100, Arriving: 100, Pending: 100}, "n1": {Total: 100}})
+		if w := measured(x, unknown); w.Images[0] != Arriving {
 			t.Errorf("known by %s", w.Images[0])
 		}
 		x.SetImages("s", "n1", []Image{image("bc", "docker.io/library/new:1")})
-		check(t, x, unknown, map[string]Weight{"n2": {Total: sum("bc"), Arriving: sum("bc"), Pending: 100}})
+		check(t, x, unknown, map[string]NodeBytes{"n2": {Total: sum("bc"), Arriving: sum("bc"), Pending: 100}})
 		x.Started("p", later)
-		check(t, x, unknown, map[string]Weight{"n2": {Total: sum("bc"), Present: sum("bc")}})
+		check(t, x, unknown, map[string]NodeBytes{"n2": {Total: sum("bc"), Present: sum("bc")}})
 		x.SetImages("s", "n2", []Image{image("bc", "docker.io/library/new:1")})
 		if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
 			t.Errorf("left: %+v", s)
@@ -486,7 +487,7 @@ func TestReserve(t *testing.T) {
 		reserve(x, "p", "n2", known, total)
 		x.DeleteNode("n2")
 		x.SetNode("n2", amd64)
-		check(t, x, known, map[string]Weight{"n2": {Total: total}})
+		check(t, x, known, map[string]NodeBytes{"n2": {Total: total}})
 		x.Started("p", later)
 		x.Release("p")
 	})
@@ -562,14 +563,14 @@ func randomImage(r *rand.Rand) Image {
 		l := r.IntN(30)
 		size := int64(l) * 10
 		if r.IntN(20) == 0 {
-			size++ // a claim of its own
+			size++ // its own claim
 		}
 		img.Layers = append(img.Layers, Layer{digest(fmt.Sprint("layer", l)), size})
 	}
 	return img
 }
 
-// After any events, the index is the same as one built from what is left.
+// After any events, the index equals one that is built from what is left.
 func TestEqualsRebuild(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test that can be repeated
@@ -613,22 +614,22 @@ func TestEqualsRebuild(t *testing.T) {
 			case kind < 18:
 				x.Release(pod)
 			default:
-				x.Weigh(want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 10, now, &Weights{})
+				x.Measure(want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 10, now, &Measurement{})
 			}
 			if event%1000 == 999 {
 				checkInvariants(t, x)
 			}
 		}
 		// Without reservations both must be equal in everything.
-		x.Weigh(nil, 10, now.Add(time.Hour), &Weights{})
+		x.Measure(nil, 10, now.Add(time.Hour), &Measurement{})
 		if got, rebuilt := x.state(), w.index().state(); !reflect.DeepEqual(got, rebuilt) {
 			t.Fatalf("seed %d: the index differs from a rebuild:\n%+v\n%+v", seed, got, rebuilt)
 		}
-		// And they must say the same of every image.
+		// They must also say the same about every image.
 		rebuilt := w.index()
 		for i := range 20 {
 			wanted := want(fmt.Sprintf("example.com/image%d:0", i), fmt.Sprintf("example.com/image%d:1", (i*7)%20))
-			a, b := weigh(x, wanted), weigh(rebuilt, wanted)
+			a, b := measured(x, wanted), measured(rebuilt, wanted)
 			for node := range w.platforms {
 				wa, _ := a.Node(node)
 				wb, _ := b.Node(node)
@@ -666,8 +667,9 @@ func checkInvariants(t *testing.T, x *Index) {
 	}
 }
 
-// Weights stay in bounds, and one more layer on a node never takes away.
-func TestWeightProperties(t *testing.T) {
+// Measured values stay within bounds, and one more layer on a node never reduces
+// them.
+func TestMeasureProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // a test that can be repeated
 	for range 2000 {
 		x := newIndex("n1", "n2", "n3")
@@ -679,17 +681,17 @@ func TestWeightProperties(t *testing.T) {
 			x.SetImages("s", node, images[node])
 		}
 		wanted := want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)))
-		wanted[0].Fresh = r.IntN(2) == 0
+		wanted[0].PullAlways = r.IntN(2) == 0
 		wanted[0].Manifests = []Manifest{{amd64, randomImage(r).Layers}}
 		for i := range r.IntN(4) {
 			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, 50, t0, t0.Add(time.Hour))
 		}
-		before, _ := weigh(x, wanted).Node("n1")
+		before, _ := measured(x, wanted).Node("n1")
 		if before.Present < 0 || before.Arriving < 0 || before.Pending < 0 || before.Crowded < 0 ||
 			before.Present+before.Arriving+before.Crowded > before.Total {
 			t.Fatalf("%+v", before)
 		}
-		// The same size as everywhere, and a name that is not asked for.
+		// The same size as everywhere, and a name that is not wanted.
 		l := wanted[0].Manifests[0].Layers
 		if len(l) == 0 {
 			continue
@@ -699,7 +701,7 @@ func TestWeightProperties(t *testing.T) {
 			added.Size = known.size
 		}
 		x.SetImages("s", "n1", append(images["n1"], Image{Names: []string{"example.com/added:1"}, Layers: []Layer{added}}))
-		after, _ := weigh(x, wanted).Node("n1")
+		after, _ := measured(x, wanted).Node("n1")
 		if after.Total == before.Total && (after.Present < before.Present || after.Missing() > before.Missing() || after.Pending > before.Pending) {
 			t.Fatalf("with %v added: %+v, before %+v", added, after, before)
 		}

@@ -7,8 +7,8 @@ import (
 )
 
 // nodeSet is a set of nodes: a sorted list while they are few, a bitmap when
-// that takes less memory. Most layers are on few nodes; those of popular images
-// are on thousands, and are what every pod asks for.
+// that takes less memory. Most layers are on few nodes. Those of popular images
+// are on thousands, and every pod asks for them.
 type nodeSet struct {
 	list []Slot
 	bits bitmap
@@ -30,15 +30,15 @@ func (b bitmap) word(i int) uint64 {
 	return 0
 }
 
-// A list takes 32 bits an entry, a bitmap one bit a node: it is as large as a
-// list of one in 32 nodes. It is given up only at half of that, so that a node
-// that comes and goes does not cost a conversion each time.
+// A list takes 32 bits per entry, a bitmap one bit per node, as much as a list
+// of one in 32 nodes. A bitmap is converted back only at half of that, so that a
+// node that comes and goes does not cost a conversion each time.
 const (
 	toBits = 32
 	toList = 64
 )
 
-// add adds a node; of is the number of slots in use.
+// add adds a node; "of" is the number of slots in use.
 func (s *nodeSet) add(e Slot, of int) {
 	if s.bits == nil {
 		list := insert(s.list, e)
@@ -61,7 +61,7 @@ func (s *nodeSet) add(e Slot, of int) {
 	}
 }
 
-// remove removes a node; of is the number of slots in use.
+// remove removes a node; "of" is the number of slots in use.
 func (s *nodeSet) remove(e Slot, of int) {
 	if !s.has(e) {
 		return
@@ -103,7 +103,8 @@ func (s *nodeSet) all() iter.Seq[Slot] {
 	}
 }
 
-// with returns a set that has the nodes of lists too; of is the number of slots.
+// with returns a set that also has the nodes of the lists; "of" is the number of
+// slots.
 func (s *nodeSet) with(lists [][]Slot, of int) *nodeSet {
 	union := &nodeSet{bits: make(bitmap, words(of)), n: s.n}
 	copy(union.bits, s.bits)
@@ -111,20 +112,21 @@ func (s *nodeSet) with(lists [][]Slot, of int) *nodeSet {
 		for _, e := range list {
 			union.bits.set(e)
 		}
-		union.n += len(list) // at most: only that there are any is needed
+		union.n += len(list) // an upper bound; it only matters whether it is 0
 	}
 	return union
 }
 
-// sized is a set with the bytes that each node in it has.
+// sized is a set, and the bytes that each node in it has.
 type sized struct {
 	set  *nodeSet
 	size int64
 }
 
-// addSizes adds to sums, by slot, the sizes of the sets a node is in, for nodes
-// in the mask if there is one. Layers of one image are mostly on the same nodes:
-// nodes that are in all bitmaps are visited once. The order of sets is lost.
+// addSizes adds the sizes of the sets that a node is in to sums, which is
+// indexed by slot. If there is a mask, only nodes in it count. Layers of one
+// image are mostly on the same nodes, so nodes that are in all bitmaps are
+// visited once. The order of sets is lost.
 func addSizes(sums []int64, sets []sized, mask bitmap) {
 	dense := sets[:0]
 	var all int64

@@ -11,7 +11,7 @@ import (
 // arriving is a layer on its way to a node.
 type arriving struct {
 	slot Slot
-	// refs counts the reservations that bring it, waiting those of them whose
+	// refs counts the reservations that bring it; waiting counts those whose
 	// pod has not started yet.
 	refs, waiting int32
 	// arrived: a pod that needs it runs there.
@@ -24,7 +24,7 @@ type arriving struct {
 type reservation struct {
 	node   *node
 	layers []*layer
-	// named are the pod's images if some were expected by name only.
+	// named has the pod's images if some were expected by name only.
 	named    []Wanted
 	started  bool
 	deadline time.Time
@@ -33,10 +33,9 @@ type reservation struct {
 // Reserve notes that a pod was placed on a node, which now pulls what it lacks
 // of the pod's images. Until the deadline those layers count as arriving there;
 // Release, Started, the node's report and its deletion end that earlier. An
-// image that nothing is known about counts as one piece of unknownBytes
-// (compressed). Reserving a pod again on the same node changes nothing.
-// It returns how many bytes, of layers that are known, the node has to pull for
-// this pod and would not have pulled without it.
+// unknown image counts as one piece of unknownBytes (compressed). Reserving a
+// pod again on the same node changes nothing. It returns how many bytes of
+// known layers the node has to pull because of this pod.
 func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknownBytes int64, now, deadline time.Time) (missing int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -72,7 +71,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 	}
 	for _, image := range u.images {
 		if image.key == "" || image.Known != Unknown && image.Known != Arriving {
-			continue // known, or not a name that anything could be pulled by
+			continue // known, or no image can be pulled by this name
 		}
 		l := x.layer(image.key, true)
 		if l.claims.total == 0 { // not reported by nodes of another platform
@@ -95,7 +94,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 }
 
 // expect notes that a reservation brings a layer of the given size to its node.
-// It returns the bytes if it is the first to do so.
+// It returns the bytes if the reservation is the first to bring the layer.
 func (x *Index) expect(r *reservation, l *layer, bytes int64) (missing int64) {
 	i, found := findArriving(l, r.node.slot)
 	if !found {
@@ -112,8 +111,8 @@ func (x *Index) expect(r *reservation, l *layer, bytes int64) (missing int64) {
 }
 
 // Started notes that the containers of a pod run: its images are on the node,
-// though the node may not have reported them. Until the deadline they count as
-// present, unless the node reports first.
+// although the node may not have reported them. They count as present until the
+// deadline or until the node reports.
 func (x *Index) Started(pod types.UID, deadline time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -136,9 +135,9 @@ func (x *Index) Started(pod types.UID, deadline time.Time) {
 	}
 }
 
-// Release ends the reservation of a pod that will not start on its node. One
-// of a pod that did start stays until the node reports or the deadline: its
-// images are there.
+// Release ends the reservation of a pod that will not start on its node. If the
+// pod did start, its images are there, and the reservation stays until the node
+// reports or the deadline.
 func (x *Index) Release(pod types.UID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -147,7 +146,7 @@ func (x *Index) Release(pod types.UID) {
 	}
 }
 
-// reported ends the expectation of layers that a node has by now.
+// reported ends the expectation of layers that the node now has.
 func (x *Index) reported(n *node) {
 	for pod, r := range n.reservations {
 		r.layers = slices.DeleteFunc(r.layers, func(l *layer) bool {
@@ -163,8 +162,8 @@ func (x *Index) reported(n *node) {
 	}
 }
 
-// namedOn tells whether an image that was expected by its name only has been
-// reported by the node, under any of its names and with whatever layers.
+// namedOn tells whether the node has reported an image that was expected by
+// name only, under any of its names and with any layers.
 func (x *Index) namedOn(r *reservation, l *layer) bool {
 	for _, w := range r.named {
 		if len(w.Names) == 0 || wholeKey(w.Names[0]) != l.key {

@@ -11,7 +11,7 @@ type Stats struct {
 	PendingBytes int64
 }
 
-// Stats counts; it walks over all layers.
+// Stats counts what the index holds; it walks over all layers.
 func (x *Index) Stats() Stats {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -3,7 +3,7 @@ package index
 import (
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 // Platform is what an image is built for. Layers of the same name differ
@@ -14,8 +14,7 @@ type Platform struct {
 
 // Image is an image as a node reports it.
 type Image struct {
-	// Names are references with tag or digest; what is not a valid one counts
-	// for nothing.
+	// Names are references with tag or digest; invalid ones are ignored.
 	Names []string
 	// SizeBytes is the uncompressed size of the image.
 	SizeBytes int64
@@ -32,38 +31,40 @@ type Layer struct {
 
 // Manifest is what an image consists of on a platform.
 type Manifest struct {
-	// Platform it is for; the zero Platform stands for every one that no other
-	// Manifest of the image is for.
+	// Platform of the manifest. The zero Platform stands for all that have no
+	// Manifest of their own.
 	Platform Platform
 	Layers   []Layer
 }
 
 // Wanted is an image of a pod.
 type Wanted struct {
-	// Names are those it may have on a node; the first that is known counts.
+	// Names are the names it may have on a node; the first that is known counts.
 	Names []imageref.Canonical
-	// Manifests, if not nil, are what other sources than the nodes say it consists
-	// of. They go before what nodes report: a tag may have moved.
+	// Manifests, if not nil, tell what it consists of, from sources other than the
+	// nodes. They take precedence over what nodes report, because a tag may have
+	// moved.
 	Manifests []Manifest
-	// Fresh means that the kubelet asks the registry although a node holds the
-	// image (pull policy Always): other layers under the same name are then no
+	// PullAlways means that the kubelet asks the registry although a node holds the
+	// image (pull policy Always). Then other layers under the same name are of no
 	// use. Otherwise a node that has the name has the image.
-	Fresh bool
+	PullAlways bool
 }
 
 // maxSize bounds the size of a layer or image (1 TiB), so that sums of what
 // untrusted nodes and registries claim cannot overflow.
 const maxSize = 1 << 40
 
-// What counts of a report at most. A kubelet states 50 images; CRI-O gives each
-// two names and has no image of more than 127 layers.
+// Limits of what counts in a report. A kubelet reports 50 images, and CRI-O gives
+// each two names. The limit of layers is that of the whole project
+// (v1alpha1.MaxLayers).
 const (
 	maxImages = 1024
 	maxNames  = 16
 	maxLayers = 512
 )
 
-// manifest returns what other sources than the nodes say of a platform; ok is
+// manifest returns what sources other than the nodes say about a platform; ok is
 // false if they say nothing.
 func (w *Wanted) manifest(platform Platform) (layers []Layer, ok bool) {
 	for i := range w.Manifests {
@@ -77,21 +78,23 @@ func (w *Wanted) manifest(platform Platform) (layers []Layer, ok bool) {
 	return layers, ok
 }
 
-// Slot is a small number for a node, free for another when the node is gone.
+// Slot is a small number that stands for a node. It may be used again when the node
+// is gone.
 type Slot uint32
 
-// Numbers are the slots of all nodes at some moment.
-type Numbers struct{ slots map[string]Slot }
+// Slots are the slots of all nodes at one moment.
+type Slots struct{ byName map[string]Slot }
 
-// layer is a blob, or the indivisible piece that an image known by name is.
+// layer is a blob, or the indivisible piece that stands for an image known by name.
 type layer struct {
 	key string
-	// size is what the claims come to.
+	// size is the one that wins among the claims.
 	size   int64
 	claims claims
-	// nodes that hold it.
+	// nodes are the nodes that hold it.
 	nodes nodeSet
-	// arriving are nodes that do not hold it but to which a placed pod brings it.
+	// arriving has the nodes that do not hold it but to which a placed pod brings
+	// it.
 	arriving []arriving
 	// refs counts the contents and reservations that point here.
 	refs int
@@ -125,7 +128,7 @@ type record struct {
 	id      uint64
 	names   []*name
 	content *content
-	// nodes that report it, sorted.
+	// nodes are the nodes that report it, sorted.
 	nodes []Slot
 }
 
@@ -149,11 +152,11 @@ type node struct {
 // claims counts how often each size is claimed. Nearly always there is one.
 type claims struct {
 	total int
-	// best is claimed most often, the smallest of those with equal numbers, and
-	// this often.
+	// best is the size that is claimed most often, in a tie the smallest; count is
+	// how often.
 	best  int64
 	count int
-	// others has the other sizes; nil while all claims agree.
+	// others counts the other sizes; it is nil while all claims agree.
 	others map[int64]int
 }
 
@@ -171,7 +174,7 @@ func (c *claims) add(size int64) {
 	c.challenge(size)
 }
 
-// challenge makes size the best if it is.
+// challenge makes size the best if it now wins.
 func (c *claims) challenge(size int64) {
 	count := c.others[size]
 	if count < c.count || count == c.count && size > c.best {
@@ -192,7 +195,7 @@ func (c *claims) remove(size int64) {
 		}
 		return
 	}
-	// The best lost a claim: only then all have to be looked at.
+	// The best lost a claim: only then all sizes have to be compared.
 	c.count--
 	rival, most := int64(0), 0
 	for size, count := range c.others {

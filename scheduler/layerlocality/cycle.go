@@ -5,52 +5,58 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// cycle is what is known of all nodes while one pod is scheduled. Its memory is
-// used again for the next.
+// cycle is what is known about all nodes while one pod is scheduled. Its memory
+// is used again for the next pod.
 type cycle struct {
-	weights index.Weights
-	nodes   nodeCache
-	balance balance
+	measured index.Measurement
+	nodes    nodeCache
+	balance  locality.Balance
 	// meanMissing is what the feasible nodes would have to pull on average.
 	meanMissing float64
 }
 
-// look looks once at every feasible node, for a pod with a CPU request (see
-// requestOf).
+// look visits every feasible node once, for a pod with the given CPU request (see
+// locality.RequestOf).
 func (c *cycle) look(nodes []fwk.NodeInfo, milliCPU int64, args *config.LayerLocalityArgs) {
-	c.nodes.prepare(c.weights.Numbers(), len(nodes))
-	var all loads
+	c.nodes.prepare(c.measured.Slots(), len(nodes))
+	var all locality.Loads
 	var missing float64
 	for _, n := range nodes {
-		known, ok := c.nodes.learn(n, &c.weights)
-		all.add(known.load)
+		known, ok := c.nodes.learn(n, &c.measured)
+		all.Add(known.load)
 		if ok {
-			missing += float64(c.weights.At(known.slot).Missing())
+			missing += float64(c.measured.At(known.slot).Missing())
 		}
 	}
-	c.balance = all.balanceFor(milliCPU, args)
+	c.balance = all.BalanceFor(milliCPU, args)
 	c.meanMissing = missing / float64(max(1, len(nodes)))
 }
 
 // node returns what a feasible node has, and the points for its load; ok is false
 // for a node that is newer than the index.
-func (c *cycle) node(n fwk.NodeInfo) (weight index.Weight, points float64, ok bool) {
+func (c *cycle) node(n fwk.NodeInfo) (bytes index.NodeBytes, points float64, ok bool) {
 	if known, ok := c.nodes.find(n); ok {
-		return c.weights.At(known.slot), c.balance.points(known.load), true
+		return c.measured.At(known.slot), c.balance.LoadPoints(known.load), true
 	}
-	weight, ok = c.weights.Node(n.Node().Name)
-	return weight, c.balance.points(loadOf(n)), ok
+	bytes, ok = c.measured.Node(n.Node().Name)
+	return bytes, c.balance.LoadPoints(loadOf(n)), ok
+}
+
+func loadOf(n fwk.NodeInfo) locality.Load {
+	return locality.NewLoad(n.GetRequested().GetMilliCPU(), n.GetNonZeroRequested().GetMilliCPU(),
+		n.GetAllocatable().GetMilliCPU(), len(n.GetPods()))
 }
 
 // nodeCache remembers slots and loads of nodes by the generation of their
 // NodeInfo, which is unique in the process and changes with every change of the
-// node, except within the cycle of a pod group (see PreScore). From one pod to
-// the next nearly all stay, and finding a number costs a fraction of finding a
-// name and adding up requests.
+// node, except within the cycle of a pod group (see PreScore). Nearly all nodes
+// stay the same from one pod to the next, and a look-up by generation costs a
+// fraction of finding a name and adding up requests.
 type nodeCache struct {
-	numbers *index.Numbers
+	slots *index.Slots
 	// An open-addressed hash table; generation 0 is a free place.
 	entries []cached
 	used    int
@@ -59,12 +65,12 @@ type nodeCache struct {
 type cached struct {
 	generation int64
 	slot       index.Slot
-	load       load
+	load       locality.Load
 }
 
-// prepare makes room for n nodes, and forgets what is known if slots changed.
-func (c *nodeCache) prepare(numbers *index.Numbers, n int) {
-	if c.numbers == numbers && 2*(c.used+n) <= len(c.entries) {
+// prepare makes room for n nodes, and forgets everything if slots changed.
+func (c *nodeCache) prepare(slots *index.Slots, n int) {
+	if c.slots == slots && 2*(c.used+n) <= len(c.entries) {
 		return
 	}
 	size := 64
@@ -76,33 +82,33 @@ func (c *nodeCache) prepare(numbers *index.Numbers, n int) {
 	} else {
 		clear(c.entries)
 	}
-	c.numbers, c.used = numbers, 0
+	c.slots, c.used = slots, 0
 }
 
-// learn remembers a node, and returns what is remembered; ok is false for a node
-// that is newer than the index. There must be room.
-func (c *nodeCache) learn(n fwk.NodeInfo, weights *index.Weights) (known cached, ok bool) {
+// learn remembers a node and returns its entry; ok is false for a node that is
+// newer than the index. There must be room.
+func (c *nodeCache) learn(n fwk.NodeInfo, m *index.Measurement) (known cached, ok bool) {
 	known.generation = n.GetGeneration()
 	e := c.place(known.generation)
 	if e.generation == known.generation && known.generation != 0 {
 		return *e, true
 	}
 	known.load = loadOf(n)
-	if known.slot, ok = weights.Slot(n.Node().Name); ok && known.generation != 0 {
+	if known.slot, ok = m.Slot(n.Node().Name); ok && known.generation != 0 {
 		*e = known
 		c.used++
 	}
 	return known, ok
 }
 
-// find returns what is remembered of a node. It only reads.
+// find returns the entry of a node. It only reads.
 func (c *nodeCache) find(n fwk.NodeInfo) (*cached, bool) {
 	generation := n.GetGeneration()
 	e := c.place(generation)
 	return e, e.generation == generation && generation != 0
 }
 
-// place returns the entry of a generation, or the free one where it belongs.
+// place returns the entry of a generation, or the free entry where it belongs.
 func (c *nodeCache) place(generation int64) *cached {
 	mask := uint64(len(c.entries) - 1)                              //nolint:gosec // never empty, a power of 2
 	for i := uint64(generation) * 0x9e3779b97f4a7c15 >> 20; ; i++ { //nolint:gosec // any number will do

@@ -15,8 +15,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
 // DebugPath is where the scheduler serves the DebugHandler.
@@ -24,7 +25,7 @@ const DebugPath = "/debug/layerlocality"
 
 // Rating is the answer of the debug endpoint.
 type Rating struct {
-	// Profile whose arguments were used.
+	// Profile is the profile whose arguments were used.
 	Profile string `json:"profile"`
 	Pod     string `json:"pod,omitempty"`
 	// Held is why the pod is not in the scheduling queue yet (waitForManifest).
@@ -37,14 +38,14 @@ type Rating struct {
 
 // ImageRating tells what is known about an image.
 type ImageRating struct {
-	// Names under which the image was looked for.
+	// Names are the names under which the image was looked for.
 	Names []imageref.Canonical `json:"names"`
 	// Known is layers, name, arriving or unknown.
 	Known index.Known `json:"known"`
-	// From tells who says what it consists of: a source of images, such as
+	// From tells where its layers are known from: a source of images, such as
 	// ImageManifests, or the nodes that report it.
 	From string `json:"from,omitempty"`
-	// Pull is Always if nodes ask the registry even if they have the image.
+	// Pull is Always if nodes ask the registry although they have the image.
 	Pull v1.PullPolicy `json:"pull,omitempty"`
 }
 
@@ -55,22 +56,22 @@ type NodeRating struct {
 	TotalBytes    int64  `json:"totalBytes"`
 	PresentBytes  int64  `json:"presentBytes"`
 	ArrivingBytes int64  `json:"arrivingBytes"`
-	// CrowdedBytes arrive, but enough pods wait for them already.
+	// CrowdedBytes are arriving, but enough pods wait for them already.
 	CrowdedBytes int64 `json:"crowdedBytes,omitempty"`
 	MissingBytes int64 `json:"missingBytes"`
-	// PendingBytes is what the link of the node still has to pull for any pod.
+	// PendingBytes is what the link of the node still has to pull, for any pod.
 	PendingBytes int64   `json:"pendingBytes"`
 	CPUPercent   float64 `json:"cpuPercent"`
-	// WithoutRequest are the containers without a CPU request.
-	WithoutRequest float64 `json:"withoutRequest"`
-	Points         points  `json:"points"`
-	Why            string  `json:"why"`
+	// WithoutRequest is the number of containers without a CPU request.
+	WithoutRequest float64         `json:"withoutRequest"`
+	Points         locality.Points `json:"points"`
+	Why            string          `json:"why"`
 }
 
 const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean load is that of all nodes."
 
-// DebugHandler answers ?image=NAME (also several times) and ?pod=NAMESPACE/NAME,
-// optionally with &profile=SCHEDULER, with a Rating.
+// DebugHandler answers requests with ?image=NAME (also several times) or
+// ?pod=NAMESPACE/NAME, optionally with &profile=SCHEDULER, with a Rating.
 func (f *Factory) DebugHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
@@ -96,7 +97,7 @@ func (f *Factory) DebugHandler() http.Handler {
 
 		pod := &v1.Pod{}
 		for _, image := range images {
-			if len(pl.table.Candidates(image)) == 0 {
+			if len(pl.profile.Names(image)) == 0 {
 				http.Error(w, fmt.Sprintf("%q is not a valid image reference", image), http.StatusBadRequest)
 				return
 			}
@@ -116,7 +117,7 @@ func (f *Factory) DebugHandler() http.Handler {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
-			// A pod without its profile here is rated by the first.
+			// A pod whose profile is not here is rated by the first profile.
 			if own := f.profile(pod.Spec.SchedulerName); profile == "" && own != nil {
 				pl = own
 			}
@@ -130,7 +131,7 @@ func (f *Factory) DebugHandler() http.Handler {
 		if pod.Spec.NodeName != "" {
 			rating.Note += fmt.Sprintf(" The pod is on %s already: what it brought there counts as arriving or present.", pod.Spec.NodeName)
 		}
-		rating.Profile = pl.profile
+		rating.Profile = pl.profile.Name
 		if pl.gate != nil {
 			rating.Held = pl.gate.holds(pod.UID)
 		}
@@ -147,54 +148,54 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	if err != nil {
 		return nil, err
 	}
-	images := wanted(pod, pl.table, pl.sources)
-	var w index.Weights
-	pl.index.Weigh(images, pl.args.MaxWaitingPods, pl.clock.Now(), &w)
+	images := pl.profile.Wanted(pod)
+	var m index.Measurement
+	pl.profile.Measure(images, &m)
 
 	rating := &Rating{Note: debugNote, Images: []ImageRating{}, Nodes: []NodeRating{}}
 	for i, image := range images {
-		r := ImageRating{Names: image.Names, Known: w.Images[i]}
+		r := ImageRating{Names: image.Names, Known: m.Images[i]}
 		switch {
 		case image.Manifests != nil:
 			r.From = "source"
 		case r.Known == index.ByLayers || r.Known == index.ByName:
 			r.From = "nodes"
 		}
-		if image.Fresh {
+		if image.PullAlways {
 			r.Pull = v1.PullAlways
 		}
 		rating.Images = append(rating.Images, r)
 	}
-	for _, node := range slices.Sorted(w.Nodes()) {
-		weight, _ := w.Node(node)
+	for _, node := range slices.Sorted(m.Nodes()) {
+		bytes, _ := m.Node(node)
 		info := infos[node]
 		if info == nil {
 			continue // deleted a moment ago
 		}
 		load := loadOf(info)
-		p := pl.scorer.points(weight, balance.points(load))
+		p := pl.profile.Points(bytes, balance.LoadPoints(load))
 		rating.Nodes = append(rating.Nodes, NodeRating{
-			Node: node, Score: p.score(), Points: p, CPUPercent: math.Round(100*float64(load.cpu)) / 100, WithoutRequest: float64(load.bare),
-			TotalBytes: weight.Total, PresentBytes: weight.Present, ArrivingBytes: weight.Arriving,
-			CrowdedBytes: weight.Crowded, MissingBytes: weight.Missing(), PendingBytes: weight.Pending,
-			Why: pl.why(weight, p),
+			Node: node, Score: p.Score(), Points: p, CPUPercent: math.Round(100*float64(load.CPUPercent)) / 100, WithoutRequest: float64(load.WithoutRequest),
+			TotalBytes: bytes.Total, PresentBytes: bytes.Present, ArrivingBytes: bytes.Arriving,
+			CrowdedBytes: bytes.Crowded, MissingBytes: bytes.Missing(), PendingBytes: bytes.Pending,
+			Why: pl.why(bytes, p),
 		})
 	}
 	slices.SortStableFunc(rating.Nodes, func(a, b NodeRating) int { return cmp.Compare(b.Score, a.Score) })
 	return rating, nil
 }
 
-// loads returns all nodes with the pods on them, and what load costs the pod. The
-// scheduler's own snapshot belongs to the scheduling cycle; this asks the
-// informers. The pod itself does not count.
-func (pl *LayerLocality) loads(pod *v1.Pod) (map[string]fwk.NodeInfo, balance, error) {
+// loads returns all nodes with the pods on them, and how much load costs the pod.
+// It asks the informers, because the scheduler's own snapshot belongs to the
+// scheduling cycle. The pod itself does not count.
+func (pl *LayerLocality) loads(pod *v1.Pod) (map[string]fwk.NodeInfo, locality.Balance, error) {
 	pods, err := pl.pods.List(labels.Everything())
 	if err != nil {
-		return nil, balance{}, fmt.Errorf("listing pods: %w", err)
+		return nil, locality.Balance{}, fmt.Errorf("listing pods: %w", err)
 	}
 	nodes, err := pl.nodes.List(labels.Everything())
 	if err != nil {
-		return nil, balance{}, fmt.Errorf("listing nodes: %w", err)
+		return nil, locality.Balance{}, fmt.Errorf("listing nodes: %w", err)
 	}
 	placed := map[string][]*v1.Pod{}
 	for _, other := range pods {
@@ -202,33 +203,33 @@ func (pl *LayerLocality) loads(pod *v1.Pod) (map[string]fwk.NodeInfo, balance, e
 			placed[other.Spec.NodeName] = append(placed[other.Spec.NodeName], other)
 		}
 	}
-	infos, all := map[string]fwk.NodeInfo{}, loads{}
+	infos, all := map[string]fwk.NodeInfo{}, locality.Loads{}
 	for _, node := range nodes {
 		info := framework.NewNodeInfo(placed[node.Name]...)
 		info.SetNode(node)
 		infos[node.Name] = info
-		all.add(loadOf(info))
+		all.Add(loadOf(info))
 	}
-	return infos, all.balanceFor(requestOf(pod), pl.args), nil
+	return infos, all.BalanceFor(locality.RequestOf(pod), pl.profile.Args), nil
 }
 
-// why says in words what a score is made of.
-func (pl *LayerLocality) why(w index.Weight, p points) string {
-	if w.Total == 0 {
+// why explains in words how a score comes about.
+func (pl *LayerLocality) why(b index.NodeBytes, p locality.Points) string {
+	if b.Total == 0 {
 		return "nothing is known about the images, or nothing has to be pulled for them"
 	}
-	reasons := []string{fmt.Sprintf("%s of %s present", megabytes(w.Present), megabytes(w.Total))}
-	if w.Arriving > 0 {
-		reasons = append(reasons, megabytes(w.Arriving)+" arriving for other pods")
+	reasons := []string{fmt.Sprintf("%s of %s present", megabytes(b.Present), megabytes(b.Total))}
+	if b.Arriving > 0 {
+		reasons = append(reasons, megabytes(b.Arriving)+" arriving for other pods")
 	}
-	if w.Crowded > 0 {
-		reasons = append(reasons, fmt.Sprintf("%s arriving, for which %d pods wait already (maxWaitingPods)", megabytes(w.Crowded), pl.args.MaxWaitingPods))
+	if b.Crowded > 0 {
+		reasons = append(reasons, fmt.Sprintf("%s arriving, for which %d pods wait already (maxWaitingPods)", megabytes(b.Crowded), pl.profile.Args.MaxWaitingPods))
 	}
-	if w.Total < pl.args.MinImageBytes {
-		reasons = append(reasons, fmt.Sprintf("less than %s (minImageBytes), so it counts in proportion", megabytes(pl.args.MinImageBytes)))
+	if b.Total < pl.profile.Args.MinImageBytes {
+		reasons = append(reasons, fmt.Sprintf("less than %s (minImageBytes), so it counts in proportion", megabytes(pl.profile.Args.MinImageBytes)))
 	}
 	if p.Link < 0 {
-		reasons = append(reasons, megabytes(w.Pending)+" to pull first")
+		reasons = append(reasons, megabytes(b.Pending)+" to pull first")
 	}
 	if p.Load < 0 {
 		reasons = append(reasons, fmt.Sprintf("busier than the mean: %.1f points", -p.Load))

@@ -14,12 +14,13 @@ import (
 
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
 // A short name has more candidates than the name it stands for.
 func TestSignatureOfShortNames(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"docker.io", "quay.io"} }), nodes("n1", "n2"))
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/team/app:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/team/app:1", layers{"a": 200})})
 	sign := func(p *v1.Pod) string {
 		f, _ := s.plugin.SignPod(s.ctx, p)
 		data, _ := json.Marshal(f)
@@ -31,7 +32,7 @@ func TestSignatureOfShortNames(t *testing.T) {
 	if sign(a) == sign(b) {
 		t.Errorf("both sign as %s but score %v and %v (skipped %t)", sign(a), sa, sb, skipped)
 	}
-	// And in one pod: the second is dropped
+	// In one pod, the second name must not be dropped.
 	both := pod("r", "docker.io/team/app:1", "team/app:1")
 	if got, skipped := s.scores(both); skipped {
 		t.Errorf("docker.io/team/app + team/app: skipped, though n1 has the second; %v", got)
@@ -41,7 +42,7 @@ func TestSignatureOfShortNames(t *testing.T) {
 // The snapshot keeps the generation when it assumes a pod of a group (backend/cache/snapshot.go AssumePod).
 func TestPodGroup(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3", "n4"))
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
 	var infos []fwk.NodeInfo
 	var n1 *framework.NodeInfo
 	for _, n := range s.nodes {
@@ -65,18 +66,18 @@ func TestPodGroup(t *testing.T) {
 	n1.AddPodInfo(info)
 	n1.Generation = old // as Snapshot.AssumePod does
 	after := score(s.plugin)
-	fresh := (&cycle{})
-	var w index.Weights
-	s.plugin.index.Weigh(wanted(pod("p", "quay.io/a:1"), s.plugin.table, nil), 10, time.Now(), &w)
-	fresh.weights = w
-	fresh.look(infos, requestOf(pod("p")), s.plugin.args)
-	weight, load, _ := fresh.node(n1)
-	if want := s.plugin.scorer.points(weight, load).score(); after != want {
+	uncached := &cycle{}
+	var w index.Measurement
+	s.plugin.profile.Measure(s.plugin.profile.Wanted(pod("p", "quay.io/a:1")), &w)
+	uncached.measured = w
+	uncached.look(infos, locality.RequestOf(pod("p")), s.plugin.profile.Args)
+	bytes, load, _ := uncached.node(n1)
+	if want := s.plugin.profile.Points(bytes, load).Score(); after != want {
 		t.Errorf("score %d before, %d after a member of the group took 20%% of n1; without the cache %d", before, after, want)
 	}
 }
 
-// What nobody knows is saved nowhere.
+// Unknown images do not count as saved.
 func TestSavedMetric(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
 	bytes := func(of string) float64 {
@@ -94,7 +95,7 @@ func TestSavedMetric(t *testing.T) {
 		t.Errorf("two pods of images nobody has, on any node: saved %.0f bytes", saved)
 	}
 	// pod group: Reserve, Unreserve, Reserve
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
 	chosen = bytes("chosen")
 	state := groupCycle()
 	p := pod("g", "quay.io/a:1")
@@ -107,30 +108,7 @@ func TestSavedMetric(t *testing.T) {
 	}
 }
 
-// The kubelet may leave ImagePullBackOff in the status until the container runs.
-func TestStartedAfterBackOff(t *testing.T) {
-	image := "quay.io/a:1"
-	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
-	s.registry["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
-	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
-		p := on(pod("p", image), "n1", "")
-		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
-		if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(s.ctx, p, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
-	s.eventually("released", func() bool { return s.plugin.index.Stats().Reservations == 0 })
-	update(v1.PodRunning, v1.ContainerStatus{ImageID: "x"})
-	time.Sleep(300 * time.Millisecond)
-	var w index.Weights
-	s.plugin.index.Weigh(wanted(pod("q", image), s.plugin.table, s.plugin.sources), 10, time.Now(), &w)
-	if got, _ := w.Node("n1"); got.Present == 0 {
-		t.Errorf("a pod of the image runs on n1: %+v", got)
-	}
-}
-
-// A scheduler that restarts knows what has started a moment ago.
+// After a restart, a scheduler knows which pods have just started.
 func TestRestart(t *testing.T) {
 	image := "quay.io/a:1"
 	running := on(pod("p", image), "n1", "")
@@ -139,37 +117,6 @@ func TestRestart(t *testing.T) {
 	if _, skipped := s.scores(pod("q", image)); skipped {
 		t.Errorf("a pod of the image started on n1 a moment ago; the new scheduler skips")
 	}
-}
-
-// A clock that is ahead must not keep an arrival for ever.
-func TestFutureDeadline(t *testing.T) {
-	p := on(pod("p", "quay.io/a:1"), "n1", "")
-	p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, LastTransitionTime: metav1.NewTime(time.Now().Add(24 * 365 * time.Hour))}}
-	s := newSuite(t, args(), nodes("n1", "n2"), p)
-	var w index.Weights
-	s.plugin.index.Weigh(wanted(p, s.plugin.table, nil), 10, time.Now().Add(time.Hour), &w)
-	if n := s.plugin.index.Stats().Reservations; n != 0 {
-		t.Errorf("%d reservations an hour later, arrivalTimeout is 10m", n)
-	}
-}
-
-// While an init container runs, the images of the others are not pulled.
-func TestInitContainer(t *testing.T) {
-	p := on(pod("p", "quay.io/a:1"), "n1", "")
-	p.Spec.InitContainers = []v1.Container{{Name: "wait", Image: "quay.io/wait:1"}}
-	p.Status = v1.PodStatus{Phase: v1.PodPending,
-		InitContainerStatuses: []v1.ContainerStatus{{Name: "wait", ImageID: "y", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}},
-		ContainerStatuses:     []v1.ContainerStatus{{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "PodInitializing"}}}}}
-	s := newSuite(t, args(), nodes("n1", "n2"), p)
-	if stats := s.plugin.index.Stats(); stats.Reservations != 0 || stats.PendingBytes != 0 {
-		t.Errorf("the init container runs, nothing is being pulled: %+v", stats)
-	}
-	p = p.DeepCopy()
-	p.Status.InitContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}
-	if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(s.ctx, p, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually("the main container's turn", func() bool { return s.plugin.index.Stats().Reservations == 1 })
 }
 
 // groupCycle is the state of a pod that is scheduled in the cycle of its group.

@@ -4,27 +4,23 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
 )
 
-// gate keeps pods of images that nothing is known about out of the scheduling
-// queue while an answer may still come, each for a limited time in its life.
+// gate keeps pods with unknown images out of the scheduling queue while an
+// answer may still come. Each pod is held for a limited time in its life.
 //
-// The queue asks check, under its lock. What it holds it asks again only when
-// told to (Activate): a loop does so once a pod may pass, and again until check
-// has let it, so it does not matter when exactly the queue takes note of what
-// check said.
+// The queue calls check under its own lock. For a pod that is held, it calls
+// check again only when the pod is activated (Activate). A loop activates a pod
+// once it may pass, and repeats that until check has let the pod through. So it
+// does not matter when exactly the queue processes the result of check.
 type gate struct {
 	ctx      context.Context //nolint:containedctx // of the scheduler: it ends the loop
 	wait     time.Duration
@@ -34,9 +30,9 @@ type gate struct {
 	metrics  *pluginMetrics
 
 	mu sync.Mutex
-	// entries are the pods that were held, until they are placed or gone: a pod
-	// that comes back to the queue has had its time. The loop runs while one of
-	// them is held.
+	// entries has the pods that were held, until they are placed or gone,
+	// because a pod that comes back to the queue is not held again. The loop
+	// runs while one of them is held.
 	entries map[types.UID]*entry
 	running bool
 }
@@ -44,17 +40,19 @@ type gate struct {
 // entry is a pod that is or was held.
 type entry struct {
 	namespace, name string
-	// deadline is on the clock of this process: clocks of other machines, and
-	// pods that were created long before a scheduler saw them, do not matter.
+	// deadline is on the clock of this process, so that clocks of other
+	// machines do not matter, nor how long before the scheduler saw it a pod
+	// was created.
 	deadline time.Time
-	// image that the pod is held for; empty once it was let through.
+	// image is the one that the pod is held for; empty once the pod was let
+	// through.
 	image string
 }
 
-// tick is how often it is looked whether pods that are held may pass.
+// tick is the interval at which the loop checks whether held pods may pass.
 const tick = 100 * time.Millisecond
 
-// check returns why a pod has to wait, nil if it does not.
+// check returns why a pod has to wait, or nil if it may pass.
 func (g *gate) check(pod *v1.Pod) *fwk.Status {
 	image := g.unknown(pod)
 	g.mu.Lock()
@@ -133,8 +131,9 @@ type waiting struct {
 	deadline time.Time
 }
 
-// held forgets pods that are placed or gone, and returns those that are held by
-// namespace and name. If there are none it returns nil, and the loop has ended.
+// held forgets pods that are placed or gone. It returns the pods that are held,
+// by namespace and name. If there are none, it returns nil and the loop must
+// end.
 func (g *gate) held() map[string]waiting {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,33 +152,4 @@ func (g *gate) held() map[string]waiting {
 		return nil
 	}
 	return held
-}
-
-// unknownImage returns the first image of a pod about which a source may still
-// learn what it consists of; empty if there is none, or if it would not help:
-// a pod of a DaemonSet has no choice of nodes, an image that must not be pulled
-// is where it is, and a pod with scheduling gates waits anyway.
-func (pl *LayerLocality) unknownImage(pod *v1.Pod) (unknown string) {
-	if owner := metav1.GetControllerOfNoCopy(pod); len(pod.Spec.SchedulingGates) > 0 || owner != nil && owner.Kind == "DaemonSet" {
-		return ""
-	}
-	looked := 0
-	forEachImage(pod, func(image string, policy v1.PullPolicy) {
-		if unknown != "" || policy == v1.PullNever || looked == maxImages {
-			return
-		}
-		looked++
-		if names := pl.table.Candidates(image); len(names) > 0 && !pl.index.Reported(names) &&
-			manifestsOf(names, pl.sources) == nil && pl.awaits(names) {
-			unknown = image
-		}
-	})
-	return unknown
-}
-
-func (pl *LayerLocality) awaits(names []imageref.Canonical) bool {
-	return slices.ContainsFunc(pl.sources, func(source ImageSource) bool {
-		awaited, ok := source.(AwaitedSource)
-		return ok && awaited.Awaits(names)
-	})
 }

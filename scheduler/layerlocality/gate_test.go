@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,13 +23,14 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"github.com/layer-locality/layer-locality/imageref"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
 )
 
-// queue is what the gate needs to know of kube-scheduler's: it asks the gate
-// under its lock, and again when a pod that is held is activated.
+// queue stands for kube-scheduler's queue: it asks the gate under its lock, and
+// again when a pod that is held is activated.
 type queue struct {
 	mu          sync.Mutex
 	gate        *gate
@@ -38,8 +38,8 @@ type queue struct {
 	passed      map[types.UID]time.Duration
 	start       time.Time
 	activations int
-	// late drops the first activations: as if the gate had been faster than the
-	// queue with taking note of what the gate said.
+	// late drops the first activations, as if the gate had sent them before the
+	// queue processed the gate's answer.
 	late int
 }
 
@@ -75,8 +75,8 @@ func (q *queue) activate(_ klog.Logger, pods map[string]*v1.Pod) {
 	}
 }
 
-// state is when pods passed, how often pods were activated, and whom the gate
-// remembers.
+// state returns when pods passed, how often pods were activated, and which pods
+// the gate remembers.
 func (q *queue) state() (passed map[types.UID]time.Duration, activations int, remembered []types.UID, running bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,7 +85,8 @@ func (q *queue) state() (passed map[types.UID]time.Duration, activations int, re
 	return maps.Clone(q.passed), q.activations, slices.Sorted(maps.Keys(q.gate.entries)), q.gate.running
 }
 
-// newGate returns a gate over pods that are unknown as long as the map says so.
+// newGate returns a gate for pods whose images are unknown as long as the map
+// says so.
 func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate, *queue, cache.Store) {
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	q := &queue{held: map[types.UID]*v1.Pod{}, passed: map[types.UID]time.Duration{}, start: time.Now()}
@@ -97,7 +98,7 @@ func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate,
 			}
 			return ""
 		},
-		metrics: registerMetrics(index.New()), entries: map[types.UID]*entry{},
+		metrics: registerMetrics(index.New().Stats), entries: map[types.UID]*entry{},
 	}
 	return q.gate, q, store
 }
@@ -111,7 +112,7 @@ func released(t *testing.T) func(ended string) int {
 		}
 		return int(n)
 	}
-	registerMetrics(index.New())
+	registerMetrics(index.New().Stats)
 	before := map[string]int{}
 	for _, ended := range []string{"known", "timeout", "gone"} {
 		before[ended] = count(ended)
@@ -168,7 +169,7 @@ func TestGate(t *testing.T) {
 		if gate.holds("soon") != "" || counted("known") != 1 || counted("gone") != 2 || counted("timeout") != 0 || !slices.Equal(remembered, []types.UID{"never", "soon"}) {
 			t.Errorf("%d known, %d gone, %d over, remembered %v", counted("known"), counted("gone"), counted("timeout"), remembered)
 		}
-		if activations != 4 { // three of which were lost: nothing else is activated in vain
+		if activations != 4 { // three of which were lost; no other pod is activated in vain
 			t.Errorf("activated %d times", activations)
 		}
 
@@ -182,11 +183,11 @@ func TestGate(t *testing.T) {
 			t.Errorf("%d over, running %t", counted("timeout"), running)
 		}
 
-		// Who comes back to the queue has had its time.
+		// A pod that comes back to the queue is not held again.
 		if status := queue.add(pods["never"]); !status.IsSuccess() {
 			t.Errorf("held again: %v", status)
 		}
-		// A new pod of the name has not; the old one is forgotten.
+		// A new pod of the same name is held; the old one is forgotten.
 		again := pod("never", "never")
 		again.UID = "again"
 		if err := store.Update(again); err != nil {
@@ -201,7 +202,7 @@ func TestGate(t *testing.T) {
 			t.Errorf("remembered %v", remembered)
 		}
 
-		// With the scheduler, the loop ends: synctest fails if it does not.
+		// The loop ends with the scheduler: synctest fails if it does not.
 		cancel()
 	})
 }
@@ -235,28 +236,12 @@ func TestGateRaces(t *testing.T) {
 	})
 }
 
-// awaited is a source that may still answer.
-type awaited struct {
-	registry
-	ready    atomic.Bool
-	answered map[imageref.Canonical]bool
-}
-
-func (a *awaited) Awaits(names []imageref.Canonical) bool {
-	for _, name := range names {
-		if a.answered[name] {
-			return false
-		}
-	}
-	return a.ready.Load()
-}
-
 // Which pods are held.
 func TestPreEnqueue(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }), nodes("n1"))
-	source := &awaited{registry: registry{"quay.io/source:1": manifest()}, answered: map[imageref.Canonical]bool{"quay.io/refused:1": true}}
-	s.plugin.sources = append(s.plugin.sources, source)
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
+	s.awaited.Images = fixture.Images{"quay.io/source:1": manifest()}
+	s.awaited.Answered = map[imageref.Canonical]bool{"quay.io/refused:1": true}
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
 	expect := func(p *v1.Pod, held bool) {
 		t.Helper()
 		enabled := s.framework.PreEnqueuePlugins()
@@ -273,7 +258,7 @@ func TestPreEnqueue(t *testing.T) {
 		return p
 	}
 	expect(pod("source cannot be watched", "quay.io/unknown:1"), false)
-	source.ready.Store(true)
+	s.awaited.Ready.Store(true)
 	expect(pod("unknown", "quay.io/unknown:1"), true)
 	expect(pod("reported", "quay.io/reported:1"), false)
 	expect(pod("in the source", "quay.io/source:1"), false)
@@ -295,23 +280,22 @@ func TestPreEnqueue(t *testing.T) {
 		p.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/unknown:1"}}}}
 	}), true)
 
-	// By default no pod is held, whatever is unknown.
+	// By default no pod is held, even if its images are unknown.
 	s = newSuite(t, args(), nodes("n1"))
-	s.plugin.sources = append(s.plugin.sources, source)
+	s.awaited.Ready.Store(true)
 	expect(pod("without waitForManifest", "quay.io/unknown:1"), false)
 	if events, err := s.plugin.EventsToRegister(s.ctx); err != nil || len(events) > 0 {
 		t.Errorf("events %v, %v", events, err)
 	}
 }
 
-// The debug endpoint says who knows an image, and why a pod is held.
+// The debug endpoint shows which source knows an image, and why a pod is held.
 func TestDebugFrom(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }),
 		nodes("n1"), pod("p", "quay.io/source:1", "quay.io/reported:1", "quay.io/unknown:1"))
-	source := &awaited{registry: registry{"quay.io/source:1": manifest()}}
-	source.ready.Store(true)
-	s.plugin.sources = append(s.plugin.sources, source)
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
+	s.awaited.Images = fixture.Images{"quay.io/source:1": manifest()}
+	s.awaited.Ready.Store(true)
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
 	p, err := s.plugin.pods.Pods("ns").Get("p")
 	if err != nil {
 		t.Fatal(err)

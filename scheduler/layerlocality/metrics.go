@@ -9,8 +9,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// pluginMetrics are in the scheduler's own registry. How long the plugin takes
-// is there already: scheduler_plugin_execution_duration_seconds.
+// pluginMetrics are in the scheduler's own registry, which already has the
+// plugin's execution time: scheduler_plugin_execution_duration_seconds.
 type pluginMetrics struct {
 	images    *metrics.CounterVec
 	placement *metrics.CounterVec
@@ -27,9 +27,9 @@ var (
 	registerOnce   sync.Once
 )
 
-// registerMetrics returns the metrics of the process; the size of the index is
-// that of the first one.
-func registerMetrics(x *index.Index) *pluginMetrics {
+// registerMetrics returns the metrics of the process. The size of the index is
+// that of the first caller's index.
+func registerMetrics(stats func() index.Stats) *pluginMetrics {
 	registerOnce.Do(func() {
 		counter := func(name, help string) *metrics.CounterOpts {
 			return &metrics.CounterOpts{Subsystem: subsystem, Name: prefix + name, Help: help, StabilityLevel: metrics.ALPHA}
@@ -46,14 +46,14 @@ func registerMetrics(x *index.Index) *pluginMetrics {
 				[]string{"ended"}),
 		}
 		legacyregistry.MustRegister(m.images, m.placement, m.held)
-		// From 0, so that the first of each is seen as an increase.
+		// Start at 0, so that the first of each is seen as an increase.
 		for _, known := range []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown} {
 			m.images.WithLabelValues(string(known))
 		}
 		for _, ended := range []string{"known", "timeout", "gone"} {
 			m.held.WithLabelValues(ended)
 		}
-		legacyregistry.CustomMustRegister(newSizeCollector(x))
+		legacyregistry.CustomMustRegister(newSizeCollector(stats))
 		processMetrics = m
 	})
 	return processMetrics
@@ -66,7 +66,8 @@ func (m *pluginMetrics) observe(images []index.Known) {
 	}
 }
 
-// placed counts what the chosen node lacks, and what an average one would have.
+// placed counts what the chosen node lacks, and what an average node would
+// lack.
 func (m *pluginMetrics) placed(chosen int64, mean float64) {
 	m.placement.WithLabelValues("chosen").Add(float64(chosen))
 	m.placement.WithLabelValues("mean").Add(mean)
@@ -75,20 +76,20 @@ func (m *pluginMetrics) placed(chosen int64, mean float64) {
 // released counts a pod that was held.
 func (m *pluginMetrics) released(ended string) { m.held.WithLabelValues(ended).Inc() }
 
-// sizeCollector reads the size of the index when somebody asks.
+// sizeCollector reads the size of the index when metrics are collected.
 type sizeCollector struct {
 	metrics.BaseStableCollector
-	index *index.Index
+	stats func() index.Stats
 	size  *metrics.Desc
 	bytes *metrics.Desc
 }
 
-func newSizeCollector(x *index.Index) *sizeCollector {
+func newSizeCollector(stats func() index.Stats) *sizeCollector {
 	desc := func(name, help string, labels ...string) *metrics.Desc {
 		return metrics.NewDesc(metrics.BuildFQName("", subsystem, prefix+name), help, labels, nil, metrics.ALPHA, "")
 	}
 	return &sizeCollector{
-		index: x,
+		stats: stats,
 		size: desc("index_size", "Entries of the index: nodes, images, names, layers, pairs of a layer and a node that has it (layer_nodes), "+
 			"placed pods whose layers have not been reported yet (reservations).", "of"),
 		bytes: desc("pending_bytes", "Compressed bytes that placed pods wait for."),
@@ -103,7 +104,7 @@ func (c *sizeCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 
 // CollectWithStability implements metrics.StableCollector.
 func (c *sizeCollector) CollectWithStability(ch chan<- metrics.Metric) {
-	stats := c.index.Stats()
+	stats := c.stats()
 	for of, n := range map[string]int{
 		"nodes": stats.Nodes, "images": stats.Images, "names": stats.Names, "layers": stats.Layers,
 		"layer_nodes": stats.LayerNodes, "reservations": stats.Reservations,

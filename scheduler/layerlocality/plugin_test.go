@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -14,13 +13,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/component-base/metrics/testutil"
@@ -37,35 +32,14 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
-
-const mb = 1_000_000
 
 func TestMain(m *testing.M) {
 	schedulermetrics.Register() // the framework wants them
 	os.Exit(m.Run())
-}
-
-// agent is a source of layers that tests speak through, so that they run in
-// builds that see no layers in NodeStatus too.
-type agent struct{ sink LayerSink }
-
-func (*agent) Name() string    { return "test" }
-func (*agent) HasSynced() bool { return true }
-func (a *agent) Start(_ context.Context, sink LayerSink) (Syncer, error) {
-	a.sink = sink
-	return a, nil
-}
-
-// registry is a source of images.
-type registry map[imageref.Canonical][]index.Manifest
-
-func (r registry) Manifests(image imageref.Canonical) []index.Manifest { return r[image] }
-
-func manifest(layers ...index.Layer) []index.Manifest {
-	return []index.Manifest{{Platform: index.Platform{OS: "linux", Architecture: "amd64"}, Layers: layers}}
 }
 
 // suite is a scheduler framework with the plugin over real informers.
@@ -77,23 +51,11 @@ type suite struct {
 	informers informers.SharedInformerFactory
 	framework framework.Framework
 	plugin    *LayerLocality
-	agent     *agent
-	registry  registry
+	agent     *fixture.Agent
+	registry  fixture.Images
+	awaited   *fixture.AwaitedImages
 	nodes     []*v1.Node
 	pods      []*v1.Pod
-}
-
-func args(change ...func(*configv1.LayerLocalityArgs)) *config.LayerLocalityArgs {
-	external := &configv1.LayerLocalityArgs{}
-	for _, c := range change {
-		c(external)
-	}
-	configv1.SetDefaults_LayerLocalityArgs(external)
-	internal := &config.LayerLocalityArgs{}
-	if err := configv1.Convert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(external, internal, nil); err != nil {
-		panic(err)
-	}
-	return internal
 }
 
 func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, pods ...*v1.Pod) *suite {
@@ -101,7 +63,7 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	t.Cleanup(cancel)
-	s := &suite{t: t, ctx: ctx, agent: &agent{}, registry: registry{}, nodes: nodes, pods: pods}
+	s := &suite{t: t, ctx: ctx, agent: &fixture.Agent{}, registry: fixture.Images{}, awaited: &fixture.AwaitedImages{}, nodes: nodes, pods: pods}
 	var objects []runtime.Object
 	for _, n := range nodes {
 		objects = append(objects, n)
@@ -112,14 +74,15 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	s.client = fake.NewClientset(objects...)
 	s.informers = informers.NewSharedInformerFactory(s.client, 0)
 	s.factory = NewFactory(
-		WithLayerSource(func(context.Context, fwk.Handle) (LayerSource, error) { return s.agent, nil }),
-		WithImageSource(func(context.Context, fwk.Handle) (ImageSource, error) { return s.registry, nil }))
+		WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return s.agent, nil }),
+		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.registry, nil }),
+		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.awaited, nil }))
 	s.framework = s.newFramework("default-scheduler", args)
 	s.plugin = s.factory.profile("default-scheduler")
 	s.informers.Start(ctx.Done())
 	s.informers.WaitForCacheSync(ctx.Done())
 	t.Cleanup(func() { cancel(); s.informers.Shutdown() })
-	s.plugin.waitForSync(ctx)
+	s.plugin.tracker.WaitForSync(ctx)
 	return s
 }
 
@@ -145,8 +108,8 @@ func (s *suite) newFramework(profile string, args *config.LayerLocalityArgs) fra
 	return f
 }
 
-// scores runs PreScore and Score as the scheduler does. skipped tells that the
-// plugin asked to be left out.
+// scores runs PreScore and Score as the scheduler does. skipped means that the plugin
+// asked to be skipped.
 func (s *suite) scores(pod *v1.Pod) (scores map[string]int64, skipped bool) {
 	s.t.Helper()
 	return s.scoresIn(framework.NewCycleState(), pod, s.nodes)
@@ -190,68 +153,25 @@ func (s *suite) expect(pod *v1.Pod, expected map[string]int64) {
 	}
 }
 
-// eventually waits for what informers bring.
-func (s *suite) eventually(what string, f func() bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("not seen in 10 s: %s; index %+v", what, s.plugin.index.Stats())
-		}
-	}
-}
+// index returns the sink that sources report to.
+func (s *suite) index() *index.Index { return s.agent.Sink.(*index.Index) }
 
-func node(name string) *v1.Node {
-	return &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
-		Status: v1.NodeStatus{
-			Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("10"), v1.ResourcePods: resource.MustParse("100")},
-			NodeInfo:    v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"},
-		},
-	}
-}
+// Short names for what tests are made of.
+var (
+	args, node, nodes, pod, on = fixture.Args, fixture.Node, fixture.Nodes, fixture.Pod, fixture.On
+	digest, held, manifest     = fixture.Digest, fixture.Image, fixture.Manifest
+)
 
-func nodes(names ...string) (all []*v1.Node) {
-	for _, n := range names {
-		all = append(all, node(n))
-	}
-	return all
-}
+type layers = fixture.Layers
 
-func pod(name string, images ...string) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
-	for i, image := range images {
-		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: fmt.Sprint("c", i), Image: image})
-	}
-	return p
-}
-
-func on(p *v1.Pod, node string, cpu string) *v1.Pod {
-	p.Spec.NodeName = node
-	if cpu != "" {
-		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}
-	}
-	return p
-}
-
-func digest(s string) string { return fmt.Sprintf("sha256:%064x", s) }
-
-// held is an image with layers of the given megabytes, named by letters.
-func held(name string, layers map[string]int64) index.Image {
-	img := index.Image{Names: []string{name}, SizeBytes: 2 * mb}
-	for l, size := range layers {
-		img.Layers = append(img.Layers, index.Layer{Digest: digest(l), Size: size * mb})
-	}
-	return img
-}
-
-type layers = map[string]int64
+const mb = fixture.MB
 
 const busybox = "docker.io/library/busybox:latest"
 
 func TestScore(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"base": 60, "a": 140}), held(busybox, layers{"bb": 1})})
-	s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"base": 60, "b": 20})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"base": 60, "a": 140}), held(busybox, layers{"bb": 1})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"base": 60, "b": 20})})
 
 	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 100, "n2": 30, "n3": 0})
 	// 80 MB are less than 100 MB: at most 80 points.
@@ -301,22 +221,22 @@ func TestCPUPenalty(t *testing.T) {
 		// In proportion to the request, within bounds.
 		{8, "225m", 88},
 		{8, "1m", 94},
-		{8, "", 94}, // kube-scheduler takes it for 100m
+		{8, "", 94}, // kube-scheduler counts it as 100m
 		{4, "900m", 76},
 		{2, "2", 76},
 	} {
 		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To(test.penalty) }), nodes("n1", "n2", "n3"), busy...)
-		s.agent.sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100, "b": 100})})
-		s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
+		s.agent.Sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100, "b": 100})})
+		s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
 		for _, p := range busy { // what they pull does not matter here
-			s.plugin.index.Release(p.UID)
+			s.index().Release(p.UID)
 		}
 		p := on(pod("p", image), "", test.request)
 		s.expect(p, map[string]int64{"n1": test.n1, "n2": 50, "n3": 0})
 	}
 }
 
-// Containers that request nothing do not all go to one node either.
+// Containers without a request do not all go to one node either.
 func TestNoRequestPenalty(t *testing.T) {
 	image := "quay.io/a:1"
 	var there []*v1.Pod
@@ -325,17 +245,17 @@ func TestNoRequestPenalty(t *testing.T) {
 	}
 	for penalty, want := range map[int32]int64{0: 100, 2: 92, 100: 0} { // 6 are 4 above the mean of three nodes
 		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.NoRequestPenalty = ptr.To(penalty) }), nodes("n1", "n2", "n3"), there...)
-		s.agent.sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100})})
+		s.agent.Sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100})})
 		s.expect(pod("p", image), map[string]int64{"n1": want, "n2": 0, "n3": 0})
 	}
 }
 
-// What a node's link has to pull counts against it as far as the pod would
+// What a node's link still has to pull counts against the node only if the pod would
 // start later than on an idle node that has nothing.
 func TestLinkPenalty(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 250})})
-	s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 250})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
 	p := pod("p", "quay.io/a:1")
 	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
 	// n2 pulls 250 MB: with the missing 100 MB that is 150 MB more than 200 MB.
@@ -343,7 +263,7 @@ func TestLinkPenalty(t *testing.T) {
 	s.expect(p, map[string]int64{"n1": 100, "n2": 0, "n3": 0})
 	s.plugin.Unreserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n2")
 	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
-	// Who has it all does not wait for the link.
+	// On a node that has all layers, the pod does not wait for the link.
 	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/other:1"), "n1")
 	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
 }
@@ -362,7 +282,7 @@ func TestBurst(t *testing.T) {
 					best = n
 				}
 			}
-			if scores[best] == 0 && placed[best] > 0 { // any other is as good
+			if scores[best] == 0 && placed[best] > 0 { // any other node is as good
 				best = fmt.Sprint("n", len(placed)+1)
 			}
 			s.plugin.Reserve(s.ctx, framework.NewCycleState(), p, best)
@@ -371,111 +291,6 @@ func TestBurst(t *testing.T) {
 		if want := map[string]int{"n1": 4, "n2": 4, "n3": 1}; !reflect.DeepEqual(placed, want) {
 			t.Errorf("%s: 9 pods went to %v, want %v", image, placed, want)
 		}
-	}
-}
-
-// Placed pods and nodes come and go through the informers.
-func TestInformers(t *testing.T) {
-	image := "quay.io/a:1"
-	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("before", image), "n1", ""))
-	x := s.plugin.index
-	ctx := s.ctx
-	expectArriving := func(what string, arriving, present int64) {
-		t.Helper()
-		s.eventually(what, func() bool {
-			var w index.Weights
-			x.Weigh(wanted(pod("p", image), s.plugin.table, nil), 10, time.Now(), &w)
-			got, _ := w.Node("n1")
-			return got.Arriving == arriving && got.Present == present
-		})
-	}
-	expectArriving("a pod that was placed before the scheduler started", 100*mb, 0)
-
-	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
-		t.Helper()
-		p := on(pod("before", image), "n1", "")
-		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
-		if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
-	expectArriving("the pull failed", 0, 0)
-	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}})
-	expectArriving("it is tried again", 100*mb, 0)
-	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "pull QPS exceeded"}}})
-	expectArriving("the kubelet puts the pull off", 100*mb, 0)
-	update(v1.PodRunning, v1.ContainerStatus{ImageID: "x"})
-	expectArriving("the pod runs", 0, 100*mb)
-	if err := s.client.CoreV1().Pods("ns").Delete(ctx, "before", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.client.CoreV1().Pods("ns").Create(ctx, on(pod("other", "quay.io/other:1"), "n2", ""), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually("a pod that somebody else placed", func() bool { return x.Stats().Reservations == 2 })
-	expectArriving("the image of a deleted pod that ran", 0, 100*mb)
-	if err := s.client.CoreV1().Pods("ns").Delete(ctx, "other", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually("a pod deleted while it waited", func() bool { return x.Stats().Reservations == 1 })
-
-	report := node("n1")
-	report.Status.Images = []v1.ContainerImage{{Names: []string{image}, SizeBytes: 300 * mb}}
-	if _, err := s.client.CoreV1().Nodes().UpdateStatus(ctx, report, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually("the report of the node", func() bool { st := x.Stats(); return st.Reservations == 0 && st.Images == 1 })
-	s.pods = nil // gone: no CPU requested any more
-	s.expect(pod("p", image), map[string]int64{"n1": 100, "n2": 0})
-
-	if err := s.client.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually("a deleted node", func() bool { st := x.Stats(); return st.Nodes == 1 && st.Images == 0 })
-	if _, err := s.client.CoreV1().Nodes().Create(ctx, report, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually("a node that is back", func() bool { st := x.Stats(); return st.Nodes == 2 && st.Images == 1 })
-}
-
-func TestScoreProperties(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test that can be repeated
-	amount := func() int64 { return r.Int64N(1<<40) >> r.IntN(41) }
-	for range 200_000 {
-		s := newScorer(args(func(a *configv1.LayerLocalityArgs) {
-			a.MinImageBytes = ptr.To(1 + amount())
-			a.LinkPenalty = ptr.To(r.Int32N(1001))
-		}))
-		w := index.Weight{Total: amount(), Pending: amount()}
-		w.Present = r.Int64N(w.Total + 1)
-		w.Arriving = r.Int64N(w.Total - w.Present + 1)
-		w.Crowded = r.Int64N(w.Total - w.Present - w.Arriving + 1)
-		b := balance{cpuPenalty: r.Float64() * 400, noRequest: r.Float64() * 100, meanCPU: r.Float64() * 100, meanBare: r.Float64() * 10}
-		load := b.points(load{cpu: r.Float32() * 100, bare: r.Float32() * 10})
-		if load > 0 {
-			t.Fatalf("%+v: load gives %v points", b, load)
-		}
-		p := s.points(w, load)
-		score := p.score()
-		if score < 0 || score > fwk.MaxScore || math.IsNaN(p.Locality+p.Link+p.Load) {
-			t.Fatalf("%+v: %+v = %d", w, p, score)
-		}
-		// A layer more: it was missing, or it arrived.
-		better := w
-		if missing := w.Missing(); missing > 0 && r.IntN(2) == 0 {
-			better.Present += 1 + r.Int64N(missing)
-		} else {
-			n := r.Int64N(w.Arriving + 1)
-			better.Present, better.Arriving, better.Pending = w.Present+n, w.Arriving-n, max(0, w.Pending-n)
-		}
-		if got := s.points(better, load).score(); got < score {
-			t.Fatalf("%+v scores %d, with more present %+v %d", w, score, better, got)
-		}
-	}
-	zero := newScorer(args())
-	if got := zero.points(index.Weight{}, 0).score(); got != 0 {
-		t.Errorf("nothing scores %d", got)
 	}
 }
 
@@ -496,7 +311,7 @@ func TestPermutation(t *testing.T) {
 			}
 		}
 		if len(l) > 0 {
-			s.agent.sink.SetImages("test", n, []index.Image{held("quay.io/"+n+":1", l)})
+			s.agent.Sink.SetImages("test", n, []index.Image{held("quay.io/"+n+":1", l)})
 		}
 	}
 	want, _ := s.scores(pod("p", "quay.io/n1:1"))
@@ -552,7 +367,7 @@ func TestNew(t *testing.T) {
 	}
 	// A second profile shares the index.
 	other := s.newFramework("other", args(func(a *configv1.LayerLocalityArgs) { a.MinImageBytes = ptr.To[int64](400 * mb) }))
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
 	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 100, "n2": 0})
 	s.framework = other
 	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 50, "n2": 0})
@@ -565,7 +380,7 @@ func TestNew(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
 	value := func(known string) float64 {
 		t.Helper()
 		v, err := testutil.GetCounterMetricValue(s.plugin.metrics.images.WithLabelValues(known))
@@ -590,12 +405,12 @@ func TestMetrics(t *testing.T) {
 	if value("layers") != layersBefore+1 || value("unknown") != unknownBefore+1 {
 		t.Errorf("known %f, unknown %f", value("layers")-layersBefore, value("unknown")-unknownBefore)
 	}
-	// n1 lacks only the unknown image, which counts on neither side; of what is
-	// known, the two nodes lack 100 MB on average.
+	// n1 lacks only the unknown image, which counts on neither side. Of the known layers,
+	// the two nodes lack 100 MB on average.
 	if bytes("chosen") != chosen || bytes("mean") != mean+100*mb {
 		t.Errorf("chosen %f, mean %f", bytes("chosen")-chosen, bytes("mean")-mean)
 	}
-	collector := newSizeCollector(s.plugin.index)
+	collector := newSizeCollector(s.plugin.tracker.Stats)
 	expected := `
 # HELP scheduler_layerlocality_pending_bytes [ALPHA] Compressed bytes that placed pods wait for.
 # TYPE scheduler_layerlocality_pending_bytes gauge
@@ -609,8 +424,8 @@ scheduler_layerlocality_pending_bytes 1e+08
 func TestDebugHandler(t *testing.T) {
 	waiting := pod("waiting", "quay.io/a:1")
 	s := newSuite(t, args(), nodes("n1", "n2", "n3"), waiting, on(pod("x", "x"), "n2", "300m"))
-	s.agent.sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 500})})
-	s.agent.sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100}), held("quay.io/x:1", layers{"x": 10})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 500})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100}), held("quay.io/x:1", layers{"x": 10})})
 	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n3")
 	get := func(query string) (int, string, Rating) {
 		t.Helper()
@@ -630,7 +445,7 @@ func TestDebugHandler(t *testing.T) {
 		if code != http.StatusOK || len(rating.Nodes) != 3 || rating.Profile != "default-scheduler" {
 			t.Fatalf("%s: %d %s", query, code, body)
 		}
-		// The endpoint must say what the scheduler does.
+		// The endpoint must report the scores that the scheduler uses.
 		scores, _ := s.scores(waiting)
 		for _, n := range rating.Nodes {
 			if n.Score != scores[n.Node] {
@@ -677,7 +492,7 @@ func TestDebugHandler(t *testing.T) {
 	}
 }
 
-// What is remembered of nodes from pod to pod must not outlive them.
+// What is remembered about nodes from pod to pod must not outlive the nodes.
 func TestNodeCache(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test that can be repeated
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](0) }), nodes("first"))
@@ -690,7 +505,7 @@ func TestNodeCache(t *testing.T) {
 			all[name] = framework.NewNodeInfo()
 			all[name].SetNode(node(name))
 			has[name] = r.Int64N(3) * 100
-			s.plugin.index.SetNode(name, index.Platform{OS: "linux", Architecture: "amd64"})
+			s.index().SetNode(name, index.Platform{OS: "linux", Architecture: "amd64"})
 			var images []index.Image
 			if has[name] > 0 {
 				l := layers{"a": 100}
@@ -699,10 +514,10 @@ func TestNodeCache(t *testing.T) {
 				}
 				images = []index.Image{held(fmt.Sprint("quay.io/", has[name], ":1"), l)}
 			}
-			s.agent.sink.SetImages("test", name, images)
+			s.agent.Sink.SetImages("test", name, images)
 		case r.IntN(2) == 0: // its slot goes to another
 			delete(all, name)
-			s.plugin.index.DeleteNode(name)
+			s.index().DeleteNode(name)
 		default: // a pod came or went
 			all[name].SetNode(node(name))
 		}

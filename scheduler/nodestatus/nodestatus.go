@@ -1,9 +1,9 @@
 // Package nodestatus reads what nodes report in NodeStatus.images, and keeps
 // the Node objects of an informer small.
 //
-// The layers of an image are a field of the patched API. The files layers_*.go
-// are the only ones that know; without the build tag imagelayers they compile
-// against the stock API and find no layers.
+// The layers of an image are a field of the patched API. Only the files layers_*.go use
+// it; without the build tag imagelayers they compile against the stock API and find no
+// layers.
 package nodestatus
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 // NeedLayers returns nil in a build that sees the layers in NodeStatus, and otherwise an
-// error that tells how to get one.
+// error that tells how to get such a build.
 func NeedLayers() error {
 	if Layers {
 		return nil
@@ -26,7 +26,7 @@ func NeedLayers() error {
 	return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
 }
 
-// Platform returns what the images of a node are built for.
+// Platform returns the platform that the images of a node are built for.
 func Platform(node *v1.Node) index.Platform {
 	info := &node.Status.NodeInfo
 	return index.Platform{OS: info.OperatingSystem, Architecture: info.Architecture}
@@ -45,9 +45,9 @@ func Images(node *v1.Node) []index.Image {
 	return images
 }
 
-// SameImages tells whether two versions of a Node report the same images, in
-// the same order. With Transform, which lets both share their memory, it costs
-// next to nothing when they do.
+// SameImages tells whether two versions of a Node report the same images, in the same
+// order. Transform lets both versions share memory, so that it costs next to nothing if
+// they do.
 func SameImages(a, b *v1.Node) bool {
 	x, y := a.Status.Images, b.Status.Images
 	if len(x) != len(y) {
@@ -58,9 +58,9 @@ func SameImages(a, b *v1.Node) bool {
 	})
 }
 
-// Transform returns an informer transform that saves memory: a Node with
-// unchanged images shares them with the version in the store, and otherwise
-// nodes share the strings of names and digests, which are most of a Node.
+// Transform returns an informer transform that saves memory. A Node with unchanged
+// images shares them with the version in the store. Otherwise nodes share the strings of
+// names and digests, which are most of a Node.
 func Transform(store cache.Store) cache.TransformFunc {
 	var strings intern.Strings
 	return func(obj any) (any, error) {

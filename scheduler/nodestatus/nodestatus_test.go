@@ -13,7 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// node makes a Node whose strings are nobody else's, as if just decoded.
+// node makes a Node that shares its strings with nothing else, as if just decoded.
 func node(name string, images ...string) *v1.Node {
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}}}
 	for _, image := range images {

@@ -27,31 +27,31 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
 	"github.com/layer-locality/layer-locality/crio/imagelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 )
 
 const (
 	// minPassed guards against a run that passes because hardly any spec ran.
 	minPassed = 95
-	// Specs that run side by side on one node. They mostly wait: for a
-	// container to end after SIGTERM, for instance.
+	// Specs that run side by side on one node. They mostly wait, for instance
+	// until a container ends after SIGTERM.
 	parallel = 6
-	// seed of the order of specs, the same for both.
+	// seed for the order of specs, the same for both.
 	seed = 1
-	// timeout of one run. The whole takes a few minutes.
+	// timeout of one run. The whole test takes a few minutes.
 	timeout = 15 * time.Minute
 )
 
 // outDir is where logs and reports of tests go.
 var outDir = filepath.Join("..", "..", "_out", "test")
 
-// flavours are tested on a node each, side by side.
+// flavours are tested side by side, each on its own node.
 var flavours = map[string]cluster.Flavour{"n1": cluster.Stock, "n2": cluster.Patched}
 
-// TestCritest wants the same specs to pass against stock and patched CRI-O, and
-// layers in the answers of the patched one only.
+// TestCritest checks that the same specs pass with stock and patched CRI-O, and
+// that only the patched one answers with layers.
 func TestCritest(t *testing.T) {
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -103,8 +103,8 @@ func TestCritest(t *testing.T) {
 }
 
 // removeSharedMemory removes, at the end of the test, the System V shared memory
-// that critest leaves: nodes share that namespace with the host. It is known by
-// its size and by its age; nothing uses it and its creator has ended.
+// that critest leaves: nodes share that namespace with the host. It is
+// recognized by its size and age; nothing uses it, and its creator has ended.
 func removeSharedMemory(t *testing.T) {
 	t.Helper()
 	before := sharedMemory(t)
@@ -171,8 +171,8 @@ func start(ctx context.Context, t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// push fills the cluster's registry with critest's images and has the nodes
-// find them there. The result is by the reference that critest uses.
+// push fills the cluster's registry with critest's images and makes the nodes
+// find them there. The keys of the result are the references that critest uses.
 func push(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]*images.Pushed {
 	t.Helper()
 	all, err := critestImages(ctx, t.TempDir())
@@ -200,7 +200,7 @@ func push(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]*ima
 		t.Fatal(err)
 	}
 	for _, node := range c.Nodes() {
-		err := node.CRIO().Restart(ctx, func(s *cluster.Component) {
+		err := node.Runtime().Restart(ctx, func(s *cluster.Component) {
 			s.Env = append(s.Env, "CONTAINER_REGISTRIES_CONF="+path)
 			s.Config = map[string]any{"crio": map[string]any{"runtime": map[string]any{
 				"disable_hostport_mapping": false,
@@ -209,7 +209,7 @@ func push(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]*ima
 		if err != nil {
 			t.Fatal(err)
 		}
-		// For host ports on 127.0.0.1, which CRI-O leaves to the host.
+		// Needed for host ports on 127.0.0.1, which CRI-O leaves to the host.
 		const loopback = "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet && " +
 			"iptables -t nat -A POSTROUTING -s 127.0.0.0/8 -o cni0 -j MASQUERADE"
 		if _, err := node.Exec(ctx, "sh", "-c", loopback); err != nil {
@@ -250,7 +250,7 @@ func installGinkgo(ctx context.Context, t *testing.T) string {
 	return bin
 }
 
-// run runs critest inside the node. Failed specs are no error.
+// run runs critest inside the node. Failed specs are not an error.
 func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []skip) (report, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -274,11 +274,11 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 	args := []string{
 		"-parallel=" + strconv.Itoa(parallel),
 		"-runtime-endpoint=unix://" + node.CRISocket(),
-		// A sandbox that is told to stop before it listens to signals gets
-		// SIGKILL after this time. The default is five minutes.
+		// A sandbox that is stopped before it listens to signals gets SIGKILL
+		// after this time. The default is five minutes.
 		"-runtime-service-timeout=1m",
 		"-ginkgo.seed=" + strconv.Itoa(seed),
-		// critest has races of its own, in streams above all.
+		// critest itself has races, mostly in streams.
 		"-ginkgo.flake-attempts=3",
 		"-ginkgo.no-color",
 		"-ginkgo.junit-report=" + junit,
@@ -302,7 +302,7 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 }
 
 // checkLayers pulls all of critest's images and compares what CRI-O says about
-// their layers with the registry's manifests, or wants it to say nothing.
+// their layers with the registry's manifests, or checks that it says nothing.
 func checkLayers(ctx context.Context, t *testing.T, node *cluster.Node, pushed map[string]*images.Pushed, want bool) {
 	cri, err := node.CRI()
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 )
 
 // The registries that critest pulls from.
@@ -34,8 +34,9 @@ const (
 )
 
 // critestImages builds equivalents of the images that critest pulls, by the
-// reference it uses: what images/ of cri-tools and test/images of Kubernetes
-// make from busybox, nginx and httpd. Programs are compiled below dir.
+// reference it uses. They correspond to what images/ of cri-tools and
+// test/images of Kubernetes make from busybox, nginx and httpd. Programs are
+// compiled below dir.
 func critestImages(ctx context.Context, dir string) (map[string]v1.Image, error) {
 	busybox, err := busyboxLayer(ctx)
 	if err != nil {
@@ -97,7 +98,8 @@ func critestImages(ctx context.Context, dir string) (map[string]v1.Image, error)
 	add(release+"/e2e-test-images/nonewprivs:1.3", v1.Config{Entrypoint: []string{"/euid"}},
 		file{path: "euid", mode: 0o4755, content: euid})
 
-	// Not the one that the cluster starts sandboxes from: critest removes it.
+	// Not the image from which the cluster starts sandboxes, because critest
+	// removes this one.
 	pause, err := images.Build(images.Image{Format: images.Docker, Layers: []images.Layer{{Name: "critest", Size: 1 << 10}}})
 	errs = append(errs, err)
 	all[release+"/pause:3.9"], all[legacy+"/pause:3.9"] = pause, pause
@@ -145,7 +147,7 @@ func busyboxLayer(ctx context.Context) (v1.Layer, error) {
 	names := strings.Fields(string(applets))
 	for _, name := range names {
 		if name != "busybox" {
-			// Not symbolic links, which would all be masked with one of them.
+			// Not symbolic links: masking one would mask all of them.
 			files = append(files, file{path: "bin/" + name, mode: 0o755, link: "bin/busybox"})
 		}
 	}
@@ -157,8 +159,8 @@ func busyboxLayer(ctx context.Context) (v1.Layer, error) {
 	return layerOf(files)
 }
 
-// checkStatic refuses a program that needs a dynamic linker: there is none in
-// an image.
+// checkStatic refuses a program that needs a dynamic linker, because the
+// images have none.
 func checkStatic(path string) error {
 	program, err := elf.Open(path)
 	if err != nil {
@@ -173,7 +175,8 @@ func checkStatic(path string) error {
 	return nil
 }
 
-// compile builds the program in testdata/<name> without a need for libraries.
+// compile builds the program in testdata/<name> so that it needs no
+// libraries.
 func compile(ctx context.Context, dir, name string) (string, error) {
 	out := filepath.Join(dir, name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=",
@@ -186,11 +189,11 @@ func compile(ctx context.Context, dir, name string) (string, error) {
 	return string(content), err
 }
 
-// file is an entry of a layer: a folder if its path ends in a slash, another
-// name of the file link if that is set.
+// file is an entry of a layer: a folder if its path ends in a slash, a hard
+// link to the file link if that is set.
 type file struct {
 	path, link, content string
-	mode                int64 // as chmod(1) takes it
+	mode                int64 // as for chmod(1)
 }
 
 func layerOf(files []file) (v1.Layer, error) {

@@ -42,10 +42,10 @@ func readSkips(path string) ([]skip, error) {
 // report is the outcome of one run of critest.
 type report struct {
 	passed []string
-	// By spec: what failed, and why a spec skipped itself.
+	// By spec: the failure, and why a spec skipped itself.
 	failed, skipped map[string]string
-	// excluded are the specs that did not start: by the skip list or, for
-	// benchmarks, by critest.
+	// excluded are the specs that did not start, because of the skip list or,
+	// for benchmarks, because of critest.
 	excluded []string
 }
 
@@ -78,7 +78,7 @@ func readReport(path string) (report, error) {
 			case c.Status == "passed" && isSpec:
 				r.passed = append(r.passed, name)
 			case c.Status == "passed":
-				// A step around the specs.
+				// This is a step around the specs.
 			case c.Status == "skipped" && why == "skipped":
 				r.excluded = append(r.excluded, name)
 			case c.Status == "skipped":
@@ -101,7 +101,7 @@ func (r report) summary() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", len(r.passed), len(r.failed), len(r.skipped)+len(r.excluded))
 }
 
-// reasons says of each spec that did not run to its end why.
+// reasons returns why specs did not run to their end.
 func (r report) reasons(skips []skip) map[string]string {
 	reasons := map[string]string{}
 	for spec, why := range r.skipped {

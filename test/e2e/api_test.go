@@ -14,11 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 )
 
-// TestAPI writes layers as a kubelet does, to a Node that has none: what is
-// valid stays as it is, what is not is refused and loses nothing.
+// TestAPI writes layers as a kubelet does, to a Node that has none. Valid
+// layers stay as they are; invalid ones are refused, and nothing is lost.
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	const name = "without-kubelet"
@@ -30,21 +30,21 @@ func TestAPI(t *testing.T) {
 	})
 
 	digest := func(n int) string { return fmt.Sprintf("sha256:%064x", n) }
-	status := func(layers ...nodelayers.Layer) []byte {
+	status := func(layers ...nodeimages.Layer) []byte {
 		data, err := json.Marshal(map[string]any{
 			"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name},
-			"status": map[string]any{"images": []nodelayers.Image{
+			"status": map[string]any{"images": []nodeimages.Image{
 				{Names: []string{"example.com/first:v1"}, SizeBytes: 5, Layers: layers},
-				{Names: []string{"example.com/second:v1"}, SizeBytes: 6, Layers: []nodelayers.Layer{{Digest: digest(7), SizeBytes: 7}}},
+				{Names: []string{"example.com/second:v1"}, SizeBytes: 6, Layers: []nodeimages.Layer{{Digest: digest(7), SizeBytes: 7}}},
 			}},
 		})
 		must(t, err)
 		return data
 	}
-	valid := []nodelayers.Layer{{Digest: digest(1), SizeBytes: 1 << 40}, {Digest: digest(2)}}
+	valid := []nodeimages.Layer{{Digest: digest(1), SizeBytes: 1 << 40}, {Digest: digest(2)}}
 	check := func(t *testing.T) {
 		t.Helper()
-		got, err := nodelayers.Get(t.Context(), client, name)
+		got, err := nodeimages.Get(t.Context(), client, name)
 		must(t, err)
 		if len(got) != 2 || fmt.Sprint(got[0].Layers) != fmt.Sprint(valid) || len(got[1].Layers) != 1 || got[1].Names[0] != "example.com/second:v1" {
 			t.Errorf("stored: %+v", got)
@@ -69,8 +69,8 @@ func TestAPI(t *testing.T) {
 		}
 	})
 	t.Run("typed client", func(t *testing.T) {
-		// Without the field in its types, in protobuf: names and sizes are
-		// those of the same image.
+		// Read by a protobuf client whose types lack the field: names and
+		// sizes still belong to the same image.
 		node, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)
 		for i, want := range []string{"[example.com/first:v1] 5", "[example.com/second:v1] 6"} {
@@ -79,19 +79,19 @@ func TestAPI(t *testing.T) {
 			}
 		}
 	})
-	many := make([]nodelayers.Layer, 513)
+	many := make([]nodeimages.Layer, 513)
 	for i := range many {
-		many[i] = nodelayers.Layer{Digest: digest(i), SizeBytes: 1}
+		many[i] = nodeimages.Layer{Digest: digest(i), SizeBytes: 1}
 	}
 	for _, test := range []struct {
 		name   string
-		layers []nodelayers.Layer
+		layers []nodeimages.Layer
 		field  string
 	}{
-		{"no digest", []nodelayers.Layer{{SizeBytes: 1}}, "status.images[0].layers[0].digest"},
-		{"no digest at all", []nodelayers.Layer{{Digest: "latest", SizeBytes: 1}}, "status.images[0].layers[0].digest"},
-		{"a long digest", []nodelayers.Layer{{Digest: digest(1)}, {Digest: "sha256:" + strings.Repeat("a", 10_000)}}, "status.images[0].layers[1].digest"},
-		{"a negative size", []nodelayers.Layer{{Digest: digest(1), SizeBytes: -1}}, "status.images[0].layers[0].sizeBytes"},
+		{"no digest", []nodeimages.Layer{{SizeBytes: 1}}, "status.images[0].layers[0].digest"},
+		{"no digest at all", []nodeimages.Layer{{Digest: "latest", SizeBytes: 1}}, "status.images[0].layers[0].digest"},
+		{"a long digest", []nodeimages.Layer{{Digest: digest(1)}, {Digest: "sha256:" + strings.Repeat("a", 10_000)}}, "status.images[0].layers[1].digest"},
+		{"a negative size", []nodeimages.Layer{{Digest: digest(1), SizeBytes: -1}}, "status.images[0].layers[0].sizeBytes"},
 		{"too many layers", many, "status.images[0].layers"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package e2e tests the way of image layers from the registry over CRI-O and the
+// Package e2e follows image layers from the registry through CRI-O and the
 // kubelet to the Node, on a real cluster and with real pulls:
 //
 //	scripts/test.sh e2e

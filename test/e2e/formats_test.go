@@ -19,9 +19,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -89,7 +89,7 @@ func TestFormats(t *testing.T) {
 	var artifact string
 	t.Run("artifact", func(t *testing.T) { artifact = testArtifact(t, node) })
 	if t.Failed() {
-		return // what follows relies on all of it
+		return // the rest depends on all of it
 	}
 
 	want := registryLayers(t, slices.Collect(maps.Values(pulled))...)
@@ -110,13 +110,13 @@ func TestFormats(t *testing.T) {
 func testRecompressed(t *testing.T, node *cluster.Node) string {
 	const name = "formats/recompressed:v1"
 	content := layers("recompressed", 80_000, 1<<20)
-	pid := node.CRIO().PID()
+	pid := node.Runtime().PID()
 	var id string
 	seen := map[string]images.Compression{}
 	for _, compression := range []images.Compression{images.Gzip, images.Zstd, images.Gzip} {
 		pushed := push(t, name, build(t, images.Image{Compression: compression, Layers: content}))
 		pull(t, node, pushed.Reference)
-		checkCRI(t, node, pushed.Reference) // which fills CRI-O's cache
+		checkCRI(t, node, pushed.Reference) // this fills CRI-O's cache
 		for digest := range registryLayers(t, pushed.Reference)[pushed.Reference] {
 			if first, known := seen[digest]; known && first != compression {
 				t.Fatalf("layer %s comes with both compressions: the test is wrong", digest)
@@ -128,10 +128,10 @@ func testRecompressed(t *testing.T, node *cluster.Node) string {
 			t.Fatalf("the image has the IDs %s and %s: the test is wrong", id, status.GetId())
 		}
 	}
-	if node.CRIO().PID() != pid {
+	if node.Runtime().PID() != pid {
 		t.Errorf("CRI-O was restarted meanwhile")
 	}
-	// Leave the one that is not the first.
+	// Leave the second one in place.
 	pushed := push(t, name, build(t, images.Image{Compression: images.Zstd, Layers: content}))
 	pull(t, node, pushed.Reference)
 	checkCRI(t, node, pushed.Reference)
@@ -196,8 +196,8 @@ func testArtifact(t *testing.T, node *cluster.Node) string {
 	return pushed.Reference
 }
 
-// testLimits restarts the kubelet with other limits. They change nothing but
-// which layers the Node states.
+// testLimits restarts the kubelet with other limits. They only change which
+// layers the Node reports.
 func testLimits(t *testing.T, node *cluster.Node, all map[string]livetest.Layers) {
 	original, err := node.Kubelet().Settings()
 	must(t, err)
@@ -229,7 +229,7 @@ func testLimits(t *testing.T, node *cluster.Node, all map[string]livetest.Layers
 		limits map[string]any
 		want   map[string]livetest.Layers
 	}{
-		// In an order in which each has another result than the one before.
+		// In an order in which each result differs from the one before.
 		{"default", nil, largest(64, 1<<20)},
 		{"MinBytes", map[string]any{minBytes: 50_000}, largest(64, 50_000)},
 		{"MaxPerImage 0", map[string]any{minBytes: 0, maxPerImage: 0}, largest(0, 0)},
@@ -264,7 +264,7 @@ func testLimits(t *testing.T, node *cluster.Node, all map[string]livetest.Layers
 			})
 		}
 	}
-	// None of it has lost anything.
+	// None of this has lost anything.
 	must(t, node.Kubelet().Restart(t.Context(), func(kubelet *cluster.Component) { *kubelet = original }))
 	waitNode(t, node, all)
 }
@@ -276,9 +276,9 @@ func bySize(layers livetest.Layers) []string {
 	})
 }
 
-// waitCapped waits until the Node states the layers of these images as the cap
-// in bytes allows: no more bytes, no layer smaller than one that is left out,
-// and so many that the next one would be too much.
+// waitCapped waits until the Node reports the layers of these images as the cap
+// in bytes allows: not more bytes, no layer smaller than one that is left out,
+// and so many that one more would exceed the cap.
 func waitCapped(t *testing.T, node *cluster.Node, limit int, all map[string]livetest.Layers) {
 	union, images := livetest.Layers{}, map[string]int{}
 	for _, layers := range all {
@@ -289,7 +289,7 @@ func waitCapped(t *testing.T, node *cluster.Node, limit int, all map[string]live
 	}
 	order := bySize(union)
 	livetest.Eventually(t, settled, fmt.Sprintf("layers of Node %s take at most %d bytes", node.Name, limit), func(ctx context.Context) error {
-		list, err := nodelayers.Get(ctx, client, node.Name)
+		list, err := nodeimages.Get(ctx, client, node.Name)
 		if err != nil {
 			return err
 		}
@@ -325,7 +325,7 @@ func waitCapped(t *testing.T, node *cluster.Node, limit int, all map[string]live
 			return fmt.Errorf("layers take %d bytes, more than %d", growth, limit)
 		}
 		// A layer takes 84 to 88 bytes in each image, and the kubelet counts a
-		// few bytes of every image that has layers in advance.
+		// few bytes in advance for every image that has layers.
 		next := order[len(order)-len(stated)-1]
 		if most := growth + images[next]*88 + 3*len(list) + 8; most <= limit {
 			return errors.New("the next smaller layer would fit too: " + next)

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -39,7 +39,7 @@ func TestLifecycle(t *testing.T) {
 		}
 		pull(t, node, before...)
 		present = append(present, before...)
-		// The node did start as stock.
+		// The node has started with stock CRI-O.
 		for where, list := range lists(t, node) {
 			for _, image := range list {
 				if image.GetSpec() != nil {
@@ -48,7 +48,7 @@ func TestLifecycle(t *testing.T) {
 			}
 		}
 		pulls := registryRequests(t, present...)
-		must(t, node.CRIO().Restart(t.Context(), func(crio *cluster.Component) { crio.Flavour = cluster.Patched }))
+		must(t, node.Runtime().Restart(t.Context(), func(crio *cluster.Component) { crio.Flavour = cluster.Patched }))
 		checkNames(t, node, present...)
 		if after := registryRequests(t, present...); after != pulls {
 			t.Errorf("the registry served %d requests for these images during the upgrade", after-pulls)
@@ -68,13 +68,13 @@ func TestLifecycle(t *testing.T) {
 		checkCRI(t, node, present...)
 		waitNodeRegistry(t, node, present...)
 	}) && t.Run("restart of CRI-O", func(t *testing.T) {
-		must(t, node.CRIO().Restart(t.Context()))
+		must(t, node.Runtime().Restart(t.Context()))
 		checkCRI(t, node, present...)
 	}) && t.Run("kill CRI-O during a pull", func(t *testing.T) {
 		big := pushImage("interrupted", layers("interrupted", 4<<20, 12<<20)...)
 		killDuringPull(t, node, big)
-		must(t, node.CRIO().Start(t.Context()))
-		// What was there is there, and nothing of what was not pulled.
+		must(t, node.Runtime().Start(t.Context()))
+		// The images from before are there, and nothing that was not pulled.
 		checkNames(t, node, present...)
 		checkCRI(t, node, present...)
 		pull(t, node, big)
@@ -97,7 +97,7 @@ func TestLifecycle(t *testing.T) {
 		present = slices.Delete(present, 1, 2)
 		checkNames(t, node, present...)
 		checkCRI(t, node, present...)
-		// The base layer is still there, as that of other images.
+		// The base layer is still there, in other images.
 		for _, others := range registryLayers(t, present...) {
 			for digest := range others {
 				delete(layers, digest)
@@ -107,7 +107,7 @@ func TestLifecycle(t *testing.T) {
 			t.Fatal("the image had no layer of its own: the test is wrong")
 		}
 		livetest.Eventually(t, settled, "the Node states the image no more", func(ctx context.Context) error {
-			list, err := nodelayers.Get(ctx, client, node.Name)
+			list, err := nodeimages.Get(ctx, client, node.Name)
 			if err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ func TestLifecycle(t *testing.T) {
 		})
 		waitNodeRegistry(t, node, present...)
 	}) && t.Run("kill switch", func(t *testing.T) {
-		must(t, node.CRIO().Restart(t.Context(), environment("CRIO_IMAGE_LAYERS=off")))
+		must(t, node.Runtime().Restart(t.Context(), environment("CRIO_IMAGE_LAYERS=off")))
 		checkNames(t, node, present...)
 		none := map[string]livetest.Layers{}
 		for where, list := range lists(t, node) {
@@ -141,12 +141,12 @@ func TestLifecycle(t *testing.T) {
 				t.Errorf("ImageStatus of %s has annotations: %v", reference, annotations)
 			}
 		}
-		checkLogged(t, node.CRIO(), "CRIO_IMAGE_LAYERS=off")
+		checkLogged(t, node.Runtime(), "CRIO_IMAGE_LAYERS=off")
 		waitNode(t, node, none)
 	}) && t.Run("unknown value of the switch", func(t *testing.T) {
-		must(t, node.CRIO().Restart(t.Context(), environment("CRIO_IMAGE_LAYERS=perhaps")))
+		must(t, node.Runtime().Restart(t.Context(), environment("CRIO_IMAGE_LAYERS=perhaps")))
 		checkCRI(t, node, present...)
-		checkLogged(t, node.CRIO(), `"perhaps\" of CRIO_IMAGE_LAYERS`)
+		checkLogged(t, node.Runtime(), `"perhaps\" of CRIO_IMAGE_LAYERS`)
 		waitNodeRegistry(t, node, present...)
 	})
 	if !ok {
@@ -223,17 +223,17 @@ func killDuringPull(t *testing.T, node *cluster.Node, reference string) {
 		}
 		return nil
 	})
-	must(t, node.CRIO().Kill(t.Context()))
+	must(t, node.Runtime().Kill(t.Context()))
 	if err := <-result; err == nil {
 		t.Fatal("the pull was not interrupted")
 	}
 }
 
-// received is how many bytes have come over the node's network link.
+// received returns how many bytes have come over the node's network link.
 func received(t *testing.T, node *cluster.Node) int64 {
 	t.Helper()
-	// The network of the process, that is, the node's.
-	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", node.CRIO().PID()))
+	// The network of the process is the node's.
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", node.Runtime().PID()))
 	must(t, err)
 	for line := range strings.Lines(string(table)) {
 		if name, counters, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && name == "eth0" {

@@ -22,14 +22,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// settled is when a Node must state what its CRI-O has: the kubelet lists
-// images every 30 s; the rest is for a busy machine.
+// settled is the time after which a Node must report what its CRI-O has: the
+// kubelet lists images every 30 s; the rest is for a busy machine.
 const settled = 75 * time.Second
 
 var (
@@ -47,12 +47,12 @@ func TestMain(m *testing.M) {
 		Flavour: cluster.Patched,
 		Kubelet: cluster.Component{
 			Config: map[string]any{
-				// Ten times the usual, so that there is less to wait for and a
-				// write without reason shows soon.
+				// Ten times as often as usual, so that tests wait less and a
+				// needless write shows soon.
 				"nodeStatusUpdateFrequency": "1s",
 				"nodeStatusReportFrequency": "1h",
 				"nodeStatusMaxImages":       -1,
-				// All layers, however small the images of a test are.
+				// Report all layers, however small the images of a test are.
 				"nodeStatusImageLayersMinBytes":    0,
 				"nodeStatusImageLayersMaxPerImage": 512,
 			},
@@ -82,10 +82,11 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// reference is the name of an image in the cluster's registry.
+// reference returns the name of an image in the cluster's registry.
 func reference(name string) string { return c.Registry().Address + "/" + name }
 
-// build makes an image that is not meant to run: it has only the layers given.
+// build makes an image that is not meant to run: it has only the given
+// layers.
 func build(t testing.TB, spec images.Image) v1.Image {
 	t.Helper()
 	if spec.Entrypoint == nil {
@@ -112,7 +113,7 @@ func layers(prefix string, sizes ...int64) []images.Layer {
 	return all
 }
 
-// pull lets CRI-O pull images, a few at a time.
+// pull makes CRI-O pull images, a few at a time.
 func pull(t testing.TB, node *cluster.Node, references ...string) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -126,7 +127,8 @@ func pull(t testing.TB, node *cluster.Node, references ...string) {
 	must(t, group.Wait())
 }
 
-// registryLayers reads from the registry what is to be reported of images.
+// registryLayers reads from the registry the layers that must be reported for
+// images.
 func registryLayers(t testing.TB, references ...string) map[string]livetest.Layers {
 	t.Helper()
 	all := make([]livetest.Layers, len(references))
@@ -146,7 +148,8 @@ func registryLayers(t testing.TB, references ...string) map[string]livetest.Laye
 	return byName
 }
 
-// checkCRI compares everything that CRI-O says of images with the registry.
+// checkCRI compares everything that CRI-O says about images with the
+// registry.
 func checkCRI(t testing.TB, node *cluster.Node, references ...string) {
 	t.Helper()
 	all, want := lists(t, node), registryLayers(t, references...)
@@ -173,7 +176,7 @@ func checkCRI(t testing.TB, node *cluster.Node, references ...string) {
 	}
 }
 
-// lists are the three ways to list all images.
+// lists returns all images, listed in three ways.
 func lists(t testing.TB, node *cluster.Node) map[string][]*runtimeapi.Image {
 	t.Helper()
 	ctx := t.Context()
@@ -220,11 +223,11 @@ func statusOf(t testing.TB, node *cluster.Node, reference string) *runtimeapi.Im
 	return status
 }
 
-// waitNode waits until the Node states these layers of these images.
+// waitNode waits until the Node reports these layers of these images.
 func waitNode(t testing.TB, node *cluster.Node, want map[string]livetest.Layers) {
 	t.Helper()
 	livetest.Eventually(t, settled, fmt.Sprintf("Node %s states %d images", node.Name, len(want)), func(ctx context.Context) error {
-		list, err := nodelayers.Get(ctx, client, node.Name)
+		list, err := nodeimages.Get(ctx, client, node.Name)
 		if err != nil {
 			return err
 		}
@@ -232,7 +235,7 @@ func waitNode(t testing.TB, node *cluster.Node, want map[string]livetest.Layers)
 	})
 }
 
-func nodeHas(list []nodelayers.Image, want map[string]livetest.Layers) error {
+func nodeHas(list []nodeimages.Image, want map[string]livetest.Layers) error {
 	var errs []error
 	for _, reference := range slices.Sorted(maps.Keys(want)) {
 		image, ok := livetest.FindNode(list, reference)
@@ -251,7 +254,7 @@ func nodeHas(list []nodelayers.Image, want map[string]livetest.Layers) error {
 	return errors.Join(errs...)
 }
 
-// waitNodeRegistry waits until the Node states all layers of these images.
+// waitNodeRegistry waits until the Node reports all layers of these images.
 func waitNodeRegistry(t testing.TB, node *cluster.Node, references ...string) {
 	t.Helper()
 	waitNode(t, node, registryLayers(t, references...))
@@ -276,7 +279,7 @@ func runPod(t testing.TB, node *cluster.Node) (image string) {
 	must(t, err)
 	must(t, c.WaitPodRunning(t.Context(), metav1.NamespaceDefault, name))
 	t.Cleanup(func() {
-		// Restarts and crashes have not changed it.
+		// Restarts and crashes must not have changed it.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		pod, err := pods.Get(ctx, name, metav1.GetOptions{})
@@ -294,7 +297,7 @@ func runPod(t testing.TB, node *cluster.Node) (image string) {
 }
 
 // checkManagedFields checks that the Node still says who set which field. The
-// apiserver drops all of it when it meets a field that is in no schema.
+// apiserver drops all of this when it finds a field that is in no schema.
 func checkManagedFields(t testing.TB, name string) {
 	t.Helper()
 	node, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})

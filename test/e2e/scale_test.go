@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// TestScale pulls 300 images to n3. All of them are in every list; the Node
-// states as many layers as fit, and is written no more.
+// TestScale pulls 300 images to n3. All of them must be in every list; the
+// Node must report as many layers as fit, and then not be written again.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	node := c.Node("n3")
@@ -40,7 +40,7 @@ func TestScale(t *testing.T) {
 	for i := range references {
 		references[i] = reference(fmt.Sprintf("scale/image-%d:v1", i))
 		group.Go(func() error {
-			// The first layers of the base, and one of its own.
+			// The first layers of the base, and its own layer.
 			image, err := images.Build(images.Image{
 				Entrypoint: []string{"/none"},
 				Layers:     append(base[:i%(len(base)+1):i%(len(base)+1)], images.Layer{Name: fmt.Sprintf("scale-%d", i), Size: int64(500 + i)}),
@@ -61,7 +61,7 @@ func TestScale(t *testing.T) {
 
 	t.Run("CRI", func(t *testing.T) {
 		for where, list := range lists(t, node) {
-			if want := count + 2; len(list) != want { // and the pause image
+			if want := count + 2; len(list) != want { // including the pause image
 				t.Errorf("%s has %d images, want %d", where, len(list), want)
 			}
 		}
@@ -115,8 +115,8 @@ func testUnchanged(t *testing.T, node *cluster.Node) {
 	}
 }
 
-// conditions is what of a Node a starved kubelet changes: its conditions,
-// without times, and the taints that follow from them.
+// conditions returns the parts of a Node that a starved kubelet changes: its
+// conditions, without times, and the taints that follow from them.
 func conditions(node *corev1.Node) map[string]string {
 	all := map[string]string{}
 	for _, condition := range node.Status.Conditions {

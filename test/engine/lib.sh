@@ -1,15 +1,16 @@
-# Container engines in tests, sourced after scripts/lib.sh. Nothing of this is in
-# what users get; README.md says why it is needed.
+# Container engines in tests, sourced after scripts/lib.sh. Users do not get this;
+# README.md says why it is needed.
 # shellcheck shell=bash
 
-# lacks_sys_resource: whether this process may not give containers what engines ask
-# for by default. Bit 24 is CAP_SYS_RESOURCE.
+# lacks_sys_resource: whether this process may not give containers what engines
+# request by default. Bit 24 is CAP_SYS_RESOURCE.
 lacks_sys_resource() {
   ! ((0x$(awk '/^CapEff:/ { print $2 }' /proc/self/status) & 1 << 24))
 }
 
-# private_engine FOLDER: puts podman and buildah into FOLDER/bin that keep everything
-# below FOLDER, and nothing in the system's storage. Put FOLDER/bin in front of PATH.
+# private_engine FOLDER: puts podman and buildah into FOLDER/bin, which keep
+# everything below FOLDER and nothing in the system's storage. Put FOLDER/bin at the
+# front of PATH.
 private_engine() {
   local folder=$1 tool
   mkdir -p "$folder/bin"
@@ -24,7 +25,7 @@ private_engine() {
       echo '[engine.runtimes]'
       echo "aided = [\"$ROOT/test/engine/oci-runtime\"]"
     elif [ -n "$(type -P runc)" ]; then
-      # crun takes no mixture of cgroup v1 and v2.
+      # crun does not support a mixture of cgroup v1 and v2.
       echo 'runtime = "runc"'
     fi
   } >"$folder/containers.conf"

@@ -1,15 +1,15 @@
-# A container engine in namespaces of its own, for tests with kind; sourced after lib.sh.
+# A container engine in its own namespaces, for tests with kind; sourced after lib.sh.
 # Networks, firewall rules, mounts and processes of the engine and of the test end with
-# the namespaces; only cgroups and a folder are left to remove.
+# the namespaces; only cgroups and a folder have to be removed.
 # shellcheck shell=bash
 
-# in_namespaces SCRIPT ARGS...: runs it there, in place of this (sub)shell. It and all it
-# started end with that process.
+# in_namespaces SCRIPT ARGS...: replaces this (sub)shell with the script in the
+# namespaces. It and everything it started end with that process.
 in_namespaces() {
   exec unshare --net --mount --pid --ipc --fork --kill-child --mount-proc --propagation private -- "$@"
 }
 
-# engine_cgroup: name of the cgroup that all of an engine's containers are in.
+# engine_cgroup: prints the name of the cgroup with all of an engine's containers.
 engine_cgroup() { echo "layer-locality-test-$1"; }
 
 # cgroups_gone NAME: removes what is left of it in all hierarchies, once the last killed
@@ -23,7 +23,7 @@ cgroups_gone() {
   done
 }
 
-# own_network: the start of both engines: loopback, and a /run that nobody else sees.
+# own_network: common setup of both engines: loopback, and a private /run.
 own_network() {
   ip link set lo up
   mount -t tmpfs tmpfs /run
@@ -53,7 +53,7 @@ start_dockerd() {
   die "dockerd does not start: $(tail -n 5 "$folder/log")"
 }
 
-# start_podman FOLDER: has podman keep everything below FOLDER, and network names like
+# start_podman FOLDER: makes podman keep everything below FOLDER, and network names like
 # docker. To be called in_namespaces.
 start_podman() {
   local folder=$1

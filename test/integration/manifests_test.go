@@ -31,14 +31,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 	layerlocalityv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
-	"github.com/layer-locality/layer-locality/scheduler/manifests"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// waiting is a profile in which only LayerLocality scores, enabled wherever it
-// works as in the profiles that are shipped, and holds pods for a time.
+// waiting returns a profile in which only LayerLocality scores. It is enabled at
+// all extension points, as in the shipped profiles, and holds pods for a time.
 func waiting(profile string, wait time.Duration) configv1.KubeSchedulerProfile {
 	p := only(profile, layerlocality.Name)
 	p.Plugins.MultiPoint.Enabled = []configv1.Plugin{{Name: layerlocality.Name, Weight: ptr.To[int32](1)}}
@@ -48,8 +49,8 @@ func waiting(profile string, wait time.Duration) configv1.KubeSchedulerProfile {
 	return p
 }
 
-// readCRD reads the definition that users apply. The test may run in a copy of
-// the source below the repository.
+// readCRD reads the CRD that users apply. The test may run in a copy of the source
+// below the repository.
 func readCRD(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	const file = "deploy/resolver/crd/layerlocality.io_imagemanifests.yaml"
@@ -77,19 +78,20 @@ func readCRD(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
 type cluster struct {
 	*testutils.TestContext
 	t      *testing.T
-	source *manifests.Source
+	source *imagemanifests.Source
 	crds   *apiextensions.Clientset
 }
 
-// startCluster runs a whole kube-apiserver, as the one that start runs knows no
-// custom resources, and a scheduler with kube-scheduler's encoding of requests.
+// startCluster runs a whole kube-apiserver, because the one in start does not
+// support custom resources, and a scheduler with kube-scheduler's encoding of
+// requests.
 func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *cluster {
 	t.Helper()
 	reportLayers(t)
 	certificates(t)
 	server := apiservertesting.StartTestServerOrDie(t, nil,
 		[]string{"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority"}, framework.SharedEtcd())
-	ctx, cancel := context.WithCancel(context.Background()) // that of the test ends before its cleanup
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context ends before its cleanup
 	c := &cluster{t: t, TestContext: &testutils.TestContext{
 		Ctx: ctx, KubeConfig: server.ClientConfig, CloseFn: func() { cancel(); server.TearDownFn() },
 	}}
@@ -99,17 +101,17 @@ func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *clus
 	c.crds = apiextensions.NewForConfigOrDie(c.KubeConfig)
 	c.NS = framework.CreateNamespaceOrDie(c.ClientSet, "manifests", t)
 	t.Cleanup(func() { testutils.CleanupTest(t, c.TestContext) })
-	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithImageSource(func(ctx context.Context, handle fwk.Handle) (layerlocality.ImageSource, error) {
-		source, err := manifests.NewSource(ctx, handle.KubeConfig())
+	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithImageSource(func(ctx context.Context, handle fwk.Handle) (locality.ImageSource, error) {
+		source, err := imagemanifests.NewSource(ctx, handle.KubeConfig())
 		c.source = source
 		return source, err
 	})), profiles...)
 	return c
 }
 
-// certificates gives the test server of upstream a folder to keep its
-// certificates in. It looks for one beside its source, which a build with
-// -trimpath does not know, unless it believes to be built by Bazel.
+// certificates gives upstream's test server a folder for its certificates. The
+// server looks for one beside its source, which a build with -trimpath does not
+// know, unless it is told that Bazel built it.
 func certificates(t *testing.T) {
 	t.Helper()
 	if _, file, _, _ := goruntime.Caller(0); filepath.IsAbs(file) {
@@ -123,7 +125,7 @@ func certificates(t *testing.T) {
 	}
 }
 
-// eventually waits for something that has no deadline but that of the test.
+// eventually waits for something without a deadline, except for that of the test.
 func (c *cluster) eventually(what string, condition func() bool) {
 	c.t.Helper()
 	err := wait.PollUntilContextTimeout(c.Ctx, 50*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) { return condition(), nil })
@@ -159,7 +161,7 @@ func (c *cluster) put(m *v1alpha1.ImageManifest) {
 	})
 }
 
-// resolved is the manifest of an image on a base.
+// resolved returns the manifest of an image on a base.
 func resolved(image string) *v1alpha1.ImageManifest {
 	confirmed := metav1.Now()
 	return &v1alpha1.ImageManifest{
@@ -174,7 +176,7 @@ func resolved(image string) *v1alpha1.ImageManifest {
 	}
 }
 
-// refused is what the resolver writes about an image that it cannot resolve.
+// refused returns what the resolver writes about an image that it cannot resolve.
 func refused(image string) *v1alpha1.ImageManifest {
 	name := "docker.io/library/" + image
 	return &v1alpha1.ImageManifest{
@@ -200,7 +202,7 @@ func (c *cluster) create(profile, image string) *v1.Pod {
 	return created
 }
 
-// node is where a pod is placed.
+// node returns where a pod is placed.
 func (c *cluster) node(pod *v1.Pod) (name string) {
 	c.t.Helper()
 	c.eventually("pod of "+pod.Spec.Containers[0].Image+" is placed", func() bool {
@@ -223,7 +225,7 @@ func (c *cluster) held(pod *v1.Pod) {
 	})
 }
 
-// ended counts the pods that were held, by how it ended.
+// ended counts the pods that were held, by how their wait ended.
 func ended(t *testing.T) map[string]float64 {
 	t.Helper()
 	counts, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "scheduler_layerlocality_held_pods_total", nil, "ended")
@@ -233,10 +235,10 @@ func ended(t *testing.T) map[string]float64 {
 	return counts
 }
 
-// TestImageManifests: a pod of an image that no node has goes to the node that
-// has most of its layers, if an ImageManifest says what they are; a scheduler
-// that may wait for one waits as long as it may, and only if one can come. The
-// resource comes and goes while the scheduler runs.
+// TestImageManifests checks that a pod with an image that no node has goes to the
+// node that has most of its layers, if there is an ImageManifest. A scheduler that
+// may wait for one waits as long as it is allowed, and only if one can come. The
+// resource is created and deleted while the scheduler runs.
 func TestImageManifests(t *testing.T) {
 	c := startCluster(t, only("layers", layerlocality.Name), waiting("patient", time.Minute), waiting("hasty", 3*time.Second))
 	for i := range 11 {
@@ -281,8 +283,8 @@ func TestImageManifests(t *testing.T) {
 		return n
 	}
 
-	// Without the resource nothing is known, and nobody waits. Every pod has an
-	// image of its own, or it would follow the one before.
+	// Without the resource nothing is known, and no pod waits. Every pod has its
+	// own image, or it would follow the one before.
 	if n := onBase("layers", "unknown"); n == 10 {
 		t.Error("without ImageManifests all pods went to the node with the base: the test shows nothing")
 	}
@@ -306,7 +308,7 @@ func TestImageManifests(t *testing.T) {
 	}
 	expect(nil)
 
-	// Held until the resolver has said what the image is, or that nobody can.
+	// Held until the resolver has written the layers, or that they cannot be known.
 	late, hopeless := c.create("patient", "late:1"), c.create("patient", "hopeless:1")
 	c.held(late)
 	c.held(hopeless)
@@ -320,11 +322,11 @@ func TestImageManifests(t *testing.T) {
 	c.node(c.create("patient", "hopeless:1"))
 	expect(nil)
 
-	// Never longer than allowed.
+	// A pod is never held longer than allowed.
 	c.node(c.create("hasty", "nobody:1"))
 	expect(map[string]float64{"timeout": 1})
 
-	// Deleted while it is held.
+	// A pod is deleted while it is held.
 	gone := c.create("patient", "gone:1")
 	c.held(gone)
 	if err := c.ClientSet.CoreV1().Pods(gone.Namespace).Delete(c.Ctx, gone.Name, *metav1.NewDeleteOptions(0)); err != nil {
@@ -332,8 +334,8 @@ func TestImageManifests(t *testing.T) {
 	}
 	expect(map[string]float64{"gone": 1})
 
-	// Without the resource again: who waits is let go after the time at the latest,
-	// and nobody else is held.
+	// Without the resource again: waiting pods are released when their time is over
+	// at the latest, and no other pod is held.
 	if err := c.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(c.Ctx, crd.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { framework.EtcdMain(m.Run) }
 
-// only is a profile in which nothing but one plugin scores.
+// only returns a profile in which a single plugin scores.
 func only(profile, plugin string) configv1.KubeSchedulerProfile {
 	all := []configv1.Plugin{{Name: "*"}}
 	p := configv1.KubeSchedulerProfile{SchedulerName: ptr.To(profile), Plugins: &configv1.Plugins{
@@ -64,7 +64,7 @@ func start(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *testutils.T
 	return testCtx
 }
 
-// reportLayers makes an apiserver that starts during the test keep layers.
+// reportLayers makes apiservers that start during the test keep layers.
 func reportLayers(t *testing.T) {
 	t.Helper()
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.NodeStatusImageLayers, true)
@@ -81,8 +81,8 @@ func run(t *testing.T, testCtx *testutils.TestContext, factory *layerlocality.Fa
 	go testCtx.Scheduler.Run(testCtx.Ctx)
 }
 
-// A pod goes where a layer of its image is, though no node that it fits has the
-// image. A scheduler without the plugin does not see the difference.
+// A pod goes where a layer of its image is, although no node on which it fits
+// has the image. A scheduler without the plugin does not see the difference.
 func TestLayerLocalityScoring(t *testing.T) {
 	testCtx := start(t, only("layers", layerlocality.Name), only("control", imagelocality.Name))
 	create := func(name string, unschedulable bool, images ...v1.ContainerImage) {
@@ -143,9 +143,10 @@ func TestLayerLocalityScoring(t *testing.T) {
 	}
 }
 
-// A burst of a new image does not pull it on every node: with the recommended
-// profile, 50 pods that come at once use few of 20 nodes, none of them for more
-// pods than may wait. With the default profile they use all.
+// A burst of pods with a new image does not pull it on every node: with the
+// recommended profile, 50 pods that come at once use few of 20 nodes, and no
+// node gets more pods than may wait. With the default profile they use all
+// nodes.
 func TestBurst(t *testing.T) {
 	const nodes, pods, maxWaiting = 20, 50, 10
 	recommended := configv1.KubeSchedulerProfile{SchedulerName: ptr.To("layers"), Plugins: &configv1.Plugins{

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests deploy/kind/node.sh without a cluster: in a folder that stands for a node, with its
-# programs, manifests and API. Above all that it can be interrupted anywhere, and that a
-# full disk costs nothing.
+# Tests kind/node.sh without a cluster, in a folder that represents a node with its
+# programs, manifests and API. Most of all, it tests that node.sh can be interrupted
+# anywhere, and that a full disk does no harm.
 #
 #   node.sh
 #
@@ -17,17 +17,18 @@ API=$NODE/api/kubelet-config.json
 PROGRAMS=(crio pinns kubelet)
 COMPONENTS=(kube-apiserver kube-controller-manager kube-scheduler)
 
-# binary NAME TEXT: a program of 64 KiB. Its end is what differs.
+# binary NAME TEXT: makes a program of 64 KiB. Only its end differs.
 binary() {
   printf '#!/bin/sh\necho %s version 1.36\nexit\n' "$1"
   head -c 65536 /dev/zero | tr '\0' '#'
   echo "$2"
 }
 
-# command NAME <BODY: a program of the node.
+# command NAME <BODY: makes a program of the node.
 command_file() { { printf '#!/bin/sh\n' && cat; } >"$NODE/usr/bin/$1" && chmod +x "$NODE/usr/bin/$1"; }
 
-# pod COMPONENT: its manifest. JSON, which is YAML, so that jq can stand for kubectl.
+# pod COMPONENT: prints its manifest, as JSON, which is YAML, so that jq can replace
+# kubectl.
 pod() {
   jq -n --arg name "$1" '{apiVersion: "v1", kind: "Pod", metadata: {name: $name}, spec: {
     containers: [{command: [$name, "--kubeconfig=/etc/kubernetes/\($name).conf"], image: "stock",
@@ -35,7 +36,7 @@ pod() {
     priority: 1, volumes: [{name: "kubeconfig"}]}}'
 }
 
-# stock: a node as kubeadm leaves it.
+# stock: makes a node as kubeadm leaves it.
 stock() {
   local name
   rm -rf "$NODE"
@@ -79,8 +80,8 @@ images) jq -Rn '{images: [inputs | {repoTags: [.]}]}' "$images" ;;
 rmi) sed -i "\\,^$2\$,d" "$images" ;;
 esac
 END
-  # What changes a file's place or content. Call number STOP_AT of them stops: by killing all that runs in the
-  # node, or as on a full disk.
+  # Programs that change a file's place or content. Call number STOP_AT stops: by killing
+  # everything that runs in the node, or as on a full disk.
   for name in cp mv rm; do
     command_file "$name" <<END
 if [ -n "\${STOP_AT:-}" ] && { [ "\$STOP" = fail ] || [ $name != cp ]; }; then
@@ -100,9 +101,9 @@ END
   done
 }
 
-node() { bash "$ROOT/deploy/kind/node.sh" "$@"; }
+node() { bash "$ROOT/kind/node.sh" "$@"; }
 
-# install VERSION: as scripts/kind-install.sh does it.
+# install VERSION: installs it as kind/install.sh does.
 stage() {
   local name sum
   for name in "${PROGRAMS[@]}"; do
@@ -129,27 +130,28 @@ uninstall() {
   node forget
 }
 
-# contents: all files that are the node's, with mode and date.
+# contents: prints all files of the node, with mode and date.
 contents() {
   find "$NODE"/{etc,usr,var} -path "$STATE" -prune -o -type f -printf '%P %m %T@\n' -exec sha256sum {} +
   jq -r .data.kubelet "$API"
   cat "$NODE/images"
 }
-# remember: that is how the node is to be without us.
+# remember: remembers how the node must be without us.
 remember() { contents | sort >"$WORK/remembered"; }
 unchanged() { contents | sort | diff "$WORK/remembered" -; }
 undone() {
   unchanged
   [ ! -e "$STATE" ]
 }
-# The same, but for the dates of files that others have changed since.
+# The same, except for the dates of files that others have changed since.
 merged() {
   local file
   for file in "$CONFIG" "$MANIFESTS"/*; do touch -d 2020-02-02 "$file"; done
   undone
 }
 
-# is VERSION: that is installed, gate included, and nothing half written lies about.
+# is VERSION: whether it is installed, including the gate, without any partly written
+# file.
 is() {
   local name
   for name in "${PROGRAMS[@]}"; do cmp "$WORK/$1/$name" "$NODE/usr/bin/$name"; done
@@ -161,7 +163,7 @@ is() {
   [ -z "$(find "$NODE" -name '.*.layer-locality')" ]
 }
 
-# save NAME, load NAME: the whole node.
+# save NAME, load NAME: save or load the whole node.
 save() { rm -rf "$WORK/saved-$1" && cp -a "$NODE" "$WORK/saved-$1"; }
 load() { rm -rf "$NODE" && cp -a "$WORK/saved-$1" "$NODE"; }
 
@@ -173,7 +175,7 @@ stopped() {
   for at in $(seq 100); do
     load "$from"
     set +e
-    STOP=$how STOP_AT=$at setsid --wait bash "$ROOT/deploy/kind/node.sh" "$@" >"$WORK/out" 2>&1
+    STOP=$how STOP_AT=$at setsid --wait bash "$ROOT/kind/node.sh" "$@" >"$WORK/out" 2>&1
     status=$?
     set -e
     if [ "$(cat "$NODE/calls")" -lt "$at" ]; then
@@ -199,7 +201,7 @@ stopped() {
   done
   return 1
 }
-# What must be possible then.
+# What must be possible after a stop.
 uninstalls() {
   uninstall
   undone
@@ -215,7 +217,8 @@ installs() {
   undone
 }
 
-# small_files KIB COMMAND...: as on a disk that is full after so much; the log is not on it.
+# small_files KIB COMMAND...: runs it as on a disk that is full after so much; the log is
+# not on it.
 small_files() {
   (
     trap '' XFSZ
@@ -250,7 +253,7 @@ check "upgrade: everything is there" is v2
 check "uninstall, of the upgrade" uninstall
 check "uninstall: as before, byte for byte" undone
 
-# Every step of what changes files; of one binary and one static pod, to be quick.
+# Every step that changes files; for one binary and one static pod, to be quick.
 PROGRAMS=(crio) COMPONENTS=(kube-scheduler)
 load stock && stage v1 && save staged
 load stock && install v1 >/dev/null && save one
@@ -328,7 +331,7 @@ stage v2
 install v1 >/dev/null
 check "what another run has staged is not installed" is v1
 
-# featureGates as people write them: the gate is in, once, and the rest as it was.
+# featureGates in several notations: the gate is in once, and the rest is unchanged.
 gates() {
   load stock
   printf '%s\n' 'kind: KubeletConfiguration' "$@" 'maxPods: 9' >"$CONFIG"
@@ -355,7 +358,7 @@ done
 gates && echo '{"kind": "KubeletConfiguration"}' >"$CONFIG"
 check "a configuration in JSON: said before anything is changed" says '^foreign featureGates'
 
-# What is others'.
+# What belongs to others.
 load stock
 check "a stock node: nothing in the way" says_not 'foreign|conflict|installed'
 jq '.spec.containers[0].command += ["--config=/etc/mine.yaml"]' "$WORK/saved-stock/etc/kubernetes/manifests/kube-scheduler.yaml" >"$MANIFESTS/kube-scheduler.yaml"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Tests scripts/kind-up.sh and scripts/kind-install.sh, as root: a real kind cluster of three
-# CRI-O nodes on Debian's docker, and one of one node on podman. Before that node.sh, which
-# needs no cluster.
+# Tests kind/up.sh and kind/install.sh, as root: first node.sh, which needs no cluster,
+# then a real kind cluster of three CRI-O nodes on Debian's docker, and one of one node on
+# podman.
 #
 #   run.sh [docker|podman]...   default: both
 #
-# The engines run in namespaces of their own without a way out, so nothing is pulled, and
-# networks, firewall rules, mounts and processes end with the namespaces. Prints a line a
-# check and closes with "N passed, N failed"; logs are in _out/test/kind.
+# The engines run in their own namespaces without access to the outside, so nothing is
+# pulled; networks, firewall rules, mounts and processes end with the namespaces. Prints
+# one line per check and ends with "N passed, N failed"; logs are in _out/test/kind.
 . "$(dirname "$0")/../../scripts/lib.sh"
 . "$ROOT/test/engine/lib.sh"
 . "$ROOT/test/engine/namespaces.sh"
@@ -17,10 +17,10 @@ LOGS=$ROOT/_out/test/kind
 CONTROL=layer-locality-control-plane
 WORKERS=(layer-locality-worker layer-locality-worker2)
 
-installer() { scripts/kind-install.sh --timeout 240 "$@"; }
+installer() { kind/install.sh --timeout 240 "$@"; }
 in_node() { "$engine" exec -i "$@"; }
 kubectl() { in_node "$CONTROL" kubectl --kubeconfig /etc/kubernetes/admin.conf "$@"; }
-# within SECONDS COMMAND...: until it succeeds.
+# within SECONDS COMMAND...: repeats it until it succeeds.
 within() {
   local end=$((SECONDS + $1))
   until "${@:2}"; do
@@ -29,8 +29,8 @@ within() {
   done
 }
 
-# snapshot FILE: what an installation may touch: files with owner, mode, date and content,
-# images, ConfigMaps.
+# snapshot FILE: records what an installation may change: files with owner, mode, date and
+# content, images, ConfigMaps.
 snapshot() {
   local node
   for node in "${nodes[@]}"; do
@@ -61,7 +61,8 @@ stock_binaries() {
   done
 }
 
-# with_fake NODE PROGRAM TEXT COMMAND...: while that program of the node prints TEXT.
+# with_fake NODE PROGRAM TEXT COMMAND...: runs it while that program of the node prints
+# TEXT.
 with_fake() {
   local status=0
   printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" | in_node "$1" sh -c "cat >/usr/local/sbin/$2 && chmod +x /usr/local/sbin/$2"
@@ -69,7 +70,7 @@ with_fake() {
   in_node "$1" rm "/usr/local/sbin/$2"
   return "$status"
 }
-# without NODE FILE COMMAND...: while that file is not there.
+# without NODE FILE COMMAND...: runs it while that file is not there.
 without() {
   local status=0
   in_node "$1" mv "$2" "$2.away"
@@ -78,33 +79,33 @@ without() {
   return "$status"
 }
 
-# binaries FOLDER: the patched ones, to be changed.
+# binaries FOLDER: copies the patched ones, to be changed.
 binaries() {
   mkdir -p "$WORK/$1"
   cp -sf "$(realpath _build/bin/patched)"/* "$WORK/$1/"
 }
 
-# killed_at TEXT ARGS...: kind-install.sh, killed when it has said that.
+# killed_at TEXT ARGS...: runs kind/install.sh and kills it when it has printed TEXT.
 killed_at() {
   local pid
-  setsid scripts/kind-install.sh "${@:2}" >"$WORK/killed" 2>&1 &
+  setsid kind/install.sh "${@:2}" >"$WORK/killed" 2>&1 &
   pid=$!
   within 300 grep -q -e "$1" "$WORK/killed" || true
   kill -KILL -- "-$pid"
   wait "$pid" 2>/dev/null || true
 }
 
-# up: a cluster for the checks that follow.
+# up: creates a cluster for the following checks.
 up() {
-  check "$engine: a cluster of CRI-O nodes, all ready" scripts/kind-up.sh --engine "$engine" --offline \
+  check "$engine: a cluster of CRI-O nodes, all ready" kind/up.sh --engine "$engine" --offline \
     --config "$WORK/cluster.yaml" --kubeconfig "$WORK/kubeconfig"
   cp "$WORK/log" "$LOGS/$engine-up.log"
   mapfile -t nodes < <(kubectl get nodes -o name | cut -d/ -f2)
   [ ${#nodes[@]} -gt 0 ] || exit 1
 }
 
-# cluster_config NODES: deploy/kind/cluster-offline.yaml with so many, and with what this
-# machine needs.
+# cluster_config NODES: prints kind/cluster-offline.yaml with so many nodes, and with what
+# this machine needs.
 cluster_config() {
   awk -v nodes="$1" -v root="$ROOT" -v aided="$(lacks_sys_resource && echo yes)" '
     /^- role/ && ++n > nodes { next }
@@ -113,10 +114,10 @@ cluster_config() {
       print "  extraMounts:"
       print "  - {hostPath: " root "/test/engine/oci-runtime, containerPath: /usr/local/sbin/oci-runtime, readOnly: true}"
       print "  - {hostPath: " root "/test/kind/node-runtime.conf, containerPath: /etc/crio/crio.conf.d/90-test.conf, readOnly: true}"
-    }' deploy/kind/cluster-offline.yaml >"$WORK/cluster.yaml"
+    }' kind/cluster-offline.yaml >"$WORK/cluster.yaml"
 }
 
-# What is refused, and says why, before anything is changed.
+# What is refused with a reason before anything is changed.
 refusals() {
   local containerd='Version:  0.1.0
 RuntimeName:  containerd
@@ -125,9 +126,9 @@ RuntimeName:  cri-o
 RuntimeVersion:  1.35.2'
   refuses "install: a cluster that is not there, with the names of those that are" "has no kind cluster 'other'; it has: layer-locality\." installer --name other install
   refuses "install: an unknown engine" "unknown engine 'nerdctl'" installer --engine nerdctl install
-  refuses "install: an engine that is not installed" 'podman is not installed' env PATH="$WORK/path" scripts/kind-install.sh --engine podman install
-  refuses "install: an engine that does not answer" 'docker does not answer' env DOCKER_HOST=unix:///nowhere scripts/kind-install.sh --engine docker install
-  refuses "install: an unknown command" 'kind-install.sh \[OPTIONS\] install' installer upgrade
+  refuses "install: an engine that is not installed" 'podman is not installed' env PATH="$WORK/path" kind/install.sh --engine podman install
+  refuses "install: an engine that does not answer" 'docker does not answer' env DOCKER_HOST=unix:///nowhere kind/install.sh --engine docker install
+  refuses "install: an unknown command" 'kind/install.sh \[OPTIONS\] install' installer upgrade
   binaries lacking && rm "$WORK/lacking/kubelet"
   refuses "install: a missing binary" "lacking/kubelet is missing: build it" installer --binaries "$WORK/lacking" install
   refuses "install: stock binaries" 'crio is not patched' installer --binaries _build/bin/stock install
@@ -145,12 +146,12 @@ RuntimeVersion:  1.35.2'
   refuses "install: a node that does not run" "node ${WORKERS[0]} is paused" installer install
   "$engine" unpause "${WORKERS[0]}" >/dev/null
   refuses "verify: a stock cluster" 'FAILED: .*crictl lists layers of none of 5 images' installer verify
-  refuses "kind-up: a cluster of that name" "'layer-locality' exists" scripts/kind-up.sh --image none
+  refuses "kind-up: a cluster of that name" "'layer-locality' exists" kind/up.sh --image none
   check "uninstall: of nothing" installer uninstall
   check "nothing of this has changed anything" unchanged stock
 }
 
-# running FILE: what a second installation must leave running.
+# running FILE: records what a second installation must leave running.
 running() {
   local node
   for node in "${nodes[@]}"; do
@@ -167,12 +168,12 @@ END
   kubectl wait --for=condition=Ready "pod/$1" --timeout=90s >/dev/null
 }
 node_of() { kubectl get pod "$1" -o 'jsonpath={.spec.nodeName}'; }
-# states NODE IMAGE: the Node object states at least three layers of it.
+# states NODE IMAGE: whether the Node object has at least three layers of it.
 states() {
   kubectl get node "$1" -o json |
     jq -e --arg image "$2" 'any(.status.images[]; any(.names[]; startswith($image)) and (.layers | length) >= 3)' >/dev/null
 }
-# score NODE IMAGE: as LayerLocality explains it.
+# score NODE IMAGE: prints the score with LayerLocality's explanation.
 scores() {
   # shellcheck disable=SC2016 # the node's variables
   in_node "$CONTROL" bash -c '
@@ -182,8 +183,8 @@ scores() {
     curl -sk --cert /run/crt --key /run/key "https://127.0.0.1:10259/debug/layerlocality?image='"$1"'"'
 }
 
-# A pod goes where most of its image is, though its image as such is on another node, which
-# is full (docs/demo.md).
+# A pod goes where most of its image is, although the whole image is on another node,
+# which is full (docs/demo.md).
 scenario() {
   local registry gateway first second third node
   gateway=$(docker network inspect kind | jq -r '.[0].IPAM.Config[].Gateway | select(. != null and (contains(":") | not))')
@@ -216,13 +217,13 @@ scenario() {
   kubectl delete pod p1 p3 --wait >/dev/null
   for node in "${nodes[@]}"; do
     in_node "$node" sh -c "rm /etc/containers/registries.conf.d/50-test.conf; systemctl reload crio"
-    # Not before CRI-O has removed the containers.
+    # Wait until CRI-O has removed the containers.
     within 30 in_node "$node" sh -c "crictl images -o json | jq -r '.images[].repoTags[]?' | grep '^$registry/' | xargs -r crictl rmi >/dev/null 2>&1"
   done
   kubectl taint node "$CONTROL" node-role.kubernetes.io/control-plane=:NoSchedule >/dev/null
 }
 
-# upgrade: of binaries that differ by their last byte, killed in the middle.
+# upgrade: to binaries that differ in their last byte, killed in the middle.
 upgrade() {
   local program
   binaries newer
@@ -243,9 +244,9 @@ older_image_gone() {
   [ "$(in_node "$CONTROL" crictl images -o json | jq '[.images[].repoTags[] | select(contains("/layer-locality-kind/kube-scheduler:"))] | length')" = 1 ]
 }
 
-# down: the cluster is removed.
+# down: removes the cluster.
 down() {
-  check "$engine: the cluster is deleted" scripts/kind-up.sh --engine "$engine" --kubeconfig "$WORK/kubeconfig" --delete
+  check "$engine: the cluster is deleted" kind/up.sh --engine "$engine" --kubeconfig "$WORK/kubeconfig" --delete
   check "$engine: no node is left" no_nodes
 }
 no_nodes() { [ -z "$("$engine" ps -aq)" ]; }
@@ -276,7 +277,7 @@ on_docker() {
   check "install: the second time has restarted nothing" diff -u "$WORK/running" "$WORK/now"
   scenario
   upgrade
-  # Somebody's own change stays.
+  # A user's own change stays.
   in_node "${WORKERS[1]}" sed -i '1i maxPods: 99' /var/lib/kubelet/config.yaml
   killed_at "${WORKERS[0]}: stock" uninstall
   check "uninstall, killed after the first worker: run again" installer uninstall
@@ -302,19 +303,21 @@ on_podman() {
   down
 }
 
-# machine: what engines leave behind, or the test. Not what other tests make meanwhile.
+# machine: prints what engines or the test leave behind, but not what other tests make
+# meanwhile.
 machine() {
   ip -o link | cut -d: -f2 | grep -E '^ (docker|br-|veth|podman|cni-)' || true
   iptables-save 2>/dev/null | grep -E 'DOCKER|NETAVARK|CNI' || true
   find /sys/fs/cgroup -name "$CGROUP*" 2>/dev/null || true
   cut -d' ' -f5 /proc/self/mountinfo | grep -F "$WORK/" || true
   pgrep -af -- "$WORK/" || true
-  ls -A /var/lib/docker /etc/containers/networks /etc/cni/net.d 2>/dev/null || true
+  # Without podman's own locks, which it makes at its first use on a machine and keeps.
+  { find /var/lib/docker /etc/containers/networks /etc/cni/net.d -mindepth 1 -maxdepth 1 ! -name '*.lock' 2>/dev/null || true; } | sort
 }
 
 if [ "${1:-}" = --inside ]; then
   engine=$2 CGROUP=$3
-  # It is the first process of its namespace, and this ends all others there.
+  # It is the first process of its namespace, so its end ends all others there.
   # shellcheck disable=SC2317 # called at the end, by checks.sh
   clean_up() {
     kill -KILL -1 || true
@@ -339,12 +342,12 @@ rm -rf "$LOGS"
 mkdir -p "$LOGS"
 scripts/build.sh patched
 scripts/build.sh tools registry
-deploy/kind/build-node-image.sh --archive >/dev/null
+kind/build-node-image.sh --archive >/dev/null
 go_tool sigs.k8s.io/kind "$KIND_VERSION" >/dev/null
 export TMPDIR=$WORK FAMILY=$WORK/family
 GOFLAGS="-trimpath -buildvcs=false" go build -o "$FAMILY" ./test/kind/family
 machine >"$WORK/before"
-# count NAME: the checks of a part, by its log.
+# count NAME: counts the checks of a part, from its log.
 count() {
   CHECKS_PASSED=$((CHECKS_PASSED + $(grep -c '^ok: ' "$LOGS/$1.log" || true)))
   CHECKS_FAILED=$((CHECKS_FAILED + $(grep -c '^FAILED: ' "$LOGS/$1.log" || true)))

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
 // Pull lets the node's CRI-O pull the image and returns its ID.
@@ -25,12 +25,12 @@ func Pull(ctx context.Context, node *cluster.Node, reference string) (string, er
 	return answer.GetImageRef(), nil
 }
 
-// List is CRI's ListImages.
+// List calls CRI's ListImages.
 func List(ctx context.Context, node *cluster.Node) ([]*runtimeapi.Image, error) {
 	return list(ctx, node, nil)
 }
 
-// ListOne is CRI's ListImages, filtered by the name of one image.
+// ListOne calls CRI's ListImages, filtered by the name of one image.
 func ListOne(ctx context.Context, node *cluster.Node, reference string) ([]*runtimeapi.Image, error) {
 	return list(ctx, node, &runtimeapi.ImageFilter{Image: spec(reference)})
 }
@@ -47,7 +47,7 @@ func list(ctx context.Context, node *cluster.Node, filter *runtimeapi.ImageFilte
 	return answer.GetImages(), nil
 }
 
-// Stream is CRI's StreamImages.
+// Stream calls CRI's StreamImages.
 func Stream(ctx context.Context, node *cluster.Node) ([]*runtimeapi.Image, error) {
 	cri, err := node.CRI()
 	if err != nil {
@@ -70,7 +70,7 @@ func Stream(ctx context.Context, node *cluster.Node) ([]*runtimeapi.Image, error
 	}
 }
 
-// Status is CRI's ImageStatus; the result is nil if there is no such image.
+// Status calls CRI's ImageStatus. The result is nil if there is no such image.
 func Status(ctx context.Context, node *cluster.Node, reference string) (*runtimeapi.Image, error) {
 	cri, err := node.CRI()
 	if err != nil {
@@ -83,7 +83,8 @@ func Status(ctx context.Context, node *cluster.Node, reference string) (*runtime
 	return answer.GetImage(), nil
 }
 
-// Crictl is what users see: "crictl images -o json", run on the node.
+// Crictl returns what users see: the output of "crictl images -o json" on the
+// node.
 func Crictl(ctx context.Context, node *cluster.Node) ([]*runtimeapi.Image, error) {
 	out, err := node.Exec(ctx, "crictl", "images", "-o", "json")
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package livetest is what the tests on a real cluster have in common: a
-// cluster for the whole package (Main), the layers of an image as its registry
-// states them (FromRegistry), and the same as CRI-O and a Node report them, to
-// be compared.
+// cluster for the whole package (Main), the layers of an image according to its
+// registry (FromRegistry), and the layers that CRI-O and a Node report, for
+// comparison.
 //
-// The registry's side is read with another implementation than the one under
-// test, and for every comparison anew.
+// The registry is read with a different implementation than the one under test,
+// and again for every comparison.
 package livetest

@@ -4,30 +4,17 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/layer-locality/layer-locality/internal/poll"
 )
 
-// Eventually tries check until it gives no error. After the time given, the
+// Eventually calls check until it returns no error. After the given time, the
 // test fails at once with the last error.
 func Eventually(t testing.TB, within time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
 	begin := time.Now()
-	var last error
-	for {
-		err := check(ctx)
-		if err == nil {
-			t.Logf("%s: after %.1f s", what, time.Since(begin).Seconds())
-			return
-		}
-		// The end of the time is not what kept it from succeeding.
-		if ctx.Err() == nil || last == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, within, last)
-		case <-time.After(200 * time.Millisecond):
-		}
+	if err := poll.Until(t.Context(), 200*time.Millisecond, within, check); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
+	t.Logf("%s: after %.1f s", what, time.Since(begin).Seconds())
 }

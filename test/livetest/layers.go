@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/layer-locality/layer-locality/cluster/images"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 )
 
 // AnnotationPrefix starts the key of an annotation that describes a layer.
@@ -26,7 +26,7 @@ const AnnotationPrefix = "imageLayer."
 type Layers map[string]int64
 
 // FromRegistry reads the layers of the image with that tag or digest from its
-// manifest, of an index from the manifest for this machine.
+// manifest. For an index, it reads the manifest for this machine.
 func FromRegistry(ctx context.Context, reference string) (Layers, error) {
 	pushed, err := images.Fetch(ctx, reference)
 	if err != nil {
@@ -44,8 +44,9 @@ func FromRegistry(ctx context.Context, reference string) (Layers, error) {
 }
 
 // FromCRI reads the layers from the annotations of an image, and the other
-// annotations. Whatever looks like a layer but is not in the documented form is
-// an error: nothing else may have the reserved prefix, in whatever case.
+// annotations. An annotation that looks like a layer but is not in the
+// documented form is an error: nothing else may have the reserved prefix, in
+// upper or lower case.
 func FromCRI(image *runtimeapi.Image) (layers Layers, others map[string]string, err error) {
 	layers, others = Layers{}, map[string]string{}
 	for key, value := range image.GetSpec().GetAnnotations() {
@@ -66,9 +67,9 @@ func FromCRI(image *runtimeapi.Image) (layers Layers, others map[string]string, 
 	return layers, others, nil
 }
 
-// FromNode returns the layers that an entry of NodeStatus.images states. They
-// have to be sorted by digest, without repetition.
-func FromNode(image nodelayers.Image) (Layers, error) {
+// FromNode returns the layers that an entry of NodeStatus.images reports. They
+// must be sorted by digest, without duplicates.
+func FromNode(image nodeimages.Image) (Layers, error) {
 	layers := Layers{}
 	previous := ""
 	for _, layer := range image.Layers {
@@ -81,7 +82,8 @@ func FromNode(image nodelayers.Image) (Layers, error) {
 	return layers, nil
 }
 
-// Diff tells in which layers got differs from want, "" if in none.
+// Diff describes in which layers got differs from want. It returns "" if there
+// is no difference.
 func Diff(got, want Layers) string {
 	var text strings.Builder
 	all := maps.Clone(want)
@@ -104,7 +106,7 @@ func Diff(got, want Layers) string {
 	return text.String()
 }
 
-// FindCRI finds the image that has the tag or digest among its names.
+// FindCRI returns the image that has the tag or digest among its names.
 func FindCRI(list []*runtimeapi.Image, reference string) *runtimeapi.Image {
 	for _, image := range list {
 		if slices.Contains(image.GetRepoTags(), reference) || slices.Contains(image.GetRepoDigests(), reference) {
@@ -114,18 +116,18 @@ func FindCRI(list []*runtimeapi.Image, reference string) *runtimeapi.Image {
 	return nil
 }
 
-// FindNode finds the entry that has the tag or digest among its names.
-func FindNode(list []nodelayers.Image, reference string) (nodelayers.Image, bool) {
-	i := slices.IndexFunc(list, func(image nodelayers.Image) bool { return slices.Contains(image.Names, reference) })
+// FindNode returns the entry that has the tag or digest among its names.
+func FindNode(list []nodeimages.Image, reference string) (nodeimages.Image, bool) {
+	i := slices.IndexFunc(list, func(image nodeimages.Image) bool { return slices.Contains(image.Names, reference) })
 	if i < 0 {
-		return nodelayers.Image{}, false
+		return nodeimages.Image{}, false
 	}
 	return list[i], true
 }
 
 // Growth measures by how many bytes layers enlarge the named Node in protobuf,
-// the form in which etcd stores it: it asks the apiserver for that form and
-// leaves the layers out.
+// the encoding in which etcd stores it. It gets that encoding from the
+// apiserver, and compares it with one without layers.
 func Growth(ctx context.Context, client kubernetes.Interface, node string) (int, error) {
 	data, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).
 		SetHeader("Accept", kruntime.ContentTypeProtobuf).DoRaw(ctx)

@@ -19,20 +19,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
-// cleanup is how long the removal of a cluster may take, and what is kept of
-// the time limit of "go test" for it.
+// cleanup is how long the removal of a cluster may take. That much of the time
+// limit of "go test" is reserved for it.
 const cleanup = 90 * time.Second
 
-// Main starts a cluster, hands it to use, runs the tests of the package and
-// removes the cluster, also after a failure, on a signal, and before the time
-// limit of "go test" would end the process. It returns the exit code; if the
-// cluster left anything behind, that is not 0.
+// Main starts a cluster, passes it to use, runs the tests of the package and
+// removes the cluster. It also removes the cluster after a failure, on a
+// signal, and before the time limit of "go test" would end the process. It
+// returns the exit code, which is not 0 if the cluster left anything behind.
 //
-// After a failure, the logs of the components are in _out/test/logs/<name> of
-// the repository.
+// After a failure, the logs of the components are in the repository, in
+// _out/test/logs/<name>.
 func Main(m *testing.M, config cluster.Config, use func(*cluster.Cluster)) (code int) {
 	flag.Parse()
 	if list := flag.Lookup("test.list"); list != nil && list.Value.String() != "" {
@@ -51,7 +51,7 @@ func Main(m *testing.M, config cluster.Config, use func(*cluster.Cluster)) (code
 	}
 	c, err := cluster.Start(ctx, config)
 	if err != nil {
-		say("%v", err) // which names the logs, where they are
+		say("%v", err) // the error names the logs and their place
 		return 1
 	}
 	trace, err := traceOf(c)
@@ -84,12 +84,12 @@ func Main(m *testing.M, config cluster.Config, use func(*cluster.Cluster)) (code
 }
 
 // keepLogs copies the logs of the components out of the cluster's folder, and
-// names the copies.
+// prints the path of the copies.
 func keepLogs(c *cluster.Cluster, say func(string, ...any)) {
 	root, err := repository()
 	dir := filepath.Join(root, "_out", "test", "logs", c.Name())
 	if err == nil {
-		err = os.RemoveAll(dir) // of an earlier run
+		err = os.RemoveAll(dir) // the logs of an earlier run
 	}
 	if err == nil {
 		err = os.CopyFS(dir, os.DirFS(c.LogDir()))
@@ -120,7 +120,7 @@ func repository() (string, error) {
 	return "", err
 }
 
-// trace is what a cluster has on the host and must not leave there.
+// trace is what a cluster creates on the host and must not leave behind.
 type trace struct {
 	dir string
 	// link is the cluster's network link; its cgroups have the same name.
@@ -139,7 +139,7 @@ func traceOf(c *cluster.Cluster) (trace, error) {
 	for _, link := range links {
 		addresses, err := link.Addrs()
 		if err != nil {
-			continue // it vanished meanwhile: another cluster's
+			continue // another cluster's link, which vanished meanwhile
 		}
 		for _, address := range addresses {
 			if network, ok := address.(*net.IPNet); ok && network.Contains(registry.Addr().AsSlice()) {
@@ -182,7 +182,7 @@ func (t trace) gone() error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Empty for one that has ended meanwhile.
+		// The command line is empty if the process has ended meanwhile.
 		command, _ := os.ReadFile(filepath.Join("/proc", process.Name(), "cmdline"))
 		arguments := bytes.Split(bytes.TrimRight(command, "\x00"), []byte{0})
 		if slices.ContainsFunc(arguments, func(a []byte) bool { return bytes.Contains(a, []byte(t.dir+"/")) }) {

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Megabytes writes a number of bytes as people read it.
+// Megabytes formats a number of bytes in megabytes.
 func Megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
 
 // Table logs rows of cells.

@@ -1,5 +1,5 @@
-// Package nix tests CRI-O as flake.nix builds it: it pulls an image and reports its
-// layers.
+// Package nix tests CRI-O as flake.nix builds it: CRI-O pulls an image and reports
+// its layers.
 //
 //	test/nix/run.sh
 //	go test -tags e2e -count=1 ./test/nix/ -result ./result

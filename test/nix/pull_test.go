@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -45,7 +45,7 @@ func run(m *testing.M) int {
 	return livetest.Main(m, config, func(started *cluster.Cluster) { c, node = started, started.Node("n1") })
 }
 
-// link makes bin a folder as _build/bin is, with the result's programs.
+// link makes bin a folder like _build/bin, with the result's programs.
 func link(result, bin string) error {
 	for name, target := range map[string]string{
 		"patched": filepath.Join(result, "bin"),
@@ -62,7 +62,7 @@ func link(result, bin string) error {
 	return nil
 }
 
-// TestPull pulls an image and wants the layers that its manifest names.
+// TestPull pulls an image and checks that CRI-O reports the layers in its manifest.
 func TestPull(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -92,7 +92,7 @@ func TestPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(want) != 3 { // with that of the entrypoint
+	if len(want) != 3 { // including that of the entrypoint
 		t.Fatalf("the manifest names %d layers, want 3", len(want))
 	}
 	if diff := livetest.Diff(got, want); diff != "" {

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Tests flake.nix and nix/ without nixpkgs: test/nix/shim stands in for it, with the
-# machine's own compilers and the trees of scripts/tree.sh vendored. Prints a
+# Tests flake.nix and nix/ without nixpkgs: test/nix/shim replaces it, with the
+# machine's own compilers and the trees of `scripts/tree.sh vendored`. Prints one
 # line per check; ends with "N passed, N failed".
 #
 #   run.sh   as root (CRI-O runs in the last check)
 #
 # The store is $LAYERLOCALITY_CACHE/nix/<hash of the compilers>: unchanged inputs
-# build nothing. No daemon, no /nix.
+# are not built again. There is no daemon and no /nix.
 . "$(dirname "$0")/../../scripts/lib.sh"
 cd "$ROOT"
 
@@ -34,7 +34,7 @@ prepare() {
   mkdir -p "$STORE/home" "$STORE/roots"
   touch "$STORE"
   find "$CACHE/nix" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} +
-  # Read by the shim's builder; not part of what Nix hashes.
+  # Read by the shim's builder; Nix does not hash it.
   cat >"$STORE/host.sh.$$" <<EOF
 export PATH=$goroot/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export GOCACHE=$(go env GOCACHE) GOMODCACHE=$(go env GOMODCACHE) GONOSUMDB=$(go env GONOSUMDB)
@@ -45,7 +45,7 @@ EOF
   mv "$STORE/host.sh.$$" "$STORE/host.sh"
 }
 
-# in_store COMMAND...: a command of Nix with a store of its own.
+# in_store COMMAND...: runs a command of Nix with a separate store.
 in_store() {
   env TMPDIR="$WORK" HOME="$STORE/home" XDG_CACHE_HOME="$STORE/home/cache" NIX_STORE_DIR="$STORE/store" \
     NIX_STATE_DIR="$STORE/var" NIX_LOCALSTATE_DIR="$STORE/var" NIX_LOG_DIR="$STORE/log" NIX_CONF_DIR="$STORE/etc" \
@@ -58,7 +58,7 @@ flake-registry =" \
 }
 nix() { in_store nix "$@"; }
 
-# flake COMMAND TREE[#ATTRIBUTE] ARGS...: with the shim as nixpkgs.
+# flake COMMAND TREE[#ATTRIBUTE] ARGS...: runs it with the shim as nixpkgs.
 flake() {
   local command=$1 tree=$2
   shift 2
@@ -66,7 +66,7 @@ flake() {
   nix $command --override-input nixpkgs "path:$ROOT/test/nix/shim" --no-write-lock-file "path:$tree" "$@"
 }
 
-# file FILE COMMAND ARGS...: FILE of this folder or nix/, applied to the shim.
+# file FILE COMMAND ARGS...: applies FILE in this folder or nix/ to the shim.
 file() {
   nix "$2" -f "$1" --arg nixpkgs "$ROOT/test/nix/shim" "${@:3}"
 }
@@ -91,7 +91,7 @@ edited() {
 
 parses() { find flake.nix nix test/nix -name '*.nix' -print0 | in_store xargs -0 nix-instantiate --parse; }
 
-# says WANT COMMAND...: what the command prints.
+# says WANT COMMAND...: checks what the command prints.
 says() {
   local got
   got=$("${@:2}")
@@ -101,22 +101,23 @@ says() {
   }
 }
 
-# holds TEXT COMMAND...: the command prints a line that matches the pattern.
+# holds TEXT COMMAND...: checks that the command prints a line that matches the
+# pattern.
 holds() { "${@:2}" 2>&1 | tee /dev/stderr | grep -- "$1" >/dev/null; }
 
-# The pins as the shell has them, as Nix has them.
+# The pins in the shell and in Nix.
 pins_of_shell() { grep -o '^[A-Z][A-Z0-9_]*' versions.env | while read -r key; do echo "$key=${!key}"; done | sort; }
 pins_of_nix() { evaluated pins --json | jq -r 'to_entries[] | "\(.key)=\(.value)"' | sort; }
 same_pins() { diff <(pins_of_shell) <(pins_of_nix); }
 
-# evaluated ATTRIBUTE [FLAG]: one of eval.nix.
+# evaluated ATTRIBUTE [FLAG]: evaluates an attribute of eval.nix.
 evaluated() { file test/nix/eval.nix eval "${@:2}" --arg nix "$TREE/nix" "$1"; }
 
-# derivations TREE: what each package is made from, as JSON.
+# derivations TREE: prints what each package is made from, as JSON.
 derivations() { flake eval "$1#packages.$SYSTEM" --json --apply 'builtins.mapAttrs (_: package: package.drvPath)'; }
 
 # shellcheck disable=SC2016 # variables of jq
-# rebuilt WANT FILE SED: the packages that are built again after an edit.
+# rebuilt WANT FILE SED: checks which packages are rebuilt after an edit.
 rebuilt() {
   local tree before after
   tree=$(edited "${@:2}")
@@ -126,10 +127,10 @@ rebuilt() {
     '[$before | to_entries[] | select(.value != $after[.key]).key] | join(" ")'
 }
 
-# result_of COMMAND...: what nix build would make the link result to.
+# result_of COMMAND...: prints where nix build would link result to.
 result_of() { "$@" --no-link --json | jq -r '.[].outputs.out'; }
 
-# build NAME ATTRIBUTE: keeps the result as a root of the store.
+# build NAME ATTRIBUTE: builds it and keeps the result as a root of the store.
 build() { flake build "$TREE#$2" --print-build-logs --out-link "$STORE/roots/$1"; }
 
 static() {
@@ -138,10 +139,11 @@ static() {
   ! grep -E '^ *(INTERP|DYNAMIC) ' <<<"$headers"
 }
 
-# same_result ATTRIBUTE ARGS...: nix build -f nix gives what the flake gives.
+# same_result ATTRIBUTE ARGS...: checks that nix build -f nix gives the same as
+# the flake.
 same_result() { says "$(realpath "$STORE/roots/$1")" result_of file "$TREE/nix" build "${@:2}"; }
 
-# series SED: the patched source, with an edit in the first patch.
+# series SED: builds the patched source, with an edit in the first patch.
 series() {
   local patches=(patches/cri-o/*.patch)
   flake build "$(edited "${patches[0]}" "$1")#checks.$SYSTEM.patches-cri-o" --no-link --print-build-logs
@@ -153,7 +155,7 @@ other_modules() {
   flake build "$(edited versions.env 's/^RESOLVER_VENDOR_HASH=sha256-..../RESOLVER_VENDOR_HASH=sha256-AAAA/')#layer-resolver" --no-link
 }
 
-# Our programs in place of nixpkgs', and what is not ours from there.
+# Our programs replace those of nixpkgs; everything else comes from nixpkgs.
 overlay_replaces() {
   local theirs
   theirs=$(overlaid cri-o-unwrapped)
@@ -171,7 +173,7 @@ overlaid() {
   result_of file test/nix/eval.nix build --arg nix "$TREE/nix" "overlay.$1"
 }
 
-# A folder with nothing but the program, as /.
+# A folder with only the program, as /.
 runs_alone() {
   mkdir -p "$WORK/root"
   cp "$STORE/roots/crio/bin/crio" "$WORK/root/"

@@ -1,8 +1,9 @@
-# OKD's control plane, releases and the gate of the apiserver, sourced by run.sh after mirror.sh.
+# Tests OKD's control plane, releases and the apiserver's gate; sourced by run.sh after
+# mirror.sh.
 # shellcheck shell=bash disable=SC2154
 
-# What stands for openshift/kubernetes: upstream's tree, the file that names its version, and the
-# flag that plain Kubernetes does not have.
+# The stand-in for openshift/kubernetes: upstream's tree, the file with its version, and
+# the flag that plain Kubernetes does not have.
 make_fork() {
   local tree file
   tree=$(scripts/tree.sh vendored kubernetes)
@@ -15,7 +16,7 @@ make_fork() {
   done
   git_in "$work/fork" init --quiet
   git_in "$work/fork" add --all --force
-  # The same commit every time: binaries are kept by it.
+  # The same commit every time, because binaries are cached by it.
   GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z git_in "$work/fork" commit --quiet --message fork
 }
 kubernetes() { okd-machine-os/kubernetes.sh "$@"; }
@@ -31,7 +32,7 @@ git_in "$work/old" add --all
 git_in "$work/old" commit --quiet --message old
 refuses "openshift/kubernetes: another minor" "is Kubernetes v1\.35\.5, our patches are for v$MINOR" kubernetes "$work/old" kubelet
 
-# Not rebuilt, and the fork not even made, for the same inputs.
+# For the same inputs, nothing is rebuilt and the fork is not even made.
 state=$({
   declare -f make_fork
   cat okd-machine-os/kubernetes.sh
@@ -42,7 +43,7 @@ state=$({
 openshift=$CACHE/okd-kubernetes/$state
 build_fork() {
   make_fork && kubernetes "$work/fork" kube-apiserver kube-controller-manager || return 1
-  # A commit of OKD's that leaves nothing of what a patch of ours changes.
+  # A commit of OKD that removes everything that one of our patches changes.
   git clone --quiet --shared "$work/fork" "$work/conflict" || return 1
   echo 'package node' >"$work/conflict/pkg/registry/core/node/strategy.go"
   git_in "$work/conflict" commit --quiet --all --message conflict || return 1
@@ -62,7 +63,7 @@ fi
 find "$CACHE/okd-kubernetes" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} + 2>/dev/null || true
 check "openshift/kubernetes: its apiserver is patched" grep -q -a NodeStatusImageLayers "$openshift/kube-apiserver"
 
-# hyperkube NAME VERSION: what stands for the image of a release.
+# hyperkube NAME VERSION: makes the stand-in for the image of a release.
 hyperkube() {
   local name
   rm -rf "$work/hyperkube"
@@ -85,7 +86,7 @@ refuses "control plane: an image without it" 'has no kube-apiserver' control_pla
 refuses "control plane: binaries of plain Kubernetes" 'kube-apiserver does not know --openshift-config' \
   control_plane --base localhost/base/hyperkube:ok --binaries "$BUILD/bin/patched"
 refuses "control plane: no binaries" 'run okd-machine-os/kubernetes.sh' control_plane --base localhost/base/hyperkube:ok --binaries "$work/empty"
-# The release's is in its registry alone.
+# The release's image is only in its registry.
 hyperkube hyperkube:release 1.36.3
 podman push --quiet --tls-verify=false localhost/base/hyperkube:release "$registry/base/hyperkube:5.0"
 podman rmi localhost/base/hyperkube:release >/dev/null
@@ -132,12 +133,12 @@ export FAKE_FORGETFUL=1
 refuses "release: that has not become ours" 'has another image hyperkube' release --from "$from" --run
 unset FAKE_FORGETFUL
 
-# The mirror by oc.
-check "mirror: asks oc for the images of a release" scripts/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
+# Mirroring with oc.
+check "mirror: asks oc for the images of a release" okd-machine-os/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
 echo '{"auths": {}}' >"$work/auth.json"
 export FAKE_LOGIN=$work/auth.json
-check "mirror: with the logins that it was given" scripts/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run --authfile "$FAKE_LOGIN"
-refuses "mirror: without them, oc cannot" 'oc cannot read the release' scripts/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
+check "mirror: with the logins that it was given" okd-machine-os/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run --authfile "$FAKE_LOGIN"
+refuses "mirror: without them, oc cannot" 'oc cannot read the release' okd-machine-os/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
 unset FAKE_LOGIN
 
 # The gate.
@@ -167,7 +168,7 @@ jq '.spec.unsupportedConfigOverrides = {servicesSubnet: "x", apiServerArguments:
 check "gate: off leaves what else is overridden" gate off
 check "gate: it is there" jq -e '.spec.unsupportedConfigOverrides == {servicesSubnet: "x", apiServerArguments: {other: ["y"]}}' "$FAKE/operator.json"
 
-# Gates that somebody has set by hand.
+# Gates that were set by hand.
 overrides() { jq --argjson gates "$1" '.spec.unsupportedConfigOverrides = {apiServerArguments: {"feature-gates": $gates}}' "$work/operator.json" | jq 'del(.metadata)' >"$FAKE/operator.json"; }
 gates_are() { jq -e --argjson gates "$1" '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] == $gates' "$FAKE/operator.json"; }
 overrides '["Hand=true", "Known=false"]'

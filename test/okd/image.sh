@@ -1,8 +1,8 @@
-# The image of nodes, sourced by run.sh.
+# Tests the image of nodes; sourced by run.sh.
 # shellcheck shell=bash disable=SC2154
 
 build_os() { okd-machine-os/build.sh --rpms "$work/rpms" "$@"; }
-# package FORMAT NAME: of our package.
+# package FORMAT NAME: queries our package.
 package() { rpm -qp --nosignature --queryformat "$1" "$work/rpms/$(uname -m)/$2"-[0-9]*.rpm; }
 in_result() { podman run --rm --network none "$@"; }
 
@@ -16,7 +16,7 @@ for tool in podman buildah; do
     "no-rpm-ostree|CentOS Stream CoreOS has no rpm-ostree|no rpm-ostree" \
     "other|is not Fedora CoreOS|another system"; do
     IFS='|' read -r name message what <<<"$wrong"
-    # With buildah one of them is enough: the check is the same script.
+    # With buildah one of them is enough, because the same script checks them.
     [ "$tool" = podman ] || [ "$name" = minor ] || continue
     refuses "$tool: base with $what is refused" "$message" build_os --tool "$tool" --base "localhost/base/$name"
   done
@@ -25,9 +25,9 @@ refuses "content in /var is refused" 'content in /var' build_os --base localhost
 refuses "a base that does not exist" 'cannot pull .*nowhere' build_os --base "$registry/nowhere@sha256:$(printf '0%.0s' {1..64})"
 mkdir -p "$work/empty/$(uname -m)"
 refuses "no packages" 'no package cri-o' okd-machine-os/build.sh --rpms "$work/empty" --base localhost/base/okd:5.0
-refuses "a folder without packages" 'run scripts/rpms.sh' okd-machine-os/build.sh --rpms "$work" --base localhost/base/okd:5.0
+refuses "a folder without packages" 'run rpm/rpms.sh' okd-machine-os/build.sh --rpms "$work" --base localhost/base/okd:5.0
 
-# Signed packages. The base is a wrong one: it would be looked at next.
+# Signed packages. The base is a wrong one, because it would be checked next.
 signed() {
   (
     export GNUPGHOME=$work/gnupg
@@ -49,7 +49,7 @@ check "OKD: the image is built, pushed, and so are the packages" \
   build_os --base localhost/base/okd:5.0 --image "$registry/own/os:5.0" --rpms-image "$registry/own/rpms:1" --push
 grep "^$registry/" "$WORK/log" >"$work/images" || echo none >"$work/images"
 os_image=$(sed -n 1p "$work/images") rpms_image=$(sed -n 2p "$work/images")
-# is_there IMAGE@DIGEST: in the registry, under this digest.
+# is_there IMAGE@DIGEST: whether it is in the registry, under this digest.
 is_there() { [ "$(skopeo inspect --tls-verify=false --raw "docker://$1" | sha256sum | cut -d' ' -f1)" = "${1##*:}" ]; }
 check "OKD: what is printed is the digest in the registry" is_there "$os_image"
 check "OKD: the image of packages is there by its digest" is_there "$rpms_image"
@@ -78,7 +78,7 @@ check "Fedora CoreOS: kubelet runs" prints "^Kubernetes $KUBERNETES_VERSION+laye
 check "Fedora CoreOS: rpm finds every file as packaged" in_result localhost/own/fcos rpm -V --nodeps cri-o kubelet
 refuses "Fedora CoreOS: an image with our packages is no base" 'has cri-o .* already' build_os --base localhost/own/fcos
 
-# As a system that boots from it would get it.
+# As in a system that boots from it.
 tree_of() {
   local container
   container=$(podman create "$1" true)
@@ -87,10 +87,11 @@ tree_of() {
   rm -rf "$work/tree"
   mkdir "$work/tree"
   tar -C "$work/tree" -xf "$work/tree.tar" --exclude './dev/*' --exclude 'dev/*'
-  # Where ostree has the defaults of /etc.
+  # ostree keeps the defaults of /etc there.
   mv "$work/tree/etc" "$work/tree/usr/etc"
 }
-# verify_units UNIT...: of the tree, with its programs; not a word from systemd.
+# verify_units UNIT...: checks that systemd has no complaints about units of the
+# tree, with its programs.
 verify_units() {
   local unit
   mkdir -p "$work/units"

@@ -1,4 +1,4 @@
-# What is applied to the cluster, sourced by run.sh after image.sh.
+# Tests the manifests for the cluster; sourced by run.sh after image.sh.
 # shellcheck shell=bash disable=SC2154
 
 manifests() { okd-machine-os/manifests.sh --out "$work/manifests" "$@"; }
@@ -24,7 +24,8 @@ check "manifests: workers, and a pool of its own" manifests --image "$os_image" 
 check "manifests: as the schemas have them" validate "$work"/manifests/*.yaml
 check "manifests: five objects" [ "$(find "$work/manifests" -name '*.yaml' | wc -l)" = 5 ]
 check "manifests: the image that was pushed, by digest" grep -q "osImageURL: $os_image\$" "$work/manifests/30-worker-os.yaml"
-# The Machine Config Operator merges by name, and a pool of its own has what workers have.
+# The Machine Config Operator merges by name, and a custom pool has what workers
+# have.
 names() { sed -n "s/^  name: \(.*-layer-locality-$1\)$/\1/p" "$work"/manifests/*.yaml | sort; }
 check "manifests: what a pool of its own says comes last" [ "$(names os | tail -n 1) $(names gate | tail -n 1)" = "99-canary-layer-locality-os 99-canary-layer-locality-gate" ]
 sed 's/osImageURL/osImageUrl/' "$work/manifests/30-worker-os.yaml" >"$work/wrong.yaml"
@@ -48,7 +49,8 @@ rm -rf "$work/manifests"
 check "manifests: layering on the cluster" \
   manifests --on-cluster "$rpms_image" --push-to registry.example.com/own/os:canary --push-secret push --pool canary
 check "manifests: MachineOSConfig as the schema has it" validate "$work"/manifests/*.yaml
-# As the cluster builds it: its own configured image is named `configs`.
+# As the cluster builds it: the cluster calls its own configured image
+# `configs`.
 /usr/bin/python3 -c 'import sys, yaml; print(yaml.safe_load(open(sys.argv[1]))["spec"]["containerFile"][0]["content"])' \
   "$work/manifests/30-canary-os.yaml" >"$work/Containerfile.cluster"
 on_cluster() {

@@ -1,10 +1,10 @@
-# scripts/mirror-images.sh against a real registry, sourced by run.sh.
+# Tests okd-machine-os/mirror-images.sh with a real registry; sourced by run.sh.
 # shellcheck shell=bash disable=SC2154
 
-mirror() { scripts/mirror-images.sh "$@" --to "$registry/mirror/okd" --insecure; }
+mirror() { okd-machine-os/mirror-images.sh "$@" --to "$registry/mirror/okd" --insecure; }
 raw_digest() { echo "sha256:$(skopeo inspect --tls-verify=false --raw "docker://$1" | sha256sum | cut -d' ' -f1)"; }
 
-# upstream NAME: an image for two architectures, as releases have them.
+# upstream NAME: makes an image for two architectures, as in releases.
 upstream() {
   local arch
   buildah manifest create "localhost/upstream/$1" >/dev/null
@@ -19,7 +19,8 @@ mkdir "$work/context"
 names=(hyperkube stream-coreos cli)
 for name in "${names[@]}"; do upstream "$name"; done
 skopeo copy --quiet --src-tls-verify=false --dest-tls-verify=false "docker://$registry/upstream/content:cli" "docker://$registry/upstream/release:5.0"
-# release_info FILE KUBERNETES: what `oc adm release info -o json` prints of a release of these.
+# release_info FILE KUBERNETES: writes what `oc adm release info -o json` prints
+# about a release with these images.
 release_info() {
   local name tags=()
   for name in "${names[@]}"; do
@@ -42,10 +43,10 @@ mkdir "$work/slow"
 # shellcheck disable=SC2016 # for the script that is written
 printf '#!/bin/sh\n[ "$1" != copy ] || sleep 1\nexec %s "$@"\n' "$(type -P skopeo)" >"$work/slow/skopeo"
 chmod +x "$work/slow/skopeo"
-# interrupted SIGNAL COUNT: when so many are there.
+# interrupted SIGNAL COUNT: interrupts it when so many images are there.
 interrupted() {
   local pid status=0
-  PATH=$work/slow:$PATH env "--default-signal=$1" scripts/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/okd" --insecure --jobs 1 &
+  PATH=$work/slow:$PATH env "--default-signal=$1" okd-machine-os/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/okd" --insecure --jobs 1 &
   pid=$!
   until [ "$(stored)" -ge "$2" ]; do kill -0 "$pid" && sleep 0.1; done
   kill -s "$1" "$pid"
@@ -67,7 +68,7 @@ arm64() { skopeo inspect --tls-verify=false --override-arch arm64 "docker://$reg
 check "mirror: the other architecture is there" arm64
 check "mirror: again, nothing to do" mirror --release-info "$work/release.json"
 check "mirror: and nothing was copied" grep -q '0 copied, 4 there already' "$WORK/log"
-scripts/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/okd" --insecure 2>/dev/null >"$work/sources.yaml" || true
+okd-machine-os/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/okd" --insecure 2>/dev/null >"$work/sources.yaml" || true
 check "mirror: the sources of install-config.yaml are YAML and name both repositories" /usr/bin/python3 -c '
 import sys, yaml
 found = {s["source"]: s["mirrors"] for s in yaml.safe_load(open(sys.argv[1]))["imageDigestSources"]}
@@ -75,7 +76,7 @@ assert found == {sys.argv[2] + "/upstream/content": [sys.argv[2] + "/mirror/okd"
 ' "$work/sources.yaml" "$registry"
 
 check "mirror: --verify reads everything back" mirror --release-info "$work/release.json" --verify
-# A byte of a layer of the registry's turns over.
+# Flip a byte of a layer in the registry.
 layer=$(skopeo inspect --tls-verify=false --raw --override-arch amd64 "docker://$registry/mirror/okd@$(skopeo inspect --tls-verify=false --raw "docker://$registry/mirror/okd:5.0.0-okd-scos.ec.8-hyperkube" | jq -r '.manifests[0].digest')" | jq -r '.layers[0].digest')
 blob=$work/registry/docker/registry/v2/blobs/sha256/${layer:7:2}/${layer:7}/data
 cp "$blob" "$work/blob.good"
@@ -85,12 +86,12 @@ cp "$work/blob.good" "$blob"
 skopeo copy --quiet --src-tls-verify=false --dest-tls-verify=false --all "docker://$registry/upstream/content:cli" "docker://$registry/mirror/okd:5.0.0-okd-scos.ec.8-hyperkube"
 refuses "mirror: a tag that holds another image is left alone" 'is another image' mirror --release-info "$work/release.json"
 
-# Killed by the system, as for want of memory: without a word.
+# Killed by the system without a message, as when memory runs out.
 mkdir "$work/killing"
 # shellcheck disable=SC2016 # for the script that is written
 printf '#!/bin/sh\n[ "$1" != copy ] || kill -9 $PPID\nexec %s "$@"\n' "$(type -P skopeo)" >"$work/killing/skopeo"
 chmod +x "$work/killing/skopeo"
-killed() { PATH=$work/killing:$PATH scripts/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/killed" --insecure; }
+killed() { PATH=$work/killing:$PATH okd-machine-os/mirror-images.sh --release-info "$work/release.json" --to "$registry/mirror/killed" --insecure; }
 refuses "mirror: copies that are killed" "not everything is in $registry/mirror/killed" killed
 check "mirror: and all are named" [ "$(grep -c '^FAILED .*: its copy was killed' "$WORK/log")" = 4 ]
 check "mirror: no sources of a mirror that is not whole" [ "$(grep -c imageDigestSources "$WORK/log")" = 0 ]
@@ -100,5 +101,5 @@ refuses "mirror: an image by tag" 'is not REGISTRY/NAME@sha256' mirror --list <(
 refuses "mirror: an empty list" 'names no image' mirror --list <(echo '# nothing')
 refuses "mirror: not a release" "is not what 'oc adm release info -o json' prints" mirror --release-info "$work/registries.conf"
 refuses "mirror: a registry that does not answer" 'does not answer' \
-  scripts/mirror-images.sh --release-info "$work/release.json" --to 127.0.0.1:1/mirror/404-not-found --insecure
-refuses "mirror: --to with a tag" 'without tag' scripts/mirror-images.sh --release-info "$work/release.json" --to registry.example.com/okd:latest
+  okd-machine-os/mirror-images.sh --release-info "$work/release.json" --to 127.0.0.1:1/mirror/404-not-found --insecure
+refuses "mirror: --to with a tag" 'without tag' okd-machine-os/mirror-images.sh --release-info "$work/release.json" --to registry.example.com/okd:latest

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests okd-machine-os/ and scripts/mirror-images.sh, as root: the real Containerfiles with podman
-# over stand-in base images (base.sh), the scripts against a stand-in of oc and a real registry.
+# Tests okd-machine-os/, as root: the real Containerfiles with podman on stand-in base
+# images (base.sh), the scripts with a stand-in for oc and a real registry.
 #
 #   run.sh
 #
-# Prints a line a check and closes with "N passed, N failed". What only real rpm-ostree, SELinux, a
-# machine that boots or an OKD cluster can show is listed as skipped.
+# Prints one line per check and ends with "N passed, N failed". What only real rpm-ostree,
+# SELinux, a booting machine or an OKD cluster can show is listed as skipped.
 . "$(dirname "$0")/../../scripts/lib.sh"
 . "$ROOT/test/engine/lib.sh"
 cd "$ROOT"
@@ -19,7 +19,7 @@ clean_up() {
   private_engine_gone "$work/engine"
 }
 
-# A registry on a free port, for images of users.
+# A registry on a free port, for users' images.
 start_registry() {
   local port
   for port in $(shuf -i 20000-30000 -n 20); do
@@ -46,21 +46,21 @@ END
 say "binaries, packages, stand-in base images"
 scripts/build.sh tools registry
 scripts/build.sh patched kube-apiserver kube-controller-manager kubelet
-scripts/rpms.sh --output "$work/rpms" cri-o kubelet openshift-kubelet
+rpm/rpms.sh --output "$work/rpms" cri-o kubelet openshift-kubelet
 base=$(test/okd/base.sh)
 private_engine "$work/engine"
 export PATH=$work/engine/bin:$PATH
 start_registry
 printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' "$registry" >"$work/registries.conf"
 export CONTAINERS_REGISTRIES_CONF=$work/registries.conf
-# skopeo takes it as an argument alone.
+# skopeo only accepts it as an argument.
 printf '#!/bin/sh\nexec %s --registries-conf %s "$@"\n' "$(type -P skopeo)" "$work/registries.conf" >"$work/engine/bin/skopeo"
 chmod +x "$work/engine/bin/skopeo"
 for archive in okd fcos; do
   podman import --quiet "$base/$archive.tar" "localhost/base/$archive:5.0" >/dev/null
 done
 
-# variant NAME FROM COMMAND: a base image in which the command has run.
+# variant NAME FROM COMMAND: makes a base image in which the command has run.
 variant() {
   printf 'FROM localhost/base/%s\nRUN %s\n' "$2" "$3" >"$work/Containerfile"
   podman build --quiet --file "$work/Containerfile" --volume "$base/packages:/packages:ro" --tag "localhost/base/$1" "$work/engine/bin" >/dev/null

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Tests scripts/release.sh: a release from a clean clone, what is in it, and the same
-# again from another clone with nothing built, which has to give the same bytes.
+# Tests scripts/release.sh: a release from a clean clone, its contents, and a second
+# release from another clone without built files, which has to give the same bytes.
 #
 #   run.sh [PLATFORM[,PLATFORM]]
 #
-# PLATFORM: of all of the release; default that of the machine. One image is made for two
-# in any case.
+# PLATFORM: for everything in the release; default that of the machine. One image is
+# always made for two platforms.
 . "$(dirname "$0")/../../scripts/lib.sh"
 . "$ROOT/test/checks.sh"
 
 HOST=$(go env GOHOSTARCH)
-# Of this moment: somebody may commit meanwhile.
+# The current commit, because there may be new ones meanwhile.
 COMMIT=$(git -C "$ROOT" rev-parse HEAD)
 PLATFORMS=${1:-linux/$HOST}
 VERSION=$(our_version kubernetes)
 NAME=layer-locality-${VERSION/+/_}
 RELEASE=$WORK/release
 
-# A clone of what is committed; modules and compiled packages are shared, so that a
-# second build is mostly linking.
+# A clone of the commit. Modules and compiled packages are shared, so that a second build
+# is mostly linking.
 clone() {
   git clone -q --no-hardlinks "$ROOT" "$1"
   git -C "$1" checkout -q -B release "$COMMIT"
@@ -27,7 +27,7 @@ clone() {
 sums_hold() (cd "$1" && sha256sum --quiet --check SHA256SUMS)
 lists_all() (cd "$1" && diff <(find . -type f ! -name 'SHA256SUMS*' -printf '%P\n' | sort) <(sed 's/^[^ ]* [ *]//' SHA256SUMS | sort))
 
-# static FILE...: none asks for a loader.
+# static FILE...: checks that none needs a loader.
 static() {
   local file
   for file in "$@"; do
@@ -46,9 +46,9 @@ says() {
   [[ $said == *"$1"* ]]
 }
 
-# image NAME: its configuration, as skopeo reads it from the archive.
+# image NAME: prints its configuration, as skopeo reads it from the archive.
 image() { skopeo inspect --config "oci-archive:$RELEASE/images/$1.oci.tar"; }
-# files NAME FOLDER: the files of an image of one platform.
+# files NAME FOLDER: unpacks the files of an image for one platform.
 files() {
   skopeo copy -q --override-arch "$HOST" "oci-archive:$RELEASE/images/$1.oci.tar" "dir:$WORK/dir-$1"
   mkdir -p "$2"
@@ -64,14 +64,14 @@ described() {
     and .Labels["org.opencontainers.image.revision"] == $revision
     and .Labels["org.opencontainers.image.licenses"] == "Apache-2.0"'
 }
-# runs NAME FOLDER: as the image's user, with nothing but the image's files.
+# runs NAME FOLDER: runs it as the image's user, with only the image's files.
 runs() {
   files "$1" "$2"
   static "$2/usr/local/bin/$1"
   says "$VERSION" chroot --userspec 65532:65532 "$2" "/usr/local/bin/$1" --version
   test -s "$2/etc/ssl/certs/ca-certificates.crt"
 }
-# bill FILE BINARY: is of that binary, and names its modules.
+# bill FILE BINARY: checks that it belongs to that binary and names its modules.
 bill() {
   jq -e --arg sum "$(sha256sum <"$2" | cut -d' ' -f1)" '.bomFormat == "CycloneDX"
     and .metadata.component.hashes[0].content == $sum
@@ -110,7 +110,7 @@ for component in kube-apiserver kube-controller-manager kube-scheduler layer-res
 done
 
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms-$(uname -m).tar.gz' >'$WORK/rpms' && grep repodata/repomd.xml '$WORK/rpms'"
-check "kind-install.sh runs from the archive" bash -c "'$BIN/../scripts/kind-install.sh' 2>&1 | grep -F 'kind-install.sh [OPTIONS] install'"
+check "kind/install.sh runs from the archive" bash -c "'$BIN/../kind/install.sh' 2>&1 | grep -F 'kind/install.sh [OPTIONS] install'"
 refuses "a folder with something else in it" "is not empty and no release" \
   bash -c "mkdir '$WORK/mine' && touch '$WORK/mine/file' && cd '$WORK/one' && scripts/release.sh --out '$WORK/mine'"
 check "the source is that of the commit" bash -c "
@@ -126,7 +126,7 @@ index() {
   "$ROOT/deploy/images/build.sh" --tool buildah --platform linux/amd64,linux/arm64 \
     --oci "$1" layer-resolver
 }
-# machine ARCH: the image of that architecture holds a binary for it.
+# machine ARCH: checks that the image for that architecture has a binary for it.
 machine() {
   local folder=$WORK/machine-$1 blob
   skopeo copy -q --override-arch "$1" "oci:$WORK/index/layer-resolver" "dir:$folder"
@@ -146,9 +146,9 @@ check "a file that was changed is found" bash -c "
   cp -r '$RELEASE/images' '$RELEASE/SHA256SUMS' '$WORK/archive/' && cd '$WORK/archive' && echo >>images/kube-scheduler.oci.tar &&
   ! sha256sum --ignore-missing --quiet --check SHA256SUMS"
 
-# The same commit elsewhere, with an empty cache of binaries and packages. Proven once
-# for the same inputs and tools. What Go has compiled is shared, which saves a quarter of
-# an hour; REPRODUCE=full compiles everything again.
+# The same commit elsewhere, with an empty cache of binaries and packages. This is proven
+# once for the same inputs and tools. Go's build cache is shared, which saves a quarter
+# of an hour; REPRODUCE=full compiles everything again.
 inputs=$({
   git -C "$ROOT" ls-tree -r "$COMMIT" | grep -vE '\s(docs|test)/|\.md$'
   echo "$PLATFORMS ${REPRODUCE:-}"
@@ -164,8 +164,8 @@ again() {
   clone "$WORK/elsewhere/two"
   [ "${REPRODUCE:-}" != full ] || export GOCACHE=$WORK/elsewhere/go
   (cd "$WORK/elsewhere/two" && LAYERLOCALITY_CACHE=$WORK/elsewhere/cache scripts/release.sh --platform "$PLATFORMS" --out "$WORK/again")
-  # rpm writes into a source package, and so into the repository's metadata, in which
-  # folder it was built: of RPMs, the binary packages are compared.
+  # rpm writes the build folder into a source package, and so into the repository's
+  # metadata. Therefore only binary packages are compared.
   local release
   for release in "$RELEASE" "$WORK/again"; do
     grep -v -e ' RELEASE_NOTES.md$' -e "$NAME-rpms-" "$release/SHA256SUMS" >"$release.sums"

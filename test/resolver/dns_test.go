@@ -15,12 +15,12 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 )
 
-// TestRebinding has a name that leads to a registry first, and then to loopback,
-// where the control machine's etcd is.
+// TestRebinding uses a name that first resolves to a registry, and then to
+// loopback, where the control machine's etcd is.
 func TestRebinding(t *testing.T) {
 	const domain, port = "rebinding.test", "2379" // etcd's
 	var address atomic.Pointer[net.IP]
@@ -32,7 +32,7 @@ func TestRebinding(t *testing.T) {
 		through(w, r)
 	})
 
-	// The resolver alone has our name server, and this registry without a
+	// Only the resolver uses our name server, and this registry without a
 	// certificate.
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
@@ -67,8 +67,8 @@ exec unshare --mount sh -c 'mount --bind %s /etc/resolv.conf && exec "$0" "$@"' 
 	}
 }
 
-// answerNames runs a name server on this machine's address that gives every name
-// the same address.
+// answerNames runs a name server on this machine's address that resolves every
+// name to the same address.
 func answerNames(t *testing.T, address func() net.IP) {
 	t.Helper()
 	server, err := net.ListenUDP("udp", &net.UDPAddr{IP: c.HostAddress().AsSlice(), Port: 53})

@@ -1,12 +1,12 @@
-// Package resolver tests on a real cluster, with real pulls over links of
-// 100 Mbit/s, what layer-resolver is good for and what it survives:
+// Package resolver tests on a real cluster, with real pulls over links of 100
+// Mbit/s, what layer-resolver achieves and which faults it survives:
 //
-//   - a pod of an image that no node has pulled goes where its base is, and so does
-//     a rolling update to a tag that no node has pulled
-//   - private images, by the imagePullSecrets of those who use them
-//   - registries that are down, slow, limit, lie or redirect to where nobody may
-//     go: pods are scheduled as on a healthy cluster
+//   - a pod with an image that no node has pulled goes where its base is, and so
+//     does a rolling update to a tag that no node has pulled
+//   - private images, with the imagePullSecrets of the workloads that use them
+//   - registries that are down or slow, limit requests, lie or redirect to
+//     forbidden addresses: pods are scheduled as on a healthy cluster
 //
-// The resolver has the rights of deploy/resolver and no others. It needs root and
-// the build tag e2e; the cluster is removed in the end, whatever happens.
+// The resolver has only the rights of deploy/resolver. The tests need root and
+// the build tag e2e; the cluster is always removed at the end.
 package resolver

@@ -23,23 +23,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// fault is a registry with something wrong.
+// fault is a faulty registry.
 type fault struct {
 	name string
-	// reason of the condition that says so; empty if images are resolved.
+	// reason of the condition; empty if images are resolved.
 	reason, message string
-	// answer is given to requests for manifests; all others go through to a real
-	// registry. Nil: nobody listens.
+	// answer handles requests for manifests; all other requests go to a real
+	// registry. Nil means that nothing listens.
 	answer http.HandlerFunc
-	// byDigest has the images named by digests that no manifest has.
+	// byDigest means that images are named by digests that no manifest has.
 	byDigest bool
-	// retry is for how long the registry is left alone at least.
+	// retry is the minimum time until the registry is asked again.
 	retry time.Duration
 }
 
@@ -73,7 +74,7 @@ var faults = []fault{
 	}},
 }
 
-// manifest answers with a manifest of so many layers, filled up to a size.
+// manifest answers with a manifest with a number of layers, padded to a size.
 func manifest(layers, size int) http.HandlerFunc {
 	descriptor := func(media, content string, size int) map[string]any {
 		return map[string]any{"mediaType": media, "digest": fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(content))), "size": size}
@@ -107,8 +108,8 @@ func through(w http.ResponseWriter, r *http.Request) {
 
 func isManifest(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") }
 
-// TestFaults has pods scheduled whose registry has something wrong, and compares
-// the time that takes with that of a healthy one.
+// TestFaults schedules pods whose registry is faulty, and compares the time with
+// that for a healthy registry.
 func TestFaults(t *testing.T) {
 	const pods = 7
 	for i := range pods + 1 {
@@ -168,11 +169,13 @@ func TestFaults(t *testing.T) {
 	livetest.Table(t, rows...)
 }
 
-// TestRedirect redirects questions that come with a password. Where the redirect
-// leads nobody may go: nobody comes. Where one may go, nobody brings the password.
+// TestRedirect redirects requests that have a password. The resolver must not
+// follow a redirect to a forbidden address, and must not send the password to an
+// allowed one.
 func TestRedirect(t *testing.T) {
 	const node = "n1"
-	// A pod on the node, so that it has an address in the pods' network, too.
+	// A pod on the node, so that the node also has an address in the pods'
+	// network.
 	removeAtEnd(t, "redirect")
 	pushed := pushSmall(t, "redirect:v1")
 	must(t, lab.Submit(t.Context(), scenario.Pod{Name: "redirect", Image: pushed.Reference, Node: node}))
@@ -222,28 +225,28 @@ func TestRedirect(t *testing.T) {
 	}
 	mu.Unlock()
 
-	// To an address that is allowed one goes, without the password.
+	// A redirect to an allowed address is followed, without the password.
 	ask("allowed", v1alpha1.ReasonNotFound)
 	there.expect(t, "/v2/allowed/manifests/v1")
 
-	// And the forbidden one was not contacted because it is forbidden.
+	// The forbidden address was not contacted only because it is forbidden.
 	restartResolver(t, func(s *cluster.Component) { s.Args = append(s.Args, "--allow-network="+pods.String()) })
 	ask("forbidden-no-more", v1alpha1.ReasonNotFound)
 	there.expect(t, "/v2/forbidden-no-more/manifests/v1")
 }
 
-// TestResolverKilled ends the resolver with SIGKILL in the middle of its work.
+// TestResolverKilled kills the resolver with SIGKILL in the middle of its work.
 func TestResolverKilled(t *testing.T) {
 	const count, before, workers = 40, 10, 8
 	var mu sync.Mutex
 	asked, killed := map[string]int{}, make(chan struct{})
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if isManifest(r) && r.UserAgent() == "layer-resolver" { // and no node
+		if isManifest(r) && r.UserAgent() == "layer-resolver" { // and not a node
 			mu.Lock()
 			asked[r.URL.Path]++
 			wait := len(asked) > before
 			mu.Unlock()
-			if wait { // for the resolver's end
+			if wait { // until the resolver has ended
 				select {
 				case <-killed:
 				case <-r.Context().Done():
@@ -274,12 +277,12 @@ func TestResolverKilled(t *testing.T) {
 		}
 		return nil
 	}))
-	must(t, c.Resolver().Kill(t.Context()))
+	must(t, c.Addon(addons.LayerResolver).Kill(t.Context()))
 	close(killed)
 	durations := latencies(t, "while-killed", scenario.Pod{Scheduler: scenario.Layers}, references[count-5:]...)
 	t.Logf("killed when %d of %d images were resolved; meanwhile pods are scheduled after %s (median)", len(known), count, milliseconds(durations[len(durations)/2]))
 
-	must(t, c.Resolver().Start(t.Context()))
+	must(t, c.Addon(addons.LayerResolver).Start(t.Context()))
 	must(t, lab.Resolved(t.Context(), references...))
 	mu.Lock()
 	defer mu.Unlock()
@@ -291,7 +294,7 @@ func TestResolverKilled(t *testing.T) {
 		}
 	}
 	t.Logf("%d requests for %d images", total, count)
-	if most := count + workers; total > most { // each had a question open
+	if most := count + workers; total > most { // each had an open request
 		t.Errorf("%d requests, at most %d are needed", total, most)
 	}
 }
@@ -304,8 +307,10 @@ func pushSmall(t *testing.T, name string) *images.Pushed {
 	return image
 }
 
-// latencies creates pods of the images, one when the one before has a node, and
-// returns how long each took until it had one, the shortest first.
+// latencies creates pods with the images, each after the one before has a node.
+// It returns how long each took to get a node, the shortest first. The pods stay until
+// the end of the test: on a busy machine the resolver may look at an image after its
+// pod got a node, and it does not ask for images that nothing uses any more.
 func latencies(t *testing.T, name string, pod scenario.Pod, references ...string) []time.Duration {
 	t.Helper()
 	names := scenario.Names(name, len(references))
@@ -330,7 +335,6 @@ func latencies(t *testing.T, name string, pod scenario.Pod, references ...string
 		}
 		durations = append(durations, time.Since(begin))
 	}
-	must(t, lab.Drop(t.Context(), names...))
 	slices.Sort(durations)
 	return durations
 }
@@ -341,12 +345,12 @@ func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Millis
 // test.
 func restartResolver(t *testing.T, change func(*cluster.Component)) {
 	t.Helper()
-	before, err := c.Resolver().Settings()
+	before, err := c.Addon(addons.LayerResolver).Settings()
 	must(t, err)
 	t.Cleanup(func() {
-		if err := c.Resolver().Restart(context.Background(), func(s *cluster.Component) { *s = before }); err != nil {
+		if err := c.Addon(addons.LayerResolver).Restart(context.Background(), func(s *cluster.Component) { *s = before }); err != nil {
 			t.Error(err)
 		}
 	})
-	must(t, c.Resolver().Restart(t.Context(), change))
+	must(t, c.Addon(addons.LayerResolver).Restart(t.Context(), change))
 }

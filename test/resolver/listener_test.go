@@ -15,20 +15,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 )
 
-// listenerVariable has the test binary run as a listener, which is how a test
-// gets one into a node's network.
+// listenerVariable makes the test binary run as a listener. In this way a
+// test starts one in a node's network.
 const listenerVariable = "LAYERLOCALITY_TEST_LISTENER"
 
-// contact is what the listener prints: first its port, then whoever comes.
+// contact is what the listener prints: first its port, then each contact.
 type contact struct {
 	Port          string `json:"port,omitempty"`
 	Path          string `json:"path,omitempty"`
 	Authorization string `json:"authorization,omitempty"`
-	// Opened tells of a connection, whatever comes over it.
+	// Opened reports a connection, whatever is sent over it.
 	Opened bool `json:"opened,omitempty"`
 }
 
@@ -126,7 +126,7 @@ func (l *listener) requests() []contact {
 	return slices.Clone(l.found)
 }
 
-// expect waits for a request for a path. None that came may have credentials.
+// expect waits for a request for a path. No request may have had credentials.
 func (l *listener) expect(t *testing.T, path string) {
 	t.Helper()
 	must(t, scenario.Poll(t.Context(), func(context.Context) error {

@@ -10,9 +10,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
 	"github.com/layer-locality/layer-locality/deploy/resolver"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -39,9 +40,9 @@ func TestMain(m *testing.M) {
 	config := cluster.Config{
 		Name: "resolver", Nodes: 3, Bandwidth: bandwidth, Flavour: cluster.Patched,
 		Scheduler: scenario.Schedulers(scenario.Recommended(patient, map[string]any{"waitForManifest": wait.String()})),
-		Resolver:  &cluster.Component{Args: []string{"--allow-registry=*", "--pull-secrets", "-v=1"}},
+		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*", "--pull-secrets", "-v=1"}})},
 		Kubelet: cluster.Component{Config: map[string]any{
-			// Ten times the usual, so that there is less to wait for.
+			// Ten times as often as usual, so that tests wait less.
 			"nodeStatusUpdateFrequency": "1s",
 			"nodeStatusMaxImages":       -1,
 		}},
@@ -52,7 +53,7 @@ func TestMain(m *testing.M) {
 		if lab, err = scenario.NewLab(c); err != nil {
 			panic(err)
 		}
-		// Of secrets, those of one namespace.
+		// Secrets only of one namespace.
 		for _, manifest := range [][]byte{resolver.PullSecretsRole, resolver.PullSecretsBinding} {
 			if err := c.Apply(context.Background(), metav1.NamespaceDefault, manifest); err != nil {
 				panic(err)
@@ -68,10 +69,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// base is a layer that images of a test have in common, and no other test's.
+// base returns a layer that only the images of one test share.
 func base(name string) images.Layer { return images.Layer{Name: name + "-base", Size: baseBytes} }
 
-// push pushes so many images NAME-1:v1, ... on the base.
+// push pushes n images NAME-1:v1, ... on the base.
 func push(t *testing.T, name string, n int, base images.Layer) []*images.Pushed {
 	t.Helper()
 	all := make([]*images.Pushed, n)
@@ -91,7 +92,7 @@ func references(all []*images.Pushed) []string {
 	return names
 }
 
-// hold has the pod's node pull its image; see Lab.Hold.
+// hold makes the pod's node pull its image; see Lab.Hold.
 func hold(t *testing.T, pod scenario.Pod) {
 	t.Helper()
 	removeAtEnd(t, pod.Name)
@@ -99,7 +100,7 @@ func hold(t *testing.T, pod scenario.Pod) {
 	must(t, lab.Hold(t.Context(), pod, baseBytes))
 }
 
-// holds pushes an image with the base and has a node pull it.
+// holds pushes an image with the base and makes a node pull it.
 func holds(t *testing.T, node string, base images.Layer) *images.Pushed {
 	t.Helper()
 	name := base.Name + "-holder"
@@ -126,7 +127,7 @@ func withdrawAtEnd(t *testing.T, names ...string) {
 	})
 }
 
-// removeAtEnd removes pods when the test ends, whatever became of them.
+// removeAtEnd removes pods when the test ends, whatever their state.
 func removeAtEnd(t *testing.T, names ...string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

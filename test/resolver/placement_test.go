@@ -9,16 +9,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// tolerance is what a pull may bring beside the layer of the image's own: its
-// configuration, and what tar and gzip add.
+// tolerance is how much a pull may bring in addition to the image's own layer:
+// its configuration, and what tar and gzip add.
 const tolerance = ownBytes / 10
 
-// TestNeverPulled starts pods of images that no node has pulled, where one node
-// has their base, by three ways of scheduling.
+// TestNeverPulled starts pods with images that no node has pulled, but whose base
+// one node has, in three ways of scheduling.
 func TestNeverPulled(t *testing.T) {
 	const holder, pods = "n1", 3
 	shared := base("never")
@@ -50,7 +51,7 @@ func TestNeverPulled(t *testing.T) {
 	livetest.Table(t, rows...)
 }
 
-// TestNeverPulledOneByOne is the same ten times, one pod after the other.
+// TestNeverPulledOneByOne does the same ten times, one pod after the other.
 func TestNeverPulledOneByOne(t *testing.T) {
 	const holder, rounds = "n2", 10
 	shared := base("single")
@@ -73,8 +74,8 @@ func TestNeverPulledOneByOne(t *testing.T) {
 	livetest.Table(t, rows...)
 }
 
-// TestWaitForManifest starts the first pods of images that nobody has heard of: a
-// profile with waitForManifest gives the resolver the time to ask.
+// TestWaitForManifest starts the first pods with unknown images: a profile with
+// waitForManifest gives the resolver time to ask.
 func TestWaitForManifest(t *testing.T) {
 	const holder, rounds = "n3", 5
 	shared := base("patient")
@@ -91,12 +92,12 @@ func TestWaitForManifest(t *testing.T) {
 	}
 }
 
-// startResolver brings the resolver back after a test that ended it.
+// startResolver starts the resolver again after a test that ended it.
 func startResolver(t *testing.T) {
-	if c.Resolver().PID() != 0 {
+	if c.Addon(addons.LayerResolver).PID() != 0 {
 		return
 	}
-	if err := c.Resolver().Start(context.Background()); err != nil {
+	if err := c.Addon(addons.LayerResolver).Start(context.Background()); err != nil {
 		t.Error(err)
 	}
 }

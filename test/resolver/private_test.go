@@ -27,7 +27,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -92,14 +93,15 @@ func testPrivate(t *testing.T, kind string, authentication map[string]any) {
 		_, err = lab.Placed(t.Context(), pod.Name)
 		must(t, err)
 
-		// Another workload with the right one, and everybody knows.
+		// After another workload with the right one, the image is known.
 		pod.Name, pod.PullSecret = kind+"-mended", good
 		announce(t, pod)
 		must(t, lab.Resolved(t.Context(), pod.Image))
 	})
 
 	t.Run("another namespace", func(t *testing.T) {
-		// Where nobody has bound the role, the resolver reads no secret.
+		// In a namespace where the role is not bound, the resolver reads no
+		// secret.
 		other := kind + "-other"
 		_, err := lab.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, metav1.CreateOptions{})
 		must(t, err)
@@ -121,7 +123,7 @@ func testPrivate(t *testing.T, kind string, authentication map[string]any) {
 		}
 	})
 
-	for _, log := range []string{c.Resolver().Log(), c.Scheduler().Log()} {
+	for _, log := range []string{c.Addon(addons.LayerResolver).Log(), c.Scheduler().Log()} {
 		text, err := os.ReadFile(log)
 		must(t, err)
 		if encoded := base64.StdEncoding.EncodeToString([]byte(user + ":" + password)); strings.Contains(string(text), password) || strings.Contains(string(text), encoded) {
@@ -175,8 +177,8 @@ func startRegistry(t *testing.T, authentication map[string]any) (address, access
 	return address, accessLog
 }
 
-// freeAddress is an address and port of this machine in the cluster's network on
-// which nothing listens.
+// freeAddress returns an address and port of this machine in the cluster's network
+// on which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener := listen(t, "0")
@@ -191,7 +193,7 @@ func listen(t *testing.T, port string) net.Listener {
 	return listener
 }
 
-// basicAuth is the registry's configuration of basic authentication.
+// basicAuth returns the registry's configuration of basic authentication.
 func basicAuth(t *testing.T) map[string]any {
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 	must(t, err)
@@ -236,7 +238,7 @@ func tokenAuth(t *testing.T) map[string]any {
 	}}
 }
 
-// jwt is a signed JSON web token.
+// jwt returns a signed JSON web token.
 func jwt(key ed25519.PrivateKey, parts ...map[string]any) string {
 	var text []string
 	for _, part := range parts {
@@ -277,13 +279,13 @@ func createSecret(t *testing.T, namespace, name, address, password string) {
 	}, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
-		if err := lab.Client.CoreV1().Secrets(namespace).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) { // gone with its namespace
+		if err := lab.Client.CoreV1().Secrets(namespace).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) { // deleted with its namespace
 			t.Error(err)
 		}
 	})
 }
 
-// event waits for the event on a Deployment that its image is not known.
+// event waits for the event on a Deployment saying that its image is not known.
 func event(t *testing.T, deployment string) (note string) {
 	t.Helper()
 	must(t, scenario.Poll(t.Context(), func(ctx context.Context) error {

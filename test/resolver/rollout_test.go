@@ -18,7 +18,7 @@ import (
 )
 
 // TestRollingUpdate updates a Deployment, whose pods and base are on one node, to
-// tags that no node has pulled: three times, by stock for comparison.
+// tags that no node has pulled: three times, with stock for comparison.
 func TestRollingUpdate(t *testing.T) {
 	const holder, replicas, updates = "n1", 2, 3
 	rows := [][]string{{"scheduler", "tag", "nodes", "pulled"}}
@@ -33,7 +33,7 @@ func TestRollingUpdate(t *testing.T) {
 	} {
 		shared := base(way.short)
 		first := holds(t, holder, shared)
-		// In the beginning, all are alike: the pods are where their image is.
+		// At the beginning all are equal: the pods are where their image is.
 		deployment := scenario.Deployment(way.short, replicas, scenario.Pod{Image: first.Reference, Scheduler: scenario.Layers})
 		deployments := lab.Client.AppsV1().Deployments(deployment.Namespace)
 		withdrawAtEnd(t, way.short)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Tests the RPMs: builds them (scripts/rpms.sh), looks at what is in them, installs,
-# upgrades, downgrades and removes them with dnf in roots of its own, rebuilds the
-# source packages. Nothing of the machine's package database is touched.
+# Tests the RPMs: builds them (rpm/rpms.sh), checks their contents, installs,
+# upgrades, downgrades and removes them with dnf in separate root folders, and
+# rebuilds the source packages. The machine's package database is not touched.
 #
 #   run.sh
 #
-# Root (dnf --installroot changes its root). One line a check; the last line counts.
+# Needs root (dnf --installroot changes its root). Prints one line per check; the
+# last line counts them.
 . "$(dirname "$0")/../../scripts/lib.sh"
 HERE=$ROOT/test/rpm
 
@@ -18,12 +19,12 @@ T=$WORK
 REPO=$T/repo
 clean_up() { gpgconf --homedir "$T/gnupg" --kill all 2>/dev/null; }
 
-# same EXPECTED-FILE: what stands there is what comes in.
+# same EXPECTED-FILE: checks that standard input equals the file.
 same() { diff -u "$1" -; }
 has() { grep -q -- "$1" "$2" || { echo "no '$1' in $2:" && cat "$2" && false; }; }
 hasnt() { test -e "$2" && ! grep -- "$1" "$2"; }
-# quietly COMMAND...: it succeeds and says nothing.
-# each PATTERN FILE...: a line of every file is PATTERN.
+# quietly COMMAND...: checks that it succeeds and prints nothing.
+# each PATTERN FILE...: checks that every file has a line that is PATTERN.
 each() {
   local pattern=$1 file
   shift
@@ -32,7 +33,7 @@ each() {
   done
 }
 quietly() { "$@" >"$T/quiet" 2>&1 || { cat "$T/quiet" && false; } && hasnt . "$T/quiet"; }
-# fails MESSAGE COMMAND...: the command fails and says so.
+# fails MESSAGE COMMAND...: checks that the command fails with MESSAGE.
 fails() {
   local message=$1
   shift
@@ -46,19 +47,20 @@ fails() {
 mkdir "$T/tmp"
 export TMPDIR=$T/tmp
 
-# rpm with a database and a keyring of the test.
+# rpm with the test's own database and keyring.
 rpmq() { HOME=$T/home rpm --dbpath "$T/db" "$@"; }
 mkdir -p "$T/home" "$T/db" "$T/repos" "$T/gnupg"
 chmod 0700 "$T/gnupg"
 export GNUPGHOME=$T/gnupg
 echo "%_dbpath $T/db" >"$T/home/.rpmmacros" # below --root, too
 
-# root NAME: an empty root for dnf.
+# root NAME: makes an empty root for dnf.
 root() {
   mkdir -p "$T/roots/$1"
   echo "$T/roots/$1"
 }
-# use REPOSITORY...: what dnf knows, as name or name,option=value,...
+# use REPOSITORY...: sets the repositories that dnf knows, as name or
+# name,option=value,...
 use() {
   local each name
   rm -f "$T"/repos/*
@@ -91,7 +93,7 @@ rpm_in() {
   shift
   HOME=$T/home rpm --root "$root" "$@"
 }
-# installed ROOT PACKAGE...: their versions.
+# installed ROOT PACKAGE...: prints their versions.
 installed() {
   local root=$1
   shift
@@ -112,7 +114,7 @@ source_of() { echo "$REPO/SRPMS/$1-$(version_of "$1")-$release.src.rpm"; }
 gpg --batch --quiet --passphrase '' --quick-generate-key 'Layer Locality test <test@example.com>' rsa2048 sign 1d
 gpg --batch --quiet --passphrase '' --quick-generate-key 'Somebody else <else@example.com>' rsa2048 sign 1d
 check "rpms.sh builds all packages and signs them" \
-  "$ROOT/scripts/rpms.sh" --sign test@example.com --output "$REPO"
+  "$ROOT/rpm/rpms.sh" --sign test@example.com --output "$REPO"
 for name in "${PACKAGES[@]}"; do
   check "$name: package and source package are there" test -s "$(file_of "$name")" -a -s "$(source_of "$name")"
 done
@@ -122,7 +124,7 @@ done
 
 #--- What is in them.
 
-# Of each module that is in the tree that was compiled.
+# For each module in the tree that was compiled.
 licenses() {
   local name=$1 tree module missing=0
   tree=$("$ROOT/scripts/tree.sh" vendored "$(if [ "$name" = cri-o ]; then echo cri-o; else echo kubernetes; fi)")
@@ -155,7 +157,7 @@ for name in "${PACKAGES[@]}"; do
   check "$name: nor in the source package" lint "$(source_of "$name")"
 done
 
-# A spec is what Fedora's and EL's tools see, too.
+# Fedora's and EL's tools see the spec, too.
 spec() {
   rpmq --define "_sourcedir $T/spec/$1" --define "_specdir $T/spec/$1" -i "$(source_of "$1")" 2>/dev/null
   echo "$T/spec/$1/$1.spec"
@@ -256,14 +258,16 @@ done
 check "crio reports layers: the overlay is in it" grep -q CRIO_IMAGE_LAYERS "$R/usr/bin/crio"
 check "crio reads its configuration" says '"/usr/libexec/cni/"' "$R/usr/bin/crio" \
   --config "$R/etc/crio/crio.conf" --config-dir "$R/etc/crio/crio.conf.d" config
-# Why no file of ours is there, and why the guide has such files moved away.
+# This is why we put no file there, and why the guide tells users to move such files
+# away.
 mkdir "$T/crio.conf.d"
 printf '[crio.network]\nplugin_dirs = ["/from/rpmsave/"]\n' >"$T/crio.conf.d/10-crio.conf.rpmsave"
 check "crio reads what rpm keeps aside in crio.conf.d" says '"/from/rpmsave/"' "$R/usr/bin/crio" \
   --config "$R/etc/crio/crio.conf" --config-dir "$T/crio.conf.d" config
 
-# The kubelet ends at the last field, after it has taken the gates from the drop-in.
-# kubelet_reads ROOT FOLDER GATES [ARGS...]: with these gates in the file of --config.
+# The kubelet ends at the last field, after it has read the gates from the drop-in.
+# kubelet_reads ROOT FOLDER GATES [ARGS...]: with these gates in the file of
+# --config.
 kubelet_reads() {
   mkdir -p "$1/var/lib/kubelet"
   printf '%s\n' 'apiVersion: kubelet.config.k8s.io/v1beta1' 'kind: KubeletConfiguration' \
@@ -294,7 +298,7 @@ check "the scheduler's configuration is the static pod's, but for the kubeconfig
   diff <(sed '1d; /kubeconfig: /d' "$ROOT/deploy/scheduler/static-pod/config.yaml") \
   <(sed '1d; /kubeconfig: /d' "$R/etc/kubernetes/kube-scheduler-layerlocality/config.yaml")
 
-# Units, with what they need of the system.
+# Units, with what they need from the system.
 for unit in {basic,multi-user,network-online,shutdown,sysinit}.target system.slice; do
   printf '[Unit]\nDescription=%s\n' "$unit" >"$R/usr/lib/systemd/system/$unit"
 done
@@ -335,7 +339,7 @@ variables() { # both set the same variable, and ours keeps what kubeadm's says
 }
 check "upgrade: our drop-in adds the folder to kubeadm's arguments" variables
 echo '# mine' >>"$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
-# A later one is there, too.
+# A later version is there, too.
 use base repo later
 # shellcheck disable=SC2086 # two packages
 check "downgrade: dnf goes back to what was installed before" dnf_in "$R" --disablerepo=repo install $before
@@ -357,7 +361,7 @@ check "Fedora's own: dnf replaces them" dnf_in "$R" --best --allowerasing instal
 check "Fedora's own: it is ours" test "$(installed "$R" cri-o kubelet)" = "cri-o-$crio-$release
 kubelet-$kubernetes-$release"
 check "Fedora's own: they are gone" fails 'not installed' rpm_in "$R" -q cri-o1.36
-# Why the guide has the services enabled again.
+# This is why the guide enables the services again.
 disabled_last() { grep "system-units $1.service" "$R/calls" | tail -n 1 | grep remove-system-units; }
 for unit in crio kubelet; do
   check "Fedora's own: its scriptlet disables $unit.service after ours has enabled it" disabled_last "$unit"
@@ -483,21 +487,22 @@ mkdir "$T/bin"
 ln -s /usr/bin/* /usr/sbin/* "$T/bin/" 2>/dev/null || true
 rm -f "$T/bin/rpmbuild"
 check "without rpmbuild: a message that names the package to install" fails 'rpmbuild is missing: install rpm' \
-  env PATH="$T/bin:$(dirname "$(command -v go)")" "$ROOT/scripts/rpms.sh"
-check "unknown package" fails "unknown package 'etcd'" "$ROOT/scripts/rpms.sh" etcd
-check "unknown architecture" fails "unknown architecture 'riscv64'" "$ROOT/scripts/rpms.sh" --arch riscv64
-check "unknown key" fails "no secret key 'nobody@example.com'" "$ROOT/scripts/rpms.sh" --sign nobody@example.com
+  env PATH="$T/bin:$(dirname "$(command -v go)")" "$ROOT/rpm/rpms.sh"
+check "unknown package" fails "unknown package 'etcd'" "$ROOT/rpm/rpms.sh" etcd
+check "unknown architecture" fails "unknown architecture 'riscv64'" "$ROOT/rpm/rpms.sh" --arch riscv64
+check "unknown key" fails "no secret key 'nobody@example.com'" "$ROOT/rpm/rpms.sh" --sign nobody@example.com
 gpg --batch --quiet --passphrase '' --quick-generate-key 'Namesake <else@example.com>' rsa2048 sign 1d
-check "a name of two keys" fails '2 secret keys .else@example.com.: give the fingerprint' "$ROOT/scripts/rpms.sh" --sign else@example.com
-check "a date that is none" fails "not a number" env SOURCE_DATE_EPOCH=yesterday "$ROOT/scripts/rpms.sh" --output "$T/nowhere" cri-o
-check "a folder that holds something else" fails 'is no repository' "$ROOT/scripts/rpms.sh" --output "$T/bin" cri-o
+check "a name of two keys" fails '2 secret keys .else@example.com.: give the fingerprint' "$ROOT/rpm/rpms.sh" --sign else@example.com
+check "a date that is none" fails "not a number" env SOURCE_DATE_EPOCH=yesterday "$ROOT/rpm/rpms.sh" --output "$T/nowhere" cri-o
+check "a folder that holds something else" fails 'is no repository' "$ROOT/rpm/rpms.sh" --output "$T/bin" cri-o
 
 database_untouched() { test -z "$(find ~/.rpmdb /var/lib/rpm -newer "$T/dnf.conf" 2>/dev/null)"; }
 check "the machine's own package database was left alone" database_untouched
 
 #--- The same again from the source packages.
 
-# What a package is, whoever signed it: its header, which holds the digests of all files.
+# The identity of a package, whoever signed it: its header, which has the digests of
+# all files.
 digest() { rpmq -qp --qf '%{SHA256HEADER} ' "$1" 2>/dev/null; }
 rebuild() {
   local name=$1 again=$T/rebuild/$1

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -18,11 +18,11 @@ const layerBytes = 10_000_000
 
 // TestAncestor is the scenario of the project's ancestor. Img1 = L1 L2 L3 runs on
 // one node, and every pod fills a node. A second node once ran Img2 = L1 L2 L4, a
-// third one neither. The next pod of Img1 belongs on the second.
+// third one ran neither. The next pod with Img1 should go to the second node.
 //
-// Every run has images of its own, so that nothing is there from the run before,
-// and another node in each role. Both schedulers find the same: what the third
-// pod brought is removed again.
+// Every run has its own images, so that nothing is there from the run before, and
+// another node in each role. Both schedulers find the same state, because what
+// the third pod brought is removed again.
 func TestAncestor(t *testing.T) {
 	const runs = 10
 	use(t, "n1", "n2", "n3")
@@ -30,7 +30,7 @@ func TestAncestor(t *testing.T) {
 	must(t, err)
 	families := pushFamilies(t, "family", runs)
 	roles := func(i int) (n1, n2 string) { return c.Nodes()[i%3].Name, c.Nodes()[(i+1)%3].Name }
-	setBandwidth(t, 0) // only the third pods' pulls are what this is about
+	setBandwidth(t, 0) // only the third pods' pulls matter here
 	var all []placement
 	for i, f := range families {
 		n1, n2 := roles(i)
@@ -74,8 +74,8 @@ func TestAncestor(t *testing.T) {
 }
 
 // TestAncestorImmediately does not wait for the second node to report: the
-// scheduler knows that a pod started there, and from another node what its image
-// consists of.
+// scheduler knows that a pod started there, and knows the layers of its image
+// from another node.
 func TestAncestorImmediately(t *testing.T) {
 	const runs = 2
 	use(t, "n1", "n2", "n3")
@@ -115,7 +115,7 @@ func TestAncestorImmediately(t *testing.T) {
 	}
 }
 
-// pushFamilies pushes images of which no other test has any layer.
+// pushFamilies pushes images that share no layers with other tests.
 func pushFamilies(t *testing.T, name string, n int) []scenario.Family {
 	t.Helper()
 	families := make([]scenario.Family, n)
@@ -131,7 +131,7 @@ func pushFamilies(t *testing.T, name string, n int) []scenario.Family {
 	return families
 }
 
-// checkOwnLayerOnly checks that of Img1 only L3 was pulled, which Img2 lacks.
+// checkOwnLayerOnly checks that only L3 of Img1 was pulled, which Img2 lacks.
 func checkOwnLayerOnly(t *testing.T, f scenario.Family, start scenario.Start) {
 	t.Helper()
 	const config = 64 << 10 // at most; it is pulled too

@@ -11,7 +11,7 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// TestBurst: 30 pods of one image that nobody knows, at once, on three nodes with
+// TestBurst creates 30 pods with one unknown image at once, on three nodes with
 // room. At most 15 pods may wait on one node for the same pull.
 func TestBurst(t *testing.T) {
 	const pods, imageBytes = 30, 100_000_000
@@ -38,7 +38,7 @@ func TestBurst(t *testing.T) {
 			if scheduler == gathering && n > bound {
 				t.Errorf("%s: %d pods wait on %s, at most %d may", scheduler, n, node, bound)
 			}
-			// However many wait, a node pulls an image once.
+			// However many pods wait, a node pulls an image once.
 			if got := after[node] - before[node]; got < size(image) || got > size(image)+64<<10 {
 				t.Errorf("%s: %s pulled %d bytes for its %d pods, the image has %d", scheduler, node, got, n, size(image))
 			}

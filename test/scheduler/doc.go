@@ -7,8 +7,8 @@
 // It needs root and the binaries in _build/bin. With -v, every test prints what
 // it compared. Both sides of a comparison are profiles of one kube-scheduler,
 // the one with the plugin: LayerLocality against upstream's default plugins,
-// with the same fix for equal scores. Where figures of the unfixed behaviour are
-// shown beside them, that is the stock binary.
+// with the same fix for equal scores. Figures of the unfixed behaviour beside
+// them are from the stock binary.
 //
 // Placements and bytes are what the tests check; seconds are only printed.
 package scheduler

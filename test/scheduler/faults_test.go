@@ -13,15 +13,15 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // TestSchedulerKilled kills the scheduler in the middle of a burst. The next one
 // knows from the Nodes what is there and from the pods what is on its way, and
-// goes on where the first was stopped.
+// continues where the first one stopped.
 func TestSchedulerKilled(t *testing.T) {
 	const pods = 30
 	use(t, "n1", "n2", "n3")
@@ -79,7 +79,7 @@ func TestSchedulerKilled(t *testing.T) {
 }
 
 // TestAPIServerRestart restarts the apiserver while pods are being placed: the
-// scheduler stays, and what it knows stays right.
+// scheduler keeps running, and what it knows stays correct.
 func TestAPIServerRestart(t *testing.T) {
 	const holder, pods = "n2", 10
 	pid := c.Scheduler().PID()
@@ -100,7 +100,7 @@ func TestAPIServerRestart(t *testing.T) {
 	}
 	must(t, lab.Remove(t.Context(), names...))
 
-	// It still hears of what is new.
+	// The scheduler still learns of new images.
 	news := hubImage(t, "restart:v2", 30_000_000, 1)
 	provide(t, placement{"n3", "docker.io/library/restart:v2", news})
 	livetest.Eventually(t, settled, "the index has what came after the restart", func(ctx context.Context) error {
@@ -110,8 +110,8 @@ func TestAPIServerRestart(t *testing.T) {
 	schedulerHealthy(t, pid)
 }
 
-// TestNodeRemovedAndBack removes a node with an image, and lets it come back with
-// its images.
+// TestNodeRemovedAndBack removes a node with an image, and adds it again with its
+// images.
 func TestNodeRemovedAndBack(t *testing.T) {
 	const name, image = "n4", "gone:v1"
 	node, pid := c.Node(name), c.Scheduler().PID()
@@ -157,8 +157,8 @@ func TestNodeRemovedAndBack(t *testing.T) {
 	schedulerHealthy(t, pid)
 }
 
-// holds gives no error if the scheduler knows that all of an image is on the
-// node, and on no other.
+// holds returns no error if the scheduler knows that the whole image is on the
+// node, and on no other node.
 func holds(ctx context.Context, image, node string) error {
 	ratings, err := lab.Rate(ctx, image)
 	if err != nil {
@@ -180,8 +180,8 @@ func holds(ctx context.Context, image, node string) error {
 	return errors.Join(errs...)
 }
 
-// checkIndex compares the scheduler's index with what the Nodes state, and the
-// number of reservations with that of the pods that are expected to wait.
+// checkIndex compares the scheduler's index with what the Nodes report, and the
+// number of reservations with the number of pods that should be waiting.
 func checkIndex(t *testing.T, reservations int) {
 	t.Helper()
 	livetest.Eventually(t, settled, "the index equals what the Nodes state", func(ctx context.Context) error {
@@ -192,7 +192,7 @@ func checkIndex(t *testing.T, reservations int) {
 		want := map[string]int{"nodes": len(nodes.Items), "reservations": reservations}
 		names := map[imageref.Canonical]bool{}
 		for _, node := range nodes.Items {
-			list, err := nodelayers.Get(ctx, lab.Client, node.Name)
+			list, err := nodeimages.Get(ctx, lab.Client, node.Name)
 			if err != nil {
 				return err
 			}

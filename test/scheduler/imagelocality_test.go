@@ -12,15 +12,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/layer-locality/layer-locality/cluster"
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/scenario"
-	"github.com/layer-locality/layer-locality/scheduler/imageref"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// side is one scheduler of a comparison, with an image of its own, so that no
-// side finds what the other has pulled. Pods name the image as users do, nodes
-// as CRI-O does.
+// side is one scheduler of a comparison, with its own image, so that no side
+// finds what the other has pulled. Pods name the image as users do, nodes as
+// CRI-O does.
 type side struct {
 	column    string
 	scheduler string
@@ -29,12 +29,13 @@ type side struct {
 
 func (s side) fullName() string { return "docker.io/library/" + s.image }
 
-// sides are both schedulers with an image each: NAME:in-tree and NAME:layers.
+// sides returns both schedulers, each with an image: NAME:in-tree and
+// NAME:layers.
 func sides(name string) (inTree, ours side) {
 	return side{"in-tree", scenario.Stock, name + ":in-tree"}, side{"ours", scenario.Layers, name + ":layers"}
 }
 
-// TestImageOnOneNode: one of four nodes has a 90 MB image, which 12 pods want.
+// TestImageOnOneNode: one of four nodes has a 90 MB image that 12 pods need.
 func TestImageOnOneNode(t *testing.T) {
 	const holder, pods = "n3", 12
 	inTree, ours := sides("ninety")
@@ -45,7 +46,7 @@ func TestImageOnOneNode(t *testing.T) {
 	}
 }
 
-// TestSmallImage: one of four nodes has busybox. Its 771 kB are not worth any
+// TestSmallImage: one of four nodes has busybox. Its 771 kB must not cause
 // imbalance.
 func TestSmallImage(t *testing.T) {
 	const holder, pods = "n3", 12
@@ -66,15 +67,15 @@ func TestSmallImage(t *testing.T) {
 	}
 }
 
-// outcome is what became of the pods of one side.
+// outcome is the result for the pods of one side.
 type outcome struct {
 	perNode map[string]int
-	// bytes the nodes pulled for them.
+	// bytes is what the nodes pulled for them.
 	bytes int64
 }
 
-// compareScores gives one node an image for each side, runs pods of it, and
-// prints what both schedulers make of the four nodes, why, and what became of it.
+// compareScores gives one node an image for each side and runs pods with it. It
+// prints how both schedulers rate the four nodes, why, and the outcome.
 func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, pods int) map[side]outcome {
 	t.Helper()
 	var all []placement
@@ -120,7 +121,7 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 			t.Errorf("%s: ImageLocality gave %d", name, score)
 		}
 		rating, _ := ratings.Node(name)
-		if got := scores[ours][name]; got != 4*rating.Score { // times its weight
+		if got := scores[ours][name]; got != 4*rating.Score { // multiplied by its weight
 			t.Errorf("%s: LayerLocality gave 4 x %d = %d, the scheduler's log says %d", name, rating.Score, 4*rating.Score, got)
 		}
 		rows = append(rows,
@@ -135,14 +136,14 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 	return result
 }
 
-// explanation is what ImageLocality makes of an image on one node.
+// explanation tells how ImageLocality rates an image on one node.
 type explanation struct {
 	score int64
 	why   string
 }
 
-// explain follows upstream's ImageLocality over what the Nodes state, and asks
-// further what it would have made of the same images under the right name.
+// explain computes upstream's ImageLocality from what the Nodes report. It also
+// computes the score for the same images under the right name.
 func explain(t *testing.T, image string) map[string]explanation {
 	t.Helper()
 	statuses := map[string][]corev1.ContainerImage{}
@@ -204,7 +205,7 @@ func explainScores(image string, statuses map[string][]corev1.ContainerImage) ma
 	return result
 }
 
-// shorten leaves of digests what a reader needs.
+// shorten shortens digests to what a reader needs.
 func shorten(names []string) []string {
 	short := slices.Clone(names)
 	for i, name := range short {
@@ -215,8 +216,8 @@ func shorten(names []string) []string {
 	return short
 }
 
-// TestTwoImages: image A is on one node, image B on another; 21 pods of each, and
-// a profile that scores nothing but locality.
+// TestTwoImages: image A is on one node, image B on another. There are 21 pods
+// with each, and a profile that only scores locality.
 func TestTwoImages(t *testing.T) {
 	const pods = 21
 	use(t, "n1", "n2")
@@ -276,14 +277,14 @@ func TestTwoImages(t *testing.T) {
 				}
 			}
 		}
-		must(t, lab.Drop(t.Context(), names...)) // where they are is all that counts here
+		must(t, lab.Drop(t.Context(), names...)) // only their nodes matter here
 	}
 	t.Log("ImageLocality gave 0 to both nodes; to n1 for A, because " + because.why)
 	livetest.Table(t, rows...)
 }
 
-// useStockScheduler runs upstream's binary, which has no LayerLocality and no fix
-// for equal scores, until the end of the test.
+// useStockScheduler runs upstream's binary, which has neither LayerLocality nor
+// the fix for equal scores, until the end of the test.
 func useStockScheduler(t *testing.T) {
 	t.Helper()
 	patched, err := c.Scheduler().Settings()

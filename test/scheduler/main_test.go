@@ -18,9 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -34,8 +34,8 @@ const (
 
 	bandwidth = 100_000_000
 
-	// settled is when a Node must state what its CRI-O has: the kubelet lists
-	// images every 30 s; the rest is for a busy machine.
+	// settled is the time after which a Node must report what its CRI-O has:
+	// the kubelet lists images every 30 s; the rest is for a busy machine.
 	settled = 75 * time.Second
 )
 
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 		Name: "sched", Nodes: 4, Bandwidth: bandwidth, Flavour: cluster.Patched,
 		Scheduler: schedulers,
 		Kubelet: cluster.Component{Config: map[string]any{
-			// Ten times the usual, so that there is less to wait for.
+			// Ten times as often as usual, so that tests wait less.
 			"nodeStatusUpdateFrequency": "1s",
 			"nodeStatusMaxImages":       -1,
 		}},
@@ -76,7 +76,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// use cordons all nodes but those named, until the end of the test.
+// use cordons all nodes except the named ones, until the end of the test.
 func use(t *testing.T, names ...string) {
 	t.Helper()
 	cordon := func(ctx context.Context, node string, yes bool) error {
@@ -109,8 +109,8 @@ func setBandwidth(t *testing.T, bitsPerSecond uint64) {
 	}
 }
 
-// hubImage pushes an image of about this many compressed bytes, in layers of
-// about one size that no other image has, to where nodes find it as
+// hubImage pushes an image with about this many compressed bytes, in layers of
+// about equal size that no other image has. Nodes find it as
 // docker.io/library/NAME.
 func hubImage(t *testing.T, name string, size int64, layers int) *images.Pushed {
 	t.Helper()
@@ -131,8 +131,8 @@ func hubImage(t *testing.T, name string, size int64, layers int) *images.Pushed 
 	return pushed
 }
 
-// pause returns the program that test images run, and about how large it is in
-// a layer.
+// pause returns the program that test images run, and its approximate size in a
+// layer.
 func pause(t *testing.T) (binary []byte, compressed int64) {
 	t.Helper()
 	image, err := images.Build(images.Image{})
@@ -152,8 +152,8 @@ func pause(t *testing.T) (binary []byte, compressed int64) {
 	return binary, compressed
 }
 
-// size is what a node that has nothing of an image downloads of it: compressed
-// bytes of its layers.
+// size returns what a node without any layer of an image downloads: the
+// compressed bytes of its layers.
 func size(image *images.Pushed) int64 {
 	var sum int64
 	for _, layer := range image.Layers {
@@ -162,14 +162,14 @@ func size(image *images.Pushed) int64 {
 	return sum
 }
 
-// placement is an image and a node that is to have it.
+// placement is an image and a node that should have it.
 type placement struct {
 	node      string
 	reference string
 	image     *images.Pushed
 }
 
-// provide lets nodes pull images, and waits until their Nodes say so.
+// provide makes nodes pull images, and waits until their Nodes report them.
 func provide(t *testing.T, all ...placement) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -191,10 +191,10 @@ func provide(t *testing.T, all ...placement) {
 	})
 }
 
-// stated tells whether the Node states the layers of an image, but for those
-// below 1 MiB, which the kubelet leaves out by default.
+// stated returns an error unless the Node reports the layers of an image,
+// except those below 1 MiB, which the kubelet leaves out by default.
 func stated(ctx context.Context, p placement) error {
-	list, err := nodelayers.Get(ctx, lab.Client, p.node)
+	list, err := nodeimages.Get(ctx, lab.Client, p.node)
 	if err != nil {
 		return err
 	}
@@ -203,14 +203,14 @@ func stated(ctx context.Context, p placement) error {
 		return fmt.Errorf("node %s: no image %s", p.node, p.reference)
 	}
 	for _, layer := range p.image.Layers {
-		if layer.Size >= 1<<20 && !slices.Contains(image.Layers, nodelayers.Layer{Digest: layer.Digest.String(), SizeBytes: layer.Size}) {
+		if layer.Size >= 1<<20 && !slices.Contains(image.Layers, nodeimages.Layer{Digest: layer.Digest.String(), SizeBytes: layer.Size}) {
 			return fmt.Errorf("node %s: image %s: no layer %s", p.node, p.reference, layer.Digest)
 		}
 	}
 	return nil
 }
 
-// removeAtEnd removes pods when the test ends, whatever became of them.
+// removeAtEnd removes pods when the test ends, whatever their state.
 func removeAtEnd(t *testing.T, names ...string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -221,8 +221,8 @@ func removeAtEnd(t *testing.T, names ...string) {
 	})
 }
 
-// submit creates pods NAME-1 to NAME-n of an image, and removes them at the end
-// of the test.
+// submit creates pods NAME-1 to NAME-n with an image, and removes them at the
+// end of the test.
 func submit(t *testing.T, name string, n int, pod scenario.Pod) []string {
 	t.Helper()
 	names := scenario.Names(name, n)
@@ -233,7 +233,7 @@ func submit(t *testing.T, name string, n int, pod scenario.Pod) []string {
 	return names
 }
 
-// spread is how many of the pods each schedulable node got, in words.
+// spread tells in words how many of the pods each schedulable node got.
 func spread(perNode map[string]int) string {
 	var text []string
 	for _, node := range c.Nodes() {
@@ -245,7 +245,7 @@ func spread(perNode map[string]int) string {
 }
 
 // schedulerHealthy checks that the scheduler is the same process as before, and
-// that its log has nothing of a crash in it.
+// that its log shows no crash.
 func schedulerHealthy(t *testing.T, pid int) {
 	t.Helper()
 	if now := c.Scheduler().PID(); now != pid {

@@ -22,18 +22,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/cluster/images"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// settled is when a Node must state what its CRI-O has: the kubelet lists
-// images every 30 s and computes its status every 10 s; the rest is for a busy
-// machine.
+// settled is the time after which a Node must report what its CRI-O has: the
+// kubelet lists images every 30 s and computes its status every 10 s; the rest is
+// for a busy machine.
 const settled = 90 * time.Second
 
-// running ends the clusters that have been started, each once.
+// running has the functions that end the started clusters, each once.
 var running struct {
 	sync.Mutex
 	stop []func() error
@@ -105,7 +105,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// push makes an image of layers that the kubelet reports, base first.
+// push makes an image with layers that the kubelet reports, base first.
 func (c live) push(t *testing.T, name string, layers ...string) (reference string) {
 	t.Helper()
 	spec := images.Image{Entrypoint: []string{"/none"}} // it is not meant to run
@@ -125,23 +125,23 @@ func (c live) pull(t *testing.T, node, reference string) {
 	must(t, err)
 }
 
-// replaceAPIServer starts the apiserver anew, with changed settings. The one that
-// runs is killed: asked to end, it would wait 30 s for its watches.
+// replaceAPIServer restarts the apiserver with changed settings. The running one
+// is killed, because a graceful end would wait 30 s for its watches.
 func (c live) replaceAPIServer(t *testing.T, change func(*cluster.Component)) {
 	t.Helper()
 	must(t, c.APIServer().Kill(t.Context()))
 	must(t, c.APIServer().Start(t.Context(), change))
 }
 
-// What a Node may say of an image.
+// What a Node may say about an image.
 const (
 	withLayers    = "with all its layers"
 	withoutLayers = "without layers"
 	absent        = "not at all"
 )
 
-// states checks that the list of images has the image in the way given.
-func states(ctx context.Context, list []nodelayers.Image, reference, how string) error {
+// states checks that the list of images has the image in the given way.
+func states(ctx context.Context, list []nodeimages.Image, reference, how string) error {
 	image, found := livetest.FindNode(list, reference)
 	if how == absent {
 		if found {
@@ -172,10 +172,10 @@ func states(ctx context.Context, list []nodelayers.Image, reference, how string)
 	return nil
 }
 
-// check reads the Node, which must have the image in the way given, now.
+// check reads the Node, which must have the image in the given way now.
 func (c live) check(t *testing.T, node, reference, how string) {
 	t.Helper()
-	list, err := nodelayers.Get(t.Context(), c.client, node)
+	list, err := nodeimages.Get(t.Context(), c.client, node)
 	must(t, err)
 	if err := states(t.Context(), list, reference, how); err != nil {
 		t.Errorf("node %s, to state %s %s: %v", node, reference, how, err)
@@ -183,11 +183,11 @@ func (c live) check(t *testing.T, node, reference, how string) {
 	c.checkManagedFields(t, node)
 }
 
-// wait waits until the Node has the image in the way given.
+// wait waits until the Node has the image in the given way.
 func (c live) wait(t *testing.T, node, reference, how string) {
 	t.Helper()
 	livetest.Eventually(t, settled, fmt.Sprintf("node %s states %s %s", node, reference, how), func(ctx context.Context) error {
-		list, err := nodelayers.Get(ctx, c.client, node)
+		list, err := nodeimages.Get(ctx, c.client, node)
 		if err != nil {
 			return err
 		}
@@ -196,8 +196,8 @@ func (c live) wait(t *testing.T, node, reference, how string) {
 	c.checkManagedFields(t, node)
 }
 
-// checkManagedFields checks that the Node still says who set what. The
-// apiserver drops all of that when it meets a field that is in no schema.
+// checkManagedFields checks that the Node still says who set which field. The
+// apiserver drops all of this when it finds a field that is in no schema.
 func (c live) checkManagedFields(t *testing.T, name string) {
 	t.Helper()
 	node, err := c.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -234,14 +234,14 @@ func (c live) waitReady(t *testing.T, name string, want corev1.ConditionStatus) 
 	})
 }
 
-// imagesIn reads the images from the JSON of a Node: what the apiserver
-// answered a write with, before anybody else writes.
-func imagesIn(t *testing.T, node []byte) []nodelayers.Image {
+// imagesIn reads the images from the JSON of a Node, the apiserver's answer to a
+// write, before anything else writes the Node.
+func imagesIn(t *testing.T, node []byte) []nodeimages.Image {
 	t.Helper()
 	var object struct {
 		Kind   string `json:"kind"`
 		Status struct {
-			Images []nodelayers.Image `json:"images"`
+			Images []nodeimages.Image `json:"images"`
 		} `json:"status"`
 	}
 	must(t, json.Unmarshal(node, &object))
@@ -265,10 +265,11 @@ func logged(t *testing.T, p *cluster.Process, text string) int {
 	return n
 }
 
-// What the kubelet logs when an apiserver did not keep the layers it was sent.
+// The kubelet's log message when an apiserver did not keep its layers.
 const refusalMessage = "The API server does not keep the layers of images"
 
-// stock makes a component the stock one, without what stock ones do not know.
+// stock makes a component the stock one, without settings that stock does not
+// know.
 func stock(settings *cluster.Component) {
 	settings.Flavour = cluster.Stock
 	delete(settings.FeatureGates, cluster.LayersGate)
@@ -280,7 +281,7 @@ func patched(settings *cluster.Component) {
 	delete(settings.FeatureGates, cluster.LayersGate)
 }
 
-// gateOff makes a component the patched one with the gate off.
+// gateOff makes a component the patched one, with the gate off.
 func gateOff(settings *cluster.Component) {
 	settings.Flavour = cluster.Patched
 	if settings.FeatureGates == nil {

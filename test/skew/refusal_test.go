@@ -8,28 +8,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/layer-locality/layer-locality/cluster"
 	"github.com/layer-locality/layer-locality/internal/auditlog"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // TestRefusal runs a stock and a patched kubelet, n1 and n2, with apiservers
-// that do not keep layers. Both nodes go through the same changes at the same
-// time; the patched kubelet must not write its status more often.
+// that do not keep layers. Both nodes get the same changes at the same time; the
+// patched kubelet must not write its status more often.
 //
 // Regular reports, every 5 minutes with a random delay of up to 2.5 minutes
-// after a change, are put off beyond the test: they would blur the numbers by
-// one. What is left are writes for a reason. A kubelet that insists on layers
-// has one at every computation of its status: 18 in three minutes.
+// after a change, are postponed beyond the test, because they would change the
+// numbers by one. All other writes have a reason. A kubelet that insists on
+// layers has one at every computation of its status: 18 in three minutes.
 //
-// The guard tries again every ten minutes. The first try of a kubelet is with
-// the first layers it has, so in a write that a stock kubelet does too.
+// The guard tries again every ten minutes. A kubelet's first attempt is with its
+// first layers, so in a write that a stock kubelet also does.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Config{
 		Name:    "skew-refusal",
 		Nodes:   2,
-		CRIO:    cluster.Component{Flavour: cluster.Patched},
+		Runtime: cluster.Component{Flavour: cluster.Patched},
 		Kubelet: cluster.Component{Config: map[string]any{"nodeStatusReportFrequency": "2h"}},
 		PerNode: func(node string, _, kubelet *cluster.Component) {
 			if node == "n2" {
@@ -59,7 +59,7 @@ func TestRefusal(t *testing.T) {
 	t.Run("gate off", func(t *testing.T) {
 		c.replaceAPIServer(t, gateOff)
 		for _, node := range c.Nodes() {
-			must(t, node.Kubelet().Restart(t.Context())) // the new one has layers to try with
+			must(t, node.Kubelet().Restart(t.Context())) // the new process has layers to try with
 		}
 		compareWrites(t, c, time.Minute, pull(one), remove(two))
 		checkRefusal(t, c, 2, one, two)
@@ -67,9 +67,9 @@ func TestRefusal(t *testing.T) {
 }
 
 // compareWrites makes one change after the other to the images of both nodes,
-// and counts the status writes of both from the first change until a step after
-// the last. A step is long enough for the kubelets to see a change, so that each
-// is a write of its own.
+// and counts the status writes of both from the first change until one step
+// after the last. A step is long enough for the kubelets to see a change, so
+// that each change is a separate write.
 func compareWrites(t *testing.T, c live, step time.Duration, changes ...func(node string)) {
 	waitQuiet(t, c, 25*time.Second)
 	begin := time.Now()
@@ -103,8 +103,8 @@ func compareWrites(t *testing.T, c live, step time.Duration, changes ...func(nod
 	}
 }
 
-// checkRefusal checks that the patched kubelet has told of so many refusals, and
-// that it reports images all the same.
+// checkRefusal checks that the patched kubelet has logged the number of
+// refusals, and that it reports images all the same.
 func checkRefusal(t *testing.T, c live, refusals int, present, removed string) {
 	t.Helper()
 	if n := logged(t, c.Node("n2").Kubelet(), refusalMessage); n != refusals {
@@ -116,7 +116,7 @@ func checkRefusal(t *testing.T, c live, refusals int, present, removed string) {
 	}
 }
 
-// waitQuiet waits until no kubelet has written its status for the time given.
+// waitQuiet waits until no kubelet has written its status for the given time.
 func waitQuiet(t *testing.T, c live, quiet time.Duration) {
 	t.Helper()
 	livetest.Eventually(t, 3*time.Minute, fmt.Sprintf("no status write for %s", quiet), func(context.Context) error {

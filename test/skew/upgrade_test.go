@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/layer-locality/layer-locality/cluster"
-	"github.com/layer-locality/layer-locality/internal/nodelayers"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -34,7 +34,8 @@ func TestUpgrade(t *testing.T) {
 	c := start(t, cluster.Config{
 		Name:    "skew-upgrade",
 		Flavour: cluster.Patched,
-		// Soon enough NotReady for a test. Leases are renewed every 10 s.
+		// Nodes become NotReady soon enough for a test. Leases are renewed every
+		// 10 s.
 		ControllerManager: cluster.Component{Args: []string{"--node-monitor-grace-period=30s", "--node-monitor-period=2s"}},
 		PerNode: func(node string, _, kubelet *cluster.Component) {
 			if node == "n3" {
@@ -47,7 +48,7 @@ func TestUpgrade(t *testing.T) {
 		c.pull(t, node.Name, one)
 	}
 
-	// Each has a node of its own.
+	// Each has its own node.
 	t.Run("nodes", func(t *testing.T) {
 		t.Run("validation", func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +70,7 @@ func TestUpgrade(t *testing.T) {
 		})
 	})
 	if t.Failed() {
-		return // what follows needs nodes as they should be now
+		return // the rest needs nodes in their correct state
 	}
 	t.Run("controller manager", func(t *testing.T) { testControllerManager(t, c, "n3", "n1", one) })
 	if t.Failed() {
@@ -81,7 +82,7 @@ func TestUpgrade(t *testing.T) {
 // layer is one entry of a Node's status.images[].layers.
 type layer map[string]any
 
-// statusPatch sets the images of a Node to one with the layers given.
+// statusPatch sets the images of a Node to one image with the given layers.
 func statusPatch(t *testing.T, layers ...layer) []byte {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
@@ -101,8 +102,8 @@ func many(n int) []layer {
 	return layers
 }
 
-// answer sends a request for the named Node and returns the Node that the
-// apiserver answers with. DoRaw would hide what it says of an error.
+// answer sends a request for the named Node and returns the Node in the
+// apiserver's answer. DoRaw would hide the message of an error.
 func answer(ctx context.Context, request *rest.Request, node, subresource string) ([]byte, error) {
 	request = request.Resource("nodes").Name(node).SetHeader("Accept", "application/json")
 	if subresource != "" {
@@ -120,7 +121,7 @@ func (c live) patch(ctx context.Context, node, subresource string, kind types.Pa
 	return answer(ctx, c.client.CoreV1().RESTClient().Patch(kind).Param("fieldManager", "skew").Body(patch), node, subresource)
 }
 
-// createNode makes a Node that no kubelet looks after, until the test ends.
+// createNode makes a Node without a kubelet, until the test ends.
 func (c live) createNode(t *testing.T, name string) {
 	t.Helper()
 	nodes := c.client.CoreV1().Nodes()
@@ -182,17 +183,17 @@ func testValidation(t *testing.T, c live) {
 		t.Errorf("a size that is no number: got error %v, want one that names sizeBytes", err)
 	}
 
-	// None of what was refused replaced what was there.
-	got, err := nodelayers.Get(t.Context(), c.client, node)
+	// Refused writes have not replaced what was there.
+	got, err := nodeimages.Get(t.Context(), c.client, node)
 	must(t, err)
 	if len(got) != 1 || len(got[0].Layers) != 1 || !strings.HasPrefix(got[0].Layers[0].Digest, "blake3:") {
 		t.Errorf("refused layers were stored: %+v", got)
 	}
 }
 
-// testClients writes the Node in the ways of stock clients, which do not know
-// layers. What the apiserver answers is looked at: soon the kubelet restores
-// what was lost.
+// testClients writes the Node as stock clients do, which do not know layers. It
+// checks the apiserver's answers, because the kubelet soon restores what was
+// lost.
 func testClients(t *testing.T, c live, node, image string) {
 	ctx := t.Context()
 	nodes := c.client.CoreV1().Nodes()
@@ -238,14 +239,14 @@ func testClients(t *testing.T, c live, node, image string) {
 		t.Errorf("strategic merge patch: %v", err)
 	}
 
-	// An update does not.
+	// An update drops them.
 	livetest.Eventually(t, time.Minute, "typed update of the status", func(ctx context.Context) error {
 		object, err := nodes.Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		stored, err = answer(ctx, c.client.CoreV1().RESTClient().Put().Body(object), node, "status")
-		return err // a conflict with the kubelet, at times
+		return err // sometimes a conflict with the kubelet
 	})
 	if err := states(ctx, imagesIn(t, stored), image, withoutLayers); err != nil {
 		t.Errorf("a typed update was thought to drop layers: %v", err)
@@ -256,7 +257,7 @@ func testClients(t *testing.T, c live, node, image string) {
 	}
 }
 
-// testStockKubelet lets a stock kubelet take the node over, and back.
+// testStockKubelet replaces the node's kubelet with a stock one, and back.
 func testStockKubelet(t *testing.T, c live, node, image, another string) {
 	kubelet := c.Node(node).Kubelet()
 	must(t, kubelet.Restart(t.Context(), stock))
@@ -268,7 +269,8 @@ func testStockKubelet(t *testing.T, c live, node, image, another string) {
 		return err
 	})
 	// Whether the layers are still there depends on whether it had listed its
-	// images when it first computed a status. With a change they go for certain.
+	// images when it first computed a status. After a change they are certainly
+	// gone.
 	c.pull(t, node, another)
 	c.wait(t, node, another, withoutLayers)
 	c.check(t, node, image, withoutLayers)
@@ -286,8 +288,8 @@ func testKubeletGate(t *testing.T, c live, node, image string) {
 }
 
 // testControllerManager stops kubelets, so that the controller manager writes
-// the status of their Nodes: a patched one of the first, a stock one of the
-// second. The kubelet of the first stays down.
+// the status of their Nodes: a patched one that of the first Node, a stock one
+// that of the second. The kubelet of the first Node stays down.
 func testControllerManager(t *testing.T, c live, first, second, image string) {
 	ctx := t.Context()
 	must(t, c.Node(first).Kubelet().Stop(ctx))
@@ -302,12 +304,12 @@ func testControllerManager(t *testing.T, c live, first, second, image string) {
 	c.waitReady(t, second, corev1.ConditionTrue)
 	c.wait(t, second, image, withLayers)
 	c.check(t, first, image, withLayers)
-	// Nothing but kubelets and this test is to write Nodes from now on.
+	// From now on, only kubelets and this test may write Nodes.
 	must(t, c.ControllerManager().Stop(ctx))
 }
 
-// waitUnreachable waits until the controller manager has found that the kubelet
-// is gone, and acted on it.
+// waitUnreachable waits until the controller manager has noticed that the
+// kubelet is gone, and has acted on it.
 func (c live) waitUnreachable(t *testing.T, name string) {
 	t.Helper()
 	c.waitReady(t, name, corev1.ConditionUnknown)
@@ -325,9 +327,9 @@ func (c live) waitUnreachable(t *testing.T, name string) {
 	})
 }
 
-// testAPIServer replaces the apiserver by a stock one and back, then by one with
-// the gate off. The kubelet of live writes its Node meanwhile, nobody writes
-// that of idle.
+// testAPIServer replaces the apiserver with a stock one and back, then with one
+// with the gate off. Meanwhile the kubelet of live writes its Node; nothing
+// writes that of idle.
 func testAPIServer(t *testing.T, c live, live, idle, image string) {
 	ctx := t.Context()
 	c.check(t, live, image, withLayers)
@@ -346,9 +348,9 @@ func testAPIServer(t *testing.T, c live, live, idle, image string) {
 	})
 	c.check(t, live, image, withoutLayers)
 
-	// What nobody wrote still has its layers. What was written lost them, and
-	// gets them back when the kubelet tries again: now if it is restarted, else
-	// within ten minutes.
+	// The Node that was not written still has its layers. The other one lost
+	// them, and gets them back when the kubelet tries again: at once after a
+	// restart, else within ten minutes.
 	c.replaceAPIServer(t, patched)
 	c.check(t, idle, image, withLayers)
 	c.check(t, live, image, withoutLayers)
@@ -404,7 +406,7 @@ func readable(ctx context.Context, client kubernetes.Interface, want *corev1.Nod
 		}
 	}
 
-	// A watch begins with what there is.
+	// A watch begins with the existing objects.
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	events, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{ResourceVersion: "0"})
@@ -425,7 +427,7 @@ func readable(ctx context.Context, client kubernetes.Interface, want *corev1.Nod
 }
 
 func same(got, want *corev1.Node) error {
-	// A stock type has no layers, so these are all there is.
+	// A stock type has no layers, so these are all fields.
 	g, err := json.Marshal([]any{got.UID, got.Status, got.ManagedFields})
 	if err != nil {
 		return err

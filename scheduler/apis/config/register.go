@@ -7,7 +7,7 @@ import (
 )
 
 // SchemeGroupVersion is the group of all plugin arguments: kube-scheduler
-// looks for the arguments of a plugin there, whoever wrote the plugin.
+// looks there for the arguments of every plugin.
 var SchemeGroupVersion = schema.GroupVersion{Group: kubescheduler.GroupName, Version: runtime.APIVersionInternal}
 
 var (

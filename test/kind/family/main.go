@@ -1,5 +1,6 @@
 // Command family pushes two images that share most of their layers to a registry:
-// REGISTRY/one:v1 of layers L1 L2 L3, REGISTRY/two:v1 of L1 L2 L4, all of one size.
+// REGISTRY/one:v1 with layers L1 L2 L3, REGISTRY/two:v1 with L1 L2 L4, all of the
+// same size.
 package main
 
 import (
@@ -7,7 +8,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/layer-locality/layer-locality/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 )
 
 const layerBytes = 40e6

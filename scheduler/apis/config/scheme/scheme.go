@@ -16,7 +16,7 @@ import (
 func init() {
 	for _, scheme := range []*runtime.Scheme{
 		kubescheduler.Scheme,
-		// Another one defaults and converts the arguments inside a
+		// Another scheme defaults and converts the arguments inside a
 		// KubeSchedulerConfiguration.
 		kubeschedulerv1.GetPluginArgConversionScheme(),
 	} {

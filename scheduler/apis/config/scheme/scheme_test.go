@@ -30,8 +30,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 )
 
-// profile is a whole configuration with LayerLocality enabled and the lines of
-// pluginConfig given.
+// profile is a whole configuration with LayerLocality enabled and the given
+// lines of pluginConfig.
 func profile(pluginConfig ...string) string {
 	text := `apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -69,7 +69,7 @@ func load(t *testing.T, text string) (*kubescheduler.KubeSchedulerConfiguration,
 	return loaded, nil
 }
 
-// arguments are those of LayerLocality in a loaded configuration.
+// arguments returns those of LayerLocality in a loaded configuration.
 func arguments(t *testing.T, loaded *kubescheduler.KubeSchedulerConfiguration) *config.LayerLocalityArgs {
 	t.Helper()
 	for _, plugin := range loaded.Profiles[0].PluginConfig {
@@ -186,7 +186,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestWrite is what kube-scheduler does for --write-config-to and its log.
+// TestWrite does what kube-scheduler does for --write-config-to and its log.
 func TestWrite(t *testing.T) {
 	loaded, err := load(t, profile("- name: LayerLocality", "  args: {arrivalTimeout: 90s, cpuPenalty: 0}"))
 	if err != nil {
@@ -234,14 +234,15 @@ func TestWrite(t *testing.T) {
 	t.Errorf("no arguments in\n%s", written)
 }
 
-// TestRoundTrip: the generated code of arguments with random values, from the
-// internal type to v1, JSON and YAML and back. It fails for a field that the
-// generators were not run for, and for deep copies that share memory.
+// TestRoundTrip tests the generated code with random arguments, from the
+// internal type to v1, JSON and YAML and back. It fails if the generators
+// were not run after a field was added, and for deep copies that share
+// memory.
 func TestRoundTrip(t *testing.T) {
 	values := fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, func(serializer.CodecFactory) []any {
 		return []any{func(args *config.LayerLocalityArgs, c randfill.Continue) {
 			c.FillNoCustom(args)
-			if len(args.UnqualifiedRegistries) == 0 { // reads back as the default
+			if len(args.UnqualifiedRegistries) == 0 { // is read back as the default
 				args.UnqualifiedRegistries = []string{c.String(0)}
 			}
 		}}

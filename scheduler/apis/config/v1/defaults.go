@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The defaults of the arguments. The v1 types tell what they mean.
+// The defaults of the arguments. The v1 types document their meaning.
 const (
 	DefaultMinImageBytes       int64 = 100_000_000
 	DefaultUnknownImageBytes   int64 = 100_000_000

@@ -47,7 +47,7 @@ func TestDefaults(t *testing.T) {
 			UnqualifiedRegistries: []string{"docker.io"},
 		}
 	}
-	// Each sets one field; everything else must get its default.
+	// Each function sets one field; all other fields must get their default.
 	for name, set := range map[string]func(*v1.LayerLocalityArgs){
 		"nothing":                  func(*v1.LayerLocalityArgs) {},
 		"minImageBytes":            func(a *v1.LayerLocalityArgs) { a.MinImageBytes = ptr.To[int64](1) },
@@ -87,8 +87,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// documented are the default values as texts of the documentation should have
-// them, by the fields' JSON names. A field without a default is left out.
+// documented returns the default values that the documentation should state,
+// by the fields' JSON names. A field without a default is left out.
 func documented(t *testing.T) map[string]any {
 	t.Helper()
 	args := defaulted(t, v1.LayerLocalityArgs{})
@@ -103,7 +103,7 @@ func documented(t *testing.T) map[string]any {
 	return values
 }
 
-// fields are the JSON names of the arguments, in order.
+// fields returns the JSON names of the arguments, in order.
 func fields() []string {
 	var names []string
 	for field := range reflect.TypeFor[v1.LayerLocalityArgs]().Fields() {
@@ -114,7 +114,7 @@ func fields() []string {
 	return names
 }
 
-// same compares a value as a text has it with what the defaulting gives.
+// same compares a value from the documentation with the default.
 func same(t *testing.T, text string, value any) bool {
 	t.Helper()
 	if of, ok := value.(string); ok {
@@ -129,7 +129,8 @@ func same(t *testing.T, text string, value any) bool {
 	return reflect.DeepEqual(got, value)
 }
 
-// TestComments: the comment of every field ends with its default, or names none.
+// TestComments checks that the comment of every field ends with its default,
+// or states none.
 func TestComments(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "types.go", nil, parser.ParseComments)
 	if err != nil {
@@ -163,7 +164,8 @@ func TestComments(t *testing.T) {
 	}
 }
 
-// TestDocumentation: docs/configuration.md has every field with its default.
+// TestDocumentation checks that docs/configuration.md has every field with
+// its default.
 func TestDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/configuration.md")
 	if _, missing := os.Stat("../../../../docs"); os.IsNotExist(missing) {

@@ -19,8 +19,8 @@ type LayerLocalityArgs struct {
 	MinImageBytes *int64 `json:"minImageBytes,omitempty"`
 
 	// UnknownImageBytes is the size, in compressed bytes, that an image is taken
-	// to have while nothing is known about it. It matters only when pods of
-	// that image were placed already: their nodes are pulling it.
+	// to have while nothing is known about it. It matters only if pods with that
+	// image were placed already: their nodes are pulling it.
 	// Default 100000000 (100 MB).
 	// +optional
 	UnknownImageBytes *int64 `json:"unknownImageBytes,omitempty"`
@@ -40,18 +40,19 @@ type LayerLocalityArgs struct {
 	// +optional
 	NoRequestPenalty *int32 `json:"noRequestPenalty,omitempty"`
 
-	// LinkPenalty is, in percent, how much a byte that the pod has to wait for
-	// because a node's link is busy with other pulls counts against a byte that
-	// has to be pulled. Only waiting beyond that for all of the pod's images
-	// over an idle link counts. 0 switches it off; at most 1000. Default 100.
+	// LinkPenalty is the weight, in percent, of a byte that the pod has to wait
+	// for because a node's link is busy with other pulls, relative to a byte that
+	// has to be pulled. Only waiting longer than a pull of all of the pod's
+	// images over an idle link counts. 0 switches it off; at most 1000.
+	// Default 100.
 	// +optional
 	LinkPenalty *int32 `json:"linkPenalty,omitempty"`
 
 	// MaxWaitingPods is how many pods may wait on one node for a layer that is
 	// being pulled there: as long as there are fewer, the layer counts as if it
 	// were present for the next pod. 0 makes layers count only once they have
-	// arrived. More than the kubelets' registryBurst makes pods wait for the
-	// next try. Default 10.
+	// arrived. More than the kubelets' registryBurst makes pods wait for the next
+	// attempt. Default 10.
 	// +optional
 	MaxWaitingPods *int32 `json:"maxWaitingPods,omitempty"`
 
@@ -60,16 +61,16 @@ type LayerLocalityArgs struct {
 	// +optional
 	ArrivalTimeout *metav1.Duration `json:"arrivalTimeout,omitempty"`
 
-	// ReportTimeout is how long the layers of a pod that started count as
-	// present without a report of the node. It bridges the time to the node's
-	// next status update; an image that the node leaves out of its status
-	// (nodeStatusMaxImages) is forgotten after it. Default 2m.
+	// ReportTimeout is how long the layers of a pod that started count as present
+	// without a report of the node. It bridges the time to the node's next status
+	// update; an image that the node leaves out of its status
+	// (nodeStatusMaxImages) is forgotten after that. Default 2m.
 	// +optional
 	ReportTimeout *metav1.Duration `json:"reportTimeout,omitempty"`
 
-	// WaitForManifest is how long a pod is kept out of the scheduling queue, once,
-	// while nothing is known about one of its images and a resolver may still
-	// tell. 0 holds no pod; at most 1m. Default 0.
+	// WaitForManifest is how long a pod is kept out of the scheduling queue,
+	// once, while nothing is known about one of its images and a resolver may
+	// still find out. 0 holds no pod; at most 1m. Default 0.
 	// +optional
 	WaitForManifest *metav1.Duration `json:"waitForManifest,omitempty"`
 
@@ -80,9 +81,9 @@ type LayerLocalityArgs struct {
 	// +listMapKey=name
 	ShortNames []ShortName `json:"shortNames,omitempty"`
 
-	// UnqualifiedRegistries are the registries a name without one may stand
-	// for, as unqualified-search-registries in the nodes' registries.conf: the
-	// first under which the image is known counts. Default ["docker.io"].
+	// UnqualifiedRegistries are the registries that a name without registry may
+	// belong to, as unqualified-search-registries in the nodes' registries.conf.
+	// The first under which the image is known counts. Default ["docker.io"].
 	// +optional
 	// +listType=atomic
 	UnqualifiedRegistries []string `json:"unqualifiedRegistries,omitempty"`

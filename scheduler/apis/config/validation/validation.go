@@ -10,10 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 )
 
-// What the arguments may be at most. Sizes are compressed bytes.
+// Upper limits of the arguments. Sizes are compressed bytes.
 const (
 	maxBytes       = 1 << 40
 	maxLoadPenalty = 100
@@ -26,8 +27,8 @@ const (
 	maxLocations   = 16
 )
 
-// LayerLocalityArgs returns one error for all that is wrong with the
-// arguments; every message names the field and what it may be.
+// LayerLocalityArgs returns one error with everything that is wrong with the
+// arguments. Every message names the field and its valid values.
 func LayerLocalityArgs(args *config.LayerLocalityArgs) error {
 	var errs field.ErrorList
 	between := func(name string, value, low, high int64) {
@@ -72,8 +73,8 @@ func names(args *config.LayerLocalityArgs) field.ErrorList {
 	if !tooMany(path, len(args.ShortNames), maxNames) {
 		for i, short := range args.ShortNames {
 			at := path.Index(i)
-			if _, err := reference.ParseNormalizedNamed(short.Name); err != nil || strings.ContainsAny(short.Name, "/:@") {
-				errs = append(errs, field.Invalid(at.Child("name"), short.Name, "must be a name without registry, path, tag and digest, such as \"fedora\""))
+			if imageref.ValidateAlias(short.Name) != nil {
+				errs = append(errs, field.Invalid(at.Child("name"), short.Name, "must be a name without registry, tag and digest, such as \"fedora\" or \"opensuse/tumbleweed\""))
 			} else if seen.Has(short.Name) {
 				errs = append(errs, field.Duplicate(at.Child("name"), short.Name))
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 )
 
-// defaults are the arguments of a user who sets none.
+// defaults returns the arguments of a user who sets none.
 func defaults(t testing.TB) *config.LayerLocalityArgs {
 	t.Helper()
 	var unset v1.LayerLocalityArgs
@@ -40,7 +40,7 @@ func short(name, repository string) []config.ShortName {
 	return []config.ShortName{{Name: name, Repository: repository}}
 }
 
-// many are n different names.
+// many returns n different names.
 func many(n int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -70,11 +70,14 @@ func TestValid(t *testing.T) {
 				a.Mirrors = append(a.Mirrors, config.Mirror{Prefix: name, Locations: many(16)})
 			}
 		},
-		"registry with a port":             func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"localhost:5000"} },
-		"localhost":                        func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"localhost"} },
-		"registry by address":              func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"192.0.2.1"} },
-		"registry by IPv6 address":         func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"[2001:db8::1]:5000"} },
-		"alias on docker.io":               func(a *config.LayerLocalityArgs) { a.ShortNames = short("nginx", "docker.io/library/nginx") },
+		"registry with a port":     func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"localhost:5000"} },
+		"localhost":                func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"localhost"} },
+		"registry by address":      func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"192.0.2.1"} },
+		"registry by IPv6 address": func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"[2001:db8::1]:5000"} },
+		"alias on docker.io":       func(a *config.LayerLocalityArgs) { a.ShortNames = short("nginx", "docker.io/library/nginx") },
+		"alias in parts": func(a *config.LayerLocalityArgs) {
+			a.ShortNames = short("opensuse/tumbleweed", "registry.opensuse.org/opensuse/tumbleweed")
+		},
 		"alias of a repository in folders": func(a *config.LayerLocalityArgs) { a.ShortNames = short("app", "quay.io/team/group/app") },
 		"mirror of a registry":             func(a *config.LayerLocalityArgs) { a.Mirrors = mirror("quay.io", "mirror.example.com:5000") },
 		"mirror of a folder":               func(a *config.LayerLocalityArgs) { a.Mirrors = mirror("quay.io/team", "mirror.example.com/quay/team") },
@@ -89,14 +92,14 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// TestInvalid: every message is the whole one that the user reads, with the
-// field, the value, and what it may be.
+// TestInvalid compares the whole message that the user reads, with the field,
+// the value, and the valid values.
 func TestInvalid(t *testing.T) {
 	const (
 		aRegistry   = `must be the host of a registry, such as "quay.io" or "localhost:5000"`
 		aRepository = `must be a repository with its registry, such as "quay.io/team/app", without tag and digest`
 		aPrefix     = `must be a registry, or a registry and the beginning of a repository, such as "quay.io/team"`
-		aName       = `must be a name without registry, path, tag and digest, such as "fedora"`
+		aName       = `must be a name without registry, tag and digest, such as "fedora" or "opensuse/tumbleweed"`
 		digest      = "@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	)
 	for want, set := range map[string]func(*config.LayerLocalityArgs){
@@ -120,7 +123,9 @@ func TestInvalid(t *testing.T) {
 		`waitForManifest: Invalid value: "1m0.001s": must be between 0s and 1m`:                func(a *config.LayerLocalityArgs) { a.WaitForManifest = duration(time.Minute + time.Millisecond) },
 
 		`shortNames[0].name: Invalid value: "": ` + aName:                    func(a *config.LayerLocalityArgs) { a.ShortNames = short("", "quay.io/a") },
-		`shortNames[0].name: Invalid value: "library/nginx": ` + aName:       func(a *config.LayerLocalityArgs) { a.ShortNames = short("library/nginx", "quay.io/a") },
+		`shortNames[0].name: Invalid value: "quay.io/nginx": ` + aName:       func(a *config.LayerLocalityArgs) { a.ShortNames = short("quay.io/nginx", "quay.io/a") },
+		`shortNames[0].name: Invalid value: "localhost/nginx": ` + aName:     func(a *config.LayerLocalityArgs) { a.ShortNames = short("localhost/nginx", "quay.io/a") },
+		`shortNames[0].name: Invalid value: "library/": ` + aName:            func(a *config.LayerLocalityArgs) { a.ShortNames = short("library/", "quay.io/a") },
 		`shortNames[0].name: Invalid value: "nginx:1.29": ` + aName:          func(a *config.LayerLocalityArgs) { a.ShortNames = short("nginx:1.29", "quay.io/a") },
 		`shortNames[0].name: Invalid value: "nginx` + digest + `": ` + aName: func(a *config.LayerLocalityArgs) { a.ShortNames = short("nginx"+digest, "quay.io/a") },
 		`shortNames[0].name: Invalid value: "Nginx": ` + aName:               func(a *config.LayerLocalityArgs) { a.ShortNames = short("Nginx", "quay.io/a") },
@@ -168,7 +173,7 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestAllAtOnce: one reading of the log shows everything that has to change.
+// TestAllAtOnce checks that one message shows everything that has to change.
 func TestAllAtOnce(t *testing.T) {
 	err := validation.LayerLocalityArgs(&config.LayerLocalityArgs{CPUPenalty: -1, Mirrors: mirror("q", "w")})
 	var all utilerrors.Aggregate

@@ -1,5 +1,5 @@
-// Command euid stands in for the nonewprivs image of Kubernetes' tests: its
-// file is set-user-ID root, and it says whether that had an effect.
+// Command euid replaces the nonewprivs image of Kubernetes' tests: its file
+// is set-user-ID root, and it prints whether that had an effect.
 package main
 
 import (

@@ -1,6 +1,7 @@
-// Command server stands in for nginx and httpd in critest's images: it serves
-// a page at the address given and, given a second argument, writes its process
-// id there. Further arguments are for those who look at its command line.
+// Command server replaces nginx and httpd in critest's images: it serves a
+// page at the given address. If there is a second argument, it writes its
+// process ID to that file. Further arguments are only for tests that look at
+// its command line.
 package main
 
 import (

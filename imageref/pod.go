@@ -1,0 +1,59 @@
+package imageref
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// MaxImages bounds how many images of a pod count, because a pod is untrusted
+// input: its author is anyone who may create pods.
+const MaxImages = 256
+
+// PodImage is an image as a pod names it.
+type PodImage struct {
+	Name string
+	// PullPolicy is the most eager one of the containers that use the image:
+	// Always if any has it, Never only if all have it.
+	PullPolicy v1.PullPolicy
+}
+
+// OfPod returns the images of init containers, containers and image volumes, each
+// name once, in this order and at most MaxImages. Ephemeral containers do not
+// count, because they are added to a pod that already has a node. Empty names do
+// not count either; pod templates may contain them.
+func OfPod(spec *v1.PodSpec) []PodImage {
+	images := make([]PodImage, 0, len(spec.InitContainers)+len(spec.Containers))
+	add := func(name string, policy v1.PullPolicy) {
+		i := slices.IndexFunc(images, func(known PodImage) bool { return known.Name == name })
+		switch {
+		case name == "":
+		case i < 0 && len(images) < MaxImages:
+			images = append(images, PodImage{name, policy})
+		case i >= 0 && eagerness(policy) > eagerness(images[i].PullPolicy):
+			images[i].PullPolicy = policy
+		}
+	}
+	for i := range spec.InitContainers {
+		add(spec.InitContainers[i].Image, spec.InitContainers[i].ImagePullPolicy)
+	}
+	for i := range spec.Containers {
+		add(spec.Containers[i].Image, spec.Containers[i].ImagePullPolicy)
+	}
+	for i := range spec.Volumes {
+		if volume := spec.Volumes[i].Image; volume != nil {
+			add(volume.Reference, volume.PullPolicy)
+		}
+	}
+	return images
+}
+
+func eagerness(policy v1.PullPolicy) int {
+	switch policy {
+	case v1.PullAlways:
+		return 2
+	case v1.PullNever:
+		return 0
+	}
+	return 1
+}

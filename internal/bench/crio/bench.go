@@ -1,0 +1,276 @@
+package crio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/layer-locality/layer-locality/crio/imagelayers"
+	"github.com/layer-locality/layer-locality/internal/bench"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+)
+
+// Config defines what to measure.
+type Config struct {
+	bench.Progress
+	Images int `json:"images"` // in the store
+	Layers int `json:"layers"` // of each image
+	Rounds int `json:"rounds"` // in each, both flavours are measured once
+	Lists  int `json:"lists"`  // ListImages calls a measurement, at least listsBeforeRSS
+	Pulls  int `json:"pulls"`  // of the large image a measurement
+	Starts int `json:"starts"` // of CRI-O a measurement
+
+	// BinDir holds the folders stock, patched and tools. Default: _build/bin of
+	// the repository around the working directory.
+	BinDir string `json:"-"`
+	// LogDir gets the logs of CRI-O and the registry.
+	LogDir string `json:"-"`
+	// ProfileDir, if set, gets a CPU profile of each run of CRI-O.
+	ProfileDir string `json:"profileDir,omitempty"`
+}
+
+// listsBeforeRSS is how often images are listed before memory is measured.
+const listsBeforeRSS = 20
+
+func (c *Config) check() error {
+	for _, field := range []struct {
+		flag             string
+		value, low, high int
+	}{
+		{"images", c.Images, 1, 20_000},
+		{"layers", c.Layers, 1, imagelayers.MaxPerImage},
+		{"rounds", c.Rounds, 1, 1000},
+		{"lists", c.Lists, listsBeforeRSS, 100_000},
+		{"pulls", c.Pulls, 1, 1000},
+		{"starts", c.Starts, 1, 1000},
+	} {
+		if field.value < field.low || field.value > field.high {
+			return fmt.Errorf("%s: %d, want %d to %d", field.flag, field.value, field.low, field.high)
+		}
+	}
+	return nil
+}
+
+// Measurement is one turn of a flavour. Times are in nanoseconds.
+type Measurement struct {
+	Flavour cluster.Flavour `json:"flavour"`
+	// Load is the machine's load average over one minute at the end.
+	Load float64 `json:"load"`
+	// FirstLists are the first ListImages calls after each start, when CRI-O's
+	// cache is empty.
+	FirstLists []time.Duration `json:"firstLists"`
+	// Lists are the calls that follow after the last start, as a client sees them.
+	Lists []time.Duration `json:"lists"`
+	// ListCPU is the mean processor time of CRI-O for one call of Lists.
+	ListCPU time.Duration `json:"listCPU"`
+	// Layers and Bytes of the answer: its layer annotations and its encoded size.
+	Layers int `json:"layers"`
+	Bytes  int `json:"bytes"`
+	// Memory of CRI-O after 20 lists.
+	Memory Memory `json:"memory"`
+	// Pulls of the large image, which is removed before each pull.
+	Pulls []time.Duration `json:"pulls"`
+}
+
+// Result is everything that was measured, in order.
+type Result struct {
+	Config       Config        `json:"config"`
+	Started      time.Time     `json:"started"`
+	Measurements []Measurement `json:"measurements"`
+}
+
+// Run fills a store with images, lets both flavours of CRI-O take turns on it,
+// and removes everything. It fails if the patched one does not report all
+// layers.
+func Run(ctx context.Context, config Config) (_ *Result, err error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	for _, dir := range []*string{&config.LogDir, &config.ProfileDir} {
+		if *dir == "" {
+			continue
+		}
+		if *dir, err = filepath.Abs(*dir); err != nil {
+			return nil, err
+		}
+		if err := os.MkdirAll(*dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	c, err := cluster.Start(ctx, cluster.Config{
+		Name:        "bench",
+		BinDir:      config.BinDir,
+		LogDir:      config.LogDir,
+		Nodes:       1,
+		RuntimeOnly: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		config.Logf("removing the node and its images")
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
+		defer cancel()
+		err = errors.Join(err, c.Stop(cleanup))
+	}()
+	node := c.Nodes()[0]
+	large, err := fill(ctx, c, node, config)
+	if err != nil {
+		return nil, err
+	}
+	binaries, err := copyBinaries(c)
+	if err != nil {
+		return nil, err
+	}
+	result := &Result{Config: config, Started: time.Now().UTC().Truncate(time.Second)}
+	for round := range config.Rounds {
+		for _, flavour := range order(round) {
+			m, err := measure(ctx, node, flavour, binaries[flavour], large, config, len(result.Measurements))
+			if err != nil {
+				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
+			}
+			config.Logf("round %d of %d, %-7s  first list %s, list %s, processor %s, pull %s, %.1f MiB, load %.1f",
+				round+1, config.Rounds, flavour, ms(median(m.FirstLists)), ms(median(m.Lists)), ms(m.ListCPU), ms(median(m.Pulls)), mib(m.Memory.RSS), m.Load)
+			result.Measurements = append(result.Measurements, *m)
+		}
+	}
+	// Stop CRI-O before the cluster is killed: it writes its profile when it
+	// stops.
+	if err := errors.Join(result.check(), node.Runtime().Stop(ctx)); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// order alternates which flavour comes first, so that a drift affects both
+// alike.
+func order(round int) []cluster.Flavour {
+	if round%2 == 0 {
+		return []cluster.Flavour{cluster.Stock, cluster.Patched}
+	}
+	return []cluster.Flavour{cluster.Patched, cluster.Stock}
+}
+
+// copyBinaries copies both programs, so that their files are of the same age.
+// How much of a program counts as resident memory depends on how its pages came
+// into the page cache: the difference between an old file and a new one is 16
+// MiB.
+func copyBinaries(c *cluster.Cluster) (map[cluster.Flavour]string, error) {
+	binaries := map[cluster.Flavour]string{}
+	for _, flavour := range []cluster.Flavour{cluster.Stock, cluster.Patched} {
+		// The flavours are beside the folder of the tools.
+		content, err := os.ReadFile(filepath.Join(filepath.Dir(c.Tool("")), string(flavour), "crio"))
+		if err != nil {
+			return nil, err
+		}
+		binaries[flavour] = filepath.Join(c.Dir(), "crio-"+string(flavour))
+		if err := os.WriteFile(binaries[flavour], content, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return binaries, nil
+}
+
+func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary, large string, config Config, number int) (*Measurement, error) {
+	cri, err := node.CRI()
+	if err != nil {
+		return nil, err
+	}
+	m := &Measurement{Flavour: flavour}
+	list := func() (*runtimeapi.ListImagesResponse, time.Duration, error) {
+		begin := time.Now()
+		answer, err := cri.Image.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+		return answer, time.Since(begin), err
+	}
+	var first *runtimeapi.ListImagesResponse
+	for range config.Starts {
+		err := node.Runtime().Restart(ctx, func(s *cluster.Component) {
+			s.Flavour, s.Binary = flavour, binary
+			if config.ProfileDir != "" {
+				s.Args = []string{"--profile-cpu", filepath.Join(config.ProfileDir, fmt.Sprintf("%02d-%s.pprof", number, flavour))}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		answer, took, err := list()
+		if err != nil {
+			return nil, err
+		}
+		first = answer
+		m.FirstLists = append(m.FirstLists, took)
+	}
+	m.Bytes = proto.Size(first)
+	for _, image := range first.GetImages() {
+		for key := range image.GetSpec().GetAnnotations() {
+			if strings.HasPrefix(key, imagelayers.Prefix) {
+				m.Layers++
+			}
+		}
+	}
+
+	pid := node.Runtime().PID()
+	before, err := processorTime(pid)
+	if err != nil {
+		return nil, err
+	}
+	for i := range config.Lists {
+		if i+1 == listsBeforeRSS { // with the first one
+			if m.Memory, err = residentMemory(pid); err != nil {
+				return nil, err
+			}
+		}
+		_, took, err := list()
+		if err != nil {
+			return nil, err
+		}
+		m.Lists = append(m.Lists, took)
+	}
+	after, err := processorTime(pid)
+	if err != nil {
+		return nil, err
+	}
+	m.ListCPU = (after - before) / time.Duration(config.Lists)
+
+	for range config.Pulls {
+		if err := removeImage(ctx, cri, large); err != nil {
+			return nil, err
+		}
+		// Pending disk writes must not slow down the next pull.
+		unix.Sync()
+		begin := time.Now()
+		if err := pullImage(ctx, cri, large); err != nil {
+			return nil, err
+		}
+		m.Pulls = append(m.Pulls, time.Since(begin))
+	}
+	m.Load, err = load()
+	return m, err
+}
+
+// check returns an error if the numbers do not compare what they are meant to
+// compare.
+func (r *Result) check() error {
+	for _, m := range r.Measurements {
+		switch m.Flavour {
+		case cluster.Stock:
+			if m.Layers != 0 {
+				return fmt.Errorf("stock CRI-O reports %d layers, want none: is _build/bin/stock/crio patched?", m.Layers)
+			}
+		default:
+			// The large image and the pause image have layers too.
+			if want := r.Config.Images * r.Config.Layers; m.Layers < want {
+				return fmt.Errorf("patched CRI-O reports %d layers, want at least %d: is the feature switched off?", m.Layers, want)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package crio
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/layer-locality/layer-locality/internal/cluster"
+)
+
+// Summary compares the flavours.
+type Summary struct {
+	Stock, Patched Numbers
+}
+
+// Numbers of one flavour, over all of its measurements: percentiles of
+// ListImages calls, medians of everything else.
+type Numbers struct {
+	ListP50, ListP99 time.Duration
+	ListCPU          time.Duration
+	FirstList        time.Duration
+	Pull             time.Duration
+	RSS, Anonymous   int64 // bytes
+	Layers, Bytes    int   // of the answer
+}
+
+// Summary returns the summary of the result.
+func (r *Result) Summary() Summary {
+	return Summary{Stock: numbers(r.Measurements, cluster.Stock), Patched: numbers(r.Measurements, cluster.Patched)}
+}
+
+// Write writes the Summary.
+func (r *Result) Write(w io.Writer) error { return r.Summary().Write(w) }
+
+func numbers(all []Measurement, flavour cluster.Flavour) Numbers {
+	var lists, cpu, first, pulls []time.Duration
+	var rss, anonymous []int64
+	var n Numbers
+	for _, m := range all {
+		if m.Flavour != flavour {
+			continue
+		}
+		lists = append(lists, m.Lists...)
+		cpu = append(cpu, m.ListCPU)
+		first = append(first, m.FirstLists...)
+		pulls = append(pulls, m.Pulls...)
+		rss = append(rss, m.Memory.RSS)
+		anonymous = append(anonymous, m.Memory.Anonymous)
+		n.Layers, n.Bytes = m.Layers, m.Bytes
+	}
+	n.ListP50, n.ListP99 = percentile(lists, 50), percentile(lists, 99)
+	n.ListCPU, n.FirstList, n.Pull = median(cpu), median(first), median(pulls)
+	n.RSS, n.Anonymous = median(rss), median(anonymous)
+	return n
+}
+
+// AddedPerLayer returns the time that one reported layer adds to a ListImages
+// call, as the client sees it.
+func (s Summary) AddedPerLayer() time.Duration {
+	return (s.Patched.ListP50 - s.Stock.ListP50) / time.Duration(max(1, s.Patched.Layers))
+}
+
+// AddedCPUPerLayer returns the processor time that one reported layer adds in
+// CRI-O.
+func (s Summary) AddedCPUPerLayer() time.Duration {
+	return (s.Patched.ListCPU - s.Stock.ListCPU) / time.Duration(max(1, s.Patched.Layers))
+}
+
+// goal is a limit for one of the numbers.
+type goal struct {
+	name         string
+	value, limit float64
+}
+
+func (s Summary) goals() []goal {
+	return []goal{
+		{"added_us_per_layer", us(s.AddedPerLayer()), 1.0},
+		{"first_ratio", ratio(s.Patched.FirstList, s.Stock.FirstList), 1.05},
+		{"pull_ratio", ratio(s.Patched.Pull, s.Stock.Pull), 1.02},
+		{"rss_added_mib", mib(s.Patched.RSS - s.Stock.RSS), 16},
+	}
+}
+
+// Write writes a table, the goals, and a line of key=value pairs.
+func (s Summary) Write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "\tstock\tpatched\tadded\t")
+	for _, row := range []struct {
+		name           string
+		stock, patched float64
+		format         string
+	}{
+		{"ListImages p50 (ms)", msf(s.Stock.ListP50), msf(s.Patched.ListP50), "%.3f"},
+		{"ListImages p99 (ms)", msf(s.Stock.ListP99), msf(s.Patched.ListP99), "%.3f"},
+		{"processor time of CRI-O a list (ms)", msf(s.Stock.ListCPU), msf(s.Patched.ListCPU), "%.3f"},
+		{"first list after a restart (ms)", msf(s.Stock.FirstList), msf(s.Patched.FirstList), "%.1f"},
+		{"pull of 100 MB (ms)", msf(s.Stock.Pull), msf(s.Patched.Pull), "%.0f"},
+		{"resident memory after 20 lists (MiB)", mib(s.Stock.RSS), mib(s.Patched.RSS), "%.1f"},
+		{"of it heap and stacks (MiB)", mib(s.Stock.Anonymous), mib(s.Patched.Anonymous), "%.1f"},
+		{"layers in the answer", float64(s.Stock.Layers), float64(s.Patched.Layers), "%.0f"},
+		{"size of the answer (KiB)", float64(s.Stock.Bytes) / 1024, float64(s.Patched.Bytes) / 1024, "%.0f"},
+	} {
+		f := row.format
+		fmt.Fprintf(table, "%s\t"+f+"\t"+f+"\t"+f+"\t\n", row.name, row.stock, row.patched, row.patched-row.stock)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "a layer adds %.3f µs to a list, %.3f µs of it processor time of CRI-O\n", us(s.AddedPerLayer()), us(s.AddedCPUPerLayer()))
+	for _, g := range s.goals() {
+		verdict := "met"
+		if g.value > g.limit {
+			verdict = "missed"
+		}
+		fmt.Fprintf(w, "goal %s: %s <= %g, measured %.3f\n", verdict, g.name, g.limit, g.value)
+	}
+	_, err := fmt.Fprintf(w, "list_images stock_ms=%.3f patched_ms=%.3f added_us_per_layer=%.3f first_ratio=%.3f pull_ratio=%.3f rss_added_mib=%.1f\n",
+		msf(s.Stock.ListP50), msf(s.Patched.ListP50), us(s.AddedPerLayer()),
+		ratio(s.Patched.FirstList, s.Stock.FirstList), ratio(s.Patched.Pull, s.Stock.Pull), mib(s.Patched.RSS-s.Stock.RSS))
+	return err
+}
+
+// median returns the 50th percentile.
+func median[T cmp.Ordered](values []T) T { return percentile(values, 50) }
+
+// percentile returns the smallest value that p percent of all values do not
+// exceed, or zero if there are no values.
+func percentile[T cmp.Ordered](values []T, p int) T {
+	if len(values) == 0 {
+		return *new(T)
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+}
+
+func ratio(a, b time.Duration) float64 { return float64(a) / float64(max(1, b)) }
+func us(d time.Duration) float64       { return float64(d) / float64(time.Microsecond) }
+func msf(d time.Duration) float64      { return float64(d) / float64(time.Millisecond) }
+func ms(d time.Duration) string        { return fmt.Sprintf("%.1f ms", msf(d)) }
+func mib(bytes int64) float64          { return float64(bytes) / (1 << 20) }

@@ -1,0 +1,173 @@
+package crio
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/layer-locality/layer-locality/internal/cluster"
+)
+
+func TestPercentile(t *testing.T) {
+	hundred := make([]int, 100)
+	for i := range hundred {
+		hundred[i] = 100 - i
+	}
+	for _, tc := range []struct {
+		values []int
+		p      int
+		want   int
+	}{
+		{nil, 50, 0},
+		{[]int{7}, 50, 7},
+		{[]int{7}, 99, 7},
+		{[]int{3, 1, 2}, 50, 2},
+		{[]int{4, 1, 3, 2}, 50, 2},
+		{hundred, 50, 50},
+		{hundred, 99, 99},
+		{hundred, 100, 100},
+	} {
+		if got := percentile(tc.values, tc.p); got != tc.want {
+			t.Errorf("percentile %d of %v: got %d, want %d", tc.p, tc.values, got, tc.want)
+		}
+	}
+	if hundred[0] != 100 {
+		t.Error("the values were sorted in place")
+	}
+}
+
+// measurements returns measurements of both flavours in which the patched one
+// is worse by known amounts.
+func measurements() []Measurement {
+	const ms = time.Millisecond
+	one := func(flavour cluster.Flavour, extra time.Duration, layers int, rss int64) Measurement {
+		return Measurement{
+			Flavour:    flavour,
+			FirstLists: []time.Duration{100*ms + 2*extra},
+			Lists:      []time.Duration{10*ms + extra, 11*ms + extra, 90*ms + extra},
+			ListCPU:    9*ms + extra/2,
+			Layers:     layers,
+			Memory:     Memory{RSS: rss, Anonymous: rss / 2},
+			Pulls:      []time.Duration{500*ms + extra},
+		}
+	}
+	return []Measurement{
+		one(cluster.Stock, 0, 0, 60<<20),
+		one(cluster.Patched, 5*ms, 10_000, 64<<20),
+		one(cluster.Patched, 5*ms, 10_000, 64<<20),
+		one(cluster.Stock, 0, 0, 60<<20),
+	}
+}
+
+func TestSummary(t *testing.T) {
+	s := (&Result{Measurements: measurements()}).Summary()
+	if got, want := s.AddedPerLayer(), 500*time.Nanosecond; got != want {
+		t.Errorf("added per layer: got %s, want %s", got, want)
+	}
+	if got, want := s.AddedCPUPerLayer(), 250*time.Nanosecond; got != want {
+		t.Errorf("added processor time per layer: got %s, want %s", got, want)
+	}
+	if got, want := s.Stock.ListP99, 90*time.Millisecond; got != want {
+		t.Errorf("p99: got %s, want %s", got, want)
+	}
+	var out strings.Builder
+	if err := s.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	want := "list_images stock_ms=11.000 patched_ms=16.000 added_us_per_layer=0.500 first_ratio=1.100 pull_ratio=1.010 rss_added_mib=4.0"
+	if got := lines[len(lines)-1]; got != want {
+		t.Errorf("last line: got %q, want %q", got, want)
+	}
+	if !strings.Contains(out.String(), "goal missed: first_ratio <= 1.05, measured 1.100") {
+		t.Errorf("a missed goal is not named in:\n%s", out.String())
+	}
+	if !strings.Contains(out.String(), "goal met: added_us_per_layer <= 1, measured 0.500") {
+		t.Errorf("a goal that is met is not named in:\n%s", out.String())
+	}
+}
+
+func TestResultOfTheWrongPrograms(t *testing.T) {
+	config := Config{Images: 1000, Layers: 10}
+	good := &Result{Config: config, Measurements: measurements()}
+	if err := good.check(); err != nil {
+		t.Errorf("both as they should be: %v", err)
+	}
+	for name, change := range map[string]func([]Measurement){
+		"stock CRI-O reports":   func(m []Measurement) { m[3].Layers = 1 },
+		"patched CRI-O reports": func(m []Measurement) { m[2].Layers = 9_999 },
+	} {
+		bad := measurements()
+		change(bad)
+		err := (&Result{Config: config, Measurements: bad}).check()
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("want an error with %q, got %v", name, err)
+		}
+	}
+}
+
+func TestLayersOf(t *testing.T) {
+	for count := 1; count <= 30; count++ {
+		a, b, c := layersOf(3, count), layersOf(3+stacks, count), layersOf(4, count)
+		if len(a) != count || len(b) != count {
+			t.Fatalf("%d layers wanted, got %d and %d", count, len(a), len(b))
+		}
+		if a[count-1].Name == b[count-1].Name {
+			t.Errorf("%d layers: two images have the same last layer %s", count, a[count-1].Name)
+		}
+		if count >= 2 && a[0].Name != b[0].Name {
+			t.Errorf("%d layers: images of one base share none of it: %s, %s", count, a[0].Name, b[0].Name)
+		}
+		if a[0].Name == c[0].Name {
+			t.Errorf("%d layers: images of different bases share %s", count, a[0].Name)
+		}
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	good := Config{Images: 1, Layers: 1, Rounds: 1, Lists: listsBeforeRSS, Pulls: 1, Starts: 1}
+	if err := good.check(); err != nil {
+		t.Errorf("the least of everything: %v", err)
+	}
+	for name, change := range map[string]func(*Config){
+		"images": func(c *Config) { c.Images = 0 },
+		"layers": func(c *Config) { c.Layers = 513 },
+		"rounds": func(c *Config) { c.Rounds = -1 },
+		"lists":  func(c *Config) { c.Lists = listsBeforeRSS - 1 },
+		"pulls":  func(c *Config) { c.Pulls = 0 },
+		"starts": func(c *Config) { c.Starts = 0 },
+	} {
+		bad := good
+		change(&bad)
+		if err := bad.check(); err == nil || !strings.HasPrefix(err.Error(), name+":") {
+			t.Errorf("%s: got %v, want an error that names it", name, err)
+		}
+	}
+}
+
+func TestOwnProcess(t *testing.T) {
+	before, err := processorTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); time.Since(begin) < 20*time.Millisecond; {
+	}
+	after, err := processorTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after <= before {
+		t.Errorf("processor time went from %s to %s", before, after)
+	}
+	memory, err := residentMemory(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if memory.RSS < 1<<20 || memory.Anonymous <= 0 || memory.Anonymous > memory.RSS {
+		t.Errorf("implausible memory of a test: %+v", memory)
+	}
+	if _, err := processorTime(-1); err == nil {
+		t.Error("no error for a process that does not exist")
+	}
+}

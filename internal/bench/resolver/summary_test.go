@@ -1,0 +1,60 @@
+package resolver
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// result returns a result of 100 images resolved in half a second, with that
+// many requests and MiB.
+func result(requests int, peak int64) *Result {
+	return &Result{Config: Config{Images: 100}, Rows: []Row{
+		{
+			Resolve: Phase{FirstRequest: 100 * time.Millisecond, Done: 500 * time.Millisecond, Requests: Requests{Pings: 1, Gets: requests - 1}, Writes: map[string]int{"POST": 100}},
+			Confirm: Phase{Done: time.Second, PeakRSS: peak << 20}, Latencies: []time.Duration{3, 1, 2, 4},
+		},
+		// Not the row that counts.
+		{Tokens: true, Resolve: Phase{Done: time.Hour, PeakRSS: 1 << 40}, Confirm: Phase{Done: time.Hour}, Latencies: []time.Duration{1}},
+	}}
+}
+
+func TestWrite(t *testing.T) {
+	for _, tc := range []struct {
+		result *Result
+		want   []string
+	}{
+		{result(201, 99), []string{
+			"goal met: images_s >= 200", "goal met: requests_per_image <= 2.1", "goal met: rss_mib <= 150",
+			"resolver images=100 images_s=200.0 requests_per_image=2.0100 rss_mib=99.0",
+		}},
+		{result(250, 151), []string{
+			"goal met: images_s", "goal missed: requests_per_image", "goal missed: rss_mib",
+			"resolver images=100 images_s=200.0 requests_per_image=2.5000 rss_mib=151.0",
+		}},
+	} {
+		var b strings.Builder
+		if err := tc.result.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+		if len(lines) < 4 {
+			t.Fatalf("%q", lines)
+		}
+		for i, got := range lines[len(lines)-4:] {
+			if !strings.HasPrefix(got, tc.want[i]) {
+				t.Errorf("line %q, want %q", got, tc.want[i])
+			}
+		}
+	}
+	if err := (&Result{}).Write(&strings.Builder{}); err == nil {
+		t.Error("nothing was measured, and nothing said of it")
+	}
+}
+
+func TestMedian(t *testing.T) {
+	values := []time.Duration{3, 1, 2, 4}
+	if got := median(values); got != 2 || values[0] != 3 {
+		t.Errorf("median %d of %d", got, values)
+	}
+}

@@ -1,0 +1,54 @@
+package startup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/layer-locality/layer-locality/internal/bench"
+	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
+	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
+)
+
+// simulate lets cmd/layersim play a plan.
+func simulate(ctx context.Context, plan *workload.Plan, seeds int) (_ *evaluation.Report, err error) {
+	workspace, err := bench.SchedulerWorkspace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "bench-startup-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	planFile, reportFile := filepath.Join(dir, "plan.json"), filepath.Join(dir, "report.json")
+	if err := bench.WriteJSON(planFile, plan); err != nil {
+		return nil, err
+	}
+	var policies []string
+	for _, side := range Sides {
+		policies = append(policies, string(side))
+	}
+	run, err := bench.GoCommand(ctx, workspace, "run", "-tags", "imagelayers", "./cmd/layersim", "run",
+		"--plan", planFile, "--policies", strings.Join(policies, ","), "--seeds", strconv.Itoa(seeds), "--out", reportFile)
+	if err != nil {
+		return nil, err
+	}
+	run.Stdout, run.Stderr = os.Stderr, os.Stderr // keep layersim's lines out of this command's output
+	if err := run.Run(); err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(reportFile)
+	if err != nil {
+		return nil, err
+	}
+	report := &evaluation.Report{}
+	if err := json.Unmarshal(data, report); err != nil {
+		return nil, fmt.Errorf("%s: %w", reportFile, err)
+	}
+	return report, report.Check()
+}

@@ -1,0 +1,88 @@
+package throughput
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRead(t *testing.T) {
+	const result = `{"version": "v1", "dataItems": [
+		{"data": {"Average": 270.5, "Perc50": 260}, "unit": "pods/s", "labels": {"Metric": "SchedulingThroughput"}},
+		{"data": {"Duration": 37.5}, "unit": "s", "labels": {"Metric": "SchedulingDuration"}},
+		{"data": {"Average": 900}, "unit": "ms", "labels": {"Metric": "scheduler_scheduling_attempt_duration_seconds", "result": "error"}},
+		{"data": {"Average": 3.5}, "unit": "ms", "labels": {"Metric": "scheduler_scheduling_attempt_duration_seconds", "result": "scheduled"}},
+		{"data": {"Average": 0.25}, "unit": "ms", "labels": {"Metric": "scheduler_plugin_execution_duration_seconds", "plugin": "LayerLocality", "extension_point": "Score"}}
+	]}`
+	dir := func(files ...string) string {
+		dir := t.TempDir()
+		for i, content := range files {
+			if err := os.WriteFile(filepath.Join(dir, string(rune('a'+i))+".json"), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+
+	run := Measurement{Profile: ourProfile}
+	if err := run.read(dir(result)); err != nil {
+		t.Fatal(err)
+	}
+	if run.PodsPerSecond != 270.5 || run.Seconds != 37.5 || run.Attempt != 3.5 || run.Plugin["LayerLocality/Score"] != 0.25 {
+		t.Errorf("read %+v", run)
+	}
+
+	for name, test := range map[string]struct {
+		profile string
+		files   []string
+		want    string
+	}{
+		"no result":   {ourProfile, nil, "0 results"},
+		"not JSON":    {ourProfile, []string{"?"}, "invalid character"},
+		"no sample":   {ourProfile, []string{`{"dataItems": []}`}, "no sample"},
+		"two results": {ourProfile, []string{result, result}, "2 results"},
+	} {
+		run := Measurement{Profile: test.profile}
+		if err := run.read(dir(test.files...)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, test.want)
+		}
+	}
+}
+
+func TestWrite(t *testing.T) {
+	measured := func(workload string, nodes int, profile string, speed float64) Measurement {
+		return Measurement{Workload: workload, Profile: profile, Nodes: nodes, Pods: 100, PodsPerSecond: speed, Seconds: 1, CPUSeconds: 0.5, Attempt: 2}
+	}
+	r := &Result{Measurements: []Measurement{
+		measured("Basic", 50, defaultProfile, 100), measured("Basic", 50, ourProfile, 50),
+		measured("Basic", 500, defaultProfile, 100), measured("Basic", 500, ourProfile, 120),
+		measured("Layers", 500, defaultProfile, 100), measured("Layers", 500, ourProfile, 80),
+		measured("Layers", 500, ourProfile, 120), measured("Layers", 500, defaultProfile, 100),
+	}}
+	var out bytes.Buffer
+	if err := r.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	for i, want := range map[int]string{
+		0:  "run workload=Basic nodes=50 pods=100 profile=default pods_s=100.0 seconds=1.0 cpu_s=0.5 attempt_ms=2.000",
+		2:  "throughput workload=Basic nodes=50 default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		5:  "throughput workload=Basic nodes=500 default_pods_s=100.0 ours_pods_s=120.0 ratio=1.200 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		10: "throughput workload=Layers nodes=500 default_pods_s=100.0 ours_pods_s=100.0 ratio=1.000 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		// The smaller ratio at the largest number of nodes.
+		11: "scheduler_perf default_pods_s=100.0 ours_pods_s=100.0 ratio=1.000",
+	} {
+		if len(lines) != 13 || lines[i] != want {
+			t.Errorf("line %d is not %q in\n%s", i, want, &out)
+		}
+	}
+	if raw, err := json.Marshal(r); err != nil || !strings.HasPrefix(string(raw), `[{"workload":"Basic",`) {
+		t.Errorf("as JSON: %v, %s", err, raw)
+	}
+	if err := (&Result{}).Write(&out); err == nil {
+		t.Error("nothing was measured, and there is no error")
+	}
+}

@@ -1,3 +1,0 @@
-// Package benchcrio measures what the layers in ListImages cost: a stock and a
-// patched CRI-O take turns on one store of images that were really pulled.
-package benchcrio

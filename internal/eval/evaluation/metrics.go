@@ -1,0 +1,63 @@
+package evaluation
+
+import (
+	"math"
+	"slices"
+)
+
+// SetStartups fills in the start-up times of Metrics, in seconds; it sorts
+// them. A quantile is the smallest time that the given percentage of all times
+// does not exceed.
+func (m *Metrics) SetStartups(seconds []float64) {
+	n := len(seconds)
+	if n == 0 {
+		return
+	}
+	slices.Sort(seconds)
+	m.StartupMean = 0
+	for _, s := range seconds {
+		m.StartupMean += s / float64(n)
+	}
+	m.Quantiles = make([]float64, 101)
+	for percent := range m.Quantiles {
+		m.Quantiles[percent] = seconds[max(1, (percent*n+99)/100)-1]
+	}
+	m.StartupP50, m.StartupP99 = m.Quantiles[50], m.Quantiles[99]
+}
+
+// Load is how much of a node is in use.
+type Load struct {
+	// CPU is the share that is requested.
+	CPU  float64
+	Pods int
+}
+
+// Balance is how evenly the nodes of a cluster are used, as a mean over
+// moments.
+type Balance struct {
+	moments         int
+	cpuStd, maxMean float64
+}
+
+// Add adds a moment at which there is at least one pod.
+func (b *Balance) Add(nodes []Load) {
+	var sum, squares float64
+	var pods, most int
+	for _, l := range nodes {
+		sum += l.CPU
+		squares += l.CPU * l.CPU
+		pods += l.Pods
+		most = max(most, l.Pods)
+	}
+	n := float64(len(nodes))
+	b.moments++
+	b.cpuStd += math.Sqrt(max(0, squares/n-sum/n*sum/n))
+	b.maxMean += float64(most) * n / float64(pods)
+}
+
+// SetBalance fills in the balance of Metrics.
+func (m *Metrics) SetBalance(b Balance) {
+	if b.moments > 0 {
+		m.CPUStd, m.MaxMeanPods = b.cpuStd/float64(b.moments), b.maxMean/float64(b.moments)
+	}
+}

@@ -1,0 +1,157 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/layer-locality/layer-locality/internal/eval/prototype"
+	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
+)
+
+// Policy is a way to place pods.
+type Policy struct {
+	Name string
+	// Text describes it in a few words.
+	Text string
+	// Score is the plugin that scores in addition to the default profile; empty
+	// means none.
+	Score string
+	// Weight of Score.
+	Weight int
+	// WithImageLocality means that Score is added to ImageLocality and does not
+	// replace it.
+	WithImageLocality bool
+	// Args of Score: "name: value, ...".
+	Args string
+	// Manifests tells how early the layers of an image that no node has are known.
+	Manifests Manifests
+	// Wait is how long a pod is held for its manifest at most (waitForManifest).
+	Wait time.Duration
+	// Live means that the content of nodes is known at once, not only when they
+	// report it.
+	Live bool
+	// Clairvoyant means no scores: it knows everything and takes the node that
+	// has least to pull.
+	Clairvoyant bool
+}
+
+// Manifests tells how early a policy knows an image that no node has.
+type Manifests int
+
+const (
+	// Never means not before a node has it.
+	Never Manifests = iota
+	// OnUse means Model.ManifestDelay after its first use, as with
+	// layer-resolver.
+	OnUse
+	// Always means that the registry's whole catalog is known.
+	Always
+)
+
+// The plugins that score.
+const (
+	imageLocality = "ImageLocality"
+	imageName     = "ImageName"
+	lrScheduler   = "LRScheduler"
+	prototypeName = prototype.Name
+)
+
+// The weight and waitForManifest that are recommended for LayerLocality.
+const (
+	recommendedWeight = 4
+	recommendedWait   = time.Second
+)
+
+// Policies returns the policies that are compared.
+func Policies() []Policy {
+	ours := Policy{
+		Name: "layerlocality", Text: "LayerLocality with layer-resolver, which pods of unknown images wait for",
+		Score: layerlocality.Name, Weight: recommendedWeight, Manifests: OnUse, Wait: recommendedWait,
+	}
+	noWait, noResolver := ours, ours
+	noWait.Name, noWait.Text, noWait.Wait = "layerlocality-no-wait", "the same, no pod waits (waitForManifest: 0)", 0
+	noResolver.Name, noResolver.Text = "layerlocality-no-resolver", "LayerLocality without layer-resolver"
+	noResolver.Manifests, noResolver.Wait = Never, 0
+	return []Policy{
+		{Name: "default", Text: "kube-scheduler's default profile"},
+		{Name: "imagelocality-full", Text: "the same with ImageLocality at weight 100", Score: imageLocality, Weight: 100},
+		{Name: "image-name", Text: "images by name, without the thresholds of ImageLocality", Score: imageName, Weight: recommendedWeight},
+		{Name: "prototype", Text: "the formula of the prototype of 2022", Score: prototypeName, Weight: recommendedWeight},
+		{
+			Name: "lrscheduler", Text: "LRScheduler's formula with all manifests, on what nodes report",
+			Score: lrScheduler, Weight: 2, WithImageLocality: true, Manifests: Always,
+		},
+		{
+			Name: "lrscheduler-live", Text: "the same, but nodes are asked for each pod, as its code does",
+			Score: lrScheduler, Weight: 2, WithImageLocality: true, Manifests: Always, Live: true,
+		},
+		noResolver, noWait, ours,
+		{Name: "greedy", Text: "the node that has least to pull, all-knowing", Manifests: Always, Clairvoyant: true},
+	}
+}
+
+// ParsePolicy reads "NAME[:KEY=VALUE...]": a policy with other settings. Keys are
+// weight, wait, and the arguments of LayerLocality.
+func ParsePolicy(text string) (Policy, error) {
+	name, settings, _ := strings.Cut(text, ":")
+	all := Policies()
+	i := slices.IndexFunc(all, func(p Policy) bool { return p.Name == name })
+	if i < 0 {
+		var names []string
+		for _, p := range all {
+			names = append(names, p.Name)
+		}
+		return Policy{}, fmt.Errorf("policy %q: want one of %s", name, strings.Join(names, ", "))
+	}
+	p := all[i]
+	p.Name = text
+	var args []string
+	for setting := range strings.SplitSeq(settings, ":") {
+		key, value, ok := strings.Cut(setting, "=")
+		var err error
+		switch {
+		case settings == "":
+		case !ok:
+			err = fmt.Errorf("%q: want KEY=VALUE", setting)
+		case p.Score == "":
+			err = fmt.Errorf("%q: %s has no settings", setting, name)
+		case key == "weight":
+			p.Weight, err = strconv.Atoi(value)
+		case key == "wait":
+			p.Wait, err = time.ParseDuration(value)
+		case p.Score != layerlocality.Name:
+			err = fmt.Errorf("%q: %s has only a weight", setting, name)
+		default:
+			args = append(args, key+": "+value)
+		}
+		if err != nil {
+			return Policy{}, fmt.Errorf("policy %q: %w", text, err)
+		}
+	}
+	p.Args = strings.Join(args, ", ")
+	return p, nil
+}
+
+// configuration returns the one that kube-scheduler would get.
+func (p *Policy) configuration() string {
+	var b strings.Builder
+	b.WriteString("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: default-scheduler\n")
+	if p.Score != "" || p.Clairvoyant {
+		b.WriteString("  percentageOfNodesToScore: 100\n")
+	}
+	if p.Score == "" {
+		return b.String()
+	}
+	disabled := "{name: ImageLocality}"
+	if p.WithImageLocality {
+		disabled = ""
+	}
+	fmt.Fprintf(&b, "  plugins: {multiPoint: {disabled: [%s], enabled: [{name: %s, weight: %d}]}}\n", disabled, p.Score, p.Weight)
+	if p.Args != "" {
+		fmt.Fprintf(&b, "  pluginConfig: [{name: %s, args: {%s}}]\n", p.Score, p.Args)
+	}
+	return b.String()
+}

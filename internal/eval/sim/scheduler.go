@@ -1,0 +1,239 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+)
+
+// kubeScheduler is the real kube-scheduler with one profile, set up as in its
+// program, with two differences. This package delivers events to its handlers
+// and replaces its queue and its workers, so that the same seed gives the same
+// result. And there is no apiserver.
+type kubeScheduler struct {
+	ctx       context.Context //nolint:containedctx // of the run: it ends what New started
+	made      *scheduler.Scheduler
+	snapshot  *schedulercache.Snapshot
+	framework framework.Framework
+	nodes     *informer
+	pods      *informer
+	sets      cache.Indexer // ReplicaSets
+	random    *rand.Rand
+	// next is the first node to look at, as in kube-scheduler.
+	next int
+	// choose, if set, replaces the scores.
+	choose func(pod *v1.Pod, nodes []fwk.NodeInfo) int
+}
+
+// informer is an informer that this package feeds.
+type informer struct {
+	cache.SharedIndexInformer
+	handlers []cache.ResourceEventHandler
+}
+
+// synced is the registration of a handler that has seen all objects, because
+// there were none.
+type synced struct {
+	cache.ResourceEventHandlerRegistration
+}
+
+func (synced) HasSynced() bool { return true }
+
+func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	i.handlers = append(i.handlers, h)
+	registration, err := i.SharedIndexInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{})
+	return synced{registration}, err
+}
+
+// set delivers that an object was added, or has changed from old.
+func (i *informer) set(old, object runtime.Object) error {
+	if err := i.GetIndexer().Update(object); err != nil {
+		return err
+	}
+	for _, h := range i.handlers {
+		if old == nil {
+			h.OnAdd(object, false)
+		} else {
+			h.OnUpdate(old, object)
+		}
+	}
+	return nil
+}
+
+// drop delivers that an object was deleted.
+func (i *informer) drop(object runtime.Object) error {
+	if err := i.GetIndexer().Delete(object); err != nil {
+		return err
+	}
+	for _, h := range i.handlers {
+		h.OnDelete(object)
+	}
+	return nil
+}
+
+// startScheduler makes a kube-scheduler from a KubeSchedulerConfiguration with
+// one profile.
+func startScheduler(ctx context.Context, configuration string, plugins frameworkruntime.Registry, random *rand.Rand) (*kubeScheduler, error) {
+	object, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(configuration), nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", configuration, err)
+	}
+	c, ok := object.(*config.KubeSchedulerConfiguration)
+	if !ok || len(c.Profiles) != 1 {
+		return nil, fmt.Errorf("configuration %s: want a KubeSchedulerConfiguration with one profile", configuration)
+	}
+	s := &kubeScheduler{ctx: ctx, random: random}
+	client := fake.NewClientset()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	factory.InformerFor(&v1.Node{}, func(client clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
+		s.nodes = &informer{SharedIndexInformer: coreinformers.NewNodeInformer(client, resync, cache.Indexers{})}
+		return s.nodes
+	})
+	factory.InformerFor(&v1.Pod{}, func(client clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
+		s.pods = &informer{SharedIndexInformer: coreinformers.NewPodInformer(client, v1.NamespaceAll, resync,
+			cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})}
+		return s.pods
+	})
+	s.sets = factory.Apps().V1().ReplicaSets().Informer().GetIndexer()
+
+	recorders := profile.RecorderFactory(func(string) events.EventRecorderLogger { return &events.FakeRecorder{} })
+	made, err := scheduler.New(ctx, client, factory, nil, recorders,
+		scheduler.WithProfiles(c.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(c.PercentageOfNodesToScore),
+		scheduler.WithFrameworkOutOfTreeRegistry(plugins),
+		scheduler.WithParallelism(1), // in order; seeds run side by side
+	)
+	if err != nil {
+		return nil, err
+	}
+	s.made = made
+	s.framework = made.Profiles[c.Profiles[0].SchedulerName]
+	if s.snapshot, ok = s.framework.SnapshotSharedLister().(*schedulercache.Snapshot); !ok {
+		return nil, errors.New("the framework has no snapshot of kube-scheduler's")
+	}
+	return s, nil
+}
+
+// schedule places a pod: node is empty if none fits.
+func (s *kubeScheduler) schedule(pod *v1.Pod) (node string, err error) {
+	logger := klog.FromContext(s.ctx)
+	if err := s.made.Cache.UpdateSnapshot(logger, s.snapshot); err != nil {
+		return "", err
+	}
+	all, err := s.snapshot.NodeInfos().List()
+	if err != nil || len(all) == 0 {
+		return "", err
+	}
+	state := framework.NewCycleState()
+	feasible, err := s.filter(state, pod, all)
+	if err != nil || len(feasible) == 0 {
+		return "", err
+	}
+	best, err := s.best(state, pod, feasible)
+	if err != nil {
+		return "", err
+	}
+	node = feasible[best].Node().Name
+	assumed := pod.DeepCopy()
+	assumed.Spec.NodeName = node
+	if err := s.made.Cache.AssumePod(logger, assumed); err != nil {
+		return "", err
+	}
+	if status := s.framework.RunReservePluginsReserve(s.ctx, state, assumed, node); !status.IsSuccess() {
+		return "", status.AsError()
+	}
+	return node, nil
+}
+
+// filter returns nodes on which a pod fits, as many as kube-scheduler looks
+// for.
+func (s *kubeScheduler) filter(state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo) ([]fwk.NodeInfo, error) {
+	result, status, _ := s.framework.RunPreFilterPlugins(s.ctx, state, pod)
+	if !status.IsSuccess() {
+		if status.IsRejected() {
+			return nil, nil
+		}
+		return nil, status.AsError()
+	}
+	wanted := s.enough(len(all))
+	feasible := make([]fwk.NodeInfo, 0, wanted)
+	looked := 0
+	for ; looked < len(all) && len(feasible) < wanted; looked++ {
+		n := all[(s.next+looked)%len(all)]
+		if !result.AllNodes() && !result.NodeNames.Has(n.Node().Name) {
+			continue
+		}
+		switch status := s.framework.RunFilterPlugins(s.ctx, state, pod, n); {
+		case status.IsSuccess():
+			feasible = append(feasible, n)
+		case !status.IsRejected():
+			return nil, status.AsError()
+		}
+	}
+	s.next = (s.next + looked) % len(all)
+	return feasible, nil
+}
+
+// enough is the number of feasible nodes at which kube-scheduler stops looking:
+// see numFeasibleNodesToFind in k8s.io/kubernetes/pkg/scheduler/schedule_one.go.
+func (s *kubeScheduler) enough(nodes int) int {
+	const least, leastPercent = 100, 5
+	percent := 0
+	if p := s.framework.PercentageOfNodesToScore(); p != nil {
+		percent = int(*p)
+	}
+	if percent == 0 {
+		percent = max(leastPercent, 50-nodes/125)
+	}
+	return min(nodes, max(least, nodes*percent/100))
+}
+
+// best returns the index of the node with the highest score. In a tie, chance
+// decides.
+func (s *kubeScheduler) best(state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (int, error) {
+	if len(nodes) == 1 {
+		return 0, nil
+	}
+	if s.choose != nil {
+		return s.choose(pod, nodes), nil
+	}
+	if status := s.framework.RunPreScorePlugins(s.ctx, state, pod, nodes); !status.IsSuccess() {
+		return 0, status.AsError()
+	}
+	scores, status := s.framework.RunScorePlugins(s.ctx, state, pod, nodes)
+	if !status.IsSuccess() {
+		return 0, status.AsError()
+	}
+	best, equal := 0, 0
+	for i := range scores {
+		switch {
+		case i == 0 || scores[i].TotalScore > scores[best].TotalScore:
+			best, equal = i, 1
+		case scores[i].TotalScore == scores[best].TotalScore:
+			if equal++; s.random.IntN(equal) == 0 {
+				best = i
+			}
+		}
+	}
+	return best, nil
+}

@@ -1,0 +1,73 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// learned is an answer that still has to be written.
+type learned struct {
+	reference string
+	found     *registry.Resolution
+	// platforms that were asked for.
+	platforms []string
+}
+
+// maxLearned bounds the answers in the backlog; for more, registries are asked
+// again.
+const maxLearned = 1000
+
+// backlog has the answers that could not be written to the API server. So a
+// registry that has answered is not asked again.
+type backlog struct {
+	mu sync.Mutex
+	// failures of the API server in a row.
+	failures int
+	// answers by key of the image.
+	answers map[string]*learned
+}
+
+func newBacklog() *backlog { return &backlog{answers: map[string]*learned{}} }
+
+// of returns the answer for an image, or nil if there is none.
+func (b *backlog) of(image image) *learned {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.answers[image.key]
+}
+
+// keep keeps an answer, if there is room.
+func (b *backlog) keep(image image, answer *learned) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.answers) < maxLearned {
+		b.answers[image.key] = answer
+	}
+}
+
+// forget drops the answers for images.
+func (b *backlog) forget(keys ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range keys {
+		delete(b.answers, key)
+	}
+}
+
+// failed notes that the API server did not accept a write, and returns how long
+// to wait.
+func (b *backlog) failed() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures++
+	return backoff(b.failures, time.Second, maxError)
+}
+
+// succeeded notes that the API server accepts writes.
+func (b *backlog) succeeded() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures = 0
+}

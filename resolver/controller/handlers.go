@@ -1,0 +1,147 @@
+package controller
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
+	set := func(object any) {
+		c, ok := k.claimOf(object)
+		if !ok {
+			if o, isObject := object.(metav1.Object); isObject {
+				r.forget(r.usage.unset(k.identity(o))...)
+			}
+			return
+		}
+		changed := r.usage.set(c)
+		r.forget(changed.unused...)
+		if r.leading.Load() { // Start handles what existed before
+			r.askForNew(c, changed.added)
+			r.reportKnown(c, changed)
+		}
+	}
+	unset := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if o, ok := object.(metav1.Object); ok {
+			r.forget(r.usage.unset(k.identity(o))...)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: set,
+		UpdateFunc: func(before, object any) {
+			set(object)
+			if replaced(before, object) {
+				unset(before)
+			}
+		},
+		DeleteFunc: unset,
+	}
+}
+
+// replaced reports whether an object was deleted and another one created under
+// its name: an informer that missed the deletion reports an update.
+func replaced(before, after any) bool {
+	a, ok := before.(metav1.Object)
+	b, also := after.(metav1.Object)
+	return ok && also && a.GetUID() != b.GetUID()
+}
+
+// askForNew asks for images that nothing used before, or not with the pull secrets
+// of this workload.
+func (r *Resolver) askForNew(c claim, added []image) {
+	for _, image := range added {
+		// The workload's pull secrets may give access where the others did not.
+		if r.credentials.readsPullSecrets() && slices.Contains(r.usage.pulls(image.key, maxPulls), c.pull) {
+			r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound)
+		}
+		r.queues.add(image, 0, resolving)
+	}
+}
+
+// reportKnown tells a workload which of its new images are known to fail. For a
+// pod that another object made, that object is told instead of the pod.
+func (r *Resolver) reportKnown(c claim, changed change) {
+	if c.controlled {
+		return
+	}
+	for _, image := range append(changed.added, changed.shared...) {
+		if failure := r.attempts.of(image); failure.reason != "" {
+			r.notifier.reportFailure(image, failure, c.workload)
+		}
+	}
+	for _, invalid := range changed.invalid {
+		r.notifier.reportInvalid(invalid, c.workload)
+	}
+}
+
+func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
+	set := func(object any) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return
+		}
+		if r.nodes.set(node.Name, nodeFacts{platform: platformOf(node), registries: registriesOf(node)}) {
+			r.nodesChanged()
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, object any) { set(object) },
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			if node, ok := object.(*corev1.Node); ok {
+				r.nodes.remove(node.Name)
+				r.nodesChanged()
+			}
+		},
+	}
+}
+
+// nodesChanged asks again for the images that are affected by a new platform or
+// registry on the nodes: they may have been denied, or not built for any
+// platform, or known without the new platform.
+func (r *Resolver) nodesChanged() {
+	if !r.HasSynced() {
+		return // Start calls it when all nodes are known
+	}
+	arrived := r.nodes.update()
+	if !arrived.platform && arrived.registries == nil {
+		return
+	}
+	for _, image := range r.usage.all() {
+		var reasons []string
+		if slices.ContainsFunc(image.references, arrived.inUse) {
+			reasons = append(reasons, v1alpha1.ReasonDenied)
+		}
+		if arrived.platform {
+			reasons = append(reasons, v1alpha1.ReasonPlatformNotFound)
+		}
+		if r.attempts.allowRetry(image, reasons...) || arrived.platform {
+			r.ask(image)
+		}
+	}
+}
+
+func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			manifest, ok := object.(*v1alpha1.ImageManifest)
+			if ok {
+				r.askAgain(r.store.deleted(manifest.Name, manifest.UID))
+			}
+		},
+	}
+}

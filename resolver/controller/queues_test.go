@@ -1,0 +1,209 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// runQueues starts queues that end with the test.
+func runQueues(t *testing.T, workers int, work func(context.Context, *queue, string)) *queues {
+	return runPausedQueues(t, workers, nil, work)
+}
+
+func runPausedQueues(t *testing.T, workers int, paused map[string]time.Time, work func(context.Context, *queue, string)) *queues {
+	q := newQueues(workers, nobodyDenied, work)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		q.run(ctx, paused)
+	}()
+	<-q.started
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return q
+}
+
+func one(reference string) image { return newImage([]string{reference}) }
+
+func nobodyDenied(image) bool { return false }
+
+// A registry that is paused, or has all its workers busy, delays no other.
+func TestQueuesAreIndependent(t *testing.T) {
+	done, release := make(chan string), make(chan struct{})
+	q := runQueues(t, 2, func(_ context.Context, queue *queue, key string) {
+		switch imageOf(key).registry() {
+		case "slow":
+			<-release
+		case "limited":
+			queue.failed(time.Hour)
+		default:
+			done <- key
+		}
+	})
+	defer close(release)
+	for i := range 10 {
+		q.add(one(fmt.Sprintf("slow/x:%d", i)), 0, resolving)
+		q.add(one(fmt.Sprintf("limited/x:%d", i)), 0, resolving)
+	}
+	q.add(one("good/x:1"), 0, resolving)
+	if got := <-done; got != "good/x:1" {
+		t.Errorf("done: %s", got)
+	}
+}
+
+// If a registry asks to wait, no worker asks it again.
+func TestQueuePause(t *testing.T) {
+	var mu sync.Mutex
+	asked := 0
+	failed := make(chan struct{}, 100)
+	q := runQueues(t, 1, func(_ context.Context, queue *queue, _ string) {
+		mu.Lock()
+		asked++
+		mu.Unlock()
+		queue.failed(time.Hour)
+		failed <- struct{}{}
+	})
+	for i := range 10 {
+		q.add(one(fmt.Sprintf("limited/x:%d", i)), 0, resolving)
+	}
+	<-failed
+	q.add(one("limited/y:1"), 0, resolving)
+	time.Sleep(50 * time.Millisecond) // enough for a worker that does not wait
+	mu.Lock()
+	defer mu.Unlock()
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
+// If a registry asked an earlier process to wait, this process waits too.
+func TestQueuePausedFromTheStart(t *testing.T) {
+	done := make(chan string, 2)
+	paused := map[string]time.Time{"limited": time.Now().Add(time.Hour)}
+	q := runPausedQueues(t, 1, paused, func(_ context.Context, _ *queue, key string) { done <- key })
+	q.add(one("limited/x:1"), 0, resolving)
+	q.add(one("good/x:1"), 0, resolving)
+	if got := <-done; got != "good/x:1" {
+		t.Errorf("done: %s", got)
+	}
+	select {
+	case got := <-done:
+		t.Errorf("done: %s", got)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+func TestQueueFailed(t *testing.T) {
+	q := &queue{}
+	for i := range toleratedFailures - 1 {
+		if pause := q.failed(0); pause != 0 {
+			t.Errorf("pause of %v after failure %d: it may be the image", pause, i+1)
+		}
+	}
+	if pause := q.failed(0); pause <= 0 {
+		t.Error("no pause after several failures in a row")
+	}
+	if pause := q.failed(time.Minute); pause < time.Minute {
+		t.Errorf("pause of %v, the registry asks for a minute", pause)
+	}
+	for range 100 {
+		q.resume = time.Time{}
+		if pause := q.failed(0); pause <= 0 || pause > maxPause*6/5 {
+			t.Fatalf("pause of %v, more than %v", pause, maxPause)
+		}
+	}
+	q.resume = time.Time{}
+	q.succeeded()
+	if pause := q.failed(0); pause != 0 {
+		t.Errorf("pause of %v after a success", pause)
+	}
+}
+
+// Unknown images go before images that only have to be confirmed.
+func TestQueuePriority(t *testing.T) {
+	release, order := make(chan struct{}), make(chan string, 10)
+	q := runQueues(t, 1, func(_ context.Context, _ *queue, key string) {
+		if key == "reg/first:1" {
+			<-release
+		}
+		order <- key
+	})
+	q.add(one("reg/first:1"), 0, resolving)
+	for i := range 3 {
+		q.add(one(fmt.Sprintf("reg/old:%d", i)), 0, confirming)
+	}
+	q.add(one("reg/new:1"), 0, resolving)
+	time.Sleep(50 * time.Millisecond) // the queue handles additions in its own goroutine
+	close(release)
+	if first := <-order; first != "reg/first:1" {
+		t.Fatalf("first %s", first)
+	}
+	// The queue had handed out at most one already.
+	if a, b := <-order, <-order; a != "reg/new:1" && b != "reg/new:1" {
+		t.Errorf("%s and %s before the image that is not known", a, b)
+	}
+}
+
+func TestQueuesAreBounded(t *testing.T) {
+	var mu sync.Mutex
+	done := map[string]bool{}
+	all := make(chan struct{})
+	const registries = maxQueues + 50
+	q := runQueues(t, 1, func(_ context.Context, _ *queue, key string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if done[key] = true; len(done) == registries {
+			close(all)
+		}
+	})
+	for i := range registries {
+		q.add(one(fmt.Sprintf("reg-%d/x:1", i)), 0, resolving)
+	}
+	<-all
+	if n := len(q.byName); n > maxQueues+1 {
+		t.Errorf("%d queues", n)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	for failures := range 100 {
+		d := backoff(failures, time.Second, time.Minute)
+		if d < 800*time.Millisecond || d > 72*time.Second {
+			t.Errorf("%v after %d failures", d, failures)
+		}
+	}
+	if d := backoff(100, time.Second, time.Minute); d < 48*time.Second {
+		t.Errorf("%v after 100 failures", d)
+	}
+}
+
+// The queues stop at once, no matter how much is left to do: the next leader
+// waits.
+func TestQueuesEndWithItemsLeft(t *testing.T) {
+	for range 30 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var q *queues
+		q = newQueues(16, nobodyDenied, func(_ context.Context, _ *queue, key string) { q.add(imageOf(key), 0, confirming) })
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			q.run(ctx, nil)
+		}()
+		<-q.started
+		for i := range 2000 {
+			q.add(one(fmt.Sprintf("reg%d/x:%d", i%2, i)), 0, confirming)
+		}
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			t.Fatal("workers wait for work that does not come")
+		}
+	}
+}

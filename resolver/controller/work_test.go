@@ -1,0 +1,240 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// queued makes the queues only report which images were added, until the test
+// ends.
+func queued(t *testing.T, r *Resolver) <-chan string {
+	keys := make(chan string, 100)
+	r.queues = runQueues(t, 1, func(_ context.Context, _ *queue, key string) { keys <- key })
+	return keys
+}
+
+// An object with two tags is deleted. Both tags are asked again, no matter
+// which part notices it.
+func TestLostReferencesAreAskedAgain(t *testing.T) {
+	const one, two = "reg/x:1", "reg/x:2"
+	name := v1alpha1.ManifestName(hash("a"))
+	tests := map[string]func(*Resolver, *storeTest){
+		"the informer": func(r *Resolver, s *storeTest) {
+			object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: s.records[name].uid}}
+			r.manifestHandler().OnDelete(object)
+		},
+		"a write": func(r *Resolver, s *storeTest) {
+			s.must(s.client.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+			s.clock.SetTime(s.clock.Now().Add(time.Hour))
+			r.work(t.Context(), &queue{}, one)
+		},
+	}
+	for noticed, gone := range tests {
+		t.Run(noticed, func(t *testing.T) {
+			r, s, _ := newTestResolver(t, &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }})
+			keys := queued(t, r)
+			r.usage.set(claimFor("w", "ns", one, two))
+			s.wrote(s.resolved(t.Context(), one, plain(hash("a")), amd64))
+			s.wrote(s.resolved(t.Context(), two, plain(hash("a")), amd64))
+			// Nothing may remain of this failure, or the image waits.
+			r.attempts.failed(newImage([]string{two}), attempt{}, v1alpha1.ReasonUnavailable, "down", time.Hour)
+			gone(r, s)
+			var got []string
+			for len(got) < 2 {
+				select {
+				case key := <-keys:
+					got = append(got, key)
+				case <-time.After(10 * time.Second):
+					t.Fatalf("queued: %q", got)
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, []string{one, two}) {
+				t.Errorf("queued: %q", got)
+			}
+			if next := r.due(newImage([]string{two})); next.task != resolve {
+				t.Errorf("%s: task %d after %v", two, next.task, next.after)
+			}
+		})
+	}
+}
+
+// If an API server accepts no writes, it is not asked for a growing time, and
+// neither is the registry.
+func TestPauseAfterFailedWrites(t *testing.T) {
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+	r, s, _ := newTestResolver(t, f)
+	keys := queued(t, r)
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
+	for failures := range 3 {
+		q := &queue{}
+		r.work(t.Context(), q, "reg/x:1")
+		least := time.Second << (failures + 1) * 4 / 5
+		if pause := time.Until(q.resume); pause < least-time.Second/2 {
+			t.Errorf("paused for %v after %d failures, want at least %v", pause, failures+1, least)
+		}
+	}
+	select {
+	case key := <-keys:
+		t.Errorf("%s is due before the pause ends", key)
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.fails = nil
+	r.work(t.Context(), &queue{}, "reg/x:1")
+	if r.backlog.failures != 0 || r.backlog.of(one("reg/x:1")) != nil {
+		t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
+	}
+}
+
+// An image is queued again for when something is due, also after a failed write.
+func TestQueuedAgain(t *testing.T) {
+	const tag = "reg/x:1"
+	f := &fakeRegistry{
+		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil },
+		digest:  func(string) (string, error) { return hash("a"), nil },
+	}
+	// A minimal time, so that there is nothing to wait for.
+	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.TagTTL = time.Millisecond })
+	keys := queued(t, r)
+	r.usage.set(claimFor("w", "ns", tag))
+	expect := func(after string) {
+		t.Helper()
+		select {
+		case <-keys:
+		case <-time.After(10 * time.Second):
+			t.Errorf("not queued again after %s", after)
+		}
+	}
+	r.work(t.Context(), &queue{}, tag)
+	expect("it was resolved")
+	r.work(t.Context(), &queue{}, tag)
+	expect("nothing was due")
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.fails = errors.New("etcd: leader changed")
+	r.work(t.Context(), &queue{}, tag)
+	expect("a write failed")
+}
+
+// The last workload is deleted while its image is asked for. Nothing may be
+// remembered afterwards, although the handler could only drop what existed at
+// that time.
+func TestForgottenWhileAsked(t *testing.T) {
+	const tag = "reg/x:1"
+	f := &fakeRegistry{}
+	r, _, _ := newTestResolver(t, f)
+	f.resolve = func(string, []string) (*registry.Resolution, error) {
+		r.forget(r.usage.set(claimFor("w", "ns")).unused...)
+		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+	}
+	r.usage.set(claimFor("w", "ns", tag))
+	r.work(t.Context(), &queue{}, tag)
+	if n := len(r.attempts.byKey); f.asked() != 1 || n != 0 {
+		t.Errorf("asked %d times, %d attempts are remembered", f.asked(), n)
+	}
+}
+
+// An image is found under the second name that it may mean. That the first was
+// not resolved is then no longer reported.
+func TestFoundUnderSecondName(t *testing.T) {
+	image := newImage([]string{"first/x:1", "second/x:1"})
+	missing := true
+	f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		if missing || reference == image.references[0] {
+			return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+		}
+		return plain(hash("a")), nil
+	}}
+	r, s, _ := newTestResolver(t, f)
+	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.work(t.Context(), &queue{}, image.key)
+	s.expect(map[string]string{v1alpha1.UnresolvedName(image.references[0]): image.references[0]})
+	missing = false
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	r.work(t.Context(), &queue{}, image.key)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+}
+
+// A failure is reported once as long as its reason stays, and to each workload that
+// comes later.
+func TestWhoIsToldOfAFailure(t *testing.T) {
+	const tag = "reg/x:1"
+	reason := v1alpha1.ReasonNotFound
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: reason, Err: errors.New("no")}
+	}}
+	r, s, told := newTestResolver(t, f)
+	handler := r.workloadHandler(&kinds[0])
+	pod := func(name, image string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID(name)},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: image}}},
+		}
+	}
+	expect := func(events int, when string) {
+		t.Helper()
+		if n := len(told.notes); n != events {
+			t.Errorf("%s: %d events, want %d: %q", when, n, events, told.notes)
+		}
+	}
+	handler.OnAdd(pod("one", tag), false)
+	expect(0, "before it was asked for")
+	r.work(t.Context(), &queue{}, tag)
+	expect(1, "not found")
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	r.work(t.Context(), &queue{}, tag)
+	expect(1, "not found again")
+	handler.OnAdd(pod("two", tag), false)
+	expect(2, "another pod")
+	reason = v1alpha1.ReasonUnauthorized
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	r.work(t.Context(), &queue{}, tag)
+	expect(4, "another reason")
+	handler.OnAdd(pod("three", "REG/X"), false)
+	expect(5, "an invalid name")
+	r.leading.Store(false)
+	handler.OnAdd(pod("four", tag), false)
+	handler.OnAdd(pod("five", "REG/X"), false)
+	expect(5, "of a replica that does not lead")
+}
+
+// A workload with other pull secrets starts to use an image that was refused.
+func TestOtherPullSecrets(t *testing.T) {
+	const tag = "reg/x:1"
+	for _, read := range []bool{true, false} {
+		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) {
+			if read {
+				d.secrets = notFoundReader{}
+			}
+		})
+		r.usage.set(claimFor("w", "ns", tag))
+		r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnauthorized, "401", 0)
+		r.workloadHandler(&kinds[0]).OnAdd(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "elsewhere", UID: "1"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: tag}}},
+		}, false)
+		if next := r.due(one(tag)); (next.task == resolve) != read {
+			t.Errorf("pull secrets are read: %v; task %d after %v", read, next.task, next.after)
+		}
+	}
+}
+
+// More answers than the backlog has room for are not kept.
+func TestBacklogIsBounded(t *testing.T) {
+	b := newBacklog()
+	for i := range maxLearned + 10 {
+		b.keep(image{key: string(rune('a' + i))}, &learned{})
+	}
+	if n := len(b.answers); n != maxLearned {
+		t.Errorf("%d answers", n)
+	}
+}

@@ -1,0 +1,158 @@
+// Package imagemanifests is the scheduler's side of the resolver. From ImageManifest
+// objects, it tells the plugin the layers of images that no node has pulled yet. It
+// does not depend on kube-scheduler.
+package imagemanifests
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/internal/intern"
+)
+
+// Source answers from the latest ImageManifests. When an object changes, it computes
+// what the names of that object stand for, so that a question is only a look-up.
+type Source struct {
+	strings intern.Strings
+
+	mu sync.RWMutex
+	// objects by their name.
+	objects map[string]*object
+	images  map[imageref.Canonical]*image
+	// watching means that the objects are those of the apiserver, give or take an
+	// event.
+	watching bool
+}
+
+func newSource() *Source {
+	return &Source{objects: map[string]*object{}, images: map[imageref.Canonical]*image{}}
+}
+
+// image is what is known about a name.
+type image struct {
+	// claims are the objects that have the name: one for each platform, more while a
+	// tag moves.
+	claims []claim
+	// manifests are computed from the claims; nil if all claims say that there is no
+	// answer. They are replaced and never changed, because Manifests returns them.
+	manifests []index.Manifest
+}
+
+type claim struct {
+	object    *object
+	confirmed int64
+}
+
+// Manifests implements locality.ImageSource.
+func (s *Source) Manifests(name imageref.Canonical) []index.Manifest {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if i := s.images[name]; i != nil {
+		return i.manifests
+	}
+	return nil
+}
+
+// Awaits implements locality.AwaitedSource: nothing is awaited while the
+// objects cannot be watched.
+func (s *Source) Awaits(names []imageref.Canonical) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.watching && !slices.ContainsFunc(names, func(name imageref.Canonical) bool { return s.images[name] != nil })
+}
+
+// setWatching notes whether the objects can be watched. It returns whether that has
+// changed.
+func (s *Source) setWatching(watching bool) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.watching != watching
+	s.watching = watching
+	return changed
+}
+
+// set replaces what an object says; nil if it is gone or says nothing.
+func (s *Source) set(key string, o *object) {
+	old := s.objects[key] // only the caller writes, one at a time
+	if old.equal(o) {
+		return
+	}
+	if old != nil && o != nil && slices.Equal(old.layers, o.layers) {
+		o.layers = old.layers
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o != nil {
+		s.objects[key] = o
+	} else {
+		delete(s.objects, key)
+	}
+	for _, n := range old.all() {
+		i := s.images[n.canonical]
+		i.claims = slices.DeleteFunc(i.claims, func(c claim) bool { return c.object == old })
+	}
+	for _, n := range o.all() {
+		i := s.images[n.canonical]
+		if i == nil {
+			i = &image{}
+			s.images[n.canonical] = i
+		}
+		i.claims = append(i.claims, claim{o, n.confirmed})
+		i.manifests = merge(n.canonical, i.claims)
+	}
+	for _, n := range old.all() {
+		switch i := s.images[n.canonical]; {
+		case len(i.claims) == 0:
+			delete(s.images, n.canonical)
+		case !o.has(n.canonical):
+			i.manifests = merge(n.canonical, i.claims)
+		}
+	}
+}
+
+// merge combines claims: for each platform, the manifest that the registry confirmed
+// last wins. A manifest without an image index is valid for every platform, so it
+// replaces everything that was confirmed before it.
+func merge(name imageref.Canonical, claims []claim) []index.Manifest {
+	var winners []claim
+	for _, c := range claims {
+		if c.object.digest == "" {
+			continue
+		}
+		i := slices.IndexFunc(winners, func(w claim) bool { return w.object.platformOf(name) == c.object.platformOf(name) })
+		if i < 0 {
+			winners = append(winners, c)
+		} else if compare(c, winners[i]) > 0 {
+			winners[i] = c
+		}
+	}
+	if i := slices.IndexFunc(winners, func(w claim) bool { return w.object.platformOf(name) == index.Platform{} }); i >= 0 {
+		every := winners[i]
+		winners = slices.DeleteFunc(winners, func(w claim) bool { return w.confirmed < every.confirmed })
+	}
+	if len(winners) == 0 {
+		return nil
+	}
+	manifests := make([]index.Manifest, len(winners))
+	for i, w := range winners {
+		manifests[i] = index.Manifest{Platform: w.object.platformOf(name), Layers: w.object.layers}
+	}
+	return manifests
+}
+
+// compare orders claims by the time of their confirmation, and within a second by
+// digest, so that the order in which objects come does not matter.
+func compare(a, b claim) int {
+	return cmp.Or(cmp.Compare(a.confirmed, b.confirmed), cmp.Compare(a.object.digest, b.object.digest))
+}
+
+// apply takes over an object as the apiserver has it.
+func (s *Source) apply(m *v1alpha1.ImageManifest) error {
+	o, err := convert(m, s.strings.Intern)
+	s.set(m.Name, o)
+	return err
+}

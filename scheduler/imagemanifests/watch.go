@@ -1,0 +1,162 @@
+package imagemanifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+// NewSource watches the ImageManifests of a cluster until the context is done. It
+// does not wait for them. Nothing is known as long as there are none, or the
+// resource or the permission to read it is missing.
+func NewSource(ctx context.Context, config *rest.Config) (*Source, error) {
+	if config == nil {
+		return nil, errors.New("ImageManifests: no client configuration")
+	}
+	client, err := newClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("ImageManifests: %w", err)
+	}
+	s := newSource()
+	go s.watch(ctx, client)
+	return s, nil
+}
+
+// newClient returns a client for the API group, whatever encoding the
+// configuration prefers: custom resources come as JSON.
+func newClient(base *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	config := rest.CopyConfig(base)
+	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	return rest.RESTClientFor(config)
+}
+
+// watch keeps the source up to date. A reflector writes into it directly, because
+// an informer would keep all objects a second time.
+func (s *Source) watch(ctx context.Context, client rest.Interface) {
+	resource := v1alpha1.ImageManifestsResource
+	logger := klog.FromContext(ctx).WithValues("resource", resource.GroupResource().String())
+	// metav1.NamespaceAll also stands for resources without namespace.
+	objects := cache.NewListWatchFromClient(client, resource.Resource, metav1.NamespaceAll, fields.Everything())
+	reflector := cache.NewReflectorWithOptions(objects, &v1alpha1.ImageManifest{}, &store{Source: s, logger: logger},
+		cache.ReflectorOptions{Name: "imagemanifests", Logger: &logger})
+
+	// Like Reflector.Run, except for the log: a missing resource is not an error
+	// and is logged once.
+	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 16, Factor: 2, Jitter: 0.2}.
+		DelayWithReset(clock.RealClock{}, 2*time.Minute)
+	var said *metav1.StatusReason
+	failed := func(err error) {
+		if reason := apierrors.ReasonForError(err); s.setWatching(false) || said == nil || *said != reason {
+			logger.Info("Cannot watch ImageManifests: images that no node has pulled are not known. It will be tried again; if layer-resolver is to be used, install it and let the scheduler get, list and watch them", "reason", err)
+			said = &reason
+		}
+	}
+	_ = delay.Until(ctx, true, true, func(ctx context.Context) (done bool, _ error) {
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+		return false, nil
+	})
+}
+
+// store makes a Source usable as the store of a reflector.
+type store struct {
+	*Source
+	logger klog.Logger
+}
+
+var _ cache.TransformingStore = &store{}
+
+// Add implements cache.ReflectorStore.
+func (s *store) Add(obj any) error {
+	m, ok := obj.(*v1alpha1.ImageManifest)
+	if !ok {
+		return fmt.Errorf("an ImageManifest is a %T", obj)
+	}
+	if err := s.apply(m); err != nil {
+		s.logger.V(3).Info("Part or all of an ImageManifest is left out", "name", m.Name, "reason", err)
+	}
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (s *store) Update(obj any) error { return s.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (s *store) Delete(obj any) error {
+	if m, ok := obj.(*v1alpha1.ImageManifest); ok {
+		s.set(m.Name, nil)
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore: objs are all objects.
+func (s *store) Replace(objs []any, _ string) error {
+	kept := make(map[string]bool, len(objs))
+	for _, obj := range objs {
+		if err := s.Add(obj); err != nil {
+			return err
+		}
+		kept[obj.(*v1alpha1.ImageManifest).Name] = true
+	}
+	for name := range s.objects { // only this goroutine writes
+		if !kept[name] {
+			s.set(name, nil)
+		}
+	}
+	if s.setWatching(true) {
+		s.logger.Info("Watching ImageManifests", "objects", len(objs))
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore: there is nothing to repeat.
+func (s *store) Resync() error { return nil }
+
+// Transformer implements cache.TransformingStore: it keeps only the used parts of
+// the objects that the reflector collects.
+func (s *store) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if m, ok := obj.(*v1alpha1.ImageManifest); ok {
+			s.slim(m)
+		}
+		return obj, nil
+	}
+}
+
+func (s *Source) slim(m *v1alpha1.ImageManifest) {
+	m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, ResourceVersion: m.ResourceVersion}
+	m.Status.Conditions = resolvedOnly(m.Status.Conditions)
+	for i := range m.Spec.Layers {
+		m.Spec.Layers[i].Digest = s.strings.Intern(m.Spec.Layers[i].Digest)
+	}
+}
+
+func resolvedOnly(conditions []metav1.Condition) []metav1.Condition {
+	for _, c := range conditions {
+		if c.Type == v1alpha1.ConditionResolved {
+			return []metav1.Condition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package imagemanifests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+// apiserver answers a client without a network.
+type apiserver struct {
+	t *testing.T
+
+	mu sync.Mutex
+	// status is what every request gets; 200 answers it.
+	status  int
+	list    *v1alpha1.ImageManifestList
+	watches []*io.PipeWriter
+	lists   int
+}
+
+func (a *apiserver) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.URL.Path != "/apis/layerlocality.io/v1alpha1/imagemanifests" || !strings.HasPrefix(r.Header.Get("Accept"), "application/json") {
+		a.t.Errorf("%s %s accepts %s", r.Method, r.URL, r.Header["Accept"])
+	}
+	response := &http.Response{StatusCode: a.status, Header: http.Header{"Content-Type": {"application/json"}}, Request: r}
+	query := r.URL.Query()
+	switch {
+	case a.status != http.StatusOK:
+		response.Header.Set("Content-Type", "text/plain")
+		response.Body = io.NopCloser(strings.NewReader(http.StatusText(a.status)))
+	case query.Get("sendInitialEvents") != "": // an old apiserver
+		response.StatusCode = http.StatusUnprocessableEntity
+		response.Body = io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid"}`))
+	case query.Get("watch") != "":
+		reader, writer := io.Pipe()
+		a.watches = append(a.watches, writer)
+		response.Body = reader
+	default:
+		a.lists++
+		data, err := json.Marshal(a.list)
+		if err != nil {
+			a.t.Error(err)
+		}
+		response.Body = io.NopCloser(bytes.NewReader(data))
+	}
+	return response, nil
+}
+
+func (a *apiserver) set(status int, objects ...*v1alpha1.ImageManifest) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status = status
+	a.list = &v1alpha1.ImageManifestList{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifestList"},
+		ListMeta: metav1.ListMeta{ResourceVersion: "7"},
+	}
+	for _, m := range objects {
+		a.list.Items = append(a.list.Items, *m)
+	}
+}
+
+// event sends a watch event to the last client.
+func (a *apiserver) event(kind string, m *v1alpha1.ImageManifest) {
+	a.t.Helper()
+	m.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest"}
+	m.ResourceVersion = "8"
+	data, err := json.Marshal(metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Object: m}})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, err := a.watches[len(a.watches)-1].Write(append(data, '\n')); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *apiserver) closeWatch() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_ = a.watches[len(a.watches)-1].Close()
+}
+
+// A source copes with every state of the apiserver: the resource is missing,
+// reading it is forbidden, it is there, it is gone again. It logs each change
+// once.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+		said := func(text string) int {
+			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), text)
+		}
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+		server := &apiserver{t: t}
+		server.set(http.StatusNotFound)
+		client, err := newClient(&rest.Config{Host: "https://apiserver.example", Transport: server, ContentConfig: rest.ContentConfig{
+			ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSource()
+		done := make(chan struct{})
+		go func() { defer close(done); s.watch(ctx, client) }()
+
+		const cannot, can = "Cannot watch ImageManifests", "Watching ImageManifests"
+		state := func(when string, awaits bool, failures, successes int) {
+			t.Helper()
+			if got := s.Awaits([]imageref.Canonical{"quay.io/a/new:1"}); got != awaits {
+				t.Errorf("%s: an image is awaited: %t", when, got)
+			}
+			if said(cannot) != failures || said(can) != successes {
+				t.Errorf("%s: said %d times that it cannot and %d times that it can, want %d and %d", when, said(cannot), said(can), failures, successes)
+			}
+		}
+		later := func() { time.Sleep(time.Hour); synctest.Wait() }
+
+		later()
+		state("without the resource", false, 1, 0)
+		server.set(http.StatusForbidden)
+		later()
+		state("without the right", false, 2, 0)
+
+		one := manifest("one", "", "a", reference("quay.io/a/one:1", "one", 0))
+		one.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "layer-resolver"}}
+		server.set(http.StatusOK, one, manifest("two", "linux/amd64", "b", reference("quay.io/a/two:1", "two", 0)))
+		later()
+		state("with the resource", true, 2, 1)
+		expect(t, s, map[string]platforms{"quay.io/a/one:1": {every: "a"}, "x@" + sha("two"): {every: "b"}})
+
+		server.event("ADDED", manifest("three", "", "c", reference("quay.io/a/three:1", "three", 0)))
+		server.event("MODIFIED", manifest("one", "", "a", reference("quay.io/a/one:2", "one", 0)))
+		server.event("DELETED", manifest("two", "linux/amd64", "b"))
+		synctest.Wait()
+		expect(t, s, map[string]platforms{
+			"quay.io/a/three:1": {every: "c"}, "quay.io/a/one:1": nil, "quay.io/a/one:2": {every: "a"}, "x@" + sha("two"): nil,
+		})
+
+		// The resource is removed again: what is known stays, nothing more is
+		// awaited.
+		server.set(http.StatusNotFound)
+		server.closeWatch()
+		later()
+		state("without the resource again", false, 3, 1)
+		expect(t, s, map[string]platforms{"quay.io/a/three:1": {every: "c"}})
+
+		// What was deleted in between is forgotten with the next list.
+		server.set(http.StatusOK, manifest("one", "", "a", reference("quay.io/a/one:3", "one", 0)))
+		later()
+		state("with the resource again", true, 3, 2)
+		expect(t, s, map[string]platforms{"quay.io/a/one:3": {every: "a"}, "quay.io/a/three:1": nil})
+		if len(s.objects) != 1 {
+			t.Errorf("%d objects", len(s.objects))
+		}
+
+		cancel()
+		server.closeWatch()
+		<-done
+	})
+}

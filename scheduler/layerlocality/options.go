@@ -1,0 +1,30 @@
+package layerlocality
+
+import (
+	"context"
+
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/clock"
+
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+// Option adds a source to the plugin.
+type Option func(*Factory)
+
+// WithImageSource adds a source of the layers of images. The first source that
+// knows an image answers; what nodes report comes last. The source is made once,
+// when the scheduler starts.
+func WithImageSource(make func(context.Context, fwk.Handle) (locality.ImageSource, error)) Option {
+	return func(f *Factory) { f.imageSources = append(f.imageSources, make) }
+}
+
+// WithLayerSource adds a source of where layers are.
+func WithLayerSource(make func(context.Context, fwk.Handle) (locality.LayerSource, error)) Option {
+	return func(f *Factory) { f.layerSources = append(f.layerSources, make) }
+}
+
+// WithClock sets the clock for the timeouts of arrivals and reports; for
+// simulations. How long pods are held (waitForManifest) always depends on the real
+// clock.
+func WithClock(c clock.PassiveClock) Option { return func(f *Factory) { f.clock = c } }

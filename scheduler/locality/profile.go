@@ -1,0 +1,126 @@
+package locality
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// Profile rates what a Tracker knows with the arguments of one scheduler profile.
+type Profile struct {
+	// Name is the scheduler name of its pods.
+	Name string
+	// Args must not be changed.
+	Args *config.LayerLocalityArgs
+
+	tracker *Tracker
+	table   *imageref.Table
+	scorer  scorer
+}
+
+func newProfile(tracker *Tracker, name string, args *config.LayerLocalityArgs) *Profile {
+	return &Profile{Name: name, Args: args, tracker: tracker, table: newTable(args), scorer: newScorer(args)}
+}
+
+// newTable returns the Table that the arguments describe.
+func newTable(args *config.LayerLocalityArgs) *imageref.Table {
+	short := &imageref.ShortNames{Aliases: make(map[string]string, len(args.ShortNames)), Search: args.UnqualifiedRegistries}
+	for _, s := range args.ShortNames {
+		short.Aliases[s.Name] = s.Repository
+	}
+	table := imageref.NewTable(short)
+	for _, m := range args.Mirrors {
+		table.AddMirror(m.Prefix, m.Locations...)
+	}
+	return table
+}
+
+// Names returns the names that an image in a pod may have on a node; none if the
+// name is not valid.
+func (p *Profile) Names(image string) []imageref.Canonical { return p.table.Candidates(image) }
+
+// Wanted returns the images of a pod, each once, with what sources say about their
+// layers.
+func (p *Profile) Wanted(pod *v1.Pod) []index.Wanted {
+	var images []index.Wanted
+	for _, image := range imageref.OfPod(&pod.Spec) {
+		names := p.Names(image.Name)
+		if len(names) == 0 {
+			continue
+		}
+		always := image.PullPolicy == v1.PullAlways
+		// The same image may be written in two ways.
+		if i := slices.IndexFunc(images, func(w index.Wanted) bool { return slices.Equal(w.Names, names) }); i >= 0 {
+			images[i].PullAlways = images[i].PullAlways || always
+		} else {
+			images = append(images, index.Wanted{Names: names, PullAlways: always, Manifests: p.tracker.manifests(names)})
+		}
+	}
+	return images
+}
+
+// Signature returns what the scores depend on in the images of a pod: two pods with
+// the same signature get the same scores.
+func (p *Profile) Signature(pod *v1.Pod) []string {
+	var signature []string
+	for _, image := range imageref.OfPod(&pod.Spec) {
+		parts := []string{string(image.PullPolicy)}
+		for _, name := range p.Names(image.Name) {
+			parts = append(parts, string(name))
+		}
+		if len(parts) > 1 {
+			signature = append(signature, strings.Join(parts, " "))
+		}
+	}
+	slices.Sort(signature)
+	return slices.Compact(signature)
+}
+
+// UnknownImage returns the first image of a pod whose layers a source may still
+// learn. It is empty if there is none, or if waiting would not help: a pod of a
+// DaemonSet has no choice of nodes, an image that must not be pulled stays where it
+// is, and a pod with scheduling gates waits anyway.
+func (p *Profile) UnknownImage(pod *v1.Pod) string {
+	if owner := metav1.GetControllerOfNoCopy(pod); len(pod.Spec.SchedulingGates) > 0 || owner != nil && owner.Kind == "DaemonSet" {
+		return ""
+	}
+	for _, image := range imageref.OfPod(&pod.Spec) {
+		if image.PullPolicy == v1.PullNever {
+			continue
+		}
+		if names := p.Names(image.Name); len(names) > 0 && p.tracker.mayLearn(names) {
+			return image.Name
+		}
+	}
+	return ""
+}
+
+// Measure computes what every node has of the images. It writes the result into m,
+// whose memory it uses again. Layers for which enough pods wait on a node
+// (maxWaitingPods) do not count as arriving there.
+func (p *Profile) Measure(images []index.Wanted, m *index.Measurement) {
+	p.tracker.index.Measure(images, p.Args.MaxWaitingPods, p.tracker.clock.Now(), m)
+}
+
+// Points rates a node. load is the points for its load (see Balance).
+func (p *Profile) Points(bytes index.NodeBytes, load float64) Points {
+	return p.scorer.points(bytes, load)
+}
+
+// Reserve notes that a pod is being placed on a node, which then pulls what it
+// lacks. It returns the compressed bytes of known layers that the node would not
+// have pulled without this pod.
+func (p *Profile) Reserve(pod *v1.Pod, node string) (missing int64) {
+	now := p.tracker.clock.Now()
+	return p.tracker.index.Reserve(pod.UID, node, p.Wanted(pod), p.Args.UnknownImageBytes, now, now.Add(p.Args.ArrivalTimeout.Duration))
+}
+
+// Release undoes Reserve: the pod does not come.
+func (p *Profile) Release(pod types.UID) { p.tracker.index.Release(pod) }

@@ -1,0 +1,75 @@
+package locality
+
+import (
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// MaxScore is the highest score, the same as kube-scheduler's.
+const MaxScore = 100
+
+// scorer turns what a node has and lacks into a score.
+type scorer struct {
+	minBytes    float64
+	linkPenalty float64
+}
+
+func newScorer(args *config.LayerLocalityArgs) scorer {
+	return scorer{
+		minBytes:    float64(args.MinImageBytes),
+		linkPenalty: float64(args.LinkPenalty) / 100,
+	}
+}
+
+// Points are the parts of a score. The score is their sum, cut off at 0 and
+// 100.
+type Points struct {
+	// Locality is the share of the pod's bytes that are present or arriving. If
+	// the pod has fewer bytes than MinImageBytes, it is the share of
+	// MinImageBytes.
+	Locality float64 `json:"locality"`
+	// Link is what the queue of the node's link costs.
+	Link float64 `json:"link"`
+	// Load is what load above the mean costs.
+	Load float64 `json:"load"`
+}
+
+// points rates a node. load is the points for its load, at most 0.
+func (s *scorer) points(b index.NodeBytes, load float64) Points {
+	scale := max(float64(b.Total), s.minBytes)
+	p := Points{Locality: MaxScore * float64(b.Present+b.Arriving) / scale, Load: load}
+	if late := s.late(b); late > 0 {
+		p.Link = -MaxScore * s.linkPenalty * late / scale
+	}
+	return p
+}
+
+// late returns how much longer, in bytes, the pod waits on this node than on
+// one that has nothing and pulls nothing else.
+func (s *scorer) late(b index.NodeBytes) float64 {
+	if b.Pending == 0 {
+		return 0 // the common case
+	}
+	var queue int64
+	switch missing := b.Missing(); {
+	case missing > 0: // it shares the link with all pulls in progress
+		queue = missing + b.Pending
+	case b.Arriving+b.Crowded > 0: // it waits for pulls in progress
+		queue = b.Pending
+	}
+	return float64(queue - b.Total)
+}
+
+// Score returns the sum of the points as a whole number in [0, 100].
+func (p Points) Score() int64 {
+	// A mean of equal numbers may differ from them in the last digit; this must
+	// not cost a point.
+	sum := p.Locality + p.Link + p.Load + 1e-6
+	switch {
+	case !(sum > 0): // also NaN, which cannot be
+		return 0
+	case sum >= MaxScore:
+		return MaxScore
+	}
+	return int64(sum)
+}

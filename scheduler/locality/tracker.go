@@ -1,0 +1,298 @@
+package locality
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+)
+
+// Tracker follows which layers nodes have and which layers placed pods bring to
+// them. The pods may have been placed by this scheduler, the one before it, or
+// another one.
+type Tracker struct {
+	index   *index.Index
+	clock   clock.PassiveClock
+	nodes   cache.SharedIndexInformer
+	pods    cache.SharedIndexInformer
+	lister  corelisters.PodLister
+	sources []ImageSource
+	layers  []LayerSource
+
+	mu       sync.RWMutex
+	profiles map[string]*Profile
+	// first is the profile whose arguments apply to pods of other schedulers.
+	first *Profile
+
+	syncers []Syncer
+	synced  atomic.Bool
+}
+
+// Config is what a Tracker needs of its host.
+type Config struct {
+	// Informers of all Nodes, and of all Pods that are not finished. They must not
+	// have been started, because the Tracker sets a transform that saves memory.
+	Nodes coreinformers.NodeInformer
+	Pods  coreinformers.PodInformer
+	// Images are sources of the layers of images. The first source that knows an
+	// image answers; what nodes report comes last.
+	Images []ImageSource
+	// Layers are sources of where layers are, besides NodeStatus.
+	Layers []LayerSource
+	// Clock is used for the timeouts of arrivals and reports; nil means the real
+	// one.
+	Clock clock.PassiveClock
+}
+
+// NewTracker returns a Tracker. It follows nothing before Start.
+func NewTracker(config Config) *Tracker {
+	t := &Tracker{
+		index: index.New(), clock: config.Clock, nodes: config.Nodes.Informer(), pods: config.Pods.Informer(),
+		lister: config.Pods.Lister(), sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
+	}
+	if t.clock == nil {
+		t.clock = clock.RealClock{}
+	}
+	return t
+}
+
+// NewProfile adds a profile. The arguments must be valid and must not change
+// afterwards. Those of the first profile also apply to the pods of other schedulers.
+func (t *Tracker) NewProfile(name string, args *config.LayerLocalityArgs) *Profile {
+	p := newProfile(t, name, args)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.profiles[name] = p
+	if t.first == nil {
+		t.first = p
+	}
+	return p
+}
+
+// profileOf returns the profile that a pod belongs to, or the first one.
+func (t *Tracker) profileOf(pod *v1.Pod) *Profile {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if p := t.profiles[pod.Spec.SchedulerName]; p != nil {
+		return p
+	}
+	return t.first
+}
+
+// Stats returns the size of the index.
+func (t *Tracker) Stats() index.Stats { return t.index.Stats() }
+
+// Follows tells whether the Tracker uses this informer of Nodes.
+func (t *Tracker) Follows(nodes cache.SharedIndexInformer) bool { return t.nodes == nodes }
+
+// nodeStatusSource is the name of NodeStatus as a source in the index.
+const nodeStatusSource = "NodeStatus"
+
+// Start begins to follow nodes, pods and sources, until the context is done. Add a
+// profile before, and start the informers afterwards.
+func (t *Tracker) Start(ctx context.Context) error {
+	if t.first == nil {
+		return errors.New("no profile: the images of pods cannot be told")
+	}
+	if err := t.nodes.SetTransform(nodestatus.Transform(t.nodes.GetStore())); err != nil {
+		return fmt.Errorf("transform of the node informer: %w", err)
+	}
+	nodes, err := t.nodes.AddEventHandler(t.nodeHandler())
+	if err != nil {
+		return fmt.Errorf("watching nodes: %w", err)
+	}
+	pods, err := t.pods.AddEventHandler(t.podHandler(ctx, nodes))
+	if err != nil {
+		return fmt.Errorf("watching pods: %w", err)
+	}
+	t.syncers = []Syncer{nodes, pods}
+	for _, source := range t.layers {
+		syncer, err := source.Start(ctx, t.index)
+		if err != nil {
+			return fmt.Errorf("source of layers %s: %w", source.Name(), err)
+		}
+		t.syncers = append(t.syncers, syncer)
+	}
+	return nil
+}
+
+// manifests returns what sources say about the layers of an image; nil if none
+// knows.
+func (t *Tracker) manifests(names []imageref.Canonical) []index.Manifest {
+	for _, source := range t.sources {
+		for _, name := range names {
+			if manifests := source.Manifests(name); manifests != nil {
+				return manifests
+			}
+		}
+	}
+	return nil
+}
+
+// mayLearn tells whether nothing is known about an image and a source may still
+// learn its layers.
+func (t *Tracker) mayLearn(names []imageref.Canonical) bool {
+	return !t.index.Reported(names) && t.manifests(names) == nil &&
+		slices.ContainsFunc(t.sources, func(source ImageSource) bool {
+			awaited, ok := source.(AwaitedSource)
+			return ok && awaited.Awaits(names)
+		})
+}
+
+func (t *Tracker) nodeHandler() cache.ResourceEventHandler {
+	set := func(node *v1.Node) {
+		t.index.SetNode(node.Name, nodestatus.Platform(node))
+		t.index.SetImages(nodeStatusSource, node.Name, nodestatus.Images(node))
+	}
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, isInInitialList bool) {
+			if node, ok := obj.(*v1.Node); ok {
+				set(node)
+				if !isInInitialList { // the pods of those that are come after all of them
+					t.followAll(node.Name)
+				}
+			}
+		},
+		UpdateFunc: func(oldObj, newObj any) {
+			old, ok1 := oldObj.(*v1.Node)
+			node, ok2 := newObj.(*v1.Node)
+			if ok1 && ok2 && old.UID == node.UID && nodestatus.SameImages(old, node) &&
+				nodestatus.Platform(old) == nodestatus.Platform(node) {
+				return // a heartbeat
+			}
+			if ok1 && ok2 && old.UID != node.UID { // deleted and re-created between two updates
+				t.index.DeleteNode(old.Name)
+			}
+			if ok2 {
+				set(node)
+			}
+			if ok1 && ok2 && old.UID != node.UID {
+				t.followAll(node.Name)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if node, ok := obj.(*v1.Node); ok {
+				t.index.DeleteNode(node.Name)
+			}
+		},
+	}
+}
+
+// podHandler follows placed pods, whichever scheduler placed them: until they run,
+// their nodes pull. Pods are handled only once the nodes are known, because what a
+// pod brings depends on its node.
+func (t *Tracker) podHandler(ctx context.Context, nodes cache.ResourceEventHandlerRegistration) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if !nodes.HasSynced() {
+				cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced)
+			}
+			if pod, ok := obj.(*v1.Pod); ok {
+				t.follow(pod, false)
+			}
+		},
+		UpdateFunc: func(oldObj, newObj any) {
+			old, ok1 := oldObj.(*v1.Pod)
+			pod, ok2 := newObj.(*v1.Pod)
+			if ok1 && ok2 && old.UID != pod.UID {
+				t.index.Release(old.UID)
+			} else if ok1 && ok2 && old.Spec.NodeName == pod.Spec.NodeName && progressOf(old) == progressOf(pod) {
+				return
+			}
+			if ok2 {
+				t.follow(pod, true)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if pod, ok := obj.(*v1.Pod); ok {
+				t.index.Release(pod.UID)
+			}
+		},
+	}
+}
+
+// follow notes what a placed pod brings to its node. changed means that the pod has
+// made progress.
+func (t *Tracker) follow(pod *v1.Pod, changed bool) {
+	if pod.Spec.NodeName == "" {
+		return
+	}
+	profile := t.profileOf(pod)
+	now := t.clock.Now()
+	reserve := func(deadline time.Time) {
+		if now.Before(deadline) {
+			t.index.Reserve(pod.UID, pod.Spec.NodeName, profile.Wanted(pod), profile.Args.UnknownImageBytes, now, deadline)
+		}
+	}
+	switch progressOf(pod) {
+	case pulling:
+		reserve(placedAt(pod, now).Add(profile.Args.ArrivalTimeout.Duration))
+	case started:
+		// Reserve also for a pod whose reservation has ended, because a pull failed
+		// or took long, and for a pod that started while no scheduler was running.
+		from := startedAt(pod, now)
+		if changed {
+			from = now
+		}
+		deadline := from.Add(profile.Args.ReportTimeout.Duration)
+		reserve(deadline)
+		t.index.Started(pod.UID, deadline)
+	case idle:
+		t.index.Release(pod.UID)
+	}
+}
+
+// followAll handles the pods of a node again that was not known when they came.
+func (t *Tracker) followAll(node string) {
+	pods, err := t.lister.List(labels.Everything())
+	if err != nil {
+		return // the lister reads from memory
+	}
+	for _, pod := range pods {
+		if pod.Spec.NodeName == node {
+			t.follow(pod, false)
+		}
+	}
+}
+
+// syncTimeout bounds WaitForSync.
+const syncTimeout = 10 * time.Second
+
+// WaitForSync returns when the first reports are in the index, or after 10 s; from
+// then on it returns at once. A host calls it before it asks for the first pod:
+// kube-scheduler waits for its own event handlers, but not for those of plugins.
+func (t *Tracker) WaitForSync(ctx context.Context) {
+	if t.synced.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	for _, syncer := range t.syncers {
+		if !syncer.HasSynced() && !cache.WaitForCacheSync(ctx.Done(), syncer.HasSynced) {
+			klog.FromContext(ctx).Info("Going on before all sources have reported", "waited", syncTimeout)
+		}
+	}
+	t.synced.Store(true)
+}

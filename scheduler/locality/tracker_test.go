@@ -1,0 +1,297 @@
+package locality_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2/ktesting"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+// Short names for what tests are made of.
+var (
+	args, nodes, node, pod, on = fixture.Args, fixture.Nodes, fixture.Node, fixture.Pod, fixture.On
+	digest, manifest           = fixture.Digest, fixture.Manifest
+)
+
+const mb = fixture.MB
+
+// suite is a Tracker over real informers, without a scheduler.
+type suite struct {
+	t       *testing.T
+	ctx     context.Context
+	client  *fake.Clientset
+	clock   *clocktesting.FakePassiveClock
+	tracker *locality.Tracker
+	profile *locality.Profile
+	agent   *fixture.Agent
+	images  fixture.Images
+}
+
+func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, pods ...*v1.Pod) *suite {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	t.Cleanup(cancel)
+	s := &suite{t: t, ctx: ctx, clock: clocktesting.NewFakePassiveClock(time.Now()), agent: &fixture.Agent{}, images: fixture.Images{}}
+	var objects []runtime.Object
+	for _, n := range nodes {
+		objects = append(objects, n)
+	}
+	for _, p := range pods {
+		objects = append(objects, p)
+	}
+	s.client = fake.NewClientset(objects...)
+	factory := informers.NewSharedInformerFactory(s.client, 0)
+	core := factory.Core().V1()
+	s.tracker = locality.NewTracker(locality.Config{
+		Nodes: core.Nodes(), Pods: core.Pods(), Clock: s.clock,
+		Images: []locality.ImageSource{s.images}, Layers: []locality.LayerSource{s.agent},
+	})
+	if err := s.tracker.Start(ctx); err == nil || !strings.Contains(err.Error(), "no profile") {
+		t.Fatalf("started without a profile: %v", err)
+	}
+	s.profile = s.tracker.NewProfile("default-scheduler", args)
+	if err := s.tracker.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	t.Cleanup(func() { cancel(); factory.Shutdown() })
+	s.tracker.WaitForSync(ctx)
+	return s
+}
+
+// measure returns what a node has of a pod's images.
+func (s *suite) measure(pod *v1.Pod, node string) index.NodeBytes {
+	s.t.Helper()
+	var m index.Measurement
+	s.profile.Measure(s.profile.Wanted(pod), &m)
+	bytes, _ := m.Node(node)
+	return bytes
+}
+
+func (s *suite) eventually(what string, f func() bool) {
+	s.t.Helper()
+	fixture.Eventually(s.t, what, func() any { return s.tracker.Stats() }, f)
+}
+
+// Placed pods and nodes come and go through the informers.
+func TestInformers(t *testing.T) {
+	image := "quay.io/a:1"
+	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("before", image), "n1", ""))
+	x := s.tracker
+	ctx := s.ctx
+	expectArriving := func(what string, arriving, present int64) {
+		t.Helper()
+		s.eventually(what, func() bool {
+			got := s.measure(pod("p", image), "n1")
+			return got.Arriving == arriving && got.Present == present
+		})
+	}
+	expectArriving("a pod that was placed before the scheduler started", 100*mb, 0)
+
+	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
+		t.Helper()
+		p := on(pod("before", image), "n1", "")
+		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
+		if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	expectArriving("the pull failed", 0, 0)
+	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}})
+	expectArriving("it is tried again", 100*mb, 0)
+	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "pull QPS exceeded"}}})
+	expectArriving("the kubelet puts the pull off", 100*mb, 0)
+	update(v1.PodRunning, v1.ContainerStatus{ImageID: "x"})
+	expectArriving("the pod runs", 0, 100*mb)
+	if err := s.client.CoreV1().Pods("ns").Delete(ctx, "before", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.CoreV1().Pods("ns").Create(ctx, on(pod("other", "quay.io/other:1"), "n2", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a pod that somebody else placed", func() bool { return x.Stats().Reservations == 2 })
+	expectArriving("the image of a deleted pod that ran", 0, 100*mb)
+	if err := s.client.CoreV1().Pods("ns").Delete(ctx, "other", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a pod deleted while it waited", func() bool { return x.Stats().Reservations == 1 })
+
+	report := node("n1")
+	report.Status.Images = []v1.ContainerImage{{Names: []string{image}, SizeBytes: 300 * mb}}
+	if _, err := s.client.CoreV1().Nodes().UpdateStatus(ctx, report, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the report of the node", func() bool { st := x.Stats(); return st.Reservations == 0 && st.Images == 1 })
+	if got := s.measure(pod("p", image), "n1"); got.Total == 0 || got.Present != got.Total {
+		t.Errorf("the node reports the image: %+v", got)
+	}
+	if got := s.measure(pod("p", image), "n2"); got.Total == 0 || got.Present != 0 {
+		t.Errorf("the other node does not: %+v", got)
+	}
+
+	if err := s.client.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a deleted node", func() bool { st := x.Stats(); return st.Nodes == 1 && st.Images == 0 })
+	if _, err := s.client.CoreV1().Nodes().Create(ctx, report, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a node that is back", func() bool { st := x.Stats(); return st.Nodes == 2 && st.Images == 1 })
+}
+
+// The kubelet may leave ImagePullBackOff in the status until the container runs.
+func TestStartedAfterBackOff(t *testing.T) {
+	image := "quay.io/a:1"
+	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
+	s.images["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
+	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
+		p := on(pod("p", image), "n1", "")
+		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
+		if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(s.ctx, p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	s.eventually("released", func() bool { return s.tracker.Stats().Reservations == 0 })
+	update(v1.PodRunning, v1.ContainerStatus{ImageID: "x"})
+	time.Sleep(300 * time.Millisecond)
+	if got := s.measure(pod("q", image), "n1"); got.Present == 0 {
+		t.Errorf("a pod of the image runs on n1: %+v", got)
+	}
+}
+
+// A clock that is ahead must not keep an arrival for ever.
+func TestFutureDeadline(t *testing.T) {
+	p := on(pod("p", "quay.io/a:1"), "n1", "")
+	p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, LastTransitionTime: metav1.NewTime(time.Now().Add(24 * 365 * time.Hour))}}
+	s := newSuite(t, args(), nodes("n1", "n2"), p)
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.measure(p, "n1")
+	if n := s.tracker.Stats().Reservations; n != 0 {
+		t.Errorf("%d reservations an hour later, arrivalTimeout is 10m", n)
+	}
+}
+
+// While an init container runs, the images of the others are not pulled.
+func TestInitContainer(t *testing.T) {
+	p := on(pod("p", "quay.io/a:1"), "n1", "")
+	p.Spec.InitContainers = []v1.Container{{Name: "wait", Image: "quay.io/wait:1"}}
+	p.Status = v1.PodStatus{Phase: v1.PodPending,
+		InitContainerStatuses: []v1.ContainerStatus{{Name: "wait", ImageID: "y", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}},
+		ContainerStatuses:     []v1.ContainerStatus{{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "PodInitializing"}}}}}
+	s := newSuite(t, args(), nodes("n1", "n2"), p)
+	if stats := s.tracker.Stats(); stats.Reservations != 0 || stats.PendingBytes != 0 {
+		t.Errorf("the init container runs, nothing is being pulled: %+v", stats)
+	}
+	p = p.DeepCopy()
+	p.Status.InitContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}
+	if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(s.ctx, p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the main container's turn", func() bool { return s.tracker.Stats().Reservations == 1 })
+}
+
+// The rules for names are those of the nodes: the pod says opensuse/tumbleweed, the
+// source knows the image by the name that the alias stands for.
+func TestAliasInParts(t *testing.T) {
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) {
+		a.ShortNames = []configv1.ShortName{{Name: "opensuse/tumbleweed", Repository: "registry.opensuse.org/opensuse/tumbleweed"}}
+	}), nodes("n1"))
+	s.images["registry.opensuse.org/opensuse/tumbleweed:latest"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
+	if got := s.measure(pod("p", "opensuse/tumbleweed"), "n1"); got.Total != 200*mb {
+		t.Errorf("%+v, want the 200 MB that the source knows of", got)
+	}
+}
+
+// A pod is followed with the arguments of its own profile; a pod of another
+// scheduler with those of the first profile.
+func TestProfiles(t *testing.T) {
+	unknown := func(bytes int64) *config.LayerLocalityArgs {
+		return args(func(a *configv1.LayerLocalityArgs) { a.UnknownImageBytes = ptr.To(bytes) })
+	}
+	s := newSuite(t, unknown(100), nodes("n1", "n2", "n3"))
+	s.tracker.NewProfile("other", unknown(500))
+	for name, scheduler := range map[string]string{"n1": "default-scheduler", "n2": "other", "n3": "somebody-else"} {
+		p := on(pod("on-"+name, "quay.io/"+name+":1"), name, "")
+		p.Spec.SchedulerName = scheduler
+		if _, err := s.client.CoreV1().Pods("ns").Create(s.ctx, p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.eventually("three placed pods", func() bool { return s.tracker.Stats().Reservations == 3 })
+	for name, want := range map[string]int64{"n1": 100, "n2": 500, "n3": 100} {
+		if got := s.measure(pod("p", "quay.io/n1:1", "quay.io/n2:1", "quay.io/n3:1"), name); got.Pending != want {
+			t.Errorf("%s has to pull %d bytes, want %d", name, got.Pending, want)
+		}
+	}
+}
+
+// A pod may be known before its node is, and a node may be made anew between two
+// looks: what its pods bring counts all the same.
+func TestNodesThatComeLater(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	if _, err := s.client.CoreV1().Pods("ns").Create(s.ctx, on(pod("early", "quay.io/a:1"), "late", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Events of pods come in order: once this one is known, the other has been looked at.
+	if _, err := s.client.CoreV1().Pods("ns").Create(s.ctx, on(pod("marker", "quay.io/b:1"), "n1", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the pod on n1", func() bool { return s.tracker.Stats().Reservations == 1 })
+	late := node("late")
+	if _, err := s.client.CoreV1().Nodes().Create(s.ctx, late, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the pod of the node that came later", func() bool { return s.tracker.Stats().Reservations == 2 })
+
+	anew := late.DeepCopy()
+	anew.UID = "another"
+	anew.Status.Images = []v1.ContainerImage{{Names: []string{"quay.io/c:1"}, SizeBytes: mb}}
+	if _, err := s.client.CoreV1().Nodes().Update(s.ctx, anew, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the images of the node that was made anew", func() bool { return s.tracker.Stats().Images == 1 })
+	s.eventually("its pod", func() bool { return s.tracker.Stats().Reservations == 2 })
+}
+
+// Two ways to write an image are one image; it is pulled always if one of them is.
+func TestWantedTwice(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	p := pod("p", "busybox", "docker.io/library/busybox:latest")
+	p.Spec.Containers[1].ImagePullPolicy = v1.PullAlways
+	if got := s.profile.Wanted(p); len(got) != 1 || !got[0].PullAlways {
+		t.Errorf("%+v, want one image that is always pulled", got)
+	}
+}
+
+// What a pod brings is expected for arrivalTimeout at most.
+func TestArrivalTimeout(t *testing.T) {
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.ArrivalTimeout = &metav1.Duration{Duration: time.Minute} }), nodes("n1"))
+	p := pod("p", "quay.io/a:1")
+	s.profile.Reserve(p, "n1")
+	s.clock.SetTime(s.clock.Now().Add(time.Minute - time.Second))
+	if got := s.measure(p, "n1"); got.Pending == 0 {
+		t.Errorf("within the minute: %+v, want something pending", got)
+	}
+	s.clock.SetTime(s.clock.Now().Add(2 * time.Second))
+	if got := s.measure(p, "n1"); got.Pending != 0 || s.tracker.Stats().Reservations != 0 {
+		t.Errorf("after a minute: %+v, want nothing pending", got)
+	}
+}

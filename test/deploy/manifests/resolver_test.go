@@ -1,0 +1,366 @@
+package manifests
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	networkinginternal "k8s.io/kubernetes/pkg/apis/networking/v1"
+	networkingvalidation "k8s.io/kubernetes/pkg/apis/networking/validation"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+const resolver = "layer-resolver"
+
+func init() {
+	if err := apiextensionsv1.AddToScheme(clientscheme.Scheme); err != nil {
+		panic(err)
+	}
+}
+
+// buildResolver runs "kustomize build" on an overlay of deploy/resolver with
+// the components.
+func buildResolver(t *testing.T, components ...string) []runtime.Object {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	shipped, err := filepath.Abs(deployed + "/resolver")
+	must(t, err)
+	shipped, err = filepath.Rel(dir, shipped)
+	must(t, err)
+	for i := range components {
+		components[i] = filepath.Join(shipped, "components", components[i])
+	}
+	overlay, err := yaml.Marshal(map[string][]string{"resources": {shipped}, "components": components})
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), overlay, 0o600))
+	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	must(t, err)
+	text, err := result.AsYaml()
+	must(t, err)
+	return decode(t, text)
+}
+
+// components returns all shipped components.
+func components(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir(deployed + "/resolver/components")
+	must(t, err)
+	var found []string
+	for _, entry := range entries {
+		found = append(found, entry.Name())
+	}
+	if want := []string{"docker-config", "network-policy", "pull-secrets", "registries-conf"}; !slices.Equal(found, want) {
+		t.Fatalf("components %q, tested are %q", found, want)
+	}
+	return found
+}
+
+func TestResolver(t *testing.T) {
+	for variant, components := range map[string][]string{"alone": nil, "with all components": components(t)} {
+		t.Run(variant, func(t *testing.T) {
+			objects := buildResolver(t, components...)
+			deployment := one[*appsv1.Deployment](t, objects)
+			pod := deployment.Spec.Template
+			container := pod.Spec.Containers[0]
+
+			seen := map[string]bool{}
+			for _, object := range objects {
+				accessor, err := meta.Accessor(object)
+				must(t, err)
+				kind := object.GetObjectKind().GroupVersionKind().Kind
+				key := kind + " " + accessor.GetName()
+				if seen[key] {
+					t.Errorf("%s is there twice", key)
+				}
+				seen[key] = true
+				if kind != "CustomResourceDefinition" && !strings.HasPrefix(accessor.GetName(), resolver) {
+					t.Errorf("%s: its name does not tell whose it is", key)
+				}
+				if accessor.GetLabels()["app.kubernetes.io/name"] != resolver || accessor.GetLabels()["app.kubernetes.io/part-of"] != "layer-locality" {
+					t.Errorf("%s: labels %v", key, accessor.GetLabels())
+				}
+				inNamespace := kind != "CustomResourceDefinition" && !strings.HasPrefix(kind, "Cluster")
+				if inNamespace != (accessor.GetNamespace() == namespace) {
+					t.Errorf("%s: in namespace %q", key, accessor.GetNamespace())
+				}
+			}
+
+			service := selectors(t, objects, deployment)
+			ports := map[string]int32{}
+			for _, port := range container.Ports {
+				ports[port.Name] = port.ContainerPort
+			}
+			if !reflect.DeepEqual(ports, map[string]int32{"metrics": 8080, "probes": 8081}) || service.Spec.Ports[0].TargetPort.String() != "metrics" {
+				t.Errorf("ports %v, the service leads to %s", ports, &service.Spec.Ports[0].TargetPort)
+			}
+			for path, probe := range map[string]*corev1.Probe{"/healthz": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
+				if probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != "probes" || probe.HTTPGet.Scheme == corev1.URISchemeHTTPS {
+					t.Errorf("probe %+v", probe.HTTPGet)
+				}
+			}
+
+			if *deployment.Spec.Replicas != 2 || pod.Spec.PriorityClassName != "" || pod.Spec.HostNetwork || pod.Spec.DNSPolicy != corev1.DNSDefault {
+				t.Errorf("%d replicas, priority %q, host network %v, DNS %s", *deployment.Spec.Replicas, pod.Spec.PriorityClassName, pod.Spec.HostNetwork, pod.Spec.DNSPolicy)
+			}
+			pins := versions(t)
+			if want := "registry.example.com/layer-locality/layer-resolver:" + pins["KUBERNETES_VERSION"] + "_layerlocality." + pins["LAYERLOCALITY_REVISION"]; container.Image != want {
+				t.Errorf("image %s, want %s", container.Image, want)
+			}
+			restricted(t, container.SecurityContext)
+			if s := pod.Spec.SecurityContext; s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser == 0 ||
+				s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("security context %+v", s)
+			}
+			limit := container.Resources.Limits[corev1.ResourceMemory]
+			if len(container.Env) != 1 || container.Env[0].Name != "GOMEMLIMIT" {
+				t.Fatalf("environment %v", container.Env)
+			}
+			// Go writes MiB where Kubernetes writes Mi.
+			soft, err := resource.ParseQuantity(strings.TrimSuffix(container.Env[0].Value, "B"))
+			must(t, err)
+			if part := soft.AsApproximateFloat64() / limit.AsApproximateFloat64(); part < 0.8 || part > 0.95 {
+				t.Errorf("GOMEMLIMIT is %s of a limit of %s", &soft, &limit)
+			}
+
+			account := one[*corev1.ServiceAccount](t, objects)
+			if pod.Spec.ServiceAccountName != account.Name {
+				t.Errorf("the pods are %s", pod.Spec.ServiceAccountName)
+			}
+			ours := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: namespace}}
+			scheduler := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kube-scheduler"}}
+			bindings := map[string][]rbacv1.Subject{}
+			for _, binding := range all[*rbacv1.ClusterRoleBinding](objects) {
+				named[*rbacv1.ClusterRole](t, objects, binding.RoleRef.Name)
+				bindings[binding.RoleRef.Kind+" "+binding.RoleRef.Name] = binding.Subjects
+			}
+			for _, binding := range all[*rbacv1.RoleBinding](objects) {
+				named[*rbacv1.Role](t, objects, binding.RoleRef.Name)
+				bindings[binding.RoleRef.Kind+" "+binding.RoleRef.Name] = binding.Subjects
+			}
+			if want := map[string][]rbacv1.Subject{
+				"ClusterRole " + resolver:               ours,
+				"ClusterRole " + resolver + "-reader":   scheduler,
+				"Role " + resolver + "-leader-election": ours,
+			}; !reflect.DeepEqual(bindings, want) {
+				t.Errorf("bound:\ngot  %v\nwant %v", bindings, want)
+			}
+		})
+	}
+}
+
+// TestResolverCRD checks that the CRD is shipped with the resolver, as it is
+// generated and with the names of the Go package.
+func TestResolverCRD(t *testing.T) {
+	crd := one[*apiextensionsv1.CustomResourceDefinition](t, buildResolver(t))
+	text, err := os.ReadFile(deployed + "/resolver/crd/layerlocality.io_imagemanifests.yaml")
+	must(t, err)
+	generated := one[*apiextensionsv1.CustomResourceDefinition](t, decode(t, text))
+	if !reflect.DeepEqual(crd.Spec, generated.Spec) {
+		t.Error("not as generated")
+	}
+	gvr := v1alpha1.ImageManifestsResource
+	if crd.Spec.Group != gvr.Group || crd.Spec.Names.Plural != gvr.Resource || len(crd.Spec.Versions) != 1 || crd.Spec.Versions[0].Name != gvr.Version {
+		t.Errorf("%s in %s", crd.Spec.Names.Plural, crd.Spec.Group)
+	}
+}
+
+// TestResolverRights checks that the rights are exactly these, with none for
+// secrets unless requested.
+func TestResolverRights(t *testing.T) {
+	var rights []string
+	for resource, verbs := range map[string]string{
+		"/pods": "get list watch", "/nodes": "get list watch",
+		"apps/deployments": "get list watch", "apps/statefulsets": "get list watch", "apps/daemonsets": "get list watch",
+		"batch/jobs": "get list watch", "batch/cronjobs": "get list watch",
+		"layerlocality.io/imagemanifests": "get list watch create patch update delete",
+		"events.k8s.io/events":            "create patch",
+	} {
+		for verb := range strings.FieldsSeq(verbs) {
+			rights = append(rights, resource+":"+verb)
+		}
+	}
+	slices.Sort(rights)
+	roles := map[string][]string{
+		resolver: rights,
+		resolver + "-reader": {
+			"layerlocality.io/imagemanifests:get", "layerlocality.io/imagemanifests:list", "layerlocality.io/imagemanifests:watch",
+		},
+		resolver + "-leader-election": {
+			"/events:create", "/events:patch", "coordination.k8s.io/leases:create",
+			"coordination.k8s.io/leases[" + resolver + "]:get", "coordination.k8s.io/leases[" + resolver + "]:update",
+		},
+	}
+	check := func(objects []runtime.Object) {
+		t.Helper()
+		got := map[string][]string{}
+		for _, role := range all[*rbacv1.ClusterRole](objects) {
+			got[role.Name] = atoms(role.Rules)
+			if role.AggregationRule != nil {
+				t.Errorf("%s is made of others", role.Name)
+			}
+			for label := range role.Labels {
+				if strings.HasPrefix(label, "rbac.authorization.k8s.io/aggregate-to-") {
+					t.Errorf("%s has label %s", role.Name, label)
+				}
+			}
+		}
+		for _, role := range all[*rbacv1.Role](objects) {
+			got[role.Name] = atoms(role.Rules)
+		}
+		if !reflect.DeepEqual(got, roles) {
+			t.Errorf("rights:\ngot  %q\nwant %q", got, roles)
+		}
+	}
+	check(buildResolver(t))
+	check(buildResolver(t, "docker-config", "registries-conf", "network-policy"))
+	roles[resolver+"-pull-secrets"] = []string{"/secrets:get", "/serviceaccounts:get"}
+	check(buildResolver(t, "pull-secrets"))
+
+	// The user who applies it in a namespace binds it.
+	text, err := os.ReadFile(deployed + "/resolver/components/pull-secrets/rolebinding.yaml")
+	must(t, err)
+	binding := one[*rbacv1.RoleBinding](t, decode(t, text))
+	if binding.Namespace != "" || binding.RoleRef != (rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: resolver + "-pull-secrets"}) ||
+		!slices.Equal(binding.Subjects, []rbacv1.Subject{{Kind: "ServiceAccount", Name: resolver, Namespace: namespace}}) {
+		t.Errorf("binding %+v", binding)
+	}
+}
+
+// TestResolverComponents checks what each component adds to the Deployment.
+func TestResolverComponents(t *testing.T) {
+	plain := one[*appsv1.Deployment](t, buildResolver(t)).Spec.Template.Spec
+	for component, flag := range map[string]string{
+		"pull-secrets": "--pull-secrets", "docker-config": "--docker-config", "registries-conf": "--registries-conf", "network-policy": "",
+	} {
+		t.Run(component, func(t *testing.T) {
+			objects := buildResolver(t, component)
+			pod := one[*appsv1.Deployment](t, objects).Spec.Template.Spec
+			more := sets.New(pod.Containers[0].Args...).Difference(sets.New(plain.Containers[0].Args...)).UnsortedList()
+			if flag == "" {
+				if !reflect.DeepEqual(pod, plain) {
+					t.Error("the pods change")
+				}
+				return
+			}
+			if len(more) != 1 {
+				t.Fatalf("arguments %q", more)
+			}
+			got, file, hasFile := strings.Cut(more[0], "=")
+			if got != flag {
+				t.Errorf("argument %s", more[0])
+			}
+			if !hasFile {
+				return
+			}
+			mount, volume := pod.Containers[0].VolumeMounts[0], pod.Volumes[0]
+			if filepath.Dir(file) != mount.MountPath || !mount.ReadOnly || mount.Name != volume.Name {
+				t.Errorf("%s is mounted at %+v from %s", file, mount, volume.Name)
+			}
+			switch {
+			case volume.ConfigMap != nil:
+				text := one[*corev1.ConfigMap](t, objects)
+				if volume.ConfigMap.Name != text.Name || text.Name == resolver+"-registries" || text.Data[filepath.Base(file)] == "" {
+					t.Errorf("%s is from ConfigMap %s, made is %s: it must have a hash, so that a change rolls out", file, volume.ConfigMap.Name, text.Name)
+				}
+			case volume.Secret != nil:
+				if items := volume.Secret.Items; len(items) != 1 || items[0].Key != corev1.DockerConfigJsonKey || items[0].Path != filepath.Base(file) {
+					t.Errorf("%s is from a Secret with items %v", file, items)
+				}
+			default:
+				t.Errorf("volume %+v", volume)
+			}
+		})
+	}
+}
+
+// TestResolverRegistriesConf checks that the resolver can read the example, and
+// that it means what its comment says.
+func TestResolverRegistriesConf(t *testing.T) {
+	allowed, err := policy.New(policy.Config{})
+	must(t, err)
+	client, err := registry.New(registry.Config{Policy: allowed, RegistriesConf: deployed + "/resolver/components/registries-conf/registries.conf"})
+	must(t, err)
+	references, err := client.References("busybox")
+	must(t, err)
+	if !slices.Equal(references, []string{"docker.io/library/busybox:latest"}) {
+		t.Errorf("busybox means %q", references)
+	}
+}
+
+// TestResolverNetworkPolicy checks that the example is valid, and that it lets
+// none of the addresses through to the port of registries that the resolver's
+// own policy denies.
+func TestResolverNetworkPolicy(t *testing.T) {
+	example := one[*networkingv1.NetworkPolicy](t, buildResolver(t, "network-policy"))
+	pods := one[*appsv1.Deployment](t, buildResolver(t)).Spec.Template.Labels
+	if !labels.SelectorFromSet(example.Spec.PodSelector.MatchLabels).Matches(labels.Set(pods)) || len(example.Spec.PodSelector.MatchLabels) == 0 {
+		t.Errorf("it selects %v", example.Spec.PodSelector)
+	}
+	var internal networking.NetworkPolicy
+	must(t, networkinginternal.Convert_v1_NetworkPolicy_To_networking_NetworkPolicy(example, &internal, nil))
+	if errs := networkingvalidation.ValidateNetworkPolicy(&internal, networkingvalidation.NetworkPolicyValidationOptions{}); len(errs) > 0 {
+		t.Error(errs.ToAggregate())
+	}
+
+	allowed, err := policy.New(policy.Config{})
+	must(t, err)
+	for text, want := range map[string]bool{
+		"1.1.1.1": true, "9.9.9.9": true, "100.128.0.1": true, "172.32.0.1": true, "192.169.0.1": true, "223.255.255.1": true,
+		"2606:4700::1111": true, "2a00:1450:4001::1": true,
+		"0.0.0.0": false, "0.1.2.3": false, "10.0.0.1": false, "10.255.255.255": false, "100.64.0.1": false, "127.0.0.1": false,
+		"168.63.129.16": false, "169.254.169.254": false, "172.16.0.1": false, "172.31.255.255": false, "192.0.0.1": false,
+		"192.0.2.1": false, "192.88.99.1": false, "192.168.1.1": false, "198.18.0.1": false, "198.51.100.1": false,
+		"203.0.113.1": false, "224.0.0.1": false, "240.0.0.1": false, "255.255.255.255": false,
+		"::": false, "::1": false, "fe80::1": false, "fc00::1": false, "fd12:3456::1": false, "fec0::1": false, "ff02::1": false,
+		"2001::1": false, "2001:db8::1": false, "2620:4f:8000::1": false, "3fff::1": false,
+		"::ffff:10.0.0.1": false, "::10.0.0.1": false, "64:ff9b::a00:1": false, "2002:a00:1::1": false,
+	} {
+		addr := netip.MustParseAddr(text)
+		if err := allowed.Address(addr); (err == nil) != want {
+			t.Errorf("%s: the resolver says %v", text, err)
+		}
+		if got := reachable(example, addr, 443); got != want {
+			t.Errorf("%s: the example lets through: %v", text, got)
+		}
+		if reachable(example, addr, 22) {
+			t.Errorf("%s: port 22 is open", text)
+		}
+	}
+}
+
+// reachable tells whether a NetworkPolicy allows egress to an address and port.
+func reachable(example *networkingv1.NetworkPolicy, addr netip.Addr, port int) bool {
+	// On the wire there is no IPv4 address in IPv6.
+	addr = addr.Unmap()
+	return slices.ContainsFunc(example.Spec.Egress, func(rule networkingv1.NetworkPolicyEgressRule) bool {
+		return slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool {
+			return p.Port.IntValue() == port
+		}) && (len(rule.To) == 0 || slices.ContainsFunc(rule.To, func(peer networkingv1.NetworkPolicyPeer) bool {
+			in := func(cidr string) bool { return netip.MustParsePrefix(cidr).Contains(addr) }
+			return in(peer.IPBlock.CIDR) && !slices.ContainsFunc(peer.IPBlock.Except, in)
+		}))
+	})
+}

@@ -1,0 +1,104 @@
+//go:build e2e
+
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	crclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+// testResolver applies layer-resolver as docs/resolver-install.md describes
+// it for a registry with a private address, and checks that its pods resolve
+// images, one after the other.
+func testResolver(t *testing.T, image string) {
+	registry := c.Registry().Address
+	addr, err := netip.ParseAddrPort(registry)
+	must(t, err)
+	network := netip.PrefixFrom(addr.Addr(), 24).Masked()
+	begin := time.Now()
+	// A copy, in which the nodes' configuration replaces the example.
+	shipped, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	must(t, os.CopyFS(shipped, os.DirFS(deployed+"/resolver")))
+	conf := fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", registry)
+	must(t, os.WriteFile(filepath.Join(shipped, "components/registries-conf/registries.conf"), []byte(conf), 0o600))
+	apply(t, render(t, shipped, map[string]any{
+		"components": []string{filepath.Join(shipped, "components/registries-conf")},
+		"images":     []map[string]string{override("registry.example.com/layer-locality/layer-resolver", image)},
+		"patches": []map[string]any{{
+			"target": map[string]string{"kind": "Deployment", "name": resolver},
+			"patch":  "- {op: add, path: /spec/template/spec/containers/0/args/-, value: --allow-network=" + network.String() + "}",
+		}},
+	}), resolver)
+
+	_, first := elected(t, resolver, resolver)
+	resolves(t, "one")
+	must(t, client.CoreV1().Pods(namespace).Delete(t.Context(), first, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	if _, second := elected(t, resolver, resolver); second == first {
+		t.Errorf("%s leads after its end", first)
+	}
+	resolves(t, "two")
+	if _, refused := requests(t, begin); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
+}
+
+// resolves waits until the image of a new pod is known.
+func resolves(t *testing.T, podName string) {
+	t.Helper()
+	built, err := images.Build(images.Image{Layers: []images.Layer{{Name: podName, Size: 1 << 20}}})
+	must(t, err)
+	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+podName+":1", built)
+	must(t, err)
+	create(t, podName, func(pod *corev1.Pod) {
+		pod.Spec.SchedulerName = corev1.DefaultSchedulerName
+		pod.Spec.Containers[0].Image = pushed.Reference
+	})
+	manifests := imageManifests(t)
+	livetest.Eventually(t, time.Minute, "the image of pod "+podName+" is resolved", func(ctx context.Context) error {
+		var list v1alpha1.ImageManifestList
+		if err := manifests.List(ctx, &list); err != nil {
+			return err
+		}
+		for _, m := range list.Items {
+			if !slices.ContainsFunc(m.Status.References, func(r v1alpha1.ImageReference) bool { return r.Name == pushed.Reference }) {
+				continue
+			}
+			if !meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionResolved) || len(m.Spec.Layers) == 0 {
+				return fmt.Errorf("%+v", m.Status.Conditions)
+			}
+			return nil
+		}
+		return errors.New("no ImageManifest of it")
+	})
+}
+
+// imageManifests reads ImageManifests.
+func imageManifests(t *testing.T) crclient.Reader {
+	t.Helper()
+	config, err := c.RESTConfig()
+	must(t, err)
+	scheme := runtime.NewScheme()
+	must(t, v1alpha1.AddToScheme(scheme))
+	reader, err := crclient.New(config, crclient.Options{Scheme: scheme})
+	must(t, err)
+	return reader
+}

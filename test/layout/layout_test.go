@@ -1,0 +1,208 @@
+package layout
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/layer-locality/layer-locality"
+)
+
+// output runs a command in the root of the repository.
+func output(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Dir = root
+	// Ignore the workspace with the patched Kubernetes.
+	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, &stderr)
+	}
+	return string(out)
+}
+
+// packages returns the sorted folders of this repository's packages that "go list"
+// prints with these arguments.
+func packages(t *testing.T, args ...string) []string {
+	t.Helper()
+	var found []string
+	// In test variants, the name of the test follows the package name.
+	for line := range strings.Lines(output(t, "go", append([]string{"list", "-f", "{{.ImportPath}}"}, args...)...)) {
+		path, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		path = strings.TrimSuffix(strings.TrimSuffix(path, ".test"), "_test")
+		if folder, ok := strings.CutPrefix(path, module+"/"); ok && !slices.Contains(found, folder) {
+			found = append(found, folder)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// shellList returns an array from scripts/lib.sh.
+func shellList(t *testing.T, name string) []string {
+	t.Helper()
+	return strings.Fields(output(t, "bash", "-c", `. scripts/lib.sh && echo "${`+name+`[@]}"`))
+}
+
+// inFolders tells whether a package is in or below one of the folders.
+func inFolders(folders []string, folder string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return folder == f || strings.HasPrefix(folder, f+"/") })
+}
+
+// compare checks that every needed package is in a folder, and that every folder is
+// needed.
+func compare(t *testing.T, what string, folders, needed []string) {
+	t.Helper()
+	for _, folder := range needed {
+		if !inFolders(folders, folder) {
+			t.Errorf("%s: %s is needed and in none of %v", what, folder, folders)
+		}
+	}
+	for _, folder := range folders {
+		if !slices.ContainsFunc(needed, func(n string) bool { return inFolders([]string{folder}, n) }) {
+			t.Errorf("%s: nothing needs %s", what, folder)
+		}
+	}
+}
+
+// TestWorkspace checks that scripts/lib.sh copies exactly those folders into the
+// workspace with the patched Kubernetes that its programs and tests need.
+func TestWorkspace(t *testing.T) {
+	product := packages(t, "-deps", "-tags", "imagelayers", "./cmd/kube-scheduler")
+	compare(t, "SCHEDULER_PRODUCT", shellList(t, "SCHEDULER_PRODUCT"), product)
+
+	lab := shellList(t, "SCHEDULER_LAB")
+	all := append(slices.Clone(lab), shellList(t, "SCHEDULER_PRODUCT")...)
+	patterns := make([]string, len(all))
+	for i, folder := range all {
+		patterns[i] = "./" + folder + "/..."
+	}
+	needed := packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, patterns...)...)
+	compare(t, "SCHEDULER_PRODUCT and SCHEDULER_LAB", all, needed)
+	// A folder of the laboratory is there only if a program or a test that runs in
+	// the workspace needs it.
+	roots := []string{
+		"./cmd/layersim", "./internal/bench/scheduler/measure", "./internal/bench/throughput/perf", "./test/integration",
+	}
+	compare(t, "SCHEDULER_LAB", lab, slices.DeleteFunc(
+		packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, roots...)...),
+		func(folder string) bool { return inFolders(product, folder) || strings.HasPrefix(folder, "scheduler/") }))
+}
+
+// TestNixParts checks that nix/part.nix takes only those parts of this repository
+// from which a program is made. Otherwise an edit elsewhere causes a rebuild.
+func TestNixParts(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "nix/part.nix"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part, program := range map[string]string{"scheduler": "cmd/kube-scheduler", "resolver": "cmd/layer-resolver"} {
+		list := regexp.MustCompile(`(?s)\n      ` + part + ` = (?:overlay \+\+ )?\[(.*?)\]`).FindSubmatch(text)
+		if list == nil {
+			t.Fatalf("nix/part.nix has no list %q", part)
+		}
+		var folders []string
+		for _, name := range regexp.MustCompile(`"([^"]+)"`).FindAllSubmatch(list[1], -1) {
+			if info, err := os.Stat(filepath.Join(root, string(name[1]))); err != nil {
+				t.Errorf("nix/part.nix, %s: %v", part, err)
+			} else if info.IsDir() {
+				folders = append(folders, string(name[1]))
+			}
+		}
+		compare(t, "nix/part.nix, "+part, folders, packages(t, "-deps", "-tags", "imagelayers", "./"+program))
+	}
+	for part, folder := range map[string]string{"cri-o": "crio/imagelayers", "kubernetes": "kubelet/imagelayers"} {
+		if !regexp.MustCompile(`\n      ` + part + ` = overlay \+\+ \[ "` + folder + `" \]`).Match(text) {
+			t.Errorf("nix/part.nix: %s does not consist of %s", part, folder)
+		}
+	}
+}
+
+// TestFoldersAreDocumented checks that newcomers can find every Go package:
+// docs/architecture.md or the README of a folder above names it, or the package in
+// whose folder it is.
+func TestFoldersAreDocumented(t *testing.T) {
+	architecture, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(folder string) bool {
+		if bytes.Contains(architecture, []byte("`"+folder+"`")) {
+			return true
+		}
+		for above := filepath.Dir(folder); above != "."; above = filepath.Dir(above) {
+			readme, err := os.ReadFile(filepath.Join(root, above, "README.md"))
+			name := strings.TrimPrefix(folder, above+"/")
+			if err == nil && (bytes.Contains(readme, []byte("`"+name+"`")) || bytes.Contains(readme, []byte("]("+name+")"))) {
+				return true
+			}
+		}
+		return false
+	}
+	all := packages(t, "-tags", "e2e,bench,integration", "./...")
+	for _, folder := range all {
+		if !slices.ContainsFunc(all, func(p string) bool { return inFolders([]string{p}, folder) && told(p) }) {
+			t.Errorf("%s is named neither in docs/architecture.md nor in a README above it", folder)
+		}
+	}
+}
+
+// TestLinks checks that relative links in documents lead to existing files and
+// headings.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard", "*.md")) {
+		file = strings.TrimSpace(file)
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			continue // deleted, but still in the index
+		}
+		for _, match := range link.FindAllSubmatch(text, -1) {
+			target := string(match[1])
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			path, heading, _ := strings.Cut(target, "#")
+			to := filepath.Join(root, file)
+			if path != "" {
+				to = filepath.Join(root, filepath.Dir(file), path)
+			}
+			info, err := os.Stat(to)
+			if err == nil && info.IsDir() && heading != "" {
+				to = filepath.Join(to, "README.md")
+			}
+			if err != nil {
+				t.Errorf("%s: %s leads nowhere", file, target)
+			} else if heading != "" && !slices.Contains(headings(t, to), heading) {
+				t.Errorf("%s: %s has no heading #%s", file, path, heading)
+			}
+		}
+	}
+}
+
+// headings returns the anchors of a document's headings.
+func headings(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllSubmatch(text, -1) {
+		name := strings.ToLower(string(match[1]))
+		name = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(name, "")
+		found = append(found, strings.ReplaceAll(name, " ", "-"))
+	}
+	return found
+}
