@@ -340,6 +340,11 @@ func testAPIServer(t *testing.T, c live, live, idle, image string) {
 	c.replaceAPIServer(t, stock)
 	checkReadable(t, c, before)
 	c.check(t, idle, image, withoutLayers)
+	// The kubelet compares its status with the Node of its informer. One that
+	// goes on at the last version it saw has a Node with layers until the next
+	// write of any kind, after five minutes at most.
+	_, err = c.patch(ctx, live, "", types.MergePatchType, []byte(`{"metadata":{"labels":{"skew":"stock"}}}`))
+	must(t, err)
 	livetest.Eventually(t, settled, "the kubelet finds out", func(context.Context) error {
 		if n := logged(t, c.Node(live).Kubelet(), refusalMessage); n != 1 {
 			return fmt.Errorf("%d lines about it in its log", n)
