@@ -35,13 +35,9 @@ rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
 	@scripts/install-deps.sh rpm
 	@rpm/rpms.sh
 
-# ENGINE=docker|podman, NAME=cluster, KIND_OPTIONS: more of kind/up.sh.
-KIND = $(if $(NAME),--name $(NAME)) $(if $(ENGINE),--engine $(ENGINE))
-kind-up: deps ## A kind cluster on CRI-O nodes with everything installed (docs/install-kind.md; ENGINE=docker, NAME=cluster)
+kind-up: deps ## A kind cluster with everything installed, on docker or podman (docs/install-kind.md)
 	@scripts/install-deps.sh kind-image
-	@scripts/build.sh patched
-	@kind/up.sh $(KIND) $(KIND_OPTIONS)
-	@kind/install.sh $(KIND) install
+	@kind/up.sh
 
 release: deps ## Archives, RPMs, images, source, notes and checksums of the commit, in _out/release (PLATFORM=linux/amd64)
 	@scripts/install-deps.sh rpm cross

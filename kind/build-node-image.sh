@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds a kind node image with stock CRI-O and Kubernetes, loads it into the engine, and
-# prints its name.
+# Builds a kind node image with the patched CRI-O and Kubernetes, loads it into the engine,
+# and prints its name.
 #
-#   build-node-image.sh [--engine docker|podman]
-#   build-node-image.sh --archive    loads nothing, needs no engine; prints the file for 'docker load'
+#   build-node-image.sh [--archive]   --archive: loads nothing, needs no engine; prints the
+#                                     file for 'docker load'
 #
 # Needs root, Linux, debootstrap, the Go module proxy and a Debian mirror. The image
-# contains Debian with systemd; CRI-O, kubelet, kubeadm and kubectl built from the sources
-# that versions.env pins; kind's own files for nodes from its Go module; and the images of
-# the control plane, so that a cluster starts without internet. The result is kept in
-# $LAYERLOCALITY_CACHE (default ~/.cache/layer-locality) by the hash of its inputs.
+# contains Debian with systemd; the patched CRI-O and kubelet, kubeadm and kubectl; kind's
+# own files for nodes from its Go module; and the images of the patched control plane. The
+# result is kept in $LAYERLOCALITY_CACHE (default ~/.cache/layer-locality) by the hash of
+# its inputs. KIND_EXPERIMENTAL_PROVIDER is the engine, docker or podman.
 #
 # DEBIAN_MIRROR names a mirror other than the machine's own or debootstrap's default.
 . "$(dirname "$0")/../scripts/lib.sh"
@@ -23,13 +23,9 @@ PACKAGES=(
   systemd iptables nftables iproute2 conntrack ethtool kmod mount procps e2fsprogs
   ca-certificates curl jq runc conmon skopeo containernetworking-plugins
 )
-BINARIES=(crio pinns kubelet kubeadm kubectl)
+NODE=(crio pinns kubelet)
 CONTROL_PLANE=(kube-apiserver kube-controller-manager kube-scheduler)
-
-usage() {
-  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
-  exit 2
-}
+CLIENTS=(kubeadm kubectl) # no patch changes them
 
 # constant NAME: prints a string constant in kind's Go code, such as a manifest with names
 # of images.
@@ -91,7 +87,9 @@ files() {
   constant defaultCNIManifest >"$rootfs/kind/manifests/default-cni.yaml"
   constant defaultStorageManifest >"$rootfs/kind/manifests/default-storage.yaml"
   printf %s "$KUBERNETES_VERSION" >"$rootfs/kind/version"
-  for name in "${BINARIES[@]}"; do install -m 0755 "$STOCK/$name" "$rootfs/usr/bin/$name"; done
+  for name in "${NODE[@]}"; do install -m 0755 "$PATCHED/$name" "$rootfs/usr/bin/$name"; done
+  for name in "${CLIENTS[@]}"; do install -m 0755 "$STOCK/$name" "$rootfs/usr/bin/$name"; done
+  install -D -m 0644 "$SCHEDULER_CONFIG" "$rootfs/etc/kubernetes/layer-locality/config.yaml"
   install -m 0755 "$BUILD/bin/tools/crictl" "$rootfs/usr/local/bin/crictl"
   in_root systemctl enable --quiet kubelet.service crio.service undo-mount-hacks.service
   in_root systemctl mask --quiet systemd-binfmt.service
@@ -101,7 +99,7 @@ files() {
 images() {
   local wanted name
   wanted=$(in_root kubeadm config images list --kubernetes-version "$KUBERNETES_VERSION" 2>>"$log")
-  for name in "${CONTROL_PLANE[@]}"; do preload "$(grep "/$name:" <<<"$wanted")" "$STOCK/$name"; done
+  for name in "${CONTROL_PLANE[@]}"; do preload "$(grep "/$name:" <<<"$wanted")" "$PATCHED/$name"; done
   preload "$(grep /etcd: <<<"$wanted")" "$BUILD/bin/tools/etcd"
   cc -Os -Wall -static -DVERSION="$KUBERNETES_VERSION" -o "$work/pause" "$KUBERNETES/build/pause/linux/pause.c" ||
     die "cannot compile pause"
@@ -137,7 +135,9 @@ build() {
 inputs() {
   echo "$SUITE ${PACKAGES[*]} $KIND_VERSION $KUBERNETES_VERSION"
   declare -f constant in_root preload packages files images build image_archive program_image
-  (cd "$STOCK" && sha256sum "${BINARIES[@]}" "${CONTROL_PLANE[@]}")
+  (cd "$PATCHED" && sha256sum "${NODE[@]}" "${CONTROL_PLANE[@]}")
+  (cd "$STOCK" && sha256sum "${CLIENTS[@]}")
+  sha256sum <"$SCHEDULER_CONFIG"
   (cd "$BUILD/bin/tools" && sha256sum etcd crictl)
   (cd "$ROOT/kind/node" && find . -type f -exec sha256sum {} + | sort)
 }
@@ -146,29 +146,27 @@ inputs() {
 if [ -z "${LAYERLOCALITY_MOUNTS:-}" ] && [ "$(id -u)" = 0 ]; then
   LAYERLOCALITY_MOUNTS=own exec unshare --mount "$0" "$@"
 fi
-engine='' load=1
-while [ $# -gt 0 ]; do
-  case $1 in
-  --engine)
-    [ $# -gt 1 ] || usage
-    engine=$2
-    shift
-    ;;
-  --archive) load= ;;
-  *) usage ;;
-  esac
+load=1
+if [ "${1:-}" = --archive ]; then
+  load=
   shift
-done
+fi
+if [ $# -gt 0 ]; then
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+fi
 [ "$(id -u)" = 0 ] || die "debootstrap and chroot need root: run as root"
-[ -z "$load" ] || use_engine "$engine"
+[ -z "$load" ] || use_engine
 for tool in debootstrap unshare cc jq; do
   command -v "$tool" >/dev/null || die "$tool is missing: install it ('scripts/install-deps.sh kind' on Debian)"
 done
-"$ROOT/scripts/build.sh" stock "${BINARIES[@]}" "${CONTROL_PLANE[@]}"
+"$ROOT/scripts/build.sh" patched "${NODE[@]}" "${CONTROL_PLANE[@]}"
+"$ROOT/scripts/build.sh" stock "${CLIENTS[@]}"
 "$ROOT/scripts/build.sh" tools etcd crictl
 KIND=$(module_dir sigs.k8s.io/kind "$KIND_VERSION")
 KUBERNETES=$(module_dir k8s.io/kubernetes "$KUBERNETES_VERSION")
-STOCK=$BUILD/bin/stock
+PATCHED=$BUILD/bin/patched STOCK=$BUILD/bin/stock
+SCHEDULER_CONFIG=$ROOT/deploy/scheduler/static-pod/config.yaml
 hash=$(inputs | sha256sum | cut -c1-12)
 image=localhost/layer-locality/kind-node:$KUBERNETES_VERSION-$hash
 archive=$CACHE/kind-node/$hash/image.tar

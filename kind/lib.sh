@@ -1,54 +1,52 @@
-# Shared by kind/up.sh, kind/install.sh and kind/build-node-image.sh, sourced after
-# lib.sh: the container engine, a kind cluster's nodes, images from binaries.
+# Shared by the scripts of this folder, sourced after lib.sh: the cluster, its nodes,
+# images from binaries.
 # shellcheck shell=bash
 
-# use_engine [NAME]: sets ENGINE to docker or podman: the given one, else that in kind's
-# own variable, else the first that answers. kind uses the same one.
+# use_cluster: sets the cluster's name and ENGINE as kind's own variables say, and KIND.
+use_cluster() {
+  export KIND_CLUSTER_NAME=${KIND_CLUSTER_NAME:-layer-locality}
+  use_engine
+  if [ -n "$(type -P go)" ]; then
+    KIND=$(go_tool sigs.k8s.io/kind "$KIND_VERSION")
+  else
+    KIND=$(type -P kind) || die "neither go nor kind is installed: install one of them"
+  fi
+}
+
+# use_engine: sets ENGINE, the container engine that kind uses.
 use_engine() {
-  local name reason
-  ENGINE=${1:-${KIND_EXPERIMENTAL_PROVIDER:-}}
-  case $ENGINE in
-  docker | podman)
-    command -v "$ENGINE" >/dev/null || die "$ENGINE is not installed: install it, or name the other engine with --engine"
-    reason=$("$ENGINE" info 2>&1 >/dev/null) ||
-      die "$ENGINE does not answer: ${reason##*$'\n'}
-Start it, or name the other engine with --engine."
-    ;;
-  '')
-    for name in docker podman; do
-      if command -v "$name" >/dev/null && "$name" info >/dev/null 2>&1; then
-        ENGINE=$name
-        break
-      fi
-    done
-    [ -n "$ENGINE" ] || die "neither docker nor podman answers ('docker info', 'podman info'): install or start one of them"
-    ;;
-  *) die "unknown engine '$ENGINE': docker or podman" ;;
-  esac
+  local reason
+  ENGINE=${KIND_EXPERIMENTAL_PROVIDER:-docker}
+  reason=$("$ENGINE" info 2>&1 >/dev/null) || die "$ENGINE does not answer: ${reason##*$'\n'}
+Start it. For podman: export KIND_EXPERIMENTAL_PROVIDER=podman"
   export KIND_EXPERIMENTAL_PROVIDER=$ENGINE
 }
 
-# kind's labels on the containers that are nodes.
-CLUSTER_LABEL=io.x-k8s.kind.cluster
-ROLE_LABEL=io.x-k8s.kind.role
-
-# kind_clusters: the names of the engine's kind clusters.
-kind_clusters() {
-  "$ENGINE" ps -a --filter "label=$ROLE_LABEL=control-plane" --format '{{.Names}}' | sed 's/-control-plane[0-9]*$//' | sort -u
+# find_nodes: sets nodes, the names of the cluster's nodes.
+find_nodes() {
+  local others
+  mapfile -t nodes < <("$KIND" get nodes 2>/dev/null | sort)
+  others=$("$KIND" get clusters 2>/dev/null | paste -sd' ')
+  [ ${#nodes[@]} -gt 0 ] || die "$ENGINE has no kind cluster '$KIND_CLUSTER_NAME'; it has: ${others:-none}
+Create it with 'make kind-up', or name yours: export KIND_CLUSTER_NAME=..."
 }
 
-# kind_nodes CLUSTER ROLE: its nodes of one role (control-plane, worker), by name.
-kind_nodes() {
-  "$ENGINE" ps -a --filter "label=$CLUSTER_LABEL=$1" --filter "label=$ROLE_LABEL=$2" --format '{{.Names}}' | sort -V
+# within SECONDS COMMAND...: repeats it until it succeeds; fails after that time.
+within() {
+  local end=$((SECONDS + $1))
+  until "${@:2}"; do
+    [ "$SECONDS" -lt "$end" ] || return 1
+    sleep 1
+  done
 }
 
-# machine_arch: this machine's architecture as Go and images name it.
-machine_arch() {
-  case $(uname -m) in
-  x86_64) echo amd64 ;;
-  aarch64) echo arm64 ;;
-  *) uname -m ;;
-  esac
+# check_layers NODE: prints for how many images CRI-O lists layers; fails if for none.
+check_layers() {
+  local counts
+  counts=$("$ENGINE" exec "$1" crictl images -o json | jq -r '[.images[] | (.spec.annotations // {})
+    | any(keys[]; startswith("imageLayer."))] | "\(map(select(.)) | length) of \(length)"') || die "node $1: crictl fails"
+  [[ $counts != "0 of"* ]] || die "node $1: crictl lists $counts images with layers: its CRI-O is not a patched one"
+  echo "ok: $1: crictl lists layers of $counts images"
 }
 
 # image_archive FILE NAME LAYER CONFIG: writes an image in docker's archive format, with
@@ -59,7 +57,7 @@ image_archive() {
   work=$(mktemp -d "$1.XXXXXX")
   mv "$3" "$work/layer.tar"
   layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
-  jq -n --arg arch "$(machine_arch)" --argjson config "$4" --arg layer "sha256:$layer" '{
+  jq -n --arg arch "$(go env GOARCH)" --argjson config "$4" --arg layer "sha256:$layer" '{
     architecture: $arch, os: "linux", created: "1970-01-01T00:00:00Z", config: $config,
     rootfs: {type: "layers", diff_ids: [$layer]}}' >"$work/config"
   config=$(sha256sum "$work/config" | cut -d' ' -f1).json

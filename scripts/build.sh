@@ -24,10 +24,27 @@ unset GOAMD64 GOARM64 GOEXPERIMENT CGO_CFLAGS CGO_LDFLAGS CGO_CPPFLAGS
 
 use_arch "${ARCH:-}"
 
+# progress LABEL LOG TOTAL PID: says how far a compilation is until it ends: on a
+# terminal in one line, elsewhere once a minute.
+progress() {
+  local n=0 line
+  while kill -0 "$4" 2>/dev/null; do
+    sleep 1
+    n=$((n + 1))
+    line="$1: $(wc -l <"$2") of at most $3 packages, $n s"
+    if [ -t 2 ]; then
+      printf '\r==> %s\033[K' "$line" >&2
+    elif [ $((n % 60)) -eq 0 ]; then
+      say "$line"
+    fi
+  done
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
 # go_build LABEL OUTPUT ARGS...: runs go build or go test -c and prints its
 # progress.
 go_build() {
-  local label=$1 output=$2 log started pid n=0 total
+  local label=$1 output=$2 log started pid total
   shift 2
   log=$BUILD/log/build-$(basename "$output").log
   mkdir -p "$BUILD/log"
@@ -35,12 +52,7 @@ go_build() {
   total=$(go list -deps ${TAGS:+-tags "$TAGS"} "${@: -1}" 2>"$log" | wc -l) || die "$label: see $log"
   go "$VERB" -v ${TAGS:+-tags "$TAGS"} -o "$output" "$@" >"$log" 2>&1 &
   pid=$!
-  while kill -0 "$pid" 2>/dev/null; do
-    sleep 1
-    if [ $((++n % 10)) -eq 0 ]; then
-      say "$label: compiled $(wc -l <"$log") of at most $total packages, $(($(date +%s) - started)) s"
-    fi
-  done
+  progress "$label" "$log" "$total" "$pid"
   wait "$pid" || {
     tail -n 20 "$log" >&2
     die "$label: build failed; the whole log is $log"
@@ -195,7 +207,7 @@ build_one() {
   cached=$CACHE/bin/$name-$FLAVOUR-$hash
   if [ ! -x "$cached" ]; then
     mkdir -p "$CACHE/bin"
-    say "$name ($FLAVOUR): fetching the modules it needs, then compiling"
+    say "$name ($FLAVOUR): fetching modules, compiling"
     if [ "$from" = resolver ]; then compile_resolver "$cached.tmp.$$"; else compile "$name" "$cached.tmp.$$"; fi
     mv "$cached.tmp.$$" "$cached"
   fi

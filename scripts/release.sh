@@ -80,7 +80,7 @@ for platform in "${platforms[@]}"; do
     # pinns is written in C, and links only glibc.
     [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" >"$folder/sbom/$binary.cdx.json"
   done
-  # The manifests for a cluster, and the parts of kind/install.sh.
+  # The manifests for a cluster, and the parts of kind/copy.sh.
   git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/resolver deploy/scheduler kind \
     scripts/lib.sh | tar -x -C "$folder"
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"

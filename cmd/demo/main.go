@@ -60,7 +60,7 @@ var say = func() func(string, ...any) {
 }()
 
 // What was shown, printed as one line at the end.
-const summary = "layers of two images in the status of their nodes, and pods that start where layers are, of images that no node has pulled too"
+const summary = "Node objects state layers, and pods start where layers are, even of images that no node has pulled"
 
 func run(ctx context.Context, logDir string) (err error) {
 	logDir, err = filepath.Abs(logDir)
@@ -70,7 +70,12 @@ func run(ctx context.Context, logDir string) (err error) {
 	if err := os.RemoveAll(logDir); err != nil { // of an earlier run
 		return err
 	}
-	say("starting three nodes, each with its own patched CRI-O and kubelet and a link of %d Mbit/s", bandwidth/1_000_000)
+	fmt.Printf(`Layers of two images on their way from CRI-O to the Node objects; then where LayerLocality and stock, the
+plugins that Kubernetes has by default, send a third pod, and pods with images that no node has pulled. A score
+is 0 to 100: 100 is a node with nothing to pull. MB and seconds are what a node pulls, over %d Mbit/s.
+
+`, bandwidth/1_000_000)
+	say("starting three nodes, each with its own patched CRI-O and kubelet")
 	c, err := cluster.Start(ctx, cluster.Config{
 		Name:      "demo",
 		LogDir:    logDir,
@@ -176,11 +181,13 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 	}
 	fmt.Printf("\nkube-scheduler# /debug/layerlocality?image=%s\n", family.One.Reference)
 	for _, node := range ratings.Nodes {
-		fmt.Printf("  %s  score %3d  %s\n", node.Node, node.Score, node.Why)
+		why := strings.ReplaceAll(node.Why, "; ", "\n                        ")
+		fmt.Printf("  %s  score %3d of 100  %s\n", node.Node, node.Score, why)
 	}
 	fmt.Println()
 
 	results := map[string][]scenario.Start{}
+	names := map[string]string{scenario.Layers: "LayerLocality", scenario.Stock: "stock"}
 	for _, scheduler := range []string{scenario.Layers, scenario.Stock} {
 		for round := range rounds {
 			start, err := lab.Try(ctx, scenario.Pod{
@@ -189,7 +196,7 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 			if err != nil {
 				return err
 			}
-			say("pod p3 by %s: %s, which pulls %.1f MB in %.1f s", scheduler, start.Node, float64(start.Bytes)/1e6, start.Pull.Seconds())
+			say("pod p3 by %s: %s, which pulls %.1f MB in %.1f s", names[scheduler], start.Node, float64(start.Bytes)/1e6, start.Pull.Seconds())
 			if scheduler == scenario.Layers && start.Node != second.Name {
 				return fmt.Errorf("%s sent a pod of %s to %s and not to %s; see %s",
 					scheduler, family.One.Reference, start.Node, second.Name, lab.Cluster.Scheduler().Log())
@@ -207,7 +214,7 @@ const rounds = 3
 
 func printTable(ours, stock []scenario.Start) {
 	fmt.Println()
-	rows := [][]string{{"third pod", "LayerLocality", "", "", "stock", "", ""}}
+	rows := [][]string{{"third pod", "LayerLocality", "pulls", "in", "stock", "pulls", "in"}}
 	var seconds [2]float64
 	var bytes [2]int64
 	for i := range ours {
@@ -314,7 +321,7 @@ func printRows(rows [][]string) {
 func describe(layers []v1.Descriptor) string {
 	var text []string
 	for _, layer := range layers {
-		text = append(text, fmt.Sprintf("%s %.1f MB", layer.Digest.Hex[:12], float64(layer.Size)/1e6))
+		text = append(text, fmt.Sprintf("%s %.1f MB", layer.Digest.Hex[:8], float64(layer.Size)/1e6))
 	}
 	return strings.Join(text, ", ")
 }

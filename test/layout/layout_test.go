@@ -2,6 +2,7 @@ package layout
 
 import (
 	"bytes"
+	"encoding/xml"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,4 +206,45 @@ func headings(t *testing.T, path string) []string {
 		found = append(found, strings.ReplaceAll(name, " ", "-"))
 	}
 	return found
+}
+
+// TestSampleIsOfTheRecording checks that README.md shows what docs/demo.svg, the
+// recording of a real run, shows too. scripts/record-demo.sh writes both.
+func TestSampleIsOfTheRecording(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, marked, found := strings.Cut(string(readme), "<!-- From the recording")
+	_, sample, opened := strings.Cut(marked, "\n```\n")
+	sample, _, closed := strings.Cut(sample, "\n```\n")
+	if !found || !opened || !closed {
+		t.Fatal("README.md has no sample of the recording")
+	}
+	recording, err := os.ReadFile(filepath.Join(root, "docs", "demo.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A group is a line of the terminal, each text in it a part with one style.
+	var drawing struct {
+		Groups []struct {
+			Texts []string `xml:"text"`
+		} `xml:"svg>defs>g"`
+	}
+	if err := xml.Unmarshal(recording, &drawing); err != nil {
+		t.Fatal(err)
+	}
+	words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
+	recorded := map[string]bool{"": true}
+	for _, group := range drawing.Groups {
+		recorded[words(strings.Join(group.Texts, " "))] = true
+	}
+	if len(recorded) < 50 {
+		t.Fatalf("docs/demo.svg has only %d lines", len(recorded))
+	}
+	for line := range strings.Lines(sample) {
+		if !recorded[words(line)] {
+			t.Errorf("not in the recording: %s", line)
+		}
+	}
 }

@@ -4,80 +4,18 @@
 # line per check; ends with "N passed, N failed".
 #
 #   run.sh   as root (CRI-O runs in the last check)
-#
-# The store is $LAYERLOCALITY_CACHE/nix/<hash of the compilers>: unchanged inputs
-# are not built again. There is no daemon and no /nix.
 . "$(dirname "$0")/../../scripts/lib.sh"
 cd "$ROOT"
 
 [ $# = 0 ] || die "usage: run.sh"
 [ "$(id -u)" = 0 ] || die "the last check starts CRI-O: run it as root"
-command -v nix >/dev/null || scripts/install-deps.sh nix
-
 . "$ROOT/test/checks.sh"
+. "$ROOT/test/nix/lib.sh"
 SYSTEM=$(uname -m)-linux
-
-vendored() { "$ROOT/scripts/tree.sh" vendored "$1"; }
-
-# Sets STORE and makes it.
-prepare() {
-  local cri_o kubernetes goroot
-  cri_o=$(vendored cri-o)
-  kubernetes=$(vendored kubernetes)
-  [ "${cri_o%/*}" = "${kubernetes%/*}" ] || die "vendored trees in two folders: $cri_o, $kubernetes"
-  goroot=$(cd "$cri_o" && go env GOROOT)
-  STORE=$CACHE/nix/$({
-    "$goroot/bin/go" version
-    cc --version
-    pkg-config --modversion libseccomp
-  } | sha256sum | cut -c1-16)
-  mkdir -p "$STORE/home" "$STORE/roots"
-  touch "$STORE"
-  find "$CACHE/nix" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} +
-  # Read by the shim's builder; Nix does not hash it.
-  cat >"$STORE/host.sh.$$" <<EOF
-export PATH=$goroot/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export GOCACHE=$(go env GOCACHE) GOMODCACHE=$(go env GOMODCACHE) GONOSUMDB=$(go env GONOSUMDB)
-PROXY=$(go env GOPROXY)
-SUMDB=$(go env GOSUMDB)
-VENDORED=${cri_o%/*}
-EOF
-  mv "$STORE/host.sh.$$" "$STORE/host.sh"
-}
-
-# in_store COMMAND...: runs a command of Nix with a separate store.
-in_store() {
-  env TMPDIR="$WORK" HOME="$STORE/home" XDG_CACHE_HOME="$STORE/home/cache" NIX_STORE_DIR="$STORE/store" \
-    NIX_STATE_DIR="$STORE/var" NIX_LOCALSTATE_DIR="$STORE/var" NIX_LOG_DIR="$STORE/log" NIX_CONF_DIR="$STORE/etc" \
-    NIX_CONFIG="experimental-features = nix-command flakes
-sandbox = false
-build-users-group =
-substituters =
-flake-registry =" \
-    "$@"
-}
-nix() { in_store nix "$@"; }
-
-# flake COMMAND TREE[#ATTRIBUTE] ARGS...: runs it with the shim as nixpkgs.
-flake() {
-  local command=$1 tree=$2
-  shift 2
-  # shellcheck disable=SC2086 # "flake show" are two words
-  nix $command --override-input nixpkgs "path:$ROOT/test/nix/shim" --no-write-lock-file "path:$tree" "$@"
-}
 
 # file FILE COMMAND ARGS...: applies FILE in this folder or nix/ to the shim.
 file() {
   nix "$2" -f "$1" --arg nixpkgs "$ROOT/test/nix/shim" "${@:3}"
-}
-
-# clone: makes TREE, this repository as git would clone it, with uncommitted edits.
-clone() {
-  TREE=$WORK/tree
-  mkdir "$TREE"
-  git ls-files -co --exclude-standard | while read -r path; do
-    [ ! -f "$path" ] || echo "$path"
-  done | xargs -d '\n' cp --parents -t "$TREE"
 }
 
 # edited FILE SED: prints a copy of TREE with an edit.
@@ -129,9 +67,6 @@ rebuilt() {
 
 # result_of COMMAND...: prints where nix build would link result to.
 result_of() { "$@" --no-link --json | jq -r '.[].outputs.out'; }
-
-# build NAME ATTRIBUTE: builds it and keeps the result as a root of the store.
-build() { flake build "$TREE#$2" --print-build-logs --out-link "$STORE/roots/$1"; }
 
 static() {
   local headers

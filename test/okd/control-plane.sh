@@ -109,11 +109,6 @@ check "control plane: its label names the base by digest" \
   [ "$(podman image inspect --format '{{index .Labels "io.layerlocality.base"}}' "$hyperkube_image")" = "$registry/base/hyperkube@$base_digest" ]
 
 # Releases.
-export FAKE=$work/fake
-mkdir -p "$FAKE/releases"
-PATH=$ROOT/test/okd/fake:$PATH
-from=$registry/upstream/release@$(jq -r .digest "$work/release.json")
-cp "$work/release.json" "$FAKE/releases/${from##*/}"
 old=$registry/upstream/release@$digest
 release_info "$FAKE/releases/${old##*/}" 1.35.5
 release() { okd-machine-os/release.sh --hyperkube "$hyperkube_image" --to "$registry/own/release:5.0" "$@"; }
@@ -132,14 +127,6 @@ check "release: has our images, and the others as they were" \
 export FAKE_FORGETFUL=1
 refuses "release: that has not become ours" 'has another image hyperkube' release --from "$from" --run
 unset FAKE_FORGETFUL
-
-# Mirroring with oc.
-check "mirror: asks oc for the images of a release" okd-machine-os/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
-echo '{"auths": {}}' >"$work/auth.json"
-export FAKE_LOGIN=$work/auth.json
-check "mirror: with the logins that it was given" okd-machine-os/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run --authfile "$FAKE_LOGIN"
-refuses "mirror: without them, oc cannot" 'oc cannot read the release' okd-machine-os/mirror-images.sh --release "$from" --to "$registry/mirror/oc" --insecure --dry-run
-unset FAKE_LOGIN
 
 # The gate.
 gate() { okd-machine-os/gate.sh "$@"; }

@@ -110,7 +110,7 @@ for component in kube-apiserver kube-controller-manager kube-scheduler layer-res
 done
 
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms-$(uname -m).tar.gz' >'$WORK/rpms' && grep repodata/repomd.xml '$WORK/rpms'"
-check "kind/install.sh runs from the archive" bash -c "'$BIN/../kind/install.sh' 2>&1 | grep -F 'kind/install.sh [OPTIONS] install'"
+check "kind/copy.sh runs from the archive" bash -c "'$BIN/../kind/copy.sh' 2>&1 | grep -F 'kind/copy.sh FOLDER'"
 refuses "a folder with something else in it" "is not empty and no release" \
   bash -c "mkdir '$WORK/mine' && touch '$WORK/mine/file' && cd '$WORK/one' && scripts/release.sh --out '$WORK/mine'"
 check "the source is that of the commit" bash -c "

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Records a real run of `make demo` as docs/demo.svg, which a browser plays, and puts the
+# end of that run into README.md.
+#
+#   record-demo.sh   needs root, as the demo does, and asciinema and termtosvg
+#
+# Pauses are shortened to two seconds; nothing else is changed.
+. "$(dirname "$0")/lib.sh"
+
+for tool in asciinema termtosvg; do
+  command -v "$tool" >/dev/null || die "$tool is not installed: install the package $tool (Debian)"
+done
+cd "$ROOT"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# Both read text as the locale says, and images of layers may have any name.
+export LC_ALL=C.UTF-8
+# First what takes minutes and shows nothing.
+make deps
+scripts/build.sh tools
+scripts/build.sh patched
+asciinema rec --quiet --overwrite --cols 120 --rows 32 \
+  --command "bash -o pipefail -c 'make demo | tee $work/run'" "$work/cast" </dev/null
+tail -n 1 "$work/run" | grep '^demo: ok' >/dev/null || die "the demo failed: $(tail -n 2 "$work/run")"
+termtosvg render "$work/cast" "$work/demo.svg" --template window_frame --loop-delay 10000 --max-frame-duration 2000
+mv "$work/demo.svg" docs/demo.svg
+
+# From the table of scores to the end, without the lines of steps.
+sed -n '/^kube-scheduler# /,$p' "$work/run" | grep -v '^ *[0-9.]* s  ' | cat -s >"$work/sample"
+awk -v sample="$work/sample" '
+  !inside { print }
+  inside && /^```/ { while ((getline line <sample) > 0) print line; inside = 0; print }
+  /^<!-- From the recording/ { marked = 1 }
+  marked && /^```/ { inside = 1; marked = 0 }' README.md >"$work/README.md"
+cat "$work/README.md" >README.md
+say "docs/demo.svg and README.md are of one run; docs/demo.md is for you to check"
