@@ -35,7 +35,7 @@ rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
 	@scripts/install-deps.sh rpm
 	@rpm/rpms.sh
 
-kind-up: deps ## A kind cluster with everything installed, on docker or podman (docs/install-kind.md)
+kind-up: deps ## A kind cluster with all but layer-resolver, on docker or podman (docs/install-kind.md)
 	@scripts/install-deps.sh kind-image
 	@kind/up.sh
 

@@ -98,7 +98,8 @@ files() {
 # images: adds those of the control plane, under the names that kubeadm and CRI-O request.
 images() {
   local wanted name
-  wanted=$(in_root kubeadm config images list --kubernetes-version "$KUBERNETES_VERSION" 2>>"$log")
+  wanted=$(in_root kubeadm config images list --kubernetes-version "$KUBERNETES_VERSION" 2>>"$log") ||
+    die "kubeadm names no images; the log is $log"
   for name in "${CONTROL_PLANE[@]}"; do preload "$(grep "/$name:" <<<"$wanted")" "$PATCHED/$name"; done
   preload "$(grep /etcd: <<<"$wanted")" "$BUILD/bin/tools/etcd"
   cc -Os -Wall -static -DVERSION="$KUBERNETES_VERSION" -o "$work/pause" "$KUBERNETES/build/pause/linux/pause.c" ||
@@ -128,8 +129,9 @@ build() {
   say "kind node: packing"
   tar --sort=name --numeric-owner -C "$rootfs" -cf "$work/layer.tar" .
   # systemd needs to know that it is in a container, and stops on that signal.
-  image_archive "$archive" "$image" "$work/layer.tar" \
+  image_archive "$work/image.tar" "$image" "$work/layer.tar" \
     '{"Entrypoint": ["/usr/local/bin/entrypoint", "/sbin/init"], "Env": ["container=docker"], "StopSignal": "SIGRTMIN+3"}'
+  mv "$work/image.tar" "$archive"
 }
 
 inputs() {
@@ -157,7 +159,7 @@ if [ $# -gt 0 ]; then
 fi
 [ "$(id -u)" = 0 ] || die "debootstrap and chroot need root: run as root"
 [ -z "$load" ] || use_engine
-for tool in debootstrap unshare cc jq; do
+for tool in debootstrap cc jq; do
   command -v "$tool" >/dev/null || die "$tool is missing: install it ('scripts/install-deps.sh kind' on Debian)"
 done
 "$ROOT/scripts/build.sh" patched "${NODE[@]}" "${CONTROL_PLANE[@]}"

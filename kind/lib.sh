@@ -4,6 +4,7 @@
 
 # use_cluster: sets the cluster's name and ENGINE as kind's own variables say, and KIND.
 use_cluster() {
+  command -v jq >/dev/null || die "jq is not installed: install it"
   export KIND_CLUSTER_NAME=${KIND_CLUSTER_NAME:-layer-locality}
   use_engine
   if [ -n "$(type -P go)" ]; then
@@ -17,7 +18,8 @@ use_cluster() {
 use_engine() {
   local reason
   ENGINE=${KIND_EXPERIMENTAL_PROVIDER:-docker}
-  reason=$("$ENGINE" info 2>&1 >/dev/null) || die "$ENGINE does not answer: ${reason##*$'\n'}
+  command -v "$ENGINE" >/dev/null || die "$ENGINE is not installed: install it. For podman: export KIND_EXPERIMENTAL_PROVIDER=podman"
+  reason=$("$ENGINE" ps -q 2>&1 >/dev/null) || die "$ENGINE does not answer: ${reason##*$'\n'}
 Start it. For podman: export KIND_EXPERIMENTAL_PROVIDER=podman"
   export KIND_EXPERIMENTAL_PROVIDER=$ENGINE
 }
@@ -25,7 +27,8 @@ Start it. For podman: export KIND_EXPERIMENTAL_PROVIDER=podman"
 # find_nodes: sets nodes, the names of the cluster's nodes.
 find_nodes() {
   local others
-  mapfile -t nodes < <("$KIND" get nodes 2>/dev/null | sort)
+  # Several control planes have a load balancer, which is none.
+  mapfile -t nodes < <("$KIND" get nodes 2>/dev/null | sed '/-external-load-balancer$/d' | sort)
   others=$("$KIND" get clusters 2>/dev/null | paste -sd' ')
   [ ${#nodes[@]} -gt 0 ] || die "$ENGINE has no kind cluster '$KIND_CLUSTER_NAME'; it has: ${others:-none}
 Create it with 'make kind-up', or name yours: export KIND_CLUSTER_NAME=..."

@@ -8,7 +8,8 @@
 #   --authfile FILE  logins of both registries, as `podman login --authfile` writes them
 #   --insecure       your registry has no certificate that this machine trusts
 #
-# Fails if an image is missing or damaged, and names it.
+# Names what cannot be read back in full, and fails then. It reads one image at a time, so
+# it needs space for one in ${TMPDIR:-/tmp}, and transfers the whole release.
 . "$(dirname "$0")/../scripts/lib.sh"
 
 usage() {
@@ -42,17 +43,23 @@ oc adm release info "${login[@]}" -o json "$release" >"$work/info" || die "oc ca
 jq -e -r '("release " + .digest), (.references.spec.tags[] | .name + " " + (.from.name | split("@")[1]))' "$work/info" >"$work/images" ||
   die "oc says of $release what is no release"
 
-# read_back NAME DIGEST: skopeo checks every digest while it reads, and stores manifests as
-# they are.
+# read_back DIGEST: skopeo checks every digest while it reads, and stores manifests as they
+# are.
 read_back() {
-  skopeo copy --quiet --all --preserve-digests "${read[@]}" "docker://$mirror@$2" "dir:$work/image" >"$work/log" 2>&1 || {
-    echo "FAILED $1: $mirror@$2: $(tail -n 1 "$work/log")" >&2
-    failed=$((failed + 1))
-  }
+  local status=0
+  skopeo copy --quiet --all --preserve-digests "${read[@]}" "docker://$mirror@$1" "dir:$work/image" >"$work/log" 2>&1 || status=$?
   rm -rf "$work/image"
+  return "$status"
 }
-failed=0
-while read -r name digest; do read_back "$name" "$digest" </dev/null; done <"$work/images"
-total=$(wc -l <"$work/images")
-[ "$failed" = 0 ] || die "$failed of $total images are missing in $mirror, or damaged: remove those that are, and mirror again"
+total=$(wc -l <"$work/images") i=0 failed=0
+while read -r name digest; do
+  i=$((i + 1))
+  say "$i of $total: $name"
+  if ! read_back "$digest" </dev/null; then
+    [ "$name" != release ] || die "$mirror@$digest: cannot read the release itself there: $(tail -n 1 "$work/log")"
+    echo "FAILED $name: $mirror@$digest: $(tail -n 1 "$work/log")" >&2
+    failed=$((failed + 1))
+  fi
+done <"$work/images"
+[ "$failed" = 0 ] || die "$failed of $total images could not be read back in full, see above. Mirror again what is missing; remove what is damaged first"
 say "all $total images of $release are in $mirror, byte for byte"

@@ -72,7 +72,7 @@ func run(ctx context.Context, logDir string) (err error) {
 	}
 	fmt.Printf(`Layers of two images on their way from CRI-O to the Node objects; then where LayerLocality and stock, the
 plugins that Kubernetes has by default, send a third pod, and pods with images that no node has pulled. A score
-is 0 to 100: 100 is a node with nothing to pull. MB and seconds are what a node pulls, over %d Mbit/s.
+is 0 to 100: 100 is a node with nothing to pull and no more load than the others. Links have %d Mbit/s.
 
 `, bandwidth/1_000_000)
 	say("starting three nodes, each with its own patched CRI-O and kubelet")

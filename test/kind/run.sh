@@ -55,9 +55,15 @@ said() { [ "$(grep -c "^ok: .*$3" "$LOGS/$1.log")" = "$2" ]; }
 
 down() {
   check "$engine: the cluster is deleted" kind/up.sh --delete --kubeconfig "$WORK/kubeconfig"
+  check "$engine: and its entry in the kubeconfig" gone_from_kubeconfig
   check "$engine: no node is left" no_nodes
 }
-no_nodes() { [ -z "$("$engine" ps -aq)" ]; }
+no_nodes() {
+  local left
+  left=$("$engine" ps -aq)
+  [ -z "$left" ]
+}
+gone_from_kubeconfig() { [ ! -e "$WORK/kubeconfig" ] || ! grep layer-locality "$WORK/kubeconfig"; }
 
 # pod NAME IMAGE [NODE]: runs it, on that node or where the scheduler says.
 pod() {
@@ -90,12 +96,11 @@ scenario() {
     printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' "$registry" |
       in_node "$node" sh -c 'cat >/etc/containers/registries.conf.d/50-test.conf && systemctl reload crio'
   done
-  # Whether they pull image two in whole says nothing yet about the scheduler.
   check "pod p1 of image one = L1 L2 L3 runs on $WORKER" pod p1 "$registry/one:v1" "$WORKER"
   check "its Node object states the layers" within 90 states "$WORKER" "$registry/one"
-  # A node that waits in the queue of kube-scheduler for image two would know nothing of it:
-  # no node has named it, and there is no layer-resolver.
-  check "image two = L1 L2 L4 gets known through the control plane" pod seen "$registry/two:v1" "$CONTROL"
+  # Bound by name, so no scheduler has to know image two yet. The Node object then tells the
+  # scheduler its layers.
+  check "a pod of image two = L1 L2 L4 runs on the control plane" pod seen "$registry/two:v1" "$CONTROL"
   check "its Node object states the layers, too" within 90 states "$CONTROL" "$registry/two"
   check "pod p2 of image two runs" pod p2 "$registry/two:v1"
   check "it runs on $WORKER, which holds L1 and L2" runs_on p2 "$WORKER"
@@ -114,12 +119,14 @@ refusals() {
   refuses "an engine that does not answer" 'docker does not answer' env DOCKER_HOST=unix:///nowhere kind/copy.sh _build/bin/patched
   refuses "a cluster that is not there, with the names of those that are" "no kind cluster 'other'; it has: layer-locality$" env KIND_CLUSTER_NAME=other kind/copy.sh _build/bin/patched
   refuses "a folder without programs" "$WORK/empty has no crio, pinns or kubelet: build them" kind/copy.sh "$WORK/empty"
-  # Runs here, but not in a node.
-  cp -L "$(command -v sh)" "$WORK/interpreter"
-  programs linked <<<"#!$WORK/interpreter"
+  programs linked <<<'#!/nowhere'
   refuses "a program that does not run in a node" 'linked/crio does not run there: .*' kind/copy.sh "$WORK/linked"
   programs older < <(printf '#!/bin/sh\necho crio version 1.35.2\n')
   refuses "another minor version" 'has crio 1\.36, .*/older/crio is 1\.35: the minor version must be the same' kind/copy.sh "$WORK/older"
+  mkdir "$WORK/half" && cp -L _build/bin/stock/crio "$WORK/half/" && cp "$WORK/older/crio" "$WORK/half/kubelet"
+  refuses "one of two programs" 'has kubelet 1\.36, .*/half/kubelet is 1\.35' kind/copy.sh "$WORK/half"
+  mkdir "$WORK/pinns" && cp "$WORK/linked/crio" "$WORK/pinns/pinns"
+  refuses "a pinns that does not run" 'pinns/pinns does not run there' kind/copy.sh "$WORK/pinns"
   in_node "$CONTROL" mv /usr/bin/crio /usr/bin/crio.away
   refuses "a node without CRI-O" "node $CONTROL has no crio: kind's own node images run containerd" kind/copy.sh _build/bin/patched
   in_node "$CONTROL" mv /usr/bin/crio.away /usr/bin/crio
@@ -135,7 +142,7 @@ same_programs() {
 }
 no_copies() {
   local node
-  for node in "${nodes[@]}"; do in_node "$node" sh -c '! ls /usr/bin/*.new'; done
+  for node in "${nodes[@]}"; do in_node "$node" sh -c '! ls -d /kind/*.new'; done
 }
 containers() { in_node "$WORKER" crictl ps -q | sort; }
 
@@ -186,7 +193,7 @@ machine() {
   cut -d' ' -f5 /proc/self/mountinfo | grep -F "$WORK/" || true
   pgrep -af -- "$WORK/" || true
   # Without podman's own locks, which it makes at its first use on a machine and keeps.
-  { find /var/lib/docker /etc/containers/networks /etc/cni/net.d -mindepth 1 -maxdepth 1 ! -name '*.lock' 2>/dev/null || true; } | sort
+  { find ~/.kube /var/lib/docker /etc/containers/networks /etc/cni/net.d -mindepth 1 -maxdepth 1 ! -name '*.lock' 2>/dev/null || true; } | sort
 }
 
 if [ "${1:-}" = --inside ]; then
