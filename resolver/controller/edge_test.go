@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -180,25 +181,44 @@ func TestOldObjectKeepsTag(t *testing.T) {
 	}
 }
 
-// An object is deleted between finding its content and adding a reference to it.
-func TestAdoptOfDeleted(t *testing.T) {
+// waitForRecord waits until a goroutine waits for a record that another one writes.
+func waitForRecord(t *testing.T) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); goruntime.Gosched() {
+		for stack := range strings.SplitSeq(string(stacks[:goruntime.Stack(stacks, true)]), "\n\n") {
+			if strings.Contains(stack, "sync.Mutex.Lock") && strings.Contains(stack, "(*store).acquire") {
+				return
+			}
+		}
+	}
+	t.Fatal("nobody waits")
+}
+
+// An object is deleted while its next write waits for the one before: what is
+// written then belongs to a new object, which the store must know.
+func TestDeletedWhileAWriteWaits(t *testing.T) {
+	const tag = "reg/x:1"
 	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
 	record := s.records[name]
 	record.writing.Lock() // somebody writes it
-	ended := make(chan any, 1)
+	ended := make(chan error, 1)
 	go func() {
-		defer func() { ended <- recover() }()
-		if _, err := s.adopt(t.Context(), "other/x@"+hash("a")); err != nil {
-			t.Log(err)
-		}
+		_, err := s.resolved(t.Context(), tag, plain(hash("a")), amd64)
+		ended <- err
 	}()
-	time.Sleep(50 * time.Millisecond) // adopt has looked it up and waits
+	waitForRecord(t)
+	s.must(s.client.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.deleted(name, record.uid)
 	record.writing.Unlock()
-	if p := <-ended; p != nil {
-		t.Errorf("panic: %v", p)
+	s.must(<-ended)
+	if found := s.lookup(tag); found == nil || found.digest != hash("a") {
+		t.Errorf("the store knows %+v of what it has just written", found)
+	}
+	if n := len(s.objects()); n != 1 {
+		t.Errorf("%d objects", n)
 	}
 }
 
@@ -260,8 +280,8 @@ func TestConfirmedOfDigest(t *testing.T) {
 	}
 }
 
-// The patch finds no object. The informer has reported its deletion already
-// (while it was being created) or never will (it was deleted before load).
+// The patch finds no object: it was deleted before load listed the objects that the
+// cache still had, so no informer will ever report it.
 func TestGoneUnnoticed(t *testing.T) {
 	const tag = "reg/x:1"
 	f := &fakeRegistry{
@@ -269,22 +289,22 @@ func TestGoneUnnoticed(t *testing.T) {
 		digest:  func(string) (string, error) { return hash("a"), nil },
 	}
 	r, s, _ := newTestResolver(t, f)
+	keys := queued(t, r)
 	r.usage.set(claimFor("w", "ns", tag))
-	// The order is: the list for load is taken, the object is deleted, the
-	// informer reports this to a store that does not know the object yet, load
-	// continues.
 	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
-	s.must(s.load(func() ([]v1alpha1.ImageManifest, error) {
-		s.deleted(object.Name, object.UID)
-		return []v1alpha1.ImageManifest{object}, nil
-	}))
-	for range 5 {
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
-		r.work(t.Context(), &queue{}, tag)
+	s.must(s.load(func() ([]v1alpha1.ImageManifest, error) { return []v1alpha1.ImageManifest{object}, nil }))
+	s.clock.SetTime(s.clock.Now().Add(time.Hour + time.Minute))
+	r.work(t.Context(), &queue{}, tag) // confirms the tag, and finds no object to write that to
+	if found := s.lookup(tag); found != nil {
+		t.Errorf("the store still believes in %+v", found)
 	}
-	if len(s.objects()) == 0 {
-		t.Errorf("after five hours the object is not back; %d questions with HEAD, %d with GET", len(f.digests), len(f.resolves))
+	if key := <-keys; key != tag {
+		t.Errorf("asked again for %s", key)
+	}
+	r.work(t.Context(), &queue{}, tag)
+	if len(s.objects()) != 1 {
+		t.Errorf("the object is not back; %d questions with HEAD, %d with GET", len(f.digests), len(f.resolves))
 	}
 }
 

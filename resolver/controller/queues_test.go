@@ -3,8 +3,11 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -57,46 +60,48 @@ func TestQueuesAreIndependent(t *testing.T) {
 	}
 }
 
-// If a registry asks to wait, no worker asks it again.
+// If a registry asks to wait, no worker asks it again until then.
 func TestQueuePause(t *testing.T) {
-	var mu sync.Mutex
-	asked := 0
-	failed := make(chan struct{}, 100)
-	q := runQueues(t, 1, func(_ context.Context, queue *queue, _ string) {
-		mu.Lock()
-		asked++
-		mu.Unlock()
-		queue.failed(time.Hour)
-		failed <- struct{}{}
+	synctest.Test(t, func(t *testing.T) {
+		var asked []time.Duration
+		begin := time.Now()
+		q := runQueues(t, 1, func(_ context.Context, queue *queue, _ string) {
+			asked = append(asked, time.Since(begin))
+			queue.failed(time.Hour)
+		})
+		for i := range 10 {
+			q.add(one(fmt.Sprintf("limited/x:%d", i)), 0, resolving)
+		}
+		time.Sleep(2*time.Hour + time.Minute)
+		synctest.Wait()
+		if want := []time.Duration{0, time.Hour, 2 * time.Hour}; !slices.Equal(asked, want) {
+			t.Errorf("asked after %v, want %v", asked, want)
+		}
 	})
-	for i := range 10 {
-		q.add(one(fmt.Sprintf("limited/x:%d", i)), 0, resolving)
-	}
-	<-failed
-	q.add(one("limited/y:1"), 0, resolving)
-	time.Sleep(50 * time.Millisecond) // enough for a worker that does not wait
-	mu.Lock()
-	defer mu.Unlock()
-	if asked != 1 {
-		t.Errorf("asked %d times", asked)
-	}
 }
 
 // If a registry asked an earlier process to wait, this process waits too.
 func TestQueuePausedFromTheStart(t *testing.T) {
-	done := make(chan string, 2)
-	paused := map[string]time.Time{"limited": time.Now().Add(time.Hour)}
-	q := runPausedQueues(t, 1, paused, func(_ context.Context, _ *queue, key string) { done <- key })
-	q.add(one("limited/x:1"), 0, resolving)
-	q.add(one("good/x:1"), 0, resolving)
-	if got := <-done; got != "good/x:1" {
-		t.Errorf("done: %s", got)
-	}
-	select {
-	case got := <-done:
-		t.Errorf("done: %s", got)
-	case <-time.After(50 * time.Millisecond):
-	}
+	synctest.Test(t, func(t *testing.T) {
+		done := map[string]time.Duration{}
+		begin := time.Now()
+		var mu sync.Mutex
+		paused := map[string]time.Time{"limited": begin.Add(time.Hour)}
+		q := runPausedQueues(t, 1, paused, func(_ context.Context, _ *queue, key string) {
+			mu.Lock()
+			defer mu.Unlock()
+			done[key] = time.Since(begin)
+		})
+		q.add(one("limited/x:1"), 0, resolving)
+		q.add(one("good/x:1"), 0, resolving)
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if want := map[string]time.Duration{"good/x:1": 0, "limited/x:1": time.Hour}; !maps.Equal(done, want) {
+			t.Errorf("done after %v, want %v", done, want)
+		}
+	})
 }
 
 func TestQueueFailed(t *testing.T) {
@@ -127,27 +132,29 @@ func TestQueueFailed(t *testing.T) {
 
 // Unknown images go before images that only have to be confirmed.
 func TestQueuePriority(t *testing.T) {
-	release, order := make(chan struct{}), make(chan string, 10)
-	q := runQueues(t, 1, func(_ context.Context, _ *queue, key string) {
-		if key == "reg/first:1" {
-			<-release
+	synctest.Test(t, func(t *testing.T) {
+		release, order := make(chan struct{}), make(chan string, 10)
+		q := runQueues(t, 1, func(_ context.Context, _ *queue, key string) {
+			if key == "reg/first:1" {
+				<-release
+			}
+			order <- key
+		})
+		q.add(one("reg/first:1"), 0, resolving)
+		for i := range 3 {
+			q.add(one(fmt.Sprintf("reg/old:%d", i)), 0, confirming)
 		}
-		order <- key
+		q.add(one("reg/new:1"), 0, resolving)
+		synctest.Wait() // the queue handles additions in its own goroutine
+		close(release)
+		if first := <-order; first != "reg/first:1" {
+			t.Fatalf("first %s", first)
+		}
+		// The queue had handed out at most one already.
+		if a, b := <-order, <-order; a != "reg/new:1" && b != "reg/new:1" {
+			t.Errorf("%s and %s before the image that is not known", a, b)
+		}
 	})
-	q.add(one("reg/first:1"), 0, resolving)
-	for i := range 3 {
-		q.add(one(fmt.Sprintf("reg/old:%d", i)), 0, confirming)
-	}
-	q.add(one("reg/new:1"), 0, resolving)
-	time.Sleep(50 * time.Millisecond) // the queue handles additions in its own goroutine
-	close(release)
-	if first := <-order; first != "reg/first:1" {
-		t.Fatalf("first %s", first)
-	}
-	// The queue had handed out at most one already.
-	if a, b := <-order, <-order; a != "reg/new:1" && b != "reg/new:1" {
-		t.Errorf("%s and %s before the image that is not known", a, b)
-	}
 }
 
 func TestQueuesAreBounded(t *testing.T) {

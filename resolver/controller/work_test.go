@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,29 +72,32 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 // If an API server accepts no writes, it is not asked for a growing time, and
 // neither is the registry.
 func TestPauseAfterFailedWrites(t *testing.T) {
-	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
-	r, s, _ := newTestResolver(t, f)
-	keys := queued(t, r)
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
-	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
-	for failures := range 3 {
-		q := &queue{}
-		r.work(t.Context(), q, "reg/x:1")
-		least := time.Second << (failures + 1) * 4 / 5
-		if pause := time.Until(q.resume); pause < least-time.Second/2 {
-			t.Errorf("paused for %v after %d failures, want at least %v", pause, failures+1, least)
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+		r, s, _ := newTestResolver(t, f)
+		keys := queued(t, r)
+		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
+		for failures := range 3 {
+			q := &queue{}
+			r.work(t.Context(), q, "reg/x:1")
+			least := time.Second << (failures + 1) * 4 / 5
+			if pause := time.Until(q.resume); pause < least-time.Second/2 {
+				t.Errorf("paused for %v after %d failures, want at least %v", pause, failures+1, least)
+			}
 		}
-	}
-	select {
-	case key := <-keys:
-		t.Errorf("%s is due before the pause ends", key)
-	case <-time.After(50 * time.Millisecond):
-	}
-	s.fails = nil
-	r.work(t.Context(), &queue{}, "reg/x:1")
-	if r.backlog.failures != 0 || r.backlog.of(one("reg/x:1")) != nil {
-		t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
-	}
+		synctest.Wait()
+		select {
+		case key := <-keys:
+			t.Errorf("%s is due before the pause ends", key)
+		default:
+		}
+		s.fails = nil
+		r.work(t.Context(), &queue{}, "reg/x:1")
+		if r.backlog.failures != 0 || r.backlog.of(one("reg/x:1")) != nil {
+			t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
+		}
+	})
 }
 
 // An image is queued again for when something is due, also after a failed write.
