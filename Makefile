@@ -56,6 +56,9 @@ test-unit: ## The quick part: no root, no patched tree
 test-nix test-rpm test-okd test-kind test-release: deps ## One kind of package: built, installed and removed (root)
 	@scripts/test.sh $(@:test-%=%)
 
+mutants: ## Changes of code that no unit test notices (SAMPLE=60 of each folder, 0: all; FOLDERS)
+	@go run ./cmd/mutants --sample $(or $(SAMPLE),60) $(FOLDERS)
+
 lint: deps ## golangci-lint, shellcheck, shfmt, go.mod, patches-lint
 	@scripts/lint.sh
 
@@ -107,6 +110,6 @@ generate: deps ## Regenerate the generated code of the Kubernetes series
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z -]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: demo cluster-up cluster-down deps build build-stock rpms kind-up release clean \
+.PHONY: demo mutants cluster-up cluster-down deps build build-stock rpms kind-up release clean \
 	test test-unit test-nix test-rpm test-okd test-kind test-release lint \
 	bench-crio bench-node bench-scheduler bench-throughput bench-resolver bench-startup eval trees patches-refresh patches-lint rebase generate help

@@ -21,6 +21,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -180,9 +181,11 @@ func TestSelectProperties(t *testing.T) {
 	}
 }
 
-func TestDefaultsAreWithinBounds(t *testing.T) {
-	if DefaultMaxPerImage > MaxLayersPerImage || DefaultMaxNodeBytes > MaxNodeBytes || DefaultMinBytes < 0 {
-		t.Error("the defaults are not valid")
+// The documentation of the kubelet's configuration states these numbers.
+func TestDefaults(t *testing.T) {
+	got := []int{DefaultMinBytes, DefaultMaxPerImage, DefaultMaxNodeBytes, MaxLayersPerImage, MaxNodeBytes}
+	if want := []int{1048576, 64, 65536, 512, 262144}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -193,17 +196,19 @@ func TestEncodedSize(t *testing.T) {
 		images [][]Layer
 		want   int
 	}{
-		"nothing":           {nil, 0},
-		"no layers":         {[][]Layer{nil, {}}, 0},
-		"one":               {[][]Layer{{{sha(1), 1}}}, layer + 3},
-		"larger size":       {[][]Layer{{{sha(1), 1 << 20}}}, layer + 2 + 3},
-		"largest size":      {[][]Layer{{{sha(1), 1<<63 - 1}}}, layer + 8 + 3},
-		"two in one image":  {[][]Layer{{{sha(1), 1}, {sha(2), 1}}}, 2*layer + 3},
-		"two in two images": {[][]Layer{{{sha(1), 1}}, {{sha(2), 1}}}, 2*layer + 4},
-		"long digest":       {[][]Layer{{{"sha512:" + fmt.Sprintf("%0128d", 0), 1}}}, 2 + 2 + (1 + 2 + 135) + 2 + 3},
-		"prefix of 3 bytes": {[][]Layer{slices.Repeat([]Layer{{sha(1), 1}}, 209)}, 209*layer + 6},
-		"prefix of 2 bytes": {[][]Layer{slices.Repeat([]Layer{{sha(1), 1}}, 208)}, 208*layer + 3},
-		"an image without":  {[][]Layer{{{sha(1), 1}}, nil}, layer + 3},
+		"nothing":            {nil, 0},
+		"no layers":          {[][]Layer{nil, {}}, 0},
+		"one":                {[][]Layer{{{sha(1), 1}}}, layer + 3},
+		"larger size":        {[][]Layer{{{sha(1), 1 << 20}}}, layer + 2 + 3},
+		"largest size":       {[][]Layer{{{sha(1), 1<<63 - 1}}}, layer + 8 + 3},
+		"two in one image":   {[][]Layer{{{sha(1), 1}, {sha(2), 1}}}, 2*layer + 3},
+		"two in two images":  {[][]Layer{{{sha(1), 1}}, {{sha(2), 1}}}, 2*layer + 4},
+		"long digest":        {[][]Layer{{{"sha512:" + fmt.Sprintf("%0128d", 0), 1}}}, 2 + 2 + (1 + 2 + 135) + 2 + 3},
+		"layer of 128 bytes": {[][]Layer{{{strings.Repeat("a", 122), 1 << 20}}}, 2 + 2 + 124 + 4 + 3},
+		"layer of 127 bytes": {[][]Layer{{{strings.Repeat("a", 121), 1 << 20}}}, 2 + 1 + 123 + 4 + 3},
+		"prefix of 3 bytes":  {[][]Layer{slices.Repeat([]Layer{{sha(1), 1}}, 209)}, 209*layer + 6},
+		"prefix of 2 bytes":  {[][]Layer{slices.Repeat([]Layer{{sha(1), 1}}, 208)}, 208*layer + 3},
+		"an image without":   {[][]Layer{{{sha(1), 1}}, nil}, layer + 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := EncodedSize(tc.images); got != tc.want {

@@ -1,0 +1,116 @@
+// Command mutants tests the unit tests of packages: it changes their code in one place
+// at a time, and lists the changes that no test notices. It ends with a line such as
+//
+//	mutants killed=0.93 of=412
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/layer-locality/layer-locality/internal/mutants"
+)
+
+// Where a fault would be worst: what decides, what is shared among tenants, and what
+// runs in upstream's processes.
+var defaultFolders = []string{
+	"scheduler/index", "scheduler/locality", "scheduler/layerlocality",
+	"resolver/controller", "resolver/registry", "crio/imagelayers", "kubelet/imagelayers",
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	var sample int
+	var seed uint64
+	command := &cobra.Command{
+		Use:           "mutants [FOLDER...]",
+		Short:         "List changes of code that no unit test notices",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, folders []string) error {
+			if len(folders) == 0 {
+				folders = defaultFolders
+			}
+			return run(cmd.Context(), folders, sample, seed)
+		},
+	}
+	command.Flags().IntVar(&sample, "sample", 0, "how many mutants of each folder, chosen at random; 0: all, which takes hours")
+	command.Flags().Uint64Var(&seed, "seed", 1, "another seed chooses others")
+	err := command.ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// count is what became of the mutants of one folder, or of all.
+type count struct{ killed, accepted, survived int }
+
+func (c count) String() string {
+	return fmt.Sprintf("killed=%.2f of=%d accepted=%d", float64(c.killed)/float64(max(c.killed+c.survived, 1)), c.killed+c.survived, c.accepted)
+}
+
+func run(ctx context.Context, folders []string, sample int, seed uint64) error {
+	accepted, err := mutants.ReadAccepted()
+	if err != nil {
+		return err
+	}
+	var total count
+	for _, folder := range folders {
+		all, err := mutants.Of(filepath.Clean(folder))
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			return fmt.Errorf("%s has no Go code to change", folder)
+		}
+		if sample > 0 && sample < len(all) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			all = all[:sample]
+			slices.SortFunc(all, func(a, b mutants.Mutant) int { return cmp.Or(cmp.Compare(a.File, b.File), a.Line-b.Line) })
+		}
+		one, err := tryAll(ctx, all, accepted)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s: %s\n", folder, one)
+		total.killed += one.killed
+		total.accepted += one.accepted
+		total.survived += one.survived
+	}
+	fmt.Printf("mutants %s\n", total)
+	return nil
+}
+
+// tryAll prints the survivors.
+func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted) (count, error) {
+	var c count
+	for _, m := range all {
+		outcome, err := mutants.Try(ctx, m)
+		if err != nil {
+			return c, err
+		}
+		switch {
+		case outcome == mutants.Killed:
+			c.killed++
+		case outcome == mutants.Survived && accepted.Reason(m) != "":
+			c.accepted++
+			fmt.Printf("accepted: %s (%s)\n", m, accepted.Reason(m))
+		case outcome == mutants.Survived:
+			c.survived++
+			fmt.Printf("survived: %s\n", m)
+		}
+	}
+	return c, nil
+}

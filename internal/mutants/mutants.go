@@ -1,0 +1,174 @@
+// Package mutants tests tests: it changes one place of a package's code at a time, and
+// reports the changes that the package's own unit tests do not notice.
+package mutants
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Mutant is a package file with one change.
+type Mutant struct {
+	// File is the path of the changed file.
+	File string
+	Line int
+	// Change is what was changed, in one line: the old code and the new.
+	Change string
+	// Locks tells that only the race detector may notice it.
+	Locks bool
+	// Source is the whole changed file.
+	Source []byte
+}
+
+func (m Mutant) String() string { return fmt.Sprintf("%s:%d: %s", m.File, m.Line, m.Change) }
+
+// Of returns the mutants of the package in a folder, in the order of its files and
+// lines. Test files and generated files have none. It fails if a file cannot be
+// parsed.
+func Of(folder string) ([]Mutant, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Mutant
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		found, err := ofFile(file, source)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+func ofFile(name string, source []byte) ([]Mutant, error) {
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, name, source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	if ast.IsGenerated(file) {
+		return nil, nil
+	}
+	m := mutator{name: name, source: source, set: set}
+	ast.Inspect(file, func(node ast.Node) bool {
+		// What is imported, and with which tags of fields, no unit test has to know.
+		switch node := node.(type) {
+		case *ast.ImportSpec:
+			return false
+		case *ast.Field:
+			return node.Tag == nil
+		}
+		m.expression(node)
+		m.statements(node)
+		return true
+	})
+	slices.SortStableFunc(m.found, func(a, b Mutant) int { return a.Line - b.Line })
+	return m.found, nil
+}
+
+type mutator struct {
+	name   string
+	source []byte
+	set    *token.FileSet
+	found  []Mutant
+}
+
+// replace adds the mutant that has other code from one position to the other.
+func (m *mutator) replace(from, to token.Pos, code string, locks bool) {
+	start, end := m.set.Position(from), m.set.Position(to)
+	line := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	change := line(string(m.source[start.Offset:end.Offset])) + " -> " + line(code)
+	if code == "" {
+		change = "without " + line(string(m.source[start.Offset:end.Offset]))
+	}
+	m.found = append(m.found, Mutant{
+		File: m.name, Line: start.Line, Change: change, Locks: locks,
+		Source: slices.Concat(m.source[:start.Offset], []byte(code), m.source[end.Offset:]),
+	})
+}
+
+// instead is the operator that takes the place of another.
+var instead = map[token.Token]token.Token{
+	token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR,
+	token.EQL: token.NEQ, token.NEQ: token.EQL, token.LAND: token.LOR, token.LOR: token.LAND,
+	token.ADD: token.SUB, token.SUB: token.ADD, token.MUL: token.QUO, token.QUO: token.MUL,
+	token.AND: token.OR, token.OR: token.AND, token.SHL: token.SHR, token.SHR: token.SHL,
+	token.REM: token.MUL,
+}
+
+func (m *mutator) expression(node ast.Node) {
+	switch node := node.(type) {
+	case *ast.BinaryExpr:
+		if other, ok := instead[node.Op]; ok {
+			m.replace(node.Pos(), node.End(), m.code(node.X)+" "+other.String()+" "+m.code(node.Y), false)
+		}
+	case *ast.UnaryExpr:
+		if node.Op == token.NOT {
+			m.replace(node.Pos(), node.End(), m.code(node.X), false)
+		}
+	case *ast.BasicLit:
+		// A bound, a size or a time; 0 and 1 are mostly indices.
+		if node.Kind == token.INT {
+			if n, err := strconv.ParseInt(node.Value, 0, 64); err == nil && n > 1 {
+				m.replace(node.Pos(), node.End(), strconv.FormatInt(n+1, 10), false)
+			}
+		}
+	case *ast.IfStmt:
+		// Negated comparisons are among the binary ones.
+		if _, ok := node.Cond.(*ast.CallExpr); ok {
+			m.replace(node.Cond.Pos(), node.Cond.End(), "!"+m.code(node.Cond), false)
+		}
+	}
+}
+
+// statements leaves out single statements of a block. One without which the code does
+// not compile is no mutant; that shows later.
+func (m *mutator) statements(node ast.Node) {
+	var list []ast.Stmt
+	switch node := node.(type) {
+	case *ast.BlockStmt:
+		list = node.List
+	case *ast.CaseClause:
+		list = node.Body
+	case *ast.CommClause:
+		list = node.Body
+	}
+	for _, statement := range list {
+		switch statement := statement.(type) {
+		case *ast.AssignStmt:
+			if statement.Tok == token.DEFINE {
+				continue
+			}
+		case *ast.ExprStmt, *ast.DeferStmt, *ast.IncDecStmt, *ast.BranchStmt, *ast.GoStmt, *ast.SendStmt:
+		default:
+			continue
+		}
+		code := m.code(statement)
+		m.replace(statement.Pos(), statement.End(), "", strings.Contains(code, "Lock()"))
+	}
+}
+
+func (m *mutator) code(node ast.Node) string {
+	var out bytes.Buffer
+	if err := printer.Fprint(&out, m.set, node); err != nil {
+		panic(err) // it was parsed
+	}
+	return out.String()
+}
