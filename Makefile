@@ -40,7 +40,7 @@ kind-up: deps ## A kind cluster with all but layer-resolver, on docker or podman
 	@kind/up.sh
 
 release: deps ## Archives, RPMs, images, source, notes and checksums of the commit, in _out/release (PLATFORM=linux/amd64)
-	@scripts/install-deps.sh rpm cross
+	@scripts/install-deps.sh rpm $(if $(filter linux/$(shell go env GOHOSTARCH),$(PLATFORM)),,cross)
 	@scripts/release.sh $(if $(PLATFORM),--platform $(PLATFORM))
 
 clean: ## Remove _build and _out (cached binaries stay in ~/.cache/layer-locality)

@@ -14,6 +14,7 @@ gcc             gcc                        gcc
 libc.a          libc6-dev                  glibc-static
 pkg-config      pkg-config                 pkgconf-pkg-config
 seccomp.h       libseccomp-dev             libseccomp-devel
+libseccomp.a    libseccomp-dev             libseccomp-static
 busybox         busybox-static             busybox
 conmon          conmon                     conmon
 cni             containernetworking-plugins containernetworking-plugins
@@ -96,10 +97,10 @@ browser() {
 present() {
   case ${IN_NIX_SHELL:+nix}:$1 in
   # Not in such places, but where the shell of flake.nix points to.
-  nix:libc.a | nix:seccomp.h | nix:cni | nix:protobuf.proto | nix:ca-certificates) return ;;
+  nix:libc.a | nix:libseccomp.a | nix:seccomp.h | nix:cni | nix:protobuf.proto | nix:ca-certificates) return ;;
   esac
   case $1 in
-  libc.a) any /usr/lib/*/libc.a /usr/lib64/libc.a ;;
+  libc.a | libseccomp.a) any /usr/lib/*/"$1" /usr/lib64/"$1" ;;
   seccomp.h) any /usr/include/seccomp.h ;;
   cni) any /usr/lib/cni/bridge /usr/libexec/cni/bridge /opt/cni/bin/bridge ;;
   protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;

@@ -6,7 +6,8 @@
 #                          eval, fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest,
 #                          nix, rpm, okd, kind, release
 #
-# Logs and test2json records of every step go to _out/test/.
+# Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
+# of each step, its result, and when it began.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 OUT=$ROOT/_out/test
@@ -134,6 +135,7 @@ run() {
       say "$name: FAILED after $(($(date +%s) - started)) s; the end of _out/test/$name.log:"
       tail -n 40 "$OUT/$name.log" >&2
     fi
+    printf '%s\t%d\t%d\t%d\n' "$name" "$(($(date +%s) - started))" "$(cat "$OUT/$name.exit")" "$((started - STARTED))" >>"$OUT/times.tsv"
   done
 }
 
@@ -174,6 +176,7 @@ summary() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   done
   echo
+  echo "$(($(date +%s) - STARTED)) s; _out/test/times.tsv has the time of each step"
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ]
 }
@@ -195,6 +198,8 @@ esac
 command -v jq >/dev/null || die "jq is missing: 'make deps' installs it"
 rm -rf "$OUT"
 mkdir -p "$OUT"
+STARTED=$(date +%s)
+printf 'step\tseconds\tfailed\tbegan\n' >"$OUT/times.tsv"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 if [ "${1:-}" = all ]; then
