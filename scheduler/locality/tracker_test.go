@@ -116,6 +116,8 @@ func TestInformers(t *testing.T) {
 	expectArriving("the pull failed", 0, 0)
 	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}})
 	expectArriving("it is tried again", 100*mb, 0)
+	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	expectArriving("it failed again", 0, 0)
 	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "pull QPS exceeded"}}})
 	expectArriving("the kubelet puts the pull off", 100*mb, 0)
 	update(v1.PodRunning, v1.ContainerStatus{ImageID: "x"})
