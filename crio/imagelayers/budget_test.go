@@ -161,11 +161,18 @@ func (l *Layers) keySet() map[string]struct{} {
 	return set
 }
 
+// The documentation states these numbers.
+func TestBounds(t *testing.T) {
+	if DefaultBudget != 8388608 || MaxPerImage != 512 {
+		t.Errorf("a budget of %d bytes, at most %d layers an image", DefaultBudget, MaxPerImage)
+	}
+}
+
 func TestBudgetLogsTransitions(t *testing.T) {
 	logs := logrustest.NewGlobal()
 	t.Cleanup(func() { logrus.StandardLogger().ReplaceHooks(logrus.LevelHooks{}) })
 
-	few, many := []*Layers{FromManifest(blobs("x", 2))}, []*Layers{FromManifest(blobs("x", 5))}
+	few, many := []*Layers{FromManifest(blobs("x", 20)[18:])}, []*Layers{FromManifest(blobs("x", 20))}
 	budget := NewBudget(wireSize(few))
 
 	for _, step := range []struct {
@@ -174,7 +181,7 @@ func TestBudgetLogsTransitions(t *testing.T) {
 		says   string
 	}{
 		{images: few},
-		{many, logrus.WarnLevel, "leaving out the 3 smallest layers"},
+		{many, logrus.WarnLevel, "leaving out the 18 smallest layers (up to 18 bytes each)"},
 		{images: many},
 		{images: many},
 		{few, logrus.InfoLevel, "fit into one list again"},
