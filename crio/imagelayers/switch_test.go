@@ -61,11 +61,12 @@ func TestSwitch(t *testing.T) {
 
 	for _, tc := range []struct {
 		value, want string
-		warnings    int
+		// What is logged, at which level.
+		infos, warnings int
 	}{
-		{"", "reported", 0},
-		{"off", "none", 0},
-		{"perhaps", "reported", 1},
+		{"", "reported", 0, 0},
+		{"off", "none", 1, 0},
+		{"perhaps", "reported", 0, 1},
 	} {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestSwitch$")
 		cmd.Env = append(os.Environ(), switchTestChild+"=1", SwitchEnv+"="+tc.value)
@@ -75,8 +76,9 @@ func TestSwitch(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 
-		if strings.Count(string(out), tc.want+"\n") != 3 || strings.Count(string(out), "level=warning") != tc.warnings {
-			t.Errorf("%s=%s: want %q and %d warnings, got %s", SwitchEnv, tc.value, tc.want, tc.warnings, out)
+		if strings.Count(string(out), tc.want+"\n") != 3 ||
+			strings.Count(string(out), "level=info") != tc.infos || strings.Count(string(out), "level=warning") != tc.warnings {
+			t.Errorf("%s=%s: want %q, %d infos and %d warnings, got %s", SwitchEnv, tc.value, tc.want, tc.infos, tc.warnings, out)
 		}
 	}
 }

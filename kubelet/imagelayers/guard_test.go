@@ -17,6 +17,7 @@ limitations under the License.
 package imagelayers
 
 import (
+	"sync"
 	"testing"
 	"time"
 )
@@ -65,4 +66,20 @@ func TestGuard(t *testing.T) {
 	// News again after it worked.
 	observe(refused, true)
 	allow(false)
+}
+
+// The kubelet computes its status and reads answers in goroutines of its own. The
+// race detector looks at this.
+func TestGuardIsSafeForConcurrentUse(t *testing.T) {
+	guard := NewGuard(time.Now)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for i := range 100 {
+				guard.Allow()
+				guard.Observe(i%2 == 0)
+			}
+		})
+	}
+	group.Wait()
 }

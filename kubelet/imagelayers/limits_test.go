@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 var unlimited = Limits{MaxPerImage: MaxLayersPerImage, MaxNodeBytes: MaxNodeBytes}
@@ -186,6 +187,9 @@ func TestDefaults(t *testing.T) {
 	got := []int{DefaultMinBytes, DefaultMaxPerImage, DefaultMaxNodeBytes, MaxLayersPerImage, MaxNodeBytes}
 	if want := []int{1048576, 64, 65536, 512, 262144}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+	if RetryInterval != 10*time.Minute {
+		t.Errorf("retries after %s", RetryInterval)
 	}
 }
 
