@@ -56,3 +56,23 @@ func TestScoreProperties(t *testing.T) {
 		t.Errorf("nothing scores %d", got)
 	}
 }
+
+func TestScoreOfPoints(t *testing.T) {
+	for _, test := range []struct {
+		points locality.Points
+		want   int64
+	}{
+		{locality.Points{Locality: 30}, 30},
+		// The mean of equal loads may differ from them in the last digit.
+		{locality.Points{Locality: 30, Load: -1e-9}, 30},
+		{locality.Points{Locality: 29.99}, 29},
+		{locality.Points{Locality: 50, Link: -10, Load: -20}, 20},
+		{locality.Points{Locality: 10, Link: -10, Load: -20}, 0},
+		{locality.Points{Locality: 100.5}, 100},
+		{locality.Points{Locality: math.NaN()}, 0},
+	} {
+		if got := test.points.Score(); got != test.want {
+			t.Errorf("%+v: %d, want %d", test.points, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package index
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+// Names are told apart by where each ends, not only by the text of all of them.
+func TestNamesThatJoinToTheSameText(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n1", []Image{image("a", "quay.io/a:1", "2")})
+	x.SetImages("s", "n2", []Image{image("a", "quay.io/a:12")})
+	check(t, x, want("quay.io/a:12"), map[string]NodeBytes{"n1": {Total: sum("a"), Present: sum("a")}, "n2": {Total: sum("a"), Present: sum("a")}})
+	x.SetImages("s", "n1", nil)
+	if !x.Reported([]imageref.Canonical{"quay.io/a:12"}) || x.Reported([]imageref.Canonical{"quay.io/a:1"}) {
+		t.Error("the image of n2 is taken for that of n1")
+	}
+}
+
+// Compressed bytes are an estimate for an image that is known by name. Nodes whose
+// layers are larger than their images do not make it grow.
+func TestCompressedMoreThanUncompressed(t *testing.T) {
+	x := newIndex("n1")
+	x.SetImages("s", "n1", []Image{
+		{Names: []string{"quay.io/odd:1"}, SizeBytes: 100, Layers: []Layer{{digest("a"), 300}}},
+		{Names: []string{"quay.io/name:1"}, SizeBytes: 50},
+	})
+	check(t, x, want("quay.io/name:1"), map[string]NodeBytes{"n1": {Total: 50, Present: 50}})
+}
+
+// Nodes that invent platforms cost no more than a bounded number of them.
+func TestManyPlatforms(t *testing.T) {
+	x := New()
+	const nodes = 300 // more than a byte can count
+	for i := range nodes {
+		x.SetNode(fmt.Sprint("n", i), Platform{"linux", fmt.Sprint("invented", i)})
+		x.SetImages("s", fmt.Sprint("n", i), []Image{image("a", "quay.io/a:1")})
+	}
+	m := measured(x, want("quay.io/a:1"))
+	measuredNodes := 0
+	for node := range m.Nodes() {
+		switch bytes, ok := m.Node(node); {
+		case !ok:
+			t.Errorf("%s is not known", node)
+		case bytes.Total == sum("a"):
+			measuredNodes++
+		case bytes != (NodeBytes{}):
+			t.Errorf("%s: %+v", node, bytes)
+		}
+	}
+	if measuredNodes != maxPlatforms {
+		t.Errorf("%d nodes, each of its own platform, were measured, want %d", measuredNodes, maxPlatforms)
+	}
+}
+
+// A manifest of more layers than any runtime can use counts in part.
+func TestManifestOfTooManyLayers(t *testing.T) {
+	x := newIndex("n1")
+	wanted := want("quay.io/a:1")
+	var layers []Layer
+	for i := range 2 * maxLayers {
+		layers = append(layers, Layer{digest(fmt.Sprint(i)), 10})
+	}
+	wanted[0].Manifests = []Manifest{{Layers: layers}}
+	check(t, x, wanted, map[string]NodeBytes{"n1": {Total: 10 * maxLayers}})
+}
