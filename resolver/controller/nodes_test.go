@@ -1,10 +1,18 @@
 package controller
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
 func TestNodes(t *testing.T) {
@@ -66,5 +74,39 @@ func TestRetryForNewPlatform(t *testing.T) {
 	}
 	if next := r.due(refused); next.task != nothing {
 		t.Errorf("refused for another reason: task %d", next.task)
+	}
+}
+
+// Nodes that invent platforms cause a bounded number of questions for each image.
+func TestPlatformsAreBounded(t *testing.T) {
+	r, _, _ := newTestResolver(t, &fakeRegistry{})
+	var platforms []string
+	for i := range 2 * v1alpha1.MaxPlatforms {
+		platforms = append(platforms, fmt.Sprintf("linux/invented%03d", i))
+	}
+	addNodes(r, platforms...)
+	if n := len(r.nodes.clusterPlatforms()); n != v1alpha1.MaxPlatforms {
+		t.Errorf("images are resolved for %d platforms, want %d", n, v1alpha1.MaxPlatforms)
+	}
+}
+
+// A thousand workloads with their own pull secrets cause a bounded number of reads.
+func TestPullsAreBounded(t *testing.T) {
+	read := map[string]bool{}
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+	r, _, _ := newTestResolver(t, f, func(_ *Options, d *dependencies) {
+		d.secrets = interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				read[key.Namespace] = true
+				return errors.New("no")
+			},
+		})
+	})
+	for i := range 1000 {
+		r.usage.set(claimFor(fmt.Sprint("w", i), fmt.Sprint("ns", i), "reg/x:1"))
+	}
+	r.work(t.Context(), &queue{}, "reg/x:1")
+	if len(read) != maxPulls || maxPulls > 8 {
+		t.Errorf("secrets of %d workloads were read, want 8", len(read))
 	}
 }

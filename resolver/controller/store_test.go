@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -371,5 +372,29 @@ func TestStoreManyReferences(t *testing.T) {
 	}
 	if s.lookup("reg/x:0") == nil {
 		t.Error("what does not fit is asked for again and again")
+	}
+}
+
+// Two objects disagree on a tag, as after a write that failed half-way: what the
+// registry confirmed last counts, whichever object is read first.
+func TestStoreNewerAnswerCounts(t *testing.T) {
+	const tag = "reg/x:1"
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	object := func(name, digest, index string, hours int) v1alpha1.ImageManifest {
+		at := metav1.NewTime(begin.Add(time.Duration(hours) * time.Hour))
+		return v1alpha1.ImageManifest{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: manifest(digest, ""),
+			Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: index, LastConfirmed: &at}}},
+		}
+	}
+	older := object("older", hash("a"), hash("a"), 1)
+	newer, same := object("newer", hash("b"), hash("f"), 5), object("same", hash("c"), hash("f"), 3)
+	for _, order := range [][]v1alpha1.ImageManifest{{older, newer, same}, {newer, same, older}, {same, older, newer}, {same, newer, older}} {
+		s := newStoreTest(t)
+		s.must(s.load(func() ([]v1alpha1.ImageManifest, error) { return order, nil }))
+		found := s.lookup(tag)
+		if found == nil || found.digest != hash("f") || !found.confirmed.Equal(begin.Add(5*time.Hour)) {
+			t.Errorf("order %s %s %s: %+v", order[0].Name, order[1].Name, order[2].Name, found)
+		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -166,6 +168,36 @@ func TestFoundUnderSecondName(t *testing.T) {
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue{}, image.key)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+}
+
+// An image that two registries may have is not given up while one of them may still
+// answer, whichever failed first. The longest wait that one asks for counts, and
+// what is told of them is bounded.
+func TestFailuresOfTwoRegistries(t *testing.T) {
+	long := errors.New(strings.Repeat("é", maxMessage))
+	final := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: long}
+	temporary := &registry.Error{Reason: v1alpha1.ReasonRateLimited, Err: long, RetryAfter: 3 * time.Hour}
+	for name, failures := range map[string][]error{"final first": {final, temporary}, "temporary first": {temporary, final}} {
+		t.Run(name, func(t *testing.T) {
+			image := newImage([]string{"first/x:1", "second/x:1"})
+			f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+				return nil, failures[slices.Index(image.references, reference)]
+			}}
+			r, s, _ := newTestResolver(t, f)
+			r.usage.set(claimFor("w", "ns", "x:1"))
+			r.work(t.Context(), &queue{}, image.key)
+			failure := s.failure(image.references[0])
+			if failure.reason != v1alpha1.ReasonRateLimited {
+				t.Errorf("reason %s", failure.reason)
+			}
+			if wait := failure.retry.Sub(s.clock.Now()); wait < 3*time.Hour {
+				t.Errorf("tried again after %s, one registry asks for 3h", wait)
+			}
+			if n := len(failure.message); n > maxMessage || n < maxMessage-1 || !utf8.ValidString(failure.message) {
+				t.Errorf("a message of %d bytes, at most %d: %.20q...", n, maxMessage, failure.message)
+			}
+		})
+	}
 }
 
 // A failure is reported once as long as its reason stays, and to each workload that

@@ -94,6 +94,16 @@ func TestFaults(t *testing.T) {
 		{"512 layers", body(manyLayers(v1alpha1.MaxLayers)), ":1", "", 0, ""},
 		{"513 layers", body(manyLayers(v1alpha1.MaxLayers + 1)), ":1", v1alpha1.ReasonInvalidManifest, 0, "512 layers"},
 		{"10,000 layers", body(manyLayers(10_000)), ":1", v1alpha1.ReasonInvalidManifest, 0, "512 layers"},
+		{"headers of 100 KiB", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Large", strings.Repeat("x", 100<<10))
+			body(manyLayers(1))(w, r)
+		}, ":1", v1alpha1.ReasonUnavailable, 0, ""},
+		{"asked to compress", func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Accept-Encoding") != "" {
+				w.WriteHeader(http.StatusTeapot) // a small answer might become a large one
+			}
+			body(manyLayers(1))(w, r)
+		}, ":1", "", 0, ""},
 		{"a page", body("<html>"), ":1", v1alpha1.ReasonInvalidManifest, 0, ""},
 		{"nothing", body(""), ":1", v1alpha1.ReasonInvalidManifest, 0, ""},
 	} {
