@@ -19,6 +19,16 @@ func TestNamesThatJoinToTheSameText(t *testing.T) {
 	}
 }
 
+// Sizes, too: 1 and 23 are not 12 and 3.
+func TestSizesThatJoinToTheSameText(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n1", []Image{{Names: []string{"quay.io/a:1"}, SizeBytes: 23, Layers: []Layer{{digest("a"), 1}}}})
+	x.SetImages("s", "n2", []Image{{Names: []string{"quay.io/b:1"}, SizeBytes: 3, Layers: []Layer{{digest("a"), 12}}}})
+	if n := x.Stats().Images; n != 2 {
+		t.Errorf("%d images, want 2", n)
+	}
+}
+
 // Compressed bytes are an estimate for an image that is known by name. Nodes whose
 // layers are larger than their images do not make it grow.
 func TestCompressedMoreThanUncompressed(t *testing.T) {

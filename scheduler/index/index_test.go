@@ -191,6 +191,36 @@ func TestClaimedSizes(t *testing.T) {
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 700, Present: 700}})
 }
 
+// After any changes the best size is the one that is claimed most often, and sizes that
+// nobody claims any more are forgotten.
+func TestClaimsEqualACount(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 0))
+	var c claims
+	counts := map[int64]int{}
+	for range 10_000 {
+		size := random.Int64N(4)
+		if counts[size] > 0 && random.IntN(2) == 0 {
+			c.remove(size)
+			if counts[size]--; counts[size] == 0 {
+				delete(counts, size)
+			}
+		} else if len(counts) < 4 || counts[size] < 5 {
+			c.add(size)
+			counts[size]++
+		}
+		best, most, total := int64(0), 0, 0
+		for size, count := range counts {
+			total += count
+			if count > most || count == most && size < best {
+				best, most = size, count
+			}
+		}
+		if c.total != total || total > 0 && (c.best != best || c.count != most || len(c.others) != len(counts)-1) {
+			t.Fatalf("%+v, want best %d of %v", c, best, counts)
+		}
+	}
+}
+
 func TestUntrusted(t *testing.T) {
 	x := newIndex("n1")
 	huge := make([]Layer, 3*maxLayers)

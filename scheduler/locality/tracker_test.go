@@ -158,6 +158,40 @@ func TestInformers(t *testing.T) {
 	s.eventually("a node that is back", func() bool { st := x.Stats(); return st.Nodes == 2 && st.Images == 1 })
 }
 
+// A pod or a node may be deleted and made again between two updates: only its UID tells.
+func TestMadeAgain(t *testing.T) {
+	image := "quay.io/a:1"
+	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
+	arriving := func(n1, n2 int64) func() bool {
+		return func() bool {
+			return s.measure(pod("q", image), "n1").Arriving == n1 && s.measure(pod("q", image), "n2").Arriving == n2
+		}
+	}
+	s.eventually("the pod", arriving(100*mb, 0))
+	again := on(pod("p", image), "n2", "")
+	again.UID = "again"
+	if _, err := s.client.CoreV1().Pods("ns").Update(s.ctx, again, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a pod of that name on another node", arriving(0, 100*mb))
+	if got := s.tracker.Stats().Reservations; got != 1 {
+		t.Errorf("%d reservations, want that of the new pod", got)
+	}
+
+	report := node("n1")
+	report.UID, report.Status.Images = "one", []v1.ContainerImage{{Names: []string{image}, SizeBytes: 300 * mb}}
+	if _, err := s.client.CoreV1().Nodes().Update(s.ctx, report, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the report of the node", func() bool { return s.measure(pod("q", image), "n1").Present > 0 })
+	fresh := node("n1")
+	fresh.UID = "two"
+	if _, err := s.client.CoreV1().Nodes().Update(s.ctx, fresh, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a node of that name without images", func() bool { return s.measure(pod("q", image), "n1").Present == 0 })
+}
+
 // The kubelet may leave ImagePullBackOff in the status until the container runs.
 func TestStartedAfterBackOff(t *testing.T) {
 	image := "quay.io/a:1"
@@ -276,10 +310,12 @@ func TestNodesThatComeLater(t *testing.T) {
 // Two ways to write an image are one image; it is pulled always if one of them is.
 func TestWantedTwice(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
-	p := pod("p", "busybox", "docker.io/library/busybox:latest")
-	p.Spec.Containers[1].ImagePullPolicy = v1.PullAlways
-	if got := s.profile.Wanted(p); len(got) != 1 || !got[0].PullAlways {
-		t.Errorf("%+v, want one image that is always pulled", got)
+	for i := range 2 {
+		p := pod("p", "busybox", "docker.io/library/busybox:latest")
+		p.Spec.Containers[i].ImagePullPolicy = v1.PullAlways
+		if got := s.profile.Wanted(p); len(got) != 1 || !got[0].PullAlways {
+			t.Errorf("%+v, want one image that is always pulled", got)
+		}
 	}
 }
 
