@@ -57,6 +57,48 @@ func TestScoreProperties(t *testing.T) {
 	}
 }
 
+// What a node's link has to pull counts only by how much later the pod would start than
+// on an idle node that has nothing.
+func TestPoints(t *testing.T) {
+	s := newSuite(t, args(), nil)
+	p := s.tracker.NewProfile("p", args(func(a *configv1.LayerLocalityArgs) {
+		a.MinImageBytes, a.LinkPenalty = ptr.To[int64](100), ptr.To[int32](50)
+	}))
+	for name, test := range map[string]struct {
+		bytes          index.NodeBytes
+		locality, link float64
+	}{
+		"nothing there":                      {index.NodeBytes{Total: 200}, 0, 0},
+		"half there":                         {index.NodeBytes{Total: 200, Present: 100}, 50, 0},
+		"half arriving":                      {index.NodeBytes{Total: 200, Arriving: 100, Pending: 100}, 50, 0},
+		"all there, the link is busy":        {index.NodeBytes{Total: 200, Present: 200, Pending: 900}, 100, 0},
+		"half there, behind 250":             {index.NodeBytes{Total: 200, Present: 100, Pending: 250}, 50, -50 * 150. / 200},
+		"half there, behind 100":             {index.NodeBytes{Total: 200, Present: 100, Pending: 100}, 50, 0},
+		"all arriving, behind others":        {index.NodeBytes{Total: 200, Arriving: 200, Pending: 600}, 100, -50 * 400. / 200},
+		"all on its way for too many others": {index.NodeBytes{Total: 200, Crowded: 200, Pending: 600}, 0, -50 * 400. / 200},
+		"a small image":                      {index.NodeBytes{Total: 50, Present: 25, Pending: 75}, 25, -50 * 50. / 100},
+	} {
+		got := p.Points(test.bytes, -7)
+		if !near(got.Locality, test.locality) || !near(got.Link, test.link) || got.Load != -7 {
+			t.Errorf("%s: %+v, want locality %v, link %v, load -7", name, got, test.locality, test.link)
+		}
+	}
+}
+
+// A pod that is not placed after all leaves nothing.
+func TestRelease(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	p := pod("p", "quay.io/a:1")
+	s.profile.Reserve(p, "n1")
+	if got := s.measure(p, "n1"); got.Pending == 0 {
+		t.Errorf("%+v, want something pending", got)
+	}
+	s.profile.Release(p.UID)
+	if got := s.measure(p, "n1"); got.Pending != 0 || s.tracker.Stats().Reservations != 0 {
+		t.Errorf("%+v, %+v, want nothing", got, s.tracker.Stats())
+	}
+}
+
 func TestScoreOfPoints(t *testing.T) {
 	for _, test := range []struct {
 		points locality.Points
