@@ -2,6 +2,7 @@ package locality_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ type suite struct {
 	tracker *locality.Tracker
 	profile *locality.Profile
 	agent   *fixture.Agent
-	images  fixture.Images
+	images  *fixture.AwaitedImages
 }
 
 func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, pods ...*v1.Pod) *suite {
@@ -47,7 +48,7 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	t.Cleanup(cancel)
-	s := &suite{t: t, ctx: ctx, clock: clocktesting.NewFakePassiveClock(time.Now()), agent: &fixture.Agent{}, images: fixture.Images{}}
+	s := &suite{t: t, ctx: ctx, clock: clocktesting.NewFakePassiveClock(time.Now()), agent: &fixture.Agent{}, images: &fixture.AwaitedImages{Images: fixture.Images{}}}
 	var objects []runtime.Object
 	for _, n := range nodes {
 		objects = append(objects, n)
@@ -87,6 +88,27 @@ func (s *suite) measure(pod *v1.Pod, node string) index.NodeBytes {
 func (s *suite) eventually(what string, f func() bool) {
 	s.t.Helper()
 	fixture.Eventually(s.t, what, func() any { return s.tracker.Stats() }, f)
+}
+
+// failing is a source that does not start.
+type failing struct{}
+
+func (failing) Name() string { return "agents" }
+func (failing) Start(context.Context, locality.LayerSink) (locality.Syncer, error) {
+	return nil, errors.New("no such resource")
+}
+
+func TestStart(t *testing.T) {
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	core := factory.Core().V1()
+	tracker := locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Layers: []locality.LayerSource{failing{}}})
+	tracker.NewProfile("p", args())
+	if err := tracker.Start(t.Context()); err == nil || err.Error() != "source of layers agents: no such resource" {
+		t.Errorf("a source does not start: %v", err)
+	}
+	if !tracker.Follows(core.Nodes().Informer()) || tracker.Follows(core.Pods().Informer()) {
+		t.Error("the tracker does not know its informer of Nodes")
+	}
 }
 
 // Placed pods and nodes come and go through the informers.
@@ -196,7 +218,7 @@ func TestMadeAgain(t *testing.T) {
 func TestStartedAfterBackOff(t *testing.T) {
 	image := "quay.io/a:1"
 	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
-	s.images["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
+	s.images.Images["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
 	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
 		p := on(pod("p", image), "n1", "")
 		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
@@ -250,7 +272,7 @@ func TestAliasInParts(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) {
 		a.ShortNames = []configv1.ShortName{{Name: "opensuse/tumbleweed", Repository: "registry.opensuse.org/opensuse/tumbleweed"}}
 	}), nodes("n1"))
-	s.images["registry.opensuse.org/opensuse/tumbleweed:latest"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
+	s.images.Images["registry.opensuse.org/opensuse/tumbleweed:latest"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
 	if got := s.measure(pod("p", "opensuse/tumbleweed"), "n1"); got.Total != 200*mb {
 		t.Errorf("%+v, want the 200 MB that the source knows of", got)
 	}
