@@ -104,7 +104,7 @@ func TestConcurrent(t *testing.T) {
 				pod := types.UID(fmt.Sprint(r.IntN(200)))
 				now := t0.Add(time.Duration(i) * time.Second)
 				wanted := want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)))
-				switch r.IntN(8) {
+				switch r.IntN(9) {
 				case 0:
 					x.DeleteNode(node)
 				case 1:
@@ -119,6 +119,8 @@ func TestConcurrent(t *testing.T) {
 					x.Release(pod)
 				case 6:
 					x.Stats()
+				case 7:
+					x.Reported(wanted[0].Names)
 				default:
 					x.Measure(wanted, 2, now, w)
 					for n := range w.Nodes() {

@@ -329,6 +329,21 @@ func TestNodesThatComeLater(t *testing.T) {
 	s.eventually("its pod", func() bool { return s.tracker.Stats().Reservations == 2 })
 }
 
+// A node may register before it knows its platform; its images stay the same.
+func TestPlatformThatComesLater(t *testing.T) {
+	late := node("n1")
+	late.Status.NodeInfo = v1.NodeSystemInfo{}
+	s := newSuite(t, args(), []*v1.Node{late})
+	s.images.Images["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
+	if got := s.measure(pod("p", "quay.io/a:1"), "n1"); got.Total != 0 {
+		t.Errorf("%+v, want nothing of another platform", got)
+	}
+	if _, err := s.client.CoreV1().Nodes().UpdateStatus(s.ctx, node("n1"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("its platform", func() bool { return s.measure(pod("p", "quay.io/a:1"), "n1").Total == 200*mb })
+}
+
 // Two ways to write an image are one image; it is pulled always if one of them is.
 func TestWantedTwice(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
