@@ -200,18 +200,24 @@ func TestMadeAgain(t *testing.T) {
 		t.Errorf("%d reservations, want that of the new pod", got)
 	}
 
+	s.agent.Holds("n1", fixture.Image("quay.io/b:1", fixture.Layers{"b": 1}))
 	report := node("n1")
-	report.UID, report.Status.Images = "one", []v1.ContainerImage{{Names: []string{image}, SizeBytes: 300 * mb}}
+	report.Status.Images = []v1.ContainerImage{{Names: []string{image}, SizeBytes: 300 * mb}}
 	if _, err := s.client.CoreV1().Nodes().Update(s.ctx, report, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("the report of the node", func() bool { return s.measure(pod("q", image), "n1").Present > 0 })
+	if got := s.measure(pod("q", "quay.io/b:1"), "n1"); got.Present == 0 {
+		t.Error("what another source says of the node is forgotten")
+	}
 	fresh := node("n1")
-	fresh.UID = "two"
+	fresh.UID = "another"
 	if _, err := s.client.CoreV1().Nodes().Update(s.ctx, fresh, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("a node of that name without images", func() bool { return s.measure(pod("q", image), "n1").Present == 0 })
+	s.eventually("a node of that name without images", func() bool {
+		return s.measure(pod("q", image), "n1").Present == 0 && s.measure(pod("q", "quay.io/b:1"), "n1").Present == 0
+	})
 }
 
 // The kubelet may leave ImagePullBackOff in the status until the container runs.
