@@ -339,6 +339,10 @@ variables() { # both set the same variable, and ours keeps what kubeadm's says
 }
 check "upgrade: our drop-in adds the folder to kubeadm's arguments" variables
 echo '# mine' >>"$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
+# plugins_stay PLUGIN: what the replaced packages required, and ours only recommend, is
+# not removed as unused.
+plugins_stay() { dnf_in "$R" autoremove && test -x "$R$1"; }
+check "upgrade: dnf autoremove keeps the CNI plugins that their kubelet required" plugins_stay /opt/cni/bin/bridge
 # A later version is there, too.
 use base repo later
 # shellcheck disable=SC2086 # two packages
@@ -361,6 +365,7 @@ check "Fedora's own: dnf replaces them" dnf_in "$R" --best --allowerasing instal
 check "Fedora's own: it is ours" test "$(installed "$R" cri-o kubelet)" = "cri-o-$crio-$release
 kubelet-$kubernetes-$release"
 check "Fedora's own: they are gone" fails 'not installed' rpm_in "$R" -q cri-o1.36
+check "Fedora's own: dnf autoremove keeps the CNI plugins" plugins_stay /usr/libexec/cni/bridge
 # This is why the guide enables the services again.
 disabled_last() { grep "system-units $1.service" "$R/calls" | tail -n 1 | grep remove-system-units; }
 for unit in crio kubelet; do
