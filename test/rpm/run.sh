@@ -15,6 +15,7 @@ for tool in rpmbuild rpmsign rpmlint createrepo_c dnf zstd gpg busybox readelf s
   command -v "$tool" >/dev/null || die "$tool is missing: run scripts/install-deps.sh rpm"
 done
 . "$ROOT/test/checks.sh"
+. "$HERE/fedora.sh"
 T=$WORK
 REPO=$T/repo
 clean_up() { gpgconf --homedir "$T/gnupg" --kill all 2>/dev/null; }
@@ -184,6 +185,17 @@ guide() { # git has git-core
   test -z "$(comm -23 "$T/fedora" "$T/guide" | tee /dev/stderr)"
 }
 check "the guide has everything that the specs ask for on Fedora installed" guide
+mkdir "$T/traced"
+check "cri-o: compiler and linker write down what they read" traced "$T/traced"
+all_needed() { # one command a line: in a condition, the shell would continue after a failure
+  needed "$T/traced" >"$T/needed"
+  test -s "$T/needed"
+}
+check "cri-o: Fedora's package of each such file is known" all_needed
+named_by_install_deps >"$T/install-deps"
+check "cri-o: install-deps.sh names these packages on Fedora" names "$T/install-deps" "$T/needed"
+check "cri-o: so does the spec" names "$T/fedora" "$T/needed"
+cut -d' ' -f1 "$T/needed" | sort | uniq -c | sed 's/^ */    /'
 check "cri-o: on Debian the spec asks for no package" test -z "$(build_requires "$crio_spec")"
 check "cri-o: tags and linker flags are those of versions.env" \
   grep -qxF -e "%global crio_tags $CRIO_TAGS" "$crio_spec"
@@ -531,5 +543,6 @@ for name in "${ours[@]}"; do
   rm -rf "$T/rebuild"
 done
 skipped "packages for another architecture" "compiling everything again takes many minutes: rpms.sh --arch"
+skipped "a build with exactly the packages that install-deps.sh installs on Fedora" "no repository of Fedora here: checked file by file"
 skipped "mock, and installation on Fedora or Enterprise Linux" "none here"
 finish
