@@ -11,6 +11,9 @@ let
   gates = kubernetes.featureGates // {
     NodeStatusImageLayers = true;
   };
+
+  ours = lib.removePrefix "v" (import ./pins.nix).kubernetesVersion;
+  minor = lib.versions.majorMinor ours;
 in
 {
   options.services.layer-locality.enable = lib.mkEnableOption "" // {
@@ -24,6 +27,25 @@ in
 
   config = lib.mkIf config.services.layer-locality.enable {
     nixpkgs.overlays = [ (import ./overlay.nix) ];
+
+    # Otherwise the machine is built, and its services do not start.
+    assertions = lib.mkIf (kubernetes.kubelet.enable || kubernetes.apiserver.enable) [
+      {
+        assertion = lib.getVersion kubernetes.package == ours;
+        message = ''
+          services.layer-locality turns on a feature gate that only its own Kubernetes ${ours}
+          knows, but services.kubernetes.package is ${lib.getVersion kubernetes.package}: remove that option.
+        '';
+      }
+      {
+        assertion = lib.versions.majorMinor (kubernetes.package.patchedFrom or ours) == minor;
+        message = ''
+          services.layer-locality needs a nixpkgs with Kubernetes ${minor}, whose kubeadm and
+          kube-proxy run beside its own programs, but this one has ${kubernetes.package.patchedFrom}:
+          choose a revision of nixpkgs with ${minor} (nix eval nixpkgs/REVISION#kubernetes.version).
+        '';
+      }
+    ];
 
     virtualisation.cri-o = {
       enable = lib.mkIf kubernetes.kubelet.enable true;

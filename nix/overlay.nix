@@ -21,6 +21,8 @@ let
         // {
           inherit (theirs) pname;
           inherit src version;
+          # For the assertions of module.nix.
+          patchedFrom = theirs.version;
         };
       inherit meta;
     };

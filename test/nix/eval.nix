@@ -5,6 +5,7 @@
   system ? "x86_64-linux",
 }:
 let
+  pins = import (nix + "/pins.nix");
   shim = import nixpkgs {
     inherit system;
     overlays = [ (import (nix + "/overlay.nix")) ];
@@ -14,11 +15,17 @@ let
   # the functions of its lib that the module calls, with what they come to when
   # nothing else sets the same option.
   module =
-    { enable, kubelet }:
+    {
+      enable,
+      kubelet,
+      package ? patched pins.KUBERNETES_VERSION,
+    }:
     import (nix + "/module.nix") {
       config.services = {
         layer-locality.enable = enable;
         kubernetes = {
+          inherit package;
+          apiserver.enable = false;
           kubelet.enable = kubelet;
           featureGates.Other = true;
         };
@@ -27,12 +34,36 @@ let
         mkEnableOption = _: { type = "bool"; };
         mkIf = condition: content: if condition then content else { };
         mkDefault = content: content;
+        getVersion = package: package.version;
+        inherit (shim.lib) removePrefix;
+        versions.majorMinor = version: "${shim.lib.versions.major version}.${shim.lib.versions.minor version}";
       };
     };
+  # patched VERSION: pkgs.kubernetes where that of nixpkgs has this version.
+  patched =
+    version:
+    (import nixpkgs {
+      inherit system;
+      overlays = [
+        (_: prev: { kubernetes = prev.kubernetes // { version = shim.lib.removePrefix "v" version; }; })
+        (import (nix + "/overlay.nix"))
+      ];
+    }).kubernetes;
+  # refused PACKAGE: the messages of the assertions that do not hold for it.
+  refused =
+    package:
+    map (a: a.message) (
+      builtins.filter (a: !a.assertion) (module { enable = true; kubelet = true; inherit package; }).config.assertions
+    );
+  # one PATTERN MESSAGES: whether there is exactly one message, and it is like this.
+  one =
+    pattern: messages:
+    builtins.length messages == 1
+    && builtins.match pattern (builtins.replaceStrings [ "\n" ] [ " " ] (builtins.head messages)) != null;
   node = module { enable = true; kubelet = true; };
 in
 {
-  pins = builtins.removeAttrs (import (nix + "/pins.nix")) [ "kubernetesVersion" "SCHEDULER_TAGS" ];
+  pins = builtins.removeAttrs pins [ "kubernetesVersion" "SCHEDULER_TAGS" ];
 
   overlay = { inherit (shim) cri-o-unwrapped kubectl kubernetes; };
   overlayKeeps = builtins.isString "${shim.cri-o-unwrapped.man}${shim.kubernetes.pause}"
@@ -52,6 +83,13 @@ in
     node.config.virtualisation.cri-o.enable == true
     && node.config.virtualisation.cri-o.settings.crio.network.plugin_dirs == [ "/opt/cni/bin" ]
     && (module { enable = true; kubelet = false; }).config.virtualisation.cri-o.enable == { };
+  moduleAccepts =
+    refused (patched pins.KUBERNETES_VERSION) == [ ]
+    && (module { enable = true; kubelet = false; package = patched "v1.2.3"; }).config.assertions == { };
+  moduleRefusesOtherNixpkgs = one ".* Kubernetes 1\\.[0-9]+, .* this one has 1\\.2\\.3: .*" (refused (patched "v1.2.3"));
+  moduleRefusesOtherPackage = one ".* services\\.kubernetes\\.package is 0: remove that option.*" (
+    refused (import nixpkgs { inherit system; }).kubernetes
+  );
   moduleOverlay =
     let
       inherit (import nixpkgs { inherit system; inherit (node.config.nixpkgs) overlays; }) cri-o-unwrapped;

@@ -179,7 +179,8 @@ refuses "a stock kubelet is refused" "is not version" broken stock-kubelet
 check "the overlay replaces our programs and no others" overlay_replaces
 check "the overlay keeps manual pages and the pause image" says true evaluated overlayKeeps
 check "the shell of contributors starts" holds "in shell" in_shell
-for name in moduleOption moduleOff moduleGates moduleRuntime moduleOverlay; do
+for name in moduleOption moduleOff moduleGates moduleRuntime moduleOverlay \
+  moduleAccepts moduleRefusesOtherNixpkgs moduleRefusesOtherPackage; do
   check "the NixOS module: $name" says true evaluated "$name"
 done
 
