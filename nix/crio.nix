@@ -46,7 +46,7 @@ buildGo126Module {
 
   meta = {
     description = "CRI-O that reports the layers of images over CRI";
-    homepage = "https://github.com/layer-locality/layer-locality";
+    homepage = pins.repository;
     license = lib.licenses.asl20;
     platforms = lib.platforms.linux;
     mainProgram = "crio";

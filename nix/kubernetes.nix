@@ -47,7 +47,7 @@ buildGo126Module (
 
     meta = {
       description = "${name} that knows the layers of images";
-      homepage = "https://github.com/layer-locality/layer-locality";
+      homepage = pins.repository;
       license = lib.licenses.asl20;
       platforms = lib.platforms.linux;
       mainProgram = name;

@@ -21,6 +21,11 @@ pins
   # As in scripts/build.sh.
   kubernetesVersion = "${pins.KUBERNETES_VERSION}+layerlocality.${pins.LAYERLOCALITY_REVISION}";
 
+  # Where this repository is: its Go module is named after that.
+  repository = "https://${
+    builtins.head (builtins.match "module ([^\n]*)\n.*" (builtins.readFile ../go.mod))
+  }";
+
   # The build tag for code that uses types of the patched Kubernetes.
   inherit (variables ../scripts/lib.sh) SCHEDULER_TAGS;
 }

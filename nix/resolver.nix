@@ -28,7 +28,7 @@ buildGo126Module {
 
   meta = {
     description = "Asks registries what the images of workloads consist of";
-    homepage = "https://github.com/layer-locality/layer-locality";
+    homepage = pins.repository;
     license = lib.licenses.asl20;
     platforms = lib.platforms.linux;
     mainProgram = "layer-resolver";

@@ -102,6 +102,7 @@ render() {
       echo "* $date Layer Locality <packages@layerlocality.io> - $(version_of "$name")-$(release)"
       echo "- Built from $component $(pinned_version "$component") with Layer Locality's patches."
       ;;
+    *@REPOSITORY@) echo "${line/@REPOSITORY@/$(repository_url)}" ;;
     *) printf '%s\n' "${line//@RELEASE@/$(release)}" ;;
     esac
   done <"$RPM/$(spec_of "$name").spec"
@@ -153,6 +154,7 @@ stage() {
   } | while read -r file; do
     install -m 0644 "$file" "$folder/SOURCES/"
   done
+  find "$folder/SOURCES" -name '*.service' -exec sed -i "s,@REPOSITORY@,$(repository_url)," {} +
   # What overlay.sh needs.
   install -D -m 0644 -t "$own" "$ROOT/LICENSE" "$ROOT/versions.env"
   install -D -m 0755 -t "$own/scripts" "$ROOT/scripts/lib.sh" "$ROOT/scripts/overlay.sh"

@@ -126,6 +126,9 @@ module_dir() {
 # our_version COMPONENT: what the patched build of it is called.
 our_version() { echo "$(pinned_version "$1")+layerlocality.$LAYERLOCALITY_REVISION"; }
 
+# repository_url: prints where this repository is: its Go module is named after that.
+repository_url() { echo "https://$(sed -n 's/^module //p' "$ROOT/go.mod")"; }
+
 # use_arch [ARCH]: has Go compile for amd64 or arm64, by default the machine's own.
 # CROSS is what the names of the C tools for it begin with: empty for the machine's own.
 use_arch() {

@@ -89,7 +89,7 @@ run() {
 build_platform() {
   local build=("$tool" build --file "$ROOT/deploy/images/Dockerfile" --platform "$1" --target "$2" --tag "$3"
     --build-arg "TARGETARCH=${1#linux/}" --build-arg "BASE=$base" --build-arg "VERSION=$version"
-    --build-arg "REVISION=$(git -C "$ROOT" rev-parse HEAD)")
+    --build-arg "REVISION=$(git -C "$ROOT" rev-parse HEAD)" --build-arg "SOURCE=$(repository_url)")
   case $tool in
   docker) export SOURCE_DATE_EPOCH=$epoch ;;
   *) build+=(--timestamp "$epoch" --format oci) ;;

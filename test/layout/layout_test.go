@@ -192,6 +192,30 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestAddress checks that only a few files name the address of this repository: a fork
+// changes go.mod, its imports and these. All others derive it from go.mod, as
+// scripts/lib.sh and nix/pins.nix do, or say "a clone of this repository".
+func TestAddress(t *testing.T) {
+	// golangci-lint's configuration has import paths; inputs of a flake accept no variable.
+	allowed := []string{".golangci.yml", "README.md", "docs/install-nix.md", "go.mod"}
+	address := regexp.MustCompile(`github(\.com[/:]|:)layer-locality/`)
+	for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard")) {
+		file = strings.TrimSpace(file)
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil || strings.HasSuffix(file, ".go") {
+			continue // deleted, but still in the index; or imports
+		}
+		if at := address.FindIndex(text); (at != nil) != slices.Contains(allowed, file) {
+			if at == nil {
+				t.Errorf("%s does not name the address of this repository: take it from the list here", file)
+				continue
+			}
+			line := 1 + bytes.Count(text[:at[0]], []byte("\n"))
+			t.Errorf("%s:%d names the address of this repository, which only %v do", file, line, allowed)
+		}
+	}
+}
+
 // headings returns the anchors of a document's headings.
 func headings(t *testing.T, path string) []string {
 	t.Helper()

@@ -63,7 +63,7 @@ let
   node = module { enable = true; kubelet = true; };
 in
 {
-  pins = builtins.removeAttrs pins [ "kubernetesVersion" "SCHEDULER_TAGS" ];
+  pins = builtins.removeAttrs pins [ "kubernetesVersion" "repository" "SCHEDULER_TAGS" ];
 
   overlay = { inherit (shim) cri-o-unwrapped kubectl kubernetes; };
   overlayKeeps = builtins.isString "${shim.cri-o-unwrapped.man}${shim.kubernetes.pause}"

@@ -176,6 +176,7 @@ refuses "a crio without seccomp is refused" "has no seccomp" broken without-secc
 refuses "a crio of another version is refused" "is not version" broken other-crio
 refuses "a stock kubelet is refused" "is not version" broken stock-kubelet
 
+check "the homepage of packages is this repository" says "$(repository_url)" flake eval "$TREE#crio.meta.homepage" --raw
 check "the overlay replaces our programs and no others" overlay_replaces
 check "the overlay keeps manual pages and the pause image" says true evaluated overlayKeeps
 check "the shell of contributors starts" holds "in shell" in_shell

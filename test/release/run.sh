@@ -57,11 +57,13 @@ files() {
   done
 }
 described() {
-  image "$1" | jq -e --arg name "$1" --arg version "$VERSION" --arg revision "$COMMIT" '.config
+  image "$1" | jq -e --arg name "$1" --arg version "$VERSION" --arg revision "$COMMIT" \
+    --arg source "$(repository_url)" '.config
     | .User == "65532:65532" and .Entrypoint == ["/usr/local/bin/" + $name]
     and .Labels["org.opencontainers.image.title"] == $name
     and .Labels["org.opencontainers.image.version"] == $version
     and .Labels["org.opencontainers.image.revision"] == $revision
+    and .Labels["org.opencontainers.image.source"] == $source
     and .Labels["org.opencontainers.image.licenses"] == "Apache-2.0"'
 }
 # runs NAME FOLDER: runs it as the image's user, with only the image's files.
