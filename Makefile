@@ -47,14 +47,17 @@ clean: ## Remove _build and _out (cached binaries stay in ~/.cache/layer-localit
 	rm -rf _build _out
 
 ##@ Test
-test: deps ## Everything; closes with "N passed, N failed" (root)
+test: deps ## What every change has to pass; closes with "N passed, N failed" (root)
+	@scripts/test.sh test
+
+test-all: deps ## Everything, as before a release: also what takes long and rarely breaks (root)
 	@scripts/test.sh all
 
 test-unit: ## The quick part: no root, no patched tree
 	@scripts/test.sh unit
 
-test-nix test-rpm test-okd test-kind test-release: deps ## One kind of package: built, installed and removed (root)
-	@scripts/test.sh $(@:test-%=%)
+test-nix test-rpm test-okd test-kind test-release test-arch: deps ## One kind of package, all of its tests (root)
+	@FULL=1 scripts/test.sh $(@:test-%=%)
 
 mutants: ## Changes of code that no unit test notices (SAMPLE=60 of each folder, 0: all; FOLDERS)
 	@go run ./cmd/mutants --sample $(or $(SAMPLE),60) $(FOLDERS)
@@ -111,5 +114,5 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z -]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo mutants cluster-up cluster-down deps build build-stock rpms kind-up release clean \
-	test test-unit test-nix test-rpm test-okd test-kind test-release lint \
+	test test-all test-unit test-nix test-rpm test-okd test-kind test-release test-arch lint \
 	bench-crio bench-node bench-scheduler bench-throughput bench-resolver bench-startup eval trees patches-refresh patches-lint rebase generate help

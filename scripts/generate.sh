@@ -4,12 +4,13 @@
 #   generate.sh          applies the hand-written patches, runs upstream's generators in
 #                        the place of each patch of generated code, writes the series back
 #   generate.sh in-tree  only runs the generators, in _build/kubernetes as it is
+#   generate.sh check    runs them beside it, and fails if a patch of generated code differs
 #   generate.sh own [--check]
 #                        deep copies, defaults and conversions of LayerLocalityArgs; deep
 #                        copies and the CustomResourceDefinition of ImageManifest;
 #                        --check: changes nothing and fails if they are not up to date
 #
-# The first two need protoc (Debian and Fedora: protobuf-compiler), which
+# The first three need protoc (Debian and Fedora: protobuf-compiler), which
 # go-to-protobuf runs.
 . "$(dirname "$0")/lib.sh"
 
@@ -94,8 +95,7 @@ specifications() {
   local dir=$BIN/apiserver port=$((20000 + RANDOM % 10000)) pids=() tries=60
   say "generate: OpenAPI specifications, from a running API server"
   "$ROOT/scripts/build.sh" tools etcd
-  # With the flags of scripts/build.sh, whose compiled packages are used again.
-  CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$BIN/kube-apiserver" ./cmd/kube-apiserver
+  go build -o "$BIN/kube-apiserver" ./cmd/kube-apiserver
   mkdir -p "$dir"
   echo token,admin,admin,system:masters >"$dir/tokens.csv"
   openssl genrsa -out "$dir/service-account.key" 2048 2>/dev/null
@@ -142,7 +142,9 @@ generate() {
   BIN=$(mktemp -d "$BUILD/generate.XXXXXX")
   trap 'rm -rf "$BIN"' EXIT
   cd "$TREE"
-  unset GOWORK GOFLAGS
+  unset GOWORK
+  # With the flags of scripts/build.sh, whose compiled packages are used again.
+  export GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0
   export PATH=$BIN:$PATH
   command -v protoc >/dev/null || die "protoc is not installed: apt-get install protobuf-compiler, or dnf install protobuf-compiler"
   build_generators
@@ -183,7 +185,7 @@ regenerate() {
   cp -- "${patches[@]}" "$scratch/"
   git_in "$TREE" checkout -q -B main overlay
   for patch in "$scratch"/*.patch; do
-    if grep -q '^Subject: .*[Gg]enerated' "$patch"; then
+    if is_generated "$patch"; then
       (
         generate
         commit_as "$patch"
@@ -197,6 +199,28 @@ regenerate() {
   done
   rm -rf "$scratch"
   "$ROOT/scripts/patches.sh" refresh kubernetes
+}
+
+is_generated() { grep -q '^Subject: .*[Gg]enerated' "$1"; }
+
+# check: in a second work tree of _build/kubernetes, which stays as it is.
+check() {
+  local patched patch commit found=''
+  patched=$("$ROOT/scripts/tree.sh" patched kubernetes)
+  TREE=$BUILD/generated
+  # shellcheck disable=SC2064 # the tree of now
+  trap "git_in '$patched' worktree remove --force '$TREE'" EXIT
+  git_in "$patched" worktree add -q --force --detach "$TREE" overlay
+  while read -r patch commit; do
+    is_generated "$patch" || continue
+    found=1
+    git_in "$TREE" checkout -q --detach "$commit^"
+    (generate)
+    git_in "$TREE" add -A -f
+    git_in "$TREE" diff --cached --exit-code --stat "$commit" >&2 ||
+      die "the generators make something else than $(basename "$patch"): run 'make generate'"
+  done < <(paste -d ' ' <(series kubernetes) <(git_in "$patched" rev-list --reverse overlay..main))
+  [ -n "$found" ] || die "no patch of generated code is in patches/kubernetes"
 }
 
 # The code that is generated from the types of this repository.
@@ -234,6 +258,7 @@ own() {
 case "${1:-} ${2:-}" in
 " ") with_lock generate regenerate ;;
 "in-tree ") generate ;;
+"check ") with_lock generate check ;;
 "own " | "own --check") own "${2:-}" ;;
-*) die "usage: generate.sh [in-tree | own [--check]]" ;;
+*) die "usage: generate.sh [in-tree | check | own [--check]]" ;;
 esac

@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
 # Runs the tests and ends with "N passed, N failed".
 #
-#   test.sh all            everything, as root (make test)
-#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), scheduler, integration,
-#                          eval, fuzz, rebase, upstream-cri-o, upstream-kubernetes, e2e, skew, critest,
-#                          nix, rpm, okd, kind, release
+#   test.sh test           what every change has to pass, as root (make test)
+#   test.sh all            everything, as root (make test-all): also what takes long and rarely
+#                          breaks; a release needs it
+#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), race, scheduler,
+#                          integration, eval, fuzz, rebase, generated, upstream-cri-o,
+#                          upstream-kubernetes, e2e, skew, critest, nix, rpm, okd, kind, release, arch
 #
+# FULL=1, which "all" sets, has the steps do their long parts, too; CONTRIBUTING.md lists them.
 # Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
 # of each step, its result, and when it began.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 OUT=$ROOT/_out/test
-export GOFLAGS="-buildvcs=false"
+# As scripts/build.sh compiles, so that tests, linters and binaries share what is compiled.
+export GOFLAGS="-trimpath -buildvcs=false"
+export FULL=${FULL:-}
 
 # A command to run go_test's tests under.
 WRAP=()
@@ -21,18 +26,22 @@ WRAP=()
 go_test() {
   local name=$1 dir=$2
   shift 2
-  (cd "$dir" && "${WRAP[@]}" "$GOTESTSUM" --format standard-quiet --format-hide-empty-pkg \
+  (cd "$dir" && CGO_ENABLED=${CGO_ENABLED:-0} "${WRAP[@]}" "$GOTESTSUM" --format standard-quiet --format-hide-empty-pkg \
     --jsonfile "$OUT/$name.json" -- "$@")
 }
 
 step_lint() { scripts/lint.sh; }
-step_unit() { go vet ./... && go_test unit . ./...; }
+step_unit() { CGO_ENABLED=0 go vet ./... && go_test unit . ./...; }
+
+# What is compiled into CRI-O and the kubelet, and the resolver: many goroutines share it.
+step_race() {
+  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./resolver/... ./cmd/layer-resolver/...
+}
 
 # Code that is built against the patched Kubernetes, tested there and with the race
-# detector; the unit step tests the same code against stock Kubernetes. It is vetted as
-# the binary is built, so that one compilation serves both.
+# detector; the unit step tests the same code against stock Kubernetes.
 step_scheduler() {
-  local tree GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS"
+  local tree GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS"
   tree=$(scripts/tree.sh scheduler) || return 1
   (cd "$tree" && CGO_ENABLED=0 go vet ./...) && CGO_ENABLED=1 go_test scheduler "$tree" -race ./...
 }
@@ -43,7 +52,7 @@ step_integration() {
   local tree status=0
   scripts/build.sh tools etcd && scripts/build.sh patched kube-apiserver && tree=$(scripts/tree.sh scheduler) || return 1
   go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... || status=1
-  GOFLAGS="$GOFLAGS -trimpath -tags=$SCHEDULER_TAGS,integration" CGO_ENABLED=0 PATH=$BUILD/bin/tools:$PATH \
+  GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,integration" PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
   scripts/install-deps.sh chromium && internal/eval/page/assets.sh >/dev/null &&
     go_test integration-page . -tags integration -count=1 ./internal/eval/page/... || status=1
@@ -53,7 +62,7 @@ step_integration() {
 # A small evaluation, as a user runs it, and the figures at the top of README.md.
 step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh && internal/eval/claims.sh; }
 
-# Every fuzz target of the repository, for ten seconds each. That of internal/eval/sim
+# Every fuzz target of the repository, for a few seconds each. That of internal/eval/sim
 # only runs its seeds, in the scheduler step: fuzzing would compile all of Kubernetes with
 # counters, which takes many minutes.
 step_fuzz() {
@@ -69,12 +78,13 @@ step_fuzz() {
 # Go 1.26 may end a fuzz run that found nothing with a bare "context deadline exceeded" on
 # a busy machine (golang/go#75804): such a run is repeated.
 fuzz() {
-  local log=$OUT/fuzz-$1.log
-  go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime 10s "$2" >"$log" 2>&1 && cat "$log" && return
+  local log=$OUT/fuzz-$1.log time=3s
+  [ -z "$FULL" ] || time=20s
+  go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$2" >"$log" 2>&1 && cat "$log" && return
   cat "$log"
   if ! grep -q 'context deadline exceeded' "$log" || grep -q 'Failing input written' "$log"; then return 1; fi
   echo "again: golang/go#75804"
-  go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime 10s "$2"
+  go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$2"
 }
 
 # The versions to which the series apply according to docs/patches.md.
@@ -84,20 +94,37 @@ step_rebase() {
     scripts/patches.sh rebase kubernetes v1.36.3
 }
 
+# What generators made for the patched Kubernetes, made again and compared: once for the
+# same inputs.
+step_generated() {
+  local known
+  known=$CACHE/generated/$({
+    tree_hash kubernetes
+    cat scripts/generate.sh
+    go version
+  } | sha256sum | cut -c1-16)
+  if [ -e "$known" ]; then
+    touch "$known"
+    echo "skipped: the generated code of patches/kubernetes: compared earlier with the same inputs"
+    echo "0 passed, 0 failed"
+    return
+  fi
+  scripts/generate.sh check && mkdir -p "${known%/*}" && touch "$known"
+}
+
 # With private but shared mounts, as under systemd: a test makes recursive read-only binds
 # and expects / to be a shared mount.
 step_upstream-cri-o() {
   local tree WRAP=(unshare --mount --propagation shared)
   tree=$(scripts/tree.sh patched cri-o) || return 1
-  GOFLAGS="$GOFLAGS -trimpath -mod=mod" go_test upstream-cri-o "$tree" -tags "test $CRIO_TAGS" \
+  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" go_test upstream-cri-o "$tree" -tags "test $CRIO_TAGS" \
     ./internal/imagelayers/... ./internal/storage/... ./server/
 }
 
 step_upstream-kubernetes() {
   local tree
   tree=$(scripts/tree.sh patched kubernetes) || return 1
-  # As the binaries are built, so that one compilation serves both.
-  CGO_ENABLED=0 GOFLAGS="$GOFLAGS -trimpath" go_test upstream-kubernetes "$tree" \
+  go_test upstream-kubernetes "$tree" \
     ./pkg/kubelet ./pkg/kubelet/imagelayers/... ./pkg/kubelet/nodestatus/... ./pkg/kubelet/kuberuntime/... \
     ./pkg/kubelet/images/... ./pkg/kubelet/apis/config/... ./pkg/registry/core/node/... \
     ./pkg/apis/core/... ./pkg/api/testing/... ./pkg/features/... ./pkg/generated/openapi/... \
@@ -181,13 +208,22 @@ summary() {
   [ "$failed" = 0 ]
 }
 
+# Two lanes: one mostly uses the processor, the other mostly waits for a cluster. What both
+# look at on the machine has names of its own, so that no test sees what another one does.
+PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes
+  nix rpm okd release)
+CLUSTERS=(e2e skew critest kind)
+
 case ${1:-} in
-all)
+test | all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
-  steps=(lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes e2e skew critest
-    nix rpm okd kind release)
+  if [ "$1" = all ]; then
+    FULL=1
+    PROCESSOR+=(arch)
+  fi
+  steps=("${PROCESSOR[@]}" "${CLUSTERS[@]}")
   ;;
-'') die "usage: test.sh all | STEP..." ;;
+'') die "usage: test.sh test | all | STEP..." ;;
 *)
   steps=("$@")
   for name in "${steps[@]}"; do
@@ -202,15 +238,14 @@ STARTED=$(date +%s)
 printf 'step\tseconds\tfailed\tbegan\n' >"$OUT/times.tsv"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
-if [ "${1:-}" = all ]; then
-  # Two lanes: one mostly uses the processor, the other mostly waits for a cluster. The
-  # first is a separate process group, so that it can be ended with everything it started.
+if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
+  # A process group of its own, so that it can be ended with everything it started.
   set -m
-  run lint unit scheduler integration eval fuzz rebase upstream-cri-o upstream-kubernetes critest skew rpm release &
+  run "${PROCESSOR[@]}" &
   lane=$!
   set +m
   trap 'kill -- -"$lane" 2>/dev/null || true' EXIT
-  run e2e nix okd kind
+  run "${CLUSTERS[@]}"
   wait "$lane"
   trap - EXIT
 else

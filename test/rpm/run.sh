@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the RPMs: builds them (rpm/rpms.sh), checks their contents, installs,
-# upgrades, downgrades and removes them with dnf in separate root folders, and
-# rebuilds the source packages. The machine's package database is not touched.
+# upgrades, downgrades and removes them with dnf in separate root folders, and with
+# FULL=1 rebuilds the source packages. The machine's package database is not touched.
 #
 #   run.sh
 #
@@ -530,7 +530,17 @@ rebuild() {
   rpmq -qp --qf '[%{FILEDIGESTS} %{FILENAMES}\n]' "$(file_of "$name")" 2>/dev/null | diff - "$T/again"
   test "$(digest "$(file_of "$name")")" = "$(digest "$again/RPMS/$arch/"*.rpm)" || { echo "same files, another header" && false; }
 }
+# unpacks NAME: prepares the source package without network: what it needs is in it.
+unpacks() {
+  unshare --net rpmbuild -rp --define "_topdir $T/rebuild" --define "_dbpath $T/db" --define "_tmppath $T/tmp" "$(source_of "$1")"
+}
 for name in "${ours[@]}"; do
+  if [ -z "${FULL:-}" ]; then
+    check "$name: the source package unpacks and is patched without network" unpacks "$name"
+    rm -rf "$T/rebuild"
+    skipped "$name: rebuilt from its source package it is the same, byte by byte" "takes minutes: make test-all"
+    continue
+  fi
   known=$CACHE/rpms/rebuilt-$(echo "$(digest "$(source_of "$name")")$(digest "$(file_of "$name")") $(go version)" | sha256sum | cut -c1-16)
   if [ -e "$known" ]; then
     touch "$known"
