@@ -144,10 +144,11 @@ use_arch() {
   esac
 }
 
-# use_c: after use_arch, has C compiled and linked for it too.
+# use_c: after use_arch, has C compiled and linked for it too. Without that, the
+# environment decides.
 use_c() {
   local sysroot
-  [ -n "$CROSS" ] || return 0
+  [ -n "${CROSS:-}" ] || return 0
   sysroot=$("$ROOT/scripts/sysroot.sh" "$GOARCH")
   export CC=${CROSS}gcc PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_LIBDIR=$sysroot/usr/lib/${CROSS%-}/pkgconfig
 }
@@ -160,6 +161,43 @@ c_libraries() (
   seccomp=$(pkg-config --variable=libdir libseccomp)/libseccomp.a
   echo "glibc $glibc $(sha256sum <"$("${CC:-cc}" -print-file-name=libc.a)" | cut -d' ' -f1)"
   echo "libseccomp $(pkg-config --modversion libseccomp) $(sha256sum <"$seccomp" | cut -d' ' -f1)"
+)
+
+# go_license FOLDER: copies the texts of Go, whose standard library every binary has, to
+# FOLDER/std@<version>. The Go is that of the current folder.
+go_license() {
+  local version from
+  version=$(go env GOVERSION)
+  # Where Go's own archives have it, or Fedora.
+  for from in "$(go env GOROOT)" /usr/share/licenses/golang; do
+    [ ! -f "$from/LICENSE" ] || {
+      install -D -m 0644 -t "$1/std@$version" "$from"/{LICENSE,PATENTS}
+      return
+    }
+  done
+  die "no license text of $version, neither in $(go env GOROOT) nor in /usr/share/licenses/golang: install Go from https://go.dev/dl"
+}
+
+# c_licenses FOLDER: copies the texts of the C libraries that crio has linked in, to
+# FOLDER/<name>@<version>, and what the LGPL asks of us.
+c_licenses() (
+  libraries=$(c_libraries)
+  use_c
+  while read -r library version _; do
+    case $library in
+    glibc) from=/usr/share/doc/libc6-dev${PKG_CONFIG_SYSROOT_DIR:+-$GOARCH-cross} ;;
+    libseccomp) from=${PKG_CONFIG_SYSROOT_DIR:-}/usr/share/doc/libseccomp-dev ;;
+    esac
+    if [ -f "$from/copyright" ]; then
+      # Debian's, which refer to the other file.
+      texts=("$from/copyright" /usr/share/common-licenses/LGPL-2.1)
+    else
+      texts=("/usr/share/licenses/$library"/*)
+      [ -f "${texts[0]}" ] || die "no license texts of $library, neither $from/copyright (Debian) nor in /usr/share/licenses/$library (Fedora)"
+    fi
+    install -D -m 0644 -t "$1/$library@$version" "${texts[@]}"
+  done <<<"$libraries"
+  install -m 0644 "$ROOT/docs/lgpl.md" "$1/LGPL.md"
 )
 
 # debian_mirror SUITE: from where this machine gets its own packages, if it is of this

@@ -78,7 +78,7 @@ for platform in "${platforms[@]}"; do
   for binary in crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
     install -m 0755 "$from/$binary" "$folder/bin/"
     # pinns is written in C, and links only glibc.
-    [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" >"$folder/sbom/$binary.cdx.json"
+    [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" "$folder/licenses" >"$folder/sbom/$binary.cdx.json"
   done
   # The manifests for a cluster, and the parts of kind/copy.sh.
   git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/resolver deploy/scheduler kind \

@@ -1,30 +1,46 @@
 #!/usr/bin/env bash
 # Prints the software bill of materials (CycloneDX JSON) of a binary that build.sh made,
-# _build/bin/patched[-<arch>]/NAME.
+# _build/bin/patched[-<arch>]/NAME, and copies the license texts of everything in it to
+# FOLDER/<module>@<version>.
 #
-#   sbom.sh BINARY
+#   sbom.sh BINARY FOLDER
 . "$(dirname "$0")/lib.sh"
 
-[ $# = 1 ] || die "usage: sbom.sh BINARY"
+[ $# = 2 ] || die "usage: sbom.sh BINARY FOLDER"
 [ -x "$1" ] || die "$1 is missing: scripts/build.sh makes it"
 name=$(basename "$1")
 arch=$(basename "$(dirname "$1")")
-arguments=(--name "$name")
+mkdir -p "$2"
+arguments=(--name "$name" --licenses "$2")
 case $name in
 crio)
+  source=$("$ROOT/scripts/tree.sh" patched cri-o)
   arguments+=(--version "$(our_version cri-o)" --upstream "$(upstream_module cri-o)@$CRIO_VERSION")
   use_arch "$(case $arch in patched-*) echo "${arch#patched-}" ;; esac)"
   libraries=$(c_libraries)
   while read -r library version _; do
-    arguments+=(--c-library "$library=$version")
+    case $library in
+    glibc) license=LGPL-2.1-or-later ;;
+    libseccomp) license=LGPL-2.1-only ;;
+    esac
+    arguments+=(--c-library "$library=$version=$license")
   done <<<"$libraries"
+  c_licenses "$2"
   ;;
-kube*) arguments+=(--version "$(our_version kubernetes)" --workspace "$(our_version kubernetes)"
---upstream "$(upstream_module kubernetes)@$KUBERNETES_VERSION") ;;
-layer-resolver) arguments+=(--version "$(our_version kubernetes)") ;;
+kube*)
+  if [ "$name" = kube-scheduler ]; then part=(scheduler); else part=(patched kubernetes); fi
+  source=$("$ROOT/scripts/tree.sh" "${part[@]}")
+  arguments+=(--version "$(our_version kubernetes)" --workspace "$(our_version kubernetes)"
+  --upstream "$(upstream_module kubernetes)@$KUBERNETES_VERSION")
+  ;;
+layer-resolver)
+  source=$ROOT
+  arguments+=(--version "$(our_version kubernetes)")
+  ;;
 *) die "no bill of materials for $name: it is not written in Go" ;;
 esac
 unset GOARCH
+(cd "$source" && go_license "$2")
 mkdir -p "$BUILD/bin"
 (cd "$ROOT" && GOFLAGS=-buildvcs=false go build -o "$BUILD/bin/sbom" ./cmd/sbom) >&2
-"$BUILD/bin/sbom" "${arguments[@]}" "$1"
+GOFLAGS=-buildvcs=false "$BUILD/bin/sbom" "${arguments[@]}" --source "$source" "$1"

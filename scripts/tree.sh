@@ -154,8 +154,9 @@ scheduler_tree() {
   scheduler_files | while read -r file; do
     update "$tree/$file" <"$ROOT/$file"
   done
+  update "$tree/LICENSE" <"$ROOT/LICENSE"
   # What is deleted here is also deleted there.
-  comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod -printf '%P\n' | sort) <(scheduler_files) |
+  comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod ! -path ./LICENSE -printf '%P\n' | sort) <(scheduler_files) |
     (cd "$tree" && xargs -r -d '\n' rm)
   find "$tree" -mindepth 1 -type d -empty -delete
   # Tests compare with the documentation.

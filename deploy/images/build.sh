@@ -46,6 +46,7 @@ buildah | podman | docker) command -v "$tool" >/dev/null || die "$tool is not in
 '') die "none of buildah, podman and docker is installed: install one of them" ;;
 *) die "unknown tool '$tool': buildah, podman or docker" ;;
 esac
+command -v jq >/dev/null || die "jq is not installed: install it"
 use_arch
 IFS=, read -r -a platforms <<<"${platform:-linux/$GOARCH}"
 [ "$tool" != docker ] || [ "${#platforms[@]}$oci" = 1 ] ||
@@ -63,7 +64,7 @@ for platform in "${platforms[@]}"; do
   for component in "${components[@]}"; do
     [ -x "$from/$component" ] || die "$from/$component is missing: run 'ARCH=$arch scripts/build.sh patched $component'"
     cp --dereference --reflink=auto "$from/$component" "$context/$arch/"
-    "$ROOT/scripts/sbom.sh" "$from/$component" >"$context/$arch/$component.cdx.json"
+    "$ROOT/scripts/sbom.sh" "$from/$component" "$context/$arch/$component.licenses" >"$context/$arch/$component.cdx.json"
   done
 done
 for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ''; do
@@ -73,7 +74,7 @@ done
 cp --dereference "$certificates" "$context/ca-certificates.crt"
 # What is in a layer, and with which date, depends on its source alone.
 epoch=$(git -C "$ROOT" log -1 --format=%ct)
-find "$context" -type f -exec chmod 0644 {} +
+find "$context" -type f -exec chmod 0644 {} + -o -type d -exec chmod 0755 {} +
 for component in "${components[@]}"; do chmod 0755 "$context"/*/"$component"; done
 find "$context" -exec touch --date "@$epoch" {} +
 
@@ -87,8 +88,10 @@ run() {
 
 # build_platform PLATFORM COMPONENT NAME: one image, of one platform.
 build_platform() {
+  local licenses
+  licenses=$(jq -r '.metadata.component.licenses[].expression' "$context/${1#linux/}/$2.cdx.json")
   local build=("$tool" build --file "$ROOT/deploy/images/Dockerfile" --platform "$1" --target "$2" --tag "$3"
-    --build-arg "TARGETARCH=${1#linux/}" --build-arg "BASE=$base" --build-arg "VERSION=$version"
+    --build-arg "TARGETARCH=${1#linux/}" --build-arg "BASE=$base" --build-arg "VERSION=$version" --build-arg "LICENSES=$licenses"
     --build-arg "REVISION=$(git -C "$ROOT" rev-parse HEAD)" --build-arg "SOURCE=$(repository_url)")
   case $tool in
   docker) export SOURCE_DATE_EPOCH=$epoch ;;

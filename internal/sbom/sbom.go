@@ -1,5 +1,6 @@
 // Package sbom writes the software bill of materials of a Go binary as a CycloneDX
-// document. It uses what Go recorded in the binary (debug/buildinfo).
+// document, and collects the license texts that have to go with the binary. It uses what
+// Go recorded in the binary (debug/buildinfo), and the source that it was compiled from.
 //
 // Generators that only know Go miss two things in our binaries: modules without a
 // version (Kubernetes and its staging modules are built in one workspace), and C
@@ -7,6 +8,7 @@
 package sbom
 
 import (
+	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/hex"
@@ -14,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"sort"
 	"strings"
@@ -22,9 +25,9 @@ import (
 	"github.com/package-url/packageurl-go"
 )
 
-// Library is a C library linked into the binary.
+// Library is a C library linked into the binary. License is an SPDX expression.
 type Library struct {
-	Name, Version string
+	Name, Version, License string
 }
 
 // Options has what the binary does not record.
@@ -39,11 +42,17 @@ type Options struct {
 	Upstream string
 	// Libraries are the ones that are linked in statically.
 	Libraries []Library
+	// Source is the folder where the binary was compiled.
+	Source string
+	// Texts is the folder that gets the license texts of each module, in
+	// <module>@<version>. Those of Go (std@go<version>) and of Libraries have to be
+	// there.
+	Texts string
 }
 
-// Describe reads the binary in the file. Equal input gives equal output, without
-// times or random numbers.
-func Describe(file string, options Options) (*cdx.BOM, error) {
+// Describe reads the binary in the file and collects license texts. Equal input gives
+// equal output, without times or random numbers.
+func Describe(ctx context.Context, file string, options Options) (*cdx.BOM, error) {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: not a Go binary with build information: %w", file, err)
@@ -56,7 +65,6 @@ func Describe(file string, options Options) (*cdx.BOM, error) {
 	program.Type = cdx.ComponentTypeApplication
 	program.Name = options.Name
 	program.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hash}}
-	program.Licenses = &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}}
 	program.Properties = settings(info)
 	if options.Upstream != "" {
 		path, version, found := strings.Cut(options.Upstream, "@")
@@ -68,20 +76,44 @@ func Describe(file string, options Options) (*cdx.BOM, error) {
 		program.Pedigree = &cdx.Pedigree{Ancestors: &[]cdx.Component{ancestor}}
 	}
 
-	components := []cdx.Component{module("std", info.GoVersion)}
+	modules, err := sources(ctx, options.Source, info)
+	if err != nil {
+		return nil, err
+	}
+	program.Licenses, err = modules.collect(&info.Main, filepath.Join(options.Texts, info.Main.Path+"@"+options.Version))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	var components []cdx.Component
 	for _, dependency := range info.Deps {
 		component, err := resolve(dependency, options.Workspace)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
+		component.Licenses, err = modules.collect(dependency, filepath.Join(options.Texts, component.Name+"@"+component.Version))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
 		components = append(components, component)
 	}
+	standard := module("std", info.GoVersion)
+	standard.Licenses = expression("BSD-3-Clause")
+	foreign := []cdx.Component{standard}
 	for _, library := range options.Libraries {
 		purl := packageurl.NewPackageURL(packageurl.TypeGeneric, "", library.Name, library.Version, nil, "").ToString()
-		components = append(components, cdx.Component{
+		foreign = append(foreign, cdx.Component{
 			BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: library.Name, Version: library.Version, PackageURL: purl,
+			Licenses: expression(library.License),
 		})
 	}
+	for _, component := range foreign {
+		folder := filepath.Join(options.Texts, component.Name+"@"+component.Version)
+		if entries, err := os.ReadDir(folder); err != nil || len(entries) == 0 {
+			return nil, fmt.Errorf("no license text of %s %s in %s", component.Name, component.Version, folder)
+		}
+	}
+	components = append(components, foreign...)
+	program.Licenses = united(append(components, program))
 	sort.Slice(components, func(i, j int) bool { return components[i].BOMRef < components[j].BOMRef })
 	references := make([]string, 0, len(components))
 	for i := range components {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -22,12 +23,34 @@ func binary(t *testing.T) string {
 	return file
 }
 
-func TestDescribe(t *testing.T) {
-	bom, err := Describe(binary(t), Options{
+// options returns those of that binary, with texts of what is not a module.
+func options(t *testing.T) Options {
+	t.Helper()
+	texts := t.TempDir()
+	for _, name := range []string{"std@" + runtime.Version(), "libseccomp@2.5.4"} {
+		write(t, filepath.Join(texts, name, "LICENSE"), "a text")
+	}
+	return Options{
 		Name: "kubelet", Version: "v1.2.3+layerlocality.1", Workspace: "v1.2.3",
 		Upstream:  "k8s.io/kubernetes@v1.2.3",
-		Libraries: []Library{{Name: "libseccomp", Version: "2.5.4"}},
-	})
+		Libraries: []Library{{Name: "libseccomp", Version: "2.5.4", License: "LGPL-2.1-only"}},
+		Source:    "../..", Texts: texts,
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	options := options(t)
+	bom, err := Describe(t.Context(), binary(t), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +74,18 @@ func TestDescribe(t *testing.T) {
 		if !strings.Contains(found[name], want) {
 			t.Errorf("%s: %q, want %q in it", name, found[name], want)
 		}
+	}
+	for _, text := range []string{
+		"github.com/layer-locality/layer-locality@v1.2.3+layerlocality.1/LICENSE",
+		"github.com/CycloneDX/cyclonedx-go@*/LICENSE", // in the module cache !cyclone!d!x
+		"github.com/CycloneDX/cyclonedx-go@*/NOTICE",
+	} {
+		if files, err := filepath.Glob(filepath.Join(options.Texts, text)); err != nil || len(files) != 1 {
+			t.Errorf("%s: %v, %v", text, files, err)
+		}
+	}
+	if all, want := (*program.Licenses)[0].Expression, "Apache-2.0 AND BSD-3-Clause AND ISC AND LGPL-2.1-only AND MIT"; all != want {
+		t.Errorf("licenses: %s, want %s", all, want)
 	}
 	if all := (*bom.Dependencies)[0].Dependencies; len(*all) != len(*bom.Components) {
 		t.Errorf("the program depends on %d of %d components", len(*all), len(*bom.Components))
@@ -109,6 +144,16 @@ func TestErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	made := binary(t)
+	other := t.TempDir()
+	write(t, filepath.Join(other, "go.mod"), "module example.com/other")
+	missing := func(name string) Options {
+		options := options(t)
+		if err := os.RemoveAll(filepath.Join(options.Texts, name)); err != nil {
+			t.Fatal(err)
+		}
+		return options
+	}
 	for _, test := range []struct {
 		file    string
 		options Options
@@ -117,8 +162,11 @@ func TestErrors(t *testing.T) {
 		{text, Options{}, "not a Go binary"},
 		{text + ".absent", Options{}, "no such file"},
 		{self, Options{Workspace: "v1", Upstream: "k8s.io/kubernetes"}, "not MODULE@VERSION"},
+		{made, Options{Source: other}, "no required module provides package github.com/layer-locality/layer-locality/cmd/sbom"},
+		{made, missing("std@" + runtime.Version()), "no license text of std"},
+		{made, missing("libseccomp@2.5.4"), "no license text of libseccomp 2.5.4"},
 	} {
-		if _, err := Describe(test.file, test.options); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := Describe(t.Context(), test.file, test.options); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", test.file, err, test.want)
 		}
 	}

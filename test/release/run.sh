@@ -56,15 +56,26 @@ files() {
     tar -xzf "$WORK/dir-$1/$blob" -C "$2"
   done
 }
+# licenses BILL: prints the expression for the whole binary.
+licenses() { jq -r '.metadata.component.licenses[].expression' "$1"; }
+# texts BILL FOLDER: checks that there are texts of everything in the binary.
+texts() {
+  local module
+  jq -r '.components[] | "\(.name)@\(.version)"' "$1" >"$WORK/modules"
+  test -s "$WORK/modules"
+  while read -r module; do
+    find "$2/$module" -type f -size +0 | grep -q . || { echo "no text of $module" && return 1; }
+  done <"$WORK/modules"
+}
 described() {
   image "$1" | jq -e --arg name "$1" --arg version "$VERSION" --arg revision "$COMMIT" \
-    --arg source "$(repository_url)" '.config
+    --arg source "$(repository_url)" --arg licenses "$(licenses "$BIN/../sbom/$1.cdx.json")" '.config
     | .User == "65532:65532" and .Entrypoint == ["/usr/local/bin/" + $name]
     and .Labels["org.opencontainers.image.title"] == $name
     and .Labels["org.opencontainers.image.version"] == $version
     and .Labels["org.opencontainers.image.revision"] == $revision
     and .Labels["org.opencontainers.image.source"] == $source
-    and .Labels["org.opencontainers.image.licenses"] == "Apache-2.0"'
+    and .Labels["org.opencontainers.image.licenses"] == $licenses'
 }
 # runs NAME FOLDER: runs it as the image's user, with only the image's files.
 runs() {
@@ -102,6 +113,10 @@ done
 for binary in crio kubelet kube-scheduler layer-resolver; do
   check "the bill of materials of $binary" bill "$BIN/../sbom/$binary.cdx.json" "$BIN/$binary"
 done
+for binary in crio kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
+  check "license texts of everything in $binary" texts "$BIN/../sbom/$binary.cdx.json" "$BIN/../licenses"
+done
+check "what the LGPL asks for is there" grep -F "for at least three years" "$BIN/../licenses/LGPL.md"
 check "that of crio names what is linked in" jq -e '[.components[].name] | contains(["glibc", "libseccomp"])' "$BIN/../sbom/crio.cdx.json"
 
 for component in kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
@@ -109,6 +124,8 @@ for component in kube-apiserver kube-controller-manager kube-scheduler layer-res
   check "image $component runs, as its user and alone" runs "$component" "$WORK/files-$component"
   check "image $component holds its bill of materials" bill "$WORK/files-$component/usr/share/sbom/$component.cdx.json" \
     "$WORK/files-$component/usr/local/bin/$component"
+  check "image $component holds its license texts" texts "$WORK/files-$component/usr/share/sbom/$component.cdx.json" \
+    "$WORK/files-$component/usr/share/licenses/$component"
 done
 
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms-$(uname -m).tar.gz' >'$WORK/rpms' && grep repodata/repomd.xml '$WORK/rpms'"
