@@ -155,9 +155,10 @@ stage() {
     install -m 0644 "$file" "$folder/SOURCES/"
   done
   find "$folder/SOURCES" -name '*.service' -exec sed -i "s,@REPOSITORY@,$(repository_url)," {} +
-  # What overlay.sh needs.
+  # What overlay.sh needs, and %collect_licenses.
   install -D -m 0644 -t "$own" "$ROOT/LICENSE" "$ROOT/versions.env"
   install -D -m 0755 -t "$own/scripts" "$ROOT/scripts/lib.sh" "$ROOT/scripts/overlay.sh"
+  [ "$name" != cri-o ] || install -D -m 0644 -t "$own/docs" "$ROOT/docs/lgpl.md"
   mkdir -p "$own/$(overlay_of "$component" | cut -d ' ' -f 1)"
   copy_overlay_source "$component" "$own"
   if [ "$name" = kube-scheduler-layerlocality ]; then
