@@ -78,7 +78,7 @@ build_all() {
   for name in "$@"; do
     cached=$CACHE/bin/$name-openshift-$({
       echo "$state $patched_version $(uname -m)"
-      go version
+      toolchain
       declare -f compile
     } | sha256sum | cut -c1-16)
     if [ ! -x "$cached" ]; then

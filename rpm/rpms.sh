@@ -224,7 +224,7 @@ package() {
     {
       (cd "$folder" && find SOURCES SPECS -type f | sort | xargs sha256sum)
       echo "$ARCH"
-      go version
+      toolchain
       rpmbuild --version
       # The C compiler, and what is linked in from outside.
       [ "$name" != cri-o ] || { "${CC:-cc}" --version && c_libraries; }

@@ -186,7 +186,7 @@ build_one() {
   local name=$1 from hash cached bin=$BUILD/bin/$FLAVOUR${CROSS:+-$GOARCH}
   from=$(origin "$name")
   {
-    go version
+    toolchain
     echo "$GOARCH $name $FLAVOUR $from"
     # What is linked in from outside.
     case $name in crio | pinns) c_libraries ;; esac

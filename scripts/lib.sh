@@ -123,6 +123,10 @@ module_dir() {
   echo "$dir"
 }
 
+# toolchain: prints Go's version and the cryptographic module that it compiles in
+# (GOFIPS140): what decides the bytes of a binary besides source, recipe and architecture.
+toolchain() { go version && go env GOFIPS140; }
+
 # our_version COMPONENT: what the patched build of it is called.
 our_version() { echo "$(pinned_version "$1")+layerlocality.$LAYERLOCALITY_REVISION"; }
 

@@ -38,7 +38,7 @@ state=$({
   cat okd-machine-os/kubernetes.sh
   tree_hash kubernetes
   pinned_version kubernetes
-  go version
+  toolchain
 } | sha256sum | cut -c1-16)
 openshift=$CACHE/okd-kubernetes/$state
 build_fork() {
