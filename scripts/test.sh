@@ -89,7 +89,8 @@ fuzz() {
 
 # The versions to which the series apply according to docs/patches.md.
 step_rebase() {
-  scripts/patches.sh rebase cri-o v1.36.1 &&
+  scripts/patches.sh rebase cri-o v1.35.2 &&
+    scripts/patches.sh rebase cri-o v1.36.1 &&
     scripts/patches.sh rebase cri-o v1.36.2 &&
     scripts/patches.sh rebase kubernetes v1.36.3
 }
