@@ -165,6 +165,12 @@ check "an image for two architectures" index "$WORK/index"
 check "its amd64 is x86-64" machine amd64 X86-64
 check "its arm64 is AArch64" machine arm64 AArch64
 
+# Go's validated cryptographic module, in a binary that is also in the cache without it.
+check "layer-resolver for FIPS mode" env -C "$WORK/one" GOFIPS140=v1.0.0 scripts/build.sh patched layer-resolver
+check "it has the module" says GOFIPS140=v1.0.0 go version -m "$WORK/one/_build/bin/patched/layer-resolver"
+check "it turns FIPS mode on" says fips140=on go version -m "$WORK/one/_build/bin/patched/layer-resolver"
+check "it runs" says "$VERSION" "$WORK/one/_build/bin/patched/layer-resolver" --version
+
 refuses "changes that are not committed" "a release is made of what is committed" \
   bash -c "touch '$WORK/one/new' && cd '$WORK/one' && scripts/release.sh --out '$WORK/no'"
 refuses "a version without a section in the change log" "CHANGELOG.md has no section" bash -c "
@@ -180,7 +186,7 @@ check "a file that was changed is found" bash -c "
 inputs=$({
   git -C "$ROOT" ls-tree -r "$COMMIT" | grep -vE '\s(docs|test)/|\.md$'
   echo "$PLATFORMS ${REPRODUCE:-}"
-  go version
+  toolchain
   cc --version
   buildah --version
   tar --version
