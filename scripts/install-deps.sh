@@ -3,7 +3,7 @@
 # Debian/Ubuntu (apt) or Fedora (dnf).
 #
 #   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
-#                                          EXTRA: npm, chromium, cross, nix, rpm, okd, kind, kind-image
+#                                          EXTRA: npm, chromium, cross, qemu, nix, rpm, okd, kind, kind-image
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the package that has
@@ -39,7 +39,7 @@ ca-certificates ca-certificates            ca-certificates
 '
 # Large packages, or packages for a single purpose: installed only if named. npm and
 # chromium: the page of an evaluation and its test; cross: crio for the other
-# architecture; kind-image: a kind node image; the others: packages of that kind and their
+# architecture; qemu: runs it; kind-image: a kind node image; the others: packages of that kind and their
 # tests.
 EXTRAS='
 npm       npm               npm                  nodejs-npm
@@ -72,10 +72,12 @@ case $(uname -m) in
 x86_64) EXTRAS+='
 cross     aarch64-linux-gnu-gcc                    gcc-aarch64-linux-gnu  gcc-aarch64-linux-gnu
 cross     /usr/aarch64-linux-gnu/lib/libc.a        libc6-dev-arm64-cross  -
+qemu      qemu-aarch64-static                      qemu-user-static       qemu-user-static-aarch64
 ' ;;
 aarch64) EXTRAS+='
 cross     x86_64-linux-gnu-gcc                     gcc-x86-64-linux-gnu   gcc-x86_64-linux-gnu
 cross     /usr/x86_64-linux-gnu/lib/libc.a         libc6-dev-amd64-cross  -
+qemu      qemu-x86_64-static                       qemu-user-static       qemu-user-static-x86
 ' ;;
 esac
 
@@ -152,7 +154,7 @@ for arg in "$@"; do
   if [ "$arg" = --check ]; then
     check=1
   else
-    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, cross, nix, rpm, okd, kind or kind-image"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, cross, qemu, nix, rpm, okd, kind or kind-image"
   fi
 done
 # One at a time: apt waits for another's packages, but not for its lists.

@@ -53,6 +53,37 @@ refuses() {
   fi
 }
 
+# says TEXT COMMAND...: checks that the command succeeds and prints TEXT.
+says() {
+  "${@:2}" 2>&1 | tee "$WORK/said"
+  grep -qF -e "$1" "$WORK/said"
+}
+
+# emulator ARCH: prints the program that runs programs for that architecture, nothing for
+# the machine's own.
+emulator() (
+  use_arch "$1"
+  [ -z "$CROSS" ] || echo "qemu-${CROSS%%-*}-static"
+)
+# on ARCH PROGRAM ARGS...: runs a program that was compiled for that architecture.
+on() {
+  local emulator
+  emulator=$(emulator "$1")
+  ${emulator:+"$emulator"} "${@:2}"
+}
+
+# static FILE...: checks that none needs a loader.
+static() {
+  local file
+  for file in "$@"; do
+    readelf --program-headers --wide "$file" >"$WORK/headers"
+    if grep INTERP "$WORK/headers"; then
+      echo "$file is linked dynamically"
+      return 1
+    fi
+  done
+}
+
 # skipped WHAT REASON: reports what this machine cannot test.
 skipped() { echo "skipped: $1: $2"; }
 

@@ -13,34 +13,10 @@ cd "$ROOT"
 [ "$(id -u)" = 0 ] || die "container engines and the stand-in base need root"
 . "$ROOT/test/checks.sh"
 work=$WORK
-registry_pid=''
+. "$ROOT/test/registry.sh"
 clean_up() {
-  [ -z "$registry_pid" ] || kill "$registry_pid" 2>/dev/null
+  stop_registry
   private_engine_gone "$work/engine"
-}
-
-# A registry on a free port, for users' images.
-start_registry() {
-  local port
-  for port in $(shuf -i 20000-30000 -n 20); do
-    registry=127.0.0.1:$port
-    cat >"$work/registry.yml" <<END
-version: 0.1
-log: {level: warn}
-storage:
-  filesystem: {rootdirectory: $work/registry}
-http: {addr: $registry}
-END
-    "$BUILD/bin/tools/registry" serve "$work/registry.yml" >"$work/registry.log" 2>&1 &
-    registry_pid=$!
-    for _ in $(seq 50); do
-      kill -0 "$registry_pid" 2>/dev/null || continue 2 # the port was taken
-      if curl --silent --fail "http://$registry/v2/" >/dev/null; then return; fi
-      sleep 0.1
-    done
-    kill "$registry_pid"
-  done
-  die "the registry does not start: $(tail -n 1 "$work/registry.log")"
 }
 
 say "binaries, packages, stand-in base images"

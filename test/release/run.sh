@@ -27,25 +27,6 @@ clone() {
 sums_hold() (cd "$1" && sha256sum --quiet --check SHA256SUMS)
 lists_all() (cd "$1" && diff <(find . -type f ! -name 'SHA256SUMS*' -printf '%P\n' | sort) <(sed 's/^[^ ]* [ *]//' SHA256SUMS | sort))
 
-# static FILE...: checks that none needs a loader.
-static() {
-  local file
-  for file in "$@"; do
-    readelf --program-headers --wide "$file" >"$WORK/headers"
-    if grep INTERP "$WORK/headers"; then
-      echo "$file is linked dynamically"
-      return 1
-    fi
-  done
-}
-# says VERSION COMMAND...
-says() {
-  local said
-  said=$("${@:2}" 2>&1)
-  echo "$said"
-  [[ $said == *"$1"* ]]
-}
-
 # image NAME: prints its configuration, as skopeo reads it from the archive.
 image() { skopeo inspect --config "oci-archive:$RELEASE/images/$1.oci.tar"; }
 # files NAME FOLDER: unpacks the files of an image for one platform.
@@ -164,6 +145,14 @@ machine() {
 check "an image for two architectures" index "$WORK/index"
 check "its amd64 is x86-64" machine amd64 X86-64
 check "its arm64 is AArch64" machine arm64 AArch64
+for arch in amd64 arm64; do
+  emulator=$(emulator "$arch")
+  if [ -z "$emulator" ] || command -v "$emulator" >/dev/null; then
+    check "its $arch runs" says "$VERSION" on "$arch" "$WORK/machine-$arch/usr/local/bin/layer-resolver" --version
+  else
+    skipped "its $arch runs" "$emulator is not installed"
+  fi
+done
 
 # Go's validated cryptographic module, in a binary that is also in the cache without it.
 check "layer-resolver for FIPS mode" env -C "$WORK/one" GOFIPS140=v1.0.0 scripts/build.sh patched layer-resolver
