@@ -261,7 +261,6 @@ says() { # TEXT COMMAND...
   "$@" >"$T/says" 2>&1 || { cat "$T/says" && false; }
   has "$text" "$T/says"
 }
-static() { readelf -l "$1" >"$T/headers" && hasnt INTERP "$T/headers"; }
 ours_version=v$kubernetes+layerlocality.$LAYERLOCALITY_REVISION
 check "crio says $crio" says "^crio version $crio\$" chroot "$R" /usr/bin/crio --version
 check "crio has seccomp, linked in" says 'Linkmode: *static' chroot "$R" /usr/bin/crio version
