@@ -35,7 +35,7 @@ constant() {
     FNR == 1 { inside = 0 }
     /^const [A-Za-z]+ = "/ { split($0, part, "\""); value[$2] = part[2] }
     $0 ~ "^const " name " = `" { inside = 1; sub(/^[^`]*`/, "") }
-    inside { text = text $0 "\n"; if (/`$/) inside = 0 }
+    inside { text = text $0 "\n"; if (/^`$/) inside = 0 }
     END {
       for (image in value) gsub("` *[+] *" image " *[+] *`", value[image], text)
       sub(/`\n$/, "", text)
