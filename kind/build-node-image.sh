@@ -7,9 +7,10 @@
 #
 # Needs root, Linux, debootstrap, the Go module proxy and a Debian mirror. The image
 # contains Debian with systemd; the patched CRI-O and kubelet, kubeadm and kubectl; kind's
-# own files for nodes from its Go module; and the images of the patched control plane. The
-# result is kept in $LAYERLOCALITY_CACHE (default ~/.cache/layer-locality) by the hash of
-# its inputs. KIND_EXPERIMENTAL_PROVIDER is the engine, docker or podman.
+# own files for nodes from its Go module; the images of the patched control plane; and those
+# of kube-proxy, CoreDNS and kind's storage provisioner. The result is kept in
+# $LAYERLOCALITY_CACHE (default ~/.cache/layer-locality) by the hash of its inputs.
+# KIND_EXPERIMENTAL_PROVIDER is the engine, docker or podman.
 #
 # DEBIAN_MIRROR names a mirror other than the machine's own or debootstrap's default.
 . "$(dirname "$0")/../scripts/lib.sh"
@@ -25,7 +26,8 @@ PACKAGES=(
 )
 NODE=(crio pinns kubelet)
 CONTROL_PLANE=(kube-apiserver kube-controller-manager kube-scheduler)
-CLIENTS=(kubeadm kubectl) # no patch changes them
+CLIENTS=(kubeadm kubectl) # no patch changes these, nor kube-proxy
+TOOLS=(etcd crictl coredns local-path-provisioner)
 
 # constant NAME: prints a string constant in kind's Go code, such as a manifest with names
 # of images.
@@ -47,13 +49,32 @@ constant() {
 # in_root COMMAND...: runs it with the image's own programs.
 in_root() { chroot "$rootfs" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 
-# preload NAME PROGRAM [FOLDER]: puts an image with one program into the node's storage.
+# stage FILE...: puts programs of the node's Debian, or files by their path, and the
+# libraries of each into the next image.
+stage() {
+  mkdir -p "$rootfs/image"
+  # shellcheck disable=SC2016 # for that shell
+  in_root bash -euo pipefail -c '
+    for file; do
+      [[ $file = /* ]] || file=$(command -v "$file")
+      echo "$file"
+      ldd "$file"
+    done | grep -o "/[^ ]*" | sort -u |
+      tar --create --dereference --files-from - | tar --extract --directory /image' stage "$@" >>"$log" 2>&1 ||
+    die "cannot copy $* from the node; the log is $log"
+}
+
+# preload NAME PROGRAM [FOLDER]: puts an image into the node's storage: this program in that
+# folder (/usr/local/bin), which it runs, and what is staged.
 preload() {
+  local path=${3:-/usr/local/bin}
+  path=${path%/}/${2##*/}
   say "image $1"
-  program_image "$rootfs/image.tar" "$@"
+  install -D -m 0755 "$2" "$rootfs/image$path"
+  program_image "$rootfs/image.tar" "$1" "$rootfs/image" "$path"
   in_root skopeo copy --quiet docker-archive:/image.tar "containers-storage:$1" >>"$log" 2>&1 ||
     die "cannot put $1 into the image: $(tail -n 1 "$log")"
-  rm "$rootfs/image.tar"
+  rm -r "$rootfs/image.tar" "$rootfs/image"
 }
 
 # packages: installs Debian, as kind's Dockerfile leaves it.
@@ -85,7 +106,8 @@ files() {
   mkdir -p "$rootfs/etc/kubernetes/manifests" "$rootfs/kind/manifests" "$rootfs/opt/cni"
   ln -s /usr/lib/cni "$rootfs/opt/cni/bin"
   constant defaultCNIManifest >"$rootfs/kind/manifests/default-cni.yaml"
-  constant defaultStorageManifest >"$rootfs/kind/manifests/default-storage.yaml"
+  # kind's own build of the provisioner is of a later version.
+  constant defaultStorageManifest | sed "s|image: .*/local-path-provisioner:.*|image: $PROVISIONER|" >"$rootfs/kind/manifests/default-storage.yaml"
   printf %s "$KUBERNETES_VERSION" >"$rootfs/kind/version"
   for name in "${NODE[@]}"; do install -m 0755 "$PATCHED/$name" "$rootfs/usr/bin/$name"; done
   for name in "${CLIENTS[@]}"; do install -m 0755 "$STOCK/$name" "$rootfs/usr/bin/$name"; done
@@ -95,16 +117,26 @@ files() {
   in_root systemctl mask --quiet systemd-binfmt.service
 }
 
-# images: adds those of the control plane, under the names that kubeadm and CRI-O request.
+# images: adds those of every cluster, under the names that kubeadm, kind and CRI-O request.
+# Only kindnetd is missing: its source is in no Go module.
 images() {
-  local wanted name
+  local wanted name extensions
   wanted=$(in_root kubeadm config images list --kubernetes-version "$KUBERNETES_VERSION" 2>>"$log") ||
     die "kubeadm names no images; the log is $log"
+  grep -q "/coredns:$COREDNS_VERSION\$" <<<"$wanted" ||
+    die "COREDNS_VERSION in versions.env is not what kubeadm wants: $(grep /coredns: <<<"$wanted")"
   for name in "${CONTROL_PLANE[@]}"; do preload "$(grep "/$name:" <<<"$wanted")" "$PATCHED/$name"; done
   preload "$(grep /etcd: <<<"$wanted")" "$BUILD/bin/tools/etcd"
   cc -Os -Wall -static -DVERSION="$KUBERNETES_VERSION" -o "$work/pause" "$KUBERNETES/build/pause/linux/pause.c" ||
     die "cannot compile pause"
   preload "$(in_root crio config 2>/dev/null | sed -n 's/^#* *pause_image = "\(.*\)"/\1/p')" "$work/pause" /
+  preload "$(grep /coredns: <<<"$wanted")" "$BUILD/bin/tools/coredns" /
+  extensions=("$rootfs"/usr/lib/*/xtables/*.so)
+  stage iptables{,-save,-restore} ip6tables{,-save,-restore} nft "${extensions[@]#"$rootfs"}"
+  preload "$(grep /kube-proxy: <<<"$wanted")" "$STOCK/kube-proxy"
+  preload "$PROVISIONER" "$BUILD/bin/tools/local-path-provisioner"
+  stage /bin/sh rm mkdir
+  preload "$(sed -n 's/^ *image: \(.*local-path-helper:.*\)/\1/p' "$rootfs/kind/manifests/default-storage.yaml")" "$rootfs/bin/sh" /bin
 }
 
 # unmount FOLDER: unmounts everything there and below.
@@ -135,12 +167,12 @@ build() {
 }
 
 inputs() {
-  echo "$SUITE ${PACKAGES[*]} $KIND_VERSION $KUBERNETES_VERSION"
-  declare -f constant in_root preload packages files images build image_archive program_image
+  echo "$SUITE ${PACKAGES[*]} $KIND_VERSION $KUBERNETES_VERSION $PROVISIONER"
+  declare -f constant in_root stage preload packages files images build image_archive program_image
   (cd "$PATCHED" && sha256sum "${NODE[@]}" "${CONTROL_PLANE[@]}")
-  (cd "$STOCK" && sha256sum "${CLIENTS[@]}")
+  (cd "$STOCK" && sha256sum "${CLIENTS[@]}" kube-proxy)
   sha256sum <"$SCHEDULER_CONFIG"
-  (cd "$BUILD/bin/tools" && sha256sum etcd crictl)
+  (cd "$BUILD/bin/tools" && sha256sum "${TOOLS[@]}")
   (cd "$ROOT/kind/node" && find . -type f -exec sha256sum {} + | sort)
 }
 
@@ -163,10 +195,11 @@ for tool in debootstrap cc jq; do
   command -v "$tool" >/dev/null || die "$tool is missing: install it ('scripts/install-deps.sh kind' on Debian)"
 done
 "$ROOT/scripts/build.sh" patched "${NODE[@]}" "${CONTROL_PLANE[@]}"
-"$ROOT/scripts/build.sh" stock "${CLIENTS[@]}"
-"$ROOT/scripts/build.sh" tools etcd crictl
+"$ROOT/scripts/build.sh" stock "${CLIENTS[@]}" kube-proxy
+"$ROOT/scripts/build.sh" tools "${TOOLS[@]}"
 KIND=$(module_dir sigs.k8s.io/kind "$KIND_VERSION")
 KUBERNETES=$(module_dir k8s.io/kubernetes "$KUBERNETES_VERSION")
+PROVISIONER=docker.io/rancher/local-path-provisioner:$LOCAL_PATH_PROVISIONER_VERSION
 PATCHED=$BUILD/bin/patched STOCK=$BUILD/bin/stock
 SCHEDULER_CONFIG=$ROOT/deploy/scheduler/static-pod/config.yaml
 hash=$(inputs | sha256sum | cut -c1-12)

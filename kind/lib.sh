@@ -71,15 +71,10 @@ image_archive() {
   rm -rf "$work"
 }
 
-# program_image FILE NAME PROGRAM [FOLDER]: writes such an image that contains one static
-# program, in FOLDER (/usr/local/bin), and runs it. The same program gives the same bytes.
+# program_image FILE NAME FOLDER PROGRAM: writes such an image of the folder's files, which
+# runs that one of them. The same files give the same bytes.
 program_image() {
-  local root folder=${4:-/usr/local/bin} program
-  program=$(basename "$3")
-  root=$(mktemp -d "$1.XXXXXX")
-  install -D -m 0755 "$3" "$root$folder/$program"
-  find "$root" -mindepth 1 -type d -exec chmod 0755 {} +
-  (cd "$root" && tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$1.layer" -- *)
-  rm -rf "$root"
-  image_archive "$1" "$2" "$1.layer" "{\"Entrypoint\": [\"${folder%/}/$program\"], \"Env\": [\"PATH=/usr/local/bin:/usr/bin:/bin\"]}"
+  find "$3" -type d -exec chmod 0755 {} +
+  tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$3" -cf "$1.layer" .
+  image_archive "$1" "$2" "$1.layer" "{\"Entrypoint\": [\"$4\"], \"Env\": [\"PATH=/usr/local/bin:/usr/sbin:/usr/bin:/bin\"]}"
 }

@@ -4,8 +4,9 @@
 #   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
 #                                kube-scheduler with the plugin LayerLocality, and layer-resolver
 #   build.sh stock   [NAME...]   the same from unmodified upstream source, but for layer-resolver;
-#                                kubeadm and kubectl when named
-#   build.sh tools   [NAME...]   etcd registry runc crictl critest
+#                                kubeadm, kubectl and kube-proxy when named
+#   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns and
+#                                local-path-provisioner when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -83,11 +84,20 @@ resolver_hash() {
   } | sha256sum | cut -c1-16
 }
 
-# The recipe of layer-resolver, which is not in the hash of the other binaries.
+# The recipe of layer-resolver. It and the next are not in the hash of the other binaries.
 compile_resolver() {
   local VERB=build TAGS=""
   (cd "$ROOT" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
     go_build layer-resolver "$1" -ldflags "-s -w -X main.version=$(kubernetes_version)" ./cmd/layer-resolver)
+}
+
+# The recipe of the tools that only a kind node has: the main package of a module.
+compile_module() {
+  local VERB=build TAGS="" tree module version
+  read -r module version <<<"$(origin "$1")"
+  tree=$(module_dir "$module" "$version")
+  (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
+    go_build "$1 $version" "$2" -ldflags "-s -w" .)
 }
 
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler" (this repository
@@ -98,11 +108,13 @@ origin() {
   layer-resolver) if [ "$FLAVOUR" = patched ]; then echo resolver; else die "there is no $FLAVOUR layer-resolver"; fi ;;
   crio | pinns) echo cri-o ;;
   kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
-  kubelet | kube-apiserver | kube-controller-manager | kubeadm | kubectl) echo kubernetes ;;
+  kubelet | kube-apiserver | kube-controller-manager | kube-proxy | kubeadm | kubectl) echo kubernetes ;;
   etcd) echo "go.etcd.io/etcd/server/v3 $ETCD_VERSION" ;;
   registry) echo "github.com/distribution/distribution/v3 $DISTRIBUTION_VERSION" ;;
   runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
   crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
+  coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
+  local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
   *) die "unknown binary '$1'" ;;
   esac
 }
@@ -200,6 +212,7 @@ build_one() {
     kubernetes | scheduler) kubernetes_version ;;
     resolver) declare -f compile_resolver ;;
     esac
+    case $name in coredns | local-path-provisioner) declare -f compile_module ;; esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
@@ -208,7 +221,11 @@ build_one() {
   if [ ! -x "$cached" ]; then
     mkdir -p "$CACHE/bin"
     say "$name ($FLAVOUR): fetching modules, compiling"
-    if [ "$from" = resolver ]; then compile_resolver "$cached.tmp.$$"; else compile "$name" "$cached.tmp.$$"; fi
+    case $name in
+    layer-resolver) compile_resolver "$cached.tmp.$$" ;;
+    coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
+    *) compile "$name" "$cached.tmp.$$" ;;
+    esac
     mv "$cached.tmp.$$" "$cached"
   fi
   touch "$cached"
