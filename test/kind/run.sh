@@ -17,31 +17,52 @@ cd "$ROOT"
 LOGS=$ROOT/_out/test/kind
 CONTROL='layer-locality-control-plane'
 WORKER='layer-locality-worker'
+REGISTRY=192.0.2.1:5000 # as in registries.conf
 
 in_node() { "$engine" exec -i "$@"; }
 kubectl() { in_node "$CONTROL" kubectl --kubeconfig /etc/kubernetes/admin.conf "$@"; }
 
-# cluster_config NODES: writes kind/cluster.yaml with so many nodes, without what would be
-# pulled, and with what this machine needs. Pods do not talk to each other here, so the
-# same small network on every node is enough.
+# cluster_config NODES: writes kind/cluster.yaml with so many nodes and what this machine
+# needs: nodes without CAP_SYS_RESOURCE, and a registry in place of docker.io.
 cluster_config() {
   awk -v nodes="$1" -v root="$ROOT" -v aided="$(lacks_sys_resource && echo yes)" '
     /^- role/ && ++n > nodes { next }
     { print }
-    /kind: ClusterConfiguration/ { print "  dns: {disabled: true}" }
     /^- role/ {
       print "  extraMounts:"
-      print "  - {hostPath: " root "/test/kind/pods.conflist, containerPath: /etc/cni/net.d/10-test.conflist, readOnly: true}"
+      print "  - {hostPath: " root "/test/kind/registries.conf, containerPath: /etc/containers/registries.conf.d/50-test.conf, readOnly: true}"
     }
     /^- role/ && aided {
       print "  - {hostPath: " root "/test/engine/oci-runtime, containerPath: /usr/local/sbin/oci-runtime, readOnly: true}"
       print "  - {hostPath: " root "/test/kind/node-runtime.conf, containerPath: /etc/crio/crio.conf.d/90-test.conf, readOnly: true}"
-    }
-    END { print "networking: {disableDefaultCNI: true, kubeProxyMode: none}" }' kind/cluster.yaml >"$WORK/cluster.yaml"
+    }' kind/cluster.yaml >"$WORK/cluster.yaml"
+}
+
+# start_registry: starts a registry that every node reaches, with what takes kindnetd's place
+# (test/kind/network) under kindnetd's name.
+start_registry() {
+  local kindnetd
+  ip address add "${REGISTRY%:*}" dev lo
+  printf 'version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "%s"}\n' \
+    "$WORK/registry" "$REGISTRY" >"$WORK/registry.yaml"
+  _build/bin/tools/registry serve "$WORK/registry.yaml" >"$LOGS/$engine-registry.log" 2>&1 &
+  within 20 curl -sf -o /dev/null "http://$REGISTRY/v2/"
+  kindnetd=$(grep -rho 'kindest/kindnetd:[^"]*' "$(module_dir sigs.k8s.io/kind "$KIND_VERSION")/pkg/build/nodeimage")
+  push "$kindnetd" "$NETWORK"
+  push peer:v1 "$PEER"
+}
+# push NAME PROGRAM: pushes an image that runs this program, /PROGRAM there.
+push() {
+  install -D "$2" "$WORK/image/${2##*/}"
+  program_image "$WORK/image.tar" "$REGISTRY/$1" "$WORK/image" "/${2##*/}"
+  skopeo copy --quiet --dest-tls-verify=false "docker-archive:$WORK/image.tar" "docker://$REGISTRY/$1"
+  rm -r "$WORK/image"
 }
 
 # up NODES: creates a cluster for the following checks.
 up() {
+  local name
+  start_registry
   cluster_config "$1"
   check "$engine: kind/up.sh: a cluster of $1 nodes" kind/up.sh --config "$WORK/cluster.yaml" --kubeconfig "$WORK/kubeconfig"
   cp "$WORK/log" "$LOGS/$engine-up.log"
@@ -49,6 +70,10 @@ up() {
   check "$engine: the Node object of each node states layers" said "$engine-up" "$1" 'its Node object states layers'
   mapfile -t nodes < <(kubectl get nodes -o name | cut -d/ -f2)
   [ ${#nodes[@]} -gt 0 ] || exit 1
+  for name in daemonset/kindnet daemonset/kube-proxy deployment/coredns; do
+    check "$engine: $name is ready" kubectl -n kube-system rollout status "$name" --timeout=120s
+  done
+  check "$engine: kind's storage provisioner is ready" kubectl -n local-path-storage rollout status deployment --timeout=120s
 }
 # said LOG TIMES PATTERN: whether it has so many such lines.
 said() { [ "$(grep -c "^ok: .*$3" "$LOGS/$1.log")" = "$2" ]; }
@@ -68,7 +93,7 @@ gone_from_kubeconfig() { [ ! -e "$WORK/kubeconfig" ] || ! grep layer-locality "$
 # pod NAME IMAGE [NODE]: runs it, on that node or where the scheduler says.
 pod() {
   kubectl apply -f - >/dev/null <<END
-{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "$1"}, "spec": {
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "$1", "labels": {"app": "$1"}}, "spec": {
   "nodeName": "${3:-}", "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
   "containers": [{"name": "main", "image": "$2", "resources": {"requests": {"cpu": "100m"}}}]}}
 END
@@ -81,28 +106,44 @@ states() {
 }
 runs_on() { [ "$(kubectl get pod "$1" -o 'jsonpath={.spec.nodeName}')" = "$2" ]; }
 
+# network: what a user expects of pods, services and volumes.
+network() {
+  check "a pod on $WORKER" pod web "$REGISTRY/peer:v1" "$WORKER"
+  check "a pod on ${WORKER}2" pod client "$REGISTRY/peer:v1" "${WORKER}2"
+  kubectl expose pod web --port=80 >/dev/null
+  check "it reaches the other pod's address, on another node" within 20 fetches "$(field pod/web .status.podIP)"
+  check "and the Service's address, by kube-proxy" within 20 fetches "$(field service/web .spec.clusterIP)"
+  check "and the Service's name, by CoreDNS" within 20 fetches web
+  check "CoreDNS tells it kubernetes.default.svc.cluster.local" resolves
+  check "a pod with a volume of kind's storage provisioner" volume
+}
+field() { kubectl get "$1" -o "jsonpath={$2}"; }
+in_client() { kubectl exec client -- /peer "$@"; }
+fetches() { [ "$(in_client get "$1")" = web ]; }
+resolves() { [ "$(in_client resolve kubernetes.default.svc.cluster.local)" = "$(field service/kubernetes .spec.clusterIP)" ]; }
+volume() {
+  kubectl apply -f - <<END
+{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": {
+  "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}
+---
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "data"}, "spec": {
+  "terminationGracePeriodSeconds": 0, "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+  "containers": [{"name": "main", "image": "$REGISTRY/peer:v1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}}
+END
+  kubectl wait --for=condition=Ready pod/data --timeout=90s
+}
+
 # scenario: a pod goes to the node that holds layers of its image, although that node
 # already has a pod and the image is on none (docs/demo.md).
 scenario() {
-  local registry gateway
-  gateway=$(docker network inspect kind | jq -r '.[0].IPAM.Config[].Gateway | select(. != null and (contains(":") | not))')
-  registry=$gateway:5000
-  printf 'version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "%s"}\n' \
-    "$WORK/registry" "$registry" >"$WORK/registry.yaml"
-  _build/bin/tools/registry serve "$WORK/registry.yaml" >"$LOGS/registry.log" 2>&1 &
-  within 20 curl -sf -o /dev/null "http://$registry/v2/"
-  "$FAMILY" "$registry"
-  for node in "${nodes[@]}"; do
-    printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' "$registry" |
-      in_node "$node" sh -c 'cat >/etc/containers/registries.conf.d/50-test.conf && systemctl reload crio'
-  done
-  check "pod p1 of image one = L1 L2 L3 runs on $WORKER" pod p1 "$registry/one:v1" "$WORKER"
-  check "its Node object states the layers" within 90 states "$WORKER" "$registry/one"
+  "$FAMILY" "$REGISTRY"
+  check "pod p1 of image one = L1 L2 L3 runs on $WORKER" pod p1 "$REGISTRY/one:v1" "$WORKER"
+  check "its Node object states the layers" within 90 states "$WORKER" "$REGISTRY/one"
   # Bound by name, so no scheduler has to know image two yet. The Node object then tells the
   # scheduler its layers.
-  check "a pod of image two = L1 L2 L4 runs on the control plane" pod seen "$registry/two:v1" "$CONTROL"
-  check "its Node object states the layers, too" within 90 states "$CONTROL" "$registry/two"
-  check "pod p2 of image two runs" pod p2 "$registry/two:v1"
+  check "a pod of image two = L1 L2 L4 runs on the control plane" pod seen "$REGISTRY/two:v1" "$CONTROL"
+  check "its Node object states the layers, too" within 90 states "$CONTROL" "$REGISTRY/two"
+  check "pod p2 of image two runs" pod p2 "$REGISTRY/two:v1"
   check "it runs on $WORKER, which holds L1 and L2" runs_on p2 "$WORKER"
 }
 
@@ -172,6 +213,7 @@ on_docker() {
   start_dockerd "$WORK/docker" "$CGROUP"
   up 3
   scenario
+  network
   refusals
   cp_route
   down
@@ -226,8 +268,8 @@ scripts/build.sh stock crio pinns
 scripts/build.sh tools registry
 kind/build-node-image.sh --archive >/dev/null
 go_tool sigs.k8s.io/kind "$KIND_VERSION" >/dev/null
-export TMPDIR=$WORK FAMILY=$WORK/family
-GOFLAGS="-trimpath -buildvcs=false" go build -o "$FAMILY" ./test/kind/family
+export TMPDIR=$WORK FAMILY=$WORK/family NETWORK=$WORK/network PEER=$WORK/peer
+GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 go build -o "$WORK/" ./test/kind/{family,network,peer}
 # In a shell of its own, whose "nix" and "build" have other meanings.
 nix_build() (
   . "$ROOT/test/nix/lib.sh"
@@ -242,6 +284,7 @@ export NIX=$WORK/nix
 machine >"$WORK/before"
 for engine in "$@"; do
   say "$engine"
+  : >"$LOGS/$engine.log" # for tail, which may be first
   in_namespaces "$0" --inside "$engine" "$CGROUP" </dev/null >"$LOGS/$engine.log" 2>&1 &
   pid=$!
   tail -f -n +1 --pid "$pid" "$LOGS/$engine.log" | sed -u '/^[0-9]* passed, [0-9]* failed$/d' &
