@@ -22,10 +22,18 @@ REGISTRY=192.0.2.1:5000 # as in registries.conf
 in_node() { "$engine" exec -i "$@"; }
 kubectl() { in_node "$CONTROL" kubectl --kubeconfig /etc/kubernetes/admin.conf "$@"; }
 
+# withholds: whether nodes lack capabilities that CRI-O gives to privileged pods, as with
+# Docker 20.10 (docs/install-kind.md) or on such a machine.
+withholds() {
+  lacks_sys_resource ||
+    { [ "$engine" = docker ] && [ "$(docker version --format '{{.Server.Version}}' | cut -d. -f1)" -lt 23 ]; }
+}
+
 # cluster_config NODES: writes kind/cluster.yaml with so many nodes and what this machine
-# needs: nodes without CAP_SYS_RESOURCE, and a registry in place of docker.io.
+# needs: a runtime that makes do with the nodes' capabilities, and a registry in place of
+# docker.io.
 cluster_config() {
-  awk -v nodes="$1" -v root="$ROOT" -v aided="$(lacks_sys_resource && echo yes)" '
+  awk -v nodes="$1" -v root="$ROOT" -v aided="$(withholds && echo yes)" '
     /^- role/ && ++n > nodes { next }
     { print }
     /^- role/ {
