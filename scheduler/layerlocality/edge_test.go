@@ -125,3 +125,25 @@ func groupCycle() fwk.CycleState {
 	state.SetPodGroupSchedulingCycle(framework.NewCycleState())
 	return state
 }
+
+func TestWhy(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	for _, test := range []struct {
+		bytes  index.NodeBytes
+		points locality.Points
+		want   string
+	}{
+		{index.NodeBytes{Pending: mb}, locality.Points{}, "nothing is known about the images, or nothing has to be pulled for them"},
+		{index.NodeBytes{Total: 200 * mb, Present: 50 * mb}, locality.Points{}, "50.0 MB of 200.0 MB present"},
+		{index.NodeBytes{Total: 200 * mb, Arriving: 20 * mb}, locality.Points{}, "0.0 MB of 200.0 MB present; 20.0 MB arriving for other pods"},
+		{index.NodeBytes{Total: 200 * mb, Crowded: 20 * mb}, locality.Points{},
+			"0.0 MB of 200.0 MB present; 20.0 MB arriving, for which 10 pods wait already (maxWaitingPods)"},
+		{index.NodeBytes{Total: 100 * mb, Present: 100 * mb}, locality.Points{}, "100.0 MB of 100.0 MB present"},
+		{index.NodeBytes{Total: 50 * mb, Present: 50 * mb, Pending: 7 * mb}, locality.Points{Link: -1, Load: -2},
+			"50.0 MB of 50.0 MB present; less than 100.0 MB (minImageBytes), so it counts in proportion; 7.0 MB to pull first; busier than the mean: 2.0 points"},
+	} {
+		if got := s.plugin.why(test.bytes, test.points); got != test.want {
+			t.Errorf("%+v: %q, want %q", test.bytes, got, test.want)
+		}
+	}
+}

@@ -30,6 +30,7 @@ import (
 	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 	"k8s.io/utils/ptr"
 
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -433,6 +434,9 @@ func TestDebugHandler(t *testing.T) {
 		s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?"+query, nil))
 		var rating Rating
 		if recorder.Code == http.StatusOK {
+			if got := recorder.Header().Get("Content-Type"); got != "application/json" {
+				t.Errorf("content type %q", got)
+			}
 			if err := json.Unmarshal(recorder.Body.Bytes(), &rating); err != nil {
 				t.Fatalf("%s: %v", recorder.Body, err)
 			}
@@ -461,6 +465,22 @@ func TestDebugHandler(t *testing.T) {
 		}
 		if n3.PendingBytes != 500*mb || !strings.Contains(n3.Why, "500.0 MB to pull first") {
 			t.Errorf("%+v", n3)
+		}
+		if n1.CPUPercent != 0 || n2.CPUPercent != 3 || n2.WithoutRequest != 0 { // 300m of ten cores
+			t.Errorf("%v, %v percent, %v containers without a request", n1.CPUPercent, n2.CPUPercent, n2.WithoutRequest)
+		}
+	}
+	s.registry["quay.io/manifest:1"] = manifest(index.Layer{Digest: digest("a"), Size: 100 * mb})
+	s.agent.Sink.SetImages("test", "n3", []index.Image{{Names: []string{"quay.io/name:1"}, SizeBytes: mb}})
+	_, _, several := get("image=quay.io/a:1&image=quay.io/name:1&image=quay.io/manifest:1&image=quay.io/new:1")
+	for i, want := range []ImageRating{
+		{Names: []imageref.Canonical{"quay.io/a:1"}, Known: index.ByLayers, From: "nodes"},
+		{Names: []imageref.Canonical{"quay.io/name:1"}, Known: index.ByName, From: "nodes"},
+		{Names: []imageref.Canonical{"quay.io/manifest:1"}, Known: index.ByLayers, From: "source"},
+		{Names: []imageref.Canonical{"quay.io/new:1"}, Known: index.Unknown},
+	} {
+		if got := several.Images[i]; !reflect.DeepEqual(got, want) {
+			t.Errorf("image %+v, want %+v", got, want)
 		}
 	}
 	_, _, small := get("image=quay.io/x:1")

@@ -1,0 +1,62 @@
+package layerlocality
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/index"
+)
+
+// Every change of a node gives it another generation. The table that remembers them stays
+// at most half full, or a look-up would take long or for ever, and does not grow.
+func TestNodeCacheIsBounded(t *testing.T) {
+	const nodes = 50
+	x := index.New()
+	var infos []*framework.NodeInfo
+	for i := range nodes {
+		name := fmt.Sprint("n", i)
+		x.SetNode(name, index.Platform{OS: "linux", Architecture: "amd64"})
+		info := framework.NewNodeInfo()
+		info.SetNode(node(name))
+		infos = append(infos, info)
+	}
+	var m index.Measurement
+	x.Measure(nil, 1, time.Now(), &m)
+	var c nodeCache
+	kept := 0
+	for round := range 1000 {
+		c.prepare(m.Slots(), nodes)
+		if c.used > 0 {
+			kept++
+		}
+		for i, info := range infos {
+			if i%7 == round%7 {
+				info.SetNode(node(info.Node().Name)) // another generation
+			}
+			known, ok := c.learn(info, &m)
+			if slot, _ := m.Slot(info.Node().Name); !ok || known.slot != slot {
+				t.Fatalf("round %d: %s has slot %d (known %t), want %d", round, info.Node().Name, known.slot, ok, slot)
+			}
+		}
+		filled := 0
+		for _, e := range c.entries {
+			if e.generation != 0 {
+				filled++
+			}
+		}
+		if size := len(c.entries); filled != c.used || 2*filled > size || size > 16*nodes || size&(size-1) != 0 {
+			t.Fatalf("round %d: %d of %d places are taken, %d are counted", round, filled, size, c.used)
+		}
+	}
+	if kept < 900 {
+		t.Errorf("in %d of 1000 rounds it remembered something", kept)
+	}
+	x.SetNode("another", index.Platform{})
+	x.Measure(nil, 1, time.Now(), &m)
+	if c.prepare(m.Slots(), nodes); c.used != 0 {
+		t.Errorf("%d nodes are remembered with slots of other nodes", c.used)
+	}
+}
