@@ -106,6 +106,14 @@ func TestSavedMetric(t *testing.T) {
 	if got := bytes("chosen") - chosen; got != 0 {
 		t.Errorf("a pod of a group, which is reserved more than once: %.0f bytes counted", got)
 	}
+	s.plugin.Unreserve(s.ctx, state, p, "n2")
+	chosen, mean = bytes("chosen"), bytes("mean")
+	state, p = framework.NewCycleState(), pod("h", "quay.io/a:1")
+	s.scoresIn(state, p, s.nodes)
+	s.plugin.Reserve(s.ctx, state, p, "n2")
+	if got := bytes("chosen") - chosen; got != 200*mb || bytes("mean")-mean != 100*mb {
+		t.Errorf("n2 lacks 200 MB, the mean is 100 MB: %.0f and %.0f bytes counted", got, bytes("mean")-mean)
+	}
 }
 
 // After a restart, a scheduler knows which pods have just started.
@@ -124,6 +132,35 @@ func groupCycle() fwk.CycleState {
 	state := framework.NewCycleState()
 	state.SetPodGroupSchedulingCycle(framework.NewCycleState())
 	return state
+}
+
+// Once a pod is placed, the next one uses the memory of its scores.
+func TestMemoryIsGivenBackOnce(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200}), held("quay.io/b:1", layers{"b": 100})})
+	info := framework.NewNodeInfo()
+	info.SetNode(s.nodes[0])
+	first, second := framework.NewCycleState(), framework.NewCycleState()
+	score := func(state fwk.CycleState) int64 {
+		score, _ := s.plugin.Score(s.ctx, state, pod("p"), info)
+		return score
+	}
+	s.plugin.PreScore(s.ctx, first, pod("p", "quay.io/a:1"), []fwk.NodeInfo{info})
+	if got := score(first); got != 100 {
+		t.Errorf("the first pod's node scores %d, want 100", got)
+	}
+	for range 2 {
+		s.plugin.Reserve(s.ctx, first, pod("p", "quay.io/a:1"), "n1")
+	}
+	s.plugin.PreScore(s.ctx, second, pod("q", "quay.io/b:1", "quay.io/c:1"), []fwk.NodeInfo{info})
+	if got := score(first); got != 0 {
+		t.Errorf("after it was placed, its node scores %d", got)
+	}
+	third := framework.NewCycleState()
+	s.plugin.PreScore(s.ctx, third, pod("r", "quay.io/unknown:1"), []fwk.NodeInfo{info})
+	if got := score(second); got != 100 {
+		t.Errorf("the second pod's node scores %d, want 100", got)
+	}
 }
 
 func TestWhy(t *testing.T) {
