@@ -47,6 +47,10 @@ func TestReferences(t *testing.T) {
 "gone" = ""
 "ubi9" = "registry.access.redhat.com/ubi9"
 `)
+	// No drop-in, though it is called like one.
+	if err := os.Mkdir(filepath.Join(search+".d", "9.conf"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	mirrorsOnly := writeConf(t, "[[registry]]\nlocation = \"docker.io\"\n[[registry.mirror]]\nlocation = \"mirror.test\"\n")
 	for _, c := range []struct {
 		conf, image string

@@ -388,6 +388,10 @@ func TestKeychainFromDockerConfig(t *testing.T) {
 	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("a broken file: %v", err)
 	}
+	write("")
+	if empty, err := KeychainFromDockerConfig(path); err != nil || empty == nil {
+		t.Errorf("an empty file, which has no credentials: %v, %v", empty, err)
+	}
 	write(`{"auths":{"https://index.docker.io/v1/":{"auth":"YW5uOnMzY3JldA=="},"*.example.com":{"username":"bob","password":"1"},"registry.test/team":{"username":"cleo","password":"2"}}}`)
 	keychain, err := KeychainFromDockerConfig(path)
 	if err != nil {
