@@ -426,6 +426,26 @@ func TestKeychainFromDockerConfig(t *testing.T) {
 	}
 }
 
+// Registries tell clients apart by it, and limit or block them.
+func TestUserAgent(t *testing.T) {
+	for configured, want := range map[string]string{"": "layer-resolver", "layer-resolver/v1": "layer-resolver/v1"} {
+		w := newWorld(t, func(c *Config) { c.UserAgent = configured })
+		s := listen(t, "127.0.0.1:0", "registry.test", false, nil)
+		_, _ = w.Resolve(t.Context(), s.host+"/app:1", amd64, nil) // it has no image
+		s.mu.Lock()
+		headers := s.headers
+		s.mu.Unlock()
+		if len(headers) == 0 {
+			t.Error("no request")
+		}
+		for _, header := range headers {
+			if got := header.Get("User-Agent"); got != want {
+				t.Errorf("configured %q: %q, want %q", configured, got, want)
+			}
+		}
+	}
+}
+
 func TestRegistryPolicy(t *testing.T) {
 	p, err := policy.New(policy.Config{Registries: []string{"registry.test"}})
 	if err != nil {
