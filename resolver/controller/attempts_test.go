@@ -19,7 +19,7 @@ func newTestAttempts(stored map[string]attempt) (*attempts, *testingclock.FakePa
 func TestAttemptsOfAnEarlierProcess(t *testing.T) {
 	earlier := attempt{failures: 3, reason: v1alpha1.ReasonNotFound, message: "404"}
 	a, _ := newTestAttempts(map[string]attempt{"second/x:1": earlier})
-	image := newImage([]string{"first/x:1", "second/x:1"})
+	image := newImage([]string{"first/x:1", "second/x:1", "third/x:1"})
 	if got := a.of(image); got != earlier {
 		t.Errorf("%+v, want %+v", got, earlier)
 	}
