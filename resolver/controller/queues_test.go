@@ -130,6 +130,27 @@ func TestQueueFailed(t *testing.T) {
 	}
 }
 
+// A request that was under way when the registry asked others to wait: its image waits as
+// long, and the outage counts once.
+func TestQueueFailedDuringPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &queue{}
+		q.failed(time.Hour)
+		time.Sleep(10 * time.Minute)
+		for _, asked := range []time.Duration{0, time.Minute} {
+			if got, want := q.failed(asked), 50*time.Minute; got != want {
+				t.Errorf("asked to wait %v: %v, want %v", asked, got, want)
+			}
+		}
+		if got, want := q.failed(2*time.Hour), 2*time.Hour; got != want {
+			t.Errorf("asked to wait longer: %v, want %v", got, want)
+		}
+		if q.failures != 1 {
+			t.Errorf("%d failures, want 1", q.failures)
+		}
+	})
+}
+
 // Unknown images go before images that only have to be confirmed.
 func TestQueuePriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
