@@ -1,25 +1,35 @@
 # Nix without nixpkgs, for tests: test/nix/shim replaces it. Sourced after
-# test/checks.sh. The store is $LAYERLOCALITY_CACHE/nix/<hash of the compilers>:
+# test/checks.sh. The store is $LAYERLOCALITY_CACHE/nix/<hash of compilers and shim>:
 # unchanged inputs are not built again. There is no daemon and no /nix.
 # shellcheck shell=bash
 
-vendored() { "$ROOT/scripts/tree.sh" vendored "$1"; }
+# vendored COMPONENT: has its tree in the store's folder, which lasts longer than a clone.
+vendored() {
+  local tree copy
+  tree=$("$ROOT/scripts/tree.sh" vendored "$1")
+  copy=$STORE/vendored/${tree##*/}
+  [ ! -d "$copy" ] || return 0
+  mkdir -p "$STORE/vendored"
+  rm -rf "$copy.tmp"
+  cp -r --reflink=auto "$tree" "$copy.tmp"
+  mv "$copy.tmp" "$copy"
+}
 
 # prepare: sets STORE and makes it; installs Nix if it is missing.
 prepare() {
-  local cri_o kubernetes goroot
+  local goroot
   [ -n "$(type -P nix)" ] || scripts/install-deps.sh nix
-  cri_o=$(vendored cri-o)
-  kubernetes=$(vendored kubernetes)
-  [ "${cri_o%/*}" = "${kubernetes%/*}" ] || die "vendored trees in two folders: $cri_o, $kubernetes"
-  goroot=$(cd "$cri_o" && go env GOROOT)
+  goroot=$(cd "$("$ROOT/scripts/tree.sh" vendored cri-o)" && go env GOROOT)
   STORE=$CACHE/nix/$({
     "$goroot/bin/go" version
     cc --version
     pkg-config --modversion libseccomp
+    cat test/nix/shim/*
   } | sha256sum | cut -c1-16)
   mkdir -p "$STORE/home" "$STORE/roots"
   touch "$STORE"
+  with_lock nix-vendored vendored cri-o
+  with_lock nix-vendored vendored kubernetes
   find "$CACHE/nix" -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} +
   # Read by the shim's builder; Nix does not hash it.
   cat >"$STORE/host.sh.$$" <<EOF
@@ -27,7 +37,7 @@ export PATH=$goroot/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 export GOCACHE=$(go env GOCACHE) GOMODCACHE=$(go env GOMODCACHE) GONOSUMDB=$(go env GONOSUMDB)
 PROXY=$(go env GOPROXY)
 SUMDB=$(go env GOSUMDB)
-VENDORED=${cri_o%/*}
+VENDORED=$STORE/vendored
 EOF
   mv "$STORE/host.sh.$$" "$STORE/host.sh"
 }
