@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -58,5 +59,27 @@ func TestNodeCacheIsBounded(t *testing.T) {
 	x.Measure(nil, 1, time.Now(), &m)
 	if c.prepare(m.Slots(), nodes); c.used != 0 {
 		t.Errorf("%d nodes are remembered with slots of other nodes", c.used)
+	}
+}
+
+// A node that changed after PreScore is found by its name, and one that the index does not
+// know has nothing.
+func TestNodesThatAreNotRemembered(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	known, stranger := framework.NewNodeInfo(), framework.NewNodeInfo()
+	known.SetNode(s.nodes[0])
+	stranger.SetNode(node("stranger"))
+	stranger.Generation = 0
+	state := framework.NewCycleState()
+	s.plugin.PreScore(s.ctx, state, pod("p", "quay.io/a:1"), []fwk.NodeInfo{known, stranger})
+	for range 2 {
+		if got, _ := s.plugin.Score(s.ctx, state, pod("p"), known); got != 100 {
+			t.Errorf("n1, which has everything, scores %d", got)
+		}
+		if got, _ := s.plugin.Score(s.ctx, state, pod("p"), stranger); got != 0 {
+			t.Errorf("a node that the index does not know scores %d", got)
+		}
+		known.SetNode(s.nodes[0]) // another generation
 	}
 }
