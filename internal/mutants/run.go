@@ -46,14 +46,14 @@ func Try(ctx context.Context, m Mutant) (Outcome, error) {
 		return 0, err
 	}
 	args := []string{"test", "-overlay", overlay, "-count=1", "-failfast", "-vet=off", "-timeout", timeout.String()}
-	var environment []string
 	if m.Locks {
 		args = append(args, "-race")
-		environment = []string{"CGO_ENABLED=1"} // the race detector needs it
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
-	cmd.Env = append(cmd.Environ(), environment...)
 	cmd.Dir = filepath.Dir(path)
+	if m.Locks {
+		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=1") // the race detector needs it
+	}
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	switch {
