@@ -138,7 +138,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 1 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/resolver/... ./test/deploy/...; }
+step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/resolver/... ./test/deploy/...; }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
 step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
 
@@ -211,11 +211,13 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# Two lanes: one mostly uses the processor, the other mostly waits for a cluster. What both
-# look at on the machine has names of its own, so that no test sees what another one does.
+# Three lanes: one mostly computes, the others mostly wait for clusters, for their pods and
+# for downloads. What several lanes look at on the machine has names of its own, so that
+# no test sees what another one does.
 PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes
-  nix rpm okd release)
-CLUSTERS=(e2e skew critest kind)
+  nix rpm release)
+CLUSTERS=(e2e)
+NODES=(critest skew kind okd)
 
 case ${1:-} in
 test | all)
@@ -224,7 +226,7 @@ test | all)
     FULL=1
     PROCESSOR+=(arch)
   fi
-  steps=("${PROCESSOR[@]}" "${CLUSTERS[@]}")
+  steps=("${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")
   ;;
 '') die "usage: test.sh test | all | STEP..." ;;
 *)
@@ -242,14 +244,16 @@ printf 'step\tseconds\tfailed\tbegan\n' >"$OUT/times.tsv"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
-  # A process group of its own, so that it can be ended with everything it started.
+  # Process groups of their own, so that each can be ended with everything it started.
   set -m
   run "${PROCESSOR[@]}" &
-  lane=$!
+  lanes=("$!")
+  run "${NODES[@]}" &
+  lanes+=("$!")
   set +m
-  trap 'kill -- -"$lane" 2>/dev/null || true' EXIT
+  trap 'kill -- "${lanes[@]/#/-}" 2>/dev/null || true' EXIT
   run "${CLUSTERS[@]}"
-  wait "$lane"
+  wait "${lanes[@]}"
   trap - EXIT
 else
   run "${steps[@]}"

@@ -512,6 +512,30 @@ func TestDebugHandler(t *testing.T) {
 	}
 }
 
+// A pod is rated by the profile that schedules it, unless another one is asked for.
+func TestDebugProfileOfPod(t *testing.T) {
+	batch := pod("batch", "quay.io/a:1")
+	batch.Spec.SchedulerName = "batch"
+	foreign := pod("foreign", "quay.io/a:1")
+	foreign.Spec.SchedulerName = "somebody-else"
+	s := newSuite(t, args(), nodes("n1"), batch, foreign)
+	s.newFramework("batch", args())
+	for query, want := range map[string]string{
+		"pod=ns/batch":                             "batch",
+		"pod=ns/batch&profile=default-scheduler":   "default-scheduler",
+		"pod=ns/foreign":                           "batch", // the first by name
+		"pod=ns/foreign&profile=default-scheduler": "default-scheduler",
+		"image=quay.io/a:1&profile=batch":          "batch",
+	} {
+		recorder := httptest.NewRecorder()
+		s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?"+query, nil))
+		var rating Rating
+		if err := json.Unmarshal(recorder.Body.Bytes(), &rating); err != nil || rating.Profile != want {
+			t.Errorf("%s: rated by %q, want %q: %v", query, rating.Profile, want, err)
+		}
+	}
+}
+
 // What is remembered about nodes from pod to pod must not outlive the nodes.
 func TestNodeCache(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test that can be repeated

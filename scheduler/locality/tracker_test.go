@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -108,6 +110,33 @@ func TestStart(t *testing.T) {
 	}
 	if !tracker.Follows(core.Nodes().Informer()) || tracker.Follows(core.Pods().Informer()) {
 		t.Error("the tracker does not know its informer of Nodes")
+	}
+}
+
+// Pods may be listed before nodes: what they bring is not lost.
+func TestPodsBeforeNodes(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	// Each has a client of its own: one answers one request at a time.
+	pods := informers.NewSharedInformerFactory(fake.NewClientset(on(pod("p", "quay.io/a:1"), "n1", "")), 0)
+	client := fake.NewClientset(node("n1"))
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		cache.WaitForCacheSync(ctx.Done(), pods.Core().V1().Pods().Informer().HasSynced)
+		time.Sleep(100 * time.Millisecond) // a handler that does not wait has looked at the pod by now
+		return false, nil, nil
+	})
+	nodes := informers.NewSharedInformerFactory(client, 0)
+	t.Cleanup(func() { cancel(); pods.Shutdown(); nodes.Shutdown() })
+	tracker := locality.NewTracker(locality.Config{Nodes: nodes.Core().V1().Nodes(), Pods: pods.Core().V1().Pods()})
+	tracker.NewProfile("default-scheduler", args())
+	if err := tracker.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	pods.Start(ctx.Done())
+	nodes.Start(ctx.Done())
+	tracker.WaitForSync(ctx)
+	if got := tracker.Stats().Reservations; got != 1 {
+		t.Errorf("%d reservations, want that of the pod", got)
 	}
 }
 
@@ -218,6 +247,14 @@ func TestMadeAgain(t *testing.T) {
 	s.eventually("a node of that name without images", func() bool {
 		return s.measure(pod("q", image), "n1").Present == 0 && s.measure(pod("q", "quay.io/b:1"), "n1").Present == 0
 	})
+	// Also when it lists what the one before it did.
+	s.agent.Holds("n1", fixture.Image("quay.io/b:1", fixture.Layers{"b": 1}))
+	same := fresh.DeepCopy()
+	same.UID = "a third"
+	if _, err := s.client.CoreV1().Nodes().Update(s.ctx, same, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the third node", func() bool { return s.measure(pod("q", "quay.io/b:1"), "n1").Present == 0 })
 }
 
 // The kubelet may leave ImagePullBackOff in the status until the container runs.
@@ -359,6 +396,9 @@ func TestWantedTwice(t *testing.T) {
 		if got := s.profile.Wanted(p); len(got) != 1 || !got[0].PullAlways {
 			t.Errorf("%+v, want one image that is always pulled", got)
 		}
+	}
+	if got := s.profile.Wanted(pod("p", "busybox", "docker.io/library/busybox:latest")); len(got) != 1 || got[0].PullAlways {
+		t.Errorf("%+v, want one image that is pulled where it is not", got)
 	}
 }
 

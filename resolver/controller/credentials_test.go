@@ -1,0 +1,148 @@
+package controller
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// forAll are the credentials for all images.
+type forAll struct{}
+
+func (forAll) Resolve(authn.Resource) (authn.Authenticator, error) {
+	return authn.FromConfig(authn.AuthConfig{Username: "all"}), nil
+}
+
+func secret(named, user string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: named}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"reg.example.com":{"username":"` + user + `","password":"x"}}}`)},
+	}
+}
+
+// The pull secrets of every workload are tried, then the credentials for all. What is
+// wrong with a secret keeps no other from being used.
+func TestKeychains(t *testing.T) {
+	wrong := secret("wrong", "nobody")
+	wrong.Type = corev1.SecretTypeOpaque
+	account := &corev1.ServiceAccount{
+		ObjectMeta:       metav1.ObjectMeta{Namespace: "ns", Name: "builder"},
+		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "account"}, {Name: "first"}},
+	}
+	reader := fake.NewClientBuilder().WithObjects(secret("first", "first"), secret("second", "second"), secret("account", "account"), wrong, account).Build()
+	pulls := []pull{
+		{namespace: "ns", serviceAccount: "default", secrets: "wrong,first,missing"},
+		{namespace: "ns", serviceAccount: "builder", secrets: "second"},
+	}
+	keychains, problems := newCredentials(forAll{}, reader).keychains(t.Context(), pulls)
+	registry, err := name.NewRegistry("reg.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var users []string
+	for _, k := range keychains {
+		authenticator, err := k.Resolve(registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := authenticator.Authorization()
+		if err != nil {
+			t.Fatal(err)
+		}
+		users = append(users, config.Username)
+	}
+	if want := []string{"first", "second", "account", "first", "all"}; !slices.Equal(users, want) {
+		t.Errorf("users %q, want %q", users, want)
+	}
+	if len(problems) != 2 || !strings.Contains(problems[0], "ns/wrong") || !strings.Contains(problems[1], "ns/missing does not exist") {
+		t.Errorf("problems %q", problems)
+	}
+	if keychains, problems := newCredentials(forAll{}, nil).keychains(t.Context(), pulls); len(keychains) != 1 || problems != nil {
+		t.Errorf("without pull secrets: %d keychains, problems %q", len(keychains), problems)
+	}
+	if keychains, _ := newCredentials(nil, nil).keychains(t.Context(), pulls); len(keychains) != 0 {
+		t.Errorf("without credentials: %d keychains", len(keychains))
+	}
+}
+
+// Who may not pull an image is told what is wrong with the pull secrets.
+func TestUnauthorizedTellsProblems(t *testing.T) {
+	refused := &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New("401")}
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return nil, refused }}
+	for name, test := range map[string]struct {
+		change func(*Options, *dependencies)
+		want   string
+	}{
+		"secrets are read":     {func(_ *Options, d *dependencies) { d.secrets = fake.NewClientBuilder().Build() }, "ns/missing does not exist"},
+		"secrets are not read": {func(*Options, *dependencies) {}, "--pull-secrets"},
+	} {
+		r, _, _ := newTestResolver(t, f, test.change)
+		c := claimFor("w", "ns", "reg/x:1")
+		c.pull.secrets = "missing"
+		r.usage.set(c)
+		r.work(t.Context(), &queue{}, "reg/x:1")
+		if got := r.attempts.of(one("reg/x:1")).message; !strings.Contains(got, test.want) {
+			t.Errorf("%s: %q, want %q in it", name, got, test.want)
+		}
+	}
+}
+
+// A tag that could not be confirmed and then was: the failure is forgotten.
+func TestConfirmedAfterFailure(t *testing.T) {
+	const tag = "reg/x:1"
+	down := true
+	f := &fakeRegistry{
+		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil },
+		digest: func(string) (string, error) {
+			if down {
+				return "", &registry.Error{Reason: v1alpha1.ReasonUnavailable, Err: errors.New("down")}
+			}
+			return hash("a"), nil
+		},
+	}
+	r, s, _ := newTestResolver(t, f)
+	r.usage.set(claimFor("w", "ns", tag))
+	r.work(t.Context(), &queue{}, tag)
+	pass := func(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
+	pass(time.Hour + time.Minute)
+	r.work(t.Context(), &queue{}, tag)
+	if r.attempts.of(one(tag)).failures == 0 {
+		t.Fatal("the failure is not remembered")
+	}
+	down = false
+	pass(time.Hour)
+	r.work(t.Context(), &queue{}, tag)
+	if got := r.attempts.of(one(tag)); got.failures != 0 {
+		t.Errorf("after it was confirmed: %+v", got)
+	}
+	for _, record := range s.records {
+		if c := meta.FindStatusCondition(record.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
+			t.Errorf("%s: %+v", record.name, c)
+		}
+	}
+}
+
+// Which objects have to be written before a platform is known.
+func TestCovered(t *testing.T) {
+	manifests := []v1alpha1.ImageManifestSpec{
+		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64/v8"), manifest(hash("c"), "linux/s390x"),
+	}
+	platforms := []string{"linux/amd64", "linux/arm64", "linux/riscv64", "linux/s390x"}
+	for i, want := range [][]string{{"linux/amd64"}, {"linux/arm64"}, {"linux/riscv64", "linux/s390x"}} {
+		if got := covered(manifests, i, platforms); !slices.Equal(got, want) {
+			t.Errorf("object %d stands for %q, want %q", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package index
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A set has the nodes that were added and not removed, as a list and as a bitmap.
+func TestNodeSet(t *testing.T) {
+	const nodes = 500
+	r := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test that can be repeated
+	var s nodeSet
+	expected := map[Slot]bool{}
+	lists, bitmaps := 0, 0
+	// It grows to most of the nodes and shrinks to none, several times.
+	for step := range 20000 {
+		e := Slot(r.IntN(nodes)) //nolint:gosec // small
+		if adding := step/2500%2 == 0; adding {
+			s.add(e, nodes)
+			expected[e] = true
+		} else {
+			s.remove(e, nodes)
+			delete(expected, e)
+		}
+		if s.bits == nil {
+			lists++
+		} else {
+			bitmaps++
+		}
+		all := slices.Collect(s.all())
+		if len(all) != len(expected) || s.n != len(expected) || !slices.IsSorted(all) {
+			t.Fatalf("step %d: %d nodes, n is %d, want %d", step, len(all), s.n, len(expected))
+		}
+		for _, e := range all {
+			if !expected[e] || !s.has(e) {
+				t.Fatalf("step %d: %d was removed", step, e)
+			}
+		}
+	}
+	if lists < 1000 || bitmaps < 1000 {
+		t.Errorf("%d times a list, %d times a bitmap", lists, bitmaps)
+	}
+	for e := range s.all() {
+		if e != slices.Collect(s.all())[0] {
+			t.Error("goes on after the first")
+		}
+		break
+	}
+}
+
+// A cluster that replaces its nodes for ever needs no more memory.
+func TestReplacedNodes(t *testing.T) {
+	x := newIndex("stays")
+	for range 10 {
+		x.SetNode("replaced", arm64)
+		x.SetImages("s", "replaced", []Image{image("ab", "docker.io/library/one:1")})
+		x.DeleteNode("replaced")
+		if len(x.platforms) != 1 {
+			t.Errorf("platforms %v, want that of the only node", x.platforms)
+		}
+	}
+	if len(x.slots) != 2 || len(x.pending) != 2 {
+		t.Errorf("%d slots for two nodes", len(x.slots))
+	}
+}
+
+// Of two images that are expected by name, the one that is not there yet stays expected.
+func TestOneOfTwoExpectedNamesReported(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.Reserve("p", "n1", want("one:1", "two:1"), 100, t0, t0.Add(time.Hour))
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1")})
+	if x.Stats().Reservations != 1 || !measured(x, want("two:1")).has(t, "n1") {
+		t.Errorf("two:1 is not expected any more: %+v", x.Stats())
+	}
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1"), image("c", "docker.io/library/two:1")})
+	if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
+		t.Errorf("left: %+v", s)
+	}
+}
+
+// has tells whether bytes arrive at the node.
+func (m *Measurement) has(t *testing.T, node string) bool {
+	t.Helper()
+	bytes, ok := m.Node(node)
+	return ok && bytes.Arriving > 0
+}
+
+// Two images of a node claim one name: the first has it, and the second is known by its
+// others.
+func TestNameOfTwoImages(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n1", []Image{
+		image("ab", "docker.io/library/one:1"),
+		image("cd", "docker.io/library/one:1", "quay.io/other:1", "quay.io/other@"+digest("other")),
+	})
+	for name, layers := range map[string]string{"one:1": "ab", "quay.io/other:1": "cd", "quay.io/other@" + digest("other"): "cd"} {
+		check(t, x, want(name), map[string]NodeBytes{
+			"n1": {Total: sum(layers), Present: sum(layers)}, "n2": {Total: sum(layers)},
+		})
+	}
+}
