@@ -157,24 +157,18 @@ func (n *Node) kubeletArguments(settings Component) ([]string, error) {
 		"healthzBindAddress":       n.Address.String(),
 		"resolvConf":               c.path("config", "resolv.conf"),
 		"volumePluginDir":          "/var/lib/kubelet/volume-plugins",
-		// Without systemd, on cgroup v1 and v2.
-		"cgroupDriver":                  "cgroupfs",
-		"cgroupsPerQOS":                 false,
-		"enforceNodeAllocatable":        []string{},
-		"failCgroupV1":                  false,
-		"failSwapOn":                    false,
-		"makeIPTablesUtilChains":        false,
-		"localStorageCapacityIsolation": false,
-		// Nodes must not clean up because of the host's disk: its fill level must not
-		// evict pods or remove images.
+		// What differs from the kubelet's defaults, as README.md lists it. The machine: no
+		// systemd, maybe cgroup v1, maybe swap.
+		"cgroupDriver": "cgroupfs",
+		"failCgroupV1": false,
+		"failSwapOn":   false,
+		// The disk is the host's: its fill level must not evict pods or remove images.
 		"evictionHard":                map[string]string{"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
-		// Pulls of one node run in parallel, so that the link is the limit, and none
-		// is refused: if the image of a pod with requests cannot be pulled, a kubelet
-		// without pod cgroups crashes (Kubernetes 1.36, in doPodResizeAction).
+		// As OpenShift has it; what says something about several pulls at once is also
+		// tried with the kubelet's default.
 		"serializeImagePulls": false,
-		"registryPullQPS":     0,
 	}
 	maps.Copy(config, settings.Config)
 	path := filepath.Join(n.Dir(), "kubelet.yaml")

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -74,6 +77,27 @@ func TestKeychains(t *testing.T) {
 	}
 	if keychains, _ := newCredentials(nil, nil).keychains(t.Context(), pulls); len(keychains) != 0 {
 		t.Errorf("without credentials: %d keychains", len(keychains))
+	}
+}
+
+// What was read of the API server is used again, for every image of a workload.
+func TestPullSecretsAreReadOnce(t *testing.T) {
+	reads := 0
+	reader := interceptor.NewClient(fake.NewClientBuilder().WithObjects(secret("one", "one")).Build(), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			reads++
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	c := newCredentials(nil, reader)
+	pulls := []pull{{namespace: "ns", serviceAccount: "default", secrets: "one"}}
+	for range 3 {
+		if keychains, _ := c.keychains(t.Context(), pulls); len(keychains) != 1 {
+			t.Errorf("%d keychains", len(keychains))
+		}
+	}
+	if reads != 2 { // the service account and the secret
+		t.Errorf("%d reads for three images, want 2", reads)
 	}
 }
 

@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -22,6 +26,11 @@ func TestNodes(t *testing.T) {
 	if !n.set("a", nodeFacts{platform: "linux/amd64"}) || n.set("a", nodeFacts{platform: "linux/amd64"}) {
 		t.Error("a node is a change once")
 	}
+	if !n.set("c", nodeFacts{platform: "linux/arm64"}) || !n.set("c", nodeFacts{platform: "linux/amd64"}) ||
+		!n.set("c", nodeFacts{platform: "linux/amd64", registries: []string{"registry.example.org"}}) {
+		t.Error("another platform or registry of a node is a change")
+	}
+	n.remove("c")
 	if got := n.update(); got.platform || got.registries != nil {
 		t.Errorf("%+v are new, although the cluster had them before", got)
 	}
@@ -57,6 +66,43 @@ func TestNodes(t *testing.T) {
 	n.set("a", nodeFacts{platform: "linux/amd64", registries: []string{used}})
 	if got := n.update(); !got.platform || got.registries != nil {
 		t.Errorf("%+v, want no registries", got)
+	}
+}
+
+// The informer tells of nodes: a new platform is looked for, and a heartbeat is nothing.
+func TestNodeEvents(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	s.wrote(s.resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	keys := queued(t, r)
+	next := func() string {
+		select {
+		case key := <-keys:
+			return key
+		case <-time.After(10 * time.Second):
+			return "nothing"
+		}
+	}
+	handler := r.nodeHandler()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "arm"}}
+	node.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "arm64"}
+	handler.OnAdd(node, false)
+	if got := next(); got != "reg/x:1" {
+		t.Errorf("a new platform: %s is asked for", got)
+	}
+	handler.OnUpdate(node, node)
+	other := node.DeepCopy()
+	other.Status.NodeInfo.Architecture = "s390x"
+	handler.OnUpdate(node, other)
+	if got := next(); got != "reg/x:1" {
+		t.Errorf("a node of a platform that nobody had: %s is asked for", got)
+	}
+	if len(keys) != 0 {
+		t.Errorf("%s is asked for again after a heartbeat", <-keys)
+	}
+	handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: other})
+	if got := r.nodes.clusterPlatforms(); !slices.Equal(got, amd64) {
+		t.Errorf("platforms %q, want that of the node that is left", got)
 	}
 }
 

@@ -296,6 +296,11 @@ func TestStoreDeletedWhileLoaded(t *testing.T) {
 	if s.lookup(tag) != nil || len(s.gone) != 0 {
 		t.Errorf("known: %+v, lost %q", s.lookup(tag), s.gone)
 	}
+	// Later deletions are not collected: nobody would ever look at them.
+	s.wrote(s.deleted("another", "v"), nil)
+	if len(s.store.gone) != 0 {
+		t.Errorf("still collected: %v", s.store.gone)
+	}
 }
 
 // One object of an index is gone, and the other cannot be written: the lost
