@@ -145,8 +145,8 @@ func TestUsageIdle(t *testing.T) {
 		t.Error("not idle for a minute")
 	}
 	u.set(one)
-	if u.unusedFor(x, 0) {
-		t.Error("in use again and idle")
+	if u.unusedFor(x, 0) || len(u.idle) != 0 {
+		t.Errorf("in use again and idle: %v", u.idle)
 	}
 	// The idle time of a reference that was never in use counts from the start.
 	if !u.unusedFor("reg/old:1", time.Minute) || u.unusedFor("reg/old:1", 2*time.Minute) {

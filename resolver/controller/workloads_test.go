@@ -49,6 +49,9 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, ok := short.(*workload); !ok {
+			t.Errorf("%s is kept as %T, which takes four times the memory", k.name, short)
+		}
 		again, err := k.transform(short)
 		if err != nil {
 			t.Fatal(err)

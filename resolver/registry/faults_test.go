@@ -6,8 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -120,6 +124,9 @@ func TestFaults(t *testing.T) {
 			e := wantError(t, err, c.reason, s.host, c.text)
 			if e.RetryAfter != c.after || e.Host != s.host {
 				t.Errorf("retry after %s, host %s; want %s, %s", e.RetryAfter, e.Host, c.after, s.host)
+			}
+			if said := strings.Contains(e.Err.Error(), "come back in"); said != (c.after > 0 && c.reason == v1alpha1.ReasonRateLimited) {
+				t.Errorf("%q; the registry says to come back after %s", e.Err, c.after)
 			}
 			if got := len(s.take()); got != 2 {
 				t.Errorf("%d requests, want 2: a failure is the caller's to repeat", got)
@@ -518,5 +525,47 @@ func TestPrintable(t *testing.T) {
 	}
 	if got, want := printable("a\x00b\r\nc\xffd\u202ee"), "a b  c?d e"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Timeouts come from contexts, connections and TLS handshakes.
+func TestTimedOut(t *testing.T) {
+	for _, err := range []error{context.DeadlineExceeded, os.ErrDeadlineExceeded, &net.DNSError{IsTimeout: true}} {
+		if !timedOut(fmt.Errorf("get: %w", err)) {
+			t.Errorf("%v is not taken for a timeout", err)
+		}
+	}
+	for _, err := range []error{io.EOF, context.Canceled, &net.DNSError{IsNotFound: true}} {
+		if timedOut(err) {
+			t.Errorf("%v is taken for a timeout", err)
+		}
+	}
+}
+
+// A docker config is parsed again only if it has changed.
+func TestDockerConfigIsParsedOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	write := func(user string) {
+		if err := os.WriteFile(path, []byte(`{"auths":{"registry.test":{"username":"`+user+`","password":"x"}}}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load := func(d *dockerConfig) authn.Keychain {
+		t.Helper()
+		k, err := d.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	write("ann")
+	d := &dockerConfig{path: path}
+	first := load(d)
+	if load(d); reflect.ValueOf(d.keychain).Pointer() != reflect.ValueOf(first).Pointer() {
+		t.Error("the same file was parsed twice")
+	}
+	write("bob")
+	if second := load(d); reflect.ValueOf(second).Pointer() == reflect.ValueOf(first).Pointer() {
+		t.Error("a new file was not parsed")
 	}
 }

@@ -19,7 +19,7 @@ func TestExpiryWithoutMeasure(t *testing.T) {
 	for i := range 1000 {
 		p := types.UID(fmt.Sprint(i))
 		past := t0
-		x.Reserve(p, "n1", want(fmt.Sprintf("small%d:1", i)), 100, past.Add(time.Second*time.Duration(2*i)), past.Add(time.Second*time.Duration(2*i+1)))
+		x.Reserve(p, "n1", want(fmt.Sprintf("small%d:1", i)), joining, past.Add(time.Second*time.Duration(2*i)), past.Add(time.Second*time.Duration(2*i+1)))
 		x.Started(p, past.Add(time.Second*time.Duration(2*i+1)))
 		x.Release(p) // pod deleted
 	}
@@ -59,7 +59,7 @@ func TestPlatformsOfPieces(t *testing.T) {
 	x.SetNode("arm", arm64)
 	x.SetImages("s", "n1", []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: 5000}})
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
-	x.Reserve("p", "arm", want("one:1"), 100, t0, t0.Add(time.Hour))
+	x.Reserve("p", "arm", want("one:1"), joining, t0, t0.Add(time.Hour))
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
 	x.Release("p")
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
@@ -84,7 +84,7 @@ func TestReportsOfUnknownNodes(t *testing.T) {
 func TestReportedUnderMirror(t *testing.T) {
 	x := newIndex("n1")
 	w := []Wanted{{Names: []imageref.Canonical{"docker.io/library/one:1", "mirror.example.com/library/one:1"}}}
-	x.Reserve("p", "n1", w, 100, t0, t0.Add(time.Hour))
+	x.Reserve("p", "n1", w, joining, t0, t0.Add(time.Hour))
 	x.SetImages("s", "n1", []Image{image("ab", "mirror.example.com/library/one:1")})
 	if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
 		t.Errorf("left: %+v", s)
@@ -99,6 +99,7 @@ func TestConcurrent(t *testing.T) {
 		g.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(worker), 1)) //nolint:gosec // a test that can be repeated
 			w := &Measurement{}
+			rules := Rules{MaxWaiting: 2, UnknownBytes: 77, JoinsDownloads: worker%2 == 0}
 			for i := range 3000 {
 				node := fmt.Sprintf("node%d", r.IntN(12))
 				pod := types.UID(fmt.Sprint(r.IntN(200)))
@@ -112,7 +113,7 @@ func TestConcurrent(t *testing.T) {
 				case 2:
 					x.SetImages([]string{"a", "b"}[r.IntN(2)], node, []Image{randomImage(r), randomImage(r)})
 				case 3:
-					x.Reserve(pod, node, wanted, 77, now, now.Add(30*time.Second))
+					x.Reserve(pod, node, wanted, rules, now, now.Add(30*time.Second))
 				case 4:
 					x.Started(pod, now.Add(30*time.Second))
 				case 5:
@@ -122,7 +123,7 @@ func TestConcurrent(t *testing.T) {
 				case 7:
 					x.Reported(wanted[0].Names)
 				default:
-					x.Measure(wanted, 2, now, w)
+					x.Measure(wanted, rules, now, w)
 					for n := range w.Nodes() {
 						got, _ := w.Node(n)
 						if got.Present+got.Arriving+got.Crowded > got.Total || got.Pending < 0 {
@@ -177,7 +178,7 @@ func benchmarkFleet(b *testing.B, change func(x *Index)) {
 	change(x)
 	var w Measurement
 	for b.Loop() {
-		x.Measure(want("nginx"), 10, t0, &w)
+		x.Measure(want("nginx"), joining, t0, &w)
 	}
 }
 
@@ -199,7 +200,7 @@ func BenchmarkMeasure(b *testing.B) {
 	b.Run("arriving on 1,000 nodes", func(b *testing.B) {
 		benchmarkFleet(b, func(x *Index) {
 			for i := range 1000 {
-				x.Reserve(types.UID(fmt.Sprint(i)), fmt.Sprint("n", 2*i+1), want("nginx"), 1, t0, t0.Add(time.Hour))
+				x.Reserve(types.UID(fmt.Sprint(i)), fmt.Sprint("n", 2*i+1), want("nginx"), joining, t0, t0.Add(time.Hour))
 			}
 		})
 	})

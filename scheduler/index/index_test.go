@@ -18,6 +18,8 @@ var (
 	amd64 = Platform{"linux", "amd64"}
 	arm64 = Platform{"linux", "arm64"}
 	t0    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+	joining = Rules{MaxWaiting: 10, UnknownBytes: 100, JoinsDownloads: true}
 )
 
 func digest(s string) string { return fmt.Sprintf("sha256:%064x", s) }
@@ -63,7 +65,7 @@ func newIndex(nodes ...string) *Index {
 
 func measured(x *Index, wanted []Wanted) *Measurement {
 	w := &Measurement{}
-	x.Measure(wanted, 10, t0, w)
+	x.Measure(wanted, joining, t0, w)
 	return w
 }
 
@@ -341,7 +343,7 @@ func TestNodesOwnReportsWin(t *testing.T) {
 	t.Run("nothing is pulled where the name is", func(t *testing.T) {
 		x := setup()
 		for node, missing := range map[string]int64{"old": 0, "bare": 0, "base": sum("c"), "none": total} {
-			if got := x.Reserve(types.UID(node), node, wanted, 100, t0, t0.Add(time.Minute)); got != missing {
+			if got := x.Reserve(types.UID(node), node, wanted, joining, t0, t0.Add(time.Minute)); got != missing {
 				t.Errorf("%s has to pull %d, want %d", node, got, missing)
 			}
 		}
@@ -390,7 +392,7 @@ func TestEveryPlatform(t *testing.T) {
 func TestReported(t *testing.T) {
 	x := newIndex("n")
 	x.SetImages("s", "n", []Image{image("a", "docker.io/library/one:1")})
-	x.Reserve("p", "n", want("expected:1"), 100, t0, t0.Add(time.Minute))
+	x.Reserve("p", "n", want("expected:1"), joining, t0, t0.Add(time.Minute))
 	for name, reported := range map[string]bool{"one:1": true, "one:2": false, "expected:1": false} {
 		if got := x.Reported(append(want("none:1")[0].Names, want(name)[0].Names...)); got != reported {
 			t.Errorf("%s: reported %t", name, got)
@@ -413,7 +415,7 @@ func TestReserve(t *testing.T) {
 	total := sum("ab")
 	reserve := func(x *Index, pod types.UID, node string, wanted []Wanted, want int64) {
 		t.Helper()
-		if got := x.Reserve(pod, node, wanted, 100, t0, later); got != want {
+		if got := x.Reserve(pod, node, wanted, joining, t0, later); got != want {
 			t.Errorf("Reserve of pod %s on %s: %d bytes to pull, want %d", pod, node, got, want)
 		}
 	}
@@ -473,11 +475,11 @@ func TestReserve(t *testing.T) {
 		x := setup()
 		reserve(x, "p", "n2", known, total)
 		w := &Measurement{}
-		x.Measure(known, 10, later.Add(-time.Nanosecond), w)
+		x.Measure(known, joining, later.Add(-time.Nanosecond), w)
 		if got, _ := w.Node("n2"); got.Arriving != total {
 			t.Errorf("before the deadline: %+v", got)
 		}
-		x.Measure(known, 10, later, w)
+		x.Measure(known, joining, later, w)
 		if got, _ := w.Node("n2"); got != (NodeBytes{Total: total}) {
 			t.Errorf("after the deadline: %+v", got)
 		}
@@ -485,10 +487,10 @@ func TestReserve(t *testing.T) {
 	t.Run("crowded", func(t *testing.T) {
 		x := setup()
 		for i := range 3 {
-			x.Reserve(types.UID(fmt.Sprint(i)), "n2", known, 100, t0, later)
+			x.Reserve(types.UID(fmt.Sprint(i)), "n2", known, joining, t0, later)
 		}
 		w := &Measurement{}
-		x.Measure(known, 3, t0, w)
+		x.Measure(known, Rules{MaxWaiting: 3, JoinsDownloads: true}, t0, w)
 		if got, _ := w.Node("n2"); got != (NodeBytes{Total: total, Crowded: total, Pending: total}) || got.Missing() != 0 {
 			t.Errorf("%+v", got)
 		}
@@ -545,7 +547,7 @@ func (x *Index) state() state {
 	for key, l := range x.layers {
 		var coming []string
 		for _, a := range l.arriving {
-			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.refs, a.waiting, a.arrived, a.bytes))
+			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.image, a.refs, a.waiting, a.arrived, a.bytes))
 		}
 		slices.Sort(coming)
 		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.total, nodes(slices.Collect(l.nodes.all())), coming)
@@ -605,6 +607,7 @@ func TestEqualsRebuild(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test that can be repeated
 		w := &world{map[string]Platform{}, map[string]map[string][]Image{}}
+		rules := Rules{MaxWaiting: 10, UnknownBytes: 77, JoinsDownloads: seed%2 == 0}
 		x := New()
 		now := t0
 		pods := 0
@@ -638,20 +641,20 @@ func TestEqualsRebuild(t *testing.T) {
 				w.images[node][source] = images
 			case kind < 16:
 				pods++
-				x.Reserve(types.UID(fmt.Sprint(pods)), node, want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 77, now, deadline)
+				x.Reserve(types.UID(fmt.Sprint(pods)), node, want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)), fmt.Sprintf("example.com/image%d:0", r.IntN(20))), rules, now, deadline)
 			case kind < 17:
 				x.Started(pod, deadline)
 			case kind < 18:
 				x.Release(pod)
 			default:
-				x.Measure(want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), 10, now, &Measurement{})
+				x.Measure(want(fmt.Sprintf("example.com/image%d:0", r.IntN(20))), rules, now, &Measurement{})
 			}
 			if event%1000 == 999 {
 				checkInvariants(t, x)
 			}
 		}
 		// Without reservations both must be equal in everything.
-		x.Measure(nil, 10, now.Add(time.Hour), &Measurement{})
+		x.Measure(nil, rules, now.Add(time.Hour), &Measurement{})
 		if got, rebuilt := x.state(), w.index().state(); !reflect.DeepEqual(got, rebuilt) {
 			t.Fatalf("seed %d: the index differs from a rebuild:\n%+v\n%+v", seed, got, rebuilt)
 		}
@@ -679,7 +682,7 @@ func checkInvariants(t *testing.T, x *Index) {
 			t.Fatalf("layer %s: nodes %v", l.key, nodes)
 		}
 		for _, a := range l.arriving {
-			if l.nodes.has(a.slot) || a.refs <= 0 || a.waiting < 0 || a.waiting > a.refs {
+			if l.nodes.has(a.slot) || a.bytes < 0 || a.refs <= 0 || a.waiting < 0 || a.waiting > a.refs {
 				t.Fatalf("layer %s: arriving %+v, nodes %v", l.key, a, l.nodes)
 			}
 			if !a.arrived {
@@ -691,7 +694,7 @@ func checkInvariants(t *testing.T, x *Index) {
 		t.Fatalf("pending %v, by layers %v", x.pending, pending)
 	}
 	for pod, r := range x.reservations {
-		if r.node.reservations[pod] != r || len(r.layers) == 0 {
+		if r.node.reservations[pod] != r || len(r.brings) == 0 {
 			t.Fatalf("reservation of %s: %+v", pod, r)
 		}
 	}
@@ -701,7 +704,8 @@ func checkInvariants(t *testing.T, x *Index) {
 // them.
 func TestMeasureProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // a test that can be repeated
-	for range 2000 {
+	for i := range 2000 {
+		rules := Rules{MaxWaiting: 2, UnknownBytes: 50, JoinsDownloads: i%2 == 0}
 		x := newIndex("n1", "n2", "n3")
 		images := map[string][]Image{}
 		for _, node := range []string{"n1", "n2", "n3"} {
@@ -714,7 +718,7 @@ func TestMeasureProperties(t *testing.T) {
 		wanted[0].PullAlways = r.IntN(2) == 0
 		wanted[0].Manifests = []Manifest{{amd64, randomImage(r).Layers}}
 		for i := range r.IntN(4) {
-			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, 50, t0, t0.Add(time.Hour))
+			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, rules, t0, t0.Add(time.Hour))
 		}
 		before, _ := measured(x, wanted).Node("n1")
 		if before.Present < 0 || before.Arriving < 0 || before.Pending < 0 || before.Crowded < 0 ||

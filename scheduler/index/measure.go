@@ -117,10 +117,9 @@ func (m *Measurement) At(s Slot) NodeBytes {
 }
 
 // Measure computes what every node has of the wanted images. It writes the result
-// into m, whose memory it uses again. Layers for which maxWaiting pods or more
-// wait on a node do not count as arriving there. The cost is in proportion to the
-// number of nodes that hold the layers.
-func (x *Index) Measure(wanted []Wanted, maxWaiting int32, now time.Time, m *Measurement) {
+// into m, whose memory it uses again. The cost is in proportion to the number of nodes
+// that hold the layers.
+func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurement) {
 	x.expire(now)
 	for x.mu.RLock(); x.slotsByName == nil; x.mu.RLock() {
 		x.mu.RUnlock()
@@ -158,7 +157,7 @@ func (x *Index) Measure(wanted []Wanted, maxWaiting int32, now time.Time, m *Mea
 				m.platforms[s] = uint8(len(m.totals)) //nolint:gosec // at most maxPlatforms
 			}
 		}
-		x.measure(wanted, platform, mask, maxWaiting, m)
+		x.measure(wanted, platform, mask, rules, m)
 		m.sum += float64(m.totals[len(m.totals)-1]) * float64(nodes.n)
 	}
 }
@@ -171,7 +170,7 @@ var nobody nodeSet
 const maxPlatforms = 16
 
 // measure adds what nodes of one platform have; mask is nil if there is no other.
-func (x *Index) measure(wanted []Wanted, platform Platform, mask bitmap, maxWaiting int32, m *Measurement) {
+func (x *Index) measure(wanted []Wanted, platform Platform, mask bitmap, rules Rules, m *Measurement) {
 	u := &m.union
 	x.resolve(u, wanted, platform)
 	for i, image := range u.images {
@@ -194,7 +193,7 @@ func (x *Index) measure(wanted []Wanted, platform Platform, mask bitmap, maxWait
 			m.sets = append(m.sets, sized{present, p.size})
 		}
 		if len(p.expected) > 0 || p.layer != nil && len(p.layer.arriving) > 0 {
-			m.arrive(p, present, mask, maxWaiting)
+			m.arrive(p, present, mask, rules)
 		}
 	}
 	if len(m.sets) > 0 {
@@ -206,25 +205,29 @@ func (x *Index) measure(wanted []Wanted, platform Platform, mask bitmap, maxWait
 func (k Known) rank() int { return slices.Index([]Known{ByLayers, ByName, Arriving, Unknown}, k) }
 
 // arrive adds what is on its way: the layer itself, or its image if only the name
-// of that is known. A node that has it, or gets it in both ways, counts once.
-func (m *Measurement) arrive(p *part, present *nodeSet, mask bitmap, maxWaiting int32) {
+// of that is known. A node that has it, or gets it in several ways, counts once.
+func (m *Measurement) arrive(p *part, present *nodeSet, mask bitmap, rules Rules) {
 	var counted nodeSet
 	add := func(coming []arriving, first bool) {
-		for _, a := range coming {
-			if mask != nil && !mask.has(a.slot) || present.has(a.slot) || !first && counted.has(a.slot) {
+		for i := 0; i < len(coming); {
+			slot, stage := coming[i].slot, elsewhere
+			for ; i < len(coming) && coming[i].slot == slot; i++ {
+				stage = max(stage, coming[i].stageFor(p.image, rules))
+			}
+			if stage == elsewhere || mask != nil && !mask.has(slot) || present.has(slot) || !first && counted.has(slot) {
 				continue
 			}
 			if len(p.expected) > 0 {
-				counted.add(a.slot, len(m.present))
+				counted.add(slot, len(m.present))
 			}
 			m.empty = false
-			switch {
-			case a.arrived:
-				m.present[a.slot] += p.size
-			case a.waiting < maxWaiting:
-				m.arriving[a.slot] += p.size
+			switch stage {
+			case there:
+				m.present[slot] += p.size
+			case comes:
+				m.arriving[slot] += p.size
 			default:
-				m.crowded[a.slot] += p.size
+				m.crowded[slot] += p.size
 			}
 		}
 	}
@@ -234,6 +237,29 @@ func (m *Measurement) arrive(p *part, present *nodeSet, mask bitmap, maxWaiting 
 	for _, expected := range p.expected {
 		add(expected, false)
 	}
+}
+
+// stage is what a layer on its way to a node means for a pod.
+type stage int
+
+const (
+	elsewhere stage = iota // of no use: the pod's own image is pulled apart from it
+	crowded                // enough pods wait for it
+	comes
+	there
+)
+
+// stageFor returns what it means for a pod that needs the layer for an image.
+func (a *arriving) stageFor(image string, rules Rules) stage {
+	switch {
+	case a.arrived:
+		return there
+	case a.image != "" && a.image != image && !rules.JoinsDownloads:
+		return elsewhere
+	case a.waiting < rules.MaxWaiting:
+		return comes
+	}
+	return crowded
 }
 
 // makeSlots rebuilds slotsByName after nodes came or went.
@@ -263,13 +289,16 @@ const many = 64
 // resolved is what is known about one wanted image.
 type resolved struct {
 	Known Known
-	// key of the indivisible piece that stands for the image while it is unknown.
+	// key of the image, and of the indivisible piece that stands for it while it is
+	// unknown.
 	key string
 }
 
 // part is one layer of the union.
 type part struct {
-	key   string
+	key string
+	// image is the key of the first image that has it: the one whose pull brings it.
+	image string
 	layer *layer // nil if no node has or expects it
 	size  int64
 	// held are nodes that have it because they hold an image of that name.
@@ -293,7 +322,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 		first := len(u.parts)
 		var shared []int
 		add := func(key string, l *layer, size int64) {
-			if i := u.add(key, l, size); i < first {
+			if i := u.add(key, image.key, l, size); i < first {
 				shared = append(shared, i)
 			}
 		}
@@ -350,7 +379,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 	}
 }
 
-func (u *union) add(key string, l *layer, size int64) int {
+func (u *union) add(key, image string, l *layer, size int64) int {
 	if l != nil && l.claims.total > 0 && !l.whole {
 		size = l.size
 	}
@@ -373,7 +402,7 @@ func (u *union) add(key string, l *layer, size int64) int {
 		}
 		u.index[key] = n
 	}
-	u.parts = append(u.parts, part{key: key, layer: l, size: size})
+	u.parts = append(u.parts, part{key: key, image: image, layer: l, size: size})
 	return len(u.parts) - 1
 }
 

@@ -3,14 +3,32 @@ package index
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// Rules say how downloads count.
+type Rules struct {
+	// MaxWaiting is how many pods may wait on a node for a layer: as long as there are
+	// fewer, it counts as arriving for the next pod.
+	MaxWaiting int32
+	// UnknownBytes is the (compressed) size that an image has while nothing is known
+	// about it.
+	UnknownBytes int64
+	// JoinsDownloads means that nodes download a layer once although several images
+	// need it. Otherwise a layer on its way is of use only to pods with the same image:
+	// the pull of another image does not see it before it is there.
+	JoinsDownloads bool
+}
+
 // arriving is a layer on its way to a node.
 type arriving struct {
 	slot Slot
+	// image is the key of the image whose pull brings it; empty if all pulls share
+	// downloads.
+	image string
 	// refs counts the reservations that bring it; waiting counts those whose
 	// pod has not started yet.
 	refs, waiting int32
@@ -23,20 +41,26 @@ type arriving struct {
 // reservation is a placed pod: what it brings to its node.
 type reservation struct {
 	node   *node
-	layers []*layer
+	brings []brought
 	// named has the pod's images if some were expected by name only.
 	named    []Wanted
 	started  bool
 	deadline time.Time
 }
 
+// brought is a layer that a pod brings, with the key of the image (see arriving).
+type brought struct {
+	*layer
+	image string
+}
+
 // Reserve notes that a pod was placed on a node, which now pulls what it lacks
 // of the pod's images. Until the deadline those layers count as arriving there;
 // Release, Started, the node's report and its deletion end that earlier. An
-// unknown image counts as one piece of unknownBytes (compressed). Reserving a
-// pod again on the same node changes nothing. It returns how many bytes of
-// known layers the node has to pull because of this pod.
-func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknownBytes int64, now, deadline time.Time) (missing int64) {
+// unknown image counts as one piece of Rules.UnknownBytes. again
+// on the same node changes nothing. It returns how many bytes of known layers the node
+// has to pull because of this pod.
+func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, rules Rules, now, deadline time.Time) (missing int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.dropExpired(now)
@@ -64,7 +88,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 			p.layer.size = size
 		}
 		if !p.layer.nodes.has(n.slot) {
-			if n := x.expect(r, p.layer, size); !p.layer.whole || p.layer.claims.total > 0 {
+			if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
 				missing += n
 			}
 		}
@@ -75,14 +99,14 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 		}
 		l := x.layer(image.key, true)
 		if l.claims.total == 0 { // not reported by nodes of another platform
-			l.size = unknownBytes
+			l.size = rules.UnknownBytes
 		}
-		if !slices.Contains(r.layers, l) {
-			x.expect(r, l, unknownBytes)
+		if !slices.ContainsFunc(r.brings, func(b brought) bool { return b.layer == l }) {
+			x.expect(r, l, image.key, rules.UnknownBytes, rules)
 		}
 		r.named = wanted
 	}
-	if len(r.layers) == 0 {
+	if len(r.brings) == 0 {
 		return 0
 	}
 	x.reservations[pod] = r
@@ -93,21 +117,38 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, unknown
 	return missing
 }
 
-// expect notes that a reservation brings a layer of the given size to its node.
-// It returns the bytes if the reservation is the first to bring the layer.
-func (x *Index) expect(r *reservation, l *layer, bytes int64) (missing int64) {
-	i, found := findArriving(l, r.node.slot)
+// expect notes that the pull of an image, for a reservation, brings a layer of the given
+// size to its node. It returns the bytes that this adds to what the node's link has to
+// pull.
+func (x *Index) expect(r *reservation, l *layer, image string, bytes int64, rules Rules) (missing int64) {
+	if rules.JoinsDownloads {
+		image = ""
+	}
+	i, found := findArriving(l, r.node.slot, image)
 	if !found {
-		missing = bytes
-		x.pending[r.node.slot] += bytes
-		l.arriving = slices.Insert(l.arriving, i, arriving{slot: r.node.slot, bytes: bytes})
+		if !l.arrivedOn(r.node.slot) {
+			missing = bytes
+		}
+		x.pending[r.node.slot] += missing
+		l.arriving = slices.Insert(l.arriving, i, arriving{slot: r.node.slot, image: image, bytes: missing})
 	}
 	a := &l.arriving[i]
 	a.refs++
 	a.waiting++
 	l.refs++
-	r.layers = append(r.layers, l)
+	r.brings = append(r.brings, brought{l, image})
 	return missing
+}
+
+// arrivedOn tells whether a pod that needs the layer runs on a node.
+func (l *layer) arrivedOn(s Slot) bool {
+	i, _ := findArriving(l, s, "")
+	for ; i < len(l.arriving) && l.arriving[i].slot == s; i++ {
+		if l.arriving[i].arrived {
+			return true
+		}
+	}
+	return false
 }
 
 // Started notes that the containers of a pod run: its images are on the node,
@@ -120,8 +161,8 @@ func (x *Index) Started(pod types.UID, deadline time.Time) {
 	if r == nil || r.started {
 		return
 	}
-	for _, l := range r.layers {
-		a := r.arriving(l)
+	for _, b := range r.brings {
+		a := r.arriving(b)
 		a.waiting--
 		if !a.arrived {
 			a.arrived = true
@@ -149,14 +190,14 @@ func (x *Index) Release(pod types.UID) {
 // reported ends the expectation of layers that the node now has.
 func (x *Index) reported(n *node) {
 	for pod, r := range n.reservations {
-		r.layers = slices.DeleteFunc(r.layers, func(l *layer) bool {
-			if !l.nodes.has(n.slot) && !x.namedOn(r, l) {
+		r.brings = slices.DeleteFunc(r.brings, func(b brought) bool {
+			if !b.nodes.has(n.slot) && !x.namedOn(r, b.layer) {
 				return false
 			}
-			x.forget(r, l)
+			x.forget(r, b)
 			return true
 		})
-		if len(r.layers) == 0 {
+		if len(r.brings) == 0 {
 			x.release(pod, r)
 		}
 	}
@@ -179,15 +220,15 @@ func (x *Index) namedOn(r *reservation, l *layer) bool {
 }
 
 func (x *Index) release(pod types.UID, r *reservation) {
-	for _, l := range r.layers {
-		x.forget(r, l)
+	for _, b := range r.brings {
+		x.forget(r, b)
 	}
 	delete(x.reservations, pod)
 	delete(r.node.reservations, pod)
 }
 
-func (x *Index) forget(r *reservation, l *layer) {
-	a := r.arriving(l)
+func (x *Index) forget(r *reservation, b brought) {
+	a := r.arriving(b)
 	if !r.started {
 		a.waiting--
 	}
@@ -195,20 +236,22 @@ func (x *Index) forget(r *reservation, l *layer) {
 		if !a.arrived {
 			x.pending[r.node.slot] -= a.bytes
 		}
-		i, _ := findArriving(l, r.node.slot)
-		l.arriving = slices.Delete(l.arriving, i, i+1)
+		i, _ := findArriving(b.layer, r.node.slot, b.image)
+		b.arriving = slices.Delete(b.arriving, i, i+1)
 	}
-	x.unref(l)
+	x.unref(b.layer)
 }
 
 // arriving returns the entry that the reservation has with one of its layers.
-func (r *reservation) arriving(l *layer) *arriving {
-	i, _ := findArriving(l, r.node.slot)
-	return &l.arriving[i]
+func (r *reservation) arriving(b brought) *arriving {
+	i, _ := findArriving(b.layer, r.node.slot, b.image)
+	return &b.layer.arriving[i]
 }
 
-func findArriving(l *layer, s Slot) (int, bool) {
-	return slices.BinarySearchFunc(l.arriving, s, func(a arriving, s Slot) int { return cmp.Compare(a.slot, s) })
+func findArriving(l *layer, s Slot, image string) (int, bool) {
+	return slices.BinarySearchFunc(l.arriving, arriving{slot: s, image: image}, func(a, b arriving) int {
+		return cmp.Or(cmp.Compare(a.slot, b.slot), strings.Compare(a.image, b.image))
+	})
 }
 
 // expire drops reservations whose deadline has passed.

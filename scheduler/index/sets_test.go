@@ -69,7 +69,7 @@ func TestReplacedNodes(t *testing.T) {
 // Of two images that are expected by name, the one that is not there yet stays expected.
 func TestOneOfTwoExpectedNamesReported(t *testing.T) {
 	x := newIndex("n1", "n2")
-	x.Reserve("p", "n1", want("one:1", "two:1"), 100, t0, t0.Add(time.Hour))
+	x.Reserve("p", "n1", want("one:1", "two:1"), joining, t0, t0.Add(time.Hour))
 	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1")})
 	if x.Stats().Reservations != 1 || !measured(x, want("two:1")).has(t, "n1") {
 		t.Errorf("two:1 is not expected any more: %+v", x.Stats())
@@ -100,4 +100,71 @@ func TestNameOfTwoImages(t *testing.T) {
 			"n1": {Total: sum(layers), Present: sum(layers)}, "n2": {Total: sum(layers)},
 		})
 	}
+}
+
+// CRI-O downloads a layer for each image that needs it: what comes for one image is of
+// no use to another until it is there, and the link has to pull it twice.
+func TestDownloadsAreNotJoined(t *testing.T) {
+	apart := joining
+	apart.JoinsDownloads = false
+	later := t0.Add(time.Hour)
+	setup := func() *Index {
+		x := newIndex("n1", "n2", "known")
+		x.SetImages("s", "known", []Image{image("ab", "docker.io/library/one:1"), image("ac", "docker.io/library/two:1")})
+		if got := x.Reserve("p", "n1", want("one:1"), apart, t0, later); got != sum("ab") {
+			t.Errorf("the first pod brings %d", got)
+		}
+		return x
+	}
+	expect := func(x *Index, what, name string, rules Rules, expected NodeBytes) {
+		t.Helper()
+		m := &Measurement{}
+		x.Measure(want(name), rules, t0, m)
+		if got, _ := m.Node("n1"); got != expected {
+			t.Errorf("%s: %+v, want %+v", what, got, expected)
+		}
+	}
+	x := setup()
+	expect(x, "the same image", "one:1", apart, NodeBytes{Total: sum("ab"), Arriving: sum("ab"), Pending: sum("ab")})
+	expect(x, "another image", "two:1", apart, NodeBytes{Total: sum("ac"), Pending: sum("ab")})
+	expect(x, "another image, joined", "two:1", joining, NodeBytes{Total: sum("ac"), Arriving: sum("a"), Pending: sum("ab")})
+	if got := x.Reserve("q", "n1", want("two:1"), apart, t0, later); got != sum("ac") {
+		t.Errorf("the second image brings %d, want all of it", got)
+	}
+	if got := x.Reserve("r", "n1", want("one:1"), apart, t0, later); got != 0 {
+		t.Errorf("a second pod with the first image brings %d", got)
+	}
+	expect(x, "both", "two:1", apart, NodeBytes{Total: sum("ac"), Arriving: sum("ac"), Pending: sum("ab") + sum("ac")})
+	checkInvariants(t, x)
+	// The first pod runs: its layers are there for everybody, and the second image is
+	// still on its way.
+	x.Started("p", later)
+	expect(x, "the first image is there", "two:1", apart, NodeBytes{Total: sum("ac"), Present: sum("a"), Arriving: sum("c"), Pending: sum("ac")})
+	if got := x.Reserve("s", "n1", want("one:1", "two:1"), apart, t0, later); got != 0 {
+		t.Errorf("a pod with both brings %d", got)
+	}
+	checkInvariants(t, x)
+	x.Release("q")
+	x.Release("r")
+	x.Release("s")
+	expect(x, "only the pod that runs", "two:1", apart, NodeBytes{Total: sum("ac"), Present: sum("a")})
+	// A pull that begins once the layer is there does not repeat it.
+	if got := x.Reserve("t", "n1", want("two:1"), apart, t0, later); got != sum("c") {
+		t.Errorf("the second image brings %d, want what the first did not", got)
+	}
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1"), image("ac", "docker.io/library/two:1")})
+	if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
+		t.Errorf("left: %+v", s)
+	}
+
+	// Where downloads are joined, the second image costs what it has of its own.
+	x = newIndex("n1", "known")
+	x.SetImages("s", "known", []Image{image("ab", "docker.io/library/one:1"), image("ac", "docker.io/library/two:1")})
+	x.Reserve("p", "n1", want("one:1"), joining, t0, later)
+	if got := x.Reserve("q", "n1", want("two:1"), joining, t0, later); got != sum("c") {
+		t.Errorf("joined: the second image brings %d", got)
+	}
+	x.Release("p")
+	expect(x, "joined, the first pod is gone", "two:1", joining, NodeBytes{Total: sum("ac"), Arriving: sum("ac"), Pending: sum("ac")})
+	checkInvariants(t, x)
 }

@@ -1,6 +1,8 @@
 package layerlocality
 
 import (
+	"math"
+
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
@@ -16,6 +18,8 @@ type cycle struct {
 	balance  locality.Balance
 	// meanMissing is what the feasible nodes would have to pull on average.
 	meanMissing float64
+	// least is how late the pod is on the feasible node where it is least late.
+	least float64
 }
 
 // look visits every feasible node once, for a pod with the given CPU request (see
@@ -24,11 +28,14 @@ func (c *cycle) look(nodes []fwk.NodeInfo, milliCPU int64, args *config.LayerLoc
 	c.nodes.prepare(c.measured.Slots(), len(nodes))
 	var all locality.Loads
 	var missing float64
+	c.least = math.Inf(1)
 	for _, n := range nodes {
 		known, ok := c.nodes.learn(n, &c.measured)
 		all.Add(known.load)
 		if ok {
-			missing += float64(c.measured.At(known.slot).Missing())
+			bytes := c.measured.At(known.slot)
+			missing += float64(bytes.Missing())
+			c.least = min(c.least, locality.Late(bytes))
 		}
 	}
 	c.balance = all.BalanceFor(milliCPU, args)

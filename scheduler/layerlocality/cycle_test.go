@@ -25,7 +25,7 @@ func TestNodeCacheIsBounded(t *testing.T) {
 		infos = append(infos, info)
 	}
 	var m index.Measurement
-	x.Measure(nil, 1, time.Now(), &m)
+	x.Measure(nil, index.Rules{}, time.Now(), &m)
 	var c nodeCache
 	kept := 0
 	for round := range 1000 {
@@ -56,7 +56,7 @@ func TestNodeCacheIsBounded(t *testing.T) {
 		t.Errorf("in %d of 1000 rounds it remembered something", kept)
 	}
 	x.SetNode("another", index.Platform{})
-	x.Measure(nil, 1, time.Now(), &m)
+	x.Measure(nil, index.Rules{}, time.Now(), &m)
 	if c.prepare(m.Slots(), nodes); c.used != 0 {
 		t.Errorf("%d nodes are remembered with slots of other nodes", c.used)
 	}

@@ -72,7 +72,7 @@ func TestPodGroup(t *testing.T) {
 	uncached.measured = w
 	uncached.look(infos, locality.RequestOf(pod("p")), s.plugin.profile.Args)
 	bytes, load, _ := uncached.node(n1)
-	if want := s.plugin.profile.Points(bytes, load).Score(); after != want {
+	if want := s.plugin.profile.Points(bytes, load, uncached.least).Score(); after != want {
 		t.Errorf("score %d before, %d after a member of the group took 20%% of n1; without the cache %d", before, after, want)
 	}
 }

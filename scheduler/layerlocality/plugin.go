@@ -132,7 +132,7 @@ func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Po
 	if !ok || bytes.Present+bytes.Arriving == 0 {
 		return 0, nil // penalties take nothing away from nothing
 	}
-	return pl.profile.Points(bytes, load).Score(), nil
+	return pl.profile.Points(bytes, load, s.cycle.least).Score(), nil
 }
 
 // ScoreExtensions returns nil: scores mean the same for every pod, and stretching

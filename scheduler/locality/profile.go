@@ -23,10 +23,14 @@ type Profile struct {
 	tracker *Tracker
 	table   *imageref.Table
 	scorer  scorer
+	rules   index.Rules
 }
 
 func newProfile(tracker *Tracker, name string, args *config.LayerLocalityArgs) *Profile {
-	return &Profile{Name: name, Args: args, tracker: tracker, table: newTable(args), scorer: newScorer(args)}
+	return &Profile{
+		Name: name, Args: args, tracker: tracker, table: newTable(args), scorer: newScorer(args),
+		rules: index.Rules{MaxWaiting: args.MaxWaitingPods, UnknownBytes: args.UnknownImageBytes, JoinsDownloads: args.JoinsDownloads},
+	}
 }
 
 // newTable returns the Table that the arguments describe.
@@ -106,12 +110,13 @@ func (p *Profile) UnknownImage(pod *v1.Pod) string {
 // whose memory it uses again. Layers for which enough pods wait on a node
 // (maxWaitingPods) do not count as arriving there.
 func (p *Profile) Measure(images []index.Wanted, m *index.Measurement) {
-	p.tracker.index.Measure(images, p.Args.MaxWaitingPods, p.tracker.clock.Now(), m)
+	p.tracker.index.Measure(images, p.rules, p.tracker.clock.Now(), m)
 }
 
-// Points rates a node. load is the points for its load (see Balance).
-func (p *Profile) Points(bytes index.NodeBytes, load float64) Points {
-	return p.scorer.points(bytes, load)
+// Points rates a node. load is the points for its load (see Balance), least the smallest
+// Late of the nodes that the pod may go to.
+func (p *Profile) Points(bytes index.NodeBytes, load, least float64) Points {
+	return p.scorer.points(bytes, load, least)
 }
 
 // Reserve notes that a pod is being placed on a node, which then pulls what it
@@ -119,7 +124,7 @@ func (p *Profile) Points(bytes index.NodeBytes, load float64) Points {
 // have pulled without this pod.
 func (p *Profile) Reserve(pod *v1.Pod, node string) (missing int64) {
 	now := p.tracker.clock.Now()
-	return p.tracker.index.Reserve(pod.UID, node, p.Wanted(pod), p.Args.UnknownImageBytes, now, now.Add(p.Args.ArrivalTimeout.Duration))
+	return p.tracker.index.Reserve(pod.UID, node, p.Wanted(pod), p.rules, now, now.Add(p.Args.ArrivalTimeout.Duration))
 }
 
 // Release undoes Reserve: the pod does not come.

@@ -28,25 +28,28 @@ type Points struct {
 	// the pod has fewer bytes than MinImageBytes, it is the share of
 	// MinImageBytes.
 	Locality float64 `json:"locality"`
-	// Link is what the queue of the node's link costs.
+	// Link is what the queue of the node's link costs, compared with the feasible node
+	// where the pod is least late: when every link is behind, the shortest queue costs
+	// nothing.
 	Link float64 `json:"link"`
 	// Load is what load above the mean costs.
 	Load float64 `json:"load"`
 }
 
-// points rates a node. load is the points for its load, at most 0.
-func (s *scorer) points(b index.NodeBytes, load float64) Points {
+// points rates a node. load is the points for its load, at most 0; least is how late
+// the pod is on the best node.
+func (s *scorer) points(b index.NodeBytes, load, least float64) Points {
 	scale := max(float64(b.Total), s.minBytes)
 	p := Points{Locality: MaxScore * float64(b.Present+b.Arriving) / scale, Load: load}
-	if late := s.late(b); late > 0 {
+	if late := Late(b) - least; late > 0 {
 		p.Link = -MaxScore * s.linkPenalty * late / scale
 	}
 	return p
 }
 
-// late returns how much longer, in bytes, the pod waits on this node than on
-// one that has nothing and pulls nothing else.
-func (s *scorer) late(b index.NodeBytes) float64 {
+// Late returns how much longer a pod waits on this node than on one that has nothing and
+// pulls nothing else, in compressed bytes of its link; 0 if it does not.
+func Late(b index.NodeBytes) float64 {
 	if b.Pending == 0 {
 		return 0 // the common case
 	}
@@ -57,7 +60,7 @@ func (s *scorer) late(b index.NodeBytes) float64 {
 	case b.Arriving+b.Crowded > 0: // it waits for pulls in progress
 		queue = b.Pending
 	}
-	return float64(queue - b.Total)
+	return float64(max(0, queue-b.Total))
 }
 
 // Score returns the sum of the points as a whole number in [0, 100].

@@ -35,7 +35,8 @@ func TestScoreProperties(t *testing.T) {
 		if load > 0 {
 			t.Fatalf("%+v: load gives %v points", b, load)
 		}
-		points := p.Points(w, load)
+		least := float64(amount()) * r.Float64()
+		points := p.Points(w, load, least)
 		score := points.Score()
 		if score < 0 || score > locality.MaxScore || math.IsNaN(points.Locality+points.Link+points.Load) {
 			t.Fatalf("%+v: %+v = %d", w, points, score)
@@ -48,11 +49,11 @@ func TestScoreProperties(t *testing.T) {
 			n := r.Int64N(w.Arriving + 1)
 			better.Present, better.Arriving, better.Pending = w.Present+n, w.Arriving-n, max(0, w.Pending-n)
 		}
-		if got := p.Points(better, load).Score(); got < score {
+		if got := p.Points(better, load, least).Score(); got < score {
 			t.Fatalf("%+v scores %d, with more present %+v %d", w, score, better, got)
 		}
 	}
-	if got := profile(args()).Points(index.NodeBytes{}, 0).Score(); got != 0 {
+	if got := profile(args()).Points(index.NodeBytes{}, 0, 0).Score(); got != 0 {
 		t.Errorf("nothing scores %d", got)
 	}
 }
@@ -78,10 +79,32 @@ func TestPoints(t *testing.T) {
 		"all on its way for too many others": {index.NodeBytes{Total: 200, Crowded: 200, Pending: 600}, 0, -50 * 400. / 200},
 		"a small image":                      {index.NodeBytes{Total: 50, Present: 25, Pending: 75}, 25, -50 * 50. / 100},
 	} {
-		got := p.Points(test.bytes, -7)
+		got := p.Points(test.bytes, -7, 0)
 		if !near(got.Locality, test.locality) || !near(got.Link, test.link) || got.Load != -7 {
 			t.Errorf("%s: %+v, want locality %v, link %v, load -7", name, got, test.locality, test.link)
 		}
+	}
+}
+
+// Where every link is behind, nodes still differ.
+func TestPointsAmongLateNodes(t *testing.T) {
+	s := newSuite(t, args(), nil)
+	p := s.tracker.NewProfile("p", args(func(a *configv1.LayerLocalityArgs) { a.MinImageBytes, a.LinkPenalty = ptr.To[int64](100), ptr.To[int32](50) }))
+	half := index.NodeBytes{Total: 200, Present: 100, Pending: 1000}
+	nothing := index.NodeBytes{Total: 200, Pending: 1000}
+	least := min(locality.Late(half), locality.Late(nothing))
+	if least != 900 || locality.Late(nothing) != 1000 {
+		t.Fatalf("late by %v and %v", locality.Late(half), locality.Late(nothing))
+	}
+	if got := p.Points(half, 0, least); got.Link != 0 || got.Score() != 50 {
+		t.Errorf("the least late node: %+v", got)
+	}
+	half.Pending += 100
+	if got := p.Points(half, 0, least); !near(got.Link, -25) || got.Score() != 25 {
+		t.Errorf("later by 100 of 200: %+v", got)
+	}
+	if got := locality.Late(index.NodeBytes{Total: 200, Present: 200, Pending: 1000}); got != 0 {
+		t.Errorf("nothing to wait for, late by %v", got)
 	}
 }
 

@@ -243,7 +243,7 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 	now := t.clock.Now()
 	reserve := func(deadline time.Time) {
 		if now.Before(deadline) {
-			t.index.Reserve(pod.UID, pod.Spec.NodeName, profile.Wanted(pod), profile.Args.UnknownImageBytes, now, deadline)
+			t.index.Reserve(pod.UID, pod.Spec.NodeName, profile.Wanted(pod), profile.rules, now, deadline)
 		}
 	}
 	switch progressOf(pod) {

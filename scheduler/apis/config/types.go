@@ -17,6 +17,7 @@ type LayerLocalityArgs struct {
 	NoRequestPenalty      int32
 	LinkPenalty           int32
 	MaxWaitingPods        int32
+	JoinsDownloads        bool
 	ArrivalTimeout        metav1.Duration
 	ReportTimeout         metav1.Duration
 	WaitForManifest       metav1.Duration

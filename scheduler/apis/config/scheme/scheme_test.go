@@ -113,14 +113,14 @@ func TestLoad(t *testing.T) {
 		},
 		"everything": {pluginConfig: []string{
 			"- name: LayerLocality", "  args:",
-			"    minImageBytes: 1", "    unknownImageBytes: 2", "    cpuPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5",
+			"    minImageBytes: 1", "    unknownImageBytes: 2", "    cpuPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5", "    joinsDownloads: true",
 			"    arrivalTimeout: 1h1m1s", "    reportTimeout: 90s", "    waitForManifest: 5s",
 			"    shortNames: [{name: fedora, repository: registry.fedoraproject.org/fedora}]",
 			"    unqualifiedRegistries: [quay.io, docker.io]",
 			"    mirrors: [{prefix: docker.io, locations: [mirror.example.com/hub]}]"},
 			want: func(a *config.LayerLocalityArgs) {
 				*a = config.LayerLocalityArgs{
-					MinImageBytes: 1, UnknownImageBytes: 2, CPUPenalty: 3, NoRequestPenalty: 6, LinkPenalty: 4, MaxWaitingPods: 5,
+					MinImageBytes: 1, UnknownImageBytes: 2, CPUPenalty: 3, NoRequestPenalty: 6, LinkPenalty: 4, MaxWaitingPods: 5, JoinsDownloads: true,
 					ArrivalTimeout:        metav1.Duration{Duration: time.Hour + time.Minute + time.Second},
 					ReportTimeout:         metav1.Duration{Duration: 90 * time.Second},
 					WaitForManifest:       metav1.Duration{Duration: 5 * time.Second},
@@ -213,7 +213,7 @@ func TestWrite(t *testing.T) {
 	}
 	want := map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "LayerLocalityArgs",
-		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "cpuPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10.,
+		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "cpuPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false,
 		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "0s", "unqualifiedRegistries": []any{"docker.io"},
 	}
 	for _, plugin := range read.Profiles[0].PluginConfig {

@@ -16,6 +16,7 @@ const (
 	DefaultNoRequestPenalty    int32 = 2
 	DefaultLinkPenalty         int32 = 100
 	DefaultMaxWaitingPods      int32 = 10
+	DefaultJoinsDownloads            = false
 	DefaultArrivalTimeout            = 10 * time.Minute
 	DefaultReportTimeout             = 2 * time.Minute
 	DefaultWaitForManifest           = 0 * time.Second
@@ -34,6 +35,7 @@ func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive //
 	setDefault(&args.NoRequestPenalty, DefaultNoRequestPenalty)
 	setDefault(&args.LinkPenalty, DefaultLinkPenalty)
 	setDefault(&args.MaxWaitingPods, DefaultMaxWaitingPods)
+	setDefault(&args.JoinsDownloads, DefaultJoinsDownloads)
 	setDefault(&args.ArrivalTimeout, metav1.Duration{Duration: DefaultArrivalTimeout})
 	setDefault(&args.ReportTimeout, metav1.Duration{Duration: DefaultReportTimeout})
 	setDefault(&args.WaitForManifest, metav1.Duration{Duration: DefaultWaitForManifest})

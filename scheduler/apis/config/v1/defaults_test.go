@@ -41,6 +41,7 @@ func TestDefaults(t *testing.T) {
 			NoRequestPenalty:      ptr.To[int32](2),
 			LinkPenalty:           ptr.To[int32](100),
 			MaxWaitingPods:        ptr.To[int32](10),
+			JoinsDownloads:        ptr.To(false),
 			ArrivalTimeout:        duration(10 * time.Minute),
 			ReportTimeout:         duration(2 * time.Minute),
 			WaitForManifest:       duration(0),
@@ -58,6 +59,7 @@ func TestDefaults(t *testing.T) {
 		"noRequestPenalty off":     func(a *v1.LayerLocalityArgs) { a.NoRequestPenalty = ptr.To[int32](0) },
 		"linkPenalty off":          func(a *v1.LayerLocalityArgs) { a.LinkPenalty = ptr.To[int32](0) },
 		"maxWaitingPods none":      func(a *v1.LayerLocalityArgs) { a.MaxWaitingPods = ptr.To[int32](0) },
+		"joinsDownloads":           func(a *v1.LayerLocalityArgs) { a.JoinsDownloads = ptr.To(true) },
 		"arrivalTimeout":           func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(time.Second) },
 		"arrivalTimeout invalid":   func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(0) }, // for validation to refuse
 		"reportTimeout":            func(a *v1.LayerLocalityArgs) { a.ReportTimeout = duration(time.Second) },

@@ -56,6 +56,13 @@ type LayerLocalityArgs struct {
 	// +optional
 	MaxWaitingPods *int32 `json:"maxWaitingPods,omitempty"`
 
+	// JoinsDownloads tells that the nodes' runtime downloads a layer once although two
+	// images that are pulled at the same time need it, as containerd does and CRI-O does
+	// not. Then a layer that any placed pod brings to a node counts as arriving there;
+	// otherwise it counts for pods with the same image only. Default false.
+	// +optional
+	JoinsDownloads *bool `json:"joinsDownloads,omitempty"`
+
 	// ArrivalTimeout is how long the layers of a placed pod count as arriving
 	// when neither the node reports them nor the pod starts. Default 10m.
 	// +optional

@@ -73,6 +73,9 @@ func autoConvert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(in *LayerLocal
 	if err := metav1.Convert_Pointer_int32_To_int32(&in.MaxWaitingPods, &out.MaxWaitingPods, s); err != nil {
 		return err
 	}
+	if err := metav1.Convert_Pointer_bool_To_bool(&in.JoinsDownloads, &out.JoinsDownloads, s); err != nil {
+		return err
+	}
 	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.ArrivalTimeout, &out.ArrivalTimeout, s); err != nil {
 		return err
 	}
@@ -110,6 +113,9 @@ func autoConvert_config_LayerLocalityArgs_To_v1_LayerLocalityArgs(in *config.Lay
 		return err
 	}
 	if err := metav1.Convert_int32_To_Pointer_int32(&in.MaxWaitingPods, &out.MaxWaitingPods, s); err != nil {
+		return err
+	}
+	if err := metav1.Convert_bool_To_Pointer_bool(&in.JoinsDownloads, &out.JoinsDownloads, s); err != nil {
 		return err
 	}
 	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.ArrivalTimeout, &out.ArrivalTimeout, s); err != nil {

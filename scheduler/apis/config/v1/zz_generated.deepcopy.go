@@ -44,6 +44,11 @@ func (in *LayerLocalityArgs) DeepCopyInto(out *LayerLocalityArgs) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.JoinsDownloads != nil {
+		in, out := &in.JoinsDownloads, &out.JoinsDownloads
+		*out = new(bool)
+		**out = **in
+	}
 	if in.ArrivalTimeout != nil {
 		in, out := &in.ArrivalTimeout, &out.ArrivalTimeout
 		*out = new(metav1.Duration)
