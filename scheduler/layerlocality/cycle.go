@@ -1,11 +1,8 @@
 package layerlocality
 
 import (
-	"math"
-
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
@@ -16,29 +13,29 @@ type cycle struct {
 	measured index.Measurement
 	nodes    nodeCache
 	balance  locality.Balance
-	// meanMissing is what the feasible nodes would have to pull on average.
+	// delays is how late the pod is on the feasible nodes.
+	delays locality.Delays
+	// meanMissing is what they would have to pull on average.
 	meanMissing float64
-	// least is how late the pod is on the feasible node where it is least late.
-	least float64
 }
 
 // look visits every feasible node once, for a pod with the given CPU request (see
 // locality.RequestOf).
-func (c *cycle) look(nodes []fwk.NodeInfo, milliCPU int64, args *config.LayerLocalityArgs) {
+func (c *cycle) look(nodes []fwk.NodeInfo, milliCPU int64, profile *locality.Profile) {
 	c.nodes.prepare(c.measured.Slots(), len(nodes))
 	var all locality.Loads
 	var missing float64
-	c.least = math.Inf(1)
+	c.delays = locality.Delays{}
 	for _, n := range nodes {
 		known, ok := c.nodes.learn(n, &c.measured)
 		all.Add(known.load)
 		if ok {
 			bytes := c.measured.At(known.slot)
 			missing += float64(bytes.Missing())
-			c.least = min(c.least, locality.Late(bytes))
+			profile.AddDelay(&c.delays, bytes)
 		}
 	}
-	c.balance = all.BalanceFor(milliCPU, args)
+	c.balance = all.BalanceFor(milliCPU, profile.Args)
 	c.meanMissing = missing / float64(max(1, len(nodes)))
 }
 

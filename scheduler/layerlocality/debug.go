@@ -166,10 +166,10 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 		}
 		rating.Images = append(rating.Images, r)
 	}
-	least := math.Inf(1)
+	var delays locality.Delays
 	for node := range m.Nodes() {
 		bytes, _ := m.Node(node)
-		least = min(least, locality.Late(bytes))
+		pl.profile.AddDelay(&delays, bytes)
 	}
 	for _, node := range slices.Sorted(m.Nodes()) {
 		bytes, _ := m.Node(node)
@@ -178,7 +178,7 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 			continue // deleted a moment ago
 		}
 		load := loadOf(info)
-		p := pl.profile.Points(bytes, balance.LoadPoints(load), least)
+		p := pl.profile.Points(bytes, balance.LoadPoints(load), delays)
 		rating.Nodes = append(rating.Nodes, NodeRating{
 			Node: node, Score: p.Score(), Points: p, CPUPercent: math.Round(100*float64(load.CPUPercent)) / 100, WithoutRequest: float64(load.WithoutRequest),
 			TotalBytes: bytes.Total, PresentBytes: bytes.Present, ArrivingBytes: bytes.Arriving,

@@ -70,9 +70,9 @@ func TestPodGroup(t *testing.T) {
 	var w index.Measurement
 	s.plugin.profile.Measure(s.plugin.profile.Wanted(pod("p", "quay.io/a:1")), &w)
 	uncached.measured = w
-	uncached.look(infos, locality.RequestOf(pod("p")), s.plugin.profile.Args)
+	uncached.look(infos, locality.RequestOf(pod("p")), s.plugin.profile)
 	bytes, load, _ := uncached.node(n1)
-	if want := s.plugin.profile.Points(bytes, load, uncached.least).Score(); after != want {
+	if want := s.plugin.profile.Points(bytes, load, uncached.delays).Score(); after != want {
 		t.Errorf("score %d before, %d after a member of the group took 20%% of n1; without the cache %d", before, after, want)
 	}
 }

@@ -106,7 +106,7 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 		pl.giveBack(state, c)
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c.look(nodes, locality.RequestOf(pod), pl.profile.Args)
+	c.look(nodes, locality.RequestOf(pod), pl.profile)
 	s.cycle, s.meanMissing = c, c.meanMissing
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Measured what nodes lack", "plugin", Name, "pod", klog.KObj(pod),
@@ -132,7 +132,7 @@ func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Po
 	if !ok || bytes.Present+bytes.Arriving == 0 {
 		return 0, nil // penalties take nothing away from nothing
 	}
-	return pl.profile.Points(bytes, load, s.cycle.least).Score(), nil
+	return pl.profile.Points(bytes, load, s.cycle.delays).Score(), nil
 }
 
 // ScoreExtensions returns nil: scores mean the same for every pod, and stretching

@@ -113,10 +113,13 @@ func (p *Profile) Measure(images []index.Wanted, m *index.Measurement) {
 	p.tracker.index.Measure(images, p.rules, p.tracker.clock.Now(), m)
 }
 
-// Points rates a node. load is the points for its load (see Balance), least the smallest
-// Late of the nodes that the pod may go to.
-func (p *Profile) Points(bytes index.NodeBytes, load, least float64) Points {
-	return p.scorer.points(bytes, load, least)
+// AddDelay adds to what is known about the queues of nodes that a pod may go to.
+func (p *Profile) AddDelay(all *Delays, bytes index.NodeBytes) { p.scorer.addDelay(all, bytes) }
+
+// Points rates a node. load is the points for its load (see Balance), all the queues of the
+// nodes that the pod may go to.
+func (p *Profile) Points(bytes index.NodeBytes, load float64, all Delays) Points {
+	return p.scorer.points(bytes, load, all)
 }
 
 // Reserve notes that a pod is being placed on a node, which then pulls what it

@@ -28,28 +28,53 @@ type Points struct {
 	// the pod has fewer bytes than MinImageBytes, it is the share of
 	// MinImageBytes.
 	Locality float64 `json:"locality"`
-	// Link is what the queue of the node's link costs, compared with the feasible node
-	// where the pod is least late: when every link is behind, the shortest queue costs
-	// nothing.
+	// Link is what the queue of the node's link costs, compared with the queues of the
+	// other feasible nodes (see Delays).
 	Link float64 `json:"link"`
 	// Load is what load above the mean costs.
 	Load float64 `json:"load"`
 }
 
-// points rates a node. load is the points for its load, at most 0; least is how late
-// the pod is on the best node.
-func (s *scorer) points(b index.NodeBytes, load, least float64) Points {
-	scale := max(float64(b.Total), s.minBytes)
+// Delays is how late a pod is on the nodes that it may go to, all in all: because of other
+// pulls, in compressed bytes of a link (see late).
+type Delays struct {
+	least, sum float64
+	nodes      int
+}
+
+// points rates a node. load is the points for its load, at most 0.
+func (s *scorer) points(b index.NodeBytes, load float64, all Delays) Points {
+	scale := s.scale(b)
 	p := Points{Locality: MaxScore * float64(b.Present+b.Arriving) / scale, Load: load}
-	if late := Late(b) - least; late > 0 {
-		p.Link = -MaxScore * s.linkPenalty * late / scale
+	if excess := late(b) - all.least; excess > 0 {
+		// The share by which it waits longer, of what it waits anyway.
+		p.Link = -MaxScore * s.linkPenalty * excess / (scale + all.mean())
 	}
 	return p
 }
 
-// Late returns how much longer a pod waits on this node than on one that has nothing and
+// scale is the bytes that are worth all the points.
+func (s *scorer) scale(b index.NodeBytes) float64 { return max(float64(b.Total), s.minBytes) }
+
+// maxLate bounds how late one node counts in the mean, in times the pod's own bytes: an
+// endless queue somewhere must not make all others look short.
+const maxLate = 20
+
+// addDelay adds a node.
+func (s *scorer) addDelay(all *Delays, b index.NodeBytes) {
+	late := late(b)
+	if all.nodes == 0 || late < all.least {
+		all.least = late
+	}
+	all.sum += min(late, maxLate*s.scale(b))
+	all.nodes++
+}
+
+func (d *Delays) mean() float64 { return d.sum / float64(max(1, d.nodes)) }
+
+// late returns how much longer a pod waits on this node than on one that has nothing and
 // pulls nothing else, in compressed bytes of its link; 0 if it does not.
-func Late(b index.NodeBytes) float64 {
+func late(b index.NodeBytes) float64 {
 	if b.Pending == 0 {
 		return 0 // the common case
 	}

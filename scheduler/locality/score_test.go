@@ -35,8 +35,13 @@ func TestScoreProperties(t *testing.T) {
 		if load > 0 {
 			t.Fatalf("%+v: load gives %v points", b, load)
 		}
-		least := float64(amount()) * r.Float64()
-		points := p.Points(w, load, least)
+		var others locality.Delays
+		for range r.IntN(4) {
+			p.AddDelay(&others, index.NodeBytes{Total: w.Total, Pending: amount()})
+		}
+		all := others
+		p.AddDelay(&all, w)
+		points := p.Points(w, load, all)
 		score := points.Score()
 		if score < 0 || score > locality.MaxScore || math.IsNaN(points.Locality+points.Link+points.Load) {
 			t.Fatalf("%+v: %+v = %d", w, points, score)
@@ -49,11 +54,13 @@ func TestScoreProperties(t *testing.T) {
 			n := r.Int64N(w.Arriving + 1)
 			better.Present, better.Arriving, better.Pending = w.Present+n, w.Arriving-n, max(0, w.Pending-n)
 		}
-		if got := p.Points(better, load, least).Score(); got < score {
+		all = others
+		p.AddDelay(&all, better)
+		if got := p.Points(better, load, all).Score(); got < score {
 			t.Fatalf("%+v scores %d, with more present %+v %d", w, score, better, got)
 		}
 	}
-	if got := profile(args()).Points(index.NodeBytes{}, 0, 0).Score(); got != 0 {
+	if got := profile(args()).Points(index.NodeBytes{}, 0, locality.Delays{}).Score(); got != 0 {
 		t.Errorf("nothing scores %d", got)
 	}
 }
@@ -79,7 +86,7 @@ func TestPoints(t *testing.T) {
 		"all on its way for too many others": {index.NodeBytes{Total: 200, Crowded: 200, Pending: 600}, 0, -50 * 400. / 200},
 		"a small image":                      {index.NodeBytes{Total: 50, Present: 25, Pending: 75}, 25, -50 * 50. / 100},
 	} {
-		got := p.Points(test.bytes, -7, 0)
+		got := p.Points(test.bytes, -7, locality.Delays{})
 		if !near(got.Locality, test.locality) || !near(got.Link, test.link) || got.Load != -7 {
 			t.Errorf("%s: %+v, want locality %v, link %v, load -7", name, got, test.locality, test.link)
 		}
@@ -89,22 +96,33 @@ func TestPoints(t *testing.T) {
 // Where every link is behind, nodes still differ.
 func TestPointsAmongLateNodes(t *testing.T) {
 	s := newSuite(t, args(), nil)
-	p := s.tracker.NewProfile("p", args(func(a *configv1.LayerLocalityArgs) { a.MinImageBytes, a.LinkPenalty = ptr.To[int64](100), ptr.To[int32](50) }))
-	half := index.NodeBytes{Total: 200, Present: 100, Pending: 1000}
-	nothing := index.NodeBytes{Total: 200, Pending: 1000}
-	least := min(locality.Late(half), locality.Late(nothing))
-	if least != 900 || locality.Late(nothing) != 1000 {
-		t.Fatalf("late by %v and %v", locality.Late(half), locality.Late(nothing))
+	p := s.tracker.NewProfile("p", args(func(a *configv1.LayerLocalityArgs) {
+		a.MinImageBytes, a.LinkPenalty = ptr.To[int64](100), ptr.To[int32](50)
+	}))
+	half := index.NodeBytes{Total: 200, Present: 100, Pending: 1000}    // 900 late
+	nothing := index.NodeBytes{Total: 200, Pending: 1200}               // 1200 late
+	complete := index.NodeBytes{Total: 200, Present: 200, Pending: 900} // nothing to wait for
+	delays := func(nodes ...index.NodeBytes) (all locality.Delays) {
+		for _, n := range nodes {
+			p.AddDelay(&all, n)
+		}
+		return all
 	}
-	if got := p.Points(half, 0, least); got.Link != 0 || got.Score() != 50 {
+	all := delays(half, nothing)
+	if got := p.Points(half, 0, all); got.Link != 0 || got.Score() != 50 {
 		t.Errorf("the least late node: %+v", got)
 	}
-	half.Pending += 100
-	if got := p.Points(half, 0, least); !near(got.Link, -25) || got.Score() != 25 {
-		t.Errorf("later by 100 of 200: %+v", got)
+	// 300 of what pods wait on average: 200 for the image, (900 + 1200) / 2 for others.
+	if got := p.Points(nothing, 0, all); !near(got.Link, -50*300./1250) {
+		t.Errorf("later by 300: %+v", got)
 	}
-	if got := locality.Late(index.NodeBytes{Total: 200, Present: 200, Pending: 1000}); got != 0 {
-		t.Errorf("nothing to wait for, late by %v", got)
+	if got := p.Points(half, 0, delays(half, complete)); !near(got.Link, -50*900./(200+450)) {
+		t.Errorf("the other node has everything: %+v", got)
+	}
+	// One queue without end takes nothing away from the others.
+	endless := index.NodeBytes{Total: 200, Pending: 1 << 50}
+	if got := p.Points(half, 0, delays(half, complete, endless)); !near(got.Link, -50*900./(200+(900+20*200)/3.)) {
+		t.Errorf("beside an endless queue: %+v", got)
 	}
 }
 
