@@ -88,6 +88,7 @@ func runCommand() *cobra.Command {
 	f.IntVar(&model.MaxImages, "max-images", model.MaxImages, "images a NodeStatus names (nodeStatusMaxImages)")
 	f.Int64Var(&model.MinLayerBytes, "min-layer-bytes", model.MinLayerBytes, "smallest layer that is reported")
 	f.IntVar(&model.Pulls, "pulls", model.Pulls, "images a node pulls at once; 1: serializeImagePulls")
+	f.Var(&model.Joins, "joins", "what pulls that run at the same time share")
 	return c
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,6 +152,9 @@ func TestConfirmedAfterFailure(t *testing.T) {
 	if got := r.attempts.of(one(tag)); got.failures != 0 {
 		t.Errorf("after it was confirmed: %+v", got)
 	}
+	if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved)); n != 1 {
+		t.Errorf("%v tags counted as confirmed", n)
+	}
 	for _, record := range s.records {
 		if c := meta.FindStatusCondition(record.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
 			t.Errorf("%s: %+v", record.name, c)
@@ -167,6 +171,19 @@ func TestCovered(t *testing.T) {
 	for i, want := range [][]string{{"linux/amd64"}, {"linux/arm64"}, {"linux/riscv64", "linux/s390x"}} {
 		if got := covered(manifests, i, platforms); !slices.Equal(got, want) {
 			t.Errorf("object %d stands for %q, want %q", i, got, want)
+		}
+	}
+}
+
+// A restarted resolver keeps to what registries said.
+func TestLimited(t *testing.T) {
+	_, s, _ := newTestResolver(t, &fakeRegistry{})
+	until := s.clock.Now().Add(time.Hour).Truncate(time.Second)
+	s.wrote(s.notResolved(t.Context(), "limited/x:1", attempt{failures: 1, reason: v1alpha1.ReasonRateLimited, message: "429", retry: until}))
+	s.wrote(s.notResolved(t.Context(), "gone/x:1", attempt{failures: 1, reason: v1alpha1.ReasonNotFound, message: "404", retry: until}))
+	for range 2 { // nothing stays locked
+		if got := s.limited(); len(got) != 1 || !got["limited"].Equal(until) {
+			t.Errorf("%v, want limited until %s", got, until)
 		}
 	}
 }

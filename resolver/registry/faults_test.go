@@ -569,3 +569,20 @@ func TestDockerConfigIsParsedOnce(t *testing.T) {
 		t.Error("a new file was not parsed")
 	}
 }
+
+func TestBoundsOfTexts(t *testing.T) {
+	exact := strings.Repeat("x", maxMessage)
+	if got := printable(exact); got != exact {
+		t.Errorf("%d bytes of %d allowed ones", len(got), maxMessage)
+	}
+	if got := printable(exact + "y"); len(got) > maxMessage {
+		t.Errorf("%d bytes, more than %d", len(got), maxMessage)
+	}
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, []byte(`{"auths":{}}`+strings.Repeat(" ", maxDockerConfig)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), "1048576 bytes") {
+		t.Errorf("a docker config that is too large: %v", err)
+	}
+}

@@ -718,7 +718,11 @@ func TestMeasureProperties(t *testing.T) {
 		wanted[0].PullAlways = r.IntN(2) == 0
 		wanted[0].Manifests = []Manifest{{amd64, randomImage(r).Layers}}
 		for i := range r.IntN(4) {
-			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], wanted, rules, t0, t0.Add(time.Hour))
+			brings := wanted
+			if r.IntN(3) == 0 { // before the manifest was known
+				brings = []Wanted{{Names: wanted[0].Names}}
+			}
+			x.Reserve(types.UID(fmt.Sprint(i)), []string{"n1", "n2"}[r.IntN(2)], brings, rules, t0, t0.Add(time.Hour))
 		}
 		before, _ := measured(x, wanted).Node("n1")
 		if before.Present < 0 || before.Arriving < 0 || before.Pending < 0 || before.Crowded < 0 ||

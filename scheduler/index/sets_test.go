@@ -168,3 +168,41 @@ func TestDownloadsAreNotJoined(t *testing.T) {
 	expect(x, "joined, the first pod is gone", "two:1", joining, NodeBytes{Total: sum("ac"), Arriving: sum("ac"), Pending: sum("ac")})
 	checkInvariants(t, x)
 }
+
+// The memory of a Measurement is used again: what it held before does not show.
+func TestMeasurementUsedAgain(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1")})
+	x.Reserve("p", "n2", want("one:1"), joining, t0, t0.Add(time.Hour))
+	again := &Measurement{}
+	for _, name := range []string{"one:1", "new:1", "one:1"} {
+		x.Measure(want(name), joining, t0, again)
+		fresh := measured(x, want(name))
+		for _, node := range []string{"n1", "n2"} {
+			a, _ := again.Node(node)
+			b, _ := fresh.Node(node)
+			if a != b || !slices.Equal(again.Images, fresh.Images) || again.Empty() != fresh.Empty() {
+				t.Errorf("%s on %s: %+v %v, fresh %+v %v", name, node, a, again.Images, b, fresh.Images)
+			}
+		}
+	}
+}
+
+// A pod that started keeps its layers present until the deadline of its report, not until
+// that of its arrival.
+func TestDeadlineOfStarted(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n2", []Image{image("ab", "docker.io/library/one:1")})
+	x.Reserve("p", "n1", want("one:1"), joining, t0, t0.Add(time.Hour))
+	x.Started("p", t0.Add(time.Minute))
+	for _, test := range []struct {
+		after   time.Duration
+		present int64
+	}{{time.Minute - time.Nanosecond, sum("ab")}, {time.Minute, 0}} {
+		m := &Measurement{}
+		x.Measure(want("one:1"), joining, t0.Add(test.after), m)
+		if got, _ := m.Node("n1"); got.Present != test.present {
+			t.Errorf("after %s: %+v, want %d present", test.after, got, test.present)
+		}
+	}
+}

@@ -278,6 +278,36 @@ func TestStartedAfterBackOff(t *testing.T) {
 	}
 }
 
+// What a pod that started holds counts until its node should have reported it; updates of
+// the pod, of its labels for example, do not make them count again.
+func TestUpdatesOfStartedPods(t *testing.T) {
+	image := "quay.io/a:1"
+	running := on(pod("p", image), "n1", "")
+	running.Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{
+		ImageID: "x", State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.Now()}},
+	}}}
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.ReportTimeout = &metav1.Duration{Duration: time.Minute} }), nodes("n1", "n2"), running)
+	present := func() bool { return s.measure(pod("q", image), "n1").Present > 0 }
+	s.eventually("the pod", present)
+	s.clock.SetTime(s.clock.Now().Add(61 * time.Second))
+	if present() {
+		t.Error("a minute after the pod started, its layers count as present without a report")
+	}
+	labelled := running.DeepCopy()
+	labelled.Labels = map[string]string{"a": "b"}
+	if _, err := s.client.CoreV1().Pods("ns").Update(s.ctx, labelled, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Events of pods come in order: once this pod is known, the update has been seen.
+	if _, err := s.client.CoreV1().Pods("ns").Create(s.ctx, on(pod("marker", "quay.io/b:1"), "n2", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the pod on n2", func() bool { return s.tracker.Stats().Reservations > 0 })
+	if present() {
+		t.Error("they count again after an update of the pod")
+	}
+}
+
 // A clock that is ahead must not keep an arrival for ever.
 func TestFutureDeadline(t *testing.T) {
 	p := on(pod("p", "quay.io/a:1"), "n1", "")

@@ -2,12 +2,42 @@ package sim
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
 )
+
+// Joins tells which pulls share downloads, where pulls run at the same time.
+type Joins int
+
+const (
+	// JoinNothing: each pod pulls for itself, as with CRI-O 1.36 where every pod has a
+	// cgroup of its own (docs/evaluation.md).
+	JoinNothing Joins = iota
+	// JoinImages: pods that want an image by the same name share its pull.
+	JoinImages
+	// JoinLayers: any two pulls share the download of a layer, as with containerd.
+	JoinLayers
+)
+
+var joinsNames = []string{"nothing", "images", "layers"}
+
+// String and Set make Joins a flag.
+func (j *Joins) String() string { return joinsNames[*j] }
+func (j *Joins) Type() string   { return strings.Join(joinsNames, "|") }
+
+func (j *Joins) Set(name string) error {
+	i := slices.Index(joinsNames, name)
+	if i < 0 {
+		return fmt.Errorf("%q: want one of %s", name, strings.Join(joinsNames, ", "))
+	}
+	*j = Joins(i)
+	return nil
+}
 
 // Model is how kubelets and runtimes behave. Zero values are not defaults; see
 // DefaultModel.
@@ -24,6 +54,7 @@ type Model struct {
 	// Pulls is how many images a node pulls at once, Downloads how many layers of
 	// an image.
 	Pulls, Downloads int
+	Joins            Joins
 	// PullDelay is how long a pull takes before its first layer: the round trips for a
 	// token, the manifest and the configuration.
 	PullDelay time.Duration
@@ -55,7 +86,7 @@ func DefaultModel() Model {
 		ImageRefresh: 30 * time.Second, StatusUpdate: 10 * time.Second, // pkg/kubelet/images, nodeStatusUpdateFrequency
 		MaxImages: 50, MinLayerBytes: 1 << 20,
 		ManifestDelay: 200 * time.Millisecond, PullDelay: 200 * time.Millisecond,
-		Pulls: 10, Downloads: 6, // registryBurst; go.podman.io/image/v5/copy
+		Pulls: 10, Downloads: 6, Joins: JoinImages, // registryBurst; go.podman.io/image/v5/copy
 		UnpackLayer: 40 * time.Millisecond, Unpack: 10e-3 / 1e6, PodStart: 190 * time.Millisecond,
 		GCPeriod: 5 * time.Minute, GCMinAge: 2 * time.Minute, GCHigh: 0.85, GCLow: 0.80,
 		Expansion: 2.5,
@@ -121,8 +152,9 @@ type held struct {
 	users           int
 }
 
-// pull is an image that is being pulled. A runtime pulls a name once, however many pods
-// want it, but it does not know that two names stand for the same image.
+// pull is an image that is being pulled, for one pod or, where pulls are joined, for all
+// that want it by the same name: a runtime does not know that two names stand for the same
+// image.
 type pull struct {
 	image *image
 	name  string
@@ -136,11 +168,11 @@ type pull struct {
 	wanted     []func()
 }
 
-// flow is the download of a layer.
+// flow is the download of a layer, for one pull or, where downloads are joined, several.
 type flow struct {
-	pull *pull
-	blob *blob
-	left float64 // bytes
+	pulls []*pull
+	blob  *blob
+	left  float64 // bytes
 }
 
 func newMachine(spec workload.Node, model *Model, q *queue, phase float64, onLine func(*machine)) *machine {
@@ -186,11 +218,9 @@ func (m *machine) keep(b *blob) {
 // use makes a pod use an image by a name. ready is called when the image is on the
 // disk, at once if it is there already: another name only costs a manifest.
 func (m *machine) use(i *image, name string, ready func()) {
-	for _, p := range m.underway() {
-		if p.name == name {
-			p.wanted = append(p.wanted, ready)
-			return
-		}
+	if p := m.joined(name); p != nil {
+		p.wanted = append(p.wanted, ready)
+		return
 	}
 	if m.images[i] != nil {
 		known := slices.Contains(m.images[i].names, name)
@@ -206,6 +236,18 @@ func (m *machine) use(i *image, name string, ready func()) {
 	}
 	m.waiting = append(m.waiting, &pull{image: i, name: name, downloaded: map[*blob]bool{}, wanted: []func(){ready}})
 	m.startPulls()
+}
+
+// joined returns the pull that another pod with the same name joins; nil if there is none.
+func (m *machine) joined(name string) *pull {
+	if m.model.Joins != JoinNothing {
+		for _, p := range m.underway() {
+			if p.name == name {
+				return p
+			}
+		}
+	}
+	return nil
 }
 
 // release ends a use.
@@ -248,12 +290,33 @@ func (m *machine) download(p *pull) {
 		if _, ok := m.present[b]; ok {
 			continue
 		}
-		m.flows = append(m.flows, &flow{p, b, float64(b.size)})
-		p.flows++
+		m.fetch(p, b)
 	}
 	if m.commit(p); p.committed == len(p.image.layers) {
 		m.complete(p)
 	}
+}
+
+// fetch downloads a layer for a pull, or joins a download.
+func (m *machine) fetch(p *pull, b *blob) {
+	if m.model.Joins == JoinLayers {
+		for _, f := range m.flows {
+			if f.blob == b {
+				f.pulls = append(f.pulls, p)
+				p.flows++
+				return
+			}
+		}
+		// Downloaded for another pull, which has not unpacked it yet.
+		for _, other := range m.pulls {
+			if other != p && other.downloaded[b] {
+				p.downloaded[b] = true
+				return
+			}
+		}
+	}
+	m.flows = append(m.flows, &flow{[]*pull{p}, b, float64(b.size)})
+	p.flows++
 }
 
 // commit unpacks what has been downloaded, in the order of the layers.
@@ -330,13 +393,17 @@ func (m *machine) arrive() {
 	})
 	for _, f := range through {
 		m.pulled += f.blob.size
-		f.pull.flows--
-		f.pull.downloaded[f.blob] = true
-		m.commit(f.pull)
+		for _, p := range f.pulls {
+			p.flows--
+			p.downloaded[f.blob] = true
+			m.commit(p)
+		}
 	}
 	for _, f := range through {
-		if slices.Contains(m.pulls, f.pull) {
-			m.download(f.pull)
+		for _, p := range f.pulls {
+			if slices.Contains(m.pulls, p) {
+				m.download(p)
+			}
 		}
 	}
 	m.schedule()
@@ -358,13 +425,11 @@ func (m *machine) complete(p *pull) {
 // in addition to what it pulls anyway. A clairvoyant scheduler uses it.
 func (m *machine) missing(i *image, name string) int64 {
 	var sum int64
-	for _, p := range m.underway() {
-		if p.name == name {
-			return 0
-		}
+	if m.joined(name) != nil {
+		return 0
 	}
 	for _, b := range i.layers {
-		if _, ok := m.present[b]; ok || m.model.Pulls == 1 && m.expects(b) {
+		if _, ok := m.present[b]; ok || (m.model.Pulls == 1 || m.model.Joins == JoinLayers) && m.expects(b) {
 			continue
 		}
 		sum += b.size

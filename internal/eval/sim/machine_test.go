@@ -225,6 +225,51 @@ func TestPullQueue(t *testing.T) {
 	}
 }
 
+// Three pods of one image and one of another, which share a layer of 12 MB, at once.
+func TestJoins(t *testing.T) {
+	for _, test := range []struct {
+		joins Joins
+		pulls int
+		want  int64 // MB
+	}{
+		{JoinNothing, 10, 3*(12+6) + 12 + 3},
+		{JoinImages, 10, 12 + 6 + 12 + 3},
+		{JoinLayers, 10, 12 + 6 + 3},
+		{JoinNothing, 1, 12 + 6 + 3},
+		{JoinImages, 1, 12 + 6 + 3},
+		{JoinLayers, 1, 12 + 6 + 3},
+	} {
+		t.Run(fmt.Sprintf("%s, %d at once", test.joins.String(), test.pulls), func(t *testing.T) {
+			b := newBench(t, func(m *Model, _ *workload.Node) { m.Joins, m.Pulls = test.joins, test.pulls })
+			b.image("a", "S", 12, "a", 6)
+			b.image("b", "S", 12, "b", 3)
+			var ready []*time.Duration
+			for _, name := range []string{"a", "a", "a", "b"} {
+				ready = append(ready, b.pull(0, name))
+			}
+			b.until(time.Hour)
+			if b.pulled != test.want*mb {
+				t.Errorf("%d bytes pulled, want %d MB", b.pulled, test.want)
+			}
+			for k, at := range ready {
+				if *at == 0 || *at > time.Duration(test.want)*time.Second/6+time.Millisecond {
+					t.Errorf("pod %d is ready after %s, want %d MB at 6 MB/s at most", k, *at, test.want)
+				}
+			}
+			if users := b.machine.images[b.images["a"]].users; users != 3 {
+				t.Errorf("%d users of the image, want 3", users)
+			}
+		})
+	}
+	var j Joins
+	if err := j.Set("layers"); err != nil || j != JoinLayers {
+		t.Errorf("%v, %v", j, err)
+	}
+	if err := j.Set("all"); err == nil || err.Error() != `"all": want one of nothing, images, layers` {
+		t.Errorf("%v", err)
+	}
+}
+
 // The results measured with CRI-O and its registry's log: docs/evaluation.md.
 func TestAsOnTheRealNode(t *testing.T) {
 	type at struct {
@@ -535,7 +580,7 @@ func TestMachineInvariants(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		b := newBench(t, func(m *Model, n *workload.Node) {
-			m.Pulls, m.Downloads = 1+random.IntN(4), 1+random.IntN(6)
+			m.Pulls, m.Downloads, m.Joins = 1+random.IntN(4), 1+random.IntN(6), Joins(random.IntN(3))
 			m.GCPeriod, m.GCMinAge = 20*time.Second, 5*time.Second
 			m.MaxImages = random.IntN(8) - 1
 			if seed%2 == 1 {
@@ -591,7 +636,8 @@ func TestMachineInvariants(t *testing.T) {
 		if slack := float64(ends+300) * (b.Link*2e-9 + 1); math.Abs(carried-float64(b.pulled)) > slack {
 			t.Errorf("seed %d: the link carried %.0f bytes, %d were pulled", seed, carried, b.pulled)
 		}
-		if b.pulled < b.used+b.removed || b.model.Pulls == 1 && b.pulled != b.used+b.removed {
+		once := b.model.Pulls == 1 || b.model.Joins == JoinLayers
+		if b.pulled < b.used+b.removed || once && b.pulled != b.used+b.removed {
 			t.Errorf("seed %d: pulled %d, on disk %d, removed %d, %d pulls at once", seed, b.pulled, b.used, b.removed, b.model.Pulls)
 		}
 		if b.removed == 0 {
@@ -634,7 +680,7 @@ func (b *bench) check(seed uint64, users map[*image]int) {
 	for _, p := range b.pulls {
 		flows := 0
 		for _, f := range b.flows {
-			if f.pull == p {
+			if slices.Contains(f.pulls, p) {
 				flows++
 			}
 		}

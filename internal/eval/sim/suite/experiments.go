@@ -42,7 +42,7 @@ func Experiments(extent Extent) []Experiment {
 	all := []Experiment{
 		policies(extent), frontier(extent), balance(extent), arguments(extent),
 		sharing(extent), zipf(extent), bandwidth(extent), nodes(extent), disk(extent),
-		lag(extent), manifestDelay(extent), pulls(extent),
+		lag(extent), manifestDelay(extent), pulls(extent), joins(extent),
 	}
 	if extent == Small {
 		for i := range all {
@@ -311,6 +311,35 @@ func pulls(x Extent) Experiment {
 			return adjust(cases(pick(x, []string{"zipf-1"}, []string{"zipf-1", "burst-50"}), x.size(), named(mainPolicies...)),
 				func(m *sim.Model) { m.Pulls = int(n) })
 		}),
+	}
+}
+
+func joins(x Extent) Experiment {
+	const thin = 10 * workload.Mbit
+	joining := append(slices.Clone(mainPolicies), ourPolicy+":joinsDownloads=true")
+	var all []Case
+	add := func(how string, policies []string, change func(*sim.Model)) {
+		slow := x.size()
+		slow.Link = thin
+		usual := cases(pick(x, []string{"burst-50"}, []string{"zipf-1", "burst-50", "rolling-2"}), x.size(), named(policies...))
+		late := cases([]string{"zipf-1"}, slow, named(policies...))
+		late[0].Scenario.Name += " at 10 Mbit/s"
+		for _, c := range append(usual, late...) {
+			c.Scenario.Name += ", " + how
+			change(&c.Model)
+			all = append(all, c)
+		}
+	}
+	add("in series", joining, func(m *sim.Model) { m.Pulls, m.Joins = 1, sim.JoinNothing })
+	add("apart", append(slices.Clone(mainPolicies), ourPolicy+":maxWaitingPods=0"), func(m *sim.Model) { m.Joins = sim.JoinNothing })
+	add("images joined", mainPolicies, func(m *sim.Model) { m.Joins = sim.JoinImages })
+	add("layers joined", joining, func(m *sim.Model) { m.Joins = sim.JoinLayers })
+	return Experiment{
+		Experiment: evaluation.Experiment{
+			Name: "joins", Title: "What if pulls share more, or less?",
+			Text: "In series: one pull at a time, the default of the kubelet. Apart: ten at a time, each pod for itself, as with CRI-O 1.36. Images joined: pods with one image share its pull. Layers joined: all pulls share downloads, as with containerd.",
+		},
+		Cases: all,
 	}
 }
 
