@@ -245,7 +245,7 @@ func (x *Index) forget(r *reservation, b brought) {
 // arriving returns the entry that the reservation has with one of its layers.
 func (r *reservation) arriving(b brought) *arriving {
 	i, _ := findArriving(b.layer, r.node.slot, b.image)
-	return &b.layer.arriving[i]
+	return &b.arriving[i]
 }
 
 func findArriving(l *layer, s Slot, image string) (int, bool) {

@@ -15,21 +15,24 @@ import (
 type Joins int
 
 const (
-	// JoinNothing: each pod pulls for itself, as with CRI-O 1.36 where every pod has a
+	// JoinNothing means that each pod pulls for itself, as with CRI-O 1.36 where every pod has a
 	// cgroup of its own (docs/evaluation.md).
 	JoinNothing Joins = iota
-	// JoinImages: pods that want an image by the same name share its pull.
+	// JoinImages means that pods that want an image by the same name share its pull.
 	JoinImages
-	// JoinLayers: any two pulls share the download of a layer, as with containerd.
+	// JoinLayers means that any two pulls share the download of a layer, as with containerd.
 	JoinLayers
 )
 
 var joinsNames = []string{"nothing", "images", "layers"}
 
-// String and Set make Joins a flag.
+// String returns the name. With Type and Set it makes Joins a flag.
 func (j *Joins) String() string { return joinsNames[*j] }
-func (j *Joins) Type() string   { return strings.Join(joinsNames, "|") }
 
+// Type names the values.
+func (j *Joins) Type() string { return strings.Join(joinsNames, "|") }
+
+// Set reads a name.
 func (j *Joins) Set(name string) error {
 	i := slices.Index(joinsNames, name)
 	if i < 0 {
