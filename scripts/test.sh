@@ -219,6 +219,16 @@ PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstr
 CLUSTERS=(e2e)
 NODES=(critest skew kind okd)
 
+# Four clusters run at once, and each of their nodes takes 14 inotify instances: more than
+# the 128 that most kernels allow.
+INOTIFY=/proc/sys/fs/inotify/max_user_instances
+INOTIFY_BEFORE=$(cat "$INOTIFY" 2>/dev/null || true)
+raise_inotify() {
+  [ "${INOTIFY_BEFORE:-0}" -ge 512 ] || { echo 512 >"$INOTIFY"; } 2>/dev/null ||
+    die "clusters that run at once need more inotify instances: run 'sysctl -w fs.inotify.max_user_instances=512'"
+}
+restore_inotify() { [ "$(cat "$INOTIFY")" = "$INOTIFY_BEFORE" ] || echo "$INOTIFY_BEFORE" >"$INOTIFY"; }
+
 case ${1:-} in
 test | all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
@@ -244,6 +254,7 @@ printf 'step\tseconds\tfailed\tbegan\n' >"$OUT/times.tsv"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
+  raise_inotify
   # Process groups of their own, so that each can be ended with everything it started.
   set -m
   run "${PROCESSOR[@]}" &
@@ -251,10 +262,10 @@ if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
   run "${NODES[@]}" &
   lanes+=("$!")
   set +m
-  trap 'kill -- "${lanes[@]/#/-}" 2>/dev/null || true' EXIT
+  trap 'kill -- "${lanes[@]/#/-}" 2>/dev/null || true; restore_inotify' EXIT
   run "${CLUSTERS[@]}"
   wait "${lanes[@]}"
-  trap - EXIT
+  trap restore_inotify EXIT
 else
   run "${steps[@]}"
 fi

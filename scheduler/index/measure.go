@@ -454,6 +454,31 @@ func better(a *content, nodesA int, b *content, nodesB int) bool {
 	return cmp.Or(cmp.Compare(nodesB, nodesA), cmp.Compare(a.key, b.key)) < 0
 }
 
+// Image returns what an image consists of on the platform of a node, without its names:
+// as sources say, or as most nodes report. ok is false if nothing is known about it.
+func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := x.nodes[nodeName]
+	if n == nil {
+		return Image{}, false
+	}
+	if layers, ok := w.manifest(n.platform); ok {
+		return Image{Layers: layers}, true
+	}
+	c := x.contentOf(w.Names, n.platform)
+	if c == nil {
+		return Image{}, false
+	}
+	image.SizeBytes = c.sizeBytes
+	if !c.whole {
+		for i, l := range c.layers {
+			image.Layers = append(image.Layers, Layer{l.key, c.sizes[i]})
+		}
+	}
+	return image, true
+}
+
 func (x *Index) countOn(nodes []Slot, platform Platform) int {
 	if len(x.platforms) == 1 {
 		return len(nodes)

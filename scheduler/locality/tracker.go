@@ -10,9 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	coreinformers "k8s.io/client-go/informers/core/v1"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -31,7 +29,6 @@ type Tracker struct {
 	clock   clock.PassiveClock
 	nodes   cache.SharedIndexInformer
 	pods    cache.SharedIndexInformer
-	lister  corelisters.PodLister
 	sources []ImageSource
 	layers  []LayerSource
 
@@ -39,6 +36,8 @@ type Tracker struct {
 	profiles map[string]*Profile
 	// first is the profile whose arguments apply to pods of other schedulers.
 	first *Profile
+
+	unlisted unlisted
 
 	syncers []Syncer
 	synced  atomic.Bool
@@ -64,7 +63,8 @@ type Config struct {
 func NewTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock, nodes: config.Nodes.Informer(), pods: config.Pods.Informer(),
-		lister: config.Pods.Lister(), sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
+		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
+		unlisted: unlisted{nodes: map[string]*rest{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}
@@ -113,6 +113,9 @@ func (t *Tracker) Start(ctx context.Context) error {
 	if err := t.nodes.SetTransform(nodestatus.Transform(t.nodes.GetStore())); err != nil {
 		return fmt.Errorf("transform of the node informer: %w", err)
 	}
+	if err := t.pods.AddIndexers(cache.Indexers{byNode: nodeOf}); err != nil {
+		return fmt.Errorf("index of the pod informer: %w", err)
+	}
 	nodes, err := t.nodes.AddEventHandler(t.nodeHandler())
 	if err != nil {
 		return fmt.Errorf("watching nodes: %w", err)
@@ -156,14 +159,15 @@ func (t *Tracker) mayLearn(names []imageref.Canonical) bool {
 }
 
 func (t *Tracker) nodeHandler() cache.ResourceEventHandler {
-	set := func(node *v1.Node) {
+	set := func(old, node *v1.Node) {
 		t.index.SetNode(node.Name, nodestatus.Platform(node))
 		t.index.SetImages(nodeStatusSource, node.Name, nodestatus.Images(node))
+		t.reported(old, node)
 	}
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, isInInitialList bool) {
 			if node, ok := obj.(*v1.Node); ok {
-				set(node)
+				set(nil, node)
 				if !isInInitialList { // the pods of those that are come after all of them
 					t.followAll(node.Name)
 				}
@@ -173,16 +177,19 @@ func (t *Tracker) nodeHandler() cache.ResourceEventHandler {
 			old, ok1 := oldObj.(*v1.Node)
 			node, ok2 := newObj.(*v1.Node)
 			if ok1 && ok2 && old.UID == node.UID && nodestatus.SameImages(old, node) &&
-				nodestatus.Platform(old) == nodestatus.Platform(node) {
-				return // a heartbeat
+				nodestatus.Platform(old) == nodestatus.Platform(node) && pressed(old) == pressed(node) {
+				t.forgetUnlisted(node.Name) // a heartbeat
+				return
 			}
-			if ok1 && ok2 && old.UID != node.UID { // deleted and re-created between two updates
-				t.index.DeleteNode(old.Name)
+			again := ok1 && ok2 && old.UID != node.UID // deleted and made again between two updates
+			if again {
+				t.deleteNode(old.Name)
+				old = nil
 			}
 			if ok2 {
-				set(node)
+				set(old, node)
 			}
-			if ok1 && ok2 && old.UID != node.UID {
+			if again {
 				t.followAll(node.Name)
 			}
 		},
@@ -191,10 +198,51 @@ func (t *Tracker) nodeHandler() cache.ResourceEventHandler {
 				obj = gone.Obj
 			}
 			if node, ok := obj.(*v1.Node); ok {
-				t.index.DeleteNode(node.Name)
+				t.deleteNode(node.Name)
 			}
 		},
 	}
+}
+
+func (t *Tracker) deleteNode(name string) {
+	t.index.DeleteNode(name)
+	t.unlisted.mu.Lock()
+	defer t.unlisted.mu.Unlock()
+	delete(t.unlisted.nodes, name)
+}
+
+// node returns a Node of the informer; nil if there is none of that name.
+func (t *Tracker) node(name string) *v1.Node {
+	object, _, err := t.nodes.GetStore().GetByKey(name)
+	if err != nil {
+		return nil
+	}
+	node, _ := object.(*v1.Node)
+	return node
+}
+
+// byNode is the index of the pod informer by the node that a pod was placed on.
+const byNode = "layerlocality.io/node"
+
+func nodeOf(object any) ([]string, error) {
+	if pod, ok := object.(*v1.Pod); ok && pod.Spec.NodeName != "" {
+		return []string{pod.Spec.NodeName}, nil
+	}
+	return nil, nil
+}
+
+// podsOn returns the pods that were placed on a node and are not finished.
+func (t *Tracker) podsOn(node string) (pods []*v1.Pod) {
+	objects, err := t.pods.GetIndexer().ByIndex(byNode, node)
+	if err != nil {
+		return nil // the informer was started before the index was added
+	}
+	for _, object := range objects {
+		if pod, ok := object.(*v1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 // podHandler follows placed pods, whichever scheduler placed them: until they run,
@@ -228,6 +276,7 @@ func (t *Tracker) podHandler(ctx context.Context, nodes cache.ResourceEventHandl
 			}
 			if pod, ok := obj.(*v1.Pod); ok {
 				t.index.Release(pod.UID)
+				t.inUse(pod)
 			}
 		},
 	}
@@ -259,21 +308,17 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 		deadline := from.Add(profile.Args.ReportTimeout.Duration)
 		reserve(deadline)
 		t.index.Started(pod.UID, deadline)
+		t.inUse(pod)
 	case idle:
 		t.index.Release(pod.UID)
+		t.pullFailed(pod)
 	}
 }
 
 // followAll handles the pods of a node again that was not known when they came.
 func (t *Tracker) followAll(node string) {
-	pods, err := t.lister.List(labels.Everything())
-	if err != nil {
-		return // the lister reads from memory
-	}
-	for _, pod := range pods {
-		if pod.Spec.NodeName == node {
-			t.follow(pod, false)
-		}
+	for _, pod := range t.podsOn(node) {
+		t.follow(pod, false)
 	}
 }
 

@@ -304,6 +304,7 @@ func (r *run) start(p *pod) {
 	r.startups = append(r.startups, (r.q.now - p.created).Seconds())
 	running := p.object.DeepCopy()
 	running.Status.Phase = v1.PodRunning
+	running.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", Image: p.name, ImageID: p.name}}
 	r.fail(r.scheduler.pods.set(p.object, running))
 	p.object = running
 	if p.lifetime > 0 {

@@ -20,6 +20,8 @@ type LayerLocalityArgs struct {
 	JoinsDownloads        bool
 	ArrivalTimeout        metav1.Duration
 	ReportTimeout         metav1.Duration
+	NodeStatusMaxImages   int32
+	UnlistedTimeout       metav1.Duration
 	WaitForManifest       metav1.Duration
 	ShortNames            []ShortName
 	UnqualifiedRegistries []string

@@ -15,6 +15,7 @@ func (in *LayerLocalityArgs) DeepCopyInto(out *LayerLocalityArgs) {
 	out.TypeMeta = in.TypeMeta
 	out.ArrivalTimeout = in.ArrivalTimeout
 	out.ReportTimeout = in.ReportTimeout
+	out.UnlistedTimeout = in.UnlistedTimeout
 	out.WaitForManifest = in.WaitForManifest
 	if in.ShortNames != nil {
 		in, out := &in.ShortNames, &out.ShortNames

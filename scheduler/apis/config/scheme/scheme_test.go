@@ -93,6 +93,8 @@ func defaults() *config.LayerLocalityArgs {
 		NoRequestPenalty:      v1.DefaultNoRequestPenalty,
 		LinkPenalty:           v1.DefaultLinkPenalty,
 		MaxWaitingPods:        v1.DefaultMaxWaitingPods,
+		NodeStatusMaxImages:   v1.DefaultNodeStatusMaxImages,
+		UnlistedTimeout:       metav1.Duration{Duration: v1.DefaultUnlistedTimeout},
 		ArrivalTimeout:        metav1.Duration{Duration: v1.DefaultArrivalTimeout},
 		ReportTimeout:         metav1.Duration{Duration: v1.DefaultReportTimeout},
 		UnqualifiedRegistries: []string{v1.DefaultUnqualifiedRegistry},
@@ -114,7 +116,7 @@ func TestLoad(t *testing.T) {
 		"everything": {pluginConfig: []string{
 			"- name: LayerLocality", "  args:",
 			"    minImageBytes: 1", "    unknownImageBytes: 2", "    cpuPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5", "    joinsDownloads: true",
-			"    arrivalTimeout: 1h1m1s", "    reportTimeout: 90s", "    waitForManifest: 5s",
+			"    arrivalTimeout: 1h1m1s", "    reportTimeout: 90s", "    waitForManifest: 5s", "    nodeStatusMaxImages: 8", "    unlistedTimeout: 2h",
 			"    shortNames: [{name: fedora, repository: registry.fedoraproject.org/fedora}]",
 			"    unqualifiedRegistries: [quay.io, docker.io]",
 			"    mirrors: [{prefix: docker.io, locations: [mirror.example.com/hub]}]"},
@@ -124,6 +126,8 @@ func TestLoad(t *testing.T) {
 					ArrivalTimeout:        metav1.Duration{Duration: time.Hour + time.Minute + time.Second},
 					ReportTimeout:         metav1.Duration{Duration: 90 * time.Second},
 					WaitForManifest:       metav1.Duration{Duration: 5 * time.Second},
+					NodeStatusMaxImages:   8,
+					UnlistedTimeout:       metav1.Duration{Duration: 2 * time.Hour},
 					ShortNames:            []config.ShortName{{Name: "fedora", Repository: "registry.fedoraproject.org/fedora"}},
 					UnqualifiedRegistries: []string{"quay.io", "docker.io"},
 					Mirrors:               []config.Mirror{{Prefix: "docker.io", Locations: []string{"mirror.example.com/hub"}}},
@@ -214,7 +218,7 @@ func TestWrite(t *testing.T) {
 	want := map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "LayerLocalityArgs",
 		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "cpuPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false,
-		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "0s", "unqualifiedRegistries": []any{"docker.io"},
+		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "0s", "nodeStatusMaxImages": 50., "unlistedTimeout": "24h0m0s", "unqualifiedRegistries": []any{"docker.io"},
 	}
 	for _, plugin := range read.Profiles[0].PluginConfig {
 		if plugin.Name == "LayerLocality" {

@@ -19,6 +19,8 @@ const (
 	DefaultJoinsDownloads            = false
 	DefaultArrivalTimeout            = 10 * time.Minute
 	DefaultReportTimeout             = 2 * time.Minute
+	DefaultNodeStatusMaxImages int32 = 50
+	DefaultUnlistedTimeout           = 24 * time.Hour
 	DefaultWaitForManifest           = 0 * time.Second
 	DefaultUnqualifiedRegistry       = "docker.io"
 )
@@ -38,6 +40,8 @@ func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive //
 	setDefault(&args.JoinsDownloads, DefaultJoinsDownloads)
 	setDefault(&args.ArrivalTimeout, metav1.Duration{Duration: DefaultArrivalTimeout})
 	setDefault(&args.ReportTimeout, metav1.Duration{Duration: DefaultReportTimeout})
+	setDefault(&args.NodeStatusMaxImages, DefaultNodeStatusMaxImages)
+	setDefault(&args.UnlistedTimeout, metav1.Duration{Duration: DefaultUnlistedTimeout})
 	setDefault(&args.WaitForManifest, metav1.Duration{Duration: DefaultWaitForManifest})
 	if args.UnqualifiedRegistries == nil {
 		args.UnqualifiedRegistries = []string{DefaultUnqualifiedRegistry}

@@ -44,6 +44,8 @@ func TestDefaults(t *testing.T) {
 			JoinsDownloads:        ptr.To(false),
 			ArrivalTimeout:        duration(10 * time.Minute),
 			ReportTimeout:         duration(2 * time.Minute),
+			NodeStatusMaxImages:   ptr.To[int32](50),
+			UnlistedTimeout:       duration(24 * time.Hour),
 			WaitForManifest:       duration(0),
 			UnqualifiedRegistries: []string{"docker.io"},
 		}
@@ -63,6 +65,8 @@ func TestDefaults(t *testing.T) {
 		"arrivalTimeout":           func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(time.Second) },
 		"arrivalTimeout invalid":   func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(0) }, // for validation to refuse
 		"reportTimeout":            func(a *v1.LayerLocalityArgs) { a.ReportTimeout = duration(time.Second) },
+		"nodeStatusMaxImages all":  func(a *v1.LayerLocalityArgs) { a.NodeStatusMaxImages = ptr.To[int32](0) },
+		"unlistedTimeout off":      func(a *v1.LayerLocalityArgs) { a.UnlistedTimeout = duration(0) },
 		"waitForManifest":          func(a *v1.LayerLocalityArgs) { a.WaitForManifest = duration(5 * time.Second) },
 		"registries":               func(a *v1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"quay.io"} },
 		"registries explicit none": func(a *v1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{} }, // for validation to refuse

@@ -70,10 +70,22 @@ type LayerLocalityArgs struct {
 
 	// ReportTimeout is how long the layers of a pod that started count as present
 	// without a report of the node. It bridges the time to the node's next status
-	// update; an image that the node leaves out of its status
-	// (nodeStatusMaxImages) is forgotten after that. Default 2m.
+	// update. Default 2m.
 	// +optional
 	ReportTimeout *metav1.Duration `json:"reportTimeout,omitempty"`
+
+	// NodeStatusMaxImages is how many images the kubelets list in NodeStatus at most:
+	// their nodeStatusMaxImages. A node that lists as many may have others, which are no
+	// larger. 0 means that nodes list all. Default 50.
+	// +optional
+	NodeStatusMaxImages *int32 `json:"nodeStatusMaxImages,omitempty"`
+
+	// UnlistedTimeout is how long an image counts as present, after its last use, that a
+	// node has and may leave out of its status (nodeStatusMaxImages), unless there are
+	// signs that the kubelet removes images. 0 means that only what nodes list counts.
+	// Default 24h.
+	// +optional
+	UnlistedTimeout *metav1.Duration `json:"unlistedTimeout,omitempty"`
 
 	// WaitForManifest is how long a pod is kept out of the scheduling queue,
 	// once, while nothing is known about one of its images and a resolver may

@@ -82,6 +82,12 @@ func autoConvert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(in *LayerLocal
 	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.ReportTimeout, &out.ReportTimeout, s); err != nil {
 		return err
 	}
+	if err := metav1.Convert_Pointer_int32_To_int32(&in.NodeStatusMaxImages, &out.NodeStatusMaxImages, s); err != nil {
+		return err
+	}
+	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.UnlistedTimeout, &out.UnlistedTimeout, s); err != nil {
+		return err
+	}
 	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.WaitForManifest, &out.WaitForManifest, s); err != nil {
 		return err
 	}
@@ -122,6 +128,12 @@ func autoConvert_config_LayerLocalityArgs_To_v1_LayerLocalityArgs(in *config.Lay
 		return err
 	}
 	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.ReportTimeout, &out.ReportTimeout, s); err != nil {
+		return err
+	}
+	if err := metav1.Convert_int32_To_Pointer_int32(&in.NodeStatusMaxImages, &out.NodeStatusMaxImages, s); err != nil {
+		return err
+	}
+	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.UnlistedTimeout, &out.UnlistedTimeout, s); err != nil {
 		return err
 	}
 	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.WaitForManifest, &out.WaitForManifest, s); err != nil {

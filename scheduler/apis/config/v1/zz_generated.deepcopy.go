@@ -59,6 +59,16 @@ func (in *LayerLocalityArgs) DeepCopyInto(out *LayerLocalityArgs) {
 		*out = new(metav1.Duration)
 		**out = **in
 	}
+	if in.NodeStatusMaxImages != nil {
+		in, out := &in.NodeStatusMaxImages, &out.NodeStatusMaxImages
+		*out = new(int32)
+		**out = **in
+	}
+	if in.UnlistedTimeout != nil {
+		in, out := &in.UnlistedTimeout, &out.UnlistedTimeout
+		*out = new(metav1.Duration)
+		**out = **in
+	}
 	if in.WaitForManifest != nil {
 		in, out := &in.WaitForManifest, &out.WaitForManifest
 		*out = new(metav1.Duration)

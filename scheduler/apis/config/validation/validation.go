@@ -22,6 +22,8 @@ const (
 	maxWaitingPods = 100_000
 	maxTimeout     = 24 * time.Hour
 	maxWait        = time.Minute
+	maxListed      = 1000
+	maxUnlisted    = 720 * time.Hour
 	maxNames       = 1000
 	maxRegistries  = 16
 	maxLocations   = 16
@@ -44,6 +46,8 @@ func LayerLocalityArgs(args *config.LayerLocalityArgs) error {
 	between("linkPenalty", int64(args.LinkPenalty), 0, maxLinkPenalty)
 	between("maxWaitingPods", int64(args.MaxWaitingPods), 0, maxWaitingPods)
 
+	between("nodeStatusMaxImages", int64(args.NodeStatusMaxImages), 0, maxListed)
+
 	timeout := func(name string, value time.Duration) {
 		if value < time.Second || value > maxTimeout {
 			errs = append(errs, field.Invalid(field.NewPath(name), value.String(), "must be between 1s and 24h"))
@@ -52,6 +56,9 @@ func LayerLocalityArgs(args *config.LayerLocalityArgs) error {
 	timeout("arrivalTimeout", args.ArrivalTimeout.Duration)
 	timeout("reportTimeout", args.ReportTimeout.Duration)
 
+	if keep := args.UnlistedTimeout.Duration; keep < 0 || keep > maxUnlisted {
+		errs = append(errs, field.Invalid(field.NewPath("unlistedTimeout"), keep.String(), "must be between 0s and 720h"))
+	}
 	if wait := args.WaitForManifest.Duration; wait < 0 || wait > maxWait {
 		errs = append(errs, field.Invalid(field.NewPath("waitForManifest"), wait.String(), "must be between 0s and 1m"))
 	}

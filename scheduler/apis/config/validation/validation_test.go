@@ -56,13 +56,13 @@ func TestValid(t *testing.T) {
 			a.MinImageBytes, a.UnknownImageBytes = 1, 1
 			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 0, 0, 0, 0
 			a.ArrivalTimeout, a.ReportTimeout = duration(time.Second), duration(time.Second)
-			a.WaitForManifest = duration(0)
+			a.WaitForManifest, a.UnlistedTimeout, a.NodeStatusMaxImages = duration(0), duration(0), 0
 		},
 		"highest": func(a *config.LayerLocalityArgs) {
 			a.MinImageBytes, a.UnknownImageBytes = 1<<40, 1<<40
 			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 100, 100, 1000, 100_000
 			a.ArrivalTimeout, a.ReportTimeout = duration(24*time.Hour), duration(24*time.Hour)
-			a.WaitForManifest = duration(time.Minute)
+			a.WaitForManifest, a.UnlistedTimeout, a.NodeStatusMaxImages = duration(time.Minute), duration(720*time.Hour), 1000
 			a.UnqualifiedRegistries = many(16)
 			a.ShortNames, a.Mirrors = nil, nil
 			for i, name := range many(1000) {
@@ -119,6 +119,10 @@ func TestInvalid(t *testing.T) {
 		`arrivalTimeout: Invalid value: "24h0m1s": must be between 1s and 24h`:                 func(a *config.LayerLocalityArgs) { a.ArrivalTimeout = duration(24*time.Hour + time.Second) },
 		`reportTimeout: Invalid value: "-2m0s": must be between 1s and 24h`:                    func(a *config.LayerLocalityArgs) { a.ReportTimeout = duration(-2 * time.Minute) },
 		`reportTimeout: Invalid value: "999ms": must be between 1s and 24h`:                    func(a *config.LayerLocalityArgs) { a.ReportTimeout = duration(999 * time.Millisecond) },
+		`nodeStatusMaxImages: Invalid value: -1: must be between 0 and 1000`:                   func(a *config.LayerLocalityArgs) { a.NodeStatusMaxImages = -1 },
+		`nodeStatusMaxImages: Invalid value: 1001: must be between 0 and 1000`:                 func(a *config.LayerLocalityArgs) { a.NodeStatusMaxImages = 1001 },
+		`unlistedTimeout: Invalid value: "-1ns": must be between 0s and 720h`:                  func(a *config.LayerLocalityArgs) { a.UnlistedTimeout = duration(-1) },
+		`unlistedTimeout: Invalid value: "720h0m1s": must be between 0s and 720h`:              func(a *config.LayerLocalityArgs) { a.UnlistedTimeout = duration(720*time.Hour + time.Second) },
 		`waitForManifest: Invalid value: "-1ns": must be between 0s and 1m`:                    func(a *config.LayerLocalityArgs) { a.WaitForManifest = duration(-1) },
 		`waitForManifest: Invalid value: "1m0.001s": must be between 0s and 1m`:                func(a *config.LayerLocalityArgs) { a.WaitForManifest = duration(time.Minute + time.Millisecond) },
 
