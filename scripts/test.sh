@@ -214,9 +214,8 @@ summary() {
 # Three lanes: one mostly computes, the others mostly wait for clusters, for their pods and
 # for downloads. What several lanes look at on the machine has names of its own, so that
 # no test sees what another one does.
-PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes
-  nix rpm release)
-CLUSTERS=(e2e)
+PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes)
+CLUSTERS=(e2e nix rpm release)
 NODES=(critest skew kind okd)
 
 # Four clusters run at once, and each of their nodes takes 14 inotify instances: more than

@@ -6,7 +6,7 @@
 
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
-"$BUILD/bin/tools/layersim" run --scenarios zipf-1,nodes-50 --seeds 2 --policies default,layerlocality --out "$report"
+"$BUILD/bin/tools/layersim" run --scenarios zipf-1,nodes-50 --seeds 5 --policies default,layerlocality --out "$report"
 
 # claim SCENARIO MOST TEXT: LayerLocality pulls at most so much of what stock pulls there.
 claim() {

@@ -26,6 +26,11 @@ type Source struct {
 	// watching means that the objects are those of the apiserver, give or take an
 	// event.
 	watching bool
+	// seen means that there is or was an object: layer-resolver works, or did.
+	seen bool
+	// led means that a layer-resolver renews its Lease. It matters until the first
+	// object is seen.
+	led bool
 }
 
 func newSource() *Source {
@@ -57,12 +62,12 @@ func (s *Source) Manifests(name imageref.Canonical) []index.Manifest {
 	return nil
 }
 
-// Awaits implements locality.AwaitedSource: nothing is awaited while the
-// objects cannot be watched.
+// Awaits implements locality.AwaitedSource: nothing is awaited while the objects cannot be
+// watched, and where no layer-resolver seems to be.
 func (s *Source) Awaits(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.watching && !slices.ContainsFunc(names, func(name imageref.Canonical) bool { return s.images[name] != nil })
+	return s.watching && (s.seen || s.led) && !slices.ContainsFunc(names, func(name imageref.Canonical) bool { return s.images[name] != nil })
 }
 
 // setWatching notes whether the objects can be watched. It returns whether that has
@@ -153,6 +158,9 @@ func compare(a, b claim) int {
 // apply takes over an object as the apiserver has it.
 func (s *Source) apply(m *v1alpha1.ImageManifest) error {
 	o, err := convert(m, s.strings.Intern)
+	s.mu.Lock()
+	s.seen = true
+	s.mu.Unlock()
 	s.set(m.Name, o)
 	return err
 }

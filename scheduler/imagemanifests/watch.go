@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
@@ -31,9 +34,49 @@ func NewSource(ctx context.Context, config *rest.Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ImageManifests: %w", err)
 	}
+	leases, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("ImageManifests: %w", err)
+	}
 	s := newSource()
 	go s.watch(ctx, client)
+	go s.watchLease(ctx, leases.Leases(leaseNamespace))
 	return s, nil
+}
+
+// Where layer-resolver is elected (deploy/resolver).
+const (
+	leaseNamespace = "kube-system"
+	leaseName      = "layer-resolver"
+	leasePeriod    = 5 * time.Second
+)
+
+// watchLease looks whether a layer-resolver is elected, until an ImageManifest shows that
+// there is one. Without the permission to read the Lease there is none as far as is known.
+func (s *Source) watchLease(ctx context.Context, leases coordinationclient.LeaseInterface) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		s.mu.RLock()
+		look := s.watching && !s.seen
+		s.mu.RUnlock()
+		if !look {
+			return
+		}
+		lease, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
+		led := err == nil && renewed(lease, time.Now())
+		s.mu.Lock()
+		s.led = led
+		s.mu.Unlock()
+	}, leasePeriod)
+}
+
+// renewed tells whether somebody holds a Lease. The clocks of two machines may differ a
+// little.
+func renewed(lease *coordinationv1.Lease, now time.Time) bool {
+	spec := &lease.Spec
+	if ptr.Deref(spec.HolderIdentity, "") == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+		return false
+	}
+	return now.Sub(spec.RenewTime.Time) < 2*time.Duration(*spec.LeaseDurationSeconds)*time.Second
 }
 
 // newClient returns a client for the API group, whatever encoding the

@@ -12,11 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
@@ -118,6 +121,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newSource()
+		s.led = true // there is a layer-resolver
 		done := make(chan struct{})
 		go func() { defer close(done); s.watch(ctx, client) }()
 
@@ -174,5 +178,58 @@ func TestWatch(t *testing.T) {
 		cancel()
 		server.closeWatch()
 		<-done
+	})
+}
+
+// Until an ImageManifest was seen, images are awaited only while a layer-resolver renews
+// its Lease.
+func TestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		client := fake.NewClientset()
+		leases := client.CoordinationV1().Leases(leaseNamespace)
+		s := newSource()
+		s.setWatching(true)
+		go s.watchLease(ctx, leases)
+		awaits := func(when string, want bool) {
+			t.Helper()
+			time.Sleep(leasePeriod + time.Second)
+			synctest.Wait()
+			if got := s.Awaits([]imageref.Canonical{"quay.io/a/new:1"}); got != want {
+				t.Errorf("%s: awaited %t, want %t", when, got, want)
+			}
+		}
+		awaits("without a Lease", false)
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName}, Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: ptr.To("pod_1"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &metav1.MicroTime{Time: time.Now()},
+		}}
+		lease, err := leases.Create(ctx, lease, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaits("with a new Lease", true)
+		time.Sleep(30 * time.Second)
+		awaits("nobody renews it", false)
+		update := func() {
+			lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+			if lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		update()
+		awaits("renewed", true)
+		lease.Spec.HolderIdentity = ptr.To("")
+		update()
+		awaits("released", false)
+		if err := s.apply(unresolved("quay.io/a/asked:1", metav1.ConditionUnknown)); err != nil {
+			t.Fatal(err)
+		}
+		awaits("an ImageManifest was seen", true)
+		client.ClearActions()
+		awaits("for ever", true)
+		if n := len(client.Actions()); n > 0 {
+			t.Errorf("the Lease was read %d times although it does not matter", n)
+		}
 	})
 }

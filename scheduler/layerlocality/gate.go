@@ -15,21 +15,24 @@ import (
 )
 
 // gate keeps pods with unknown images out of the scheduling queue while an
-// answer may still come. Each pod is held for a limited time in its life.
+// answer may still come, as long as its patience lasts.
 //
 // The queue calls check under its own lock. For a pod that is held, it calls
 // check again only when the pod is activated (Activate). A loop activates a pod
 // once it may pass, and repeats that until check has let the pod through. So it
 // does not matter when exactly the queue processes the result of check.
 type gate struct {
-	ctx      context.Context //nolint:containedctx // of the scheduler: it ends the loop
-	wait     time.Duration
-	unknown  func(*v1.Pod) string
+	ctx context.Context //nolint:containedctx // of the scheduler: it ends the loop
+	// unknown returns the images of a pod of which nothing is known yet, and awaits tells
+	// whether an image is one of them.
+	unknown  func(*v1.Pod) []string
+	awaits   func(image string) bool
 	pods     corelisters.PodLister
 	activate func(klog.Logger, map[string]*v1.Pod)
 	metrics  *pluginMetrics
 
-	mu sync.Mutex
+	mu       sync.Mutex
+	patience *patience
 	// entries has the pods that were held, until they are placed or gone,
 	// because a pod that comes back to the queue is not held again. The loop
 	// runs while one of them is held.
@@ -54,28 +57,47 @@ const tick = 100 * time.Millisecond
 
 // check returns why a pod has to wait, or nil if it may pass.
 func (g *gate) check(pod *v1.Pod) *fwk.Status {
-	image := g.unknown(pod)
+	images := g.unknown(pod)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.entries[pod.UID]
-	now := time.Now()
-	switch {
-	case image == "":
+	if len(images) == 0 {
 		g.pass(e, "known")
 		return nil
-	case e == nil:
-		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: now.Add(g.wait)}
+	}
+	if e == nil {
+		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.patience.until(images, groupOf(pod))}
+		g.start() // also to see whether an answer comes that nobody waits for
+		if !g.now().Before(e.deadline) {
+			return nil
+		}
 		g.entries[pod.UID] = e
-	case !now.Before(e.deadline):
+	} else if !g.now().Before(e.deadline) {
 		g.pass(e, "timeout")
 		return nil
 	}
-	e.image = image
+	e.image = images[0]
+	g.start()
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, g.message(e.image))
+}
+
+func (g *gate) now() time.Time { return g.patience.clock.Now() }
+
+// start starts the loop unless it runs.
+func (g *gate) start() {
 	if !g.running {
 		g.running = true
 		go g.run()
 	}
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, g.message(image))
+}
+
+// groupOf returns the name of the group that a pod is scheduled with; empty if there is
+// none.
+func groupOf(pod *v1.Pod) string {
+	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
+		return pod.Namespace + "/" + *group.PodGroupName
+	}
+	return ""
 }
 
 // pass notes that a pod is let through.
@@ -87,7 +109,7 @@ func (g *gate) pass(e *entry, how string) {
 }
 
 func (g *gate) message(image string) string {
-	return fmt.Sprintf("waiting up to %s for the layers of image %s", g.wait, image)
+	return fmt.Sprintf("waiting up to %s for the layers of image %s", g.patience.wait, image)
 }
 
 // holds returns why a pod is held at the moment; empty if it is not.
@@ -100,7 +122,7 @@ func (g *gate) holds(pod types.UID) string {
 	return ""
 }
 
-// run wakes pods that may pass, until none is held.
+// run wakes pods that may pass, until none is held and no answer is awaited.
 func (g *gate) run() {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -108,12 +130,13 @@ func (g *gate) run() {
 		select {
 		case <-g.ctx.Done():
 			return
-		case now := <-ticker.C:
-			held := g.held()
-			if held == nil {
+		case <-ticker.C:
+			now := g.now()
+			held, more := g.held()
+			if !more {
 				return
 			}
-			maps.DeleteFunc(held, func(_ string, w waiting) bool { return now.Before(w.deadline) && g.unknown(w.pod) != "" })
+			maps.DeleteFunc(held, func(_ string, w waiting) bool { return now.Before(w.deadline) && len(g.unknown(w.pod)) > 0 })
 			if len(held) == 0 {
 				continue
 			}
@@ -132,12 +155,11 @@ type waiting struct {
 }
 
 // held forgets pods that are placed or gone. It returns the pods that are held,
-// by namespace and name. If there are none, it returns nil and the loop must
-// end.
-func (g *gate) held() map[string]waiting {
+// by namespace and name. Without more the loop must end.
+func (g *gate) held() (held map[string]waiting, more bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	held := map[string]waiting{}
+	held = map[string]waiting{}
 	for uid, e := range g.entries {
 		pod, err := g.pods.Pods(e.namespace).Get(e.name)
 		if err != nil || pod.UID != uid || pod.Spec.NodeName != "" {
@@ -147,9 +169,10 @@ func (g *gate) held() map[string]waiting {
 			held[e.namespace+"/"+e.name] = waiting{pod, e.deadline}
 		}
 	}
-	if len(held) == 0 {
-		g.running = false
-		return nil
+	before := g.patience.paused
+	g.running = g.patience.look(g.awaits) || len(held) > 0
+	if paused := g.patience.paused; paused.After(before) {
+		klog.FromContext(g.ctx).Info("No answer about the layers of images came in time: pods are not held for a while", "plugin", Name, "images", g.patience.late, "until", paused)
 	}
-	return held
+	return held, g.running
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/imageref"
@@ -91,16 +92,25 @@ func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate,
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	q := &queue{held: map[types.UID]*v1.Pod{}, passed: map[types.UID]time.Duration{}, start: time.Now()}
 	q.gate = &gate{
-		ctx: ctx, wait: wait, pods: corelisters.NewPodLister(store), activate: q.activate,
-		unknown: func(pod *v1.Pod) string {
-			if _, ok := unknown.Load(pod.Spec.Containers[0].Image); ok {
-				return pod.Spec.Containers[0].Image
+		ctx: ctx, patience: newPatience(wait, clock.RealClock{}), pods: corelisters.NewPodLister(store), activate: q.activate,
+		unknown: func(pod *v1.Pod) (images []string) {
+			for i := range pod.Spec.Containers {
+				if image := pod.Spec.Containers[i].Image; stored(unknown, image) {
+					images = append(images, image)
+				}
 			}
-			return ""
+			return images
 		},
+		awaits:  func(image string) bool { return stored(unknown, image) },
 		metrics: registerMetrics(index.New().Stats), entries: map[types.UID]*entry{},
 	}
+	q.gate.patience.atOnce = mostAtOnce
 	return q.gate, q, store
+}
+
+func stored(m *sync.Map, key string) bool {
+	_, ok := m.Load(key)
+	return ok
 }
 
 func released(t *testing.T) func(ended string) int {
@@ -187,17 +197,22 @@ func TestGate(t *testing.T) {
 		if status := queue.add(pods["never"]); !status.IsSuccess() {
 			t.Errorf("held again: %v", status)
 		}
-		// A new pod of the same name is held; the old one is forgotten.
+		// Nor is another pod of that image, for ten minutes.
 		again := pod("never", "never")
 		again.UID = "again"
 		if err := store.Update(again); err != nil {
 			t.Fatal(err)
 		}
+		if status := queue.add(again); !status.IsSuccess() {
+			t.Errorf("held for an image that was waited for a minute ago: %v", status)
+		}
+		time.Sleep(10 * time.Minute)
 		if status := queue.add(again); status.IsSuccess() {
-			t.Error("a new pod is not held")
+			t.Error("not held for an image that was waited for long ago")
 		}
 		time.Sleep(2 * tick)
 		synctest.Wait()
+		// The old pod of that name is forgotten.
 		if _, _, remembered, _ := queue.state(); !slices.Equal(remembered, []types.UID{"again", "soon"}) {
 			t.Errorf("remembered %v", remembered)
 		}
@@ -280,8 +295,8 @@ func TestPreEnqueue(t *testing.T) {
 		p.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/unknown:1"}}}}
 	}), true)
 
-	// By default no pod is held, even if its images are unknown.
-	s = newSuite(t, args(), nodes("n1"))
+	// Without a time no pod is held, even if its images are unknown.
+	s = newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{} }), nodes("n1"))
 	s.awaited.Ready.Store(true)
 	expect(pod("without waitForManifest", "quay.io/unknown:1"), false)
 	if events, err := s.plugin.EventsToRegister(s.ctx); err != nil || len(events) > 0 {

@@ -87,23 +87,26 @@ func (p *Profile) Signature(pod *v1.Pod) []string {
 	return slices.Compact(signature)
 }
 
-// UnknownImage returns the first image of a pod whose layers a source may still
-// learn. It is empty if there is none, or if waiting would not help: a pod of a
-// DaemonSet has no choice of nodes, an image that must not be pulled stays where it
-// is, and a pod with scheduling gates waits anyway.
-func (p *Profile) UnknownImage(pod *v1.Pod) string {
+// UnknownImages returns the images of a pod whose layers a source may still learn. It is
+// empty if waiting would not help: a pod of a DaemonSet has no choice of nodes, an image
+// that must not be pulled stays where it is, and a pod with scheduling gates waits anyway.
+func (p *Profile) UnknownImages(pod *v1.Pod) (images []string) {
 	if owner := metav1.GetControllerOfNoCopy(pod); len(pod.Spec.SchedulingGates) > 0 || owner != nil && owner.Kind == "DaemonSet" {
-		return ""
+		return nil
 	}
 	for _, image := range imageref.OfPod(&pod.Spec) {
-		if image.PullPolicy == v1.PullNever {
-			continue
-		}
-		if names := p.Names(image.Name); len(names) > 0 && p.tracker.mayLearn(names) {
-			return image.Name
+		if image.PullPolicy != v1.PullNever && p.MayLearn(image.Name) {
+			images = append(images, image.Name)
 		}
 	}
-	return ""
+	return images
+}
+
+// MayLearn tells whether nothing is known about an image, and a source may still learn its
+// layers.
+func (p *Profile) MayLearn(image string) bool {
+	names := p.Names(image)
+	return len(names) > 0 && p.tracker.mayLearn(names)
 }
 
 // Measure computes what every node has of the images. It writes the result into m,

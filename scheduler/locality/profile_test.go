@@ -2,6 +2,7 @@ package locality_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -46,7 +47,7 @@ func TestUnknownImage(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
 	s.images.Images["quay.io/known:1"] = manifest(index.Layer{Digest: digest("a"), Size: mb})
 	s.images.Answered = map[imageref.Canonical]bool{"quay.io/gone:1": true}
-	if got := s.profile.UnknownImage(pod("p", "quay.io/new:1")); got != "" {
+	if got := s.profile.UnknownImages(pod("p", "quay.io/new:1")); len(got) != 0 {
 		t.Errorf("%q, before the source is ready", got)
 	}
 	s.images.Ready.Store(true)
@@ -76,7 +77,7 @@ func TestUnknownImage(t *testing.T) {
 		if test.change != nil {
 			test.change(p)
 		}
-		if got := s.profile.UnknownImage(p); got != test.want {
+		if got := strings.Join(s.profile.UnknownImages(p), " "); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}

@@ -95,6 +95,7 @@ func defaults() *config.LayerLocalityArgs {
 		MaxWaitingPods:        v1.DefaultMaxWaitingPods,
 		NodeStatusMaxImages:   v1.DefaultNodeStatusMaxImages,
 		UnlistedTimeout:       metav1.Duration{Duration: v1.DefaultUnlistedTimeout},
+		WaitForManifest:       metav1.Duration{Duration: v1.DefaultWaitForManifest},
 		ArrivalTimeout:        metav1.Duration{Duration: v1.DefaultArrivalTimeout},
 		ReportTimeout:         metav1.Duration{Duration: v1.DefaultReportTimeout},
 		UnqualifiedRegistries: []string{v1.DefaultUnqualifiedRegistry},
@@ -218,7 +219,7 @@ func TestWrite(t *testing.T) {
 	want := map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "LayerLocalityArgs",
 		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "cpuPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false,
-		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "0s", "nodeStatusMaxImages": 50., "unlistedTimeout": "24h0m0s", "unqualifiedRegistries": []any{"docker.io"},
+		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "1s", "nodeStatusMaxImages": 50., "unlistedTimeout": "24h0m0s", "unqualifiedRegistries": []any{"docker.io"},
 	}
 	for _, plugin := range read.Profiles[0].PluginConfig {
 		if plugin.Name == "LayerLocality" {

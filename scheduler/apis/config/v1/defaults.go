@@ -21,7 +21,7 @@ const (
 	DefaultReportTimeout             = 2 * time.Minute
 	DefaultNodeStatusMaxImages int32 = 50
 	DefaultUnlistedTimeout           = 24 * time.Hour
-	DefaultWaitForManifest           = 0 * time.Second
+	DefaultWaitForManifest           = time.Second
 	DefaultUnqualifiedRegistry       = "docker.io"
 )
 

@@ -46,7 +46,7 @@ func TestDefaults(t *testing.T) {
 			ReportTimeout:         duration(2 * time.Minute),
 			NodeStatusMaxImages:   ptr.To[int32](50),
 			UnlistedTimeout:       duration(24 * time.Hour),
-			WaitForManifest:       duration(0),
+			WaitForManifest:       duration(time.Second),
 			UnqualifiedRegistries: []string{"docker.io"},
 		}
 	}

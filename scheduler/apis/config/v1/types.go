@@ -87,9 +87,11 @@ type LayerLocalityArgs struct {
 	// +optional
 	UnlistedTimeout *metav1.Duration `json:"unlistedTimeout,omitempty"`
 
-	// WaitForManifest is how long a pod is kept out of the scheduling queue,
-	// once, while nothing is known about one of its images and a resolver may
-	// still find out. 0 holds no pod; at most 1m. Default 0.
+	// WaitForManifest is how long a pod is kept out of the scheduling queue at most,
+	// once, while nothing is known about one of its images and a resolver may still
+	// find out. An image is waited for once in ten minutes, and none for a while when
+	// the answers about three in a row did not come. 0 holds no pod; at most 1m.
+	// Default 1s.
 	// +optional
 	WaitForManifest *metav1.Duration `json:"waitForManifest,omitempty"`
 
