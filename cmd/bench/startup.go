@@ -33,6 +33,8 @@ same workload.`,
 			f.IntVar(&config.Pods, "pods", 60, "pods, which come one by one and stay")
 			f.DurationVar(&config.Interval, "interval", 1500*time.Millisecond, "mean time between two pods")
 			f.Float64Var(&config.Exponent, "zipf", 1, "exponent of Zipf's law, which the popularity of images follows")
+			f.StringVar((*string)(&config.CRIO), "crio", string(cluster.Patched), "build of CRI-O on the nodes: patched, or stock, which pulls an image for each pod that starts at the same time")
+			f.BoolVar(&config.SerializeImagePulls, "serialize-image-pulls", false, "the kubelets pull one image after another, as is their default")
 			f.IntVar(&config.Simulations, "simulations", 50, "seeds of the simulator; 0: none")
 			f.StringVar(&config.LogDir, "log-dir", "_out/bench/log-startup", "folder for the logs of the clusters")
 			f.String("out", "_out/bench/startup.json", "file for all that was measured")

@@ -66,8 +66,8 @@ type Measurement struct {
 	// sum is the sum of the totals of all nodes.
 	sum float64
 	// empty means that no node has anything, still that no link has anything to
-	// pull.
-	empty, still bool
+	// pull; outdated that Learn has something to do.
+	empty, still, outdated bool
 
 	union union
 	sets  []sized
@@ -76,6 +76,10 @@ type Measurement struct {
 // Empty tells whether no node has anything of the pod's images, present or
 // arriving.
 func (m *Measurement) Empty() bool { return m.empty }
+
+// Outdated tells whether pods were placed with images whose layers have become known
+// since: Learn brings that up to date.
+func (m *Measurement) Outdated() bool { return m.outdated }
 
 // Nodes yields the names of all nodes, in no particular order.
 func (m *Measurement) Nodes() iter.Seq[string] { return maps.Keys(m.slots.byName) }
@@ -129,7 +133,7 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 
 	m.slots = x.slotsByName
 	m.present = zeroed(m.present, len(x.slots))
-	m.empty, m.still = true, len(x.reservations) == 0
+	m.empty, m.still, m.outdated = true, len(x.reservations) == 0, false
 	if !m.still {
 		m.arriving = zeroed(m.arriving, len(x.slots))
 		m.crowded = zeroed(m.crowded, len(x.slots))
@@ -173,6 +177,7 @@ const maxPlatforms = 16
 func (x *Index) measure(wanted []Wanted, platform Platform, mask bitmap, rules Rules, m *Measurement) {
 	u := &m.union
 	x.resolve(u, wanted, platform)
+	m.outdated = m.outdated || u.outdated
 	for i, image := range u.images {
 		if image.Known.rank() < m.Images[i].rank() {
 			m.Images[i] = image.Known
@@ -279,6 +284,8 @@ func (x *Index) makeSlots() {
 type union struct {
 	images []resolved
 	parts  []part
+	// outdated: an image whose layers are known is expected somewhere by its name only.
+	outdated bool
 	// index of parts by key, once there are many.
 	index map[string]int
 }
@@ -310,7 +317,7 @@ type part struct {
 
 // resolve fills in what the images consist of on a platform.
 func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
-	u.images, u.parts, u.index = u.images[:0], u.parts[:0], nil
+	u.images, u.parts, u.index, u.outdated = u.images[:0], u.parts[:0], nil, false
 	for _, w := range wanted {
 		image := resolved{Known: Unknown}
 		if len(w.Names) > 0 {
@@ -370,6 +377,9 @@ func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 			}
 		}
 		if image.Known != Arriving && expected != nil && len(expected.arriving) > 0 {
+			u.outdated = u.outdated || image.Known == ByLayers && slices.ContainsFunc(expected.arriving, func(a arriving) bool {
+				return x.slots[a.slot].platform == platform
+			})
 			each(func(p *part) {
 				if p.layer != expected {
 					p.expected = append(p.expected, expected.arriving)

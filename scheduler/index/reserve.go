@@ -74,6 +74,10 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, rules R
 	if n == nil {
 		return 0
 	}
+	return x.reserve(pod, n, wanted, rules, deadline)
+}
+
+func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, deadline time.Time) (missing int64) {
 	r := &reservation{node: n, deadline: deadline}
 	u := &x.union
 	x.resolve(u, wanted, n.platform)
@@ -157,10 +161,12 @@ func (l *layer) arrivedOn(s Slot) bool {
 func (x *Index) Started(pod types.UID, deadline time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	r := x.reservations[pod]
-	if r == nil || r.started {
-		return
+	if r := x.reservations[pod]; r != nil && !r.started {
+		x.started(r, deadline)
 	}
+}
+
+func (x *Index) started(r *reservation, deadline time.Time) {
 	for _, b := range r.brings {
 		a := r.arriving(b)
 		a.waiting--
@@ -173,6 +179,52 @@ func (x *Index) Started(pod types.UID, deadline time.Time) {
 	r.deadline = deadline
 	if deadline.Before(x.nextExpiry) {
 		x.nextExpiry = deadline
+	}
+}
+
+// Learn replaces what is expected under the bare names of images by their layers, as far
+// as these are known by now: until then it counts as Rules.UnknownBytes. Measure tells
+// when there is something to replace.
+func (x *Index) Learn(wanted []Wanted, rules Rules) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range wanted {
+		if len(wanted[i].Names) == 0 {
+			continue
+		}
+		piece := x.layers[wholeKey(wanted[i].Names[0])]
+		if piece == nil {
+			continue
+		}
+		// Replacing changes the list.
+		for _, a := range slices.Clone(piece.arriving) {
+			n := x.slots[a.slot]
+			if content := x.contentOf(wanted[i].Names, n.platform); content == nil || content.whole {
+				if _, ok := wanted[i].manifest(n.platform); !ok {
+					continue
+				}
+			}
+			for pod, r := range n.reservations {
+				if slices.ContainsFunc(r.brings, func(b brought) bool { return b.layer == piece }) {
+					x.relearn(pod, r, &wanted[i], rules)
+				}
+			}
+		}
+	}
+}
+
+// relearn makes a reservation again, now that one of its images is known.
+func (x *Index) relearn(pod types.UID, r *reservation, known *Wanted, rules Rules) {
+	wanted := slices.Clone(r.named)
+	for i := range wanted {
+		if slices.Equal(wanted[i].Names, known.Names) {
+			wanted[i].Manifests = known.Manifests
+		}
+	}
+	x.release(pod, r)
+	x.reserve(pod, r.node, wanted, rules, r.deadline)
+	if again := x.reservations[pod]; again != nil && r.started {
+		x.started(again, r.deadline)
 	}
 }
 

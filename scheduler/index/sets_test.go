@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // A set has the nodes that were added and not removed, as a list and as a bitmap.
@@ -203,6 +205,51 @@ func TestDeadlineOfStarted(t *testing.T) {
 		x.Measure(want("one:1"), joining, t0.Add(test.after), m)
 		if got, _ := m.Node("n1"); got.Present != test.present {
 			t.Errorf("after %s: %+v, want %d present", test.after, got, test.present)
+		}
+	}
+}
+
+// A pod of an unknown image was placed, and then its manifest comes: the link has to pull
+// what the image has, and not what unknown images are taken to have.
+func TestLearn(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		x := newIndex("n1", "n2")
+		x.SetNode("arm", arm64)
+		for _, node := range []string{"n1", "arm"} {
+			x.Reserve(types.UID("p-"+node), node, want("one:1", "two:1"), joining, t0, t0.Add(time.Hour))
+		}
+		x.Reserve("q", "n1", want("one:1"), joining, t0, t0.Add(time.Minute))
+		if started {
+			x.Started("q", t0.Add(time.Minute))
+		}
+		wanted := want("one:1")
+		wanted[0].Manifests = []Manifest{{amd64, image("ab").Layers}}
+		m := measured(x, wanted)
+		if !m.Outdated() {
+			t.Fatal("the manifest is not news")
+		}
+		x.Learn(wanted, joining)
+		checkInvariants(t, x)
+		m = measured(x, wanted)
+		if m.Outdated() {
+			t.Error("still outdated")
+		}
+		expected := NodeBytes{Total: sum("ab"), Arriving: sum("ab"), Pending: sum("ab") + joining.UnknownBytes} // and two:1
+		if started {
+			expected = NodeBytes{Total: sum("ab"), Present: sum("ab"), Pending: joining.UnknownBytes}
+		}
+		if got, _ := m.Node("n1"); got != expected {
+			t.Errorf("started %t: %+v, want %+v", started, got, expected)
+		}
+		if got, _ := m.Node("arm"); got.Pending != 2*joining.UnknownBytes {
+			t.Errorf("on a platform without manifest: %+v", got)
+		}
+		// Nothing else changes: both still end as they would have.
+		x.Measure(wanted, joining, t0.Add(2*time.Minute), m)
+		x.Release("p-n1")
+		x.Release("p-arm")
+		if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
+			t.Errorf("started %t: left %+v", started, s)
 		}
 	}
 }

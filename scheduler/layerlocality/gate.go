@@ -108,6 +108,16 @@ func (g *gate) pass(e *entry, how string) {
 	}
 }
 
+// placed forgets a pod that was let through and has a node now. If it comes back to the
+// queue, the memory of its images keeps it from being held again.
+func (g *gate) placed(pod types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e := g.entries[pod]; e != nil && e.image == "" {
+		delete(g.entries, pod)
+	}
+}
+
 func (g *gate) message(image string) string {
 	return fmt.Sprintf("waiting up to %s for the layers of image %s", g.patience.wait, image)
 }

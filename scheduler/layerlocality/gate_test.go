@@ -197,6 +197,11 @@ func TestGate(t *testing.T) {
 		if status := queue.add(pods["never"]); !status.IsSuccess() {
 			t.Errorf("held again: %v", status)
 		}
+		// It is forgotten once it has a node, a pod that is held is not.
+		gate.placed("never")
+		if _, _, remembered, _ := queue.state(); !slices.Equal(remembered, []types.UID{"soon"}) {
+			t.Errorf("remembered %v", remembered)
+		}
 		// Nor is another pod of that image, for ten minutes.
 		again := pod("never", "never")
 		again.UID = "again"

@@ -142,6 +142,9 @@ func (pl *LayerLocality) ScoreExtensions() fwk.ScoreExtensions { return nil }
 // Reserve notes what the node now has to pull.
 func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodeName string) *fwk.Status {
 	missing := pl.profile.Reserve(pod, nodeName)
+	if pl.gate != nil {
+		pl.gate.placed(pod.UID)
+	}
 	if data, err := state.Read(stateKey); err == nil {
 		s := data.(*podState)
 		if !state.IsPodGroupSchedulingCycle() { // which reserves more than once

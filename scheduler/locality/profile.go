@@ -113,7 +113,12 @@ func (p *Profile) MayLearn(image string) bool {
 // whose memory it uses again. Layers for which enough pods wait on a node
 // (maxWaitingPods) do not count as arriving there.
 func (p *Profile) Measure(images []index.Wanted, m *index.Measurement) {
-	p.tracker.index.Measure(images, p.rules, p.tracker.clock.Now(), m)
+	now := p.tracker.clock.Now()
+	p.tracker.index.Measure(images, p.rules, now, m)
+	if m.Outdated() {
+		p.tracker.index.Learn(images, p.rules)
+		p.tracker.index.Measure(images, p.rules, now, m)
+	}
 }
 
 // AddDelay adds to what is known about the queues of nodes that a pod may go to.

@@ -43,6 +43,12 @@ type Config struct {
 	Interval time.Duration `json:"interval"`
 	Exponent float64       `json:"exponent"`
 
+	// CRIO is the build of CRI-O on the nodes. Ours shares the pull of an image among the
+	// pods that want it; upstream's pulls it for each.
+	CRIO cluster.Flavour `json:"crio"`
+	// SerializeImagePulls is the kubelets' setting: true is their default.
+	SerializeImagePulls bool `json:"serializeImagePulls"`
+
 	// LogDir gets the logs of the clusters' components, in a folder for each run.
 	// They replace those of an earlier run.
 	LogDir string `json:"-"`
@@ -66,6 +72,9 @@ func (c *Config) check() error {
 			return fmt.Errorf("%s: %d, want %d to %d", field.flag, field.value, field.low, field.high)
 		}
 	}
+	if c.CRIO != cluster.Patched && c.CRIO != cluster.Stock {
+		return fmt.Errorf("crio: %q, want %s or %s", c.CRIO, cluster.Patched, cluster.Stock)
+	}
 	if c.Interval <= 0 || c.Bandwidth == 0 || c.Exponent < 0 {
 		return fmt.Errorf("interval %s, bandwidth %d, zipf %g: the first two have to be positive, the last not negative", c.Interval, c.Bandwidth, c.Exponent)
 	}
@@ -85,19 +94,13 @@ const (
 // Sides are both sides, in the order of the first round.
 var Sides = []Side{Stock, Ours}
 
-// waitForManifest is how long a pod with an unknown image waits for the
-// resolver. docs/scheduler.md advises this value for bare pods, which these
-// are.
-const waitForManifest = 5 * time.Second
-
 // components returns what differs between the sides: the profile of the same
 // kube-scheduler, and layer-resolver.
 func (s Side) components() (profile map[string]any, more []cluster.Addon) {
 	if s == Stock {
 		return map[string]any{"schedulerName": scenario.Stock}, nil
 	}
-	args := map[string]any{"waitForManifest": waitForManifest.String()}
-	return scenario.Recommended(scenario.Layers, args), []cluster.Addon{addons.Resolver(cluster.Component{})}
+	return scenario.Recommended(scenario.Layers, nil), []cluster.Addon{addons.Resolver(cluster.Component{})}
 }
 
 // Result is everything that was measured.
@@ -175,7 +178,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	if c.Simulations > 0 {
 		c.Logf("simulating the same plan with %d seeds", c.Simulations)
-		if result.Simulated, err = simulate(ctx, result.Plan, c.Simulations); err != nil {
+		if result.Simulated, err = c.simulate(ctx, result.Plan); err != nil {
 			return result, fmt.Errorf("simulate: %w", err)
 		}
 	}
@@ -200,6 +203,8 @@ func (c *Config) run(ctx context.Context, round int, side Side, models []model, 
 		Nodes:     c.Nodes,
 		Bandwidth: c.Bandwidth,
 		Flavour:   cluster.Patched,
+		Runtime:   cluster.Component{Flavour: c.CRIO},
+		Kubelet:   cluster.Component{Config: map[string]any{"serializeImagePulls": c.SerializeImagePulls}},
 		Scheduler: cluster.Component{Config: map[string]any{"profiles": []map[string]any{profile}}},
 		Addons:    more,
 	})

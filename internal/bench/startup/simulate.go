@@ -10,12 +10,13 @@ import (
 	"strings"
 
 	"github.com/layer-locality/layer-locality/internal/bench"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
 	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
 )
 
 // simulate lets cmd/layersim play a plan.
-func simulate(ctx context.Context, plan *workload.Plan, seeds int) (_ *evaluation.Report, err error) {
+func (c *Config) simulate(ctx context.Context, plan *workload.Plan) (_ *evaluation.Report, err error) {
 	workspace, err := bench.SchedulerWorkspace(ctx)
 	if err != nil {
 		return nil, err
@@ -33,8 +34,17 @@ func simulate(ctx context.Context, plan *workload.Plan, seeds int) (_ *evaluatio
 	for _, side := range Sides {
 		policies = append(policies, string(side))
 	}
-	run, err := bench.GoCommand(ctx, workspace, "run", "-tags", "imagelayers", "./cmd/layersim", "run",
-		"--plan", planFile, "--policies", strings.Join(policies, ","), "--seeds", strconv.Itoa(seeds), "--out", reportFile)
+	args := []string{
+		"run", "-tags", "imagelayers", "./cmd/layersim", "run",
+		"--plan", planFile, "--policies", strings.Join(policies, ","), "--seeds", strconv.Itoa(c.Simulations), "--out", reportFile,
+	}
+	if c.SerializeImagePulls {
+		args = append(args, "--pulls=1")
+	}
+	if c.CRIO == cluster.Stock {
+		args = append(args, "--joins=nothing")
+	}
+	run, err := bench.GoCommand(ctx, workspace, args...)
 	if err != nil {
 		return nil, err
 	}
