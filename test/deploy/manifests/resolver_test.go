@@ -164,6 +164,7 @@ func TestResolver(t *testing.T) {
 				"ClusterRole " + resolver:               ours,
 				"ClusterRole " + resolver + "-reader":   scheduler,
 				"Role " + resolver + "-leader-election": ours,
+				"Role " + resolver + "-lease-reader":    append(scheduler, rbacv1.Subject{Kind: "ServiceAccount", Name: "layer-locality-scheduler", Namespace: namespace}),
 			}; !reflect.DeepEqual(bindings, want) {
 				t.Errorf("bound:\ngot  %v\nwant %v", bindings, want)
 			}
@@ -212,6 +213,7 @@ func TestResolverRights(t *testing.T) {
 			"/events:create", "/events:patch", "coordination.k8s.io/leases:create",
 			"coordination.k8s.io/leases[" + resolver + "]:get", "coordination.k8s.io/leases[" + resolver + "]:update",
 		},
+		resolver + "-lease-reader": {"coordination.k8s.io/leases[" + resolver + "]:get"},
 	}
 	check := func(objects []runtime.Object) {
 		t.Helper()

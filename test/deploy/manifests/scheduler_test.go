@@ -472,8 +472,14 @@ func TestStaticPodRights(t *testing.T) {
 		t.Errorf("rules %v", role.Rules)
 	}
 	stock := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user.KubeScheduler}}
-	if len(objects) != 2 || binding.RoleRef.Name != role.Name || !reflect.DeepEqual(binding.Subjects, stock) {
+	if len(objects) != 4 || binding.RoleRef.Name != role.Name || !reflect.DeepEqual(binding.Subjects, stock) {
 		t.Errorf("binding %v of %v", binding.Subjects, binding.RoleRef)
+	}
+	// And to see whether a resolver is elected.
+	lease, holders := one[*rbacv1.Role](t, objects), one[*rbacv1.RoleBinding](t, objects)
+	want := []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{resolver}, Verbs: []string{"get"}}}
+	if !reflect.DeepEqual(lease.Rules, want) || lease.Namespace != namespace || holders.Namespace != namespace || holders.RoleRef.Name != lease.Name {
+		t.Errorf("rules %v in %s, bound by %+v", lease.Rules, lease.Namespace, holders)
 	}
 }
 
