@@ -3,7 +3,6 @@ package scenario
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -60,27 +59,37 @@ func (l *Lab) Rate(ctx context.Context, image string) (*Ratings, error) {
 	return ratings, nil
 }
 
-var metricLine = regexp.MustCompile(`(?m)^scheduler_layerlocality_index_size\{of="(\w+)"\} (\S+)$`)
-
 // IndexSize reads from the scheduler's metrics how much its index holds: nodes,
 // images, names, layers, layer_nodes, reservations.
 func (l *Lab) IndexSize(ctx context.Context) (map[string]int, error) {
+	return l.metric(ctx, "scheduler_layerlocality_index_size", "of")
+}
+
+// Held reads from the scheduler's metrics how many pods were held for their images, by how
+// that ended: known, timeout, gone.
+func (l *Lab) Held(ctx context.Context) (map[string]int, error) {
+	return l.metric(ctx, "scheduler_layerlocality_held_pods_total", "ended")
+}
+
+// metric reads a metric of the scheduler that has one label.
+func (l *Lab) metric(ctx context.Context, name, label string) (map[string]int, error) {
 	body, err := l.ask(ctx, "/metrics")
 	if err != nil {
 		return nil, err
 	}
-	size := map[string]int{}
-	for _, found := range metricLine.FindAllStringSubmatch(string(body), -1) {
+	values := map[string]int{}
+	line := regexp.MustCompile(`(?m)^` + name + `\{` + label + `="(\w+)"\} (\S+)$`)
+	for _, found := range line.FindAllStringSubmatch(string(body), -1) {
 		value, err := strconv.ParseFloat(found[2], 64)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", found[0], err)
 		}
-		size[found[1]] = int(value)
+		values[found[1]] = int(value)
 	}
-	if len(size) == 0 {
-		return nil, errors.New("the scheduler's metrics have no scheduler_layerlocality_index_size")
+	if len(values) == 0 {
+		return nil, fmt.Errorf("the scheduler's metrics have no %s", name)
 	}
-	return size, nil
+	return values, nil
 }
 
 // ask sends a GET to the scheduler's secure port, with the rights of an admin.

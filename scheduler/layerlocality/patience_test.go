@@ -127,11 +127,13 @@ func TestPatienceComesBack(t *testing.T) {
 				t.Errorf("after %d s pods are held: %t, want %t", at, !want, want)
 			}
 		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		gate.mu.Lock()
+		defer gate.mu.Unlock()
 		if gate.patience.late != 0 || gate.patience.pause != leastPause {
 			t.Errorf("%d late, pause %s", gate.patience.late, gate.patience.pause)
 		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
 	})
 }
 
@@ -166,6 +168,8 @@ func TestPauses(t *testing.T) {
 		if len(pauses) < len(want) || !slices.Equal(pauses[:len(want)], want) {
 			t.Errorf("pauses %s, want %s", pauses, want)
 		}
+		queue.gate.mu.Lock()
+		defer queue.gate.mu.Unlock()
 		if n := len(queue.gate.patience.images); n > 700 {
 			t.Errorf("%d images are remembered, those of 10 minutes are enough", n)
 		}
