@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -139,6 +140,22 @@ func (c *cluster) awaits(answers bool) {
 	c.t.Helper()
 	c.eventually(fmt.Sprint("source gets answers: ", answers), func() bool {
 		return c.source.Awaits([]imageref.Canonical{"quay.io/nobody/asks:1"}) == answers
+	})
+}
+
+// elect makes it look as if a layer-resolver were elected. Without one, nothing is awaited
+// before the first ImageManifest.
+func (c *cluster) elect() {
+	c.t.Helper()
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "layer-resolver"},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: ptr.To("resolver"), LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: ptr.To(metav1.NowMicro()),
+		},
+	}
+	c.eventually("the Lease", func() bool { // its namespace may not be there yet
+		_, err := c.ClientSet.CoordinationV1().Leases(lease.Namespace).Create(c.Ctx, lease, metav1.CreateOptions{})
+		return err == nil
 	})
 }
 
@@ -295,6 +312,9 @@ func TestImageManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.node(c.create("patient", "absent:1")) // no resolver was ever there: it is not held
+	expect(nil)
+	c.elect()
 	c.awaits(true)
 	for i := range 10 {
 		c.put(resolved(fmt.Sprintf("new-%d:1", i)))
