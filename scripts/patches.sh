@@ -11,7 +11,7 @@
 # Every patch has these parts, in this order (docs/patches.md).
 HEADERS=("What:" "Difference from upstream:" "Why not upstream yet:" "Related:" "Droppable from:")
 # The maximum number of hand-written changed lines in upstream's files.
-limit() { case $1 in cri-o) echo 16 ;; kubernetes) echo 120 ;; esac }
+limit() { case $1 in cri-o) echo 20 ;; kubernetes) echo 120 ;; esac }
 
 # Folders to remove at the end, in any case.
 SCRATCH=()

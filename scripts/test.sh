@@ -138,7 +138,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/resolver/... ./test/deploy/...; }
+step_e2e() { raise_inotify && cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/resolver/... ./test/deploy/...; }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
 step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
 
@@ -266,6 +266,7 @@ if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
   wait "${lanes[@]}"
   trap restore_inotify EXIT
 else
+  trap restore_inotify EXIT
   run "${steps[@]}"
 fi
 summary "${steps[@]}"

@@ -67,7 +67,18 @@ func (s *Source) Manifests(name imageref.Canonical) []index.Manifest {
 func (s *Source) Awaits(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.watching && (s.seen || s.led) && !slices.ContainsFunc(names, func(name imageref.Canonical) bool { return s.images[name] != nil })
+	return s.watching && (s.seen || s.led) && !s.answered(names)
+}
+
+// Answered implements locality.AwaitedSource.
+func (s *Source) Answered(names []imageref.Canonical) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.answered(names)
+}
+
+func (s *Source) answered(names []imageref.Canonical) bool {
+	return slices.ContainsFunc(names, func(name imageref.Canonical) bool { return s.images[name] != nil })
 }
 
 // setWatching notes whether the objects can be watched. It returns whether that has

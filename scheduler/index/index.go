@@ -113,6 +113,24 @@ func (x *Index) Reported(names []imageref.Canonical) bool {
 	return slices.ContainsFunc(names, func(n imageref.Canonical) bool { return x.names[n] != nil })
 }
 
+// Lists tells whether a source says that a node has an image under one of the names.
+func (x *Index) Lists(source, nodeName string, names []imageref.Canonical) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := x.nodes[nodeName]
+	if n == nil {
+		return false
+	}
+	listed := n.sources[source]
+	return slices.ContainsFunc(names, func(name imageref.Canonical) bool {
+		known := x.names[name]
+		return known != nil && slices.ContainsFunc(known.records, func(r *record) bool {
+			_, found := slices.BinarySearchFunc(listed, r.id, func(r *record, id uint64) int { return cmp.Compare(r.id, id) })
+			return found
+		})
+	})
+}
+
 // DeleteNode forgets a node, with everything that is there or on its way
 // there.
 func (x *Index) DeleteNode(nodeName string) {
@@ -317,6 +335,14 @@ func digestName(n imageref.Canonical) string {
 	return "localhost/image@" + string(n)
 }
 
+// NamesOf returns canonical names in a form that parses as them.
+func NamesOf(names []imageref.Canonical) (all []string) {
+	for _, n := range names {
+		all = append(all, digestName(n))
+	}
+	return all
+}
+
 func (x *Index) recordOf(image *Image) *record {
 	key := keyOf(image)
 	if r := x.records[key]; r != nil {
@@ -366,7 +392,7 @@ func (x *Index) deleteRecord(r *record) {
 		l.size = l.claims.best
 		x.unref(l)
 	}
-	if !c.whole {
+	if !c.whole && c.sizeBytes > 0 {
 		x.compressed -= c.compressed()
 		x.uncompressed -= c.sizeBytes
 	}
@@ -410,7 +436,7 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		c.sizes = append(c.sizes, l.Size)
 	}
 	x.contents[c.key] = c
-	if !whole {
+	if !whole && c.sizeBytes > 0 { // 0: nobody said
 		x.compressed += c.compressed()
 		x.uncompressed += c.sizeBytes
 	}

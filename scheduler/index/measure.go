@@ -473,10 +473,14 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	if n == nil {
 		return Image{}, false
 	}
-	if layers, ok := w.manifest(n.platform); ok {
-		return Image{Layers: layers}, true
-	}
 	c := x.contentOf(w.Names, n.platform)
+	if layers, ok := w.manifest(n.platform); ok {
+		if c != nil {
+			image.SizeBytes = c.sizeBytes
+		}
+		image.Layers = layers
+		return image, true
+	}
 	if c == nil {
 		return Image{}, false
 	}

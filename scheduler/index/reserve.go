@@ -217,7 +217,7 @@ func (x *Index) Learn(wanted []Wanted, rules Rules) {
 func (x *Index) relearn(pod types.UID, r *reservation, known *Wanted, rules Rules) {
 	wanted := slices.Clone(r.named)
 	for i := range wanted {
-		if slices.Equal(wanted[i].Names, known.Names) {
+		if len(wanted[i].Names) > 0 && wanted[i].Names[0] == known.Names[0] { // the piece's name
 			wanted[i].Manifests = known.Manifests
 		}
 	}

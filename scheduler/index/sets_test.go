@@ -253,3 +253,43 @@ func TestLearn(t *testing.T) {
 		}
 	}
 }
+
+// A pod that started waits no more: the next pod may wait in its place.
+func TestWaitingEndsWithTheStart(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n2", []Image{image("ab", "docker.io/library/one:1"), image("ac", "docker.io/library/two:1")})
+	one := Rules{MaxWaiting: 1, UnknownBytes: 100, JoinsDownloads: true}
+	x.Reserve("p", "n1", want("one:1"), one, t0, t0.Add(time.Hour))
+	x.Reserve("q", "n1", want("two:1"), one, t0, t0.Add(time.Hour))
+	crowded := func(name string) int64 {
+		m := &Measurement{}
+		x.Measure(want(name), one, t0, m)
+		got, _ := m.Node("n1")
+		return got.Crowded
+	}
+	if got := crowded("two:1"); got != sum("ac") {
+		t.Errorf("%d bytes are crowded, want all", got)
+	}
+	x.Started("p", t0.Add(time.Hour))
+	x.Release("q")
+	if got := crowded("two:1"); got != 0 {
+		t.Errorf("%d bytes are crowded after the pods started or went", got)
+	}
+	checkInvariants(t, x)
+}
+
+// A report that repeats itself counts once.
+func TestRepeatedReport(t *testing.T) {
+	x := newIndex("n1", "n2")
+	twice := image("aab", "docker.io/library/one:1")
+	nameless := image("cd")
+	x.SetImages("s", "n1", []Image{twice, nameless, nameless})
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: sum("ab"), Present: sum("ab")}, "n2": {Total: sum("ab")}})
+	checkInvariants(t, x)
+	x.SetImages("s", "n1", []Image{nameless})
+	checkInvariants(t, x)
+	x.SetImages("s", "n1", nil)
+	if s := x.Stats(); s.Images != 0 || s.Layers != 0 {
+		t.Errorf("left: %+v", s)
+	}
+}

@@ -24,9 +24,10 @@ import (
 type gate struct {
 	ctx context.Context //nolint:containedctx // of the scheduler: it ends the loop
 	// unknown returns the images of a pod of which nothing is known yet, and awaits tells
-	// whether an image is one of them.
+	// whether an image is one of them; answered tells whether a source has an answer.
 	unknown  func(*v1.Pod) []string
 	awaits   func(image string) bool
+	answered func(image string) bool
 	pods     corelisters.PodLister
 	activate func(klog.Logger, map[string]*v1.Pod)
 	metrics  *pluginMetrics
@@ -180,7 +181,7 @@ func (g *gate) held() (held map[string]waiting, more bool) {
 		}
 	}
 	before := g.patience.paused
-	g.running = g.patience.look(g.awaits) || len(held) > 0
+	g.running = g.patience.look(g.awaits, g.answered) || len(held) > 0
 	if paused := g.patience.paused; paused.After(before) {
 		klog.FromContext(g.ctx).Info("No answer about the layers of images came in time: pods are not held for a while", "plugin", Name, "images", g.patience.late, "until", paused)
 	}

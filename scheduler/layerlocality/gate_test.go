@@ -101,8 +101,9 @@ func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate,
 			}
 			return images
 		},
-		awaits:  func(image string) bool { return stored(unknown, image) },
-		metrics: registerMetrics(index.New().Stats), entries: map[types.UID]*entry{},
+		awaits:   func(image string) bool { return stored(unknown, image) },
+		answered: func(image string) bool { return !stored(unknown, image) },
+		metrics:  registerMetrics(index.New().Stats), entries: map[types.UID]*entry{},
 	}
 	q.gate.patience.atOnce = mostAtOnce
 	return q.gate, q, store
@@ -260,7 +261,7 @@ func TestGateRaces(t *testing.T) {
 func TestPreEnqueue(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }), nodes("n1"))
 	s.awaited.Images = fixture.Images{"quay.io/source:1": manifest()}
-	s.awaited.Answered = map[imageref.Canonical]bool{"quay.io/refused:1": true}
+	s.awaited.Refused = map[imageref.Canonical]bool{"quay.io/refused:1": true}
 	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
 	expect := func(p *v1.Pod, held bool) {
 		t.Helper()

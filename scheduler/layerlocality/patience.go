@@ -13,9 +13,14 @@ import (
 // It is not safe for concurrent use.
 type patience struct {
 	// wait is how long a pod is held for an image at most.
-	wait   time.Duration
-	clock  clock.PassiveClock
+	wait  time.Duration
+	clock clock.PassiveClock
+	// images has those that are waited for, and those that were in vain a while ago.
 	images map[string]*awaited
+	// waiting is how many of them pods are held for now.
+	waiting int
+	// forgotten is when those of long ago were last dropped.
+	forgotten time.Time
 	// groups has the deadlines of pod groups: all pods of a gang are needed, and must not
 	// wait one after another.
 	groups map[string]time.Time
@@ -60,23 +65,24 @@ func newPatience(wait time.Duration, c clock.PassiveClock) *patience {
 // nothing is known; a time that has passed means that it is not held.
 func (p *patience) until(images []string, group string) (deadline time.Time) {
 	now := p.clock.Now()
-	for _, image := range images {
+	p.forget(now)
+	first, member := p.groups[group]
+	if member && !now.Before(first) {
+		return first
+	}
+	for _, image := range images[:min(len(images), mostAtOnce)] {
 		a := p.images[image]
-		if a == nil || now.Sub(a.deadline) > rememberAwaited {
+		if a == nil {
 			a = p.await(image, now)
 		}
 		if a != nil && a.held && a.deadline.After(deadline) {
 			deadline = a.deadline
 		}
 	}
-	if group == "" || !deadline.After(now) {
-		return deadline
-	}
-	if first, ok := p.groups[group]; ok {
-		if first.Before(deadline) {
-			return first
-		}
-	} else if len(p.groups) < maxAwaited {
+	switch {
+	case member && first.Before(deadline):
+		return first
+	case !member && group != "" && deadline.After(now) && len(p.groups) < maxAwaited:
 		p.groups[group] = deadline
 	}
 	return deadline
@@ -84,23 +90,31 @@ func (p *patience) until(images []string, group string) (deadline time.Time) {
 
 // await begins to wait for an image; nil if that is one too many.
 func (p *patience) await(image string, now time.Time) *awaited {
-	p.forget(now)
 	if len(p.images) >= maxAwaited {
 		return nil
 	}
-	waiting := 0
-	for _, a := range p.images {
-		if a.open && a.held {
-			waiting++
-		}
+	a := &awaited{deadline: now.Add(p.wait), held: p.waiting < max(1, p.atOnce-p.late) && !now.Before(p.paused), open: true}
+	if a.held {
+		p.waiting++
 	}
-	a := &awaited{deadline: now.Add(p.wait), held: waiting < max(1, p.atOnce-p.late) && !now.Before(p.paused), open: true}
 	p.images[image] = a
 	return a
 }
 
-// forget drops what does not matter any more.
+// close ends the waiting for an image.
+func (p *patience) close(a *awaited) {
+	a.open = false
+	if a.held {
+		p.waiting--
+	}
+}
+
+// forget drops what does not matter any more, at most once a second.
 func (p *patience) forget(now time.Time) {
+	if now.Sub(p.forgotten) < time.Second {
+		return
+	}
+	p.forgotten = now
 	for image, a := range p.images {
 		if now.Sub(a.deadline) > rememberAwaited {
 			delete(p.images, image)
@@ -113,21 +127,25 @@ func (p *patience) forget(now time.Time) {
 	}
 }
 
-// look draws conclusions from what has become known, and from what has not. It reports
-// whether answers are still awaited. unknown tells whether an image still is.
-func (p *patience) look(unknown func(image string) bool) (more bool) {
+// look draws conclusions from the answers that came, and from those that did not. It
+// reports whether some are still awaited. unknown tells whether nothing is known about an
+// image yet, answered whether the source had an answer: a node may have been faster.
+func (p *patience) look(unknown, answered func(image string) bool) (more bool) {
 	now := p.clock.Now()
 	for image, a := range p.images {
 		switch {
 		case !a.open:
 		case !unknown(image):
-			a.open = false
-			p.late, p.paused, p.pause = 0, time.Time{}, leastPause
-			p.atOnce = min(p.atOnce+1, mostAtOnce)
+			p.close(a)
+			delete(p.images, image)
+			if answered(image) {
+				p.late, p.paused, p.pause = 0, time.Time{}, leastPause
+				p.atOnce = min(p.atOnce+1, mostAtOnce)
+			}
 		case now.Before(a.deadline):
 			more = true
 		default:
-			a.open = false
+			p.close(a)
 			if a.held && !now.Before(p.paused) {
 				p.missed(now)
 			}

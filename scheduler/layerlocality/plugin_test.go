@@ -264,6 +264,15 @@ func TestLinkPenalty(t *testing.T) {
 	s.expect(p, map[string]int64{"n1": 100, "n2": 0, "n3": 0})
 	s.plugin.Unreserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n2")
 	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
+	// Where several links are behind, it counts as a share of what pods wait: n2 is late by
+	// 150 MB, n3 by 250, so that the mean is 133, besides the pod's own 200.
+	for _, node := range []string{"n2", "n3"} {
+		s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q-"+node, "quay.io/big:1"), node)
+	}
+	s.expect(p, map[string]int64{"n1": 100, "n2": 5, "n3": 0})
+	for _, node := range []string{"n2", "n3"} {
+		s.plugin.Unreserve(s.ctx, framework.NewCycleState(), pod("q-"+node, "quay.io/big:1"), node)
+	}
 	// On a node that has all layers, the pod does not wait for the link.
 	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/other:1"), "n1")
 	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})

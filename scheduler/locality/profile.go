@@ -109,6 +109,16 @@ func (p *Profile) MayLearn(image string) bool {
 	return len(names) > 0 && p.tracker.mayLearn(names)
 }
 
+// Answered tells whether a source that is worth waiting for has an answer about an image,
+// even a negative one.
+func (p *Profile) Answered(image string) bool {
+	names := p.Names(image)
+	return slices.ContainsFunc(p.tracker.sources, func(source ImageSource) bool {
+		awaited, ok := source.(AwaitedSource)
+		return ok && awaited.Answered(names)
+	})
+}
+
 // Measure computes what every node has of the images. It writes the result into m,
 // whose memory it uses again. Layers for which enough pods wait on a node
 // (maxWaitingPods) do not count as arriving there.

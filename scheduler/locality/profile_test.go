@@ -46,7 +46,7 @@ func TestSignature(t *testing.T) {
 func TestUnknownImage(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
 	s.images.Images["quay.io/known:1"] = manifest(index.Layer{Digest: digest("a"), Size: mb})
-	s.images.Answered = map[imageref.Canonical]bool{"quay.io/gone:1": true}
+	s.images.Refused = map[imageref.Canonical]bool{"quay.io/gone:1": true}
 	if got := s.profile.UnknownImages(pod("p", "quay.io/new:1")); len(got) != 0 {
 		t.Errorf("%q, before the source is ready", got)
 	}

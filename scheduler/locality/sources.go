@@ -24,6 +24,9 @@ type AwaitedSource interface {
 	// come: there is none yet, not even a negative one, and the source is able to
 	// get one. It must answer from memory.
 	Awaits(names []imageref.Canonical) bool
+	// Answered tells whether there is an answer about an image with one of these names,
+	// even a negative one. It must answer from memory.
+	Answered(names []imageref.Canonical) bool
 }
 
 // LayerSource tells where images are, in addition to NodeStatus.

@@ -311,7 +311,7 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 		t.inUse(pod)
 	case idle:
 		t.index.Release(pod.UID)
-		t.pullFailed(pod)
+		t.absent(pod)
 	}
 }
 

@@ -308,6 +308,20 @@ func TestUpdatesOfStartedPods(t *testing.T) {
 	}
 }
 
+// A pod was placed before its image was known: from then on it brings what the image has.
+func TestManifestComesLater(t *testing.T) {
+	image := "quay.io/a:1"
+	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
+	s.eventually("the pod", func() bool { return s.measure(pod("q", image), "n1").Pending == 100*mb })
+	s.images.Images["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 700 * mb})
+	if got := s.measure(pod("q", image), "n1"); got.Pending != 700*mb || got.Arriving != 700*mb {
+		t.Errorf("%+v, want 700 MB on their way", got)
+	}
+	if got := s.tracker.Stats(); got.Reservations != 1 || got.PendingBytes != 700*mb {
+		t.Errorf("%+v", got)
+	}
+}
+
 // A clock that is ahead must not keep an arrival for ever.
 func TestFutureDeadline(t *testing.T) {
 	p := on(pod("p", "quay.io/a:1"), "n1", "")

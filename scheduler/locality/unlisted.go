@@ -16,8 +16,12 @@ import (
 // unlistedSource is the name in the index of images that nodes have and do not list.
 const unlistedSource = "unlisted"
 
-// maxUnlisted bounds how many of them count for a node.
-const maxUnlisted = 512
+// maxUnlisted bounds how many of them count for a node, maxUsed how many names are
+// remembered with the time of their last use.
+const (
+	maxUnlisted = 512
+	maxUsed     = 1024
+)
 
 // unlisted remembers images that nodes have and do not list: a kubelet lists only its
 // largest ones (nodeStatusMaxImages). An image that vanishes from a full list and is no
@@ -59,15 +63,17 @@ func (r *rest) lastUsed(names []imageref.Canonical) (last time.Time) {
 }
 
 // use notes that pods use an image.
-func (r *rest) use(names []imageref.Canonical, now time.Time) {
+func (r *rest) use(names []imageref.Canonical, now, since time.Time) {
 	if r.used == nil {
 		r.used = map[imageref.Canonical]time.Time{}
 	}
 	for _, n := range names {
 		r.used[n] = now
 	}
-	// What was not used for long does not matter.
-	if len(r.used) > 8*maxUnlisted {
+	if len(r.used) > maxUsed {
+		maps.DeleteFunc(r.used, func(_ imageref.Canonical, at time.Time) bool { return at.Before(since) })
+	}
+	if len(r.used) > maxUsed { // of those left, what was used longest ago matters least
 		byAge := slices.SortedFunc(maps.Keys(r.used), func(a, b imageref.Canonical) int { return r.used[a].Compare(r.used[b]) })
 		for _, n := range byAge[:len(byAge)/2] {
 			delete(r.used, n)
@@ -90,12 +96,22 @@ func canonical(names ...string) []imageref.Canonical {
 	return all
 }
 
-// imagesInUse returns the names of the images of a pod's containers that are on its node.
-func imagesInUse(pod *v1.Pod) (images [][]string) {
+// imagesInUse returns the images of a pod's containers that are on its node, each by what
+// tells it apart: its digest. The name in a status is any name that the image had; a tag
+// may have moved to another image since. It counts if there is no digest.
+func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range statuses {
-			if s := &statuses[i]; s.ImageID != "" && len(canonical(s.Image)) > 0 {
-				images = append(images, []string{s.Image, s.ImageID})
+			s := &statuses[i]
+			if s.ImageID == "" {
+				continue
+			}
+			names := canonical(s.ImageID)
+			if len(names) == 0 {
+				names = canonical(s.Image)
+			}
+			if len(names) > 0 {
+				images = append(images, names)
 			}
 		}
 	}
@@ -119,27 +135,17 @@ func (t *Tracker) listFull(node *v1.Node) (smallest int64, full bool) {
 // reported updates what a node has and does not list, after it has reported. old is what
 // it reported before, or nil.
 func (t *Tracker) reported(old, node *v1.Node) {
-	u, now := &t.unlisted, t.clock.Now()
+	u, now, since := &t.unlisted, t.clock.Now(), t.unlistedSince()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	smallest, full := t.listFull(node)
 	if !full {
-		if r := u.nodes[node.Name]; r != nil && len(r.images) > 0 {
-			r.images = nil
-			t.setUnlisted(node.Name, r)
+		if r := u.nodes[node.Name]; r != nil {
+			delete(u.nodes, node.Name)
+			t.setUnlisted(node.Name, &rest{})
 		}
 		return
 	}
-	listed := make(map[imageref.Canonical]bool, 2*len(node.Status.Images))
-	for i := range node.Status.Images {
-		for _, name := range canonical(node.Status.Images[i].Names...) {
-			listed[name] = true
-		}
-	}
-	isListed := func(names []imageref.Canonical) bool {
-		return slices.ContainsFunc(names, func(n imageref.Canonical) bool { return listed[n] })
-	}
-
 	r := u.of(node.Name)
 	images := slices.Clone(r.images)
 	// collected: what was last used before has been removed.
@@ -147,43 +153,62 @@ func (t *Tracker) reported(old, node *v1.Node) {
 	if pressed(node) {
 		collected, removal = now, true
 	}
-	if old != nil {
-		for _, image := range nodestatus.Images(old) {
-			names := canonical(image.Names...)
-			switch {
-			case len(names) == 0 || isListed(names):
-			case image.SizeBytes <= smallest:
-				images = append(images, kept{names, image, now})
-			default: // only its removal explains that it is not listed
-				removal = true
-				if at := r.lastUsed(names); at.After(collected) {
-					collected = at
-				}
-			}
+	for _, image := range t.vanished(old, node) {
+		names := canonical(image.Names...)
+		if image.SizeBytes <= smallest {
+			image.Layers = slices.Clone(image.Layers) // a part of those of the whole report
+			images = append(images, kept{names, image, now})
+			continue
+		}
+		removal = true // nothing else explains that it is not listed
+		if at := r.lastUsed(names); at.After(collected) {
+			collected = at
 		}
 	}
-	var inUse [][]imageref.Canonical
+	var used [][]imageref.Canonical
 	for _, pod := range t.podsOn(node.Name) {
 		for _, names := range imagesInUse(pod) {
-			image := canonical(names...)
-			r.use(image, now)
-			inUse = append(inUse, image)
-			if !isListed(image) {
-				images = t.keep(images, pod, names, now)
+			r.use(names, now, since)
+			used = append(used, names)
+			if !t.lists(node.Name, names) {
+				images, _ = t.keep(images, node.Name, names, now)
 			}
 		}
 	}
-	since := t.unlistedSince()
 	r.images = slices.DeleteFunc(images, func(k kept) bool {
 		switch {
-		case isListed(k.names):
+		case t.lists(node.Name, k.names):
 			return true
-		case slices.ContainsFunc(inUse, func(names []imageref.Canonical) bool { return shareName(names, k.names) }):
+		case slices.ContainsFunc(used, func(names []imageref.Canonical) bool { return shareName(names, k.names) }):
 			return false
 		}
 		return k.seen.Before(since) || removal && !r.lastUsed(k.names).After(collected)
 	})
 	t.setUnlisted(node.Name, r)
+}
+
+// vanished returns the images that a node listed before and does not list now.
+func (t *Tracker) vanished(old, node *v1.Node) (images []index.Image) {
+	if old == nil {
+		return nil
+	}
+	still := make(map[string]bool, 2*len(node.Status.Images))
+	for i := range node.Status.Images {
+		for _, name := range node.Status.Images[i].Names {
+			still[name] = true
+		}
+	}
+	for _, image := range nodestatus.Images(old) {
+		if !slices.ContainsFunc(image.Names, func(name string) bool { return still[name] }) && len(canonical(image.Names...)) > 0 {
+			images = append(images, image)
+		}
+	}
+	return images
+}
+
+// lists tells whether a node lists an image under one of the names.
+func (t *Tracker) lists(node string, names []imageref.Canonical) bool {
+	return t.index.Lists(nodeStatusSource, node, names)
 }
 
 // unlistedSince is when an image must have been seen to count.
@@ -200,7 +225,7 @@ func (t *Tracker) forgetUnlisted(node string) {
 	if r := u.nodes[node]; r != nil && slices.ContainsFunc(r.images, old) {
 		for _, pod := range t.podsOn(node) {
 			for _, names := range imagesInUse(pod) {
-				seen(r.images, canonical(names...), t.clock.Now())
+				refresh(r.images, names, t.clock.Now())
 			}
 		}
 		r.images = slices.DeleteFunc(r.images, old)
@@ -220,29 +245,34 @@ func (u *unlisted) of(node string) *rest {
 
 // inUse notes that a pod that runs on a node uses its images, or did until now.
 func (t *Tracker) inUse(pod *v1.Pod) {
-	node, now := t.node(pod.Spec.NodeName), t.clock.Now()
+	u, now := &t.unlisted, t.clock.Now()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	node := t.node(pod.Spec.NodeName)
 	if node == nil {
 		return
 	}
-	u := &t.unlisted
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	r := u.of(node.Name)
-	_, full := t.listFull(node)
+	if _, full := t.listFull(node); !full {
+		return
+	}
+	r, changed := u.of(node.Name), false
 	for _, names := range imagesInUse(pod) {
-		image := canonical(names...)
-		r.use(image, now)
-		if full && !slices.ContainsFunc(node.Status.Images, func(i v1.ContainerImage) bool { return shareName(canonical(i.Names...), image) }) {
-			r.images = t.keep(r.images, pod, names, now)
+		r.use(names, now, t.unlistedSince())
+		if !t.lists(node.Name, names) {
+			var added bool
+			r.images, added = t.keep(r.images, node.Name, names, now)
+			changed = changed || added
 		}
 	}
-	if full {
+	if changed {
 		t.setUnlisted(node.Name, r)
 	}
 }
 
-// pullFailed notes that the kubelet could not pull an image of a pod: it is not there.
-func (t *Tracker) pullFailed(pod *v1.Pod) {
+// absent notes images of a pod of which the kubelet says that they would have to be there
+// and are not: the pod must not pull them. Other failures prove nothing: for want of a
+// credential, or of a registry to ask, the kubelet also refuses images that are there.
+func (t *Tracker) absent(pod *v1.Pod) {
 	u := &t.unlisted
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -251,9 +281,12 @@ func (t *Tracker) pullFailed(pod *v1.Pod) {
 		return
 	}
 	before := len(r.images)
-	for i := range pod.Status.ContainerStatuses {
-		s := &pod.Status.ContainerStatuses[i]
-		if names := t.profileOf(pod).Names(s.Image); failed(*s) {
+	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range statuses {
+			if w := statuses[i].State.Waiting; w == nil || w.Reason != "ErrImageNeverPull" {
+				continue
+			}
+			names := t.profileOf(pod).Names(statuses[i].Image)
 			r.images = slices.DeleteFunc(r.images, func(k kept) bool { return shareName(k.names, names) })
 		}
 	}
@@ -262,8 +295,8 @@ func (t *Tracker) pullFailed(pod *v1.Pod) {
 	}
 }
 
-// seen notes that an image is there, and reports whether it is one of these.
-func seen(images []kept, names []imageref.Canonical, now time.Time) bool {
+// refresh notes that an image is there, and reports whether it is one of these.
+func refresh(images []kept, names []imageref.Canonical, now time.Time) bool {
 	i := slices.IndexFunc(images, func(k kept) bool { return shareName(k.names, names) })
 	if i >= 0 {
 		images[i].seen = now
@@ -271,18 +304,17 @@ func seen(images []kept, names []imageref.Canonical, now time.Time) bool {
 	return i >= 0
 }
 
-// keep adds an image of a pod, with what is known about it; or notes that it is used.
-func (t *Tracker) keep(images []kept, pod *v1.Pod, names []string, now time.Time) []kept {
-	image := canonical(names...)
-	if seen(images, image, now) {
-		return images
+// keep adds an image that pods use, with what is known about it, or notes that it is there.
+func (t *Tracker) keep(images []kept, node string, names []imageref.Canonical, now time.Time) (_ []kept, added bool) {
+	if refresh(images, names, now) {
+		return images, false
 	}
-	known, ok := t.index.Image(index.Wanted{Names: image, Manifests: t.manifests(image)}, pod.Spec.NodeName)
+	image, ok := t.index.Image(index.Wanted{Names: names, Manifests: t.manifests(names)}, node)
 	if !ok {
-		return images
+		return images, false
 	}
-	known.Names = names
-	return append(images, kept{image, known, now})
+	image.Names = index.NamesOf(names)
+	return append(images, kept{names, image, now}), true
 }
 
 // setUnlisted writes what a node has and does not list into the index.

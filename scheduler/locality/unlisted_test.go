@@ -99,11 +99,17 @@ func (l *listing) report(change ...func(*v1.Node)) {
 // start runs a pod with an image of the node.
 func (l *listing) start(pod, image string) {
 	l.t.Helper()
+	l.startAs(pod, image, image)
+}
+
+// startAs is start with the ID that the runtime states.
+func (l *listing) startAs(pod, image, id string) {
+	l.t.Helper()
 	before := fixture.On(fixture.Pod(pod, image), "n1", "")
 	after := before.DeepCopy()
 	after.Status.Phase = v1.PodRunning
 	after.Status.ContainerStatuses = []v1.ContainerStatus{{
-		Name: "c", Image: image, ImageID: image, State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(l.clock.Now())}},
+		Name: "c", Image: image, ImageID: id, State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(l.clock.Now())}},
 	}}
 	must(l.t, l.podStore.Add(after))
 	l.pods.OnUpdate(before, after)
@@ -167,6 +173,8 @@ func TestUnlisted(t *testing.T) {
 		l.has(f, 50)
 		l.report()
 		l.start("small", f) // was never listed
+		l.pass(3 * time.Minute) // longer than a pod that started counts without a report
+		l.expect("before the next report", map[string]bool{f: true})
 		l.start("old", d)
 		l.pass(3 * time.Hour)
 		l.report()
@@ -210,17 +218,36 @@ func TestUnlisted(t *testing.T) {
 		})
 		l.expect("only pods keep images", map[string]bool{e: true, f: false, a: true})
 	})
-	t.Run("a pull fails", func(t *testing.T) {
+	t.Run("the image of a pod that must not pull is absent", func(t *testing.T) {
 		l := full(t)
 		l.has(e, 50)
 		l.start("p", e)
 		l.stop("p")
-		l.expect("before", map[string]bool{e: true})
-		before := fixture.On(fixture.Pod("again", e), "n1", "")
-		after := before.DeepCopy()
-		after.Status.ContainerStatuses = []v1.ContainerStatus{{Image: e, State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
-		l.pods.OnUpdate(before, after)
-		l.expect("it has to be pulled, so it is not there", map[string]bool{e: false})
+		for reason, present := range map[string]bool{"ImagePullBackOff": true, "ErrImageNeverPull": false} {
+			before := fixture.On(fixture.Pod("again", e), "n1", "")
+			after := before.DeepCopy()
+			after.Status.ContainerStatuses = []v1.ContainerStatus{{Image: e, State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}}
+			if reason == "ErrImageNeverPull" {
+				l.expect("a registry that refuses proves nothing", map[string]bool{e: true})
+			}
+			l.pods.OnUpdate(before, after)
+			l.expect(reason, map[string]bool{e: present})
+			l.start("p", e)
+			l.stop("p")
+		}
+	})
+	t.Run("its tag moves", func(t *testing.T) {
+		l := full(t)
+		digest := "quay.io/e@" + fixture.Digest("of e")
+		l.has(e, 50)
+		l.images[imageref.Canonical(fixture.Digest("of e"))] = l.images[imageref.Canonical(e)]
+		l.startAs("p", e, digest)
+		l.expect("before", map[string]bool{digest: true})
+		// The registry has other layers under the tag now. The node does not.
+		l.images[imageref.Canonical(e)] = fixture.Manifest(index.Layer{Digest: fixture.Digest("new"), Size: 50 * fixture.MB})
+		l.report()
+		l.stop("p")
+		l.expect("after", map[string]bool{digest: true, e: false})
 	})
 	t.Run("the list is complete", func(t *testing.T) {
 		l := full(t)

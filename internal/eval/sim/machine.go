@@ -15,8 +15,8 @@ import (
 type Joins int
 
 const (
-	// JoinNothing means that each pod pulls for itself, as with CRI-O 1.36 where every pod has a
-	// cgroup of its own (docs/evaluation.md).
+	// JoinNothing means that each pod pulls for itself, as with upstream's CRI-O 1.36 where
+	// every pod has a cgroup of its own (test/scheduler, TestSharedPulls).
 	JoinNothing Joins = iota
 	// JoinImages means that pods that want an image by the same name share its pull.
 	JoinImages
@@ -79,8 +79,9 @@ type Model struct {
 	Expansion float64
 }
 
-// DefaultModel is Kubernetes 1.36 and CRI-O 1.36 with their defaults, except for
-// parallel pulls (serializeImagePulls: false), as in CRI-O's distributions. The
+// DefaultModel is Kubernetes 1.36 and our CRI-O 1.36 with their defaults, except for
+// parallel pulls (serializeImagePulls: false), as in CRI-O's distributions: pods with one
+// image share its pull, as they do not with upstream's. The
 // registry is four round trips of 50 ms away, for nodes and resolver alike. The times
 // of unpacking and starting were measured on a cluster of this repository
 // (docs/evaluation.md).
