@@ -184,3 +184,26 @@ func TestWhy(t *testing.T) {
 		}
 	}
 }
+
+// The memory of a cycle is used again for the next pod: nothing of the last one shows.
+func TestCycleUsedAgain(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1", "n2"))
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 250})})
+	var infos []fwk.NodeInfo
+	for _, n := range s.nodes {
+		info := framework.NewNodeInfo()
+		info.SetNode(n)
+		infos = append(infos, info)
+	}
+	again := &cycle{}
+	look := func(c *cycle) *cycle {
+		s.plugin.profile.Measure(s.plugin.profile.Wanted(pod("p", "quay.io/a:1")), &c.measured)
+		c.look(infos, locality.RequestOf(pod("p")), s.plugin.profile)
+		return c
+	}
+	look(again)
+	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n2")
+	if a, b := look(again), look(&cycle{}); a.delays != b.delays || a.balance != b.balance || a.meanMissing != b.meanMissing {
+		t.Errorf("%+v %+v %v, fresh %+v %+v %v", a.delays, a.balance, a.meanMissing, b.delays, b.balance, b.meanMissing)
+	}
+}
