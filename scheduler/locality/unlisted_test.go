@@ -172,7 +172,7 @@ func TestUnlisted(t *testing.T) {
 		l.has(e, 600)
 		l.has(f, 50)
 		l.report()
-		l.start("small", f) // was never listed
+		l.start("small", f)     // was never listed
 		l.pass(3 * time.Minute) // longer than a pod that started counts without a report
 		l.expect("before the next report", map[string]bool{f: true})
 		l.start("old", d)
