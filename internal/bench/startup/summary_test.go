@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
+	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
 	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
 )
@@ -121,7 +122,7 @@ func TestWriteRefuses(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	good := Config{Rounds: 2, Nodes: 4, Images: 24, Pods: 60, Bytes: 400e6, Interval: time.Second, Bandwidth: 50e6, Exponent: 1}
+	good := Config{Rounds: 2, Nodes: 4, Images: 24, Pods: 60, Bytes: 400e6, Interval: time.Second, Bandwidth: 50e6, Exponent: 1, CRIO: cluster.Patched}
 	if err := good.check(); err != nil {
 		t.Error(err)
 	}
@@ -131,6 +132,7 @@ func TestCheck(t *testing.T) {
 		"no bandwidth":    func(c *Config) { c.Bandwidth = 0 },
 		"no time between": func(c *Config) { c.Interval = 0 },
 		"too large":       func(c *Config) { c.Bytes = 1 << 40 },
+		"no such CRI-O":   func(c *Config) { c.CRIO = "theirs" },
 	} {
 		bad := good
 		change(&bad)
