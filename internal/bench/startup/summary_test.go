@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
 	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
 )
