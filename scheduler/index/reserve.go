@@ -57,9 +57,9 @@ type brought struct {
 // Reserve notes that a pod was placed on a node, which now pulls what it lacks
 // of the pod's images. Until the deadline those layers count as arriving there;
 // Release, Started, the node's report and its deletion end that earlier. An
-// unknown image counts as one piece of Rules.UnknownBytes. again
-// on the same node changes nothing. It returns how many bytes of known layers the node
-// has to pull because of this pod.
+// unknown image counts as one piece of Rules.UnknownBytes. Reserving
+// a pod again on the same node changes nothing. It returns how many bytes of known
+// layers the node has to pull because of this pod.
 func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, rules Rules, now, deadline time.Time) (missing int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -113,10 +113,7 @@ func (p *Profile) MayLearn(image string) bool {
 // even a negative one.
 func (p *Profile) Answered(image string) bool {
 	names := p.Names(image)
-	return slices.ContainsFunc(p.tracker.sources, func(source ImageSource) bool {
-		awaited, ok := source.(AwaitedSource)
-		return ok && awaited.Answered(names)
-	})
+	return p.tracker.anyAwaited(func(s AwaitedSource) bool { return s.Answered(names) })
 }
 
 // Measure computes what every node has of the images. It writes the result into m,

@@ -152,10 +152,15 @@ func (t *Tracker) manifests(names []imageref.Canonical) []index.Manifest {
 // learn its layers.
 func (t *Tracker) mayLearn(names []imageref.Canonical) bool {
 	return !t.index.Reported(names) && t.manifests(names) == nil &&
-		slices.ContainsFunc(t.sources, func(source ImageSource) bool {
-			awaited, ok := source.(AwaitedSource)
-			return ok && awaited.Awaits(names)
-		})
+		t.anyAwaited(func(s AwaitedSource) bool { return s.Awaits(names) })
+}
+
+// anyAwaited tells whether something is true of a source that is worth waiting for.
+func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
+	return slices.ContainsFunc(t.sources, func(source ImageSource) bool {
+		awaited, ok := source.(AwaitedSource)
+		return ok && f(awaited)
+	})
 }
 
 func (t *Tracker) nodeHandler() cache.ResourceEventHandler {

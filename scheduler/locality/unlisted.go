@@ -1,6 +1,7 @@
 package locality
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -96,23 +97,33 @@ func canonical(names ...string) []imageref.Canonical {
 	return all
 }
 
+// statuses yields those of all containers of a pod.
+func statuses(pod *v1.Pod) iter.Seq[*v1.ContainerStatus] {
+	return func(yield func(*v1.ContainerStatus) bool) {
+		for _, some := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+			for i := range some {
+				if !yield(&some[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // imagesInUse returns the images of a pod's containers that are on its node, each by what
 // tells it apart: its digest. The name in a status is any name that the image had; a tag
 // may have moved to another image since. It counts if there is no digest.
 func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
-	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
-		for i := range statuses {
-			s := &statuses[i]
-			if s.ImageID == "" {
-				continue
-			}
-			names := canonical(s.ImageID)
-			if len(names) == 0 {
-				names = canonical(s.Image)
-			}
-			if len(names) > 0 {
-				images = append(images, names)
-			}
+	for s := range statuses(pod) {
+		if s.ImageID == "" {
+			continue
+		}
+		names := canonical(s.ImageID)
+		if len(names) == 0 {
+			names = canonical(s.Image)
+		}
+		if len(names) > 0 {
+			images = append(images, names)
 		}
 	}
 	return images
@@ -281,14 +292,12 @@ func (t *Tracker) absent(pod *v1.Pod) {
 		return
 	}
 	before := len(r.images)
-	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
-		for i := range statuses {
-			if w := statuses[i].State.Waiting; w == nil || w.Reason != "ErrImageNeverPull" {
-				continue
-			}
-			names := t.profileOf(pod).Names(statuses[i].Image)
-			r.images = slices.DeleteFunc(r.images, func(k kept) bool { return shareName(k.names, names) })
+	for s := range statuses(pod) {
+		if w := s.State.Waiting; w == nil || w.Reason != "ErrImageNeverPull" {
+			continue
 		}
+		names := t.profileOf(pod).Names(s.Image)
+		r.images = slices.DeleteFunc(r.images, func(k kept) bool { return shareName(k.names, names) })
 	}
 	if len(r.images) != before {
 		t.setUnlisted(pod.Spec.NodeName, r)
