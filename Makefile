@@ -14,6 +14,13 @@ export LAYER_HISTORY LAYER_MOVES SIZE SEEDS EXPERIMENTS
 demo: build ## Build everything, show layers on three nodes and what the scheduler makes of them, clean up
 	@echo "==> compiling the demo" && go run ./cmd/demo
 
+demo-stock: build build-stock ## The same with nothing replaced: stock nodes and control plane, our scheduler and resolver
+	@echo "==> compiling the demo" && go run ./cmd/demo --stock --log-dir _out/demo-stock/log
+
+# The texts of demos/, on a cluster of their own: every command in them, with its output.
+demo-image-locality demo-scheduler-tour: build ## Follow a text of demos/: why ImageLocality says 0, or a tour of the scheduler
+	@demos/run.sh $(@:demo-%=%)
+
 cluster-up: build ## Start a cluster and leave it running (NODES=3, BANDWIDTH=100mbit)
 	@go run ./cmd/localcluster up --nodes $(NODES) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH))
 
@@ -30,6 +37,10 @@ build: deps ## Build the patched CRI-O and Kubernetes and the tools of the local
 
 build-stock: deps ## Build the same from unmodified upstream source (tests and benchmarks compare)
 	@scripts/build.sh stock
+
+# With the flags of the binary, so that what both are built on is compiled once.
+resolver-image: ## layer-resolver and its image with Go alone, no root, in _out/resolver-image (REPOSITORY=registry/path pushes it, PLATFORM=linux/amd64,linux/arm64)
+	@GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 go run ./cmd/resolver-image $(if $(REPOSITORY),--push $(REPOSITORY)) $(if $(PLATFORM),--platform $(PLATFORM))
 
 rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
 	@scripts/install-deps.sh rpm
@@ -73,15 +84,19 @@ bench-node: build build-stock ## What layers add to a Node, and to the writes of
 	@go run ./cmd/bench node
 
 # NODES is the size of a cluster above; =200 is a quick look.
-bench-scheduler bench-throughput: NODES = 5000
+bench-scheduler bench-extender: NODES = 5000
+bench-throughput: NODES = 500,1000,2000,5000
 bench-scheduler: deps ## LayerLocality beside ImageLocality and the prototype: time, memory (NODES=5000, LAYER_DATA=file)
 	@go run ./cmd/bench scheduler --nodes $(NODES)
 
-bench-throughput: deps ## Pods a second with the default profile and with LayerLocality (NODES=500,1000,2000,5000)
+bench-extender: deps ## layer-extender asked by Kubernetes' own client: time, memory, and the plugin's choices (NODES=5000)
+	@go run ./cmd/bench extender --nodes $(NODES)
+
+bench-throughput: deps ## Pods a second with the default profile and with ours as it is installed (NODES=500,1000,2000,5000)
 	@scripts/build.sh tools etcd
 	@go run ./cmd/bench throughput --nodes $(NODES)
 
-bench-resolver: deps ## layer-resolver on 5,000 images: images a second, requests, memory, restart, confirmation of tags
+bench-resolver: deps ## layer-resolver on 5,000 images: images a second, requests, memory, restart, confirmation of tags, a flood of names
 	@scripts/build.sh tools etcd
 	@scripts/build.sh patched kube-apiserver layer-resolver
 	@go run ./cmd/bench resolver
@@ -113,6 +128,6 @@ generate: deps ## Regenerate the generated code of the Kubernetes series
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z -]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: demo mutants cluster-up cluster-down deps build build-stock rpms kind-up release clean \
+.PHONY: demo demo-stock demo-image-locality demo-scheduler-tour mutants cluster-up cluster-down deps build build-stock resolver-image rpms kind-up release clean \
 	test test-all test-unit test-nix test-rpm test-okd test-kind test-release test-arch lint \
-	bench-crio bench-node bench-scheduler bench-throughput bench-resolver bench-startup eval trees patches-refresh patches-lint rebase generate help
+	bench-crio bench-node bench-scheduler bench-extender bench-throughput bench-resolver bench-startup eval trees patches-refresh patches-lint rebase generate help

@@ -2,8 +2,9 @@
 # Builds binaries into _build/bin/<flavour>/, each only if its inputs changed.
 #
 #   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
-#                                kube-scheduler with the plugin LayerLocality, and layer-resolver
-#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for layer-resolver;
+#                                kube-scheduler with the plugin LayerLocality, layer-extender
+#                                and layer-resolver
+#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last two;
 #                                kubeadm, kubectl and kube-proxy when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns and
 #                                local-path-provisioner when named
@@ -65,7 +66,7 @@ go_build() {
 # build needs it.
 source_tree() {
   case $FLAVOUR-$1 in
-  *-scheduler) "$ROOT/scripts/tree.sh" scheduler ;;
+  *-scheduler | *-extender) "$ROOT/scripts/tree.sh" scheduler ;;
   patched-*) "$ROOT/scripts/tree.sh" patched "$1" ;;
   *) "$ROOT/scripts/tree.sh" upstream "$1" ;;
   esac
@@ -84,11 +85,19 @@ resolver_hash() {
   } | sha256sum | cut -c1-16
 }
 
-# The recipe of layer-resolver. It and the next are not in the hash of the other binaries.
+# The recipe of layer-resolver. It and the next two are not in the hash of the other binaries.
 compile_resolver() {
   local VERB=build TAGS=""
   (cd "$ROOT" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
     go_build layer-resolver "$1" -ldflags "-s -w -X main.version=$(kubernetes_version)" ./cmd/layer-resolver)
+}
+
+# The recipe of layer-extender, which is compiled as kube-scheduler is.
+compile_extender() {
+  local VERB=build TAGS=$SCHEDULER_TAGS tree version=k8s.io/component-base/version
+  tree=$(source_tree extender)
+  (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
+    go_build layer-extender "$1" -ldflags "-s -w -X $version.gitVersion=$(kubernetes_version) -X $version.gitTreeState=clean" ./cmd/layer-extender)
 }
 
 # The recipe of the tools that only a kind node has: the main package of a module.
@@ -100,12 +109,13 @@ compile_module() {
     go_build "$1 $version" "$2" -ldflags "-s -w" .)
 }
 
-# Where a binary comes from: "cri-o", "kubernetes", "scheduler" (this repository
-# in a workspace with the patched Kubernetes), "resolver" (this repository), or
+# Where a binary comes from: "cri-o", "kubernetes", "scheduler" and "extender" (this
+# repository in a workspace with the patched Kubernetes), "resolver" (this repository), or
 # the pin of a tool.
 origin() {
   case $1 in
   layer-resolver) if [ "$FLAVOUR" = patched ]; then echo resolver; else die "there is no $FLAVOUR layer-resolver"; fi ;;
+  layer-extender) if [ "$FLAVOUR" = patched ]; then echo extender; else die "there is no $FLAVOUR layer-extender"; fi ;;
   crio | pinns) echo cri-o ;;
   kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
   kubelet | kube-apiserver | kube-controller-manager | kube-proxy | kubeadm | kubectl) echo kubernetes ;;
@@ -204,6 +214,7 @@ build_one() {
     case $name in crio | pinns) c_libraries ;; esac
     case $FLAVOUR-$from in
     *-scheduler) scheduler_hash ;;
+    *-extender) extender_hash ;;
     *-resolver) resolver_hash ;;
     patched-*) tree_hash "$from" ;;
     stock-*) pinned_version "$from" ;;
@@ -211,6 +222,10 @@ build_one() {
     case $from in
     kubernetes | scheduler) kubernetes_version ;;
     resolver) declare -f compile_resolver ;;
+    extender)
+      kubernetes_version
+      declare -f compile_extender
+      ;;
     esac
     case $name in coredns | local-path-provisioner) declare -f compile_module ;; esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
@@ -222,6 +237,7 @@ build_one() {
     mkdir -p "$CACHE/bin"
     say "$name ($FLAVOUR): fetching modules, compiling"
     case $name in
+    layer-extender) compile_extender "$cached.tmp.$$" ;;
     layer-resolver) compile_resolver "$cached.tmp.$$" ;;
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
@@ -248,7 +264,7 @@ case $FLAVOUR in
 patched | stock)
   if [ $# -eq 0 ]; then
     set -- crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
-    [ "$FLAVOUR" = stock ] || set -- "$@" layer-resolver
+    [ "$FLAVOUR" = stock ] || set -- "$@" layer-extender layer-resolver
   fi
   ;;
 tools) [ $# -gt 0 ] || set -- etcd registry runc crictl critest ;;

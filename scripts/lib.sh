@@ -84,19 +84,29 @@ tree_hash() {
 # of the laboratory. They may import each other only, and of other modules what
 # Kubernetes vendors. test/layout compares the lists with what Go says.
 SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref scheduler)
+# What the binary layer-extender is made from in addition.
+EXTENDER_PRODUCT=(cmd/layer-extender extender)
 SCHEDULER_LAB=(
-  cmd/layersim internal/bench/fleet internal/bench/scheduler/measure internal/bench/throughput/perf
+  cmd/layersim internal/bench/extender/measure internal/bench/fleet internal/bench/scheduler/measure internal/bench/throughput/perf
   internal/eval/dataset internal/eval/evaluation internal/eval/prototype internal/eval/sim test/integration
 )
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
 
 # scheduler_files: the files of those folders, relative to the root.
-scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" "${SCHEDULER_LAB[@]}" -type f ! -name README.md | sort); }
+scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" "${EXTENDER_PRODUCT[@]}" "${SCHEDULER_LAB[@]}" -type f ! -name README.md | sort); }
 
 # scheduler_product_files: those of them that the binary kube-scheduler is made from.
 scheduler_product_files() {
   (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort)
+}
+
+# extender_hash: everything layer-extender is made from.
+extender_hash() {
+  {
+    scheduler_hash
+    (cd "$ROOT" && find "${EXTENDER_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort | xargs sha256sum)
+  } | sha256sum | cut -c1-16
 }
 
 # scheduler_module: the go.mod of that code in a workspace, where it has no

@@ -2,7 +2,7 @@
 # Maintains the patch series.
 #
 #   patches.sh refresh [COMPONENT]         commits of _build/<component> -> patches/<component>
-#   patches.sh lint    [COMPONENT]         form, order, clean application, size
+#   patches.sh lint    [COMPONENT]         form, order, clean application, size, what can be dropped
 #   patches.sh rebase  COMPONENT VERSION   tries the series on another version, reports every hunk
 #
 # COMPONENT is cri-o or kubernetes; without one: both.
@@ -11,7 +11,7 @@
 # Every patch has these parts, in this order (docs/patches.md).
 HEADERS=("What:" "Difference from upstream:" "Why not upstream yet:" "Related:" "Droppable from:")
 # The maximum number of hand-written changed lines in upstream's files.
-limit() { case $1 in cri-o) echo 20 ;; kubernetes) echo 120 ;; esac }
+limit() { case $1 in cri-o) echo 24 ;; kubernetes) echo 180 ;; esac }
 
 # Folders to remove at the end, in any case.
 SCRATCH=()
@@ -60,6 +60,7 @@ is_test_file() {
 lint() {
   local component=$1 patches patch previous header lines n file added removed
   local touched=0 new=0 generated=0 tests=0 bad=0 scratch
+  local -A ours=()
   mapfile -t patches < <(series "$component")
   [ ${#patches[@]} -gt 0 ] || die "patches/$component is empty"
   complain() {
@@ -100,7 +101,9 @@ lint() {
         generated=$((generated + added + removed))
       elif is_test_file "$file"; then
         tests=$((tests + added + removed))
-      elif grep -qF -A1 "diff --git a/$file b/$file" "$patch" && grep -A1 -F "diff --git a/$file b/$file" "$patch" | grep -q '^new file'; then
+      elif [ -n "${ours["$file"]:-}" ] || grep -A1 -F "diff --git a/$file b/$file" "$patch" | grep -q '^new file'; then
+        # Also if an earlier patch of the series made it.
+        ours["$file"]=1
         new=$((new + added))
       else
         touched=$((touched + added + removed))
@@ -120,9 +123,38 @@ lint() {
     fi
     git_in "$scratch" commit -q -m "$(basename "$patch")"
   done
+  droppable "$component" "$scratch" "${patches[@]}"
   [ "$touched" -le "$(limit "$component")" ] ||
     die "$component: $touched hand-written lines changed in upstream files, at most $(limit "$component") allowed"
   echo "$component: ${#patches[@]} patches apply to $(pinned_version "$component"); changed lines in upstream files $touched of at most $(limit "$component"), in new files $new, in tests $tests, generated $generated"
+}
+
+# droppable COMPONENT FOLDER PATCH...: checks in a scratch tree that the others apply
+# without the patches of each row of the table in docs/patches.md, and that each patch
+# is in a row.
+droppable() {
+  local component=$1 scratch=$2 name numbers range number row patch known='' first
+  shift 2
+  first=$(git -C "$scratch" rev-list --max-parents=0 HEAD)
+  while IFS='|' read -r _ name numbers _; do
+    [ "${name// /}" = "$component" ] || continue
+    row=' '
+    while read -r range; do
+      for number in $(seq -f '%04.0f' "${range%-*}" "${range#*-}"); do row+="$number "; done
+    done < <(grep -oE '\b[0-9]{4}(-[0-9]{4})?\b' <<<"$numbers" || true)
+    known+=$row
+    [ "$row" != ' ' ] || continue
+    git -C "$scratch" checkout -q -f --detach "$first"
+    for patch in "$@"; do
+      [[ $row != *" $(basename "$patch" | cut -c1-4) "* ]] || continue
+      git -C "$scratch" apply --index "$patch" ||
+        die "$(basename "$patch") does not apply without$row, which docs/patches.md says can be dropped"
+    done
+  done <"$ROOT/docs/patches.md"
+  for patch in "$@"; do
+    [[ $known == *" $(basename "$patch" | cut -c1-4) "* ]] ||
+      die "$(basename "$patch") is in no row of docs/patches.md: say when it can be dropped"
+  done
 }
 
 # upstream_file COMPONENT VERSION PATH: prints where that file of the upstream tree

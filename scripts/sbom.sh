@@ -27,8 +27,11 @@ crio)
   done <<<"$libraries"
   c_licenses "$2"
   ;;
-kube*)
-  if [ "$name" = kube-scheduler ]; then part=(scheduler); else part=(patched kubernetes); fi
+kube* | layer-extender)
+  case $name in
+  kube-scheduler | layer-extender) part=(scheduler) ;;
+  *) part=(patched kubernetes) ;;
+  esac
   source=$("$ROOT/scripts/tree.sh" "${part[@]}")
   arguments+=(--version "$(our_version kubernetes)" --workspace "$(our_version kubernetes)"
   --upstream "$(upstream_module kubernetes)@$KUBERNETES_VERSION")

@@ -6,7 +6,8 @@ import (
 
 // ImageManifest says what one image manifest consists of and which image
 // references point to it. Objects of resolved manifests are named after the
-// digest ("sha256-..."). A reference that was never resolved has an object of
+// digest ("sha256-..."); one to which more references point than an object holds has
+// further objects ("sha256-...-2"). A reference that was never resolved has an object of
 // its own ("unresolved-..."), without digest, whose condition says why.
 //
 // It is a record that the resolver alone writes, in one request, so there is no
@@ -122,6 +123,14 @@ type ImageReference struct {
 	// LastConfirmed is when the registry last said that the reference points here.
 	// +optional
 	LastConfirmed *metav1.Time `json:"lastConfirmed,omitempty"`
+	// UnusedSince is when the last workload that named the reference went. Empty while
+	// one names it.
+	// +optional
+	UnusedSince *metav1.Time `json:"unusedSince,omitempty"`
+	// Private is set if only pull secrets of a namespace open the image
+	// (--publish-private).
+	// +optional
+	Private bool `json:"private,omitempty"`
 }
 
 // Condition types.
@@ -140,7 +149,8 @@ const (
 	// ReasonInvalidReference: the name is none that a container runtime takes.
 	ReasonInvalidReference = "InvalidReference"
 	// ReasonDenied: the policy does not let the resolver ask this registry, or not
-	// at the address it has.
+	// at the address it has. No object is made for it: it is told by events, and by the
+	// condition Confirmed of what was known before.
 	ReasonDenied = "Denied"
 	// ReasonUnauthorized: the registry wants credentials, or others.
 	ReasonUnauthorized = "Unauthorized"
@@ -152,6 +162,9 @@ const (
 	ReasonRateLimited = "RateLimited"
 	// ReasonUnavailable: the registry does not answer, not in time or with an error.
 	ReasonUnavailable = "RegistryUnavailable"
+	// ReasonTooMany: the workloads' namespace, or the cluster, has as many images as
+	// the resolver keeps. Only in events.
+	ReasonTooMany = "TooManyImages"
 	// ReasonInvalidManifest: what the registry sent is no manifest, not the one asked
 	// for, or larger than allowed.
 	ReasonInvalidManifest = "InvalidManifest"
@@ -172,7 +185,7 @@ const (
 	// overlay driver of containers-storage runs images of at most 500 layers
 	// (go.podman.io/storage/drivers/overlay, maxDepth).
 	MaxLayers = 512
-	// MaxReferences that point to a manifest. Further ones are not recorded.
+	// MaxReferences in an object. Further ones are in further objects of the manifest.
 	MaxReferences = 64
 	// MaxPlatforms of nodes that images are resolved for.
 	MaxPlatforms = 16

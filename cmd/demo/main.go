@@ -31,6 +31,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var logDir string
+	var stock bool
 	command := &cobra.Command{
 		Use:           "demo",
 		Short:         "Show image layers from the registry to the scheduler on a real three-node cluster",
@@ -38,10 +39,14 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return run(cmd.Context(), logDir)
+			if stock {
+				return run(cmd.Context(), logDir, ofStock)
+			}
+			return run(cmd.Context(), logDir, ofPatched)
 		},
 	}
 	command.Flags().StringVar(&logDir, "log-dir", "_out/demo/log", "folder for the log files, which stay")
+	command.Flags().BoolVar(&stock, "stock", false, "replace nothing: CRI-O, kubelet and control plane are stock, only scheduler and resolver are ours")
 	err := command.ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -59,10 +64,38 @@ var say = func() func(string, ...any) {
 	}
 }()
 
-// What was shown, printed as one line at the end.
-const summary = "Node objects state layers, and pods start where layers are, even of images that no node has pulled"
+// edition is what differs between the demo with patched nodes and the one with stock nodes.
+type edition struct {
+	flavour cluster.Flavour
+	// intro is printed first, nodes describes them, summary is what was shown.
+	intro, nodes, summary string
+	// state shows from where the scheduler knows what nodes have.
+	state func(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error
+}
 
-func run(ctx context.Context, logDir string) (err error) {
+var (
+	ofPatched = edition{
+		flavour: cluster.Patched,
+		intro: `Layers of two images on their way from CRI-O to the Node objects; then where LayerLocality and stock, the
+plugins that Kubernetes has by default, send a third pod, and pods with images that no node has pulled. A score
+is 0 to 100: 100 is a node with nothing to pull and no more load than the others. Links have %d Mbit/s.`,
+		nodes:   "three nodes, each with its own patched CRI-O and kubelet",
+		summary: "Node objects state layers, and pods start where layers are, even of images that no node has pulled",
+		state:   stateLayers,
+	}
+	ofStock = edition{
+		flavour: cluster.Stock,
+		intro: `Everything is stock but kube-scheduler and layer-resolver. The nodes name images by digest, and ImageManifests
+have their layers; then where LayerLocality and stock, the plugins that Kubernetes has by default, send a third
+pod, and pods with images that no node has pulled. A score is 0 to 100: 100 is a node with nothing to pull and
+no more load than the others. Links have %d Mbit/s.`,
+		nodes:   "three nodes with stock CRI-O and kubelet, and a stock control plane",
+		summary: "nothing was replaced, and pods start where layers are, even of images that no node has pulled",
+		state:   stateNames,
+	}
+)
+
+func run(ctx context.Context, logDir string, e edition) (err error) {
 	logDir, err = filepath.Abs(logDir)
 	if err != nil {
 		return err
@@ -70,18 +103,16 @@ func run(ctx context.Context, logDir string) (err error) {
 	if err := os.RemoveAll(logDir); err != nil { // of an earlier run
 		return err
 	}
-	fmt.Printf(`Layers of two images on their way from CRI-O to the Node objects; then where LayerLocality and stock, the
-plugins that Kubernetes has by default, send a third pod, and pods with images that no node has pulled. A score
-is 0 to 100: 100 is a node with nothing to pull and no more load than the others. Links have %d Mbit/s.
-
-`, bandwidth/1_000_000)
-	say("starting three nodes, each with its own patched CRI-O and kubelet")
+	fmt.Printf(e.intro+"\n\n", bandwidth/1_000_000)
+	say("starting %s", e.nodes)
+	scheduler := scenario.Schedulers()
+	scheduler.Flavour = cluster.Patched
 	c, err := cluster.Start(ctx, cluster.Config{
 		Name:      "demo",
 		LogDir:    logDir,
-		Flavour:   cluster.Patched,
+		Flavour:   e.flavour,
 		Bandwidth: bandwidth,
-		Scheduler: scenario.Schedulers(),
+		Scheduler: scheduler,
 		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{})},
 		Logf:      func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
 	})
@@ -95,14 +126,14 @@ is 0 to 100: 100 is a node with nothing to pull and no more load than the others
 		err = errors.Join(err, c.Stop(cleanup))
 		if err == nil {
 			say("nothing is left")
-			fmt.Println("demo: ok: " + summary)
+			fmt.Println("demo: ok: " + e.summary)
 		}
 	}()
 	lab, err := scenario.NewLab(c)
 	if err != nil {
 		return err
 	}
-	return show(ctx, lab)
+	return show(ctx, lab, e)
 }
 
 const (
@@ -116,7 +147,7 @@ type placement struct {
 	image *images.Pushed
 }
 
-func show(ctx context.Context, lab *scenario.Lab) error {
+func show(ctx context.Context, lab *scenario.Lab, e edition) error {
 	c := lab.Cluster
 	family, err := scenario.PushFamily(ctx, c, "app", layerBytes)
 	if err != nil {
@@ -148,16 +179,8 @@ func show(ctx context.Context, lab *scenario.Lab) error {
 	for i, name := range []string{p1.Name, p2.Name} {
 		say("pod %s fills %s, which has pulled %s", name, placements[i].node.Name, placements[i].image.Reference)
 	}
-	for _, p := range placements {
-		if err := showCRI(ctx, p, shared); err != nil {
-			return err
-		}
-	}
-	say("the kubelets list images every 30 s: waiting for the Node objects")
-	for _, p := range placements {
-		if err := showNode(ctx, c, p, shared); err != nil {
-			return err
-		}
+	if err := e.state(ctx, lab, placements, shared); err != nil {
+		return err
 	}
 	if err := compare(ctx, lab, family, cpu, placements[0].node, placements[1].node); err != nil {
 		return err
@@ -166,6 +189,54 @@ func show(ctx context.Context, lab *scenario.Lab) error {
 		return err
 	}
 	return neverPulled(ctx, lab)
+}
+
+// stateLayers follows layers from CRI-O to the Node objects.
+func stateLayers(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error {
+	for _, p := range placements {
+		if err := showCRI(ctx, p, shared); err != nil {
+			return err
+		}
+	}
+	say(listing)
+	for _, p := range placements {
+		if err := showNode(ctx, lab.Cluster, p, shared); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const listing = "the kubelets list images every 30 s: waiting for the Node objects"
+
+// stateNames shows the two objects from which the scheduler knows layers on stock nodes: the
+// Node names a digest, and an ImageManifest says what that consists of.
+func stateNames(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error {
+	say(listing)
+	for _, p := range placements {
+		if err := showNode(ctx, lab.Cluster, p, nil); err != nil {
+			return err
+		}
+	}
+	if err := showManifests(ctx, lab, []*images.Pushed{placements[0].image, placements[1].image}); err != nil {
+		return err
+	}
+	for _, p := range placements {
+		manifest, err := lab.Manifest(ctx, p.image.Reference)
+		if err != nil {
+			return err
+		}
+		if manifest == nil {
+			return fmt.Errorf("no ImageManifest has %s; see %s", p.image.Reference, lab.Cluster.Addon(addons.LayerResolver).Log())
+		}
+		fmt.Printf("$ kubectl get imagemanifest %.19s... -o json | jq .spec.layers\n%s\n\n", manifest.Name, mark(manifest.Spec.Layers, shared))
+		err = scenario.Poll(ctx, func(ctx context.Context) error { return lab.Joined(ctx, p.image.Reference, p.node.Name) })
+		if err != nil {
+			return fmt.Errorf("%w; see %s", err, lab.Cluster.Scheduler().Log())
+		}
+		say("so %s has all layers of %s, as far as the scheduler knows", p.node.Name, p.image.Reference)
+	}
+	return nil
 }
 
 // compare submits another pod with the first image to both schedulers, once the
@@ -362,7 +433,8 @@ func showCRI(ctx context.Context, p placement, shared []v1.Descriptor) error {
 	return nil
 }
 
-// showNode waits until the Node has the image and prints what it says about it.
+// showNode waits until the Node has the image, with the given layers, and prints what it
+// says about it.
 func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared []v1.Descriptor) error {
 	const limit, tick = 90 * time.Second, 10 * time.Second
 	client, err := c.Client()
@@ -389,7 +461,9 @@ func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared []v1.
 	if err != nil {
 		return fmt.Errorf("%w; see %s", err, p.node.Kubelet().Log())
 	}
-	say("%s: the layers of %s are in its Node object (those below 1 MiB are left out)", p.node.Name, p.image.Reference)
+	if len(shared) > 0 {
+		say("%s: the layers of %s are in its Node object (those below 1 MiB are left out)", p.node.Name, p.image.Reference)
+	}
 	return nil
 }
 

@@ -24,11 +24,12 @@ func TestRun(t *testing.T) {
 	write(t, filepath.Join(assets, "node_modules/d3/dist/d3.min.js"), "var d3;")
 	write(t, filepath.Join(assets, "node_modules/@observablehq/plot/dist/plot.umd.min.js"), "var Plot;")
 	report := write(t, filepath.Join(folder, "report.json"),
-		`{"version": "v1", "experiments": [{"name": "e", "title": "a title", "runs": [{"scenario": "s", "policy": "default", "seed": 7, "pulledBytes": 12345}]}]}`)
-	if err := run(report, out, assets); err != nil {
+		`{"version": "v1", "experiments": [{"name": "policies", "title": "a title", "runs": [{"scenario": "s", "policy": "default", "seed": 7, "pulledBytes": 12345}]}]}`)
+	document := write(t, filepath.Join(folder, "document.md"), "before\n")
+	if err := run(report, out, assets, document); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"index.html": "a title", "report.csv": "e,s,default,,,7,0,0,0,12345,"} {
+	for name, want := range map[string]string{"index.html": "a title", "report.csv": "policies,s,default,,,7,0,0,0,12345,", "figure.svg": "</svg>"} {
 		content, err := os.ReadFile(filepath.Join(out, name))
 		if err != nil {
 			t.Fatal(err)
@@ -36,6 +37,18 @@ func TestRun(t *testing.T) {
 		if !strings.Contains(string(content), want) {
 			t.Errorf("no %q in %s", want, name)
 		}
+	}
+	if text, err := os.ReadFile(document); err != nil || string(text) != "before\n" {
+		t.Errorf("a document without tables is now %q, error %v", text, err)
+	}
+	// A table that cannot be made: nothing is written.
+	write(t, document, "<!-- evalpage: other -->\n<!-- end -->")
+	elsewhere := filepath.Join(folder, "elsewhere")
+	if err := run(report, elsewhere, assets, document); err == nil || !strings.Contains(err.Error(), `document.md: no table "other"`) {
+		t.Errorf("an unknown table: %v", err)
+	}
+	if _, err := os.Stat(elsewhere); err == nil {
+		t.Error("something was written")
 	}
 }
 
@@ -51,7 +64,7 @@ func TestRunRefuses(t *testing.T) {
 		`{}`: "internal/eval/page/assets.sh",
 	} {
 		out := filepath.Join(folder, "out")
-		err := run(write(t, filepath.Join(folder, "report.json"), content), out, filepath.Join(folder, "no assets"))
+		err := run(write(t, filepath.Join(folder, "report.json"), content), out, filepath.Join(folder, "no assets"), "")
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", content, err, want)
 		}
@@ -59,7 +72,7 @@ func TestRunRefuses(t *testing.T) {
 			t.Errorf("%s: something was written", content)
 		}
 	}
-	if err := run(filepath.Join(folder, "nothing.json"), folder, folder); err == nil || !strings.Contains(err.Error(), "nothing.json") {
+	if err := run(filepath.Join(folder, "nothing.json"), folder, folder, ""); err == nil || !strings.Contains(err.Error(), "nothing.json") {
 		t.Errorf("no file: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Command kube-scheduler is kube-scheduler with the LayerLocality plugin. A
-// profile that does not enable it schedules as upstream does.
+// Command kube-scheduler is kube-scheduler with the plugins LayerLocality and QosAware. A
+// profile that enables neither schedules as upstream does.
 package main
 
 import (
@@ -16,18 +16,25 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware"
 )
 
-var _ locality.AwaitedSource = &imagemanifests.Source{}
+var (
+	_ locality.AwaitedSource  = &imagemanifests.Source{}
+	_ locality.FollowedSource = &imagemanifests.Source{}
+)
 
 // imageManifests returns the source of what layer-resolver found out.
 func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSource, error) {
-	return imagemanifests.NewSource(ctx, handle.KubeConfig())
+	go warnOfOldServer(ctx, handle.ClientSet().Discovery())
+	return imagemanifests.NewSource(handle.KubeConfig())
 }
 
 func main() {
 	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests))
+	promises := qosaware.NewFactory()
 	options := append(debugHandler(layerlocality.DebugPath, factory.DebugHandler()),
-		app.WithPlugin(layerlocality.Name, factory.New))
+		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New))
+	options = append(options, debugHandler(qosaware.DebugPath, promises.DebugHandler())...)
 	os.Exit(cli.Run(app.NewSchedulerCommand(options...)))
 }

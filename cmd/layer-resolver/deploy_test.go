@@ -83,9 +83,15 @@ func TestDeployment(t *testing.T) {
 		t.Errorf("arguments that are no flags: %q", rest)
 	}
 	for flag, want := range map[string]string{
-		"leader-elect": "true", "metrics-bind-address": ":8080", "health-probe-bind-address": ":8081",
+		"leader-elect": "true", "metrics-bind-address": ":8443", "metrics-secure": "true", "health-probe-bind-address": ":8081",
 		"pull-secrets": "true", "docker-config": "/etc/layer-resolver/docker/config.json",
-		"registries-conf": "/etc/layer-resolver/registries/registries.conf",
+		"ca-bundle":       "[/etc/layer-resolver/ca/ca-bundle.crt,/etc/layer-resolver/cluster-ca/ca-bundle.crt,/etc/layer-resolver/cluster-ca/service-ca.crt]",
+		"cluster-mirrors": "true", "docker-config-secret": "openshift-config/pull-secret",
+		"template":                          "[argoproj.io/v1alpha1/Rollout={.spec.template}]",
+		"certs-dir":                         "/etc/layer-resolver/certs.d",
+		"image-credential-provider-config":  "/etc/layer-resolver/credential-provider/credential-provider.yaml",
+		"image-credential-provider-bin-dir": "/opt/credential-provider",
+		"registries-conf":                   "/etc/layer-resolver/registries/registries.conf",
 	} {
 		if got := command.Flags().Lookup(flag).Value.String(); got != want {
 			t.Errorf("--%s is %s, want %s", flag, got, want)
@@ -117,7 +123,7 @@ func TestDocumentation(t *testing.T) {
 	}
 
 	// Flags of kubectl.
-	others := strings.Fields("all-namespaces clusterrole docker-password docker-server docker-username field-selector namespace selector user")
+	others := strings.Fields("all-namespaces clusterrole serviceaccount docker-password docker-server docker-username field-selector namespace selector user")
 	for _, found := range regexp.MustCompile("--[a-z][a-z-]+").FindAllString(string(text), -1) {
 		flag := strings.TrimPrefix(found, "--")
 		if _, ok := flags[flag]; !ok && !slices.Contains(others, flag) {

@@ -4,7 +4,11 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,13 +16,17 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
@@ -69,6 +77,17 @@ func TestShipped(t *testing.T) {
 		strict := client.WithFieldValidation(cluster, metav1.FieldValidationStrict)
 		must(t, strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"), client.ForceOwnership))
 	}
+	must(t, cluster.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "openshift-config"}}))
+	for _, kind := range [][3]string{
+		{"argoproj.io", "v1alpha1", "Rollout"}, {"config.openshift.io", "v1", "ImageDigestMirrorSet"}, {"config.openshift.io", "v1", "ImageTagMirrorSet"},
+	} {
+		apply("", controlplane.OpenKind(kind[0], kind[1], kind[2]))
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(schema.GroupVersionKind{Group: kind[0], Version: kind[1], Kind: kind[2] + "List"})
+		must(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			return cluster.List(ctx, list) == nil, nil
+		}))
+	}
 	built := shipped(t)
 	for _, resource := range built.Resources() {
 		apply("", resource.MustYaml())
@@ -79,6 +98,9 @@ func TestShipped(t *testing.T) {
 
 	// The registry requires a password. Only one namespace gives access to it.
 	ours, theirs := r.Push("ours:1", r.Image("base", "ours")), r.Push("theirs:1", r.Image("base", "theirs"))
+	// A template of another kind, and one of an image that only a mirror of the cluster has,
+	// for which the global pull secret is.
+	rolled, mirrored := r.Push("rolled:1", r.Image("base", "rolled")), r.Push("mirrored:1", r.Image("base", "mirrored"))
 	r.WantPassword("user", "secret-word")
 	config := fmt.Sprintf(`{"auths":{%q:{"username":"user","password":"secret-word"}}}`, r.Host)
 	must(t, cluster.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
@@ -92,6 +114,17 @@ func TestShipped(t *testing.T) {
 		must(t, cluster.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pod"}, Spec: spec}))
 	}
 
+	must(t, cluster.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-config", Name: "pull-secret"}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(strings.ReplaceAll(config, r.Host, r.Host+"/mirrored"))},
+	}))
+	apply("", fmt.Sprintf("{apiVersion: config.openshift.io/v1, kind: ImageTagMirrorSet, metadata: {name: m}, spec: {imageTagMirrors: [{source: source.example.com/team, mirrors: [%q]}]}}", r.Host))
+	rollout := func(name, image, secrets string) {
+		apply("default", fmt.Sprintf("{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: %s}, spec: {template: {spec: {imagePullSecrets: [%s], containers: [{name: main, image: %q}]}}}}", name, secrets, image))
+	}
+	rollout("rolled", rolled, "{name: pull}")
+	rollout("mirrored", "source.example.com/team/"+strings.TrimPrefix(mirrored, r.Host+"/"), "")
+
 	admin := filepath.Join(t.TempDir(), "admin")
 	must(t, os.WriteFile(admin, plane.Kubeconfig(), 0o600))
 	kubeconfig, err := clientcmd.LoadFromFile(admin)
@@ -103,14 +136,20 @@ func TestShipped(t *testing.T) {
 	account := filepath.Join(t.TempDir(), "account")
 	must(t, clientcmd.WriteToFile(*kubeconfig, account))
 
+	metrics := freeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	empty := filepath.Join(t.TempDir(), "config.json")
 	must(t, os.WriteFile(empty, []byte(`{"auths":{}}`), 0o600))
 	command := newRunCommand()
 	command.SilenceUsage, command.SilenceErrors = true, true
-	// Flags that differ outside of a pod; of a repeated flag the last one counts.
-	command.SetArgs(append(arguments(t, built), "--kubeconfig", account, "--leader-election-namespace", "kube-system",
-		"--metrics-bind-address", "0", "--health-probe-bind-address", "0",
+	// Flags that differ outside of a pod; of a repeated flag the last one counts. The files of
+	// some are not there.
+	ofPod := slices.DeleteFunc(arguments(t, built), func(argument string) bool {
+		return strings.HasPrefix(argument, "--ca-bundle=") || strings.HasPrefix(argument, "--certs-dir=") || strings.HasPrefix(argument, "--image-credential-provider-")
+	})
+	command.SetArgs(append(ofPod, "--kubeconfig", account, "--leader-election-namespace", "kube-system",
+		"--metrics-bind-address", metrics, "--health-probe-bind-address", "0", "--publish-private",
+		"--template=absent.example/v1/Absent={.spec}", // its definition is not there
 		"--registries-conf", r.Conf, "--docker-config", empty, "--allow-network", "127.0.0.0/8"))
 	var result error
 	ended := make(chan struct{})
@@ -151,14 +190,20 @@ func TestShipped(t *testing.T) {
 		var manifest v1alpha1.ImageManifest
 		return cluster.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(registrytest.Digest(t, r.Image("base", "ours")))}, &manifest)
 	})
+	for _, name := range []string{"rolled", "mirrored"} {
+		eventually("the image "+name+" of a custom kind", func() error {
+			var manifest v1alpha1.ImageManifest
+			return cluster.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(registrytest.Digest(t, r.Image("base", name)))}, &manifest)
+		})
+	}
 	eventually("an image of another one", func() error {
 		var manifest v1alpha1.ImageManifest
 		if err := cluster.Get(t.Context(), client.ObjectKey{Name: v1alpha1.UnresolvedName(theirs)}, &manifest); err != nil {
 			return err
 		}
 		condition := meta.FindStatusCondition(manifest.Status.Conditions, v1alpha1.ConditionResolved)
-		if condition == nil || condition.Reason != v1alpha1.ReasonUnauthorized || !strings.Contains(condition.Message, "layer-resolver-pull-secrets") {
-			t.Fatalf("condition %+v", condition)
+		if condition == nil || condition.Reason != v1alpha1.ReasonUnauthorized || strings.Contains(condition.Message, "pull") {
+			t.Fatalf("condition %+v tells more than what everybody may know", condition)
 		}
 		return nil
 	})
@@ -167,7 +212,9 @@ func TestShipped(t *testing.T) {
 		if err := cluster.List(t.Context(), &events, client.InNamespace("other")); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool { return e.Regarding.Name == "pod" && e.Reason == "ImageNotResolved" }) {
+		if !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.Name == "pod" && e.Reason == "ImageNotResolved" && strings.Contains(e.Note, "other/pull may not be read: bind the ClusterRole layer-resolver-pull-secrets")
+		}) {
 			return fmt.Errorf("%d others", len(events.Items))
 		}
 		return nil
@@ -182,6 +229,27 @@ func TestShipped(t *testing.T) {
 		}
 		return nil
 	})
+	// The metrics name registries: only those to whom the role is bound may read them.
+	for who, want := range map[string]int{"nobody": http.StatusUnauthorized, "stranger": http.StatusForbidden, "prometheus": http.StatusOK} {
+		token := ""
+		if who != "nobody" {
+			token = tokenFor(t, cluster, who)
+		}
+		if who == "prometheus" {
+			must(t, cluster.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: who},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "layer-resolver-metrics-reader"},
+				Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: who}},
+			}))
+		}
+		eventually("metrics for "+who, func() error {
+			code, text := scrape(t, metrics, token)
+			if code != want || want == http.StatusOK && !strings.Contains(text, "layerlocality_resolver_images_in_use") {
+				return fmt.Errorf("status %d, want %d: %.200s", code, want, text)
+			}
+			return nil
+		})
+	}
 	var lease coordinationv1.Lease
 	must(t, cluster.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "layer-resolver"}, &lease))
 
@@ -196,7 +264,8 @@ func TestShipped(t *testing.T) {
 	if !slices.ContainsFunc(collected.Errs, func(err error) bool { return strings.Contains(err.Error(), theirs) }) {
 		t.Errorf("errors %v", collected.Errs)
 	}
-	if got := collected.Images; len(got) != 1 || got[0].Image != ours || len(got[0].Layers) != 2 || got[0].Layers[0] != (dataset.Layer{Digest: registrytest.Layer(t, "base"), Size: 4}) {
+	got := slices.DeleteFunc(collected.Images, func(i dataset.Image) bool { return i.Image != ours })
+	if len(got) != 1 || got[0].Image != ours || len(got[0].Layers) != 2 || got[0].Layers[0] != (dataset.Layer{Digest: registrytest.Layer(t, "base"), Size: 4}) {
 		t.Errorf("collected %+v", got)
 	}
 	if questions := r.Questions(); questions["ours 1"] > 0 {
@@ -207,4 +276,42 @@ func TestShipped(t *testing.T) {
 	if <-ended; result != nil {
 		t.Errorf("the resolver ended: %v", result)
 	}
+}
+
+// freeAddress returns an address on which nothing listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	must(t, listener.Close())
+	return listener.Addr().String()
+}
+
+// tokenFor makes a service account and returns a token of it.
+func tokenFor(t *testing.T, cluster client.Client, name string) string {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	must(t, cluster.Create(t.Context(), account))
+	request := &authenticationv1.TokenRequest{}
+	must(t, cluster.SubResource("token").Create(t.Context(), account, request))
+	return request.Status.Token
+}
+
+// scrape asks for the metrics. Their certificate is one of the process's own.
+func scrape(t *testing.T, address, token string) (code int, text string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", nil)
+	must(t, err)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true} //nolint:gosec // a test
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	return response.StatusCode, string(body)
 }

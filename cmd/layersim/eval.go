@@ -62,7 +62,7 @@ func repeat(flags *pflag.FlagSet, experiments ...string) string {
 		fmt.Fprintf(&b, " --experiments %s", strings.Join(experiments, ","))
 	}
 	fmt.Fprintf(&b, " --seeds %s --size %s", flags.Lookup("seeds").Value, flags.Lookup("size").Value)
-	for _, name := range []string{"data", "history", "moves"} {
+	for _, name := range []string{"data", "history", "moves", "as-of"} {
 		if flags.Changed(name) {
 			fmt.Fprintf(&b, " --%s %s", name, flags.Lookup(name).Value)
 		}

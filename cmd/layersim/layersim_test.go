@@ -115,12 +115,12 @@ func TestEval(t *testing.T) {
 
 func TestRepeatNamesFiles(t *testing.T) {
 	c := evalCommand()
-	if err := c.ParseFlags([]string{"--data", "a.jsonl", "--seeds", "3"}); err != nil {
+	if err := c.ParseFlags([]string{"--data", "a.jsonl", "--seeds", "3", "--as-of", "2016-12-01"}); err != nil {
 		t.Fatal(err)
 	}
 	for want, names := range map[string][]string{
-		"layersim eval --experiments zipf,disk --seeds 3 --size full --data a.jsonl": {"zipf", "disk"},
-		"layersim eval --seeds 3 --size full --data a.jsonl":                         nil,
+		"layersim eval --experiments zipf,disk --seeds 3 --size full --data a.jsonl --as-of 2016-12-01T00:00:00Z": {"zipf", "disk"},
+		"layersim eval --seeds 3 --size full --data a.jsonl --as-of 2016-12-01T00:00:00Z":                         nil,
 	} {
 		if got := repeat(c.Flags(), names...); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -173,6 +173,7 @@ func TestErrors(t *testing.T) {
 		`experiment "": want one of policies, `:     {"eval", "--out", out, "--experiments", `""`},
 		`size "huge": want one of [small full]`:     {"eval", "--out", out, "--size", "huge"},
 		`scenario "none": want one of zipf-0, `:     {"run", "--out", out, "--scenarios", "none"},
+		`as of 1999-12-31: no tag points to `:       {"run", "--out", out, "--as-of", "1999-12-31"},
 		`policy "none": want one of default, `:      {"run", "--out", out, "--policies", "none"},
 		`experiment policies: 0 seeds, `:            {"eval", "--out", out, "--seeds", "0"},
 		`scenario none, seed 1: open `:              {"run", "--out", out, "--plan", filepath.Join(folder, "none"), "--seeds", "1"},

@@ -30,6 +30,7 @@ func (o *options) flags(c *cobra.Command) {
 	f.StringVar(&o.files.Images, "data", os.Getenv(dataset.Env), "file of images (JSON Lines, plain or .gz); default $"+dataset.Env+", else generated")
 	f.StringVar(&o.files.History, "history", os.Getenv(dataset.HistoryEnv), "file of all images ever published, for rolling updates; default $"+dataset.HistoryEnv+", else generated")
 	f.StringVar(&o.files.Moves, "moves", os.Getenv(dataset.MovesEnv), "file of tag moves that belongs to it; default $"+dataset.MovesEnv)
+	f.TimeVar(&o.files.AsOf, "as-of", time.Time{}, []string{time.DateOnly, time.RFC3339Nano}, "take the images from the history, as tags were on this `day`, not from --data")
 	f.IntVar(&o.seeds, "seeds", 5, "how often each workload is drawn")
 	f.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "runs at the same time")
 	f.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of all runs")

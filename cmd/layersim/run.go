@@ -21,17 +21,18 @@ func runCommand() *cobra.Command {
 	var size suite.Size
 	var scenarios, policies []string
 	var plan string
-	var mbit, gigabytes float64
+	var mbit, peerMbit, gigabytes float64
 	model := sim.DefaultModel()
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Play scenarios, or a plan from a file, with some policies",
 		Example: `  layersim run --scenarios zipf-1,rolling-1 --policies default,layerlocality
-  layersim run --scenarios zipf-1 --nodes 50 --mbit 50 --policies default,layerlocality:weight=8:cpuPenalty=4
+  layersim run --scenarios zipf-1 --nodes 50 --mbit 50 --policies default,layerlocality:weight=8:loadPenalty=4
   layersim run --plan plan.json --policies default,layerlocality --out report.json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			size.Link, size.Disk = mbit*workload.Mbit, int64(gigabytes*1e9)
+			model.PeerLink = peerMbit * workload.Mbit
 			var chosen []sim.Policy
 			for _, text := range policies {
 				p, err := sim.ParsePolicy(text)
@@ -77,7 +78,7 @@ func runCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.out, "out", "", "file for all results (JSON)")
 	f.StringSliceVar(&scenarios, "scenarios", []string{"zipf-1"}, "scenarios (layersim list)")
-	f.StringSliceVar(&policies, "policies", []string{"default", "lrscheduler", "layerlocality", "greedy"}, "policies (layersim list), NAME[:KEY=VALUE...] with KEY weight, wait or an argument of LayerLocality")
+	f.StringSliceVar(&policies, "policies", []string{"default", "lrscheduler", "layerlocality", "greedy"}, "policies (layersim list), NAME[:KEY=VALUE...] with KEY weight, wait or an argument of LayerLocality; images (registry, peers, ahead, lazy) or history (the policy before) of any")
 	f.StringVar(&plan, "plan", "", "file with a plan (JSON), instead of scenarios")
 	f.IntVar(&size.Nodes, "nodes", 0, "number of nodes; default: the scenario's")
 	f.IntVar(&size.Pods, "pods", 0, "number of pods; default: the scenario's")
@@ -88,6 +89,7 @@ func runCommand() *cobra.Command {
 	f.IntVar(&model.MaxImages, "max-images", model.MaxImages, "images a NodeStatus names (nodeStatusMaxImages)")
 	f.Int64Var(&model.MinLayerBytes, "min-layer-bytes", model.MinLayerBytes, "smallest layer that is reported")
 	f.IntVar(&model.Pulls, "pulls", model.Pulls, "images a node pulls at once; 1: serializeImagePulls")
+	f.Float64Var(&peerMbit, "peer-mbit", model.PeerLink/workload.Mbit, "bandwidth between nodes in Mbit/s, with images=peers")
 	f.Var(&model.Joins, "joins", "what pulls that run at the same time share")
 	return c
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
 )
 
-// printTable prints means over the seeds; ratios are ratios of sums.
+// printTable prints means over the seeds; ratios are ratios of sums, to the first policy in
+// the scenario.
 func printTable(w io.Writer, e evaluation.Experiment) error {
 	type key struct{ scenario, policy string }
 	sums := map[key]evaluation.Metrics{}
@@ -22,6 +23,8 @@ func printTable(w io.Writer, e evaluation.Experiment) error {
 		count[k]++
 		s := sums[k]
 		s.PulledBytes += r.PulledBytes
+		s.PeerBytes += r.PeerBytes
+		s.DistinctBytes += r.DistinctBytes
 		s.StartupMean += r.StartupMean
 		s.StartupP99 += r.StartupP99
 		s.CPUStd += r.CPUStd
@@ -31,7 +34,7 @@ func printTable(w io.Writer, e evaluation.Experiment) error {
 		sums[k] = s
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "scenario\tpolicy\tGB\tof first\tmean s\tof first\tp99 s\tcpu std\tmax/mean pods\tremoved GB\tno node")
+	fmt.Fprintln(table, "scenario\tpolicy\tGB\tfrom registry\tof first\tavoided\tmean s\tof first\tp99 s\tcpu std\tmax/mean pods\tremoved GB\tno node")
 	for _, k := range order {
 		s, n := sums[k], count[k]
 		var first evaluation.Metrics
@@ -41,8 +44,9 @@ func printTable(w io.Writer, e evaluation.Experiment) error {
 				break
 			}
 		}
-		fmt.Fprintf(table, "%s\t%s\t%.2f\t%.3f\t%.2f\t%.3f\t%.2f\t%.3f\t%.2f\t%.1f\t%.1f\n", k.scenario, k.policy,
-			float64(s.PulledBytes)/n/1e9, float64(s.PulledBytes)/float64(first.PulledBytes),
+		fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.3f\t%.3f\t%.2f\t%.3f\t%.2f\t%.3f\t%.2f\t%.1f\t%.1f\n", k.scenario, k.policy,
+			float64(s.PulledBytes)/n/1e9, float64(s.PulledBytes-s.PeerBytes)/n/1e9,
+			float64(s.PulledBytes)/float64(first.PulledBytes), s.Avoided(&first),
 			s.StartupMean/n, s.StartupMean/first.StartupMean, s.StartupP99/n, s.CPUStd/n, s.MaxMeanPods/n,
 			float64(s.RemovedBytes)/n/1e9, float64(s.Unschedulable)/n)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/schedulerconfig"
 )
 
 func main() {
@@ -60,7 +61,7 @@ func command() *cobra.Command {
 
 func up(o *options) *cobra.Command {
 	var config cluster.Config
-	var flavour, bandwidth string
+	var flavour, bandwidth, schedulerConfig string
 	var gates map[string]string
 	c := &cobra.Command{
 		Use:   "up",
@@ -71,6 +72,11 @@ func up(o *options) *cobra.Command {
 			var err error
 			if config.Bandwidth, err = cluster.ParseBandwidth(bandwidth); err != nil {
 				return err
+			}
+			if schedulerConfig != "" {
+				if config.Scheduler.Config, err = schedulerconfig.Read(schedulerConfig); err != nil {
+					return fmt.Errorf("--scheduler-config: %w", err)
+				}
 			}
 			parsed, err := parseGates(gates)
 			if err != nil {
@@ -100,6 +106,8 @@ func up(o *options) *cobra.Command {
 	f.StringVar(&config.BinDir, "bin-dir", "", "folder that holds stock, patched and tools (default: _build/bin of this repository)")
 	f.StringVar(&config.LogDir, "log-dir", "", "folder for log files that outlive the cluster (default: log in the cluster's folder)")
 	f.StringToStringVar(&gates, "feature-gates", nil, "feature gates of all Kubernetes components, as in Name=true,Other=false")
+	f.StringVar(&schedulerConfig, "scheduler-config", "", "KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) of the kube-scheduler; its kubeconfig and leader election are the cluster's own")
+	f.StringArrayVar(&config.Scheduler.Args, "scheduler-arg", nil, "further argument of the kube-scheduler, as in --scheduler-arg=--v=4; may be repeated")
 	f.BoolVar(&config.RuntimeOnly, "runtime-only", false, "only a registry and CRI-O nodes: no control plane, no kubelets")
 	return c
 }

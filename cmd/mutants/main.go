@@ -93,7 +93,7 @@ func run(ctx context.Context, folders []string, sample int, seed uint64) error {
 	return nil
 }
 
-// tryAll prints the survivors.
+// tryAll prints the survivors, and those for which the tests took too long.
 func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted) (count, error) {
 	var c count
 	for _, m := range all {
@@ -104,6 +104,9 @@ func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted
 		switch {
 		case outcome == mutants.Killed:
 			c.killed++
+		case outcome == mutants.TimedOut:
+			c.killed++
+			fmt.Printf("timed out: %s\n", m)
 		case outcome == mutants.Survived && accepted.Reason(m) != "":
 			c.accepted++
 			fmt.Printf("accepted: %s (%s)\n", m, accepted.Reason(m))

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
 	"go.podman.io/image/v5/types"
@@ -42,6 +43,8 @@ const (
 type Layers struct {
 	annotations map[string]string
 	wireSize    int
+	// exclusive is what WithExclusive returned last.
+	exclusive atomic.Pointer[Layers]
 }
 
 // FromManifest selects what to report of the layers of an image manifest, as
@@ -52,7 +55,7 @@ type Layers struct {
 // only, not on their order. It is nil if no layer remains or if SwitchEnv
 // turned the reports off.
 func FromManifest(infos []types.BlobInfo) *Layers {
-	if !enabled() {
+	if !layersSwitch.isOn() {
 		return nil
 	}
 
@@ -157,11 +160,17 @@ func (l *Layers) Merge(manifestAnnotations map[string]string) map[string]string 
 	return merged
 }
 
-// isReserved ignores case, so that a client that does so too is not fooled. Both
-// mappings count: "\u0130" has the lower case "i", "\u0131" the upper case "I".
+// isReserved tells whether authors of images may not use a key. It ignores case, so
+// that a client that does so too is not fooled. Both mappings count: "\u0130" has the
+// lower case "i", "\u0131" the upper case "I".
 func isReserved(key string) bool {
-	return strings.HasPrefix(strings.ToLower(key), strings.ToLower(Prefix)) ||
-		strings.HasPrefix(strings.ToUpper(key), strings.ToUpper(Prefix))
+	for _, fold := range []func(string) string{strings.ToLower, strings.ToUpper} {
+		if folded := fold(key); strings.HasPrefix(folded, fold(Prefix)) || folded == fold(ExclusiveKey) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // WireSize is what the layers add to a CRI message, in bytes, without the few

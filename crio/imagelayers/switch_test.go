@@ -1,6 +1,7 @@
 package imagelayers
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -11,35 +12,64 @@ import (
 	"go.podman.io/image/v5/types"
 )
 
-func TestReadSwitch(t *testing.T) {
+func TestReportSwitch(t *testing.T) {
 	logs := logrustest.NewGlobal()
 	t.Cleanup(func() { logrus.StandardLogger().ReplaceHooks(logrus.LevelHooks{}) })
 
+	on := []string{"on", "true", "1", "yes", "ON", "True", " on "}
+	off := []string{"off", "false", "0", "no", "OFF", "False", "No", " off\n"}
+	other := []string{"2", "disabled", "of", "-"}
+
 	for _, tc := range []struct {
-		values []string
-		want   bool
-		warns  bool
+		byDefault bool
+		values    []string
+		want      bool
+		logs      string // at the beginning of the line, with the level
 	}{
-		{values: []string{"", "on", "true", "1", "yes", "ON", "True", " on "}, want: true},
-		{values: []string{"off", "false", "0", "no", "OFF", "False", "No", " off\n"}, want: false},
-		{values: []string{"2", "disabled", "of", "-"}, want: true, warns: true},
+		{true, []string{""}, true, ""},
+		{true, on, true, ""},
+		{true, off, false, "info %s=%s: not reporting what"},
+		{true, other, true, `warning Unknown value "%[2]s" of %[1]s: set it to "on" or "off"; reporting what`},
+		{false, []string{""}, false, ""},
+		{false, off, false, ""},
+		{false, on, true, "info %s=%s: reporting what"},
+		{false, other, false, `warning Unknown value "%[2]s" of %[1]s: set it to "on" or "off"; not reporting what`},
 	} {
 		for _, value := range tc.values {
-			t.Setenv(SwitchEnv, value)
+			const env = "IMAGELAYERS_TEST_SWITCH"
+			t.Setenv(env, value)
 			logs.Reset()
 
-			if got := readSwitch(); got != tc.want {
-				t.Errorf("%q: got %v, want %v", value, got, tc.want)
+			s := reportSwitch{env: env, byDefault: tc.byDefault, what: "what"}
+			for range 3 {
+				if got := s.isOn(); got != tc.want {
+					t.Errorf("%q, by default %v: got %v, want %v", value, tc.byDefault, got, tc.want)
+				}
 			}
 
-			entry := logs.LastEntry()
-			if warned := entry != nil && entry.Level == logrus.WarnLevel; warned != tc.warns {
-				t.Errorf("%q: warned %v, want %v", value, warned, tc.warns)
+			logged, want := "", ""
+			for _, entry := range logs.AllEntries() {
+				logged += entry.Level.String() + " " + entry.Message
 			}
 
-			if tc.warns && (!strings.Contains(entry.Message, SwitchEnv) || !strings.Contains(entry.Message, value)) {
-				t.Errorf("%q: the warning names neither the variable nor the value: %q", value, entry.Message)
+			if tc.logs != "" {
+				want = fmt.Sprintf(tc.logs, env, value)
 			}
+
+			if logged != want {
+				t.Errorf("%q, by default %v: logged %q, want %q", value, tc.byDefault, logged, want)
+			}
+		}
+	}
+}
+
+// TestExclusiveEnabled: it has to be wanted.
+func TestExclusiveEnabled(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "on": true, "perhaps": false} {
+		t.Setenv(ExclusiveSwitchEnv, value)
+
+		if got := ExclusiveEnabled(); got != want {
+			t.Errorf("%s=%s: got %v, want %v", ExclusiveSwitchEnv, value, got, want)
 		}
 	}
 }
@@ -47,8 +77,7 @@ func TestReadSwitch(t *testing.T) {
 // switchTestChild is set in the process that TestSwitch starts.
 const switchTestChild = "IMAGELAYERS_TEST_CHILD"
 
-// TestSwitch runs itself again with the variable set, as it is read only once in
-// a process.
+// TestSwitch runs itself again with the variable set.
 func TestSwitch(t *testing.T) {
 	if os.Getenv(switchTestChild) != "" {
 		for range 3 {

@@ -1,12 +1,17 @@
 package bench
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 )
@@ -53,6 +58,65 @@ func GoCommand(ctx context.Context, workspace string, args ...string) (*exec.Cmd
 	command.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false -trimpath", "GOWORK=", "CGO_ENABLED=0", data)
 	return command, nil
 }
+
+// Report is what a program measured that is built against the patched Kubernetes.
+type Report struct {
+	// lines is the readable output.
+	lines bytes.Buffer
+	// raw is the program's report as JSON.
+	raw json.RawMessage
+}
+
+// RunProgram builds and runs a program of the workspace, which writes what it measured to the
+// file of its flag -out. The working directory must be the root of the repository.
+func RunProgram(ctx context.Context, progress *Progress, program string, args ...string) (*Report, error) {
+	workspace, err := SchedulerWorkspace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "report.json")
+	command, err := GoCommand(ctx, workspace, append([]string{"run", "-tags", "imagelayers", program, "-out", file}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	report := &Report{}
+	// The program's output also serves as progress messages.
+	output, lines := io.Pipe()
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for scanner := bufio.NewScanner(output); scanner.Scan(); {
+			progress.Logf("%s", scanner.Text())
+			fmt.Fprintln(&report.lines, scanner.Text())
+		}
+	}()
+	command.Stdout, command.Stderr = lines, os.Stderr
+	command.WaitDelay = time.Second // an interrupt ends 'go run', but not at once the program that it runs
+	err = command.Run()
+	lines.Close()
+	<-read
+	if err != nil {
+		return nil, err
+	}
+	if report.raw, err = os.ReadFile(file); err != nil {
+		return nil, err
+	}
+	return report, nil
+}
+
+// Write writes what the program printed: its last line has key=value pairs.
+func (r *Report) Write(w io.Writer) error {
+	_, err := w.Write(r.lines.Bytes())
+	return err
+}
+
+// MarshalJSON returns the program's report.
+func (r *Report) MarshalJSON() ([]byte, error) { return r.raw, nil }
 
 // LayerData returns the environment variable that names the file of images
 // (NAME=PATH). The path is valid in any working directory.

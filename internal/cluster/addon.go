@@ -19,12 +19,15 @@ import (
 // component.
 //
 // In Args and Health, $(NAME) stands for a value that is known once the cluster
-// exists:
+// exists. So it does in the configuration of the scheduler, but for the add-on's own:
 //
 //	$(ADDRESS)          the address of that machine, for the add-on to listen on
 //	$(SUBNET)           the cluster's network, as in 198.51.100.0/24
 //	$(KUBECONFIG)       the path of the add-on's kubeconfig, if it has a User
 //	$(REGISTRIES_CONF)  the path of the nodes' containers-registries.conf(5)
+//	$(PKI)              the folder with ca.crt, the certificate authority of the cluster,
+//	                    and control.crt and control.key, which are for servers on that
+//	                    address and for their clients
 type Addon struct {
 	// Name of the add-on, of its log, and of its program in BinDir/patched
 	// (upstream has no such program).
@@ -64,6 +67,44 @@ var values = map[string]func(*Cluster, *Addon) string{
 	"SUBNET":          func(c *Cluster, _ *Addon) string { return c.subnet.String() },
 	"KUBECONFIG":      func(c *Cluster, a *Addon) string { return c.Addon(a.Name).kubeconfig() },
 	"REGISTRIES_CONF": func(c *Cluster, _ *Addon) string { return c.registriesConf() },
+	"PKI":             func(c *Cluster, _ *Addon) string { return c.path("pki") },
+}
+
+// ofAddons are the placeholders whose value differs from add-on to add-on.
+var ofAddons = []string{"KUBECONFIG"}
+
+// expandAll replaces placeholders in all texts of a configuration file; those of add-ons and
+// unknown ones stay.
+func expandAll(c *Cluster, value any) any {
+	switch value := value.(type) {
+	case string:
+		return placeholder.ReplaceAllStringFunc(value, func(found string) string {
+			name := placeholder.FindStringSubmatch(found)[1]
+			if f := values[name]; f != nil && !slices.Contains(ofAddons, name) {
+				return f(c, nil)
+			}
+			return found
+		})
+	case map[string]any:
+		expanded := make(map[string]any, len(value))
+		for key, v := range value {
+			expanded[key] = expandAll(c, v)
+		}
+		return expanded
+	case []map[string]any:
+		expanded := make([]any, len(value))
+		for i, v := range value {
+			expanded[i] = expandAll(c, v)
+		}
+		return expanded
+	case []any:
+		expanded := make([]any, len(value))
+		for i, v := range value {
+			expanded[i] = expandAll(c, v)
+		}
+		return expanded
+	}
+	return value
 }
 
 // expand replaces placeholders by their values. Unknown ones, which check

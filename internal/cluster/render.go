@@ -135,7 +135,9 @@ func (n *Node) runtimeArguments(settings Component) ([]string, error) {
 		return nil, err
 	}
 	endpoint := "unix://" + n.CRISocket()
-	crictl := map[string]any{"runtime-endpoint": endpoint, "image-endpoint": endpoint}
+	// crictl gives up after two seconds, and a busy runtime goes on with what it was asked for:
+	// an image would be gone whose removal failed. Seconds.
+	crictl := map[string]any{"runtime-endpoint": endpoint, "image-endpoint": endpoint, "timeout": 60}
 	if err := writeYAML(filepath.Join(n.Dir(), "crictl.yaml"), crictl); err != nil {
 		return nil, err
 	}
@@ -260,12 +262,18 @@ func (c *Cluster) secureServing(kubeconfig string) []string {
 func (c *Cluster) schedulerArguments(settings Component) ([]string, error) {
 	kubeconfig := c.Scheduler().kubeconfig()
 	config := map[string]any{
-		"apiVersion":       "kubescheduler.config.k8s.io/v1",
-		"kind":             "KubeSchedulerConfiguration",
-		"clientConnection": map[string]any{"kubeconfig": kubeconfig},
-		"leaderElection":   map[string]any{"leaderElect": false},
+		"apiVersion":     "kubescheduler.config.k8s.io/v1",
+		"kind":           "KubeSchedulerConfiguration",
+		"leaderElection": map[string]any{"leaderElect": false},
 	}
-	maps.Copy(config, settings.Config)
+	for field, value := range settings.Config {
+		config[field] = expandAll(c, value)
+	}
+	connection := map[string]any{"kubeconfig": kubeconfig}
+	if further, ok := settings.Config["clientConnection"].(map[string]any); ok {
+		maps.Copy(connection, further)
+	}
+	config["clientConnection"] = connection
 	path := c.path("config", "scheduler.yaml")
 	return append(c.secureServing(kubeconfig), "--config="+path), writeYAML(path, config)
 }

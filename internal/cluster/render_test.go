@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -191,12 +192,27 @@ func TestSchedulerConfiguration(t *testing.T) {
 	t.Parallel()
 	c := rendered(t, Config{})
 	profiles := []any{map[string]any{"schedulerName": "layers"}}
-	if _, err := c.schedulerArguments(Component{Config: map[string]any{"profiles": profiles}}); err != nil {
+	extenders := []map[string]any{{
+		"urlPrefix": "https://$(ADDRESS):1/x", "weight": 2, "$(PKI)": []any{"$(KUBECONFIG)", "$(OTHER)", true},
+		"tlsConfig": map[string]any{"caFile": "$(PKI)/ca.crt"},
+	}}
+	if _, err := c.schedulerArguments(Component{Config: map[string]any{"profiles": profiles, "extenders": extenders}}); err != nil {
 		t.Fatal(err)
+	}
+	if extenders[0]["urlPrefix"] != "https://$(ADDRESS):1/x" {
+		t.Error("the settings were changed: of another start, the address may be another")
 	}
 	got := readYAML(t, c.path("config", "scheduler.yaml"))
 	if list, _ := got["profiles"].([]any); len(list) != 1 {
 		t.Errorf("profiles %v", got["profiles"])
+	}
+	// Values that are known once the cluster exists; those of add-ons and unknown ones stay.
+	want := []any{map[string]any{
+		"urlPrefix": "https://203.0.113.1:1/x", "weight": 2.0, "$(PKI)": []any{"$(KUBECONFIG)", "$(OTHER)", true},
+		"tlsConfig": map[string]any{"caFile": c.path("pki", "ca.crt")},
+	}}
+	if !reflect.DeepEqual(got["extenders"], want) {
+		t.Errorf("extenders %v, want %v", got["extenders"], want)
 	}
 	if at(t, got, "leaderElection", "leaderElect") != false {
 		t.Error("the only scheduler waits for an election")

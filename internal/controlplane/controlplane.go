@@ -21,12 +21,29 @@ type ControlPlane struct {
 	environment *envtest.Environment
 }
 
+// Settings are those of a control plane.
+type Settings struct {
+	// Stock has the stock kube-apiserver run instead of the patched one.
+	Stock bool
+	// FeatureGates of kube-apiserver, comma-separated.
+	FeatureGates string
+	// NoFsync has etcd not wait for the disk, which differs from run to run.
+	NoFsync bool
+}
+
 // Start starts both from the binaries of the repository at root, on loopback.
-func Start(root string) (*ControlPlane, error) {
-	etcd, apiServer := filepath.Join(root, "_build/bin/tools/etcd"), filepath.Join(root, "_build/bin/patched/kube-apiserver")
+func Start(root string) (*ControlPlane, error) { return StartWith(root, Settings{}) }
+
+// StartWith does what Start does, with other settings.
+func StartWith(root string, settings Settings) (*ControlPlane, error) {
+	build := "patched"
+	if settings.Stock {
+		build = "stock"
+	}
+	etcd, apiServer := filepath.Join(root, "_build/bin/tools/etcd"), filepath.Join(root, "_build/bin", build, "kube-apiserver")
 	for _, path := range []string{etcd, apiServer} {
 		if _, err := os.Stat(path); err != nil {
-			return nil, fmt.Errorf("%w: 'scripts/build.sh tools etcd' and 'scripts/build.sh patched kube-apiserver' make them", err)
+			return nil, fmt.Errorf("%w: 'scripts/build.sh tools etcd' and 'scripts/build.sh %s kube-apiserver' make them", err, build)
 		}
 	}
 	environment := &envtest.Environment{
@@ -37,6 +54,12 @@ func Start(root string) (*ControlPlane, error) {
 	}
 	environment.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
 	environment.ControlPlane.GetAPIServer().Path = apiServer
+	if settings.FeatureGates != "" {
+		environment.ControlPlane.GetAPIServer().Configure().Set("feature-gates", settings.FeatureGates)
+	}
+	if settings.NoFsync {
+		environment.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	}
 	config, err := environment.Start()
 	if err != nil {
 		return nil, fmt.Errorf("control plane: %w", err)

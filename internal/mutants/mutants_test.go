@@ -3,6 +3,7 @@ package mutants
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestOf(t *testing.T) {
@@ -50,6 +51,18 @@ func TestTry(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%s: outcome %d, want %d", test.mutant, got, test.want)
 		}
+	}
+}
+
+func TestTryForEver(t *testing.T) {
+	all, err := Of("testdata/weak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	endless := all[2]
+	endless.Source = []byte("package weak\n\nfunc Clamp(n int) int {\n\tfor {\n\t}\n}\n")
+	if got, err := try(t.Context(), endless, time.Second); err != nil || got != TimedOut {
+		t.Errorf("outcome %d, error %v, want %d", got, err, TimedOut)
 	}
 }
 

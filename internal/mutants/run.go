@@ -20,14 +20,18 @@ const (
 	Killed Outcome = iota
 	Survived
 	NotCompiled
+	// TimedOut is killed, unless the machine is too busy for the tests.
+	TimedOut
 )
 
 // timeout bounds the tests of one mutant: it may loop for ever.
-const timeout = time.Minute
+const timeout = 3 * time.Minute
 
 // Try runs the unit tests of the mutant's package with the mutant in place of its
 // file, which stays as it is. It fails if the tests could not be run.
-func Try(ctx context.Context, m Mutant) (Outcome, error) {
+func Try(ctx context.Context, m Mutant) (Outcome, error) { return try(ctx, m, timeout) }
+
+func try(ctx context.Context, m Mutant, timeout time.Duration) (Outcome, error) {
 	work, err := os.MkdirTemp("", "mutant")
 	if err != nil {
 		return 0, err
@@ -67,6 +71,8 @@ func Try(ctx context.Context, m Mutant) (Outcome, error) {
 		return NotCompiled, nil
 	case strings.Contains(string(out), "[setup failed]"):
 		return 0, fmt.Errorf("%s: %s", m, out)
+	case strings.Contains(string(out), "panic: test timed out after "):
+		return TimedOut, nil
 	}
 	return Killed, nil
 }

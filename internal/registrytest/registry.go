@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,6 +24,25 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
+
+// Tunnel answers a CONNECT request, as an HTTP proxy does: it passes on what comes, both ways,
+// until one side ends.
+func Tunnel(w http.ResponseWriter, target string) {
+	out, err := net.Dial("tcp", target)
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	defer out.Close()
+	in, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer in.Close()
+	fmt.Fprint(in, "HTTP/1.1 200 OK\r\n\r\n")
+	go func() { _, _ = io.Copy(out, buffered) }()
+	_, _ = io.Copy(in, out)
+}
 
 // Registry is a registry on this machine, with a registries.conf that allows
 // clients to use it.

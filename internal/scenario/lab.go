@@ -35,6 +35,9 @@ type Lab struct {
 	secure *http.Client
 	// objects knows this project's resources.
 	objects client.Client
+	// rater is the URL of the program that Rate asks, empty for the cluster's scheduler, and
+	// profile its profile.
+	rater, profile string
 }
 
 // NewLab makes a Lab for a running cluster.
@@ -56,8 +59,12 @@ func NewLab(c *cluster.Cluster) (*Lab, error) {
 		return nil, err
 	}
 	kube, err := kubernetes.NewForConfigAndClient(config, secure)
-	return &Lab{Cluster: c, Client: kube, secure: secure, objects: objects}, err
+	return &Lab{Cluster: c, Client: kube, secure: secure, objects: objects, profile: Layers}, err
 }
+
+// RateWith has Rate, and all that waits for what it says, ask a profile of another program
+// than the cluster's scheduler.
+func (l *Lab) RateWith(url, profile string) { l.rater, l.profile = url, profile }
 
 // Pod describes a pod with one container, in the namespace default.
 type Pod struct {

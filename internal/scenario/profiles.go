@@ -25,8 +25,7 @@ func Schedulers(further ...map[string]any) cluster.Component {
 // name and with arguments of LayerLocality that differ from their defaults.
 func Recommended(name string, args map[string]any) map[string]any {
 	profile := map[string]any{
-		"schedulerName":            name,
-		"percentageOfNodesToScore": 100,
+		"schedulerName": name,
 		"plugins": map[string]any{"multiPoint": map[string]any{
 			"enabled":  []map[string]any{{"name": plugin, "weight": 4}},
 			"disabled": []map[string]any{{"name": "ImageLocality"}},

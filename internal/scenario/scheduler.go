@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,7 +24,12 @@ type Rating struct {
 	ArrivingBytes int64  `json:"arrivingBytes"`
 	MissingBytes  int64  `json:"missingBytes"`
 	PendingBytes  int64  `json:"pendingBytes"`
-	Why           string `json:"why"`
+	// Has are those of the images that the node has, and from what that is known.
+	Has []struct {
+		Image string `json:"image"`
+		By    string `json:"by"`
+	} `json:"has"`
+	Why string `json:"why"`
 }
 
 // Ratings has the ratings of all nodes.
@@ -48,7 +54,7 @@ func (r *Ratings) Node(name string) (rating Rating, ok bool) {
 
 // Rate asks the scheduler's debug endpoint how it rates all nodes for an image.
 func (l *Lab) Rate(ctx context.Context, image string) (*Ratings, error) {
-	body, err := l.ask(ctx, "/debug/layerlocality?"+url.Values{"image": {image}, "profile": {Layers}}.Encode())
+	body, err := l.Ask(ctx, cmp.Or(l.rater, l.Cluster.SchedulerURL())+"/debug/layerlocality?"+url.Values{"image": {image}, "profile": {l.profile}}.Encode())
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +63,22 @@ func (l *Lab) Rate(ctx context.Context, image string) (*Ratings, error) {
 		return nil, fmt.Errorf("debug endpoint of the scheduler: %w", err)
 	}
 	return ratings, nil
+}
+
+// Joined returns an error unless the scheduler knows the layers of an image on a node from
+// the node's name for it and an ImageManifest, as on stock nodes.
+func (l *Lab) Joined(ctx context.Context, image, node string) error {
+	ratings, err := l.Rate(ctx, image)
+	if err != nil {
+		return err
+	}
+	rating, _ := ratings.Node(node)
+	for _, has := range rating.Has {
+		if has.By == "manifest" && rating.MissingBytes == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("what the scheduler knows of %s on %s: %+v", image, node, rating)
 }
 
 // IndexSize reads from the scheduler's metrics how much its index holds: nodes,
@@ -71,30 +93,60 @@ func (l *Lab) Held(ctx context.Context) (map[string]int, error) {
 	return l.metric(ctx, "scheduler_layerlocality_held_pods_total", "ended")
 }
 
+// Promises reads the table of QosAware; wide has a line for each pod.
+func (l *Lab) Promises(ctx context.Context, wide bool) (string, error) {
+	path := "/debug/qosaware"
+	if wide {
+		path += "?wide"
+	}
+	body, err := l.Ask(ctx, l.Cluster.SchedulerURL()+path)
+	return string(body), err
+}
+
+// Preempted reads from the scheduler's metrics how many pods QosAware preempted, by reason.
+func (l *Lab) Preempted(ctx context.Context) (map[string]int, error) {
+	return l.metric(ctx, "scheduler_qosaware_preemptions_total", "reason")
+}
+
 // metric reads a metric of the scheduler that has one label.
 func (l *Lab) metric(ctx context.Context, name, label string) (map[string]int, error) {
-	body, err := l.ask(ctx, "/metrics")
+	body, err := l.Ask(ctx, l.Cluster.SchedulerURL()+"/metrics")
 	if err != nil {
 		return nil, err
 	}
+	return metric(string(body), name, label)
+}
+
+// MetricOf reads a metric that has one label of a program at a URL, by the values of the
+// label.
+func (l *Lab) MetricOf(ctx context.Context, url, name, label string) (map[string]int, error) {
+	body, err := l.Ask(ctx, url+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	return metric(string(body), name, label)
+}
+
+// metric reads a metric in the text format: the sum for each value of a label.
+func metric(text, name, label string) (map[string]int, error) {
 	values := map[string]int{}
-	line := regexp.MustCompile(`(?m)^` + name + `\{` + label + `="(\w+)"\} (\S+)$`)
-	for _, found := range line.FindAllStringSubmatch(string(body), -1) {
+	line := regexp.MustCompile(`(?m)^` + name + `\{(?:\w+="[^"]*",)*` + label + `="([\w-]+)"(?:,\w+="[^"]*")*\} (\S+)$`)
+	for _, found := range line.FindAllStringSubmatch(text, -1) {
 		value, err := strconv.ParseFloat(found[2], 64)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", found[0], err)
 		}
-		values[found[1]] = int(value)
+		values[found[1]] += int(value)
 	}
 	if len(values) == 0 {
-		return nil, fmt.Errorf("the scheduler's metrics have no %s", name)
+		return nil, fmt.Errorf("the metrics have no %s", name)
 	}
 	return values, nil
 }
 
-// ask sends a GET to the scheduler's secure port, with the rights of an admin.
-func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.Cluster.SchedulerURL()+path, nil)
+// Ask sends a GET to a secure port of the control plane, with the rights of an admin.
+func (l *Lab) Ask(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -19,10 +20,16 @@ type attempt struct {
 	// reason and message of the last failure; empty if there was none, or if a retry
 	// has been allowed since.
 	reason, message string
+	// told is the reason of the last failure before retries were allowed: who uses the
+	// image knows it.
+	told string
 	// allowed counts calls of allowRetry. The code that notes a failure compares
 	// it with its value when the attempt began.
 	allowed int
 }
+
+// known is the reason that those who use the image have been told.
+func (a *attempt) known() string { return cmp.Or(a.reason, a.told) }
 
 // How long a refusal and a temporary failure are believed. The time grows with
 // each failure in a row.
@@ -47,10 +54,116 @@ type attempts struct {
 
 	mu    sync.Mutex
 	byKey map[string]*attempt
+	// secrets has how it went with pull secrets, by key.
+	secrets map[string]*secretAttempts
+}
+
+// secretAttempts are attempts at one image with the pull secrets of namespaces. They are
+// only kept in memory, and each is only told to its own namespace.
+type secretAttempts struct {
+	// turn is whose pull secrets are next, after those that a workload brought.
+	turn, brought pull
+	// newcomers are the namespaces that brought other pull secrets since the last failure
+	// was told; at most maxSecretAttempts.
+	newcomers []string
+	// byNamespace has how it went; at most maxSecretAttempts.
+	byNamespace map[string]secretAttempt
+}
+
+// maxSecretAttempts bounds the namespaces that are remembered for one image.
+const maxSecretAttempts = 1000
+
+// secretAttempt is how it went with the pull secrets of one namespace.
+type secretAttempt struct {
+	// opened is when they opened the image; zero if they did not.
+	opened time.Time
+	// reason why they did not, empty if none was tried, and message with what is wrong with
+	// them.
+	reason, message string
 }
 
 func newAttempts(clock clock.PassiveClock, stored func(reference string) attempt) *attempts {
-	return &attempts{clock: clock, stored: stored, byKey: map[string]*attempt{}}
+	return &attempts{clock: clock, stored: stored, byKey: map[string]*attempt{}, secrets: map[string]*secretAttempts{}}
+}
+
+// turn returns whose pull secrets are next for an image, and those that a workload brought
+// since the last call, which come before all.
+func (a *attempts) turn(key string) (next, brought pull) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.withSecrets(key)
+	next, brought, all.brought = all.turn, all.brought, pull{}
+	return next, brought
+}
+
+// bring notes that a workload brings other pull secrets for an image.
+func (a *attempts) bring(key string, brought pull) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.withSecrets(key).brought = brought
+}
+
+// welcome notes that a namespace brings other pull secrets for an image that failed: it has
+// to be told if it fails again.
+func (a *attempts) welcome(key, namespace string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.withSecrets(key)
+	if len(all.newcomers) < maxSecretAttempts && !slices.Contains(all.newcomers, namespace) {
+		all.newcomers = append(all.newcomers, namespace)
+	}
+}
+
+// newcomers returns the namespaces that were welcome since the last call.
+func (a *attempts) newcomers(key string) (namespaces []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all := a.secrets[key]; all != nil {
+		namespaces, all.newcomers = all.newcomers, nil
+	}
+	return namespaces
+}
+
+// setTurn notes whose pull secrets are next for an image.
+func (a *attempts) setTurn(key string, next pull) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.withSecrets(key).turn = next
+}
+
+// noteSecrets notes how it went with the pull secrets of a namespace, and reports whether
+// the namespace has something new to know.
+func (a *attempts) noteSecrets(key, namespace string, now secretAttempt) (changed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.withSecrets(key)
+	before, known := all.byNamespace[namespace]
+	if !known && len(all.byNamespace) >= maxSecretAttempts {
+		return false
+	}
+	all.byNamespace[namespace] = now
+	return before.reason != now.reason || before.message != now.message
+}
+
+// secretsOf returns how it went with the pull secrets of a namespace; zero if they were not
+// tried.
+func (a *attempts) secretsOf(key, namespace string) secretAttempt {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all := a.secrets[key]; all != nil {
+		return all.byNamespace[namespace]
+	}
+	return secretAttempt{}
+}
+
+// withSecrets is for callers that hold the mutex.
+func (a *attempts) withSecrets(key string) *secretAttempts {
+	all := a.secrets[key]
+	if all == nil {
+		all = &secretAttempts{byNamespace: map[string]secretAttempt{}}
+		a.secrets[key] = all
+	}
+	return all
 }
 
 // of returns how the last attempt at an image ended, in this process or in the one
@@ -58,28 +171,36 @@ func newAttempts(clock clock.PassiveClock, stored func(reference string) attempt
 func (a *attempts) of(image image) attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return *a.at(image)
+	if last := a.byKey[image.key]; last != nil {
+		return *last
+	}
+	return a.earlier(image)
 }
 
-// at is of for a caller who holds the mutex and may change the attempt.
+// earlier returns how the last attempt at an image ended according to the objects.
+func (a *attempts) earlier(image image) (last attempt) {
+	for _, reference := range image.references {
+		if last = a.stored(reference); last.reason != "" {
+			break
+		}
+	}
+	return last
+}
+
+// at is of for a caller who holds the mutex and changes the attempt.
 func (a *attempts) at(image image) *attempt {
 	last := a.byKey[image.key]
 	if last == nil {
-		last = &attempt{}
-		for _, reference := range image.references {
-			if *last = a.stored(reference); last.reason != "" {
-				break
-			}
-		}
+		earlier := a.earlier(image)
+		last = &earlier
 		a.byKey[image.key] = last
 	}
 	return last
 }
 
 // allowRetry notes that circumstances have changed for images that are refused for
-// one of the reasons. If this one is, it may be asked for at once, and its next
-// failure is reported again. An attempt that is under way may have begun before the
-// change, so failed does not believe its refusal either.
+// one of the reasons. If this one is, it may be asked for at once. An attempt that is under
+// way may have begun before the change, so failed does not believe its refusal either.
 func (a *attempts) allowRetry(image image, reasons ...string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,7 +209,7 @@ func (a *attempts) allowRetry(image image, reasons ...string) bool {
 	if !slices.Contains(reasons, last.reason) {
 		return false
 	}
-	last.retry, last.reason, last.message = time.Time{}, "", ""
+	last.retry, last.told, last.reason, last.message = time.Time{}, last.reason, "", ""
 	return true
 }
 
@@ -108,7 +229,7 @@ func (a *attempts) failed(image image, before attempt, reason, message string, w
 		wait = backoff(last.failures, minRefusal, maxRefusal)
 	}
 	last.failures++
-	last.retry, last.reason, last.message = a.clock.Now().Add(wait), reason, message
+	last.retry, last.told, last.reason, last.message = a.clock.Now().Add(wait), "", reason, message
 	return *last
 }
 
@@ -118,5 +239,14 @@ func (a *attempts) forget(keys ...string) {
 	defer a.mu.Unlock()
 	for _, key := range keys {
 		delete(a.byKey, key)
+		delete(a.secrets, key)
 	}
+}
+
+// succeeded drops the failures of an image. What namespaces know of their pull secrets
+// stays.
+func (a *attempts) succeeded(key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.byKey, key)
 }

@@ -13,6 +13,17 @@ type learned struct {
 	found     *registry.Resolution
 	// platforms that were asked for.
 	platforms []string
+	// private is set if only pull secrets of a namespace opened the image.
+	private bool
+}
+
+// places is for how many references it counts.
+func (l *learned) places() int {
+	layers := 0
+	for i := range l.found.Manifests {
+		layers += len(l.found.Manifests[i].Layers)
+	}
+	return places(layers)
 }
 
 // maxLearned bounds the answers in the backlog; for more, registries are asked

@@ -3,27 +3,101 @@ package controller
 import (
 	"context"
 	"time"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
-// collect removes references that nothing has used for KeepUnused, until the context
-// is done.
+// keepUnresolved is how long a reference that was never resolved stays known after its
+// last use, if KeepUnused is not shorter.
+const keepUnresolved = 10 * time.Minute
+
+// collect removes references that nothing has used for KeepUnused, and the oldest of
+// namespaces with too many, until the context is done.
 func (r *Resolver) collect(ctx context.Context) {
-	ticker := time.NewTicker(min(max(r.options.KeepUnused/10, time.Second), 10*time.Minute))
+	ticker := time.NewTicker(min(max(r.options.KeepUnused/10, time.Second), 5*time.Second))
 	defer ticker.Stop()
 	for {
+		r.sweep(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		for _, reference := range r.store.references() {
-			if ctx.Err() != nil || !r.usage.unusedFor(reference, r.options.KeepUnused) {
-				continue
-			}
-			if err := r.saved(r.store.removeReference(ctx, reference)); err != nil && ctx.Err() == nil {
-				r.log.Error(err, "Removing an unused reference", "reference", reference)
-			}
-			r.askAgain([]string{reference}) // if it came into use meanwhile
+	}
+}
+
+// sweep does once what collect does.
+func (r *Resolver) sweep(ctx context.Context) {
+	resolved, unresolved, unused := newTenants(r.census.images), newTenants(maxUnresolved), newTenants(maxUnused)
+	var noted []func() ([]string, error)
+	r.census.begin()
+	for _, h := range r.store.all() {
+		tenant := r.usage.tenantOf(h.reference)
+		switch {
+		case r.outdated(h):
+			r.remove(ctx, h.reference)
+			r.askAgain([]string{h.reference}) // if it is in use, or came into use meanwhile
+			continue
+		case !h.resolved:
+			unresolved.count(h.reference, 1, tenant)
+		case tenant.inUse:
+			resolved.count(h.reference, places(h.layers), tenant)
+		default:
+			unused.count(h.reference, places(h.layers), tenant)
 		}
+		since := time.Time{}
+		if !tenant.inUse {
+			since = tenant.since.Truncate(time.Second)
+		}
+		if !since.Equal(h.unused) {
+			noted = append(noted, func() ([]string, error) { return r.store.noteUnused(ctx, h.reference, since) })
+		}
+	}
+	for _, sort := range []*tenants{unresolved, unused} {
+		for _, reference := range sort.excess() {
+			r.remove(ctx, reference)
+		}
+	}
+	for _, reference := range resolved.excess() {
+		r.remove(ctx, reference)
+		for _, image := range r.usage.meaning([]string{reference}) {
+			r.noteFull(image)
+			// A digest is not looked at again by itself, and there may be room later.
+			r.enqueue(image, r.options.TagTTL, confirming)
+		}
+	}
+	r.census.set(resolved.tally, unresolved.tally)
+	// So that the next process knows it, too.
+	for _, note := range noted {
+		if err := r.saved(note()); err != nil && ctx.Err() == nil {
+			r.log.Error(err, "Noting since when a reference is unused")
+			return
+		}
+	}
+}
+
+// outdated reports whether a reference has to go: unused for too long, or not to be kept by
+// the options, which may have changed with a restart.
+func (r *Resolver) outdated(h kept) bool {
+	keep := r.options.KeepUnused
+	if !h.resolved {
+		keep = min(keep, keepUnresolved)
+	}
+	return r.usage.unusedFor(h.reference, keep) ||
+		!h.resolved && h.reason == v1alpha1.ReasonDenied ||
+		h.private && !r.options.PublishPrivate
+}
+
+// remove takes a reference from all objects.
+func (r *Resolver) remove(ctx context.Context, reference string) {
+	if ctx.Err() != nil {
+		return
+	}
+	if err := r.saved(r.store.removeReference(ctx, reference)); err != nil && ctx.Err() == nil {
+		r.log.Error(err, "Removing a reference", "reference", reference)
+		return
+	}
+	if !r.usage.tenantOf(reference).inUse {
+		r.usage.forgetIdle(reference)
 	}
 }

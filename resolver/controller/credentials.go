@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,10 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
 const (
-	// maxPulls bounds how many workloads' pull secrets are tried for an image.
+	// maxSecrets bounds the pull secrets of a workload and its service account together,
+	// maxSecretSize each of them (bytes): whoever makes workloads makes secrets, too.
+	maxSecrets    = 32
+	maxSecretSize = 64 << 10
+	// maxPulls bounds how many workloads' pull secrets are tried for an image at a time.
 	maxPulls = 8
 	// secretsFor is how long pull secrets are remembered, so that a thousand
 	// images of a namespace do not read them a thousand times.
@@ -28,36 +36,96 @@ const (
 
 // credentials finds the credentials with which images may be asked for.
 type credentials struct {
-	// static has the credentials for all workloads; nil for none.
-	static authn.Keychain
+	// static have the credentials for all workloads.
+	static []authn.Keychain
 	// reader reads secrets and service accounts, uncached; nil if pull secrets
 	// are not enabled.
 	reader client.Reader
 	cache  *cache.Expiring
 }
 
-func newCredentials(static authn.Keychain, reader client.Reader) *credentials {
+func newCredentials(static []authn.Keychain, reader client.Reader) *credentials {
 	return &credentials{static: static, reader: reader, cache: cache.NewExpiring()}
 }
 
 // readsPullSecrets reports whether the pull secrets of workloads are used.
 func (c *credentials) readsPullSecrets() bool { return c.reader != nil }
 
-// keychains returns what to try, in this order: the pull secrets of the
-// workloads that use the image, then the credentials for all. The problems
-// describe unusable pull secrets; they matter only if the registry refuses.
-func (c *credentials) keychains(ctx context.Context, pulls []pull) (keychains []authn.Keychain, problems []string) {
-	if c.readsPullSecrets() {
-		for _, p := range pulls {
-			found := c.of(ctx, p)
-			keychains = append(keychains, found.keychains...)
-			problems = append(problems, found.problems...)
+// forAll returns what everybody may ask with: the credentials for all, and without any.
+func (c *credentials) forAll() []authn.Keychain {
+	if len(c.static) == 0 {
+		return nil
+	}
+	return append(slices.Clone(c.static), registry.Anonymous)
+}
+
+// isForAll reports whether a keychain that opened an image is not of pull secrets.
+func (c *credentials) isForAll(opened authn.Keychain) bool {
+	return opened == nil || opened == registry.Anonymous || slices.Contains(c.static, opened)
+}
+
+// fromSecret is the keychain of one secret, for all workloads.
+type fromSecret struct {
+	*credentials
+	namespace, name string
+}
+
+// KeychainFromSecret returns the credentials of a pull secret for all workloads, such as
+// OpenShift's global one. It is read again after half a minute.
+func KeychainFromSecret(reader client.Reader, namespace, name string) authn.Keychain {
+	return &fromSecret{newCredentials(nil, reader), namespace, name}
+}
+
+// Resolve implements authn.Keychain.
+func (s *fromSecret) Resolve(target authn.Resource) (authn.Authenticator, error) {
+	return s.ResolveContext(context.Background(), target)
+}
+
+// ResolveContext implements authn.ContextKeychain.
+func (s *fromSecret) ResolveContext(ctx context.Context, target authn.Resource) (authn.Authenticator, error) {
+	type answer struct {
+		keychain authn.Keychain
+		problem  string
+	}
+	known, ok := s.cache.Get("")
+	if !ok {
+		keychain, problem := s.secret(klog.NewContext(ctx, logr.Discard()), s.namespace, s.name)
+		known = answer{keychain, problem}
+		if ctx.Err() == nil {
+			s.cache.Set("", known, secretsFor)
 		}
 	}
-	if c.static != nil {
-		keychains = append(keychains, c.static)
+	if a := known.(answer); a.problem != "" {
+		return nil, errors.New(a.problem)
 	}
-	return keychains, problems
+	return known.(answer).keychain.Resolve(target)
+}
+
+// own are the usable pull secrets of one namespace for an image.
+type own struct {
+	namespace string
+	keychains []authn.Keychain
+	// problems of the others.
+	problems []string
+}
+
+// byNamespace reads pull secrets, and returns those of each namespace by themselves, in
+// the order of the pulls.
+func (c *credentials) byNamespace(ctx context.Context, pulls []pull) (all []*own) {
+	if !c.readsPullSecrets() {
+		return nil
+	}
+	for _, p := range pulls {
+		at := slices.IndexFunc(all, func(o *own) bool { return o.namespace == p.namespace })
+		if at < 0 {
+			at = len(all)
+			all = append(all, &own{namespace: p.namespace})
+		}
+		found := c.of(ctx, p)
+		all[at].keychains = append(all[at].keychains, found.keychains...)
+		all[at].problems = append(all[at].problems, found.problems...)
+	}
+	return all
 }
 
 // pullSecrets are the pull secrets of a workload. Each is a keychain: all are
@@ -89,6 +157,10 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 		if seen[name] {
 			continue
 		}
+		if len(seen) == maxSecrets {
+			found.problems = append(found.problems, fmt.Sprintf("%s has a workload with more than %d pull secrets: the others are not used", p.namespace, maxSecrets))
+			break
+		}
 		seen[name] = true
 		keychain, problem := c.secret(ctx, p.namespace, name)
 		if problem != "" {
@@ -109,6 +181,9 @@ func (c *credentials) secret(ctx context.Context, namespace, name string) (authn
 	}
 	if secret.Type != corev1.SecretTypeDockerConfigJson && secret.Type != corev1.SecretTypeDockercfg {
 		return nil, fmt.Sprintf("pull secret %s/%s is of type %q, not of %s", namespace, name, secret.Type, corev1.SecretTypeDockerConfigJson)
+	}
+	if size := len(secret.Data[corev1.DockerConfigJsonKey]) + len(secret.Data[corev1.DockerConfigKey]); size > maxSecretSize {
+		return nil, fmt.Sprintf("pull secret %s/%s has %d bytes, at most %d are read", namespace, name, size, maxSecretSize)
 	}
 	keychain, err := authk8s.NewFromPullSecrets(ctx, []corev1.Secret{secret})
 	if err != nil { // the error may quote the secret

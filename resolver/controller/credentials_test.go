@@ -1,8 +1,10 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -36,8 +38,9 @@ func secret(named, user string) *corev1.Secret {
 	}
 }
 
-// The pull secrets of every workload are tried, then the credentials for all. What is
-// wrong with a secret keeps no other from being used.
+// The pull secrets of each namespace are kept apart. What is wrong with a secret keeps no
+// other from being used, and no other namespace learns it. Everybody asks with the
+// credentials for all, then without any.
 func TestKeychains(t *testing.T) {
 	wrong := secret("wrong", "nobody")
 	wrong.Type = corev1.SecretTypeOpaque
@@ -50,14 +53,23 @@ func TestKeychains(t *testing.T) {
 		{namespace: "ns", serviceAccount: "default", secrets: "wrong,first,missing"},
 		{namespace: "ns", serviceAccount: "builder", secrets: "second"},
 	}
-	keychains, problems := newCredentials(forAll{}, reader).keychains(t.Context(), pulls)
-	registry, err := name.NewRegistry("reg.example.com")
+	c := newCredentials([]authn.Keychain{forAll{}}, reader)
+	found := c.byNamespace(t.Context(), append(pulls, pull{namespace: "other", serviceAccount: "default", secrets: "first"}))
+	if len(found) != 2 || found[0].namespace != "ns" || found[1].namespace != "other" || len(found[1].keychains) != 0 {
+		t.Fatalf("%d namespaces: %+v", len(found), found)
+	}
+	problems := found[0].problems
+	host, err := name.NewRegistry("reg.example.com")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var users []string
-	for _, k := range keychains {
-		authenticator, err := k.Resolve(registry)
+	for _, k := range append(found[0].keychains, c.forAll()...) {
+		if k == registry.Anonymous {
+			users = append(users, "nobody")
+			continue
+		}
+		authenticator, err := k.Resolve(host)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,17 +79,54 @@ func TestKeychains(t *testing.T) {
 		}
 		users = append(users, config.Username)
 	}
-	if want := []string{"first", "second", "account", "first", "all"}; !slices.Equal(users, want) {
+	if want := []string{"first", "second", "account", "first", "all", "nobody"}; !slices.Equal(users, want) {
 		t.Errorf("users %q, want %q", users, want)
 	}
 	if len(problems) != 2 || !strings.Contains(problems[0], "ns/wrong") || !strings.Contains(problems[1], "ns/missing does not exist") {
 		t.Errorf("problems %q", problems)
 	}
-	if keychains, problems := newCredentials(forAll{}, nil).keychains(t.Context(), pulls); len(keychains) != 1 || problems != nil {
-		t.Errorf("without pull secrets: %d keychains, problems %q", len(keychains), problems)
+	if found := newCredentials([]authn.Keychain{forAll{}}, nil).byNamespace(t.Context(), pulls); found != nil {
+		t.Errorf("without pull secrets: %+v", found)
 	}
-	if keychains, _ := newCredentials(nil, nil).keychains(t.Context(), pulls); len(keychains) != 0 {
+	if keychains := newCredentials(nil, nil).forAll(); len(keychains) != 0 {
 		t.Errorf("without credentials: %d keychains", len(keychains))
+	}
+}
+
+// Neither many nor large pull secrets are read; their owner is told.
+func TestPullSecretsAreBounded(t *testing.T) {
+	objects := []client.Object{}
+	var names []string
+	for i := range 100 {
+		names = append(names, fmt.Sprintf("s%02d", i))
+		objects = append(objects, secret(names[i], "user"))
+	}
+	big := secret("big", "user")
+	big.Data[corev1.DockerConfigJsonKey] = append(big.Data[corev1.DockerConfigJsonKey], make([]byte, maxSecretSize)...)
+	fits := secret("fits", "user")
+	text := fits.Data[corev1.DockerConfigJsonKey]
+	fits.Data[corev1.DockerConfigJsonKey] = append(text, bytes.Repeat([]byte(" "), maxSecretSize-len(text))...)
+	objects = append(objects, big, fits, &corev1.ServiceAccount{
+		ObjectMeta:       metav1.ObjectMeta{Namespace: "ns", Name: "builder"},
+		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "s00"}, {Name: "s99"}},
+	})
+	c := newCredentials(nil, fake.NewClientBuilder().WithObjects(objects...).Build())
+
+	d := deploymentOf("builder", "reg/x:1")
+	for _, name := range names {
+		d.Spec.Template.Spec.ImagePullSecrets = append(d.Spec.Template.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	claim, _ := kinds[1].claimOf(d)
+	if n := len(strings.Split(claim.pull.secrets, ",")); n > maxSecrets+1 {
+		t.Errorf("%d names are kept", n)
+	}
+	found := c.of(t.Context(), claim.pull)
+	if len(found.keychains) != maxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
+		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
+	}
+	found = c.of(t.Context(), pull{namespace: "ns", serviceAccount: "builder", secrets: "s00,big,fits"})
+	if len(found.keychains) != 3 || len(found.problems) != 1 || !strings.Contains(found.problems[0], "ns/big has") {
+		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
 	}
 }
 
@@ -93,8 +142,8 @@ func TestPullSecretsAreReadOnce(t *testing.T) {
 	c := newCredentials(nil, reader)
 	pulls := []pull{{namespace: "ns", serviceAccount: "default", secrets: "one"}}
 	for range 3 {
-		if keychains, _ := c.keychains(t.Context(), pulls); len(keychains) != 1 {
-			t.Errorf("%d keychains", len(keychains))
+		if found := c.byNamespace(t.Context(), pulls); len(found) != 1 || len(found[0].keychains) != 1 {
+			t.Errorf("%+v", found)
 		}
 	}
 	if reads != 2 { // the service account and the secret
@@ -113,13 +162,27 @@ func TestUnauthorizedTellsProblems(t *testing.T) {
 		"secrets are read":     {func(_ *Options, d *dependencies) { d.secrets = fake.NewClientBuilder().Build() }, "ns/missing does not exist"},
 		"secrets are not read": {func(*Options, *dependencies) {}, "--pull-secrets"},
 	} {
-		r, _, _ := newTestResolver(t, f, test.change)
+		r, _, events := newTestResolver(t, f, test.change)
 		c := claimFor("w", "ns", "reg/x:1")
 		c.pull.secrets = "missing"
 		r.usage.set(c)
+		r.usage.set(claimFor("w", "elsewhere", "reg/x:1"))
 		r.work(t.Context(), &queue{}, "reg/x:1")
-		if got := r.attempts.of(one("reg/x:1")).message; !strings.Contains(got, test.want) {
+		told := map[string]string{}
+		for i, note := range events.notes {
+			told[events.about[i]] = note
+		}
+		if got := told["ns"]; !strings.Contains(got, test.want) {
 			t.Errorf("%s: %q, want %q in it", name, got, test.want)
+		}
+		public := r.attempts.of(one("reg/x:1")).message
+		if strings.Contains(public, "--pull-secrets") != (test.want == "--pull-secrets") {
+			t.Errorf("%s: readers of the object are told %q", name, public)
+		}
+		for who, got := range map[string]string{"another namespace": told["elsewhere"], "readers of the object": public} {
+			if got == "" || strings.Contains(got, "missing") {
+				t.Errorf("%s: %s are told %q", name, who, got)
+			}
 		}
 	}
 }
@@ -184,6 +247,20 @@ func TestLimited(t *testing.T) {
 	for range 2 { // nothing stays locked
 		if got := s.limited(); len(got) != 1 || !got["limited"].Equal(until) {
 			t.Errorf("%v, want limited until %s", got, until)
+		}
+	}
+}
+
+// Whose credentials opened an image decides whether it is published.
+func TestIsForAll(t *testing.T) {
+	all, of := forAll{}, authn.NewMultiKeychain(authn.DefaultKeychain)
+	for _, static := range [][]authn.Keychain{nil, {all}} {
+		c := newCredentials(static, nil)
+		if !c.isForAll(nil) || !c.isForAll(registry.Anonymous) || static != nil && !c.isForAll(all) {
+			t.Errorf("what everybody may open is private, with %v for all", static)
+		}
+		if c.isForAll(of) {
+			t.Errorf("what a pull secret opened is public, with %v for all", static)
 		}
 	}
 }

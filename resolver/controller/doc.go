@@ -7,12 +7,18 @@
 // in collect.go. Its parts keep what it decides by, each with a lock of its own:
 //
 //	workloads.go    what is read from pods, templates and nodes, and kept of them
+//	templates.go    pod templates of other kinds
+//	mirrors.go      mirrors of registries that the cluster states
 //	usage.go        which images are in use, by what, with which pull secrets
 //	nodes.go        platforms and registries of the nodes
-//	store.go        what the ImageManifests say; every write goes through it
+//	held.go         images that nodes hold, and in which order to ask for them
+//	store.go        what the ImageManifests say
+//	write.go        every write of them, and their repair
 //	attempts.go     how the last attempt at an image ended, and when to try again
 //	backlog.go      answers that the API server did not take yet
 //	queues.go       a queue for each registry, so that none delays another
+//	turns.go        the order in a queue: namespaces take turns
+//	census.go       how many references each namespace may have objects for
 //	credentials.go  keychains from pull secrets
 //	events.go       what workloads are told
 //	metrics.go      what is counted

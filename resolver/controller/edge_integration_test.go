@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -13,9 +14,12 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -82,7 +86,22 @@ func TestRetryAfterRestart(t *testing.T) {
 		return false
 	}
 	w.before.Store(&limited)
-	time.Sleep(5 * time.Second)
+	told := func() (objects int) {
+		for _, reference := range references {
+			for _, m := range w.manifests(reference) {
+				if m.Status.RetryTime != nil {
+					objects++
+				}
+			}
+		}
+		return objects
+	}
+	w.eventually(func() error {
+		if told() == 0 {
+			return errors.New("no object says when the registry is asked again")
+		}
+		return nil
+	})
 	stop()
 	before := w.manifestRequests()
 	for range 3 {
@@ -93,16 +112,8 @@ func TestRetryAfterRestart(t *testing.T) {
 	if after := w.manifestRequests(); after["HEAD"]+after["GET"] > 0 {
 		t.Errorf("Retry-After: 3600 was answered to %v; three restarts within seconds asked %v more", before, after)
 	}
-	told := 0
-	for _, reference := range references {
-		for _, m := range w.manifests(reference) {
-			if m.Status.RetryTime != nil {
-				told++
-			}
-		}
-	}
-	if told == 0 {
-		t.Error("no object says when the registry is asked again")
+	if told() == 0 {
+		t.Error("no object says any more when the registry is asked again")
 	}
 }
 
@@ -117,9 +128,9 @@ func TestSecretInLog(t *testing.T) {
 	klog.SetOutput(&out)
 	c, err := client.New(plane.Config, client.Options{Scheme: scheme})
 	w.must(err)
-	keychains, _ := newCredentials(nil, c).keychains(context.Background(), []pull{{namespace: "default", serviceAccount: defaultAccount, secrets: "regcred"}})
-	if len(keychains) != 1 {
-		t.Errorf("%d keychains", len(keychains))
+	found := newCredentials(nil, c).byNamespace(context.Background(), []pull{{namespace: "default", serviceAccount: defaultAccount, secrets: "regcred"}})
+	if len(found) != 1 || len(found[0].keychains) != 1 {
+		t.Errorf("found %+v", found)
 	}
 	klog.Flush()
 	w.must(flags.Set("v", "0"))
@@ -165,7 +176,7 @@ func TestSecretDuringAttempt(t *testing.T) {
 	w.secret("wrong", "me", "wrong")
 	w.secret("right", "me", "open-sesame")
 	w.deployment("one", reference, "wrong")
-	w.start(func(o *Options) { o.PullSecrets = true })
+	w.start(func(o *Options) { o.PullSecrets, o.PublishPrivate = true, true })
 	<-asked
 	w.deployment("two", reference, "right")
 	time.Sleep(time.Second) // for the informer
@@ -175,4 +186,80 @@ func TestSecretDuringAttempt(t *testing.T) {
 	if waited := time.Since(begin); waited > minRefusal/2 {
 		t.Errorf("resolved after %v: the old refusal was believed", waited)
 	}
+}
+
+// One namespace updates a CronJob again and again, each time with 256 images that do not
+// exist. Objects stay few, images of another namespace are resolved all the time, and
+// afterwards everything is collected although no process lives long enough for it.
+func TestFlood(t *testing.T) {
+	const updates, keep = 1000, 15 * time.Second
+	w := newWorld(t)
+	stop := w.start(func(o *Options) { o.KeepUnused = keep })
+	job := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "flood", Namespace: "flood"}}
+	job.Spec.Schedule, job.Spec.Suspend = "0 0 1 1 *", ptr.To(true)
+	spec := &job.Spec.JobTemplate.Spec.Template.Spec
+	spec.RestartPolicy = corev1.RestartPolicyNever
+	name := func(update int) {
+		spec.Containers = spec.Containers[:0]
+		for i := range 256 {
+			spec.Containers = append(spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", i), Image: fmt.Sprintf("%s/none-%d:%d", w.host, i, update)})
+		}
+	}
+	w.must(direct.Create(w.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "flood"}}))
+	name(0)
+	w.must(direct.Create(w.ctx, job))
+	flooded := make(chan error, 1)
+	go func() {
+		for update := range updates {
+			name(update + 1)
+			if err := direct.Update(w.ctx, job); err != nil {
+				flooded <- err
+				return
+			}
+		}
+		flooded <- direct.Delete(w.ctx, job)
+	}()
+	honest, most := 0, 0
+	for ended := false; !ended; {
+		select {
+		case err := <-flooded:
+			w.must(err)
+			ended = true
+		default:
+			reference := w.push(fmt.Sprintf("honest-%d:1", honest))
+			d := w.deployment(fmt.Sprintf("honest-%d", honest), reference)
+			w.resolved(reference, 1)
+			w.must(direct.Delete(w.ctx, d))
+			honest++
+			var list v1alpha1.ImageManifestList
+			w.must(direct.List(w.ctx, &list))
+			most = max(most, len(list.Items)-honest)
+		}
+	}
+	t.Logf("%d honest images resolved during %d updates; at most %d objects of the flood", honest, updates, most)
+	// What a worker is about to write is not counted yet when a sweep counts.
+	if limit := maxUnresolved.each + 16; honest < 5 || most > limit || most == 0 {
+		t.Errorf("%d honest images resolved during the flood; at most %d objects of it, want 1 to %d", honest, most, limit)
+	}
+	var events eventsv1.EventList
+	w.must(direct.List(w.ctx, &events, client.InNamespace("flood")))
+	if n := len(events.Items); n == 0 || n > 2*eventBurst {
+		t.Errorf("%d events", n)
+	}
+	left := func() int {
+		var list v1alpha1.ImageManifestList
+		w.must(direct.List(w.ctx, &list))
+		return len(list.Items)
+	}
+	for range 10 {
+		stop()
+		stop = w.start(func(o *Options) { o.KeepUnused = keep })
+		time.Sleep(keep / 6)
+	}
+	w.eventually(func() error {
+		if n := left(); n > 0 {
+			return fmt.Errorf("%d objects are left", n)
+		}
+		return nil
+	})
 }

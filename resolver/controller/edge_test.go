@@ -73,12 +73,15 @@ func (f *fakeRegistry) Denied(reference string) error {
 type toldEvents struct {
 	mu    sync.Mutex
 	notes []string
+	// about has the namespace of each.
+	about []string
 }
 
-func (e *toldEvents) Eventf(_ runtime.Object, _ runtime.Object, _, _, _, note string, args ...interface{}) {
+func (e *toldEvents) Eventf(regarding runtime.Object, _ runtime.Object, _, _, _, note string, args ...interface{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.notes = append(e.notes, fmt.Sprintf(note, args...))
+	e.about = append(e.about, regarding.(*corev1.ObjectReference).Namespace)
 }
 
 // newTestResolver returns a resolver that leads a cluster of amd64 nodes.
@@ -293,7 +296,7 @@ func TestGoneUnnoticed(t *testing.T) {
 	r.usage.set(claimFor("w", "ns", tag))
 	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
-	s.must(s.load(func() ([]v1alpha1.ImageManifest, error) { return []v1alpha1.ImageManifest{object}, nil }))
+	s.must(s.load(func() ([]*record, error) { return recordsOf(object), nil }))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour + time.Minute))
 	r.work(t.Context(), &queue{}, tag) // confirms the tag, and finds no object to write that to
 	if found := s.lookup(tag); found != nil {
@@ -333,6 +336,59 @@ func TestWrongQueuePaused(t *testing.T) {
 	r.work(t.Context(), first, image.key)
 	if pause := time.Until(first.resume); pause > time.Minute {
 		t.Errorf("the second registry asked to be left alone; the queue of the first is paused for %v", pause.Round(time.Minute))
+	}
+}
+
+// The resolver itself had too much to do: the registry's queue goes on.
+func TestBusyPausesNoQueue(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Busy: true, Err: errors.New("busy")}
+	}})
+	q := &queue{name: "reg"}
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	for range 2 * toleratedFailures {
+		r.work(t.Context(), q, "reg/x:1")
+		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	}
+	if pause := time.Until(q.resume); pause > 0 || r.attempts.of(one("reg/x:1")).failures != 2*toleratedFailures {
+		t.Errorf("paused for %v", pause)
+	}
+}
+
+// What is left of a quota is for the nodes: this process waits, and the next one, which may
+// have another quota, does not leave the registry alone for it. A registry's own 429 it does.
+func TestQuotaPausesNoNextProcess(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: own, RetryAfter: time.Hour, Err: errors.New("nothing left")}
+		}})
+		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		r.work(t.Context(), &queue{name: "reg"}, "reg/x:1")
+		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
+			t.Errorf("asked again after %v", wait)
+		}
+		if limited := s.limited(); (len(limited) == 0) != own {
+			t.Errorf("the client's own refusal: %v, the next process waits for %v", own, limited)
+		}
+	}
+}
+
+// One of the registries that share a queue asks to be left alone: the others go on.
+func TestSharedQueueIsNotPaused(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, RetryAfter: time.Hour, Err: errors.New("429")}
+	}})
+	shared := &queue{name: others}
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	for range 5 {
+		r.work(t.Context(), shared, "reg/x:1")
+		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
+			t.Errorf("asked again after %v", wait)
+		}
+		s.clock.SetTime(s.clock.Now().Add(2 * time.Hour))
+	}
+	if pause := time.Until(shared.resume); pause > 0 {
+		t.Errorf("all that share the queue wait for %v", pause)
 	}
 }
 
@@ -514,7 +570,7 @@ func TestRestartAllowsNoRetry(t *testing.T) {
 	s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
 	// What Start does.
-	r.nodes = newNodes(nil)
+	r.nodes = newNodes(nil, false)
 	addNodes(r, amd64...)
 	if next := r.due(one("reg/x:1")); next.task != nothing {
 		t.Errorf("task %d after %v: after a restart nothing is asked again", next.task, next.after)

@@ -2,10 +2,14 @@ package controller
 
 import (
 	"fmt"
+	"sync"
+	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/lru"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
@@ -15,21 +19,58 @@ const (
 	maxEvents = 5
 	// maxNote is the API server's limit for the text of an event (bytes).
 	maxNote = 1024
+	// A namespace gets eventBurst events at once, and one each eventInterval after that.
+	eventBurst    = 200
+	eventInterval = 3 * time.Second
+	// maxRecipients bounds the namespaces whose rate of events is remembered.
+	maxRecipients = 4096
 )
 
-// notifier tells workloads, by events, which of their images are not resolved.
+// notifier tells workloads, by events, which of their images are not resolved. A namespace
+// learns what concerns its own pull secrets and what everybody may know, nothing else.
 type notifier struct {
 	recorder events.EventRecorder
+	// suppressed is called for each event that is too many for its namespace.
+	suppressed func()
+
+	mu     sync.Mutex
+	limits *lru.Cache // namespace: *rate.Limiter
+}
+
+func newNotifier(recorder events.EventRecorder, suppressed func()) *notifier {
+	return &notifier{recorder: recorder, suppressed: suppressed, limits: lru.New(maxRecipients)}
+}
+
+// brief says what a reason means to the owner of a workload. It is the same whatever the
+// details are, which are in the log: they would show what the resolver can reach.
+func brief(reason string) string {
+	switch reason {
+	case v1alpha1.ReasonDenied:
+		return "layer-resolver may not ask this registry, or not at its address; its log has the cause"
+	case v1alpha1.ReasonUnauthorized:
+		return "the registry wants credentials, or other ones"
+	case v1alpha1.ReasonNotFound:
+		return "the registry has no such repository, tag or digest"
+	case v1alpha1.ReasonPlatformNotFound:
+		return "the image is not built for the platform of any node"
+	case v1alpha1.ReasonRateLimited:
+		return "the registry limits how often it is asked; it is asked again later"
+	case v1alpha1.ReasonInvalidManifest:
+		return "what the registry has is no manifest, or larger than allowed"
+	case v1alpha1.ReasonTooMany:
+		return "the namespace, or the cluster, has as many images as layer-resolver keeps"
+	}
+	return "the registry gives no usable answer"
 }
 
 // reportFailure tells workloads why one of their images is not resolved.
-func (n *notifier) reportFailure(image image, failure attempt, workloads ...corev1.ObjectReference) {
+func (n *notifier) reportFailure(image image, reason, message string, workloads ...corev1.ObjectReference) {
 	// Events about the same two objects count as one, so the second is the image.
 	about := &corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest", Name: v1alpha1.UnresolvedName(image.references[0]),
 	}
 	for _, workload := range workloads {
-		n.warn(workload, about, "Layers of %s are not known to the scheduler (%s): %s", image.references[0], failure.reason, failure.message)
+		n.warn(workload, about, "Layers of %s are not known to the scheduler (%s): %s", image.references[0], reason, message)
 	}
 }
 
@@ -41,6 +82,46 @@ func (n *notifier) reportInvalid(invalid invalidName, workload corev1.ObjectRefe
 // warn sends an event about a workload; related is a nil interface if there is no
 // second object.
 func (n *notifier) warn(workload corev1.ObjectReference, related runtime.Object, format string, args ...any) {
+	if !n.allowed(workload.Namespace) {
+		n.suppressed()
+		return
+	}
 	note := atMost(maxNote, fmt.Sprintf(format, args...))
 	n.recorder.Eventf(&workload, related, corev1.EventTypeWarning, "ImageNotResolved", "Resolve", "%s", note)
+}
+
+// allowed reports whether a namespace may get another event now.
+func (n *notifier) allowed(namespace string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	limiter, ok := n.limits.Get(namespace)
+	if !ok {
+		limiter = rate.NewLimiter(rate.Every(eventInterval), eventBurst)
+		n.limits.Add(namespace, limiter)
+	}
+	return limiter.(*rate.Limiter).Allow()
+}
+
+// reportFailure tells workloads why an image is not resolved: how it went with the pull
+// secrets of their namespace if these were tried, and else what everybody is told.
+func (r *Resolver) reportFailure(image image, workloads ...corev1.ObjectReference) {
+	public := r.attempts.of(image)
+	if public.reason == "" {
+		return
+	}
+	for _, workload := range workloads {
+		reason, message := public.reason, brief(public.reason)
+		own := r.attempts.secretsOf(image.key, workload.Namespace)
+		switch {
+		case !own.opened.IsZero():
+			continue
+		case own.reason != "":
+			reason, message = own.reason, own.message
+		case own.message != "": // none of them was tried, which may be why
+			message += "; " + own.message
+		case reason == v1alpha1.ReasonUnauthorized && !r.credentials.readsPullSecrets():
+			message += "; pull secrets are not read (--pull-secrets)"
+		}
+		r.notifier.reportFailure(image, reason, message, workload)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -15,34 +16,48 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 		c, ok := k.claimOf(object)
 		if !ok {
 			if o, isObject := object.(metav1.Object); isObject {
-				r.forget(r.usage.unset(k.identity(o))...)
+				r.release(r.usage.unset(k.identity(o))...)
 			}
 			return
 		}
 		changed := r.usage.set(c)
-		r.forget(changed.unused...)
+		r.release(changed.unused...)
 		if r.leading.Load() { // Start handles what existed before
 			r.askForNew(c, changed.added)
 			r.reportKnown(c, changed)
 		}
 	}
 	unset := func(object any) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
 		if o, ok := object.(metav1.Object); ok {
-			r.forget(r.usage.unset(k.identity(o))...)
+			r.release(r.usage.unset(k.identity(o))...)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: set,
+		AddFunc: func(object any) {
+			r.runs(nil, object)
+			set(object)
+		},
 		UpdateFunc: func(before, object any) {
+			r.runs(before, object)
 			set(object)
 			if replaced(before, object) {
 				unset(before)
 			}
 		},
-		DeleteFunc: unset,
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			r.runs(object, nil)
+			unset(object)
+		},
+	}
+}
+
+// runs notes from which registries the images of a pod come that runs.
+func (r *Resolver) runs(before, after any) {
+	if r.nodes.setPod(runningFrom(before), runningFrom(after)) {
+		r.nodesChanged()
 	}
 }
 
@@ -59,10 +74,13 @@ func replaced(before, after any) bool {
 func (r *Resolver) askForNew(c claim, added []image) {
 	for _, image := range added {
 		// The workload's pull secrets may give access where the others did not.
-		if r.credentials.readsPullSecrets() && slices.Contains(r.usage.pulls(image.key, maxPulls), c.pull) {
-			r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound)
+		if r.credentials.readsPullSecrets() {
+			r.attempts.bring(image.key, c.pull)
+			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
+				r.attempts.welcome(image.key, c.pull.namespace)
+			}
 		}
-		r.queues.add(image, 0, resolving)
+		r.enqueue(image, 0, resolving)
 	}
 }
 
@@ -73,9 +91,7 @@ func (r *Resolver) reportKnown(c claim, changed change) {
 		return
 	}
 	for _, image := range append(changed.added, changed.shared...) {
-		if failure := r.attempts.of(image); failure.reason != "" {
-			r.notifier.reportFailure(image, failure, c.workload)
-		}
+		r.reportFailure(image, c.workload)
 	}
 	for _, invalid := range changed.invalid {
 		r.notifier.reportInvalid(invalid, c.workload)
@@ -88,9 +104,14 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 		if !ok {
 			return
 		}
-		if r.nodes.set(node.Name, nodeFacts{platform: platformOf(node), registries: registriesOf(node)}) {
+		facts := nodeFacts{
+			platform: platformOf(node), registries: registriesOf(node),
+			networks: networksOf(node.Spec.PodCIDRs), foreign: hasForeignRuntime(node),
+		}
+		if r.nodes.set(node.Name, facts) {
 			r.nodesChanged()
 		}
+		r.hold(node.Name, heldBy(node))
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    set,
@@ -102,6 +123,7 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 			if node, ok := object.(*corev1.Node); ok {
 				r.nodes.remove(node.Name)
 				r.nodesChanged()
+				r.hold(node.Name, nil)
 			}
 		},
 	}
@@ -114,13 +136,18 @@ func (r *Resolver) nodesChanged() {
 	if !r.HasSynced() {
 		return // Start calls it when all nodes are known
 	}
-	arrived := r.nodes.update()
-	if !arrived.platform && arrived.registries == nil {
+	r.circumstancesChanged(r.nodes.update())
+}
+
+// circumstancesChanged asks again for what was refused because of something that has
+// changed.
+func (r *Resolver) circumstancesChanged(arrived arrivals) {
+	if !arrived.platform && !arrived.networks && arrived.registries == nil {
 		return
 	}
 	for _, image := range r.usage.all() {
 		var reasons []string
-		if slices.ContainsFunc(image.references, arrived.inUse) {
+		if arrived.networks || slices.ContainsFunc(image.references, arrived.inUse) {
 			reasons = append(reasons, v1alpha1.ReasonDenied)
 		}
 		if arrived.platform {
@@ -132,8 +159,39 @@ func (r *Resolver) nodesChanged() {
 	}
 }
 
-func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
+// serviceHandler learns the networks of services, which must not be asked.
+func (r *Resolver) serviceHandler() cache.ResourceEventHandler {
+	set := func(object any) {
+		if services, ok := object.(*networkingv1.ServiceCIDR); ok {
+			r.nodes.setServices(services.Name, networksOf(services.Spec.CIDRs))
+			r.nodesChanged()
+		}
+	}
 	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, object any) { set(object) },
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			if services, ok := object.(*networkingv1.ServiceCIDR); ok {
+				r.nodes.setServices(services.Name, nil)
+				r.nodesChanged()
+			}
+		},
+	}
+}
+
+func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
+	changed := func(object any) {
+		manifest, ok := object.(*v1alpha1.ImageManifest)
+		if ok && r.leading.Load() && r.store.drifted(manifest.Name, manifest.ResourceVersion) {
+			r.drifts.Add(drift{manifest.Name, manifest.ResourceVersion})
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    changed,
+		UpdateFunc: func(_, object any) { changed(object) },
 		DeleteFunc: func(object any) {
 			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 				object = gone.Obj

@@ -3,18 +3,32 @@ package controller
 import "github.com/prometheus/client_golang/prometheus"
 
 // metrics of the resolver. Requests to registries are counted by package registry,
-// writes by client-go, queues by controller-runtime.
+// writes by client-go.
 type metrics struct {
 	lookups     *prometheus.CounterVec
 	writeErrors prometheus.Counter
+	// looked counts images that a worker took from a queue.
+	looked prometheus.Counter
+	// unwritten and suppressed count what was too much for a namespace: objects of
+	// references that are not resolved, and events.
+	unwritten, suppressed prometheus.Counter
+	// repaired counts objects that somebody else had changed.
+	repaired prometheus.Counter
 }
 
 // newMetrics registers the metrics if there is a registerer.
-func newMetrics(usage *usage, store *store, registerer prometheus.Registerer) *metrics {
+func newMetrics(usage *usage, store *store, queued func() int, registerer prometheus.Registerer) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
 	m := &metrics{
+		looked:     counter("layerlocality_resolver_looked_total", "Images that a worker took from a queue, whether there was something to do or not."),
+		unwritten:  counter("layerlocality_resolver_unwritten_total", "Failures without an object, because the namespaces of the image have as many as they may."),
+		suppressed: counter("layerlocality_resolver_suppressed_events_total", "Events that were not sent, because their namespace got too many."),
+		repaired:   counter("layerlocality_resolver_repairs_total", "ImageManifests that somebody else had changed or made, and that were put right."),
 		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_lookups_total",
-			Help: "Questions about images, by what was asked (resolve, confirm) and the reason of the answer.",
+			Help: "Questions about images, by what was asked (resolve, confirm; held: the layers of an image that nodes hold and no workload names) and the reason of the answer.",
 		}, []string{"question", "reason"}),
 		writeErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_write_errors_total",
@@ -30,8 +44,10 @@ func newMetrics(usage *usage, store *store, registerer prometheus.Registerer) *m
 	}
 	const manifests, help = "layerlocality_resolver_image_manifests", "ImageManifests, by whether they have content. Of the leader."
 	registerer.MustRegister(
-		m.lookups, m.writeErrors,
-		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(usage.all()) }),
+		m.lookups, m.writeErrors, m.looked, m.unwritten, m.suppressed, m.repaired,
+		gauge("layerlocality_resolver_queued_images", "Images in queues, due or for later.", nil, queued),
+		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(usage.all()) - usage.heldOnly() }),
+		gauge("layerlocality_resolver_images_on_nodes", "Images that nodes hold and no workload names.", nil, usage.heldOnly),
 		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := store.count(); return n }),
 		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := store.count(); return n }),
 	)

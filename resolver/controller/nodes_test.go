@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +24,7 @@ import (
 func TestNodes(t *testing.T) {
 	const used = "registry.example.com"
 	allowed := emptyPolicy(t)
-	n := newNodes(allowed)
+	n := newNodes(allowed, true)
 	if !n.set("a", nodeFacts{platform: "linux/amd64"}) || n.set("a", nodeFacts{platform: "linux/amd64"}) {
 		t.Error("a node is a change once")
 	}
@@ -61,7 +63,7 @@ func TestNodes(t *testing.T) {
 		t.Error("allowed, although no node uses it any more")
 	}
 
-	n = newNodes(nil) // registries in use do not count
+	n = newNodes(nil, true) // registries in use do not count
 	n.update()
 	n.set("a", nodeFacts{platform: "linux/amd64", registries: []string{used}})
 	if got := n.update(); !got.platform || got.registries != nil {
@@ -154,5 +156,118 @@ func TestPullsAreBounded(t *testing.T) {
 	r.work(t.Context(), &queue{}, "reg/x:1")
 	if len(read) != maxPulls || maxPulls > 8 {
 		t.Errorf("secrets of %d workloads were read, want 8", len(read))
+	}
+}
+
+// Running containers tell which registries are in use, beyond the 50 images that a Node
+// names.
+func TestRegistriesOfRunningPods(t *testing.T) {
+	allowed := emptyPolicy(t)
+	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Policy, o.InUse = allowed, true })
+	id := "sha256:" + fmt.Sprintf("%064x", 1)
+	pod := func(running bool, imageID string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/x:1"}}}}
+		status := corev1.ContainerStatus{ImageID: imageID}
+		if running {
+			status.State.Running = &corev1.ContainerStateRunning{}
+		}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+		return p
+	}
+	handler := r.workloadHandler(&kinds[0])
+	kept := func(p *corev1.Pod) any {
+		short, err := kinds[0].transform(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return short
+	}
+	for _, c := range []struct {
+		imageID string
+		running bool
+		host    string
+	}{
+		{"registry.example.com/x@" + id, true, "registry.example.com"},
+		{"docker-pullable://registry.example.com/x@" + id, true, "registry.example.com"},
+		{"registry.example.com/x@" + id, false, ""},
+		{id, true, ""},
+		{"registry.example.com/x:1", true, ""}, // as the pod says, not the runtime
+		{"", true, ""},
+		{"x@" + id, true, "docker.io"},
+	} {
+		handler.OnAdd(kept(pod(false, "")), false)
+		handler.OnUpdate(kept(pod(false, "")), kept(pod(c.running, c.imageID)))
+		for _, host := range []string{"registry.example.com", "docker.io"} {
+			if err := allowed.Registry(host); (err == nil) != (host == c.host) {
+				t.Errorf("%q, running %t: %s: %v", c.imageID, c.running, host, err)
+			}
+		}
+		handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: kept(pod(c.running, c.imageID))})
+		if err := allowed.Registry("registry.example.com"); err == nil || len(r.nodes.pods) > 0 {
+			t.Errorf("%q: in use after the pod has gone", c.imageID)
+		}
+	}
+}
+
+// The policy learns the networks of pods and services, and what was denied is asked for as
+// soon as one is no longer the cluster's; not whenever a node comes with another one.
+func TestNetworksOfTheCluster(t *testing.T) {
+	allowed := emptyPolicy(t)
+	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Policy = allowed })
+	denied := one("reg/x:1")
+	r.usage.set(claimFor("w", "ns", denied.key))
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"198.18.0.0/24", "2600:aaaa::/64", "nonsense"}}}
+	node.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
+	short, err := transform(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"2600:bbbb::/108"}}}
+	r.nodeHandler().OnAdd(short, false)
+	r.serviceHandler().OnAdd(services, false)
+	for addr, want := range map[string]bool{"2600:aaaa::1": false, "2600:bbbb::1": false, "2600:cccc::1": true} {
+		if err := allowed.Address(netip.MustParseAddr(addr)); (err == nil) != want {
+			t.Errorf("%s: %v, want allowed: %t", addr, err, want)
+		}
+	}
+	r.attempts.failed(denied, attempt{}, v1alpha1.ReasonDenied, "a pod", 0)
+	more := services.DeepCopy()
+	more.Name, more.Spec.CIDRs = "more", []string{"2600:dddd::/108"}
+	r.serviceHandler().OnAdd(more, false)
+	if next := r.due(denied); next.task != nothing {
+		t.Errorf("task %d, although more is denied than before", next.task)
+	}
+	r.serviceHandler().OnDelete(services)
+	if next := r.due(denied); next.task != resolve {
+		t.Errorf("task %d after %v, although the network is no longer the cluster's", next.task, next.after)
+	}
+	if err := allowed.Address(netip.MustParseAddr("2600:bbbb::1")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The container runtime of most nodes of a platform decides what an index is asked for.
+func TestRuntimes(t *testing.T) {
+	n := newNodes(nil, false)
+	for name, version := range map[string]string{"a": "cri-o://1.36.3", "b": "containerd://2.1.0", "c": "containerd://2.1.0", "d": ""} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		node.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64", ContainerRuntimeVersion: version}
+		if name == "d" {
+			node.Status.NodeInfo.Architecture = "arm64"
+		}
+		short, err := transform(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.set(name, nodeFacts{platform: platformOf(short.(*corev1.Node)), foreign: hasForeignRuntime(short.(*corev1.Node))})
+	}
+	n.update()
+	if got := n.asked(); !slices.Equal(got, []string{"linux/amd64" + registry.Containerd, "linux/arm64"}) {
+		t.Errorf("asked for %q", got)
+	}
+	n.remove("c")
+	n.update()
+	if got := n.asked(); !slices.Equal(got, both) || !slices.Equal(n.clusterPlatforms(), both) {
+		t.Errorf("asked for %q: of as many nodes, CRI-O's counts", got)
 	}
 }

@@ -2,24 +2,27 @@ package controller
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 )
 
-// maxQueues bounds the queues, and with the workers of each the goroutines. The
-// registries after that share one.
-const maxQueues = 128
+const (
+	// maxQueues bounds the queues, and with the workers of each the goroutines. The
+	// registries after that share one.
+	maxQueues = 128
+	// maxOpened bounds the queues for registries that one namespace named first, so that
+	// none takes them all.
+	maxOpened = 32
+	// others is the name of the queue that registries share. No registry has it: a
+	// name without a dot or a port is none of a host in references.
+	others = "others"
+)
 
 // Priorities of work: an image that is not known goes before one that only has
-// to be confirmed.
+// to be confirmed. What no workload names goes last.
 const (
+	spare      = -2
 	confirming = -1
 	resolving  = 0
 )
@@ -30,6 +33,9 @@ type queues struct {
 	// denied reports whether an image may not be asked for anyway. Its registry
 	// gets no queue: users who create pods can make up any number of names.
 	denied func(image) bool
+	// namespaces returns some of the namespaces that use an image; nil if they do not
+	// matter.
+	namespaces func(key string) []string
 	// work is called by the workers; it never runs twice at once for a key.
 	work func(ctx context.Context, queue *queue, key string)
 
@@ -44,11 +50,17 @@ type queues struct {
 	paused map[string]time.Time
 }
 
-// queue is the queue of one registry.
+// queue is the queue of one registry. It has no goroutine while nothing is due.
 type queue struct {
-	items priorityqueue.PriorityQueue[string]
+	name string
+	// opener is the namespace that named the registry first.
+	opener string
 
-	mu sync.Mutex
+	mu    sync.Mutex
+	turns turns
+	// busy is the number of workers that run. timer starts them for what is due later.
+	busy  int
+	timer *time.Timer
 	// failures of the registry in a row.
 	failures int
 	// resume is when the registry may be asked again.
@@ -69,69 +81,197 @@ func (q *queues) run(ctx context.Context, paused map[string]time.Time) {
 	close(q.started)
 	<-ctx.Done()
 	q.mu.Lock()
-	all := slices.Collect(maps.Values(q.byName)) // no queue is added any more, since the context is done
-	q.mu.Unlock()
-	for _, queue := range all {
-		// Every worker gets one more item, and ends. ShutDown would wake the workers
-		// too, but its queue may then wait forever for a worker to take an item
-		// (controller-runtime issue 3538, fixed in 0.25).
-		for i := range q.workers {
-			queue.items.AddWithOpts(priorityqueue.AddOpts{}, fmt.Sprint("end ", i))
+	for _, queue := range q.byName { // none is added any more, since the context is done
+		queue.mu.Lock()
+		if queue.timer != nil {
+			queue.timer.Stop()
 		}
+		queue.mu.Unlock()
 	}
+	q.mu.Unlock()
 	q.wait.Wait()
-	for _, queue := range all {
-		queue.items.ShutDown()
-	}
 }
 
 // add schedules work on an image after some time. If the image is added several
 // times, the earliest time counts.
 func (q *queues) add(image image, after time.Duration, priority int) {
+	var namespaces []string
+	if q.namespaces != nil {
+		namespaces = q.namespaces(image.key)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ctx == nil || q.ctx.Err() != nil {
 		return // every image is looked at when the controller starts to lead
 	}
-	name := image.registry()
-	if _, ok := q.byName[name]; !ok && (len(q.byName) >= maxQueues || q.denied(image)) {
-		name = "others"
+	found := q.of(image, namespaces)
+	now := time.Now()
+	found.mu.Lock()
+	defer found.mu.Unlock()
+	added := &item{key: image.key, level: levelOf(priority), due: now.Add(max(0, after))}
+	for i, namespace := range namespaces {
+		if i == 0 || found.turns.waiting(namespace) < found.turns.waiting(added.namespace) {
+			added.namespace = namespace
+		}
+	}
+	found.turns.add(now, added)
+	q.wake(found)
+}
+
+// of returns the queue of an image, and opens it if need be. The caller holds the mutex.
+func (q *queues) of(image image, namespaces []string) *queue {
+	name, opener := image.registry(), ""
+	if len(namespaces) > 0 {
+		opener = namespaces[0]
+	}
+	if len(q.byName) >= maxQueues {
+		q.closeIdle()
+	}
+	if _, ok := q.byName[name]; !ok && (len(q.byName) >= maxQueues || q.denied(image) || q.opened(opener) >= maxOpened) {
+		name, opener = others, ""
 	}
 	found := q.byName[name]
 	if found == nil {
-		found = &queue{items: priorityqueue.New[string](name), resume: q.paused[name]}
+		found = &queue{name: name, opener: opener, resume: q.paused[name]}
 		q.byName[name] = found
-		for range q.workers {
-			q.wait.Go(func() { q.worker(q.ctx, found) })
-		}
 	}
-	found.items.AddWithOpts(priorityqueue.AddOpts{After: max(0, after), Priority: ptr.To(priority)}, image.key)
+	return found
 }
 
-func (q *queues) worker(ctx context.Context, queue *queue) {
-	for ctx.Err() == nil {
-		key, _ := queue.items.Get()
-		queue.waitUntilResumed(ctx)
-		if ctx.Err() == nil {
-			q.work(ctx, queue, key)
+// opened returns how many queues a namespace has opened.
+func (q *queues) opened(namespace string) int {
+	if namespace == "" {
+		return 0
+	}
+	n := 0
+	for _, queue := range q.byName {
+		if queue.opener == namespace {
+			n++
 		}
-		queue.items.Done(key)
+	}
+	return n
+}
+
+// remove drops images that nothing uses any longer.
+func (q *queues) remove(keys ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, key := range keys {
+		for _, name := range []string{imageOf(key).registry(), others} {
+			if queue := q.byName[name]; queue != nil {
+				queue.mu.Lock()
+				queue.turns.remove(key)
+				q.close(queue)
+				queue.mu.Unlock()
+			}
+		}
 	}
 }
 
-func (q *queue) waitUntilResumed(ctx context.Context) {
+// length returns how many images wait or are worked on.
+func (q *queues) length() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	sum := 0
+	for _, queue := range q.byName {
+		queue.mu.Lock()
+		sum += len(queue.turns.items)
+		queue.mu.Unlock()
+	}
+	return sum
+}
+
+// wake starts a worker if something is due, and the timer for what is due later. The
+// caller holds the queue's mutex.
+func (q *queues) wake(queue *queue) {
+	now := time.Now()
+	next, ok := queue.turns.next(now)
+	if !ok || q.ctx.Err() != nil {
+		return
+	}
+	if next.Before(queue.resume) {
+		next = queue.resume
+	}
+	if next.After(now) {
+		queue.sleep(next.Sub(now), func() {
+			queue.mu.Lock()
+			defer queue.mu.Unlock()
+			q.wake(queue)
+		})
+		return
+	}
+	if queue.busy < q.workers {
+		queue.busy++
+		q.wait.Go(func() { q.worker(queue) })
+	}
+}
+
+// sleep calls wake after a while, once.
+func (q *queue) sleep(duration time.Duration, wake func()) {
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+	q.timer = time.AfterFunc(duration, wake)
+}
+
+// worker works on what is due, one image after the other.
+func (q *queues) worker(queue *queue) {
 	for {
-		q.mu.Lock()
-		left := time.Until(q.resume)
-		q.mu.Unlock()
-		if left <= 0 {
+		now := time.Now()
+		queue.mu.Lock()
+		var next *item
+		if q.ctx.Err() == nil && !now.Before(queue.resume) {
+			next = queue.turns.take(now)
+		}
+		if next == nil {
+			queue.busy--
+			q.wake(queue) // for later
+			idle := queue.idle()
+			queue.mu.Unlock()
+			if idle {
+				q.tidy(queue)
+			}
 			return
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(left):
-		}
+		q.wake(queue) // another worker, if there is more
+		queue.mu.Unlock()
+
+		q.work(q.ctx, queue, next.key)
+
+		queue.mu.Lock()
+		queue.turns.done(time.Now(), next)
+		queue.mu.Unlock()
+	}
+}
+
+// idle reports whether nothing is left to remember. The caller holds the mutex.
+func (q *queue) idle() bool {
+	return q.busy == 0 && len(q.turns.items) == 0 && !time.Now().Before(q.resume)
+}
+
+// tidy removes a queue that is idle.
+func (q *queues) tidy(queue *queue) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	queue.mu.Lock()
+	defer queue.mu.Unlock()
+	q.close(queue)
+}
+
+// closeIdle removes queues that were paused when their last image was done. The caller
+// holds the mutex.
+func (q *queues) closeIdle() {
+	for _, queue := range q.byName {
+		queue.mu.Lock()
+		q.close(queue)
+		queue.mu.Unlock()
+	}
+}
+
+// close removes a queue that is idle. The caller holds both mutexes.
+func (q *queues) close(queue *queue) {
+	if queue.idle() && q.byName[queue.name] == queue {
+		delete(q.byName, queue.name)
 	}
 }
 

@@ -194,9 +194,39 @@ func TestQueuesAreBounded(t *testing.T) {
 		q.add(one(fmt.Sprintf("reg-%d/x:1", i)), 0, resolving)
 	}
 	<-all
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if n := len(q.byName); n > maxQueues+1 {
 		t.Errorf("%d queues", n)
 	}
+}
+
+// A registry keeps its queue as long as it has to be left alone, and then makes room for
+// another.
+func TestQueuesOfPausedRegistriesMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		worked := make(chan string, 2*maxQueues)
+		q := runQueues(t, 1, func(_ context.Context, queue *queue, key string) {
+			if queue.name != others {
+				queue.failed(time.Minute)
+			}
+			worked <- queue.name
+		})
+		for i := range maxQueues {
+			q.add(one(fmt.Sprintf("reg-%d/x:1", i)), 0, resolving)
+		}
+		synctest.Wait()
+		for range maxQueues {
+			<-worked
+		}
+		for _, want := range []string{others, "late"} {
+			q.add(one("late/x:1"), 0, resolving)
+			if got := <-worked; got != want {
+				t.Errorf("worked on in queue %s, want %s", got, want)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
 }
 
 func TestBackoff(t *testing.T) {

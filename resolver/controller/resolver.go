@@ -1,9 +1,11 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,8 +13,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -42,19 +47,33 @@ type Registry interface {
 // Options are what Add needs to know.
 type Options struct {
 	Registry Registry
-	// Policy gets the registries in use if InUse is set.
+	// Policy gets the networks of pods and services, and the registries in use if InUse is
+	// set.
 	Policy *policy.Policy
 	InUse  bool
-	// Keychain holds credentials for all workloads; nil for none.
-	Keychain authn.Keychain
+	// Keychains hold credentials for all workloads, in the order to try them.
+	Keychains []authn.Keychain
+	// Mirrors gets the mirrors of registries that the cluster states (OpenShift); nil if
+	// they do not matter.
+	Mirrors MirrorSetter
+	// Templates are pod templates in other kinds than Kubernetes' own.
+	Templates []Template
 	// PullSecrets lets the controller read the pull secrets of workloads.
 	PullSecrets bool
+	// ImagesOnNodes makes the controller ask for images that nodes hold and no workload
+	// names, after all others.
+	ImagesOnNodes bool
+	// PublishPrivate writes what only pull secrets open into ImageManifests, too.
+	PublishPrivate bool
 	// TagTTL is how old the answer for a tag may be before it is confirmed.
 	TagTTL time.Duration
 	// KeepUnused is how long an unused reference stays known.
 	KeepUnused time.Duration
 	// Workers for each registry.
 	Workers int
+	// MaxImages and MaxImagesPerNamespace bound the images that are known; 0: 50,000 and
+	// 10,000.
+	MaxImages, MaxImagesPerNamespace int
 	// Registerer gets the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -67,11 +86,16 @@ type Resolver struct {
 	notifier    *notifier
 	usage       *usage
 	nodes       *nodes
+	held        *held
 	store       *store
 	attempts    *attempts
 	backlog     *backlog
 	queues      *queues
+	census      *census
 	metrics     *metrics
+	mirrors     *mirrorSets
+	// drifts are objects that are not as the store left them; nil until Start.
+	drifts workqueue.TypedRateLimitingInterface[drift]
 	// synced report, for each watch, whether all objects that existed at the start
 	// have been seen.
 	synced []cache.InformerSynced
@@ -79,36 +103,41 @@ type Resolver struct {
 	leading atomic.Bool
 }
 
+// drift is an object in a version that the store does not know.
+type drift struct{ name, version string }
+
 // dependencies are what the resolver takes from the manager.
 type dependencies struct {
 	clock clock.PassiveClock
 	log   logr.Logger
 	// client writes ImageManifests.
 	client client.Client
-	// cache reads them.
-	cache client.Reader
+	// live reads them, without a cache; nil: client does.
+	live client.Reader
 	// secrets reads secrets and service accounts; nil if pull secrets are not used.
 	secrets client.Reader
 	events  events.EventRecorder
 }
 
 func newResolver(options Options, d dependencies) *Resolver {
-	var inUse *policy.Policy
-	if options.InUse {
-		inUse = options.Policy
-	}
 	r := &Resolver{
 		options: options, dependencies: d,
-		credentials: newCredentials(options.Keychain, d.secrets),
-		notifier:    &notifier{d.events},
+		credentials: newCredentials(options.Keychains, d.secrets),
 		usage:       newUsage(options.Registry.References, d.clock, options.KeepUnused),
-		nodes:       newNodes(inUse),
+		nodes:       newNodes(options.Policy, options.InUse),
+		held:        newHeld(),
 		store:       newStore(d.client, d.clock),
 		backlog:     newBacklog(),
+		census:      newCensus(limits{all: cmp.Or(options.MaxImages, 50_000), each: cmp.Or(options.MaxImagesPerNamespace, 10_000)}),
+	}
+	if d.live != nil {
+		r.store.live = d.live
 	}
 	r.attempts = newAttempts(d.clock, r.store.failure)
 	r.queues = newQueues(options.Workers, r.denied, r.work)
-	r.metrics = newMetrics(r.usage, r.store, options.Registerer)
+	r.queues.namespaces = r.usage.namespaces
+	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.length() }, options.Registerer)
+	r.notifier = newNotifier(d.events, r.metrics.suppressed.Inc)
 	return r
 }
 
@@ -116,7 +145,7 @@ func newResolver(options Options, d dependencies) *Resolver {
 func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, error) {
 	d := dependencies{
 		clock: clock.RealClock{}, log: mgr.GetLogger().WithName("resolver"),
-		client: mgr.GetClient(), cache: mgr.GetCache(), events: mgr.GetEventRecorder("layer-resolver"),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("layer-resolver"),
 	}
 	if options.PullSecrets {
 		d.secrets = mgr.GetAPIReader()
@@ -135,8 +164,14 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 		r.synced = append(r.synced, registration.HasSynced)
 		return nil
 	}
-	for i := range kinds {
-		if err := watch(kinds[i].object, r.workloadHandler(&kinds[i])); err != nil {
+	if err := r.watchServices(mgr, watch); err != nil {
+		return nil, err
+	}
+	if err := r.watchMirrors(mgr, watch); err != nil {
+		return nil, err
+	}
+	for _, k := range kindsWith(options.Templates) {
+		if err := watch(k.object, r.workloadHandler(&k)); err != nil {
 			return nil, err
 		}
 	}
@@ -147,6 +182,21 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 		return nil, err
 	}
 	return r, mgr.Add(r)
+}
+
+// watchServices learns the networks of services where the API server has objects for them
+// (Kubernetes 1.33 and later).
+func (r *Resolver) watchServices(mgr manager.Manager, watch func(client.Object, cache.ResourceEventHandler) error) error {
+	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	_, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
+	if meta.IsNoMatchError(err) {
+		r.log.Info("The API server has no ServiceCIDRs: name the networks of services with --deny-network")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for ServiceCIDRs: %w", err)
+	}
+	return watch(&networkingv1.ServiceCIDR{}, r.serviceHandler())
 }
 
 // NeedLeaderElection returns true: only the leader asks and writes.
@@ -164,23 +214,19 @@ func (r *Resolver) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
 		return ctx.Err()
 	}
-	err := r.store.load(func() ([]v1alpha1.ImageManifest, error) {
-		var objects v1alpha1.ImageManifestList
-		err := r.cache.List(ctx, &objects)
-		return objects.Items, err
-	})
-	if err != nil {
+	if err := r.store.load(func() ([]*record, error) { return listAll(ctx, r.live) }); err != nil {
 		return fmt.Errorf("reading ImageManifests: %w", err)
 	}
+	r.rememberUnused()
 	r.nodesChanged() // before anything is asked
+	r.drifts = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[drift]())
 	r.leading.Store(true)
 
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		r.queues.run(ctx, r.store.limited())
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { r.queues.run(ctx, r.store.limited()) })
+	running.Go(func() { r.repair(ctx) })
 	<-r.queues.started
+	r.held.reset() // of what was handed over before there were queues
 	images := r.usage.all()
 	resolved, unresolved := r.store.count()
 	r.log.Info("Leading", "images", len(images), "resolved", resolved, "unresolved", unresolved, "platforms", r.nodes.clusterPlatforms())
@@ -188,8 +234,76 @@ func (r *Resolver) Start(ctx context.Context) error {
 		r.ask(image)
 	}
 	r.collect(ctx)
-	<-ended
+	r.drifts.ShutDown()
+	running.Wait()
 	return nil
+}
+
+// pageSize is how many objects are read at a time, with their layers.
+const pageSize = 500
+
+// listAll reads all ImageManifests.
+func listAll(ctx context.Context, reader client.Reader) (all []*record, err error) {
+	for next := ""; ; {
+		var page v1alpha1.ImageManifestList
+		if err := reader.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			all = append(all, recordOf(&page.Items[i]))
+		}
+		if next = page.Continue; next == "" {
+			return all, nil
+		}
+	}
+}
+
+// rememberUnused takes over since when references are unused, as the process before noted.
+// Of those that it did not note, that begins now.
+func (r *Resolver) rememberUnused() {
+	for _, known := range r.store.all() {
+		r.usage.remember(known.reference, known.unused, nil)
+	}
+}
+
+// repair puts objects right that somebody else has changed, until drifts is shut down.
+func (r *Resolver) repair(ctx context.Context) {
+	for {
+		next, ended := r.drifts.Get()
+		if ended {
+			return
+		}
+		if ctx.Err() == nil && r.store.drifted(next.name, next.version) {
+			repaired, lost, err := r.store.repair(ctx, next.name, next.version)
+			r.askAgain(lost)
+			if repaired {
+				r.metrics.repaired.Inc()
+				r.log.Info("Somebody else changed an ImageManifest", "name", next.name)
+			}
+			if err != nil && ctx.Err() == nil {
+				r.log.Error(err, "Repairing an ImageManifest", "name", next.name)
+				r.drifts.AddRateLimited(next)
+			} else {
+				r.drifts.Forget(next)
+			}
+		}
+		r.drifts.Done(next)
+	}
+}
+
+// release drops what is remembered about images that nothing uses any longer, but not
+// since when that is if there is an object to remove.
+func (r *Resolver) release(keys ...string) {
+	r.forget(keys...)
+	r.queues.remove(keys...)
+	for _, key := range keys {
+		r.handOver(r.held.done(imageOf(key))) // it no longer waits
+		for _, reference := range imageOf(key).references {
+			if !r.store.has(reference) {
+				r.usage.forgetIdle(reference)
+			}
+		}
+	}
 }
 
 // forget drops what is remembered about images between two attempts.
@@ -202,7 +316,7 @@ func (r *Resolver) forget(keys ...string) {
 func (r *Resolver) askAgain(lost []string) {
 	for _, image := range r.usage.meaning(lost) {
 		r.forget(image.key)
-		r.queues.add(image, 0, resolving)
+		r.enqueue(image, 0, resolving)
 	}
 }
 

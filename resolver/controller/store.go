@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,14 +21,16 @@ import (
 
 // store holds the content of the cluster's ImageManifests, without their
 // layers. Only the store writes them. There is one writer (the leader), so its
-// memory is authoritative and writes need no preconditions.
+// memory is authoritative: what somebody else changed is put back.
 //
 // Methods that write return the references that were lost, with or without an
 // error: an object turned out to be gone, and the references it had are no
 // longer known. The caller has to ask for them again.
 type store struct {
 	client client.Client
-	clock  clock.PassiveClock
+	// live reads objects as they are, with their layers.
+	live  client.Reader
+	clock clock.PassiveClock
 
 	mu          sync.Mutex
 	records     map[string]*record
@@ -49,42 +48,59 @@ type record struct {
 	name string
 	// writing is held while the object is written.
 	writing sync.Mutex
-	// exists is set if the object exists. uid is its UID.
-	exists bool
-	uid    types.UID
+	// exists is set if the object exists. uid is its UID, version its resource version
+	// after the last write.
+	exists  bool
+	uid     types.UID
+	version string
 	// ended is the UID of an object that was deleted before write noted that it had
 	// created it.
-	ended  types.UID
+	ended types.UID
+	// spec has no layers, only their number is kept.
 	spec   v1alpha1.ImageManifestSpec
+	layers int
 	status v1alpha1.ImageManifestStatus
+}
+
+// recordOf returns the record of an object that exists.
+func recordOf(object *v1alpha1.ImageManifest) *record {
+	r := &record{name: object.Name, exists: true, uid: object.UID, version: object.ResourceVersion, status: object.Status}
+	r.state(&object.Spec)
+	return r
+}
+
+// state notes what the manifest states.
+func (r *record) state(spec *v1alpha1.ImageManifestSpec) {
+	r.spec, r.layers = *spec, len(spec.Layers)
+	r.spec.Layers = nil
 }
 
 func newStore(c client.Client, clock clock.PassiveClock) *store {
 	return &store{
-		client: c, clock: clock,
+		client: c, live: c, clock: clock,
 		records: map[string]*record{}, byReference: map[string][]*record{}, byDigest: map[string][]*record{},
 	}
 }
 
-// load reads the objects that list returns into memory.
-func (s *store) load(list func() ([]v1alpha1.ImageManifest, error)) error {
+// load takes over the objects that list returns.
+func (s *store) load(list func() ([]*record, error)) error {
 	s.mu.Lock()
 	s.gone = map[types.UID]bool{}
 	s.mu.Unlock()
-	objects, err := list()
+	records, err := list()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { s.gone = nil }()
 	if err != nil {
 		return err
 	}
-	for i := range objects {
-		object := &objects[i]
-		if s.gone[object.UID] {
+	for _, r := range records {
+		if s.gone[r.uid] {
 			continue
 		}
-		r := &record{name: object.Name, exists: true, uid: object.UID, spec: object.Spec, status: object.Status}
-		r.spec.Layers = nil
+		if reason := r.failure().reason; reason == v1alpha1.ReasonUnauthorized || reason == v1alpha1.ReasonDenied {
+			r.status.RetryTime = nil // credentials and policy may have changed with the restart
+		}
 		s.records[r.name] = r
 		s.index(r)
 	}
@@ -141,6 +157,8 @@ type answer struct {
 	platforms []string
 	// confirmed is when the registry last confirmed the digest.
 	confirmed time.Time
+	// private is set if only pull secrets open the image.
+	private bool
 }
 
 // covers reports whether the answer is complete for the platforms.
@@ -179,6 +197,7 @@ func (s *store) lookup(reference string) *answer {
 			}
 			// Each object of an index says which platforms it is for.
 			found.platforms = append(found.platforms, ref.Platforms...)
+			found.private = found.private || ref.Private
 			if at.After(found.confirmed) {
 				found.confirmed = at
 			}
@@ -257,28 +276,37 @@ func (s *store) count() (resolved, unresolved int) {
 
 // resolved stores the registry's answer for a reference.
 func (s *store) resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (lost []string, err error) {
+	return s.learn(ctx, v1alpha1.ImageReference{Name: reference}, found, platforms)
+}
+
+// resolvedPrivately is resolved for an image that only pull secrets open.
+func (s *store) resolvedPrivately(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (lost []string, err error) {
+	return s.learn(ctx, v1alpha1.ImageReference{Name: reference, Private: true}, found, platforms)
+}
+
+func (s *store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *registry.Resolution, platforms []string) (lost []string, err error) {
+	// One time for all objects of an index: readers compare them.
+	ref.Digest, ref.LastConfirmed = found.Digest, s.now()
 	names := map[string]bool{}
 	for i := range found.Manifests {
 		spec := &found.Manifests[i]
-		ref := v1alpha1.ImageReference{Name: reference, Digest: found.Digest, LastConfirmed: s.now()}
 		if found.Index {
 			ref.Platforms = covered(found.Manifests, i, platforms)
 		}
-		names[v1alpha1.ManifestName(spec.Digest)] = true
-		gone, err := s.write(ctx, v1alpha1.ManifestName(spec.Digest), spec, func(status *v1alpha1.ImageManifestStatus) {
-			setReference(status, ref)
+		name, gone, err := s.point(ctx, spec.Digest, spec, ref, func(status *v1alpha1.ImageManifestStatus) {
 			message := fmt.Sprintf("%d layers, %d compressed bytes", len(spec.Layers), spec.Size)
 			s.condition(status, v1alpha1.ConditionResolved, v1alpha1.ReasonResolved, message)
-			s.confirm(status, reference)
+			s.confirm(status, ref.Name)
 		})
+		names[name] = true
 		if lost = append(lost, gone...); err != nil {
 			return lost, err
 		}
 	}
 	// Objects of the reference's previous state: other content, or a failure.
-	for _, name := range s.holders(reference) {
+	for _, name := range s.holders(ref.Name) {
 		if !names[name] {
-			gone, err := s.remove(ctx, name, reference)
+			gone, err := s.remove(ctx, name, ref.Name)
 			if lost = append(lost, gone...); err != nil {
 				return lost, err
 			}
@@ -309,25 +337,34 @@ func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) 
 func (s *store) adopt(ctx context.Context, reference string) (lost []string, err error) {
 	digest := digestOf(reference)
 	s.mu.Lock()
-	names := map[string]v1alpha1.ImageReference{}
+	manifests := map[string]v1alpha1.ImageReference{} // by the digest of the manifest
 	for _, r := range s.byDigest[digest] {
-		ref := v1alpha1.ImageReference{Name: reference, Digest: digest}
+		ref := manifests[r.spec.Digest]
+		ref.Name, ref.Digest = reference, digest
 		for i := range r.status.References {
 			if other := &r.status.References[i]; other.Digest == digest {
 				ref.Platforms = slices.Compact(slices.Sorted(slices.Values(append(ref.Platforms, other.Platforms...))))
-				ref.LastConfirmed = other.LastConfirmed
+				ref.LastConfirmed = latest(ref.LastConfirmed, other.LastConfirmed)
+				ref.Private = ref.Private || other.Private
 			}
 		}
-		names[r.name] = ref
+		manifests[r.spec.Digest] = ref
 	}
 	s.mu.Unlock()
-	for name, ref := range names {
-		gone, err := s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { setReference(status, ref) })
+	for manifest, ref := range manifests {
+		_, gone, err := s.point(ctx, manifest, nil, ref, func(*v1alpha1.ImageManifestStatus) {})
 		if lost = append(lost, gone...); err != nil {
 			return lost, err
 		}
 	}
 	return lost, nil
+}
+
+func latest(a, b *metav1.Time) *metav1.Time {
+	if a == nil || b != nil && a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // confirmed notes that a tag still has a digest. Objects with another digest
@@ -343,7 +380,7 @@ func (s *store) confirmed(ctx context.Context, reference, digest string) (lost [
 			status.References = slices.Delete(status.References, at, at+1)
 			return
 		}
-		status.References[at].LastConfirmed = now
+		status.References[at].LastConfirmed, status.References[at].UnusedSince = now, nil
 		s.confirm(status, reference)
 	})
 }
@@ -369,7 +406,7 @@ func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) (
 // notResolved notes why nothing is known about a reference.
 func (s *store) notResolved(ctx context.Context, reference string, a attempt) (lost []string, err error) {
 	return s.write(ctx, v1alpha1.UnresolvedName(reference), &v1alpha1.ImageManifestSpec{}, func(status *v1alpha1.ImageManifestStatus) {
-		setReference(status, v1alpha1.ImageReference{Name: reference})
+		_ = setReference(status, v1alpha1.ImageReference{Name: reference}) // there is one
 		s.condition(status, v1alpha1.ConditionResolved, a.reason, a.message)
 		setFailure(status, a)
 	})
@@ -378,6 +415,80 @@ func (s *store) notResolved(ctx context.Context, reference string, a attempt) (l
 func setFailure(status *v1alpha1.ImageManifestStatus, a attempt) {
 	status.Failures = int32(min(a.failures, 1<<30)) //nolint:gosec // bounded
 	status.RetryTime = &metav1.Time{Time: a.retry}
+}
+
+// noteUnused notes since when a reference is unused; with the zero time, that it is used.
+func (s *store) noteUnused(ctx context.Context, reference string, since time.Time) (lost []string, err error) {
+	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
+		for i := range status.References {
+			ref := &status.References[i]
+			if ref.Name != reference {
+				continue
+			}
+			if ref.UnusedSince = nil; !since.IsZero() {
+				ref.UnusedSince = &metav1.Time{Time: since}
+			}
+		}
+	})
+}
+
+// kept is what the objects say about a reference, as far as collect needs it.
+type kept struct {
+	reference string
+	// resolved is set if the content is known.
+	resolved, private bool
+	// layers of all objects that have it.
+	layers int
+	// reason of the last failure.
+	reason string
+	// unused is since when nothing uses it; zero if something does, or nobody noted it.
+	unused time.Time
+}
+
+// all returns all references that objects have.
+func (s *store) all() []kept {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := make([]kept, 0, len(s.byReference))
+	for reference, records := range s.byReference {
+		h := kept{reference: reference}
+		for _, r := range records {
+			h.resolved = h.resolved || r.spec.Digest != ""
+			h.layers += r.layers
+			h.reason = r.failure().reason
+			for i := range r.status.References {
+				if ref := &r.status.References[i]; ref.Name == reference {
+					h.private = h.private || ref.Private
+					if ref.UnusedSince != nil {
+						h.unused = ref.UnusedSince.Time
+					}
+				}
+			}
+		}
+		found = append(found, h)
+	}
+	return found
+}
+
+// has reports whether an object has a reference.
+func (s *store) has(reference string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byReference[reference]) > 0
+}
+
+// layersOf returns how many layers the manifests have that a digest names.
+func (s *store) layersOf(digest string) (layers int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := map[string]bool{} // one manifest may have several objects
+	for _, r := range s.byDigest[digest] {
+		if !seen[r.spec.Digest] {
+			layers += r.layers
+		}
+		seen[r.spec.Digest] = true
+	}
+	return layers
 }
 
 // removeReference forgets a reference, and objects that no other points to.
@@ -436,7 +547,7 @@ func (s *store) drop(r *record) (references []string) {
 		references = append(references, r.status.References[i].Name)
 	}
 	s.unindex(r)
-	r.exists, r.uid, r.status = false, "", v1alpha1.ImageManifestStatus{}
+	r.exists, r.uid, r.version, r.status = false, "", "", v1alpha1.ImageManifestStatus{}
 	delete(s.records, r.name)
 	return references
 }
@@ -452,129 +563,11 @@ func (s *store) holders(reference string) []string {
 	return names
 }
 
-// acquire returns the record of a name, locked for writing.
-func (s *store) acquire(name string) *record {
-	for {
-		s.mu.Lock()
-		r := s.records[name]
-		if r == nil {
-			r = &record{name: name}
-			s.records[name] = r
-		}
-		s.mu.Unlock()
-		r.writing.Lock()
-		s.mu.Lock()
-		current := s.records[name] == r
-		s.mu.Unlock()
-		if current {
-			return r
-		}
-		r.writing.Unlock() // it was dropped meanwhile
-	}
-}
-
-// write changes the status of an object, with at most one request; two if an
-// object that is to be created appeared meanwhile. An object that does not
-// exist is created only if a spec is given. An object without references is
-// deleted. If it turns out that somebody else deleted the object, its
-// references are lost.
-func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (lost []string, err error) {
-	r := s.acquire(name)
-	defer r.writing.Unlock()
-
-	s.mu.Lock()
-	exists, uid := r.exists, r.uid
-	before := r.status.DeepCopy()
-	s.mu.Unlock()
-	status := before.DeepCopy()
-	change(status)
-
-	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	none := len(status.References) == 0
-	switch {
-	case !exists && (spec == nil || none): // it does not exist and is not needed
-		none = true
-	case none:
-		err = client.IgnoreNotFound(s.client.Delete(ctx, object))
-	case !exists:
-		object.Spec, object.Status = *spec, bounded(status)
-		if err = s.client.Create(ctx, object); apierrors.IsAlreadyExists(err) {
-			err = s.patch(ctx, object, status)
-		}
-		uid = object.UID
-	case equality.Semantic.DeepEqual(before, status):
-	default:
-		err = s.patch(ctx, object, status)
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.records[name] != r: // deleted while it was written, and lost then
-	case exists && apierrors.IsNotFound(err) || !exists && r.ended == uid && uid != "":
-		// It was deleted, and the informer has said so already or never will.
-		lost, err = s.drop(r), nil
-		for i := range status.References {
-			lost = append(lost, status.References[i].Name)
-		}
-	case none && err == nil || !exists && err != nil:
-		s.drop(r)
-	case err == nil:
-		s.unindex(r)
-		if !exists {
-			r.exists, r.spec = true, *spec
-			r.spec.Layers = nil
-		}
-		r.uid, r.status = uid, *status
-		s.index(r)
-	}
-	return lost, err
-}
-
-// patch replaces the status of an object that exists, no matter who changed it
-// before.
-func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, status *v1alpha1.ImageManifestStatus) error {
-	short := bounded(status)
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{
-		// Name all fields: a merge patch keeps those that it does not name.
-		"references": short.References, "conditions": short.Conditions,
-		"failures": short.Failures, "retryTime": short.RetryTime,
-	}})
-	if err != nil {
-		return err
-	}
-	return s.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
-}
-
-// bounded returns a status that fits the schema: if there are too many
-// references, it keeps those that were confirmed last. Memory keeps all.
-func bounded(status *v1alpha1.ImageManifestStatus) v1alpha1.ImageManifestStatus {
-	short := *status
-	if len(short.References) > v1alpha1.MaxReferences {
-		short.References = slices.Clone(short.References)
-		slices.SortStableFunc(short.References, func(a, b v1alpha1.ImageReference) int {
-			return confirmedAt(&b).Compare(confirmedAt(&a))
-		})
-		short.References = short.References[:v1alpha1.MaxReferences]
-	}
-	return short
-}
-
 func confirmedAt(ref *v1alpha1.ImageReference) time.Time {
 	if ref.LastConfirmed == nil {
 		return time.Time{}
 	}
 	return ref.LastConfirmed.Time
-}
-
-func setReference(status *v1alpha1.ImageManifestStatus, ref v1alpha1.ImageReference) {
-	for i := range status.References {
-		if status.References[i].Name == ref.Name {
-			status.References[i] = ref
-			return
-		}
-	}
-	status.References = append(status.References, ref)
 }
 
 func (s *store) condition(status *v1alpha1.ImageManifestStatus, kind, reason, message string) {

@@ -1,14 +1,17 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,13 +41,22 @@ func plain(digest string) *registry.Resolution {
 	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
 }
 
+func recordsOf(objects ...v1alpha1.ImageManifest) (records []*record) {
+	for i := range objects {
+		records = append(records, recordOf(&objects[i]))
+	}
+	return records
+}
+
 type storeTest struct {
 	*store
 	t      *testing.T
 	clock  *testingclock.FakePassiveClock
+	mu     sync.Mutex // workers may write at the same time
 	writes int
-	// fails is the error that the API server returns for writes; nil for none.
-	fails error
+	// fails is the error that the API server returns for writes; nil for none. failsDelete
+	// is that of removing objects only.
+	fails, failsDelete error
 	// gone are the references that were lost.
 	gone []string
 }
@@ -55,7 +67,12 @@ func newStoreTest(t *testing.T) *storeTest {
 		t.Fatal(err)
 	}
 	s := &storeTest{t: t, clock: testingclock.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))}
-	count := func() error { s.writes++; return s.fails }
+	count := func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.writes++
+		return s.fails
+	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if err := count(); err != nil {
@@ -70,7 +87,7 @@ func newStoreTest(t *testing.T) *storeTest {
 			return c.Patch(ctx, o, p, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			if err := count(); err != nil {
+			if err := cmp.Or(count(), s.failsDelete); err != nil {
 				return err
 			}
 			return c.Delete(ctx, o, opts...)
@@ -123,7 +140,7 @@ func (s *storeTest) expect(want map[string]string) {
 	var list v1alpha1.ImageManifestList
 	s.must(s.client.List(s.t.Context(), &list))
 	next := newStore(s.client, s.clock)
-	s.must(next.load(func() ([]v1alpha1.ImageManifest, error) { return list.Items, nil }))
+	s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
 	for _, reference := range s.references() {
 		a, b := s.lookup(reference), next.lookup(reference)
 		if (a == nil) != (b == nil) || a != nil && (a.digest != b.digest || !a.confirmed.Equal(b.confirmed) || !slices.Equal(a.platforms, b.platforms)) {
@@ -289,9 +306,9 @@ func TestStoreDeletedWhileLoaded(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}},
 	}
-	s.must(s.load(func() ([]v1alpha1.ImageManifest, error) {
+	s.must(s.load(func() ([]*record, error) {
 		s.wrote(s.deleted(object.Name, object.UID), nil)
-		return []v1alpha1.ImageManifest{object}, nil
+		return recordsOf(object), nil
 	}))
 	if s.lookup(tag) != nil || len(s.gone) != 0 {
 		t.Errorf("known: %+v, lost %q", s.lookup(tag), s.gone)
@@ -361,22 +378,98 @@ func TestStoreAlreadyExists(t *testing.T) {
 	s.expect(map[string]string{name: tag})
 }
 
+// However many references point to a manifest, objects have them all, with its layers.
 func TestStoreManyReferences(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
-	for i := range v1alpha1.MaxReferences + 10 {
-		s.clock.SetTime(s.clock.Now().Add(time.Second))
+	const references = 500
+	for i := range references {
 		s.wrote(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
+	var list v1alpha1.ImageManifestList
+	s.must(s.client.List(ctx, &list))
+	if want := (references + v1alpha1.MaxReferences - 1) / v1alpha1.MaxReferences; len(list.Items) != want {
+		t.Errorf("%d objects, want %d", len(list.Items), want)
+	}
+	found := map[string]bool{}
+	for _, object := range list.Items {
+		if n := len(object.Status.References); n > v1alpha1.MaxReferences || len(object.Spec.Layers) != 1 || !v1alpha1.IsPageName(object.Name, hash("a")) {
+			t.Errorf("%s has %d references and %d layers", object.Name, n, len(object.Spec.Layers))
+		}
+		for _, reference := range object.Status.References {
+			found[reference.Name] = true
+		}
+	}
+	if len(found) != references {
+		t.Errorf("%d references in objects, want %d", len(found), references)
+	}
+	// Others fill the places that become free, and each change is one write.
+	s.wrote(s.removeReference(ctx, "reg/x:3"))
+	s.wrote(s.adopt(ctx, "reg/other@"+hash("a")))
+	s.must(s.client.List(ctx, &list))
+	if s.lookup("reg/other:1") != nil || !slices.Contains(s.holders("reg/other@"+hash("a")), v1alpha1.ManifestName(hash("a"))) {
+		t.Errorf("held by %q", s.holders("reg/other@"+hash("a")))
+	}
+	s.writes = 0
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.wrote(s.confirmed(ctx, "reg/x:499", hash("a")))
+	if s.writes != 1 {
+		t.Errorf("%d writes to confirm one tag", s.writes)
+	}
+	// A page is made from the layers of the others, which memory does not have.
+	for i := range references {
+		s.wrote(s.adopt(ctx, fmt.Sprintf("reg%d/x@%s", i, hash("a"))))
+	}
+	s.must(s.client.List(ctx, &list))
+	for _, object := range list.Items {
+		if len(object.Spec.Layers) != 1 {
+			t.Errorf("%s has %d layers", object.Name, len(object.Spec.Layers))
+		}
+	}
+}
+
+// What a tag was before is removed, or the caller knows that it has to be tried again.
+func TestStoreOldContentStays(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	s.wrote(s.resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
+	s.failsDelete = errors.New("no API server")
+	if _, err := s.resolved(ctx, "reg/x:1", plain(hash("b")), amd64); !errors.Is(err, s.failsDelete) {
+		t.Errorf("error %v: the old object is there", err)
+	}
+	s.failsDelete = nil
+	s.wrote(s.resolved(ctx, "reg/x:1", plain(hash("b")), amd64))
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): "reg/x:1"})
+}
+
+// The layers of a manifest with several objects count once.
+func TestStoreLayersOfPages(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	for i := range 2*v1alpha1.MaxReferences + 1 {
+		s.wrote(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+	}
+	if n := s.layersOf(hash("a")); n != 1 {
+		t.Errorf("%d layers, want 1", n)
+	}
+}
+
+// The references of the first page have all gone, and with them its object: the next
+// reference makes it again, with the layers of another page.
+func TestStoreFirstPageIsGone(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	for i := range v1alpha1.MaxReferences + 1 {
+		s.wrote(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+	}
+	for i := range v1alpha1.MaxReferences {
+		s.wrote(s.removeReference(ctx, fmt.Sprintf("reg/x:%d", i)))
+	}
+	first, second := v1alpha1.PageName(hash("a"), 0), v1alpha1.PageName(hash("a"), 1)
+	s.expect(map[string]string{second: "reg/x:64"})
+	pinned := "reg/x@" + hash("a")
+	s.wrote(s.adopt(ctx, pinned))
+	s.expect(map[string]string{first: pinned, second: "reg/x:64"})
 	var object v1alpha1.ImageManifest
-	s.must(s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, &object))
-	if n := len(object.Status.References); n != v1alpha1.MaxReferences {
-		t.Errorf("%d references in the object", n)
-	}
-	if got := object.Status.References[0].Name; got != fmt.Sprintf("reg/x:%d", v1alpha1.MaxReferences+9) {
-		t.Errorf("%s goes first, not what was confirmed last", got)
-	}
-	if s.lookup("reg/x:0") == nil {
-		t.Error("what does not fit is asked for again and again")
+	s.must(s.client.Get(ctx, client.ObjectKey{Name: first}, &object))
+	if len(object.Spec.Layers) != 1 {
+		t.Errorf("%d layers", len(object.Spec.Layers))
 	}
 }
 
@@ -396,10 +489,164 @@ func TestStoreNewerAnswerCounts(t *testing.T) {
 	newer, same := object("newer", hash("b"), hash("f"), 5), object("same", hash("c"), hash("f"), 3)
 	for _, order := range [][]v1alpha1.ImageManifest{{older, newer, same}, {newer, same, older}, {same, older, newer}, {same, newer, older}} {
 		s := newStoreTest(t)
-		s.must(s.load(func() ([]v1alpha1.ImageManifest, error) { return order, nil }))
+		s.must(s.load(func() ([]*record, error) { return recordsOf(order...), nil }))
 		found := s.lookup(tag)
 		if found == nil || found.digest != hash("f") || !found.confirmed.Equal(begin.Add(5*time.Hour)) {
 			t.Errorf("order %s %s %s: %+v", order[0].Name, order[1].Name, order[2].Name, found)
 		}
+	}
+}
+
+// Somebody edits an object, empties it, or replaces it by one of their own: the store
+// puts it right, and loses nothing that it knows.
+func TestStoreRepairs(t *testing.T) {
+	const tag = "reg/x:1"
+	name := v1alpha1.ManifestName(hash("a"))
+	forged := manifest(hash("a"), "")
+	forged.Layers[0].Size = 1 << 40
+	for what, c := range map[string]struct {
+		change func(*storeTest, *v1alpha1.ImageManifest) error
+		lost   []string
+	}{
+		"edited": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
+			m.Status.References[0].Digest = hash("b")
+			return s.client.Update(t.Context(), m)
+		}, nil},
+		"emptied": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
+			m.Status = v1alpha1.ImageManifestStatus{}
+			return s.client.Update(t.Context(), m)
+		}, nil},
+		"replaced": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
+			s.must(s.client.Delete(t.Context(), m))
+			return s.client.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: forged})
+		}, []string{tag}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s, ctx := newStoreTest(t), t.Context()
+			s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+			var object v1alpha1.ImageManifest
+			s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, &object))
+			if s.drifted(name, object.ResourceVersion) {
+				t.Error("what the store wrote counts as changed")
+			}
+			s.must(c.change(s, &object))
+			changed := object.DeepCopy()
+			s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, changed))
+			if !s.drifted(name, changed.ResourceVersion) && what != "replaced" {
+				t.Fatal("not noticed")
+			}
+			repaired, lost, err := s.repair(ctx, name, "of the event")
+			s.must(err)
+			if !repaired || !slices.Equal(lost, c.lost) {
+				t.Errorf("repaired %t, lost %q, want %q", repaired, lost, c.lost)
+			}
+			if lost != nil {
+				s.expect(map[string]string{})
+				return
+			}
+			s.expect(map[string]string{name: tag})
+			s.clock.SetTime(s.clock.Now().Add(time.Hour))
+			s.wrote(s.confirmed(ctx, tag, hash("a")))
+			s.expect(map[string]string{name: tag})
+		})
+	}
+	// One that nobody but the resolver should have made.
+	s := newStoreTest(t)
+	s.must(s.client.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: forged}))
+	if !s.drifted(name, "1") {
+		t.Error("not noticed")
+	}
+	if repaired, lost, err := s.repair(t.Context(), name, "1"); !repaired || lost != nil || err != nil {
+		t.Errorf("repaired %t, lost %q, error %v", repaired, lost, err)
+	}
+	s.expect(map[string]string{})
+}
+
+// A write that meets somebody else's: theirs is put right, and neither is another object
+// of the same name deleted nor taken for the old one.
+func TestStoreConflicts(t *testing.T) {
+	const tag = "reg/x:1"
+	s, ctx := newStoreTest(t), t.Context()
+	name := v1alpha1.ManifestName(hash("a"))
+	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	var object v1alpha1.ImageManifest
+	s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, &object))
+	object.Status.References = append(object.Status.References, v1alpha1.ImageReference{Name: "forged/x:1", Digest: hash("a")})
+	s.must(s.client.Update(ctx, &object))
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.wrote(s.confirmed(ctx, tag, hash("a")))
+	s.expect(map[string]string{name: tag})
+
+	s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, &object))
+	object.Labels = map[string]string{"new": "version"}
+	s.must(s.client.Update(ctx, &object))
+	s.wrote(s.removeReference(ctx, tag))
+	s.expect(map[string]string{})
+
+	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.records[name].uid = "old" // the fake client gives none
+	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	another := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: manifest(hash("a"), "")}
+	s.must(s.client.Create(ctx, another))
+	another.Labels = map[string]string{"not": "the store's version"}
+	s.must(s.client.Update(ctx, another))
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	if lost, err := s.confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(lost, tag) || s.lookup(tag) != nil {
+		t.Errorf("lost %q, error %v: the object has gone", lost, err)
+	}
+	if got := s.objects(); len(got) != 1 || got[name] != "" {
+		t.Errorf("the other object is written: %v", got)
+	}
+}
+
+// Somebody who writes the objects again and again does not keep the store from anything
+// else: it gives up after five times.
+func TestStoreGivesUp(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	tries := 0
+	conflict := apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), "m", errors.New("changed"))
+	exists := apierrors.NewAlreadyExists(v1alpha1.ImageManifestsResource.GroupResource(), "m")
+	s.wrote(s.resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			tries++
+			return conflict
+		},
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+			tries++
+			s.must(c.Create(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: o.GetName()}, Spec: manifest(hash("c"), "")}))
+			return exists
+		},
+	})
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	if _, err := s.confirmed(ctx, "reg/x:1", hash("a")); !apierrors.IsConflict(err) || tries != 5 {
+		t.Errorf("changed again and again: error %v after %d times", err, tries)
+	}
+	tries = 0
+	if _, err := s.resolved(ctx, "reg/x:2", plain(hash("b")), amd64); err == nil || !strings.Contains(err.Error(), "again and again") || tries != 5 {
+		t.Errorf("made again and again: error %v after %d times", err, tries)
+	}
+	if s.lookup("reg/x:2") != nil {
+		t.Error("what was not written is known")
+	}
+}
+
+// All objects of an index are confirmed at the same time, or a reader that compares them
+// takes one for older.
+func TestStoreConfirmsAnIndexAtOnce(t *testing.T) {
+	s, ctx := newStoreTest(t), t.Context()
+	ticks := 0
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			ticks++
+			s.clock.SetTime(s.clock.Now().Add(time.Second)) // as the API server takes
+			return c.Create(ctx, o, opts...)
+		},
+	})
+	s.wrote(s.resolved(ctx, "reg/x:1", twoPlatforms(), both))
+	var list v1alpha1.ImageManifestList
+	s.must(s.client.List(ctx, &list))
+	if a, b := list.Items[0].Status.References[0], list.Items[1].Status.References[0]; ticks != 2 || !a.LastConfirmed.Equal(b.LastConfirmed) {
+		t.Errorf("confirmed at %s and %s", a.LastConfirmed, b.LastConfirmed)
 	}
 }

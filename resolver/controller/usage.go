@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
@@ -24,7 +25,11 @@ type claim struct {
 	workload corev1.ObjectReference
 	// controlled marks pods that another object made: that object gets the events.
 	controlled bool
-	pull       pull
+	// settled marks objects all of whose pods are made from the template they have now. The
+	// pods name what they run themselves: an image that only the template names is one that
+	// admission replaced.
+	settled bool
+	pull    pull
 	// images as written in the workload.
 	images []string
 }
@@ -64,12 +69,20 @@ type usage struct {
 
 	mu     sync.Mutex
 	claims map[corev1.ObjectReference]*usedBy
+	// images has those in use, and those that only settled objects name.
 	images map[string]*used
 	// references has, for each reference, the keys of the images in use that may
 	// mean it. idle has the references that no image means any longer, and since
 	// when.
-	references map[string]map[string]bool
-	idle       map[string]time.Time
+	references map[string][]string
+	idle       map[string]idling
+}
+
+// idling is a reference that no image means any longer.
+type idling struct {
+	since time.Time
+	// namespace that used it last; empty if that was before this process.
+	namespace string
 }
 
 type usedBy struct {
@@ -79,15 +92,23 @@ type usedBy struct {
 
 type used struct {
 	image
+	// since is when it came into use, as far as this process knows.
+	since time.Time
 	by    map[*usedBy]struct{}
-	pulls map[pull]int
+	// pulls counts the claims with the same pull secrets, without those that are settled:
+	// none if the image is not in use. A small map has room for eight
+	// keys, and most images have one: handles make that half a KiB less for each image.
+	pulls map[unique.Handle[pull]]int
 }
+
+// inUse reports whether more than settled objects name the image.
+func (u *used) inUse() bool { return u != nil && len(u.pulls) > 0 }
 
 func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock, keep time.Duration) *usage {
 	return &usage{
 		expand: expand, clock: clock, keep: keep, begun: clock.Now(),
 		claims: map[corev1.ObjectReference]*usedBy{}, images: map[string]*used{},
-		references: map[string]map[string]bool{}, idle: map[string]time.Time{},
+		references: map[string][]string{}, idle: map[string]idling{},
 	}
 }
 
@@ -115,7 +136,7 @@ func (u *usage) set(c claim) change {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	old := u.claims[c.workload]
-	if old != nil && old.pull == c.pull && slices.Equal(old.images, c.images) {
+	if old != nil && old.pull == c.pull && old.settled == c.settled && slices.Equal(old.images, c.images) {
 		return change{}
 	}
 	var changed change
@@ -135,7 +156,7 @@ func (u *usage) set(c claim) change {
 		entry.keys = append(entry.keys, image.key)
 		if u.add(image, entry) {
 			changed.added = append(changed.added, image)
-		} else if old == nil || !slices.Contains(old.keys, image.key) {
+		} else if u.images[image.key].inUse() && (old == nil || !slices.Contains(old.keys, image.key)) {
 			changed.shared = append(changed.shared, image)
 		}
 	}
@@ -150,20 +171,23 @@ func (u *usage) set(c claim) change {
 func (u *usage) add(image image, by *usedBy) bool {
 	entry := u.images[image.key]
 	if entry == nil {
-		entry = &used{image: image, by: map[*usedBy]struct{}{}, pulls: map[pull]int{}}
+		entry = &used{image: image, by: map[*usedBy]struct{}{}, pulls: map[unique.Handle[pull]]int{}}
 		u.images[image.key] = entry
+	}
+	entry.by[by] = struct{}{}
+	if by.settled {
+		return false
+	}
+	if !entry.inUse() {
+		entry.since = u.clock.Now()
 		for _, reference := range image.references {
-			if u.references[reference] == nil {
-				u.references[reference] = map[string]bool{}
-			}
-			u.references[reference][image.key] = true
+			u.references[reference] = append(u.references[reference], image.key)
 			delete(u.idle, reference)
 		}
 	}
-	added := entry.pulls[by.pull] == 0
-	entry.pulls[by.pull]++
-	entry.by[by] = struct{}{}
-	return added
+	pull := unique.Make(by.pull)
+	entry.pulls[pull]++
+	return entry.pulls[pull] == 1
 }
 
 // unset forgets a workload and returns the keys of images that nothing uses any
@@ -184,20 +208,26 @@ func (u *usage) release(old *usedBy) (unused []string) {
 	}
 	for _, key := range old.keys {
 		entry := u.images[key]
-		if entry.pulls[old.pull]--; entry.pulls[old.pull] == 0 {
-			delete(entry.pulls, old.pull)
-		}
 		delete(entry.by, old)
-		if len(entry.pulls) > 0 {
+		if len(entry.by) == 0 {
+			delete(u.images, key)
+		}
+		if old.settled {
 			continue
 		}
-		delete(u.images, key)
+		pull := unique.Make(old.pull)
+		if entry.pulls[pull]--; entry.pulls[pull] == 0 {
+			delete(entry.pulls, pull)
+		}
+		if entry.inUse() {
+			continue
+		}
 		unused = append(unused, key)
 		for _, reference := range entry.references {
-			delete(u.references[reference], key)
-			if len(u.references[reference]) == 0 {
+			left := slices.DeleteFunc(u.references[reference], func(other string) bool { return other == key })
+			if u.references[reference] = left; len(left) == 0 {
 				delete(u.references, reference)
-				u.idle[reference] = u.clock.Now()
+				u.idle[reference] = idling{u.clock.Now(), old.pull.namespace}
 			}
 		}
 	}
@@ -212,7 +242,7 @@ func (u *usage) release(old *usedBy) (unused []string) {
 func (u *usage) inUse(key string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.images[key] != nil
+	return u.images[key].inUse()
 }
 
 // all returns the images in use.
@@ -221,7 +251,9 @@ func (u *usage) all() []image {
 	defer u.mu.Unlock()
 	images := make([]image, 0, len(u.images))
 	for _, entry := range u.images {
-		images = append(images, entry.image)
+		if entry.inUse() {
+			images = append(images, entry.image)
+		}
 	}
 	return images
 }
@@ -232,36 +264,171 @@ func (u *usage) meaning(references []string) []image {
 	defer u.mu.Unlock()
 	var images []image
 	for _, reference := range references {
-		for key := range u.references[reference] {
+		for _, key := range u.references[reference] {
 			images = append(images, u.images[key].image)
 		}
 	}
 	return images
 }
 
-// pulls returns which pull secrets may be used for an image: at most limit, always
-// the same ones.
-func (u *usage) pulls(key string, limit int) []pull {
+// pullsFrom returns which pull secrets may be used for an image, those whose turn it is: at
+// most limit in a fixed order, from the given one on, and again from the first after the
+// last. next is the one after those that are returned. The first ones of each namespace are
+// before all second ones, so that none has to wait for the many of another.
+func (u *usage) pullsFrom(key string, from pull, limit int) (pulls []pull, next pull) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	entry := u.images[key]
 	if entry == nil {
+		return nil, pull{}
+	}
+	for p := range entry.pulls {
+		if p.Value() != heldPull {
+			pulls = append(pulls, p.Value())
+		}
+	}
+	slices.SortFunc(pulls, comparePulls)
+	if len(pulls) <= limit {
+		return pulls, pull{}
+	}
+	// The place of each in its namespace, also of from if it is gone meanwhile.
+	place, count := map[pull]int{}, map[string]int{}
+	for _, p := range pulls {
+		if p.namespace == from.namespace && comparePulls(p, from) < 0 {
+			place[from] = count[p.namespace] + 1
+		}
+		place[p] = count[p.namespace]
+		count[p.namespace]++
+	}
+	compare := func(a, b pull) int { return cmp.Or(cmp.Compare(place[a], place[b]), comparePulls(a, b)) }
+	slices.SortFunc(pulls, compare)
+	at, _ := slices.BinarySearchFunc(pulls, from, compare)
+	turned := append(slices.Clone(pulls[at:]), pulls[:at]...)
+	return turned[:limit], turned[limit]
+}
+
+// pulledWith reports whether a workload uses an image with these pull secrets.
+func (u *usage) pulledWith(key string, p pull) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	entry := u.images[key]
+	return entry != nil && entry.pulls[unique.Make(p)] > 0
+}
+
+func comparePulls(a, b pull) int {
+	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.serviceAccount, b.serviceAccount), cmp.Compare(a.secrets, b.secrets))
+}
+
+// maxNamespaces bounds the namespaces among which an image's turn is chosen.
+const maxNamespaces = 8
+
+// namespaces returns some of the namespaces that use an image, in no order. An image that
+// only nodes hold counts for a namespace without a name.
+func (u *usage) namespaces(key string) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.namespacesOf(u.images[key])
+}
+
+func (u *usage) namespacesOf(entry *used) (found []string) {
+	if entry == nil {
 		return nil
 	}
-	pulls := slices.SortedFunc(maps.Keys(entry.pulls), func(a, b pull) int {
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.serviceAccount, b.serviceAccount), cmp.Compare(a.secrets, b.secrets))
-	})
-	return pulls[:min(len(pulls), limit)]
+	for p := range entry.pulls {
+		if p.Value() == heldPull && len(entry.pulls) > 1 {
+			continue
+		}
+		if namespace := p.Value().namespace; !slices.Contains(found, namespace) {
+			found = append(found, namespace)
+		}
+		if len(found) == maxNamespaces {
+			break
+		}
+	}
+	return found
+}
+
+// tenant is who a reference counts for, and how old its use is.
+type tenant struct {
+	// namespaces are some of those that use it, or the one that used it last; none if
+	// that is not known.
+	namespaces []string
+	inUse      bool
+	// since is when it came into use, or out of it.
+	since time.Time
+}
+
+// tenantOf returns who a reference counts for.
+func (u *usage) tenantOf(reference string) tenant {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	t := tenant{}
+	for _, key := range u.references[reference] {
+		entry := u.images[key]
+		if !t.inUse || entry.since.Before(t.since) {
+			t.since = entry.since
+		}
+		t.inUse = true
+		t.namespaces = append(t.namespaces, u.namespacesOf(entry)...)
+	}
+	if t.inUse {
+		return t
+	}
+	if old, ok := u.idle[reference]; ok {
+		t.since = old.since
+		if old.namespace != "" {
+			t.namespaces = []string{old.namespace}
+		}
+		return t
+	}
+	t.since = u.begun
+	return t
+}
+
+// remember notes since when a reference is unused, as an earlier process knew it or, with
+// the zero time, from now on. namespaces are those that used it; none if that is not known.
+// It does nothing for a reference in use, or known to be unused.
+func (u *usage) remember(reference string, since time.Time, namespaces []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, known := u.idle[reference]; known || len(u.references[reference]) > 0 {
+		return
+	}
+	if now := u.clock.Now(); since.IsZero() || since.After(now) {
+		since = now
+	}
+	entry := idling{since: since}
+	if len(namespaces) > 0 {
+		entry.namespace = namespaces[0]
+	}
+	u.idle[reference] = entry
+}
+
+// forgetIdle drops what is known of references that are unused and have no object.
+func (u *usage) forgetIdle(references ...string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, reference := range references {
+		delete(u.idle, reference)
+	}
 }
 
 // workloads returns at most limit workloads that use an image. Pods that another
 // object made are returned only if nothing else uses it.
 func (u *usage) workloads(key string, limit int) []corev1.ObjectReference {
+	return u.workloadsIn(key, "", limit)
+}
+
+// workloadsIn is workloads for one namespace; for all if it is empty.
+func (u *usage) workloadsIn(key, namespace string, limit int) []corev1.ObjectReference {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var found, controlled []corev1.ObjectReference
 	if entry := u.images[key]; entry != nil {
 		for by := range entry.by {
+			if by.pull == heldPull || namespace != "" && by.workload.Namespace != namespace {
+				continue
+			}
 			if !by.controlled {
 				found = append(found, by.workload)
 			} else if len(controlled) < limit {
@@ -286,15 +453,15 @@ func (u *usage) unusedFor(reference string, atLeast time.Duration) bool {
 	if len(u.references[reference]) > 0 {
 		return false
 	}
-	since, ok := u.idle[reference]
+	old, ok := u.idle[reference]
 	if !ok {
-		since = u.begun
+		old.since = u.begun
 	}
-	return u.clock.Since(since) >= atLeast
+	return u.clock.Since(old.since) >= atLeast
 }
 
 // prune forgets the idle time of references that have been idle for at least
 // that long. unusedFor returns the same without it.
 func (u *usage) prune(atLeast time.Duration) {
-	maps.DeleteFunc(u.idle, func(_ string, since time.Time) bool { return u.clock.Since(since) >= atLeast })
+	maps.DeleteFunc(u.idle, func(_ string, old idling) bool { return u.clock.Since(old.since) >= atLeast })
 }

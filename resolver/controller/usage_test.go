@@ -90,26 +90,32 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// pulls are those whose turn it is first.
+func pulls(u *usage, key string, limit int) []pull {
+	found, _ := u.pullsFrom(key, pull{}, limit)
+	return found
+}
+
 func TestUsagePulls(t *testing.T) {
 	u, _ := newTestUsage()
 	u.set(claimFor("one", "b", "reg/x:1"))
 	u.set(claimFor("two", "a", "reg/x:1"))
 	u.set(claimFor("three", "a", "reg/x:1"))
-	if got := u.pulls("reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "a"}, {namespace: "b"}}) {
+	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "a"}, {namespace: "b"}}) {
 		t.Errorf("pulls %v", got)
 	}
-	if got := u.pulls("reg/x:1", 1); !slices.Equal(got, []pull{{namespace: "a"}}) {
+	if got := pulls(u, "reg/x:1", 1); !slices.Equal(got, []pull{{namespace: "a"}}) {
 		t.Errorf("one of them: %v", got)
 	}
 	u.unset(claimFor("two", "a").workload)
-	if got := u.pulls("reg/x:1", 8); len(got) != 2 {
+	if got := pulls(u, "reg/x:1", 8); len(got) != 2 {
 		t.Errorf("pulls %v, although a third workload has the same", got)
 	}
 	u.unset(claimFor("three", "a").workload)
-	if got := u.pulls("reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "b"}}) {
+	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "b"}}) {
 		t.Errorf("pulls %v of what is gone", got)
 	}
-	if got := u.pulls("reg/unknown:1", 8); got != nil {
+	if got := pulls(u, "reg/unknown:1", 8); got != nil {
 		t.Errorf("pulls %v of an image nobody uses", got)
 	}
 }
@@ -149,8 +155,15 @@ func TestUsageIdle(t *testing.T) {
 		t.Errorf("in use again and idle: %v", u.idle)
 	}
 	// The idle time of a reference that was never in use counts from the start.
-	if !u.unusedFor("reg/old:1", time.Minute) || u.unusedFor("reg/old:1", 2*time.Minute) {
+	if !u.unusedFor("reg/old:1", time.Minute) || u.unusedFor("reg/old:1", 2*time.Minute) || !u.tenantOf("reg/old:1").since.Equal(u.begun) {
 		t.Error("not idle for a minute since the start")
+	}
+	// Nor does a clock that was ahead keep one for longer.
+	u.remember("reg/ahead:1", clock.Now().Add(time.Hour), []string{"ns"})
+	u.remember("reg/ahead:1", clock.Now().Add(-time.Hour), nil) // it is known already
+	u.remember(x, clock.Now().Add(-time.Hour), nil)             // and in use
+	if got := u.idle["reg/ahead:1"]; !got.since.Equal(clock.Now()) || got.namespace != "ns" || len(u.idle) != 1 {
+		t.Errorf("remembered: %v", u.idle)
 	}
 	u.unset(one.workload)
 	clock.SetTime(clock.Now().Add(time.Minute))
@@ -160,6 +173,53 @@ func TestUsageIdle(t *testing.T) {
 	}
 	if !u.unusedFor(x, time.Minute) {
 		t.Error("in use because it is forgotten")
+	}
+}
+
+// TestUsageSettled: of a rolled-out object's images, those count that pods have.
+func TestUsageSettled(t *testing.T) {
+	const written, rewritten, also = "reg/x:1", "mirror/x:1", "reg/y:1"
+	u, clock := newTestUsage()
+	template := claimFor("one", "ns", written, also)
+	pod := claimFor("one-1", "ns", rewritten, also)
+	pod.controlled = true
+	if got := keys(u.set(template).added); !slices.Equal(got, []string{written, also}) {
+		t.Errorf("asked for %v before there are pods", got)
+	}
+	u.set(pod)
+	clock.SetTime(clock.Now().Add(time.Minute))
+	template.settled = true
+	changed := u.set(template)
+	if !slices.Equal(changed.unused, []string{written}) || len(changed.added)+len(changed.shared) > 0 {
+		t.Errorf("rolled out: %+v", changed)
+	}
+	if got := keys(u.all()); !slices.Equal(got, []string{rewritten, also}) || u.inUse(written) {
+		t.Errorf("rolled out: %v in use", got)
+	}
+	if len(u.meaning([]string{written})) > 0 || u.tenantOf(written).inUse || !u.unusedFor(written, 0) || u.unusedFor(also, 0) {
+		t.Error("what no pod has counts")
+	}
+	// The object is told, not its pod.
+	if got := u.workloads(also, 2); len(got) != 1 || got[0].Name != "one" {
+		t.Errorf("%v is told", got)
+	}
+	if changed := u.set(template); len(changed.unused) > 0 {
+		t.Errorf("the same again: %+v", changed)
+	}
+	// No pods any longer: the template counts.
+	u.unset(pod.workload)
+	template.settled = false
+	if got := keys(u.set(template).added); !slices.Equal(got, []string{written, also}) {
+		t.Errorf("scaled to zero: %v", got)
+	}
+	// As a process begins that finds it rolled out.
+	u, _ = newTestUsage()
+	template.settled = true
+	if changed := u.set(template); len(changed.added)+len(changed.shared) > 0 || len(u.all()) > 0 {
+		t.Errorf("before its pods are seen: %+v", changed)
+	}
+	if got := keys(u.set(pod).added); !slices.Equal(got, []string{rewritten, also}) {
+		t.Errorf("its pods ask for %v", got)
 	}
 }
 
@@ -174,19 +234,29 @@ func TestUsageEmptyAgain(t *testing.T) {
 		for range random.IntN(4) {
 			c.images = append(c.images, fmt.Sprintf("i%d", random.IntN(10)))
 		}
-		c.controlled = random.IntN(2) == 0
+		c.controlled, c.settled = random.IntN(2) == 0, random.IntN(2) == 0
 		u.set(c)
 		workloads[c.workload] = true
 		if random.IntN(3) == 0 {
 			u.unset(c.workload)
 		}
 		for key, entry := range u.images {
-			total := 0
+			total, settled := 0, 0
 			for _, n := range entry.pulls {
 				total += n
 			}
-			if total != len(entry.by) || total == 0 {
-				t.Fatalf("%s: %d claims, %d workloads", key, total, len(entry.by))
+			for by := range entry.by {
+				if by.settled {
+					settled++
+				}
+			}
+			if total+settled != len(entry.by) || len(entry.by) == 0 {
+				t.Fatalf("%s: %d claims, %d settled, %d workloads", key, total, settled, len(entry.by))
+			}
+			for _, reference := range entry.references {
+				if slices.Contains(u.references[reference], key) != (total > 0) {
+					t.Fatalf("%s: %d claims, and %s means %v", key, total, reference, u.references[reference])
+				}
 			}
 		}
 	}
@@ -197,5 +267,61 @@ func TestUsageEmptyAgain(t *testing.T) {
 	u.prune(time.Minute)
 	if len(u.claims)+len(u.images)+len(u.references)+len(u.idle) != 0 {
 		t.Errorf("left over: %v %v %v %v", u.claims, u.images, u.references, u.idle)
+	}
+}
+
+// Every namespace has its turn, however many there are.
+func TestUsagePullsTakeTurns(t *testing.T) {
+	u, _ := newTestUsage()
+	for i := range 20 {
+		u.set(claimFor("w", fmt.Sprintf("ns%02d", i), "reg/x:1"))
+	}
+	seen := map[string]int{}
+	var next pull
+	for range 5 { // 5 x 8 = 2 x 20
+		var turn []pull
+		turn, next = u.pullsFrom("reg/x:1", next, 8)
+		for _, p := range turn {
+			seen[p.namespace]++
+		}
+		u.unset(claimFor("w", "gone").workload) // others come and go meanwhile
+	}
+	for i := range 20 {
+		if n := seen[fmt.Sprintf("ns%02d", i)]; n != 2 {
+			t.Errorf("ns%02d had %d turns of 2", i, n)
+		}
+	}
+}
+
+// A namespace with many pull secrets does not delay another's, wherever the turn is.
+func TestUsagePullsOfOneNamespace(t *testing.T) {
+	u, _ := newTestUsage()
+	for i := range 100 {
+		c := claimFor(fmt.Sprint("w", i), "many", "reg/x:1")
+		c.pull.secrets = fmt.Sprintf("s%02d", i)
+		u.set(c)
+	}
+	u.set(claimFor("w", "one", "reg/x:1"))
+	u.set(claimFor("w", "other", "reg/x:1"))
+	if turn := pulls(u, "reg/x:1", 3); turn[0].namespace != "many" || turn[1].namespace != "one" || turn[2].namespace != "other" {
+		t.Errorf("first are %v", turn)
+	}
+	_, next := u.pullsFrom("reg/x:1", pull{}, 8) // three first ones, and s01 to s05
+	// It goes on after one that is gone.
+	u.unset(claimFor("w6", "many").workload)
+	if turn, _ := u.pullsFrom("reg/x:1", next, 1); next.secrets != "s06" || turn[0].secrets != "s07" {
+		t.Errorf("%v is next, then comes %v", next, turn)
+	}
+	seen := map[pull]bool{}
+	from := pull{}
+	for range 13 { // 13 x 8 = 104, of 101
+		var turn []pull
+		turn, from = u.pullsFrom("reg/x:1", from, 8)
+		for _, p := range turn {
+			seen[p] = true
+		}
+	}
+	if len(seen) != 101 {
+		t.Errorf("%d of 101 had a turn", len(seen))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -60,7 +61,6 @@ func (r *Resolver) due(image image) todo {
 			wait = max(wait, min(known.confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
 		case len(r.store.holders(reference)) == 0:
 			t.task = adopt
-			return t
 		default: // a digest means the same for ever
 			t.after = -1
 			return t
@@ -85,16 +85,18 @@ func (r *Resolver) ask(image image) {
 	if r.due(image).known != nil {
 		priority = confirming
 	}
-	r.queues.add(image, 0, priority)
+	r.enqueue(image, 0, priority)
 }
 
 // work does what is due about an image, and queues it again for when the next thing
 // is due.
 func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
+	defer r.worked(imageOf(key))
 	if !r.usage.inUse(key) {
 		return
 	}
 	defer r.forgetUnused(key)
+	r.metrics.looked.Inc()
 	image, log := imageOf(key), r.log.WithValues("image", key)
 
 	next := r.due(image)
@@ -109,14 +111,14 @@ func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
 			// There is no point in asking this registry for more meanwhile.
 			pause := r.backlog.failed()
 			queue.pause(pause)
-			r.queues.add(image, pause, resolving)
+			r.enqueue(image, pause, resolving)
 			return
 		}
 		r.backlog.succeeded()
 		next = r.due(image)
 	}
 	if next.after >= 0 {
-		r.queues.add(image, next.after, confirming)
+		r.enqueue(image, next.after, confirming)
 	}
 }
 
@@ -124,15 +126,22 @@ func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
 // end of its use.
 func (r *Resolver) forgetUnused(key string) {
 	if !r.usage.inUse(key) {
-		r.forget(key)
+		r.release(key)
 	}
 }
 
 // do does a task and writes the outcome. A refusal by a registry is an outcome
 // too. Errors are those of the API server, or of the context.
 func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
+	if isNew := t.task == adopt || t.task == resolve && t.known == nil; isNew && !r.hasRoom(t.image) {
+		r.noteFull(t.image) // no registry has to be asked for that
+		return nil
+	}
 	switch t.task {
 	case adopt:
+		if !r.admit(t.image, places(r.store.layersOf(digestOf(t.reference)))) {
+			return nil
+		}
 		return r.saved(r.store.adopt(ctx, t.reference))
 	case confirm:
 		return r.confirm(ctx, log, queue, t)
@@ -142,18 +151,20 @@ func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue, t todo
 	return nil
 }
 
-// confirm asks whether a tag still points to the same digest.
+// confirm asks whether a tag still points to the same digest. What is public is asked for
+// without pull secrets.
 func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
 	before := r.attempts.of(t.image)
-	keychains, problems := r.credentials.keychains(ctx, r.usage.pulls(t.image.key, maxPulls))
-	digest, err := r.options.Registry.Digest(ctx, t.reference, keychains)
+	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.forAll())
+	if err != nil && ctx.Err() == nil && t.known.private {
+		digest, err = r.confirmWithSecrets(ctx, t, err)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		failure := r.noteFailure(queue, t.image, before, []refusal{{t.reference, err}}, problems)
+		failure := r.noteFailure(log, queue, t.image, before, []refusal{{t.reference, err}})
 		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
-		log.V(1).Info("Tag not confirmed", "reference", t.reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
 		return r.saved(r.store.notConfirmed(ctx, t.reference, failure))
 	}
 	queue.succeeded()
@@ -165,57 +176,223 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t
 	if err := r.saved(r.store.confirmed(ctx, t.reference, digest)); err != nil {
 		return err
 	}
-	r.forget(t.image.key)
+	r.attempts.succeeded(t.image.key)
+	r.backlog.forget(t.image.key)
 	return nil
 }
 
-// resolve asks for the layers of an image: under the known reference, or else
-// under all references that it may mean, until one is found, as a container
-// runtime does.
+// confirmWithSecrets is confirm for an image that only pull secrets open. public is what
+// the registry answers to everybody.
+func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error) (digest string, err error) {
+	for _, own := range r.nextSecrets(ctx, t.image) {
+		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.keychains, registry.NotAnonymously))
+		if err == nil || ctx.Err() != nil {
+			return digest, err
+		}
+	}
+	return "", public
+}
+
+// nextSecrets reads the pull secrets whose turn it is for an image.
+func (r *Resolver) nextSecrets(ctx context.Context, image image) []*own {
+	if !r.credentials.readsPullSecrets() {
+		return nil
+	}
+	turn, brought := r.attempts.turn(image.key)
+	pulls, next := r.usage.pullsFrom(image.key, turn, maxPulls)
+	if r.usage.pulledWith(image.key, brought) && len(pulls) > 0 && !slices.Contains(pulls, brought) {
+		// It takes one place, whose turn is the next time: those who bring others all the
+		// time keep nobody from theirs.
+		last := len(pulls) - 1
+		next = pulls[last]
+		pulls = append([]pull{brought}, pulls[:last]...)
+	}
+	r.attempts.setTurn(image.key, next)
+	return r.credentials.byNamespace(ctx, pulls)
+}
+
+// resolve asks for the layers of an image: with pull secrets, one namespace's at a time, and
+// as everybody may ask. What the registry answers to pull secrets stays between it and
+// their namespace, unless PublishPrivate is set; objects say what it answers to everybody.
 func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
 	platforms := r.nodes.clusterPlatforms()
 	if answer := r.backlog.of(t.image); answer != nil && slices.Equal(answer.platforms, platforms) {
 		return r.write(ctx, t.image, answer)
 	}
 	before := r.attempts.of(t.image)
-	keychains, problems := r.credentials.keychains(ctx, r.usage.pulls(t.image.key, maxPulls))
 	references := t.image.references
 	if t.known != nil {
 		references = []string{t.reference}
 	}
-	var refusals []refusal
-	for _, reference := range references {
-		found, err := r.options.Registry.Resolve(ctx, reference, platforms, keychains)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			refusals = append(refusals, refusal{reference, err})
-			continue
-		}
-		queue.succeeded()
-		r.metrics.lookups.WithLabelValues("resolve", v1alpha1.ReasonResolved).Inc()
-		log.V(1).Info("Resolved", "reference", reference, "digest", found.Digest, "manifests", len(found.Manifests))
-		return r.write(ctx, t.image, &learned{reference: reference, found: found, platforms: platforms})
+	answer, refusals := r.withSecrets(ctx, log, t, references)
+	if answer == nil && refusals == nil && ctx.Err() == nil {
+		answer, refusals = r.find(ctx, references, r.credentials.forAll())
 	}
-
-	failure := r.noteFailure(queue, t.image, before, refusals, problems)
-	r.metrics.lookups.WithLabelValues("resolve", failure.reason).Inc()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if answer != nil {
+		queue.succeeded()
+		r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), v1alpha1.ReasonResolved).Inc()
+		log.V(1).Info("Resolved", "reference", answer.reference, "digest", answer.found.Digest, "manifests", len(answer.found.Manifests))
+		return r.write(ctx, t.image, answer)
+	}
+	failure := r.noteFailure(log, queue, t.image, before, refusals)
+	r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), failure.reason).Inc()
 	if t.known != nil { // keep what is known: other content of a tag, or not all platforms
-		log.V(1).Info("Not resolved again", "reference", t.reference, "reason", failure.reason, "message", failure.message, "retry", failure.retry)
 		return r.saved(r.store.notConfirmed(ctx, t.reference, failure))
 	}
-	if before.reason != failure.reason {
-		log.Info("Not resolved", "reason", failure.reason, "message", failure.message, "retry", failure.retry)
-		r.notifier.reportFailure(t.image, failure, r.usage.workloads(t.image.key, maxEvents)...)
+	r.tell(t.image, before)
+	return r.notResolved(ctx, t.image, failure)
+}
+
+// tell tells the workloads that use an image why it is not resolved, if they do not know
+// yet; else only those of namespaces that brought other pull secrets since. before is the
+// attempt before this one. So nobody can have others told again and again.
+func (r *Resolver) tell(image image, before attempt) {
+	newcomers := r.attempts.newcomers(image.key)
+	if before.known() != r.attempts.of(image).reason {
+		r.reportFailure(image, r.usage.workloads(image.key, maxEvents)...)
+		return
 	}
-	return r.saved(r.store.notResolved(ctx, t.image.references[0], failure))
+	for _, namespace := range newcomers {
+		r.reportFailure(image, r.usage.workloadsIn(image.key, namespace, maxEvents)...)
+	}
+}
+
+// find asks for the references until one is found, as a container runtime does.
+func (r *Resolver) find(ctx context.Context, references []string, keychains []authn.Keychain) (*learned, []refusal) {
+	platforms := r.nodes.clusterPlatforms()
+	var refusals []refusal
+	for _, reference := range references {
+		found, err := r.options.Registry.Resolve(ctx, reference, r.nodes.asked(), keychains)
+		if err == nil {
+			return &learned{reference: reference, found: found, platforms: platforms}, nil
+		}
+		if refusals = append(refusals, refusal{reference, err}); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, refusals
+}
+
+// withSecrets asks for an image with pull secrets, one namespace's at a time. It returns an
+// answer that may be published. If pull secrets opened an image that is not for everybody,
+// it returns what the registry answers to everybody instead. If they opened none, it
+// returns nothing.
+func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, references []string) (answer *learned, public []refusal) {
+	if r.denied(t.image) {
+		return nil, nil
+	}
+	for _, own := range r.nextSecrets(ctx, t.image) {
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.key, own.namespace).opened) < r.options.TagTTL {
+			continue // asked a short time ago, with success, and nobody else has to know
+		}
+		var found *learned
+		var refusals []refusal
+		if len(own.keychains) > 0 {
+			found, refusals = r.find(ctx, references, append(own.keychains, registry.NotAnonymously))
+		}
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if found == nil && !slices.ContainsFunc(refusals, asked) {
+			own.keychains = nil // they are for other registries
+			r.noteSecrets(t.image, own, nil)
+			continue
+		}
+		changed := r.noteSecrets(t.image, own, refusals)
+		if found == nil {
+			if changed {
+				log.Info("Not resolved with pull secrets", "namespace", own.namespace, "cause", detailsOf(refusals))
+			}
+			if reason, _ := reasonOf(refusals); temporary(reason) && !slices.ContainsFunc(refusals, outOfQuota) {
+				break // it is the registry
+			}
+			continue
+		}
+		digest, err := found.found.Digest, error(nil)
+		if !r.credentials.isForAll(found.found.By) {
+			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.forAll())
+		}
+		switch {
+		case err == nil && digest == found.found.Digest:
+			return found, nil
+		case r.options.PublishPrivate:
+			found.private = true
+			return found, nil
+		case err != nil:
+			public = []refusal{{found.reference, err}}
+			log.V(1).Info("Resolved for one namespace only", "namespace", own.namespace, "reference", found.reference)
+		}
+	}
+	return nil, public
+}
+
+// asked reports whether a refusal is that of a registry, and not that no credential is for
+// it.
+func asked(refusal refusal) bool { return !errors.Is(refusal.err, registry.ErrNoCredentials) }
+
+// outOfQuota reports whether a refusal is about the quota of one credential: others may have
+// more.
+func outOfQuota(refusal refusal) bool {
+	e := asRegistryError(refusal.err)
+	return e.Busy && e.Reason == v1alpha1.ReasonRateLimited
+}
+
+// noteSecrets notes how it went with the pull secrets of a namespace: without refusals,
+// they opened the image, or there were none to try. It reports whether that is new.
+func (r *Resolver) noteSecrets(image image, own *own, refusals []refusal) (changed bool) {
+	now := secretAttempt{message: atMost(maxMessage, strings.Join(own.problems, "; "))}
+	switch {
+	case len(refusals) > 0:
+		now.reason, _ = reasonOf(refusals)
+		if now.message == "" {
+			now.message = brief(now.reason)
+		}
+	case len(own.keychains) > 0:
+		now = secretAttempt{opened: r.clock.Now()}
+	}
+	changed = r.attempts.noteSecrets(image.key, own.namespace, now)
+	if changed && now.message != "" && r.attempts.of(image).reason != "" { // or it is told with the refusal
+		r.reportFailure(image, r.usage.workloadsIn(image.key, own.namespace, maxEvents)...)
+	}
+	return changed
+}
+
+// notResolved writes why nothing is known about an image, if there is room for another
+// object. What the policy denies has none: everybody can make up any number of names.
+func (r *Resolver) notResolved(ctx context.Context, image image, failure attempt) error {
+	reference, namespaces := image.references[0], r.usage.namespaces(image.key)
+	switch {
+	case len(namespaces) == 0: // no longer in use
+		return nil
+	case failure.reason == v1alpha1.ReasonDenied:
+		return r.saved(r.store.removeUnresolved(ctx, reference))
+	case !r.store.has(reference) && !r.census.admitUnresolved(namespaces):
+		r.metrics.unwritten.Inc()
+		return nil
+	}
+	err := r.saved(r.store.notResolved(ctx, reference, failure))
+	r.usage.remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+	return err
 }
 
 // write writes what was learned about an image. If that fails it is kept, so that
 // the registry has to answer only once.
 func (r *Resolver) write(ctx context.Context, image image, answer *learned) error {
-	err := r.saved(r.store.resolved(ctx, answer.reference, answer.found, answer.platforms))
+	namespaces := r.usage.namespaces(image.key)
+	if r.store.lookup(answer.reference) == nil && !r.admit(image, answer.places()) {
+		return nil
+	}
+	save := r.store.resolved
+	if answer.private {
+		save = r.store.resolvedPrivately
+	}
+	err := r.saved(save(ctx, answer.reference, answer.found, answer.platforms))
 	if first := image.references[0]; err == nil && first != answer.reference { // the first reference, which failed before
 		err = r.saved(r.store.removeUnresolved(ctx, first))
 	}
@@ -223,8 +400,30 @@ func (r *Resolver) write(ctx context.Context, image image, answer *learned) erro
 		r.backlog.keep(image, answer)
 		return err
 	}
-	r.forget(image.key)
+	r.attempts.succeeded(image.key)
+	r.backlog.forget(image.key)
+	r.usage.remember(answer.reference, time.Time{}, namespaces) // if its last workload went meanwhile
 	return nil
+}
+
+// admit counts an image that is known now, if there is room for it.
+func (r *Resolver) admit(image image, places int) bool {
+	if r.census.admit(r.usage.namespaces(image.key), places) {
+		return true
+	}
+	r.noteFull(image)
+	return false
+}
+
+// noteFull notes that there is no room for an image. Its workloads are told, and it is asked
+// for again some time later.
+func (r *Resolver) noteFull(image image) {
+	before := r.attempts.of(image)
+	r.attempts.failed(image, before, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), 0)
+	if before.known() != v1alpha1.ReasonTooMany {
+		r.log.Info("Not resolved", "image", image.key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.namespaces(image.key))
+	}
+	r.tell(image, before)
 }
 
 // maxMessage bounds messages in conditions and events (bytes).
@@ -236,37 +435,66 @@ type refusal struct {
 	err       error
 }
 
-// noteFailure notes why no registry answered for an image, for the queue and
+// noteFailure notes why no registry answered everybody for an image, for the queue and
 // for the next attempt. before is the last attempt as it was remembered when
-// this one began. problems are those of the credentials.
-func (r *Resolver) noteFailure(queue *queue, image image, before attempt, refusals []refusal, problems []string) attempt {
-	var reason string
+// this one began. It returns what is to be written.
+func (r *Resolver) noteFailure(log logr.Logger, queue *queue, image image, before attempt, refusals []refusal) attempt {
 	var messages []string
-	var wait time.Duration // that the registries ask for
+	reason, wait := reasonOf(refusals)
 	for _, refusal := range refusals {
 		messages = append(messages, refusal.err.Error())
-		e := &registry.Error{Reason: v1alpha1.ReasonUnavailable}
-		errors.As(refusal.err, &e)
-		wait = max(wait, e.RetryAfter)
-		// A temporary failure takes precedence over a final one: the image may exist.
-		if reason == "" || temporary(e.Reason) && !temporary(reason) {
-			reason = e.Reason
-		}
+		e := asRegistryError(refusal.err)
 		switch {
-		case imageOf(refusal.reference).registry() != image.registry(): // not the queue's registry
+		case queue.name == others || imageOf(refusal.reference).registry() != image.registry():
+			// Not the queue's registry, or not the only one.
+		case e.Busy: // it is not the registry
 		case temporary(e.Reason):
 			wait = max(wait, queue.failed(e.RetryAfter))
 		case e.Reason != v1alpha1.ReasonDenied: // a denied request never reached the registry
 			queue.succeeded()
 		}
 	}
-	if reason == v1alpha1.ReasonUnauthorized {
-		messages = append(messages, problems...)
-		if !r.credentials.readsPullSecrets() {
-			messages = append(messages, "pull secrets of workloads are not read (--pull-secrets)")
+	if reason == v1alpha1.ReasonUnauthorized && !r.credentials.readsPullSecrets() {
+		messages = append(messages, "pull secrets of workloads are not read (--pull-secrets)")
+	}
+	failure := r.attempts.failed(image, before, reason, atMost(maxMessage, strings.Join(messages, "; ")), wait)
+	if before.known() != failure.reason {
+		log.Info("Not resolved", "reason", failure.reason, "cause", detailsOf(refusals), "retry", failure.retry)
+	}
+	if !slices.ContainsFunc(refusals, func(r refusal) bool { return !outOfQuota(r) }) {
+		// No registry asked to wait: the next process, which may have other settings, need not.
+		failure.retry = time.Time{}
+	}
+	return failure
+}
+
+// detailsOf returns what the log says about refusals.
+func detailsOf(refusals []refusal) string {
+	var details []string
+	for _, refusal := range refusals {
+		details = append(details, registry.Details(refusal.err))
+	}
+	return atMost(maxMessage, strings.Join(details, "; "))
+}
+
+// reasonOf returns the reason of several refusals, and the longest wait that the
+// registries ask for. A temporary failure takes precedence over a final one: the image may
+// exist.
+func reasonOf(refusals []refusal) (reason string, wait time.Duration) {
+	for _, refusal := range refusals {
+		e := asRegistryError(refusal.err)
+		wait = max(wait, e.RetryAfter)
+		if reason == "" || temporary(e.Reason) && !temporary(reason) {
+			reason = e.Reason
 		}
 	}
-	return r.attempts.failed(image, before, reason, atMost(maxMessage, strings.Join(messages, "; ")), wait)
+	return reason, wait
+}
+
+func asRegistryError(err error) *registry.Error {
+	e := &registry.Error{Reason: v1alpha1.ReasonUnavailable}
+	errors.As(err, &e)
+	return e
 }
 
 // atMost returns the beginning of a text, at most that many bytes.

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,8 +12,12 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -100,6 +105,49 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 			t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
 		}
 	})
+}
+
+// What a registry said about an image that nothing uses any longer is old when the image
+// comes into use again: the registry is asked.
+func TestUnwrittenAnswerEndsWithTheUse(t *testing.T) {
+	const tag = "reg/x:1"
+	points := hash("a")
+	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(points), nil }})
+	r.usage.set(claimFor("w", "ns", tag))
+	s.fails = errors.New("etcdserver: no leader")
+	r.work(t.Context(), &queue{}, tag)
+	r.release(r.usage.set(claimFor("w", "ns")).unused...)
+	s.fails, points = nil, hash("b")
+	r.usage.set(claimFor("w", "ns", tag))
+	r.work(t.Context(), &queue{}, tag)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): tag})
+}
+
+// A process that no longer leads writes nothing of what it was asking for, and blames no
+// registry.
+func TestCanceledWork(t *testing.T) {
+	const tag = "reg/x:1"
+	for name, known := range map[string]bool{"resolve": false, "confirm": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			f := &fakeRegistry{
+				resolve: func(string, []string) (*registry.Resolution, error) { cancel(); return nil, ctx.Err() },
+				digest:  func(string) (string, error) { cancel(); return "", ctx.Err() },
+			}
+			r, s, told := newTestResolver(t, f)
+			r.usage.set(claimFor("w", "ns", tag))
+			if known {
+				s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+				s.clock.SetTime(s.clock.Now().Add(time.Hour))
+			}
+			q := &queue{name: "reg"}
+			s.writes = 0
+			r.work(ctx, q, tag)
+			if failed := r.attempts.of(one(tag)); s.writes != 0 || failed.reason != "" || q.failures != 0 || len(told.notes) != 0 {
+				t.Errorf("%d writes, %+v, %d failures of the registry, events %q", s.writes, failed, q.failures, told.notes)
+			}
+		})
+	}
 }
 
 // An image is queued again for when something is due, also after a failed write.
@@ -260,6 +308,51 @@ func TestOtherPullSecrets(t *testing.T) {
 		}, false)
 		if next := r.due(one(tag)); (next.task == resolve) != read {
 			t.Errorf("pull secrets are read: %v; task %d after %v", read, next.task, next.after)
+		}
+	}
+}
+
+// A namespace brings other pull secrets again and again for an image that others use, too:
+// it is told each time, they are not; and each time is no new turn.
+func TestBringingSecretsTellsNobodyElse(t *testing.T) {
+	const tag = "reg/x:1"
+	read := map[string]int{}
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+	}}
+	r, s, told := newTestResolver(t, f, func(_ *Options, d *dependencies) {
+		d.secrets = interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				read[key.Namespace]++
+				return apierrors.NewNotFound(corev1.Resource("serviceaccounts"), key.Name)
+			},
+		})
+	})
+	for i := range 20 {
+		r.usage.set(claimFor("w", fmt.Sprintf("quiet-%02d", i), tag))
+	}
+	r.work(t.Context(), &queue{}, tag)
+	before := len(told.notes)
+	handler := r.workloadHandler(&kinds[0])
+	for i := range 10 {
+		handler.OnUpdate(nil, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "loud", UID: "1"},
+			Spec:       corev1.PodSpec{ServiceAccountName: fmt.Sprint("account-", i), Containers: []corev1.Container{{Image: tag}}},
+		})
+		r.work(t.Context(), &queue{}, tag)
+		s.clock.SetTime(s.clock.Now().Add(time.Minute)) // longer than secrets are remembered
+	}
+	for i, namespace := range told.about[before:] {
+		if namespace != "loud" {
+			t.Errorf("%s is told %q", namespace, told.notes[before+i])
+		}
+	}
+	if n := len(told.notes) - before; n != 10 {
+		t.Errorf("%d events about 10 changes: %q", n, told.notes[before:])
+	}
+	for i := range 20 {
+		if namespace := fmt.Sprintf("quiet-%02d", i); read[namespace] == 0 {
+			t.Errorf("%s had no turn", namespace)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,6 +28,9 @@ type kind struct {
 	// template returns the spec that pods are made from, or nil for any other
 	// object.
 	template func(any) *corev1.PodSpec
+	// settled reports whether an object has pods, and all of them are made from the template
+	// it has now. Nil if that cannot be told.
+	settled func(any) bool
 }
 
 // kinds are pods, and the kinds that have a pod template.
@@ -37,24 +41,33 @@ var kinds = []kind{
 			return nil
 		}
 		return &pod.Spec
-	}},
+	}, nil},
 	{"apps/v1", "Deployment", &appsv1.Deployment{}, func(o any) *corev1.PodSpec {
 		if d, ok := o.(*appsv1.Deployment); ok {
 			return &d.Spec.Template.Spec
 		}
 		return nil
+	}, func(o any) bool {
+		d, ok := o.(*appsv1.Deployment)
+		return ok && d.Status.ObservedGeneration == d.Generation && d.Status.Replicas > 0 && d.Status.UpdatedReplicas == d.Status.Replicas
 	}},
 	{"apps/v1", "StatefulSet", &appsv1.StatefulSet{}, func(o any) *corev1.PodSpec {
 		if s, ok := o.(*appsv1.StatefulSet); ok {
 			return &s.Spec.Template.Spec
 		}
 		return nil
+	}, func(o any) bool {
+		s, ok := o.(*appsv1.StatefulSet)
+		return ok && s.Status.ObservedGeneration == s.Generation && s.Status.Replicas > 0 && s.Status.UpdatedReplicas == s.Status.Replicas
 	}},
 	{"apps/v1", "DaemonSet", &appsv1.DaemonSet{}, func(o any) *corev1.PodSpec {
 		if d, ok := o.(*appsv1.DaemonSet); ok {
 			return &d.Spec.Template.Spec
 		}
 		return nil
+	}, func(o any) bool {
+		d, ok := o.(*appsv1.DaemonSet)
+		return ok && d.Status.ObservedGeneration == d.Generation && d.Status.CurrentNumberScheduled > 0 && d.Status.UpdatedNumberScheduled == d.Status.CurrentNumberScheduled
 	}},
 	{"batch/v1", "Job", &batchv1.Job{}, func(o any) *corev1.PodSpec {
 		job, ok := o.(*batchv1.Job)
@@ -62,14 +75,20 @@ var kinds = []kind{
 			return nil
 		}
 		return &job.Spec.Template.Spec
+	}, func(o any) bool {
+		job, ok := o.(*batchv1.Job)
+		return ok && job.Status.Active > 0 // the template of a Job stays as it is
 	}},
 	{"batch/v1", "CronJob", &batchv1.CronJob{}, func(o any) *corev1.PodSpec {
 		if c, ok := o.(*batchv1.CronJob); ok {
 			return &c.Spec.JobTemplate.Spec.Template.Spec
 		}
 		return nil
-	}},
+	}, nil},
 }
+
+// kindsWith returns kinds, and those of templates.
+func kindsWith(templates []Template) []kind { return append(kindsOf(templates), kinds...) }
 
 // ended reports whether a Job has completed or failed.
 func ended(job *batchv1.Job) bool {
@@ -96,7 +115,10 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 	if !isObject || spec == nil {
 		return claim{}, false
 	}
-	c = claim{workload: k.identity(m), controlled: metav1.GetControllerOfNoCopy(m) != nil}
+	c = claim{
+		workload: k.identity(m), controlled: metav1.GetControllerOfNoCopy(m) != nil,
+		settled: k.settled != nil && k.settled(object),
+	}
 	for _, image := range imageref.OfPod(spec) {
 		c.images = append(c.images, unique.Make(image.Name).Value())
 	}
@@ -105,6 +127,8 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 		names = append(names, spec.ImagePullSecrets[i].Name)
 	}
 	slices.Sort(names)
+	names = slices.Compact(names)
+	names = names[:min(len(names), maxSecrets+1)] // one more shows that there are more
 	c.pull = pull{
 		namespace: c.workload.Namespace, serviceAccount: unique.Make(cmp.Or(spec.ServiceAccountName, defaultAccount)).Value(),
 		secrets: unique.Make(strings.Join(names, ",")).Value(),
@@ -118,6 +142,8 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 type workload struct {
 	metav1.ObjectMeta
 	claim claim
+	// registries that the images of a pod's running containers come from.
+	registries []string
 }
 
 // transform returns the workload of an object.
@@ -127,7 +153,41 @@ func (k *kind) transform(object any) (any, error) {
 		return object, nil
 	}
 	c, _ := k.claimOf(object)
-	return &workload{slimMeta(m), c}, nil
+	return &workload{slimMeta(m), c, runningFrom(object)}, nil
+}
+
+// runningFrom returns the registries that the images of a pod's running containers come
+// from, each once; nil for any other object. The kubelet states these images by digest.
+func runningFrom(object any) (hosts []string) {
+	if w, isShort := object.(*workload); isShort {
+		return w.registries
+	}
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
+		for i := range statuses {
+			host, ok := registryOfID(statuses[i].ImageID)
+			if statuses[i].State.Running != nil && ok && !slices.Contains(hosts, host) {
+				hosts = append(hosts, host)
+			}
+		}
+	}
+	slices.Sort(hosts)
+	return hosts
+}
+
+// registryOfID returns the registry in an image ID of the form repository@digest.
+func registryOfID(id string) (host string, ok bool) {
+	if _, rest, found := strings.Cut(id, "://"); found { // docker-pullable://
+		id = rest
+	}
+	named, err := reference.ParseNormalizedNamed(id)
+	if _, digested := named.(reference.Digested); err != nil || !digested {
+		return "", false
+	}
+	return unique.Make(reference.Domain(named)).Value(), true
 }
 
 func slimMeta(m metav1.Object) metav1.ObjectMeta {
@@ -136,13 +196,12 @@ func slimMeta(m metav1.Object) metav1.ObjectMeta {
 	}
 }
 
-// CacheOptions returns the options of a manager's cache for Add. Of 100,000
-// pods, and of nodes with 50 images each, only what is needed is kept in
-// memory.
-func CacheOptions() crcache.Options {
+// CacheOptions returns the options of a manager's cache for Add, with the same templates. Of
+// 100,000 pods, and of nodes with 50 images each, only what is needed is kept in memory.
+func CacheOptions(templates ...Template) crcache.Options {
 	by := map[client.Object]crcache.ByObject{}
-	for i := range kinds {
-		by[kinds[i].object] = crcache.ByObject{Transform: kinds[i].transform}
+	for _, k := range kindsWith(templates) {
+		by[k.object] = crcache.ByObject{Transform: k.transform}
 	}
 	by[&corev1.Node{}] = crcache.ByObject{Transform: transform}
 	by[&v1alpha1.ImageManifest{}] = crcache.ByObject{Transform: transform}
@@ -157,6 +216,8 @@ func transform(object any) (any, error) {
 		short := &corev1.Node{ObjectMeta: slimMeta(o)}
 		short.Status.NodeInfo.OperatingSystem = unique.Make(o.Status.NodeInfo.OperatingSystem).Value()
 		short.Status.NodeInfo.Architecture = unique.Make(o.Status.NodeInfo.Architecture).Value()
+		short.Status.NodeInfo.ContainerRuntimeVersion = unique.Make(o.Status.NodeInfo.ContainerRuntimeVersion).Value()
+		short.Spec.PodCIDRs = o.Spec.PodCIDRs
 		// One image of each registry stands for all of them.
 		hosts := registriesOf(o)
 		names := make([]string, len(hosts))
@@ -164,13 +225,13 @@ func transform(object any) (any, error) {
 			names[i] = unique.Make(host + "/image").Value()
 		}
 		short.Status.Images = []corev1.ContainerImage{{Names: names}}
+		for _, reference := range heldBy(o) {
+			short.Status.Images = append(short.Status.Images, corev1.ContainerImage{Names: []string{unique.Make(reference).Value()}})
+		}
 		return short, nil
 	case *v1alpha1.ImageManifest:
-		// The layers are for the scheduler; only digest and references are needed
-		// here.
-		short := &v1alpha1.ImageManifest{ObjectMeta: slimMeta(o), Spec: o.Spec, Status: o.Status}
-		short.Spec.Layers = nil
-		return short, nil
+		// The store has the content; the watch says what is not as it was left.
+		return &v1alpha1.ImageManifest{ObjectMeta: slimMeta(o)}, nil
 	}
 	return object, nil
 }
@@ -204,4 +265,22 @@ func platformOf(node *corev1.Node) string {
 		return ""
 	}
 	return info.OperatingSystem + "/" + info.Architecture
+}
+
+// hasForeignRuntime reports whether a node says that its container runtime is not CRI-O.
+// containerd, and Docker with it, chooses differently among the manifests of an index.
+func hasForeignRuntime(node *corev1.Node) bool {
+	version := node.Status.NodeInfo.ContainerRuntimeVersion
+	return version != "" && !strings.HasPrefix(version, "cri-o://")
+}
+
+// networksOf returns the valid ones of networks.
+func networksOf(texts []string) []netip.Prefix {
+	networks := make([]netip.Prefix, 0, len(texts))
+	for _, text := range texts {
+		if network, err := netip.ParsePrefix(text); err == nil {
+			networks = append(networks, network.Masked())
+		}
+	}
+	return networks
 }

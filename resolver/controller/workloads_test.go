@@ -75,6 +75,52 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 	}
 }
 
+// Whose pods are all made from the template of now; kinds without such a status never are.
+func TestSettled(t *testing.T) {
+	meta := metav1.ObjectMeta{Generation: 3}
+	deployment := func(observed int64, all, updated int32) any {
+		return &appsv1.Deployment{ObjectMeta: meta, Status: appsv1.DeploymentStatus{ObservedGeneration: observed, Replicas: all, UpdatedReplicas: updated}}
+	}
+	stateful := func(observed int64, all, updated int32) any {
+		return &appsv1.StatefulSet{ObjectMeta: meta, Status: appsv1.StatefulSetStatus{ObservedGeneration: observed, Replicas: all, UpdatedReplicas: updated}}
+	}
+	daemon := func(observed int64, all, updated int32) any {
+		return &appsv1.DaemonSet{ObjectMeta: meta, Status: appsv1.DaemonSetStatus{ObservedGeneration: observed, CurrentNumberScheduled: all, UpdatedNumberScheduled: updated}}
+	}
+	for kind, object := range map[int]func(int64, int32, int32) any{1: deployment, 2: stateful, 3: daemon} {
+		for status, want := range map[[3]int]bool{
+			{3, 2, 2}: true,
+			{2, 2, 2}: false, // of the template before
+			{3, 2, 1}: false, // a pod is still of that one
+			{3, 0, 0}: false, // there are none
+		} {
+			if got := kinds[kind].settled(object(int64(status[0]), int32(status[1]), int32(status[2]))); got != want {
+				t.Errorf("%s, observed, pods, updated %v: %v", kinds[kind].name, status, got)
+			}
+		}
+	}
+	for active, want := range map[int32]bool{0: false, 1: true} {
+		if got := kinds[4].settled(&batchv1.Job{Status: batchv1.JobStatus{Active: active}}); got != want {
+			t.Errorf("a Job with %d pods: %v", active, got)
+		}
+	}
+	for _, kind := range []int{0, 5} {
+		if kinds[kind].settled != nil {
+			t.Errorf("%s is settled", kinds[kind].name)
+		}
+	}
+	// It is part of the claim, also of what the cache keeps.
+	object := deployment(3, 2, 2).(*appsv1.Deployment)
+	object.Spec.Template.Spec.Containers = []corev1.Container{{Image: "reg/x:1"}}
+	short, err := kinds[1].transform(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, ok := kinds[1].claimOf(short); !ok || !c.settled {
+		t.Errorf("claim %+v", c)
+	}
+}
+
 // A pod that is deleted and created again while nobody watches, like those of
 // StatefulSets, comes as an update. The images of the first pod are not in use
 // any longer.
@@ -99,5 +145,27 @@ func TestReplacedObject(t *testing.T) {
 	handler.OnDelete(pod("2", "reg/new:1"))
 	if images := r.usage.all(); len(images) > 0 {
 		t.Errorf("in use: %v", images)
+	}
+}
+
+// A pod that has ended needs its images no longer.
+func TestEndedPods(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		r, _, _ := newTestResolver(t, &fakeRegistry{})
+		handler := r.workloadHandler(&kinds[0])
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/x:1"}}},
+		}
+		handler.OnAdd(pod, false)
+		if !r.usage.inUse("reg/x:1") {
+			t.Fatal("not in use")
+		}
+		ended := pod.DeepCopy()
+		ended.Status.Phase = phase
+		handler.OnUpdate(pod, ended)
+		if r.usage.inUse("reg/x:1") {
+			t.Errorf("%s, and in use", phase)
+		}
 	}
 }

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -20,8 +21,13 @@ type Config struct {
 	// ("docker.io"); "*" is any.
 	Registries []string
 	// Networks that may be contacted although they are loopback, link-local,
-	// private or otherwise special.
+	// private or otherwise special: for registries that somebody names, not for hosts to
+	// which a registry sends requests.
 	Networks []netip.Prefix
+	// HostNetworks are Networks for one host only, whoever names it.
+	HostNetworks map[string][]netip.Prefix
+	// Denied networks are contacted in no case.
+	Denied []netip.Prefix
 }
 
 // Policy answers whether a registry may be asked and an address contacted. It is
@@ -31,31 +37,64 @@ type Policy struct {
 	listed   map[string]bool
 	inUse    atomic.Pointer[map[string]bool]
 	networks []netip.Prefix
+	ofHost   map[string][]netip.Prefix
+	denied   []netip.Prefix
+	// cluster are the networks of the cluster's pods and services.
+	cluster atomic.Pointer[[]netip.Prefix]
 }
 
 var domain = regexp.MustCompile("^(?:" + reference.DomainRegexp.String() + ")$")
 
 // New returns a Policy, or an error that names the invalid entry.
 func New(config Config) (*Policy, error) {
-	p := &Policy{listed: map[string]bool{}}
+	p := &Policy{listed: map[string]bool{}, ofHost: map[string][]netip.Prefix{}}
 	for _, registry := range config.Registries {
 		if registry == "*" {
 			p.any = true
 			continue
 		}
-		if !domain.MatchString(registry) {
-			return nil, fmt.Errorf("registry %q: expected a host or host:port as in image names, or *", registry)
+		if err := CheckHost(registry); err != nil {
+			return nil, fmt.Errorf("%w, or *", err)
 		}
-		p.listed[canonical(registry)] = true
+		p.listed[Canonical(registry)] = true
 	}
-	for _, network := range config.Networks {
+	var err error
+	if p.networks, err = checked(config.Networks); err != nil {
+		return nil, err
+	}
+	if p.denied, err = checked(config.Denied); err != nil {
+		return nil, err
+	}
+	for host, networks := range config.HostNetworks {
+		if err := CheckHost(host); err != nil {
+			return nil, err
+		}
+		if p.ofHost[Canonical(host)], err = checked(networks); err != nil {
+			return nil, err
+		}
+	}
+	p.SetInUse(nil)
+	p.SetCluster(nil)
+	return p, nil
+}
+
+// CheckHost returns an error if a text is no host or host:port as in references.
+func CheckHost(host string) error {
+	if !domain.MatchString(host) {
+		return fmt.Errorf("host %q: expected a host or host:port as in image names", host)
+	}
+	return nil
+}
+
+func checked(networks []netip.Prefix) ([]netip.Prefix, error) {
+	masked := make([]netip.Prefix, len(networks))
+	for i, network := range networks {
 		if !network.IsValid() || network.Addr().Is4In6() {
 			return nil, fmt.Errorf("network %q: expected an address and the length of the prefix, 10.0.0.0/8", network)
 		}
-		p.networks = append(p.networks, network.Masked())
+		masked[i] = network.Masked()
 	}
-	p.SetInUse(nil)
-	return p, nil
+	return masked, nil
 }
 
 // SetInUse replaces the registries that nodes' images come from. They are
@@ -64,7 +103,7 @@ func New(config Config) (*Policy, error) {
 func (p *Policy) SetInUse(registries []string) {
 	inUse := make(map[string]bool, len(registries))
 	for _, registry := range registries {
-		inUse[canonical(registry)] = true
+		inUse[Canonical(registry)] = true
 	}
 	p.inUse.Store(&inUse)
 }
@@ -72,49 +111,116 @@ func (p *Policy) SetInUse(registries []string) {
 // Registry returns nil if the registry, host or host:port as in references, may
 // be asked, and *Denied otherwise.
 func (p *Policy) Registry(host string) error {
-	name := canonical(host)
+	name := Canonical(host)
 	if p.any || p.listed[name] || (*p.inUse.Load())[name] {
 		return nil
 	}
 	return &Denied{Registry: name}
 }
 
-// Address returns nil if the address may be contacted, and *Denied otherwise.
+// SetCluster replaces the networks of the cluster's pods and services. A wider network
+// that the administrator allows does not open them.
+func (p *Policy) SetCluster(networks []netip.Prefix) { p.cluster.Store(&networks) }
+
+// Contact says for whom an address is contacted.
+type Contact struct {
+	// Registry that somebody named, or its mirror: host or host:port.
+	Registry string
+	// Via is the host that is contacted if the registry sent the request there, by a
+	// redirect or as its token server; empty if it is the registry itself.
+	Via string
+}
+
+// Address is Contact for a registry that has no networks of its own.
+func (p *Policy) Address(addr netip.Addr) error { return p.Contact(addr, Contact{}) }
+
+// Contact returns nil if the address may be contacted, and *Denied otherwise.
 // Call it for every connection, with the address that is contacted: if a name
 // is looked up twice, the address may differ.
-func (p *Policy) Address(addr netip.Addr) error {
+//
+// A registry that somebody named may be in the allowed networks. Nobody has named a host to
+// which it sends requests, so this has to be public or listed.
+func (p *Policy) Contact(addr netip.Addr, to Contact) error {
 	// A zone chooses an interface, not a network; an IPv4-mapped address is
 	// contacted as IPv4.
 	addr = addr.WithZone("").Unmap()
-	if contain(p.networks, addr) {
+	v4, embeds := embedded(addr)
+	if !addr.IsValid() || contain(p.denied, addr) || embeds && contain(p.denied, v4) {
+		return &Denied{Address: addr, Via: to.Via, Forbidden: true}
+	}
+	host := Canonical(cmp.Or(to.Via, to.Registry))
+	if contain(p.ofHost[host], addr) {
 		return nil
 	}
-	if !addr.IsValid() || contain(special, addr) || addr.Is6() && !global.Contains(addr) && !nat64.Contains(addr) {
-		return &Denied{Address: addr}
+	if p.any || p.listed[host] {
+		to.Via = ""
 	}
-	if v4, ok := embedded(addr); ok {
-		return p.Address(v4)
+	cluster := longest(*p.cluster.Load(), addr)
+	if allowed := longest(p.networks, addr); to.Via == "" && allowed >= 0 && allowed >= cluster {
+		return nil
+	}
+	if cluster >= 0 || contain(special, addr) || addr.Is6() && !global.Contains(addr) && !nat64.Contains(addr) {
+		return &Denied{Address: addr, Via: to.Via}
+	}
+	if embeds {
+		return p.Contact(v4, to)
 	}
 	return nil
+}
+
+// Proxy returns nil if a proxy that the administrator named may be contacted at an address:
+// anywhere but in a denied network. Nobody else can name one.
+func (p *Policy) Proxy(addr netip.Addr) error {
+	addr = addr.WithZone("").Unmap()
+	if v4, embeds := embedded(addr); !addr.IsValid() || contain(p.denied, addr) || embeds && contain(p.denied, v4) {
+		return &Denied{Address: addr, Forbidden: true}
+	}
+	return nil
+}
+
+// longest returns the number of bits of the longest prefix that contains an address; -1 if
+// none does.
+func longest(networks []netip.Prefix, addr netip.Addr) int {
+	bits := -1
+	for _, network := range networks {
+		if network.Contains(addr) {
+			bits = max(bits, network.Bits())
+		}
+	}
+	return bits
 }
 
 // Denied says what the policy does not allow: a registry or an address.
 type Denied struct {
 	// Registry that is neither listed nor in use, if that is the reason.
 	Registry string
-	// Address that is special and in no listed network, if that is the reason.
+	// Address that is special or in the cluster, and in no network that is allowed for its
+	// host, if that is the reason.
 	Address netip.Addr
+	// Via is the host that has the address if a registry sent the request there.
+	Via string
+	// Forbidden is set if no option allows the address.
+	Forbidden bool
 }
 
 func (d *Denied) Error() string {
-	if !d.Address.IsValid() {
-		return fmt.Sprintf("registry %s is neither allowed nor the source of an image on a node: allow it with --allow-registry=%s", d.Registry, d.Registry)
+	only := ""
+	if d.Address.IsValid() {
+		only = netip.PrefixFrom(d.Address, d.Address.BitLen()).String()
 	}
-	return fmt.Sprintf("address %s is not a public one: allow its network with --allow-network=%s", d.Address, netip.PrefixFrom(d.Address, d.Address.BitLen()))
+	switch {
+	case !d.Address.IsValid() && !d.Forbidden:
+		return fmt.Sprintf("registry %s is neither allowed nor the source of an image on a node: allow it with --allow-registry=%s", d.Registry, d.Registry)
+	case d.Forbidden:
+		return fmt.Sprintf("address %s is in a network of --deny-network", d.Address)
+	case d.Via != "":
+		return fmt.Sprintf("address %s is not a public one, and %s is no registry that somebody named: allow it with --allow-network=%s=%s", d.Address, d.Via, d.Via, only)
+	}
+	return fmt.Sprintf("address %s is not a public one, or in the cluster: allow its network with --allow-network=%s", d.Address, only)
 }
 
-// canonical makes the names of one registry equal.
-func canonical(registry string) string {
+// Canonical makes the names of one registry equal.
+func Canonical(registry string) string {
 	switch name := strings.ToLower(registry); name {
 	case "index.docker.io", "registry-1.docker.io":
 		return "docker.io"

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -42,6 +43,8 @@ type authorizer struct {
 	transport  *transport
 	challenges *cache.LRUExpireCache // challengeKey: *ggcr.Challenge
 	tokens     *cache.LRUExpireCache // tokenKey: string
+	logins     *cache.LRUExpireCache // loginKey: *account
+	loginsMu   sync.Mutex
 	flights    singleflight.Group
 }
 
@@ -54,6 +57,7 @@ func newAuthorizer(policy *policy.Policy, transport *transport) *authorizer {
 func (a *authorizer) setClock(clock cache.Clock) {
 	a.challenges = cache.NewLRUExpireCacheWithClock(maxHosts, clock)
 	a.tokens = cache.NewLRUExpireCacheWithClock(maxTokens, clock)
+	a.logins = cache.NewLRUExpireCacheWithClock(maxTokens, clock)
 }
 
 type challengeKey struct {
@@ -215,7 +219,7 @@ func (a *authorizer) realm(s *source, challenge *ggcr.Challenge) (*url.URL, erro
 		return nil, denied(realm.Host, text(nil, "registry %s names a token server that is not asked by HTTPS", s.domain))
 	}
 	if addr, err := netip.ParseAddr(realm.Hostname()); err == nil {
-		if err := a.policy.Address(addr); err != nil {
+		if err := a.policy.Contact(addr, (&exchange{source: s}).contact(realm.Host)); err != nil {
 			return nil, denied(realm.Host, text(err, "token server of registry %s: %s", s.domain, err))
 		}
 	}

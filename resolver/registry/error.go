@@ -34,6 +34,23 @@ type Error struct {
 	RetryAfter time.Duration
 	// Err says what happened and what can be done about it, without the reference.
 	Err error
+	// Busy is set if the client, and not the registry, could not do more at the time.
+	Busy bool
+	// details are for the log: they may show what the resolver can reach.
+	details string
+	// code is the HTTP status that the request ended with; 0 if with none.
+	code int
+	// login is set if the credential itself was refused, and not only this repository.
+	login bool
+}
+
+// Details returns the text of an error for those who operate the resolver.
+func Details(err error) string {
+	var e *Error
+	if errors.As(err, &e) && e.details != "" {
+		return printable(e.Reference + ": " + e.details)
+	}
+	return err.Error()
 }
 
 func (e *Error) Error() string { return printable(e.Reference + ": " + e.Err.Error()) }
@@ -121,8 +138,12 @@ func (x *exchange) failure(err error) *Error {
 	unavailable := func(cause error, format string, args ...any) *Error {
 		e.Reason = v1alpha1.ReasonUnavailable
 		e.Err = text(cause, "%s %s", x.subject(), fmt.Sprintf(format, args...))
+		if x.indirect() {
+			x.conceal(e)
+		}
 		return e
 	}
+	var proxy *net.OpError
 	switch {
 	case errors.As(err, &status):
 		return x.status(e, status.StatusCode)
@@ -130,12 +151,17 @@ func (x *exchange) failure(err error) *Error {
 		e.Reason = v1alpha1.ReasonDenied
 		e.Err = text(denial, "%s: %s", x.subject(), denial)
 		return e
+	case errors.As(err, &proxy) && proxy.Op == "proxyconnect": // as net/http calls it
+		return unavailable(nil, "cannot be asked: its proxy cannot be reached, or has no certificate that is trusted here")
 	case errors.Is(err, errTooLarge):
 		e.Reason = v1alpha1.ReasonInvalidManifest
 		e.Err = text(nil, "%s sent more than %d bytes", x.subject(), maxBody)
 		return e
 	case errors.Is(err, context.Canceled):
 		return unavailable(context.Canceled, "was not asked to the end: canceled")
+	case errors.Is(err, errBusy):
+		e.Busy = true
+		return unavailable(nil, "sent an answer of more than %d bytes, while too many others did", smallBody)
 	case errors.As(err, &lookup):
 		if lookup.IsNotFound {
 			return unavailable(nil, "does not exist: no such host")
@@ -144,7 +170,7 @@ func (x *exchange) failure(err error) *Error {
 	case timedOut(err):
 		return unavailable(context.DeadlineExceeded, "gave no complete answer in time")
 	case isCertificateError(err):
-		return unavailable(nil, "has no certificate that is trusted here: add its authority to SSL_CERT_FILE, or set insecure in registries.conf")
+		return unavailable(nil, "has no certificate that is trusted here: add its authority with --ca-bundle or --certs-dir, or set insecure in registries.conf")
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return unavailable(nil, "speaks plain HTTP: set insecure in registries.conf if that is meant to be")
 	case errors.As(err, &connection):
@@ -163,8 +189,17 @@ func (x *exchange) failure(err error) *Error {
 	return unavailable(nil, "gave no usable answer")
 }
 
+// conceal replaces the text of an error by one that does not show how another host
+// answered, to which a registry sent the request: whoever owns a registry could look
+// through the network with it.
+func (x *exchange) conceal(e *Error) {
+	e.details = e.Err.Error()
+	e.Err = text(errors.Unwrap(e.Err), "registry %s sends requests to another host, which gives no usable answer", x.source.domain)
+}
+
 // status says what the status of an answer means.
 func (x *exchange) status(e *Error, code int) *Error {
+	e.code = code
 	said := fmt.Sprintf("%s answered %s", x.subject(), strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code))))
 	switch {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden,
@@ -192,9 +227,19 @@ func (x *exchange) status(e *Error, code int) *Error {
 	default:
 		e.Reason = v1alpha1.ReasonUnavailable
 	}
+	// A token server, or a registry without one, refuses who asks. With a token, a registry
+	// refuses what is asked for.
+	e.login = !x.anonymous && code == http.StatusUnauthorized && !x.indirectManifest() && (x.kind == kindToken || strings.HasPrefix(x.authorization, "Basic "))
 	e.Err = text(nil, "%s", said)
+	if e.Reason == v1alpha1.ReasonUnavailable && x.indirect() {
+		x.conceal(e)
+	}
 	return e
 }
+
+// indirectManifest reports whether another host than the registry answered a request for a
+// manifest: it was not given the credential.
+func (x *exchange) indirectManifest() bool { return x.kind == kindManifest && x.indirect() }
 
 // refuses reports whether a status is about the requested image and not about
 // the server. Callers stop asking a server that is in trouble. A workload must

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,7 +84,12 @@ func TestFaults(t *testing.T) {
 		{"429 until a date", status(429, "Retry-After", "Fri, 31 Dec 2199 23:59:59 GMT"), ":1", v1alpha1.ReasonRateLimited, time.Hour, ""},
 		{"500", status(500), ":1", v1alpha1.ReasonUnavailable, 0, "500 Internal Server Error"},
 		{"503 with seconds", status(503, "Retry-After", "7"), ":1", v1alpha1.ReasonUnavailable, 7 * time.Second, "503"},
-		{"400", status(400), ":1", v1alpha1.ReasonNotFound, 0, "400"},
+		{"400", status(400), ":1", v1alpha1.ReasonNotFound, 0, "400 Bad Request: it does not serve this name"},
+		{"400 with half of its text", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte("no"))
+		}, ":1", v1alpha1.ReasonNotFound, 0, "400"},
 		{"408", status(408), ":1", v1alpha1.ReasonUnavailable, 0, "408"},
 		{"451", status(451), ":1", v1alpha1.ReasonNotFound, 0, "451"},
 		{"unknown status", status(599), ":1", v1alpha1.ReasonUnavailable, 0, "599"},
@@ -234,10 +240,10 @@ func TestNoConnection(t *testing.T) {
 	})
 	t.Run("unknown authority", func(t *testing.T) {
 		w := newWorld(t)
-		w.transport.verified.TLSClientConfig.RootCAs = nil
+		w.transport.now.Load().verified.TLSClientConfig.RootCAs = nil
 		s := listen(t, "127.0.0.1:0", "registry.test", false, nil)
 		_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
-		wantError(t, err, v1alpha1.ReasonUnavailable, s.host, "SSL_CERT_FILE")
+		wantError(t, err, v1alpha1.ReasonUnavailable, s.host, "--ca-bundle")
 		wantRequests(t, s)
 	})
 }
@@ -279,6 +285,9 @@ func TestRedirects(t *testing.T) {
 				to = "https://" + o.host
 				if _, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, keychains); err != nil {
 					t.Error(err)
+				}
+				if o.saw("https://" + s.host) {
+					t.Errorf("%s was told where it was named", o.host)
 				}
 				if o.saw("Basic") || o.saw("ann:") || len(o.take()) != 1 {
 					t.Errorf("%s was given a credential, or not asked once", o.host)
@@ -383,8 +392,11 @@ func TestAddressThatChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.names.set("registry.test", "127.0.0.2")
-	w.transport.verified.CloseIdleConnections()
-	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+	var err error
+	for err == nil { // a connection is idle some time after its last answer
+		w.transport.now.Load().verified.CloseIdleConnections()
+		_, err = w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+	}
 	wantError(t, err, v1alpha1.ReasonDenied, "--allow-network=127.0.0.2/32")
 	if got := forbidden.connected(); got != 0 {
 		t.Errorf("%d connections to a forbidden address", got)
@@ -455,6 +467,16 @@ func TestTokenServers(t *testing.T) {
 		}
 		wantRequests(t, ts)
 	})
+	t.Run("refuses with a long page", func(t *testing.T) { // which is not read to its end
+		w := newWorld(t)
+		ts := listen(t, "127.0.0.1:0", "token.test", false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write(make([]byte, 200<<10))
+		}))
+		s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, fromAnn))
+		_, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{login(s.host, "ann", "s3cret")})
+		wantError(t, err, v1alpha1.ReasonUnauthorized, ts.host, "400 Bad Request")
+	})
 	forbidden := listen(t, "127.0.0.2:0", "forbidden.test", false, tokens)
 	plain := listen(t, "127.0.0.1:0", "token.test", true, tokens)
 	for name, c := range map[string]struct{ realm, reason string }{
@@ -475,6 +497,31 @@ func TestTokenServers(t *testing.T) {
 				t.Error("a token server was contacted that may not be")
 			}
 		})
+	}
+}
+
+// A token server that is in trouble has not refused a login: it is asked again.
+func TestTokenServerInTrouble(t *testing.T) {
+	content := &repository{}
+	content.push("team/app", manifestType, manifestOf(), "1")
+	tokens := &tokenServer{users: map[string]string{"ann": "s3cret"}}
+	var inTrouble atomic.Bool
+	w := newWorld(t)
+	ts := listen(t, "127.0.0.1:0", "token.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if inTrouble.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		tokens.ServeHTTP(w, r)
+	}))
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, func(token string) bool { return strings.HasPrefix(token, "token-of-ann") }))
+	ann := []authn.Keychain{login(s.host, "ann", "s3cret")}
+	inTrouble.Store(true)
+	_, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, ann)
+	wantError(t, err, v1alpha1.ReasonUnavailable)
+	inTrouble.Store(false)
+	if _, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, ann); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -571,12 +618,12 @@ func TestDockerConfigIsParsedOnce(t *testing.T) {
 }
 
 func TestBoundsOfTexts(t *testing.T) {
-	exact := strings.Repeat("x", maxMessage)
+	exact := strings.Repeat("x", 512) // as Error promises
 	if got := printable(exact); got != exact {
-		t.Errorf("%d bytes of %d allowed ones", len(got), maxMessage)
+		t.Errorf("%d bytes of 512 allowed ones", len(got))
 	}
-	if got := printable(exact + "y"); len(got) > maxMessage {
-		t.Errorf("%d bytes, more than %d", len(got), maxMessage)
+	if got := printable(exact + "y"); len(got) > 512 {
+		t.Errorf("%d bytes, more than 512", len(got))
 	}
 	path := filepath.Join(t.TempDir(), "config.json")
 	if err := os.WriteFile(path, []byte(`{"auths":{}}`+strings.Repeat(" ", maxDockerConfig)), 0o600); err != nil {

@@ -236,9 +236,12 @@ func newWorld(t *testing.T, options ...option) *world {
 		w.names.set(name, "127.0.0.1")
 	}
 	client.transport.dialer.Resolver = w.names.resolver
-	client.transport.verified.TLSClientConfig.RootCAs = authorities
-	t.Cleanup(client.transport.verified.CloseIdleConnections)
-	t.Cleanup(client.transport.unverified.CloseIdleConnections)
+	for _, verified := range []*http.Transport{client.transport.now.Load().verified, client.transport.now.Load().verifiedVia} {
+		verified.TLSClientConfig.RootCAs = authorities
+		t.Cleanup(verified.CloseIdleConnections)
+	}
+	t.Cleanup(client.transport.now.Load().unverified.CloseIdleConnections)
+	t.Cleanup(client.transport.now.Load().unverifiedVia.CloseIdleConnections)
 	return w
 }
 

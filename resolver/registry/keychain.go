@@ -16,29 +16,83 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// marker is a keychain without credentials that says something about the others.
+type marker string
+
+// Resolve implements authn.Keychain.
+func (marker) Resolve(authn.Resource) (authn.Authenticator, error) { return authn.Anonymous, nil }
+
+// Keychains that stand for requests without credentials, wherever else these would be made.
+var (
+	// Anonymous is for a request without credentials.
+	Anonymous authn.Keychain = marker("anonymous")
+	// NotAnonymously keeps a request without credentials from being made.
+	NotAnonymously authn.Keychain = marker("not anonymous")
+)
+
+// refusable is a keychain that wants to know which of its credentials a registry refuses. It
+// reports whether it forgot that of a repository, and may have another one.
+type refusable interface {
+	refused(target authn.Resource) (forgotten bool)
+}
+
+// credential is a credential and the keychain that has it; nil if there is none.
+type credential struct {
+	config authn.AuthConfig
+	of     authn.Keychain
+}
+
+// renew asks the keychain of a credential that was refused for another one, and reports
+// whether there is one now.
+func (c *credential) renew(ctx context.Context, s *source) bool {
+	keychain, ok := c.of.(refusable)
+	if !ok {
+		return false
+	}
+	for _, resource := range resources(s) {
+		if !keychain.refused(resource) {
+			continue
+		}
+		if config, err := lookUp(ctx, c.of, resource); err == nil && *config != c.config && *config != (authn.AuthConfig{}) {
+			c.config = *config
+			return true
+		}
+	}
+	return false
+}
+
+// resources returns the names under which keychains have credentials for a source.
+func resources(s *source) []resource {
+	if s.domain == "docker.io" {
+		// docker login writes the second name.
+		return []resource{{s.domain, s.repository}, {name.DefaultRegistry, s.repository}}
+	}
+	return []resource{{s.domain, s.repository}}
+}
+
 // credentials returns the distinct credentials for a source in the order of the
 // keychains, or the empty credential if there are none. Keychains that cannot be
 // read count as empty; the error names them.
-func credentials(ctx context.Context, s *source, keychains []authn.Keychain) ([]authn.AuthConfig, error) {
-	resources := []resource{{s.domain, s.repository}}
-	if s.domain == "docker.io" {
-		// docker login writes this name.
-		resources = append(resources, resource{name.DefaultRegistry, s.repository})
-	}
-	var found []authn.AuthConfig
+func credentials(ctx context.Context, s *source, keychains []authn.Keychain) ([]credential, error) {
+	var found []credential
 	var broken []error
 	for _, keychain := range keychains {
-		for _, resource := range resources {
-			credential, err := lookUp(ctx, keychain, resource)
-			if err != nil {
+		for _, resource := range resources(s) {
+			config, err := lookUp(ctx, keychain, resource)
+			known := slices.ContainsFunc(found, func(c credential) bool { return err == nil && c.config == *config })
+			switch {
+			case err != nil:
 				broken = append(broken, err)
-			} else if (*credential != authn.AuthConfig{}) && !slices.Contains(found, *credential) {
-				found = append(found, *credential)
+			case known, keychain == NotAnonymously:
+			case keychain == Anonymous:
+				found = append(found, credential{})
+			case *config != authn.AuthConfig{}:
+				found = append(found, credential{*config, keychain})
 			}
 		}
 	}
-	if len(found) == 0 {
-		found = append(found, authn.AuthConfig{})
+	if len(found) == 0 && !slices.Contains(keychains, NotAnonymously) {
+		found = append(found, credential{})
 	}
 	return found, errors.Join(broken...)
 }

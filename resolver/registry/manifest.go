@@ -6,9 +6,7 @@ import (
 	"errors"
 	"mime"
 	"slices"
-	"strings"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 
@@ -31,8 +29,9 @@ type content struct {
 	mediaType types.MediaType
 	// layers of a manifest, checked and without duplicates.
 	layers []v1alpha1.ImageLayer
-	// entries of an index, not checked.
+	// entries of an index, not checked, and the index as it was sent.
 	entries []descriptor
+	body    []byte
 }
 
 type descriptor struct {
@@ -118,7 +117,7 @@ func parseContent(body []byte, contentType string) (*content, error) {
 	}
 	c := &content{index: isIndex, mediaType: mediaType}
 	if isIndex {
-		c.entries = document.Manifests.list
+		c.entries, c.body = document.Manifests.list, body
 		return c, nil
 	}
 	c.layers, err = layers(document.Layers.list)
@@ -192,78 +191,4 @@ func (c *content) spec(digest digest.Digest, platform string) v1alpha1.ImageMani
 		spec.Size += layer.Size
 	}
 	return spec
-}
-
-// choice is a manifest of an index.
-type choice struct {
-	digest   digest.Digest
-	platform string
-}
-
-// choose returns the manifests of an index for platforms, without duplicates.
-func (c *content) choose(platforms []string) ([]choice, error) {
-	var chosen []choice
-	for _, platform := range platforms {
-		wanted, err := v1.ParsePlatform(platform)
-		if err != nil || wanted.OS == "" || wanted.Architecture == "" {
-			continue
-		}
-		entry := c.match(wanted)
-		if entry == nil {
-			continue
-		}
-		if err := imageref.ValidateDigest(entry.Digest); err != nil {
-			return nil, invalidManifest("the index's manifest for %s: %s", platform, err)
-		}
-		if entry.Platform != nil {
-			wanted.Variant = entry.Platform.Variant
-		}
-		if !slices.ContainsFunc(chosen, func(other choice) bool { return other.digest == entry.Digest }) {
-			chosen = append(chosen, choice{entry.Digest, wanted.String()})
-		}
-	}
-	if len(chosen) == 0 {
-		return nil, &Error{
-			Reason: v1alpha1.ReasonPlatformNotFound,
-			Err:    text(nil, "no manifest for the nodes' platforms (%s) among the %d of the index", strings.Join(platforms, ", "), len(c.entries)),
-		}
-	}
-	return chosen, nil
-}
-
-// variants returns the variants of an architecture in the order in which
-// container runtimes prefer them. Nodes do not report their variant: an arm
-// node counts as v7, which is the usual one.
-func variants(architecture string) []string {
-	switch architecture {
-	case "arm":
-		return []string{"v7", "v6", "v5", ""}
-	case "arm64":
-		return []string{"v8", ""}
-	}
-	return []string{""}
-}
-
-// match returns the entry that a container runtime would choose on a platform:
-// the first of the best variant, an entry without platform if nothing else
-// matches, nil if nothing does.
-func (c *content) match(wanted *v1.Platform) *descriptor {
-	order := variants(wanted.Architecture)
-	if wanted.Variant != "" {
-		order = []string{wanted.Variant}
-	}
-	best, rank := (*descriptor)(nil), len(order)+1
-	for i := range c.entries {
-		entry := &c.entries[i]
-		at := len(order)
-		if p := entry.Platform; p != nil {
-			if at = slices.Index(order, p.Variant); at < 0 || p.OS != wanted.OS || p.Architecture != wanted.Architecture {
-				continue
-			}
-		}
-		if at < rank {
-			best, rank = entry, at
-		}
-	}
-	return best
 }

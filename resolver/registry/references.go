@@ -47,7 +47,7 @@ func (c *Client) sources(name string) ([]*source, error) {
 	if err != nil {
 		return nil, invalidReference(name, err)
 	}
-	return c.conf.sources(named)
+	return c.conf.sources(named, c.mirroredBy(named))
 }
 
 // registriesConf is a containers-registries.conf(5) file. A nil pointer means
@@ -110,21 +110,32 @@ func loadAliases(path string) (map[string]string, error) {
 	return aliases, nil
 }
 
-// sources returns where a reference can be fetched, in the order to try.
-func (r *registriesConf) sources(named reference.Named) ([]*source, error) {
-	own := newSource(named)
+// find returns the rule for a reference; nil if there is none.
+func (r *registriesConf) find(named reference.Named) (*sysregistriesv2.Registry, error) {
 	if r == nil {
-		return []*source{own}, nil
+		return nil, nil
 	}
 	registry, err := sysregistriesv2.FindRegistry(r.system, named.String())
 	if err != nil {
 		return nil, invalidReference(named.String(), err)
 	}
-	if registry == nil {
-		return []*source{own}, nil
+	return registry, nil
+}
+
+// sources returns where a reference can be fetched, in the order to try, by the file and the
+// cluster's own rule for it (nil for none). As for container runtimes, mirrors of what is
+// blocked are asked.
+func (r *registriesConf) sources(named reference.Named, mirrored *sysregistriesv2.Registry) ([]*source, error) {
+	registry, err := r.find(named)
+	if err != nil {
+		return nil, err
 	}
-	if registry.Blocked {
-		return nil, &Error{Reason: v1alpha1.ReasonDenied, Err: text(nil, "%s is blocked in %s", registry.Prefix, r.system.SystemRegistriesConfPath)}
+	ofCluster := mirrored != nil && (registry == nil || len(mirrored.Prefix) >= len(registry.Prefix))
+	if ofCluster {
+		registry = mirrored
+	}
+	if registry == nil {
+		return []*source{newSource(named)}, nil
 	}
 	// The library has its own copy of the reference package, with its own types.
 	ref, err := podmanref.ParseNormalizedNamed(named.String())
@@ -135,19 +146,33 @@ func (r *registriesConf) sources(named reference.Named) ([]*source, error) {
 	if err != nil {
 		return nil, invalidReference(named.String(), err)
 	}
-	sources := make([]*source, len(endpoints))
-	for i, endpoint := range endpoints {
+	if registry.Blocked {
+		endpoints = endpoints[:len(endpoints)-1] // the last one is the registry itself
+	}
+	sources := make([]*source, 0, len(endpoints))
+	for _, endpoint := range endpoints {
 		rewritten, err := imageref.Full(endpoint.Reference.String())
 		if err != nil {
 			return nil, invalidReference(endpoint.Reference.String(), err)
 		}
-		sources[i] = newSource(rewritten)
-		sources[i].insecure = endpoint.Endpoint.Insecure
+		// The file may have a rule for the mirror itself, too.
+		own, err := r.find(rewritten)
+		if err != nil || own != nil && own.Blocked {
+			continue
+		}
+		s := newSource(rewritten)
+		// Of the file's own mirrors only what stands with them counts, as for container
+		// runtimes; the cluster's objects cannot say it.
+		s.insecure = endpoint.Endpoint.Insecure || ofCluster && own != nil && own.Insecure
 		// The library treats host:5000 as something below the prefix host, and a
 		// location is empty if the prefix is a wildcard. In both cases, the author of
 		// the reference chooses the registry.
 		listed, _, _ := strings.Cut(endpoint.Endpoint.Location, "/")
-		sources[i].listed = listed == sources[i].domain
+		s.listed = listed == s.domain
+		sources = append(sources, s)
+	}
+	if len(sources) == 0 {
+		return nil, &Error{Reason: v1alpha1.ReasonDenied, Err: text(nil, "%s is blocked in registries.conf or in the cluster, and no mirror has %s", registry.Prefix, named)}
 	}
 	return sources, nil
 }

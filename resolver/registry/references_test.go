@@ -275,7 +275,7 @@ insecure = true
 location = %q
 insecure = true
 `, plain.host, unknown.host))))
-	w.transport.verified.TLSClientConfig.RootCAs = nil
+	w.transport.now.Load().verified.TLSClientConfig.RootCAs = nil
 	for _, s := range []*server{plain, unknown} {
 		if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{login(s.host, "ann", "s3cret")}); err != nil {
 			t.Error(err)

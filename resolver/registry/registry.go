@@ -5,8 +5,9 @@
 // they are contacted, those of redirects and token servers too. Answers are
 // bounded and verified. A credential goes only to the registry it is for and to
 // the token server that this registry names. Proxies of the environment are not
-// used: a proxy would look names up itself, and no address could be checked.
-// Certificates are verified against the system's, which SSL_CERT_FILE replaces.
+// used: a proxy looks names up itself, and no address can be checked. The
+// administrator can name one for single hosts. Certificates are verified against
+// the system's and those that the administrator adds.
 package registry
 
 import (
@@ -14,12 +15,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.podman.io/image/v5/pkg/sysregistriesv2"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
@@ -35,12 +39,27 @@ type Config struct {
 	// mirrors and locations may be asked without being listed in the policy; their
 	// addresses are checked like all others. It is read once.
 	RegistriesConf string
+	// CABundles are files with certificates of authorities (PEM), which are trusted
+	// besides the system's. They are read again when they change.
+	CABundles []string
+	// CertsDir is a folder as described in containers-certs.d(5), with a folder for
+	// each host or host:port: *.crt are authorities, *.cert and *.key client
+	// certificates. It is read again when it changes. "" for none.
+	CertsDir string
+	// Proxies by host or host:port that are asked through them. A proxy looks up
+	// names itself, so that the addresses of these hosts are not checked. A host to
+	// which a registry sends requests is asked through a proxy only if it is named
+	// here, too.
+	Proxies map[string]*url.URL
 	// RequestsPerSecond and Burst for each contacted host; 0: 20 and 40.
 	RequestsPerSecond float64
 	Burst             int
 	// Timeout of one request with its redirects and its answer; 0: 10 seconds.
 	// Waiting for the rate of requests does not count.
 	Timeout time.Duration
+	// QuotaForNodes is the share of a registry's quota (RateLimit-Limit) below which
+	// manifests are no longer requested: 0 uses all of it; nil: half.
+	QuotaForNodes *float64
 	// Registerer of the client's metrics; nil: none.
 	Registerer prometheus.Registerer
 	// UserAgent of all requests; "": layer-resolver.
@@ -54,7 +73,14 @@ type Client struct {
 	transport *transport
 	manifests *http.Client
 	auth      *authorizer
+	quotas    *quotas
+	// mirrored are the rules of SetMirrors.
+	mirrored atomic.Pointer[[]sysregistriesv2.Registry]
 }
+
+// ErrNoCredentials is wrapped by the error of a registry that was not asked, because no
+// keychain has credentials for it and NotAnonymously is among them.
+var ErrNoCredentials = errors.New("no credentials")
 
 // Resolution is the result of resolving a reference.
 type Resolution struct {
@@ -66,6 +92,9 @@ type Resolution struct {
 	// Manifests, one for each platform found, in the order of the platforms asked
 	// for, without duplicates. Platform is empty if there is no index.
 	Manifests []v1alpha1.ImageManifestSpec
+	// By is the keychain whose credential opened the image; nil if it was opened without
+	// any.
+	By authn.Keychain
 }
 
 // New returns a Client, or an error if the configuration is invalid.
@@ -77,6 +106,13 @@ func New(config Config) (*Client, error) {
 		return nil, fmt.Errorf("requests per second %v, burst %d, timeout %s: none may be negative",
 			config.RequestsPerSecond, config.Burst, config.Timeout)
 	}
+	forNodes := defaultQuotaForNodes
+	if config.QuotaForNodes != nil {
+		forNodes = *config.QuotaForNodes
+	}
+	if !(forNodes >= 0 && forNodes <= 1) { // NaN is neither
+		return nil, fmt.Errorf("share of quotas for the nodes %v: 0 to 1", forNodes)
+	}
 	conf, err := loadRegistriesConf(config.RegistriesConf)
 	if err != nil {
 		return nil, err
@@ -85,23 +121,35 @@ func New(config Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	quotas := newQuotas(forNodes)
+	if config.Registerer != nil {
+		if err := config.Registerer.Register(quotas.left); err != nil {
+			return nil, err
+		}
+	}
 	return &Client{
 		policy:    config.Policy,
 		conf:      conf,
 		transport: transport,
 		manifests: &http.Client{Transport: transport},
 		auth:      newAuthorizer(config.Policy, transport),
+		quotas:    quotas,
 	}, nil
 }
 
 // Resolve asks for the manifests of a full reference, for the platforms
-// ("linux/amd64", as the os and architecture of nodes). Distinct credentials
-// are tried once each, in the order of the keychains. A request without
-// credentials is made only if no keychain has any for the registry. Every error
-// is an *Error.
+// ("linux/amd64", as the os and architecture of nodes; "linux/amd64" + Containerd if
+// containerd's choice among the manifests of an index counts, and not CRI-O's). Distinct
+// credentials are tried once each, in the order of the keychains. A request without
+// credentials is made only if no keychain has any for the registry, unless Anonymous or
+// NotAnonymously is among the keychains. Every error is an *Error.
 func (c *Client) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*Resolution, error) {
 	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (*Resolution, error) {
-		return s.resolve(ctx, platforms)
+		found, err := s.resolve(ctx, platforms)
+		if err == nil {
+			found.By = s.keychain
+		}
+		return found, err
 	})
 }
 
@@ -170,8 +218,17 @@ func withCredentials[T any](ctx context.Context, c *Client, source *source, keyc
 	}
 	credentials, broken := credentials(ctx, source, keychains)
 	var failure *Error
+	if len(credentials) == 0 {
+		return none, &Error{Reason: v1alpha1.ReasonUnauthorized, Host: source.domain, Err: text(errors.Join(ErrNoCredentials, broken), "no credentials for registry %s are given", source.domain)}
+	}
 	for _, credential := range credentials {
-		answer, err := ask(ctx, &session{client: c, source: source, credential: credential})
+		try := func() (T, error) {
+			return withLogin(ctx, &session{client: c, source: source, credential: credential.config, keychain: credential.of}, ask)
+		}
+		answer, err := try()
+		if err != nil && asError(err).Reason == v1alpha1.ReasonUnauthorized && credential.renew(ctx, source) {
+			answer, err = try()
+		}
 		if err == nil {
 			return answer, nil
 		}

@@ -59,18 +59,18 @@ func TestResolve(t *testing.T) {
 		requests        []string
 	}{
 		// The very first request is for the challenge.
-		{"index", app + ":1", amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
+		{"index", app + ":1", amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}, nil},
 			[]string{"GET /v2/", get("1"), get(amd)}},
-		{"index by digest", app + "@" + index.String(), amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
+		{"index by digest", app + "@" + index.String(), amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}, nil},
 			[]string{get(index), get(amd)}},
-		{"of tag and digest the digest", app + ":0@" + index.String(), amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}},
+		{"of tag and digest the digest", app + ":0@" + index.String(), amd64, Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{amdSpec}, nil},
 			[]string{get(index), get(amd)}},
 		{"two platforms", app + ":1", []string{"linux/arm64", "linux/s390x", "linux/amd64"},
-			Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{armSpec, amdSpec}},
+			Resolution{index.String(), true, []v1alpha1.ImageManifestSpec{armSpec, amdSpec}, nil},
 			[]string{get("1"), get(arm), get(amd)}},
-		{"manifest", app + ":plain", []string{"linux/arm64"}, Resolution{amd.String(), false, []v1alpha1.ImageManifestSpec{plainSpec}},
+		{"manifest", app + ":plain", []string{"linux/arm64"}, Resolution{amd.String(), false, []v1alpha1.ImageManifestSpec{plainSpec}, nil},
 			[]string{get("plain")}},
-		{"manifest by digest", app + "@" + amd.String(), amd64, Resolution{amd.String(), false, []v1alpha1.ImageManifestSpec{plainSpec}},
+		{"manifest by digest", app + "@" + amd.String(), amd64, Resolution{amd.String(), false, []v1alpha1.ImageManifestSpec{plainSpec}, nil},
 			[]string{get(amd)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -298,6 +298,7 @@ func TestCredentials(t *testing.T) {
 	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content))
 	public := listen(t, "127.0.0.1:0", "other.test", false, content)
 	const get = "GET /v2/app/manifests/1"
+	another := login(s.host, "carl", "s3cret")
 	wrong, right, elsewhere := login(s.host, "bob", "s3cret"), login(s.host, "ann", "s3cret"), login("elsewhere.test", "ann", "s3cret")
 	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{right}); err != nil {
 		t.Fatal(err)
@@ -311,7 +312,9 @@ func TestCredentials(t *testing.T) {
 	}{
 		{"in order, each once", []authn.Keychain{elsewhere, wrong, wrong, right, right}, "", 2},
 		{"the first that works", []authn.Keychain{right, wrong}, "", 1},
-		{"wrong", []authn.Keychain{wrong, wrong}, v1alpha1.ReasonUnauthorized, 1},
+		{"name and password in one", []authn.Keychain{keychain{s.host, authn.AuthConfig{Auth: "YW5uOnMzY3JldA=="}}}, "", 1},
+		{"wrong", []authn.Keychain{another, another}, v1alpha1.ReasonUnauthorized, 1},
+		{"wrong again", []authn.Keychain{another, wrong}, v1alpha1.ReasonUnauthorized, 0}, // or the account is locked
 		{"none for this registry", []authn.Keychain{elsewhere}, v1alpha1.ReasonUnauthorized, 1},
 		{"none", nil, v1alpha1.ReasonUnauthorized, 1},
 	} {
@@ -354,6 +357,31 @@ func TestTokenThatIsNoHeader(t *testing.T) {
 	wantRequests(t, s, "GET /v2/")
 }
 
+// All characters that a token may have (RFC 6750, section 2.1).
+func TestTokenOfAllCharacters(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	const token = "aZ09-._~+/=="
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://token.test/", content, func(given string) bool { return given == token }))
+	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, authn.AuthConfig{RegistryToken: token}}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadAtMost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if content, err := readAtMost(path, 10); err != nil || string(content) != "0123456789" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if _, err := readAtMost(path, 9); err == nil || !strings.Contains(err.Error(), "more than 9 bytes") {
+		t.Errorf("error %v", err)
+	}
+}
+
 type brokenKeychain struct{}
 
 func (brokenKeychain) Resolve(authn.Resource) (authn.Authenticator, error) {
@@ -368,8 +396,12 @@ func TestDockerHubNames(t *testing.T) {
 		login("index.docker.io", "b", "2"),
 		keychain{"docker.io", authn.AuthConfig{Username: "a", Password: "1", Auth: "YTox"}},
 	})
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, %v, want %v", got, err, want)
+	var configs []authn.AuthConfig
+	for _, c := range got {
+		configs = append(configs, c.config)
+	}
+	if err != nil || !reflect.DeepEqual(configs, want) {
+		t.Errorf("%v, %v, want %v", configs, err, want)
 	}
 }
 
@@ -403,7 +435,7 @@ func TestKeychainFromDockerConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return got[0].Username
+		return got[0].config.Username
 	}
 	for _, c := range [][3]string{
 		{"docker.io", "library/busybox", "ann"},

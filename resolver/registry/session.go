@@ -29,6 +29,8 @@ type session struct {
 	client     *Client
 	source     *source
 	credential authn.AuthConfig
+	// keychain that has the credential; nil if there is none.
+	keychain authn.Keychain
 }
 
 // answer is a manifest or an index. After HEAD, it has only what the headers
@@ -37,6 +39,8 @@ type answer struct {
 	digest      digest.Digest
 	contentType string
 	body        []byte
+	// done has to be called when the body is no longer needed.
+	done func()
 }
 
 // resolve asks for the reference. If that is an index, it also asks for the
@@ -71,14 +75,16 @@ func (s *session) resolve(ctx context.Context, platforms []string) (*Resolution,
 // digest asks which digest the reference has.
 func (s *session) digest(ctx context.Context) (string, error) {
 	head, err := s.ask(ctx, http.MethodHead, s.source.identifier)
-	if err != nil {
+	switch code := asErrorOrNil(err); {
+	case code != nil && code.code != http.StatusMethodNotAllowed && code.code != http.StatusNotImplemented:
 		return "", err
-	}
-	if head.digest == "" {
-		// The distribution specification does not require the header.
-		if head, err = s.ask(ctx, http.MethodGet, s.source.identifier); err != nil {
+	case code != nil, head.digest == "":
+		// Some registries refuse HEAD, and the distribution specification does not require
+		// the header.
+		if head, err = s.get(ctx, s.source.identifier); err != nil {
 			return "", err
 		}
+		head.done()
 	}
 	if s.source.byDigest && head.digest.String() != s.source.identifier {
 		return "", s.named(invalidManifest("what was sent has not the digest that was asked for"))
@@ -88,15 +94,27 @@ func (s *session) digest(ctx context.Context) (string, error) {
 
 // content asks for a tag or digest and reads the answer.
 func (s *session) content(ctx context.Context, identifier string) (*answer, *content, error) {
-	answer, err := s.ask(ctx, http.MethodGet, identifier)
+	answer, err := s.get(ctx, identifier)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer answer.done()
 	content, err := parseContent(answer.body, answer.contentType)
 	if err != nil {
 		return nil, nil, s.named(err)
 	}
 	return answer, content, nil
+}
+
+// get asks for the manifest itself, if the registry's quota has room for that.
+func (s *session) get(ctx context.Context, identifier string) (*answer, error) {
+	done, err := s.takeQuota(ctx, identifier)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.ask(ctx, http.MethodGet, identifier)
+	done(err != nil)
+	return answer, err
 }
 
 // ask sends one request for a tag or digest, and a second one if what was remembered
@@ -140,23 +158,29 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 			return err
 		}
 		req.Header.Set("Accept", accepted)
+		begun := s.client.quotas.clock.Now()
 		resp, err := s.client.manifests.Do(req)
 		if err != nil {
 			return err
 		}
-		defer resp.Body.Close()
+		if resp.Request.URL.Host == x.host {
+			s.hearQuota(resp.StatusCode, resp.Header, begun)
+		}
+		done := func() { _ = resp.Body.Close() }
 		// The rest of a body is read, within its limit, to keep the connection.
 		body, err := io.ReadAll(resp.Body)
 		if resp.StatusCode != http.StatusOK {
+			done()
 			if resp.StatusCode == http.StatusUnauthorized && resp.Request.URL.Host == x.host {
 				challenge = resp.Header
 			}
 			return &ggcr.Error{StatusCode: resp.StatusCode}
 		}
 		if err != nil {
+			done()
 			return err
 		}
-		found = &answer{contentType: resp.Header.Get("Content-Type"), body: body}
+		found = &answer{contentType: resp.Header.Get("Content-Type"), body: body, done: done}
 		if method == http.MethodHead {
 			if said := digest.Digest(resp.Header.Get("Docker-Content-Digest")); imageref.ValidateDigest(said) == nil {
 				found.digest = said
@@ -169,8 +193,11 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 	}
 	if method == http.MethodGet {
 		if found.digest, err = verify(found.body, identifier); err != nil {
+			found.done()
 			return nil, nil, s.named(err)
 		}
+	} else {
+		found.done()
 	}
 	return found, nil, nil
 }

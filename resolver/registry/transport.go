@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
 const (
@@ -39,7 +39,11 @@ const (
 	maxLabels = 256
 )
 
-var errTooLarge = errors.New("answer too large")
+var (
+	errTooLarge = errors.New("answer too large")
+	// errBusy: there were too many other large answers at the time.
+	errBusy = errors.New("too many large answers")
+)
 
 type kind int
 
@@ -80,6 +84,27 @@ func (x *exchange) subject() string {
 	return name
 }
 
+// contact returns for whom a host is contacted.
+func (x *exchange) contact(host string) policy.Contact {
+	contact := policy.Contact{Registry: x.source.domain}
+	own, err := x.source.registry()
+	if err != nil || host != own.RegistryStr() {
+		contact.Via = host
+	}
+	return contact
+}
+
+// indirect reports whether the host contacted last is not the registry, which sent the
+// request there.
+func (x *exchange) indirect() bool { return x.contact(x.lastHop()).Via != "" }
+
+func (x *exchange) lastHop() string {
+	if last := x.last.Load(); last != nil {
+		return *last
+	}
+	return x.host
+}
+
 // lastHost is the host contacted last.
 func (x *exchange) lastHost() string {
 	if last := x.last.Load(); last != nil && *last != x.host {
@@ -94,17 +119,17 @@ func (x *exchange) lastHost() string {
 // transport makes every request of a Client, and enforces the rules for each
 // hop.
 type transport struct {
-	// verified accepts certificates of known CAs, unverified accepts any.
-	verified, unverified *http.Transport
-	dialer               *net.Dialer
-	userAgent            string
-	timeout              time.Duration
+	*connector
+	userAgent string
+	timeout   time.Duration
 
 	limit    rate.Limit
 	burst    int
 	mu       sync.Mutex
-	limiters *lru.Cache // host: *rate.Limiter
+	limiters *lru.Cache // policy.Contact: *rate.Limiter
 	labels   map[string]bool
+
+	large *large
 
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -118,6 +143,7 @@ func newTransport(config Config) (*transport, error) {
 		burst:     cmp.Or(config.Burst, 40),
 		limiters:  lru.New(maxHosts),
 		labels:    map[string]bool{},
+		large:     newLarge(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_registry_requests_total",
 			Help: "HTTP requests sent for a registry, redirects and requests for tokens included, by status code; error if there was no answer.",
@@ -135,48 +161,37 @@ func newTransport(config Config) (*transport, error) {
 			}
 		}
 	}
-	t.dialer = &net.Dialer{
-		Timeout: t.timeout,
-		// Called with the address that is contacted, so the name is not looked up
-		// again after the check.
-		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+	// control checks the address that is contacted, so the name is not looked up again after
+	// the check.
+	control := func(allowed func(netip.Addr, policy.Contact) error) func(context.Context, string, string, syscall.RawConn) error {
+		return func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 			addr, err := netip.ParseAddrPort(address)
 			if err != nil {
 				return err
 			}
-			return config.Policy.Address(addr.Addr())
-		},
+			contact, _ := ctx.Value(contactKey{}).(policy.Contact)
+			return allowed(addr.Addr(), contact)
+		}
 	}
-	t.verified = newHTTPTransport(t.dialer, t.timeout, &tls.Config{MinVersion: tls.VersionTLS12})
-	t.unverified = newHTTPTransport(t.dialer, t.timeout, &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // only for registries that registries.conf marks insecure
-	})
+	dialer := &net.Dialer{Timeout: t.timeout, ControlContext: control(config.Policy.Contact)}
+	proxyDialer := &net.Dialer{Timeout: t.timeout, ControlContext: control(func(addr netip.Addr, _ policy.Contact) error {
+		return config.Policy.Proxy(addr)
+	})}
+	var err error
+	if t.connector, err = newConnector(config, t.timeout, dialer, proxyDialer); err != nil {
+		return nil, err
+	}
 	return t, nil
 }
 
-func newHTTPTransport(dialer *net.Dialer, timeout time.Duration, config *tls.Config) *http.Transport {
-	return &http.Transport{
-		Proxy:                  nil, // see the package's documentation
-		DialContext:            dialer.DialContext,
-		TLSClientConfig:        config,
-		TLSHandshakeTimeout:    timeout,
-		ForceAttemptHTTP2:      true,
-		MaxIdleConns:           256,
-		MaxIdleConnsPerHost:    16,
-		IdleConnTimeout:        90 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
-		// Digests are computed over the bytes as sent, and a small answer must not
-		// become a large one.
-		DisableCompression: true,
-	}
-}
+// contactKey is the key of a policy.Contact in the context of a connection.
+type contactKey struct{}
 
 // within makes a request to a host. It first waits until the host may get a
 // request, at most as long as the caller's context lasts. The time limit of the
 // request begins after that wait.
 func (t *transport) within(ctx context.Context, x *exchange, do func(context.Context) error) error {
-	if err := t.wait(ctx, x.host); err != nil {
+	if err := t.wait(ctx, x, x.host); err != nil {
 		return x.failure(err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, exchangeKey{}, x), t.timeout)
@@ -187,13 +202,18 @@ func (t *transport) within(ctx context.Context, x *exchange, do func(context.Con
 	return nil
 }
 
-// wait returns when a request to the host may be sent.
-func (t *transport) wait(ctx context.Context, host string) error {
+// wait returns when a request to the host may be sent. A host to which a registry sends
+// requests has a rate of its own for that registry, or one registry could use up another's.
+func (t *transport) wait(ctx context.Context, x *exchange, host string) error {
+	whose := policy.Contact{Registry: host}
+	if contact := x.contact(host); contact.Via != "" {
+		whose = contact
+	}
 	t.mu.Lock()
-	limiter, ok := t.limiters.Get(host)
+	limiter, ok := t.limiters.Get(whose)
 	if !ok {
 		limiter = rate.NewLimiter(t.limit, t.burst)
-		t.limiters.Add(host, limiter)
+		t.limiters.Add(whose, limiter)
 	}
 	t.mu.Unlock()
 	if err := limiter.(*rate.Limiter).Wait(ctx); err != nil {
@@ -215,20 +235,16 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	host := req.URL.Host
 	x.last.Store(&host)
-	req = req.Clone(req.Context())
+	contact := x.contact(host)
+	req = req.Clone(context.WithValue(req.Context(), contactKey{}, contact))
 	req.Header.Set("User-Agent", t.userAgent)
 	// Referer would tell the next host the address of the last one.
 	req.Header.Del("Referer")
 	if x.authorization != "" && req.URL.Scheme == x.scheme && req.URL.Host == x.host {
 		req.Header.Set("Authorization", x.authorization)
 	}
-	base := t.verified
-	if x.source.insecure {
-		base = t.unverified
-	}
-
 	begin := time.Now()
-	resp, err := base.RoundTrip(req)
+	resp, err := t.connections(req.Context()).through(x, contact).RoundTrip(req)
 	registry, code := t.label(x.source.domain), "error"
 	if err == nil {
 		code = strconv.Itoa(resp.StatusCode)
@@ -242,7 +258,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 		x.retryAfter.Store(int64(retryAfter(resp.Header.Get("Retry-After"), time.Now())))
 	}
-	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxBody}
+	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxBody, small: smallBody, reserve: func() (func(), error) {
+		return t.large.reserve(req.Context(), x.source.domain)
+	}}
 	return resp, nil
 }
 
@@ -268,7 +286,7 @@ func (t *transport) permit(x *exchange, req *http.Request) error {
 		// The body is a credential.
 		return &refusal{v1alpha1.ReasonDenied, "redirected a request with a credential"}
 	}
-	return t.wait(req.Context(), req.URL.Host)
+	return t.wait(req.Context(), x, req.URL.Host)
 }
 
 // label returns the name of a registry in metrics.
@@ -284,23 +302,48 @@ func (t *transport) label(registry string) string {
 	return registry
 }
 
-// boundedBody fails if an answer is longer than allowed.
+// boundedBody fails if an answer is longer than allowed. What is longer than most waits
+// until it may be read.
 type boundedBody struct {
 	io.ReadCloser
 	left int
+	// small is how much more may be read without a reservation.
+	small   int
+	reserve func() (release func(), err error)
+	release func()
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.small == 0 && b.release == nil && b.reserve != nil {
+		release, err := b.reserve()
+		if err != nil {
+			return 0, errors.Join(errBusy, err)
+		}
+		b.release = release
+	}
 	// One byte more than allowed shows that there is more.
 	if len(p) > b.left+1 {
 		p = p[:b.left+1]
 	}
+	if b.release == nil && b.reserve != nil && len(p) > b.small {
+		p = p[:b.small]
+	}
 	n, err := b.ReadCloser.Read(p)
+	b.small -= min(n, b.small)
 	if n > b.left {
 		n, err = b.left, errTooLarge
 	}
 	b.left -= n
 	return n, err
+}
+
+// Close ends the reservation: what was read has been used, or soon is.
+func (b *boundedBody) Close() error {
+	if b.release != nil {
+		b.release()
+		b.release = func() {}
+	}
+	return b.ReadCloser.Close()
 }
 
 // retryAfter returns the time that a Retry-After header asks for: seconds or a

@@ -22,7 +22,8 @@ type object struct {
 	digest imageref.Canonical
 	// platform that an image index states for it; zero if there is no index.
 	platform index.Platform
-	// layers sorted by digest, each once.
+	// layers sorted by digest, each once. Of a source in chains, they have the keys of
+	// chained instead of digests.
 	layers []index.Layer
 	// names are the references, the digests they had, and the object's own
 	// digest.
@@ -70,18 +71,18 @@ func (o *object) equal(other *object) bool {
 // stored under an older schema, so nothing here relies on it. An error tells
 // what is wrong. References that are not valid names are left out. Strings
 // that many objects share are interned.
-func convert(m *v1alpha1.ImageManifest, intern func(string) string) (*object, error) {
+func convert(m *v1alpha1.ImageManifest, intern func(string) string, inChains bool) (*object, error) {
 	o := &object{}
 	var err error
 	if m.Spec.Digest != "" {
-		if o.digest, err = parseDigest(m.Spec.Digest); err == nil && m.Name != v1alpha1.ManifestName(m.Spec.Digest) {
-			err = fmt.Errorf("digest %s in an object of another name", o.digest) // otherwise two objects could have it
+		if o.digest, err = parseDigest(m.Spec.Digest); err == nil && !v1alpha1.IsPageName(m.Name, m.Spec.Digest) {
+			err = fmt.Errorf("digest %s in an object of another name", o.digest) // otherwise any object could have it
 		}
 		if err == nil {
 			o.platform, err = parsePlatform(m.Spec.Platform, intern)
 		}
 		if err == nil {
-			o.layers, err = convertLayers(m.Spec.Layers, intern)
+			o.layers, err = convertLayers(m.Spec.Layers, intern, inChains)
 		}
 		if err != nil {
 			return nil, err
@@ -140,7 +141,7 @@ func (o *object) add(canonical imageref.Canonical, confirmed int64) {
 	o.names = append(o.names, name{canonical, confirmed})
 }
 
-func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string) ([]index.Layer, error) {
+func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string, inChains bool) ([]index.Layer, error) {
 	if len(layers) > v1alpha1.MaxLayers {
 		return nil, fmt.Errorf("%d layers, at most %d are possible", len(layers), v1alpha1.MaxLayers)
 	}
@@ -154,6 +155,10 @@ func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string) ([]
 			return nil, fmt.Errorf("layer %s of %d bytes", of, l.Size)
 		}
 		converted = append(converted, index.Layer{Digest: intern(string(of)), Size: l.Size})
+	}
+	if inChains {
+		chained(converted, intern)
+		return converted, nil
 	}
 	// An image may list a layer twice; it is one blob.
 	slices.SortFunc(converted, func(a, b index.Layer) int { return strings.Compare(a.Digest, b.Digest) })

@@ -5,8 +5,13 @@ package imagemanifests
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
+
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
@@ -18,6 +23,18 @@ import (
 // what the names of that object stand for, so that a question is only a look-up.
 type Source struct {
 	strings intern.Strings
+	// client and leases are what Start watches with.
+	client rest.Interface
+	leases coordinationclient.LeaseInterface
+	// inChains and changed are those of Start. noted are the names to call changed with;
+	// only the goroutine that writes uses them.
+	inChains bool
+	changed  func(names []imageref.Canonical)
+	noted    []imageref.Canonical
+	// tried is set once the objects have been listed, or cannot be. insists tells which
+	// errors mean the latter.
+	tried   atomic.Bool
+	insists bool
 
 	mu sync.RWMutex
 	// objects by their name.
@@ -28,6 +45,8 @@ type Source struct {
 	watching bool
 	// seen means that there is or was an object: layer-resolver works, or did.
 	seen bool
+	// layers and names are the sums of those of the objects.
+	layers, names int
 	// led means that a layer-resolver renews its Lease. It matters until the first
 	// object is seen.
 	led bool
@@ -45,6 +64,9 @@ type image struct {
 	// manifests are computed from the claims; nil if all claims say that there is no
 	// answer. They are replaced and never changed, because Manifests returns them.
 	manifests []index.Manifest
+	// moved is set once a tag was seen to be that of two manifests for one platform, for as
+	// long as the tag is known.
+	moved bool
 }
 
 type claim struct {
@@ -91,19 +113,55 @@ func (s *Source) setWatching(watching bool) (changed bool) {
 	return changed
 }
 
-// set replaces what an object says; nil if it is gone or says nothing.
-func (s *Source) set(key string, o *object) {
+// What is taken over at most, whatever the apiserver has: more than layer-resolver writes
+// with the --max-images that it has by default, and some hundred MiB. Further objects count
+// as soon as others are gone and they change.
+const (
+	maxObjects = 150_000
+	maxLayers  = 4_000_000
+	maxNames   = 500_000
+)
+
+// errFull: an object is left out because there are too many.
+var errFull = fmt.Errorf("there are %d objects, or %d layers or %d names in them, already", maxObjects, maxLayers, maxNames)
+
+// hasRoom reports whether an object may replace another, or come anew if that is nil.
+func (s *Source) hasRoom(old, o *object) bool {
+	if o == nil {
+		return true
+	}
+	layers, names := s.layers+len(o.layers), s.names+len(o.names)
+	if old != nil {
+		layers -= len(old.layers)
+		names -= len(old.names)
+	}
+	return layers <= maxLayers && names <= maxNames && (old != nil || len(s.objects) < maxObjects)
+}
+
+// set replaces what an object says; nil if it is gone or says nothing. An object for which
+// there is no room counts as gone; the error says so.
+func (s *Source) set(key string, o *object) (err error) {
 	old := s.objects[key] // only the caller writes, one at a time
+	if !s.hasRoom(old, o) {
+		o, err = nil, errFull
+	}
 	if old.equal(o) {
-		return
+		return err
 	}
 	if old != nil && o != nil && slices.Equal(old.layers, o.layers) {
 		o.layers = old.layers
 	}
+	s.note(old, o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if old != nil {
+		s.layers -= len(old.layers)
+		s.names -= len(old.names)
+	}
 	if o != nil {
 		s.objects[key] = o
+		s.layers += len(o.layers)
+		s.names += len(o.names)
 	} else {
 		delete(s.objects, key)
 	}
@@ -118,6 +176,7 @@ func (s *Source) set(key string, o *object) {
 			s.images[n.canonical] = i
 		}
 		i.claims = append(i.claims, claim{o, n.confirmed})
+		i.moved = i.moved || moved(n.canonical, i.claims)
 		i.manifests = merge(n.canonical, i.claims)
 	}
 	for _, n := range old.all() {
@@ -128,6 +187,7 @@ func (s *Source) set(key string, o *object) {
 			i.manifests = merge(n.canonical, i.claims)
 		}
 	}
+	return err
 }
 
 // merge combines claims: for each platform, the manifest that the registry confirmed
@@ -168,10 +228,9 @@ func compare(a, b claim) int {
 
 // apply takes over an object as the apiserver has it.
 func (s *Source) apply(m *v1alpha1.ImageManifest) error {
-	o, err := convert(m, s.strings.Intern)
+	o, err := convert(m, s.strings.Intern, s.inChains)
 	s.mu.Lock()
 	s.seen = true
 	s.mu.Unlock()
-	s.set(m.Name, o)
-	return err
+	return cmp.Or(err, s.set(m.Name, o))
 }

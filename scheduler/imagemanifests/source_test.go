@@ -171,7 +171,7 @@ func TestTagMoves(t *testing.T) {
 		apply(s, manifest("new", "linux/amd64", "ae"))
 		expect(t, s, map[string]platforms{tag: {every: "f"}, "x@" + sha("newindex"): nil, "x@" + sha("new"): {every: "ae"}})
 		for _, m := range []*v1alpha1.ImageManifest{before, other, after, plain} {
-			s.set(m.Name, nil)
+			_ = s.set(m.Name, nil)
 		}
 		if len(s.images)+len(s.objects) != 0 {
 			t.Errorf("still there: %v, %v", s.images, s.objects)
@@ -219,7 +219,7 @@ func TestAwaits(t *testing.T) {
 		t.Error(err)
 	}
 	expect(t, s, map[string]platforms{"quay.io/a/refused:1": {every: "a"}})
-	s.set(v1alpha1.UnresolvedName("quay.io/a/refused:1"), nil)
+	_ = s.set(v1alpha1.UnresolvedName("quay.io/a/refused:1"), nil)
 	expect(t, s, map[string]platforms{"quay.io/a/refused:1": {every: "a"}})
 }
 
@@ -325,7 +325,7 @@ func TestRandomEvents(t *testing.T) {
 		m := random()
 		if r.IntN(3) == 0 {
 			delete(objects, m.Name)
-			s.set(m.Name, nil)
+			_ = s.set(m.Name, nil)
 			continue
 		}
 		objects[m.Name] = m
@@ -403,9 +403,102 @@ func FuzzConvert(f *testing.F) {
 		if len(again.images) != len(s.images) {
 			t.Fatalf("%d names, of the object as it is kept %d", len(s.images), len(again.images))
 		}
-		s.set(m.Name, nil)
+		_ = s.set(m.Name, nil)
 		if len(s.images)+len(s.objects) != 0 {
 			t.Fatalf("not forgotten: %v", s.images)
 		}
 	})
+}
+
+// All references of a manifest are known, however many objects hold them, and whichever of
+// these comes or goes first.
+func TestManyReferencesOfOneManifest(t *testing.T) {
+	const references = 500
+	s := newSource()
+	var pages []*v1alpha1.ImageManifest
+	for i := range references {
+		page := i / v1alpha1.MaxReferences
+		if page == len(pages) {
+			m := manifest("one", "linux/amd64", "abc")
+			m.Name = v1alpha1.PageName(sha("one"), page)
+			pages = append(pages, m)
+		}
+		pages[page].Status.References = append(pages[page].Status.References, reference(fmt.Sprintf("quay.io/a/one:%d", i), "one", i))
+	}
+	slices.Reverse(pages)
+	for _, page := range pages {
+		if err := s.apply(page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range references {
+		if got := says(t, s, fmt.Sprintf("quay.io/a/one:%d", i)); !reflect.DeepEqual(got, map[index.Platform]string{amd64: "abc"}) {
+			t.Fatalf("reference %d: %v", i, got)
+		}
+	}
+	byDigest := "quay.io/b/other@" + sha("one")
+	for _, page := range pages {
+		if got := says(t, s, byDigest); !reflect.DeepEqual(got, map[index.Platform]string{every: "abc"}) {
+			t.Errorf("by digest: %v", got)
+		}
+		if err := s.set(page.Name, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := says(t, s, byDigest); got != nil || s.layers != 0 {
+		t.Errorf("left: %v, %d layers", got, s.layers)
+	}
+	forged := manifest("one", "linux/amd64", "abc", reference("quay.io/a/one:1", "one", 1))
+	for _, name := range []string{"sha256-1", forged.Name + "-1", forged.Name + "-02", forged.Name + "-x", forged.Name + "-"} {
+		forged.Name = name
+		if err := s.apply(forged); err == nil {
+			t.Errorf("%s is taken for an object of %s", name, sha("one"))
+		}
+	}
+}
+
+// However many objects the apiserver has, memory is bounded, and what is known stays.
+func TestSourceIsBounded(t *testing.T) {
+	s := newSource()
+	object := func(i, layers int) *object {
+		return &object{names: []name{{imageref.Canonical(fmt.Sprint("quay.io/a/b:", i)), 0}}, layers: make([]index.Layer, layers)}
+	}
+	for i := range maxObjects + 10 {
+		if err := s.set(fmt.Sprint(i), object(i, 0)); (err != nil) != (i >= maxObjects) {
+			t.Fatalf("object %d: %v", i, err)
+		}
+	}
+	if n := len(s.objects); n != maxObjects {
+		t.Errorf("%d objects", n)
+	}
+	if err := s.set("0", object(0, maxLayers+1)); err == nil || s.objects["0"] != nil {
+		t.Errorf("too many layers: %v", err)
+	}
+	if err := s.set("1", object(1, maxLayers)); err != nil {
+		t.Error(err)
+	}
+	if err := s.set("2", object(2, 1)); err == nil {
+		t.Error("one layer more")
+	}
+	if err := s.set("1", nil); err != nil {
+		t.Error(err)
+	}
+	if err := s.set("2", object(2, 1)); err != nil || s.layers != 1 {
+		t.Errorf("after others are gone: %v, %d layers", err, s.layers)
+	}
+	many := object(3, 0)
+	for i := range maxNames {
+		many.names = append(many.names, name{imageref.Canonical(fmt.Sprint("quay.io/many/x:", i)), 0})
+	}
+	if err := s.set("3", many); err == nil || s.objects["3"] != nil {
+		t.Errorf("too many names: %v", err)
+	}
+	for key := range s.objects {
+		if err := s.set(key, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.layers != 0 || s.names != 0 {
+		t.Errorf("%d layers and %d names of nothing", s.layers, s.names)
+	}
 }

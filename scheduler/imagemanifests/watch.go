@@ -23,10 +23,10 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
-// NewSource watches the ImageManifests of a cluster until the context is done. It
-// does not wait for them. Nothing is known as long as there are none, or the
-// resource or the permission to read it is missing.
-func NewSource(ctx context.Context, config *rest.Config) (*Source, error) {
+// NewSource returns a source that watches the ImageManifests of a cluster once it is
+// started. Nothing is known as long as there are none, or the resource or the permission to
+// read it is missing.
+func NewSource(config *rest.Config) (*Source, error) {
 	if config == nil {
 		return nil, errors.New("ImageManifests: no client configuration")
 	}
@@ -39,9 +39,24 @@ func NewSource(ctx context.Context, config *rest.Config) (*Source, error) {
 		return nil, fmt.Errorf("ImageManifests: %w", err)
 	}
 	s := newSource()
-	go s.watch(ctx, client)
-	go s.watchLease(ctx, leases.Leases(leaseNamespace))
+	s.client, s.leases = client, leases.Leases(leaseNamespace)
 	return s, nil
+}
+
+// Insisting returns the source for a host that can put off questions: HasSynced is false
+// until the objects were listed, unless there is no such resource or it may not be read.
+// Otherwise any error lets the host begin, which may have to wait for HasSynced.
+func (s *Source) Insisting() *Source {
+	s.insists = true
+	return s
+}
+
+// Unawaited returns the source for a host that holds no pods back: it is not asked what may
+// still come, so it does not look whether a layer-resolver is elected, and needs no
+// permission to. Call it before Start.
+func (s *Source) Unawaited() *Source {
+	s.leases = nil
+	return s
 }
 
 // Where layer-resolver is elected (deploy/resolver).
@@ -110,8 +125,11 @@ func (s *Source) watch(ctx context.Context, client rest.Interface) {
 	var said *metav1.StatusReason
 	failed := func(err error) {
 		if reason := apierrors.ReasonForError(err); s.setWatching(false) || said == nil || *said != reason {
-			logger.Info("Cannot watch ImageManifests: images that no node has pulled are not known. It will be tried again; if layer-resolver is to be used, install it and let the scheduler get, list and watch them", "reason", err)
+			logger.Info("Cannot watch ImageManifests: images that no node has pulled are not known, nor the layers of those on nodes that state names only. It will be tried again; if layer-resolver is to be used, install it and let the scheduler get, list and watch them", "reason", err)
 			said = &reason
+		}
+		if !s.insists || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			s.tried.Store(true)
 		}
 	}
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (done bool, _ error) {
@@ -132,6 +150,11 @@ var _ cache.TransformingStore = &store{}
 
 // Add implements cache.ReflectorStore.
 func (s *store) Add(obj any) error {
+	defer s.tell()
+	return s.add(obj)
+}
+
+func (s *store) add(obj any) error {
 	m, ok := obj.(*v1alpha1.ImageManifest)
 	if !ok {
 		return fmt.Errorf("an ImageManifest is a %T", obj)
@@ -148,7 +171,8 @@ func (s *store) Update(obj any) error { return s.Add(obj) }
 // Delete implements cache.ReflectorStore.
 func (s *store) Delete(obj any) error {
 	if m, ok := obj.(*v1alpha1.ImageManifest); ok {
-		s.set(m.Name, nil)
+		defer s.tell()
+		return s.set(m.Name, nil)
 	}
 	return nil
 }
@@ -157,16 +181,18 @@ func (s *store) Delete(obj any) error {
 func (s *store) Replace(objs []any, _ string) error {
 	kept := make(map[string]bool, len(objs))
 	for _, obj := range objs {
-		if err := s.Add(obj); err != nil {
+		if err := s.add(obj); err != nil {
 			return err
 		}
 		kept[obj.(*v1alpha1.ImageManifest).Name] = true
 	}
 	for name := range s.objects { // only this goroutine writes
 		if !kept[name] {
-			s.set(name, nil)
+			_ = s.set(name, nil) // there is always room for nothing
 		}
 	}
+	s.tell() // of all together: a node that lists many of them is looked at once
+	s.tried.Store(true)
 	if s.setWatching(true) {
 		s.logger.Info("Watching ImageManifests", "objects", len(objs))
 	}

@@ -181,6 +181,47 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// Any failure lets a scheduler begin. A host that can put off questions waits for the objects,
+// unless the failure says that there will be none.
+func TestInsisting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, insists := range []bool{false, true} {
+			for status, began := range map[int]bool{
+				http.StatusNotFound: true, http.StatusForbidden: true,
+				http.StatusUnauthorized: !insists, http.StatusInternalServerError: !insists, http.StatusServiceUnavailable: !insists,
+			} {
+				ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
+				server := &apiserver{t: t}
+				server.set(status)
+				client, err := newClient(&rest.Config{Host: "https://apiserver.example", Transport: server})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := newSource()
+				if insists {
+					s = s.Insisting()
+				}
+				done := make(chan struct{})
+				go func() { defer close(done); s.watch(ctx, client) }()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if s.HasSynced() != began {
+					t.Errorf("insists: %t, after %d: HasSynced is %t", insists, status, s.HasSynced())
+				}
+				server.set(http.StatusOK)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if !s.HasSynced() {
+					t.Errorf("insists: %t, %d, then a list: it has not synced", insists, status)
+				}
+				cancel()
+				server.closeWatch()
+				<-done
+			}
+		}
+	})
+}
+
 // Until an ImageManifest was seen, images are awaited only while a layer-resolver renews
 // its Lease.
 func TestLease(t *testing.T) {

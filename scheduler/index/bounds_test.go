@@ -76,3 +76,24 @@ func TestManifestOfTooManyLayers(t *testing.T) {
 	wanted[0].Manifests = []Manifest{{Layers: layers}}
 	check(t, x, wanted, map[string]NodeBytes{"n1": {Total: 10 * maxLayers}})
 }
+
+// The limits of what a node reports are those that docs/security.md states.
+func TestLimitsOfReports(t *testing.T) {
+	x := newIndex("n1")
+	var images []Image
+	for i := range 1100 {
+		one := Image{SizeBytes: 2 << 40}
+		for j := range 20 {
+			one.Names = append(one.Names, fmt.Sprintf("quay.io/a%d:%d", i, j))
+		}
+		images = append(images, one)
+	}
+	for i := range 600 {
+		images[0].Layers = append(images[0].Layers, Layer{digest(fmt.Sprint(i)), 2 << 40})
+	}
+	x.SetImages("s", "n1", images)
+	if s := x.Stats(); s.Images != 1024 || s.Names != 1024*16 || s.Layers != 512+1023 {
+		t.Errorf("%+v, want 1,024 images of 16 names, one of 512 layers and the others of one piece", s)
+	}
+	check(t, x, want("quay.io/a0:0"), map[string]NodeBytes{"n1": {Total: 512 << 40, Present: 512 << 40}})
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/imageref"
 )
@@ -79,6 +80,19 @@ func (x *Index) SetNode(nodeName string, platform Platform) {
 	}
 	nodes.add(n.slot, len(x.slots))
 }
+
+// SetJoins tells whether a node downloads a layer once although several images need it;
+// nil if it does not say, and Rules.JoinsDownloads decides. It does nothing for a node that
+// SetNode has not added.
+func (x *Index) SetJoins(nodeName string, joins *bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n := x.nodes[nodeName]; n != nil {
+		n.joins = joins
+	}
+}
+
+func (n *node) joinsDownloads(rules Rules) bool { return ptr.Deref(n.joins, rules.JoinsDownloads) }
 
 // SetImages replaces what a source says about the images on a node. What
 // several sources say adds up. A name counts for the first image that has it.
@@ -211,7 +225,7 @@ func (x *Index) setRecords(n *node, source string, records []*record) {
 	for _, r := range removed {
 		x.drop(n, source, r)
 	}
-	x.reported(n)
+	x.dropReported(n)
 }
 
 // hold notes that a node has what a record says.
@@ -283,6 +297,10 @@ func keyOf(image *Image) recordKey {
 			write(name)
 		}
 		maphash.WriteComparable(&h, -1) // no length
+		for _, name := range image.Canonical {
+			write(string(name))
+		}
+		maphash.WriteComparable(&h, -1)
 		maphash.WriteComparable(&h, image.SizeBytes)
 		for j := range image.Layers {
 			write(image.Layers[j].Digest)
@@ -298,19 +316,20 @@ func keyOf(image *Image) recordKey {
 // takes those of this one. It returns nil if the image has no valid name and
 // no layers.
 func (x *Index) record(image *Image, taken map[*name]bool) *record {
-	if len(image.Names) > maxNames || len(image.Layers) > maxLayers {
+	if len(image.Names)+len(image.Canonical) > maxNames || len(image.Layers) > maxLayers {
 		bounded := *image
 		bounded.Names = image.Names[:min(len(image.Names), maxNames)]
+		bounded.Canonical = image.Canonical[:min(len(image.Canonical), maxNames-len(bounded.Names))]
 		bounded.Layers = image.Layers[:min(len(image.Layers), maxLayers)]
 		image = &bounded
 	}
 	r := x.recordOf(image)
 	if r != nil && slices.ContainsFunc(r.names, func(n *name) bool { return taken[n] }) {
 		free := *image
-		free.Names = nil
+		free.Names, free.Canonical = nil, nil
 		for _, n := range r.names {
 			if !taken[n] {
-				free.Names = append(free.Names, digestName(n.canonical))
+				free.Canonical = append(free.Canonical, n.canonical)
 			}
 		}
 		if len(r.nodes) == 0 { // was created, but is not needed
@@ -326,21 +345,22 @@ func (x *Index) record(image *Image, taken map[*name]bool) *record {
 	return r
 }
 
-// digestName makes a canonical name parse as itself: a bare digest needs a
-// repository.
-func digestName(n imageref.Canonical) string {
-	if strings.Contains(string(n), "/") {
-		return string(n)
+// canonicalNames returns the valid names of an image, each once.
+func (i *Image) canonicalNames() (names []imageref.Canonical) {
+	add := func(n imageref.Canonical) {
+		if !slices.Contains(names, n) {
+			names = append(names, n)
+		}
 	}
-	return "localhost/image@" + string(n)
-}
-
-// NamesOf returns canonical names in a form that parses as them.
-func NamesOf(names []imageref.Canonical) (all []string) {
-	for _, n := range names {
-		all = append(all, digestName(n))
+	for _, s := range i.Names {
+		if canonical, err := imageref.Parse(s); err == nil {
+			add(canonical)
+		}
 	}
-	return all
+	for _, canonical := range i.Canonical {
+		add(canonical)
+	}
+	return names
 }
 
 func (x *Index) recordOf(image *Image) *record {
@@ -348,12 +368,7 @@ func (x *Index) recordOf(image *Image) *record {
 	if r := x.records[key]; r != nil {
 		return r
 	}
-	var names []imageref.Canonical
-	for _, s := range image.Names {
-		if canonical, err := imageref.Parse(s); err == nil && !slices.Contains(names, canonical) {
-			names = append(names, canonical)
-		}
-	}
+	names := image.canonicalNames()
 	c := x.content(image, names)
 	if c == nil {
 		return nil
@@ -470,9 +485,12 @@ func preferDigest(a, b imageref.Canonical) int {
 
 // tidy sorts layers by digest, drops duplicates and layers without a digest,
 // and bounds their number and sizes. An image may list a layer twice; it is
-// one blob.
+// one blob. Layers that are tidy are returned as they are.
 func tidy(layers []Layer) []Layer {
-	layers = slices.DeleteFunc(slices.Clone(layers), func(l Layer) bool { return l.Digest == "" || strings.Contains(l.Digest, " ") })
+	if isTidy(layers) {
+		return layers
+	}
+	layers = slices.DeleteFunc(slices.Clone(layers), func(l Layer) bool { return !isKey(l.Digest) })
 	for i := range layers {
 		layers[i].Size = clamp(layers[i].Size)
 	}
@@ -482,5 +500,17 @@ func tidy(layers []Layer) []Layer {
 	layers = slices.CompactFunc(layers, func(a, b Layer) bool { return a.Digest == b.Digest })
 	return layers[:min(len(layers), maxLayers)]
 }
+
+func isTidy(layers []Layer) bool {
+	for i, l := range layers {
+		if !isKey(l.Digest) || l.Size != clamp(l.Size) || i > 0 && layers[i-1].Digest >= l.Digest {
+			return false
+		}
+	}
+	return len(layers) <= maxLayers
+}
+
+// isKey tells whether a digest can be the key of a layer (see wholeKey).
+func isKey(digest string) bool { return digest != "" && strings.IndexByte(digest, ' ') < 0 }
 
 func clamp(size int64) int64 { return max(0, min(size, maxSize)) }

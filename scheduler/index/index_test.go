@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/imageref"
 )
@@ -602,6 +603,8 @@ func randomImage(r *rand.Rand) Image {
 	return img
 }
 
+func randomJoins(r *rand.Rand) *bool { return []*bool{nil, ptr.To(true), ptr.To(false)}[r.IntN(3)] }
+
 // After any events, the index equals one that is built from what is left.
 func TestEqualsRebuild(t *testing.T) {
 	for seed := range uint64(4) {
@@ -633,6 +636,7 @@ func TestEqualsRebuild(t *testing.T) {
 					}
 				}
 				x.SetNode(node, platform)
+				x.SetJoins(node, randomJoins(r))
 				x.SetImages(source, node, images)
 				w.platforms[node] = platform
 				if w.images[node] == nil {

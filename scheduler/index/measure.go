@@ -120,15 +120,75 @@ func (m *Measurement) At(s Slot) NodeBytes {
 	return bytes
 }
 
+// Richest returns the names of the nodes that have most of the pod's bytes, present or
+// arriving: at most n nodes, the richest first, none that has nothing. Which of the nodes
+// that have equally much are taken depends on the turn; all of them get one.
+func (m *Measurement) Richest(n int, turn uint32) []string {
+	if m.empty || n < 1 {
+		return nil
+	}
+	all := slices.Max(m.totals)
+	best := make([]rich, 0, n+1)
+	count := uint32(len(m.present)) //nolint:gosec // slots are small
+	// Each turn has an order of its own, so that each of many equal nodes comes first at times.
+	s, stride := shuffled(turn)%count, strides[turn%uint32(len(strides))]%count
+	for range count {
+		if s += stride; s >= count {
+			s -= count
+		}
+		r := rich{m.comingTo(Slot(s)), Slot(s)}
+		if r.bytes == 0 || len(best) == n && r.bytes <= best[n-1].bytes { // the common case
+			continue
+		}
+		at := len(best)
+		for at > 0 && best[at-1].bytes < r.bytes {
+			at--
+		}
+		best = slices.Insert(best, at, r)
+		if best = best[:min(n, len(best))]; len(best) == n && best[n-1].bytes == all {
+			break // none has more
+		}
+	}
+	names := make([]string, len(best))
+	for i, r := range best {
+		names[i] = m.slots.names[r.slot]
+	}
+	return names
+}
+
+// strides are primes: steps of one of them reach every slot.
+var strides = [...]uint32{2147483647, 2147483629, 2147483587, 2147483579, 2147483563, 2147483549, 2147483543}
+
+// shuffled returns a number that looks random: the finalizer of MurmurHash3.
+func shuffled(n uint32) uint32 {
+	n = (n ^ n>>16) * 0x85ebca6b
+	n = (n ^ n>>13) * 0xc2b2ae35
+	return n ^ n>>16
+}
+
+// rich is a node that has some of a pod's bytes.
+type rich struct {
+	bytes int64
+	slot  Slot
+}
+
+// Idle tells whether no link has anything to pull.
+func (m *Measurement) Idle() bool { return m.still }
+
+// comingTo returns what a node has or gets of the pod's bytes.
+func (m *Measurement) comingTo(s Slot) int64 {
+	if m.still {
+		return m.present[s]
+	}
+	return m.present[s] + m.arriving[s]
+}
+
 // Measure computes what every node has of the wanted images. It writes the result
 // into m, whose memory it uses again. The cost is in proportion to the number of nodes
 // that hold the layers.
 func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurement) {
 	x.expire(now)
-	for x.mu.RLock(); x.slotsByName == nil; x.mu.RLock() {
-		x.mu.RUnlock()
-		x.makeSlots()
-	}
+	x.readLock()
 	defer x.mu.RUnlock()
 
 	m.slots = x.slotsByName
@@ -198,7 +258,7 @@ func (x *Index) measure(wanted []Wanted, platform Platform, mask bitmap, rules R
 			m.sets = append(m.sets, sized{present, p.size})
 		}
 		if len(p.expected) > 0 || p.layer != nil && len(p.layer.arriving) > 0 {
-			m.arrive(p, present, mask, rules)
+			m.arrive(p, present, mask, x.slots, rules)
 		}
 	}
 	if len(m.sets) > 0 {
@@ -211,13 +271,14 @@ func (k Known) rank() int { return slices.Index([]Known{ByLayers, ByName, Arrivi
 
 // arrive adds what is on its way: the layer itself, or its image if only the name
 // of that is known. A node that has it, or gets it in several ways, counts once.
-func (m *Measurement) arrive(p *part, present *nodeSet, mask bitmap, rules Rules) {
+func (m *Measurement) arrive(p *part, present *nodeSet, mask bitmap, nodes []*node, rules Rules) {
 	var counted nodeSet
 	add := func(coming []arriving, first bool) {
 		for i := 0; i < len(coming); {
 			slot, stage := coming[i].slot, elsewhere
+			joins := nodes[slot].joinsDownloads(rules)
 			for ; i < len(coming) && coming[i].slot == slot; i++ {
-				stage = max(stage, coming[i].stageFor(p.image, rules))
+				stage = max(stage, coming[i].stageFor(p.image, joins, rules.MaxWaiting))
 			}
 			if stage == elsewhere || mask != nil && !mask.has(slot) || present.has(slot) || !first && counted.has(slot) {
 				continue
@@ -254,17 +315,28 @@ const (
 	there
 )
 
-// stageFor returns what it means for a pod that needs the layer for an image.
-func (a *arriving) stageFor(image string, rules Rules) stage {
+// stageFor returns what it means for a pod that needs the layer for an image, on a node that
+// joins downloads or not.
+func (a *arriving) stageFor(image string, joins bool, maxWaiting int32) stage {
 	switch {
 	case a.arrived:
 		return there
-	case a.image != "" && a.image != image && !rules.JoinsDownloads:
+	case a.image != "" && a.image != image && !joins:
 		return elsewhere
-	case a.waiting < rules.MaxWaiting:
+	case a.waiting < maxWaiting:
 		return comes
 	}
 	return crowded
+}
+
+// readLock takes the lock for reading, with slotsByName up to date.
+func (x *Index) readLock() {
+	x.mu.RLock()
+	for x.slotsByName == nil {
+		x.mu.RUnlock()
+		x.makeSlots()
+		x.mu.RLock()
+	}
 }
 
 // makeSlots rebuilds slotsByName after nodes came or went.
@@ -274,9 +346,10 @@ func (x *Index) makeSlots() {
 	if x.slotsByName != nil {
 		return
 	}
-	x.slotsByName = &Slots{make(map[string]Slot, len(x.nodes))}
+	x.slotsByName = &Slots{byName: make(map[string]Slot, len(x.nodes)), names: make([]string, len(x.slots))}
 	for name, n := range x.nodes {
 		x.slotsByName.byName[name] = n.slot
+		x.slotsByName.names[n.slot] = name
 	}
 }
 
@@ -286,6 +359,9 @@ type union struct {
 	parts  []part
 	// outdated: an image whose layers are known is expected somewhere by its name only.
 	outdated bool
+	// current are the parts of the image that is being added: new ones, and those it shares
+	// with an image before.
+	current []int
 	// index of parts by key, once there are many.
 	index map[string]int
 }
@@ -318,102 +394,120 @@ type part struct {
 // resolve fills in what the images consist of on a platform.
 func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 	u.images, u.parts, u.index, u.outdated = u.images[:0], u.parts[:0], nil, false
-	for _, w := range wanted {
+	for i := range wanted {
+		w := &wanted[i]
 		image := resolved{Known: Unknown}
 		if len(w.Names) > 0 {
 			image.key = wholeKey(w.Names[0])
 		}
 		expected := x.layers[image.key]
-		// The parts of this image are those from first on, and those that another
-		// image added before.
-		first := len(u.parts)
-		var shared []int
-		add := func(key string, l *layer, size int64) {
-			if i := u.add(key, image.key, l, size); i < first {
-				shared = append(shared, i)
-			}
+		if expected != nil && len(expected.arriving) == 0 {
+			expected = nil
 		}
-		if layers, ok := w.manifest(platform); ok {
-			image.Known = ByLayers
-			for _, l := range tidy(layers) {
-				add(l.Digest, x.layers[l.Digest], l.Size)
-			}
-		} else if c := x.contentOf(w.Names, platform); c != nil {
-			image.Known = ByLayers
-			if c.whole {
-				image.Known = ByName
-			}
-			for _, l := range c.layers {
-				add(l.key, l, x.sizeOf(l))
-			}
-		} else if expected != nil && len(expected.arriving) > 0 {
-			image.Known = Arriving
-			add(expected.key, expected, expected.size)
-		}
+		u.current = u.current[:0]
+		image.Known = x.addLayers(u, w, platform, image.key, expected)
 		u.images = append(u.images, image)
-		each := func(f func(*part)) {
-			for _, i := range shared {
-				f(&u.parts[i])
-			}
-			for i := first; i < len(u.parts); i++ {
-				f(&u.parts[i])
-			}
-		}
-
-		for _, n := range w.Names {
-			known := x.names[n]
-			if known == nil {
-				continue
-			}
-			for _, r := range known.records {
-				if w.PullAlways && !r.content.whole {
-					continue
-				}
-				each(func(p *part) {
-					if !slices.Contains(r.content.layers, p.layer) {
-						p.held = append(p.held, r.nodes)
-					}
-				})
-			}
-		}
-		if image.Known != Arriving && expected != nil && len(expected.arriving) > 0 {
-			u.outdated = u.outdated || image.Known == ByLayers && slices.ContainsFunc(expected.arriving, func(a arriving) bool {
-				return x.slots[a.slot].platform == platform
-			})
-			each(func(p *part) {
-				if p.layer != expected {
-					p.expected = append(p.expected, expected.arriving)
-				}
-			})
+		x.addHolders(u, w)
+		if expected != nil && image.Known != Arriving {
+			x.addExpected(u, expected, image.Known, platform)
 		}
 	}
 }
 
-func (u *union) add(key, image string, l *layer, size int64) int {
+// addLayers adds the layers of an image, as far as they are known, and tells how.
+// expected is the piece that stands for it where only its name was known, nil if it is
+// expected nowhere.
+func (x *Index) addLayers(u *union, w *Wanted, platform Platform, key string, expected *layer) Known {
+	if layers, ok := w.manifest(platform); ok {
+		for _, l := range tidy(layers) {
+			u.add(l.Digest, key, x.layers[l.Digest], l.Size)
+		}
+		return ByLayers
+	}
+	if c := x.contentOf(w.Names, platform); c != nil {
+		for _, l := range c.layers {
+			u.add(l.key, key, l, x.sizeOf(l))
+		}
+		if c.whole {
+			return ByName
+		}
+		return ByLayers
+	}
+	if expected != nil {
+		u.add(expected.key, key, expected, expected.size)
+		return Arriving
+	}
+	return Unknown
+}
+
+// addHolders notes which nodes have the layers of the current image because they report an
+// image of its name, whatever they say about its layers.
+func (x *Index) addHolders(u *union, w *Wanted) {
+	for _, n := range w.Names {
+		known := x.names[n]
+		if known == nil {
+			continue
+		}
+		for _, r := range known.records {
+			if w.PullAlways && !r.content.whole {
+				continue
+			}
+			for _, i := range u.current {
+				if p := &u.parts[i]; !slices.Contains(r.content.layers, p.layer) {
+					p.held = append(p.held, r.nodes)
+				}
+			}
+		}
+	}
+}
+
+// addExpected notes that the layers of the current image come to the nodes where it is
+// expected by its name.
+func (x *Index) addExpected(u *union, expected *layer, known Known, platform Platform) {
+	u.outdated = u.outdated || known == ByLayers && slices.ContainsFunc(expected.arriving, func(a arriving) bool {
+		return x.slots[a.slot].platform == platform
+	})
+	for _, i := range u.current {
+		if p := &u.parts[i]; p.layer != expected {
+			p.expected = append(p.expected, expected.arriving)
+		}
+	}
+}
+
+// add adds a part to the current image, unless another image added it.
+func (u *union) add(key, image string, l *layer, size int64) {
+	if i, ok := u.find(key); ok {
+		u.current = append(u.current, i)
+		return
+	}
 	if l != nil && l.claims.total > 0 && !l.whole {
 		size = l.size
 	}
-	switch n := len(u.parts); {
-	case n < many:
+	if u.index != nil {
+		u.index[key] = len(u.parts)
+	}
+	u.current = append(u.current, len(u.parts))
+	u.parts = append(u.parts, part{key: key, image: image, layer: l, size: size})
+}
+
+// find returns the place of the part with a key.
+func (u *union) find(key string) (i int, ok bool) {
+	if len(u.parts) < many {
 		for i := range u.parts {
 			if u.parts[i].key == key {
-				return i
+				return i, true
 			}
 		}
-	case n == many && u.index == nil:
+		return 0, false
+	}
+	if u.index == nil {
 		u.index = make(map[string]int, 2*many)
 		for i := range u.parts {
 			u.index[u.parts[i].key] = i
 		}
-		fallthrough
-	default:
-		if i, ok := u.index[key]; ok {
-			return i
-		}
-		u.index[key] = n
 	}
-	u.parts = append(u.parts, part{key: key, image: image, layer: l, size: size})
-	return len(u.parts) - 1
+	i, ok = u.index[key]
+	return i, ok
 }
 
 // sizeOf returns the compressed size of a layer. It is an estimate for an image

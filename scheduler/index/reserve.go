@@ -17,9 +17,9 @@ type Rules struct {
 	// UnknownBytes is the (compressed) size that an image has while nothing is known
 	// about it.
 	UnknownBytes int64
-	// JoinsDownloads means that nodes download a layer once although several images
-	// need it. Otherwise a layer on its way is of use only to pods with the same image:
-	// the pull of another image does not see it before it is there.
+	// JoinsDownloads means that nodes which do not say (see SetJoins) download a layer once
+	// although several images need it. Otherwise a layer on its way is of use only to pods
+	// with the same image: the pull of another image does not see it before it is there.
 	JoinsDownloads bool
 }
 
@@ -125,7 +125,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 // size to its node. It returns the bytes that this adds to what the node's link has to
 // pull.
 func (x *Index) expect(r *reservation, l *layer, image string, bytes int64, rules Rules) (missing int64) {
-	if rules.JoinsDownloads {
+	if r.node.joinsDownloads(rules) {
 		image = ""
 	}
 	i, found := findArriving(l, r.node.slot, image)
@@ -239,8 +239,8 @@ func (x *Index) Release(pod types.UID) {
 	}
 }
 
-// reported ends the expectation of layers that the node now has.
-func (x *Index) reported(n *node) {
+// dropReported ends the expectation of layers that the node now has.
+func (x *Index) dropReported(n *node) {
 	for pod, r := range n.reservations {
 		r.brings = slices.DeleteFunc(r.brings, func(b brought) bool {
 			if !b.nodes.has(n.slot) && !x.namedOn(r, b.layer) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // A set has the nodes that were added and not removed, as a list and as a bitmap.
@@ -171,6 +172,52 @@ func TestDownloadsAreNotJoined(t *testing.T) {
 	checkInvariants(t, x)
 }
 
+// Whether downloads are joined is what the node says; the rules are for those that do not.
+func TestNodesSayWhetherTheyJoin(t *testing.T) {
+	apart := joining
+	apart.JoinsDownloads = false
+	x := newIndex("joins", "apart", "silent", "known")
+	x.SetImages("s", "known", []Image{image("ab", "docker.io/library/one:1"), image("ac", "docker.io/library/two:1")})
+	x.SetJoins("joins", ptr.To(true))
+	x.SetJoins("apart", ptr.To(false))
+	x.SetJoins("stranger", ptr.To(true))
+	x.SetNode("joins", amd64) // says nothing new
+	for _, node := range []string{"joins", "apart", "silent"} {
+		x.Reserve(types.UID(node), node, want("one:1"), apart, t0, t0.Add(time.Hour))
+	}
+	expect := func(rules Rules, arriving map[string]string) {
+		t.Helper()
+		m := &Measurement{}
+		x.Measure(want("two:1"), rules, t0, m)
+		for node, layers := range arriving {
+			expected := NodeBytes{Total: sum("ac"), Arriving: sum(layers), Pending: sum("ab")}
+			if got, _ := m.Node(node); got != expected {
+				t.Errorf("%s, joined if it does not say %t: %+v, want %+v", node, rules.JoinsDownloads, got, expected)
+			}
+		}
+	}
+	expect(apart, map[string]string{"joins": "a", "apart": "", "silent": ""})
+	expect(joining, map[string]string{"joins": "a", "apart": "", "silent": "a"})
+	for _, node := range []string{"joins", "apart", "silent"} {
+		missing := map[string]int64{"joins": sum("c"), "apart": sum("ac"), "silent": sum("ac")}[node]
+		if got := x.Reserve(types.UID("second on "+node), node, want("two:1"), apart, t0, t0.Add(time.Hour)); got != missing {
+			t.Errorf("%s has to pull %d for the second image, want %d", node, got, missing)
+		}
+		x.Release(types.UID("second on " + node))
+	}
+	checkInvariants(t, x)
+
+	// A node may say something else later, or come back as another one.
+	x.SetJoins("apart", nil)
+	x.SetJoins("silent", ptr.To(true))
+	expect(apart, map[string]string{"joins": "a", "apart": "", "silent": "a"})
+	expect(joining, map[string]string{"joins": "a", "apart": "a", "silent": "a"})
+	x.DeleteNode("silent")
+	x.SetNode("silent", amd64)
+	x.Reserve("again", "silent", want("one:1"), apart, t0, t0.Add(time.Hour))
+	expect(apart, map[string]string{"silent": ""})
+}
+
 // The memory of a Measurement is used again: what it held before does not show.
 func TestMeasurementUsedAgain(t *testing.T) {
 	x := newIndex("n1", "n2")
@@ -228,7 +275,7 @@ func TestLearn(t *testing.T) {
 		if !m.Outdated() {
 			t.Fatal("the manifest is not news")
 		}
-		x.Learn(wanted, joining)
+		x.Learn([]Wanted{{}, want("never-heard-of:1")[0], wanted[0]}, joining)
 		checkInvariants(t, x)
 		m = measured(x, wanted)
 		if m.Outdated() {

@@ -16,6 +16,8 @@ type Platform struct {
 type Image struct {
 	// Names are references with tag or digest; invalid ones are ignored.
 	Names []string
+	// Canonical are further names, canonical already.
+	Canonical []imageref.Canonical
 	// SizeBytes is the uncompressed size of the image.
 	SizeBytes int64
 	// Layers may be incomplete or missing.
@@ -83,7 +85,14 @@ func (w *Wanted) manifest(platform Platform) (layers []Layer, ok bool) {
 type Slot uint32
 
 // Slots are the slots of all nodes at one moment.
-type Slots struct{ byName map[string]Slot }
+type Slots struct {
+	byName map[string]Slot
+	// names has the node of every slot, "" where it is free.
+	names []string
+}
+
+// Len returns the number that is larger than all of them.
+func (s *Slots) Len() int { return len(s.names) }
 
 // layer is a blob, or the indivisible piece that stands for an image known by name.
 type layer struct {
@@ -143,6 +152,8 @@ type node struct {
 	name     string
 	slot     Slot
 	platform Platform
+	// joins is whether it joins downloads; nil if it does not say (see SetJoins).
+	joins *bool
 	// sources holds the records of each source that reported, sorted by id.
 	sources map[string][]*record
 	// reservations of pods that were placed here, by their UID.

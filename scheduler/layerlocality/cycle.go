@@ -1,6 +1,8 @@
 package layerlocality
 
 import (
+	"slices"
+
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -13,45 +15,67 @@ type cycle struct {
 	measured index.Measurement
 	nodes    nodeCache
 	balance  locality.Balance
-	// delays is how late the pod is on the feasible nodes.
-	delays locality.Delays
-	// meanMissing is what they would have to pull on average.
+	// meanMissing is what the feasible nodes would have to pull on average.
 	meanMissing float64
+	// scores are those of the feasible nodes, by slot.
+	scores []uint8
+	// found is memory that rate uses again.
+	found []*cached
 }
 
-// look visits every feasible node once, for a pod with the given CPU request (see
+// rate scores the feasible nodes, for a pod with the given requests (see
 // locality.RequestOf).
-func (c *cycle) look(nodes []fwk.NodeInfo, milliCPU int64, profile *locality.Profile) {
+func (c *cycle) rate(nodes []fwk.NodeInfo, request locality.Resources, profile *locality.Profile) {
 	c.nodes.prepare(c.measured.Slots(), len(nodes))
-	var all locality.Loads
+	c.found = c.found[:0]
+	var loads locality.Loads
+	var delays locality.Delays
 	var missing float64
-	c.delays = locality.Delays{}
+	idle := c.measured.Idle()
 	for _, n := range nodes {
 		known, ok := c.nodes.learn(n, &c.measured)
-		all.Add(known.load)
-		if ok {
-			bytes := c.measured.At(known.slot)
-			missing += float64(bytes.Missing())
-			profile.AddDelay(&c.delays, bytes)
+		loads.Add(known.load)
+		if !ok {
+			continue
+		}
+		bytes := c.measured.At(known.slot)
+		missing += float64(bytes.Missing())
+		if !idle {
+			profile.AddDelay(&delays, bytes)
+		}
+		c.found = append(c.found, known)
+	}
+	c.balance = loads.BalanceFor(request, profile.Args)
+	c.meanMissing = missing / float64(max(1, len(nodes)))
+
+	c.scores = slices.Grow(c.scores[:0], c.measured.Slots().Len())[:c.measured.Slots().Len()]
+	clear(c.scores)
+	for _, known := range c.found {
+		// Penalties take nothing away from nothing.
+		if bytes := c.measured.At(known.slot); bytes.Present+bytes.Arriving > 0 {
+			points := profile.Points(bytes, c.balance.LoadPoints(known.load), delays)
+			c.scores[known.slot] = uint8(points.Score()) //nolint:gosec // at most 100
 		}
 	}
-	c.balance = all.BalanceFor(milliCPU, profile.Args)
-	c.meanMissing = missing / float64(max(1, len(nodes)))
 }
 
-// node returns what a feasible node has, and the points for its load; ok is false
-// for a node that is newer than the index.
-func (c *cycle) node(n fwk.NodeInfo) (bytes index.NodeBytes, points float64, ok bool) {
+// score returns the score of a feasible node; 0 for a node that is newer than the index.
+func (c *cycle) score(n fwk.NodeInfo) int64 {
 	if known, ok := c.nodes.find(n); ok {
-		return c.measured.At(known.slot), c.balance.LoadPoints(known.load), true
+		return int64(c.scores[known.slot])
 	}
-	bytes, ok = c.measured.Node(n.Node().Name)
-	return bytes, c.balance.LoadPoints(loadOf(n)), ok
+	if slot, ok := c.measured.Slot(n.Node().Name); ok {
+		return int64(c.scores[slot])
+	}
+	return 0
 }
 
 func loadOf(n fwk.NodeInfo) locality.Load {
-	return locality.NewLoad(n.GetRequested().GetMilliCPU(), n.GetNonZeroRequested().GetMilliCPU(),
-		n.GetAllocatable().GetMilliCPU(), len(n.GetPods()))
+	requested, allocatable := n.GetRequested(), n.GetAllocatable()
+	return locality.NewLoad(
+		locality.Resources{MilliCPU: requested.GetMilliCPU(), Memory: requested.GetMemory(), Pods: int64(len(n.GetPods()))},
+		n.GetNonZeroRequested().GetMilliCPU(),
+		locality.Resources{MilliCPU: allocatable.GetMilliCPU(), Memory: allocatable.GetMemory(), Pods: int64(allocatable.GetAllowedPodNumber())})
 }
 
 // nodeCache remembers slots and loads of nodes by the generation of their
@@ -91,17 +115,19 @@ func (c *nodeCache) prepare(slots *index.Slots, n int) {
 
 // learn remembers a node and returns its entry; ok is false for a node that is
 // newer than the index. There must be room.
-func (c *nodeCache) learn(n fwk.NodeInfo, m *index.Measurement) (known cached, ok bool) {
-	known.generation = n.GetGeneration()
-	e := c.place(known.generation)
-	if e.generation == known.generation && known.generation != 0 {
-		return *e, true
+func (c *nodeCache) learn(n fwk.NodeInfo, m *index.Measurement) (known *cached, ok bool) {
+	generation := n.GetGeneration()
+	known = c.place(generation)
+	if known.generation == generation && generation != 0 {
+		return known, true
 	}
-	known.load = loadOf(n)
-	if known.slot, ok = m.Slot(n.Node().Name); ok && known.generation != 0 {
-		*e = known
+	slot, ok := m.Slot(n.Node().Name)
+	if !ok || generation == 0 { // not to be remembered
+		known = &cached{}
+	} else {
 		c.used++
 	}
+	*known = cached{generation, slot, loadOf(n)}
 	return known, ok
 }
 

@@ -65,14 +65,17 @@ func TestNodeCacheIsBounded(t *testing.T) {
 // A node that changed after PreScore is found by its name, and one that the index does not
 // know has nothing.
 func TestNodesThatAreNotRemembered(t *testing.T) {
-	s := newSuite(t, args(), nodes("n1"))
+	s := newSuite(t, args(), nodes("empty", "n1"))
 	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
 	known, stranger := framework.NewNodeInfo(), framework.NewNodeInfo()
-	known.SetNode(s.nodes[0])
+	known.SetNode(s.nodes[1])
 	stranger.SetNode(node("stranger"))
 	stranger.Generation = 0
 	state := framework.NewCycleState()
 	s.plugin.PreScore(s.ctx, state, pod("p", "quay.io/a:1"), []fwk.NodeInfo{known, stranger})
+	if missing := s.plugin.stateOf(state).meanMissing; missing != 0 {
+		t.Errorf("the nodes lack %f bytes on average, want none: another node is counted", missing)
+	}
 	for range 2 {
 		if got, _ := s.plugin.Score(s.ctx, state, pod("p"), known); got != 100 {
 			t.Errorf("n1, which has everything, scores %d", got)
@@ -80,6 +83,37 @@ func TestNodesThatAreNotRemembered(t *testing.T) {
 		if got, _ := s.plugin.Score(s.ctx, state, pod("p"), stranger); got != 0 {
 			t.Errorf("a node that the index does not know scores %d", got)
 		}
-		known.SetNode(s.nodes[0]) // another generation
+		known.SetNode(s.nodes[1]) // another generation
 	}
+}
+
+// A cycle that ends without Reserve leaves its memory to the next one, with the nodes that it
+// knows. It ends once: two cycles must not share memory.
+func TestCycleWithoutReserve(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	made := 0
+	s.plugin.cycles.New = func() any { made++; return &cycle{} }
+	info := framework.NewNodeInfo()
+	info.SetNode(s.nodes[0])
+	const rounds = 100
+	for range rounds {
+		state := framework.NewCycleState()
+		s.plugin.PreScore(s.ctx, state, pod("p", "quay.io/a:1"), []fwk.NodeInfo{info})
+		if s.plugin.stateOf(state).cycle == nil {
+			t.Fatal("PreScore keeps no cycle")
+		}
+		s.plugin.EndCycle(state)
+		s.plugin.EndCycle(state)
+		if s.plugin.stateOf(state).cycle != nil {
+			t.Fatal("the cycle has not ended")
+		}
+	}
+	if made > rounds/2 { // a sync.Pool drops some, more of them in the race detector
+		t.Errorf("%d cycles were made for %d pods, one after the other", made, rounds)
+	}
+	if s.plugin.cycles.Get() == s.plugin.cycles.Get() {
+		t.Error("the same cycle was given back twice")
+	}
+	s.plugin.EndCycle(framework.NewCycleState()) // it never began
 }

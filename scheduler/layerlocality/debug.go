@@ -60,12 +60,22 @@ type NodeRating struct {
 	CrowdedBytes int64 `json:"crowdedBytes,omitempty"`
 	MissingBytes int64 `json:"missingBytes"`
 	// PendingBytes is what the link of the node still has to pull, for any pod.
-	PendingBytes int64   `json:"pendingBytes"`
-	CPUPercent   float64 `json:"cpuPercent"`
+	PendingBytes int64 `json:"pendingBytes"`
+	// JoinsDownloads is whether a layer on its way counts for pods with other images, too.
+	JoinsDownloads bool `json:"joinsDownloads"`
+	// LoadPercent is what is requested of the node, of CPU or memory, whichever is more.
+	LoadPercent float64 `json:"loadPercent"`
 	// WithoutRequest is the number of containers without a CPU request.
-	WithoutRequest float64         `json:"withoutRequest"`
-	Points         locality.Points `json:"points"`
-	Why            string          `json:"why"`
+	WithoutRequest float64 `json:"withoutRequest"`
+	// Has are the images of the pod that the node has, and what that is known from; Images
+	// counts all images of the node by the latter. layers: the node states them. manifest:
+	// the node names the image, and an ImageManifest has its layers. name: the node names
+	// it, and nothing else is known. use: pods use it there, or did, and the node does not
+	// list it.
+	Has    []HeldImage               `json:"has,omitempty"`
+	Images map[locality.Evidence]int `json:"images,omitempty"`
+	Points locality.Points           `json:"points"`
+	Why    string                    `json:"why"`
 }
 
 const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean load is that of all nodes."
@@ -180,10 +190,10 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 		load := loadOf(info)
 		p := pl.profile.Points(bytes, balance.LoadPoints(load), delays)
 		rating.Nodes = append(rating.Nodes, NodeRating{
-			Node: node, Score: p.Score(), Points: p, CPUPercent: math.Round(100*float64(load.CPUPercent)) / 100, WithoutRequest: float64(load.WithoutRequest),
+			Node: node, Score: p.Score(), Points: p, LoadPercent: math.Round(100*float64(load.Percent)) / 100, WithoutRequest: float64(load.WithoutRequest),
 			TotalBytes: bytes.Total, PresentBytes: bytes.Present, ArrivingBytes: bytes.Arriving,
-			CrowdedBytes: bytes.Crowded, MissingBytes: bytes.Missing(), PendingBytes: bytes.Pending,
-			Why: pl.why(bytes, p),
+			CrowdedBytes: bytes.Crowded, MissingBytes: bytes.Missing(), PendingBytes: bytes.Pending, JoinsDownloads: pl.profile.JoinsDownloads(info.Node()),
+			Has: pl.heldImages(node, images), Images: pl.tracker.ImagesOf(node), Why: pl.why(bytes, p),
 		})
 	}
 	slices.SortStableFunc(rating.Nodes, func(a, b NodeRating) int { return cmp.Compare(b.Score, a.Score) })

@@ -3,6 +3,7 @@ package layerlocality
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -70,9 +71,8 @@ func TestPodGroup(t *testing.T) {
 	var w index.Measurement
 	s.plugin.profile.Measure(s.plugin.profile.Wanted(pod("p", "quay.io/a:1")), &w)
 	uncached.measured = w
-	uncached.look(infos, locality.RequestOf(pod("p")), s.plugin.profile)
-	bytes, load, _ := uncached.node(n1)
-	if want := s.plugin.profile.Points(bytes, load, uncached.delays).Score(); after != want {
+	uncached.rate(infos, locality.RequestOf(pod("p")), s.plugin.profile)
+	if want := uncached.score(n1); after != want {
 		t.Errorf("score %d before, %d after a member of the group took 20%% of n1; without the cache %d", before, after, want)
 	}
 }
@@ -196,14 +196,14 @@ func TestCycleUsedAgain(t *testing.T) {
 		infos = append(infos, info)
 	}
 	again := &cycle{}
-	look := func(c *cycle) *cycle {
+	rate := func(c *cycle) *cycle {
 		s.plugin.profile.Measure(s.plugin.profile.Wanted(pod("p", "quay.io/a:1")), &c.measured)
-		c.look(infos, locality.RequestOf(pod("p")), s.plugin.profile)
+		c.rate(infos, locality.RequestOf(pod("p")), s.plugin.profile)
 		return c
 	}
-	look(again)
+	rate(again)
 	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n2")
-	if a, b := look(again), look(&cycle{}); a.delays != b.delays || a.balance != b.balance || a.meanMissing != b.meanMissing {
-		t.Errorf("%+v %+v %v, fresh %+v %+v %v", a.delays, a.balance, a.meanMissing, b.delays, b.balance, b.meanMissing)
+	if a, b := rate(again), rate(&cycle{}); !slices.Equal(a.scores, b.scores) || a.balance != b.balance || a.meanMissing != b.meanMissing {
+		t.Errorf("%v %+v %v, fresh %v %+v %v", a.scores, a.balance, a.meanMissing, b.scores, b.balance, b.meanMissing)
 	}
 }

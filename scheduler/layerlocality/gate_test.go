@@ -21,6 +21,7 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -307,6 +308,19 @@ func TestPreEnqueue(t *testing.T) {
 	expect(pod("without waitForManifest", "quay.io/unknown:1"), false)
 	if events, err := s.plugin.EventsToRegister(s.ctx); err != nil || len(events) > 0 {
 		t.Errorf("events %v, %v", events, err)
+	}
+}
+
+// A pod that was held is forgotten once it has a node.
+func TestReserveForgetsHeldPods(t *testing.T) {
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }), nodes("n1"))
+	p := pod("p", "quay.io/a:1")
+	s.plugin.gate.entries[p.UID] = &entry{namespace: p.Namespace, name: p.Name} // it was let through
+	s.plugin.Reserve(s.ctx, framework.NewCycleState(), p, "n1")
+	s.plugin.gate.mu.Lock()
+	defer s.plugin.gate.mu.Unlock()
+	if n := len(s.plugin.gate.entries); n != 0 {
+		t.Errorf("%d pods are remembered", n)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 )
 
@@ -225,4 +226,75 @@ func TestPatienceIsBounded(t *testing.T) {
 			t.Error("held for one more")
 		}
 	})
+}
+
+// An image about which something is known now takes no room among those that are awaited.
+func TestPatienceForgetsAnswers(t *testing.T) {
+	clock := testingclock.NewFakePassiveClock(time.Unix(0, 0))
+	p := newPatience(time.Second, clock)
+	for i := range 2 * maxAwaited {
+		image := fmt.Sprint("image", i)
+		if !p.until([]string{image}, "").After(clock.Now()) {
+			t.Fatalf("nobody waits for %s", image)
+		}
+		if p.look(func(string) bool { return false }, func(string) bool { return true }) || len(p.images) != 0 {
+			t.Fatalf("%d images are awaited after their answers", len(p.images))
+		}
+	}
+}
+
+// As many images are waited for at once as a source that answers in time has earned: three
+// at first, ten at most, also of one pod.
+func TestPatienceGrows(t *testing.T) {
+	clock := testingclock.NewFakePassiveClock(time.Unix(0, 0))
+	p := newPatience(time.Second, clock)
+	unknown, answered := map[string]bool{}, func(string) bool { return true }
+	isUnknown := func(image string) bool { return unknown[image] }
+	for _, want := range []int{3, 10} {
+		held := 0
+		for i := range 20 {
+			image := fmt.Sprint("image", i)
+			unknown[image] = true
+			if p.until([]string{image}, "").After(clock.Now()) {
+				held++
+			}
+		}
+		if held != want {
+			t.Errorf("%d images are waited for at once, want %d", held, want)
+		}
+		if !p.look(isUnknown, answered) {
+			t.Error("no answer is awaited")
+		}
+		clear(unknown)
+		if p.look(isUnknown, answered) {
+			t.Error("an answer is awaited after all came")
+		}
+	}
+	many := make([]string, 20)
+	for i := range many {
+		many[i] = fmt.Sprint("of one pod ", i)
+	}
+	if p.until(many, ""); len(p.images) != 10 {
+		t.Errorf("%d images of one pod are waited for", len(p.images))
+	}
+}
+
+// A later member of a gang is held for images that are waited for, not for the sake of the
+// gang; and when the gang has waited, nothing more is awaited for it.
+func TestPatienceOfLaterMembers(t *testing.T) {
+	clock := testingclock.NewFakePassiveClock(time.Unix(0, 0))
+	p := newPatience(time.Second, clock)
+	for i := range leastAtOnce {
+		if !p.until([]string{fmt.Sprint("image", i)}, "gang").After(clock.Now()) {
+			t.Errorf("member %d is not held", i)
+		}
+	}
+	if p.until([]string{"one too many"}, "gang").After(clock.Now()) {
+		t.Error("held for an image that is one too many")
+	}
+	clock.SetTime(clock.Now().Add(time.Second))
+	before := len(p.images)
+	if p.until([]string{"late"}, "gang").After(clock.Now()) || len(p.images) != before {
+		t.Errorf("the gang has waited, and %d more images are awaited", len(p.images)-before)
+	}
 }

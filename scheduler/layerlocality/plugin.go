@@ -31,6 +31,8 @@ type LayerLocality struct {
 	cycles sync.Pool
 	// last is the state of the pod that is being scheduled.
 	last atomic.Pointer[podState]
+	// turn counts the pods, so that equal nodes are preferred in turn.
+	turn atomic.Uint32
 	// gate is nil unless pods may be held (waitForManifest).
 	gate *gate
 }
@@ -38,6 +40,7 @@ type LayerLocality struct {
 var (
 	_ fwk.PreEnqueuePlugin  = &LayerLocality{}
 	_ fwk.EnqueueExtensions = &LayerLocality{}
+	_ fwk.PreFilterPlugin   = &LayerLocality{}
 	_ fwk.PreScorePlugin    = &LayerLocality{}
 	_ fwk.ScorePlugin       = &LayerLocality{}
 	_ fwk.ReservePlugin     = &LayerLocality{}
@@ -49,6 +52,10 @@ var _ = [1]struct{}{}[locality.MaxScore-fwk.MaxScore]
 
 // Name returns the name of the plugin.
 func (pl *LayerLocality) Name() string { return Name }
+
+// HasSynced tells whether the first reports are in: before, PreFilter and PreScore wait for
+// them. kube-scheduler does not ask; layer-extender does, and refuses to answer until then.
+func (pl *LayerLocality) HasSynced() bool { return pl.tracker.HasSynced() }
 
 // PreEnqueue holds a pod with an unknown image as long as an answer may come and
 // waitForManifest allows it.
@@ -68,7 +75,7 @@ func (pl *LayerLocality) EventsToRegister(context.Context) ([]fwk.ClusterEventWi
 
 const stateKey fwk.StateKey = Name
 
-// podState is what PreScore leaves for Score and Reserve.
+// podState is what one step of a scheduling cycle leaves for the next.
 type podState struct {
 	// of is the cycle state that it was written to.
 	of fwk.CycleState
@@ -76,19 +83,51 @@ type podState struct {
 	cycle *cycle
 	// meanMissing is what the nodes would have to pull on average.
 	meanMissing float64
+	// scored means that there was more than one node to choose from.
+	scored bool
 }
 
 // Clone returns the same state: scores do not change it.
 func (s *podState) Clone() fwk.StateData { return s }
 
-// PreScore computes what every node has and lacks in one pass. It returns Skip
-// when nothing is known by which one node would be better than another; missing
-// data is never an error.
-func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+// preferredNodesKey is where the patched kube-scheduler looks for the nodes to begin with
+// (patches/kubernetes, "look first at the nodes that a plugin prefers"). Others do not.
+const preferredNodesKey fwk.StateKey = "layerlocality.io/preferred-nodes"
+
+// preferredNodes are the nodes that kube-scheduler looks at first.
+type preferredNodes []string
+
+// maxPreferred is how many they are at most. They take places in kube-scheduler's sample,
+// which has 100 nodes and more; the rest of it is for all the other plugins.
+const maxPreferred = 32
+
+// PreferredNodes returns their names.
+func (p preferredNodes) PreferredNodes() []string { return p }
+
+// Clone returns the same nodes.
+func (p preferredNodes) Clone() fwk.StateData { return p }
+
+// PreFilter computes what every node has and lacks, and names the nodes that have most.
+// It excludes none.
+func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if s := pl.measure(ctx, state, pod); s != nil {
+		if names := s.cycle.measured.Richest(maxPreferred, pl.turn.Add(1)); len(names) > 0 {
+			state.Write(preferredNodesKey, preferredNodes(names))
+		}
+	}
+	return nil, fwk.NewStatus(fwk.Skip) // there is no Filter
+}
+
+// PreFilterExtensions returns nil: other pods do not change what a node holds.
+func (pl *LayerLocality) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// measure computes what every node has and lacks of a pod's images in one pass; nil if the
+// pod has no images.
+func (pl *LayerLocality) measure(ctx context.Context, state fwk.CycleState, pod *v1.Pod) *podState {
 	pl.tracker.WaitForSync(ctx)
 	images := pl.profile.Wanted(pod)
 	if len(images) == 0 {
-		return fwk.NewStatus(fwk.Skip)
+		return nil
 	}
 	c := &cycle{}
 	if group := state.IsPodGroupSchedulingCycle(); !group {
@@ -96,43 +135,60 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 		// generations are restored, so nothing may be remembered.
 		c = pl.cycles.Get().(*cycle)
 	}
-	m := &c.measured
-	pl.profile.Measure(images, m)
-	pl.metrics.observe(m.Images)
-	s := &podState{of: state, meanMissing: m.MeanTotal()}
+	pl.profile.Measure(images, &c.measured)
+	s := &podState{of: state, cycle: c}
 	state.Write(stateKey, s)
 	pl.last.Store(s)
-	if m.Empty() {
-		pl.giveBack(state, c)
+	return s
+}
+
+// PreScore scores the nodes that are left after the filters. It returns Skip when
+// nothing is known by which one node would be better than another; missing data is
+// never an error.
+func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	s := pl.stateOf(state)
+	if s == nil { // a profile that does not enable PreFilter, or a pod without images
+		s = pl.measure(ctx, state, pod)
+	}
+	if s == nil || s.cycle == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c.look(nodes, locality.RequestOf(pod), pl.profile)
-	s.cycle, s.meanMissing = c, c.meanMissing
+	c := s.cycle
+	pl.metrics.observe(c.measured.Images)
+	s.scored = true
+	if c.measured.Empty() {
+		s.meanMissing = c.measured.MeanTotal()
+		pl.giveBack(state, s)
+		return fwk.NewStatus(fwk.Skip)
+	}
+	c.rate(nodes, locality.RequestOf(pod), pl.profile)
+	s.meanMissing = c.meanMissing
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Measured what nodes lack", "plugin", Name, "pod", klog.KObj(pod),
-			"images", m.Images, "meanMissingBytes", int64(s.meanMissing), "meanCPUPercent", c.balance.MeanCPUPercent, "pointsForCPUPercent", c.balance.CPUPenalty)
+			"images", c.measured.Images, "meanMissingBytes", int64(s.meanMissing), "meanLoadPercent", c.balance.MeanPercent, "pointsForPercent", c.balance.LoadPenalty)
 	}
 	return nil
 }
 
+// stateOf returns what an earlier step left, nil if there was none.
+func (pl *LayerLocality) stateOf(state fwk.CycleState) *podState {
+	if s := pl.last.Load(); s != nil && s.of == state { // nearly always, and faster than Read
+		return s
+	}
+	data, err := state.Read(stateKey)
+	if err != nil {
+		return nil
+	}
+	return data.(*podState)
+}
+
 // Score looks up what PreScore computed for a node.
 func (pl *LayerLocality) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
-	s := pl.last.Load() // nearly always, and faster than Read
-	if s == nil || s.of != state {
-		data, err := state.Read(stateKey)
-		if err != nil {
-			return 0, nil
-		}
-		s = data.(*podState)
-	}
-	if s.cycle == nil {
+	s := pl.stateOf(state)
+	if s == nil || s.cycle == nil {
 		return 0, nil
 	}
-	bytes, load, ok := s.cycle.node(node)
-	if !ok || bytes.Present+bytes.Arriving == 0 {
-		return 0, nil // penalties take nothing away from nothing
-	}
-	return pl.profile.Points(bytes, load, s.cycle.delays).Score(), nil
+	return s.cycle.score(node), nil
 }
 
 // ScoreExtensions returns nil: scores mean the same for every pod, and stretching
@@ -145,15 +201,11 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	if pl.gate != nil {
 		pl.gate.placed(pod.UID)
 	}
-	if data, err := state.Read(stateKey); err == nil {
-		s := data.(*podState)
-		if !state.IsPodGroupSchedulingCycle() { // which reserves more than once
+	if s := pl.stateOf(state); s != nil {
+		if s.scored && !state.IsPodGroupSchedulingCycle() { // which reserves more than once
 			pl.metrics.placed(missing, s.meanMissing)
 		}
-		if s.cycle != nil { // scoring is over
-			pl.giveBack(state, s.cycle)
-			s.cycle = nil
-		}
+		pl.giveBack(state, s) // scoring is over
 	}
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Node has to pull layers", "plugin", Name, "pod", klog.KObj(pod), "node", nodeName, "bytes", missing)
@@ -161,11 +213,22 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	return nil
 }
 
-// giveBack makes the memory of a cycle available to the next pod.
-func (pl *LayerLocality) giveBack(state fwk.CycleState, c *cycle) {
-	if !state.IsPodGroupSchedulingCycle() {
-		pl.cycles.Put(c)
+// EndCycle ends a scheduling cycle that may have come without Reserve. kube-scheduler does
+// not call it: there, the memory of such a cycle is left to the garbage collector.
+// layer-extender does, because not each of its answers has a Reserve: the next cycle would
+// have to learn all nodes anew.
+func (pl *LayerLocality) EndCycle(state fwk.CycleState) {
+	if s := pl.stateOf(state); s != nil {
+		pl.giveBack(state, s)
 	}
+}
+
+// giveBack makes the memory of a cycle available to the next pod.
+func (pl *LayerLocality) giveBack(state fwk.CycleState, s *podState) {
+	if s.cycle != nil && !state.IsPodGroupSchedulingCycle() {
+		pl.cycles.Put(s.cycle)
+	}
+	s.cycle = nil
 }
 
 // Unreserve undoes Reserve, unless the pod was bound after all: a bind may succeed
@@ -178,10 +241,10 @@ func (pl *LayerLocality) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.
 }
 
 // SignPod makes opportunistic batching possible: pods with the same images and the
-// same CPU request get the same scores.
+// same requests get the same scores.
 func (pl *LayerLocality) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	return []fwk.SignFragment{
 		{Key: Name + ".Images", Value: pl.profile.Signature(pod)},
-		{Key: Name + ".MilliCPU", Value: locality.RequestOf(pod)},
+		{Key: Name + ".Request", Value: locality.RequestOf(pod)},
 	}, nil
 }

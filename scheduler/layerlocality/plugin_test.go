@@ -3,6 +3,7 @@ package layerlocality
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -36,6 +37,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
 func TestMain(m *testing.M) {
@@ -55,6 +57,7 @@ type suite struct {
 	agent     *fixture.Agent
 	registry  fixture.Images
 	awaited   *fixture.AwaitedImages
+	followed  *fixture.FollowedImages
 	nodes     []*v1.Node
 	pods      []*v1.Pod
 }
@@ -64,7 +67,7 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	t.Cleanup(cancel)
-	s := &suite{t: t, ctx: ctx, agent: &fixture.Agent{}, registry: fixture.Images{}, awaited: &fixture.AwaitedImages{}, nodes: nodes, pods: pods}
+	s := &suite{t: t, ctx: ctx, agent: &fixture.Agent{}, registry: fixture.Images{}, awaited: &fixture.AwaitedImages{}, followed: &fixture.FollowedImages{}, nodes: nodes, pods: pods}
 	var objects []runtime.Object
 	for _, n := range nodes {
 		objects = append(objects, n)
@@ -77,7 +80,8 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	s.factory = NewFactory(
 		WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return s.agent, nil }),
 		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.registry, nil }),
-		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.awaited, nil }))
+		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.awaited, nil }),
+		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.followed, nil }))
 	s.framework = s.newFramework("default-scheduler", args)
 	s.plugin = s.factory.profile("default-scheduler")
 	s.informers.Start(ctx.Done())
@@ -207,7 +211,7 @@ func TestScore(t *testing.T) {
 	}
 }
 
-func TestCPUPenalty(t *testing.T) {
+func TestLoadPenalty(t *testing.T) {
 	image := "quay.io/a:1"
 	busy := []*v1.Pod{on(pod("x", "x"), "n1", "600m"), on(pod("y", "y"), "n2", "300m")}
 	for _, test := range []struct {
@@ -226,7 +230,7 @@ func TestCPUPenalty(t *testing.T) {
 		{4, "900m", 76},
 		{2, "2", 76},
 	} {
-		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To(test.penalty) }), nodes("n1", "n2", "n3"), busy...)
+		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.LoadPenalty = ptr.To(test.penalty) }), nodes("n1", "n2", "n3"), busy...)
 		s.agent.Sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100, "b": 100})})
 		s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
 		for _, p := range busy { // what they pull does not matter here
@@ -371,8 +375,8 @@ func TestNew(t *testing.T) {
 	if _, err := s.factory.New(s.ctx, nil, s.framework); err == nil || !strings.Contains(err.Error(), "want LayerLocalityArgs") {
 		t.Errorf("without arguments: %v", err)
 	}
-	bad := args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](-1) })
-	if _, err := s.factory.New(s.ctx, bad, s.framework); err == nil || !strings.Contains(err.Error(), "cpuPenalty") {
+	bad := args(func(a *configv1.LayerLocalityArgs) { a.LoadPenalty = ptr.To[int32](-1) })
+	if _, err := s.factory.New(s.ctx, bad, s.framework); err == nil || !strings.Contains(err.Error(), "loadPenalty") {
 		t.Errorf("with bad arguments: %v", err)
 	}
 	// A second profile shares the index.
@@ -386,6 +390,44 @@ func TestNew(t *testing.T) {
 	if _, err := s.factory.New(s.ctx, args(), another.framework); err == nil || !strings.Contains(err.Error(), "one Factory serves one scheduler") {
 		t.Errorf("another scheduler: %v", err)
 	}
+}
+
+// A source that cannot be made is an error at the start, and not a source less.
+func TestSourcesThatFail(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"))
+	for what, option := range map[string]Option{
+		"source of images": WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return nil, errors.New("no CRD") }),
+		"source of layers": WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return nil, errors.New("no CRD") }),
+	} {
+		if _, err := NewFactory(option).New(s.ctx, args(), s.framework); err == nil || err.Error() != "LayerLocality: "+what+": no CRD" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// What a pod brings stays expected if it was bound after all, and only then.
+func TestUnreserveOfABoundPod(t *testing.T) {
+	bound := on(pod("p", "quay.io/a:1"), "n1", "")
+	s := newSuite(t, args(), nodes("n1", "n2"), bound)
+	state := framework.NewCycleState()
+	expect := func(what string, reservations int) {
+		t.Helper()
+		if got := s.index().Stats().Reservations; got != reservations {
+			t.Errorf("%s: %d reservations, want %d", what, got, reservations)
+		}
+	}
+	s.plugin.Reserve(s.ctx, state, bound, "n1")
+	s.plugin.Unreserve(s.ctx, state, bound, "n1")
+	expect("bound", 1)
+	namesake := pod("p", "quay.io/a:1")
+	namesake.UID = "another"
+	s.plugin.Reserve(s.ctx, state, namesake, "n1")
+	expect("another pod of that name", 2)
+	s.plugin.Unreserve(s.ctx, state, namesake, "n1")
+	expect("another pod of that name", 1)
+	s.plugin.Reserve(s.ctx, state, bound, "n2")
+	s.plugin.Unreserve(s.ctx, state, bound, "n2")
+	expect("bound elsewhere", 0)
 }
 
 func TestMetrics(t *testing.T) {
@@ -432,8 +474,11 @@ scheduler_layerlocality_pending_bytes 1e+08
 }
 
 func TestDebugHandler(t *testing.T) {
-	waiting := pod("waiting", "quay.io/a:1")
-	s := newSuite(t, args(), nodes("n1", "n2", "n3"), waiting, on(pod("x", "x"), "n2", "300m"))
+	waiting, always := pod("waiting", "quay.io/a:1"), pod("always", "quay.io/a:1")
+	always.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
+	three := nodes("n1", "n2", "n3")
+	three[2].Labels = map[string]string{nodestatus.JoinsDownloadsLabel: "true"}
+	s := newSuite(t, args(), three, waiting, always, on(pod("x", "x"), "n2", "300m"))
 	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 500})})
 	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100}), held("quay.io/x:1", layers{"x": 10})})
 	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n3")
@@ -453,9 +498,11 @@ func TestDebugHandler(t *testing.T) {
 		return recorder.Code, recorder.Body.String(), rating
 	}
 
-	for _, query := range []string{"image=quay.io/a:1", "pod=ns/waiting", "pod=ns/waiting&profile=default-scheduler"} {
+	for query, podName := range map[string]string{
+		"image=quay.io/a:1": "", "pod=ns/waiting": "ns/waiting", "pod=ns/waiting&profile=default-scheduler": "ns/waiting",
+	} {
 		code, body, rating := get(query)
-		if code != http.StatusOK || len(rating.Nodes) != 3 || rating.Profile != "default-scheduler" {
+		if code != http.StatusOK || len(rating.Nodes) != 3 || rating.Profile != "default-scheduler" || rating.Pod != podName {
 			t.Fatalf("%s: %d %s", query, code, body)
 		}
 		// The endpoint must report the scores that the scheduler uses.
@@ -475,8 +522,11 @@ func TestDebugHandler(t *testing.T) {
 		if n3.PendingBytes != 500*mb || !strings.Contains(n3.Why, "500.0 MB to pull first") {
 			t.Errorf("%+v", n3)
 		}
-		if n1.CPUPercent != 0 || n2.CPUPercent != 3 || n2.WithoutRequest != 0 { // 300m of ten cores
-			t.Errorf("%v, %v percent, %v containers without a request", n1.CPUPercent, n2.CPUPercent, n2.WithoutRequest)
+		if n1.JoinsDownloads || !n3.JoinsDownloads {
+			t.Errorf("n1 joins downloads %t, n3, which says so, %t", n1.JoinsDownloads, n3.JoinsDownloads)
+		}
+		if n1.LoadPercent != 0 || n2.LoadPercent != 3 || n2.WithoutRequest != 0 { // 300m of ten cores
+			t.Errorf("%v, %v percent, %v containers without a request", n1.LoadPercent, n2.LoadPercent, n2.WithoutRequest)
 		}
 	}
 	s.registry["quay.io/manifest:1"] = manifest(index.Layer{Digest: digest("a"), Size: 100 * mb})
@@ -490,6 +540,18 @@ func TestDebugHandler(t *testing.T) {
 	} {
 		if got := several.Images[i]; !reflect.DeepEqual(got, want) {
 			t.Errorf("image %+v, want %+v", got, want)
+		}
+	}
+	if _, body, pulled := get("pod=ns/always"); len(pulled.Images) != 1 || pulled.Images[0].Pull != v1.PullAlways {
+		t.Errorf("an image that is always pulled: %s", body)
+	}
+	_, _, placed := get("pod=ns/x")
+	if !strings.Contains(placed.Note, "The pod is on n2 already") {
+		t.Errorf("a pod that has a node: %s", placed.Note)
+	}
+	for _, n := range placed.Nodes {
+		if n.LoadPercent != 0 {
+			t.Errorf("%s is at %v percent without the pod itself", n.Node, n.LoadPercent)
 		}
 	}
 	_, _, small := get("image=quay.io/x:1")
@@ -523,18 +585,18 @@ func TestDebugHandler(t *testing.T) {
 
 // A pod is rated by the profile that schedules it, unless another one is asked for.
 func TestDebugProfileOfPod(t *testing.T) {
-	batch := pod("batch", "quay.io/a:1")
-	batch.Spec.SchedulerName = "batch"
+	nightly := pod("nightly", "quay.io/a:1")
+	nightly.Spec.SchedulerName = "nightly"
 	foreign := pod("foreign", "quay.io/a:1")
 	foreign.Spec.SchedulerName = "somebody-else"
-	s := newSuite(t, args(), nodes("n1"), batch, foreign)
-	s.newFramework("batch", args())
+	s := newSuite(t, args(), nodes("n1"), nightly, foreign)
+	s.newFramework("nightly", args())
 	for query, want := range map[string]string{
-		"pod=ns/batch":                             "batch",
-		"pod=ns/batch&profile=default-scheduler":   "default-scheduler",
-		"pod=ns/foreign":                           "batch", // the first by name
-		"pod=ns/foreign&profile=default-scheduler": "default-scheduler",
-		"image=quay.io/a:1&profile=batch":          "batch",
+		"pod=ns/nightly": "nightly",
+		"pod=ns/nightly&profile=default-scheduler": "default-scheduler",
+		"pod=ns/foreign":                    "default-scheduler", // the first by name
+		"pod=ns/foreign&profile=nightly":    "nightly",
+		"image=quay.io/a:1&profile=nightly": "nightly",
 	} {
 		recorder := httptest.NewRecorder()
 		s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?"+query, nil))
@@ -548,7 +610,7 @@ func TestDebugProfileOfPod(t *testing.T) {
 // What is remembered about nodes from pod to pod must not outlive the nodes.
 func TestNodeCache(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test that can be repeated
-	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](0) }), nodes("first"))
+	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.LoadPenalty = ptr.To[int32](0) }), nodes("first"))
 	all := map[string]*framework.NodeInfo{}
 	has := map[string]int64{}
 	for round := range 300 {

@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // Events gives tests the handlers of nodes and pods, for events one after another.
@@ -14,7 +15,7 @@ func (t *Tracker) Events(ctx context.Context) (nodes, pods cache.ResourceEventHa
 	if err != nil {
 		panic(err)
 	}
-	return t.nodeHandler(), t.podHandler(ctx, registration)
+	return t.nodeHandler(klog.FromContext(ctx)), t.podHandler(ctx, registration)
 }
 
 // Stores returns the stores of the informers.

@@ -11,46 +11,67 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 )
 
+// Resources are what pods request or a node can allocate.
+type Resources struct {
+	MilliCPU int64
+	// Memory in bytes.
+	Memory int64
+	Pods   int64
+}
+
 // Load is how busy a node is. It is small, because a scheduling cycle keeps the
 // loads of all nodes in memory.
 type Load struct {
-	// CPUPercent is the requested CPU in percent of what the node can allocate.
-	CPUPercent float32
+	// Percent is what is requested of what the node can allocate, of CPU or of memory,
+	// whichever is more.
+	Percent float32
+	// PodPercent is how many of the pods that it can hold a node has.
+	PodPercent float32
 	// WithoutRequest is the number of containers without a CPU request.
 	WithoutRequest float32
 
-	// pods and their requests (millicores), with kube-scheduler's default for
-	// containers without a request.
-	pods, milliCPU uint32
+	// pods and their requests. CPU (millicores) is with kube-scheduler's default for
+	// containers without a request, memory (MiB) is not: many pods request none.
+	pods, milliCPU, mebibytes uint32
 }
 
-// NewLoad returns the load of a node with a number of pods. requested is the sum of
-// their CPU requests in millicores; withDefaults adds kube-scheduler's default for
-// each container without a request.
-func NewLoad(requested, withDefaults, allocatable int64, pods int) Load {
-	l := Load{
-		WithoutRequest: float32(withDefaults-requested) / float32(schedutil.DefaultMilliCPURequest),
-		pods:           uint32(pods),                                             //nolint:gosec // far less
-		milliCPU:       uint32(min(max(0, withDefaults), int64(math.MaxUint32))), //nolint:gosec // bounded
+// NewLoad returns the load of a node. requested is the sum of the requests of its pods;
+// milliCPU that of CPU with kube-scheduler's default for each container without a request.
+func NewLoad(requested Resources, milliCPU int64, allocatable Resources) Load {
+	return Load{
+		Percent:        max(percent(requested.MilliCPU, allocatable.MilliCPU), percent(requested.Memory, allocatable.Memory)),
+		PodPercent:     percent(requested.Pods, allocatable.Pods),
+		WithoutRequest: float32(milliCPU-requested.MilliCPU) / float32(schedutil.DefaultMilliCPURequest),
+		pods:           small(requested.Pods),
+		milliCPU:       small(milliCPU),
+		mebibytes:      small(requested.Memory >> 20),
 	}
-	if allocatable > 0 {
-		l.CPUPercent = 100 * float32(requested) / float32(allocatable)
-	}
-	return l
 }
+
+// percent is 0 for a node that says nothing of a resource.
+func percent(requested, allocatable int64) float32 {
+	if allocatable <= 0 {
+		return 0
+	}
+	return 100 * float32(requested) / float32(allocatable)
+}
+
+func small(n int64) uint32 { return uint32(min(max(0, n), math.MaxUint32)) } //nolint:gosec // bounded
 
 // Loads adds up the loads of nodes. The zero value has no nodes.
 type Loads struct {
-	nodes, cpuPercent, withoutRequest, pods, milliCPU float64
+	nodes, percent, podPercent, withoutRequest, pods, milliCPU, mebibytes float64
 }
 
 // Add adds a node.
 func (s *Loads) Add(l Load) {
 	s.nodes++
-	s.cpuPercent += float64(l.CPUPercent)
+	s.percent += float64(l.Percent)
+	s.podPercent += float64(l.PodPercent)
 	s.withoutRequest += float64(l.WithoutRequest)
 	s.pods += float64(l.pods)
 	s.milliCPU += float64(l.milliCPU)
+	s.mebibytes += float64(l.mebibytes)
 }
 
 // How much a pod pays for load, relative to a pod with the mean request. Small pods
@@ -63,39 +84,56 @@ const (
 
 // Balance is how much the load of nodes costs a pod.
 type Balance struct {
-	// CPUPenalty is the points for each percent of CPU above MeanCPUPercent, the
-	// mean over the nodes. NoRequestPenalty is the points for each container without
-	// a request above MeanWithoutRequest.
-	CPUPenalty, NoRequestPenalty       float64
-	MeanCPUPercent, MeanWithoutRequest float64
+	// LoadPenalty is the points for each percent above MeanPercent, the mean over the
+	// nodes; NoRequestPenalty for each container without a CPU request above
+	// MeanWithoutRequest.
+	LoadPenalty, MeanPercent             float64
+	NoRequestPenalty, MeanWithoutRequest float64
+	// PodPenalty is the points for each percent of pods above MeanPodPercent, if that is
+	// more than those for requests.
+	PodPenalty, MeanPodPercent float64
 }
 
-// BalanceFor returns how much load costs a pod with the given CPU request (see
-// RequestOf).
-func (s *Loads) BalanceFor(milliCPU int64, args *config.LayerLocalityArgs) Balance {
-	share := 1.0
-	if s.milliCPU > 0 {
-		share = min(mostShare, max(leastShare, float64(milliCPU)*s.pods/s.milliCPU))
-	}
+// BalanceFor returns how much load costs a pod with the given requests (see RequestOf).
+func (s *Loads) BalanceFor(request Resources, args *config.LayerLocalityArgs) Balance {
 	n := max(1, s.nodes)
 	return Balance{
-		CPUPenalty: share * float64(args.CPUPenalty), NoRequestPenalty: float64(args.NoRequestPenalty),
-		MeanCPUPercent: s.cpuPercent / n, MeanWithoutRequest: s.withoutRequest / n,
+		LoadPenalty: s.share(request) * float64(args.LoadPenalty), MeanPercent: s.percent / n,
+		PodPenalty: float64(args.LoadPenalty), MeanPodPercent: s.podPercent / n, // a pod is one pod, whatever it requests
+		NoRequestPenalty: float64(args.NoRequestPenalty), MeanWithoutRequest: s.withoutRequest / n,
 	}
+}
+
+// share returns what a pod requests relative to the mean over the pods on the nodes, of CPU
+// or of memory, whichever is more.
+func (s *Loads) share(request Resources) float64 {
+	if s.milliCPU == 0 && s.mebibytes == 0 {
+		return 1
+	}
+	relative := func(requested, all float64) float64 {
+		if all == 0 {
+			return 0
+		}
+		return requested * s.pods / all
+	}
+	share := max(relative(float64(request.MilliCPU), s.milliCPU), relative(float64(request.Memory)/(1<<20), s.mebibytes))
+	return min(mostShare, max(leastShare, share))
 }
 
 // LoadPoints returns what a node loses because it is busier than the mean; at most 0.
 func (b *Balance) LoadPoints(l Load) float64 {
-	return -max(0, b.CPUPenalty*(float64(l.CPUPercent)-b.MeanCPUPercent)+b.NoRequestPenalty*(float64(l.WithoutRequest)-b.MeanWithoutRequest))
+	requested := b.LoadPenalty*(float64(l.Percent)-b.MeanPercent) + b.NoRequestPenalty*(float64(l.WithoutRequest)-b.MeanWithoutRequest)
+	pods := b.PodPenalty * (float64(l.PodPercent) - b.MeanPodPercent)
+	return -max(0, requested, pods)
 }
 
-// RequestOf returns the CPU request of a pod in millicores, with kube-scheduler's
-// default for containers without a request.
-func RequestOf(pod *v1.Pod) int64 {
-	requests := resource.PodRequests(pod, resource.PodResourcesOptions{
-		NonMissingContainerRequests: v1.ResourceList{v1.ResourceCPU: defaultRequest},
-	})
-	return requests.Cpu().MilliValue()
+// RequestOf returns what a pod requests, with kube-scheduler's default for containers
+// without a CPU request.
+func RequestOf(pod *v1.Pod) Resources {
+	requests := resource.PodRequests(pod, resource.PodResourcesOptions{NonMissingContainerRequests: defaultRequests})
+	return Resources{MilliCPU: requests.Cpu().MilliValue(), Memory: requests.Memory().Value()}
 }
 
-var defaultRequest = *apiresource.NewMilliQuantity(schedutil.DefaultMilliCPURequest, apiresource.DecimalSI)
+var defaultRequests = v1.ResourceList{
+	v1.ResourceCPU: *apiresource.NewMilliQuantity(schedutil.DefaultMilliCPURequest, apiresource.DecimalSI),
+}

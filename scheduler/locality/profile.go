@@ -7,10 +7,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
 // Profile rates what a Tracker knows with the arguments of one scheduler profile.
@@ -114,6 +116,13 @@ func (p *Profile) MayLearn(image string) bool {
 func (p *Profile) Answered(image string) bool {
 	names := p.Names(image)
 	return p.tracker.anyAwaited(func(s AwaitedSource) bool { return s.Answered(names) })
+}
+
+// JoinsDownloads tells whether a node is taken to download a layer once although several
+// images need it.
+func (p *Profile) JoinsDownloads(node *v1.Node) bool {
+	joins, _ := nodestatus.JoinsDownloads(node)
+	return ptr.Deref(joins, p.Args.JoinsDownloads)
 }
 
 // Measure computes what every node has of the images. It writes the result into m,

@@ -28,10 +28,10 @@ func TestScoreProperties(t *testing.T) {
 		w.Arriving = r.Int64N(w.Total - w.Present + 1)
 		w.Crowded = r.Int64N(w.Total - w.Present - w.Arriving + 1)
 		b := locality.Balance{
-			CPUPenalty: r.Float64() * 400, NoRequestPenalty: r.Float64() * 100,
-			MeanCPUPercent: r.Float64() * 100, MeanWithoutRequest: r.Float64() * 10,
+			LoadPenalty: r.Float64() * 400, NoRequestPenalty: r.Float64() * 100,
+			MeanPercent: r.Float64() * 100, MeanWithoutRequest: r.Float64() * 10,
 		}
-		load := b.LoadPoints(locality.Load{CPUPercent: r.Float32() * 100, WithoutRequest: r.Float32() * 10})
+		load := b.LoadPoints(locality.Load{Percent: r.Float32() * 100, WithoutRequest: r.Float32() * 10})
 		if load > 0 {
 			t.Fatalf("%+v: load gives %v points", b, load)
 		}

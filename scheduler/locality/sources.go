@@ -29,6 +29,24 @@ type AwaitedSource interface {
 	Answered(names []imageref.Canonical) bool
 }
 
+// FollowedSource is an ImageSource that also explains what nodes hold which state no layers,
+// by the names of their images. The Tracker starts it and follows its answers.
+type FollowedSource interface {
+	ImageSource
+	// Held returns the layers that a node of a platform has if it holds an image under a
+	// name, a tag or a digest; ok is false if that is not known, or if it may be one of
+	// several manifests. It must answer from memory. The result must not be changed
+	// afterwards, by either side.
+	Held(image imageref.Canonical, platform index.Platform) (layers []index.Layer, ok bool)
+	// Start begins to learn and returns. It goes on until the context is done. inChains
+	// means that a layer can be used again only above the same layers: then answers have
+	// keys that stand for a layer and all below it. Whenever Held may have another answer
+	// about some names, the source calls changed with them, from one goroutine at a time.
+	Start(ctx context.Context, inChains bool, changed func(names []imageref.Canonical))
+	// HasSynced tells that the first answers are in, or that there are none for now.
+	HasSynced() bool
+}
+
 // LayerSource tells where images are, in addition to NodeStatus.
 type LayerSource interface {
 	// Name is the name that the source passes to the sink.

@@ -30,13 +30,17 @@ type Tracker struct {
 	nodes   cache.SharedIndexInformer
 	pods    cache.SharedIndexInformer
 	sources []ImageSource
-	layers  []LayerSource
+	// followed are those of the sources that explain what nodes hold.
+	followed []FollowedSource
+	layers   []LayerSource
 
 	mu       sync.RWMutex
 	profiles map[string]*Profile
 	// first is the profile whose arguments apply to pods of other schedulers.
 	first *Profile
 
+	// reports is held while the report of a node is read, explained and written.
+	reports  sync.Mutex
 	unlisted unlisted
 
 	syncers []Syncer
@@ -64,10 +68,15 @@ func NewTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock, nodes: config.Nodes.Informer(), pods: config.Pods.Informer(),
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
-		unlisted: unlisted{nodes: map[string]*rest{}},
+		unlisted: unlisted{nodes: map[string]*leftovers{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}
+	}
+	for _, source := range config.Images {
+		if followed, ok := source.(FollowedSource); ok {
+			t.followed = append(t.followed, followed)
+		}
 	}
 	return t
 }
@@ -116,7 +125,7 @@ func (t *Tracker) Start(ctx context.Context) error {
 	if err := t.pods.AddIndexers(cache.Indexers{byNode: nodeOf}); err != nil {
 		return fmt.Errorf("index of the pod informer: %w", err)
 	}
-	nodes, err := t.nodes.AddEventHandler(t.nodeHandler())
+	nodes, err := t.nodes.AddEventHandler(t.nodeHandler(klog.FromContext(ctx)))
 	if err != nil {
 		return fmt.Errorf("watching nodes: %w", err)
 	}
@@ -131,6 +140,10 @@ func (t *Tracker) Start(ctx context.Context) error {
 			return fmt.Errorf("source of layers %s: %w", source.Name(), err)
 		}
 		t.syncers = append(t.syncers, syncer)
+	}
+	for _, source := range t.followed {
+		source.Start(ctx, t.first.Args.LayerReuse == config.ReuseInChains, t.explainAgain)
+		t.syncers = append(t.syncers, source)
 	}
 	return nil
 }
@@ -163,11 +176,12 @@ func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 	})
 }
 
-func (t *Tracker) nodeHandler() cache.ResourceEventHandler {
+func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 	set := func(old, node *v1.Node) {
 		t.index.SetNode(node.Name, nodestatus.Platform(node))
-		t.index.SetImages(nodeStatusSource, node.Name, nodestatus.Images(node))
-		t.reported(old, node)
+		t.index.SetJoins(node.Name, joins(logger, old, node))
+		t.report(node)
+		t.updateUnlisted(old, node)
 	}
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, isInInitialList bool) {
@@ -181,8 +195,7 @@ func (t *Tracker) nodeHandler() cache.ResourceEventHandler {
 		UpdateFunc: func(oldObj, newObj any) {
 			old, ok1 := oldObj.(*v1.Node)
 			node, ok2 := newObj.(*v1.Node)
-			if ok1 && ok2 && old.UID == node.UID && nodestatus.SameImages(old, node) &&
-				nodestatus.Platform(old) == nodestatus.Platform(node) && pressed(old) == pressed(node) {
+			if ok1 && ok2 && old.UID == node.UID && nodestatus.SameImages(old, node) && sameProperties(old, node) {
 				t.forgetUnlisted(node.Name) // a heartbeat
 				return
 			}
@@ -207,6 +220,24 @@ func (t *Tracker) nodeHandler() cache.ResourceEventHandler {
 			}
 		},
 	}
+}
+
+// sameProperties tells whether all that is followed of a Node, besides its images, is the
+// same in two versions of it.
+func sameProperties(a, b *v1.Node) bool {
+	return nodestatus.Platform(a) == nodestatus.Platform(b) && pressed(a) == pressed(b) &&
+		a.Labels[nodestatus.JoinsDownloadsLabel] == b.Labels[nodestatus.JoinsDownloadsLabel] &&
+		a.Status.NodeInfo.ContainerRuntimeVersion == b.Status.NodeInfo.ContainerRuntimeVersion
+}
+
+// joins returns what a node says about joining downloads, and logs a label that cannot be
+// read when it is new. old is nil for a new Node.
+func joins(logger klog.Logger, old, node *v1.Node) *bool {
+	joins, err := nodestatus.JoinsDownloads(node)
+	if err != nil && (old == nil || old.Labels[nodestatus.JoinsDownloadsLabel] != node.Labels[nodestatus.JoinsDownloadsLabel]) {
+		logger.Error(err, "Not known from the label whether the node joins downloads: its runtime or the profile decides", "node", klog.KObj(node))
+	}
+	return joins
 }
 
 func (t *Tracker) deleteNode(name string) {
@@ -325,6 +356,12 @@ func (t *Tracker) followAll(node string) {
 	for _, pod := range t.podsOn(node) {
 		t.follow(pod, false)
 	}
+}
+
+// HasSynced tells whether the first reports of nodes, pods and sources are in the index. It
+// is for hosts that can put off a question; the others use WaitForSync.
+func (t *Tracker) HasSynced() bool {
+	return t.synced.Load() || !slices.ContainsFunc(t.syncers, func(s Syncer) bool { return !s.HasSynced() })
 }
 
 // syncTimeout bounds WaitForSync.

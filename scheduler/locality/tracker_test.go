@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -23,6 +24,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
 // Short names for what tests are made of.
@@ -41,16 +43,17 @@ type suite struct {
 	clock   *clocktesting.FakePassiveClock
 	tracker *locality.Tracker
 	profile *locality.Profile
+	logger  klog.Logger
 	agent   *fixture.Agent
 	images  *fixture.AwaitedImages
 }
 
 func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, pods ...*v1.Pod) *suite {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	ctx, cancel := context.WithCancel(ctx)
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
 	t.Cleanup(cancel)
-	s := &suite{t: t, ctx: ctx, clock: clocktesting.NewFakePassiveClock(time.Now()), agent: &fixture.Agent{}, images: &fixture.AwaitedImages{Images: fixture.Images{}}}
+	s := &suite{t: t, ctx: ctx, logger: logger, clock: clocktesting.NewFakePassiveClock(time.Now()), agent: &fixture.Agent{}, images: &fixture.AwaitedImages{Images: fixture.Images{}}}
 	var objects []runtime.Object
 	for _, n := range nodes {
 		objects = append(objects, n)
@@ -85,6 +88,16 @@ func (s *suite) measure(pod *v1.Pod, node string) index.NodeBytes {
 	s.profile.Measure(s.profile.Wanted(pod), &m)
 	bytes, _ := m.Node(node)
 	return bytes
+}
+
+// logged counts the messages that have a text.
+func (s *suite) logged(text string) (n int) {
+	for _, entry := range s.logger.GetSink().(ktesting.Underlier).GetBuffer().Data() {
+		if strings.Contains(entry.Message, text) {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *suite) eventually(what string, f func() bool) {
@@ -322,6 +335,78 @@ func TestManifestComesLater(t *testing.T) {
 	}
 }
 
+// What a Node says about joining downloads is followed.
+func TestNodesThatJoinDownloads(t *testing.T) {
+	labelled := func(name, value string) *v1.Node {
+		n := node(name)
+		n.Labels = map[string]string{nodestatus.JoinsDownloadsLabel: value}
+		return n
+	}
+	containerd := node("containerd")
+	containerd.Status.NodeInfo.ContainerRuntimeVersion = "containerd://2.1.4"
+	all := []*v1.Node{node("silent"), labelled("apart", "false"), labelled("joins", "true"), labelled("misspelt", "yes"), containerd}
+	s := newSuite(t, args(), all)
+	shared, own := index.Layer{Digest: digest("shared"), Size: 200 * mb}, index.Layer{Digest: digest("own"), Size: 50 * mb}
+	s.images.Images["quay.io/a:1"] = manifest(shared)
+	s.images.Images["quay.io/b:1"] = manifest(shared, own)
+	// arriving are the bytes that come for another image, which is being pulled.
+	arriving := func(node string) int64 {
+		first := pod("first", "quay.io/a:1")
+		s.profile.Reserve(first, node)
+		defer s.profile.Release(first.UID)
+		return s.measure(pod("p", "quay.io/b:1"), node).Arriving
+	}
+	for node, want := range map[string]int64{"silent": 0, "apart": 0, "joins": 200 * mb, "misspelt": 0, "containerd": 200 * mb} {
+		if got := arriving(node); got != want {
+			t.Errorf("%s: %d bytes arrive, want %d", node, got, want)
+		}
+	}
+	const message = "Not known from the label whether the node joins downloads"
+	if n := s.logged(message); n != 1 {
+		t.Errorf("%d messages about the label that cannot be read", n)
+	}
+
+	update := func(n *v1.Node) {
+		t.Helper()
+		if _, err := s.client.CoreV1().Nodes().Update(s.ctx, n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(labelled("silent", "true"))
+	s.eventually("a label", func() bool { return arriving("silent") == 200*mb })
+	update(labelled("joins", "false"))
+	s.eventually("another value", func() bool { return arriving("joins") == 0 })
+	containerd = containerd.DeepCopy()
+	containerd.Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.36.3"
+	update(containerd)
+	s.eventually("another runtime", func() bool { return arriving("containerd") == 0 })
+
+	// A heartbeat, or a change of something else, is no news about the label.
+	heartbeat := labelled("misspelt", "yes")
+	heartbeat.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue}}
+	update(heartbeat)
+	update(labelled("silent", "no"))
+	s.eventually("a value that cannot be read", func() bool { return arriving("silent") == 0 })
+	if n := s.logged(message); n != 2 {
+		t.Errorf("%d messages about two labels that cannot be read", n)
+	}
+}
+
+// The argument is for nodes that do not say.
+func TestJoinsDownloadsArgument(t *testing.T) {
+	apart, containerd := node("apart"), node("containerd")
+	apart.Labels = map[string]string{nodestatus.JoinsDownloadsLabel: "false"}
+	containerd.Status.NodeInfo.ContainerRuntimeVersion = "containerd://2.1.4"
+	for _, argument := range []bool{false, true} {
+		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.JoinsDownloads = &argument }), nodes("silent"))
+		for n, want := range map[*v1.Node]bool{node("silent"): argument, apart: false, containerd: true} {
+			if got := s.profile.JoinsDownloads(n); got != want {
+				t.Errorf("argument %t: %s joins downloads %t", argument, n.Name, got)
+			}
+		}
+	}
+}
+
 // A clock that is ahead must not keep an arrival for ever.
 func TestFutureDeadline(t *testing.T) {
 	p := on(pod("p", "quay.io/a:1"), "n1", "")
@@ -386,6 +471,7 @@ func TestProfiles(t *testing.T) {
 			t.Errorf("%s has to pull %d bytes, want %d", name, got.Pending, want)
 		}
 	}
+	s.tracker.NewProfile("another", unknown(700)) // pods were looked at: nothing is locked any longer
 }
 
 // A pod may be known before its node is, and a node may be made anew between two

@@ -35,11 +35,11 @@ const (
 // images), so what was used later than those is still there.
 type unlisted struct {
 	mu    sync.Mutex
-	nodes map[string]*rest
+	nodes map[string]*leftovers
 }
 
-// rest is what is remembered about a node.
-type rest struct {
+// leftovers are what is remembered about a node.
+type leftovers struct {
 	images []kept
 	// used is when pods last used an image, listed or not.
 	used map[imageref.Canonical]time.Time
@@ -54,7 +54,7 @@ type kept struct {
 }
 
 // lastUsed returns when pods last used an image; the zero time if that is not known.
-func (r *rest) lastUsed(names []imageref.Canonical) (last time.Time) {
+func (r *leftovers) lastUsed(names []imageref.Canonical) (last time.Time) {
 	for _, n := range names {
 		if at := r.used[n]; at.After(last) {
 			last = at
@@ -64,7 +64,7 @@ func (r *rest) lastUsed(names []imageref.Canonical) (last time.Time) {
 }
 
 // use notes that pods use an image.
-func (r *rest) use(names []imageref.Canonical, now, since time.Time) {
+func (r *leftovers) use(names []imageref.Canonical, now, since time.Time) {
 	if r.used == nil {
 		r.used = map[imageref.Canonical]time.Time{}
 	}
@@ -143,9 +143,9 @@ func (t *Tracker) listFull(node *v1.Node) (smallest int64, full bool) {
 	return smallest, true
 }
 
-// reported updates what a node has and does not list, after it has reported. old is what
+// updateUnlisted updates what a node has and does not list, after it has reported. old is what
 // it reported before, or nil.
-func (t *Tracker) reported(old, node *v1.Node) {
+func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 	u, now, since := &t.unlisted, t.clock.Now(), t.unlistedSince()
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -153,7 +153,7 @@ func (t *Tracker) reported(old, node *v1.Node) {
 	if !full {
 		if r := u.nodes[node.Name]; r != nil {
 			delete(u.nodes, node.Name)
-			t.setUnlisted(node.Name, &rest{})
+			t.setUnlisted(node.Name, &leftovers{})
 		}
 		return
 	}
@@ -219,7 +219,7 @@ func (t *Tracker) vanished(old, node *v1.Node) (images []index.Image) {
 
 // lists tells whether a node lists an image under one of the names.
 func (t *Tracker) lists(node string, names []imageref.Canonical) bool {
-	return t.index.Lists(nodeStatusSource, node, names)
+	return t.index.Lists(nodeStatusSource, node, names) || t.index.Lists(joinedSource, node, names)
 }
 
 // unlistedSince is when an image must have been seen to count.
@@ -245,10 +245,10 @@ func (t *Tracker) forgetUnlisted(node string) {
 }
 
 // of returns what is remembered about a node.
-func (u *unlisted) of(node string) *rest {
+func (u *unlisted) of(node string) *leftovers {
 	r := u.nodes[node]
 	if r == nil {
-		r = &rest{}
+		r = &leftovers{}
 		u.nodes[node] = r
 	}
 	return r
@@ -322,19 +322,34 @@ func (t *Tracker) keep(images []kept, node string, names []imageref.Canonical, n
 	if !ok {
 		return images, false
 	}
-	image.Names = index.NamesOf(names)
+	image.Canonical = names
 	return append(images, kept{names, image, now}), true
 }
 
+// rewriteUnlisted writes what a node has and does not list again, because manifests say
+// something else now.
+func (t *Tracker) rewriteUnlisted(node string) {
+	u := &t.unlisted
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if r := u.nodes[node]; r != nil && len(r.images) > 0 {
+		t.setUnlisted(node, r)
+	}
+}
+
 // setUnlisted writes what a node has and does not list into the index.
-func (t *Tracker) setUnlisted(node string, r *rest) {
+func (t *Tracker) setUnlisted(node string, r *leftovers) {
 	if len(r.images) > maxUnlisted {
 		slices.SortFunc(r.images, func(a, b kept) int { return b.seen.Compare(a.seen) })
 		r.images = r.images[:maxUnlisted]
 	}
+	var platform index.Platform
+	if n := t.node(node); n != nil {
+		platform = nodestatus.Platform(n)
+	}
 	reported := make([]index.Image, len(r.images))
 	for i := range r.images {
-		reported[i] = r.images[i].image
+		reported[i], _ = t.explain(r.images[i].image, platform)
 	}
 	t.index.SetImages(unlistedSource, node, reported)
 }

@@ -1,4 +1,4 @@
-// Package nodestatus reads what nodes report in NodeStatus.images, and keeps
+// Package nodestatus reads what Nodes say of images and how they pull them, and keeps
 // the Node objects of an informer small.
 //
 // The layers of an image are a field of the patched API. Only the files layers_*.go use
@@ -8,10 +8,14 @@ package nodestatus
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/internal/intern"
@@ -30,6 +34,33 @@ func NeedLayers() error {
 func Platform(node *v1.Node) index.Platform {
 	info := &node.Status.NodeInfo
 	return index.Platform{OS: info.OperatingSystem, Architecture: info.Architecture}
+}
+
+// JoinsDownloadsLabel is the label of a Node that says whether the node downloads a layer
+// once although two images that are pulled at the same time need it: true or false.
+const JoinsDownloadsLabel = "layerlocality.io/joins-downloads"
+
+// containerdPrefix begins NodeInfo.ContainerRuntimeVersion of nodes with containerd, which
+// downloads a blob once for all that want it: a second writer of the same content waits.
+const containerdPrefix = "containerd://"
+
+// JoinsDownloads returns what a node says about joining downloads: with its label, or by
+// having containerd. It is nil if the node does not say. With CRI-O it depends on the
+// kubelet (one pull after another needs no joining), and no Node shows that. The error is
+// about a label that says something else; then the node counts as one without.
+func JoinsDownloads(node *v1.Node) (*bool, error) {
+	var err error
+	if value, ok := node.Labels[JoinsDownloadsLabel]; ok {
+		joins, invalid := strconv.ParseBool(value)
+		if invalid == nil {
+			return &joins, nil
+		}
+		err = fmt.Errorf("label %s=%q of node %s: set it to true or false, or remove it", JoinsDownloadsLabel, value, node.Name)
+	}
+	if strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, containerdPrefix) {
+		return ptr.To(true), err
+	}
+	return nil, err
 }
 
 // Images returns the images a node reports. The names are shared with node.

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
@@ -118,6 +119,37 @@ func TestImages(t *testing.T) {
 	want := []index.Layer{{Digest: fmt.Sprintf("sha256:%064x", "b"), Size: 3}, {Digest: fmt.Sprintf("sha256:%064x", "base"), Size: 2}}
 	if !reflect.DeepEqual(got[1].Layers, want) {
 		t.Errorf("%+v", got[1].Layers)
+	}
+}
+
+func TestJoinsDownloads(t *testing.T) {
+	for name, test := range map[string]struct {
+		labels  map[string]string
+		runtime string
+		want    *bool
+		invalid bool
+	}{
+		"nothing":                  {},
+		"CRI-O":                    {runtime: "cri-o://1.36.3"},
+		"containerd":               {runtime: "containerd://2.1.4-k3s1", want: ptr.To(true)},
+		"one that sounds alike":    {runtime: "containerdish://1.0", want: nil},
+		"CRI-O, in series":         {map[string]string{JoinsDownloadsLabel: "true"}, "cri-o://1.36.3", ptr.To(true), false},
+		"CRI-O, apart":             {map[string]string{JoinsDownloadsLabel: "false"}, "cri-o://1.36.3", ptr.To(false), false},
+		"the label wins":           {map[string]string{JoinsDownloadsLabel: "false"}, "containerd://2.1.4", ptr.To(false), false},
+		"another label":            {map[string]string{"joins-downloads": "true"}, "cri-o://1.36.3", nil, false},
+		"no value":                 {map[string]string{JoinsDownloadsLabel: ""}, "cri-o://1.36.3", nil, true},
+		"what cannot be read":      {map[string]string{JoinsDownloadsLabel: "yes"}, "cri-o://1.36.3", nil, true},
+		"the same with containerd": {map[string]string{JoinsDownloadsLabel: "yes"}, "containerd://2.1.4", ptr.To(true), true},
+	} {
+		n := node("n")
+		n.Labels, n.Status.NodeInfo.ContainerRuntimeVersion = test.labels, test.runtime
+		got, err := JoinsDownloads(n)
+		if !ptr.Equal(got, test.want) || (err != nil) != test.invalid {
+			t.Errorf("%s: %v, %v, want %v", name, ptr.Deref(got, false), err, ptr.Deref(test.want, false))
+		}
+		if want := fmt.Sprintf("label %s=%q of node n: set it to true or false, or remove it", JoinsDownloadsLabel, test.labels[JoinsDownloadsLabel]); err != nil && err.Error() != want {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
 	}
 }
 

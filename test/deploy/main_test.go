@@ -56,9 +56,9 @@ var (
 
 func TestMain(m *testing.M) {
 	config := cluster.Config{
-		Name:    "deploy",
+		Name:    livetest.ClusterName("deploy"),
 		Nodes:   2,
-		Flavour: cluster.Patched,
+		Flavour: livetest.Flavour(),
 		Kubelet: cluster.Component{Config: map[string]any{"staticPodPath": staticPods, "fileCheckFrequency": "1s"}},
 		// Records everything that the shipped service accounts ask for.
 		AuditPolicy: `apiVersion: audit.k8s.io/v1
@@ -129,10 +129,13 @@ func variant(t *testing.T, variant, image string) []*unstructured.Unstructured {
 	})
 }
 
-// override replaces a shipped name with an image with a digest.
+// override replaces a shipped name with an image with a digest, and perhaps a tag.
 func override(name, image string) map[string]string {
 	repository, digest, _ := strings.Cut(image, "@")
-	return map[string]string{"name": name, "newName": repository[:strings.LastIndex(repository, ":")], "digest": digest}
+	if tag := strings.LastIndex(repository, ":"); tag > strings.LastIndex(repository, "/") {
+		repository = repository[:tag]
+	}
+	return map[string]string{"name": name, "newName": repository, "digest": digest}
 }
 
 // render returns what "kubectl apply -k" sends for an overlay of a shipped

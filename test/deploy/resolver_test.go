@@ -3,13 +3,16 @@
 package deploy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +62,21 @@ func testResolver(t *testing.T, image string) {
 	if _, refused := requests(t, begin); len(refused) > 0 {
 		t.Errorf("refused: %q", refused)
 	}
+}
+
+// resolverImage builds and pushes the image with Go alone, as "make resolver-image" does. It
+// returns its name with digest.
+func resolverImage(t *testing.T) string {
+	t.Helper()
+	var stderr bytes.Buffer
+	build := exec.CommandContext(t.Context(), "go", "run", "./cmd/resolver-image", "--out", t.TempDir(), "--push", c.Registry().Address+"/go-alone", "--insecure")
+	build.Dir, build.Stderr = filepath.Dir(deployed), &stderr
+	out, err := build.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr.Bytes())
+	}
+	lines := strings.Fields(string(out))
+	return lines[len(lines)-1]
 }
 
 // resolves waits until the image of a new pod is known.

@@ -102,8 +102,8 @@ func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *clus
 	c.crds = apiextensions.NewForConfigOrDie(c.KubeConfig)
 	c.NS = framework.CreateNamespaceOrDie(c.ClientSet, "manifests", t)
 	t.Cleanup(func() { testutils.CleanupTest(t, c.TestContext) })
-	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithImageSource(func(ctx context.Context, handle fwk.Handle) (locality.ImageSource, error) {
-		source, err := imagemanifests.NewSource(ctx, handle.KubeConfig())
+	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithImageSource(func(_ context.Context, handle fwk.Handle) (locality.ImageSource, error) {
+		source, err := imagemanifests.NewSource(handle.KubeConfig())
 		c.source = source
 		return source, err
 	})), profiles...)

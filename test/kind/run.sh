@@ -217,9 +217,34 @@ three_layers() {
     | to_entries[] | select(.key | startswith("imageLayer.sha256:")) | .value | tonumber | select(. > 39e6)] | length == 3'
 }
 
+# demos: what is different on kind in the texts of demos/: the scheduler's log, its identity and
+# the arguments of its static pod. With FULL, all of both texts, with images of their names.
+demos() {
+  local text
+  local -x KUBECONFIG=$WORK/kubeconfig
+  check "demos/cluster.sh kind" demos/cluster.sh kind
+  refuses "demos/cluster.sh kind, again" "has the scheduler of the demos" demos/cluster.sh kind
+  check "the tour's first stop, word for word" go run ./test/demos/run -until '2. The events of a pod' demos/scheduler-tour/README.md
+  check "the log of the scheduler says that it is the leader" bash -c '. demos/env.sh && scheduler_log | grep "Successfully acquired lease"'
+  if [ -n "${FULL:-}" ]; then
+    _out/demos/hub "$REGISTRY" >/dev/null
+    for text in image-locality scheduler-tour; do
+      check "demos/$text, word for word" go run ./test/demos/run "demos/$text/README.md"
+      cp "$WORK/log" "$LOGS/$text.log"
+    done
+  fi
+  check "demos/cluster.sh kind --undo" demos/cluster.sh kind --undo
+  refuses "demos/cluster.sh kind --undo, again" "has the scheduler that it was made with" demos/cluster.sh kind --undo
+  refuses "demos/env.sh: a cluster without the profiles" "no profile 'layer-locality', .* 'demos/cluster.sh kind' adds it" bash -c '. demos/env.sh'
+  check "the scheduler has its own configuration" on_disk "$CONTROL" /etc/kubernetes/layer-locality/config.yaml deploy/scheduler/static-pod/config.yaml
+}
+# on_disk NODE PATH FILE: whether the node has this file there.
+on_disk() { in_node "$1" cmp - "$2" <"$3"; }
+
 on_docker() {
   start_dockerd "$WORK/docker" "$CGROUP"
   up 3
+  demos
   scenario
   network
   refusals
@@ -272,7 +297,7 @@ clean_up() {
 rm -rf "$LOGS"
 mkdir -p "$LOGS"
 scripts/build.sh patched
-scripts/build.sh stock crio pinns
+scripts/build.sh stock crio pinns kubectl
 scripts/build.sh tools registry
 kind/build-node-image.sh --archive >/dev/null
 go_tool sigs.k8s.io/kind "$KIND_VERSION" >/dev/null

@@ -83,22 +83,28 @@ func TestWorkspace(t *testing.T) {
 	product := packages(t, "-deps", "-tags", "imagelayers", "./cmd/kube-scheduler")
 	compare(t, "SCHEDULER_PRODUCT", shellList(t, "SCHEDULER_PRODUCT"), product)
 
+	extender := shellList(t, "EXTENDER_PRODUCT")
+	compare(t, "EXTENDER_PRODUCT", extender, slices.DeleteFunc(packages(t, "-deps", "-tags", "imagelayers", "./cmd/layer-extender"),
+		func(folder string) bool { return inFolders(shellList(t, "SCHEDULER_PRODUCT"), folder) }))
+
 	lab := shellList(t, "SCHEDULER_LAB")
-	all := append(slices.Clone(lab), shellList(t, "SCHEDULER_PRODUCT")...)
+	all := slices.Concat(lab, extender, shellList(t, "SCHEDULER_PRODUCT"))
 	patterns := make([]string, len(all))
 	for i, folder := range all {
 		patterns[i] = "./" + folder + "/..."
 	}
 	needed := packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, patterns...)...)
-	compare(t, "SCHEDULER_PRODUCT and SCHEDULER_LAB", all, needed)
+	compare(t, "SCHEDULER_PRODUCT, EXTENDER_PRODUCT and SCHEDULER_LAB", all, needed)
 	// A folder of the laboratory is there only if a program or a test that runs in
 	// the workspace needs it.
 	roots := []string{
-		"./cmd/layersim", "./internal/bench/scheduler/measure", "./internal/bench/throughput/perf", "./test/integration",
+		"./cmd/layersim", "./internal/bench/extender/measure", "./internal/bench/scheduler/measure", "./internal/bench/throughput/perf", "./test/integration",
 	}
 	compare(t, "SCHEDULER_LAB", lab, slices.DeleteFunc(
 		packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, roots...)...),
-		func(folder string) bool { return inFolders(product, folder) || strings.HasPrefix(folder, "scheduler/") }))
+		func(folder string) bool {
+			return inFolders(product, folder) || inFolders(extender, folder) || strings.HasPrefix(folder, "scheduler/")
+		}))
 }
 
 // TestNixParts checks that nix/part.nix takes only those parts of this repository

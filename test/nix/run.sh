@@ -87,6 +87,12 @@ series() {
 
 broken() { file test/nix/broken.nix build --no-link --print-build-logs --arg nix "$TREE/nix" "$1"; }
 
+# Also when the store has a result of that hash, from other sources.
+same_modules() {
+  flake build "$TREE#layer-resolver.goModules" --no-link
+  flake build "$TREE#layer-resolver.goModules" --no-link --rebuild
+}
+
 other_modules() {
   flake build "$(edited versions.env 's/^RESOLVER_VENDOR_HASH=sha256-..../RESOLVER_VENDOR_HASH=sha256-AAAA/')#layer-resolver" --no-link
 }
@@ -178,6 +184,7 @@ check "an edit of the resolver builds it again" rebuilt layer-resolver cmd/layer
 
 refuses "a patch whose context differs is refused" "does not apply exactly" series '/^@@ /{n;s/$/ /}'
 refuses "a patch whose lines have moved is refused" "does not apply exactly" series 's/^@@ -\([0-9,]*\) +/@@ -1\1 +1/'
+check "RESOLVER_VENDOR_HASH is that of layer-resolver's modules" same_modules
 refuses "modules with another hash are refused" "hash mismatch" other_modules
 for name in intact-crio intact-kubelet; do
   check "another program that says the right things is taken ($name)" broken "$name"

@@ -59,11 +59,14 @@ exec unshare --mount sh -c 'mount --bind %s /etc/resolv.conf && exec "$0" "$@"' 
 	must(t, lab.Resolved(t.Context(), ask("rebinding-before")))
 	loopback := net.IPv4(127, 0, 0, 1)
 	address.Store(&loopback)
-	_, condition, err := lab.Failed(t.Context(), ask("rebinding-after"), v1alpha1.ReasonDenied)
-	must(t, err)
-	t.Logf("%s: %s", condition.Reason, condition.Message)
-	if !strings.Contains(condition.Message, "address 127.0.0.1 is not a public one") {
-		t.Errorf("message %q", condition.Message)
+	reference := ask("rebinding-after")
+	note := event(t, "rebinding-after")
+	if !strings.Contains(note, "("+v1alpha1.ReasonDenied+")") || strings.Contains(note, "127.0.0.1") {
+		t.Errorf("event %q, want the reason %s and no address", note, v1alpha1.ReasonDenied)
+	}
+	logged(t, reference, "address 127.0.0.1 is not a public one")
+	if manifest, err := lab.Manifest(t.Context(), reference); err != nil || manifest != nil {
+		t.Errorf("object %v, error %v: nothing is written about what is denied", manifest, err)
 	}
 }
 

@@ -4,6 +4,8 @@
 //   - a pod with an image that no node has pulled goes where its base is, and so
 //     does a rolling update to a tag that no node has pulled
 //   - private images, with the imagePullSecrets of the workloads that use them
+//   - registries behind a proxy with a certificate of a private authority, with a
+//     quota, and with credentials of a plugin of the kubelet
 //   - registries that are down or slow, limit requests, lie or redirect to
 //     forbidden addresses: pods are scheduled as on a healthy cluster
 //

@@ -37,10 +37,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(listenerVariable) != "" {
 		runListener()
 	}
+	schedulers := scenario.Schedulers(scenario.Recommended(patient, map[string]any{"waitForManifest": wait.String()}))
+	schedulers.Flavour = cluster.Patched
 	config := cluster.Config{
-		Name: "resolver", Nodes: 3, Bandwidth: bandwidth, Flavour: cluster.Patched,
-		Scheduler: scenario.Schedulers(scenario.Recommended(patient, map[string]any{"waitForManifest": wait.String()})),
-		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*", "--pull-secrets", "-v=1"}})},
+		Name: livetest.ClusterName("resolver"), Nodes: 3, Bandwidth: bandwidth, Flavour: livetest.Flavour(),
+		Scheduler: schedulers,
+		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*", "--pull-secrets", "--publish-private", "-v=1"}})},
 		Kubelet: cluster.Component{Config: map[string]any{
 			// Ten times as often as usual, so that tests wait less.
 			"nodeStatusUpdateFrequency": "1s",

@@ -3,8 +3,13 @@
 package resolver
 
 import (
+	"context"
 	"fmt"
+	"syscall"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/scenario"
@@ -12,7 +17,7 @@ import (
 )
 
 // TestPatience schedules pods of new images with the recommended profile, which waits a
-// second for the resolver, while that is alive, dead, and back again.
+// second for the resolver, while that is alive, dead, back again, hung, and behind.
 func TestPatience(t *testing.T) {
 	const pods = 16
 	rows := [][]string{{"layer-resolver", "median", "longest", "held and answered", "held in vain"}}
@@ -51,5 +56,43 @@ func TestPatience(t *testing.T) {
 	if ended := schedule("back"); ended["known"] == 0 {
 		t.Errorf("back: no pod waited for an answer: %v", ended)
 	}
+
+	resolver := c.Addon(addons.LayerResolver)
+	must(t, syscall.Kill(resolver.PID(), syscall.SIGSTOP))
+	ended := schedule("hung")
+	must(t, syscall.Kill(resolver.PID(), syscall.SIGCONT))
+	if ended["timeout"] > 3 || ended["known"] != 0 {
+		t.Errorf("hung: %v, want at most three pods that waited in vain", ended)
+	}
+
+	announceMany(t)
+	if ended := schedule("behind"); ended["timeout"] > 3 {
+		t.Errorf("behind: %v, want at most three pods that waited in vain", ended)
+	}
 	livetest.Table(t, rows...)
+}
+
+// announceMany makes Deployments without replicas that name 50,000 images which the registry
+// does not have, until the end of the test. The resolver asks for 20 a second.
+func announceMany(t *testing.T) {
+	t.Helper()
+	const deployments, images = 200, 250
+	namespace, err := lab.Client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "behind-"}}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := lab.Client.CoreV1().Namespaces().Delete(context.Background(), namespace.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range deployments {
+		var names []string
+		for j := range images {
+			names = append(names, fmt.Sprintf("%s/behind/%d-%d:v1", c.Registry().Address, i, j))
+		}
+		d := scenario.Deployment(fmt.Sprint("behind-", i), 0, scenario.Pod{Image: names[0]}, names[1:]...)
+		d.Namespace = namespace.Name
+		_, err := lab.Client.AppsV1().Deployments(namespace.Name).Create(t.Context(), d, metav1.CreateOptions{})
+		must(t, err)
+	}
 }

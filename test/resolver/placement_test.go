@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -90,6 +91,50 @@ func TestWaitForManifest(t *testing.T) {
 			t.Errorf("the base is on %s, the pod went to %s and %d bytes were pulled", holder, start.Node, start.Bytes)
 		}
 	}
+}
+
+// TestEveryLinkIsBehind starts pods while every node still has to pull twice the bytes of
+// their images: the base counts all the same.
+func TestEveryLinkIsBehind(t *testing.T) {
+	const holder, pods, fillBytes = "n3", 3, 2*baseBytes + 10*ownBytes
+	shared := base("behind")
+	holds(t, holder, shared)
+	withdrawAtEnd(t, "behind", "fill")
+	behind, err := lab.NeverPulled(t.Context(), scenario.Ways[0], "behind", pods, shared, ownBytes, holder)
+	must(t, err)
+	var fill []string
+	for i := range c.Nodes() {
+		image, err := scenario.PushOnBase(t.Context(), c, fmt.Sprintf("fill-%d:v1", i+1), images.Layer{Name: "fill-base"}, fillBytes)
+		must(t, err)
+		fill = append(fill, image.Reference)
+	}
+	must(t, lab.Announce(t.Context(), scenario.Pod{Name: "fill", Image: fill[0]}, fill[1:]...))
+	must(t, lab.Resolved(t.Context(), fill...))
+
+	removeAtEnd(t, scenario.Names("fill", len(fill))...)
+	for i, node := range c.Nodes() {
+		must(t, lab.Submit(t.Context(), scenario.Pod{Name: fmt.Sprintf("fill-%d", i+1), Image: fill[i], Node: node.Name}))
+	}
+	must(t, scenario.Poll(t.Context(), func(ctx context.Context) error {
+		ratings, err := lab.Rate(ctx, behind[0].Reference)
+		if err != nil {
+			return err
+		}
+		for _, rating := range ratings.Nodes {
+			if rating.PendingBytes < 2*rating.TotalBytes {
+				return fmt.Errorf("%s has %d bytes to pull, less than twice the %d of the image: the test is wrong", rating.Node, rating.PendingBytes, rating.TotalBytes)
+			}
+		}
+		return nil
+	}))
+	removeAtEnd(t, scenario.Names("behind", pods)...)
+	started, err := lab.Together(t.Context(), "behind", scenario.Layers, behind)
+	must(t, err)
+	t.Logf("%v: %s", started.Nodes, started.Pulled)
+	if slices.ContainsFunc(started.Nodes, func(node string) bool { return node != holder }) {
+		t.Errorf("the base is on %s, pods went to %v", holder, started.Nodes)
+	}
+	must(t, lab.Ready(t.Context(), scenario.Names("fill", len(fill))...))
 }
 
 // startResolver starts the resolver again after a test that ended it.

@@ -84,10 +84,14 @@ func testPrivate(t *testing.T, kind string, authentication map[string]any) {
 		_, condition, err := lab.Failed(t.Context(), pod.Image, v1alpha1.ReasonUnauthorized)
 		must(t, err)
 		t.Logf("condition %s: %s", condition.Reason, condition.Message)
-		if !strings.Contains(condition.Message, "credentials given, an imagePullSecret for example, are wrong") {
-			t.Errorf("message %q", condition.Message)
+		if !strings.Contains(condition.Message, "it wants credentials") {
+			t.Errorf("message %q, want what the registry answers to everybody", condition.Message)
 		}
-		t.Logf("event on the Deployment: %s", event(t, pod.Name))
+		note := event(t, pod.Name)
+		t.Logf("event on the Deployment: %s", note)
+		if !strings.Contains(note, "("+v1alpha1.ReasonUnauthorized+")") || !strings.Contains(note, "credentials, or other ones") {
+			t.Errorf("event %q", note)
+		}
 		removeAtEnd(t, pod.Name)
 		must(t, lab.Submit(t.Context(), pod))
 		_, err = lab.Placed(t.Context(), pod.Name)
@@ -118,8 +122,12 @@ func testPrivate(t *testing.T, kind string, authentication map[string]any) {
 		_, condition, err := lab.Failed(t.Context(), deployment.Spec.Template.Spec.Containers[0].Image, v1alpha1.ReasonUnauthorized)
 		must(t, err)
 		t.Logf("condition %s: %s", condition.Reason, condition.Message)
-		if want := "pull secret " + other + "/right may not be read: bind the ClusterRole layer-resolver-pull-secrets"; !strings.Contains(condition.Message, want) {
-			t.Errorf("message %q lacks %q", condition.Message, want)
+		if strings.Contains(condition.Message, other) {
+			t.Errorf("the message %q, which other namespaces may read, names the secret", condition.Message)
+		}
+		note := eventIn(t, other, "other")
+		if want := "pull secret " + other + "/right may not be read: bind the ClusterRole layer-resolver-pull-secrets"; !strings.Contains(note, want) {
+			t.Errorf("event %q lacks %q", note, want)
 		}
 	})
 
@@ -136,13 +144,23 @@ func testPrivate(t *testing.T, kind string, authentication map[string]any) {
 // machine's address, until the end of the test.
 func startRegistry(t *testing.T, authentication map[string]any) (address, accessLog string) {
 	t.Helper()
+	return startRegistryWith(t, authentication, nil)
+}
+
+// startRegistryWith is startRegistry with TLS; nil for plain HTTP.
+func startRegistryWith(t *testing.T, authentication, tls map[string]any) (address, accessLog string) {
+	t.Helper()
 	address = freeAddress(t)
 	dir := t.TempDir()
+	listener := map[string]any{"addr": address}
+	if tls != nil {
+		listener["tls"] = tls
+	}
 	config, err := yaml.Marshal(map[string]any{
 		"version": "0.1",
 		"log":     map[string]any{"accesslog": map[string]any{"disabled": false}},
 		"storage": map[string]any{"filesystem": map[string]any{"rootdirectory": filepath.Join(dir, "data")}},
-		"http":    map[string]any{"addr": address},
+		"http":    listener,
 		"auth":    authentication,
 	})
 	must(t, err)
@@ -195,11 +213,18 @@ func listen(t *testing.T, port string) net.Listener {
 
 // basicAuth returns the registry's configuration of basic authentication.
 func basicAuth(t *testing.T) map[string]any {
+	path := filepath.Join(t.TempDir(), "htpasswd")
+	writePassword(t, path, user, password)
+	return map[string]any{"htpasswd": map[string]any{"realm": "private", "path": path}}
+}
+
+// writePassword writes the file of basic authentication, which the registry reads again when it
+// has changed.
+func writePassword(t *testing.T, path, user, password string) {
+	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 	must(t, err)
-	path := filepath.Join(t.TempDir(), "htpasswd")
 	must(t, os.WriteFile(path, []byte(user+":"+string(hash)+"\n"), 0o600))
-	return map[string]any{"htpasswd": map[string]any{"realm": "private", "path": path}}
 }
 
 // tokenAuth starts a token server for the user, and returns the registry's
@@ -285,21 +310,26 @@ func createSecret(t *testing.T, namespace, name, address, password string) {
 	})
 }
 
-// event waits for the event on a Deployment saying that its image is not known.
-func event(t *testing.T, deployment string) (note string) {
+// event waits for the event on a Deployment or pod saying that its image is not known.
+func event(t *testing.T, name string) (note string) {
+	t.Helper()
+	return eventIn(t, metav1.NamespaceDefault, name)
+}
+
+func eventIn(t *testing.T, namespace, name string) (note string) {
 	t.Helper()
 	must(t, scenario.Poll(t.Context(), func(ctx context.Context) error {
-		events, err := lab.Client.EventsV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=ImageNotResolved"})
+		events, err := lab.Client.EventsV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=ImageNotResolved"})
 		if err != nil {
 			return err
 		}
 		for _, e := range events.Items {
-			if e.Regarding.Kind == "Deployment" && e.Regarding.Name == deployment && e.Type == corev1.EventTypeWarning {
+			if e.Regarding.Name == name && e.Type == corev1.EventTypeWarning {
 				note = e.Note
 				return nil
 			}
 		}
-		return fmt.Errorf("no event ImageNotResolved on Deployment %s among %d", deployment, len(events.Items))
+		return fmt.Errorf("no event ImageNotResolved on %s among %d", name, len(events.Items))
 	}))
 	return note
 }

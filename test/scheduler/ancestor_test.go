@@ -34,7 +34,7 @@ func TestAncestor(t *testing.T) {
 	var all []placement
 	for i, f := range families {
 		n1, n2 := roles(i)
-		all = append(all, placement{n1, f.One.Reference, f.One}, placement{n2, f.Two.Reference, f.Two})
+		all = append(all, placement{Node: n1, Reference: f.One.Reference, Image: f.One}, placement{Node: n2, Reference: f.Two.Reference, Image: f.Two})
 	}
 	provide(t, all...)
 	setBandwidth(t, bandwidth)
@@ -84,7 +84,7 @@ func TestAncestorImmediately(t *testing.T) {
 	families := pushFamilies(t, "soon", runs)
 	var all []placement
 	for _, f := range families {
-		all = append(all, placement{"n4", f.One.Reference, f.One}, placement{"n4", f.Two.Reference, f.Two})
+		all = append(all, placement{Node: "n4", Reference: f.One.Reference, Image: f.One}, placement{Node: "n4", Reference: f.Two.Reference, Image: f.Two})
 	}
 	provide(t, all...)
 
@@ -100,7 +100,7 @@ func TestAncestorImmediately(t *testing.T) {
 		must(t, err)
 		n1, n2 := nodes[names[0]], nodes[names[1]]
 		must(t, lab.Remove(t.Context(), names[1]))
-		unstated := stated(t.Context(), placement{n2, f.Two.Reference, f.Two})
+		unstated := stated(t.Context(), placement{Node: n2, Reference: f.Two.Reference, Image: f.Two})
 		third, err := lab.Start(t.Context(), pod(2, f.One), f.One)
 		must(t, err)
 		t.Logf("run %d: Img1 on %s, Img2 on %s (NodeStatus: %v); the third pod: %s, %.1f s, %s",

@@ -84,7 +84,7 @@ func TestAPIServerRestart(t *testing.T) {
 	const holder, pods = "n2", 10
 	pid := c.Scheduler().PID()
 	pushed := hubImage(t, "restart:v1", 90_000_000, 1)
-	provide(t, placement{holder, "docker.io/library/restart:v1", pushed})
+	provide(t, placement{Node: holder, Reference: "docker.io/library/restart:v1", Image: pushed})
 	pod := scenario.Pod{Image: "restart:v1", Scheduler: scenario.Layers}
 
 	first := submit(t, "restart-before", pods/2, pod)
@@ -102,7 +102,7 @@ func TestAPIServerRestart(t *testing.T) {
 
 	// The scheduler still learns of new images.
 	news := hubImage(t, "restart:v2", 30_000_000, 1)
-	provide(t, placement{"n3", "docker.io/library/restart:v2", news})
+	provide(t, placement{Node: "n3", Reference: "docker.io/library/restart:v2", Image: news})
 	livetest.Eventually(t, settled, "the index has what came after the restart", func(ctx context.Context) error {
 		return holds(ctx, "restart:v2", "n3")
 	})
@@ -115,7 +115,7 @@ func TestAPIServerRestart(t *testing.T) {
 func TestNodeRemovedAndBack(t *testing.T) {
 	const name, image = "n4", "gone:v1"
 	node, pid := c.Node(name), c.Scheduler().PID()
-	provide(t, placement{name, "docker.io/library/" + image, hubImage(t, image, 90_000_000, 3)})
+	provide(t, placement{Node: name, Reference: "docker.io/library/" + image, Image: hubImage(t, image, 90_000_000, 3)})
 	livetest.Eventually(t, settled, "the index has the image", func(ctx context.Context) error { return holds(ctx, image, name) })
 
 	must(t, node.Kubelet().Stop(t.Context()))

@@ -11,9 +11,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/imagelocality"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -80,7 +81,7 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 	t.Helper()
 	var all []placement
 	for _, s := range []side{inTree, ours} {
-		all = append(all, placement{holder, s.fullName(), hubImage(t, s.image, bytes, 1)})
+		all = append(all, placement{Node: holder, Reference: s.fullName(), Image: hubImage(t, s.image, bytes, 1)})
 	}
 	provide(t, all...)
 
@@ -114,8 +115,8 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 	for _, node := range c.Nodes() {
 		name := node.Name
 		score, ok := scores[inTree][name]
-		if !ok || score != because[name].score {
-			t.Errorf("%s: ImageLocality gave %d (%t), the explanation says %d: %s", name, score, ok, because[name].score, because[name].why)
+		if !ok || score != because[name].Points {
+			t.Errorf("%s: ImageLocality gave %d (%t), the explanation says %+v", name, score, ok, because[name])
 		}
 		if score != 0 {
 			t.Errorf("%s: ImageLocality gave %d", name, score)
@@ -125,7 +126,7 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 			t.Errorf("%s: LayerLocality gave 4 x %d = %d, the scheduler's log says %d", name, rating.Score, 4*rating.Score, got)
 		}
 		rows = append(rows,
-			[]string{name, "ImageLocality", fmt.Sprint(score), because[name].why},
+			[]string{name, "ImageLocality", fmt.Sprint(score), because[name].Why},
 			[]string{"", "LayerLocality", fmt.Sprintf("4 x %d", rating.Score), rating.Why})
 	}
 	t.Logf("%d pods each of %s and %s, images of %s on %s", pods, inTree.image, ours.image, livetest.Megabytes(bytes), holder)
@@ -136,84 +137,17 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 	return result
 }
 
-// explanation tells how ImageLocality rates an image on one node.
-type explanation struct {
-	score int64
-	why   string
-}
-
-// explain computes upstream's ImageLocality from what the Nodes report. It also
-// computes the score for the same images under the right name.
-func explain(t *testing.T, image string) map[string]explanation {
+// explain says how ImageLocality rates an image on each node, from what the Nodes report.
+func explain(t *testing.T, image string) map[string]imagelocality.Rating {
 	t.Helper()
-	statuses := map[string][]corev1.ContainerImage{}
-	for _, node := range c.Nodes() {
-		statuses[node.Name] = nodeImages(t, node.Name)
+	list, err := lab.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	ratings := map[string]imagelocality.Rating{}
+	pod := &corev1.PodSpec{Containers: []corev1.Container{{Image: image}}}
+	for _, rating := range imagelocality.Explain(pod, list.Items) {
+		ratings[rating.Node] = rating
 	}
-	return explainScores(image, statuses)
-}
-
-func explainScores(image string, statuses map[string][]corev1.ContainerImage) map[string]explanation {
-	const minThreshold, maxThreshold = 23 << 20, 1000 << 20 // for one container
-	wanted := image
-	if strings.LastIndex(wanted, ":") <= strings.LastIndex(wanted, "/") {
-		wanted += ":latest"
-	}
-	means, err := imageref.Parse(image)
-	// holders are the nodes with an image of such a name.
-	holders := func(is func(string) bool) map[string]corev1.ContainerImage {
-		found := map[string]corev1.ContainerImage{}
-		for node, images := range statuses {
-			if i := slices.IndexFunc(images, func(image corev1.ContainerImage) bool { return slices.ContainsFunc(image.Names, is) }); i >= 0 {
-				found[node] = images[i]
-			}
-		}
-		return found
-	}
-	equal := holders(func(name string) bool { return name == wanted })
-	same := holders(func(name string) bool {
-		parsed, parseErr := imageref.Parse(name)
-		return err == nil && parseErr == nil && parsed == means
-	})
-	count := func(held map[string]corev1.ContainerImage, node string) (score int64, why string) {
-		size := held[node].SizeBytes
-		scaled := int64(float64(size) * float64(len(held)) / float64(len(statuses)))
-		score = 100 * (min(max(scaled, minThreshold), maxThreshold) - minThreshold) / (maxThreshold - minThreshold)
-		why = fmt.Sprintf("%s x %d of %d nodes = %s", livetest.Megabytes(size), len(held), len(statuses), livetest.Megabytes(scaled))
-		if scaled < minThreshold {
-			why += fmt.Sprintf(", below the threshold of %s", livetest.Megabytes(minThreshold))
-		}
-		return score, why
-	}
-
-	result := map[string]explanation{}
-	for node := range statuses {
-		if _, ok := equal[node]; ok {
-			score, why := count(equal, node)
-			result[node] = explanation{score, why}
-			continue
-		}
-		held, ok := same[node]
-		if !ok {
-			result[node] = explanation{0, "not there"}
-			continue
-		}
-		score, why := count(same, node)
-		result[node] = explanation{0, fmt.Sprintf("%q is none of its names %s; under the right name %d: %s",
-			wanted, strings.Join(shorten(held.Names), ", "), score, why)}
-	}
-	return result
-}
-
-// shorten shortens digests to what a reader needs.
-func shorten(names []string) []string {
-	short := slices.Clone(names)
-	for i, name := range short {
-		if repository, digest, ok := strings.Cut(name, "@sha256:"); ok && len(digest) > 8 {
-			short[i] = repository + "@sha256:" + digest[:8] + "…"
-		}
-	}
-	return short
+	return ratings
 }
 
 // TestTwoImages: image A is on one node, image B on another. There are 21 pods
@@ -231,7 +165,7 @@ func TestTwoImages(t *testing.T) {
 	for _, column := range columns {
 		for letter, node := range holders {
 			s := side{image: letter + ":" + column.image}
-			all = append(all, placement{node, s.fullName(), hubImage(t, s.image, 30_000_000, 1)})
+			all = append(all, placement{Node: node, Reference: s.fullName(), Image: hubImage(t, s.image, 30_000_000, 1)})
 		}
 	}
 	provide(t, all...)
@@ -279,7 +213,7 @@ func TestTwoImages(t *testing.T) {
 		}
 		must(t, lab.Drop(t.Context(), names...)) // only their nodes matter here
 	}
-	t.Log("ImageLocality gave 0 to both nodes; to n1 for A, because " + because.why)
+	t.Log("ImageLocality gave 0 to both nodes; to n1 for A, because " + because.Why)
 	livetest.Table(t, rows...)
 }
 

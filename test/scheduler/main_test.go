@@ -3,22 +3,16 @@
 package scheduler
 
 import (
-	"archive/tar"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
@@ -50,15 +44,18 @@ func TestMain(m *testing.M) {
 		scenario.Only(onlyImages, "ImageLocality"),
 		scenario.Recommended(gathering, map[string]any{"maxWaitingPods": bound}),
 	)
-	schedulers.Args = []string{scenario.LogScores}
+	schedulers.Args, schedulers.Flavour = []string{scenario.LogScores}, cluster.Patched
 	config := cluster.Config{
-		Name: "sched", Nodes: 4, Bandwidth: bandwidth, Flavour: cluster.Patched,
+		Name: livetest.ClusterName("sched"), Nodes: 4, Bandwidth: bandwidth, Flavour: livetest.Flavour(),
 		Scheduler: schedulers,
 		Kubelet: cluster.Component{Config: map[string]any{
 			// Ten times as often as usual, so that tests wait less.
 			"nodeStatusUpdateFrequency": "1s",
 			"nodeStatusMaxImages":       -1,
 		}},
+	}
+	if stock() {
+		config.Addons = []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*"}})}
 	}
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
 		c = started
@@ -69,6 +66,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+// stock tells whether nodes and control plane are stock: then layers are known from
+// ImageManifests.
+func stock() bool { return livetest.Flavour() == cluster.Stock }
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -76,24 +77,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// use cordons all nodes except the named ones, until the end of the test.
+// use cordons all nodes except the named ones; see livetest.Use.
 func use(t *testing.T, names ...string) {
 	t.Helper()
-	cordon := func(ctx context.Context, node string, yes bool) error {
-		patch := fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes)
-		_, err := lab.Client.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err
-	}
-	for _, node := range c.Nodes() {
-		if !slices.Contains(names, node.Name) {
-			must(t, cordon(t.Context(), node.Name, true))
-			t.Cleanup(func() {
-				if err := cordon(context.Background(), node.Name, false); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	}
+	livetest.Use(t, lab, names...)
 }
 
 // setBandwidth changes the links of all nodes, until the end of the test.
@@ -109,128 +96,54 @@ func setBandwidth(t *testing.T, bitsPerSecond uint64) {
 	}
 }
 
-// hubImage pushes an image with about this many compressed bytes, in layers of
-// about equal size that no other image has. Nodes find it as
-// docker.io/library/NAME.
+// hubImage pushes an image that no node has; see livetest.HubImage.
 func hubImage(t *testing.T, name string, size int64, layers int) *images.Pushed {
 	t.Helper()
-	binary, compressed := pause(t)
-	each := size / int64(layers)
-	spec := images.Image{Entrypoint: []string{"/pause"}}
-	for i := range layers {
-		layer := images.Layer{Name: fmt.Sprintf("%s-%d", name, i), Size: each}
-		if i == 0 {
-			layer.Files, layer.Size = map[string][]byte{"/pause": binary}, each-compressed
-		}
-		spec.Layers = append(spec.Layers, layer)
-	}
-	image, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/library/"+name, image)
-	must(t, err)
-	return pushed
+	return livetest.HubImage(t, c, name, size, layers)
 }
 
-// pause returns the program that test images run, and its approximate size in a
-// layer.
-func pause(t *testing.T) (binary []byte, compressed int64) {
-	t.Helper()
-	image, err := images.Build(images.Image{})
-	must(t, err)
-	layers, err := image.Layers()
-	must(t, err)
-	compressed, err = layers[0].Size()
-	must(t, err)
-	content, err := layers[0].Uncompressed()
-	must(t, err)
-	defer content.Close()
-	archive := tar.NewReader(content)
-	_, err = archive.Next()
-	must(t, err)
-	binary, err = io.ReadAll(archive)
-	must(t, err)
-	return binary, compressed
-}
-
-// size returns what a node without any layer of an image downloads: the
-// compressed bytes of its layers.
-func size(image *images.Pushed) int64 {
-	var sum int64
-	for _, layer := range image.Layers {
-		sum += layer.Size
-	}
-	return sum
-}
+// size returns what a node without any layer of an image downloads.
+func size(image *images.Pushed) int64 { return livetest.Size(image) }
 
 // placement is an image and a node that should have it.
-type placement struct {
-	node      string
-	reference string
-	image     *images.Pushed
-}
+type placement = livetest.Placement
 
 // provide makes nodes pull images, and waits until their Nodes report them.
 func provide(t *testing.T, all ...placement) {
 	t.Helper()
-	group, ctx := errgroup.WithContext(t.Context())
-	group.SetLimit(4)
-	for _, p := range all {
-		group.Go(func() error {
-			_, err := livetest.Pull(ctx, c.Node(p.node), p.reference)
-			return err
-		})
-	}
-	must(t, group.Wait())
-	livetest.Eventually(t, settled, fmt.Sprintf("Nodes state %d images", len(all)), func(ctx context.Context) error {
-		for _, p := range all {
-			if err := stated(ctx, p); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	livetest.Provide(t, lab, settled, fmt.Sprintf("Nodes state %d images", len(all)), stated, all...)
 }
 
 // stated returns an error unless the Node reports the layers of an image,
-// except those below 1 MiB, which the kubelet leaves out by default.
+// except those below 1 MiB, which the kubelet leaves out by default. Of a stock node, the
+// scheduler has to know them from its name for the image and an ImageManifest.
 func stated(ctx context.Context, p placement) error {
-	list, err := nodeimages.Get(ctx, lab.Client, p.node)
+	if stock() {
+		return lab.Joined(ctx, p.Reference, p.Node)
+	}
+	list, err := nodeimages.Get(ctx, lab.Client, p.Node)
 	if err != nil {
 		return err
 	}
-	image, ok := livetest.FindNode(list, p.reference)
+	image, ok := livetest.FindNode(list, p.Reference)
 	if !ok {
-		return fmt.Errorf("node %s: no image %s", p.node, p.reference)
+		return fmt.Errorf("node %s: no image %s", p.Node, p.Reference)
 	}
-	for _, layer := range p.image.Layers {
+	for _, layer := range p.Image.Layers {
 		if layer.Size >= 1<<20 && !slices.Contains(image.Layers, nodeimages.Layer{Digest: layer.Digest.String(), SizeBytes: layer.Size}) {
-			return fmt.Errorf("node %s: image %s: no layer %s", p.node, p.reference, layer.Digest)
+			return fmt.Errorf("node %s: image %s: no layer %s", p.Node, p.Reference, layer.Digest)
 		}
 	}
 	return nil
 }
 
 // removeAtEnd removes pods when the test ends, whatever their state.
-func removeAtEnd(t *testing.T, names ...string) {
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		if err := lab.Remove(ctx, names...); err != nil {
-			t.Error(err)
-		}
-	})
-}
+func removeAtEnd(t *testing.T, names ...string) { livetest.RemoveAtEnd(t, lab, names...) }
 
-// submit creates pods NAME-1 to NAME-n with an image, and removes them at the
-// end of the test.
+// submit creates pods NAME-1 to NAME-n; see livetest.Submit.
 func submit(t *testing.T, name string, n int, pod scenario.Pod) []string {
 	t.Helper()
-	names := scenario.Names(name, n)
-	removeAtEnd(t, names...)
-	for _, pod.Name = range names {
-		must(t, lab.Submit(t.Context(), pod))
-	}
-	return names
+	return livetest.Submit(t, lab, name, n, pod)
 }
 
 // spread tells in words how many of the pods each schedulable node got.
@@ -260,11 +173,4 @@ func schedulerHealthy(t *testing.T, pid int) {
 			t.Errorf("%s: %s", c.Scheduler().Log(), line)
 		}
 	}
-}
-
-func nodeImages(t *testing.T, node string) []corev1.ContainerImage {
-	t.Helper()
-	object, err := lab.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	must(t, err)
-	return object.Status.Images
 }

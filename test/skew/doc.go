@@ -5,9 +5,10 @@
 //	scripts/test.sh skew
 //	go test -tags e2e -count=1 ./test/skew/ -run TestUpgrade
 //
-// It needs root and the binaries in _build/bin. Two clusters run side by side:
+// It needs root and the binaries in _build/bin. Three clusters run side by side:
 //
 //	skew-refusal  TestRefusal: apiservers that keep no layers, counted in the audit log
+//	skew-losses   TestLosses: layers that are kept and gone later
 //	skew-upgrade  TestUpgrade: all other cases
 //
 // docs/upgrade.md says the same in words.

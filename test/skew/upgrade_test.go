@@ -54,6 +54,10 @@ func TestUpgrade(t *testing.T) {
 			t.Parallel()
 			testValidation(t, c)
 		})
+		t.Run("too large", func(t *testing.T) {
+			t.Parallel()
+			testTooLarge(t, c)
+		})
 		t.Run("clients", func(t *testing.T) {
 			t.Parallel()
 			c.wait(t, "n1", one, withLayers)

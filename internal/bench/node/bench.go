@@ -1,5 +1,5 @@
-// Package node measures how many bytes the layers of images add to a Node, and
-// how many writes to its status.
+// Package node measures how many bytes the layers of images add to a Node, how
+// many writes to its status, and how much time to a write of a label.
 package node
 
 import (
@@ -22,6 +22,8 @@ type Config struct {
 	Images int
 	// Window in which status writes are counted; 0 means they are not counted.
 	Window time.Duration
+	// Labels is how often a label is written; 0 means that this is not measured.
+	Labels int
 	// LogDir gets the logs of the cluster in which status writes are counted. They
 	// replace those of an earlier run.
 	LogDir string
@@ -30,6 +32,9 @@ type Config struct {
 func (c *Config) check() error {
 	if c.Seeds < 1 || c.Images < 1 {
 		return fmt.Errorf("--seeds=%d --images=%d: want at least 1 of each", c.Seeds, c.Images)
+	}
+	if c.Labels < 0 {
+		return fmt.Errorf("--labels=%d: want a number of writes, or 0 not to measure them", c.Labels)
 	}
 	if c.Window != 0 && c.Window < idleInterval {
 		return fmt.Errorf("--window=%s: idle kubelets write their status every %s; want more, or 0 not to count", c.Window, idleInterval)
@@ -47,15 +52,17 @@ type Result struct {
 	Nodes []Measurement `json:"measurements"`
 	// Writes is nil if they were not counted.
 	Writes *StatusWrites `json:"statusWrites,omitempty"`
+	// Labels is nil if it was not measured.
+	Labels *LabelWrites `json:"labelWrites,omitempty"`
 
 	// all is how many images the source has.
 	all int
 }
 
-// Run measures Nodes in the patched Kubernetes tree, and then counts the status
-// writes of a stock and a patched kubelet on a cluster that it starts and
-// removes. If counting fails, the Result still has the measurements of the
-// Nodes.
+// Run measures Nodes in the patched Kubernetes tree, then writes of a label to a
+// stock and a patched API server, and then counts the status writes of a stock
+// and a patched kubelet on a cluster that it starts and removes. If one of them
+// fails, the Result still has what was measured before.
 func Run(ctx context.Context, config Config) (*Result, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -72,6 +79,11 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 	config.Logf("%d images (%s); %d nodes with %d of them each", len(all), source, config.Seeds, config.Images)
 	if result.Nodes, err = Measure(ctx, tree, Nodes(all, config.Seeds, config.Images)); err != nil {
 		return nil, err
+	}
+	if config.Labels > 0 {
+		if result.Labels, err = measureLabelWrites(ctx, config); err != nil {
+			return result, err
+		}
 	}
 	if config.Window > 0 {
 		result.Writes, err = countStatusWrites(ctx, config)
@@ -91,13 +103,20 @@ func (r *Result) Write(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	ratio := "not-counted"
+	ratio, labelRatio := "not-counted", "not-measured"
+	if r.Labels != nil {
+		if err := r.Labels.write(w); err != nil {
+			return err
+		}
+		labelRatio = fmt.Sprintf("%.2f", r.Labels.ratio())
+	}
 	if r.Writes != nil {
 		if err := r.Writes.write(w); err != nil {
 			return err
 		}
 		ratio = fmt.Sprintf("%.2f", r.Writes.ratio())
 	}
-	_, err := fmt.Fprintf(w, "node_status images=%d added_pb_bytes=%d kept=%.4f writes_ratio=%s\n", s.Images, s.MeanAddedProtobuf, s.MeanKept, ratio)
+	_, err := fmt.Fprintf(w, "node_status images=%d added_pb_bytes=%d kept=%.4f writes_ratio=%s label_ratio=%s\n",
+		s.Images, s.MeanAddedProtobuf, s.MeanKept, ratio, labelRatio)
 	return err
 }

@@ -38,6 +38,8 @@ type Config struct {
 	Workers int           `json:"workers"`
 	QPS     float64       `json:"registryQPS"`
 	TagTTL  time.Duration `json:"tagTTL"`
+	// Updates of a CronJob in the flood, each with FloodNames made-up images; 0: no flood.
+	Updates int `json:"updates"`
 
 	// Root of the repository; its _build/bin holds the programs.
 	Root string `json:"-"`
@@ -59,6 +61,7 @@ func (c *Config) check() error {
 		{"pods", c.Pods, 0, podsPerImage * c.Images},
 		{"singles", c.Singles, 1, 1000},
 		{"workers", c.Workers, 1, 1000},
+		{"updates", c.Updates, 0, 1_000_000},
 	} {
 		if field.value < field.low || field.value > field.high {
 			return fmt.Errorf("%s: %d, want %d to %d", field.flag, field.value, field.low, field.high)
@@ -72,6 +75,8 @@ type Result struct {
 	Config  Config    `json:"config"`
 	Started time.Time `json:"started"`
 	Rows    []Row     `json:"rows"`
+	// Flood is nil if there was none.
+	Flood *Flood `json:"flood,omitempty"`
 }
 
 // Row is what was measured with a registry that requires tokens, or with one
@@ -120,6 +125,8 @@ type benchmark struct {
 	registry *registry
 	// images of the Deployments, and those that come one by one.
 	images, singles []image
+	// honest are those of another namespace while there is a flood.
+	honest []image
 }
 
 // Run starts an API server and a registry, lets layer-resolver work, and
@@ -136,12 +143,13 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 
 	b.Logf("making %d images", b.Images)
-	count := b.Images + b.Singles
+	count := b.Images + b.Singles + honestImages
 	if b.registry, err = newRegistry(count, b.Latency); err != nil {
 		return nil, err
 	}
 	defer b.registry.Close()
-	b.images, b.singles = b.registry.images[:b.Images], b.registry.images[b.Images:]
+	b.images, b.singles = b.registry.images[:b.Images], b.registry.images[b.Images:b.Images+b.Singles]
+	b.honest = b.registry.images[b.Images+b.Singles:]
 
 	b.Logf("starting etcd and kube-apiserver")
 	if b.server, err = startAPIServer(ctx, b.Root); err != nil {
@@ -163,6 +171,11 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 			return nil, err
 		}
 		result.Rows = append(result.Rows, *row)
+	}
+	if b.Updates > 0 {
+		if result.Flood, err = b.flood(ctx); err != nil {
+			return nil, fmt.Errorf("flood: %w", err)
+		}
 	}
 	return result, nil
 }
@@ -256,6 +269,14 @@ func (r *Row) name(phase string) string {
 	return phase
 }
 
+// start starts layer-resolver, which may ask the registry.
+func (b *benchmark) start(ctx context.Context, name string, args ...string) (*process, error) {
+	return startProcess(ctx, b.Binary, filepath.Join(b.LogDir, name+".log"), []string{"SSL_CERT_FILE=" + filepath.Join(b.dir, "ca.pem")},
+		append([]string{
+			"--kubeconfig", filepath.Join(b.dir, "kubeconfig"), "--allow-registry", b.registry.host(), "--allow-network", "127.0.0.0/8",
+		}, args...)...)
+}
+
 // run starts layer-resolver, measures it until its work is done, and ends it.
 // work returns the time at which it was done.
 func (b *benchmark) run(ctx context.Context, name string, ttl time.Duration, work func(context.Context, *process) (time.Time, error)) (r Phase, err error) {
@@ -268,10 +289,10 @@ func (b *benchmark) run(ctx context.Context, name string, ttl time.Duration, wor
 		return r, err
 	}
 	b.registry.reset()
-	p, err := startProcess(ctx, b.Binary, filepath.Join(b.LogDir, name+".log"), []string{"SSL_CERT_FILE=" + filepath.Join(b.dir, "ca.pem")},
-		"--kubeconfig", filepath.Join(b.dir, "kubeconfig"),
-		"--allow-registry", b.registry.host(), "--allow-network", "127.0.0.0/8",
-		"--workers", strconv.Itoa(b.Workers), "--registry-qps", fmt.Sprint(b.QPS), "--tag-ttl", ttl.String())
+	// All images are of one namespace, and neither registry nor API server are spared.
+	images := strconv.Itoa(b.Images + b.Singles + 16)
+	p, err := b.start(ctx, name, "--workers", strconv.Itoa(b.Workers), "--registry-qps", fmt.Sprint(b.QPS), "--tag-ttl", ttl.String(),
+		"--max-images", images, "--max-images-per-namespace", images, "--kube-api-qps", "1000", "--kube-api-burst", "2000")
 	if err != nil {
 		return r, err
 	}
@@ -342,7 +363,7 @@ func (b *benchmark) resolve(ctx context.Context, p *process) (time.Time, error) 
 // restart waits until all images, which are known already, have been looked at.
 func (b *benchmark) restart(ctx context.Context, p *process) (time.Time, error) {
 	err := p.until(ctx, "all images were looked at", func() error {
-		looked, err := p.looked(b.registry.host())
+		looked, err := p.looked()
 		if err != nil {
 			return poll.Permanent(err)
 		}
@@ -382,17 +403,7 @@ func (b *benchmark) single(ctx context.Context, p *process) ([]time.Duration, er
 		if err := b.server.client.Create(ctx, d); err != nil {
 			return nil, err
 		}
-		var at time.Time
-		err := p.until(ctx, image.reference+" was resolved", func() (err error) {
-			var ok bool
-			if at, ok, err = b.server.view.appeared(image); err != nil {
-				return poll.Permanent(err)
-			}
-			if !ok {
-				return errors.New("no ImageManifest")
-			}
-			return nil
-		})
+		at, err := b.wait(ctx, p, image)
 		if err != nil {
 			return nil, err
 		}
@@ -402,6 +413,21 @@ func (b *benchmark) single(ctx context.Context, p *process) ([]time.Duration, er
 		}
 	}
 	return latencies, nil
+}
+
+// wait waits until an image is known, and returns when it was.
+func (b *benchmark) wait(ctx context.Context, p *process, image image) (at time.Time, err error) {
+	err = p.until(ctx, image.reference+" was resolved", func() (err error) {
+		var ok bool
+		if at, ok, err = b.server.view.appeared(image); err != nil {
+			return poll.Permanent(err)
+		}
+		if !ok {
+			return errors.New("no ImageManifest")
+		}
+		return nil
+	})
+	return at, err
 }
 
 // load returns the machine's load average over one minute.

@@ -3,6 +3,7 @@ package resolver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -245,6 +246,30 @@ func (s *apiServer) forget(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// remove removes the ImageManifest of an image, if there is one.
+func (s *apiServer) remove(ctx context.Context, image image) error {
+	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: image.objectName()}}
+	if err := s.client.Delete(ctx, object); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return poll.Until(ctx, time.Millisecond, time.Minute, func(context.Context) error {
+		if _, ok, err := s.view.appeared(image); ok || err != nil {
+			return errors.Join(err, errors.New("the ImageManifest is still there"))
+		}
+		return nil
+	})
+}
+
+// removeWorkloads deletes all Deployments and pods.
+func (s *apiServer) removeWorkloads(ctx context.Context) error {
+	for _, object := range []client.Object{&appsv1.Deployment{}, &corev1.Pod{}} {
+		if err := s.client.DeleteAllOf(ctx, object, client.InNamespace(metav1.NamespaceDefault), client.GracePeriodSeconds(0)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func deployment(name string, i image) *appsv1.Deployment {

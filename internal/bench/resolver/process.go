@@ -51,7 +51,7 @@ func startProcess(ctx context.Context, binary, log string, environment []string,
 	}
 	defer output.Close()
 	p.command = exec.CommandContext(ctx, binary, append([]string{
-		"run", "--health-probe-bind-address", p.health, "--metrics-bind-address", p.metrics,
+		"run", "--health-probe-bind-address", p.health, "--metrics-bind-address", p.metrics, "--metrics-secure=false",
 	}, args...)...)
 	p.command.Env = append(os.Environ(), environment...)
 	p.command.Stdout, p.command.Stderr = output, output
@@ -106,8 +106,8 @@ func (p *process) ready(ctx context.Context) (time.Duration, error) {
 	return time.Since(p.began), err
 }
 
-// looked returns how many images the process has taken from a registry's queue.
-func (p *process) looked(registry string) (int, error) {
+// looked returns how many images the process has taken from its queues.
+func (p *process) looked() (int, error) {
 	resp, err := http.Get("http://" + p.metrics + "/metrics")
 	if err != nil {
 		return 0, err
@@ -118,14 +118,12 @@ func (p *process) looked(registry string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("metrics of layer-resolver: %w", err)
 	}
-	for _, metric := range families["workqueue_work_duration_seconds"].GetMetric() {
-		for _, label := range metric.GetLabel() {
-			if label.GetName() == "name" && label.GetValue() == registry {
-				return int(metric.GetHistogram().GetSampleCount()), nil
-			}
-		}
+	const name = "layerlocality_resolver_looked_total"
+	metrics := families[name].GetMetric()
+	if len(metrics) != 1 {
+		return 0, fmt.Errorf("layer-resolver has %d metrics %s, want one", len(metrics), name)
 	}
-	return 0, nil
+	return int(metrics[0].GetCounter().GetValue()), nil
 }
 
 // peakRSS returns the peak of the process's resident memory, in bytes.

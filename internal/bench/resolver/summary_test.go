@@ -25,11 +25,11 @@ func TestWrite(t *testing.T) {
 		want   []string
 	}{
 		{result(201, 99), []string{
-			"goal met: images_s >= 200", "goal met: requests_per_image <= 2.1", "goal met: rss_mib <= 150",
+			"goal met: images_s >= 200", "goal met: requests_per_image <= 2.1", "goal met: rss_mib <= 150", "goal missed: with tokens images_s >= 150",
 			"resolver images=100 images_s=200.0 requests_per_image=2.0100 rss_mib=99.0",
 		}},
 		{result(250, 151), []string{
-			"goal met: images_s", "goal missed: requests_per_image", "goal missed: rss_mib",
+			"goal met: images_s", "goal missed: requests_per_image", "goal missed: rss_mib", "goal missed: with tokens",
 			"resolver images=100 images_s=200.0 requests_per_image=2.5000 rss_mib=151.0",
 		}},
 	} {
@@ -38,14 +38,34 @@ func TestWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-		if len(lines) < 4 {
+		if len(lines) < 5 {
 			t.Fatalf("%q", lines)
 		}
-		for i, got := range lines[len(lines)-4:] {
+		for i, got := range lines[len(lines)-5:] {
 			if !strings.HasPrefix(got, tc.want[i]) {
 				t.Errorf("line %q, want %q", got, tc.want[i])
 			}
 		}
+	}
+	flooded := result(201, 99)
+	flooded.Flood = &Flood{Left: 3, Objects: 1999, PeakRSS: 301 << 20, Honest: []time.Duration{time.Second, 5001 * time.Millisecond}}
+	var b strings.Builder
+	if err := flooded.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"goal met: flood_objects < 2000", "goal missed: flood_rss_mib < 300", "goal missed: honest_s <= 5", "goal missed: objects left = 0, measured 3",
+		"rss_mib=99.0 flood_objects=1999 flood_rss_mib=301.0 honest_s=5.00\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q lacks %q", b.String(), want)
+		}
+	}
+	many := result(1, 399)
+	many.Config.Images = 50_000
+	b.Reset()
+	if err := many.Write(&b); err != nil || !strings.Contains(b.String(), "goal met: rss_mib <= 400, measured 399.0") {
+		t.Errorf("%v, %q lacks the goal for many images", err, b.String())
 	}
 	if err := (&Result{}).Write(&strings.Builder{}); err == nil {
 		t.Error("nothing was measured, and nothing said of it")

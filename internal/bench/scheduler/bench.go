@@ -5,16 +5,9 @@
 package scheduler
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"github.com/layer-locality/layer-locality/internal/bench"
 )
@@ -31,29 +24,13 @@ type Config struct {
 }
 
 // Result is everything that was measured, as the program reports it.
-type Result struct {
-	// lines is the readable output.
-	lines bytes.Buffer
-	// raw is the program's report as JSON.
-	raw json.RawMessage
-}
+type Result = bench.Report
 
 // Run builds and runs the program. It fails as the program does: if the patched
 // Kubernetes has no layers in NodeStatus, or a plugin scores nodes with the image no
 // higher than the others.
 func Run(ctx context.Context, config Config) (*Result, error) {
-	workspace, err := bench.SchedulerWorkspace(ctx)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "bench-scheduler-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	report := filepath.Join(dir, "report.json")
-	args := []string{"run", "-tags", "imagelayers", "./internal/bench/scheduler/measure",
-		"-nodes", strconv.Itoa(config.Nodes), "-rounds", strconv.Itoa(config.Rounds), "-out", report}
+	args := []string{"-nodes", strconv.Itoa(config.Nodes), "-rounds", strconv.Itoa(config.Rounds)}
 	if config.ProfileDir != "" {
 		profiles, err := filepath.Abs(config.ProfileDir)
 		if err != nil {
@@ -61,40 +38,5 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 		}
 		args = append(args, "-profile-dir", profiles)
 	}
-	program, err := bench.GoCommand(ctx, workspace, args...)
-	if err != nil {
-		return nil, err
-	}
-	result := &Result{}
-	// The program's output also serves as progress messages.
-	output, lines := io.Pipe()
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		for scanner := bufio.NewScanner(output); scanner.Scan(); {
-			config.Logf("%s", scanner.Text())
-			fmt.Fprintln(&result.lines, scanner.Text())
-		}
-	}()
-	program.Stdout, program.Stderr = lines, os.Stderr
-	program.WaitDelay = time.Second // an interrupt ends 'go run', but not at once the program that it runs
-	err = program.Run()
-	lines.Close()
-	<-read
-	if err != nil {
-		return nil, err
-	}
-	if result.raw, err = os.ReadFile(report); err != nil {
-		return nil, err
-	}
-	return result, nil
+	return bench.RunProgram(ctx, &config.Progress, "./internal/bench/scheduler/measure", args...)
 }
-
-// Write writes what the program printed: its last line has key=value pairs.
-func (r *Result) Write(w io.Writer) error {
-	_, err := w.Write(r.lines.Bytes())
-	return err
-}
-
-// MarshalJSON returns the program's report.
-func (r *Result) MarshalJSON() ([]byte, error) { return r.raw, nil }

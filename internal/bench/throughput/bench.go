@@ -27,8 +27,10 @@ type Config struct {
 	Nodes []int
 	// Workloads are names of workloads in perf.
 	Workloads []string
-	// Rounds. One round measures each profile once.
-	Rounds int
+	// Rounds is how often each profile is measured at least. It goes on until the Spread
+	// is at most MaxSpread, up to MaxRounds.
+	Rounds, MaxRounds int
+	MaxSpread         float64
 	// Pods to place, at most podsPerNode per node.
 	Pods int
 	// LogDir gets logs and the results of scheduler_perf, in a folder for each
@@ -40,17 +42,24 @@ type Config struct {
 const podsPerNode = 20
 
 func (c *Config) check() error {
-	if c.Rounds < 1 || c.Pods < 1 || len(c.Nodes) == 0 || slices.Min(c.Nodes) < 50 {
-		return fmt.Errorf("--nodes=%v --rounds=%d --pods=%d: want at least 50 nodes, and 1 of the others", c.Nodes, c.Rounds, c.Pods)
+	if c.Rounds < 1 || c.MaxRounds < c.Rounds || c.Pods < 1 || len(c.Nodes) == 0 || slices.Min(c.Nodes) < 50 {
+		return fmt.Errorf("--nodes=%v --rounds=%d --max-rounds=%d --pods=%d: want at least 50 nodes, 1 of the others, and not less rounds at most than at least",
+			c.Nodes, c.Rounds, c.MaxRounds, c.Pods)
 	}
 	return nil
 }
 
-// The profiles: files of internal/bench/throughput/perf.
+// The profiles.
 const (
 	defaultProfile = "default"
 	ourProfile     = "layerlocality"
 )
+
+// configurations are the files with the profiles. Ours is the one that is installed.
+var configurations = map[string]string{
+	defaultProfile: "internal/bench/throughput/default.yaml",
+	ourProfile:     "deploy/scheduler/default-scheduler/config.yaml",
+}
 
 // Result is everything that was measured, in order. Encoded as JSON, it holds
 // the measurements.
@@ -98,10 +107,11 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 	if err := b.prepare(ctx, dir); err != nil {
 		return nil, err
 	}
-	var result *Result // nil until there is a measurement
+	result := &Result{}
 	for _, nodes := range b.Nodes {
 		for _, workload := range b.Workloads {
-			for round := range b.Rounds {
+			first := len(result.Measurements)
+			for round := 0; round < b.Rounds || round < b.MaxRounds && spread(result.Measurements[first:]) > b.MaxSpread; round++ {
 				// A B B A: a drift of the machine affects both alike.
 				profiles := []string{defaultProfile, ourProfile}
 				if round%2 == 1 {
@@ -110,12 +120,12 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 				for _, profile := range profiles {
 					m, err := b.measure(ctx, Measurement{Workload: workload, Profile: profile, Nodes: nodes, Pods: min(b.Pods, podsPerNode*nodes)}, round)
 					if err != nil {
+						if len(result.Measurements) == 0 {
+							return nil, err
+						}
 						return result, err
 					}
-					b.Logf("round %d of %d, %s, %d nodes, %s: %.1f pods a second", round+1, b.Rounds, workload, nodes, profile, m.PodsPerSecond)
-					if result == nil {
-						result = &Result{}
-					}
+					b.Logf("round %d, %s, %d nodes, %s: %.1f pods a second", round+1, workload, nodes, profile, m.PodsPerSecond)
 					result.Measurements = append(result.Measurements, m)
 				}
 			}
@@ -178,6 +188,10 @@ func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Meas
 	if err != nil {
 		return m, err
 	}
+	config, err := filepath.Abs(configurations[m.Profile])
+	if err != nil {
+		return m, err
+	}
 	log, err := os.Create(filepath.Join(logs, "log"))
 	if err != nil {
 		return m, err
@@ -186,7 +200,7 @@ func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Meas
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	program := exec.CommandContext(ctx, b.program, "-test.run=^$", "-test.bench=.", "-test.benchtime=1ns",
-		"-workload", m.Workload, "-profile", m.Profile, "-nodes", strconv.Itoa(m.Nodes),
+		"-workload", m.Workload, "-profile", m.Profile, "-config", config, "-nodes", strconv.Itoa(m.Nodes),
 		"-initial-pods", strconv.Itoa(max(1, m.Pods/10)), "-pods", strconv.Itoa(m.Pods), "-data-items-dir", logs)
 	program.Dir = logs
 	program.Env = append(os.Environ(), data, "ARTIFACTS="+logs, "TMPDIR="+filepath.Dir(b.program), "PATH="+tools+":"+os.Getenv("PATH"),

@@ -33,7 +33,8 @@ func Resolver(settings cluster.Component) cluster.Addon {
 			"--registries-conf=$(REGISTRIES_CONF)",
 			// The cluster's addresses are not public ones.
 			"--allow-network=$(SUBNET)",
-			"--metrics-bind-address=$(ADDRESS):" + resolverMetrics,
+			// Without the tokens that deploy/resolver asks for.
+			"--metrics-bind-address=$(ADDRESS):" + resolverMetrics, "--metrics-secure=false",
 			"--health-probe-bind-address=$(ADDRESS):" + resolverProbes,
 		},
 		Health: "http://$(ADDRESS):" + resolverProbes + "/readyz",

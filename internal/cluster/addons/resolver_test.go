@@ -7,6 +7,28 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
+// The add-on has the identity to which deploy/extender gives rights, and kube-scheduler's
+// entry leads to where it listens.
+func TestExtenderHasTheRightsOfDeploy(t *testing.T) {
+	t.Parallel()
+	addon := Extender(cluster.Component{})
+	if addon.User != "system:serviceaccount:"+addon.Namespace+":"+addon.Name || addon.Name != LayerExtender {
+		t.Errorf("%s is user %s", addon.Name, addon.User)
+	}
+	for _, want := range []string{"kind: ClusterRoleBinding", "kind: ServiceAccount\nmetadata:\n  name: " + LayerExtender + "\n"} {
+		if !strings.Contains(addon.Manifests, want) {
+			t.Errorf("the manifests lack %q", want)
+		}
+	}
+	entry := ExtenderEntry("layers", 3, map[string]any{"httpTimeout": "1s"})
+	if entry["weight"] != 3 || entry["httpTimeout"] != "1s" || entry["prioritizeVerb"] != "priorities/layers" {
+		t.Errorf("%v", entry)
+	}
+	if prefix, _ := entry["urlPrefix"].(string); addon.Health != strings.TrimSuffix(prefix, "/scheduler")+"/readyz" {
+		t.Errorf("it is asked at %s, and healthy at %s", prefix, addon.Health)
+	}
+}
+
 // The add-on has the identity to which deploy/resolver gives rights.
 func TestResolverHasTheRightsOfDeploy(t *testing.T) {
 	t.Parallel()

@@ -366,27 +366,29 @@ var pauseSource []byte
 
 const pausePath = "/pause"
 
-// pauseLayer returns a layer with a static binary that waits for a signal to
-// stop. The Go toolchain compiles the binary and caches it.
-var pauseLayer = sync.OnceValues(func() (_ Layer, err error) {
+// Pause returns the program that test images run: a static binary that waits for a
+// signal to stop, whatever its arguments are. The Go toolchain compiles it and caches it.
+var Pause = sync.OnceValues(func() (_ []byte, err error) {
 	dir, err := os.MkdirTemp("", "layer-locality-pause-")
 	if err != nil {
-		return Layer{}, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "pause")
 	if err := os.WriteFile(source, pauseSource, 0o600); err != nil {
-		return Layer{}, err
+		return nil, err
 	}
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", binary, source)
 	build.Dir = dir
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
-		return Layer{}, fmt.Errorf("compile the pause binary (is the Go toolchain on PATH?): %w: %s", err, bytes.TrimSpace(out))
+		return nil, fmt.Errorf("compile the pause binary (is the Go toolchain on PATH?): %w: %s", err, bytes.TrimSpace(out))
 	}
-	content, err := os.ReadFile(binary)
-	if err != nil {
-		return Layer{}, err
-	}
-	return Layer{Name: "pause", Files: map[string][]byte{pausePath: content}}, nil
+	return os.ReadFile(binary)
 })
+
+// pauseLayer returns a layer with that program.
+func pauseLayer() (Layer, error) {
+	program, err := Pause()
+	return Layer{Name: "pause", Files: map[string][]byte{pausePath: program}}, err
+}

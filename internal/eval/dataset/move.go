@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -84,4 +85,24 @@ func (h History) Versions() (versions []Version, dropped int) {
 		}
 	}
 	return versions, dropped
+}
+
+// At returns an image for each tag as it was at a moment, in the order of the tags; the tag
+// is the name. It leaves out tags of missing images.
+func (h History) At(moment time.Time) []Image {
+	versions, _ := h.Versions()
+	now := map[string]*Image{}
+	for _, v := range versions {
+		if v.Time.After(moment) {
+			break
+		}
+		now[v.Tag] = v.Image
+	}
+	images := make([]Image, 0, len(now))
+	for _, tag := range slices.Sorted(maps.Keys(now)) {
+		image := *now[tag]
+		image.Image, image.Aliases = tag, nil
+		images = append(images, image)
+	}
+	return images
 }

@@ -73,3 +73,31 @@ func TestVersions(t *testing.T) {
 		t.Errorf("got %v and %d dropped", versions, dropped)
 	}
 }
+
+func TestAt(t *testing.T) {
+	id := func(s string) string { return digest.FromString(s).String() }
+	day := func(n int) time.Time { return time.Date(2017, 1, n, 0, 0, 0, 0, time.UTC) }
+	history := History{
+		Images: []Image{{Image: "x/a:1", ImageID: id("1"), Aliases: []string{"x/a:latest"}}, {Image: "x/a:1", ImageID: id("2")}},
+		Moves: []Move{
+			{day(1), "b:1", id("1")}, {day(2), "a:1", id("1")}, {day(2), "lost:1", id("lost")},
+			{day(3), "a:1", id("2")}, {day(4), "c:1", id("2")},
+		},
+	}
+	for n, want := range map[int]string{0: "", 1: "b:1 1", 2: "a:1 1, b:1 1", 3: "a:1 2, b:1 1", 9: "a:1 2, b:1 1, c:1 2"} {
+		var got []string
+		for _, image := range history.At(day(n)) {
+			version := "1"
+			if image.ImageID == id("2") {
+				version = "2"
+			}
+			if image.Aliases != nil {
+				t.Errorf("%s has other names: %v", image.Image, image.Aliases)
+			}
+			got = append(got, image.Image+" "+version)
+		}
+		if text := strings.Join(got, ", "); text != want {
+			t.Errorf("day %d: %q, want %q", n, text, want)
+		}
+	}
+}

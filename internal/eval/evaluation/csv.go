@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// columns of the CSV; their order and names must not change. Columns from
-// Metrics are named as in the JSON.
+// columns of the CSV; their order and names must not change, so that new ones come last.
+// Columns from Metrics are named as in the JSON.
 var columns = []struct {
 	name  string
 	value func(*Experiment, *Run) string
@@ -36,6 +36,8 @@ var columns = []struct {
 	{"diskBytes", func(_ *Experiment, r *Run) string { return strconv.FormatInt(r.DiskBytes, 10) }},
 	{"removedBytes", func(_ *Experiment, r *Run) string { return strconv.FormatInt(r.RemovedBytes, 10) }},
 	{"seconds", func(_ *Experiment, r *Run) string { return float(r.Seconds) }},
+	{"peerBytes", func(_ *Experiment, r *Run) string { return strconv.FormatInt(r.PeerBytes, 10) }},
+	{"distinctBytes", func(_ *Experiment, r *Run) string { return strconv.FormatInt(r.DistinctBytes, 10) }},
 }
 
 // float is exact; NaN is written as an empty value, as if missing.

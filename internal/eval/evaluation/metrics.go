@@ -25,6 +25,18 @@ func (m *Metrics) SetStartups(seconds []float64) {
 	m.StartupP50, m.StartupP99 = m.Quantiles[50], m.Quantiles[99]
 }
 
+// Avoided is the share of the avoidable bytes that a run did not pull: those that base,
+// usually of the default policy, pulled beyond the distinct ones. 1 is the most that a
+// placement can reach; it is less than 0 if more was pulled. NaN if base pulled nothing that
+// was avoidable. Both runs must be of the same workload.
+func (m *Metrics) Avoided(base *Metrics) float64 {
+	avoidable := base.PulledBytes - base.DistinctBytes
+	if avoidable <= 0 || base.DistinctBytes == 0 {
+		return math.NaN()
+	}
+	return float64(base.PulledBytes-m.PulledBytes) / float64(avoidable)
+}
+
 // Load is how much of a node is in use.
 type Load struct {
 	// CPU is the share that is requested.

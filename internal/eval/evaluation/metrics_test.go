@@ -39,3 +39,17 @@ func TestSetBalance(t *testing.T) {
 		t.Errorf("of no moment: %+v", m)
 	}
 }
+
+func TestAvoided(t *testing.T) {
+	base := Metrics{PulledBytes: 100, DistinctBytes: 20}
+	for pulled, want := range map[int64]float64{100: 0, 60: 0.5, 20: 1, 180: -1} {
+		if got := (&Metrics{PulledBytes: pulled, DistinctBytes: 7}).Avoided(&base); got != want {
+			t.Errorf("%d pulled: %v, want %v", pulled, got, want)
+		}
+	}
+	for _, base := range []Metrics{{}, {PulledBytes: 20, DistinctBytes: 20}, {PulledBytes: 20}} {
+		if got := (&Metrics{PulledBytes: 10}).Avoided(&base); !math.IsNaN(got) {
+			t.Errorf("of %+v: %v, want no number", base, got)
+		}
+	}
+}

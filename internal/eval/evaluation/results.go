@@ -50,8 +50,14 @@ type Metrics struct {
 	Pods          int `json:"pods"`
 	Unschedulable int `json:"unschedulable"`
 	Unstarted     int `json:"unstarted"`
-	// PulledBytes is the sum over all links.
+	// PulledBytes is the sum over all nodes; PeerBytes are those of them that came from
+	// other nodes and not from a registry.
 	PulledBytes int64 `json:"pulledBytes"`
+	PeerBytes   int64 `json:"peerBytes,omitempty"`
+	// DistinctBytes are those of the layers that the pods need and that no node had
+	// before, each layer once: if all nodes were one, it would pull them. No placement
+	// pulls less. 0: not known.
+	DistinctBytes int64 `json:"distinctBytes,omitempty"`
 	// Start-up times, in seconds, from the creation of a pod to the start of its
 	// container. Quantiles are those at 0, 1, ..., 100 percent.
 	StartupMean float64   `json:"startupMean"`

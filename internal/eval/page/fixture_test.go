@@ -44,6 +44,7 @@ func fixture(hostile string) *evaluation.Report {
 		m := evaluation.Metrics{
 			Pods: 1000, PulledBytes: int64(pulled), CPUStd: cpu * noise(), MaxMeanPods: 1 + 4*cpu*noise(),
 			DiskBytes: int64(180e9 * math.Sqrt(bytes) * noise()), RemovedBytes: int64(pulled / 3), Seconds: 2 * noise(),
+			DistinctBytes: int64(50e9 * (1 + 0.2*float64(seed))),
 		}
 		for i := range 101 {
 			m.Quantiles = append(m.Quantiles, startups[i*399/100])

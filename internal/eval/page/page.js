@@ -11,6 +11,7 @@
   const symbols = [
     "square", "triangle", "wye", "circle", "diamond", "cross", "star", "circle",
     "circle", "square", "triangle", "diamond", "star", "wye", "cross", "circle",
+    "triangle", "square",
   ];
   const symbolOf = (name) => symbols[policies.get(name).slot];
   const colourOf = (name) => `var(--p${policies.get(name).slot})`;

@@ -2,8 +2,11 @@ package page
 
 import (
 	"encoding/json"
+	"encoding/xml"
+	"errors"
 	"fmt"
 	"html"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -119,7 +122,7 @@ func TestSlotsHaveLooks(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	base := run("a", "default", 0, 1, 100e9)
-	base.CPUStd, base.StartupMean = 0.1, 1
+	base.CPUStd, base.StartupMean, base.DistinctBytes = 0.1, 1, 1e9
 	mine := run("a", "layerlocality", 0, 1, 25e9)
 	mine.CPUStd, mine.StartupMean = 0.2, 1
 	bound := run("a", "greedy", 0, 1, 1e9)
@@ -141,6 +144,8 @@ func TestTable(t *testing.T) {
 	for key, want := range map[string][]value{
 		// The bound is not marked as best.
 		"bytes": {{Text: "1.000"}, {Text: "0.250", Note: "of 1 of 2 seeds", Best: true}, {Text: "0.010"}},
+		// The most is the best.
+		"avoided": {{Text: "0.000"}, {Text: "0.758", Note: "of 1 of 2 seeds", Best: true}, {Text: "1.000"}},
 		// For 13 the half interval is 12.7 times the standard error of 12.
 		"pulled": {{Text: "100"}, {Text: "13", Half: "152", Best: true}, {Text: "1"}},
 		// All are the same except the bound.
@@ -290,5 +295,63 @@ func TestLoadAssets(t *testing.T) {
 	want := "{[d3 plot] [{[@observablehq/plot] ISC 2} {[d3-array d3] ISC} {[rw] BSD}]}"
 	if got := fmt.Sprint(*assets); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestWriteFigure(t *testing.T) {
+	report := fixture(hostileName)
+	if err := WriteFigure(&strings.Builder{}, report); !errors.Is(err, ErrNoFigure) {
+		t.Errorf("without its experiment: %v", err)
+	}
+	report.Experiments[0].Name = figureOf
+	var out strings.Builder
+	if err := WriteFigure(&out, report); err != nil {
+		t.Fatal(err)
+	}
+	figure := out.String()
+	var circles, lines int
+	var texts []string
+	for d := xml.NewDecoder(strings.NewReader(figure)); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("no XML: %v\n%s", err, figure)
+		}
+		switch e := token.(type) {
+		case xml.StartElement:
+			switch e.Name.Local {
+			case "circle":
+				circles++
+			case "line":
+				lines++
+			case "script":
+				t.Error("a script is in the figure")
+			}
+		case xml.CharData:
+			texts = append(texts, string(e))
+		}
+	}
+	// The legend; five policies in five scenarios, twice. Intervals of one policy, five ticks and
+	// the line of the default policy in each panel.
+	if circles != 5+2*5*5 || lines != 2*(5+5+1) {
+		t.Errorf("%d circles, %d lines", circles, lines)
+	}
+	for _, want := range []string{"layerlocality", "greedy", "10 nodes, ReplicaSets", "Bytes, × default", "Start-up mean, × default", hostileName} {
+		if !slices.Contains(texts, want) {
+			t.Errorf("no text %q in\n%s", want, figure)
+		}
+	}
+	for _, text := range []string{"ZgotmplZ", "NaN", "http://www.w3.org/1999"} {
+		if strings.Contains(figure, text) {
+			t.Errorf("%s in the figure", text)
+		}
+	}
+	// Every colour that is used is defined, for light and dark.
+	for _, name := range figurePolicies {
+		i := slices.IndexFunc(known, func(p policy) bool { return p.Name == name })
+		if i < 0 || strings.Count(figure, fmt.Sprintf("--p%d:", i)) != 2 || !strings.Contains(figure, fmt.Sprintf(".p%d {", i)) {
+			t.Errorf("%s has no colour in the figure", name)
+		}
 	}
 }

@@ -30,11 +30,12 @@ var known = []policy{
 	{Name: "greedy", About: "a bound: places each pod where the fewest bytes are missing, knowing everything", Bound: true},
 	{Name: "lrscheduler-live", About: "lrscheduler that asks every node for each pod, as its code does"},
 	{Name: "layerlocality-no-wait", About: "LayerLocality with layer-resolver, for which no pod waits"},
+	{Name: "layerlocality-stock-nodes", About: "LayerLocality with layer-resolver, on stock nodes that name images by digest and state no layers"},
 }
 
 // slots is the number of slots; page.css and page.js have as many. Unknown
 // policies share the slots after the known ones.
-const slots = 16
+const slots = 18
 
 // policiesOf lists the policies of the report: first the known ones, then the
 // others in the order of the report.

@@ -10,40 +10,67 @@ import (
 )
 
 // metric is one column of the tables. Some are also an axis of the figures. For
-// all of them, less is better.
+// all of them but one, less is better.
 type metric struct {
 	Key, Title, Unit string
 	// About is an explanation for the reader.
 	About string
-	value func(*evaluation.Metrics) float64
-	// ratio means: divided by the default policy's value with the same seed.
-	ratio bool
+	// value is that of a run. For a metric that compares, base is the default policy's run
+	// with the same seed; for others it is not looked at.
+	value    func(m, base *evaluation.Metrics) float64
+	compares bool
+	// more means that more is better.
+	more bool
 	// text formats a value.
 	text func(float64) string
 }
 
 var metrics = []metric{
-	{"bytes", "Bytes", timesDefault, aboutPulled, pulled, true, decimals(3)},
-	{"startup", "Start-up mean", timesDefault, aboutStartup + "mean over pods", startup, true, decimals(3)},
-	{"p99", "Start-up p99", timesDefault, aboutStartup + "99 % of the pods do not exceed it", p99, true, decimals(3)},
-	{"cpu", "CPU std. dev.", "", "standard deviation over nodes of the share of CPU that is requested", func(m *evaluation.Metrics) float64 { return m.CPUStd }, false, decimals(3)},
-	{"pods", "Pods max / mean", "", "pods on the fullest node, divided by the mean", func(m *evaluation.Metrics) float64 { return m.MaxMeanPods }, false, decimals(2)},
-	{"pulled", "Pulled", "GB", aboutPulled, func(m *evaluation.Metrics) float64 { return pulled(m) / 1e9 }, false, digits},
-	{"startupMean", "Start-up mean", "s", aboutStartup + "mean over pods", startup, false, digits},
-	{"startupP50", "Start-up p50", "s", aboutStartup + "half of the pods do not exceed it", func(m *evaluation.Metrics) float64 { return m.StartupP50 }, false, digits},
-	{"startupP99", "Start-up p99", "s", aboutStartup + "99 % of the pods do not exceed it", p99, false, digits},
-	{"disk", "Disk", "GB", "compressed bytes of the images on all disks at the end", func(m *evaluation.Metrics) float64 { return float64(m.DiskBytes) / 1e9 }, false, digits},
-	{"unstarted", "Not started", "pods", "pods that found a node, but never started or were deleted before", func(m *evaluation.Metrics) float64 { return float64(m.Unstarted) }, false, digits},
-	{"unschedulable", "No node", "pods", "pods that never found a node", func(m *evaluation.Metrics) float64 { return float64(m.Unschedulable) }, false, digits},
+	compared("bytes", "Bytes", aboutPulled, pulled),
+	{
+		Key: "avoided", Title: "Avoided", Unit: "of avoidable",
+		About: "share of the bytes that the default policy pulls beyond the distinct ones (each layer that pods need once in the cluster) and that are not pulled; more is better, 1 is the most that a placement can reach",
+		value: (*evaluation.Metrics).Avoided, compares: true, more: true, text: decimals(3),
+	},
+	compared("startup", "Start-up mean", aboutStartup+"mean over pods", startup),
+	compared("p99", "Start-up p99", aboutStartup+"99 % of the pods do not exceed it", p99),
+	compared("fromRegistry", "From registry", aboutPulled+" that did not come from other nodes", fromRegistry),
+	plainly("cpu", "CPU std. dev.", "", "standard deviation over nodes of the share of CPU that is requested", func(m *evaluation.Metrics) float64 { return m.CPUStd }, decimals(3)),
+	plainly("pods", "Pods max / mean", "", "pods on the fullest node, divided by the mean", func(m *evaluation.Metrics) float64 { return m.MaxMeanPods }, decimals(2)),
+	plainly("pulled", "Pulled", "GB", aboutPulled, func(m *evaluation.Metrics) float64 { return pulled(m) / 1e9 }, digits),
+	plainly("startupMean", "Start-up mean", "s", aboutStartup+"mean over pods", startup, digits),
+	plainly("startupP50", "Start-up p50", "s", aboutStartup+"half of the pods do not exceed it", func(m *evaluation.Metrics) float64 { return m.StartupP50 }, digits),
+	plainly("startupP99", "Start-up p99", "s", aboutStartup+"99 % of the pods do not exceed it", p99, digits),
+	plainly("disk", "Disk", "GB", "compressed bytes of the images on all disks at the end", func(m *evaluation.Metrics) float64 { return float64(m.DiskBytes) / 1e9 }, digits),
+	plainly("unstarted", "Not started", "pods", "pods that found a node, but never started or were deleted before", func(m *evaluation.Metrics) float64 { return float64(m.Unstarted) }, digits),
+	plainly("unschedulable", "No node", "pods", "pods that never found a node", func(m *evaluation.Metrics) float64 { return float64(m.Unschedulable) }, digits),
 }
 
 const (
-	timesDefault = "× default"
 	aboutPulled  = "compressed bytes over all links"
 	aboutStartup = "from the creation of a pod to the start of its container; "
 )
 
-func pulled(m *evaluation.Metrics) float64  { return float64(m.PulledBytes) }
+// compared is a metric divided by the default policy's value.
+func compared(key, title, about string, value func(*evaluation.Metrics) float64) metric {
+	return metric{
+		Key: key, Title: title, Unit: "× default", About: about, compares: true, text: decimals(3),
+		value: func(m, base *evaluation.Metrics) float64 { return ratio(value(m), value(base)) },
+	}
+}
+
+// plainly is a metric as it was measured.
+func plainly(key, title, unit, about string, value func(*evaluation.Metrics) float64, text func(float64) string) metric {
+	return metric{
+		Key: key, Title: title, Unit: unit, About: about, text: text,
+		value: func(m, _ *evaluation.Metrics) float64 { return value(m) },
+	}
+}
+
+func pulled(m *evaluation.Metrics) float64 { return float64(m.PulledBytes) }
+func fromRegistry(m *evaluation.Metrics) float64 {
+	return float64(m.PulledBytes - m.PeerBytes)
+}
 func startup(m *evaluation.Metrics) float64 { return m.StartupMean }
 func p99(m *evaluation.Metrics) float64     { return m.StartupP99 }
 
@@ -191,20 +218,15 @@ func (r ranks) add(name string) {
 }
 
 // estimates returns those of all metrics. base has the default policy's metrics
-// by seed; ratios leave out seeds that it did not run.
+// by seed; comparisons leave out seeds that it did not run.
 func estimates(runs []*evaluation.Run, base map[uint64]*evaluation.Metrics) map[string]estimate {
 	all := map[string]estimate{}
 	for _, m := range metrics {
 		values := make([]float64, len(runs))
 		for i, run := range runs {
-			values[i] = m.value(&run.Metrics)
-			if !m.ratio {
-				continue
-			}
-			if other := base[run.Seed]; other != nil {
-				values[i] = ratio(values[i], m.value(other))
-			} else {
-				values[i] = math.NaN()
+			other := base[run.Seed]
+			if values[i] = math.NaN(); other != nil || !m.compares {
+				values[i] = m.value(&run.Metrics, other)
 			}
 		}
 		all[m.Key] = estimateOf(values)

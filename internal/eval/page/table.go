@@ -92,7 +92,7 @@ func valueOf(m metric, c cell) value {
 	e := c.Values[m.Key]
 	if math.IsNaN(e.Mean) || math.IsInf(e.Mean, 0) {
 		v := value{Text: "–", Note: "not known"}
-		if m.ratio {
+		if m.compares {
 			v.Note = "nothing to compare with: no run of the default policy, or one with 0"
 		}
 		return v
@@ -107,8 +107,8 @@ func valueOf(m metric, c cell) value {
 	return v
 }
 
-// markBest marks the lowest values of a column, unless all are the same. Bounds
-// do not count.
+// markBest marks the best values of a column, unless all are the same. Bounds do not
+// count.
 func (b *block) markBest(column int, cells []cell) {
 	least, most := math.Inf(1), math.Inf(-1)
 	for i, c := range cells {
@@ -120,8 +120,12 @@ func (b *block) markBest(column int, cells []cell) {
 	if math.IsInf(least, 0) || text(least) == text(most) {
 		return
 	}
+	best := least
+	if metrics[column].more {
+		best = most
+	}
 	for i := range b.Rows {
-		if v := &b.Rows[i].Values[column]; !b.Rows[i].Policy.Bound && v.Text == text(least) {
+		if v := &b.Rows[i].Values[column]; !b.Rows[i].Policy.Bound && v.Text == text(best) {
 			v.Best = true
 		}
 	}

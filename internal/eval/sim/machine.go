@@ -74,6 +74,16 @@ type Model struct {
 	// younger than GCMinAge.
 	GCPeriod, GCMinAge time.Duration
 	GCHigh, GCLow      float64
+	// PeerLink is the bandwidth between nodes, in bytes per second, where images come from
+	// peers.
+	PeerLink float64
+	// AheadLead is how long before the first use of an image it is pulled on all nodes, where
+	// that is done.
+	AheadLead time.Duration
+	// LazyShare is the share of an image's bytes with which a pod starts, LazyDelay the time
+	// to find them, where images are pulled lazily.
+	LazyShare float64
+	LazyDelay time.Duration
 	// Expansion is the ratio of uncompressed to compressed size. It matters for the
 	// disk, and for the size of images in NodeStatus, which ImageLocality reads.
 	Expansion float64
@@ -93,6 +103,9 @@ func DefaultModel() Model {
 		Pulls: 10, Downloads: 6, Joins: JoinImages, // registryBurst; go.podman.io/image/v5/copy
 		UnpackLayer: 40 * time.Millisecond, Unpack: 10e-3 / 1e6, PodStart: 190 * time.Millisecond,
 		GCPeriod: 5 * time.Minute, GCMinAge: 2 * time.Minute, GCHigh: 0.85, GCLow: 0.80,
+		PeerLink:  10_000 * workload.Mbit,
+		AheadLead: 10 * time.Minute,
+		LazyShare: 0.064, LazyDelay: 100 * time.Millisecond, // Slacker, FAST '16; two round trips for the layers' indices
 		Expansion: 2.5,
 	}
 }
@@ -116,6 +129,11 @@ type machine struct {
 	model  *Model
 	q      *queue
 	onLine func(*machine) // a report is due
+	// namesOnly means that it states no layers.
+	namesOnly bool
+	// delivery is how images come here; lan is nil unless they come from peers.
+	delivery Delivery
+	lan      *lan
 
 	// present has the layers on the disk, with the number of images that need each.
 	present map[*blob]int
@@ -123,7 +141,11 @@ type machine struct {
 	used    int64 // compressed bytes on disk
 	pulls   []*pull
 	waiting []*pull
-	flows   []*flow
+	// early are images to be pulled ahead of any pod, earlyPull is the one that is being
+	// pulled; it is also among the pulls.
+	early     []*pull
+	earlyPull *pull
+	flows     []*flow
 	// flowsAt is the time up to which flows are accounted for. flowsID distinguishes
 	// the current event for the next end of a flow from outdated ones.
 	flowsAt time.Duration
@@ -136,10 +158,12 @@ type machine struct {
 	stated   map[*blob]bool
 	phase    [3]time.Duration // of refreshes, status updates and disk checks
 	looking  bool             // a disk check is due
-	pulled   int64            // bytes over the link
+	pulled   int64            // bytes over the link and from peers
 	removed  int64            // bytes removed by garbage collection
 	requests int64            // milliCPU
 	pods     int
+
+	fromPeers int64 // bytes among those pulled
 }
 
 // listed is an image as a kubelet lists it.
@@ -170,6 +194,10 @@ type pull struct {
 	downloaded map[*blob]bool
 	unpacking  bool
 	wanted     []func()
+}
+
+func newPull(i *image, name string, wanted ...func()) *pull {
+	return &pull{image: i, name: name, downloaded: map[*blob]bool{}, wanted: wanted}
 }
 
 // flow is the download of a layer, for one pull or, where downloads are joined, several.
@@ -238,7 +266,7 @@ func (m *machine) use(i *image, name string, ready func()) {
 		}
 		return
 	}
-	m.waiting = append(m.waiting, &pull{image: i, name: name, downloaded: map[*blob]bool{}, wanted: []func(){ready}})
+	m.waiting = append(m.waiting, newPull(i, name, ready))
 	m.startPulls()
 }
 
@@ -263,17 +291,30 @@ func (m *machine) release(i *image) {
 	}
 }
 
-// startPulls starts the pulls that may run now.
+// startPulls starts the pulls of the kubelet that may run now.
 func (m *machine) startPulls() {
-	for len(m.pulls) < m.model.Pulls && len(m.waiting) > 0 {
+	most := m.model.Pulls
+	if m.earlyPull != nil {
+		most++
+	}
+	for len(m.pulls) < most && len(m.waiting) > 0 {
 		p := m.waiting[0]
 		m.waiting = m.waiting[1:]
-		m.pulls = append(m.pulls, p)
-		if m.model.PullDelay == 0 {
-			m.proceed(p)
-		} else {
-			m.q.at(m.q.now+m.model.PullDelay, func() { m.proceed(p) })
-		}
+		m.start(p)
+	}
+}
+
+// start begins a pull.
+func (m *machine) start(p *pull) {
+	m.pulls = append(m.pulls, p)
+	delay := m.model.PullDelay
+	if m.delivery == Lazily {
+		delay += m.model.LazyDelay
+	}
+	if delay == 0 {
+		m.proceed(p)
+	} else {
+		m.q.at(m.q.now+delay, func() { m.proceed(p) })
 	}
 }
 
@@ -304,12 +345,10 @@ func (m *machine) download(p *pull) {
 // fetch downloads a layer for a pull, or joins a download.
 func (m *machine) fetch(p *pull, b *blob) {
 	if m.model.Joins == JoinLayers {
-		for _, f := range m.flows {
-			if f.blob == b {
-				f.pulls = append(f.pulls, p)
-				p.flows++
-				return
-			}
+		if f := m.flowOf(b); f != nil {
+			f.pulls = append(f.pulls, p)
+			p.flows++
+			return
 		}
 		// Downloaded for another pull, which has not unpacked it yet.
 		for _, other := range m.pulls {
@@ -319,8 +358,31 @@ func (m *machine) fetch(p *pull, b *blob) {
 			}
 		}
 	}
-	m.flows = append(m.flows, &flow{[]*pull{p}, b, float64(b.size)})
 	p.flows++
+	if m.lan != nil {
+		if from := m.lan.holder(b, m); from != nil {
+			m.lan.send(b, from, m, p)
+			return
+		}
+	}
+	bytes := float64(b.size)
+	if m.delivery == Lazily {
+		bytes *= m.model.LazyShare // the rest delays nobody, because it waits for an idle link
+	}
+	m.flows = append(m.flows, &flow{[]*pull{p}, b, bytes})
+}
+
+// flowOf returns the download of a layer; nil if there is none.
+func (m *machine) flowOf(b *blob) *flow {
+	for _, f := range m.flows {
+		if f.blob == b {
+			return f
+		}
+	}
+	if m.lan != nil {
+		return m.lan.to(m, b)
+	}
+	return nil
 }
 
 // commit unpacks what has been downloaded, in the order of the layers.
@@ -339,7 +401,7 @@ func (m *machine) commit(p *pull) {
 			p.committed++
 		}
 		takes := m.model.UnpackLayer + time.Duration(m.model.Unpack*float64(b.size)*1e9)
-		if takes == 0 {
+		if takes == 0 || m.delivery == Lazily { // which mounts layers as they are
 			done()
 			continue
 		}
@@ -363,6 +425,8 @@ func (m *machine) advance() {
 	m.flowsAt = m.q.now
 }
 
+const longest = 1e9 // seconds; no run takes that long
+
 // schedule makes an event for the next end of a flow.
 func (m *machine) schedule() {
 	m.flowsID++
@@ -374,7 +438,6 @@ func (m *machine) schedule() {
 		least = min(least, f.left)
 	}
 	id := m.flowsID
-	const longest = 1e9 // seconds; no run takes that long
 	after := min(max(0, least)*float64(len(m.flows))/m.Link, longest)
 	// One nanosecond more, so that rounding never leaves a remainder.
 	m.q.at(m.q.now+time.Duration(after*1e9)+1, func() {
@@ -395,6 +458,12 @@ func (m *machine) arrive() {
 		through = append(through, f)
 		return true
 	})
+	m.landed(through)
+	m.schedule()
+}
+
+// landed goes on with what waited for downloads.
+func (m *machine) landed(through []*flow) {
 	for _, f := range through {
 		m.pulled += f.blob.size
 		for _, p := range f.pulls {
@@ -410,7 +479,6 @@ func (m *machine) arrive() {
 			}
 		}
 	}
-	m.schedule()
 }
 
 func (m *machine) complete(p *pull) {
@@ -421,6 +489,10 @@ func (m *machine) complete(p *pull) {
 	}
 	for _, ready := range p.wanted {
 		ready()
+	}
+	if p == m.earlyPull {
+		m.earlyPull = nil
+		m.startEarly()
 	}
 	m.startPulls()
 }

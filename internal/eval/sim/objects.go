@@ -18,7 +18,8 @@ import (
 
 const namespace = "default"
 
-// nodeObject returns the Node of a machine that just joined.
+// nodeObject returns the Node of a machine that just joined. It does not say whether it joins
+// downloads: policies with the argument joinsDownloads and without it are compared.
 func nodeObject(m *machine) *v1.Node {
 	allocatable := v1.ResourceList{
 		v1.ResourceCPU:              *resource.NewMilliQuantity(m.MilliCPU, resource.DecimalSI),
@@ -41,6 +42,10 @@ func statusImages(m *machine) []v1.ContainerImage {
 	m.stated = map[*blob]bool{}
 	for k, i := range m.listed {
 		images[k] = v1.ContainerImage{Names: i.names, SizeBytes: int64(float64(i.size) * m.model.Expansion)}
+		if m.namesOnly {
+			images[k].Names = append([]string{i.digestName()}, i.names...)
+			continue
+		}
 		var layers []index.Layer
 		for _, b := range i.layers {
 			m.stated[b] = true

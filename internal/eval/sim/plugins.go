@@ -10,6 +10,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"github.com/layer-locality/layer-locality/extender/handler"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/eval/prototype"
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -24,6 +25,10 @@ func (r *run) plugins() frameworkruntime.Registry {
 	options := []layerlocality.Option{layerlocality.WithClock(r.q)}
 	if r.policy.Manifests != Never {
 		options = append(options, layerlocality.WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) {
+			if r.policy.StockNodes {
+				r.stock = &nodeManifests{manifests: newManifests(r), resolved: map[imageref.Canonical][]index.Layer{}}
+				return r.stock, nil
+			}
 			return newManifests(r), nil
 		}))
 	}
@@ -33,11 +38,37 @@ func (r *run) plugins() frameworkruntime.Registry {
 		}
 	}
 	return frameworkruntime.Registry{
-		layerlocality.Name: layerlocality.NewFactory(options...).New,
+		layerlocality.Name: r.rounding(layerlocality.NewFactory(options...).New),
 		imageName:          score(imageName, scoreByName),
 		lrScheduler:        score(lrScheduler, r.scoreLRScheduler),
 		prototypeName:      newPrototype,
 	}
+}
+
+// rounding has LayerLocality score in the steps of the policy.
+func (r *run) rounding(factory frameworkruntime.PluginFactory) frameworkruntime.PluginFactory {
+	if r.policy.Steps == 0 {
+		return factory
+	}
+	return func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		pl, err := factory(ctx, args, handle)
+		if err != nil {
+			return nil, err
+		}
+		return &rounded{pl.(*layerlocality.LayerLocality), r.policy.Steps}, nil
+	}
+}
+
+// rounded is LayerLocality with scores from 0 to a number of steps.
+type rounded struct {
+	*layerlocality.LayerLocality
+	steps int64
+}
+
+// Score returns the rounded score of a node.
+func (p *rounded) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	score, status := p.LayerLocality.Score(ctx, state, pod, node)
+	return handler.Round(score, p.steps), status
 }
 
 // newPrototype makes the plugin of 2022, and tells it what nodes report.
@@ -151,13 +182,18 @@ func newManifests(r *run) *manifests {
 		if err != nil {
 			continue // the plugin does not know it either
 		}
-		m := index.Manifest{}
-		for _, b := range i.layers {
-			m.Layers = append(m.Layers, index.Layer{Digest: b.digest, Size: b.size})
-		}
-		s.of[canonical] = answer{name, []index.Manifest{m}}
+		s.of[canonical] = answer{name, []index.Manifest{{Layers: layersOf(i)}}}
 	}
 	return s
+}
+
+// layersOf returns the layers of an image as its manifest states them.
+func layersOf(i *image) []index.Layer {
+	layers := make([]index.Layer, 0, len(i.layers))
+	for _, b := range i.layers {
+		layers = append(layers, index.Layer{Digest: b.digest, Size: b.size})
+	}
+	return layers
 }
 
 // Manifests implements locality.ImageSource.

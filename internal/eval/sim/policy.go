@@ -24,6 +24,9 @@ type Policy struct {
 	// WithImageLocality means that Score is added to ImageLocality and does not
 	// replace it.
 	WithImageLocality bool
+	// Steps, if not 0, rounds the scores of LayerLocality as layer-extender does with
+	// --max-score; the best one adds as much as it does with Weight.
+	Steps int64
 	// Args of Score: "name: value, ...".
 	Args string
 	// Manifests tells how early the layers of an image that no node has are known.
@@ -33,9 +36,18 @@ type Policy struct {
 	// Live means that the content of nodes is known at once, not only when they
 	// report it.
 	Live bool
+	// StockNodes means that nodes name images by digest, and do not state layers.
+	StockNodes bool
 	// Clairvoyant means no scores: it knows everything and takes the node that
 	// has least to pull.
 	Clairvoyant bool
+	// Percent is the percentageOfNodesToScore; 0 means that kube-scheduler decides.
+	Percent int
+	// Delivery is how images come to nodes.
+	Delivery Delivery
+	// History is the policy that places pods up to workload.Plan.History; nil means the
+	// same one. Its Delivery does not count.
+	History *Policy
 }
 
 // Manifests tells how early a policy knows an image that no node has.
@@ -65,36 +77,42 @@ const (
 	recommendedWait   = time.Second
 )
 
+// allNodes is for policies that have no way to tell kube-scheduler where to begin. It makes
+// a difference for 100 nodes and more.
+const allNodes = 100
+
 // Policies returns the policies that are compared.
 func Policies() []Policy {
 	ours := Policy{
 		Name: "layerlocality", Text: "LayerLocality with layer-resolver, which pods of unknown images wait for",
 		Score: layerlocality.Name, Weight: recommendedWeight, Manifests: OnUse, Wait: recommendedWait,
 	}
-	noWait, noResolver := ours, ours
+	noWait, noResolver, stockNodes := ours, ours, ours
+	stockNodes.Name, stockNodes.Text, stockNodes.StockNodes = "layerlocality-stock-nodes", "the same on stock nodes, which name images by digest and state no layers", true
 	noWait.Name, noWait.Text, noWait.Wait = "layerlocality-no-wait", "the same, no pod waits (waitForManifest: 0)", 0
 	noResolver.Name, noResolver.Text = "layerlocality-no-resolver", "LayerLocality without layer-resolver"
 	noResolver.Manifests, noResolver.Wait = Never, 0
 	return []Policy{
 		{Name: "default", Text: "kube-scheduler's default profile"},
-		{Name: "imagelocality-full", Text: "the same with ImageLocality at weight 100", Score: imageLocality, Weight: 100},
-		{Name: "image-name", Text: "images by name, without the thresholds of ImageLocality", Score: imageName, Weight: recommendedWeight},
-		{Name: "prototype", Text: "the formula of the prototype of 2022", Score: prototypeName, Weight: recommendedWeight},
+		{Name: "imagelocality-full", Text: "the same with ImageLocality at weight 100", Score: imageLocality, Weight: 100, Percent: allNodes},
+		{Name: "image-name", Text: "images by name, without the thresholds of ImageLocality", Score: imageName, Weight: recommendedWeight, Percent: allNodes},
+		{Name: "prototype", Text: "the formula of the prototype of 2022", Score: prototypeName, Weight: recommendedWeight, Percent: allNodes},
 		{
 			Name: "lrscheduler", Text: "LRScheduler's formula with all manifests, on what nodes report",
-			Score: lrScheduler, Weight: 2, WithImageLocality: true, Manifests: Always,
+			Score: lrScheduler, Weight: 2, WithImageLocality: true, Manifests: Always, Percent: allNodes,
 		},
 		{
 			Name: "lrscheduler-live", Text: "the same, but nodes are asked for each pod, as its code does",
-			Score: lrScheduler, Weight: 2, WithImageLocality: true, Manifests: Always, Live: true,
+			Score: lrScheduler, Weight: 2, WithImageLocality: true, Manifests: Always, Live: true, Percent: allNodes,
 		},
-		noResolver, noWait, ours,
-		{Name: "greedy", Text: "the node that has least to pull, all-knowing", Manifests: Always, Clairvoyant: true},
+		noResolver, noWait, stockNodes, ours,
+		{Name: "greedy", Text: "the node that has least to pull, all-knowing", Manifests: Always, Clairvoyant: true, Percent: allNodes},
 	}
 }
 
-// ParsePolicy reads "NAME[:KEY=VALUE...]": a policy with other settings. Keys are
-// weight, wait, and the arguments of LayerLocality.
+// ParsePolicy reads "NAME[:KEY=VALUE...]": a policy with other settings. Keys are images
+// (a Delivery), history (the name of a policy), weight, percent (of nodes to score), wait, steps (a number
+// by which 100 times the weight can be divided), and the arguments of LayerLocality.
 func ParsePolicy(text string) (Policy, error) {
 	name, settings, _ := strings.Cut(text, ":")
 	all := Policies()
@@ -116,14 +134,27 @@ func ParsePolicy(text string) (Policy, error) {
 		case settings == "":
 		case !ok:
 			err = fmt.Errorf("%q: want KEY=VALUE", setting)
+		case key == "images":
+			p.Delivery, err = parseDelivery(value)
+		case key == "history":
+			var before Policy
+			before, err = ParsePolicy(value)
+			p.History = &before
 		case p.Score == "":
-			err = fmt.Errorf("%q: %s has no settings", setting, name)
+			err = fmt.Errorf("%q: %s has no settings but images and history", setting, name)
 		case key == "weight":
 			p.Weight, err = strconv.Atoi(value)
+		case key == "percent":
+			p.Percent, err = strconv.Atoi(value)
 		case key == "wait":
 			p.Wait, err = time.ParseDuration(value)
 		case p.Score != layerlocality.Name:
 			err = fmt.Errorf("%q: %s has only a weight", setting, name)
+		case key == "steps":
+			p.Steps, err = strconv.ParseInt(value, 10, 64)
+			if err == nil && (p.Steps < 1 || p.Steps > 100) {
+				err = fmt.Errorf("%q: want 1 to 100", setting)
+			}
 		default:
 			args = append(args, key+": "+value)
 		}
@@ -131,16 +162,31 @@ func ParsePolicy(text string) (Policy, error) {
 			return Policy{}, fmt.Errorf("policy %q: %w", text, err)
 		}
 	}
+	if p.Steps > 0 && int64(100*p.Weight)%p.Steps != 0 {
+		return Policy{}, fmt.Errorf("policy %q: %d steps do not divide 100 times the weight of %d", text, p.Steps, p.Weight)
+	}
+	if p.History != nil && (p.StockNodes || p.History.StockNodes) {
+		return Policy{}, fmt.Errorf("policy %q: stock nodes have no history: their resolver does not outlive a scheduler", text)
+	}
 	p.Args = strings.Join(args, ", ")
 	return p, nil
+}
+
+// weight returns the weight of the plugin: with Steps, its best score is that number and not
+// 100.
+func (p *Policy) weight() int {
+	if p.Steps > 0 {
+		return 100 * p.Weight / int(p.Steps)
+	}
+	return p.Weight
 }
 
 // configuration returns the one that kube-scheduler would get.
 func (p *Policy) configuration() string {
 	var b strings.Builder
 	b.WriteString("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: default-scheduler\n")
-	if p.Score != "" || p.Clairvoyant {
-		b.WriteString("  percentageOfNodesToScore: 100\n")
+	if p.Percent > 0 {
+		fmt.Fprintf(&b, "  percentageOfNodesToScore: %d\n", p.Percent)
 	}
 	if p.Score == "" {
 		return b.String()
@@ -149,7 +195,7 @@ func (p *Policy) configuration() string {
 	if p.WithImageLocality {
 		disabled = ""
 	}
-	fmt.Fprintf(&b, "  plugins: {multiPoint: {disabled: [%s], enabled: [{name: %s, weight: %d}]}}\n", disabled, p.Score, p.Weight)
+	fmt.Fprintf(&b, "  plugins: {multiPoint: {disabled: [%s], enabled: [{name: %s, weight: %d}]}}\n", disabled, p.Score, p.weight())
 	if p.Args != "" {
 		fmt.Fprintf(&b, "  pluginConfig: [{name: %s, args: {%s}}]\n", p.Score, p.Args)
 	}

@@ -32,7 +32,9 @@ func TestPolicyWeights(t *testing.T) {
 		{"lrscheduler", lrScheduler, 2, 1, ""},
 		{"lrscheduler-live", lrScheduler, 2, 1, ""},
 		{"layerlocality", "LayerLocality", recommendedWeight, 0, ""},
-		{"layerlocality:weight=7:cpuPenalty=3", "LayerLocality", 7, 0, "cpuPenalty: 3"},
+		{"layerlocality:weight=7:loadPenalty=3", "LayerLocality", 7, 0, "loadPenalty: 3"},
+		{"layerlocality:steps=40", "LayerLocality", 10, 0, ""}, // 40 x 10, as 100 x 4
+		{"layerlocality:steps=10:weight=2", "LayerLocality", 20, 0, ""},
 		{"prototype:weight=9", prototypeName, 9, 0, ""},
 	} {
 		t.Run(test.policy, func(t *testing.T) {
@@ -49,7 +51,7 @@ func TestPolicyWeights(t *testing.T) {
 			}
 		})
 	}
-	for _, text := range []string{"", "none", "default:weight=3", "greedy:weight=3", "layerlocality:weight", "layerlocality:weight=x", "layerlocality:wait=x", "image-name:cpuPenalty=1"} {
+	for _, text := range []string{"", "none", "default:weight=3", "greedy:weight=3", "layerlocality:weight", "layerlocality:weight=x", "layerlocality:wait=x", "image-name:loadPenalty=1", "default:images=magic", "default:history=none", "layerlocality-stock-nodes:history=default", "layerlocality:steps=0", "layerlocality:steps=101", "layerlocality:steps=30", "prototype:steps=10"} {
 		if _, err := ParsePolicy(text); err == nil || !strings.Contains(err.Error(), "policy ") {
 			t.Errorf("%q: %v", text, err)
 		}

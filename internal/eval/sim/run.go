@@ -54,32 +54,65 @@ func Run(ctx context.Context, plan *workload.Plan, policy Policy, model Model, s
 // prepare returns a run that is ready to begin.
 func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Model, seed uint64) (*run, error) {
 	r := &run{
-		model: model, policy: policy, q: &queue{}, images: intern(plan.Images),
+		model: model, delivery: policy.Delivery, q: &queue{}, images: intern(plan.Images),
 		machines: map[string]*machine{}, objects: map[string]*v1.Node{}, deployments: map[string]*deployment{},
 		known: map[string]time.Duration{}, sets: map[string]bool{},
 	}
-	random := rand.New(rand.NewPCG(seed, 1))
-	var err error
-	if r.scheduler, err = startScheduler(ctx, policy.configuration(), r.plugins(), random); err != nil {
-		return nil, err
+	if r.delivery == FromPeers {
+		r.lan = &lan{q: r.q, link: model.PeerLink}
 	}
-	if policy.Clairvoyant {
-		r.scheduler.choose = r.leastMissing(random)
+	random := rand.New(rand.NewPCG(seed, 1))
+	first := policy
+	if plan.History > 0 && policy.History != nil {
+		first = *policy.History
+	}
+	if err := r.startScheduler(ctx, first, random); err != nil {
+		return nil, err
 	}
 	for _, node := range plan.Nodes {
 		r.join(node)
 	}
+	if plan.History > 0 {
+		r.later(plan.History, func() {
+			if policy.History != nil {
+				r.fail(r.replaceScheduler(ctx, policy, random))
+			}
+			r.count(plan)
+		})
+	} else {
+		r.count(plan)
+	}
 	for i := range plan.Events {
-		r.q.at(plan.Events[i].At, func() { r.play(&plan.Events[i]) })
-		r.ahead++
-		r.end = max(r.end, plan.Events[i].At+patience)
+		r.later(plan.Events[i].At, func() { r.play(&plan.Events[i]) })
+	}
+	if r.delivery == Ahead {
+		r.planAhead(plan)
 	}
 	return r, nil
 }
 
+// later has something done that the run must not end without.
+func (r *run) later(at time.Duration, do func()) {
+	r.ahead++
+	r.end = max(r.end, at+patience)
+	r.q.at(at, func() {
+		r.ahead--
+		do()
+	})
+}
+
+// startScheduler starts one with a policy. It knows no nodes or pods yet.
+func (r *run) startScheduler(ctx context.Context, policy Policy, random *rand.Rand) (err error) {
+	r.policy = policy
+	if r.scheduler, err = startScheduler(ctx, policy.configuration(), r.plugins(), random); err == nil && policy.Clairvoyant {
+		r.scheduler.choose = r.leastMissing(random)
+	}
+	return err
+}
+
 // step runs the next event; false if the run is over.
 func (r *run) step() bool {
-	return r.err == nil && (r.ahead > 0 || r.unsettled > 0) && r.q.now <= r.end && r.q.next()
+	return r.err == nil && (r.ahead > 0 || r.unsettled > 0 || r.pullsAhead()) && r.q.now <= r.end && r.q.next()
 }
 
 // intern returns the images by their references. References of the same layers
@@ -113,8 +146,12 @@ func intern(references []dataset.Image) map[string]*image {
 
 // run is the state of one simulation.
 type run struct {
-	model     Model
+	model Model
+	// policy is that of the scheduler that runs.
 	policy    Policy
+	stock     *nodeManifests // nil unless nodes are stock
+	delivery  Delivery
+	lan       *lan
 	q         *queue
 	scheduler *kubeScheduler
 	images    map[string]*image
@@ -136,7 +173,12 @@ type run struct {
 	end              time.Duration
 	err              error
 
-	created  int
+	created int
+	// from is the time from which metrics count, before how many pods came earlier, distinct
+	// the bytes of evaluation.Metrics.
+	from     time.Duration
+	before   int
+	distinct int64
 	startups []float64
 	// balance covers the moments after placements; loads is memory for it.
 	balance evaluation.Balance
@@ -171,7 +213,6 @@ func (r *run) fail(err error) {
 }
 
 func (r *run) play(e *workload.Event) {
-	r.ahead--
 	switch {
 	case e.Pod != nil:
 		p := r.newPod(e.Pod.Image, e.Pod.App, e.Pod.MilliCPU, e.Pod.Memory, false, "")
@@ -197,13 +238,19 @@ func (r *run) join(spec workload.Node) {
 	h.Write([]byte(spec.Name))
 	phase := float64(h.Sum64()%10007) / 10007
 	m := newMachine(spec, &r.model, r.q, phase, r.report)
+	m.delivery, m.lan = r.delivery, r.lan
+	if r.lan != nil {
+		r.lan.nodes = append(r.lan.nodes, m)
+	}
 	for _, name := range spec.Holds {
 		m.hold(r.images[name], name)
 	}
 	r.machines[spec.Name] = m
 	r.order = append(r.order, m)
+	m.namesOnly = r.policy.StockNodes
 	m.listed = m.list()
 	node := nodeObject(m)
+	r.useListed(m)
 	r.objects[spec.Name] = node
 	r.fail(r.scheduler.nodes.set(nil, node))
 }
@@ -214,13 +261,24 @@ func (r *run) report(m *machine) {
 	node := old.DeepCopy()
 	node.Status.Images = statusImages(m)
 	r.objects[m.Name] = node
+	r.useListed(m)
 	r.fail(r.scheduler.nodes.set(old, node))
+}
+
+// useListed has the resolver look for what a stock node lists, too.
+func (r *run) useListed(m *machine) {
+	if r.policy.StockNodes {
+		for _, i := range m.listed {
+			r.use(i.names[0])
+		}
+	}
 }
 
 // use notes that an image is used: from now on the resolver looks for it.
 func (r *run) use(name string) {
 	if _, ok := r.known[name]; !ok {
 		r.known[name] = r.q.now + r.model.ManifestDelay
+		r.stock.learn(r.images[name], name)
 	}
 }
 
@@ -301,7 +359,9 @@ func (r *run) start(p *pod) {
 	}
 	p.running = true
 	r.unsettled--
-	r.startups = append(r.startups, (r.q.now - p.created).Seconds())
+	if p.created >= r.from {
+		r.startups = append(r.startups, (r.q.now - p.created).Seconds())
+	}
 	running := p.object.DeepCopy()
 	running.Status.Phase = v1.PodRunning
 	running.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", Image: p.name, ImageID: p.name}}
@@ -419,10 +479,16 @@ func (r *run) sample() {
 }
 
 func (r *run) metrics() evaluation.Metrics {
-	m := evaluation.Metrics{Pods: r.created, Unschedulable: len(r.pending)}
+	m := evaluation.Metrics{Pods: r.created - r.before, DistinctBytes: r.distinct}
+	for _, p := range r.pending {
+		if p.created >= r.from {
+			m.Unschedulable++
+		}
+	}
 	m.Unstarted = m.Pods - m.Unschedulable - len(r.startups)
 	for _, machine := range r.order {
 		m.PulledBytes += machine.pulled
+		m.PeerBytes += machine.fromPeers
 		m.RemovedBytes += machine.removed
 		m.DiskBytes += machine.used
 	}

@@ -304,6 +304,7 @@ func TestMetrics(t *testing.T) {
 		near("PulledBytes", float64(m.PulledBytes), 21*mb)
 		near("DiskBytes", float64(m.DiskBytes), 21*mb)
 		near("RemovedBytes", float64(m.RemovedBytes), 0)
+		near("DistinctBytes", float64(m.DistinctBytes), 15*mb) // S counts once
 		if m.Pods != 3 || m.Unschedulable != 0 {
 			t.Errorf("%d pods, %d unschedulable", m.Pods, m.Unschedulable)
 		}

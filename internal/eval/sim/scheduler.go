@@ -177,21 +177,50 @@ func (s *kubeScheduler) filter(state fwk.CycleState, pod *v1.Pod, all []fwk.Node
 	}
 	wanted := s.enough(len(all))
 	feasible := make([]fwk.NodeInfo, 0, wanted)
-	looked := 0
-	for ; looked < len(all) && len(feasible) < wanted; looked++ {
-		n := all[(s.next+looked)%len(all)]
-		if !result.AllNodes() && !result.NodeNames.Has(n.Node().Name) {
-			continue
+	seen := map[fwk.NodeInfo]bool{}
+	look := func(n fwk.NodeInfo) error {
+		if seen[n] || !result.AllNodes() && !result.NodeNames.Has(n.Node().Name) {
+			return nil
 		}
 		switch status := s.framework.RunFilterPlugins(s.ctx, state, pod, n); {
 		case status.IsSuccess():
 			feasible = append(feasible, n)
 		case !status.IsRejected():
-			return nil, status.AsError()
+			return status.AsError()
+		}
+		return nil
+	}
+	if wanted < len(all) {
+		for _, n := range s.preferred(state) {
+			if err := look(n); err != nil {
+				return nil, err
+			}
+			seen[n] = true
+		}
+	}
+	looked := 0
+	for ; looked < len(all) && len(feasible) < wanted; looked++ {
+		if err := look(all[(s.next+looked)%len(all)]); err != nil {
+			return nil, err
 		}
 	}
 	s.next = (s.next + looked) % len(all)
 	return feasible, nil
+}
+
+// preferred returns the nodes that a plugin wants to be looked at first, as the patched
+// kube-scheduler does: see pkg/scheduler/preferred_nodes.go there.
+func (s *kubeScheduler) preferred(state fwk.CycleState) (nodes []fwk.NodeInfo) {
+	data, err := state.Read("layerlocality.io/preferred-nodes")
+	if err != nil {
+		return nil
+	}
+	for _, name := range data.(interface{ PreferredNodes() []string }).PreferredNodes() {
+		if n, err := s.snapshot.NodeInfos().Get(name); err == nil {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
 }
 
 // enough is the number of feasible nodes at which kube-scheduler stops looking:

@@ -11,13 +11,13 @@ import (
 var SchemeGroupVersion = schema.GroupVersion{Group: kubescheduler.GroupName, Version: runtime.APIVersionInternal}
 
 var (
-	// SchemeBuilder registers the internal type.
+	// SchemeBuilder registers the internal types.
 	SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
-	// AddToScheme adds the internal type to a scheme.
+	// AddToScheme adds the internal types to a scheme.
 	AddToScheme = SchemeBuilder.AddToScheme
 )
 
 func addKnownTypes(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(SchemeGroupVersion, &LayerLocalityArgs{})
+	scheme.AddKnownTypes(SchemeGroupVersion, &LayerLocalityArgs{}, &QosAwareArgs{})
 	return nil
 }

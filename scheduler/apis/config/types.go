@@ -13,11 +13,12 @@ type LayerLocalityArgs struct {
 
 	MinImageBytes         int64
 	UnknownImageBytes     int64
-	CPUPenalty            int32
+	LoadPenalty           int32
 	NoRequestPenalty      int32
 	LinkPenalty           int32
 	MaxWaitingPods        int32
 	JoinsDownloads        bool
+	LayerReuse            string
 	ArrivalTimeout        metav1.Duration
 	ReportTimeout         metav1.Duration
 	NodeStatusMaxImages   int32
@@ -27,6 +28,13 @@ type LayerLocalityArgs struct {
 	UnqualifiedRegistries []string
 	Mirrors               []Mirror
 }
+
+// The values of LayerReuse: a node uses a layer again for another image whatever is below
+// it, or only above the same layers.
+const (
+	ReuseByDigest = "Digest"
+	ReuseInChains = "Chain"
+)
 
 // ShortName is an alias for a repository.
 type ShortName struct {

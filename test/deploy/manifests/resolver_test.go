@@ -72,7 +72,7 @@ func components(t *testing.T) []string {
 	for _, entry := range entries {
 		found = append(found, entry.Name())
 	}
-	if want := []string{"docker-config", "network-policy", "pull-secrets", "registries-conf"}; !slices.Equal(found, want) {
+	if want := []string{"argo-rollouts", "ca-bundle", "certs-d", "credential-provider", "docker-config", "network-policy", "openshift", "openshift-registry", "pull-secrets", "registries-conf"}; !slices.Equal(found, want) {
 		t.Fatalf("components %q, tested are %q", found, want)
 	}
 	return found
@@ -103,7 +103,8 @@ func TestResolver(t *testing.T) {
 					t.Errorf("%s: labels %v", key, accessor.GetLabels())
 				}
 				inNamespace := kind != "CustomResourceDefinition" && !strings.HasPrefix(kind, "Cluster")
-				if inNamespace != (accessor.GetNamespace() == namespace) {
+				global := accessor.GetName() == resolver+"-global-pull-secret" && accessor.GetNamespace() == "openshift-config"
+				if !global && inNamespace != (accessor.GetNamespace() == namespace) {
 					t.Errorf("%s: in namespace %q", key, accessor.GetNamespace())
 				}
 			}
@@ -113,7 +114,7 @@ func TestResolver(t *testing.T) {
 			for _, port := range container.Ports {
 				ports[port.Name] = port.ContainerPort
 			}
-			if !reflect.DeepEqual(ports, map[string]int32{"metrics": 8080, "probes": 8081}) || service.Spec.Ports[0].TargetPort.String() != "metrics" {
+			if !reflect.DeepEqual(ports, map[string]int32{"metrics": 8443, "probes": 8081}) || service.Spec.Ports[0].TargetPort.String() != "metrics" {
 				t.Errorf("ports %v, the service leads to %s", ports, &service.Spec.Ports[0].TargetPort)
 			}
 			for path, probe := range map[string]*corev1.Probe{"/healthz": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
@@ -160,12 +161,18 @@ func TestResolver(t *testing.T) {
 				named[*rbacv1.Role](t, objects, binding.RoleRef.Name)
 				bindings[binding.RoleRef.Kind+" "+binding.RoleRef.Name] = binding.Subjects
 			}
-			if want := map[string][]rbacv1.Subject{
+			want := map[string][]rbacv1.Subject{
 				"ClusterRole " + resolver:               ours,
 				"ClusterRole " + resolver + "-reader":   scheduler,
 				"Role " + resolver + "-leader-election": ours,
 				"Role " + resolver + "-lease-reader":    append(scheduler, rbacv1.Subject{Kind: "ServiceAccount", Name: "layer-locality-scheduler", Namespace: namespace}),
-			}; !reflect.DeepEqual(bindings, want) {
+			}
+			if components != nil {
+				want["ClusterRole "+resolver+"-mirrors"] = ours
+				want["ClusterRole "+resolver+"-argo-rollouts"] = ours
+				want["Role "+resolver+"-global-pull-secret"] = ours
+			}
+			if !reflect.DeepEqual(bindings, want) {
 				t.Errorf("bound:\ngot  %v\nwant %v", bindings, want)
 			}
 		})
@@ -193,11 +200,14 @@ func TestResolverCRD(t *testing.T) {
 func TestResolverRights(t *testing.T) {
 	var rights []string
 	for resource, verbs := range map[string]string{
-		"/pods": "get list watch", "/nodes": "get list watch",
-		"apps/deployments": "get list watch", "apps/statefulsets": "get list watch", "apps/daemonsets": "get list watch",
-		"batch/jobs": "get list watch", "batch/cronjobs": "get list watch",
-		"layerlocality.io/imagemanifests": "get list watch create patch update delete",
-		"events.k8s.io/events":            "create patch",
+		"/pods": "list watch", "/nodes": "list watch",
+		"apps/deployments": "list watch", "apps/statefulsets": "list watch", "apps/daemonsets": "list watch",
+		"batch/jobs": "list watch", "batch/cronjobs": "list watch",
+		"networking.k8s.io/servicecidrs":            "list watch",
+		"layerlocality.io/imagemanifests":           "get list watch create patch delete",
+		"events.k8s.io/events":                      "create patch",
+		"authentication.k8s.io/tokenreviews":        "create",
+		"authorization.k8s.io/subjectaccessreviews": "create",
 	} {
 		for verb := range strings.FieldsSeq(verbs) {
 			rights = append(rights, resource+":"+verb)
@@ -209,6 +219,7 @@ func TestResolverRights(t *testing.T) {
 		resolver + "-reader": {
 			"layerlocality.io/imagemanifests:get", "layerlocality.io/imagemanifests:list", "layerlocality.io/imagemanifests:watch",
 		},
+		resolver + "-metrics-reader": {"/metrics:get"},
 		resolver + "-leader-election": {
 			"/events:create", "/events:patch", "coordination.k8s.io/leases:create",
 			"coordination.k8s.io/leases[" + resolver + "]:get", "coordination.k8s.io/leases[" + resolver + "]:update",
@@ -237,9 +248,19 @@ func TestResolverRights(t *testing.T) {
 		}
 	}
 	check(buildResolver(t))
-	check(buildResolver(t, "docker-config", "registries-conf", "network-policy"))
+	check(buildResolver(t, "ca-bundle", "certs-d", "credential-provider", "docker-config", "registries-conf", "network-policy"))
 	roles[resolver+"-pull-secrets"] = []string{"/secrets:get", "/serviceaccounts:get"}
 	check(buildResolver(t, "pull-secrets"))
+	delete(roles, resolver+"-pull-secrets")
+	roles[resolver+"-argo-rollouts"] = []string{"argoproj.io/rollouts:list", "argoproj.io/rollouts:watch"}
+	check(buildResolver(t, "argo-rollouts"))
+	delete(roles, resolver+"-argo-rollouts")
+	roles[resolver+"-mirrors"] = []string{
+		"config.openshift.io/imagedigestmirrorsets:list", "config.openshift.io/imagedigestmirrorsets:watch",
+		"config.openshift.io/imagetagmirrorsets:list", "config.openshift.io/imagetagmirrorsets:watch",
+	}
+	roles[resolver+"-global-pull-secret"] = []string{"/secrets[pull-secret]:get"}
+	check(buildResolver(t, "openshift", "openshift-registry"))
 
 	// The user who applies it in a namespace binds it.
 	text, err := os.ReadFile(deployed + "/resolver/components/pull-secrets/rolebinding.yaml")
@@ -255,6 +276,7 @@ func TestResolverRights(t *testing.T) {
 func TestResolverComponents(t *testing.T) {
 	plain := one[*appsv1.Deployment](t, buildResolver(t)).Spec.Template.Spec
 	for component, flag := range map[string]string{
+		"ca-bundle": "--ca-bundle", "certs-d": "--certs-dir",
 		"pull-secrets": "--pull-secrets", "docker-config": "--docker-config", "registries-conf": "--registries-conf", "network-policy": "",
 	} {
 		t.Run(component, func(t *testing.T) {
@@ -278,10 +300,18 @@ func TestResolverComponents(t *testing.T) {
 				return
 			}
 			mount, volume := pod.Containers[0].VolumeMounts[0], pod.Volumes[0]
+			if component == "certs-d" {
+				certsD(t, file, mount, volume)
+				return
+			}
 			if filepath.Dir(file) != mount.MountPath || !mount.ReadOnly || mount.Name != volume.Name {
 				t.Errorf("%s is mounted at %+v from %s", file, mount, volume.Name)
 			}
 			switch {
+			case volume.ConfigMap != nil && component == "ca-bundle": // the user makes it
+				if items := volume.ConfigMap.Items; len(items) != 1 || items[0].Path != filepath.Base(file) {
+					t.Errorf("%s is from a ConfigMap with items %v", file, items)
+				}
 			case volume.ConfigMap != nil:
 				text := one[*corev1.ConfigMap](t, objects)
 				if volume.ConfigMap.Name != text.Name || text.Name == resolver+"-registries" || text.Data[filepath.Base(file)] == "" {
@@ -296,6 +326,104 @@ func TestResolverComponents(t *testing.T) {
 			}
 		})
 	}
+}
+
+// certsD checks that the folder has a folder of a registry, with what certs.d has.
+func certsD(t *testing.T, folder string, mount corev1.VolumeMount, volume corev1.Volume) {
+	t.Helper()
+	if folder != mount.MountPath || !mount.ReadOnly || mount.Name != volume.Name || volume.Projected == nil || len(volume.Projected.Sources) != 1 {
+		t.Fatalf("%s is mounted at %+v from %+v", folder, mount, volume)
+	}
+	var files []string
+	for _, item := range volume.Projected.Sources[0].Secret.Items {
+		if err := policy.CheckHost(filepath.Dir(item.Path)); err != nil {
+			t.Error(err)
+		}
+		files = append(files, filepath.Base(item.Path))
+	}
+	if want := []string{"ca.crt", "client.cert", "client.key"}; !slices.Equal(files, want) {
+		t.Errorf("files %q, want %q", files, want)
+	}
+}
+
+// TestResolverOpenShift checks that the arguments name what is mounted, that the cluster
+// fills in what is mounted, and that the internal registry has one address.
+func TestResolverOpenShift(t *testing.T) {
+	objects := buildResolver(t, "openshift", "openshift-registry", "ca-bundle")
+	pod := one[*appsv1.Deployment](t, objects).Spec.Template.Spec
+	injected := map[string]string{}
+	for _, text := range all[*corev1.ConfigMap](objects) {
+		switch {
+		case text.Labels["config.openshift.io/inject-trusted-cabundle"] == "true":
+			injected[text.Name] = "ca-bundle.crt"
+		case text.Annotations["service.beta.openshift.io/inject-cabundle"] == "true":
+			injected[text.Name] = "service-ca.crt"
+		}
+	}
+	var folder string
+	for _, mount := range pod.Containers[0].VolumeMounts {
+		if mount.Name == "cluster-ca" {
+			folder = mount.MountPath
+		}
+	}
+	mounted := 0
+	for _, volume := range pod.Volumes {
+		if volume.Name != "cluster-ca" {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			item := source.ConfigMap.Items[0]
+			if mounted++; injected[source.ConfigMap.Name] != item.Key {
+				t.Errorf("%s of %s is not what the cluster fills in", item.Key, source.ConfigMap.Name)
+			}
+			if !slices.Contains(pod.Containers[0].Args, "--ca-bundle="+folder+"/"+item.Path) {
+				t.Errorf("%s is in no argument of %q", item.Path, pod.Containers[0].Args)
+			}
+		}
+	}
+	if mounted != 2 {
+		t.Errorf("%d bundles are mounted", mounted)
+	}
+	alias := pod.HostAliases[0]
+	host := alias.Hostnames[0] + ":5000"
+	for _, want := range []string{"--allow-registry=" + host, "--allow-network=" + host + "=" + alias.IP + "/32"} {
+		if !slices.Contains(pod.Containers[0].Args, want) {
+			t.Errorf("no argument %s in %q", want, pod.Containers[0].Args)
+		}
+	}
+	if pod.DNSPolicy != corev1.DNSDefault {
+		t.Errorf("names lead to services: DNS policy %s", pod.DNSPolicy)
+	}
+}
+
+// TestResolverCredentialProvider checks that the configuration and the folder are where the
+// arguments say, and that the resolver can read the example.
+func TestResolverCredentialProvider(t *testing.T) {
+	objects := buildResolver(t, "credential-provider")
+	pod := one[*appsv1.Deployment](t, objects).Spec.Template.Spec
+	mounts := map[string]string{}
+	for _, mount := range pod.Containers[0].VolumeMounts {
+		if !mount.ReadOnly {
+			t.Errorf("%s may be written", mount.MountPath)
+		}
+		mounts[mount.Name] = mount.MountPath
+	}
+	text := one[*corev1.ConfigMap](t, objects)
+	if pod.Volumes[0].ConfigMap == nil || pod.Volumes[0].ConfigMap.Name != text.Name || text.Name == resolver+"-credential-provider" {
+		t.Errorf("volume %+v, made is %s: it must have a hash, so that a change rolls out", pod.Volumes[0], text.Name)
+	}
+	for _, want := range []string{
+		"--image-credential-provider-config=" + mounts["credential-provider"] + "/credential-provider.yaml",
+		"--image-credential-provider-bin-dir=" + mounts["credential-provider-bin"],
+	} {
+		if !slices.Contains(pod.Containers[0].Args, want) {
+			t.Errorf("no argument %s in %q", want, pod.Containers[0].Args)
+		}
+	}
+	bin := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(bin, "ecr-credential-provider"), nil, 0o700))
+	_, err := registry.KeychainsFromProviders(deployed+"/resolver/components/credential-provider/credential-provider.yaml", bin)
+	must(t, err)
 }
 
 // TestResolverRegistriesConf checks that the resolver can read the example, and

@@ -74,9 +74,10 @@ type cluster struct {
 // plugin is one of the compared plugins.
 type plugin struct {
 	name string
-	// preScore is nil if the plugin does not implement it.
-	preScore fwk.PreScorePlugin
-	score    fwk.ScorePlugin
+	// preFilter and preScore are nil if the plugin does not implement them.
+	preFilter fwk.PreFilterPlugin
+	preScore  fwk.PreScorePlugin
+	score     fwk.ScorePlugin
 	// reserve is nil if the plugin does not implement it.
 	reserve   fwk.ReservePlugin
 	framework framework.Framework
@@ -210,6 +211,7 @@ func (c *cluster) add(ctx context.Context, factory informers.SharedInformerFacto
 				return nil, err
 			}
 			pl.score = made.(fwk.ScorePlugin)
+			pl.preFilter, _ = made.(fwk.PreFilterPlugin)
 			pl.preScore, _ = made.(fwk.PreScorePlugin)
 			pl.reserve, _ = made.(fwk.ReservePlugin)
 			return made, nil

@@ -54,6 +54,7 @@ type report struct {
 	// NodeBytes is the mean size of an encoded Node (protobuf).
 	NodeBytes int     `json:"nodeBytes"`
 	Memory    memory  `json:"memory"`
+	Joined    joined  `json:"joined"`
 	Updates   updates `json:"updates"`
 	Scores    []score `json:"scores"`
 }
@@ -85,6 +86,10 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	fmt.Println(r.Memory)
+	if r.Joined, err = measureJoined(ctx, wire, images, o.rounds); err != nil {
+		return err
+	}
+	fmt.Println(r.Joined)
 
 	c, err := startCluster(ctx, wire)
 	if err != nil {
@@ -109,9 +114,12 @@ func (o *options) run(ctx context.Context) error {
 			return err
 		}
 	}
-	headline := r.Scores[0]
-	fmt.Printf("score_%dn layerlocality_us=%.1f imagelocality_us=%.1f prototype_us=%.1f ratio=%.2f\n", o.nodes,
-		headline.LayerLocality.Micros, headline.ImageLocality.Micros, headline.Prototype.Micros, headline.ratio())
+	headline, worst := r.Scores[0], 0.0
+	for i := range r.Scores {
+		worst = max(worst, r.Scores[i].ratio())
+	}
+	fmt.Printf("score_%dn layerlocality_us=%.1f imagelocality_us=%.1f prototype_us=%.1f ratio=%.2f worst_ratio=%.2f\n", o.nodes,
+		headline.LayerLocality.Micros, headline.ImageLocality.Micros, headline.Prototype.Micros, headline.ratio(), worst)
 	return nil
 }
 

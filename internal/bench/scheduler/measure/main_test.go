@@ -47,6 +47,9 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
+	if r.Joined.Layers.Milliseconds <= 0 || r.Joined.Names.Milliseconds <= 0 || r.Joined.Names.Heap.Live <= 0 {
+		t.Errorf("an index of names and manifests: not measured: %+v", r.Joined)
+	}
 	if r.Updates.Changed.Handler <= 0 || r.Updates.Unchanged.Transform <= 0 || r.Memory.Plain.Live <= r.Memory.Transformed.Live {
 		t.Errorf("updates %+v and memory %+v: not measured", r.Updates, r.Memory)
 	}

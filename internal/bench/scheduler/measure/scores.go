@@ -38,8 +38,8 @@ type score struct {
 
 // cost is the cost for one pod. All values are medians.
 type cost struct {
-	// Micros is the processor time in microseconds for PreScore, Score of one node
-	// after another, and Reserve.
+	// Micros is the processor time in microseconds for PreFilter, PreScore, Score of one
+	// node after another, and Reserve.
 	Micros float64 `json:"micros"`
 	// Allocations and Bytes are what that allocates.
 	Allocations float64 `json:"allocations"`
@@ -246,6 +246,11 @@ func measured(now func() time.Duration, f func() error) (cost, error) {
 func (p *plugin) place(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo, scores []int64) error {
 	state := framework.NewCycleState()
 	skip := false
+	if p.preFilter != nil {
+		if _, status := p.preFilter.PreFilter(ctx, state, pod, nodes); !status.IsSkip() && !status.IsSuccess() {
+			return status.AsError()
+		}
+	}
 	if p.preScore != nil {
 		status := p.preScore.PreScore(ctx, state, pod, nodes)
 		if skip = status.IsSkip(); !skip && !status.IsSuccess() {
@@ -274,6 +279,9 @@ func (p *plugin) place(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo, s
 
 func (p *plugin) placeParallel(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) error {
 	state := framework.NewCycleState()
+	if _, status, _ := p.framework.RunPreFilterPlugins(ctx, state, pod); !status.IsSuccess() {
+		return status.AsError()
+	}
 	if status := p.framework.RunPreScorePlugins(ctx, state, pod, nodes); !status.IsSuccess() {
 		return status.AsError()
 	}

@@ -33,7 +33,8 @@ import (
 
 var (
 	workload    = flag.String("workload", basic, basic+" or "+withLayers)
-	profile     = flag.String("profile", "default", "default or layerlocality")
+	profile     = flag.String("profile", "default", "name of the measured profile; only default has no LayerLocality")
+	config      = flag.String("config", "", "file with the KubeSchedulerConfiguration of the profile")
 	nodes       = flag.Int("nodes", 5000, "nodes of the cluster")
 	initialPods = flag.Int("initial-pods", 1000, "pods to place before the measurement")
 	pods        = flag.Int("pods", 10000, "pods to measure with")
@@ -88,7 +89,7 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		b.Fatalf("-workload=%s: want %s or %s", *workload, basic, withLayers)
 	}
 	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
-	if want := *profile == "layerlocality"; enabled != want {
+	if want := *profile != "default"; enabled != want {
 		b.Fatalf("profile %s: %s was enabled: %t, want %t", *profile, layerlocality.Name, enabled, want)
 	}
 }
@@ -104,10 +105,6 @@ func testCase(b *testing.B, image string) string {
 		}
 		return name
 	}
-	config, err := files.ReadFile(*profile + ".yaml")
-	if err != nil {
-		b.Fatalf("-profile=%s: %v", *profile, err)
-	}
 	pod, err := files.ReadFile("pod.yaml")
 	if err != nil {
 		b.Fatal(err)
@@ -115,7 +112,7 @@ func testCase(b *testing.B, image string) string {
 	var text strings.Builder
 	err = template.Must(template.ParseFS(files, "workload.yaml")).Execute(&text, map[string]any{
 		"Workload": *workload, "Nodes": *nodes, "InitialPods": *initialPods, "Pods": *pods,
-		"SchedulerConfig": write("scheduler.yaml", config),
+		"SchedulerConfig": *config,
 		"Pod":             write("pod.yaml", []byte(strings.ReplaceAll(string(pod), "IMAGE", image))),
 	})
 	if err != nil {

@@ -15,6 +15,9 @@ type Files struct {
 	Images string
 	// History has all images ever published, Moves the moves of tags.
 	History, Moves string
+	// AsOf, if set, takes the images from the history, as tags were at that moment, and not
+	// from Images.
+	AsOf time.Time
 }
 
 // Data is the input from which workloads are made.
@@ -36,36 +39,53 @@ func generate(sharing float64) []dataset.Image {
 
 // Load reads a data set. It generates what no file is given for.
 func Load(f Files) (*Data, error) {
-	d := &Data{Source: fmt.Sprintf("%d generated images", generated)}
 	if (f.History == "") != (f.Moves == "") {
 		return nil, fmt.Errorf("history %q, moves %q: one is of no use without the other", f.History, f.Moves)
 	}
+	d := &Data{}
 	var err error
-	if f.Images != "" {
+	var source string
+	if d.History, source, err = loadHistory(f); err != nil {
+		return nil, err
+	}
+	switch {
+	case !f.AsOf.IsZero():
+		day := f.AsOf.Format(time.DateOnly)
+		d.Source = fmt.Sprintf("%s as of %s", source, day)
+		if d.Images = d.History.At(f.AsOf); len(d.Images) == 0 {
+			return nil, fmt.Errorf("as of %s: no tag points to an image in %s then", day, source)
+		}
+		return d, nil
+	case f.Images != "":
 		d.Source = filepath.Base(f.Images)
 		if d.Images, err = dataset.Load(f.Images); err != nil {
 			return nil, err
 		}
 		d.Images = references(d.Images)
-	} else {
+	default:
+		d.Source = fmt.Sprintf("%d generated images", generated)
 		d.Images = generate(dataset.DefaultSharing)
 	}
-	if f.History == "" {
-		if f.Images != "" {
-			d.Source += "; for rolling updates generated ones"
-		}
-		g := dataset.Generator{Images: generated, Sharing: dataset.DefaultSharing}
-		d.History = g.History(rand.New(rand.NewPCG(1, 2)), time.Date(2016, 9, 9, 0, 0, 0, 0, time.UTC), 500*24*time.Hour)
-		return d, nil
+	if f.Images != "" || f.History != "" {
+		d.Source += "; for rolling updates " + source
 	}
-	if d.History.Images, err = dataset.Load(f.History); err != nil {
-		return nil, err
-	}
-	if d.History.Moves, err = dataset.LoadMoves(f.Moves); err != nil {
-		return nil, err
-	}
-	d.Source += "; for rolling updates " + filepath.Base(f.History) + " and " + filepath.Base(f.Moves)
 	return d, nil
+}
+
+// loadHistory reads or generates the images and moves for rolling updates. source tells
+// which.
+func loadHistory(f Files) (h dataset.History, source string, err error) {
+	if f.History == "" {
+		g := dataset.Generator{Images: generated, Sharing: dataset.DefaultSharing}
+		return g.History(rand.New(rand.NewPCG(1, 2)), time.Date(2016, 9, 9, 0, 0, 0, 0, time.UTC), 500*24*time.Hour), "generated ones", nil
+	}
+	if h.Images, err = dataset.Load(f.History); err != nil {
+		return h, "", err
+	}
+	if h.Moves, err = dataset.LoadMoves(f.Moves); err != nil {
+		return h, "", err
+	}
+	return h, filepath.Base(f.History) + " and " + filepath.Base(f.Moves), nil
 }
 
 // references returns an image for each name: pods know images by their tags, and

@@ -30,7 +30,7 @@ func Extents() []Extent { return []Extent{Small, Full} }
 // of its argument that trades bytes for balance.
 const (
 	ourPolicy       = "layerlocality"
-	balanceArgument = "cpuPenalty"
+	balanceArgument = "loadPenalty"
 )
 
 // mainPolicies are the policies of most experiments.
@@ -41,6 +41,7 @@ var mainPolicies = []string{"default", "image-name", "lrscheduler", ourPolicy, "
 func Experiments(extent Extent) []Experiment {
 	all := []Experiment{
 		policies(extent), frontier(extent), balance(extent), arguments(extent),
+		long(extent), bursts(extent), alternatives(extent),
 		sharing(extent), zipf(extent), bandwidth(extent), nodes(extent), disk(extent),
 		lag(extent), manifestDelay(extent), pulls(extent), joins(extent),
 	}
@@ -96,13 +97,15 @@ func policies(x Extent) Experiment {
 		names = append(names, p.Name)
 	}
 	for _, s := range Scenarios(Size{}) {
-		scenarios = append(scenarios, s.Name)
+		if !strings.HasSuffix(s.Name, late) { // they have an experiment of their own
+			scenarios = append(scenarios, s.Name)
+		}
 	}
 	few := []string{"zipf-1", "replicasets", "joins", "burst-30", "scale-out", "rolling-1", "rolling-4-apart"}
 	return Experiment{
 		Experiment: evaluation.Experiment{
 			Name: "policies", Title: "What does each policy save, and at what cost?",
-			Text: "All policies in all scenarios. The command layersim list says what they are.",
+			Text: "All policies in all scenarios that begin with empty nodes. The command layersim list says what they are.",
 		},
 		Cases:         cases(pick(x, few, scenarios), x.size(), named(names...)),
 		Distributions: true,
@@ -160,6 +163,74 @@ func arguments(x Extent) Experiment {
 			Text: "One argument at a time differs from its default: 0 switches layers on their way (maxWaitingPods), the queue of a link (linkPenalty) or balance (" + balanceArgument + ") off.",
 		},
 		Cases: cases(pick(x, []string{"zipf-1", "burst-30"}, []string{"zipf-1", "replicasets", "rolling-1", "burst-50"}), x.size(), named(names...)),
+	}
+}
+
+func long(x Extent) Experiment {
+	return Experiment{
+		Experiment: evaluation.Experiment{
+			Name: "long", Title: "What if nodes live long?",
+			Text: "With more pods, the cold start counts less, disks fill up, and nodes have more images than they report.",
+			Axis: "pods", Log: true,
+		},
+		Cases: vary(pick(x, []float64{1000, 4000}, []float64{1000, 4000, 12000}), func(pods float64) []Case {
+			size := x.size()
+			size.Pods = int(pods)
+			return cases([]string{"zipf-1"}, size, named(mainPolicies...))
+		}),
+	}
+}
+
+func bursts(x Extent) Experiment {
+	var all []Case
+	for _, before := range []string{"default", ourPolicy} {
+		for _, c := range cases(pick(x, []string{"burst-50" + late}, []string{"burst-30" + late, "burst-50" + late}), x.size(), after(before, named(mainPolicies...))) {
+			c.Scenario.Name += " after " + before
+			all = append(all, c)
+		}
+	}
+	return Experiment{
+		Experiment: evaluation.Experiment{
+			Name: "bursts", Title: "Are bursts late on nodes that were filled by layers?",
+			Text: "One policy places 4,000 pods, then another one places bursts of pods with an unknown image; only these count. After the default profile every node has the popular layers, after LayerLocality few nodes have each.",
+		},
+		Cases: all,
+	}
+}
+
+// after lets another policy place the pods of the history.
+func after(before string, policies []sim.Policy) []sim.Policy {
+	history := policy(before)
+	for i := range policies {
+		if policies[i].Name != before {
+			policies[i].History = &history
+		}
+	}
+	return policies
+}
+
+func alternatives(x Extent) Experiment {
+	all := named("default", ourPolicy)
+	for _, delivery := range []sim.Delivery{sim.FromPeers, sim.Ahead, sim.Lazily} {
+		for _, p := range named("default", ourPolicy) {
+			if p.Delivery = delivery; p.Name == ourPolicy {
+				p.Name = delivery.String() + "+" + ourPolicy
+			} else {
+				p.Name = delivery.String()
+			}
+			all = append(all, p)
+		}
+	}
+	thin := x.size()
+	thin.Link = 30 * workload.Mbit
+	slow := cases([]string{"zipf-1"}, thin, all)
+	slow[0].Scenario.Name += " at 30 Mbit/s"
+	return Experiment{
+		Experiment: evaluation.Experiment{
+			Name: "alternatives", Title: "What if images come to nodes in another way?",
+			Text: "Alone, which is with the default profile, and with LayerLocality. peers: layers that another node has come from there at 10 Gbit/s, as with Spegel. ahead: every node pulls each image 10 minutes before its first use, as with Kruise's ImagePullJob. lazy: pods start with 6.4 % of what is missing, and the rest follows, as with eStargz or SOCI.",
+		},
+		Cases: append(cases(pick(x, []string{"zipf-1", "burst-50"}, []string{"zipf-1", "nodes-50", "burst-50", "rolling-2"}), x.size(), all), slow...),
 	}
 }
 

@@ -72,6 +72,9 @@ func rolling(name, text string, w workload.Rolling, size Size) Scenario {
 	return Scenario{name, text, func(r *rand.Rand, d *Data) (*workload.Plan, error) { return w.Plan(r, d.History) }}
 }
 
+// late is what the names of scenarios end with that begin with a history.
+const late = "-late"
+
 // Scenarios returns all scenarios, changed by size.
 func Scenarios(size Size) []Scenario {
 	var all []Scenario
@@ -97,6 +100,14 @@ func Scenarios(size Size) []Scenario {
 		size.arrivals(&b.Before)
 		all = append(all, Scenario{
 			fmt.Sprintf("burst-%d", pods), fmt.Sprintf("%d pods of an unknown image at once, ten times, on 20 nodes", pods),
+			func(r *rand.Rand, d *Data) (*workload.Plan, error) { return b.Plan(r, d.Images) },
+		})
+	}
+	for _, pods := range []int{30, 50} {
+		b := workload.LateBursts(pods)
+		size.arrivals(&b.Before)
+		all = append(all, Scenario{
+			fmt.Sprintf("burst-%d%s", pods, late), fmt.Sprintf("as burst-%d, after 4,000 other pods; only the bursts count", pods),
 			func(r *rand.Rand, d *Data) (*workload.Plan, error) { return b.Plan(r, d.Images) },
 		})
 	}

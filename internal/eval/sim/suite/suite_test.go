@@ -92,6 +92,7 @@ func TestAxes(t *testing.T) {
 	d := load(t, Files{})
 	of := map[string]func(c *Case, p *workload.Plan) float64{
 		"bandwidth":      func(_ *Case, p *workload.Plan) float64 { return p.Nodes[0].Link * 8 / 1e6 },
+		"long":           func(_ *Case, p *workload.Plan) float64 { return float64(len(p.Events)) },
 		"nodes":          func(_ *Case, p *workload.Plan) float64 { return float64(len(p.Nodes)) },
 		"disk":           func(_ *Case, p *workload.Plan) float64 { return float64(p.Nodes[0].Disk) / 1e9 },
 		"lag":            func(c *Case, _ *workload.Plan) float64 { return c.Model.ImageRefresh.Seconds() },
@@ -210,6 +211,46 @@ func TestLoad(t *testing.T) {
 	}
 	if _, err := Load(Files{Images: filepath.Join(t.TempDir(), "none")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)
+	}
+}
+
+// A history is a data set at each of its moments, also a generated one.
+func TestLoadAsOf(t *testing.T) {
+	begin := time.Date(2016, 9, 9, 0, 0, 0, 0, time.UTC)
+	first, last := load(t, Files{AsOf: begin}), load(t, Files{AsOf: begin.Add(1000 * 24 * time.Hour)})
+	if len(first.Images) < generated || len(first.Images) != len(last.Images) || first.Source != "generated ones as of 2016-09-09" {
+		t.Errorf("%d images at first, %d at last, from %q", len(first.Images), len(last.Images), first.Source)
+	}
+	moved := 0
+	for i, image := range first.Images {
+		if image.ImageID != last.Images[i].ImageID {
+			moved++
+		}
+	}
+	if moved == 0 {
+		t.Error("no tag has moved in 500 days")
+	}
+	if _, err := Load(Files{AsOf: begin.Add(-time.Hour)}); err == nil || !strings.Contains(err.Error(), "as of 2016-09-08: no tag points to an image") {
+		t.Errorf("before the first image: %v", err)
+	}
+}
+
+// The policy of the history is another one, and only where it differs.
+func TestHistories(t *testing.T) {
+	found, err := FindExperiments([]string{"bursts"}, Full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range found[0].Cases {
+		_, before, ok := strings.Cut(c.Scenario.Name, " after ")
+		if !ok {
+			t.Fatalf("scenario %s", c.Scenario.Name)
+		}
+		for _, p := range c.Policies {
+			if p.History == nil != (p.Name == before) || p.History != nil && p.History.Name != before {
+				t.Errorf("%s: %s comes after %+v", c.Scenario.Name, p.Name, p.History)
+			}
+		}
 	}
 }
 

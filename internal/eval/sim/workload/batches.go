@@ -28,6 +28,8 @@ type Batches struct {
 	// ReplicaSets means that the pods of a batch belong to one application, and
 	// that the scheduler's default topology spread applies to them.
 	ReplicaSets bool
+	// Only means that metrics count from the first batch on: what was before is history.
+	Only bool
 }
 
 // Bursts are 10 batches, 10 minutes apart, on 20 nodes. The pods of a batch request
@@ -40,6 +42,14 @@ func Bursts(pods int) Batches {
 		Before: before, Batches: 10, Pods: pods, Gap: 10 * time.Minute, Lifetime: 5 * time.Minute,
 		Size: Size{MilliCPU: 250, Memory: 256 << 20},
 	}
+}
+
+// LateBursts are Bursts on nodes that live long: 4,000 pods come before, and only the
+// batches count.
+func LateBursts(pods int) Batches {
+	b := Bursts(pods)
+	b.Before.Pods, b.Only = 4000, true
+	return b
 }
 
 // Plan draws the workload. It fails unless there are more images than batches.
@@ -55,6 +65,7 @@ func (b Batches) Plan(r *rand.Rand, images []dataset.Image) (*Plan, error) {
 		return nil, err
 	}
 	at := end(events)
+	history := at + b.Gap
 	for i, image := range fresh {
 		at += b.Gap
 		pod := Pod{Image: image.Image, MilliCPU: b.Size.MilliCPU, Memory: b.Size.Memory, Lifetime: b.Lifetime}
@@ -65,7 +76,11 @@ func (b Batches) Plan(r *rand.Rand, images []dataset.Image) (*Plan, error) {
 			events = append(events, Event{At: at, Pod: new(pod)})
 		}
 	}
-	return newPlan(b.Before.Cluster, images, events)
+	p, err := newPlan(b.Before.Cluster, images, events)
+	if err == nil && b.Only {
+		p.History = history
+	}
+	return p, err
 }
 
 // end returns the time of the last event.

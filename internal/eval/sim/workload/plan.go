@@ -24,6 +24,8 @@ type Plan struct {
 	Images []dataset.Image `json:"images"`
 	// Events are sorted by time.
 	Events []Event `json:"events"`
+	// History is how long the nodes only get into a state: metrics count from then on.
+	History time.Duration `json:"history,omitempty"`
 }
 
 // Node is a machine.
@@ -100,6 +102,9 @@ const (
 func (p *Plan) Validate() error {
 	if len(p.Nodes) == 0 {
 		return errors.New("no nodes")
+	}
+	if p.History < 0 || p.History > maxTime {
+		return fmt.Errorf("history %s: want 0 to %s", p.History, maxTime)
 	}
 	images := map[string]bool{}
 	for _, image := range p.Images {

@@ -62,6 +62,7 @@ func TestDeterministic(t *testing.T) {
 		"Joining":     func(r *rand.Rand) (*Plan, error) { return Joining().Plan(r, images) },
 		"LRScheduler": func(r *rand.Rand) (*Plan, error) { return LRScheduler(3).Plan(r, images) },
 		"Bursts":      func(r *rand.Rand) (*Plan, error) { return Bursts(30).Plan(r, images) },
+		"LateBursts":  func(r *rand.Rand) (*Plan, error) { return LateBursts(30).Plan(r, images) },
 		"Service":     func(r *rand.Rand) (*Plan, error) { return service.Plan(r, images) },
 		"Updates":     func(r *rand.Rand) (*Plan, error) { return updates().Plan(r, history(40)) },
 		"Updates of generated images": func(r *rand.Rand) (*Plan, error) {
@@ -259,8 +260,12 @@ func TestBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.Nodes) != 20 || len(p.Events) != 400+10*50 {
-		t.Fatalf("%d nodes, %d events", len(p.Nodes), len(p.Events))
+	if len(p.Nodes) != 20 || len(p.Events) != 400+10*50 || p.History != 0 {
+		t.Fatalf("%d nodes, %d events, history %s", len(p.Nodes), len(p.Events), p.History)
+	}
+	late, err := LateBursts(50).Plan(random(1), images)
+	if err != nil || len(late.Events) != 4000+10*50 || late.History != late.Events[4000].At || late.Events[3999].At >= late.History {
+		t.Errorf("late: %d events, history %s, error %v", len(late.Events), late.History, err)
 	}
 	seen := map[string]bool{}
 	for _, e := range p.Events[:400] {
@@ -381,6 +386,15 @@ func TestErrors(t *testing.T) {
 				t.Errorf("got %v and error %v, want error %q", p, err, tc.err)
 			}
 		})
+	}
+}
+
+func TestValidateHistory(t *testing.T) {
+	for history, valid := range map[time.Duration]bool{0: true, maxTime: true, -1: false, maxTime + 1: false} {
+		p := &Plan{Nodes: DefaultCluster().nodes(), History: history}
+		if err := p.Validate(); (err == nil) != valid {
+			t.Errorf("history %s: %v", history, err)
+		}
 	}
 }
 

@@ -89,10 +89,11 @@ func defaults() *config.LayerLocalityArgs {
 	return &config.LayerLocalityArgs{
 		MinImageBytes:         v1.DefaultMinImageBytes,
 		UnknownImageBytes:     v1.DefaultUnknownImageBytes,
-		CPUPenalty:            v1.DefaultCPUPenalty,
+		LoadPenalty:           v1.DefaultLoadPenalty,
 		NoRequestPenalty:      v1.DefaultNoRequestPenalty,
 		LinkPenalty:           v1.DefaultLinkPenalty,
 		MaxWaitingPods:        v1.DefaultMaxWaitingPods,
+		LayerReuse:            v1.DefaultLayerReuse,
 		NodeStatusMaxImages:   v1.DefaultNodeStatusMaxImages,
 		UnlistedTimeout:       metav1.Duration{Duration: v1.DefaultUnlistedTimeout},
 		WaitForManifest:       metav1.Duration{Duration: v1.DefaultWaitForManifest},
@@ -111,19 +112,19 @@ func TestLoad(t *testing.T) {
 		"no arguments":            {pluginConfig: []string{"- name: LayerLocality", "  args: {}"}},
 		"with kind": {pluginConfig: []string{
 			"- name: LayerLocality", "  args:",
-			"    apiVersion: kubescheduler.config.k8s.io/v1", "    kind: LayerLocalityArgs", "    cpuPenalty: 0"},
-			want: func(a *config.LayerLocalityArgs) { a.CPUPenalty = 0 },
+			"    apiVersion: kubescheduler.config.k8s.io/v1", "    kind: LayerLocalityArgs", "    loadPenalty: 0"},
+			want: func(a *config.LayerLocalityArgs) { a.LoadPenalty = 0 },
 		},
 		"everything": {pluginConfig: []string{
 			"- name: LayerLocality", "  args:",
-			"    minImageBytes: 1", "    unknownImageBytes: 2", "    cpuPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5", "    joinsDownloads: true",
+			"    minImageBytes: 1", "    unknownImageBytes: 2", "    loadPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5", "    joinsDownloads: true", "    layerReuse: Chain",
 			"    arrivalTimeout: 1h1m1s", "    reportTimeout: 90s", "    waitForManifest: 5s", "    nodeStatusMaxImages: 8", "    unlistedTimeout: 2h",
 			"    shortNames: [{name: fedora, repository: registry.fedoraproject.org/fedora}]",
 			"    unqualifiedRegistries: [quay.io, docker.io]",
 			"    mirrors: [{prefix: docker.io, locations: [mirror.example.com/hub]}]"},
 			want: func(a *config.LayerLocalityArgs) {
 				*a = config.LayerLocalityArgs{
-					MinImageBytes: 1, UnknownImageBytes: 2, CPUPenalty: 3, NoRequestPenalty: 6, LinkPenalty: 4, MaxWaitingPods: 5, JoinsDownloads: true,
+					MinImageBytes: 1, UnknownImageBytes: 2, LoadPenalty: 3, NoRequestPenalty: 6, LinkPenalty: 4, MaxWaitingPods: 5, JoinsDownloads: true, LayerReuse: config.ReuseInChains,
 					ArrivalTimeout:        metav1.Duration{Duration: time.Hour + time.Minute + time.Second},
 					ReportTimeout:         metav1.Duration{Duration: 90 * time.Second},
 					WaitForManifest:       metav1.Duration{Duration: 5 * time.Second},
@@ -164,12 +165,12 @@ func TestLoadRefuses(t *testing.T) {
 		want         string
 	}{
 		"unknown field":            {one("cpuPenality: 3"), `unknown field "cpuPenality"`},
-		"field with another case":  {one("CPUPenalty: 3"), `unknown field "CPUPenalty"`},
+		"field with another case":  {one("LoadPenalty: 3"), `unknown field "LoadPenalty"`},
 		"unknown field in a list":  {one("mirrors: [{prefix: docker.io, location: a.example}]"), `unknown field "mirrors[0].location"`},
-		"the same field twice":     {append(one("cpuPenalty: 3")[:1], "  args:", "    cpuPenalty: 3", "    cpuPenalty: 4"), `key "cpuPenalty" already set`},
+		"the same field twice":     {append(one("loadPenalty: 3")[:1], "  args:", "    loadPenalty: 3", "    loadPenalty: 4"), `key "loadPenalty" already set`},
 		"text for a number":        {one(`minImageBytes: "100MB"`), "minImageBytes of type int64"},
-		"fraction":                 {one("cpuPenalty: 1.5"), "cpuPenalty of type int32"},
-		"number beyond its type":   {one("cpuPenalty: 4294967296"), "cpuPenalty of type int32"},
+		"fraction":                 {one("loadPenalty: 1.5"), "loadPenalty of type int32"},
+		"number beyond its type":   {one("loadPenalty: 4294967296"), "loadPenalty of type int32"},
 		"list for text":            {one("shortNames: [{name: [a]}]"), "shortNames.name of type string"},
 		"text for a list":          {one("unqualifiedRegistries: docker.io"), "unqualifiedRegistries of type []string"},
 		"duration without unit":    {one("arrivalTimeout: 600"), "cannot unmarshal number"},
@@ -177,7 +178,7 @@ func TestLoadRefuses(t *testing.T) {
 		"days":                     {one("arrivalTimeout: 1d"), `unknown unit "d" in duration "1d"`},
 		"another version":          {one("apiVersion: kubescheduler.config.k8s.io/v1beta3, kind: LayerLocalityArgs"), `kubescheduler.config.k8s.io/v1beta3`},
 		"another kind":             {one("apiVersion: kubescheduler.config.k8s.io/v1, kind: NodeAffinityArgs"), "args for plugin LayerLocality were not of type LayerLocalityArgs"},
-		"the plugin twice":         {append(one("cpuPenalty: 3"), one("cpuPenalty: 3")...), `profiles[0].pluginConfig[1]: Duplicate value: "LayerLocality"`},
+		"the plugin twice":         {append(one("loadPenalty: 3"), one("loadPenalty: 3")...), `profiles[0].pluginConfig[1]: Duplicate value: "LayerLocality"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			loaded, err := load(t, profile(test.pluginConfig...))
@@ -193,7 +194,7 @@ func TestLoadRefuses(t *testing.T) {
 
 // TestWrite does what kube-scheduler does for --write-config-to and its log.
 func TestWrite(t *testing.T) {
-	loaded, err := load(t, profile("- name: LayerLocality", "  args: {arrivalTimeout: 90s, cpuPenalty: 0}"))
+	loaded, err := load(t, profile("- name: LayerLocality", "  args: {arrivalTimeout: 90s, loadPenalty: 0}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +219,7 @@ func TestWrite(t *testing.T) {
 	}
 	want := map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "LayerLocalityArgs",
-		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "cpuPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false,
+		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "loadPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false, "layerReuse": "Digest",
 		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "1s", "nodeStatusMaxImages": 50., "unlistedTimeout": "24h0m0s", "unqualifiedRegistries": []any{"docker.io"},
 	}
 	for _, plugin := range read.Profiles[0].PluginConfig {
@@ -252,12 +253,13 @@ func TestRoundTrip(t *testing.T) {
 			}
 		}}
 	})
-	kind := config.SchemeGroupVersion.WithKind("LayerLocalityArgs")
 	codecs := kubeschedulerscheme.Codecs
 	seed := rand.Int64()
 	t.Logf("seed %d", seed)
 	random := fuzzer.FuzzerFor(values, mathrand.NewSource(seed), codecs).NilChance(0.2).NumElements(1, 4)
-	for range 20 {
-		roundtrip.RoundTripSpecificKindWithoutProtobuf(t, kind, kubeschedulerscheme.Scheme, codecs, random, nil)
+	for _, name := range []string{"LayerLocalityArgs", "QosAwareArgs"} {
+		for range 20 {
+			roundtrip.RoundTripSpecificKindWithoutProtobuf(t, config.SchemeGroupVersion.WithKind(name), kubeschedulerscheme.Scheme, codecs, random, nil)
+		}
 	}
 }

@@ -6,17 +6,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 )
 
 // The defaults of the arguments. The v1 types document their meaning.
 const (
 	DefaultMinImageBytes       int64 = 100_000_000
 	DefaultUnknownImageBytes   int64 = 100_000_000
-	DefaultCPUPenalty          int32 = 3
+	DefaultLoadPenalty         int32 = 3
 	DefaultNoRequestPenalty    int32 = 2
 	DefaultLinkPenalty         int32 = 100
 	DefaultMaxWaitingPods      int32 = 10
 	DefaultJoinsDownloads            = false
+	DefaultLayerReuse                = config.ReuseByDigest
 	DefaultArrivalTimeout            = 10 * time.Minute
 	DefaultReportTimeout             = 2 * time.Minute
 	DefaultNodeStatusMaxImages int32 = 50
@@ -33,11 +36,12 @@ func addDefaultingFuncs(scheme *runtime.Scheme) error {
 func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive // the generator asks for this name
 	setDefault(&args.MinImageBytes, DefaultMinImageBytes)
 	setDefault(&args.UnknownImageBytes, DefaultUnknownImageBytes)
-	setDefault(&args.CPUPenalty, DefaultCPUPenalty)
+	setDefault(&args.LoadPenalty, DefaultLoadPenalty)
 	setDefault(&args.NoRequestPenalty, DefaultNoRequestPenalty)
 	setDefault(&args.LinkPenalty, DefaultLinkPenalty)
 	setDefault(&args.MaxWaitingPods, DefaultMaxWaitingPods)
 	setDefault(&args.JoinsDownloads, DefaultJoinsDownloads)
+	setDefault(&args.LayerReuse, DefaultLayerReuse)
 	setDefault(&args.ArrivalTimeout, metav1.Duration{Duration: DefaultArrivalTimeout})
 	setDefault(&args.ReportTimeout, metav1.Duration{Duration: DefaultReportTimeout})
 	setDefault(&args.NodeStatusMaxImages, DefaultNodeStatusMaxImages)

@@ -19,6 +19,33 @@ import (
 	v1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 )
 
+// TestQosAwareDefaults checks that what is set stays: also values that look as if nothing was.
+func TestQosAwareDefaults(t *testing.T) {
+	set := &v1.QosAwareArgs{
+		SafetyMargin: duration(0), MinimumRunningTime: duration(0), AcceptablePreemptionOverhead: ptr.To(0.), MaxPreemptionsPerMinute: ptr.To[int32](0),
+		Overload: ptr.To(""), RespectPriority: ptr.To(false), Window: duration(0), MeasureFrom: ptr.To("Bound"), ReconsiderEvery: duration(time.Second),
+		StateConfigMap: ptr.To(""), DefaultSLO: ptr.To(.5), LegacyAnnotations: ptr.To(true), DebugBindAddress: "127.0.0.1:1",
+	}
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	got := set.DeepCopy()
+	if scheme.Default(got); !reflect.DeepEqual(got, set) {
+		t.Errorf("got  %+v\nwant %+v", got, set)
+	}
+	got = &v1.QosAwareArgs{}
+	scheme.Default(got)
+	want := &v1.QosAwareArgs{
+		SafetyMargin: duration(30 * time.Second), MinimumRunningTime: duration(5 * time.Minute), AcceptablePreemptionOverhead: ptr.To(1.),
+		MaxPreemptionsPerMinute: ptr.To[int32](60), Overload: ptr.To("Admit"), RespectPriority: ptr.To(true), Window: duration(24 * time.Hour),
+		MeasureFrom: ptr.To("Ready"), ReconsiderEvery: duration(5 * time.Second), StateConfigMap: ptr.To("layerlocality-qosaware"), LegacyAnnotations: ptr.To(false),
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
 // defaulted are the arguments after the defaulting that kube-scheduler does.
 func defaulted(t *testing.T, args v1.LayerLocalityArgs) v1.LayerLocalityArgs {
 	t.Helper()
@@ -37,11 +64,12 @@ func TestDefaults(t *testing.T) {
 		return v1.LayerLocalityArgs{
 			MinImageBytes:         ptr.To[int64](100_000_000),
 			UnknownImageBytes:     ptr.To[int64](100_000_000),
-			CPUPenalty:            ptr.To[int32](3),
+			LoadPenalty:           ptr.To[int32](3),
 			NoRequestPenalty:      ptr.To[int32](2),
 			LinkPenalty:           ptr.To[int32](100),
 			MaxWaitingPods:        ptr.To[int32](10),
 			JoinsDownloads:        ptr.To(false),
+			LayerReuse:            ptr.To("Digest"),
 			ArrivalTimeout:        duration(10 * time.Minute),
 			ReportTimeout:         duration(2 * time.Minute),
 			NodeStatusMaxImages:   ptr.To[int32](50),
@@ -55,13 +83,14 @@ func TestDefaults(t *testing.T) {
 		"nothing":                  func(*v1.LayerLocalityArgs) {},
 		"minImageBytes":            func(a *v1.LayerLocalityArgs) { a.MinImageBytes = ptr.To[int64](1) },
 		"unknownImageBytes":        func(a *v1.LayerLocalityArgs) { a.UnknownImageBytes = ptr.To[int64](1) },
-		"cpuPenalty":               func(a *v1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](1) },
-		"cpuPenalty off":           func(a *v1.LayerLocalityArgs) { a.CPUPenalty = ptr.To[int32](0) },
+		"loadPenalty":              func(a *v1.LayerLocalityArgs) { a.LoadPenalty = ptr.To[int32](1) },
+		"loadPenalty off":          func(a *v1.LayerLocalityArgs) { a.LoadPenalty = ptr.To[int32](0) },
 		"noRequestPenalty":         func(a *v1.LayerLocalityArgs) { a.NoRequestPenalty = ptr.To[int32](1) },
 		"noRequestPenalty off":     func(a *v1.LayerLocalityArgs) { a.NoRequestPenalty = ptr.To[int32](0) },
 		"linkPenalty off":          func(a *v1.LayerLocalityArgs) { a.LinkPenalty = ptr.To[int32](0) },
 		"maxWaitingPods none":      func(a *v1.LayerLocalityArgs) { a.MaxWaitingPods = ptr.To[int32](0) },
 		"joinsDownloads":           func(a *v1.LayerLocalityArgs) { a.JoinsDownloads = ptr.To(true) },
+		"layerReuse":               func(a *v1.LayerLocalityArgs) { a.LayerReuse = ptr.To("Chain") },
 		"arrivalTimeout":           func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(time.Second) },
 		"arrivalTimeout invalid":   func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(0) }, // for validation to refuse
 		"reportTimeout":            func(a *v1.LayerLocalityArgs) { a.ReportTimeout = duration(time.Second) },
@@ -93,11 +122,22 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// all are the arguments of every plugin.
+var all = []runtime.Object{&v1.LayerLocalityArgs{}, &v1.QosAwareArgs{}}
+
+// nameOf returns the name of a type of arguments.
+func nameOf(args runtime.Object) string { return reflect.TypeOf(args).Elem().Name() }
+
 // documented returns the default values that the documentation should state,
 // by the fields' JSON names. A field without a default is left out.
-func documented(t *testing.T) map[string]any {
+func documented(t *testing.T, args runtime.Object) map[string]any {
 	t.Helper()
-	args := defaulted(t, v1.LayerLocalityArgs{})
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	args = args.DeepCopyObject()
+	scheme.Default(args)
 	data, err := yaml.Marshal(args)
 	if err != nil {
 		t.Fatal(err)
@@ -110,9 +150,9 @@ func documented(t *testing.T) map[string]any {
 }
 
 // fields returns the JSON names of the arguments, in order.
-func fields() []string {
+func fields(args runtime.Object) []string {
 	var names []string
-	for field := range reflect.TypeFor[v1.LayerLocalityArgs]().Fields() {
+	for field := range reflect.TypeOf(args).Elem().Fields() {
 		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
 			names = append(names, name)
 		}
@@ -126,7 +166,7 @@ func same(t *testing.T, text string, value any) bool {
 	if of, ok := value.(string); ok {
 		got, err := time.ParseDuration(text)
 		want, wantErr := time.ParseDuration(of)
-		return err == nil && wantErr == nil && got == want
+		return text == of || err == nil && wantErr == nil && got == want
 	}
 	var got any
 	if err := yaml.Unmarshal([]byte(text), &got); err != nil {
@@ -138,35 +178,37 @@ func same(t *testing.T, text string, value any) bool {
 // TestComments checks that the comment of every field ends with its default,
 // or states none.
 func TestComments(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "types.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
 	form := regexp.MustCompile(`Default (\S+?)(?: \([^)]*\))?\.(?:\n|$)`)
-	values, seen := documented(t), 0
-	ast.Inspect(file, func(node ast.Node) bool {
-		spec, ok := node.(*ast.TypeSpec)
-		if !ok || spec.Name.Name != "LayerLocalityArgs" {
-			return true
+	for file, args := range map[string]runtime.Object{"types.go": all[0], "types_qosaware.go": all[1]} {
+		file, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, field := range spec.Type.(*ast.StructType).Fields.List {
-			if len(field.Names) == 0 {
-				continue // TypeMeta
+		values, seen := documented(t, args), 0
+		ast.Inspect(file, func(node ast.Node) bool {
+			spec, ok := node.(*ast.TypeSpec)
+			if !ok || spec.Name.Name != nameOf(args) {
+				return true
 			}
-			seen++
-			name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json"), ",")
-			value, has := values[name]
-			switch match := form.FindStringSubmatch(field.Doc.Text()); {
-			case has != (match != nil):
-				t.Errorf("%s: default %v, documented: %q", name, value, field.Doc.Text())
-			case has && !same(t, match[1], value):
-				t.Errorf("%s: the comment says %s, the default is %v", name, match[1], value)
+			for _, field := range spec.Type.(*ast.StructType).Fields.List {
+				if len(field.Names) == 0 {
+					continue // TypeMeta
+				}
+				seen++
+				name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json"), ",")
+				value, has := values[name]
+				switch match := form.FindStringSubmatch(field.Doc.Text()); {
+				case has != (match != nil):
+					t.Errorf("%s: default %v, documented: %q", name, value, field.Doc.Text())
+				case has && !same(t, match[1], value):
+					t.Errorf("%s: the comment says %s, the default is %v", name, match[1], value)
+				}
 			}
+			return false
+		})
+		if seen != len(fields(args)) {
+			t.Errorf("%s: %d commented fields of %d", nameOf(args), seen, len(fields(args)))
 		}
-		return false
-	})
-	if seen != len(fields()) {
-		t.Errorf("%d commented fields of %d", seen, len(fields()))
 	}
 }
 
@@ -180,27 +222,29 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, ok := strings.Cut(string(text), "\n### LayerLocalityArgs\n")
-	if !ok {
-		t.Fatal("no section LayerLocalityArgs")
-	}
-	section, _, _ = strings.Cut(section, "\n#")
-	values := documented(t)
-	for _, name := range fields() {
-		match := regexp.MustCompile("(?m)^\\| `" + name + "` \\| ([^|]*) \\| ").FindStringSubmatch(section)
-		if match == nil {
-			t.Errorf("%s is not in the table", name)
-			continue
+	for _, args := range all {
+		_, section, ok := strings.Cut(string(text), "\n### "+nameOf(args)+"\n")
+		if !ok {
+			t.Fatalf("no section %s", nameOf(args))
 		}
-		value, has := values[name]
-		switch got := strings.Trim(match[1], "`"); {
-		case !has && got != "none":
-			t.Errorf("%s: documented default %s, there is none", name, got)
-		case has && !same(t, got, value):
-			t.Errorf("%s: documented default %s, it is %v", name, got, value)
+		section, _, _ = strings.Cut(section, "\n#")
+		values := documented(t, args)
+		for _, name := range fields(args) {
+			match := regexp.MustCompile("(?m)^\\| `" + name + "` \\| ([^|]*) \\| ").FindStringSubmatch(section)
+			if match == nil {
+				t.Errorf("%s is not in the table", name)
+				continue
+			}
+			value, has := values[name]
+			switch got := strings.Trim(match[1], "`"); {
+			case !has && got != "none":
+				t.Errorf("%s: documented default %s, there is none", name, got)
+			case has && !same(t, got, value):
+				t.Errorf("%s: documented default %s, it is %v", name, got, value)
+			}
 		}
-	}
-	if rows := len(regexp.MustCompile("(?m)^\\| `").FindAllString(section, -1)); rows != len(fields()) {
-		t.Errorf("%d rows for %d fields", rows, len(fields()))
+		if rows := len(regexp.MustCompile("(?m)^\\| `").FindAllString(section, -1)); rows != len(fields(args)) {
+			t.Errorf("%s: %d rows for %d fields", nameOf(args), rows, len(fields(args)))
+		}
 	}
 }

@@ -12,13 +12,13 @@ var SchemeGroupVersion = schema.GroupVersion{Group: kubescheduler.GroupName, Ver
 var (
 	// localSchemeBuilder is what the generated conversions register with.
 	localSchemeBuilder = &SchemeBuilder
-	// SchemeBuilder registers the v1 type, its conversions and defaults.
+	// SchemeBuilder registers the v1 types, their conversions and defaults.
 	SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes, addDefaultingFuncs)
-	// AddToScheme adds the v1 type to a scheme.
+	// AddToScheme adds the v1 types to a scheme.
 	AddToScheme = SchemeBuilder.AddToScheme
 )
 
 func addKnownTypes(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(SchemeGroupVersion, &LayerLocalityArgs{})
+	scheme.AddKnownTypes(SchemeGroupVersion, &LayerLocalityArgs{}, &QosAwareArgs{})
 	return nil
 }

@@ -25,17 +25,19 @@ type LayerLocalityArgs struct {
 	// +optional
 	UnknownImageBytes *int64 `json:"unknownImageBytes,omitempty"`
 
-	// CPUPenalty is how many points a node loses for each percent by which its
-	// requested CPU exceeds the mean of the feasible nodes, for a pod that
-	// requests as much CPU as their pods do on average: one that requests more or
-	// less costs in proportion, from a quarter to four times. It keeps locality
+	// LoadPenalty is how many points a node loses for each percent by which its
+	// load exceeds the mean of the feasible nodes. Load is what is requested of CPU or
+	// of memory, whichever is more, or the number of pods in percent of those that the
+	// node can hold. The points are for a pod that requests as much as
+	// their pods do on average: one that requests more or less (again, of CPU or of
+	// memory) costs in proportion, from a quarter to four times. It keeps locality
 	// from unbalancing the cluster. 0 switches it off; at most 100. Default 3.
 	// +optional
-	CPUPenalty *int32 `json:"cpuPenalty,omitempty"`
+	LoadPenalty *int32 `json:"loadPenalty,omitempty"`
 
 	// NoRequestPenalty is how many points a node loses for each container without
 	// a CPU request that it has more than the mean of the feasible nodes:
-	// CPUPenalty does not see them, and they must not all go to one node either.
+	// LoadPenalty does not see them, and they must not all go to one node either.
 	// 0 switches it off; at most 100. Default 2.
 	// +optional
 	NoRequestPenalty *int32 `json:"noRequestPenalty,omitempty"`
@@ -56,12 +58,22 @@ type LayerLocalityArgs struct {
 	// +optional
 	MaxWaitingPods *int32 `json:"maxWaitingPods,omitempty"`
 
-	// JoinsDownloads tells that the nodes' runtime downloads a layer once although two
-	// images that are pulled at the same time need it, as containerd does and CRI-O does
-	// not. Then a layer that any placed pod brings to a node counts as arriving there;
-	// otherwise it counts for pods with the same image only. Default false.
+	// JoinsDownloads tells that nodes download a layer once although two images that are
+	// pulled at the same time need it. Then a layer that any placed pod brings to a node
+	// counts as arriving there; otherwise it counts for pods with the same image only. It
+	// is for nodes that do not say themselves: nodes with the label
+	// layerlocality.io/joins-downloads (true or false) do, and so do nodes with containerd,
+	// which joins downloads. CRI-O does not, but a kubelet with serializeImagePulls makes
+	// it unnecessary. Default false.
 	// +optional
 	JoinsDownloads *bool `json:"joinsDownloads,omitempty"`
+
+	// LayerReuse tells when nodes that state no layers, and whose images are known from
+	// ImageManifests, use a layer again for another image. Digest: whatever is below it.
+	// Chain: only above the same layers, from the first one on, as containerd does with
+	// discard_unpacked_layers. The value of the first profile counts. Default Digest.
+	// +optional
+	LayerReuse *string `json:"layerReuse,omitempty"`
 
 	// ArrivalTimeout is how long the layers of a placed pod count as arriving
 	// when neither the node reports them nor the pod starts. Default 10m.

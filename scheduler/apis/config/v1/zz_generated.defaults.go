@@ -14,9 +14,14 @@ import (
 // All generated defaulters are covering - they call all nested defaulters.
 func RegisterDefaults(scheme *runtime.Scheme) error {
 	scheme.AddTypeDefaultingFunc(&LayerLocalityArgs{}, func(obj interface{}) { SetObjectDefaults_LayerLocalityArgs(obj.(*LayerLocalityArgs)) })
+	scheme.AddTypeDefaultingFunc(&QosAwareArgs{}, func(obj interface{}) { SetObjectDefaults_QosAwareArgs(obj.(*QosAwareArgs)) })
 	return nil
 }
 
 func SetObjectDefaults_LayerLocalityArgs(in *LayerLocalityArgs) {
 	SetDefaults_LayerLocalityArgs(in)
+}
+
+func SetObjectDefaults_QosAwareArgs(in *QosAwareArgs) {
+	SetDefaults_QosAwareArgs(in)
 }

@@ -1,7 +1,8 @@
-// Package validation checks the arguments of the LayerLocality plugin.
+// Package validation checks the arguments of the LayerLocality and QosAware plugins.
 package validation
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,11 +42,14 @@ func LayerLocalityArgs(args *config.LayerLocalityArgs) error {
 	}
 	between("minImageBytes", args.MinImageBytes, 1, maxBytes)
 	between("unknownImageBytes", args.UnknownImageBytes, 1, maxBytes)
-	between("cpuPenalty", int64(args.CPUPenalty), 0, maxLoadPenalty)
+	between("loadPenalty", int64(args.LoadPenalty), 0, maxLoadPenalty)
 	between("noRequestPenalty", int64(args.NoRequestPenalty), 0, maxLoadPenalty)
 	between("linkPenalty", int64(args.LinkPenalty), 0, maxLinkPenalty)
 	between("maxWaitingPods", int64(args.MaxWaitingPods), 0, maxWaitingPods)
 
+	if reuse := []string{config.ReuseByDigest, config.ReuseInChains}; !slices.Contains(reuse, args.LayerReuse) {
+		errs = append(errs, field.NotSupported(field.NewPath("layerReuse"), args.LayerReuse, reuse))
+	}
 	between("nodeStatusMaxImages", int64(args.NodeStatusMaxImages), 0, maxListed)
 
 	timeout := func(name string, value time.Duration) {

@@ -54,13 +54,13 @@ func TestValid(t *testing.T) {
 		"defaults": func(*config.LayerLocalityArgs) {},
 		"lowest": func(a *config.LayerLocalityArgs) {
 			a.MinImageBytes, a.UnknownImageBytes = 1, 1
-			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 0, 0, 0, 0
+			a.LoadPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 0, 0, 0, 0
 			a.ArrivalTimeout, a.ReportTimeout = duration(time.Second), duration(time.Second)
 			a.WaitForManifest, a.UnlistedTimeout, a.NodeStatusMaxImages = duration(0), duration(0), 0
 		},
 		"highest": func(a *config.LayerLocalityArgs) {
 			a.MinImageBytes, a.UnknownImageBytes = 1<<40, 1<<40
-			a.CPUPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 100, 100, 1000, 100_000
+			a.LoadPenalty, a.NoRequestPenalty, a.LinkPenalty, a.MaxWaitingPods = 100, 100, 1000, 100_000
 			a.ArrivalTimeout, a.ReportTimeout = duration(24*time.Hour), duration(24*time.Hour)
 			a.WaitForManifest, a.UnlistedTimeout, a.NodeStatusMaxImages = duration(time.Minute), duration(720*time.Hour), 1000
 			a.UnqualifiedRegistries = many(16)
@@ -70,6 +70,7 @@ func TestValid(t *testing.T) {
 				a.Mirrors = append(a.Mirrors, config.Mirror{Prefix: name, Locations: many(16)})
 			}
 		},
+		"layers in chains":         func(a *config.LayerLocalityArgs) { a.LayerReuse = config.ReuseInChains },
 		"registry with a port":     func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"localhost:5000"} },
 		"localhost":                func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"localhost"} },
 		"registry by address":      func(a *config.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"192.0.2.1"} },
@@ -107,8 +108,8 @@ func TestInvalid(t *testing.T) {
 		`minImageBytes: Invalid value: 1099511627777: must be between 1 and 1099511627776`:     func(a *config.LayerLocalityArgs) { a.MinImageBytes = 1<<40 + 1 },
 		`unknownImageBytes: Invalid value: -1: must be between 1 and 1099511627776`:            func(a *config.LayerLocalityArgs) { a.UnknownImageBytes = -1 },
 		`unknownImageBytes: Invalid value: 1099511627777: must be between 1 and 1099511627776`: func(a *config.LayerLocalityArgs) { a.UnknownImageBytes = 1<<40 + 1 },
-		`cpuPenalty: Invalid value: -1: must be between 0 and 100`:                             func(a *config.LayerLocalityArgs) { a.CPUPenalty = -1 },
-		`cpuPenalty: Invalid value: 101: must be between 0 and 100`:                            func(a *config.LayerLocalityArgs) { a.CPUPenalty = 101 },
+		`loadPenalty: Invalid value: -1: must be between 0 and 100`:                            func(a *config.LayerLocalityArgs) { a.LoadPenalty = -1 },
+		`loadPenalty: Invalid value: 101: must be between 0 and 100`:                           func(a *config.LayerLocalityArgs) { a.LoadPenalty = 101 },
 		`noRequestPenalty: Invalid value: -1: must be between 0 and 100`:                       func(a *config.LayerLocalityArgs) { a.NoRequestPenalty = -1 },
 		`noRequestPenalty: Invalid value: 101: must be between 0 and 100`:                      func(a *config.LayerLocalityArgs) { a.NoRequestPenalty = 101 },
 		`linkPenalty: Invalid value: -1: must be between 0 and 1000`:                           func(a *config.LayerLocalityArgs) { a.LinkPenalty = -1 },
@@ -119,6 +120,7 @@ func TestInvalid(t *testing.T) {
 		`arrivalTimeout: Invalid value: "24h0m1s": must be between 1s and 24h`:                 func(a *config.LayerLocalityArgs) { a.ArrivalTimeout = duration(24*time.Hour + time.Second) },
 		`reportTimeout: Invalid value: "-2m0s": must be between 1s and 24h`:                    func(a *config.LayerLocalityArgs) { a.ReportTimeout = duration(-2 * time.Minute) },
 		`reportTimeout: Invalid value: "999ms": must be between 1s and 24h`:                    func(a *config.LayerLocalityArgs) { a.ReportTimeout = duration(999 * time.Millisecond) },
+		`layerReuse: Unsupported value: "chain": supported values: "Digest", "Chain"`:          func(a *config.LayerLocalityArgs) { a.LayerReuse = "chain" },
 		`nodeStatusMaxImages: Invalid value: -1: must be between 0 and 1000`:                   func(a *config.LayerLocalityArgs) { a.NodeStatusMaxImages = -1 },
 		`nodeStatusMaxImages: Invalid value: 1001: must be between 0 and 1000`:                 func(a *config.LayerLocalityArgs) { a.NodeStatusMaxImages = 1001 },
 		`unlistedTimeout: Invalid value: "-1ns": must be between 0s and 720h`:                  func(a *config.LayerLocalityArgs) { a.UnlistedTimeout = duration(-1) },
@@ -179,7 +181,7 @@ func TestInvalid(t *testing.T) {
 
 // TestAllAtOnce checks that one message shows everything that has to change.
 func TestAllAtOnce(t *testing.T) {
-	err := validation.LayerLocalityArgs(&config.LayerLocalityArgs{CPUPenalty: -1, Mirrors: mirror("q", "w")})
+	err := validation.LayerLocalityArgs(&config.LayerLocalityArgs{LoadPenalty: -1, Mirrors: mirror("q", "w")})
 	var all utilerrors.Aggregate
 	if !errors.As(err, &all) {
 		t.Fatalf("%T: %v", err, err)
@@ -189,7 +191,7 @@ func TestAllAtOnce(t *testing.T) {
 		field, _, _ := strings.Cut(one.Error(), ":")
 		fields = append(fields, field)
 	}
-	want := []string{"minImageBytes", "unknownImageBytes", "cpuPenalty", "arrivalTimeout", "reportTimeout",
+	want := []string{"minImageBytes", "unknownImageBytes", "loadPenalty", "layerReuse", "arrivalTimeout", "reportTimeout",
 		"unqualifiedRegistries", "mirrors[0].prefix", "mirrors[0].locations[0]"}
 	if !slices.Equal(fields, want) {
 		t.Errorf("got %v, want %v", fields, want)

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/version"
+	"k8s.io/component-base/version/verflag"
+	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/extender/host"
+)
+
+func newCommand() *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use:   "layer-extender",
+		Short: "Scores nodes for a kube-scheduler by the image layers they hold, as its HTTP extender",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			verflag.PrintAndExitIfRequested()
+			o.apply(cmd.Flags(), os.LookupEnv, func(text string) { klog.InfoS(text) })
+			ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer cancel()
+			return o.run(ctx)
+		},
+		SilenceUsage: true,
+	}
+	o.addTo(cmd.Flags())
+	verflag.AddFlags(cmd.Flags())
+	return cmd
+}
+
+const (
+	// The time that a client has to send a request and to read the answer. A scheduler
+	// waits for milliseconds.
+	exchange = 10 * time.Second
+	// idle is longer than kube-scheduler's, which closes first.
+	idle = 3 * time.Minute
+	// grace is how long requests may take that came before the end.
+	grace      = 5 * time.Second
+	maxHeaders = 64 << 10
+)
+
+func (o *options) run(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	address, err := o.address()
+	if err != nil {
+		return err
+	}
+	kinds, debug := agents()
+	if kinds, err = host.Choose(kinds, o.agents); err != nil {
+		return fmt.Errorf("--agents: %w", err)
+	}
+	plugins, err := o.plugins()
+	if err != nil {
+		return err
+	}
+	secure, err := o.tlsConfig()
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfigPath())
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	config.UserAgent = "layer-extender/" + version.Get().GitVersion
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	h, err := host.New(ctx, host.Config{Client: client, REST: config, Kinds: kinds, PluginConfig: plugins, MaxScore: o.maxScore, Debug: debug})
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address.String())
+	if err != nil {
+		return err
+	}
+	var secured func(http.Handler) http.Handler
+	if o.clientCA != "" {
+		secured = authenticated
+	}
+	server := &http.Server{
+		Handler: h.Handler(secured), TLSConfig: secure, MaxHeaderBytes: maxHeaders,
+		ReadHeaderTimeout: exchange, ReadTimeout: exchange, WriteTimeout: 2 * exchange, IdleTimeout: idle,
+	}
+	ended := make(chan error, 1)
+	go func() {
+		if secure != nil {
+			ended <- server.ServeTLS(listener, "", "")
+		} else {
+			ended <- server.Serve(listener)
+		}
+	}()
+	h.Start(ctx)
+	logger.Info("Serving", "address", listener.Addr(), "agents", o.agents, "maxScore", o.maxScore, "tls", secure != nil, "version", version.Get().GitVersion)
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		end, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		err = server.Shutdown(end)
+	}
+	cancel()
+	return errors.Join(err, h.Close())
+}

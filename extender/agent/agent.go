@@ -1,0 +1,483 @@
+// Package agent runs a plugin of the scheduling framework for the requests of schedulers
+// elsewhere. An agent is a small profile of kube-scheduler: the plugin, and what every
+// profile needs.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultbinder"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/cluster"
+	"github.com/layer-locality/layer-locality/extender/metrics"
+)
+
+// Kind is a kind of agent.
+type Kind struct {
+	// Name of the agent, in paths and in --agents, and further names of it.
+	Name    string
+	Aliases []string
+	// Plugin is the name of the plugin, and New makes it.
+	Plugin string
+	New    frameworkruntime.PluginFactory
+}
+
+// Names returns all names of the agent.
+func (k *Kind) Names() []string { return append([]string{k.Name}, k.Aliases...) }
+
+// Agent scores and filters nodes for one pod at a time, as a scheduler does.
+type Agent struct {
+	Kind
+
+	cluster   *cluster.Cluster
+	framework framework.Framework
+	score     fwk.ScorePlugin // nil if it does not score
+	filters   bool
+	synced    func() bool
+	endCycle  func(fwk.CycleState)
+	round     func(int64) int64
+
+	mu       sync.Mutex
+	snapshot *schedulercache.Snapshot
+	expected *arrivals.Table
+}
+
+// Config is what agents need of their host.
+type Config struct {
+	Cluster *cluster.Cluster
+	// Client and REST are handed to plugins.
+	Client kubernetes.Interface
+	REST   *rest.Config
+	// PluginConfig are the entries of pluginConfig for the plugins, as
+	// PluginConfigs returns them.
+	PluginConfig []PluginConfig
+	// Round returns what a scheduler is told for a score from 0 to 100. Nodes with the same
+	// rounded score are equal for it. nil tells scores as they are.
+	Round func(score int64) int64
+	// Clock is for the time that answers count; nil means the real one.
+	Clock clock.PassiveClock
+}
+
+// PluginConfig is an entry of pluginConfig in a KubeSchedulerConfiguration.
+type PluginConfig struct {
+	Name string         `json:"name"`
+	Args map[string]any `json:"args,omitempty"`
+}
+
+// PluginConfigs reads the list pluginConfig, as in a profile of a
+// KubeSchedulerConfiguration: either the list alone, or a document with that field.
+func PluginConfigs(text []byte) ([]PluginConfig, error) {
+	var document struct {
+		PluginConfig []PluginConfig `json:"pluginConfig"`
+	}
+	var form any
+	err := yaml.Unmarshal(text, &form)
+	if _, list := form.([]any); list { // so that the error is about the form that was written
+		err = yaml.UnmarshalStrict(text, &document.PluginConfig)
+	} else if err == nil {
+		err = yaml.UnmarshalStrict(text, &document)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("want the list pluginConfig of a KubeSchedulerConfiguration: %w", err)
+	}
+	return document.PluginConfig, nil
+}
+
+// New makes an agent. The plugin adds its handlers to the informers of the cluster, which
+// must not have been started.
+func New(ctx context.Context, kind Kind, c Config) (*Agent, error) {
+	profile, err := profileOf(kind, c.PluginConfig)
+	if err != nil {
+		return nil, fmt.Errorf("agent %s: %w", kind.Name, err)
+	}
+	a := &Agent{Kind: kind, cluster: c.Cluster, snapshot: schedulercache.NewEmptySnapshot()}
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	a.expected = arrivals.New(c.Clock)
+	if a.round = c.Round; a.round == nil {
+		a.round = func(score int64) int64 { return score }
+	}
+	var plugin fwk.Plugin
+	registry := frameworkruntime.Registry{
+		queuesort.Name:     queuesort.New,
+		defaultbinder.Name: defaultbinder.New,
+		kind.Plugin: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (_ fwk.Plugin, err error) {
+			plugin, err = kind.New(ctx, args, handle)
+			return plugin, err
+		},
+	}
+	a.framework, err = frameworkruntime.NewFramework(ctx, registry, profile,
+		frameworkruntime.WithClientSet(c.Client), frameworkruntime.WithKubeConfig(c.REST),
+		frameworkruntime.WithInformerFactory(c.Cluster.Informers), frameworkruntime.WithSnapshotSharedLister(a.snapshot))
+	if err != nil {
+		return nil, fmt.Errorf("agent %s: %w", kind.Name, err)
+	}
+	a.score, _ = plugin.(fwk.ScorePlugin)
+	_, a.filters = plugin.(fwk.FilterPlugin)
+	a.synced = func() bool { return true }
+	if s, ok := plugin.(interface{ HasSynced() bool }); ok {
+		a.synced = s.HasSynced
+	}
+	a.endCycle = func(fwk.CycleState) {}
+	if p, ok := plugin.(interface{ EndCycle(fwk.CycleState) }); ok {
+		a.endCycle = p.EndCycle
+	}
+	metrics.Start(kind.Name)
+	return a, nil
+}
+
+// profileOf returns the profile of an agent, with the arguments of its plugin decoded,
+// defaulted and validated as kube-scheduler does it.
+func profileOf(kind Kind, configs []PluginConfig) (*config.KubeSchedulerProfile, error) {
+	type named struct {
+		Name   string `json:"name"`
+		Weight int    `json:"weight,omitempty"`
+	}
+	own := []PluginConfig{}
+	for _, c := range configs {
+		if c.Name == kind.Plugin {
+			own = append(own, c)
+		}
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+		"profiles": []any{map[string]any{
+			"schedulerName": kind.Name,
+			"plugins": map[string]any{"multiPoint": map[string]any{
+				"enabled":  []named{{Name: queuesort.Name}, {Name: defaultbinder.Name}, {Name: kind.Plugin, Weight: 1}},
+				"disabled": []named{{Name: "*"}},
+			}},
+			"pluginConfig": own,
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	object, _, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("pluginConfig of %s, not as kube-scheduler reads it: %w", kind.Plugin, err)
+	}
+	decoded, ok := object.(*config.KubeSchedulerConfiguration)
+	if !ok || len(decoded.Profiles) != 1 {
+		return nil, fmt.Errorf("pluginConfig of %s: %T", kind.Plugin, object)
+	}
+	return &decoded.Profiles[0], nil
+}
+
+// Scores tells whether the agent can score nodes.
+func (a *Agent) Scores() bool { return a.score != nil }
+
+// Filters tells whether the agent can filter nodes.
+func (a *Agent) Filters() bool { return a.filters }
+
+// HasSynced tells whether the agent knows what it needs to answer.
+func (a *Agent) HasSynced() bool { return a.cluster.HasSynced() && a.synced() }
+
+// Scores are an agent's scores of nodes.
+type Scores struct {
+	// Of has the scores, from 0 to 100, in the order of the names that were asked for.
+	Of []int64
+	// Best is the place of the best node; -1 if no node is known. Of equal nodes it is the
+	// one with the least requests, which the default profile prefers, other things being
+	// equal. The pod is expected there.
+	Best int
+	// Tied means that another node is as good for a scheduler, which sees rounded scores.
+	Tied bool
+}
+
+// Score returns the scores of nodes for a pod. The names must differ. The error is that of
+// the plugin, or of the context: when the caller has gone.
+func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	a.settle()
+	a.withdraw(pod)
+	nodes, places, err := a.nodes(names)
+	if err != nil {
+		return nil, err
+	}
+	scores := make([]int64, len(names))
+	result := &Scores{Of: scores, Best: -1}
+	if len(nodes) == 0 {
+		return result, nil
+	}
+	state := framework.NewCycleState()
+	err = a.rate(ctx, state, pod, nodes, places, scores)
+	if err == nil {
+		err = ctx.Err() // nobody reads the answer: the pod is expected nowhere
+	}
+	if err == nil {
+		best, tied := a.choose(nodes, places, scores)
+		result.Best, result.Tied = places[best], tied
+		a.expect(ctx, state, pod, nodes[best].Node().Name)
+	}
+	// Reserve does not always come. Not after a panic: the state may be anything then.
+	a.endCycle(state)
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// choose returns the best of the nodes, and whether another one is as good when rounded. It
+// does not depend on the order in which a scheduler asks for them.
+func (a *Agent) choose(nodes []fwk.NodeInfo, places []int, scores []int64) (best int, tied bool) {
+	most := free(nodes[0])
+	for i := 1; i < len(nodes); i++ {
+		share := free(nodes[i])
+		if cmp.Or(cmp.Compare(scores[places[i]], scores[places[best]]), cmp.Compare(share, most),
+			cmp.Compare(nodes[best].Node().Name, nodes[i].Node().Name)) > 0 {
+			best, most = i, share
+		}
+	}
+	for i := range nodes {
+		tied = tied || i != best && a.round(scores[places[i]]) == a.round(scores[places[best]])
+	}
+	return best, tied
+}
+
+// rate scores the nodes, each at its place in scores; without the framework's goroutines: a
+// panic in them would end the process.
+func (a *Agent) rate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, places []int, scores []int64) error {
+	if status := a.framework.RunPreScorePlugins(ctx, state, pod, nodes); !status.IsSuccess() {
+		return status.AsError()
+	}
+	if state.GetSkipScorePlugins().Has(a.Plugin) {
+		return nil
+	}
+	return a.scoreAll(ctx, state, pod, nodes, places, scores)
+}
+
+// scoreAll scores the nodes, each at its place in scores.
+func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, places []int, scores []int64) error {
+	extensions := a.score.ScoreExtensions()
+	var list fwk.NodeScoreList
+	for i, node := range nodes {
+		score, status := a.score.Score(ctx, state, pod, node)
+		if !status.IsSuccess() {
+			return fmt.Errorf("node %s: %w", node.Node().Name, status.AsError())
+		}
+		scores[places[i]] = score
+		if extensions != nil {
+			list = append(list, fwk.NodeScore{Name: node.Node().Name, Score: score})
+		}
+	}
+	if extensions != nil {
+		if status := extensions.NormalizeScore(ctx, state, pod, list); !status.IsSuccess() {
+			return status.AsError()
+		}
+		for i := range list {
+			scores[places[i]] = list[i].Score
+		}
+	}
+	for _, place := range places {
+		if scores[place] < fwk.MinScore || scores[place] > fwk.MaxScore {
+			return fmt.Errorf("plugin %s gave a score of %d, want %d to %d", a.Plugin, scores[place], fwk.MinScore, fwk.MaxScore)
+		}
+	}
+	return nil
+}
+
+// Rejection is why a pod cannot go to a node.
+type Rejection struct {
+	// Reason is empty if it can go there.
+	Reason string
+	// Unresolvable means that it does not help to remove other pods from the node.
+	Unresolvable bool
+}
+
+// Filter returns for each node why the pod cannot go there. A node that is not known is one
+// that it cannot go to.
+func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Rejection, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	a.settle()
+	nodes, places, err := a.nodes(names)
+	if err != nil {
+		return nil, err
+	}
+	rejections := make([]Rejection, len(names))
+	for i := range rejections {
+		rejections[i] = Rejection{"layer-extender does not know the node", true}
+	}
+	state := framework.NewCycleState()
+	result, status, _ := a.framework.RunPreFilterPlugins(ctx, state, pod)
+	if !status.IsSuccess() && !status.IsRejected() {
+		return nil, status.AsError()
+	}
+	for i, node := range nodes {
+		each := status
+		switch {
+		case !status.IsSuccess():
+		case !result.AllNodes() && !result.NodeNames.Has(node.Node().Name):
+			each = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "excluded by "+a.Plugin)
+		default:
+			each = a.framework.RunFilterPlugins(ctx, state, pod, node)
+		}
+		if !each.IsSuccess() && !each.IsRejected() {
+			return nil, fmt.Errorf("node %s: %w", node.Node().Name, each.AsError())
+		}
+		rejections[places[i]] = Rejection{}
+		if !each.IsSuccess() {
+			rejections[places[i]] = Rejection{reason(each), each.Code() == fwk.UnschedulableAndUnresolvable}
+		}
+	}
+	return rejections, nil
+}
+
+// reason returns why a node is rejected; never empty.
+func reason(status *fwk.Status) string {
+	if text := strings.Join(status.Reasons(), ", "); text != "" {
+		return text
+	}
+	return status.Code().String()
+}
+
+// nodes returns the known nodes among those with the names, each with its place among the
+// names.
+func (a *Agent) nodes(names []string) (nodes []fwk.NodeInfo, places []int, err error) {
+	if err := a.cluster.Update(a.snapshot); err != nil {
+		return nil, nil, err
+	}
+	nodes, places = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))
+	all := a.snapshot.NodeInfos()
+	for i, name := range names {
+		if node, err := all.Get(name); err == nil {
+			nodes, places = append(nodes, node), append(places, i)
+		}
+	}
+	if unknown := len(names) - len(nodes); unknown > 0 {
+		metrics.Unknown.WithLabelValues(a.Name).Add(float64(unknown))
+	}
+	return nodes, places, nil
+}
+
+// expect has the pod count on a node until its binding shows: what the framework's Reserve
+// does in a scheduler.
+func (a *Agent) expect(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+	switch {
+	case pod.UID == "":
+		return
+	case a.expected.Full():
+		metrics.NotExpected.WithLabelValues(a.Name).Inc()
+		return
+	}
+	if a.cluster.Placed(pod.Namespace, pod.Name, pod.UID) != "" {
+		return // it was bound while the request was on its way
+	}
+	pod, ok := arrivals.Slim(pod)
+	if !ok {
+		metrics.NotExpected.WithLabelValues(a.Name).Inc()
+		return
+	}
+	if status := a.framework.RunReservePluginsReserve(ctx, state, pod, node); !status.IsSuccess() {
+		klog.FromContext(ctx).Error(status.AsError(), "A pod is not expected on its best node", "agent", a.Name, "pod", klog.KObj(pod), "node", node)
+		a.framework.RunReservePluginsUnreserve(ctx, state, pod, node)
+		return
+	}
+	a.expected.Add(arrivals.Arrival{Pod: pod, Node: node, Assumed: a.cluster.Assume(pod, node)})
+}
+
+// free returns the share of CPU and memory of a node that is not requested, on average. It
+// is what kube-scheduler's default profile prefers, other things being equal.
+func free(node fwk.NodeInfo) float64 {
+	used, all := node.GetNonZeroRequested(), node.GetAllocatable()
+	share := func(used, all int64) float64 { return 1 - float64(used)/float64(max(1, all)) }
+	return (share(used.GetMilliCPU(), all.GetMilliCPU()) + share(used.GetMemory(), all.GetMemory())) / 2
+}
+
+// settle ends the expectation of pods that have a node, or whose time is over.
+func (a *Agent) settle() {
+	a.expected.Settle(
+		func(pod *v1.Pod) string { return a.cluster.Placed(pod.Namespace, pod.Name, pod.UID) },
+		func(arrival *arrivals.Arrival, node string) { // the plugin and the cache follow the pod themselves
+			ended := metrics.Elsewhere
+			if node == arrival.Node {
+				ended = metrics.There
+			}
+			metrics.Expected.WithLabelValues(a.Name, ended).Inc()
+		},
+		func(arrival *arrivals.Arrival) { a.undo(arrival, metrics.Over) })
+}
+
+// withdraw forgets an earlier answer for a pod.
+func (a *Agent) withdraw(pod *v1.Pod) {
+	if arrival := a.expected.Take(pod.UID); arrival != nil {
+		a.undo(arrival, metrics.Again)
+	}
+}
+
+func (a *Agent) undo(arrival *arrivals.Arrival, ended string) {
+	if arrival.Assumed { // first, so that the pod is gone even if the plugin panics
+		a.cluster.Forget(arrival.Pod)
+	}
+	a.framework.RunReservePluginsUnreserve(context.Background(), framework.NewCycleState(), arrival.Pod, arrival.Node)
+	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
+}
+
+// Expected returns how many pods are expected on a node.
+func (a *Agent) Expected() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.expected.Len()
+}
+
+// Run ends expectations when their time is over, also while nobody asks, until the context
+// is done.
+func (a *Agent) Run(ctx context.Context) {
+	tick := time.NewTicker(arrivals.Timeout / 10)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			a.tick(ctx)
+		}
+	}
+}
+
+// tick ends expectations whose time is over. A panic of the plugin ends neither the process
+// nor the agent's lock: no request is there to be answered with it.
+func (a *Agent) tick(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	defer func() {
+		if value := recover(); value != nil {
+			metrics.Panics.WithLabelValues(a.Name).Inc()
+			klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", value), "An agent panicked while nobody asked", "agent", a.Name, "stack", string(debug.Stack()))
+		}
+	}()
+	a.settle()
+}
+
+// Close ends the plugin.
+func (a *Agent) Close() error { return a.framework.Close() }

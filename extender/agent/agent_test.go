@@ -1,0 +1,342 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/testutil"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/layer-locality/layer-locality/extender/agent"
+	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/internal/fixture"
+	"github.com/layer-locality/layer-locality/extender/metrics"
+	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
+)
+
+// layers is the kind of an agent with LayerLocality.
+func layers() agent.Kind {
+	return agent.Kind{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New}
+}
+
+func score(t *testing.T, a *agent.Agent, pod *v1.Pod, names ...string) []int64 {
+	t.Helper()
+	scores, err := a.Score(t.Context(), pod, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scores.Of
+}
+
+// TestLayers asks the real plugin: a node that has the image scores, the others do not.
+func TestLayers(t *testing.T) {
+	nodes, names := fixture.Nodes(3)
+	nodes[1].(*v1.Node).Status.Images = []v1.ContainerImage{{Names: []string{"docker.io/library/app:v1"}, SizeBytes: 900_000_000}}
+	c := fixture.NewCluster(t, nodes...)
+	a := c.Agent(t, layers(), nil)
+	c.Follow(t, a)
+	got := score(t, a, fixture.Pod("p", "app:v1"), names...)
+	if got[1] < 80 || got[0] != 0 || got[2] != 0 {
+		t.Errorf("%v: the second node has the image", got)
+	}
+	if !a.Scores() || a.Filters() {
+		t.Errorf("it scores: %t, filters: %t", a.Scores(), a.Filters())
+	}
+	if got := score(t, a, fixture.Pod("q", "app:v1"), "n2", "no-such"); got[0] < 80 || got[1] != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestArrivals has pods with an image that nobody knows come faster than bindings show.
+func TestArrivals(t *testing.T) {
+	nodes, names := fixture.Nodes(4)
+	var pods []*v1.Pod
+	for i := range 4 {
+		pod := fixture.Pod(fmt.Sprint("p", i), "new:v1")
+		pods, nodes = append(pods, pod), append(nodes, pod)
+	}
+	busy := fixture.Pod("busy", "other")
+	busy.Spec.NodeName = "n1"
+	busy.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+	c := fixture.NewCluster(t, append(nodes, busy)...)
+	clock := clocktesting.NewFakeClock(time.Now())
+	a := c.Agent(t, layers(), clock)
+	c.Follow(t, a)
+
+	// Nothing is known: all are equal, and it is expected where least is requested.
+	if got := score(t, a, pods[0], names...); slices.Max(got) != 0 {
+		t.Fatalf("nothing is known: %v", got)
+	}
+	got := score(t, a, pods[1], names...)
+	if got[1] == 0 || got[0] != 0 || got[2] != 0 || got[3] != 0 {
+		t.Fatalf("the first pod is expected on n2, the scores of the second are %v", got)
+	}
+	// The second request for a pod counts once, and its own answer does not count for it.
+	again := score(t, a, pods[1], names...)
+	if !slices.Equal(got, again) || a.Expected() != 2 {
+		t.Errorf("%v, and again %v; %d are expected", got, again, a.Expected())
+	}
+	if first := score(t, a, pods[0], names...); first[1] == 0 || a.Expected() != 2 {
+		t.Errorf("the first pod again: %v, %d are expected", first, a.Expected())
+	}
+	// Both go elsewhere: the bindings correct what was expected.
+	c.Bind(t, pods[0], "n4")
+	c.Bind(t, pods[1], "n4")
+	fixture.Eventually(t, "the layers arrive where the pods are", func() bool {
+		got := score(t, a, pods[2], names...)
+		return got[3] > 0 && got[1] == 0
+	})
+	if a.Expected() != 1 {
+		t.Errorf("%d are expected, the others are bound", a.Expected())
+	}
+	// Nobody creates what the third pod was to bring, and n4 is gone: after a while nothing
+	// is expected.
+	clock.Step(arrivals.Timeout - time.Millisecond)
+	score(t, a, fixture.Pod("unrelated", "unrelated"), "n1")
+	if a.Expected() != 2 {
+		t.Errorf("%d are expected before the time is over", a.Expected())
+	}
+	clock.Step(time.Millisecond)
+	score(t, a, fixture.Pod("unrelated", "unrelated"), "n1")
+	if a.Expected() != 1 {
+		t.Errorf("%d are expected when the time is over, want the one that was asked for again", a.Expected())
+	}
+}
+
+// TestExpectedLoad has pods that request something come before bindings show: each counts
+// on its node for the next one.
+func TestExpectedLoad(t *testing.T) {
+	nodes, names := fixture.Nodes(3)
+	c := fixture.NewCluster(t, nodes...)
+	p := fixture.New()
+	clock := clocktesting.NewFakeClock(time.Now())
+	a := c.Agent(t, p.Kind("fixture"), clock)
+	c.Follow(t, a)
+	for i := range 6 {
+		pod := fixture.Pod(fmt.Sprint("p", i), "app")
+		pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m")}
+		score(t, a, pod, names...)
+	}
+	per := map[string]int{}
+	for _, node := range p.Reserved {
+		per[node]++
+	}
+	if per["n1"] != 2 || per["n2"] != 2 || per["n3"] != 2 {
+		t.Errorf("equal nodes are expected to get %v", per)
+	}
+	clock.Step(arrivals.Timeout)
+	score(t, a, fixture.Pod("last", "app"), names...)
+	if len(p.Reserved) != 1 || p.Reserved["last"] != "n1" {
+		t.Errorf("after the time is over: %v", p.Reserved)
+	}
+}
+
+// TestBest has nodes that are as good as others, in any order.
+func TestBest(t *testing.T) {
+	nodes, names := fixture.Nodes(4)
+	busy := fixture.Pod("busy", "other")
+	busy.Spec.NodeName = "n2"
+	busy.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}
+	c := fixture.NewCluster(t, append(nodes, busy)...)
+	p := fixture.New()
+	a := c.Agent(t, p.Kind("fixture"), nil)
+	c.Follow(t, a)
+	for _, test := range []struct {
+		points map[string]int64
+		best   string
+		tied   bool
+	}{
+		{nil, "n1", true},
+		{map[string]int64{"n2": 1}, "n2", false},
+		{map[string]int64{"n2": 1, "n4": 1}, "n4", true}, // n2 is busy
+		{map[string]int64{"n3": 7, "n4": 7, "n1": 6}, "n3", true},
+		{map[string]int64{"n1": 5, "n3": 5, "n4": 8}, "n4", false},
+	} {
+		p.OnScore = func(_ *v1.Pod, node string) int64 { return test.points[node] }
+		for range 10 {
+			rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+			got, err := a.Score(t.Context(), fixture.Pod("p", "app"), append([]string{"no-such"}, names...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if best := names[got.Best-1]; best != test.best || got.Tied != test.tied || p.Reserved["p"] != test.best {
+				t.Fatalf("%v: best is %s, tied %t, expected on %s; want %s, %t", test.points, best, got.Tied, p.Reserved["p"], test.best, test.tied)
+			}
+		}
+	}
+	if got, err := a.Score(t.Context(), fixture.Pod("p", "app"), []string{"no-such"}); err != nil || got.Best != -1 {
+		t.Errorf("%+v %v", got, err)
+	}
+}
+
+// TestPanicWithoutRequest has the plugin panic when the time of an answer is over and nobody
+// asks: the agent goes on, and it is counted.
+func TestPanicWithoutRequest(t *testing.T) {
+	nodes, names := fixture.Nodes(1)
+	c := fixture.NewCluster(t, nodes...)
+	p := fixture.New()
+	p.OnUnreserve = func(*v1.Pod) { panic("on purpose") }
+	clock := clocktesting.NewFakeClock(time.Now())
+	a := c.Agent(t, p.Kind("panics"), clock)
+	c.Follow(t, a)
+	panics := func() float64 {
+		value, err := testutil.GetCounterMetricValue(metrics.Panics.WithLabelValues("panics"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	before := panics()
+	score(t, a, fixture.Pod("p", "app"), names...)
+	clock.Step(arrivals.Timeout)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { a.Run(ctx) })
+	fixture.Eventually(t, "the panic is counted", func() bool { return panics() == before+1 })
+	cancel()
+	running.Wait()
+	p.OnUnreserve = nil
+	score(t, a, fixture.Pod("q", "app"), names...)
+	if a.Expected() != 1 {
+		t.Errorf("%d are expected afterwards", a.Expected())
+	}
+}
+
+// TestGoneWhileScored has a caller go away while its pod is scored: the pod is not expected.
+func TestGoneWhileScored(t *testing.T) {
+	nodes, names := fixture.Nodes(2)
+	c := fixture.NewCluster(t, nodes...)
+	p := fixture.New()
+	a := c.Agent(t, p.Kind("fixture"), nil)
+	c.Follow(t, a)
+	ctx, goAway := context.WithCancel(t.Context())
+	p.OnScore = func(*v1.Pod, string) int64 { goAway(); return 1 }
+	if scores, err := a.Score(ctx, fixture.Pod("p", "app"), names); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v %v", scores, err)
+	}
+	if a.Expected() != 0 || len(p.Reserved) != 0 || p.Cycles != 0 {
+		t.Errorf("expected: %v, %d cycles did not end", p.Reserved, p.Cycles)
+	}
+}
+
+// TestNotExpected has answers that nobody can use.
+func TestNotExpected(t *testing.T) {
+	nodes, names := fixture.Nodes(2)
+	bound := fixture.Pod("bound", "app")
+	bound.Spec.NodeName = "n2"
+	c := fixture.NewCluster(t, append(nodes, bound)...)
+	p := fixture.New()
+	a := c.Agent(t, p.Kind("fixture"), clocktesting.NewFakeClock(time.Now()))
+	c.Follow(t, a)
+	anonymous := fixture.Pod("anonymous", "app")
+	anonymous.UID = ""
+	score(t, a, anonymous, names...)
+	score(t, a, bound, names...)
+	score(t, a, fixture.Pod("nowhere", "app"), "no-such")
+	score(t, a, fixture.Pod("nowhere", "app"))
+	if len(p.Reserved) != 0 || a.Expected() != 0 {
+		t.Errorf("expected: %v", p.Reserved)
+	}
+	p.OnScore = func(*v1.Pod, string) int64 { return 101 }
+	if _, err := a.Score(t.Context(), fixture.Pod("wrong", "app"), names); err == nil {
+		t.Error("a score of 101 is no error")
+	}
+	p.OnScore = func(*v1.Pod, string) int64 { return 0 }
+	if p.Cycles != 0 {
+		t.Errorf("%d cycles of the plugin did not end", p.Cycles)
+	}
+	large := fixture.Pod("large", strings.Repeat("x", arrivals.MaxPod))
+	score(t, a, large, names...)
+	if a.Expected() != 0 {
+		t.Error("a pod is kept however large it is")
+	}
+	// However many pods somebody makes up, memory is bounded.
+	for i := range arrivals.Most + 10 {
+		score(t, a, fixture.Pod(fmt.Sprint("made-up-", i), "app"), "n1")
+	}
+	if a.Expected() != arrivals.Most || len(p.Reserved) != arrivals.Most {
+		t.Errorf("%d are expected, %d at most may be", a.Expected(), arrivals.Most)
+	}
+}
+
+// TestEvents changes nodes and pods, and looks at what the agent makes of it.
+func TestEvents(t *testing.T) {
+	c := fixture.NewCluster(t, fixture.Node("n1"))
+	p := fixture.New()
+	p.OnScore = func(*v1.Pod, string) int64 { return 50 }
+	p.OnFilter = func(*v1.Pod, string) string { return "" }
+	a := c.Agent(t, p.Kind("fixture"), nil)
+	c.Follow(t, a)
+	ctx, nodes, pods := t.Context(), c.Client.CoreV1().Nodes(), c.Client.CoreV1().Pods("default")
+	known := func(name string) bool { return score(t, a, fixture.Pod("p", "app"), name)[0] == 50 }
+	if _, err := nodes.Create(ctx, fixture.Node("n2"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "the new node is known", func() bool { return known("n2") })
+	if err := nodes.Delete(ctx, "n2", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "the deleted node is not", func() bool { return !known("n2") })
+	if reasons, err := a.Filter(ctx, fixture.Pod("p", "app"), []string{"n1", "n2"}); err != nil || reasons[0].Reason != "" || reasons[1].Reason == "" || !reasons[1].Unresolvable {
+		t.Errorf("%+v %v", reasons, err)
+	}
+
+	// A pod's requests count on its node until it is gone; the same name again is another pod.
+	place := func(uid string) {
+		pod := fixture.Pod("placed", "app")
+		pod.UID, pod.Spec.NodeName = types.UID(uid), "n1"
+		if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		fixture.Eventually(t, "it is known as placed", func() bool { return c.Placed("default", "placed", types.UID(uid)) == "n1" })
+		if c.Placed("default", "placed", "another") != "" {
+			t.Error("another pod of the same name counts as this one")
+		}
+		if err := pods.Delete(ctx, "placed", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		fixture.Eventually(t, "it is gone", func() bool { return c.Placed("default", "placed", types.UID(uid)) == "" })
+	}
+	place("one")
+	place("two")
+}
+
+// TestArguments has right and wrong arguments for the plugin.
+func TestArguments(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "",
+		"pluginConfig: [{name: LayerLocality, args: {loadPenalty: 3}}]":  "",
+		"- name: LayerLocality\n  args: {minImageBytes: 1000}":           "",
+		"pluginConfig: [{name: LayerLocality, args: {loadPenalty: -3}}]": "loadPenalty",
+		"pluginConfig: [{name: LayerLocality, args: {noSuch: 1}}]":       "noSuch",
+		"pluginConfig: [{name: LayerLocality, args: {loadPenalty: x}}]":  "loadPenalty",
+		"- name: LayerLocality\n  arguments: {}":                         `"arguments"`,
+		"pluginConfigs: []":                                              "pluginConfig",
+		"x":                                                              "pluginConfig",
+		"{":                                                              "pluginConfig",
+		"apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles: []": "pluginConfig",
+	} {
+		configs, err := agent.PluginConfigs([]byte(text))
+		if err == nil {
+			c := fixture.NewCluster(t)
+			var a *agent.Agent
+			if a, err = agent.New(t.Context(), layers(), agent.Config{Cluster: c.Cluster, PluginConfig: configs}); err == nil {
+				a.Close()
+			}
+		}
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,424 @@
+// Command measure has Kubernetes' own HTTPExtender ask layer-extender over loopback about
+// pods on a large cluster, in one process, and compares its choices with those of the plugin
+// on the same nodes.
+//
+// It is built against the patched Kubernetes: `go run ./cmd/bench extender`.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/layer-locality/layer-locality/extender/agent"
+	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/handler"
+	"github.com/layer-locality/layer-locality/extender/host"
+	"github.com/layer-locality/layer-locality/internal/bench/fleet"
+	"github.com/layer-locality/layer-locality/internal/eval/dataset"
+	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+)
+
+func main() {
+	var o options
+	flag.IntVar(&o.nodes, "nodes", 5000, "nodes of the cluster; a tenth is measured, too")
+	flag.IntVar(&o.images, "images", 50, "images of a node")
+	flag.IntVar(&o.pods, "pods", 1000, "pods to ask for")
+	flag.StringVar(&o.out, "out", "", "file for all that was measured (JSON)")
+	flag.Parse()
+	if err := o.run(context.Background()); err != nil {
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	nodes, images, pods int
+	out                 string
+}
+
+// measured is what was measured with so many nodes and steps.
+type measured struct {
+	Nodes int `json:"nodes"`
+	// MaxScore is --max-score, and Weight that of the extender: their product is
+	// always 40.
+	MaxScore int64 `json:"maxScore"`
+	Weight   int64 `json:"weight"`
+	// AnswerMillis is from the last byte of a request to the last byte of its answer,
+	// RoundTripMillis what kube-scheduler waits, PluginMillis what the plugin takes in a
+	// scheduler that has no other: medians.
+	AnswerMillis    float64 `json:"answerMillis"`
+	RoundTripMillis float64 `json:"roundTripMillis"`
+	PluginMillis    float64 `json:"pluginMillis"`
+	// SameNode is the share of pods for which the best node with the extender is one of the
+	// best with the plugin.
+	SameNode float64 `json:"sameNode"`
+	// Tied is the share of pods for which the plugin has several best nodes.
+	Tied float64 `json:"tied"`
+}
+
+func (o *options) run(ctx context.Context) error {
+	if err := nodestatus.NeedLayers(); err != nil {
+		return err
+	}
+	if o.nodes < 20 || o.images < 1 || o.pods < 1 {
+		return fmt.Errorf("-nodes=%d -images=%d -pods=%d: want at least 20 nodes, and 1 of the others", o.nodes, o.images, o.pods)
+	}
+	atStart, err := residentMiB()
+	if err != nil {
+		return err
+	}
+	images, source, err := dataset.FromEnv()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("images=%s pods=%d\n", source, o.pods)
+	stated := fleet.Images(images)
+	rss, err := memory(ctx, fleet.Nodes(stated, o.nodes, o.images))
+	if err != nil {
+		return err
+	}
+	rss += atStart
+	var all []measured
+	for _, nodes := range []int{o.nodes / 10, o.nodes} {
+		for _, steps := range []struct{ most, weight int64 }{{4, 10}, {10, 4}, {40, 1}} {
+			m, err := measure(ctx, stated, fleet.Nodes(stated, nodes, o.images), o.pods, steps.most, steps.weight)
+			if err != nil {
+				return err
+			}
+			fmt.Printf("nodes=%d max_score=%d weight=%d answer_ms=%.2f roundtrip_ms=%.2f plugin_ms=%.2f same_node=%.3f tied=%.3f\n",
+				m.Nodes, m.MaxScore, m.Weight, m.AnswerMillis, m.RoundTripMillis, m.PluginMillis, m.SameNode, m.Tied)
+			all = append(all, *m)
+		}
+	}
+	if o.out != "" {
+		data, err := json.MarshalIndent(map[string]any{"source": source, "pods": o.pods, "runs": all, "rssMiB": rss}, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.out, data, 0o644); err != nil {
+			return err
+		}
+	}
+	last := all[len(all)-1]
+	fmt.Printf("extender nodes=%d answer_ms=%.2f roundtrip_ms=%.2f same_node=%.3f rss_mib=%d\n", last.Nodes, last.AnswerMillis, last.RoundTripMillis, last.SameNode, rss)
+	return nil
+}
+
+// memory returns by how many MiB the process grows when layer-extender follows the nodes.
+// The nodes are there before, and it follows copies of them, as if it had decoded them.
+func memory(ctx context.Context, nodes []*v1.Node) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := fake.NewClientset()
+	lists(client, nodes, running(nodes))
+	debug.FreeOSMemory()
+	before, err := residentMiB()
+	if err != nil {
+		return 0, err
+	}
+	h, err := host.New(ctx, host.Config{Client: client, MaxScore: handler.DefaultMaxScore, Kinds: kinds()})
+	if err != nil {
+		return 0, err
+	}
+	h.Start(ctx)
+	for !h.HasSynced() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	after, err := residentMiB()
+	cancel()
+	return after - before, errors.Join(err, h.Close())
+}
+
+func kinds() []agent.Kind {
+	return []agent.Kind{{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New}}
+}
+
+// residentMiB returns how much memory this process has.
+func residentMiB() (int, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
+			kib, err := strconv.Atoi(fields[1])
+			return kib >> 10, err
+		}
+	}
+	return 0, fmt.Errorf("/proc/self/status has no VmRSS")
+}
+
+// timed serves a handler, and notes the time from the last byte of each request to the last
+// byte of its answer.
+type timed struct {
+	next http.Handler
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+func (t *timed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	began := time.Now()
+	t.next.ServeHTTP(w, r)
+	took := time.Since(began)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.took = append(t.took, took)
+}
+
+// all returns what every answer took. The last one may be counted after it was read.
+func (t *timed) all() []time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.took)
+}
+
+func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, pods int, most, weight int64) (*measured, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	running := running(nodes)
+	client := fake.NewClientset()
+	lists(client, nodes, running)
+	clock := clocktesting.NewFakeClock(time.Now())
+	h, err := host.New(ctx, host.Config{
+		Client: client, MaxScore: most, Clock: clock,
+		Kinds: kinds(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	server := &timed{next: h.Handler(nil)}
+	listening := httptest.NewServer(server)
+	defer listening.Close()
+	h.Start(ctx)
+	for !h.HasSynced() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	beside, err := newScheduler(ctx, nodes, running, defaults)
+	if err != nil {
+		return nil, err
+	}
+	alone, err := newScheduler(ctx, nodes, running, "")
+	if err != nil {
+		return nil, err
+	}
+	extender, err := scheduler.NewHTTPExtender(&config.Extender{
+		URLPrefix: listening.URL + strings.TrimSuffix(handler.Prefix, "/"), PrioritizeVerb: handler.Priorities + "/layers",
+		Weight: weight, NodeCacheCapable: true, HTTPTimeout: metav1.Duration{Duration: time.Minute},
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	random := rand.New(rand.NewPCG(1, 1))
+	var roundTrips, scored []time.Duration
+	same, tied := 0, 0
+	for i := range pods {
+		pod := podOf(fmt.Sprint("pod-", i), pick(random, images))
+		began := time.Now()
+		answer, weight, err := extender.Prioritize(pod, beside.nodes)
+		if err != nil {
+			return nil, err
+		}
+		roundTrips = append(roundTrips, time.Since(began))
+		clock.Step(arrivals.Timeout) // each pod finds the same nodes
+
+		others, ours, err := beside.score(ctx, pod)
+		if err != nil {
+			return nil, err
+		}
+		began = time.Now()
+		if _, _, err := alone.score(ctx, pod); err != nil {
+			return nil, err
+		}
+		scored = append(scored, time.Since(began))
+		withPlugin, withExtender := make([]int64, len(others)), make([]int64, len(others))
+		for j := range others {
+			withPlugin[j] = others[j] + ours[j]
+			// As kube-scheduler adds it: see k8s.io/kubernetes/pkg/scheduler/schedule_one.go.
+			withExtender[j] = others[j] + (*answer)[j].Score*weight*(fwk.MaxScore/10)
+		}
+		best := slices.Max(withPlugin)
+		if withPlugin[slices.Index(withExtender, slices.Max(withExtender))] == best {
+			same++
+		}
+		if first := slices.Index(withPlugin, best); slices.Contains(withPlugin[first+1:], best) {
+			tied++
+		}
+	}
+	cancel()
+	return &measured{
+		Nodes: len(nodes), MaxScore: most, Weight: weight,
+		AnswerMillis: median(server.all()), RoundTripMillis: median(roundTrips), PluginMillis: median(scored),
+		SameNode: float64(same) / float64(pods), Tied: float64(tied) / float64(pods),
+	}, h.Close()
+}
+
+// median returns the median in milliseconds.
+func median(times []time.Duration) float64 {
+	slices.Sort(times)
+	return float64(times[len(times)/2].Microseconds()) / 1000
+}
+
+// lists has a client answer lists with copies of the objects.
+func lists(client *fake.Clientset, nodes []*v1.Node, pods []*v1.Pod) {
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		list := &v1.NodeList{}
+		for _, node := range nodes {
+			list.Items = append(list.Items, *node.DeepCopy())
+		}
+		return true, list, nil
+	})
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		list := &v1.PodList{}
+		for _, pod := range pods {
+			list.Items = append(list.Items, *pod.DeepCopy())
+		}
+		return true, list, nil
+	})
+}
+
+// pick returns an image: most pods have a popular one, as nodes do (see fleet.Draw), and one
+// in ten has one that no node has.
+func pick(random *rand.Rand, images []v1.ContainerImage) string {
+	if random.IntN(10) == 0 {
+		return fmt.Sprintf("registry.example/unknown-%d:v1", random.IntN(1000))
+	}
+	return fleet.Draw(random, images, 1)[0].Names[1]
+}
+
+// running returns pods that request some of the nodes' CPU and memory.
+func running(nodes []*v1.Node) []*v1.Pod {
+	var pods []*v1.Pod
+	for i, node := range nodes {
+		for j := range i % 4 {
+			pod := podOf(fmt.Sprint("running-", i, "-", j), "registry.example/running:v1")
+			pod.Spec.NodeName = node.Name
+			pod.Status.Phase = v1.PodRunning
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+func podOf(name, image string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name)},
+		Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Image: image, Resources: v1.ResourceRequirements{Requests: v1.ResourceList{
+			v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("512Mi"),
+		}}}}},
+	}
+}
+
+// theScheduler is a framework of kube-scheduler, and the nodes of its snapshot.
+type theScheduler struct {
+	framework framework.Framework
+	nodes     []fwk.NodeInfo
+}
+
+const profile = `
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins:
+    multiPoint:
+      enabled: [{name: PrioritySort}, {name: DefaultBinder}, {name: LayerLocality, weight: 4}%s]
+      disabled: [{name: "*"}]
+`
+
+// defaults are those plugins of the default profile whose scores differ between these nodes.
+const defaults = ", {name: TaintToleration, weight: 3}, {name: NodeResourcesFit, weight: 1}, {name: NodeResourcesBalancedAllocation, weight: 1}"
+
+// newScheduler returns a framework with LayerLocality and further plugins.
+func newScheduler(ctx context.Context, nodes []*v1.Node, pods []*v1.Pod, further string) (*theScheduler, error) {
+	object, _, err := scheme.Codecs.UniversalDecoder().Decode(fmt.Appendf(nil, profile, further), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := fake.NewClientset()
+	lists(client, nodes, pods)
+	factory := scheduler.NewInformerFactory(client, 0)
+	snapshot := schedulercache.NewSnapshot(pods, nodes)
+	registry := plugins.NewInTreeRegistry()
+	if err := registry.Register(layerlocality.Name, layerlocality.NewFactory().New); err != nil {
+		return nil, err
+	}
+	s := &theScheduler{}
+	s.framework, err = frameworkruntime.NewFramework(ctx, registry, &object.(*config.KubeSchedulerConfiguration).Profiles[0],
+		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(factory), frameworkruntime.WithSnapshotSharedLister(snapshot))
+	if err != nil {
+		return nil, err
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	s.nodes, err = snapshot.NodeInfos().List()
+	return s, err
+}
+
+// score returns the weighted scores of the nodes: those of the other plugins, and that of
+// LayerLocality.
+func (s *theScheduler) score(ctx context.Context, pod *v1.Pod) (others, ours []int64, err error) {
+	state := framework.NewCycleState()
+	if _, status, _ := s.framework.RunPreFilterPlugins(ctx, state, pod); !status.IsSuccess() {
+		return nil, nil, status.AsError()
+	}
+	if status := s.framework.RunPreScorePlugins(ctx, state, pod, s.nodes); !status.IsSuccess() {
+		return nil, nil, status.AsError()
+	}
+	all, status := s.framework.RunScorePlugins(ctx, state, pod, s.nodes)
+	if !status.IsSuccess() {
+		return nil, nil, status.AsError()
+	}
+	others, ours = make([]int64, len(all)), make([]int64, len(all))
+	for i := range all {
+		for _, score := range all[i].Scores {
+			if score.Name == layerlocality.Name {
+				ours[i] = score.Score
+			} else {
+				others[i] += score.Score
+			}
+		}
+	}
+	// It gives its memory back, as in a scheduling cycle; nothing is placed.
+	s.framework.RunReservePluginsReserve(ctx, state, pod, s.nodes[0].Node().Name)
+	s.framework.RunReservePluginsUnreserve(ctx, state, pod, s.nodes[0].Node().Name)
+	return others, ours, nil
+}

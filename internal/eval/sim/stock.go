@@ -1,0 +1,57 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+// digestName returns how nodes name an image by digest.
+func (i *image) digestName() string { return fmt.Sprintf("localhost/image@sha256:%064x", i.id) }
+
+// nodeManifests are manifests that also explain what stock nodes name by digest. The
+// resolver asks for what pods use, and for what nodes list.
+type nodeManifests struct {
+	*manifests
+	// resolved has the layers by digest.
+	resolved map[imageref.Canonical][]index.Layer
+	changed  func([]imageref.Canonical)
+}
+
+var _ locality.FollowedSource = &nodeManifests{}
+
+// learn has the resolver know an image from some time on. It does nothing for other
+// policies.
+func (s *nodeManifests) learn(i *image, name string) {
+	if s == nil || i == nil {
+		return
+	}
+	digest, err := imageref.Parse(i.digestName())
+	if err != nil {
+		s.r.fail(err)
+		return
+	}
+	s.r.q.at(s.r.known[name], func() {
+		if s.resolved[digest] == nil {
+			s.resolved[digest] = layersOf(i)
+			s.changed([]imageref.Canonical{digest})
+		}
+	})
+}
+
+// Held implements locality.FollowedSource.
+func (s *nodeManifests) Held(name imageref.Canonical, _ index.Platform) (layers []index.Layer, ok bool) {
+	layers, ok = s.resolved[name]
+	return layers, ok
+}
+
+// Start implements locality.FollowedSource.
+func (s *nodeManifests) Start(_ context.Context, _ bool, changed func([]imageref.Canonical)) {
+	s.changed = changed
+}
+
+// HasSynced implements locality.FollowedSource.
+func (*nodeManifests) HasSynced() bool { return true }

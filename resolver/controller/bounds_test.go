@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/documented"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+func TestBoundsAreDocumented(t *testing.T) {
+	number, word, short := documented.Number, documented.Word, documented.Time
+	r, _, _ := newTestResolver(t, &fakeRegistry{})
+	documented.Check(t, "resolver.md",
+		fmt.Sprintf("one that was never resolved after %d minutes", keepUnresolved/time.Minute),
+		fmt.Sprintf("unused ones %s and %s", number(maxUnused.all), number(maxUnused.each)),
+		fmt.Sprintf("of references that were never resolved %s and %s", number(maxUnresolved.all), number(maxUnresolved.each)),
+		fmt.Sprintf("counts once for each %d layers begun", layersPerPlace),
+		fmt.Sprintf("There are at most %d, and %d for registries that one namespace named first", maxQueues, maxOpened),
+		fmt.Sprintf("at most %s at a time in the queue of a registry", word(maxAsked)),
+		fmt.Sprintf("A refused one is asked for again after %s hours", word(int(heldRefusal/time.Hour))),
+		fmt.Sprintf("the same %s are asked for, %s times", word(maxAsked), word(heldAttempts)),
+		fmt.Sprintf("At most %d images of a node and %s of the cluster count", maxHeldPerNode, number(maxHeld)),
+		fmt.Sprintf("up to %s %shs of `--max-images`", word(headroom-1), word(headroom)),
+		fmt.Sprintf("again after %s, doubling up to %s, if the registry did not answer", short(minError), short(maxError)),
+		fmt.Sprintf("after %s, doubling up to %s, if it refused", short(minRefusal), short(maxRefusal)),
+		fmt.Sprintf("%s failures of a registry in a row | its queue waits %s, doubling up to %s", word(toleratedFailures), short(minPause), short(maxPause)),
+		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)),
+		fmt.Sprintf("each %sh turn is a tag's", word(share[levelConfirming])))
+	documented.Check(t, "security.md",
+		fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates),
+		fmt.Sprintf("%d of a workload and %d KiB each are read", maxSecrets, maxSecretSize>>10))
+	documented.Check(t, "resolver-install.md",
+		fmt.Sprintf("| `--max-images` | %d |", r.census.images.all),
+		fmt.Sprintf("| `--max-images-per-namespace` | %d |", r.census.images.each))
+}
+
+// A namespace gets 200 events at once and then one each 3 s, whatever others get. None is
+// longer than the API server takes.
+func TestEventsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told, suppressed := &toldEvents{}, 0
+		n := newNotifier(told, func() { suppressed++ })
+		warn := func(namespace string, times, want int) {
+			t.Helper()
+			before := len(told.notes)
+			for range times {
+				n.warn(corev1.ObjectReference{Namespace: namespace}, nil, "%s", strings.Repeat("x", 2000))
+			}
+			if got := len(told.notes) - before; got != want {
+				t.Errorf("%d of %d events, want %d", got, times, want)
+			}
+		}
+		warn("a", 300, 200)
+		warn("b", 1, 1)
+		time.Sleep(3 * time.Second)
+		warn("a", 2, 1)
+		if suppressed != 101 || len(told.notes[0]) != 1024 {
+			t.Errorf("%d are suppressed, one has %d bytes", suppressed, len(told.notes[0]))
+		}
+	})
+	r, _, told := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+	}})
+	for i := range 20 {
+		r.usage.set(claimFor(fmt.Sprint("w", i), "ns", "reg/x:1"))
+	}
+	r.work(t.Context(), &queue{}, "reg/x:1")
+	if n := len(told.notes); n != 5 {
+		t.Errorf("%d of 20 workloads are told, want 5", n)
+	}
+}

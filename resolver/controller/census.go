@@ -1,0 +1,239 @@
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// limits bound how many references have objects. One with more layers than
+// layersPerPlace counts for several.
+type limits struct {
+	// all and each: in the cluster, and of one namespace.
+	all, each int
+}
+
+// of is the limit of a namespace. Without a name is what only nodes hold, or what was used
+// before this process: all of that together may take what others leave, and loses first.
+func (l limits) of(namespace string) int {
+	if namespace == "" {
+		return l.all
+	}
+	return l.each
+}
+
+// layersPerPlace is how many layers an image has for which it counts once. More than almost
+// all images have: so a tenant whose images have hundreds neither fills etcd, at a tenth of
+// a KiB for each layer, nor what schedulers take over.
+const layersPerPlace = 64
+
+// places is for how many references one with that many layers counts.
+func places(layers int) int { return max(1, (layers+layersPerPlace-1)/layersPerPlace) }
+
+// What is kept at most besides the images in use (--max-images).
+var (
+	// maxUnresolved are references that were never resolved.
+	maxUnresolved = limits{all: 1000, each: 200}
+	// maxUnused are resolved ones that nothing uses any longer.
+	maxUnused = limits{all: 5000, each: 500}
+)
+
+// headroom is the part of a limit that is freed when it is reached, so that not every new
+// object displaces one.
+const headroom = 8
+
+// remains is how much of a limit stays when it was reached.
+func remains(limit int) int { return limit - limit/headroom - 1 }
+
+// census counts the references that have objects, for each namespace. A namespace at its
+// limit loses its own oldest, whatever others do; if all together are at theirs, the
+// namespace with the most loses.
+type census struct {
+	images limits
+
+	mu                   sync.Mutex
+	resolved, unresolved tally
+	// What was admitted since begin.
+	newResolved, newUnresolved tally
+}
+
+// tally is a count of references: in all, and by namespace. Those of which no namespace is
+// known count for a namespace without a name.
+type tally struct {
+	all  int
+	each map[string]int
+}
+
+func newCensus(images limits) *census {
+	return &census{images: images, resolved: newTally(), unresolved: newTally(), newResolved: newTally(), newUnresolved: newTally()}
+}
+
+func newTally() tally { return tally{each: map[string]int{}} }
+
+// hasRoom reports whether any new reference whose content is known has room.
+func (c *census) hasRoom(namespaces []string) bool { return c.hasRoomWithin(namespaces, c.images) }
+
+// hasSpare reports whether there is room for another reference and nothing has to go for it
+// later: a namespace that reaches its limit loses more than one.
+func (c *census) hasSpare(namespaces []string) bool {
+	return c.hasRoomWithin(namespaces, limits{all: remains(c.images.all), each: remains(c.images.each)})
+}
+
+func (c *census) hasRoomWithin(namespaces []string, limit limits) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.resolved.room(namespaces, limit, 1)
+	return ok
+}
+
+// admit counts a new reference whose content is known, if there is room for it. If several
+// namespaces use it, it counts for the one with the fewest.
+func (c *census) admit(namespaces []string, places int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return admit(namespaces, c.images, places, &c.resolved, &c.newResolved)
+}
+
+// admitUnresolved is admit for a reference that was not resolved.
+func (c *census) admitUnresolved(namespaces []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return admit(namespaces, maxUnresolved, 1, &c.unresolved, &c.newUnresolved)
+}
+
+// begin is called before the references are counted anew, and set with the new counts.
+func (c *census) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.newResolved, c.newUnresolved = newTally(), newTally()
+}
+
+func (c *census) set(resolved, unresolved tally) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	resolved.addAll(c.newResolved)
+	unresolved.addAll(c.newUnresolved)
+	c.resolved, c.unresolved = resolved, unresolved
+	c.newResolved, c.newUnresolved = newTally(), newTally()
+}
+
+// admit counts a reference in tallies, if the first of them has room.
+func admit(namespaces []string, limit limits, places int, tallies ...*tally) bool {
+	namespace, ok := tallies[0].room(namespaces, limit, places)
+	if ok {
+		for _, t := range tallies {
+			t.add(namespace, places)
+		}
+	}
+	return ok
+}
+
+// room returns the namespace for which a reference counts, and whether there is room.
+func (t *tally) room(namespaces []string, limit limits, places int) (namespace string, ok bool) {
+	namespace = t.fewest(namespaces)
+	return namespace, t.all+places <= limit.all && t.each[namespace]+places <= limit.of(namespace)
+}
+
+func (t *tally) add(namespace string, places int) {
+	t.all += places
+	t.each[namespace] += places
+}
+
+func (t *tally) addAll(other tally) {
+	for namespace, n := range other.each {
+		t.add(namespace, n)
+	}
+}
+
+// fewest returns the namespace with the fewest references; none if there are no namespaces.
+func (t *tally) fewest(namespaces []string) string {
+	if len(namespaces) == 0 {
+		return ""
+	}
+	return slices.MinFunc(namespaces, func(a, b string) int { return cmp.Compare(t.each[a], t.each[b]) })
+}
+
+// counted is a reference that counts for a namespace.
+type counted struct {
+	reference, namespace string
+	places               int
+	inUse                bool
+	since                time.Time
+}
+
+// tenants are references of one sort, with whom they count for.
+type tenants struct {
+	limit limits
+	tally
+	list []counted
+}
+
+func newTenants(limit limits) *tenants { return &tenants{limit: limit, tally: newTally()} }
+
+func (t *tenants) count(reference string, places int, of tenant) {
+	namespace := t.fewest(of.namespaces)
+	t.add(namespace, places)
+	t.list = append(t.list, counted{reference, namespace, places, of.inUse, of.since})
+}
+
+// excess returns the references to remove, and no longer counts them: of a namespace at its
+// limit its oldest, those that are unused first.
+func (t *tenants) excess() (references []string) {
+	kept := t.kept()
+	if maps.Equal(kept, t.each) {
+		return nil
+	}
+	slices.SortFunc(t.list, func(a, b counted) int {
+		if a.inUse != b.inUse {
+			if b.inUse {
+				return -1
+			}
+			return 1
+		}
+		return a.since.Compare(b.since)
+	})
+	for _, c := range t.list {
+		if t.each[c.namespace] > kept[c.namespace] {
+			t.add(c.namespace, -c.places)
+			references = append(references, c.reference)
+		}
+	}
+	return references
+}
+
+// kept returns how many references each namespace keeps: all of them below its limit, and
+// some less than that at it. If all together have too many, those with the most keep so few
+// that all fit.
+func (t *tenants) kept() map[string]int {
+	kept, sum := map[string]int{}, 0
+	for namespace, n := range t.each {
+		if limit := t.limit.of(namespace); n >= limit {
+			n = remains(limit)
+		}
+		kept[namespace] = n
+		sum += n
+	}
+	if sum < t.limit.all {
+		return kept
+	}
+	most := level(slices.Sorted(maps.Values(kept)), t.limit.all-t.limit.all/headroom)
+	for namespace, n := range kept {
+		kept[namespace] = min(n, most)
+	}
+	return kept
+}
+
+// level returns the largest number so that, if every count above it is cut to it, the sum
+// is at most room. counts are sorted, and their sum is larger than room.
+func level(counts []int, room int) int {
+	for i, n := range counts {
+		left := len(counts) - i
+		if n*left > room {
+			return room / left
+		}
+		room -= n
+	}
+	return room
+}

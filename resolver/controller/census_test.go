@@ -1,0 +1,306 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// A namespace at its limit loses its own oldest, unused ones first. If all together are at
+// theirs, those with the most lose.
+func TestCensus(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	tenantOf := func(namespace string, inUse bool, minutes int) tenant {
+		return tenant{namespaces: []string{namespace}, inUse: inUse, since: begin.Add(time.Duration(minutes) * time.Minute)}
+	}
+	fill := func(limit limits, counts map[string]int) *tenants {
+		all := newTenants(limit)
+		for _, namespace := range slices.Sorted(maps.Keys(counts)) {
+			for i := range counts[namespace] {
+				all.count(fmt.Sprint(namespace, i), 1, tenantOf(namespace, i%2 == 0, i))
+			}
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name   string
+		limit  limits
+		counts map[string]int
+		left   map[string]int
+	}{
+		{"below", limits{100, 16}, map[string]int{"a": 15, "b": 3}, map[string]int{"a": 15, "b": 3}},
+		{"one at its limit", limits{100, 16}, map[string]int{"a": 16, "b": 3}, map[string]int{"a": 13, "b": 3}},
+		{"below, beside one at its limit", limits{100, 16}, map[string]int{"a": 16, "b": 15}, map[string]int{"a": 13, "b": 15}},
+		{"of no known namespace", limits{100, 16}, map[string]int{"": 50, "b": 3}, map[string]int{"": 50, "b": 3}},
+		{"of no known namespace, all together", limits{40, 16}, map[string]int{"": 50, "b": 8}, map[string]int{"": 27, "b": 8}},
+		{"far above", limits{100, 16}, map[string]int{"a": 1000, "b": 3}, map[string]int{"a": 13, "b": 3}},
+		{"all together", limits{40, 100}, map[string]int{"a": 30, "b": 8, "c": 4}, map[string]int{"a": 23, "b": 8, "c": 4}},
+		{"all together, just full", limits{40, 100}, map[string]int{"a": 30, "b": 6, "c": 4}, map[string]int{"a": 25, "b": 6, "c": 4}},
+		{"all together, one less", limits{40, 100}, map[string]int{"a": 29, "b": 6, "c": 4}, map[string]int{"a": 29, "b": 6, "c": 4}},
+		{"many small", limits{16, 100}, map[string]int{"a": 6, "b": 6, "c": 6}, map[string]int{"a": 4, "b": 4, "c": 4}},
+	} {
+		all := fill(c.limit, c.counts)
+		gone := all.excess()
+		if !maps.Equal(all.each, c.left) {
+			t.Errorf("%s: %v are left, want %v", c.name, all.each, c.left)
+		}
+		sum := 0
+		for namespace, n := range c.counts {
+			sum += n - c.left[namespace]
+		}
+		if len(gone) != sum {
+			t.Errorf("%s: %d are removed, want %d", c.name, len(gone), sum)
+		}
+	}
+	if gone := fill(limits{100, 16}, map[string]int{"a": 16}).excess(); !slices.Equal(gone, []string{"a1", "a3", "a5"}) {
+		t.Errorf("removed are %q, not the oldest unused", gone)
+	}
+}
+
+// What was admitted while references are counted is not forgotten.
+func TestCensusAdmits(t *testing.T) {
+	c := newCensus(limits{all: 4, each: 3})
+	expect := func(want bool, namespaces ...string) {
+		t.Helper()
+		if got := c.admit(namespaces, 1); got != want {
+			t.Errorf("%q admitted: %t", namespaces, got)
+		}
+	}
+	expect(true, "a")
+	c.begin()
+	expect(true, "a")
+	counted := newTally()
+	counted.add("a", 1)
+	c.set(counted, newTally())
+	expect(true, "a")
+	expect(false, "a")
+	expect(true, "a", "b") // counts for b
+	expect(false, "b")     // no room at all
+}
+
+// An image of hundreds of layers counts as several: it is as large.
+func TestCensusCountsLayers(t *testing.T) {
+	for layers, want := range map[int]int{0: 1, 1: 1, 64: 1, 65: 2, 512: 8} {
+		if got := places(layers); got != want {
+			t.Errorf("%d layers count %d times, want %d", layers, got, want)
+		}
+	}
+	c := newCensus(limits{all: 40, each: 16})
+	first, second := c.admit([]string{"a"}, 8), c.admit([]string{"a"}, 8)
+	if !first || !second || c.admit([]string{"a"}, 1) || c.hasRoom([]string{"a"}) || !c.hasRoom([]string{"b"}) {
+		t.Errorf("admitted %+v", c.resolved)
+	}
+	all := newTenants(limits{all: 40, each: 16})
+	for i := range 3 {
+		all.count(fmt.Sprint(i), 8, tenant{namespaces: []string{"a"}, since: time.Unix(int64(i), 0)})
+	}
+	if gone := all.excess(); !slices.Equal(gone, []string{"0", "1"}) || all.all != 8 {
+		t.Errorf("removed %q, %d are left", gone, all.all)
+	}
+}
+
+// Objects count for their layers, also after a restart, when the layers are no longer in
+// memory.
+func TestLayersAreCounted(t *testing.T) {
+	wide := plain(hash("a"))
+	wide.Manifests[0].Layers = make([]v1alpha1.ImageLayer, 500)
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return wide, nil }}
+	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 100, 20 })
+	pinned := "reg/x@" + hash("a")
+	work := func(r *Resolver, reference string) {
+		t.Helper()
+		r.usage.set(claimFor(reference, "ns", reference))
+		r.work(t.Context(), &queue{}, reference)
+	}
+	work(r, "reg/x:1")
+	work(r, pinned) // without a request
+	work(r, "reg/x:2")
+	work(r, "reg/y@"+hash("a"))
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): "reg/x:1 " + pinned})
+	if n := f.asked(); n != 2 {
+		t.Errorf("%d requests", n)
+	}
+	var list v1alpha1.ImageManifestList
+	s.must(s.client.List(t.Context(), &list))
+	next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
+	s.must(next.store.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+	next.usage.set(claimFor("w", "ns", "reg/x:1", pinned))
+	next.sweep(t.Context())
+	if n := next.census.resolved.each["ns"]; n != 16 {
+		t.Errorf("they count %d times, want 2 x 8", n)
+	}
+}
+
+// A namespace at its limit: its further images are not asked for, and it is told; its oldest
+// make room, and are looked at again some time later, digests too. Others notice nothing.
+func TestTooManyImages(t *testing.T) {
+	f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		if digest := digestOf(reference); digest != "" {
+			return plain(digest), nil
+		}
+		return plain(hash("f")), nil
+	}}
+	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 100, 16 })
+	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	var references []string
+	work := func(namespace, reference string) {
+		r.usage.set(claimFor(reference, namespace, reference))
+		r.work(t.Context(), &queue{}, reference)
+		s.clock.SetTime(s.clock.Now().Add(time.Second))
+	}
+	for i := range 20 {
+		references = append(references, fmt.Sprintf("reg/x@sha256:%064x", i))
+		work("full", references[i])
+	}
+	work("other", "reg/other:1")
+	known := func() (n int) {
+		for _, reference := range references {
+			if len(r.store.holders(reference)) > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	if n := known(); n != 16 || f.asked() != 17 || r.store.lookup("reg/other:1") == nil {
+		t.Errorf("%d of 20 are known, of 16 at most, after %d requests", n, f.asked())
+	}
+	if len(told.notes) != 4 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) || slices.Contains(told.about, "other") {
+		t.Errorf("events %q", told.notes)
+	}
+	r.sweep(t.Context())
+	if n := known(); n != 13 || r.store.lookup("reg/other:1") == nil || r.store.lookup(references[0]) != nil {
+		t.Errorf("%d of 20 are known, want the newest 13", n)
+	}
+	r.queues.mu.Lock()
+	again := r.queues.byName["reg"].turns.items[references[0]] != nil && len(told.notes) == 7
+	r.queues.mu.Unlock()
+	if !again {
+		t.Errorf("%s is never looked at again, or nobody is told: %q", references[0], told.notes)
+	}
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	for _, reference := range references {
+		r.work(t.Context(), &queue{}, reference)
+	}
+	if n := known(); n != 16 {
+		t.Errorf("%d of 20 are known when there is room for 16", n)
+	}
+	if len(told.notes) != 7 {
+		t.Errorf("told again: %q", told.notes[7:])
+	}
+}
+
+// Images that only nodes hold, and those whose users a restart forgot, may take what
+// namespaces leave: they are not one more namespace.
+func TestImagesOfNoKnownNamespace(t *testing.T) {
+	f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		return plain(digestOf(reference)), nil
+	}}
+	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) {
+		o.ImagesOnNodes, o.MaxImages, o.MaxImagesPerNamespace = true, 60, 16
+	})
+	var references []string
+	for i := range 40 {
+		references = append(references, fmt.Sprintf("reg.example/x@sha256:%064x", i))
+	}
+	r.nodeHandler().OnAdd(nodeWith(t, "n", references...), false)
+	for _, reference := range references {
+		r.work(t.Context(), &queue{}, reference)
+	}
+	r.sweep(t.Context())
+	if resolved, _ := r.store.count(); resolved != 40 {
+		t.Errorf("%d of 40 images on nodes are known", resolved)
+	}
+	r.nodeHandler().OnDelete(nodeWith(t, "n"))
+	for i := range 600 {
+		s.wrote(s.resolved(t.Context(), fmt.Sprintf("reg.example/old@sha256:%064x", 100+i), plain(fmt.Sprintf("sha256:%064x", 100+i)), amd64))
+	}
+	r.rememberUnused()
+	r.sweep(t.Context())
+	if resolved, _ := r.store.count(); resolved != 640 {
+		t.Errorf("%d of 640 unused images are left, there is room for %d", resolved, maxUnused.all)
+	}
+}
+
+// A workload that is changed again and again, each time with other names: what is left of
+// it is bounded, and another namespace's is not touched.
+func TestFloodOfNames(t *testing.T) {
+	missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: fmt.Errorf("404")}
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return nil, missing }}
+	r, s, told := newTestResolver(t, f)
+	r.usage.set(claimFor("w", "honest", "reg/typo:1"))
+	r.work(t.Context(), &queue{}, "reg/typo:1")
+	for update := range 20 {
+		names := make([]string, 256)
+		for i := range names {
+			names[i] = fmt.Sprintf("reg/flood:%d-%d", update, i)
+		}
+		r.release(r.usage.set(claimFor("cronjob", "flood", names...)).unused...)
+		for _, name := range names {
+			r.work(t.Context(), &queue{}, name)
+		}
+		if n := len(s.objects()); n > maxUnresolved.each+1 {
+			t.Fatalf("%d objects after %d updates, of one namespace at most %d", n, update+1, maxUnresolved.each)
+		}
+		r.sweep(t.Context())
+	}
+	if s.objects()[v1alpha1.UnresolvedName("reg/typo:1")] == "" {
+		t.Error("another namespace lost its object")
+	}
+	if testutil.ToFloat64(r.metrics.unwritten) == 0 {
+		t.Error("what there was no room for is not counted")
+	}
+	if n := len(told.notes); n > 2*eventBurst {
+		t.Errorf("%d events", n)
+	}
+	r.release(r.usage.unset(claimFor("cronjob", "flood").workload)...)
+	s.clock.SetTime(s.clock.Now().Add(keepUnresolved))
+	r.sweep(t.Context())
+	s.expect(map[string]string{v1alpha1.UnresolvedName("reg/typo:1"): "reg/typo:1"})
+	if n := len(r.usage.idle) + len(r.attempts.byKey) + len(r.attempts.secrets); n > 2 {
+		t.Errorf("%d things are remembered of what is gone: %v %v", n, r.usage.idle, r.attempts.byKey)
+	}
+}
+
+// How long something is unused is known after a restart, and after the restart that comes
+// before it would be collected.
+func TestUnusedSinceSurvivesRestarts(t *testing.T) {
+	f := &fakeRegistry{}
+	r, s, _ := newTestResolver(t, f)
+	const tag, missing, used = "reg/x:1", "reg/none:1", "reg/used:1"
+	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.wrote(s.resolved(t.Context(), used, plain(hash("b")), amd64))
+	s.wrote(s.notResolved(t.Context(), missing, attempt{failures: 1, reason: v1alpha1.ReasonNotFound, message: "404"}))
+	for restart := range 10 {
+		var list v1alpha1.ImageManifestList
+		s.must(s.client.List(t.Context(), &list))
+		next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
+		s.must(next.store.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+		next.usage.set(claimFor("w", "ns", used))
+		next.rememberUnused()
+		next.sweep(t.Context())
+		if left := s.objects()[v1alpha1.UnresolvedName(missing)] != ""; left != (restart == 0) {
+			t.Errorf("after %d restarts, one each 11 minutes: an object of what was not resolved: %t", restart, left)
+		}
+		s.clock.SetTime(s.clock.Now().Add(11 * time.Minute))
+	}
+	s.clock.SetTime(s.clock.Now().Add(23 * time.Hour))
+	var list v1alpha1.ImageManifestList
+	s.must(s.client.List(t.Context(), &list))
+	last := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
+	s.must(last.store.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+	last.usage.set(claimFor("w", "ns", used))
+	last.rememberUnused()
+	last.sweep(t.Context())
+	if got := fmt.Sprint(s.objects()); got != fmt.Sprint(map[string]string{v1alpha1.ManifestName(hash("b")): used}) {
+		t.Errorf("left: %s", got)
+	}
+}

@@ -1,0 +1,460 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// nodeWith returns a node that lists images, each given by its names, as the cache keeps it.
+func nodeWith(t *testing.T, name string, images ...string) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", "amd64"
+	for _, names := range images {
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: strings.Fields(names)})
+	}
+	short, err := transform(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return short.(*corev1.Node)
+}
+
+func byDigest(repository, letter string) string { return repository + "@" + hash(letter) }
+
+func TestHeldBy(t *testing.T) {
+	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
+	node := nodeWith(t, "n", "docker.io/library/a:1 "+a+" "+byDigest("quay.io/mirror/a", "c"), "docker.io/library/tag:only",
+		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"))
+	if got := heldBy(node); !slices.Equal(got, []string{a, b}) {
+		t.Errorf("held: %q", got)
+	}
+	if got := registriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
+		t.Errorf("registries: %q", got)
+	}
+	var many []string
+	for i := range maxHeldPerNode + 10 {
+		many = append(many, fmt.Sprintf("quay.io/a@sha256:%064x", i))
+	}
+	if got := heldBy(nodeWith(t, "n", many...)); len(got) != maxHeldPerNode {
+		t.Errorf("%d images of a node", len(got))
+	}
+}
+
+// An image counts once for each node, however often the node changes what it lists.
+func TestHeldIsCountedOnce(t *testing.T) {
+	const a, b, c = "reg/a", "reg/b", "reg/c"
+	h := newHeld()
+	for i, step := range []struct {
+		node        string
+		holds       []string
+		added, gone []string
+	}{
+		{"n1", []string{a, b}, []string{a, b}, nil},
+		{"n1", []string{a, b}, nil, nil},
+		{"n1", []string{a, c}, []string{c}, []string{b}},
+		{"n2", []string{c}, nil, nil},
+		{"n1", nil, nil, []string{a}},
+		{"n2", nil, nil, []string{c}},
+	} {
+		if added, gone := h.set(step.node, step.holds); !slices.Equal(added, step.added) || !slices.Equal(gone, step.gone) {
+			t.Errorf("step %d: %q came and %q went, want %q and %q", i, added, gone, step.added, step.gone)
+		}
+	}
+	if len(h.nodes) != 0 || len(h.counts) != 0 {
+		t.Errorf("left: %v %v", h.nodes, h.counts)
+	}
+}
+
+// Images that only nodes hold are asked for after all others, by the number of nodes, at
+// most two at a time; those whose content is known are not asked for.
+func TestHeldImages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, proceed := make(chan string, 100), make(chan bool)
+		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+			begun <- reference
+			<-proceed
+			return plain(digestOf(reference)), nil
+		}}
+		registerer := prometheus.NewRegistry()
+		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes, o.Registerer = true, registerer })
+		r.queues = runQueues(t, 4, r.work)
+		handler := r.nodeHandler()
+		image := func(letter string) string { return byDigest("quay.io/x", letter) }
+		next := func() string {
+			synctest.Wait()
+			select {
+			case reference := <-begun:
+				return reference
+			default:
+				return "nothing"
+			}
+		}
+		known := byDigest("quay.io/elsewhere", "e")
+		s.wrote(s.resolved(t.Context(), "quay.io/known:1", plain(hash("e")), amd64))
+
+		r.leading.Store(false) // so that all nodes are known before the first question
+		handler.OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), known), true)
+		handler.OnAdd(nodeWith(t, "n2", image("b"), image("c"), image("d")), true)
+		handler.OnAdd(nodeWith(t, "n3", image("c")), true)
+		r.leading.Store(true)
+		if n := r.usage.heldOnly(); n != 5 {
+			t.Errorf("%d images are on nodes, want 5", n)
+		}
+		// Start asks for one after the other; here all wait before the first is asked for.
+		for _, image := range r.usage.all() {
+			r.held.add(image)
+		}
+		r.ask(r.usage.all()[0])
+		if first, second := next(), next(); !slices.Contains([]string{image("c"), image("b")}, first) || !slices.Contains([]string{image("c"), image("b")}, second) || first == second {
+			t.Errorf("asked for %s and %s first, want those on most nodes", first, second)
+		}
+		if got := next(); got != "nothing" {
+			t.Errorf("asked for %s while two are asked for", got)
+		}
+		// A workload's image does not wait for them.
+		r.workloadHandler(&kinds[1]).OnAdd(deploymentOf("default", "quay.io/workload@"+hash("9")), false)
+		if got := next(); got != "quay.io/workload@"+hash("9") {
+			t.Errorf("asked for %s, want the image of the workload", got)
+		}
+		for range 5 {
+			proceed <- true
+		}
+		rest := []string{next(), next(), next()}
+		slices.Sort(rest)
+		if !slices.Equal(rest, []string{"nothing", image("a"), image("d")}) {
+			t.Errorf("then asked for %q", rest)
+		}
+		synctest.Wait()
+		for _, reference := range []string{image("a"), image("b"), image("c"), image("d"), known} {
+			if r.store.lookup(reference) == nil || len(r.store.holders(reference)) == 0 {
+				t.Errorf("%s is not kept", reference)
+			}
+		}
+		if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("held", v1alpha1.ReasonResolved)); n != 4 {
+			t.Errorf("%v are counted as asked for, want 4", n)
+		}
+		if len(r.held.waiting) != 0 {
+			t.Errorf("left: %+v", r.held.waiting)
+		}
+		// What no node holds any longer is not in use.
+		handler.OnDelete(nodeWith(t, "n3"))
+		handler.OnUpdate(nil, nodeWith(t, "n2"))
+		if !r.usage.inUse(image("b")) || r.usage.inUse(image("d")) {
+			t.Errorf("in use: %v", r.usage.all())
+		}
+		handler.OnDelete(nodeWith(t, "n1"))
+		if n := r.usage.heldOnly(); n != 0 || len(r.held.counts)+len(r.held.nodes) != 0 {
+			t.Errorf("%d images are on nodes, which are gone: %+v", n, r.held)
+		}
+	})
+}
+
+// While a registry does not answer, it is asked for two images at most; refused ones are
+// asked for again after hours. A workload that names one changes that.
+func TestHeldImagesOfFaultyRegistry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reason atomic.Value
+		reason.Store(v1alpha1.ReasonUnavailable)
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+			return nil, &registry.Error{Reason: reason.Load().(string), Reference: "quay.io/x", Err: errors.New("no")}
+		}}
+		r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
+		r.queues = runQueues(t, 4, r.work)
+		image := func(letter string) string { return byDigest("quay.io/x", letter) }
+		r.nodeHandler().OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), image("d")), false)
+		later := func(d time.Duration) {
+			time.Sleep(d)
+			s.clock.SetTime(s.clock.Now().Add(d))
+			synctest.Wait()
+		}
+		later(time.Minute)
+		f.mu.Lock()
+		asked := slices.Compact(slices.Sorted(slices.Values(f.resolves)))
+		f.mu.Unlock()
+		if len(asked) != maxAsked {
+			t.Errorf("asked for %q", asked)
+		}
+		reason.Store(v1alpha1.ReasonNotFound)
+		for range 60 {
+			later(time.Minute)
+		}
+		if n := f.asked(); n > 2*60 {
+			t.Errorf("%d questions in an hour", n)
+		}
+		for _, letter := range []string{"a", "b", "c", "d"} {
+			if failure := r.store.failure(image(letter)); failure.reason != v1alpha1.ReasonNotFound {
+				t.Errorf("%s: %+v, want the reason why it is one piece", image(letter), failure)
+			}
+		}
+		before := f.asked()
+		for range 4 {
+			later(time.Hour)
+		}
+		if n := f.asked() - before; n != 0 {
+			t.Errorf("%d questions within hours after a refusal", n)
+		}
+		if len(told.notes) != 0 {
+			t.Errorf("events about what only nodes hold: %q", told.notes)
+		}
+		r.workloadHandler(&kinds[1]).OnAdd(deploymentOf("default", image("a")), false)
+		later(time.Minute)
+		if n := f.asked() - before; n != 1 {
+			t.Errorf("%d questions for a workload, want one", n)
+		}
+	})
+}
+
+// An image that is gone from the nodes gives its place to the next one.
+func TestHeldImageThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+			return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Reference: "quay.io/x", Err: errors.New("no")}
+		}}
+		r, _, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
+		r.queues = runQueues(t, 4, r.work)
+		image := func(letter string) string { return byDigest("quay.io/x", letter) }
+		r.nodeHandler().OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), image("d")), false)
+		time.Sleep(10 * time.Minute)
+		f.mu.Lock()
+		asked := slices.Compact(slices.Sorted(slices.Values(f.resolves)))
+		f.mu.Unlock()
+		var left []string
+		for _, letter := range []string{"a", "b", "c", "d"} {
+			if !slices.Contains(asked, image(letter)) {
+				left = append(left, image(letter))
+			}
+		}
+		r.nodeHandler().OnUpdate(nil, nodeWith(t, "n1", left...))
+		time.Sleep(10 * time.Minute)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, image := range left {
+			if !slices.Contains(f.resolves, image) {
+				t.Errorf("%s was not asked for, after %q", image, asked)
+			}
+		}
+	})
+}
+
+// Credentials of no namespace are used for what only nodes hold; and it can be switched off.
+func TestHeldImagesHaveNoPullSecrets(t *testing.T) {
+	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
+	queued(t, r)
+	image := byDigest("quay.io/x", "a")
+	r.nodeHandler().OnAdd(nodeWith(t, "n1", image), false)
+	if !r.usage.onlyHeld(image) {
+		t.Error("the image is not in use")
+	}
+	if pulls, _ := r.usage.pullsFrom(image, pull{}, 8); len(pulls) != 0 {
+		t.Errorf("pull secrets %v", pulls)
+	}
+	if workloads := r.usage.workloads(image, 8); len(workloads) != 0 {
+		t.Errorf("workloads %v", workloads)
+	}
+	r.usage.set(claimFor("w", "ns", image))
+	pulls, _ := r.usage.pullsFrom(image, pull{}, 8)
+	if workloads := r.usage.workloads(image, 8); r.usage.onlyHeld(image) || len(pulls) != 1 || len(workloads) != 1 {
+		t.Errorf("of a workload: pull secrets %v, workloads %v", pulls, workloads)
+	}
+	off, _, _ := newTestResolver(t, &fakeRegistry{})
+	off.nodeHandler().OnAdd(nodeWith(t, "n1", image), false)
+	if off.usage.inUse(image) {
+		t.Error("in use, although it is switched off")
+	}
+}
+
+// What is on most nodes goes first, whatever came first, and what was handed over before
+// there were queues is not lost.
+func TestHeldOrder(t *testing.T) {
+	h := newHeld()
+	image := func(letter string) image { return one(byDigest("quay.io/x", letter)) }
+	for node, letters := range map[string]string{"n1": "abcd", "n2": "bcd", "n3": "cd", "n4": "d"} {
+		var references []string
+		for _, letter := range letters {
+			references = append(references, image(string(letter)).key)
+		}
+		h.set(node, references)
+	}
+	if got := keys(h.want(image("a"))); !slices.Equal(got, []string{image("a").key}) {
+		t.Errorf("handed over: %q", got)
+	}
+	h.reset() // of Start
+	for _, letter := range []string{"b", "a", "d", "c"} {
+		h.add(image(letter))
+	}
+	h.set("n5", []string{image("a").key}) // now a is on more nodes than b
+	h.set("n2", []string{image("c").key, image("d").key})
+	var order []string
+	for _, image := range h.want(image("a")) {
+		order = append(order, image.key)
+	}
+	for i := 0; i < len(order); i++ {
+		for _, image := range h.done(one(order[i])) {
+			order = append(order, image.key)
+		}
+	}
+	var want []string
+	for _, letter := range []string{"d", "c", "a", "b"} {
+		want = append(want, image(letter).key)
+	}
+	if !slices.Equal(order, want) {
+		t.Errorf("order %q, want %q", order, want)
+	}
+	if len(h.waiting) != 0 {
+		t.Errorf("left: %v", h.waiting)
+	}
+	if next := h.done(image("a")); next != nil {
+		t.Errorf("an image that was not asked for makes room for %v", next)
+	}
+	if added, gone := h.set("n6", []string{image("d").key, image("e").key}); !slices.Equal(added, []string{image("e").key}) || gone != nil {
+		t.Errorf("new on a node: %q, gone %q", added, gone)
+	}
+	if added, gone := h.set("n6", nil); added != nil || !slices.Equal(gone, []string{image("e").key}) {
+		t.Errorf("then new %q, gone %q", added, gone)
+	}
+}
+
+// An image that no node holds any longer does not wait either, however long the others take.
+func TestHeldImageThatNoLongerWaits(t *testing.T) {
+	h := newHeld()
+	image := func(i int) image { return one(fmt.Sprintf("quay.io/x@sha256:%064x", i)) }
+	for i := range 100 {
+		h.set("n1", []string{image(i).key})
+		h.want(image(i))
+		if i >= maxAsked {
+			h.done(image(i))
+		}
+	}
+	if q := h.waiting["quay.io"]; len(q.images) != maxAsked || len(q.waiting) != 0 {
+		t.Errorf("%d images, of which %d wait", len(q.images), len(q.waiting))
+	}
+}
+
+// Images on which a registry fails for ever do not keep the others from being asked for; they
+// are asked for again, seldom.
+func TestHeldImagesThatBreakARegistry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := map[string]int{}
+		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+			asked[reference]++
+			if strings.Contains(reference, "broken") {
+				return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Reference: reference, Err: errors.New("500")}
+			}
+			return plain(digestOf(reference)), nil
+		}}
+		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
+		r.queues = runQueues(t, 1, r.work)
+		var images, whole []string
+		for i := range maxAsked {
+			images = append(images, byDigest("quay.io/broken", fmt.Sprint(i)))
+		}
+		for _, letter := range []string{"a", "b", "c"} {
+			whole = append(whole, byDigest("quay.io/whole", letter))
+		}
+		r.nodeHandler().OnAdd(nodeWith(t, "n1", append(images, whole...)...), false)
+		minutes := func(n int) {
+			for range n {
+				time.Sleep(time.Minute)
+				s.clock.SetTime(s.clock.Now().Add(time.Minute))
+				synctest.Wait()
+			}
+		}
+		minutes(60)
+		for _, reference := range whole {
+			if r.store.lookup(reference) == nil {
+				t.Errorf("%s is not known after an hour", reference)
+			}
+		}
+		before := asked[images[0]]
+		minutes(6 * 60)
+		if n := asked[images[0]] - before; n < 3 || n > 7 {
+			t.Errorf("a broken image was asked for %d times in six hours", n)
+		}
+	})
+}
+
+// What only nodes hold is not asked for without room for it, and displaces nothing: those on
+// most nodes are known.
+func TestHeldImagesWithoutRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+			return plain(digestOf(reference)), nil
+		}}
+		const limit = 16
+		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes, o.MaxImages = true, limit })
+		r.queues = runQueues(t, 1, r.work)
+		r.leading.Store(false)
+		var images []string
+		for i := range 3 * limit {
+			images = append(images, fmt.Sprintf("quay.io/x@sha256:%064x", i))
+		}
+		for i := range images { // the first is on all nodes
+			r.nodeHandler().OnAdd(nodeWith(t, fmt.Sprint("n", i), images[:i+1]...), true)
+		}
+		r.leading.Store(true)
+		for _, image := range r.usage.all() {
+			r.held.add(image)
+		}
+		r.ask(one(images[0]))
+		for range 10 {
+			time.Sleep(time.Minute)
+			s.clock.SetTime(s.clock.Now().Add(time.Minute))
+			synctest.Wait()
+			r.sweep(t.Context())
+		}
+		room := limit - limit/headroom - 1
+		if n := f.asked(); n != room {
+			t.Errorf("asked for %d images, there is room for %d", n, room)
+		}
+		for i, image := range images {
+			if known := r.store.lookup(image) != nil; known != (i < room) {
+				t.Errorf("image %d of %d, the first is on most nodes: known %t", i, len(images), known)
+			}
+		}
+		if len(r.held.waiting) != 0 {
+			t.Errorf("left: %+v", r.held.waiting)
+		}
+		r.workloadHandler(&kinds[1]).OnAdd(deploymentOf("default", images[limit]), false)
+		synctest.Wait()
+		if r.store.lookup(images[limit]) == nil {
+			t.Error("a workload's image has no room")
+		}
+	})
+}
+
+// The image that would be next no longer is when it is gone from nodes.
+func TestHeldOrderFollowsNodes(t *testing.T) {
+	h := newHeld()
+	image := func(letter string) image { return one(byDigest("quay.io/x", letter)) }
+	h.set("n1", []string{image("a").key, image("b").key})
+	h.set("n2", []string{image("a").key, image("b").key})
+	h.set("n3", []string{image("a").key})
+	for _, letter := range []string{"a", "b"} {
+		h.add(image(letter))
+	}
+	h.set("n3", nil)
+	h.set("n2", []string{image("b").key})
+	var order []string
+	for _, image := range h.want(image("a")) {
+		order = append(order, image.key)
+	}
+	if want := []string{image("b").key, image("a").key}; !slices.Equal(order, want) {
+		t.Errorf("in the order %q, want %q", order, want)
+	}
+}

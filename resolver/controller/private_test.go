@@ -1,0 +1,275 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+const privateImage = "reg.example.com/private:1"
+
+// lockedRegistry has an image that only the user "right" may see.
+type lockedRegistry struct {
+	fakeRegistry
+	// open means that everybody may see it.
+	open bool
+	// missing means that there is none, for whoever asks but "right".
+	missing bool
+	// users that were used, "" for nobody, in their order.
+	users []string
+}
+
+// opener returns the keychain that opens the image, if one does.
+func (l *lockedRegistry) opener(ctx context.Context, keychains []authn.Keychain) (authn.Keychain, error) {
+	host, err := name.NewRegistry("reg.example.com")
+	if err != nil {
+		return nil, err
+	}
+	before := len(l.users)
+	anonymous := !slices.Contains(keychains, registry.NotAnonymously)
+	for _, k := range keychains {
+		credential, err := authn.Resolve(ctx, k, host)
+		if err != nil {
+			return nil, err
+		}
+		config, err := credential.Authorization()
+		if err != nil {
+			return nil, err
+		}
+		if config.Username == "" {
+			continue
+		}
+		l.users = append(l.users, config.Username)
+		if config.Username == "right" {
+			return k, nil
+		}
+	}
+	if !anonymous && len(l.users) == before {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: registry.ErrNoCredentials}
+	}
+	if l.missing {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+	}
+	if anonymous {
+		if l.users = append(l.users, ""); l.open {
+			return nil, nil
+		}
+	}
+	return nil, &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New("401")}
+}
+
+func (l *lockedRegistry) Resolve(ctx context.Context, _ string, _ []string, keychains []authn.Keychain) (*registry.Resolution, error) {
+	by, err := l.opener(ctx, keychains)
+	if err != nil {
+		return nil, err
+	}
+	found := plain(hash("a"))
+	found.By = by
+	return found, nil
+}
+
+func (l *lockedRegistry) Digest(ctx context.Context, _ string, keychains []authn.Keychain) (string, error) {
+	_, err := l.opener(ctx, keychains)
+	return hash("a"), err
+}
+
+// asker is a namespace whose workload has a pull secret of a user; no secret for "".
+func asker(namespace, user string) (claim, *corev1.Secret) {
+	c := claimFor("w", namespace, privateImage)
+	c.pull.serviceAccount = defaultAccount
+	if user == "" {
+		return c, nil
+	}
+	c.pull.secrets = "pull-of-" + namespace
+	s := secret(c.pull.secrets, user)
+	s.Namespace = namespace
+	return c, s
+}
+
+// privateWorld returns a resolver with a workload of each namespace, which has a pull
+// secret of a user.
+func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[string]string) (*Resolver, *storeTest, *toldEvents) {
+	t.Helper()
+	builder := fake.NewClientBuilder()
+	var claims []claim
+	for namespace, user := range users {
+		c, s := asker(namespace, user)
+		claims = append(claims, c)
+		if s != nil {
+			builder = builder.WithObjects(s)
+		}
+	}
+	reader := builder.Build()
+	r, s, told := newTestResolver(t, &l.fakeRegistry, func(o *Options, d *dependencies) {
+		o.Registry, o.PublishPrivate, d.secrets = l, publish, reader
+	})
+	l.references = nil
+	for _, c := range claims {
+		r.usage.set(c)
+	}
+	return r, s, told
+}
+
+// What the secret of one namespace opens is not published, and nobody else learns of the
+// secret, its name, or whether it works.
+func TestPrivateImages(t *testing.T) {
+	written := map[string]string{}
+	for _, user := range []string{"right", "wrong"} {
+		l := &lockedRegistry{}
+		r, s, told := privateWorld(t, l, false, map[string]string{"owner": user, "stranger": "", "thief": "guessed"})
+		r.work(t.Context(), &queue{}, privateImage)
+		s.expect(map[string]string{v1alpha1.UnresolvedName(privateImage): privateImage})
+		var list v1alpha1.ImageManifestList
+		s.must(s.client.List(t.Context(), &list))
+		list.Items[0].Status.RetryTime = nil // varies at random
+		text, err := json.Marshal(list.Items[0])
+		s.must(err)
+		written[user] = string(text)
+		notes := map[string]string{}
+		for i, note := range told.notes {
+			notes[told.about[i]] += note
+		}
+		if got := notes["owner"] != ""; got != (user != "right") {
+			t.Errorf("%s: the owner is told %q", user, notes["owner"])
+		}
+		if note := notes["thief"]; !strings.HasSuffix(note, "(Unauthorized): "+brief(v1alpha1.ReasonUnauthorized)) {
+			t.Errorf("%s: who has a wrong secret is told %q", user, note)
+		}
+		for _, other := range []string{"stranger", "thief"} {
+			if note := notes[other]; note == "" || strings.Contains(note, "owner") || strings.Contains(note, user) {
+				t.Errorf("%s: the %s is told %q", user, other, note)
+			}
+		}
+	}
+	if written["right"] != written["wrong"] {
+		t.Errorf("the object shows whether somebody's secret works:\n%s\n%s", written["right"], written["wrong"])
+	}
+}
+
+// One wrong secret does not hide a public image from anybody, and no secret is tried in
+// another namespace's turn.
+func TestWrongSecretOfPublicImage(t *testing.T) {
+	l := &lockedRegistry{open: true}
+	r, s, _ := privateWorld(t, l, false, map[string]string{"a": "wrong", "b": "wrong too", "c": ""})
+	r.work(t.Context(), &queue{}, privateImage)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
+	if s.lookup(privateImage).private {
+		t.Error("a public image counts as private")
+	}
+	// Opened with a secret, and public all the same.
+	l = &lockedRegistry{open: true}
+	r, s, _ = privateWorld(t, l, false, map[string]string{"a": "right"})
+	r.work(t.Context(), &queue{}, privateImage)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
+}
+
+// A pull secret for another registry says nothing about an image that does not exist, and
+// one that is missing is told beside the reason.
+func TestSecretsOfAnotherRegistry(t *testing.T) {
+	l := &lockedRegistry{missing: true}
+	r, _, told := privateWorld(t, l, false, map[string]string{"a": "any"})
+	elsewhere := secret("pull-of-a", "any")
+	elsewhere.Namespace = "a"
+	elsewhere.Data[corev1.DockerConfigJsonKey] = []byte(`{"auths":{"other.example.com":{"username":"any","password":"x"}}}`)
+	r.credentials.reader = fake.NewClientBuilder().WithObjects(elsewhere).Build()
+	b, _ := asker("b", "nobody") // whose secret does not exist
+	r.usage.set(b)
+	r.work(t.Context(), &queue{}, privateImage)
+	if slices.ContainsFunc(l.users, func(user string) bool { return user != "" }) {
+		t.Errorf("asked as %q", l.users)
+	}
+	for i, namespace := range told.about {
+		note := told.notes[i]
+		if !strings.Contains(note, "("+v1alpha1.ReasonNotFound+")") || strings.Contains(note, "b/pull-of-b does not exist") != (namespace == "b") {
+			t.Errorf("%s is told %q", namespace, note)
+		}
+	}
+	if len(told.notes) != 2 {
+		t.Errorf("%d events", len(told.notes))
+	}
+}
+
+// With --publish-private, any namespace's secret makes an image known, in whichever turn it
+// comes. A restart without the option takes it back.
+func TestPublishPrivate(t *testing.T) {
+	users := map[string]string{"z": "right"}
+	for i := range 20 {
+		users[fmt.Sprintf("n%02d", i)] = "wrong"
+	}
+	l := &lockedRegistry{}
+	r, s, _ := privateWorld(t, l, true, users)
+	for range 3 {
+		r.work(t.Context(), &queue{}, privateImage)
+		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
+	}
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
+	if !s.lookup(privateImage).private {
+		t.Error("it does not count as private")
+	}
+	l.users = nil
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	for range 3 {
+		r.work(t.Context(), &queue{}, privateImage)
+		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
+	}
+	if !slices.Contains(l.users, "right") || s.lookup(privateImage).confirmed.Before(s.clock.Now().Add(-2*time.Hour)) {
+		t.Errorf("not confirmed, asked by %q", l.users)
+	}
+	r.options.PublishPrivate = false
+	r.sweep(t.Context())
+	s.expect(map[string]string{})
+}
+
+// What opened an image for its own namespace is not asked for again and again.
+func TestOpenedPrivatelyIsRemembered(t *testing.T) {
+	l := &lockedRegistry{}
+	r, s, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
+	for range 4 {
+		r.work(t.Context(), &queue{}, privateImage)
+		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 6 / 5))
+	}
+	if n := len(slices.DeleteFunc(slices.Clone(l.users), func(user string) bool { return user == "" })); n != 1 {
+		t.Errorf("%d requests with the secret within an hour: %q", n, l.users)
+	}
+}
+
+// A namespace whose account has used its quota does not keep the secrets of others from
+// being tried; a registry that has enough of everybody does.
+func TestQuotaOfOneNamespace(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		l := &spentRegistry{own: own}
+		r, _, _ := privateWorld(t, &l.lockedRegistry, true, map[string]string{"a": "spent", "b": "right"})
+		r.options.Registry = l
+		r.work(t.Context(), &queue{}, privateImage)
+		if known := r.store.lookup(privateImage) != nil; known != own {
+			t.Errorf("the client's own refusal: %v, the image is known: %v, used were %q", own, known, l.users)
+		}
+	}
+}
+
+// spentRegistry has nothing left for the user "spent".
+type spentRegistry struct {
+	lockedRegistry
+	own bool
+}
+
+func (s *spentRegistry) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*registry.Resolution, error) {
+	found, err := s.lockedRegistry.Resolve(ctx, reference, platforms, keychains)
+	if n := len(s.users); err != nil && n > 0 && s.users[n-1] == "spent" {
+		err = &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: s.own, Err: errors.New("nothing left")}
+	}
+	return found, err
+}

@@ -1,0 +1,112 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+// A process begins to lead: it takes over what objects say, asks for what is missing, and
+// from then on puts back what somebody else changes. It ends without leaving anything
+// running, or synctest fails.
+func TestStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const known, missing = "reg/known:1", "reg/missing:1"
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("b")), nil }}
+		before, s, _ := newTestResolver(t, f)
+		s.wrote(s.resolved(t.Context(), known, plain(hash("a")), amd64))
+		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: s.client, live: s.client, events: before.events})
+		s.store = r.store
+		r.nodes.set("n", nodeFacts{platform: amd64[0]})
+		r.usage.set(claimFor("w", "ns", known, missing))
+		var synced atomic.Bool
+		r.synced = []cache.InformerSynced{synced.Load}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Start(ctx) }()
+		time.Sleep(time.Second)
+		if r.leading.Load() || f.asked() != 0 || r.nodes.known {
+			t.Error("it began before it had seen all objects")
+		}
+		synced.Store(true)
+		time.Sleep(time.Second)
+		a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
+		s.expect(map[string]string{a: known, b: missing})
+		if f.asked() != 1 || !r.leading.Load() || !r.nodes.known {
+			t.Errorf("asked for %q, leading %t", f.resolves, r.leading.Load())
+		}
+
+		// Somebody else changes an object, once while the API server takes no writes.
+		for _, fails := range []error{nil, errors.New("etcdserver: no leader")} {
+			var object v1alpha1.ImageManifest
+			s.must(s.client.Get(t.Context(), client.ObjectKey{Name: a}, &object))
+			object.Status.References[0].Name = "reg/forged:1"
+			s.must(s.client.Update(t.Context(), &object))
+			s.mu.Lock()
+			s.fails = fails
+			s.mu.Unlock()
+			r.manifestHandler().OnUpdate(nil, &object)
+			synctest.Wait()
+			s.mu.Lock()
+			s.fails = nil
+			s.mu.Unlock()
+			time.Sleep(time.Second)
+			s.expect(map[string]string{a: known, b: missing})
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A process that ends before it has seen all objects does nothing.
+func TestStartIsCanceled(t *testing.T) {
+	r, _, _ := newTestResolver(t, &fakeRegistry{})
+	r.leading.Store(false)
+	r.synced = []cache.InformerSynced{func() bool { return false }}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Start(ctx); err == nil || r.leading.Load() {
+		t.Errorf("error %v, leading %t", err, r.leading.Load())
+	}
+}
+
+// Networks of services are the cluster's own as long as an object names them.
+func TestServiceNetworks(t *testing.T) {
+	r, _, _ := newTestResolver(t, &fakeRegistry{})
+	handler := r.serviceHandler()
+	services := func(networks ...string) *networkingv1.ServiceCIDR {
+		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: networks}}
+	}
+	expect := func(networks ...string) {
+		t.Helper()
+		var want []netip.Prefix
+		for _, network := range networks {
+			want = append(want, netip.MustParsePrefix(network))
+		}
+		if !slices.Equal(r.nodes.networks, want) {
+			t.Errorf("networks %v, want %v", r.nodes.networks, want)
+		}
+	}
+	handler.OnAdd(services("10.96.0.0/12"), false)
+	expect("10.96.0.0/12")
+	handler.OnUpdate(nil, services("10.96.0.0/12", "fd00::/108"))
+	expect("10.96.0.0/12", "fd00::/108")
+	handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: services()})
+	expect()
+}

@@ -1,0 +1,164 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/jsonpath"
+)
+
+// maxTemplates bounds the pod templates of one object.
+const maxTemplates = 32
+
+// Template says where objects of a kind have pod templates.
+type Template struct {
+	schema.GroupVersionKind
+	// Path is a JSONPath as in kubectl: {.spec.template}. What it leads to is a pod
+	// template, or the spec of one.
+	Path string
+}
+
+// ParseTemplate reads a Template of the form GROUP/VERSION/KIND={.path}.
+func ParseTemplate(text string) (Template, error) {
+	name, path, ok := strings.Cut(text, "=")
+	parts := strings.Split(name, "/")
+	if !ok || len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
+		return Template{}, fmt.Errorf("%q: expected GROUP/VERSION/KIND={.path}, such as argoproj.io/v1alpha1/Rollout={.spec.template}", text)
+	}
+	t := Template{schema.GroupVersionKind{Group: parts[0], Version: parts[1], Kind: parts[2]}, path}
+	for i := range kinds {
+		if apiVersion, kind := t.ToAPIVersionAndKind(); kinds[i].apiVersion == apiVersion && kinds[i].name == kind {
+			return Template{}, fmt.Errorf("%q: %s is read anyway", text, kind)
+		}
+	}
+	if !strings.HasPrefix(path, "{") {
+		return Template{}, fmt.Errorf("%q: a JSONPath is in braces, such as {.spec.template}", text)
+	}
+	if loop.MatchString(path) { // the library evaluates it for the first object only
+		return Template{}, fmt.Errorf("%q: range is not understood; {.spec.jobs[*].template} leads to all of a list", text)
+	}
+	if err := jsonpath.New("").Parse(path); err != nil {
+		return Template{}, fmt.Errorf("%q: %w", text, err)
+	}
+	return t, nil
+}
+
+var loop = regexp.MustCompile(`\{\s*(range|end)\b`)
+
+// ServedTemplates returns the templates whose kinds the API server has. It is an error if their
+// objects are in no namespace.
+func ServedTemplates(log logr.Logger, mapper meta.RESTMapper, templates []Template) ([]Template, error) {
+	var served []Template
+	for _, t := range templates {
+		mapping, err := mapper.RESTMapping(t.GroupKind(), t.Version)
+		if meta.IsNoMatchError(err) {
+			log.Info("The API server has no such objects: after their CustomResourceDefinition is made, restart the resolver", "kind", t.String())
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("looking for %s: %w", t.GroupVersionKind, err)
+		}
+		if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
+			return nil, fmt.Errorf("templates of %s: its objects are in no namespace, for which images and pull secrets count", t.GroupVersionKind)
+		}
+		served = append(served, t)
+	}
+	return served, nil
+}
+
+// kindsOf returns the kinds of templates, each with all its paths.
+func kindsOf(templates []Template) []kind {
+	var found []kind
+	paths := map[schema.GroupVersionKind]*templatePaths{}
+	for _, t := range templates {
+		known := paths[t.GroupVersionKind]
+		if known == nil {
+			known = &templatePaths{}
+			paths[t.GroupVersionKind] = known
+			object := &unstructured.Unstructured{}
+			object.SetGroupVersionKind(t.GroupVersionKind)
+			apiVersion, name := t.ToAPIVersionAndKind()
+			found = append(found, kind{apiVersion: apiVersion, name: name, object: object, template: known.spec})
+		}
+		path := jsonpath.New(t.Path).AllowMissingKeys(true)
+		if path.Parse(t.Path) == nil {
+			known.paths = append(known.paths, path)
+		}
+	}
+	return found
+}
+
+// templatePaths lead to the pod templates of an object.
+type templatePaths struct {
+	mu    sync.Mutex // evaluating a path changes it
+	paths []*jsonpath.JSONPath
+}
+
+// spec returns one spec with the images of all templates of an object, and the pull secrets
+// of the first; nil if it has none. What is no template is passed over.
+func (t *templatePaths) spec(object any) *corev1.PodSpec {
+	o, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all *corev1.PodSpec
+	n := 0
+	for _, path := range t.paths {
+		results, err := path.FindResults(o.Object)
+		if err != nil {
+			continue
+		}
+		for _, values := range results {
+			for _, value := range values {
+				if n++; n > maxTemplates {
+					return all
+				}
+				if !value.CanInterface() {
+					continue
+				}
+				if spec, err := specOf(value.Interface()); err == nil {
+					all = together(all, spec)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// specOf reads a pod template, or the spec of one.
+func specOf(value any) (*corev1.PodSpec, error) {
+	fields, ok := value.(map[string]any)
+	if !ok {
+		return nil, errors.New("no object")
+	}
+	if inner, ok := fields["spec"].(map[string]any); ok {
+		fields = inner
+	}
+	var spec corev1.PodSpec
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &spec); err != nil {
+		return nil, err
+	}
+	return &spec, nil
+}
+
+// together adds the images of a spec to those of another.
+func together(all, more *corev1.PodSpec) *corev1.PodSpec {
+	if all == nil {
+		return more
+	}
+	all.InitContainers = append(all.InitContainers, more.InitContainers...)
+	all.Containers = append(all.Containers, more.Containers...)
+	all.Volumes = append(all.Volumes, more.Volumes...)
+	return all
+}

@@ -1,0 +1,126 @@
+package controller
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// objectOf returns an object from its YAML.
+func objectOf(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func templatesOf(t *testing.T, texts ...string) []Template {
+	t.Helper()
+	templates := make([]Template, len(texts))
+	for i, text := range texts {
+		var err error
+		if templates[i], err = ParseTemplate(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return templates
+}
+
+// TestTemplates: images and pull secrets of templates in other kinds, wherever a path leads.
+func TestTemplates(t *testing.T) {
+	const head = "apiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: r, namespace: ns, uid: u}\n"
+	const rollout = "argoproj.io/v1alpha1/Rollout"
+	for name, c := range map[string]struct {
+		paths []string
+		spec  string
+		want  []string
+	}{
+		"a rollout": {
+			[]string{"{.spec.template}"},
+			"spec: {template: {spec: {serviceAccountName: runner, imagePullSecrets: [{name: s}], initContainers: [{image: 'r/init:1'}], containers: [{name: a, image: 'r/a:1'}]}}}",
+			[]string{"r/init:1", "r/a:1"},
+		},
+		"a pod's spec":   {[]string{"{.spec.pod}"}, "spec: {pod: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}", []string{"r/a:1"}},
+		"several, twice": {[]string{"{.spec.jobs[*].template}", "{.spec.main}"}, "spec: {main: {containers: [{image: 'r/m:1'}]}, jobs: [{template: {spec: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}}, {template: {spec: {initContainers: [{image: 'r/i:1'}], volumes: [{name: v, image: {reference: 'r/v:1'}}], containers: [{image: 'r/b:1'}, {image: 'r/a:1'}]}}}]}", []string{"r/i:1", "r/a:1", "r/b:1", "r/m:1", "r/v:1"}},
+		"none":           {[]string{"{.spec.template}"}, "spec: {replicas: 1}", nil},
+		"not of a pod":   {[]string{"{.spec.template}"}, "spec: {template: {spec: {containers: 'many'}}}", nil},
+		"no object":      {[]string{"{.spec.template}"}, "spec: {template: [1, 2]}", nil},
+		"nothing":        {[]string{"{.spec.template}"}, "spec: null", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var texts []string
+			for _, path := range c.paths {
+				texts = append(texts, rollout+"="+path)
+			}
+			found := kindsOf(templatesOf(t, texts...))
+			if len(found) != 1 {
+				t.Fatalf("%d kinds", len(found))
+			}
+			k := &found[0]
+			short, err := k.transform(objectOf(t, head+c.spec))
+			if err != nil {
+				t.Fatal(err)
+			}
+			claim, ok := k.claimOf(short)
+			if ok != (c.want != nil) || !slices.Equal(claim.images, c.want) {
+				t.Fatalf("images %q, %v, want %q", claim.images, ok, c.want)
+			}
+			if !ok {
+				return
+			}
+			if want := (pull{namespace: "ns", serviceAccount: "runner", secrets: "s"}); claim.pull != want {
+				t.Errorf("pull %+v, want %+v", claim.pull, want)
+			}
+			if w := claim.workload; w.APIVersion != "argoproj.io/v1alpha1" || w.Kind != "Rollout" || w.Name != "r" || w.UID != "u" {
+				t.Errorf("events go to %+v", w)
+			}
+		})
+	}
+}
+
+// TestTemplatesAreBounded: whoever makes objects does not make the resolver read any number
+// of templates.
+func TestTemplatesAreBounded(t *testing.T) {
+	k := kindsOf(templatesOf(t, "x.example/v1/X={.spec.all[*]}"))[0]
+	text := "spec:\n  all:\n" + strings.Repeat("  - {containers: [{image: 'r/a:1'}]}\n", 10*maxTemplates)
+	if spec := k.template(objectOf(t, text)); len(spec.Containers) != maxTemplates {
+		t.Errorf("%d containers", len(spec.Containers))
+	}
+}
+
+func TestParseTemplate(t *testing.T) {
+	got, err := ParseTemplate("argoproj.io/v1alpha1/Rollout={.spec.template}")
+	if err != nil || got.Group != "argoproj.io" || got.Version != "v1alpha1" || got.Kind != "Rollout" || got.Path != "{.spec.template}" {
+		t.Errorf("%+v, error %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"":                           "GROUP/VERSION/KIND",
+		"Rollout={.spec.template}":   "GROUP/VERSION/KIND",
+		"v1/Pod={.spec}":             "GROUP/VERSION/KIND",
+		"//={.spec}":                 "GROUP/VERSION/KIND",
+		"a.io/v1/A":                  "GROUP/VERSION/KIND",
+		"a.io/v1/A=.spec.template":   "in braces",
+		"a.io/v1/A={.spec[":          "unterminated",
+		"apps/v1/Deployment={.spec}": "is read anyway",
+		"a.io/v1/A={range .spec.jobs[*]}{.template}{end}": "range is not understood",
+	} {
+		if _, err := ParseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", text, err, want)
+		}
+	}
+	options := CacheOptions(templatesOf(t, "a.io/v1/A={.spec.x}", "a.io/v1/A={.spec.y}", "b.io/v1/B={.spec}")...)
+	if got, want := len(options.ByObject), len(CacheOptions().ByObject)+2; got != want {
+		t.Errorf("%d kinds, want %d", got, want)
+	}
+	for object, by := range options.ByObject {
+		if _, custom := object.(*unstructured.Unstructured); custom && (by.Transform == nil || reflect.DeepEqual(object, &unstructured.Unstructured{})) {
+			t.Errorf("%v is kept as it is", object.GetObjectKind())
+		}
+	}
+}

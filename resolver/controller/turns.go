@@ -1,0 +1,250 @@
+package controller
+
+import (
+	"container/heap"
+	"container/list"
+	"time"
+)
+
+// item is an image in the queue of its registry.
+type item struct {
+	key string
+	// namespace whose turn it waits for.
+	namespace string
+	level     int
+	// due is when it may be taken.
+	due time.Time
+	// at is its place among the items that are not due, -1 if it is not there. place is its
+	// place among those of its namespace; nil if it is not there.
+	at    int
+	place *list.Element
+	// running means that a worker has it. again is how it is to be added after that.
+	running bool
+	again   *item
+}
+
+// turns has the items of one queue. Namespaces take turns: one that names thousands of
+// images delays each other one by a single image. It is not safe for concurrent use.
+type turns struct {
+	items map[string]*item
+	later later
+	ready [levels]rota
+	taken int
+}
+
+// Levels of work, the most urgent first.
+const (
+	levelResolving = iota
+	levelConfirming
+	levelSpare
+	levels
+)
+
+// How often a less urgent level goes first although a more urgent one has work: every
+// eighth time, and every 64th. So a flood of new images stops no tag from being
+// confirmed.
+var share = [levels]int{levelConfirming: 8, levelSpare: 64}
+
+func levelOf(priority int) int {
+	switch {
+	case priority >= resolving:
+		return levelResolving
+	case priority == confirming:
+		return levelConfirming
+	}
+	return levelSpare
+}
+
+// add adds an item. One that is there already keeps the earlier time and the more urgent
+// level, and moves to the namespace that waits for less.
+func (t *turns) add(now time.Time, added *item) {
+	if t.items == nil {
+		t.items = map[string]*item{}
+	}
+	old := t.items[added.key]
+	if old != nil && old.running {
+		if old.again != nil {
+			added.merge(old.again)
+		}
+		old.again = added
+		return
+	}
+	if old != nil {
+		added.merge(old)
+		t.unlink(old)
+	}
+	t.items[added.key] = added
+	t.link(now, added)
+}
+
+// merge takes over what was asked for earlier.
+func (i *item) merge(old *item) {
+	if old.due.Before(i.due) {
+		i.due = old.due
+	}
+	i.level = min(i.level, old.level)
+}
+
+func (t *turns) link(now time.Time, i *item) {
+	if i.at = -1; i.due.After(now) {
+		heap.Push(&t.later, i)
+		return
+	}
+	t.ready[i.level].add(i)
+}
+
+func (t *turns) unlink(i *item) {
+	if i.at >= 0 {
+		heap.Remove(&t.later, i.at)
+	}
+	if i.place != nil {
+		t.ready[i.level].remove(i)
+	}
+}
+
+// remove drops an item that no worker has yet.
+func (t *turns) remove(key string) {
+	if i := t.items[key]; i != nil && !i.running {
+		t.unlink(i)
+		delete(t.items, key)
+	} else if i != nil {
+		i.again = nil
+	}
+}
+
+// take returns the next item, or nil if none is due.
+func (t *turns) take(now time.Time) *item {
+	t.settle(now)
+	level := -1
+	for l := range t.ready {
+		if t.ready[l].length == 0 {
+			continue
+		}
+		if level < 0 || (t.taken+1)%share[l] == 0 {
+			level = l
+		}
+	}
+	if level < 0 {
+		return nil
+	}
+	t.taken++
+	i := t.ready[level].next()
+	i.running = true
+	return i
+}
+
+// done ends the work on an item.
+func (t *turns) done(now time.Time, i *item) {
+	delete(t.items, i.key)
+	if i.again != nil {
+		t.add(now, i.again)
+	}
+}
+
+// settle moves what has become due.
+func (t *turns) settle(now time.Time) {
+	for len(t.later) > 0 && !t.later[0].due.After(now) {
+		i := heap.Pop(&t.later).(*item)
+		t.ready[i.level].add(i)
+	}
+}
+
+// waiting returns how many items of a namespace are due.
+func (t *turns) waiting(namespace string) int {
+	sum := 0
+	for l := range t.ready {
+		if of := t.ready[l].namespaces[namespace]; of != nil {
+			sum += of.items.Len()
+		}
+	}
+	return sum
+}
+
+// next returns when something is due; false if nothing will be. What is due already
+// counts as due at now.
+func (t *turns) next(now time.Time) (time.Time, bool) {
+	for l := range t.ready {
+		if t.ready[l].length > 0 {
+			return now, true
+		}
+	}
+	if len(t.later) == 0 {
+		return time.Time{}, false
+	}
+	return t.later[0].due, true
+}
+
+// rota has the items of one level that are due, by namespace. Each namespace gives one
+// item, then it is the next one's turn.
+type rota struct {
+	namespaces map[string]*turn
+	order      list.List // of *turn, the next first
+	length     int
+}
+
+// turn are the items of one namespace, which has at least one.
+type turn struct {
+	namespace string
+	items     list.List // of *item, the oldest first
+	// place in the order. A namespace has one, however often its items come and go.
+	place *list.Element
+}
+
+func (r *rota) add(i *item) {
+	if r.namespaces == nil {
+		r.namespaces = map[string]*turn{}
+	}
+	t := r.namespaces[i.namespace]
+	if t == nil {
+		t = &turn{namespace: i.namespace}
+		t.place = r.order.PushBack(t)
+		r.namespaces[i.namespace] = t
+	}
+	i.place = t.items.PushBack(i)
+	r.length++
+}
+
+func (r *rota) remove(i *item) {
+	t := r.namespaces[i.namespace]
+	t.items.Remove(i.place)
+	i.place = nil
+	r.length--
+	if t.items.Len() == 0 {
+		r.order.Remove(t.place)
+		delete(r.namespaces, i.namespace)
+	}
+}
+
+func (r *rota) next() *item {
+	t := r.order.Front().Value.(*turn)
+	r.order.MoveToBack(t.place)
+	i := t.items.Front().Value.(*item)
+	r.remove(i)
+	return i
+}
+
+// later is a heap of items by the time at which they are due.
+type later []*item
+
+func (l later) Len() int           { return len(l) }
+func (l later) Less(a, b int) bool { return l[a].due.Before(l[b].due) }
+func (l later) Swap(a, b int) {
+	l[a], l[b] = l[b], l[a]
+	l[a].at, l[b].at = a, b
+}
+
+// Push implements heap.Interface.
+func (l *later) Push(x any) {
+	i := x.(*item)
+	i.at = len(*l)
+	*l = append(*l, i)
+}
+
+// Pop implements heap.Interface.
+func (l *later) Pop() any {
+	last := (*l)[len(*l)-1]
+	(*l)[len(*l)-1] = nil
+	*l = (*l)[:len(*l)-1]
+	last.at = -1
+	return last
+}

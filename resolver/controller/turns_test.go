@@ -1,0 +1,217 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// order runs a queue with one worker and returns the keys in the order in which they are
+// worked on. add is called before the worker begins. The namespace of a key is its
+// repository.
+func order(t *testing.T, add func(*queues)) (keys []string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		begin := make(chan struct{})
+		q := newQueues(1, nobodyDenied, func(_ context.Context, _ *queue, key string) {
+			<-begin
+			keys = append(keys, key)
+		})
+		q.namespaces = func(key string) []string {
+			var repository string
+			_, _ = fmt.Sscanf(key, "reg/%s", &repository)
+			return []string{repository[:1]}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); q.run(ctx, nil) }()
+		<-q.started
+		q.add(one("reg/first:1"), 0, resolving)
+		synctest.Wait() // the worker has it
+		add(q)
+		close(begin)
+		time.Sleep(time.Hour)
+		cancel()
+		<-ended
+	})
+	return keys[1:]
+}
+
+// A namespace that names thousands of images delays one of another namespace by one image.
+func TestNamespacesTakeTurns(t *testing.T) {
+	keys := order(t, func(q *queues) {
+		for i := range 5000 {
+			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+		}
+		q.add(one("reg/b:1"), 0, resolving)
+		q.add(one("reg/c:1"), 0, resolving)
+	})
+	if b, c := slices.Index(keys, "reg/b:1"), slices.Index(keys, "reg/c:1"); b > 1 || c > 2 || len(keys) != 5002 {
+		t.Errorf("honest images are number %d and %d of %d", b+1, c+1, len(keys))
+	}
+}
+
+// A namespace whose images come and go all the time, as those of a workload that is updated
+// again and again, has one turn like others.
+func TestComingAndGoingGivesNoTurns(t *testing.T) {
+	keys := order(t, func(q *queues) {
+		for i := range 1000 {
+			key := fmt.Sprintf("reg/a:%d", i)
+			q.add(one(key), 0, resolving)
+			q.remove(key)
+		}
+		for i := range 100 {
+			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+		}
+		q.add(one("reg/b:1"), 0, resolving)
+	})
+	if b := slices.Index(keys, "reg/b:1"); b > 1 || len(keys) != 101 {
+		t.Errorf("the honest image is number %d of %d", b+1, len(keys))
+	}
+}
+
+// New images, however many, do not keep tags from being confirmed, nor what no workload
+// names from being asked for.
+func TestNoLevelStarves(t *testing.T) {
+	keys := order(t, func(q *queues) {
+		for i := range 1000 {
+			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+		}
+		q.add(one("reg/b:old"), 0, confirming)
+		q.add(one("reg/c:held"), 0, spare)
+	})
+	if old, held := slices.Index(keys, "reg/b:old"), slices.Index(keys, "reg/c:held"); old > 8 || held > 64 || old < 1 || held < old {
+		t.Errorf("a tag was confirmed as number %d, a spare image as %d", old+1, held+1)
+	}
+}
+
+// Of images that are no longer in use, nothing is left, also while the registry is paused.
+func TestQueueRemove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		worked := 0
+		q := runQueues(t, 1, func(context.Context, *queue, string) { worked++ })
+		q.add(one("reg/x:later"), time.Hour, confirming)
+		q.byName["reg"].failed(time.Minute)
+		for i := range 1000 {
+			q.add(one(fmt.Sprintf("reg/x:%d", i)), 0, resolving)
+		}
+		for i := range 1000 {
+			q.remove(fmt.Sprintf("reg/x:%d", i))
+		}
+		if n := q.length(); n != 1 {
+			t.Errorf("%d images left, want 1", n)
+		}
+		q.remove("reg/x:later")
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if n := q.length(); n != 0 || worked != 0 {
+			t.Errorf("%d images left, %d worked on", n, worked)
+		}
+	})
+}
+
+// An image that two namespaces use waits for the shorter turn, whoever came first.
+func TestSharedImageTakesTheShorterTurn(t *testing.T) {
+	keys := order(t, func(q *queues) {
+		for i := range 100 {
+			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+		}
+		q.namespaces = func(string) []string { return []string{"a", "b"} }
+		q.add(one("reg/a:99"), 0, resolving)
+	})
+	if at := slices.Index(keys, "reg/a:99"); at > 1 || len(keys) != 100 {
+		t.Errorf("number %d of %d", at+1, len(keys))
+	}
+}
+
+// What was asked for earlier, or more urgently, stays so when it is asked for again.
+func TestAskedAgainLater(t *testing.T) {
+	keys := order(t, func(q *queues) {
+		q.add(one("reg/a:1"), 0, resolving)
+		q.add(one("reg/a:1"), 10*time.Minute, spare)
+		q.add(one("reg/a:2"), 20*time.Minute, spare)
+		q.add(one("reg/a:2"), time.Minute, spare)
+		q.add(one("reg/a:2"), time.Hour/2, resolving)
+		q.add(one("reg/b:1"), 0, confirming)
+		q.add(one("reg/b:2"), 5*time.Minute, spare)
+	})
+	if want := []string{"reg/a:1", "reg/b:1", "reg/a:2", "reg/b:2"}; !slices.Equal(keys, want) {
+		t.Errorf("in the order %q, want %q", keys, want)
+	}
+}
+
+// A queue whose work is done is gone, and so are its goroutines; one that is paused stays
+// until the pause is over.
+func TestIdleQueuesAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := runQueues(t, 4, func(_ context.Context, queue *queue, key string) {
+			if imageOf(key).registry() == "limited" {
+				queue.failed(time.Hour)
+			}
+		})
+		for i := range 3 * maxQueues {
+			q.add(one(fmt.Sprintf("reg%d/x:1", i)), 0, resolving)
+			synctest.Wait()
+		}
+		q.add(one("limited/x:1"), 0, resolving)
+		synctest.Wait()
+		q.mu.Lock()
+		n, paused := len(q.byName), q.byName["limited"]
+		q.mu.Unlock()
+		if n != 1 || paused == nil || paused.busy != 0 {
+			t.Errorf("%d queues left", n)
+		}
+	})
+}
+
+// A namespace that names many registries does not take all queues.
+func TestOpenedQueuesAreBounded(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	q := runQueues(t, 1, func(context.Context, *queue, string) { <-release })
+	q.namespaces = func(key string) []string {
+		if imageOf(key).registry() == "honest" {
+			return []string{"honest"}
+		}
+		return []string{"flood"}
+	}
+	for i := range 3 * maxQueues {
+		q.add(one(fmt.Sprintf("reg%d/x:1", i)), 0, resolving)
+	}
+	q.add(one("honest/x:1"), 0, resolving)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := len(q.byName); n != maxOpened+2 || q.byName["honest"] == nil {
+		t.Errorf("%d queues, want %d, one for others, and that of the honest", n, maxOpened)
+	}
+}
+
+// What is asked for while an image is worked on is done after that: at the earliest time
+// and as urgently as anybody asked. If nothing uses it any longer, it is not.
+func TestAskedForWhileWorkedOn(t *testing.T) {
+	var q turns
+	now := time.Now()
+	add := func(after time.Duration, level int) {
+		q.add(now, &item{key: "reg/x:1", due: now.Add(after), level: level})
+	}
+	add(0, levelConfirming)
+	running := q.take(now)
+	add(time.Hour, levelResolving)
+	add(time.Minute, levelConfirming)
+	q.done(now, running)
+	if next, ok := q.next(now); !ok || !next.Equal(now.Add(time.Minute)) {
+		t.Errorf("due at %v, %t", next, ok)
+	}
+	if running = q.take(now.Add(time.Minute)); running == nil || running.level != levelResolving {
+		t.Fatalf("taken: %+v", running)
+	}
+	add(0, levelResolving)
+	q.remove("reg/x:1")
+	q.done(now, running)
+	if _, ok := q.next(now); ok || len(q.items) != 0 {
+		t.Errorf("left: %v", q.items)
+	}
+}

@@ -1,0 +1,134 @@
+package registry
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/containerd/platforms"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	podman "go.podman.io/image/v5/manifest"
+	"go.podman.io/image/v5/types"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+// Containerd after a platform means that containerd's choice among the manifests of an
+// index counts, and not CRI-O's: CRI-O takes the first one with zstd layers, containerd the
+// first.
+const Containerd = "+containerd"
+
+// choice is a manifest of an index.
+type choice struct {
+	digest   digest.Digest
+	platform string
+}
+
+// choose returns the manifests of an index for platforms, without duplicates.
+func (c *content) choose(wanted []string) ([]choice, error) {
+	var chosen []choice
+	for _, text := range wanted {
+		platform, containerd := strings.CutSuffix(text, Containerd)
+		node, err := v1.ParsePlatform(platform)
+		if err != nil || node.OS == "" || node.Architecture == "" {
+			continue
+		}
+		take := c.crio
+		if containerd {
+			take = c.containerd
+		}
+		found, err := take(node)
+		if err != nil {
+			return nil, err
+		}
+		if found == "" {
+			continue
+		}
+		if err := imageref.ValidateDigest(found); err != nil {
+			return nil, invalidManifest("the index's manifest for %s: %s", platform, err)
+		}
+		if !slices.ContainsFunc(chosen, func(other choice) bool { return other.digest == found }) {
+			node.Variant = c.variant(found, node)
+			chosen = append(chosen, choice{found, node.String()})
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, &Error{
+			Reason: v1alpha1.ReasonPlatformNotFound,
+			Err:    text(nil, "no manifest for the nodes' platforms (%s) among the %d of the index", strings.Join(wanted, ", "), len(c.entries)),
+		}
+	}
+	return chosen, nil
+}
+
+// variant returns the variant of a node's architecture that an index states for a manifest.
+func (c *content) variant(chosen digest.Digest, node *v1.Platform) string {
+	for i := range c.entries {
+		entry := &c.entries[i]
+		if p := entry.Platform; entry.Digest == chosen && p != nil && p.OS == node.OS && p.Architecture == node.Architecture {
+			return p.Variant
+		}
+	}
+	return ""
+}
+
+// newest returns the variant of a node's architecture. Nodes do not report it: an arm node
+// counts as v7, which is the usual one.
+func newest(node *v1.Platform) string {
+	switch {
+	case node.Variant != "":
+		return node.Variant
+	case node.Architecture == "arm":
+		return "v7"
+	case node.Architecture == "arm64":
+		return "v8"
+	}
+	return ""
+}
+
+// crio returns the digest of the manifest that CRI-O takes on a node; empty if there is
+// none. It asks the library that CRI-O pulls with.
+func (c *content) crio(node *v1.Platform) (digest.Digest, error) {
+	list, err := podman.ListFromBlob(c.body, string(c.mediaType))
+	if err != nil {
+		return "", invalidManifest("an index that container runtimes cannot read")
+	}
+	system := &types.SystemContext{OSChoice: node.OS, ArchitectureChoice: node.Architecture, VariantChoice: newest(node)}
+	found, err := list.ChooseInstance(system)
+	if err != nil {
+		return "", nil //nolint:nilerr // the library's only error is that there is none
+	}
+	return found, nil
+}
+
+// containerd returns the digest of the manifest that containerd takes on a node; empty if
+// there is none. It does what images.Manifest of containerd does: the first of the best
+// platform, and one without platform if nothing else matches.
+func (c *content) containerd(node *v1.Platform) (digest.Digest, error) {
+	var index ocispec.Index
+	if err := json.Unmarshal(c.body, &index); err != nil {
+		return "", invalidManifest("an index that container runtimes cannot read")
+	}
+	matcher := platforms.Only(ocispec.Platform{OS: node.OS, Architecture: node.Architecture, Variant: newest(node)})
+	manifests := slices.DeleteFunc(index.Manifests, func(d ocispec.Descriptor) bool {
+		return d.Platform != nil && !matcher.Match(*d.Platform)
+	})
+	slices.SortStableFunc(manifests, func(a, b ocispec.Descriptor) int {
+		switch {
+		case a.Platform == nil && b.Platform == nil:
+			return 0
+		case a.Platform == nil, b.Platform != nil && matcher.Less(*b.Platform, *a.Platform):
+			return 1
+		case b.Platform == nil, matcher.Less(*a.Platform, *b.Platform):
+			return -1
+		}
+		return 0
+	})
+	if len(manifests) == 0 {
+		return "", nil
+	}
+	return manifests[0].Digest, nil
+}

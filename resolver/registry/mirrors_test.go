@@ -1,0 +1,163 @@
+package registry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+// TestMirrorsOfCluster: mirrors for digests are not asked for tags and the other way round,
+// and a source that must not be contacted is not.
+func TestMirrorsOfCluster(t *testing.T) {
+	content := &repository{}
+	id := content.push("copy/app", manifestType, manifestOf(layerOf("a", 1)), "1")
+	content.push("app", manifestType, manifestOf(layerOf("a", 1)), "1")
+	source := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	mirror := listen(t, "127.0.0.1:0", "mirror.test", false, content)
+	w := newWorld(t)
+	ask := func(identifier string) error {
+		source.take()
+		mirror.take()
+		_, err := w.Resolve(t.Context(), source.host+"/app"+identifier, amd64, nil)
+		return err
+	}
+	digested := Mirrors{Source: source.host, Mirrors: []string{mirror.host + "/copy"}}
+	if errs := w.SetMirrors([]Mirrors{digested}); errs != nil {
+		t.Fatal(errs)
+	}
+	for identifier, want := range map[string][2]bool{"@" + id.String(): {false, true}, ":1": {true, false}} {
+		if err := ask(identifier); err != nil {
+			t.Error(err)
+		}
+		if got := [2]bool{len(source.take()) > 0, len(mirror.take()) > 0}; got != want {
+			t.Errorf("%s: source and mirror asked: %v, want %v", identifier, got, want)
+		}
+	}
+
+	digested.Only = true
+	w.SetMirrors([]Mirrors{digested, {Source: source.host, Mirrors: []string{mirror.host + "/copy"}, Tags: true}})
+	if err := ask(":1"); err != nil || len(source.take()) > 0 {
+		t.Errorf("error %v, or the source was asked", err)
+	}
+	wantError(t, ask("@"+digest.FromString("gone").String()), v1alpha1.ReasonNotFound, mirror.host)
+	if len(source.take()) > 0 {
+		t.Error("the source was asked")
+	}
+	w.SetMirrors([]Mirrors{{Source: source.host, Only: true}})
+	wantError(t, ask(":1"), v1alpha1.ReasonDenied, "is blocked in")
+	w.SetMirrors(nil)
+	if err := ask(":1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMirrorsBySource: the rule for the longest part of a name counts, among the cluster's
+// and those of registries.conf; parts of hosts and of path segments are none.
+func TestMirrorsBySource(t *testing.T) {
+	w := newWorld(t, withConf(writeConf(t, `
+[[registry]]
+location = "quay.test"
+[[registry.mirror]]
+location = "file.test/quay"
+[[registry]]
+location = "quay.test/deep/team"
+[[registry.mirror]]
+location = "file.test/team"
+[[registry]]
+location = "blocked.test"
+blocked = true
+[[registry.mirror]]
+location = "mirror.test/copy"
+`)))
+	errs := w.SetMirrors([]Mirrors{
+		{Source: "quay.test", Mirrors: []string{"cluster.test/quay"}, Tags: true},
+		{Source: "quay.test/deep", Mirrors: []string{"cluster.test/deep"}, Tags: true},
+		{Source: "*.wild.test", Mirrors: []string{"cluster.test/wild"}, Tags: true},
+		{Source: "port.test:5000/a", Mirrors: []string{"blocked.test/a", "cluster.test/port"}, Tags: true},
+	})
+	if errs != nil {
+		t.Error(errs)
+	}
+	for name, want := range map[string]string{
+		"quay.test/x:1":           "cluster.test/quay/x quay.test/x",
+		"quay.test/deep/x:1":      "cluster.test/deep/x quay.test/deep/x",
+		"quay.test/deeper/x:1":    "cluster.test/quay/deeper/x quay.test/deeper/x",
+		"quay.test/deep/team/x:1": "file.test/team/x quay.test/deep/team/x",
+		"a.wild.test/x:1":         "cluster.test/wild/x a.wild.test/x",
+		"wild.test/x:1":           "wild.test/x",
+		"awild.test/x:1":          "awild.test/x",
+		"port.test:5000/a/x:1":    "cluster.test/port/x port.test:5000/a/x",
+		"port.test/a/x:1":         "port.test/a/x",
+		"blocked.test/x:1":        "mirror.test/copy/x",
+		"quay.test.evil.test/x:1": "quay.test.evil.test/x",
+	} {
+		sources, err := w.sources(name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got []string
+		for _, s := range sources {
+			got = append(got, s.domain+"/"+s.repository)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %s", name, got, want)
+		}
+	}
+	// What the file says of a mirror counts for it.
+	insecure := newWorld(t, withConf(writeConf(t, "[[registry]]\nlocation = \"cluster.test\"\ninsecure = true\n")))
+	insecure.SetMirrors([]Mirrors{{Source: "quay.test", Mirrors: []string{"cluster.test/quay"}, Tags: true}})
+	if sources, err := insecure.sources("quay.test/x:1"); err != nil || !sources[0].insecure || sources[1].insecure {
+		t.Errorf("error %v, or the wrong one is insecure", err)
+	}
+	// Of the file's own mirrors, only what stands with them does, as on the nodes.
+	strict := newWorld(t, withConf(writeConf(t, "[[registry]]\nlocation = \"own.test\"\ninsecure = true\n[[registry]]\nlocation = \"quay.test\"\n[[registry.mirror]]\nlocation = \"own.test/quay\"\n")))
+	if sources, err := strict.sources("quay.test/x:1"); err != nil || sources[0].domain != "own.test" || sources[0].insecure {
+		t.Errorf("error %v, or a mirror is asked without TLS", err)
+	}
+	// Who writes a reference does not choose a registry that nobody listed.
+	sources, err := w.sources("a.wild.test/x:1")
+	if err != nil || !sources[0].listed || sources[1].listed {
+		t.Errorf("error %v, listed are %v and %v", err, sources[0].listed, sources[1].listed)
+	}
+}
+
+// TestInvalidMirrors: what is no name is left out and told; the rest counts.
+func TestInvalidMirrors(t *testing.T) {
+	w := newWorld(t)
+	many := make([]Mirrors, maxMirrored+1)
+	for i := range many {
+		many[i] = Mirrors{Source: fmt.Sprintf("r%d.test", i)}
+	}
+	for i := range maxMirrors + 1 {
+		many[0].Mirrors = append(many[0].Mirrors, fmt.Sprintf("m%d.test", i), "m0.test")
+	}
+	if errs := w.SetMirrors(many); len(errs) != 2 {
+		t.Errorf("errors %v", errs)
+	}
+	if sources, err := w.sources("r0.test/x@" + digest.FromString("x").String()); err != nil || len(sources) != maxMirrors+1 {
+		t.Errorf("%d sources, error %v", len(sources), err)
+	}
+	// A mirror too many leaves those for tags alone, and one that is no name leaves the rule.
+	digests := Mirrors{Source: "a.test", Mirrors: append(many[0].Mirrors, "no name")}
+	errs := w.SetMirrors([]Mirrors{digests, {Source: "a.test", Mirrors: []string{"tags.test"}, Tags: true, Only: true}})
+	if sources, err := w.sources("a.test/x:1"); len(errs) != 2 || err != nil || len(sources) != 1 || sources[0].domain != "tags.test" {
+		t.Errorf("errors %v; sources %v, error %v", errs, sources, err)
+	}
+	w.SetMirrors([]Mirrors{{Source: "a.test", Mirrors: []string{"no name"}, Only: true}})
+	if sources, err := w.sources("a.test/x:1"); err == nil {
+		t.Errorf("%v are asked although nobody wants it", sources)
+	}
+	for _, source := range []string{"", "*", "*.", "a b", "https://a.test", "a.test/UPPER", "a.test/x:1", "*.a.test/x", "a.test/" + strings.Repeat("a", 600)} {
+		if errs := w.SetMirrors([]Mirrors{{Source: source}}); len(errs) != 1 {
+			t.Errorf("source %.50q: errors %v", source, errs)
+		}
+		if errs := w.SetMirrors([]Mirrors{{Source: "a.test", Mirrors: []string{source}}}); len(errs) != 1 {
+			t.Errorf("mirror %.50q: errors %v", source, errs)
+		}
+	}
+}

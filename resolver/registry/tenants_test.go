@@ -1,0 +1,459 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/platforms"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	podman "go.podman.io/image/v5/manifest"
+	"go.podman.io/image/v5/types"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/policy"
+)
+
+// A registry that is only in use sends requests into the network that is allowed for other
+// registries: by a redirect, as a token server, and on a connection that another image
+// opened there.
+func TestRegistryLeadsIntoAllowedNetwork(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	internal := listen(t, "127.0.0.1:0", "other.test", false, content)
+	var registry *server
+	evil := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v2/":
+		case strings.Contains(r.URL.Path, "/token/"):
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer realm=%q", "https://"+internal.host+"/token"))
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			http.Redirect(w, r, "https://"+internal.host+"/v2/app/manifests/1", http.StatusTemporaryRedirect)
+		}
+	})
+	registry = listen(t, "127.0.0.1:0", "registry.test", false, evil)
+	for _, listed := range []bool{false, true} {
+		config := policy.Config{Networks: mustNetworks("127.0.0.1/32")}
+		if listed {
+			config.HostNetworks = map[string][]netip.Prefix{internal.host: mustNetworks("127.0.0.1/32")}
+		}
+		allowed, err := policy.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed.SetInUse([]string{registry.host, internal.host})
+		w := newWorld(t, func(c *Config) { c.Policy = allowed })
+		internal.take()
+		if _, err := w.Resolve(t.Context(), internal.host+"/app:1", amd64, nil); err != nil {
+			t.Fatal(err) // there is a connection now
+		}
+		internal.take()
+		_, err = w.Resolve(t.Context(), registry.host+"/app:1", amd64, nil)
+		if listed {
+			if err != nil || len(internal.take()) != 1 {
+				t.Errorf("listed: %v", err)
+			}
+			continue
+		}
+		wantError(t, err, v1alpha1.ReasonDenied, "--allow-network="+internal.host+"=127.0.0.1/32")
+		if got := internal.take(); len(got) > 0 {
+			t.Errorf("%s was sent %q", internal.host, got)
+		}
+	}
+}
+
+// A registry that sends its requests to another one uses up nothing of that one's rate.
+func TestRateOfAnotherRegistry(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	w := newWorld(t, func(c *Config) { c.RequestsPerSecond, c.Burst = 1e-6, 2 })
+	o := listen(t, "127.0.0.1:0", "other.test", false, content)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v2/" {
+			http.Redirect(rw, r, "https://"+o.host+r.URL.Path, http.StatusTemporaryRedirect)
+		}
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for _, host := range []string{s.host, o.host} { // the second with a question how it authenticates
+		if _, err := w.Resolve(ctx, host+"/app:1", amd64, nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// How another host answers, to which a registry sends requests, is not told: that would be
+// a way to look through the network.
+func TestWhatAnotherHostAnswers(t *testing.T) {
+	answers := map[string]http.Handler{
+		"500": status(500), "503": status(503),
+		"closed": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }),
+	}
+	texts, details := map[string]bool{}, map[string]bool{}
+	for name, answer := range answers {
+		w := newWorld(t)
+		o := listen(t, "127.0.0.1:0", "other.test", false, answer)
+		s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v2/" {
+				http.Redirect(rw, r, "https://"+o.host+r.URL.Path, http.StatusTemporaryRedirect)
+			}
+		}))
+		_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+		e := wantError(t, err, v1alpha1.ReasonUnavailable, s.host)
+		texts[strings.ReplaceAll(e.Err.Error(), s.host, "HOST")] = true
+		details[Details(err)] = true
+		if strings.Contains(e.Err.Error(), o.host) || !strings.Contains(Details(err), o.host) {
+			t.Errorf("%s: %q, for the log %q", name, e.Err, Details(err))
+		}
+		s.Close()
+	}
+	if len(texts) != 1 || len(details) != len(answers) {
+		t.Errorf("%d texts, want one for all: %v; %d for the log", len(texts), texts, len(details))
+	}
+}
+
+// One bad secret, used for many images by many workers, is one login, and does not keep a
+// good one from being used.
+func TestOneLoginOfABadSecret(t *testing.T) {
+	content := &repository{}
+	for i := range 50 {
+		content.push(fmt.Sprint("app", i), manifestType, manifestOf(), "1")
+	}
+	var logins atomic.Int32
+	count := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if user, _, ok := r.BasicAuth(); ok && user == "bob" {
+				logins.Add(1)
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+	for name, serve := range map[string]func(t *testing.T) *server{
+		"password": func(t *testing.T) *server {
+			return listen(t, "127.0.0.1:0", "registry.test", false, count(behindPassword(content)))
+		},
+		"tokens": func(t *testing.T) *server {
+			ts := listen(t, "127.0.0.1:0", "token.test", false, count(&tokenServer{users: map[string]string{"ann": "s3cret"}, expires: 300}))
+			return listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, func(token string) bool { return strings.HasPrefix(token, "token-of-ann") }))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(c *Config) { c.RequestsPerSecond, c.Burst = 1000, 1000 })
+			s := serve(t)
+			logins.Store(0)
+			var group sync.WaitGroup
+			for i := range 50 {
+				group.Go(func() {
+					image := fmt.Sprintf("%s/app%d:1", s.host, i)
+					_, err := w.Resolve(t.Context(), image, amd64, []authn.Keychain{login(s.host, "bob", "s3cret")})
+					wantError(t, err, v1alpha1.ReasonUnauthorized)
+					if _, err := w.Resolve(t.Context(), image, amd64, []authn.Keychain{login(s.host, "bob", "s3cret"), login(s.host, "ann", "s3cret")}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			group.Wait()
+			if n := logins.Load(); n != 1 {
+				t.Errorf("%d logins with one bad secret", n)
+			}
+		})
+	}
+}
+
+// A registry in trouble, or one that has enough, has not taken a credential: if it refuses
+// it then, that counts at once.
+func TestLoginAfterTrouble(t *testing.T) {
+	for code, reason := range map[int]string{503: v1alpha1.ReasonUnavailable, 429: v1alpha1.ReasonRateLimited} {
+		var inTrouble atomic.Bool
+		w := newWorld(t)
+		s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, _, ok := r.BasicAuth(); ok && inTrouble.Load() {
+				w.WriteHeader(code)
+				return
+			}
+			behindPassword(nil).ServeHTTP(w, r)
+		}))
+		bob := []authn.Keychain{login(s.host, "bob", "s3cret")}
+		inTrouble.Store(true)
+		_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, bob)
+		wantError(t, err, reason)
+		inTrouble.Store(false)
+		s.take()
+		for range 3 {
+			_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, bob)
+			wantError(t, err, v1alpha1.ReasonUnauthorized)
+		}
+		wantRequests(t, s, "GET /v2/app/manifests/1")
+	}
+}
+
+// A registry that refuses a repository as it refuses a login: the credential, which it
+// takes for others, stays in use.
+func TestRefusedRepositoryIsNoRefusedLogin(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "theirs") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		content.ServeHTTP(w, r)
+	})))
+	ann := []authn.Keychain{login(s.host, "ann", "s3cret")}
+	for range 5 {
+		if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, ann); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.Resolve(t.Context(), s.host+"/theirs:1", amd64, ann)
+		wantError(t, err, v1alpha1.ReasonUnauthorized)
+	}
+}
+
+// Who opened an image is known; requests without credentials are made where they are
+// wanted, and nowhere else.
+func TestWhoOpened(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	w := newWorld(t)
+	open := listen(t, "127.0.0.1:0", "other.test", false, content)
+	closed := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content))
+	bob, ann := login(closed.host, "bob", "wrong"), login(closed.host, "ann", "s3cret")
+	strangers := login(open.host, "bob", "any")
+	for _, c := range []struct {
+		name      string
+		host      string
+		keychains []authn.Keychain
+		by        authn.Keychain
+		reason    string
+	}{
+		{"the right one", closed.host, []authn.Keychain{bob, ann}, ann, ""},
+		{"nobody's needed", open.host, []authn.Keychain{bob, ann}, nil, ""},
+		{"asked for", open.host, []authn.Keychain{strangers, Anonymous}, strangers, ""},
+		{"only without", open.host, []authn.Keychain{Anonymous}, nil, ""},
+		{"not without", open.host, []authn.Keychain{bob, NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
+		{"the wrong one, not without", closed.host, []authn.Keychain{bob, NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
+		{"none and not without", closed.host, []authn.Keychain{NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
+	} {
+		open.take()
+		found, err := w.Resolve(t.Context(), c.host+"/app:1", amd64, c.keychains)
+		if c.reason != "" {
+			wantError(t, err, c.reason)
+			if none := len(c.keychains) == 1 || c.host == open.host; errors.Is(err, ErrNoCredentials) != none {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if got := open.take(); len(got) > 0 {
+				t.Errorf("%s: requests %q", c.name, got)
+			}
+			continue
+		}
+		if err != nil || found.By != c.by {
+			t.Errorf("%s: opened by %v, error %v, want %v", c.name, found, err, c.by)
+		}
+	}
+}
+
+// A registry that refuses HEAD is asked with GET.
+func TestHeadRefused(t *testing.T) {
+	content := &repository{}
+	id := content.push("app", manifestType, manifestOf(), "1")
+	for code, works := range map[int]bool{405: true, 501: true, 404: false, 500: false} {
+		w := newWorld(t)
+		s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodHead {
+				w.WriteHeader(code)
+				return
+			}
+			content.ServeHTTP(w, r)
+		}))
+		got, err := w.Digest(t.Context(), s.host+"/app:1", nil)
+		if works && (err != nil || got != id.String()) || !works && err == nil {
+			t.Errorf("%d: %q, %v", code, got, err)
+		}
+	}
+}
+
+// Large answers of many registries do not add up in memory, and delay no small one.
+func TestLargeAnswers(t *testing.T) {
+	const hosts = 6
+	release := make(chan struct{})
+	large := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v2/" {
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write(make([]byte, smallBody+1))
+		w.(http.Flusher).Flush()
+		<-release
+		_, _ = w.Write(make([]byte, maxBody))
+	})
+	w := newWorld(t, func(c *Config) { c.RequestsPerSecond, c.Burst = 1000, 1000 })
+	var group sync.WaitGroup
+	for range hosts {
+		s := listen(t, "127.0.0.1:0", "registry.test", false, large)
+		for i := range 4 {
+			group.Go(func() {
+				_, err := w.Resolve(t.Context(), fmt.Sprintf("%s/app%d:1", s.host, i), amd64, nil)
+				wantError(t, err, v1alpha1.ReasonInvalidManifest)
+			})
+		}
+	}
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	for w.transport.large.all.TryAcquire(1) { // until all places are taken
+		w.transport.large.all.Release(1)
+		time.Sleep(time.Millisecond)
+	}
+	honest := listen(t, "127.0.0.1:0", "other.test", false, content)
+	if _, err := w.Resolve(t.Context(), honest.host+"/app:1", amd64, nil); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	group.Wait()
+	if !w.transport.large.all.TryAcquire(maxLarge) {
+		t.Error("a place is still taken")
+	}
+}
+
+// An answer that has to wait too long for those of other registries says nothing about its
+// registry.
+func TestLargeAnswerThatWaits(t *testing.T) {
+	content := &repository{}
+	large := manifestOf()
+	large["annotations"] = object{"padding": strings.Repeat("x", smallBody)}
+	content.push("app", manifestType, large, "1")
+	w := newWorld(t, func(c *Config) { c.Timeout = 2 * time.Second })
+	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	if !w.transport.large.all.TryAcquire(maxLarge) {
+		t.Fatal("a place is taken")
+	}
+	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+	if e := wantError(t, err, v1alpha1.ReasonUnavailable, s.host, "more than 131072 bytes", "too many others"); !e.Busy {
+		t.Errorf("the registry is blamed: %v", err)
+	}
+	w.transport.large.all.Release(maxLarge)
+	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil); err != nil {
+		t.Error(err)
+	}
+	// Nor does one that is refused keep its place.
+	other := digest.FromString("something else").String()
+	content.mu.Lock()
+	content.content["app/manifests/"+other] = content.content["app/manifests/1"]
+	content.mu.Unlock()
+	_, err = w.Resolve(t.Context(), s.host+"/app@"+other, amd64, nil)
+	wantError(t, err, v1alpha1.ReasonInvalidManifest, "digest")
+	if !w.transport.large.all.TryAcquire(maxLarge) {
+		t.Error("a place is still taken")
+	}
+}
+
+// One registry takes no more than its share of the places for large answers.
+func TestLargeOfOneRegistry(t *testing.T) {
+	l := newLarge()
+	for range maxLargeEach {
+		if _, err := l.reserve(t.Context(), "one"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := l.reserve(ctx, "one"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	release, err := l.reserve(t.Context(), "two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+}
+
+// Of an index with several manifests for a platform, CRI-O's and containerd's choices are
+// those of the libraries that they pull with.
+func TestChooseAsRuntimes(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	pick := func(list ...string) string { return list[random.IntN(len(list))] }
+	differ := 0
+	for range 3000 {
+		var entries []object
+		for range 1 + random.IntN(8) {
+			entry := entryOf(digest.FromString(fmt.Sprint(random.Uint64())), pick(
+				"", "linux/amd64", "linux/amd64", "linux/amd64/v2", "linux/amd64/v3", "linux/386", "linux/arm64", "linux/arm64/v8", "linux/arm64/v9",
+				"linux/arm/v5", "linux/arm/v6", "linux/arm/v7", "linux/arm", "windows/amd64", "unknown/unknown",
+			))
+			if random.IntN(2) == 0 {
+				entry["annotations"] = object{pick("io.github.containers.compression.zstd", "other"): pick("true", "true", "false")}
+			}
+			entries = append(entries, entry)
+		}
+		node := ocispec.Platform{OS: "linux", Architecture: pick("amd64", "arm64", "arm", "s390x")}
+		node.Variant = map[string]string{"arm64": "v8", "arm": "v7"}[node.Architecture]
+		name := node.OS + "/" + node.Architecture
+		body := encode(t, indexOf(entries...))
+
+		list, err := podman.ListFromBlob(body, indexType)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crio, err := list.ChooseInstance(&types.SystemContext{OSChoice: node.OS, ArchitectureChoice: node.Architecture, VariantChoice: node.Variant})
+		if err != nil {
+			crio = ""
+		}
+		containerd := containerdsChoice(t, body, node)
+		if crio != containerd {
+			differ++
+		}
+		content, err := parseContent(body, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for asked, want := range map[string]digest.Digest{name: crio, name + Containerd: containerd} {
+			chosen, err := content.choose([]string{asked})
+			switch {
+			case want == "" && err == nil, want != "" && err != nil:
+				t.Fatalf("%s: %v, %v, want %q of %s", asked, chosen, err, want, body)
+			case want != "" && (chosen[0].digest != want || !strings.HasPrefix(chosen[0].platform, name)):
+				t.Fatalf("%s: %v, want %s of %s", asked, chosen, want, body)
+			}
+		}
+	}
+	if differ == 0 {
+		t.Error("the runtimes never differ: nothing is shown")
+	}
+}
+
+// containerdsChoice asks containerd's library pairwise: the manifest that no other goes
+// before.
+func containerdsChoice(t *testing.T, body []byte, node ocispec.Platform) digest.Digest {
+	t.Helper()
+	var index ocispec.Index
+	if err := json.Unmarshal(body, &index); err != nil {
+		t.Fatal(err)
+	}
+	matcher := platforms.Only(node)
+	var best *ocispec.Descriptor
+	for i := range index.Manifests {
+		m := &index.Manifests[i]
+		switch {
+		case m.Platform != nil && !matcher.Match(*m.Platform):
+		case best == nil, best.Platform == nil && m.Platform != nil,
+			best.Platform != nil && m.Platform != nil && matcher.Less(*m.Platform, *best.Platform):
+			best = m
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return best.Digest
+}

@@ -1,0 +1,60 @@
+package layerlocality
+
+import (
+	"sync"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+// HeldImage is an image of the pod that a node has, and from what that is known.
+type HeldImage struct {
+	Image imageref.Canonical `json:"image"`
+	By    locality.Evidence  `json:"by"`
+}
+
+// heldImages returns those of the images that a node has.
+func (pl *LayerLocality) heldImages(node string, images []index.Wanted) (held []HeldImage) {
+	for _, image := range images {
+		if by := pl.tracker.Evidence(node, image.Names); by != "" {
+			held = append(held, HeldImage{image.Names[0], by})
+		}
+	}
+	return held
+}
+
+var registerEvidenceOnce sync.Once
+
+// registerEvidence registers the metric of what the images of nodes are known from; that of
+// the first caller's index.
+func registerEvidence(count func() map[locality.Evidence]int) {
+	registerEvidenceOnce.Do(func() { legacyregistry.CustomMustRegister(newEvidenceCollector(count)) })
+}
+
+// evidenceCollector counts the images of nodes when metrics are collected.
+type evidenceCollector struct {
+	metrics.BaseStableCollector
+	count  func() map[locality.Evidence]int
+	images *metrics.Desc
+}
+
+func newEvidenceCollector(count func() map[locality.Evidence]int) *evidenceCollector {
+	return &evidenceCollector{count: count, images: metrics.NewDesc(
+		metrics.BuildFQName("", subsystem, prefix+"node_images"),
+		"Pairs of a node and an image it has, by what that is known from: the node's layers (layers), its name for the image and an ImageManifest (manifest), its name alone (name), pods that use or used it there (use).",
+		[]string{"by"}, nil, metrics.ALPHA, "")}
+}
+
+// DescribeWithStability implements metrics.StableCollector.
+func (c *evidenceCollector) DescribeWithStability(ch chan<- *metrics.Desc) { ch <- c.images }
+
+// CollectWithStability implements metrics.StableCollector.
+func (c *evidenceCollector) CollectWithStability(ch chan<- metrics.Metric) {
+	for by, n := range c.count() {
+		ch <- metrics.NewLazyConstMetric(c.images, metrics.GaugeValue, float64(n), string(by))
+	}
+}

@@ -1,0 +1,198 @@
+package locality
+
+import (
+	"iter"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+)
+
+// joinedSource is the name in the index of images that nodes name without their layers, and
+// that manifests explain.
+const joinedSource = "manifests"
+
+// report writes into the index what a node lists: what it states itself, and what a
+// FollowedSource makes of the images of which it states only names. Each image is reported
+// once, so that a node whose layers are known does not also count as one that has something
+// of that name.
+func (t *Tracker) report(node *v1.Node) {
+	t.reports.Lock()
+	defer t.reports.Unlock()
+	t.writeReport(node)
+}
+
+// writeReport is report for a caller that holds the mutex.
+func (t *Tracker) writeReport(node *v1.Node) {
+	images := nodestatus.Images(node)
+	stated := images
+	var joined []index.Image
+	if len(t.followed) > 0 {
+		platform := nodestatus.Platform(node)
+		stated = images[:0]
+		for _, image := range images {
+			if explained, ok := t.explain(image, platform); ok {
+				joined = append(joined, explained)
+			} else {
+				stated = append(stated, image)
+			}
+		}
+	}
+	t.index.SetImages(joinedSource, node.Name, joined)
+	t.index.SetImages(nodeStatusSource, node.Name, stated)
+}
+
+// maxExplained bounds how many names of an image are looked up. The kubelet lists five.
+const maxExplained = 16
+
+// explain returns an image with the layers that a manifest gives it; ok is false for one
+// whose layers are stated, and for one that is not known. A digest tells for sure what an
+// image is: that of a manifest before that of an index, from which the node may have taken
+// another manifest than the source. A tag does so only if the image has no digest, as one
+// that was loaded from an archive, and if no other manifest has the tag.
+func (t *Tracker) explain(image index.Image, platform index.Platform) (explained index.Image, ok bool) {
+	if len(image.Layers) > 0 {
+		return image, false
+	}
+	names := image.Names[:min(len(image.Names), maxExplained)]
+	digests := false
+	for _, of := range [...]index.Platform{{}, platform} { // without a platform, an index says nothing
+		for digest := range digestsOf(names, image.Canonical) {
+			digests = true
+			if image.Layers, ok = t.held(digest, of); ok {
+				return image, true
+			}
+		}
+	}
+	if digests {
+		return image, false
+	}
+	for _, name := range append(canonical(names...), image.Canonical...) {
+		if image.Layers, ok = t.held(name, platform); ok {
+			return image, true
+		}
+	}
+	return image, false
+}
+
+// digestsOf yields those names of an image that are digests. Names are not parsed, which
+// would take most of the time: what is no digest is not known either.
+func digestsOf(names []string, more []imageref.Canonical) iter.Seq[imageref.Canonical] {
+	return func(yield func(imageref.Canonical) bool) {
+		for _, name := range names {
+			if _, digest, ok := strings.Cut(name, "@"); ok && strings.Contains(digest, ":") && !yield(imageref.Canonical(digest)) {
+				return
+			}
+		}
+		for _, name := range more {
+			if !strings.Contains(string(name), "/") && !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+// held returns what a node of a platform has that holds an image under a name.
+func (t *Tracker) held(name imageref.Canonical, platform index.Platform) (layers []index.Layer, ok bool) {
+	for _, source := range t.followed {
+		if layers, ok = source.Held(name, platform); ok {
+			return layers, ok
+		}
+	}
+	return nil, false
+}
+
+// explainAgain brings up to date what the nodes have that list images under one of the
+// names: a FollowedSource now says something else about these.
+func (t *Tracker) explainAgain(names []imageref.Canonical) {
+	// With both, nothing is being written that was explained before and is not found yet.
+	t.reports.Lock()
+	t.unlisted.mu.Lock()
+	nodes := t.index.NodesWith(names)
+	t.unlisted.mu.Unlock()
+	t.reports.Unlock()
+	for _, name := range nodes {
+		// One at a time, so that reports of nodes need not wait for all of them. The Node is
+		// read with the mutex held: it is at least as new as what was reported last.
+		t.reports.Lock()
+		if node := t.node(name); node != nil {
+			t.writeReport(node)
+		}
+		t.reports.Unlock()
+		t.rewriteUnlisted(name)
+	}
+}
+
+// Evidence is how it is known that a node has an image.
+type Evidence string
+
+const (
+	// FromLayers means that the node states the image's layers, or an agent does.
+	FromLayers Evidence = "layers"
+	// FromManifest means that the node names the image, and a manifest has its layers.
+	FromManifest Evidence = "manifest"
+	// FromName means that the node names the image, and nothing else is known.
+	FromName Evidence = "name"
+	// FromUse means that the node does not list the image, but pods use it there or did.
+	FromUse Evidence = "use"
+)
+
+func evidence(r index.Report) Evidence {
+	switch {
+	case r.Source == unlistedSource:
+		return FromUse
+	case !r.Layers:
+		return FromName
+	case r.Source == joinedSource:
+		return FromManifest
+	}
+	return FromLayers
+}
+
+// Evidence tells how it is known that a node has an image under one of the names; empty if
+// it does not have it.
+func (t *Tracker) Evidence(node string, names []imageref.Canonical) Evidence {
+	var best Evidence
+	for _, r := range t.index.Reports(node, names) {
+		if e := evidence(r); best == "" || e.rank() < best.rank() {
+			best = e
+		}
+	}
+	return best
+}
+
+// rank is lower for what says more.
+func (e Evidence) rank() int {
+	for i, other := range allEvidence {
+		if e == other {
+			return i
+		}
+	}
+	return len(allEvidence)
+}
+
+var allEvidence = [...]Evidence{FromLayers, FromManifest, FromUse, FromName}
+
+// ImagesOf counts the images of a node by how they are known.
+func (t *Tracker) ImagesOf(node string) map[Evidence]int { return byEvidence(t.index.ImagesOf(node)) }
+
+// ImagesOfAll counts the images of all nodes by how they are known, with 0 for what there
+// is none of.
+func (t *Tracker) ImagesOfAll() map[Evidence]int {
+	counts := byEvidence(t.index.ImagesOfAll())
+	for _, e := range allEvidence {
+		counts[e] += 0
+	}
+	return counts
+}
+
+func byEvidence(reports map[index.Report]int) map[Evidence]int {
+	counts := map[Evidence]int{}
+	for r, n := range reports {
+		counts[evidence(r)] += n
+	}
+	return counts
+}

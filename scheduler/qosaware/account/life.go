@@ -1,0 +1,104 @@
+package account
+
+import "time"
+
+// Life has the times of one pod. A zero time has not come.
+type Life struct {
+	Created time.Time
+	// Bound is when the pod got its node.
+	Bound time.Time
+	// Binding is how long the binding that ended at Bound took.
+	Binding time.Duration
+	// Reserved is the start of a binding that has not ended.
+	Reserved time.Time
+	// Since is when the pod began to run; zero if it does not run.
+	Since time.Time
+	// Earlier are seconds that it ran before it was interrupted.
+	Earlier Counter
+	// Ended is when the pod finished or its deletion was asked for.
+	Ended time.Time
+}
+
+// Runs tells whether the pod runs and nobody has asked for its end.
+func (l *Life) Runs() bool { return !l.Since.IsZero() && l.Ended.IsZero() }
+
+// end returns until when time is counted.
+func (l *Life) end(now time.Time) time.Time {
+	if !l.Ended.IsZero() && l.Ended.Before(now) {
+		return l.Ended
+	}
+	return now
+}
+
+// binding returns the interval of the binding. Objects of the API have whole seconds, so a
+// pod may seem to be bound as soon as it is created: then the binding comes first.
+func (l *Life) binding(now time.Time) Interval {
+	switch end := l.end(now); {
+	case !l.Bound.IsZero():
+		from := later(l.Created, l.Bound.Add(-l.Binding))
+		return Interval{From: from, To: earlier(from.Add(l.Binding), end)}
+	case !l.Reserved.IsZero():
+		return Interval{From: later(l.Created, l.Reserved), To: end}
+	default:
+		return Interval{}
+	}
+}
+
+// Run returns the interval in which the pod runs or, after its end, ran; empty if it does
+// not.
+func (l *Life) Run(now time.Time) Interval {
+	if l.Since.IsZero() {
+		return Interval{}
+	}
+	return Interval{From: later(later(l.Since, l.Created), l.binding(now).To), To: l.end(now)}
+}
+
+// Exists returns the interval from the creation of the pod to its end.
+func (l *Life) Exists(now time.Time) Interval { return Interval{From: l.Created, To: l.end(now)} }
+
+// Ran returns for how long the pod has run without an interruption.
+func (l *Life) Ran(now time.Time) time.Duration {
+	run := l.Run(now)
+	return max(0, run.To.Sub(run.From))
+}
+
+// Sums divides the age of the pod into running, waiting and binding. What is lost depends on
+// more than one pod.
+func (l *Life) Sums(w Window, now time.Time) Sums {
+	s := Sums{
+		Running: l.Earlier.As(w, now).Running + l.Run(now).weigh(w, now),
+		Binding: l.binding(now).weigh(w, now),
+	}
+	s.Waiting = max(0, w.Weigh(l.Created, l.end(now), now)-s.Running-s.Binding)
+	return s
+}
+
+// Interrupt notes that the pod does not run from a time on.
+func (l *Life) Interrupt(w Window, at time.Time) {
+	if run := l.Run(at); run.From.Before(run.To) {
+		l.Earlier.Add(Sums{Running: run.weigh(w, at)}, w, at)
+	}
+	l.Since = time.Time{}
+}
+
+// BindingSeconds returns how long bindings took, unweighed.
+func (l *Life) BindingSeconds(now time.Time) float64 {
+	if l.Bound.IsZero() && !l.Reserved.IsZero() {
+		return max(0, l.end(now).Sub(l.Reserved).Seconds())
+	}
+	return l.Binding.Seconds()
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

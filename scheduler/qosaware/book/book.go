@@ -1,0 +1,296 @@
+// Package book knows all workloads that state an SLO, what their pods got, and how soon they
+// break it. Informers feed it. It keeps a record for each pod that exists and one for each
+// workload; of pods that are gone only sums are left.
+package book
+
+import (
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
+)
+
+// Config is what a Book depends on.
+type Config struct {
+	Args *config.QosAwareArgs
+	// Owners looks up owners of pods; it must not call the Book.
+	Owners Owners
+	Clock  clock.PassiveClock
+}
+
+// Book is the book of all workloads. Its methods may be called at once; none of them waits
+// for anything but another one.
+type Book struct {
+	reader Reader
+	window account.Window
+	ready  bool
+	owners Owners
+	clock  clock.PassiveClock
+
+	mu        sync.Mutex
+	workloads map[Key]*workload
+	pods      map[types.UID]*pod
+	// orphans are the pods with an owner that is not known yet.
+	orphans map[types.UID]map[types.UID]struct{}
+	// seconds are those of all pods that are gone, unweighed.
+	seconds account.Sums
+	// changes counts what a saved state would have, and has not.
+	changes int
+}
+
+// New returns an empty Book.
+func New(c Config) *Book {
+	return &Book{
+		reader: NewReader(c.Args), window: account.Window(c.Args.Window.Duration), ready: c.Args.MeasureFrom == config.MeasureFromReady,
+		owners: c.Owners, clock: c.Clock,
+		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{},
+	}
+}
+
+// TakesPart tells whether a pod states an SLO.
+func (b *Book) TakesPart(p *v1.Pod) bool {
+	s, _ := b.reader.Read(p)
+	return s.Terms.SLO > 0
+}
+
+// Observe notes what the API server says about a pod. It may be called again with the same
+// or a newer pod. The error names annotations that count as none.
+func (b *Book) Observe(p *v1.Pod) error {
+	statement, err := b.reader.Read(p)
+	now := b.clock.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := b.pods[p.UID]
+	if statement.Terms.SLO == 0 {
+		if known != nil { // it states none any more
+			b.bury(p.UID, known, false, now)
+		}
+		return err
+	}
+	if known == nil {
+		if finished(p) {
+			return err // it is in the saved state, or nobody saw it
+		}
+		known = &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
+		b.pods[p.UID] = known
+	}
+	if known.workload == nil || known.unknown != "" || known.controller != statement.Controller {
+		b.assign(p, known, statement, now)
+	}
+	known.workload.agree(statement.Terms, origin{created: p.CreationTimestamp.Unix(), pod: string(p.UID)})
+	b.update(p, known, now)
+	if finished(p) {
+		b.bury(p.UID, known, p.Status.Phase == v1.PodSucceeded, now)
+	}
+	return err
+}
+
+func finished(p *v1.Pod) bool {
+	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
+}
+
+// assign puts a pod into the workload that it belongs to.
+func (b *Book) assign(p *v1.Pod, known *pod, statement Statement, now time.Time) {
+	root := rootOf(p, statement.Controller, b.owners)
+	known.controller = statement.Controller
+	b.await(known.unknown, p.UID, false)
+	known.unknown = root.unknown
+	b.await(known.unknown, p.UID, true)
+	if known.workload != nil && known.workload.key == root.key {
+		return
+	}
+	if old := known.workload; old != nil {
+		delete(old.pods, p.UID)
+		old.changed = true
+		switch {
+		case len(old.pods) > 0:
+		case old.gone == 0:
+			delete(b.workloads, old.key)
+		default:
+			old.empty = now
+		}
+	}
+	w := b.workloads[root.key]
+	if w == nil {
+		w = &workload{key: root.key, pods: map[types.UID]*pod{}}
+		b.workloads[root.key] = w
+	}
+	w.demand(root.replicas, b.window, now) // before the pod is one of them
+	w.pods[p.UID], known.workload, w.empty = known, w, time.Time{}
+}
+
+// await notes, or forgets, that a pod is to be assigned again once its owner is known.
+func (b *Book) await(owner, pod types.UID, waits bool) {
+	switch {
+	case owner == "":
+	case waits:
+		if b.orphans[owner] == nil {
+			b.orphans[owner] = map[types.UID]struct{}{}
+		}
+		b.orphans[owner][pod] = struct{}{}
+	default:
+		if delete(b.orphans[owner], pod); len(b.orphans[owner]) == 0 {
+			delete(b.orphans, owner)
+		}
+	}
+}
+
+// Orphans returns the names of the pods that should be observed again
+// now that an owner is known.
+func (b *Book) Orphans(owner types.UID) []types.NamespacedName {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var names []types.NamespacedName
+	for uid := range b.orphans[owner] {
+		p := b.pods[uid]
+		names = append(names, types.NamespacedName{Namespace: p.namespace, Name: p.name})
+	}
+	return names
+}
+
+// update takes the times from a pod.
+func (b *Book) update(p *v1.Pod, known *pod, now time.Time) {
+	life := &known.life
+	known.workload.changed = true
+	if p.Spec.NodeName != "" && life.Bound.IsZero() {
+		life.Bound = boundAt(p, now)
+		if !life.Reserved.IsZero() { // until PostBind says more exactly
+			life.Binding = now.Sub(life.Reserved)
+		}
+	}
+	// Before what it ran: a pod that is not ready because it ends ran until then at most.
+	if p.DeletionTimestamp != nil && life.Ended.IsZero() {
+		// When it was asked for: from then on its owner makes another.
+		ended := p.DeletionTimestamp.Time
+		if p.DeletionGracePeriodSeconds != nil {
+			ended = ended.Add(-time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
+		}
+		life.Ended = ended
+	}
+	switch since, until := b.runs(p, life, now); {
+	case life.Since.IsZero():
+		life.Since = since
+	case since.After(life.Since): // an interruption that was not seen
+		known.workload.interrupt(known, b.window, since)
+		life.Since = since
+	case since.IsZero():
+		known.workload.interrupt(known, b.window, until)
+	}
+}
+
+// runs returns since when a pod runs, or since when it does not.
+func (b *Book) runs(p *v1.Pod, life *account.Life, now time.Time) (since, until time.Time) {
+	if !b.ready {
+		return life.Bound, now
+	}
+	ready := condition(p, v1.PodReady)
+	switch {
+	case ready == nil || p.Spec.NodeName == "":
+		return time.Time{}, now
+	case ready.Status == v1.ConditionTrue:
+		return ready.LastTransitionTime.Time, now
+	default:
+		return time.Time{}, ready.LastTransitionTime.Time
+	}
+}
+
+// boundAt returns when a pod got its node.
+func boundAt(p *v1.Pod, now time.Time) time.Time {
+	if c := condition(p, v1.PodScheduled); c != nil && c.Status == v1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+		return c.LastTransitionTime.Time
+	}
+	if p.Status.StartTime != nil {
+		return p.Status.StartTime.Time
+	}
+	return now
+}
+
+func condition(p *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == kind {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// Remove notes that a pod is gone from the informer: deleted or finished. It returns true if
+// it matters which of them; then the caller finds out and calls Finish.
+func (b *Book) Remove(p *v1.Pod) (ask bool) {
+	now := b.clock.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := b.pods[p.UID]
+	if known == nil {
+		return false
+	}
+	b.update(p, known, now)
+	if known.life.Ended.IsZero() {
+		known.life.Ended = now
+	}
+	known.workload.changed = true
+	if known.workload.terms.Measuring == account.Aggregate && !known.life.Bound.IsZero() {
+		return true
+	}
+	b.bury(p.UID, known, false, now)
+	return false
+}
+
+// Finish notes how a pod ended for which Remove returned true.
+func (b *Book) Finish(uid types.UID, succeeded bool) {
+	now := b.clock.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known := b.pods[uid]; known != nil {
+		b.bury(uid, known, succeeded, now)
+	}
+}
+
+// bury replaces the record of a pod by sums.
+func (b *Book) bury(uid types.UID, known *pod, succeeded bool, now time.Time) {
+	if known.life.Ended.IsZero() {
+		known.life.Ended = now
+	}
+	b.await(known.unknown, uid, false)
+	w := known.workload
+	b.seconds = b.seconds.Plus(w.bury(uid, known, succeeded, b.window, now))
+	delete(b.pods, uid)
+	if w.key.UID == uid && len(w.pods) == 0 { // a pod without owner has no successor
+		delete(b.workloads, w.key)
+	}
+	b.changes++
+}
+
+// Reserved notes that the binding of a pod begins; one that began before has failed.
+func (b *Book) Reserved(uid types.UID) {
+	now := b.clock.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.pods[uid]; p != nil && p.life.Bound.IsZero() {
+		p.life.Reserved, p.workload.changed = now, true
+	}
+}
+
+// Bound notes that the binding of a pod has ended.
+func (b *Book) Bound(uid types.UID) {
+	now := b.clock.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.pods[uid]; p != nil && !p.life.Reserved.IsZero() {
+		p.life.Binding, p.life.Reserved, p.workload.changed = now.Sub(p.life.Reserved), time.Time{}, true
+	}
+}
+
+// Unreserved notes that a pod was not bound after all.
+func (b *Book) Unreserved(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.pods[uid]; p != nil && !p.life.Reserved.IsZero() {
+		p.life.Reserved, p.workload.changed = time.Time{}, true
+	}
+}

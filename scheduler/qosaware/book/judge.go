@@ -1,0 +1,242 @@
+package book
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
+)
+
+// Judgement is what is known of one pod's claim to run, as of one time.
+type Judgement struct {
+	// Workload is whose claim it is.
+	Workload Key
+	Terms    account.Terms
+	// Metric is in how many seconds the SLO is broken if the pod does not run.
+	Metric float64
+	// Sums are those the metric is made of.
+	Sums account.Sums
+	// Overhead is which share preemptions cost already.
+	Overhead float64
+	// Ran is for how long the pod has run without an interruption.
+	Ran time.Duration
+	// Runs tells whether it runs.
+	Runs bool
+	// GainsNothing tells that the pod runs in vain: others of its workload have no node, and
+	// only all of them together count (Concurrent).
+	GainsNothing bool
+}
+
+// Accepts tells whether the overhead allows another preemption.
+func (j *Judgement) Accepts() bool { return j.Terms.Accepts(j.Sums) }
+
+// Now returns the time of the Book's clock.
+func (b *Book) Now() time.Time { return b.clock.Now() }
+
+// Judge judges a pod. It returns false for pods without an SLO. A pod that no informer has
+// brought yet is judged as a new pod of its workload.
+func (b *Book) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known := b.pods[p.UID]; known != nil {
+		return b.judge(known, now), true
+	}
+	statement, _ := b.reader.Read(p)
+	if statement.Terms.SLO == 0 {
+		return Judgement{}, false
+	}
+	stranger := &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
+	root := rootOf(p, statement.Controller, b.owners)
+	if stranger.workload = b.workloads[root.key]; stranger.workload == nil {
+		stranger.workload = &workload{key: root.key, replicas: root.replicas}
+	}
+	if stranger.workload.terms.SLO == 0 { // a saved one without terms, or a new one
+		stranger.workload.terms = statement.Terms
+	}
+	return b.judge(stranger, now), true
+}
+
+func (b *Book) judge(p *pod, now time.Time) Judgement {
+	w := p.workload
+	b.scale(w, now)
+	t := w.tally(b.window, now)
+	j := Judgement{
+		Workload: w.key, Terms: w.terms, Sums: t.sums, Ran: p.life.Ran(now), Runs: p.life.Runs(),
+	}
+	c := account.Case{
+		Sums: t.sums, Running: t.running, Pending: t.pending, Runs: j.Runs, Replicas: w.together(), BindingPerPod: t.binding,
+	}
+	if c.Running+c.Pending == 0 {
+		c.Pending = 1 // the pod itself, if it is not known yet
+	}
+	switch w.terms.Measuring {
+	case account.Independent:
+		c.Sums, c.BindingPerPod = p.life.Sums(b.window, now), p.life.BindingSeconds(now)
+		if c.BindingPerPod == 0 {
+			c.BindingPerPod = account.FirstBinding
+		}
+	case account.Aggregate:
+		if j.Runs { // judged as a victim, whose work is lost
+			own := p.life.Sums(b.window, now).Running
+			c.Sums.Running, c.Sums.Lost = c.Sums.Running-own, c.Sums.Lost+own
+		}
+	case account.Concurrent:
+		j.GainsNothing = j.Runs && t.placed < c.Replicas
+	}
+	j.Sums, j.Metric, j.Overhead = c.Sums, w.terms.Metric(c, b.window), w.terms.PreemptionOverhead(c.Sums)
+	return j
+}
+
+// scale looks up how many pods of a workload have to run at once.
+func (b *Book) scale(w *workload, now time.Time) {
+	if w.terms.Measuring != account.Concurrent || w.key.UID == "" {
+		return
+	}
+	reference := metav1.OwnerReference{Kind: w.key.Kind, Name: w.key.Name, UID: w.key.UID}
+	owner, ok := b.owners(w.key.Namespace, reference)
+	if ok {
+		w.demand(owner.Replicas, b.window, now)
+	}
+}
+
+// atOnce is how many pods or workloads are looked at before others may use the Book: nobody has
+// to wait for all of them.
+const atOnce = 256
+
+// Urgent returns the pods without a node whose metric is less than a margin, most urgent
+// first by a comparison.
+func (b *Book) Urgent(margin float64, less func(a, b *Judgement) int) []types.NamespacedName {
+	now := b.clock.Now()
+	type candidate struct {
+		name types.NamespacedName
+		j    Judgement
+	}
+	var waiting []types.UID
+	b.mu.Lock()
+	for uid, p := range b.pods {
+		if p.waits() && p.life.Reserved.IsZero() {
+			waiting = append(waiting, uid)
+		}
+	}
+	b.mu.Unlock()
+	var urgent []candidate
+	for batch := range slices.Chunk(waiting, atOnce) {
+		b.mu.Lock()
+		for _, uid := range batch {
+			p := b.pods[uid]
+			if p == nil {
+				continue
+			}
+			if j := b.judge(p, now); j.Metric < margin {
+				urgent = append(urgent, candidate{types.NamespacedName{Namespace: p.namespace, Name: p.name}, j})
+			}
+		}
+		b.mu.Unlock()
+	}
+	slices.SortFunc(urgent, func(x, y candidate) int { return less(&x.j, &y.j) })
+	names := make([]types.NamespacedName, len(urgent))
+	for i := range urgent {
+		names[i] = urgent[i].name
+	}
+	return names
+}
+
+// Row is what is known of one workload.
+type Row struct {
+	Workload Key
+	Terms    account.Terms
+	Sums     account.Sums
+	// Left is the published "time to violate" in seconds.
+	Left float64
+	Pods []PodRow
+}
+
+// PodRow is what is known of one pod.
+type PodRow struct {
+	Name  string
+	Phase string
+	Judgement
+}
+
+// The phases of pods in a PodRow.
+const (
+	phasePending = "pending"
+	phaseBinding = "binding"
+	phaseBound   = "bound"
+	phaseRunning = "running"
+	phaseEnding  = "ending"
+)
+
+func phaseOf(l *account.Life) string {
+	switch {
+	case !l.Ended.IsZero():
+		return phaseEnding
+	case l.Runs():
+		return phaseRunning
+	case !l.Bound.IsZero():
+		return phaseBound
+	case !l.Reserved.IsZero():
+		return phaseBinding
+	default:
+		return phasePending
+	}
+}
+
+// Rows returns all workloads by name, with their pods if they are asked for. A workload
+// without pods is left out if there is a newer one of its name.
+func (b *Book) Rows(pods bool) []Row {
+	type name struct{ namespace, kind, name string }
+	live := map[name]bool{}
+	var keys []Key
+	b.mu.Lock()
+	for key, w := range b.workloads {
+		keys = append(keys, key)
+		live[name{key.Namespace, key.Kind, key.Name}] = live[name{key.Namespace, key.Kind, key.Name}] || len(w.pods) > 0
+	}
+	b.mu.Unlock()
+	rows := []Row{}
+	for batch := range slices.Chunk(keys, atOnce) {
+		b.mu.Lock()
+		now := b.clock.Now()
+		for _, key := range batch {
+			w := b.workloads[key]
+			if w == nil || len(w.pods) == 0 && live[name{key.Namespace, key.Kind, key.Name}] {
+				continue
+			}
+			rows = append(rows, b.row(w, pods, now))
+		}
+		b.mu.Unlock()
+	}
+	for _, row := range rows {
+		slices.SortFunc(row.Pods, func(a, b PodRow) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Workload.String(), b.Workload.String()), cmp.Compare(a.Workload.Kind, b.Workload.Kind), cmp.Compare(a.Workload.UID, b.Workload.UID))
+	})
+	return rows
+}
+
+func (b *Book) row(w *workload, pods bool, now time.Time) Row {
+	b.scale(w, now)
+	row := Row{Workload: w.key, Terms: w.terms, Sums: w.tally(b.window, now).sums}
+	row.Left = w.terms.Left(row.Sums)
+	if pods {
+		for _, p := range w.pods {
+			row.Pods = append(row.Pods, PodRow{Name: p.name, Phase: phaseOf(&p.life), Judgement: b.judge(p, now)})
+		}
+	}
+	return row
+}
+
+// Seconds returns the seconds of all pods that are gone since the process started,
+// unweighed.
+func (b *Book) Seconds() account.Sums {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.seconds
+}

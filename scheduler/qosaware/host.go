@@ -1,0 +1,294 @@
+package qosaware
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/clock"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+)
+
+// host is what all profiles of a scheduler share.
+type host struct {
+	// profiles has the names of those that enable the plugin.
+	profiles  sync.Map
+	args      *config.QosAwareArgs
+	informers informers.SharedInformerFactory
+	handle    fwk.Handle
+	pods      corelisters.PodLister
+	book      *book.Book
+	keys      *keys
+	rules     rules
+	limit     *limit
+	rounds    rounds
+	store     *store // nil if nothing is kept
+	metrics   *pluginMetrics
+	// ended are pods of which it has to be found out how they ended.
+	ended workqueue.TypedRateLimitingInterface[endedPod]
+}
+
+// endedPod is a pod that the informer does not have any more.
+type endedPod struct {
+	namespace, name string
+	uid             types.UID
+}
+
+// Bounds of what is done at once.
+const (
+	// maxActivated is how many urgent pods are tried again at once.
+	maxActivated = 100
+	// syncPatience is for how long a scheduler that starts waits for all pods and owners before
+	// it preempts for SLOs.
+	syncPatience = time.Minute
+	// maxAsked is how often the API server is asked how a pod ended.
+	maxAsked = 3
+)
+
+// newHost starts what profiles share: it ends with the context.
+func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, debug http.Handler) (*host, error) {
+	h := &host{
+		args: args, informers: handle.SharedInformerFactory(), handle: handle, pods: handle.SharedInformerFactory().Core().V1().Pods().Lister(),
+		rules: newRules(args), limit: &limit{most: int(args.MaxPreemptionsPerMinute)},
+		ended: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[endedPod]()),
+	}
+	owners := newOwners(handle)
+	h.book = book.New(book.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
+	h.metrics = registerMetrics(h.book)
+	h.keys = &keys{
+		rules: h.rules, respectPriority: args.RespectPriority, states: book.NewReader(args).States,
+		judge: h.judgeQueued, now: h.book.Now, byID: map[types.UID]*stay{},
+	}
+	if args.StateConfigMap != "" {
+		h.store = &store{client: handle.ClientSet(), name: args.StateConfigMap, book: h.book, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
+		h.store.load(ctx, true)
+	}
+	h.keys.incomplete.Store(true)
+	pods, err := h.follow()
+	if err != nil {
+		return nil, err
+	}
+	synced, err := owners.start(ctx, h.ownerAdded)
+	if err != nil {
+		return nil, err
+	}
+	go h.complete(ctx, append(synced, pods.HasSynced)...)
+	go h.run(ctx)
+	go h.ask(ctx)
+	if args.DebugBindAddress != "" {
+		go serve(ctx, args.DebugBindAddress, debug)
+	}
+	return h, nil
+}
+
+// judgeQueued judges a pod for its place in the queue. A pod there is not being bound: if a
+// binding had begun, it failed, which profiles without Reserve are not told.
+func (h *host) judgeQueued(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
+	h.book.Unreserved(pod.UID)
+	return h.book.Judge(pod, now)
+}
+
+// follow has the Book follow the pods.
+func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
+	return h.informers.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { h.observe(nil, object) },
+		UpdateFunc: func(old, object any) {
+			before, _ := old.(*v1.Pod)
+			h.observe(before, object)
+		},
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			if pod, ok := object.(*v1.Pod); ok && h.book.Remove(pod) {
+				h.ended.Add(endedPod{pod.Namespace, pod.Name, pod.UID})
+			}
+		},
+	})
+}
+
+// complete waits until the Book has all pods and knows their owners, or patience ends: without
+// the right to Deployments or Jobs these never come.
+func (h *host) complete(ctx context.Context, synced ...cache.InformerSynced) {
+	patience, cancel := context.WithTimeout(ctx, syncPatience)
+	defer cancel()
+	if !cache.WaitForCacheSync(patience.Done(), synced...) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(nil, "Not all pods and their owners are known yet: promises are kept by what is", "plugin", Name, "after", syncPatience)
+	}
+	h.keys.incomplete.Store(false)
+}
+
+// judgeRunning judges a pod for a preemption: nobody is preempted for an SLO by an account of
+// which a part is missing.
+func (h *host) judgeRunning(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
+	if h.keys.incomplete.Load() {
+		return book.Judgement{}, false
+	}
+	return h.book.Judge(pod, now)
+}
+
+// observe takes a pod into the Book. Its owner is told of annotations that are wrong when they
+// are new, and by the scheduler that places the pod.
+func (h *host) observe(before *v1.Pod, object any) {
+	pod, ok := object.(*v1.Pod)
+	if !ok {
+		return
+	}
+	if before != nil && before.UID != pod.UID && h.book.Remove(before) { // the deletion was not seen
+		h.ended.Add(endedPod{before.Namespace, before.Name, before.UID})
+	}
+	err := h.book.Observe(pod)
+	if err == nil || !h.serves(pod) || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
+		return
+	}
+	h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "InvalidSLO", "Scheduling", "%s", err.Error())
+}
+
+// ownerAdded observes pods again whose owner is known now.
+func (h *host) ownerAdded(uid types.UID) {
+	for _, name := range h.book.Orphans(uid) {
+		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil {
+			_ = h.book.Observe(pod) // its owner has been told
+		}
+	}
+}
+
+// run does what has to be done from time to time.
+func (h *host) run(ctx context.Context) {
+	ticker := time.NewTicker(h.args.ReconsiderEvery.Duration)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			if h.store != nil && h.store.tookOver {
+				h.store.save(context.WithoutCancel(ctx))
+			}
+			return
+		case <-ticker.C:
+			h.reconsider(klog.FromContext(ctx))
+			h.keys.sweep(h.waits)
+			h.book.Forget()
+			if h.store != nil {
+				h.store.sync(ctx, h.book.Now())
+			}
+		}
+	}
+}
+
+// reconsider has urgent pods tried again, because that an SLO is about to be broken is no
+// event in the cluster.
+func (h *host) reconsider(logger klog.Logger) {
+	pods := map[string]*v1.Pod{}
+	var waiting []*v1.Pod
+	for _, name := range h.book.Urgent(h.rules.margin, h.rules.compare) {
+		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil && h.mayBeTried(pod) {
+			waiting = append(waiting, pod)
+		}
+	}
+	for _, pod := range h.rounds.next(waiting, maxActivated) {
+		pods[klog.KObj(pod).String()] = pod
+	}
+	if len(pods) > 0 {
+		h.handle.Activate(logger, pods)
+	}
+}
+
+// waits tells whether a pod exists and has no node.
+func (h *host) waits(uid types.UID, name types.NamespacedName) bool {
+	pod, err := h.pods.Pods(name.Namespace).Get(name.Name)
+	return err == nil && pod.UID == uid && pod.Spec.NodeName == ""
+}
+
+// mayBeTried tells whether this scheduler could place a pod.
+func (h *host) mayBeTried(pod *v1.Pod) bool {
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && h.serves(pod)
+}
+
+// serves tells whether a pod is one of the profiles that enable the plugin.
+func (h *host) serves(pod *v1.Pod) bool {
+	_, ok := h.profiles.Load(pod.Spec.SchedulerName)
+	return ok
+}
+
+// rounds has everybody's turn come: those that fit nowhere would otherwise be tried again and
+// again, and nobody after them.
+type rounds struct {
+	// tried are those whose turn it was in this round.
+	tried map[types.UID]struct{}
+}
+
+// next returns the first ones of a list whose turn has not come yet, at most so many; when it
+// has come for all, a round begins anew.
+func (r *rounds) next(waiting []*v1.Pod, most int) []*v1.Pod {
+	var chosen []*v1.Pod
+	take := func(skip map[types.UID]struct{}) {
+		for _, pod := range waiting {
+			if _, skipped := skip[pod.UID]; !skipped && len(chosen) < most {
+				chosen = append(chosen, pod)
+			}
+		}
+	}
+	take(r.tried)
+	if r.tried == nil || len(chosen) < most { // the first round, or one is complete
+		r.tried = map[types.UID]struct{}{}
+		for _, pod := range chosen {
+			r.tried[pod.UID] = struct{}{}
+		}
+		take(r.tried)
+	}
+	for _, pod := range chosen {
+		r.tried[pod.UID] = struct{}{}
+	}
+	return chosen
+}
+
+// ask finds out how pods ended: the scheduler's informer leaves finished pods out, so that
+// success looks like deletion.
+func (h *host) ask(ctx context.Context) {
+	stop := context.AfterFunc(ctx, h.ended.ShutDown)
+	defer stop()
+	for {
+		pod, shutdown := h.ended.Get()
+		if shutdown {
+			return
+		}
+		succeeded, err := h.succeeded(ctx, pod)
+		if err != nil && h.ended.NumRequeues(pod) < maxAsked {
+			h.ended.AddRateLimited(pod)
+		} else {
+			if err != nil {
+				klog.FromContext(ctx).Error(err, "Cannot find out whether a pod succeeded: its work counts as lost", "plugin", Name, "pod", klog.KRef(pod.namespace, pod.name))
+			}
+			h.ended.Forget(pod)
+			h.book.Finish(pod.uid, succeeded)
+		}
+		h.ended.Done(pod)
+	}
+}
+
+// succeeded tells whether a pod that the informer does not have any more succeeded.
+func (h *host) succeeded(ctx context.Context, p endedPod) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	pod, err := h.handle.ClientSet().CoreV1().Pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return pod.UID == p.uid && pod.Status.Phase == v1.PodSucceeded, nil
+}

@@ -1,0 +1,155 @@
+package qosaware
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+)
+
+// TestFailedBinding checks that a binding ends that failed without a word, as in the published
+// profile: when the pod gets its next place in the queue, or, if it is there alone, when the
+// next binding begins.
+func TestFailedBinding(t *testing.T) {
+	p := newProcess(fake.NewClientset())
+	h := &host{book: p.book}
+	plugin := &QosAware{host: h}
+	pod := queued("p", 0, 0, "0.5").Pod
+	pod.CreationTimestamp = metav1.NewTime(start)
+	if err := h.book.Observe(pod); err != nil {
+		t.Fatal(err)
+	}
+	to := func(seconds int) { p.clock.SetTime(start.Add(time.Duration(seconds) * time.Second)) }
+	check := func(when int, waiting, binding float64) {
+		t.Helper()
+		to(when)
+		if s := h.book.Rows(false)[0].Sums; s.Waiting != waiting || s.Binding != binding {
+			t.Errorf("after %d s: %+v, want %v s of waiting and %v of binding", when, s, waiting, binding)
+		}
+	}
+	attempt := func() {
+		state := framework.NewCycleState()
+		_, _ = plugin.PreBindPreFlight(t.Context(), state, pod, "n1")
+		to(int(p.clock.Now().Sub(start).Seconds()) + 1)
+		plugin.PreBind(t.Context(), state, pod, "n1") // the same binding
+	}
+	to(10)
+	attempt()
+	check(12, 10, 2)
+	h.judgeQueued(pod, h.book.Now())
+	check(20, 20, 0)
+	attempt()
+	check(25, 20, 5)
+	attempt()
+	check(30, 25, 5)
+	if names := h.book.Urgent(30, (rules{}).compare); len(names) != 0 {
+		t.Errorf("a pod that is being bound is to be tried again: %v", names)
+	}
+	h.judgeQueued(pod, h.book.Now())
+	if names := h.book.Urgent(30, func(_, _ *book.Judgement) int { return 0 }); len(names) != 1 {
+		t.Errorf("the pod is not tried again: %v", names)
+	}
+}
+
+// TestWrongAnnotationsAreToldOnce checks whose owners are told, and when.
+func TestWrongAnnotationsAreToldOnce(t *testing.T) {
+	recorder := &told{}
+	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder}
+	h.profiles.Store("ours", nil)
+	pod := queued("p", 0, 0, "NaN").Pod
+	pod.Spec.SchedulerName = "ours"
+	changed := func(name, value string) *v1.Pod {
+		p := pod.DeepCopy()
+		p.Annotations[name] = value
+		return p
+	}
+	theirs := pod.DeepCopy()
+	theirs.Spec.SchedulerName = "theirs"
+	for _, step := range []struct {
+		what        string
+		before, now *v1.Pod
+		want        int
+	}{
+		{"another scheduler's", nil, theirs, 0},
+		{"new", nil, pod, 1},
+		{"the same", pod, pod, 1},
+		{"another annotation", pod, changed("somebody/else", "x"), 1},
+		{"still wrong, in another way", pod, changed(book.AnnotationSLO, "2"), 2},
+		{"right", pod, changed(book.AnnotationSLO, "0.5"), 2},
+	} {
+		if h.observe(step.before, step.now); recorder.events != step.want {
+			t.Errorf("%s: %d events, want %d", step.what, recorder.events, step.want)
+		}
+	}
+}
+
+// told counts events.
+type told struct {
+	fwk.Handle
+	events.EventRecorderLogger
+	events int
+}
+
+func (r *told) EventRecorder() events.EventRecorderLogger { return r }
+
+func (r *told) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {
+	r.events++
+}
+
+// TestRounds checks that the turn of everybody comes who waits, the most urgent first, and
+// that nothing is kept of those that do not wait any more.
+func TestRounds(t *testing.T) {
+	waiting := make([]*v1.Pod, 25)
+	for i := range waiting {
+		waiting[i] = queued(fmt.Sprintf("p%02d", i), 0, 0, "1").Pod
+	}
+	var r rounds
+	next := func(waiting []*v1.Pod) (names []string) {
+		for _, pod := range r.next(waiting, 10) {
+			names = append(names, pod.Name)
+		}
+		return names
+	}
+	for i, want := range [][2]string{{"p00", "p09"}, {"p10", "p19"}, {"p20", "p04"}, {"p05", "p14"}} {
+		if got := next(waiting); len(got) != 10 || got[0] != want[0] || got[9] != want[1] {
+			t.Errorf("turn %d: %q, want %q", i, got, want)
+		}
+	}
+	if got := next(waiting[:3]); len(got) != 3 || len(r.tried) != 3 {
+		t.Errorf("three wait: %q, %d are remembered", got, len(r.tried))
+	}
+	if got := next(nil); len(got) != 0 || len(r.tried) != 0 {
+		t.Errorf("nobody waits: %q, %d are remembered", got, len(r.tried))
+	}
+}
+
+// TestMayBeTried checks for which pods a place is taken among those that are tried again.
+func TestMayBeTried(t *testing.T) {
+	h := &host{}
+	h.profiles.Store("ours", nil)
+	for name, test := range map[string]struct {
+		set  func(*v1.Pod)
+		want bool
+	}{
+		"waits":      {func(*v1.Pod) {}, true},
+		"of another": {func(p *v1.Pod) { p.Spec.SchedulerName = "theirs" }, false},
+		"gated":      {func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "later"}} }, false},
+		"placed":     {func(p *v1.Pod) { p.Spec.NodeName = "n1" }, false},
+		"ends":       {func(p *v1.Pod) { now := metav1.Now(); p.DeletionTimestamp = &now }, false},
+	} {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}, Spec: v1.PodSpec{SchedulerName: "ours"}}
+		if test.set(pod); h.mayBeTried(pod) != test.want {
+			t.Errorf("%s: %v", name, !test.want)
+		}
+	}
+}

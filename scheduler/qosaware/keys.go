@@ -1,0 +1,183 @@
+package qosaware
+
+import (
+	"cmp"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+)
+
+// key is a pod's place in the queue.
+type key struct {
+	priority int32
+	urgent   bool
+	slo      float64 // 0 unless urgent
+	behind   bool    // below its SLO, if that matters (overload: Admit)
+	// deadline is when the SLO is broken, in nanoseconds since 1970; without SLO when the pod
+	// came to the queue.
+	deadline  int64
+	timestamp time.Time
+	uid       types.UID
+}
+
+// before tells whether a is served before b. It compares one value after the other, so it is
+// a strict weak order.
+func (a *key) before(b *key) bool {
+	if a.priority != b.priority {
+		return a.priority > b.priority
+	}
+	if a.urgent != b.urgent {
+		return a.urgent
+	}
+	if a.slo != b.slo {
+		return a.slo > b.slo
+	}
+	if a.behind != b.behind {
+		return b.behind
+	}
+	if a.deadline != b.deadline {
+		return (a.deadline < b.deadline) != a.behind // the least behind misses it last
+	}
+	if order := a.timestamp.Compare(b.timestamp); order != 0 {
+		return order < 0
+	}
+	return cmp.Less(a.uid, b.uid)
+}
+
+// keys has the places of the pods in the queue. A pod with an SLO gets its place when it is
+// first compared, and keeps it until it leaves the queue: a heap is of no use if places
+// change while they are in it.
+type keys struct {
+	rules           rules
+	respectPriority bool
+	// states tells, quickly, whether a pod may have an SLO. The queue sorts a pod anew when that
+	// changes.
+	states func(*v1.Pod) bool
+	judge  func(*v1.Pod, time.Time) (book.Judgement, bool)
+	now    func() time.Time
+
+	// incomplete tells that the Book does not have all pods yet: a place that is made of a part
+	// of them is not kept.
+	incomplete atomic.Bool
+
+	mu   sync.Mutex
+	byID map[types.UID]*stay
+}
+
+// stay is the time of a pod in the queue between two attempts to place it.
+type stay struct {
+	attempts int
+	key      key
+	pod      types.NamespacedName
+	// unknown tells that the pod was not there when last looked for.
+	unknown bool
+}
+
+// less tells whether a pod in the queue is served before another one.
+func (k *keys) less(a, b fwk.QueuedPodInfo) bool {
+	var x, y key
+	return k.of(a, &x).before(k.of(b, &y))
+}
+
+// of returns the place of a pod. That of a pod without SLO is written to plain.
+func (k *keys) of(info fwk.QueuedPodInfo, plain *key) *key {
+	pod, attempts := info.GetPodInfo().GetPod(), info.GetAttempts()
+	if k.states(pod) {
+		if known := k.known(pod.UID, attempts); known != nil {
+			return known
+		}
+		if made, ok := k.make(info, pod); ok {
+			if !k.incomplete.Load() {
+				return k.remember(pod, attempts, made)
+			}
+			*plain = made
+			return plain
+		}
+	}
+	*plain = k.plain(info, pod)
+	return plain
+}
+
+// known returns the place of a pod that has one; it is never changed.
+func (k *keys) known(pod types.UID, attempts int) *key {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.byID[pod]; s != nil && s.attempts == attempts {
+		return &s.key
+	}
+	return nil
+}
+
+// remember gives a pod a place, unless it has got one meanwhile.
+func (k *keys) remember(pod *v1.Pod, attempts int, made key) *key {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.byID[pod.UID]; s != nil && s.attempts == attempts {
+		return &s.key
+	}
+	s := &stay{attempts: attempts, key: made, pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
+	k.byID[pod.UID] = s
+	return &s.key
+}
+
+// plain returns the place of a pod without an SLO: that which PrioritySort gives it.
+func (k *keys) plain(info fwk.QueuedPodInfo, pod *v1.Pod) key {
+	priority := corev1helpers.PodPriority(pod)
+	if !k.respectPriority && book.MayTakePart(pod) {
+		priority = 0
+	}
+	since := info.GetTimestamp()
+	return key{priority: priority, deadline: since.UnixNano(), timestamp: since, uid: pod.UID}
+}
+
+// make returns the place of a pod, and whether it has an SLO.
+func (k *keys) make(info fwk.QueuedPodInfo, pod *v1.Pod) (key, bool) {
+	made, now := k.plain(info, pod), k.now()
+	j, ok := k.judge(pod, now)
+	if !ok {
+		return made, false
+	}
+	made.deadline = deadline(now, j.Metric)
+	if k.rules.urgent(&j) {
+		made.urgent, made.slo, made.behind = true, j.Terms.SLO, k.rules.admit && j.Metric < 0
+	}
+	return made, true
+}
+
+// deadline adds seconds, of any number, to a time.
+func deadline(now time.Time, seconds float64) int64 {
+	const century = 100 * 365 * 86400
+	seconds = math.Max(-century, math.Min(century, seconds))
+	return now.UnixNano() + int64(seconds*float64(time.Second))
+}
+
+// sweep forgets the places of pods that are not in the queue any more: those that did not
+// exist, or had a node, in two sweeps, because the queue may hear later of it. A pod that is
+// being deleted may be there for long, and one that states no SLO any more, too.
+func (k *keys) sweep(pending func(types.UID, types.NamespacedName) bool) {
+	k.mu.Lock()
+	pods := make(map[types.UID]types.NamespacedName, len(k.byID))
+	for uid, s := range k.byID {
+		pods[uid] = s.pod
+	}
+	k.mu.Unlock()
+	for uid, pod := range pods {
+		known := pending(uid, pod)
+		k.mu.Lock()
+		if s := k.byID[uid]; s != nil {
+			if s.unknown && !known {
+				delete(k.byID, uid)
+			}
+			s.unknown = !known
+		}
+		k.mu.Unlock()
+	}
+}

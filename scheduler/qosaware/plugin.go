@@ -1,0 +1,97 @@
+// Package qosaware is a kube-scheduler plugin that keeps promises of availability: a workload
+// states which share of its time its pods shall run, and who is about to miss that is served
+// first.
+package qosaware
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+)
+
+// Name is the name of the plugin in a KubeSchedulerConfiguration.
+const Name = "QosAware"
+
+// QosAware sorts the queue and preempts by promises. Upstream's preemption is embedded: what
+// it does for groups of pods and while victims end stays as it is.
+type QosAware struct {
+	*defaultpreemption.DefaultPreemption
+	host *host
+}
+
+var (
+	_ fwk.QueueSortPlugin   = &QosAware{}
+	_ fwk.PreEnqueuePlugin  = &QosAware{}
+	_ fwk.PostFilterPlugin  = &QosAware{}
+	_ fwk.EnqueueExtensions = &QosAware{}
+	_ fwk.ReservePlugin     = &QosAware{}
+	_ fwk.PreBindPlugin     = &QosAware{}
+	_ fwk.PostBindPlugin    = &QosAware{}
+)
+
+func newPlugin(h *host, upstream *defaultpreemption.DefaultPreemption, handle fwk.Handle) *QosAware {
+	newPreemptor(handle, upstream, &preemptor{
+		rules: h.rules, judge: h.judgeRunning, now: h.book.Now, limit: h.limit,
+		preempted: func(why reason) { h.metrics.preemptions.WithLabelValues(string(why)).Inc() },
+	})
+	return &QosAware{DefaultPreemption: upstream, host: h}
+}
+
+// Name returns the name of the plugin.
+func (pl *QosAware) Name() string { return Name }
+
+// Less tells which of two pods in the queue is served first.
+func (pl *QosAware) Less(a, b fwk.QueuedPodInfo) bool { return pl.host.keys.less(a, b) }
+
+// bindingBegins is in the state of an attempt to place a pod once its binding has begun:
+// several points tell of it, of which a profile may have some.
+type bindingBegins struct{}
+
+const bindingKey fwk.StateKey = Name + "/binding"
+
+// Clone implements fwk.StateData.
+func (b bindingBegins) Clone() fwk.StateData { return b }
+
+// begin notes that the binding of a pod begins, once in an attempt.
+func (pl *QosAware) begin(state fwk.CycleState, pod *v1.Pod) {
+	if _, err := state.Read(bindingKey); err != nil {
+		state.Write(bindingKey, bindingBegins{})
+		pl.host.book.Reserved(pod.UID)
+	}
+}
+
+// Reserve notes that the binding of a pod begins.
+func (pl *QosAware) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
+	pl.begin(state, pod)
+	return nil
+}
+
+// Unreserve notes that the pod goes on waiting.
+func (pl *QosAware) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+	pl.host.book.Unreserved(pod.UID)
+}
+
+// PreBindPreFlight notes that the binding of a pod begins, for profiles without Reserve. It
+// returns Skip: if it did not, the scheduler would write the node's name into each pod
+// beforehand.
+func (pl *QosAware) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	pl.begin(state, pod)
+	return nil, fwk.NewStatus(fwk.Skip)
+}
+
+// PreBind does the same where the scheduler does not call PreBindPreFlight (feature gate
+// NominatedNodeNameForExpectation).
+func (pl *QosAware) PreBind(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
+	pl.begin(state, pod)
+	return nil
+}
+
+// PostBind notes that the binding of a pod has ended.
+func (pl *QosAware) PostBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+	pl.host.book.Bound(pod.UID)
+	if pl.host.store != nil {
+		pl.host.store.binds.Store(true)
+	}
+}

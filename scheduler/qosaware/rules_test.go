@@ -1,0 +1,104 @@
+package qosaware
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+)
+
+func rulesOf(overload string) rules {
+	return newRules(&config.QosAwareArgs{
+		SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, MinimumRunningTime: metav1.Duration{Duration: time.Minute}, Overload: overload,
+	})
+}
+
+func TestPreempts(t *testing.T) {
+	waiting := func(slo, metric float64) book.Judgement {
+		j := judged(slo, metric)
+		j.Workload = book.Key{Namespace: "team", Name: "waiting"}
+		return j
+	}
+	running := func(slo, metric float64, ran time.Duration) book.Judgement {
+		j := judged(slo, metric)
+		j.Workload, j.Runs, j.Ran = book.Key{Namespace: "team", Name: "running"}, true, ran
+		j.Sums = account.Sums{Running: 95, Binding: 5}
+		return j
+	}
+	incomplete := func(j book.Judgement) book.Judgement {
+		j.Terms.Measuring, j.GainsNothing = account.Concurrent, true
+		return j
+	}
+	with := func(j book.Judgement, measuring account.Measuring) book.Judgement {
+		j.Terms.Measuring = measuring
+		return j
+	}
+	same := func(j book.Judgement) book.Judgement {
+		j.Workload.Name = "waiting"
+		return j
+	}
+	const long, short = time.Minute, 59 * time.Second
+	for name, test := range map[string]struct {
+		p, v book.Judgement
+		want reason
+	}{
+		"victim is safe":                     {waiting(.5, 0), running(.5, 30, long), secure},
+		"victim is safe, ran briefly":        {waiting(.5, 0), running(.5, 30, short), notAllowed},
+		"victim is safe, larger SLO":         {waiting(.3, 0), running(.9, 30, long), secure},
+		"both urgent, larger SLO":            {waiting(.9, 20), running(.5, -50, short), largerSLO},
+		"both urgent, smaller SLO":           {waiting(.3, -50), running(.5, 20, long), notAllowed},
+		"both urgent, more behind":           {waiting(.5, -50), running(.5, 20, long), overhead},
+		"both urgent, more behind, briefly":  {waiting(.5, -50), running(.5, 20, short), notAllowed},
+		"both urgent, less behind":           {waiting(.5, 20), running(.5, -50, long), notAllowed},
+		"both urgent, overhead is too large": {waiting(.96, -50), running(.96, 20, long), notAllowed},
+		"neither urgent":                     {waiting(.5, 40), running(.5, 50, long), secure},
+		"neither urgent, later":              {waiting(.5, 60), running(.5, 50, long), notAllowed},
+		"the same workload":                  {waiting(.5, 0), same(running(.5, 30, long)), notAllowed},
+		"the same workload, independent":     {with(waiting(.5, 0), account.Independent), same(with(running(.5, 30, long), account.Independent)), secure},
+		"in vain":                            {waiting(.1, 500), incomplete(running(.9, -50, 0)), inVain},
+		"both in vain":                       {with(waiting(.1, 500), account.Concurrent), incomplete(running(.9, -50, 0)), notAllowed},
+		"in vain, before it":                 {with(waiting(.95, 5), account.Concurrent), incomplete(running(.9, -50, 0)), inVain},
+	} {
+		r := rulesOf(config.OverloadShare)
+		if got := r.preempts(&test.p, &test.v); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+	more, less := waiting(.5, -50), running(.5, -20, long)
+	if got := rulesOf(config.OverloadAdmit).preempts(&more, &less); got != notAllowed {
+		t.Errorf("Admit: who is more behind preempts: %q", got)
+	}
+	less, more = waiting(.5, -20), running(.5, -50, long)
+	if got := rulesOf(config.OverloadAdmit).preempts(&less, &more); got != overhead {
+		t.Errorf("Admit: who is less behind: %q", got)
+	}
+}
+
+// TestNoTurns checks that of two pods only one may preempt the other, so that they do not take
+// turns, unless one of them gains nothing.
+func TestNoTurns(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	metrics := []float64{math.Inf(1), 0, 30, -20, 100, 29}
+	some := func(name string) book.Judgement {
+		j := judged([]float64{.3, .5, 1}[random.IntN(3)], metrics[random.IntN(len(metrics))])
+		j.Workload.Name, j.Ran, j.Runs = name, time.Hour, true
+		return j
+	}
+	for range 10_000 {
+		a, b := some("a"), some("b")
+		r := rulesOf([]string{config.OverloadShare, config.OverloadAdmit}[random.IntN(2)])
+		if r.preempts(&a, &b) != notAllowed && r.preempts(&b, &a) != notAllowed {
+			t.Fatalf("%+v and %+v take turns", a, b)
+		}
+		c := some("c")
+		if r.compare(&a, &b) < 0 && r.compare(&b, &c) < 0 && r.compare(&a, &c) >= 0 {
+			t.Fatalf("not transitive: %+v, %+v, %+v", a, b, c)
+		}
+	}
+}

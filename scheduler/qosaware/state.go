@@ -1,0 +1,132 @@
+package qosaware
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+)
+
+// stateKey is the key in the ConfigMap.
+const stateKey = "state.json.gz"
+
+const (
+	// saveEvery is how often the state is written at most.
+	saveEvery = time.Minute
+	// stateTimeout is how long the API server may take.
+	stateTimeout = 5 * time.Second
+)
+
+// store keeps in a ConfigMap what ended pods got. Only the process that binds pods writes it:
+// a standby follows the same pods, and would write the same or less.
+type store struct {
+	client clientset.Interface
+	name   string
+	book   *book.Book
+	count  func(result string)
+
+	// binds tells that this process has bound a pod.
+	binds atomic.Bool
+	// loaded tells that the ConfigMap was read, or that there is none.
+	loaded bool
+	// tookOver tells that it was read once more after this process began to bind pods: another
+	// one may have written it meanwhile.
+	tookOver bool
+	// read and saved are when it was last tried to read and to write the state.
+	read, saved time.Time
+}
+
+// load reads the state. A state that cannot be used is not a reason not to schedule: the
+// account begins anew then. Own is as in Book.Load.
+func (s *store) load(ctx context.Context, own bool) {
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	s.loaded = false
+	logger := klog.FromContext(ctx).WithValues("plugin", Name, "configMap", klog.KRef(metav1.NamespaceSystem, s.name))
+	object, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, s.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		s.loaded = true
+		logger.Info("There is no saved state: what workloads got is counted from the pods that exist")
+	case err != nil:
+		logger.Error(err, "The saved state cannot be read now, and will be read later")
+	default:
+		s.loaded = true
+		skipped, err := s.book.Load(object.BinaryData[stateKey], own)
+		switch {
+		case err != nil:
+			logger.Error(err, "The saved state cannot be used: what workloads got is counted anew from the pods that exist")
+			s.count("unusable")
+		case skipped > 0:
+			logger.Error(nil, "The saved state of some workloads cannot be used: what they got is counted anew from the pods that exist", "workloads", skipped)
+			s.count("incomplete")
+		}
+	}
+}
+
+// sync writes the state if it is time, and this process binds pods.
+func (s *store) sync(ctx context.Context, now time.Time) {
+	if !s.binds.Load() {
+		return
+	}
+	if !s.tookOver {
+		if now.Sub(s.read) < saveEvery {
+			return
+		}
+		s.read = now
+		s.load(ctx, false)
+		if s.tookOver = s.loaded; !s.tookOver {
+			return
+		}
+	}
+	if now.Sub(s.saved) >= saveEvery && s.save(ctx) {
+		s.saved = now
+	}
+}
+
+// save writes the state if it changed, and returns whether it tried.
+func (s *store) save(ctx context.Context) bool {
+	data, err := s.book.Save()
+	if err == nil && data == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	if err == nil {
+		err = s.write(ctx, data)
+	}
+	if err != nil {
+		s.book.Dirty()
+		s.count("error")
+		klog.FromContext(ctx).Error(err, "The state cannot be saved: a restart would count what workloads got from the pods that exist", "plugin", Name, "configMap", klog.KRef(metav1.NamespaceSystem, s.name))
+		return true
+	}
+	s.count("success")
+	return true
+}
+
+// write replaces the ConfigMap's data, or creates it.
+func (s *store) write(ctx context.Context, data []byte) error {
+	maps := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	object, err := maps.Get(ctx, s.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = maps.Create(ctx, &v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: s.name}, BinaryData: map[string][]byte{stateKey: data},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	object = object.DeepCopy()
+	object.Data, object.BinaryData = nil, map[string][]byte{stateKey: data}
+	_, err = maps.Update(ctx, object, metav1.UpdateOptions{})
+	return err
+}

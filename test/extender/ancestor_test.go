@@ -1,0 +1,131 @@
+//go:build e2e
+
+package extender
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+const (
+	layerBytes = 10_000_000
+	// tolerance is what a pull brings besides layers: a configuration.
+	tolerance = 64 << 10
+)
+
+// TestAncestor is the scenario of the same name in test/scheduler: Img1 = L1 L2 L3 runs on
+// one node, and every pod fills a node. A second node has Img2 = L1 L2 L4, a third one
+// neither. The next pod with Img1 has to go to the second node: with layer-extender it
+// does, and without chance decides.
+func TestAncestor(t *testing.T) {
+	// Each run takes some ten seconds.
+	runs := 4
+	if os.Getenv("FULL") != "" {
+		runs = 10
+	} else {
+		t.Log("4 runs of 10: FULL=1 has the others")
+	}
+	use(t, "n1", "n2", "n3")
+	cpu, err := lab.FillingCPU(t.Context())
+	must(t, err)
+	families := make([]scenario.Family, runs)
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(2)
+	for i := range families {
+		group.Go(func() (err error) {
+			families[i], err = scenario.PushFamily(ctx, c, fmt.Sprintf("family-%d", i+1), layerBytes)
+			return err
+		})
+	}
+	must(t, group.Wait())
+	roles := func(i int) (n1, n2 string) { return c.Nodes()[i%3].Name, c.Nodes()[(i+1)%3].Name }
+	var all []placement
+	for i, f := range families {
+		n1, n2 := roles(i)
+		all = append(all, placement{Node: n1, Reference: f.One.Reference, Image: f.One}, placement{Node: n2, Reference: f.Two.Reference, Image: f.Two})
+	}
+	for _, node := range c.Nodes() { // only the third pods' pulls matter here
+		must(t, node.SetBandwidth(0))
+	}
+	provide(t, all...)
+	for _, node := range c.Nodes() {
+		must(t, node.SetBandwidth(bandwidth))
+	}
+
+	before := answered(t)
+	rows := [][]string{{"run", "Img1 runs on", "L1 L2 are on", "with layer-extender", "pull", "bytes", "without", "pull", "bytes"}}
+	var right, rightWithout int
+	var bytes, bytesWithout int64
+	for i, f := range families {
+		n1, n2 := roles(i)
+		names := scenario.Names(fmt.Sprintf("family-%d", i+1), 3)
+		removeAtEnd(t, names...)
+		first, err := lab.Start(t.Context(), scenario.Pod{Name: names[0], Image: f.One.Reference, Scheduler: scenario.Layers, MilliCPU: cpu}, f.One)
+		must(t, err)
+		if first.Node != n1 || first.Bytes != 0 {
+			t.Errorf("run %d: all of the first pod's image is on %s, and it went to %s, which pulled %d bytes", i+1, n1, first.Node, first.Bytes)
+		}
+		third := func(name, scheduler string) scenario.Start {
+			start, err := lab.Try(t.Context(), scenario.Pod{Name: name, Image: f.One.Reference, Scheduler: scheduler, MilliCPU: cpu}, f.One)
+			must(t, err)
+			return start
+		}
+		ours := third(names[1], scenario.Layers)
+		own := f.One.Layers[len(f.One.Layers)-1].Size
+		if ours.Node == n2 && ours.Bytes >= own && ours.Bytes <= own+tolerance {
+			right++
+		} else {
+			ratings, err := lab.Rate(t.Context(), f.One.Reference)
+			t.Errorf("run %d: two of three layers are on %s, which has to pull %d bytes; the pod went to %s, which pulled %d: %+v %v", i+1, n2, own, ours.Node, ours.Bytes, ratings, err)
+		}
+		stock := third(names[2], scenario.Stock)
+		if stock.Node == n2 {
+			rightWithout++
+		}
+		bytes, bytesWithout = bytes+ours.Bytes, bytesWithout+stock.Bytes
+		rows = append(rows, []string{
+			fmt.Sprint(i + 1), n1, n2,
+			ours.Node, fmt.Sprintf("%.1f s", ours.Pull.Seconds()), livetest.Megabytes(ours.Bytes),
+			stock.Node, fmt.Sprintf("%.1f s", stock.Pull.Seconds()), livetest.Megabytes(stock.Bytes),
+		})
+		must(t, lab.Remove(t.Context(), names[0]))
+	}
+	livetest.Table(t, append(rows, []string{"all", "", "", fmt.Sprintf("%d of %d", right, runs), "", livetest.Megabytes(bytes), fmt.Sprintf("%d of %d", rightWithout, runs), "", livetest.Megabytes(bytesWithout)})...)
+	if n := answered(t) - before; n < runs {
+		t.Errorf("layer-extender answered %d times for %d pods", n, 2*runs)
+	}
+	expectedPods(t)
+	if c.Addon(addons.LayerExtender).PID() == 0 {
+		t.Error("layer-extender has ended")
+	}
+}
+
+// TestImageOnOneNode: one of four nodes has a 90 MB image, that 12 pods name as users do.
+func TestImageOnOneNode(t *testing.T) {
+	const holder, pods = "n3", 12
+	for _, side := range []struct{ image, scheduler string }{{"ninety:layers", scenario.Layers}, {"ninety:plain", scenario.Stock}} {
+		provide(t, placement{Node: holder, Reference: "docker.io/library/" + side.image, Image: livetest.HubImage(t, c, side.image, 90_000_000, 1)})
+		before, err := scenario.Pulled(c, "library/ninety")
+		must(t, err)
+		names := submit(t, "ninety-"+side.scheduler, pods, scenario.Pod{Image: side.image, Scheduler: side.scheduler})
+		must(t, lab.Ready(t.Context(), names...))
+		nodes, err := lab.Placed(t.Context(), names...)
+		must(t, err)
+		after, err := scenario.Pulled(c, "library/ninety")
+		must(t, err)
+		bytes, per := after.Total()-before.Total(), scenario.PerNode(nodes)
+		t.Logf("%s: pods by node: %v, pulled: %s", side.scheduler, per, livetest.Megabytes(bytes))
+		if side.scheduler == scenario.Layers && (per[holder] != pods || bytes != 0) {
+			t.Errorf("%d of %d pods went where the image is, and %d bytes were pulled", per[holder], pods, bytes)
+		}
+		must(t, lab.Remove(t.Context(), names...))
+	}
+	expectedPods(t)
+}

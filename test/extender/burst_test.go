@@ -1,0 +1,67 @@
+//go:build e2e
+
+package extender
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+// TestBurst creates 30 pods with an image that nobody knows. With the plugin, the layers
+// that the first ones bring count for the others at once. layer-extender only guesses where
+// its answers lead, until the bindings show: it may cost one node more.
+func TestBurst(t *testing.T) {
+	if stock() {
+		t.Skip("STOCK_NODES=1 has no kube-scheduler with the plugin to compare with")
+	}
+	const pods, imageBytes = 30, 100_000_000
+	rows := [][]string{{"", "nodes", "pods by node", "pulled"}}
+	// run returns on how many nodes the pods are.
+	run := func(name, scheduler string) int {
+		image := livetest.HubImage(t, c, "burst:"+name, imageBytes, 4)
+		before, err := scenario.Pulled(c, "library/burst")
+		must(t, err)
+		names := submit(t, "burst-"+name, pods, scenario.Pod{Image: "burst:" + name, Scheduler: scheduler})
+		nodes, err := lab.Placed(t.Context(), names...)
+		must(t, err)
+		must(t, lab.Ready(t.Context(), names...))
+		after, err := scenario.Pulled(c, "library/burst")
+		must(t, err)
+		per := scenario.PerNode(nodes)
+		pulled := after.Total() - before.Total()
+		if want := livetest.Size(image) * int64(len(per)); pulled < want || pulled > want+want/50 {
+			t.Errorf("%s: %d nodes pulled %d bytes, want %d", name, len(per), pulled, want)
+		}
+		rows = append(rows, []string{name, fmt.Sprint(len(per)), fmt.Sprint(per), livetest.Megabytes(pulled)})
+		must(t, lab.Remove(t.Context(), names...))
+		return len(per)
+	}
+	plainly := run("plain", scenario.Stock)
+	ours := run("extender", scenario.Layers)
+	expectedPods(t)
+
+	must(t, c.Scheduler().Restart(t.Context(), func(settings *cluster.Component) {
+		*settings = scenario.Schedulers()
+		settings.Flavour = cluster.Patched
+		settings.Config = map[string]any{"profiles": []map[string]any{scenario.Recommended(scenario.Layers, map[string]any{"maxWaitingPods": bound})}}
+	}))
+	t.Cleanup(func() {
+		err := c.Scheduler().Restart(context.Background(), func(settings *cluster.Component) { *settings = extended(nil) })
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	plugin := run("plugin", scenario.Layers)
+	livetest.Table(t, rows...)
+	if plugin+1 >= len(c.Nodes()) {
+		t.Errorf("the plugin uses %d of %d nodes: this says nothing of layer-extender", plugin, len(c.Nodes()))
+	}
+	if ours > plugin+1 {
+		t.Errorf("%d nodes pull with layer-extender, %d with the plugin, %d without both", ours, plugin, plainly)
+	}
+}

@@ -1,0 +1,183 @@
+//go:build e2e
+
+package extender
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/layer-locality/layer-locality/internal/auditlog"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+const (
+	// httpTimeout is the one of addons.ExtenderEntry.
+	httpTimeout = 200 * time.Millisecond
+	// margin is for a machine that is busy, and for the look whether half of the pods are
+	// placed. Without httpTimeout, kube-scheduler would wait for 5 s for each pod.
+	margin = 10 * time.Second
+)
+
+// holder has the image of the tests of faults: where pods go as long as scores come.
+const holder = "n2"
+
+// TestFaults takes layer-extender away in several ways while pods are placed: all of them
+// get a node, and afterwards the scores are back.
+func TestFaults(t *testing.T) {
+	const pods = 10
+	// The one shows where scores lead, and no pod without scores uses it: it would bring it to
+	// other nodes. Pods without scores have the other.
+	const image, small = "faults:v1", "faults-small:v1"
+	livetest.HubImage(t, c, small, 2_000_000, 1)
+	provide(t, placement{Node: holder, Reference: "docker.io/library/" + image, Image: livetest.HubImage(t, c, image, 90_000_000, 1)})
+	extender := c.Addon(addons.LayerExtender)
+	// burst creates pods, has something happen after half of them, waits until all have a
+	// node, and returns how long that took.
+	burst := func(name, image string, between func()) (time.Duration, map[string]int) {
+		begin := time.Now()
+		names := scenario.Names(name, pods)
+		removeAtEnd(t, names...)
+		for i, each := range names {
+			if i == pods/2 && between != nil {
+				// Placed, and not only created: they were scored before.
+				_, err := lab.Placed(t.Context(), names[:i]...)
+				must(t, err)
+				between()
+			}
+			must(t, lab.Submit(t.Context(), scenario.Pod{Name: each, Image: image, Scheduler: scenario.Layers}))
+		}
+		nodes, err := lab.Placed(t.Context(), names...)
+		must(t, err)
+		took := time.Since(begin)
+		must(t, lab.Remove(t.Context(), names...))
+		return took, scenario.PerNode(nodes)
+	}
+	rows := [][]string{{"layer-extender", "until all pods have a node", "pods by node"}}
+	report := func(what string, took time.Duration, per map[string]int) {
+		rows = append(rows, []string{what, fmt.Sprintf("%.2f s", took.Seconds()), fmt.Sprint(per)})
+	}
+	back := func(name string) {
+		t.Helper()
+		if took, per := burst(name, image, nil); per[holder] != pods {
+			t.Errorf("%s: the image is on %s, the pods went to %v", name, holder, per)
+		} else {
+			report("works", took, per)
+		}
+	}
+	back("at-first")
+	normal, _ := burst("normal", small, nil)
+
+	took, per := burst("killed", small, func() { must(t, extender.Kill(t.Context())) })
+	report("killed after half of the pods", took, per)
+	must(t, extender.Start(t.Context()))
+	back("after-kill")
+
+	process, err := os.FindProcess(extender.PID())
+	must(t, err)
+	goOn := func() { must(t, process.Signal(syscall.SIGCONT)) }
+	took, per = burst("stopped", small, func() {
+		must(t, process.Signal(syscall.SIGSTOP))
+		// A stopped process would outlive the cluster. Afterwards it may be another one.
+		t.Cleanup(func() {
+			if extender.PID() == process.Pid {
+				goOn()
+			}
+		})
+	})
+	goOn()
+	if most := normal + pods*httpTimeout + margin; took > most {
+		t.Errorf("stopped: %d pods had a node after %s, want %s at most: each waits for httpTimeout once", pods, took, most)
+	}
+	report("stopped after half of the pods: the others wait for httpTimeout, 0.2 s", took, per)
+	back("after-stop")
+
+	took, per = burst("restarted", small, func() { must(t, extender.Restart(t.Context())) })
+	report("restarted after half of the pods", took, per)
+	back("after-restart")
+
+	restore := withExtender(t, map[string]any{"urlPrefix": failing(t) + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}})
+	took, per = burst("failing", small, nil)
+	report("answers 500", took, per)
+	restore()
+	back("after-failing")
+	livetest.Table(t, rows...)
+}
+
+// failing serves 500 to everything until the end of the test, and returns its URL.
+func failing(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
+	must(t, err)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "on purpose", http.StatusInternalServerError)
+	})}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	return "http://" + listener.Addr().String()
+}
+
+// TestNodes has the scheduler send whole Nodes by mistake: the answers are right, the log
+// says it once, and the metric counts.
+func TestNodes(t *testing.T) {
+	const image, pods = "whole:v1", 3
+	provide(t, placement{Node: holder, Reference: "docker.io/library/" + image, Image: livetest.HubImage(t, c, image, 90_000_000, 1)})
+	withExtender(t, map[string]any{"nodeCacheCapable": false})
+	names := submit(t, "whole", pods, scenario.Pod{Image: image, Scheduler: scenario.Layers})
+	nodes, err := lab.Placed(t.Context(), names...)
+	must(t, err)
+	if per := scenario.PerNode(nodes); per[holder] != pods {
+		t.Errorf("the image is on %s, the pods went to %v", holder, per)
+	}
+	verbs, err := lab.MetricOf(t.Context(), addons.ExtenderURL(c), "layer_extender_requests_with_nodes_total", "verb")
+	must(t, err)
+	if verbs["priorities"] < pods {
+		t.Errorf("%d requests with Nodes are counted", verbs["priorities"])
+	}
+	log, err := os.ReadFile(c.Addon(addons.LayerExtender).Log())
+	must(t, err)
+	if n := strings.Count(string(log), "nodeCacheCapable: true"); n != 1 {
+		t.Errorf("%d log lines about it", n)
+	}
+}
+
+// TestRights reads from the audit log what layer-extender asked for: lists and watches of
+// what deploy/extender allows, each answered, and nothing that is forbidden.
+func TestRights(t *testing.T) {
+	livetest.Eventually(t, time.Minute, "it has watched all there is", func(context.Context) error {
+		log, err := auditlog.Read(c.AuditLog())
+		if err != nil {
+			return err
+		}
+		asked := map[string]bool{}
+		for _, event := range log {
+			if event.ObjectRef == nil {
+				continue
+			}
+			if !slices.Contains([]string{"list", "watch"}, event.Verb) || event.ResponseStatus != nil && event.ResponseStatus.Code == http.StatusForbidden {
+				t.Errorf("%s %s: %+v", event.Verb, event.RequestURI, event.ResponseStatus)
+			}
+			if event.ResponseStatus != nil && event.ResponseStatus.Code == http.StatusOK {
+				asked[event.ObjectRef.Resource] = true
+			}
+		}
+		for _, resource := range []string{"nodes", "pods", "imagemanifests"} {
+			if !asked[resource] {
+				return fmt.Errorf("it was answered %v, not %s", asked, resource)
+			}
+		}
+		if len(asked) != 3 {
+			t.Errorf("it was answered %v", asked)
+		}
+		return nil
+	})
+}

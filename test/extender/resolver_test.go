@@ -1,0 +1,64 @@
+//go:build e2e
+
+package extender
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+)
+
+// TestNeverPulled starts pods with images that no node has pulled, but whose base one node
+// has: layer-resolver tells layer-extender about them.
+func TestNeverPulled(t *testing.T) {
+	const holder, pods, baseBytes, ownBytes = "n1", 3, 60_000_000, 2_000_000
+	base := images.Layer{Name: "never-base", Size: baseBytes}
+	held, err := scenario.PushOnBase(t.Context(), c, "never-holder:v1", base, ownBytes)
+	must(t, err)
+	removeAtEnd(t, "never-holder")
+	withdrawAtEnd(t, "never-holder")
+	must(t, lab.Hold(t.Context(), scenario.Pod{Name: "never-holder", Image: held.Reference, Node: holder}, baseBytes))
+
+	for _, way := range []scenario.Way{
+		{Name: "layer-extender with layer-resolver", Short: "known", Scheduler: scenario.Layers, Resolver: true},
+		{Name: "no extender", Short: "plain", Scheduler: scenario.Stock, Resolver: true},
+	} {
+		name := "never-" + way.Short
+		withdrawAtEnd(t, name)
+		all, err := lab.NeverPulled(t.Context(), way, name, pods, base, ownBytes, holder)
+		must(t, err)
+		removeAtEnd(t, scenario.Names(name, pods)...)
+		started, err := lab.Together(t.Context(), name, way.Scheduler, all)
+		must(t, err)
+		t.Logf("%s: %v, pulled %s", way.Name, started.Nodes, started.Pulled)
+		if way.Scheduler == scenario.Stock {
+			continue
+		}
+		if slices.ContainsFunc(started.Nodes, func(node string) bool { return node != holder }) {
+			t.Errorf("the base is on %s, pods went to %v", holder, started.Nodes)
+		}
+		if pulled := started.Pulled.Total(); pulled < pods*ownBytes || pulled > pods*(ownBytes+ownBytes/10) {
+			t.Errorf("%d bytes pulled, the images have %d of their own", pulled, pods*ownBytes)
+		}
+	}
+	if c.Addon(addons.LayerResolver).PID() == 0 {
+		t.Error("layer-resolver has ended")
+	}
+}
+
+// withdrawAtEnd deletes Deployments when the test ends.
+func withdrawAtEnd(t *testing.T, names ...string) {
+	t.Cleanup(func() {
+		for _, name := range names {
+			if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
