@@ -78,6 +78,8 @@ type Pod struct {
 	MilliCPU int64
 	// PullSecret is the imagePullSecret, if any.
 	PullSecret string
+	// PullPolicy is that of the container; if empty, what Kubernetes makes of the image's tag.
+	PullPolicy corev1.PullPolicy
 }
 
 func (p Pod) object() *corev1.Pod {
@@ -99,7 +101,7 @@ func (p Pod) object() *corev1.Pod {
 			AutomountServiceAccountToken:  &no,
 			ImagePullSecrets:              secrets,
 			Containers: []corev1.Container{{
-				Name: "main", Image: p.Image,
+				Name: "main", Image: p.Image, ImagePullPolicy: p.PullPolicy,
 				Resources: corev1.ResourceRequirements{Requests: requests},
 			}},
 		},

@@ -189,6 +189,9 @@ func TestWrongCluster(t *testing.T) {
 		patch(t, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`)
 	})
 	t.Run("containerd", func(t *testing.T) {
+		node, err := client.CoreV1().Nodes().Get(t.Context(), "n3", metav1.GetOptions{})
+		must(t, err)
+		runtime := node.Status.NodeInfo.ContainerRuntimeVersion
 		// The kubelet states the truth again, maybe before env.sh looks.
 		livetest.Eventually(t, time.Minute, "env.sh refuses", func(ctx context.Context) error {
 			patch(t, `{"status":{"nodeInfo":{"containerRuntimeVersion":"containerd://2.1.0"}}}`, "status")
@@ -198,6 +201,7 @@ func TestWrongCluster(t *testing.T) {
 			}
 			return nil
 		})
+		patch(t, fmt.Sprintf(`{"status":{"nodeInfo":{"containerRuntimeVersion":%q}}}`, runtime), "status")
 	})
 	settings, err := c.Scheduler().Settings()
 	must(t, err)

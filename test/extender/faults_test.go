@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/layer-locality/layer-locality/internal/auditlog"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/scenario"
@@ -35,15 +37,17 @@ const holder = "n2"
 // get a node, and afterwards the scores are back.
 func TestFaults(t *testing.T) {
 	const pods = 10
-	// The one shows where scores lead, and no pod without scores uses it: it would bring it to
-	// other nodes. Pods without scores have the other.
+	// The one shows where scores lead: no pod brings it to another node. Pods without scores
+	// have the other.
 	const image, small = "faults:v1", "faults-small:v1"
+	held := scenario.Pod{Image: image, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers}
+	free := scenario.Pod{Image: small, Scheduler: scenario.Layers}
 	livetest.HubImage(t, c, small, 2_000_000, 1)
 	provide(t, placement{Node: holder, Reference: "docker.io/library/" + image, Image: livetest.HubImage(t, c, image, 90_000_000, 1)})
 	extender := c.Addon(addons.LayerExtender)
-	// burst creates pods, has something happen after half of them, waits until all have a
-	// node, and returns how long that took.
-	burst := func(name, image string, between func()) (time.Duration, map[string]int) {
+	// burst creates pods like one, has something happen after half of them, waits until all
+	// have a node, and returns how long that took.
+	burst := func(name string, pod scenario.Pod, between func()) (time.Duration, map[string]int) {
 		begin := time.Now()
 		names := scenario.Names(name, pods)
 		removeAtEnd(t, names...)
@@ -54,7 +58,8 @@ func TestFaults(t *testing.T) {
 				must(t, err)
 				between()
 			}
-			must(t, lab.Submit(t.Context(), scenario.Pod{Name: each, Image: image, Scheduler: scenario.Layers}))
+			pod.Name = each
+			must(t, lab.Submit(t.Context(), pod))
 		}
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
@@ -68,16 +73,23 @@ func TestFaults(t *testing.T) {
 	}
 	back := func(name string) {
 		t.Helper()
-		if took, per := burst(name, image, nil); per[holder] != pods {
-			t.Errorf("%s: the image is on %s, the pods went to %v", name, holder, per)
-		} else {
-			report("works", took, per)
-		}
+		attempt := 0
+		// On a busy machine an answer can be later than httpTimeout: that pod has no scores,
+		// which is as it should be.
+		livetest.Eventually(t, 30*time.Second, name+": scores are back", func(context.Context) error {
+			attempt++
+			took, per := burst(fmt.Sprintf("%s-%d", name, attempt), held, nil)
+			if per[holder] != pods {
+				return fmt.Errorf("the image is on %s, the pods went to %v", holder, per)
+			}
+			report(fmt.Sprintf("works (attempt %d)", attempt), took, per)
+			return nil
+		})
 	}
 	back("at-first")
-	normal, _ := burst("normal", small, nil)
+	normal, _ := burst("normal", free, nil)
 
-	took, per := burst("killed", small, func() { must(t, extender.Kill(t.Context())) })
+	took, per := burst("killed", free, func() { must(t, extender.Kill(t.Context())) })
 	report("killed after half of the pods", took, per)
 	must(t, extender.Start(t.Context()))
 	back("after-kill")
@@ -85,7 +97,7 @@ func TestFaults(t *testing.T) {
 	process, err := os.FindProcess(extender.PID())
 	must(t, err)
 	goOn := func() { must(t, process.Signal(syscall.SIGCONT)) }
-	took, per = burst("stopped", small, func() {
+	took, per = burst("stopped", free, func() {
 		must(t, process.Signal(syscall.SIGSTOP))
 		// A stopped process would outlive the cluster. Afterwards it may be another one.
 		t.Cleanup(func() {
@@ -101,12 +113,12 @@ func TestFaults(t *testing.T) {
 	report("stopped after half of the pods: the others wait for httpTimeout, 0.2 s", took, per)
 	back("after-stop")
 
-	took, per = burst("restarted", small, func() { must(t, extender.Restart(t.Context())) })
+	took, per = burst("restarted", free, func() { must(t, extender.Restart(t.Context())) })
 	report("restarted after half of the pods", took, per)
 	back("after-restart")
 
 	restore := withExtender(t, map[string]any{"urlPrefix": failing(t) + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}})
-	took, per = burst("failing", small, nil)
+	took, per = burst("failing", free, nil)
 	report("answers 500", took, per)
 	restore()
 	back("after-failing")
