@@ -496,6 +496,11 @@ func TestReserve(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	})
+	t.Run("unknown image on two nodes", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n1", want("new:1"), 0)
+		reserve(x, "q", "n2", want("new:1"), 0) // what the first one expects is no known layer
+	})
 	t.Run("unknown image, known later", func(t *testing.T) {
 		x := setup()
 		unknown := want("new:1")
