@@ -3,11 +3,9 @@
 package extender
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
-	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -45,17 +43,7 @@ func TestBurst(t *testing.T) {
 	ours := run("extender", scenario.Layers)
 	expectedPods(t)
 
-	must(t, c.Scheduler().Restart(t.Context(), func(settings *cluster.Component) {
-		*settings = scenario.Schedulers()
-		settings.Flavour = cluster.Patched
-		settings.Config = map[string]any{"profiles": []map[string]any{scenario.Recommended(scenario.Layers, map[string]any{"maxWaitingPods": bound})}}
-	}))
-	t.Cleanup(func() {
-		err := c.Scheduler().Restart(context.Background(), func(settings *cluster.Component) { *settings = extended(nil) })
-		if err != nil {
-			t.Error(err)
-		}
-	})
+	withScheduler(t, withPlugin(map[string]any{"maxWaitingPods": bound}))
 	plugin := run("plugin", scenario.Layers)
 	livetest.Table(t, rows...)
 	if plugin+1 >= len(c.Nodes()) {

@@ -117,7 +117,10 @@ func TestFaults(t *testing.T) {
 	report("restarted after half of the pods", took, per)
 	back("after-restart")
 
-	restore := withExtender(t, map[string]any{"urlPrefix": failing(t) + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}})
+	failing := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "on purpose", http.StatusInternalServerError)
+	})
+	restore := withScheduler(t, extended(map[string]any{"urlPrefix": failing + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}}))
 	took, per = burst("failing", free, nil)
 	report("answers 500", took, per)
 	restore()
@@ -125,14 +128,13 @@ func TestFaults(t *testing.T) {
 	livetest.Table(t, rows...)
 }
 
-// failing serves 500 to everything until the end of the test, and returns its URL.
-func failing(t *testing.T) string {
+// serve has a function answer requests of the cluster until the end of the test, and returns
+// its URL.
+func serve(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
 	must(t, err)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "on purpose", http.StatusInternalServerError)
-	})}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: answer}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
 	return "http://" + listener.Addr().String()
@@ -143,7 +145,7 @@ func failing(t *testing.T) string {
 func TestNodes(t *testing.T) {
 	const image, pods = "whole:v1", 3
 	provide(t, placement{Node: holder, Reference: "docker.io/library/" + image, Image: livetest.HubImage(t, c, image, 90_000_000, 1)})
-	withExtender(t, map[string]any{"nodeCacheCapable": false})
+	withScheduler(t, extended(map[string]any{"nodeCacheCapable": false}))
 	names := submit(t, "whole", pods, scenario.Pod{Image: image, Scheduler: scenario.Layers})
 	nodes, err := lab.Placed(t.Context(), names...)
 	must(t, err)
