@@ -38,8 +38,8 @@ var (
 	// NotExpected counts answers after which no pod is expected, because too many are or it
 	// is too large.
 	NotExpected = metrics.NewCounterVec(options("too_many_expected_total", "Answers that do not count as arriving because too many others do, or because the pod is too large."), []string{"agent"})
-	// connections counts what is opened and closed.
-	connections = metrics.NewCounterVec(options("connections_total", "Connections of all clients that were opened and closed. A scheduler needs one for many requests."), []string{"state"})
+	// Connections counts connections as they open and close: see Connection.
+	Connections = metrics.NewCounterVec(options("connections_total", "Connections of all clients that were opened and closed. A scheduler needs one for many requests."), []string{"state"})
 )
 
 // The values of Expected's label ended.
@@ -55,17 +55,17 @@ var once sync.Once
 // Register registers the metrics of the process.
 func Register() {
 	once.Do(func() {
-		legacyregistry.MustRegister(Requests, Seconds, WithNodes, Panics, Unknown, Expected, NotExpected, connections)
-		for _, state := range []string{opened, closed} {
-			connections.WithLabelValues(state)
+		legacyregistry.MustRegister(Requests, Seconds, WithNodes, Panics, Unknown, Expected, NotExpected, Connections)
+		for _, state := range []string{Opened, Closed} {
+			Connections.WithLabelValues(state)
 		}
 	})
 }
 
-// The values of the label state of connections.
+// The values of Connections' label state.
 const (
-	opened = "opened"
-	closed = "closed"
+	Opened = "opened"
+	Closed = "closed"
 )
 
 // Connection counts connections. It is the ConnState of an http.Server, which calls it
@@ -73,9 +73,9 @@ const (
 func Connection(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
-		connections.WithLabelValues(opened).Inc()
+		Connections.WithLabelValues(Opened).Inc()
 	case http.StateClosed:
-		connections.WithLabelValues(closed).Inc()
+		Connections.WithLabelValues(Closed).Inc()
 	}
 }
 
