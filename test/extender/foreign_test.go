@@ -55,10 +55,10 @@ func TestForeign(t *testing.T) {
 	if stock() {
 		t.Skip("STOCK_NODES=1 has no kube-scheduler with the plugin, which a foreign extender could disturb")
 	}
-	const image, busy = "foreign:v1", "foreign-busy"
-	provide(t, placement{Node: holder, Reference: "docker.io/library/" + image, Image: livetest.HubImage(t, c, image, 100_000_000, 2)})
+	const busy = "foreign-busy"
+	onNodes(t)
 	removeAtEnd(t, busy)
-	must(t, lab.Submit(t.Context(), scenario.Pod{Name: busy, Image: image, Node: holder, MilliCPU: 600}))
+	must(t, lab.Submit(t.Context(), scenario.Pod{Name: busy, Image: held, Node: holder, MilliCPU: 600}))
 	must(t, lab.Ready(t.Context(), busy))
 
 	rows := [][]string{{"scheduler", "foreign extender", "layers: score of the node with the image", "NodeResourcesFit: there", "elsewhere", "pod goes"}}
@@ -79,7 +79,7 @@ func TestForeign(t *testing.T) {
 		try := func(name string, extended corev1.ResourceName) (layers, there, elsewhere int64) {
 			t.Helper()
 			removeAtEnd(t, name)
-			must(t, lab.Submit(t.Context(), scenario.Pod{Name: name, Image: image, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers, MilliCPU: 300, Extended: extended}))
+			must(t, lab.Submit(t.Context(), scenario.Pod{Name: name, Image: held, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers, MilliCPU: 300, Extended: extended}))
 			nodes, err := lab.Placed(t.Context(), name)
 			must(t, err)
 			must(t, lab.Remove(t.Context(), name))

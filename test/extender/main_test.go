@@ -170,12 +170,6 @@ func use(t *testing.T, names ...string) {
 // placement is an image and a node that should have it.
 type placement = livetest.Placement
 
-// provide makes nodes pull images, and waits until layer-extender knows it.
-func provide(t *testing.T, all ...placement) {
-	t.Helper()
-	livetest.Provide(t, lab, settled, fmt.Sprintf("%d images on nodes are known", len(all)), known, all...)
-}
-
 // known returns an error unless layer-extender knows that the node has all of the image. A
 // stock node names it, and its layers are those of an ImageManifest.
 func known(ctx context.Context, p placement) error {
