@@ -29,14 +29,21 @@ import (
 
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
-// testExtender installs layer-extender on a control-plane node whose kube-scheduler is stock,
-// and is configured as docs/extender.md describes it for kubeadm. Then it uninstalls it.
+// testExtender installs layer-extender in two ways, for a stock kube-scheduler.
 func testExtender(t *testing.T, image string) {
+	stock := stockScheduler(t)
+	t.Run("control-plane", func(t *testing.T) { testControlPlane(t, image, stock) })
+	t.Run("side-car", func(t *testing.T) { testSideCar(t, image, stock) })
+}
+
+// testControlPlane installs layer-extender on a control-plane node whose kube-scheduler is
+// configured as docs/extender.md describes it for kubeadm. Then it uninstalls it.
+func testControlPlane(t *testing.T, image, stock string) {
 	begin := time.Now()
 	config := read(t, deployed+"/extender/distributions/kubeadm/kubeadm.yaml")
 	manifest, _, err := kubeadm.Scheduler(config, "")
 	must(t, err)
-	node := staticPod(t, string(manifest), stockScheduler(t), map[string][]byte{
+	node := staticPod(t, string(manifest), stock, map[string][]byte{
 		"layer-extender/scheduler.yaml": read(t, deployed+"/extender/distributions/kubeadm/scheduler.yaml"),
 	})
 	asControlPlane(t, node)
@@ -90,12 +97,12 @@ func testExtender(t *testing.T, image string) {
 
 // testSideCar installs a second scheduler with the stock kube-scheduler, and layer-extender in
 // the same pods.
-func testSideCar(t *testing.T, image string) {
+func testSideCar(t *testing.T, image, stock string) {
 	begin := time.Now()
 	apply(t, render(t, filepath.Join(deployed, "extender", "side-car"), map[string]any{
 		"images": []map[string]string{
 			override("registry.example.com/layer-locality/layer-extender", image),
-			override("registry.k8s.io/kube-scheduler", stockScheduler(t)),
+			override("registry.k8s.io/kube-scheduler", stock),
 		},
 	}), name)
 	_, holder := elected(t, name, name)

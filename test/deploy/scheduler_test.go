@@ -39,7 +39,6 @@ func TestDeploy(t *testing.T) {
 	t.Run("default-scheduler", func(t *testing.T) { testDefault(t, images["kube-scheduler"]) })
 	t.Run("static-pod", func(t *testing.T) { testStaticPod(t, images["kube-scheduler"]) })
 	t.Run("layer-extender", func(t *testing.T) { testExtender(t, images[extender]) })
-	t.Run("side-car", func(t *testing.T) { testSideCar(t, images[extender]) })
 	t.Run("layer-resolver", func(t *testing.T) { testResolver(t, resolverImage(t)) })
 }
 
