@@ -57,8 +57,10 @@ func TestForeign(t *testing.T) {
 	}
 	const busy = "foreign-busy"
 	onNodes(t)
+	filling, err := lab.FillingCPU(t.Context()) // three quarters of a node
+	must(t, err)
 	removeAtEnd(t, busy)
-	must(t, lab.Submit(t.Context(), scenario.Pod{Name: busy, Image: held, Node: holder, MilliCPU: 600}))
+	must(t, lab.Submit(t.Context(), scenario.Pod{Name: busy, Image: held, Node: holder, MilliCPU: filling * 2 / 5}))
 	must(t, lab.Ready(t.Context(), busy))
 
 	rows := [][]string{{"scheduler", "foreign extender", "layers: score of the node with the image", "NodeResourcesFit: there", "elsewhere", "pod goes"}}
@@ -79,7 +81,7 @@ func TestForeign(t *testing.T) {
 		try := func(name string, extended corev1.ResourceName) (layers, there, elsewhere int64) {
 			t.Helper()
 			removeAtEnd(t, name)
-			must(t, lab.Submit(t.Context(), scenario.Pod{Name: name, Image: held, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers, MilliCPU: 300, Extended: extended}))
+			must(t, lab.Submit(t.Context(), scenario.Pod{Name: name, Image: held, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers, MilliCPU: filling / 5, Extended: extended}))
 			nodes, err := lab.Placed(t.Context(), name)
 			must(t, err)
 			must(t, lab.Remove(t.Context(), name))
@@ -99,14 +101,16 @@ func TestForeign(t *testing.T) {
 		if there >= elsewhere {
 			t.Errorf("%s: the load of %s does not count: NodeResourcesFit gives %d there, %d elsewhere", scheduler.name, holder, there, elsewhere)
 		}
-		if a, b, e := try(name+"-names", byNames); a != layers || b != there || e != elsewhere {
+		// layer-extender may see the end of a pod a little later than the scheduler.
+		same := func(score int64) bool { return max(score-layers, layers-score) <= layers/8 }
+		if a, b, e := try(name+"-names", byNames); !same(a) || b != there || e != elsewhere {
 			t.Errorf("%s: with names, a foreign extender changes scores: %d %d %d, without it %d %d %d", scheduler.name, a, b, e, layers, there, elsewhere)
 		}
 		a, b, e := try(name+"-nodes", byNodes)
 		if b != e {
 			t.Errorf("%s: NodeResourcesFit sees the load of %s, %d there and %d elsewhere: kubernetes#141781 is mended, and docs/extender.md has to say so", scheduler.name, holder, b, e)
 		}
-		if scheduler.disturbs != (a > layers) {
+		if scheduler.disturbs && a <= layers || !scheduler.disturbs && !same(a) {
 			t.Errorf("%s: the score for layers is %d, %d with a foreign extender that is sent Nodes", scheduler.name, layers, a)
 		}
 		restore()
