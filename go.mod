@@ -45,7 +45,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require cloud.google.com/go/compute/metadata v0.9.0 // indirect
+require (
+	cloud.google.com/go/compute/metadata v0.9.0 // indirect
+	github.com/containerd/containerd/api v1.10.0 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.3 // indirect

@@ -280,14 +280,23 @@ func TestUnlistedIsExplained(t *testing.T) {
 	s.expect("the manifest is gone", "n1", "quay.io/other:1", 0, 105)
 }
 
-// The source is told how layers are used again.
+// Nodes that state no layers use them again as the arguments say: what is above another
+// base counts only where digests alone matter.
 func TestLayerReuse(t *testing.T) {
-	for reuse, want := range map[string]bool{config.ReuseByDigest: false, config.ReuseInChains: true} {
+	for reuse, want := range map[string]int64{config.ReuseByDigest: 100, config.ReuseInChains: 0} {
 		source := &fixture.FollowedImages{}
-		newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &reuse })
-		if source.InChains != want {
-			t.Errorf("%s: in chains is %t", reuse, source.InChains)
+		s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &reuse })
+		ordered := func(layers ...index.Layer) index.Manifest {
+			manifest := index.Manifest{Layers: layers}
+			for i := range layers {
+				manifest.Order = append(manifest.Order, uint16(i))
+			}
+			return manifest
 		}
+		source.Set(sha("held"), ordered(layer("base", 10), layer("shared", 100)))
+		source.Set("quay.io/other:1", ordered(layer("another", 20), layer("shared", 100)))
+		s.lists("n1", amd64, []string{at("quay.io/held", "held")})
+		s.expect(reuse, "n1", "quay.io/other:1", want, 120)
 	}
 }
 
