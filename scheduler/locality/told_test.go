@@ -163,3 +163,11 @@ func TestAgentsListAll(t *testing.T) {
 		t.Errorf("%v", counts)
 	}
 }
+
+// Without the argument, no agent is listened to.
+func TestAgentsSwitchedOff(t *testing.T) {
+	s := newStock(t, &fixture.FollowedImages{}, func(a *configv1.LayerLocalityArgs) { a.NodeLayers = ptr.To(false) })
+	if s.agent.Sink != nil {
+		t.Error("the source was started")
+	}
+}

@@ -58,7 +58,8 @@ type Config struct {
 	// Images are sources of the layers of images. The first source that knows an
 	// image answers; what nodes report comes last.
 	Images []ImageSource
-	// Layers are sources of where layers are, besides NodeStatus.
+	// Layers are sources of where layers are, besides NodeStatus. They are not started
+	// without the argument nodeLayers.
 	Layers []LayerSource
 	// Clock is used for the timeouts of arrivals and reports; nil means the real
 	// one.
@@ -136,6 +137,9 @@ func (t *Tracker) Start(ctx context.Context) error {
 		return fmt.Errorf("watching pods: %w", err)
 	}
 	t.syncers = []Syncer{nodes, pods}
+	if !t.first.Args.NodeLayers {
+		t.layers = nil
+	}
 	for _, source := range t.layers {
 		syncer, err := source.Start(ctx, layerSink{t.index, t})
 		if err != nil {
