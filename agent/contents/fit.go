@@ -74,16 +74,13 @@ func (i *listed) cost() int {
 
 // cut leaves images out until the lists fit.
 func (l *lists) cut(limit int) {
+	l.images = slices.DeleteFunc(l.images, func(image listed) bool { return image.tooLong() })
 	// Layers are used by how many images; an image pays its share of each.
 	users := map[string]int{}
 	for _, image := range l.images {
 		for _, digest := range distinct(image.digests) {
 			users[digest]++
 		}
-	}
-	total := 0
-	for digest := range users {
-		total += layerCost(digest)
 	}
 	type rated struct {
 		listed
@@ -92,7 +89,6 @@ func (l *lists) cut(limit int) {
 	}
 	all := make([]rated, len(l.images))
 	for i, image := range l.images {
-		total += image.cost()
 		cost, bytes := float64(image.cost()), int64(0)
 		for _, digest := range distinct(image.digests) {
 			cost += float64(layerCost(digest)) / float64(users[digest])
@@ -100,30 +96,25 @@ func (l *lists) cut(limit int) {
 		}
 		all[i] = rated{image, cost / float64(max(1, bytes))}
 	}
-	fits := func() bool {
-		return total <= limit && len(all) <= v1alpha1.MaxNodeImages && len(users) <= v1alpha1.MaxNodeLayers
-	}
-	if fits() {
-		l.images = slices.DeleteFunc(l.images, func(image listed) bool { return image.tooLong() })
-		return
-	}
 	slices.SortStableFunc(all, func(a, b rated) int { return cmp.Compare(a.price, b.price) })
-	for len(all) > 0 && !fits() {
-		last := all[len(all)-1]
-		all = all[:len(all)-1]
-		total -= last.cost()
-		for _, digest := range distinct(last.digests) {
-			if users[digest]--; users[digest] == 0 {
-				delete(users, digest)
-				total -= layerCost(digest)
-			}
-		}
-	}
+	listedLayers, total := map[string]bool{}, len("[],[],")
 	l.images = l.images[:0]
 	for _, image := range all {
-		if !image.tooLong() {
-			l.images = append(l.images, image.listed)
+		cost, more := image.cost(), []string{}
+		for _, digest := range distinct(image.digests) {
+			if !listedLayers[digest] {
+				cost += layerCost(digest)
+				more = append(more, digest)
+			}
 		}
+		if total+cost > limit || len(l.images) >= v1alpha1.MaxNodeImages || len(listedLayers)+len(more) > v1alpha1.MaxNodeLayers {
+			continue // a smaller one may fit
+		}
+		total += cost
+		for _, digest := range more {
+			listedLayers[digest] = true
+		}
+		l.images = append(l.images, image.listed)
 	}
 }
 
