@@ -142,9 +142,14 @@ func (p *Publisher) Ready() error {
 
 // Run writes until the context is done.
 func (p *Publisher) Run(ctx context.Context) error {
-	p.notBefore = time.Now().Add(time.Duration(rand.Int64N(int64(max(1, p.Spread))))) //nolint:gosec // no secret
 	events, stop := p.watch(ctx)
 	defer stop()
+	return p.run(ctx, events)
+}
+
+// run is Run with the events that tell when something was handed over.
+func (p *Publisher) run(ctx context.Context, events <-chan fsnotify.Event) error {
+	p.notBefore = time.Now().Add(time.Duration(rand.Int64N(int64(max(1, p.Spread))))) //nolint:gosec // no secret
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
