@@ -48,11 +48,11 @@ step_scheduler() {
 }
 
 # Scheduler, apiserver and etcd in one process, as in upstream's integration tests; the
-# resolver with its own apiserver and etcd.
+# resolver and the agent with their own apiserver and etcd.
 step_integration() {
   local tree status=0
   scripts/build.sh tools etcd && scripts/build.sh patched kube-apiserver && tree=$(scripts/tree.sh scheduler) || return 1
-  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... || status=1
+  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... || status=1
   GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,integration" PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
