@@ -57,8 +57,7 @@ func TestEveryDigest(t *testing.T) {
 		pull(t, image, "n1")
 	}
 	for _, image := range pushed {
-		publishes(t, "n1", image.Reference)
-		publishes(t, "n1", image.Digest.String())
+		publishes(t, "n1", image)
 	}
 	object, err := nodeLayers(t.Context(), "n1")
 	must(t, err)
@@ -72,7 +71,7 @@ func TestEveryDigest(t *testing.T) {
 	moved, err := images.Push(t.Context(), c.Registry().Address+"/digest-gzip:v1", again)
 	must(t, err)
 	pull(t, moved, "n1")
-	publishes(t, "n1", moved.Reference)
+	publishes(t, "n1", moved)
 
 	// What is removed is gone.
 	must(t, lab.RemoveImage(t.Context(), "n1", moved.Reference))
@@ -111,7 +110,7 @@ func TestMoreImagesThanNodeStatusNames(t *testing.T) {
 		}
 		return nil
 	})
-	publishes(t, holder, shared.Reference)
+	publishes(t, holder, shared)
 	ratings, err := lab.Rate(t.Context(), shared.Reference)
 	must(t, err)
 	if rating, _ := ratings.Node(holder); rating.MissingBytes != 0 || len(rating.Has) != 1 || rating.Has[0].By != "layers" {
@@ -166,7 +165,7 @@ func expectState(t *testing.T, within time.Duration, fresh, stale int) {
 func TestAgentsEnd(t *testing.T) {
 	image := push(t, "ends:v1", images.Layer{Name: "ends", Size: 5_000_000})
 	pull(t, image, "n2")
-	publishes(t, "n2", image.Reference)
+	publishes(t, "n2", image)
 	by := func(want string) func(context.Context) error {
 		return func(ctx context.Context) error {
 			ratings, err := lab.Rate(ctx, image.Reference)

@@ -179,22 +179,25 @@ func held(object *v1alpha1.NodeLayers, reference string) (livetest.Layers, error
 	return nil, fmt.Errorf("%s is not among the %d images of %s", reference, len(object.Spec.Images), object.Name)
 }
 
-// publishes waits until the NodeLayers of a node say of an image what the registry says.
-func publishes(t *testing.T, node, reference string) {
+// publishes waits until the NodeLayers of a node say of an image what the registry says, under
+// its tag and its digest.
+func publishes(t *testing.T, node string, image *images.Pushed) {
 	t.Helper()
-	want, err := livetest.FromRegistry(t.Context(), reference)
+	want, err := livetest.FromRegistry(t.Context(), image.Reference)
 	must(t, err)
-	livetest.Eventually(t, seen, fmt.Sprintf("%s has %s", node, reference), func(ctx context.Context) error {
+	livetest.Eventually(t, seen, fmt.Sprintf("%s has %s", node, image.Reference), func(ctx context.Context) error {
 		object, err := nodeLayers(ctx, node)
 		if err != nil {
 			return err
 		}
-		got, err := held(object, reference)
-		if err != nil {
-			return err
-		}
-		if diff := livetest.Diff(got, want); diff != "" {
-			return fmt.Errorf("%s on %s:%s", reference, node, diff)
+		for _, name := range []string{image.Reference, image.Digest.String()} {
+			got, err := held(object, name)
+			if err != nil {
+				return err
+			}
+			if diff := livetest.Diff(got, want); diff != "" {
+				return fmt.Errorf("%s on %s:%s", name, node, diff)
+			}
 		}
 		return nil
 	})
