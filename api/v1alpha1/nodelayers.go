@@ -37,20 +37,20 @@ func (i NodeImage) String() string {
 // ParseNodeImage reads what NodeImage.String wrote. The places are below layers, the length
 // of the list of layers.
 func ParseNodeImage(text string, layers int) (NodeImage, error) {
-	invalid := func(why string) (NodeImage, error) {
-		return NodeImage{}, fmt.Errorf("image %.100q: %s: want \"<places of layers, or -> <names>\"", text, why)
+	invalid := func(why string) error {
+		return fmt.Errorf("image %.100q: %s: want \"<places of layers, or -> <names>\"", text, why)
 	}
 	if len(text) > MaxNodeImageLength {
-		return invalid(fmt.Sprintf("%d characters, at most %d are possible", len(text), MaxNodeImageLength))
+		return NodeImage{}, invalid(fmt.Sprintf("%d characters, at most %d are possible", len(text), MaxNodeImageLength))
 	}
 	fields := strings.Split(text, " ")
 	if len(fields) < 2 {
-		return invalid("it has no name")
+		return NodeImage{}, invalid("it has no name")
 	}
 	image := NodeImage{Names: fields[1:]}
 	for _, name := range image.Names {
 		if name == "" {
-			return invalid("a name is empty")
+			return NodeImage{}, invalid("a name is empty")
 		}
 	}
 	if fields[0] == "-" {
@@ -58,13 +58,13 @@ func ParseNodeImage(text string, layers int) (NodeImage, error) {
 	}
 	count := strings.Count(fields[0], ",") + 1
 	if count > MaxLayers {
-		return invalid(fmt.Sprintf("%d layers, at most %d are possible", count, MaxLayers))
+		return NodeImage{}, invalid(fmt.Sprintf("%d layers, at most %d are possible", count, MaxLayers))
 	}
 	image.Layers = make([]int, 0, count)
 	for number := range strings.SplitSeq(fields[0], ",") {
 		place, ok := decimal(number, int64(layers)-1)
 		if !ok {
-			return invalid(fmt.Sprintf("there is no layer %.20q", number))
+			return NodeImage{}, invalid(fmt.Sprintf("there is no layer %.20q", number))
 		}
 		image.Layers = append(image.Layers, int(place))
 	}

@@ -32,9 +32,9 @@ type NodeLayers struct {
 type LayerReuse string
 
 const (
-	// ReuseByDigest: whatever is below it.
+	// ReuseByDigest means whatever is below it.
 	ReuseByDigest LayerReuse = "Digest"
-	// ReuseInChains: only above the same layers, from the first one on, as containerd does
+	// ReuseInChains means only above the same layers, from the first one on, as containerd does
 	// with discard_unpacked_layers.
 	ReuseInChains LayerReuse = "Chain"
 )

@@ -64,11 +64,12 @@ func TestShippedArguments(t *testing.T) {
 			}
 			value := func(flag string) string { return found.Flags().Lookup(flag).Value.String() }
 			paths := []string{value("handover")}
-			if container.Name == "publish" {
+			switch {
+			case container.Name == "publish":
 				paths = append(paths, value("token-file"))
-			} else if value("runtime") == withContainerd {
+			case value("runtime") == withContainerd:
 				paths = append(paths, value("socket"))
-			} else {
+			default:
 				paths = append(paths, strings.Trim(value("storage"), "[]")+"/overlay-images")
 			}
 			for _, path := range paths {

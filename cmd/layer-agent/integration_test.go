@@ -279,10 +279,11 @@ func testAgent(t *testing.T, p *plane) {
 			must(t, <-ended)
 		}
 	})
-	published := func(within time.Duration, images ...string) {
+	published := func(images ...string) {
 		t.Helper()
 		object, got := &v1alpha1.NodeLayers{}, []string{}
-		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, within, true, func(ctx context.Context) (bool, error) {
+		const patience = 30 * time.Second // a machine that is busy
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 			select {
 			case err := <-ended:
 				ended <- nil
@@ -303,18 +304,17 @@ func testAgent(t *testing.T, p *plane) {
 			t.Fatalf("%v: %q, want %q", err, got, images)
 		}
 	}
-	const patience = 30 * time.Second // a machine that is busy
-	published(patience)
+	published()
 	store(t, root, "quay.io/a:1")
-	published(patience, "quay.io/a:1")
+	published("quay.io/a:1")
 	store(t, root, "quay.io/a:1", "quay.io/b:1")
-	published(patience, "quay.io/a:1", "quay.io/b:1")
+	published("quay.io/a:1", "quay.io/b:1")
 	store(t, root, "quay.io/b:1")
-	published(patience, "quay.io/b:1")
+	published("quay.io/b:1")
 	// Somebody deletes it: a renewal would bring it back, and so does the next change.
 	must(t, p.admin.Delete(ctx, p.object("n1")))
 	store(t, root, "quay.io/c:1")
-	published(patience, "quay.io/c:1")
+	published("quay.io/c:1")
 
 	var table metav1.Table
 	must(t, p.kube.Discovery().RESTClient().Get().AbsPath("/apis/layerlocality.io/v1alpha1/nodelayers").

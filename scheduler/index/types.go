@@ -75,10 +75,10 @@ const (
 func (w *Wanted) manifest(of group) (layers []Layer, ok bool) {
 	var found *Manifest
 	for i := range w.Manifests {
-		switch m := &w.Manifests[i]; {
-		case m.Platform == of.Platform:
+		switch m := &w.Manifests[i]; m.Platform {
+		case of.Platform:
 			return m.layersIn(of)
-		case m.Platform == Platform{}:
+		case Platform{}:
 			found = m
 		}
 	}

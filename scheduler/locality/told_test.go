@@ -16,15 +16,15 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// tells has the agent of a node report images.
-func (s *stock) tells(node string, uid types.UID, images ...index.Image) {
-	s.agent.Sink.SetReport("test", node, &locality.NodeReport{UID: uid, Fresh: true, Images: images})
+// tells has the agent of n1 report images.
+func (s *stock) tells(uid types.UID, images ...index.Image) {
+	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: uid, Fresh: true, Images: images})
 }
 
-// withUID has a node of that UID list images.
-func (s *stock) withUID(node string, uid types.UID, images ...[]string) {
+// withUID has n1, with that UID, list images.
+func (s *stock) withUID(uid types.UID, images ...[]string) {
 	s.t.Helper()
-	n := fixture.Node(node)
+	n := fixture.Node("n1")
 	n.UID = uid
 	n.Status.NodeInfo.OperatingSystem, n.Status.NodeInfo.Architecture = amd64.OS, amd64.Architecture
 	for _, names := range images {
@@ -43,15 +43,15 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 	s := newStock(t, source)
 	source.Set(sha("listed"), every(layer("base", 100), layer("listed", 7)))
 	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("told", 50)))
-	s.withUID("n1", "u1", []string{at("quay.io/listed", "listed")})
+	s.withUID("u1", []string{at("quay.io/listed", "listed")})
 	s.expect("NodeStatus", "n1", "quay.io/wanted:1", 100, 150)
 
-	s.tells("n1", "u1", told("quay.io/other:1", layer("told", 50)))
+	s.tells("u1", told("quay.io/other:1", layer("told", 50)))
 	s.expect("the agent", "n1", "quay.io/wanted:1", 50, 150)
 	if by := s.tracker.Evidence("n1", []imageref.Canonical{"quay.io/other:1"}); by != locality.FromLayers {
 		t.Errorf("known by %q", by)
 	}
-	s.withUID("n1", "u1", []string{at("quay.io/listed", "listed")}, []string{"quay.io/new:1"})
+	s.withUID("u1", []string{at("quay.io/listed", "listed")}, []string{"quay.io/new:1"})
 	s.expect("NodeStatus changed meanwhile", "n1", "quay.io/wanted:1", 50, 150)
 	source.Set(sha("listed"), every(layer("base", 101), layer("listed", 7)))
 	s.expect("a manifest changed meanwhile", "n1", "quay.io/wanted:1", 50, 150)
@@ -59,7 +59,7 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "u1"})
 	s.expect("the agent is gone", "n1", "quay.io/wanted:1", 100, 150)
-	s.tells("n1", "u1", told("quay.io/other:1", layer("told", 50)), told("quay.io/base:1", layer("base", 100)))
+	s.tells("u1", told("quay.io/other:1", layer("told", 50)), told("quay.io/base:1", layer("base", 100)))
 	s.expect("the agent is back", "n1", "quay.io/wanted:1", 150, 150)
 	s.agent.Sink.SetReport("test", "n1", nil)
 	s.expect("its object is gone", "n1", "quay.io/wanted:1", 100, 150)
@@ -72,8 +72,8 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 func TestAgentsNameImages(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
-	s.withUID("n1", "u1")
-	s.tells("n1", "u1", index.Image{Canonical: []imageref.Canonical{imageref.Canonical(sha("bare"))}}, told("quay.io/other:1", layer("told", 50)))
+	s.withUID("u1")
+	s.tells("u1", index.Image{Canonical: []imageref.Canonical{sha("bare")}}, told("quay.io/other:1", layer("told", 50)))
 	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("told", 50)))
 	s.expect("unknown", "n1", "quay.io/wanted:1", 50, 150)
 	source.Set(sha("bare"), every(layer("base", 100)))
@@ -88,16 +88,16 @@ func TestAgentsAndNodes(t *testing.T) {
 	source := s.source
 	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("told", 50)))
 	image := told("quay.io/other:1", layer("told", 50))
-	s.tells("n1", "u1", image)
-	s.withUID("n1", "u1")
+	s.tells("u1", image)
+	s.withUID("u1")
 	s.expect("the Node came", "n1", "quay.io/wanted:1", 50, 150)
 
 	// The Node was made again: another machine, of which nothing is said.
-	s.withUID("n1", "u2")
+	s.withUID("u2")
 	s.expect("another Node", "n1", "quay.io/wanted:1", 0, 150)
-	s.tells("n1", "u1", image)
+	s.tells("u1", image)
 	s.expect("a late report of the Node before", "n1", "quay.io/wanted:1", 0, 150)
-	s.tells("n1", "u2", image)
+	s.tells("u2", image)
 	s.expect("its own report", "n1", "quay.io/wanted:1", 50, 150)
 
 	// The report of the next Node comes before the event that the Node was made again.
@@ -105,7 +105,7 @@ func TestAgentsAndNodes(t *testing.T) {
 	next.UID = "u3"
 	next.Status.NodeInfo.OperatingSystem, next.Status.NodeInfo.Architecture = amd64.OS, amd64.Architecture
 	must(t, s.store.Update(next))
-	s.tells("n1", "u3", image)
+	s.tells("u3", image)
 	s.set(next)
 	s.expect("a report before the event", "n1", "quay.io/wanted:1", 50, 150)
 
@@ -113,8 +113,8 @@ func TestAgentsAndNodes(t *testing.T) {
 	must(t, s.store.Delete(next))
 	s.handler.OnDelete(next)
 	delete(s.nodes, "n1")
-	s.tells("n1", "u3", image)
-	s.withUID("n1", "u4")
+	s.tells("u3", image)
+	s.withUID("u4")
 	s.expect("a report of a Node that is gone", "n1", "quay.io/wanted:1", 0, 150)
 }
 
@@ -126,7 +126,7 @@ func TestAgentsTellHowLayersAreUsed(t *testing.T) {
 		s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &everywhere })
 		source.Set(sha("listed"), ordered(layer("base", 10), layer("shared", 100)))
 		source.Set("quay.io/wanted:1", ordered(layer("another", 20), layer("shared", 100)))
-		s.withUID("n1", "u1", []string{at("quay.io/listed", "listed")})
+		s.withUID("u1", []string{at("quay.io/listed", "listed")})
 		for _, inChains := range []bool{true, false} {
 			for _, fresh := range []bool{true, false} {
 				what := fmt.Sprintf("%s, chains %t, fresh %t", everywhere, inChains, fresh)
@@ -154,10 +154,10 @@ func TestAgentsListAll(t *testing.T) {
 	s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.NodeStatusMaxImages = ptr.To[int32](1) })
 	source.Set(sha("small"), every(layer("base", 100)))
 	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("own", 5)))
-	s.withUID("n1", "u1", []string{at("quay.io/small", "small")})
-	s.withUID("n1", "u1", []string{at("quay.io/large", "large")})
+	s.withUID("u1", []string{at("quay.io/small", "small")})
+	s.withUID("u1", []string{at("quay.io/large", "large")})
 	s.expect("remembered", "n1", "quay.io/wanted:1", 100, 105)
-	s.tells("n1", "u1", told("quay.io/large:1", layer("large", 500)))
+	s.tells("u1", told("quay.io/large:1", layer("large", 500)))
 	s.expect("the agent does not list it", "n1", "quay.io/wanted:1", 0, 105)
 	if counts := s.tracker.ImagesOf("n1"); counts[locality.FromUse] != 0 {
 		t.Errorf("%v", counts)

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -282,11 +283,11 @@ func TestUninstall(t *testing.T) {
 	livetest.Eventually(t, 2*time.Minute, "nothing is left", func(ctx context.Context) error {
 		for _, object := range deleted {
 			if err := all.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+				return fmt.Errorf("%s %s is left, or cannot be looked for: %w", object.GetKind(), object.GetName(), cmp.Or(err, errors.New("it was found")))
 			}
 		}
 		if err := objects.List(ctx, &v1alpha1.NodeLayersList{}); !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			return fmt.Errorf("NodeLayers: %v", err)
+			return fmt.Errorf("NodeLayers: %w", cmp.Or(err, errors.New("they are still served")))
 		}
 		pods, err := lab.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name})
 		if err == nil && len(pods.Items) > 0 {
