@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware"
 )
 
@@ -30,8 +31,13 @@ func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSourc
 	return imagemanifests.NewSource(handle.KubeConfig())
 }
 
+// nodeLayers returns the source of what agents on nodes say these hold.
+func nodeLayers(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+	return nodelayers.NewSource(handle.KubeConfig())
+}
+
 func main() {
-	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests))
+	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests), layerlocality.WithLayerSource(nodeLayers))
 	promises := qosaware.NewFactory()
 	options := append(debugHandler(layerlocality.DebugPath, factory.DebugHandler()),
 		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New))

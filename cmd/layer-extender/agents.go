@@ -12,6 +12,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 )
 
 // agents returns the agents there are, and the handlers of their debug endpoints by path.
@@ -23,6 +24,13 @@ func agents() ([]agent.Kind, map[string]http.Handler) {
 				return nil, err
 			}
 			return source.Unawaited().Insisting(), nil
+		}), layerlocality.WithLayerSource(
+		func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+			source, err := nodelayers.NewSource(handle.KubeConfig())
+			if err != nil {
+				return nil, err
+			}
+			return source.Insisting(), nil
 		}))
 	kinds := []agent.Kind{{
 		Name: "layers", Plugin: layerlocality.Name,

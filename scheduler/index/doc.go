@@ -11,6 +11,8 @@
 //     platform report under its name. In a tie, the smaller digests win. A node
 //     that reports other layers under the name, or none, still has the image: it
 //     holds something of that name, and the kubelet will use it.
+//   - Nodes that use a layer again only above the same layers (SetChains) are apart from
+//     the others of their platform, with keys that stand for a layer and all below it.
 //   - A layer has the size that most distinct images claim for it. In a tie, the
 //     smaller size wins.
 //   - An image whose layers no node reports is one indivisible piece.

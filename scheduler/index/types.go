@@ -37,6 +37,10 @@ type Manifest struct {
 	// Manifest of their own.
 	Platform Platform
 	Layers   []Layer
+	// Order has, for each layer that the manifest lists, the base first, its place in Layers.
+	// Nodes that use a layer again only above the same layers (see SetChains) need it: where
+	// it is nil, they take what nodes report.
+	Order []uint16
 }
 
 // Wanted is an image of a pod.
@@ -66,18 +70,22 @@ const (
 	maxLayers = 512
 )
 
-// manifest returns what sources other than the nodes say about a platform; ok is
+// manifest returns what sources other than the nodes say about a group; ok is
 // false if they say nothing.
-func (w *Wanted) manifest(platform Platform) (layers []Layer, ok bool) {
+func (w *Wanted) manifest(of group) (layers []Layer, ok bool) {
+	var found *Manifest
 	for i := range w.Manifests {
 		switch m := &w.Manifests[i]; m.Platform {
-		case platform:
-			return m.Layers, true
+		case of.Platform:
+			return m.layersIn(of)
 		case Platform{}:
-			layers, ok = m.Layers, true
+			found = m
 		}
 	}
-	return layers, ok
+	if found == nil {
+		return nil, false
+	}
+	return found.layersIn(of)
 }
 
 // Slot is a small number that stands for a node. It may be used again when the node
@@ -149,9 +157,9 @@ type name struct {
 
 // node is a node and what is known about it.
 type node struct {
-	name     string
-	slot     Slot
-	platform Platform
+	name  string
+	slot  Slot
+	group group
 	// joins is whether it joins downloads; nil if it does not say (see SetJoins).
 	joins *bool
 	// sources holds the records of each source that reported, sorted by id.

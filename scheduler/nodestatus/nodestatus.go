@@ -44,11 +44,12 @@ const JoinsDownloadsLabel = "layerlocality.io/joins-downloads"
 // downloads a blob once for all that want it: a second writer of the same content waits.
 const containerdPrefix = "containerd://"
 
-// JoinsDownloads returns what a node says about joining downloads: with its label, or by
-// having containerd. It is nil if the node does not say. With CRI-O it depends on the
+// JoinsDownloads returns what a node says about joining downloads: with its label, through an
+// agent (stated, nil if there is none or it does not say), or by having containerd. It is nil
+// if the node does not say. With CRI-O it depends on the
 // kubelet (one pull after another needs no joining), and no Node shows that. The error is
 // about a label that says something else; then the node counts as one without.
-func JoinsDownloads(node *v1.Node) (*bool, error) {
+func JoinsDownloads(node *v1.Node, stated *bool) (*bool, error) {
 	var err error
 	if value, ok := node.Labels[JoinsDownloadsLabel]; ok {
 		joins, invalid := strconv.ParseBool(value)
@@ -56,6 +57,9 @@ func JoinsDownloads(node *v1.Node) (*bool, error) {
 			return &joins, nil
 		}
 		err = fmt.Errorf("label %s=%q of node %s: set it to true or false, or remove it", JoinsDownloadsLabel, value, node.Name)
+	}
+	if stated != nil {
+		return stated, err
 	}
 	if strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, containerdPrefix) {
 		return ptr.To(true), err
