@@ -42,5 +42,5 @@ func (d *Demand) Variability(capacity Vector) float64 {
 			}
 		}
 	}
-	return gamma(&mean, &covariance)
+	return gamma(Most, &mean, &covariance)
 }

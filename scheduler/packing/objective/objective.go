@@ -33,9 +33,10 @@ const (
 
 // System is what all nodes use.
 type System struct {
-	kind   Kind
-	demand float64 // the variability of demands
-	n      float64
+	kind      Kind
+	resources int
+	demand    float64 // the variability of demands
+	n         float64
 	// center is the mean of all uses. What follows are sums of the distances to it, so that
 	// little is lost when they are subtracted.
 	center   Vector
@@ -46,17 +47,17 @@ type System struct {
 	sorted, sums, squares []float64
 }
 
-// NewSystem returns the System of all nodes. demand is Demand.Variability, which only
-// BinPack needs.
-func NewSystem(kind Kind, uses []Vector, demand float64) *System {
-	s := &System{kind: kind, demand: demand, n: float64(len(uses))}
-	for _, use := range uses {
-		for i, u := range use {
-			s.center[i] += u / s.n
+// NewSystem returns the System of the uses of all nodes, of so many resources. demand is
+// Demand.Variability, which only BinPack needs.
+func NewSystem(kind Kind, resources int, uses []Vector, demand float64) *System {
+	s := &System{kind: kind, resources: resources, demand: demand, n: float64(len(uses))}
+	for k := range uses {
+		for i := range resources {
+			s.center[i] += uses[k][i] / s.n
 		}
 	}
-	for _, use := range uses {
-		s.add(use, 1)
+	for k := range uses {
+		s.add(&uses[k], 1)
 	}
 	if kind == Consolidate {
 		s.sort(uses)
@@ -65,14 +66,12 @@ func NewSystem(kind Kind, uses []Vector, demand float64) *System {
 }
 
 // add adds a use to the sums, or subtracts it with the sign -1.
-func (s *System) add(use Vector, sign float64) {
-	for i := range use {
-		use[i] -= s.center[i]
-	}
-	for i, x := range use {
-		s.sum[i] += sign * x
-		for j, y := range use {
-			s.products[i][j] += sign * x * y
+func (s *System) add(use *Vector, sign float64) {
+	for i := range s.resources {
+		x := sign * (use[i] - s.center[i])
+		s.sum[i] += x
+		for j := range s.resources {
+			s.products[i][j] += x * (use[j] - s.center[j])
 		}
 	}
 }
@@ -97,8 +96,8 @@ func (s *System) Now() float64 { return s.Exchange(Vector{}, Vector{}) }
 func (s *System) Exchange(before, after Vector) float64 {
 	changed := *s // the sorted lists are shared, and not changed
 	if before != after {
-		changed.add(before, -1)
-		changed.add(after, 1)
+		changed.add(&before, -1)
+		changed.add(&after, 1)
 	}
 	switch mean, covariance := changed.moments(); s.kind {
 	case LoadBalance:
@@ -106,7 +105,7 @@ func (s *System) Exchange(before, after Vector) float64 {
 	case Consolidate:
 		return s.consolidation(mean[0], before[0], after[0])
 	default:
-		return math.Abs(gamma(&mean, &covariance) - s.demand)
+		return math.Abs(gamma(s.resources, &mean, &covariance) - s.demand)
 	}
 }
 
@@ -128,7 +127,7 @@ func (s *System) Deviation() (deviation Vector) {
 // Variability returns how much the uses of nodes differ: their gamma.
 func (s *System) Variability() float64 {
 	mean, covariance := s.moments()
-	return gamma(&mean, &covariance)
+	return gamma(s.resources, &mean, &covariance)
 }
 
 // moments returns the mean and the covariance of the uses.
@@ -136,23 +135,23 @@ func (s *System) moments() (mean Vector, covariance [Most]Vector) {
 	if s.n == 0 {
 		return mean, covariance
 	}
-	for i := range mean {
+	for i := range s.resources {
 		mean[i] = s.center[i] + s.sum[i]/s.n
-		for j := range mean {
+		for j := range s.resources {
 			covariance[i][j] = s.products[i][j]/s.n - s.sum[i]/s.n*s.sum[j]/s.n
 		}
 	}
 	return mean, covariance
 }
 
-// gamma returns sqrt(m'Sm)/(m'm) of a mean m and a covariance S, a variability without a
-// unit; 0 if the mean is.
-func gamma(mean *Vector, covariance *[Most]Vector) float64 {
+// gamma returns sqrt(m'Sm)/(m'm) of a mean m and a covariance S of so many resources, a
+// variability without a unit; 0 if the mean is.
+func gamma(resources int, mean *Vector, covariance *[Most]Vector) float64 {
 	var norm, form float64
-	for i, x := range mean {
-		norm += x * x
-		for j, y := range mean {
-			form += x * covariance[i][j] * y
+	for i := range resources {
+		norm += mean[i] * mean[i]
+		for j := range resources {
+			form += mean[i] * covariance[i][j] * mean[j]
 		}
 	}
 	if norm == 0 {

@@ -41,7 +41,7 @@ func TestGolden(t *testing.T) {
 	} {
 		demand.Add(c.pod)
 		for kind, want := range c.values {
-			system := NewSystem(kind, uses, demand.Variability(capacity))
+			system := NewSystem(kind, 2, uses, demand.Variability(capacity))
 			var got []float64
 			for i, n := range nodes {
 				value := math.NaN()
@@ -132,9 +132,10 @@ func draw(random *rand.Rand, n, r int) []Vector {
 func TestExchange(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for round := range 3000 {
-		uses := draw(random, 1+random.IntN(40), 1+random.IntN(Most))
+		resources := 1 + random.IntN(Most)
+		uses := draw(random, 1+random.IntN(40), resources)
 		demand, kind := random.Float64(), Kind(round%3)
-		system := NewSystem(kind, uses, demand)
+		system := NewSystem(kind, resources, uses, demand)
 		if got, want := system.Now(), scratch(kind, uses, demand); math.Abs(got-want) > 1e-9 {
 			t.Fatalf("objective %d of %v: %v, want %v", kind, uses, got, want)
 		}
@@ -169,7 +170,7 @@ func TestPermutation(t *testing.T) {
 		uses := draw(random, 2+random.IntN(30), 2)
 		kind := Kind(round % 3)
 		values := func(uses []Vector) []float64 {
-			system := NewSystem(kind, uses, .3)
+			system := NewSystem(kind, 2, uses, .3)
 			var all []float64
 			for _, u := range uses {
 				after := u
@@ -240,7 +241,7 @@ func TestDemand(t *testing.T) {
 // TestEmpty has no nodes.
 func TestEmpty(t *testing.T) {
 	for _, kind := range []Kind{BinPack, LoadBalance, Consolidate} {
-		if got := NewSystem(kind, nil, 0).Now(); got != 0 {
+		if got := NewSystem(kind, 2, nil, 0).Now(); got != 0 {
 			t.Errorf("objective %d of no nodes: %v", kind, got)
 		}
 	}
@@ -251,7 +252,7 @@ func BenchmarkExchange(b *testing.B) {
 	for name, kind := range map[string]Kind{"BinPack": BinPack, "LoadBalance": LoadBalance, "Consolidate": Consolidate} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				system := NewSystem(kind, uses, .3)
+				system := NewSystem(kind, 2, uses, .3)
 				for _, u := range uses {
 					after := u
 					after[0] = min(1, u[0]+.1)
