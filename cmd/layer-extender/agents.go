@@ -25,7 +25,7 @@ func agents() ([]agent.Kind, map[string]http.Handler) {
 			return source.Unawaited().Insisting(), nil
 		}))
 	kinds := []agent.Kind{{
-		Name: "layers", Plugin: layerlocality.Name,
+		Name: "layers", Plugin: layerlocality.Name, Expects: true,
 		New: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 			if args, ok := args.(*config.LayerLocalityArgs); ok {
 				args.WaitForManifest.Duration = 0 // an extender cannot hold pods back

@@ -27,7 +27,7 @@ import (
 
 // layers is the kind of an agent with LayerLocality.
 func layers() agent.Kind {
-	return agent.Kind{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New}
+	return agent.Kind{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}
 }
 
 func score(t *testing.T, a *agent.Agent, pod *v1.Pod, names ...string) []int64 {

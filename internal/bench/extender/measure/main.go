@@ -163,7 +163,7 @@ func memory(ctx context.Context, nodes []*v1.Node) (int, error) {
 }
 
 func kinds() []agent.Kind {
-	return []agent.Kind{{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New}}
+	return []agent.Kind{{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}}
 }
 
 // residentMiB returns how much memory this process has.
