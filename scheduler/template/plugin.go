@@ -28,7 +28,9 @@ func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { retu
 func (Template) Name() string { return Name }
 
 // Filter returns nil for a node to which the pod may go, and otherwise why it may not.
-func (Template) Filter(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) *fwk.Status { return nil }
+func (Template) Filter(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) *fwk.Status {
+	return nil
+}
 
 // Score returns the points of a node, from 0 to 100.
 func (Template) Score(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) (int64, *fwk.Status) {
