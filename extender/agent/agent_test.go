@@ -142,6 +142,24 @@ func TestExpectedLoad(t *testing.T) {
 	}
 }
 
+// TestKinds has agents that expect no pods, and that only score.
+func TestKinds(t *testing.T) {
+	nodes, names := fixture.Nodes(2)
+	c := fixture.NewCluster(t, nodes...)
+	p := fixture.New()
+	p.OnFilter = func(*v1.Pod, string) string { return "" }
+	kind := p.Kind("fixture")
+	kind.Expects, kind.ScoresOnly = false, true
+	a := c.Agent(t, kind, nil)
+	c.Follow(t, a)
+	if got := score(t, a, fixture.Pod("p", "app"), names...); got.Best != -1 || got.Tied || a.Expected() != 0 || len(p.Reserved) != 0 || p.Cycles != 0 {
+		t.Errorf("%+v, %d expected, %v, %d cycles", got, a.Expected(), p.Reserved, p.Cycles)
+	}
+	if a.Filters() || !a.Scores() {
+		t.Error("it filters, or does not score")
+	}
+}
+
 // TestBest has nodes that are as good as others, in any order.
 func TestBest(t *testing.T) {
 	nodes, names := fixture.Nodes(4)

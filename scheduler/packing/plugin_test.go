@@ -18,7 +18,6 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
-	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"

@@ -293,7 +293,9 @@ func (s *Source) Of(node *v1.Node, resource v1.ResourceName) usage.Statistics {
 	if problem == usage.Invalid {
 		return usage.Statistics{Problem: problem, Of: name.forecast}
 	}
-	known.Forecast, known.Forecasts = max(capacity-forecast*name.unit, 0), problem == usage.None
+	if problem == usage.None {
+		known.Forecast, known.Forecasts = max(capacity-forecast*name.unit, 0), true
+	}
 	return known
 }
 
