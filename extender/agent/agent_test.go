@@ -152,7 +152,11 @@ func TestKinds(t *testing.T) {
 	kind.Expects, kind.ScoresOnly = false, true
 	a := c.Agent(t, kind, nil)
 	c.Follow(t, a)
-	if got := score(t, a, fixture.Pod("p", "app"), names...); got.Best != -1 || got.Tied || a.Expected() != 0 || len(p.Reserved) != 0 || p.Cycles != 0 {
+	got, err := a.Score(t.Context(), fixture.Pod("p", "app"), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Best != -1 || got.Tied || a.Expected() != 0 || len(p.Reserved) != 0 || p.Cycles != 0 {
 		t.Errorf("%+v, %d expected, %v, %d cycles", got, a.Expected(), p.Reserved, p.Cycles)
 	}
 	if a.Filters() || !a.Scores() {
