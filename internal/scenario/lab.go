@@ -74,8 +74,8 @@ type Pod struct {
 	Scheduler string
 	// Node, if set, gets the pod without a scheduler.
 	Node string
-	// MilliCPU is the request; 0 for none.
-	MilliCPU int64
+	// MilliCPU and Memory (bytes) are the requests; 0 for none.
+	MilliCPU, Memory int64
 	// PullSecret is the imagePullSecret, if any.
 	PullSecret string
 	// PullPolicy is that of the container; if empty, what Kubernetes makes of the image's tag.
@@ -84,9 +84,12 @@ type Pod struct {
 
 func (p Pod) object() *corev1.Pod {
 	no, second := false, int64(1)
-	var requests corev1.ResourceList
+	requests := corev1.ResourceList{}
 	if p.MilliCPU > 0 {
-		requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI)}
+		requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI)
+	}
+	if p.Memory > 0 {
+		requests[corev1.ResourceMemory] = *resource.NewQuantity(p.Memory, resource.BinarySI)
 	}
 	var secrets []corev1.LocalObjectReference
 	if p.PullSecret != "" {

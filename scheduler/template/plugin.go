@@ -1,5 +1,5 @@
 // Package template is the smallest agent of layer-extender. It accepts every node and prefers
-// none: copy it to make another one. The README has the steps.
+// none: copy it to make another one. Its README has the steps.
 package template
 
 import (
@@ -28,12 +28,12 @@ func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { retu
 func (Template) Name() string { return Name }
 
 // Filter returns nil for a node to which the pod may go, and otherwise why it may not.
-func (Template) Filter(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) *fwk.Status {
+func (Template) Filter(_ context.Context, _ fwk.CycleState, _ *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
 	return nil
 }
 
 // Score returns the points of a node, from 0 to 100.
-func (Template) Score(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) (int64, *fwk.Status) {
+func (Template) Score(_ context.Context, _ fwk.CycleState, _ *v1.Pod, _ fwk.NodeInfo) (int64, *fwk.Status) {
 	return fwk.MaxScore / 10, nil
 }
 
