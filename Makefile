@@ -92,9 +92,11 @@ bench-scheduler: deps ## LayerLocality beside ImageLocality and the prototype: t
 bench-extender: deps ## layer-extender asked by Kubernetes' own client: time, memory, and the plugin's choices (NODES=5000)
 	@go run ./cmd/bench extender --nodes $(NODES)
 
-bench-throughput: deps ## Pods a second with the default profile and with ours as it is installed (NODES=500,1000,2000,5000)
+bench-throughput: PROFILES = layerlocality
+bench-throughput: deps ## Pods a second with the default profile and with ours as it is installed (NODES=500,1000,2000,5000, PROFILES=layerlocality,extender)
 	@scripts/build.sh tools etcd
-	@go run ./cmd/bench throughput --nodes $(NODES)
+	@$(if $(findstring extender,$(PROFILES)),scripts/build.sh patched layer-extender)
+	@go run ./cmd/bench throughput --nodes $(NODES) --profiles $(PROFILES)
 
 bench-resolver: deps ## layer-resolver on 5,000 images: images a second, requests, memory, restart, confirmation of tags, a flood of names
 	@scripts/build.sh tools etcd

@@ -33,10 +33,15 @@ go_test() {
 step_lint() { scripts/lint.sh; }
 step_unit() { CGO_ENABLED=0 go vet ./... && go_test unit . ./...; }
 
-# What many goroutines share, with the race detector. All that the resolver and the scheduler
-# are built on would be compiled for it again: they have their turn with FULL.
+# What many goroutines share, with the race detector. All that the resolver is built on would be
+# compiled for it again: it has its turn with FULL, as the scheduler has in its step.
+# layer-extender answers requests at once, so it is compiled for it, once for the same Kubernetes.
 step_race() {
-  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ${FULL:+./resolver/... ./cmd/layer-resolver/...}
+  local tree status=0
+  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
+  tree=$(scripts/tree.sh scheduler) || return 1
+  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... || status=1
+  return "$status"
 }
 
 # Code that is built against the patched Kubernetes, tested there; the unit step tests the

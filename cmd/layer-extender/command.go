@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/layer-locality/layer-locality/extender/host"
+	"github.com/layer-locality/layer-locality/extender/metrics"
 )
 
 func newCommand() *cobra.Command {
@@ -101,6 +102,7 @@ func (o *options) run(ctx context.Context) error {
 	server := &http.Server{
 		Handler: h.Handler(secured), TLSConfig: secure, MaxHeaderBytes: maxHeaders,
 		ReadHeaderTimeout: exchange, ReadTimeout: exchange, WriteTimeout: 2 * exchange, IdleTimeout: idle,
+		ConnState: metrics.Connection,
 	}
 	ended := make(chan error, 1)
 	go func() {

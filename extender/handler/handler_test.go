@@ -62,7 +62,9 @@ func serve(t testing.TB, nodes int, maxScore int64, filters bool) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Server = httptest.NewServer(h)
+	s.Server = httptest.NewUnstartedServer(h)
+	s.Config.ConnState = metrics.Connection
+	s.Start()
 	t.Cleanup(s.Close)
 	return s
 }
@@ -517,8 +519,8 @@ func TestGone(t *testing.T) {
 // TestConnections has Kubernetes' own client ask for 1,000 pods.
 func TestConnections(t *testing.T) {
 	s := serve(t, 500, 10, false)
-	var connections sync.Map
-	s.Config.ConnState = func(c net.Conn, state http.ConnState) { connections.Store(c.RemoteAddr().String(), state) }
+	opened, closed := metrics.Connections.WithLabelValues(metrics.Opened), metrics.Connections.WithLabelValues(metrics.Closed)
+	before, gone := counter(t, opened), counter(t, closed)
 	client, err := scheduler.NewHTTPExtender(&config.Extender{
 		URLPrefix: s.URL + "/scheduler", PrioritizeVerb: "priorities/fixture", Weight: 1, NodeCacheCapable: true, HTTPTimeout: metav1.Duration{Duration: time.Minute},
 	})
@@ -537,11 +539,11 @@ func TestConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	count := 0
-	connections.Range(func(any, any) bool { count++; return true })
-	if count == 0 || count > 5 {
-		t.Errorf("%d connections for 1,000 pods, one after the other", count)
+	if count := counter(t, opened) - before; count == 0 || count > 5 {
+		t.Errorf("%v connections for 1,000 pods, one after the other", count)
 	}
+	s.CloseClientConnections()
+	fixture.Eventually(t, "connections are closed", func() bool { return counter(t, closed) > gone })
 }
 
 // TestProperties checks what is true of every answer, for nodes and scores by chance.

@@ -3,6 +3,8 @@
 package metrics
 
 import (
+	"net"
+	"net/http"
 	"sync"
 
 	"k8s.io/component-base/metrics"
@@ -36,6 +38,8 @@ var (
 	// NotExpected counts answers after which no pod is expected, because too many are or it
 	// is too large.
 	NotExpected = metrics.NewCounterVec(options("too_many_expected_total", "Answers that do not count as arriving because too many others do, or because the pod is too large."), []string{"agent"})
+	// Connections counts connections as they open and close: see Connection.
+	Connections = metrics.NewCounterVec(options("connections_total", "Connections of all clients that were opened and closed. A scheduler needs one for many requests."), []string{"state"})
 )
 
 // The values of Expected's label ended.
@@ -51,8 +55,28 @@ var once sync.Once
 // Register registers the metrics of the process.
 func Register() {
 	once.Do(func() {
-		legacyregistry.MustRegister(Requests, Seconds, WithNodes, Panics, Unknown, Expected, NotExpected)
+		legacyregistry.MustRegister(Requests, Seconds, WithNodes, Panics, Unknown, Expected, NotExpected, Connections)
+		for _, state := range []string{Opened, Closed} {
+			Connections.WithLabelValues(state)
+		}
 	})
+}
+
+// The values of Connections' label state.
+const (
+	Opened = "opened"
+	Closed = "closed"
+)
+
+// Connection counts connections. It is the ConnState of an http.Server, which calls it
+// for each change of a connection.
+func Connection(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		Connections.WithLabelValues(Opened).Inc()
+	case http.StateClosed:
+		Connections.WithLabelValues(Closed).Inc()
+	}
 }
 
 // Start has the metrics of an agent begin at 0, so that the first of each is seen as an

@@ -76,6 +76,8 @@ type Pod struct {
 	Node string
 	// MilliCPU and Memory (bytes) are the requests; 0 for none.
 	MilliCPU, Memory int64
+	// Extended is an extended resource of which the pod requests one, if any.
+	Extended corev1.ResourceName
 	// PullSecret is the imagePullSecret, if any.
 	PullSecret string
 	// PullPolicy is that of the container; if empty, what Kubernetes makes of the image's tag.
@@ -84,12 +86,15 @@ type Pod struct {
 
 func (p Pod) object() *corev1.Pod {
 	no, second := false, int64(1)
-	requests := corev1.ResourceList{}
+	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	if p.MilliCPU > 0 {
 		requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI)
 	}
 	if p.Memory > 0 {
 		requests[corev1.ResourceMemory] = *resource.NewQuantity(p.Memory, resource.BinarySI)
+	}
+	if p.Extended != "" {
+		requests[p.Extended], limits[p.Extended] = resource.MustParse("1"), resource.MustParse("1")
 	}
 	var secrets []corev1.LocalObjectReference
 	if p.PullSecret != "" {
@@ -105,7 +110,7 @@ func (p Pod) object() *corev1.Pod {
 			ImagePullSecrets:              secrets,
 			Containers: []corev1.Container{{
 				Name: "main", Image: p.Image, ImagePullPolicy: p.PullPolicy,
-				Resources: corev1.ResourceRequirements{Requests: requests},
+				Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits},
 			}},
 		},
 	}

@@ -170,7 +170,8 @@ func (l *Lab) Ask(ctx context.Context, url string) ([]byte, error) {
 const LogScores = "--vmodule=schedule_one=10"
 
 // Scores reads a plugin's scores of the nodes for a pod, times the plugin's
-// weight, from the scheduler's log. There are none if it did not score that pod.
+// weight, from the scheduler's log; or those of an extender, by its urlPrefix, as it
+// answered them. There are none if it did not score that pod.
 func (l *Lab) Scores(pod, plugin string) (map[string]int64, error) {
 	log, err := os.ReadFile(l.Cluster.Scheduler().Log())
 	if err != nil {
@@ -179,7 +180,7 @@ func (l *Lab) Scores(pod, plugin string) (map[string]int64, error) {
 	return scores(string(log), pod, plugin)
 }
 
-var scoreLine = regexp.MustCompile(`"Plugin scored node for pod" .*\bpod="default/([^"]+)" plugin="([^"]+)" node="([^"]+)" score=(-?\d+)`)
+var scoreLine = regexp.MustCompile(`"(?:Plugin|Extender) scored node for pod" .*\bpod="default/([^"]+)" (?:plugin|extender)="([^"]+)" node="([^"]+)" score=(-?\d+)`)
 
 func scores(log, pod, plugin string) (map[string]int64, error) {
 	found := map[string]int64{}

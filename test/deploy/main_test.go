@@ -43,8 +43,10 @@ const (
 	name      = "layer-locality-scheduler"
 	// scheduler is the name that pods use for the second scheduler.
 	scheduler = "layer-locality"
-	// resolver is the name of all objects of layer-resolver.
+	// resolver is the name of all objects of layer-resolver, extender of those of
+	// layer-extender.
 	resolver = "layer-resolver"
+	extender = "layer-extender"
 	// staticPods is where kubelets look for manifests, on each node's own disk.
 	staticPods = "/var/lib/kubelet/manifests"
 )
@@ -66,7 +68,7 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: Metadata
-  users: ["system:serviceaccount:` + namespace + ":" + name + `", "system:serviceaccount:` + namespace + ":" + resolver + `"]
+  users: ["system:serviceaccount:` + namespace + ":" + name + `", "system:serviceaccount:` + namespace + ":" + resolver + `", "system:serviceaccount:` + namespace + ":" + extender + `"]
 - level: None
 `,
 	}
@@ -112,7 +114,7 @@ func buildImages(t *testing.T) map[string]string {
 		repository, _, _ := strings.Cut(strings.TrimPrefix(line, c.Registry().Address), ":")
 		found[filepath.Base(repository)] = strings.TrimSpace(line)
 	}
-	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", resolver} {
+	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", extender, resolver} {
 		if !strings.Contains(found[component], "@sha256:") {
 			t.Fatalf("no digest of %s in %q", component, stdout.String())
 		}

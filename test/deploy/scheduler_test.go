@@ -24,7 +24,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	crclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -35,6 +38,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("by-namespace", func(t *testing.T) { testByNamespace(t, images["kube-scheduler"]) })
 	t.Run("default-scheduler", func(t *testing.T) { testDefault(t, images["kube-scheduler"]) })
 	t.Run("static-pod", func(t *testing.T) { testStaticPod(t, images["kube-scheduler"]) })
+	t.Run("layer-extender", func(t *testing.T) { testExtender(t, images[extender]) })
 	t.Run("layer-resolver", func(t *testing.T) { testResolver(t, resolverImage(t)) })
 }
 
@@ -110,15 +114,26 @@ func testDefault(t *testing.T, image string) {
 	}
 }
 
-// testStaticPod runs the static pod on a node as on kubeadm's control plane
-// node: with its kubeconfig, which only root may read.
+// testStaticPod runs the shipped static pod.
 func testStaticPod(t *testing.T, image string) {
+	manifest, config := read(t, deployed+"/scheduler/static-pod/kube-scheduler.yaml"), read(t, deployed+"/scheduler/static-pod/config.yaml")
+	node := staticPod(t, string(manifest), image, map[string][]byte{"layer-locality/config.yaml": config})
+	replacesStock(t, node.Name)
+}
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	must(t, err)
+	return text
+}
+
+// staticPod runs a static pod of kube-scheduler until the end of the test, with an image, on
+// a node as on kubeadm's control plane node: with its kubeconfig, which only root may read,
+// and further files below /etc/kubernetes. It waits until that kube-scheduler is elected.
+func staticPod(t *testing.T, manifest, image string, files map[string][]byte) *cluster.Node {
+	t.Helper()
 	ctx, node := t.Context(), c.Nodes()[0]
-	read := func(name string) []byte {
-		text, err := os.ReadFile(name)
-		must(t, err)
-		return text
-	}
 	write := func(name string, text []byte) {
 		cmd := node.Command("install", "-D", "-m", "0600", "/dev/stdin", name)
 		cmd.Stdin = bytes.NewReader(text)
@@ -126,9 +141,10 @@ func testStaticPod(t *testing.T, image string) {
 	}
 	// The node shares /etc with the machine.
 	const etc = "/var/lib/kubelet/etc-kubernetes"
-	write(etc+"/scheduler.conf", read(filepath.Join(c.Dir(), "pki", "kube-scheduler.kubeconfig")))
-	write(etc+"/layer-locality/config.yaml", read(deployed+"/scheduler/static-pod/config.yaml"))
-	manifest := string(read(deployed + "/scheduler/static-pod/kube-scheduler.yaml"))
+	write(etc+"/scheduler.conf", read(t, filepath.Join(c.Dir(), "pki", "kube-scheduler.kubeconfig")))
+	for name, text := range files {
+		write(filepath.Join(etc, name), text)
+	}
 	for old, replacement := range map[string]string{
 		"      path: /etc/kubernetes/": "      path: " + etc + "/",
 		"    image: ":                  "    image: " + image + " # ",
@@ -144,6 +160,17 @@ func testStaticPod(t *testing.T, image string) {
 		if _, err := node.Exec(ctx, "rm", "-rf", staticPods+"/kube-scheduler.yaml", etc); err != nil {
 			t.Error(err)
 		}
+		// Until it has ended, it would renew the lease, and be taken for the next one.
+		err := poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			_, err := client.CoreV1().Pods(namespace).Get(ctx, mirror, metav1.GetOptions{})
+			if err == nil {
+				return fmt.Errorf("pod %s is still there", mirror)
+			}
+			return crclient.IgnoreNotFound(err)
+		})
+		if err != nil {
+			t.Error(err)
+		}
 		if err := client.CoordinationV1().Leases(namespace).Delete(ctx, "kube-scheduler", metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
@@ -157,7 +184,7 @@ func testStaticPod(t *testing.T, image string) {
 		}
 		return err
 	})
-	replacesStock(t, node.Name)
+	return node
 }
 
 // replacesStock stops the cluster's scheduler, which takes no part in

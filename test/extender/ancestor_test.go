@@ -4,10 +4,7 @@ package extender
 
 import (
 	"fmt"
-	"os"
 	"testing"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/scenario"
@@ -25,40 +22,12 @@ const (
 // neither. The next pod with Img1 has to go to the second node: with layer-extender it
 // does, and without chance decides.
 func TestAncestor(t *testing.T) {
-	// Each run takes some ten seconds.
-	runs := 4
-	if os.Getenv("FULL") != "" {
-		runs = 10
-	} else {
-		t.Log("4 runs of 10: FULL=1 has the others")
-	}
+	onNodes(t)
+	runs := ancestorRuns()
+	t.Logf("%d runs; FULL=1 has 10 of them", runs)
 	use(t, "n1", "n2", "n3")
 	cpu, err := lab.FillingCPU(t.Context())
 	must(t, err)
-	families := make([]scenario.Family, runs)
-	group, ctx := errgroup.WithContext(t.Context())
-	group.SetLimit(2)
-	for i := range families {
-		group.Go(func() (err error) {
-			families[i], err = scenario.PushFamily(ctx, c, fmt.Sprintf("family-%d", i+1), layerBytes)
-			return err
-		})
-	}
-	must(t, group.Wait())
-	roles := func(i int) (n1, n2 string) { return c.Nodes()[i%3].Name, c.Nodes()[(i+1)%3].Name }
-	var all []placement
-	for i, f := range families {
-		n1, n2 := roles(i)
-		all = append(all, placement{Node: n1, Reference: f.One.Reference, Image: f.One}, placement{Node: n2, Reference: f.Two.Reference, Image: f.Two})
-	}
-	for _, node := range c.Nodes() { // only the third pods' pulls matter here
-		must(t, node.SetBandwidth(0))
-	}
-	provide(t, all...)
-	for _, node := range c.Nodes() {
-		must(t, node.SetBandwidth(bandwidth))
-	}
-
 	before := answered(t)
 	rows := [][]string{{"run", "Img1 runs on", "L1 L2 are on", "with layer-extender", "pull", "bytes", "without", "pull", "bytes"}}
 	var right, rightWithout int
@@ -109,23 +78,23 @@ func TestAncestor(t *testing.T) {
 
 // TestImageOnOneNode: one of four nodes has a 90 MB image, that 12 pods name as users do.
 func TestImageOnOneNode(t *testing.T) {
-	const holder, pods = "n3", 12
-	for _, side := range []struct{ image, scheduler string }{{"ninety:layers", scenario.Layers}, {"ninety:plain", scenario.Stock}} {
-		provide(t, placement{Node: holder, Reference: "docker.io/library/" + side.image, Image: livetest.HubImage(t, c, side.image, 90_000_000, 1)})
+	const pods = 12
+	onNodes(t)
+	for _, side := range []string{scenario.Layers, scenario.Stock} { // the other one pulls the image to other nodes
 		before, err := scenario.Pulled(c, "library/ninety")
 		must(t, err)
-		names := submit(t, "ninety-"+side.scheduler, pods, scenario.Pod{Image: side.image, Scheduler: side.scheduler})
+		names := submit(t, "ninety-"+side, pods, scenario.Pod{Image: ninety, Scheduler: side})
 		must(t, lab.Ready(t.Context(), names...))
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
 		after, err := scenario.Pulled(c, "library/ninety")
 		must(t, err)
 		bytes, per := after.Total()-before.Total(), scenario.PerNode(nodes)
-		t.Logf("%s: pods by node: %v, pulled: %s", side.scheduler, per, livetest.Megabytes(bytes))
-		if side.scheduler == scenario.Layers && (per[holder] != pods || bytes != 0) {
-			t.Errorf("%d of %d pods went where the image is, and %d bytes were pulled", per[holder], pods, bytes)
+		t.Logf("%s: pods by node: %v, pulled: %s", side, per, livetest.Megabytes(bytes))
+		if side == scenario.Layers && (per[ninetyHolder] != pods || bytes != 0) {
+			t.Errorf("%d of %d pods went where the image is, and %d bytes were pulled", per[ninetyHolder], pods, bytes)
 		}
-		must(t, lab.Remove(t.Context(), names...))
+		must(t, lab.Drop(t.Context(), names...))
 	}
 	expectedPods(t)
 }

@@ -30,20 +30,17 @@ const (
 	margin = 10 * time.Second
 )
 
-// holder has the image of the tests of faults: where pods go as long as scores come.
-const holder = "n2"
-
 // TestFaults takes layer-extender away in several ways while pods are placed: all of them
 // get a node, and afterwards the scores are back.
 func TestFaults(t *testing.T) {
 	const pods = 10
 	// The one shows where scores lead: no pod brings it to another node. Pods without scores
 	// have the other.
-	const image, small = "faults:v1", "faults-small:v1"
-	held := scenario.Pod{Image: image, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers}
+	const small = "faults-small:v1"
+	kept := scenario.Pod{Image: held, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers}
 	free := scenario.Pod{Image: small, Scheduler: scenario.Layers}
 	livetest.HubImage(t, c, small, 2_000_000, 1)
-	provide(t, placement{Node: holder, Reference: "docker.io/library/" + image, Image: livetest.HubImage(t, c, image, 90_000_000, 1)})
+	onNodes(t)
 	extender := c.Addon(addons.LayerExtender)
 	// burst creates pods like one, has something happen after half of them, waits until all
 	// have a node, and returns how long that took.
@@ -64,7 +61,7 @@ func TestFaults(t *testing.T) {
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
 		took := time.Since(begin)
-		must(t, lab.Remove(t.Context(), names...))
+		must(t, lab.Drop(t.Context(), names...))
 		return took, scenario.PerNode(nodes)
 	}
 	rows := [][]string{{"layer-extender", "until all pods have a node", "pods by node"}}
@@ -78,7 +75,7 @@ func TestFaults(t *testing.T) {
 		// which is as it should be.
 		livetest.Eventually(t, 30*time.Second, name+": scores are back", func(context.Context) error {
 			attempt++
-			took, per := burst(fmt.Sprintf("%s-%d", name, attempt), held, nil)
+			took, per := burst(fmt.Sprintf("%s-%d", name, attempt), kept, nil)
 			if per[holder] != pods {
 				return fmt.Errorf("the image is on %s, the pods went to %v", holder, per)
 			}
@@ -117,7 +114,10 @@ func TestFaults(t *testing.T) {
 	report("restarted after half of the pods", took, per)
 	back("after-restart")
 
-	restore := withExtender(t, map[string]any{"urlPrefix": failing(t) + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}})
+	failing := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "on purpose", http.StatusInternalServerError)
+	})
+	restore := withScheduler(t, extended(map[string]any{"urlPrefix": failing + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}}))
 	took, per = burst("failing", free, nil)
 	report("answers 500", took, per)
 	restore()
@@ -125,14 +125,13 @@ func TestFaults(t *testing.T) {
 	livetest.Table(t, rows...)
 }
 
-// failing serves 500 to everything until the end of the test, and returns its URL.
-func failing(t *testing.T) string {
+// serve has a function answer requests of the cluster until the end of the test, and returns
+// its URL.
+func serve(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
 	must(t, err)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "on purpose", http.StatusInternalServerError)
-	})}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: answer}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
 	return "http://" + listener.Addr().String()
@@ -141,10 +140,10 @@ func failing(t *testing.T) string {
 // TestNodes has the scheduler send whole Nodes by mistake: the answers are right, the log
 // says it once, and the metric counts.
 func TestNodes(t *testing.T) {
-	const image, pods = "whole:v1", 3
-	provide(t, placement{Node: holder, Reference: "docker.io/library/" + image, Image: livetest.HubImage(t, c, image, 90_000_000, 1)})
-	withExtender(t, map[string]any{"nodeCacheCapable": false})
-	names := submit(t, "whole", pods, scenario.Pod{Image: image, Scheduler: scenario.Layers})
+	const pods = 3
+	onNodes(t)
+	withScheduler(t, extended(map[string]any{"nodeCacheCapable": false}))
+	names := submit(t, "whole", pods, scenario.Pod{Image: held, Scheduler: scenario.Layers})
 	nodes, err := lab.Placed(t.Context(), names...)
 	must(t, err)
 	if per := scenario.PerNode(nodes); per[holder] != pods {

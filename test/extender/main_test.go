@@ -90,6 +90,8 @@ func extended(further map[string]any) cluster.Component {
 				"plugins":       map[string]any{"multiPoint": map[string]any{"disabled": []map[string]any{{"name": "ImageLocality"}}}},
 			}},
 			"extenders": []map[string]any{addons.ExtenderEntry(agent, weight, further)},
+			// More pods a second than by default, so that tests wait less.
+			"clientConnection": map[string]any{"qps": 500, "burst": 1000},
 		},
 	}
 }
@@ -134,21 +136,29 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// withExtender restarts the scheduler with other fields of its entry of extenders, until the
-// end of the test, or until the result is called.
-func withExtender(t *testing.T, further map[string]any) (restore func()) {
+// withScheduler restarts the scheduler with other settings, until the end of the test, or
+// until the result is called.
+func withScheduler(t *testing.T, other cluster.Component) (restore func()) {
 	t.Helper()
-	restart := func(ctx context.Context, further map[string]any) error {
-		return c.Scheduler().Restart(ctx, func(settings *cluster.Component) { settings.Config = extended(further).Config })
+	restart := func(ctx context.Context, settings cluster.Component) error {
+		return c.Scheduler().Restart(ctx, func(s *cluster.Component) { *s = settings })
 	}
-	must(t, restart(t.Context(), further))
+	must(t, restart(t.Context(), other))
 	restore = sync.OnceFunc(func() {
-		if err := restart(context.Background(), nil); err != nil {
+		if err := restart(context.Background(), extended(nil)); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(restore)
 	return restore
+}
+
+// withPlugin returns the settings of our kube-scheduler, which asks no extender.
+func withPlugin(args map[string]any) cluster.Component {
+	settings := scenario.Schedulers()
+	settings.Flavour, settings.Args = cluster.Patched, []string{scenario.LogScores}
+	settings.Config["profiles"] = []map[string]any{scenario.Recommended(scenario.Layers, args)}
+	return settings
 }
 
 // use cordons all nodes except the named ones; see livetest.Use.
@@ -159,12 +169,6 @@ func use(t *testing.T, names ...string) {
 
 // placement is an image and a node that should have it.
 type placement = livetest.Placement
-
-// provide makes nodes pull images, and waits until layer-extender knows it.
-func provide(t *testing.T, all ...placement) {
-	t.Helper()
-	livetest.Provide(t, lab, settled, fmt.Sprintf("%d images on nodes are known", len(all)), known, all...)
-}
 
 // known returns an error unless layer-extender knows that the node has all of the image. A
 // stock node names it, and its layers are those of an ImageManifest.

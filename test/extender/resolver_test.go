@@ -19,11 +19,11 @@ import (
 func TestNeverPulled(t *testing.T) {
 	const holder, pods, baseBytes, ownBytes = "n1", 3, 60_000_000, 2_000_000
 	base := images.Layer{Name: "never-base", Size: baseBytes}
-	held, err := scenario.PushOnBase(t.Context(), c, "never-holder:v1", base, ownBytes)
+	pushed, err := scenario.PushOnBase(t.Context(), c, "never-holder:v1", base, ownBytes)
 	must(t, err)
 	removeAtEnd(t, "never-holder")
 	withdrawAtEnd(t, "never-holder")
-	must(t, lab.Hold(t.Context(), scenario.Pod{Name: "never-holder", Image: held.Reference, Node: holder}, baseBytes))
+	must(t, lab.Hold(t.Context(), scenario.Pod{Name: "never-holder", Image: pushed.Reference, Node: holder}, baseBytes))
 
 	for _, way := range []scenario.Way{
 		{Name: "layer-extender with layer-resolver", Short: "known", Scheduler: scenario.Layers, Resolver: true},

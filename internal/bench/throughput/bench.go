@@ -1,7 +1,8 @@
 // Package throughput measures pods a second with Kubernetes' scheduler_perf.
 // The package in the folder perf uses scheduler_perf for a benchmark of this
 // project. It is compiled against the patched Kubernetes; runs alternate
-// between the default profile and LayerLocality.
+// between the default profile and LayerLocality, or a default scheduler that
+// asks layer-extender.
 package throughput
 
 import (
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +29,8 @@ type Config struct {
 	Nodes []int
 	// Workloads are names of workloads in perf.
 	Workloads []string
+	// Profiles are measured beside the default one: layerlocality, extender.
+	Profiles []string
 	// Rounds is how often each profile is measured at least. It goes on until the Spread
 	// is at most MaxSpread, up to MaxRounds.
 	Rounds, MaxRounds int
@@ -46,20 +50,33 @@ func (c *Config) check() error {
 		return fmt.Errorf("--nodes=%v --rounds=%d --max-rounds=%d --pods=%d: want at least 50 nodes, 1 of the others, and not less rounds at most than at least",
 			c.Nodes, c.Rounds, c.MaxRounds, c.Pods)
 	}
+	for i, profile := range c.Profiles {
+		if profile == defaultProfile || configurations[profile] == "" || slices.Contains(c.Profiles[:i], profile) {
+			return fmt.Errorf("--profiles=%s: want %s, %s or both", strings.Join(c.Profiles, ","), ourProfile, extenderProfile)
+		}
+	}
+	if len(c.Profiles) == 0 {
+		return fmt.Errorf("--profiles: want %s, %s or both", ourProfile, extenderProfile)
+	}
 	return nil
 }
 
 // The profiles.
 const (
-	defaultProfile = "default"
-	ourProfile     = "layerlocality"
+	defaultProfile  = "default"
+	ourProfile      = "layerlocality"
+	extenderProfile = "extender"
 )
 
-// configurations are the files with the profiles. Ours is the one that is installed.
+// configurations are the files with the profiles. Ours are those that are installed.
 var configurations = map[string]string{
-	defaultProfile: "internal/bench/throughput/default.yaml",
-	ourProfile:     "deploy/scheduler/default-scheduler/config.yaml",
+	defaultProfile:  "internal/bench/throughput/default.yaml",
+	ourProfile:      "deploy/scheduler/default-scheduler/config.yaml",
+	extenderProfile: "deploy/extender/distributions/kubeadm/scheduler.yaml",
 }
+
+// extender is the program that the scheduler asks with extenderProfile.
+const extender = "_build/bin/patched/layer-extender"
 
 // Result is everything that was measured, in order. Encoded as JSON, it holds
 // the measurements.
@@ -82,8 +99,8 @@ type Measurement struct {
 	PodsPerSecond float64 `json:"podsPerSecond"`
 	// Seconds is the time in which all pods were created and placed.
 	Seconds float64 `json:"seconds"`
-	// CPUSeconds is the processor time of scheduler, apiserver and etcd for the
-	// whole run, including the creation of nodes.
+	// CPUSeconds is the processor time of scheduler, apiserver, etcd and
+	// layer-extender for the whole run, including the creation of nodes.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// Attempt and Plugin are means in milliseconds: of a scheduling attempt, and
 	// of a call of the locality plugin, by extension point. scheduler_perf reports
@@ -111,9 +128,9 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 	for _, nodes := range b.Nodes {
 		for _, workload := range b.Workloads {
 			first := len(result.Measurements)
-			for round := 0; round < b.Rounds || round < b.MaxRounds && spread(result.Measurements[first:]) > b.MaxSpread; round++ {
-				// A B B A: a drift of the machine affects both alike.
-				profiles := []string{defaultProfile, ourProfile}
+			for round := 0; round < b.Rounds || round < b.MaxRounds && b.spread(result.Measurements[first:]) > b.MaxSpread; round++ {
+				// A B B A: a drift of the machine affects all alike.
+				profiles := append([]string{defaultProfile}, b.Profiles...)
 				if round%2 == 1 {
 					slices.Reverse(profiles)
 				}
@@ -142,8 +159,22 @@ type benchmark struct {
 	program, source string
 }
 
+// spread returns how sure the least certain ratio of one workload's measurements is.
+func (b *benchmark) spread(measured []Measurement) float64 {
+	var most float64
+	for _, profile := range b.Profiles {
+		most = max(most, spread(measured, profile))
+	}
+	return most
+}
+
 // prepare compiles the benchmark into dir.
 func (b *benchmark) prepare(ctx context.Context, dir string) error {
+	if slices.Contains(b.Profiles, extenderProfile) {
+		if _, err := os.Stat(extender); err != nil {
+			return fmt.Errorf("%w: build it with 'scripts/build.sh patched layer-extender'", err)
+		}
+	}
 	workspace, err := bench.SchedulerWorkspace(ctx)
 	if err != nil {
 		return err
@@ -199,14 +230,22 @@ func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Meas
 	defer log.Close()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	program := exec.CommandContext(ctx, b.program, "-test.run=^$", "-test.bench=.", "-test.benchtime=1ns",
+	args := []string{"-test.run=^$", "-test.bench=.", "-test.benchtime=1ns",
 		"-workload", m.Workload, "-profile", m.Profile, "-config", config, "-nodes", strconv.Itoa(m.Nodes),
-		"-initial-pods", strconv.Itoa(max(1, m.Pods/10)), "-pods", strconv.Itoa(m.Pods), "-data-items-dir", logs)
+		"-initial-pods", strconv.Itoa(max(1, m.Pods/10)), "-pods", strconv.Itoa(m.Pods), "-data-items-dir", logs}
+	if m.Profile == extenderProfile {
+		path, err := filepath.Abs(extender)
+		if err != nil {
+			return m, err
+		}
+		args = append(args, "-extender", path)
+	}
+	program := exec.CommandContext(ctx, b.program, args...)
 	program.Dir = logs
 	program.Env = append(os.Environ(), data, "ARTIFACTS="+logs, "TMPDIR="+filepath.Dir(b.program), "PATH="+tools+":"+os.Getenv("PATH"),
 		"TEST_SRCDIR="+filepath.Dir(b.source), "TEST_WORKSPACE="+filepath.Base(b.source))
 	program.Stdout, program.Stderr = log, log
-	// Its etcd is killed with it, and etcd's data is removed with the folder.
+	// Its etcd and layer-extender are killed with it, and etcd's data is removed with the folder.
 	program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) }
 	if err := program.Run(); err != nil {

@@ -61,6 +61,8 @@ func TestWrite(t *testing.T) {
 		measured("Basic", 500, defaultProfile, 100), measured("Basic", 500, ourProfile, 120),
 		measured("Layers", 500, defaultProfile, 100), measured("Layers", 500, ourProfile, 80),
 		measured("Layers", 500, ourProfile, 120), measured("Layers", 500, defaultProfile, 100),
+		measured("Layers", 5000, defaultProfile, 100), measured("Layers", 5000, ourProfile, 90), measured("Layers", 5000, extenderProfile, 60),
+		measured("Layers", 5000, extenderProfile, 80), measured("Layers", 5000, ourProfile, 90), measured("Layers", 5000, defaultProfile, 100),
 	}}
 	var out bytes.Buffer
 	if err := r.Write(&out); err != nil {
@@ -69,13 +71,15 @@ func TestWrite(t *testing.T) {
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range map[int]string{
 		0:  "run workload=Basic nodes=50 pods=100 profile=default pods_s=100.0 seconds=1.0 cpu_s=0.5 attempt_ms=2.000",
-		2:  "throughput workload=Basic nodes=50 default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
-		5:  "throughput workload=Basic nodes=500 default_pods_s=100.0 ours_pods_s=120.0 ratio=1.200 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
-		10: "throughput workload=Layers nodes=500 default_pods_s=100.0 ours_pods_s=100.0 ratio=1.000 spread=0.200 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		2:  "throughput workload=Basic nodes=50 profile=layerlocality default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		5:  "throughput workload=Basic nodes=500 profile=layerlocality default_pods_s=100.0 ours_pods_s=120.0 ratio=1.200 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		10: "throughput workload=Layers nodes=500 profile=layerlocality default_pods_s=100.0 ours_pods_s=100.0 ratio=1.000 spread=0.200 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		17: "throughput workload=Layers nodes=5000 profile=extender default_pods_s=100.0 ours_pods_s=70.0 ratio=0.700 spread=0.100 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		18: "throughput workload=Layers nodes=5000 profile=layerlocality default_pods_s=100.0 ours_pods_s=90.0 ratio=0.900 spread=0.000 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
 		// The smallest ratio of all.
-		11: "scheduler_perf default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf workload=Basic nodes=50",
+		19: "scheduler_perf default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf workload=Basic nodes=50 profile=layerlocality",
 	} {
-		if len(lines) != 13 || lines[i] != want {
+		if len(lines) != 21 || lines[i] != want {
 			t.Errorf("line %d is not %q in\n%s", i, want, &out)
 		}
 	}
@@ -84,5 +88,31 @@ func TestWrite(t *testing.T) {
 	}
 	if err := (&Result{}).Write(&out); err == nil {
 		t.Error("nothing was measured, and there is no error")
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		profiles []string
+		want     string
+	}{
+		{[]string{ourProfile}, ""},
+		{[]string{extenderProfile}, ""},
+		{[]string{ourProfile, extenderProfile}, ""},
+		{nil, "--profiles"},
+		{[]string{defaultProfile}, "--profiles=default: want layerlocality, extender or both"},
+		{[]string{"other"}, "--profiles=other"},
+		{[]string{ourProfile, ourProfile}, "--profiles=layerlocality,layerlocality"},
+	} {
+		config := Config{Nodes: []int{50}, Rounds: 1, MaxRounds: 1, Pods: 1, Profiles: c.profiles}
+		if err := config.check(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.profiles, err, c.want)
+		}
+	}
+	// What is measured is what is installed.
+	for profile, file := range configurations {
+		if _, err := os.Stat(filepath.Join("../../..", file)); err != nil {
+			t.Errorf("%s: %v", profile, err)
+		}
 	}
 }

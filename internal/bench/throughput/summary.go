@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 )
 
 // Write writes a line for each measurement, a line after the last measurement of each
-// workload and number of nodes, and a line of key=value pairs: that of the smallest ratio.
+// workload and number of nodes for each profile beside the default one, and a line of
+// key=value pairs: that of the smallest ratio.
 func (r *Result) Write(w io.Writer) error {
 	if len(r.Measurements) == 0 {
 		return errors.New("nothing was measured")
@@ -21,18 +23,25 @@ func (r *Result) Write(w io.Writer) error {
 		}
 		measured := rest[:n]
 		rest = rest[n:]
+		var profiles []string // beside the default one
 		for _, m := range measured {
 			fmt.Fprintf(w, "run workload=%s nodes=%d pods=%d profile=%s pods_s=%.1f seconds=%.1f cpu_s=%.1f attempt_ms=%.3f\n",
 				m.Workload, m.Nodes, m.Pods, m.Profile, m.PodsPerSecond, m.Seconds, m.CPUSeconds, m.Attempt)
+			if m.Profile != defaultProfile && !slices.Contains(profiles, m.Profile) {
+				profiles = append(profiles, m.Profile)
+			}
 		}
 		cpu := func(m Measurement) float64 { return 1e3 * m.CPUSeconds / float64(m.Pods) }
-		stock, ours := meanOf(measured, defaultProfile, speed), meanOf(measured, ourProfile, speed)
-		where := fmt.Sprintf("workload=%s nodes=%d", measured[0].Workload, measured[0].Nodes)
-		result := fmt.Sprintf("default_pods_s=%.1f ours_pods_s=%.1f ratio=%.3f spread=%.3f", stock, ours, ours/stock, spread(measured))
-		fmt.Fprintf(w, "throughput %s %s rounds=%d default_cpu_ms_pod=%.3f ours_cpu_ms_pod=%.3f\n",
-			where, result, n/2, meanOf(measured, defaultProfile, cpu), meanOf(measured, ourProfile, cpu))
-		if last == "" || ours/stock < smallest {
-			smallest, last = ours/stock, result+" "+where
+		slices.Sort(profiles) // rounds begin with different ones
+		for _, profile := range profiles {
+			stock, ours := meanOf(measured, defaultProfile, speed), meanOf(measured, profile, speed)
+			where := fmt.Sprintf("workload=%s nodes=%d profile=%s", measured[0].Workload, measured[0].Nodes, profile)
+			result := fmt.Sprintf("default_pods_s=%.1f ours_pods_s=%.1f ratio=%.3f spread=%.3f", stock, ours, ours/stock, spread(measured, profile))
+			fmt.Fprintf(w, "throughput %s %s rounds=%d default_cpu_ms_pod=%.3f ours_cpu_ms_pod=%.3f\n",
+				where, result, len(of(measured, profile)), meanOf(measured, defaultProfile, cpu), meanOf(measured, profile, cpu))
+			if last == "" || ours/stock < smallest {
+				smallest, last = ours/stock, result+" "+where
+			}
 		}
 	}
 	_, err := fmt.Fprintf(w, "scheduler_perf %s\n", last)
@@ -41,13 +50,19 @@ func (r *Result) Write(w io.Writer) error {
 
 func speed(m Measurement) float64 { return m.PodsPerSecond }
 
-// spread returns how sure the ratio of one workload's measurements is: the standard error of
-// the mean of the rounds' ratios. It is infinite for a single round.
-func spread(measured []Measurement) float64 {
+// of returns the measurements of a profile.
+func of(measured []Measurement, profile string) []Measurement {
+	return slices.DeleteFunc(slices.Clone(measured), func(m Measurement) bool { return m.Profile != profile })
+}
+
+// spread returns how sure the ratio of one workload's measurements is, of a profile beside the
+// default one: the standard error of the mean of the rounds' ratios. It is infinite for a
+// single round.
+func spread(measured []Measurement, profile string) float64 {
 	var ratios []float64
-	for i := 0; i+1 < len(measured); i += 2 {
-		round := measured[i : i+2]
-		ratios = append(ratios, meanOf(round, ourProfile, speed)/meanOf(round, defaultProfile, speed))
+	stock, ours := of(measured, defaultProfile), of(measured, profile)
+	for i := range min(len(stock), len(ours)) {
+		ratios = append(ratios, speed(ours[i])/speed(stock[i]))
 	}
 	n := float64(len(ratios))
 	if n < 2 {
@@ -65,11 +80,9 @@ func spread(measured []Measurement) float64 {
 
 func meanOf(measured []Measurement, profile string, field func(Measurement) float64) float64 {
 	var sum, n float64
-	for _, m := range measured {
-		if m.Profile == profile {
-			sum += field(m)
-			n++
-		}
+	for _, m := range of(measured, profile) {
+		sum += field(m)
+		n++
 	}
 	return sum / n
 }

@@ -13,13 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	kubeadmapi "k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
-	"k8s.io/kubernetes/cmd/kubeadm/app/phases/controlplane"
-	kubeadmconfig "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/test/deploy/kubeadm"
 )
 
 const extender = "layer-extender"
@@ -193,12 +192,11 @@ func TestDistributions(t *testing.T) {
 		}
 	}
 
-	kubeadm, err := kubeadmconfig.BytesToInitConfiguration([]byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n---\n"+read("kubeadm/kubeadm.yaml")), true)
+	manifest, version, err := kubeadm.Scheduler([]byte(read("kubeadm/kubeadm.yaml")), "")
 	must(t, err)
-	manifests := t.TempDir()
-	must(t, controlplane.CreateStaticPodFiles(manifests, "", &kubeadm.ClusterConfiguration, &kubeadmapi.APIEndpoint{}, false, "kube-scheduler"))
-	manifest, err := os.ReadFile(filepath.Join(manifests, "kube-scheduler.yaml"))
-	must(t, err)
+	if version != versions(t)["KUBERNETES_VERSION"] {
+		t.Errorf("kubeadm.yaml is for %s", version)
+	}
 	pod := one[*corev1.Pod](t, decode(t, manifest))
 	const file = "/etc/kubernetes/layer-extender/scheduler.yaml"
 	container := pod.Spec.Containers[0]

@@ -29,9 +29,6 @@ import (
 	"k8s.io/component-helpers/auth/rbac/validation"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
-	kubeadmapi "k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
-	"k8s.io/kubernetes/cmd/kubeadm/app/phases/controlplane"
-	kubeadmconfig "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	kubeschedulervalidation "k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
@@ -43,6 +40,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme"
 	argsvalidation "github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
+	"github.com/layer-locality/layer-locality/test/deploy/kubeadm"
 )
 
 const (
@@ -492,21 +490,15 @@ func TestStaticPod(t *testing.T) {
 	folder := filepath.Join(deployed, "scheduler", "static-pod")
 	text, err := os.ReadFile(filepath.Join(folder, "kubeadm", "kubeadm.yaml"))
 	must(t, err)
-	kubeadm, err := kubeadmconfig.BytesToInitConfiguration(text, true)
+	manifest, version, err := kubeadm.Scheduler(text, filepath.Join(folder, "kubeadm", "patches"))
 	must(t, err)
 	pins := versions(t)
-	if kubeadm.KubernetesVersion != pins["KUBERNETES_VERSION"] {
-		t.Errorf("kubeadm.yaml is for %s", kubeadm.KubernetesVersion)
+	if version != pins["KUBERNETES_VERSION"] {
+		t.Errorf("kubeadm.yaml is for %s", version)
 	}
-	manifests := t.TempDir()
-	must(t, controlplane.CreateStaticPodFiles(manifests, filepath.Join(folder, "kubeadm", "patches"),
-		&kubeadm.ClusterConfiguration, &kubeadmapi.APIEndpoint{}, false, "kube-scheduler"))
-	read := func(path string) *corev1.Pod {
-		text, err := os.ReadFile(path)
-		must(t, err)
-		return one[*corev1.Pod](t, decode(t, text))
-	}
-	got, want := read(filepath.Join(folder, "kube-scheduler.yaml")), read(filepath.Join(manifests, "kube-scheduler.yaml"))
+	shipped, err := os.ReadFile(filepath.Join(folder, "kube-scheduler.yaml"))
+	must(t, err)
+	got, want := one[*corev1.Pod](t, decode(t, shipped)), one[*corev1.Pod](t, decode(t, manifest))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kubeadm's manifest (-) and ours (+):\n%s", diff)
 	}

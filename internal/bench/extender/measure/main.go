@@ -96,7 +96,7 @@ func (o *options) run(ctx context.Context) error {
 	if o.nodes < 20 || o.images < 1 || o.pods < 1 {
 		return fmt.Errorf("-nodes=%d -images=%d -pods=%d: want at least 20 nodes, and 1 of the others", o.nodes, o.images, o.pods)
 	}
-	atStart, err := residentMiB()
+	atStart, err := residentMiB(now)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	fmt.Printf("images=%s pods=%d\n", source, o.pods)
 	stated := fleet.Images(images)
-	rss, err := memory(ctx, fleet.Nodes(stated, o.nodes, o.images))
+	rss, err := memory(ctx, stated, fleet.Nodes(stated, o.nodes, o.images), o.pods)
 	if err != nil {
 		return err
 	}
@@ -137,48 +137,83 @@ func (o *options) run(ctx context.Context) error {
 	return nil
 }
 
-// memory returns by how many MiB the process grows when layer-extender follows the nodes.
-// The nodes are there before, and it follows copies of them, as if it had decoded them.
-func memory(ctx context.Context, nodes []*v1.Node) (int, error) {
+// memory returns how many MiB the process grows at most while layer-extender follows the
+// nodes and answers for pods. The nodes are there before, and it follows copies of them, as
+// if it had decoded them. What the client needs counts, too.
+func memory(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, pods int) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	client := fake.NewClientset()
 	lists(client, nodes, running(nodes))
-	debug.FreeOSMemory()
-	before, err := residentMiB()
+	asked, err := schedulercache.NewSnapshot(nil, nodes).NodeInfos().List()
 	if err != nil {
 		return 0, err
+	}
+	debug.FreeOSMemory()
+	before, err := residentMiB(now)
+	if err != nil {
+		return 0, err
+	}
+	// From here on, the peak is a new one: see proc_pid_clear_refs(5).
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		return 0, fmt.Errorf("the kernel cannot forget the peak of memory: %w", err)
 	}
 	h, err := host.New(ctx, host.Config{Client: client, MaxScore: handler.DefaultMaxScore, Kinds: kinds()})
 	if err != nil {
 		return 0, err
 	}
+	listening := httptest.NewServer(h.Handler(nil))
+	defer listening.Close()
 	h.Start(ctx)
 	for !h.HasSynced() {
 		time.Sleep(10 * time.Millisecond)
 	}
-	after, err := residentMiB()
+	extender, err := extenderAt(listening.URL, 1)
+	if err != nil {
+		return 0, err
+	}
+	random := rand.New(rand.NewPCG(2, 2))
+	for i := range pods {
+		if _, _, err := extender.Prioritize(podOf(fmt.Sprint("pod-", i), pick(random, images)), asked); err != nil {
+			return 0, err
+		}
+	}
+	after, err := residentMiB(peak)
 	cancel()
 	return after - before, errors.Join(err, h.Close())
+}
+
+// extenderAt returns Kubernetes' own client of an extender.
+func extenderAt(url string, weight int64) (fwk.Extender, error) {
+	return scheduler.NewHTTPExtender(&config.Extender{
+		URLPrefix: url + strings.TrimSuffix(handler.Prefix, "/"), PrioritizeVerb: handler.Priorities + "/layers",
+		Weight: weight, NodeCacheCapable: true, HTTPTimeout: metav1.Duration{Duration: time.Minute},
+	})
 }
 
 func kinds() []agent.Kind {
 	return []agent.Kind{{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}}
 }
 
-// residentMiB returns how much memory this process has.
-func residentMiB() (int, error) {
+// The lines of /proc/self/status with resident memory.
+const (
+	now  = "VmRSS:"
+	peak = "VmHWM:"
+)
+
+// residentMiB returns how much memory this process has, or had at most.
+func residentMiB(line string) (int, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(status)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
+	for each := range strings.Lines(string(status)) {
+		if fields := strings.Fields(each); len(fields) > 1 && fields[0] == line {
 			kib, err := strconv.Atoi(fields[1])
 			return kib >> 10, err
 		}
 	}
-	return 0, fmt.Errorf("/proc/self/status has no VmRSS")
+	return 0, fmt.Errorf("/proc/self/status has no %s", line)
 }
 
 // timed serves a handler, and notes the time from the last byte of each request to the last
@@ -240,10 +275,7 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 	if err != nil {
 		return nil, err
 	}
-	extender, err := scheduler.NewHTTPExtender(&config.Extender{
-		URLPrefix: listening.URL + strings.TrimSuffix(handler.Prefix, "/"), PrioritizeVerb: handler.Priorities + "/layers",
-		Weight: weight, NodeCacheCapable: true, HTTPTimeout: metav1.Duration{Duration: time.Minute},
-	})
+	extender, err := extenderAt(listening.URL, weight)
 	if err != nil {
 		return nil, err
 	}

@@ -33,8 +33,9 @@ import (
 
 var (
 	workload    = flag.String("workload", basic, basic+" or "+withLayers)
-	profile     = flag.String("profile", "default", "name of the measured profile; only default has no LayerLocality")
+	profile     = flag.String("profile", "default", "name of the measured profile; layerlocality has that plugin, the others do not")
 	config      = flag.String("config", "", "file with the KubeSchedulerConfiguration of the profile")
+	extender    = flag.String("extender", "", "layer-extender, which the profile asks; empty for none")
 	nodes       = flag.Int("nodes", 5000, "nodes of the cluster")
 	initialPods = flag.Int("initial-pods", 1000, "pods to place before the measurement")
 	pods        = flag.Int("pods", 10000, "pods to measure with")
@@ -88,9 +89,19 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	default:
 		b.Fatalf("-workload=%s: want %s or %s", *workload, basic, withLayers)
 	}
+	var asked *process
+	if *extender != "" {
+		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) (err error) {
+			asked, err = startExtender(b, tCtx.RESTConfig())
+			return err
+		}))
+	}
 	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
-	if want := *profile != "default"; enabled != want {
+	if want := *profile == "layerlocality"; enabled != want {
 		b.Fatalf("profile %s: %s was enabled: %t, want %t", *profile, layerlocality.Name, enabled, want)
+	}
+	if asked != nil {
+		asked.check(b, *initialPods+*pods)
 	}
 }
 
