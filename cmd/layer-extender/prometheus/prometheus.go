@@ -49,14 +49,15 @@ const (
 )
 
 // Queries are the default queries by statistic: cores and bytes that are used. In them,
-// $window is the window, $rate a third and $step a fifteenth of it. What is not scraped now
-// has no statistics. The deviation of CPU is that of its rate: that of the counter grows with
-// time.
+// $window is the window, $rate a third and $step a fifteenth of it. What was not measured in
+// the last two minutes has no statistics: kubelets state when they measured, so Prometheus
+// does not notice by itself that one is away. The deviation of CPU is that of its rate: that
+// of the counter grows with time.
 func Queries() map[string]string {
 	return map[string]string{
-		"cpu-mean":         `rate(node_cpu_usage_seconds_total[$window]) and node_cpu_usage_seconds_total`,
+		"cpu-mean":         `rate(node_cpu_usage_seconds_total[$window]) and (time() - timestamp(node_cpu_usage_seconds_total) < 120)`,
 		"cpu-deviation":    `stddev_over_time(rate(node_cpu_usage_seconds_total[$rate])[$window:$step])`,
-		"memory-mean":      `avg_over_time(node_memory_working_set_bytes[$window]) and node_memory_working_set_bytes`,
+		"memory-mean":      `avg_over_time(node_memory_working_set_bytes[$window]) and (time() - timestamp(node_memory_working_set_bytes) < 120)`,
 		"memory-deviation": `stddev_over_time(node_memory_working_set_bytes[$window])`,
 		"cpu-forecast":     "",
 		"memory-forecast":  "",
