@@ -202,24 +202,7 @@ func TestPermutation(t *testing.T) {
 	for i := range 50 {
 		nodes = append(nodes, node(fmt.Sprintf("n%d", i), random.Float64(), random.Float64()/3))
 	}
-	scores := func(nodes []*v1.Node) map[string]int64 {
-		f, of := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), nodes), map[string]int64{}
-		for i, score := range f.Scores(t, frameworktest.Pod("p", "200m", "100")) {
-			of[nodes[i].Name] = score
-			if score < 0 || score > 100 {
-				t.Errorf("%s: %d", nodes[i].Name, score)
-			}
-		}
-		return of
-	}
-	first := scores(nodes)
-	random.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
-	second := scores(nodes)
-	for name, score := range first {
-		if second[name] != score {
-			t.Errorf("%s: %d, in another order %d", name, score, second[name])
-		}
-	}
+	frameworktest.Permutation(t, Name, NewFactory().New, args(t, nil), 0, nodes)
 }
 
 // TestEvents: a rejected pod is tried again when a node changes so that it fits.

@@ -187,7 +187,7 @@ func must(t testing.TB, err error) {
 func prepare(t *testing.T) {
 	t.Helper()
 	if image == "" {
-		livetest.HubImage(t, c, "agents:v1", 200_000, 1)
+		livetest.HubImage(t, c, "agents:v1", 2_000_000, 1)
 		image = "agents:v1"
 	}
 }

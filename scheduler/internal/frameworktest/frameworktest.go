@@ -3,6 +3,8 @@ package frameworktest
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -104,6 +106,30 @@ func (f *Framework) Scores(t testing.TB, pod *v1.Pod) []int64 {
 		scores[i] = node.TotalScore
 	}
 	return scores
+}
+
+// Permutation checks that a plugin scores nodes from 0 to 100, and in another order the same
+// but for a few points.
+func Permutation(t *testing.T, name string, make frameworkruntime.PluginFactory, args runtime.Object, points int64, nodes []*v1.Node, pods ...*v1.Pod) {
+	t.Helper()
+	scores := func(nodes []*v1.Node) map[string]int64 {
+		f, of := New(t, klog.Background(), name, make, args, nodes, pods...), map[string]int64{}
+		for i, score := range f.Scores(t, Pod("p", "300m", "")) {
+			of[nodes[i].Name] = score
+			if score < fwk.MinScore || score > fwk.MaxScore {
+				t.Errorf("%s: %d", nodes[i].Name, score)
+			}
+		}
+		return of
+	}
+	shuffled := slices.Clone(nodes)
+	rand.New(rand.NewPCG(9, 10)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	first, second := scores(nodes), scores(shuffled)
+	for name, score := range first {
+		if max(second[name]-score, score-second[name]) > points {
+			t.Errorf("%s: %d, in another order %d", name, score, second[name])
+		}
+	}
 }
 
 // Filter returns what the filters say of each node for a pod, in order.

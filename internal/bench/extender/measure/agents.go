@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http/httptest"
 	"slices"
 	"time"
 
@@ -79,17 +78,11 @@ func measureAgents(ctx context.Context, nodes []*v1.Node, pods int) ([]agentMeas
 	}
 	client, clock := fake.NewClientset(), clocktesting.NewFakeClock(time.Now())
 	lists(client, nodes, running(nodes))
-	h, err := host.New(ctx, host.Config{Client: client, MaxScore: handler.DefaultMaxScore, Kinds: agentKinds(), Clock: clock})
+	h, server, listening, err := serve(ctx, host.Config{Client: client, MaxScore: handler.DefaultMaxScore, Kinds: agentKinds(), Clock: clock})
 	if err != nil {
 		return nil, err
 	}
-	server := &timed{next: h.Handler(nil)}
-	listening := httptest.NewServer(server)
 	defer listening.Close()
-	h.Start(ctx)
-	for !h.HasSynced() {
-		time.Sleep(10 * time.Millisecond)
-	}
 	var all []agentMeasured
 	for _, kind := range agentKinds() {
 		verbs := []string{handler.Priorities}

@@ -262,6 +262,20 @@ func (t *timed) all() []time.Duration {
 	return slices.Clone(t.took)
 }
 
+// serve runs agents behind a server that notes times, and returns once they can answer.
+func serve(ctx context.Context, config host.Config) (*host.Host, *timed, *httptest.Server, error) {
+	h, err := host.New(ctx, config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	server := &timed{next: h.Handler(nil)}
+	h.Start(ctx)
+	for !h.HasSynced() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return h, server, httptest.NewServer(server), nil
+}
+
 func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, pods int, most, weight int64) (*measured, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -269,20 +283,11 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 	client := fake.NewClientset()
 	lists(client, nodes, running)
 	clock := clocktesting.NewFakeClock(time.Now())
-	h, err := host.New(ctx, host.Config{
-		Client: client, MaxScore: most, Clock: clock,
-		Kinds: kinds(),
-	})
+	h, server, listening, err := serve(ctx, host.Config{Client: client, MaxScore: most, Clock: clock, Kinds: kinds()})
 	if err != nil {
 		return nil, err
 	}
-	server := &timed{next: h.Handler(nil)}
-	listening := httptest.NewServer(server)
 	defer listening.Close()
-	h.Start(ctx)
-	for !h.HasSynced() {
-		time.Sleep(10 * time.Millisecond)
-	}
 	beside, err := newScheduler(ctx, nodes, running, defaults)
 	if err != nil {
 		return nil, err
