@@ -3,7 +3,6 @@ package decimal
 
 import (
 	"errors"
-	"math"
 	"strconv"
 	"strings"
 )
@@ -24,7 +23,7 @@ func Parse(text string) (float64, error) {
 		return 0, errForm
 	}
 	value, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsInf(value, 0) || math.IsNaN(value) || value < 0 {
+	if err != nil || value < 0 { // too large a number is an error
 		return 0, errForm
 	}
 	return value + 0, nil // no -0

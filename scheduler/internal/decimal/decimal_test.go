@@ -9,6 +9,7 @@ import (
 func TestParse(t *testing.T) {
 	for text, want := range map[string]float64{
 		"0": 0, "-0": 0, "25": 25, "1600.5": 1600.5, " 7\n": 7, "1e3": 1000, "+4": 4, ".5": .5, "155597063": 155597063, "1e-400": 0,
+		strings.Repeat("0", longest-1) + "7": 7,
 	} {
 		got, err := Parse(text)
 		if err != nil || got != want || math.Signbit(got) {
