@@ -3,7 +3,7 @@
 # Debian/Ubuntu (apt) or Fedora (dnf).
 #
 #   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
-#                                          EXTRA: npm, chromium, cross, qemu, nix, rpm, okd, kind, kind-image
+#                                          EXTRA: npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the package that has
@@ -38,12 +38,13 @@ shellcheck      shellcheck                 ShellCheck
 ca-certificates ca-certificates            ca-certificates
 '
 # Large packages, or packages for a single purpose: installed only if named. npm and
-# chromium: the page of an evaluation and its test; cross: crio for the other
-# architecture; qemu: runs it; kind-image: a kind node image; the others: packages of that kind and their
-# tests.
+# chromium: the page of an evaluation and its test; prometheus: what layer-extender asks in a
+# test; cross: crio for the other architecture; qemu: runs it; kind-image: a kind node image;
+# the others: packages of that kind and their tests.
 EXTRAS='
 npm       npm               npm                  nodejs-npm
 chromium  chromium          chromium             chromium
+prometheus prometheus       prometheus           golang-github-prometheus
 nix       nix               nix-bin              nix
 rpm       rpmbuild          rpm                  rpm-build
 rpm       rpmsign           rpm                  rpm-sign
@@ -154,7 +155,7 @@ for arg in "$@"; do
   if [ "$arg" = --check ]; then
     check=1
   else
-    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, cross, qemu, nix, rpm, okd, kind or kind-image"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind or kind-image"
   fi
 done
 # One at a time: apt waits for another's packages, but not for its lists.

@@ -40,7 +40,7 @@ step_race() {
   local tree status=0
   CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
   tree=$(scripts/tree.sh scheduler) || return 1
-  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... || status=1
+  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... || status=1
   return "$status"
 }
 
@@ -170,7 +170,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { raise_inotify && cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/deploy/... ./test/demos/... ./test/imagegc/...; }
+step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/...; }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
   raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 2 \

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -12,8 +14,9 @@ func throughputCommand() *cobra.Command {
 		"Pods a second with the default profile and with LayerLocality or layer-extender, by turns (scheduler_perf)",
 		`Runs Kubernetes' scheduler_perf by turns with the default profile and with ours: the one of
 deploy/scheduler/default-scheduler, or for --profiles=extender that of
-deploy/extender/distributions/kubeadm, with layer-extender beside it. The workloads are
-SchedulingBasic, and the same with nodes that state 50 images and pods of those images. Every
+deploy/extender/distributions/kubeadm, with layer-extender beside it; for
+--profiles=safe,packing,congestion, the default one with that plugin, on nodes that state what
+they use. The workloads are SchedulingBasic, and the same with nodes that state 50 images and pods of those images. Every
 run has an apiserver, an etcd and a scheduler of its own. Rounds are repeated until the
 standard error of the ratio is small.
 
@@ -21,7 +24,7 @@ The last line is that of the smallest ratio.`,
 		func(f *pflag.FlagSet, config *throughput.Config) {
 			f.IntSliceVar(&config.Nodes, "nodes", []int{500, 1000, 2000, 5000}, "numbers of nodes to measure with")
 			f.StringSliceVar(&config.Workloads, "workloads", []string{"SchedulingBasic", "SchedulingLayers"}, "workloads to measure")
-			f.StringSliceVar(&config.Profiles, "profiles", []string{"layerlocality"}, "profiles to measure beside the default one: layerlocality, extender")
+			f.StringSliceVar(&config.Profiles, "profiles", []string{"layerlocality"}, "profiles to measure beside the default one, some of "+strings.Join(throughput.Profiles(), ", "))
 			f.IntVar(&config.Rounds, "rounds", 2, "rounds at least; one measures each profile once")
 			f.IntVar(&config.MaxRounds, "max-rounds", 8, "rounds at most")
 			f.Float64Var(&config.MaxSpread, "max-spread", 0.03, "standard error of the ratio at which no further round is needed")

@@ -1,9 +1,10 @@
-// Command kube-scheduler is kube-scheduler with the plugins LayerLocality and QosAware. A
-// profile that enables neither schedules as upstream does.
+// Command kube-scheduler is kube-scheduler with the plugins LayerLocality, QosAware, Safe,
+// Packing and Congestion. A profile that enables none of them schedules as upstream does.
 package main
 
 import (
 	"context"
+	"net/http"
 	"os"
 
 	"k8s.io/component-base/cli"
@@ -13,11 +14,14 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
+	"github.com/layer-locality/layer-locality/scheduler/congestion"
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
+	"github.com/layer-locality/layer-locality/scheduler/packing"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware"
+	"github.com/layer-locality/layer-locality/scheduler/safe"
 )
 
 var (
@@ -38,9 +42,16 @@ func nodeLayers(_ context.Context, handle fwk.Handle) (locality.LayerSource, err
 
 func main() {
 	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests), layerlocality.WithLayerSource(nodeLayers))
-	promises := qosaware.NewFactory()
-	options := append(debugHandler(layerlocality.DebugPath, factory.DebugHandler()),
-		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New))
-	options = append(options, debugHandler(qosaware.DebugPath, promises.DebugHandler())...)
+	promises, rated, packed := qosaware.NewFactory(), safe.NewFactory(), packing.NewFactory()
+	options := []app.Option{
+		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New),
+		app.WithPlugin(safe.Name, rated.New), app.WithPlugin(packing.Name, packed.New), app.WithPlugin(congestion.Name, congestion.New),
+	}
+	for path, handler := range map[string]http.Handler{
+		layerlocality.DebugPath: factory.DebugHandler(), qosaware.DebugPath: promises.DebugHandler(),
+		safe.DebugPath: rated.DebugHandler(), packing.DebugPath: packed.DebugHandler(),
+	} {
+		options = append(options, debugHandler(path, handler)...)
+	}
 	os.Exit(cli.Run(app.NewSchedulerCommand(options...)))
 }

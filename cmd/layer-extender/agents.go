@@ -6,18 +6,35 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	fwk "k8s.io/kube-scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
 	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/congestion"
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
+	"github.com/layer-locality/layer-locality/scheduler/packing"
+	"github.com/layer-locality/layer-locality/scheduler/safe"
+	"github.com/layer-locality/layer-locality/scheduler/template"
+	"github.com/layer-locality/layer-locality/scheduler/usage"
 )
 
+// names returns the names of all agents.
+func names() (names []string) {
+	kinds, _ := agents(nil)
+	for _, kind := range kinds {
+		names = append(names, kind.Name)
+	}
+	return names
+}
+
 // agents returns the agents there are, and the handlers of their debug endpoints by path.
-func agents() ([]agent.Kind, map[string]http.Handler) {
-	factory := layerlocality.NewFactory(layerlocality.WithImageSource(
+// What nodes use is known from the source; if it is nil, from their annotations.
+func agents(source *prometheus.Source) ([]agent.Kind, map[string]http.Handler) {
+	layers := layerlocality.NewFactory(layerlocality.WithImageSource(
 		func(_ context.Context, handle fwk.Handle) (locality.ImageSource, error) {
 			source, err := imagemanifests.NewSource(handle.KubeConfig())
 			if err != nil {
@@ -32,14 +49,39 @@ func agents() ([]agent.Kind, map[string]http.Handler) {
 			}
 			return source.Insisting(), nil
 		}))
-	kinds := []agent.Kind{{
-		Name: "layers", Plugin: layerlocality.Name,
-		New: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-			if args, ok := args.(*config.LayerLocalityArgs); ok {
-				args.WaitForManifest.Duration = 0 // an extender cannot hold pods back
-			}
-			return factory.New(ctx, args, handle)
-		},
-	}}
-	return kinds, map[string]http.Handler{layerlocality.DebugPath: factory.DebugHandler()}
+	var options []safe.Option
+	if source != nil {
+		options = append(options, safe.WithSource(func(context.Context) (usage.Source, error) { return source, nil }))
+	}
+	rated, packed := safe.NewFactory(options...), packing.NewFactory()
+	return []agent.Kind{
+			{Name: "layers", Plugin: layerlocality.Name, New: withoutWaiting(layers.New), Expects: true},
+			{Name: "safe-overload", Plugin: safe.Name, New: scoring(config.ScoreOverload, rated.New), RoundsDown: true},
+			{Name: "safe-balance", Plugin: safe.Name, New: scoring(config.ScoreBalance, rated.New), ScoresOnly: true},
+			{Name: "packing", Aliases: []string{"pigeon-holing"}, Plugin: packing.Name, New: packed.New, Expects: true},
+			{Name: "congestion", Plugin: congestion.Name, New: congestion.New},
+			{Name: "template", Aliases: []string{"foo"}, Plugin: template.Name, New: template.New},
+		}, map[string]http.Handler{
+			layerlocality.DebugPath: layers.DebugHandler(), safe.DebugPath: rated.DebugHandler(), packing.DebugPath: packed.DebugHandler(),
+		}
+}
+
+// withoutWaiting makes LayerLocality with no pods held back: an extender cannot do that.
+func withoutWaiting(make frameworkruntime.PluginFactory) frameworkruntime.PluginFactory {
+	return func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		if args, ok := args.(*config.LayerLocalityArgs); ok {
+			args.WaitForManifest.Duration = 0
+		}
+		return make(ctx, args, handle)
+	}
+}
+
+// scoring makes Safe with the score that the name of the agent says.
+func scoring(score string, make frameworkruntime.PluginFactory) frameworkruntime.PluginFactory {
+	return func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		if args, ok := args.(*config.SafeArgs); ok {
+			args.Score = score
+		}
+		return make(ctx, args, handle)
+	}
 }

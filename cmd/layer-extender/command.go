@@ -26,7 +26,7 @@ func newCommand() *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
 		Use:   "layer-extender",
-		Short: "Scores nodes for a kube-scheduler by the image layers they hold, as its HTTP extender",
+		Short: "Scores and filters nodes for a kube-scheduler, as its HTTP extender: by the image layers they hold, and by what they use",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()
@@ -59,7 +59,11 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kinds, debug := agents()
+	source, err := o.source()
+	if err != nil {
+		return err
+	}
+	kinds, debug := agents(source)
 	if kinds, err = host.Choose(kinds, o.agents); err != nil {
 		return fmt.Errorf("--agents: %w", err)
 	}
@@ -67,6 +71,7 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	plugins = withVariables(plugins, kinds, os.LookupEnv, func(text string) { logger.Info(text) })
 	secure, err := o.tlsConfig()
 	if err != nil {
 		return err
@@ -108,6 +113,9 @@ func (o *options) run(ctx context.Context) error {
 		}
 	}()
 	h.Start(ctx)
+	if source != nil {
+		go source.Run(ctx)
+	}
 	logger.Info("Serving", "address", listener.Addr(), "agents", o.agents, "maxScore", o.maxScore, "tls", secure != nil, "version", version.Get().GitVersion)
 	select {
 	case err = <-ended:

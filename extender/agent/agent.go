@@ -41,6 +41,14 @@ type Kind struct {
 	// Plugin is the name of the plugin, and New makes it.
 	Plugin string
 	New    frameworkruntime.PluginFactory
+	// Expects means that the plugin looks at the pods of nodes: a pod counts on the best node
+	// of its answer until its binding shows. Of nodes that are equal when rounded, that one
+	// gets a step more.
+	Expects bool
+	// ScoresOnly means that it does not filter, although the plugin could.
+	ScoresOnly bool
+	// RoundsDown means that scores are rounded down for schedulers, and not half up.
+	RoundsDown bool
 }
 
 // Names returns all names of the agent.
@@ -135,7 +143,8 @@ func New(ctx context.Context, kind Kind, c Config) (*Agent, error) {
 		return nil, fmt.Errorf("agent %s: %w", kind.Name, err)
 	}
 	a.score, _ = plugin.(fwk.ScorePlugin)
-	_, a.filters = plugin.(fwk.FilterPlugin)
+	_, filters := plugin.(fwk.FilterPlugin)
+	a.filters = filters && !kind.ScoresOnly
 	a.synced = func() bool { return true }
 	if s, ok := plugin.(interface{ HasSynced() bool }); ok {
 		a.synced = s.HasSynced
@@ -199,9 +208,9 @@ func (a *Agent) HasSynced() bool { return a.cluster.HasSynced() && a.synced() }
 type Scores struct {
 	// Of has the scores, from 0 to 100, in the order of the names that were asked for.
 	Of []int64
-	// Best is the place of the best node; -1 if no node is known. Of equal nodes it is the
-	// one with the least requests, which the default profile prefers, other things being
-	// equal. The pod is expected there.
+	// Best is the place of the best node; -1 if no node is known, or if the agent does not
+	// expect pods. Of equal nodes it is the one with the least requests, which the default
+	// profile prefers, other things being equal. The pod is expected there.
 	Best int
 	// Tied means that another node is as good for a scheduler, which sees rounded scores.
 	Tied bool
@@ -217,7 +226,7 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	}
 	a.settle()
 	a.withdraw(pod)
-	nodes, places, err := a.nodes(names)
+	nodes, places, err := a.nodes(pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +240,7 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	if err == nil {
 		err = ctx.Err() // nobody reads the answer: the pod is expected nowhere
 	}
-	if err == nil {
+	if err == nil && a.Expects {
 		best, tied := a.choose(nodes, places, scores)
 		result.Best, result.Tied = places[best], tied
 		a.expect(ctx, state, pod, nodes[best].Node().Name)
@@ -243,6 +252,9 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	}
 	return result, nil
 }
+
+// Round returns what a scheduler is told for a score from 0 to 100.
+func (a *Agent) Round(score int64) int64 { return a.round(score) }
 
 // choose returns the best of the nodes, and whether another one is as good when rounded. It
 // does not depend on the order in which a scheduler asks for them.
@@ -320,7 +332,7 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 		return nil, err
 	}
 	a.settle()
-	nodes, places, err := a.nodes(names)
+	nodes, places, err := a.nodes(pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -362,9 +374,10 @@ func reason(status *fwk.Status) string {
 }
 
 // nodes returns the known nodes among those with the names, each with its place among the
-// names.
-func (a *Agent) nodes(names []string) (nodes []fwk.NodeInfo, places []int, err error) {
-	if err := a.cluster.Update(a.snapshot); err != nil {
+// names. The pod that is asked about is on none of them, although another agent may expect
+// it on one.
+func (a *Agent) nodes(pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, places []int, err error) {
+	if err := a.cluster.Update(a.snapshot, pod); err != nil {
 		return nil, nil, err
 	}
 	nodes, places = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))

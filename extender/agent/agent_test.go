@@ -27,7 +27,7 @@ import (
 
 // layers is the kind of an agent with LayerLocality.
 func layers() agent.Kind {
-	return agent.Kind{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New}
+	return agent.Kind{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}
 }
 
 func score(t *testing.T, a *agent.Agent, pod *v1.Pod, names ...string) []int64 {
@@ -139,6 +139,28 @@ func TestExpectedLoad(t *testing.T) {
 	score(t, a, fixture.Pod("last", "app"), names...)
 	if len(p.Reserved) != 1 || p.Reserved["last"] != "n1" {
 		t.Errorf("after the time is over: %v", p.Reserved)
+	}
+}
+
+// TestKinds has agents that expect no pods, and that only score.
+func TestKinds(t *testing.T) {
+	nodes, names := fixture.Nodes(2)
+	c := fixture.NewCluster(t, nodes...)
+	p := fixture.New()
+	p.OnFilter = func(*v1.Pod, string) string { return "" }
+	kind := p.Kind("fixture")
+	kind.Expects, kind.ScoresOnly = false, true
+	a := c.Agent(t, kind, nil)
+	c.Follow(t, a)
+	got, err := a.Score(t.Context(), fixture.Pod("p", "app"), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Best != -1 || got.Tied || a.Expected() != 0 || len(p.Reserved) != 0 || p.Cycles != 0 {
+		t.Errorf("%+v, %d expected, %v, %d cycles", got, a.Expected(), p.Reserved, p.Cycles)
+	}
+	if a.Filters() || !a.Scores() {
+		t.Error("it filters, or does not score")
 	}
 }
 

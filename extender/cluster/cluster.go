@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,6 +31,8 @@ type Cluster struct {
 	cache  schedulercache.Cache
 	pods   corelisters.PodLister
 	synced []cache.InformerSynced
+	// assuming is held while a Pod is assumed, forgotten, or left out of a snapshot.
+	assuming sync.Mutex
 }
 
 // unfinished selects the Pods that a scheduler follows: the others need nothing of their node.
@@ -84,8 +87,18 @@ func (c *Cluster) HasSynced() bool {
 	return true
 }
 
-// Update brings a snapshot up to date. A snapshot belongs to one caller at a time.
-func (c *Cluster) Update(snapshot *schedulercache.Snapshot) error {
+// Update brings a snapshot up to date. A Pod that is only assumed on a node is left out of
+// it. A snapshot belongs to one caller at a time.
+func (c *Cluster) Update(snapshot *schedulercache.Snapshot, except *v1.Pod) error {
+	c.assuming.Lock()
+	defer c.assuming.Unlock()
+	if known := c.forget(except); known != nil {
+		defer func() {
+			if err := c.cache.AssumePod(c.logger, known); err != nil {
+				c.logger.V(4).Info("A pod was bound just now", "pod", klog.KObj(known), "reason", err)
+			}
+		}()
+	}
 	return c.cache.UpdateSnapshot(c.logger, snapshot)
 }
 
@@ -176,12 +189,26 @@ func (c *Cluster) log(err error, message string, object klog.KMetadata) {
 func (c *Cluster) Assume(pod *v1.Pod, node string) bool {
 	assumed := pod.DeepCopy()
 	assumed.Spec.NodeName = node
+	c.assuming.Lock()
+	defer c.assuming.Unlock()
 	return c.cache.AssumePod(c.logger, assumed) == nil
 }
 
 // Forget ends what Assume began, unless the Pod was bound meanwhile.
 func (c *Cluster) Forget(pod *v1.Pod) {
-	if known, err := c.cache.GetPod(pod); err == nil {
-		_ = c.cache.ForgetPod(c.logger, known) // an error if it was bound between the two
+	c.assuming.Lock()
+	defer c.assuming.Unlock()
+	c.forget(pod)
+}
+
+// forget ends what Assume began, and returns the Pod as it was assumed; nil if it was not.
+func (c *Cluster) forget(pod *v1.Pod) *v1.Pod {
+	if pod.UID == "" {
+		return nil // nobody assumes it
 	}
+	known, err := c.cache.GetPod(pod)
+	if err != nil || c.cache.ForgetPod(c.logger, known) != nil { // an error if it was bound
+		return nil
+	}
+	return known
 }

@@ -106,6 +106,9 @@ func Round(score, maxScore int64) int64 {
 	return (score*maxScore + fwk.MaxScore/2) / fwk.MaxScore
 }
 
+// RoundDown is Round for agents whose scores are rounded down.
+func RoundDown(score, maxScore int64) int64 { return score * maxScore / fwk.MaxScore }
+
 // problem is an answer that is not 200.
 type problem struct {
 	code int
@@ -307,7 +310,7 @@ func (h *Handler) prioritize(ctx context.Context, a *agent.Agent, pod *v1.Pod, n
 	}
 	list := make(extenderv1.HostPriorityList, len(names))
 	for i, name := range names {
-		list[i] = extenderv1.HostPriority{Host: name, Score: Round(scores.Of[i], h.maxScore)}
+		list[i] = extenderv1.HostPriority{Host: name, Score: a.Round(scores.Of[i])}
 	}
 	// Of equal nodes, chance would decide. One step more for the node on which the pod is
 	// expected, so that the layers it brings are expected where it goes: the pods behind it

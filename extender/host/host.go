@@ -93,8 +93,12 @@ func New(ctx context.Context, c Config) (*Host, error) {
 	}
 	h := &Host{cluster: followed, debug: c.Debug}
 	for _, kind := range c.Kinds {
+		round := handler.Round
+		if kind.RoundsDown {
+			round = handler.RoundDown
+		}
 		a, err := agent.New(ctx, kind, agent.Config{Cluster: followed, Client: c.Client, REST: c.REST, PluginConfig: c.PluginConfig, Clock: c.Clock,
-			Round: func(score int64) int64 { return handler.Round(score, c.MaxScore) }})
+			Round: func(score int64) int64 { return round(score, c.MaxScore) }})
 		if err != nil {
 			return nil, errors.Join(err, h.Close())
 		}

@@ -74,8 +74,8 @@ type Pod struct {
 	Scheduler string
 	// Node, if set, gets the pod without a scheduler.
 	Node string
-	// MilliCPU is the request; 0 for none.
-	MilliCPU int64
+	// MilliCPU and Memory (bytes) are the requests; 0 for none.
+	MilliCPU, Memory int64
 	// Extended is an extended resource of which the pod requests one, if any.
 	Extended corev1.ResourceName
 	// PullSecret is the imagePullSecret, if any.
@@ -89,6 +89,9 @@ func (p Pod) object() *corev1.Pod {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	if p.MilliCPU > 0 {
 		requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(p.MilliCPU, resource.DecimalSI)
+	}
+	if p.Memory > 0 {
+		requests[corev1.ResourceMemory] = *resource.NewQuantity(p.Memory, resource.BinarySI)
 	}
 	if p.Extended != "" {
 		requests[p.Extended], limits[p.Extended] = resource.MustParse("1"), resource.MustParse("1")

@@ -11,12 +11,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/internal/debugpage"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
@@ -200,29 +199,16 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	return rating, nil
 }
 
-// loads returns all nodes with the pods on them, and how much load costs the pod.
-// It asks the informers, because the scheduler's own snapshot belongs to the
-// scheduling cycle. The pod itself does not count.
+// loads returns all nodes with the pods on them, and how much load costs the pod. The pod
+// itself does not count.
 func (pl *LayerLocality) loads(pod *v1.Pod) (map[string]fwk.NodeInfo, locality.Balance, error) {
-	pods, err := pl.pods.List(labels.Everything())
+	nodes, err := debugpage.NodeInfos(pl.nodes, pl.pods, pod.UID)
 	if err != nil {
-		return nil, locality.Balance{}, fmt.Errorf("listing pods: %w", err)
-	}
-	nodes, err := pl.nodes.List(labels.Everything())
-	if err != nil {
-		return nil, locality.Balance{}, fmt.Errorf("listing nodes: %w", err)
-	}
-	placed := map[string][]*v1.Pod{}
-	for _, other := range pods {
-		if other.Spec.NodeName != "" && other.UID != pod.UID {
-			placed[other.Spec.NodeName] = append(placed[other.Spec.NodeName], other)
-		}
+		return nil, locality.Balance{}, err
 	}
 	infos, all := map[string]fwk.NodeInfo{}, locality.Loads{}
-	for _, node := range nodes {
-		info := framework.NewNodeInfo(placed[node.Name]...)
-		info.SetNode(node)
-		infos[node.Name] = info
+	for _, info := range nodes {
+		infos[info.Node().Name] = info
 		all.Add(loadOf(info))
 	}
 	return infos, all.BalanceFor(locality.RequestOf(pod), pl.profile.Args), nil

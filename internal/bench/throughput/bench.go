@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +30,7 @@ type Config struct {
 	Nodes []int
 	// Workloads are names of workloads in perf.
 	Workloads []string
-	// Profiles are measured beside the default one: layerlocality, extender.
+	// Profiles are measured beside the default one: names of configurations.
 	Profiles []string
 	// Rounds is how often each profile is measured at least. It goes on until the Spread
 	// is at most MaxSpread, up to MaxRounds.
@@ -52,11 +53,11 @@ func (c *Config) check() error {
 	}
 	for i, profile := range c.Profiles {
 		if profile == defaultProfile || configurations[profile] == "" || slices.Contains(c.Profiles[:i], profile) {
-			return fmt.Errorf("--profiles=%s: want %s, %s or both", strings.Join(c.Profiles, ","), ourProfile, extenderProfile)
+			return fmt.Errorf("--profiles=%s: want some of %s", strings.Join(c.Profiles, ","), strings.Join(Profiles(), ", "))
 		}
 	}
 	if len(c.Profiles) == 0 {
-		return fmt.Errorf("--profiles: want %s, %s or both", ourProfile, extenderProfile)
+		return fmt.Errorf("--profiles: want some of %s", strings.Join(Profiles(), ", "))
 	}
 	return nil
 }
@@ -68,11 +69,20 @@ const (
 	extenderProfile = "extender"
 )
 
-// configurations are the files with the profiles. Ours are those that are installed.
+// Profiles returns the names of those that can be measured beside the default one.
+func Profiles() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(configurations)), func(name string) bool { return name == defaultProfile })
+}
+
+// configurations are the files with the profiles. Those of LayerLocality and layer-extender
+// are what is installed, the others the default profile with one plugin more.
 var configurations = map[string]string{
 	defaultProfile:  "internal/bench/throughput/default.yaml",
 	ourProfile:      "deploy/scheduler/default-scheduler/config.yaml",
 	extenderProfile: "deploy/extender/distributions/kubeadm/scheduler.yaml",
+	"safe":          "internal/bench/throughput/safe.yaml",
+	"packing":       "internal/bench/throughput/packing.yaml",
+	"congestion":    "internal/bench/throughput/congestion.yaml",
 }
 
 // extender is the program that the scheduler asks with extenderProfile.

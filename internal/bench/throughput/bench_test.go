@@ -99,8 +99,9 @@ func TestCheck(t *testing.T) {
 		{[]string{ourProfile}, ""},
 		{[]string{extenderProfile}, ""},
 		{[]string{ourProfile, extenderProfile}, ""},
+		{[]string{"safe", "packing", "congestion"}, ""},
 		{nil, "--profiles"},
-		{[]string{defaultProfile}, "--profiles=default: want layerlocality, extender or both"},
+		{[]string{defaultProfile}, "--profiles=default: want some of congestion, extender, layerlocality, packing, safe"},
 		{[]string{"other"}, "--profiles=other"},
 		{[]string{ourProfile, ourProfile}, "--profiles=layerlocality,layerlocality"},
 	} {

@@ -18,6 +18,6 @@ var (
 )
 
 func addKnownTypes(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(SchemeGroupVersion, &LayerLocalityArgs{}, &QosAwareArgs{})
+	scheme.AddKnownTypes(SchemeGroupVersion, &LayerLocalityArgs{}, &QosAwareArgs{}, &SafeArgs{}, &PackingArgs{}, &CongestionArgs{})
 	return nil
 }

@@ -458,8 +458,8 @@ func selectors(t *testing.T, objects []runtime.Object, deployment *appsv1.Deploy
 // TestReaders checks that users who may read metrics may not read names of pods.
 func TestReaders(t *testing.T) {
 	objects := build(t, "second-scheduler")
-	for role, path := range map[string]string{name + "-metrics-reader": "/metrics", name + "-debug-reader": "/debug/layerlocality"} {
-		want := []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{path}}}
+	for role, paths := range map[string][]string{name + "-metrics-reader": {"/metrics"}, name + "-debug-reader": {"/debug/layerlocality", "/debug/packing", "/debug/safe"}} {
+		want := []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: paths}}
 		if got := named[*rbacv1.ClusterRole](t, objects, role).Rules; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v", role, got)
 		}

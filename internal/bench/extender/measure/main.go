@@ -123,8 +123,17 @@ func (o *options) run(ctx context.Context) error {
 			all = append(all, *m)
 		}
 	}
+	var agents []agentMeasured
+	for _, nodes := range []int{o.nodes / 10, o.nodes} {
+		m, err := measureAgents(ctx, fleet.Nodes(stated, nodes, o.images), o.pods)
+		if err != nil {
+			return err
+		}
+		report(m)
+		agents = append(agents, m...)
+	}
 	if o.out != "" {
-		data, err := json.MarshalIndent(map[string]any{"source": source, "pods": o.pods, "runs": all, "rssMiB": rss}, "", "  ")
+		data, err := json.MarshalIndent(map[string]any{"source": source, "pods": o.pods, "runs": all, "agents": agents, "rssMiB": rss}, "", "  ")
 		if err != nil {
 			return err
 		}
@@ -168,7 +177,7 @@ func memory(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, p
 	for !h.HasSynced() {
 		time.Sleep(10 * time.Millisecond)
 	}
-	extender, err := extenderAt(listening.URL, 1)
+	extender, err := extenderAt(listening.URL, "layers", 1)
 	if err != nil {
 		return 0, err
 	}
@@ -183,16 +192,16 @@ func memory(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, p
 	return after - before, errors.Join(err, h.Close())
 }
 
-// extenderAt returns Kubernetes' own client of an extender.
-func extenderAt(url string, weight int64) (fwk.Extender, error) {
+// extenderAt returns Kubernetes' own client of an agent, for both verbs.
+func extenderAt(url, name string, weight int64) (fwk.Extender, error) {
 	return scheduler.NewHTTPExtender(&config.Extender{
-		URLPrefix: url + strings.TrimSuffix(handler.Prefix, "/"), PrioritizeVerb: handler.Priorities + "/layers",
+		URLPrefix: url + strings.TrimSuffix(handler.Prefix, "/"), PrioritizeVerb: handler.Priorities + "/" + name, FilterVerb: handler.Predicates + "/" + name,
 		Weight: weight, NodeCacheCapable: true, HTTPTimeout: metav1.Duration{Duration: time.Minute},
 	})
 }
 
 func kinds() []agent.Kind {
-	return []agent.Kind{{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New}}
+	return []agent.Kind{{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}}
 }
 
 // The lines of /proc/self/status with resident memory.
@@ -239,11 +248,32 @@ func (t *timed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.took = append(t.took, took)
 }
 
+// forget begins anew.
+func (t *timed) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.took = nil
+}
+
 // all returns what every answer took. The last one may be counted after it was read.
 func (t *timed) all() []time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.took)
+}
+
+// serve runs agents behind a server that notes times, and returns once they can answer.
+func serve(ctx context.Context, config host.Config) (*host.Host, *timed, *httptest.Server, error) {
+	h, err := host.New(ctx, config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	server := &timed{next: h.Handler(nil)}
+	h.Start(ctx)
+	for !h.HasSynced() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return h, server, httptest.NewServer(server), nil
 }
 
 func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, pods int, most, weight int64) (*measured, error) {
@@ -253,20 +283,11 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 	client := fake.NewClientset()
 	lists(client, nodes, running)
 	clock := clocktesting.NewFakeClock(time.Now())
-	h, err := host.New(ctx, host.Config{
-		Client: client, MaxScore: most, Clock: clock,
-		Kinds: kinds(),
-	})
+	h, server, listening, err := serve(ctx, host.Config{Client: client, MaxScore: most, Clock: clock, Kinds: kinds()})
 	if err != nil {
 		return nil, err
 	}
-	server := &timed{next: h.Handler(nil)}
-	listening := httptest.NewServer(server)
 	defer listening.Close()
-	h.Start(ctx)
-	for !h.HasSynced() {
-		time.Sleep(10 * time.Millisecond)
-	}
 	beside, err := newScheduler(ctx, nodes, running, defaults)
 	if err != nil {
 		return nil, err
@@ -275,7 +296,7 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 	if err != nil {
 		return nil, err
 	}
-	extender, err := extenderAt(listening.URL, weight)
+	extender, err := extenderAt(listening.URL, "layers", weight)
 	if err != nil {
 		return nil, err
 	}
@@ -327,8 +348,10 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 // median returns the median in milliseconds.
 func median(times []time.Duration) float64 {
 	slices.Sort(times)
-	return float64(times[len(times)/2].Microseconds()) / 1000
+	return millis(times[len(times)/2])
 }
+
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // lists has a client answer lists with copies of the objects.
 func lists(client *fake.Clientset, nodes []*v1.Node, pods []*v1.Pod) {

@@ -5,6 +5,7 @@ package perf
 import (
 	"context"
 	"embed"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	_ "k8s.io/component-base/logs/json/register" // a log format of scheduler_perf's flags
 	fwk "k8s.io/kube-scheduler/framework"
@@ -27,13 +29,16 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/bench/fleet"
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
+	"github.com/layer-locality/layer-locality/scheduler/congestion"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+	"github.com/layer-locality/layer-locality/scheduler/packing"
+	"github.com/layer-locality/layer-locality/scheduler/safe"
 )
 
 var (
 	workload    = flag.String("workload", basic, basic+" or "+withLayers)
-	profile     = flag.String("profile", "default", "name of the measured profile; layerlocality has that plugin, the others do not")
+	profile     = flag.String("profile", "default", "name of the measured profile; layerlocality, safe, packing and congestion have that plugin, the others none of ours")
 	config      = flag.String("config", "", "file with the KubeSchedulerConfiguration of the profile")
 	extender    = flag.String("extender", "", "layer-extender, which the profile asks; empty for none")
 	nodes       = flag.Int("nodes", 5000, "nodes of the cluster")
@@ -50,6 +55,9 @@ const (
 	imagesPerNode = 50
 )
 
+// ours has the plugin of a profile that is ours.
+var ours = map[string]string{"layerlocality": layerlocality.Name, "safe": safe.Name, "packing": packing.Name, "congestion": congestion.Name}
+
 //go:embed *.yaml
 var files embed.FS
 
@@ -62,18 +70,23 @@ func TestMain(m *testing.M) {
 }
 
 func BenchmarkPerfScheduling(b *testing.B) {
-	factory := layerlocality.NewFactory()
-	enabled := false
-	registry := frameworkruntime.Registry{
-		layerlocality.Name: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-			enabled = true
-			return factory.New(ctx, args, handle)
-		},
+	enabled := ""
+	registry := frameworkruntime.Registry{}
+	for name, make := range map[string]frameworkruntime.PluginFactory{
+		layerlocality.Name: layerlocality.NewFactory().New, safe.Name: safe.NewFactory().New, packing.Name: packing.NewFactory().New, congestion.Name: congestion.New,
+	} {
+		registry[name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+			enabled += name
+			return make(ctx, args, handle)
+		}
 	}
 	var options []perf.SchedulerPerfOption
 	image := "registry.k8s.io/pause:3.10.2"
 	switch *workload {
 	case basic:
+		if ours[*profile] != "" {
+			options = append(options, perf.WithNodeUpdateFn(stateUse))
+		}
 	case withLayers:
 		images, source, err := dataset.FromEnv()
 		if err != nil {
@@ -97,8 +110,8 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		}))
 	}
 	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
-	if want := *profile == "layerlocality"; enabled != want {
-		b.Fatalf("profile %s: %s was enabled: %t, want %t", *profile, layerlocality.Name, enabled, want)
+	if enabled != ours[*profile] {
+		b.Fatalf("profile %s: plugins of ours: %q, want %q", *profile, enabled, ours[*profile])
 	}
 	if asked != nil {
 		asked.check(b, *initialPods+*pods)
@@ -146,6 +159,19 @@ func stateImages(images []v1.ContainerImage) perf.NodeUpdateFn {
 		}
 		return context.Cause(tCtx)
 	}
+}
+
+// stateUse writes annotations of all nodes: what they use, and how congested they are.
+func stateUse(tCtx ktesting.TContext, _ *scheduler.Scheduler, _ *perf.Workload, list *v1.NodeList) error {
+	errs := make([]error, len(list.Items))
+	workqueue.ParallelizeUntil(tCtx, 16, len(list.Items), func(i int) {
+		random, node := rand.New(rand.NewPCG(uint64(i), 1)), &list.Items[i]
+		cpu, memory := float64(node.Status.Allocatable.Cpu().MilliValue()), float64(node.Status.Allocatable.Memory().Value())
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"mean-free-cpu":"%.0f","std-free-cpu":"%.0f","mean-free-memory":"%.0f","std-free-memory":"%.0f","congestion-factor":"%d"}}}`,
+			cpu*(.5+random.Float64()/2), cpu*random.Float64()/5, memory*(.5+random.Float64()/2), memory*random.Float64()/5, random.IntN(100))
+		_, errs[i] = tCtx.Client().CoreV1().Nodes().Patch(tCtx, node.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	})
+	return errors.Join(append(errs, context.Cause(tCtx))...)
 }
 
 func state(tCtx ktesting.TContext, node *v1.Node, images []v1.ContainerImage) error {

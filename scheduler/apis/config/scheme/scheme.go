@@ -1,6 +1,6 @@
-// Package scheme makes the arguments of the LayerLocality and QosAware plugins known to
-// kube-scheduler, which then decodes them strictly, defaults them, and writes
-// them back in /configz. Import it for its effect.
+// Package scheme makes the arguments of the plugins known to kube-scheduler, which then
+// decodes them strictly, defaults them, and writes them back in /configz. Import it for its
+// effect.
 package scheme
 
 import (

@@ -193,6 +193,42 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
+// TestLoadAgents reads the arguments of the agents' plugins, of which a wrong one is refused.
+func TestLoadAgents(t *testing.T) {
+	load := func(plugin, args string) (runtime.Object, error) {
+		loaded, err := load(t, strings.ReplaceAll(profile("- name: "+plugin, "  args: {"+args+"}"), "LayerLocality\n        weight: 4", plugin))
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range loaded.Profiles[0].PluginConfig {
+			if p.Name == plugin {
+				return p.Args, nil
+			}
+		}
+		return nil, nil
+	}
+	for _, c := range []struct {
+		plugin, args string
+		want         runtime.Object // nil: refused
+	}{
+		{"Safe", "", &config.SafeArgs{UtilizationPercent: 90, RiskPercent: 30, ForecastPercent: 20, Score: "Overload"}},
+		{"Safe", "riskPercent: 0, score: Balance, logRatings: true", &config.SafeArgs{UtilizationPercent: 90, ForecastPercent: 20, Score: "Balance", LogRatings: true}},
+		{"Safe", "risk: 1", nil},
+		{"Safe", "riskPercent: 1.5", nil},
+		{"Packing", "", &config.PackingArgs{Objective: "BinPack", Resources: []string{"cpu", "memory"}}},
+		{"Packing", "objective: LoadBalance, resources: [pods]", &config.PackingArgs{Objective: "LoadBalance", Resources: []string{"pods"}}},
+		{"Packing", "resources: pods", nil},
+		{"Congestion", "", &config.CongestionArgs{MaxFactor: 100}},
+		{"Congestion", "maxFactor: 7", &config.CongestionArgs{MaxFactor: 7}},
+		{"Congestion", "maxFactor: seven", nil},
+	} {
+		got, err := load(c.plugin, c.args)
+		if (err != nil) != (c.want == nil) || c.want != nil && !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s %s: %+v %v, want %+v", c.plugin, c.args, got, err, c.want)
+		}
+	}
+}
+
 // TestWrite does what kube-scheduler does for --write-config-to and its log.
 func TestWrite(t *testing.T) {
 	loaded, err := load(t, profile("- name: LayerLocality", "  args: {arrivalTimeout: 90s, loadPenalty: 0}"))
@@ -252,13 +288,18 @@ func TestRoundTrip(t *testing.T) {
 			if len(args.UnqualifiedRegistries) == 0 { // is read back as the default
 				args.UnqualifiedRegistries = []string{c.String(0)}
 			}
+		}, func(args *config.PackingArgs, c randfill.Continue) {
+			c.FillNoCustom(args)
+			if len(args.Resources) == 0 { // the same
+				args.Resources = []string{c.String(0)}
+			}
 		}}
 	})
 	codecs := kubeschedulerscheme.Codecs
 	seed := rand.Int64()
 	t.Logf("seed %d", seed)
 	random := fuzzer.FuzzerFor(values, mathrand.NewSource(seed), codecs).NilChance(0.2).NumElements(1, 4)
-	for _, name := range []string{"LayerLocalityArgs", "QosAwareArgs"} {
+	for _, name := range []string{"LayerLocalityArgs", "QosAwareArgs", "SafeArgs", "PackingArgs", "CongestionArgs"} {
 		for range 20 {
 			roundtrip.RoundTripSpecificKindWithoutProtobuf(t, config.SchemeGroupVersion.WithKind(name), kubeschedulerscheme.Scheme, codecs, random, nil)
 		}

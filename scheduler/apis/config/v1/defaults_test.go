@@ -46,6 +46,30 @@ func TestQosAwareDefaults(t *testing.T) {
 	}
 }
 
+// TestAgentDefaults checks that what is set stays: also values that look as if nothing was.
+func TestAgentDefaults(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ set, want runtime.Object }{
+		{&v1.SafeArgs{}, &v1.SafeArgs{UtilizationPercent: ptr.To[int32](90), RiskPercent: ptr.To[int32](30), ForecastPercent: ptr.To[int32](20), Score: ptr.To("Overload"), LogRatings: ptr.To(false)}},
+		{
+			&v1.SafeArgs{UtilizationPercent: ptr.To[int32](0), RiskPercent: ptr.To[int32](0), ForecastPercent: ptr.To[int32](0), Score: ptr.To(""), LogRatings: ptr.To(true)},
+			&v1.SafeArgs{UtilizationPercent: ptr.To[int32](0), RiskPercent: ptr.To[int32](0), ForecastPercent: ptr.To[int32](0), Score: ptr.To(""), LogRatings: ptr.To(true)},
+		},
+		{&v1.PackingArgs{}, &v1.PackingArgs{Objective: ptr.To("BinPack"), Resources: []string{"cpu", "memory"}}},
+		{&v1.PackingArgs{Objective: ptr.To(""), Resources: []string{}}, &v1.PackingArgs{Objective: ptr.To(""), Resources: []string{}}},
+		{&v1.CongestionArgs{}, &v1.CongestionArgs{MaxFactor: ptr.To[int64](100)}},
+		{&v1.CongestionArgs{MaxFactor: ptr.To[int64](0)}, &v1.CongestionArgs{MaxFactor: ptr.To[int64](0)}},
+	} {
+		got := c.set.DeepCopyObject()
+		if scheme.Default(got); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v becomes %+v, want %+v", c.set, got, c.want)
+		}
+	}
+}
+
 // defaulted are the arguments after the defaulting that kube-scheduler does.
 func defaulted(t *testing.T, args v1.LayerLocalityArgs) v1.LayerLocalityArgs {
 	t.Helper()
@@ -125,7 +149,7 @@ func TestDefaults(t *testing.T) {
 }
 
 // all are the arguments of every plugin.
-var all = []runtime.Object{&v1.LayerLocalityArgs{}, &v1.QosAwareArgs{}}
+var all = []runtime.Object{&v1.LayerLocalityArgs{}, &v1.QosAwareArgs{}, &v1.SafeArgs{}, &v1.PackingArgs{}, &v1.CongestionArgs{}}
 
 // nameOf returns the name of a type of arguments.
 func nameOf(args runtime.Object) string { return reflect.TypeOf(args).Elem().Name() }
@@ -181,7 +205,8 @@ func same(t *testing.T, text string, value any) bool {
 // or states none.
 func TestComments(t *testing.T) {
 	form := regexp.MustCompile(`Default (\S+?)(?: \([^)]*\))?\.(?:\n|$)`)
-	for file, args := range map[string]runtime.Object{"types.go": all[0], "types_qosaware.go": all[1]} {
+	for i, file := range []string{"types.go", "types_qosaware.go", "types_agents.go", "types_agents.go", "types_agents.go"} {
+		args := all[i]
 		file, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)

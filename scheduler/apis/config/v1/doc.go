@@ -3,6 +3,6 @@
 // +k8s:defaulter-gen=TypeMeta
 // +groupName=kubescheduler.config.k8s.io
 
-// Package v1 holds the arguments of the LayerLocality and QosAware plugins as users write
-// them in a KubeSchedulerConfiguration.
+// Package v1 holds the arguments of the plugins as users write them in a
+// KubeSchedulerConfiguration.
 package v1

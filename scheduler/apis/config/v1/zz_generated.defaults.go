@@ -13,15 +13,30 @@ import (
 // Public to allow building arbitrary schemes.
 // All generated defaulters are covering - they call all nested defaulters.
 func RegisterDefaults(scheme *runtime.Scheme) error {
+	scheme.AddTypeDefaultingFunc(&CongestionArgs{}, func(obj interface{}) { SetObjectDefaults_CongestionArgs(obj.(*CongestionArgs)) })
 	scheme.AddTypeDefaultingFunc(&LayerLocalityArgs{}, func(obj interface{}) { SetObjectDefaults_LayerLocalityArgs(obj.(*LayerLocalityArgs)) })
+	scheme.AddTypeDefaultingFunc(&PackingArgs{}, func(obj interface{}) { SetObjectDefaults_PackingArgs(obj.(*PackingArgs)) })
 	scheme.AddTypeDefaultingFunc(&QosAwareArgs{}, func(obj interface{}) { SetObjectDefaults_QosAwareArgs(obj.(*QosAwareArgs)) })
+	scheme.AddTypeDefaultingFunc(&SafeArgs{}, func(obj interface{}) { SetObjectDefaults_SafeArgs(obj.(*SafeArgs)) })
 	return nil
+}
+
+func SetObjectDefaults_CongestionArgs(in *CongestionArgs) {
+	SetDefaults_CongestionArgs(in)
 }
 
 func SetObjectDefaults_LayerLocalityArgs(in *LayerLocalityArgs) {
 	SetDefaults_LayerLocalityArgs(in)
 }
 
+func SetObjectDefaults_PackingArgs(in *PackingArgs) {
+	SetDefaults_PackingArgs(in)
+}
+
 func SetObjectDefaults_QosAwareArgs(in *QosAwareArgs) {
 	SetDefaults_QosAwareArgs(in)
+}
+
+func SetObjectDefaults_SafeArgs(in *SafeArgs) {
+	SetDefaults_SafeArgs(in)
 }

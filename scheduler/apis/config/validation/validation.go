@@ -1,4 +1,4 @@
-// Package validation checks the arguments of the LayerLocality and QosAware plugins.
+// Package validation checks the arguments of the plugins.
 package validation
 
 import (

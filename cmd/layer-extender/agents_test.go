@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
+	"github.com/layer-locality/layer-locality/extender/agent"
+	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/host"
+)
+
+// without are the agents that need no ImageManifests: this client has no such resource.
+var without = []string{"safe-overload", "safe-balance", "packing", "congestion", "template"}
+
+// serve runs agents on a cluster in memory, and returns the URL of their server.
+func serve(t testing.TB, source *prometheus.Source, configs []agent.PluginConfig, objects ...runtime.Object) string {
+	t.Helper()
+	return serveAt(t, clock.RealClock{}, source, configs, objects...)
+}
+
+func serveAt(t testing.TB, clock clock.PassiveClock, source *prometheus.Source, configs []agent.PluginConfig, objects ...runtime.Object) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	kinds, debug := agents(source)
+	kinds, err := host.Choose(kinds, without)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := host.New(ctx, host.Config{Client: fake.NewClientset(objects...), Kinds: kinds, PluginConfig: configs, MaxScore: 10, Debug: debug, Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Start(ctx)
+	server := httptest.NewServer(h.Handler(nil))
+	t.Cleanup(func() {
+		server.Close()
+		cancel()
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for end := time.Now().Add(30 * time.Second); !h.HasSynced(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the agents do not sync")
+		}
+	}
+	return server.URL
+}
+
+// ask sends a request for names of nodes.
+func ask(t testing.TB, url, verb string, pod *v1.Pod, answer any, names ...string) {
+	t.Helper()
+	body, err := json.Marshal(extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.Post(url+"/scheduler/"+verb, "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %s %v", verb, response.Status, text, err)
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		t.Fatalf("%s: %s: %v", verb, text, err)
+	}
+}
+
+// scores asks for priorities, and returns them in the order of the names.
+func scores(t testing.TB, url, agent string, pod *v1.Pod, names ...string) (scores []int64) {
+	t.Helper()
+	var answer extenderv1.HostPriorityList
+	ask(t, url, "priorities/"+agent, pod, &answer, names...)
+	for i, each := range answer {
+		if each.Host != names[i] {
+			t.Fatalf("%s: %v for %v", agent, answer, names)
+		}
+		scores = append(scores, each.Score)
+	}
+	return scores
+}
+
+func nodeWith(name, cpu, memory string, annotations map[string]string) *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: annotations},
+		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory), v1.ResourcePods: resource.MustParse("110")}},
+	}
+}
+
+func podWith(name, node, cpu, memory string) *v1.Pod {
+	requests := v1.ResourceList{}
+	if cpu != "" {
+		requests[v1.ResourceCPU] = resource.MustParse(cpu)
+	}
+	if memory != "" {
+		requests[v1.ResourceMemory] = resource.MustParse(memory)
+	}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name)},
+		Spec:       v1.PodSpec{NodeName: node, Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Requests: requests}}}},
+	}
+}
+
+// TestSafeGolden has the published figures through both verbs.
+func TestSafeGolden(t *testing.T) {
+	golden := []struct {
+		mean, deviation   float64
+		fits              bool
+		overload, balance int64
+	}{
+		{0, 0, true, 10, 10}, {.5, 0, true, 10, 8}, {.95, 0, false, 0, 5},
+		{.5, .2, true, 7, 5}, {.7, .2, true, 2, 4}, {.8, .1, true, 2, 4},
+		{.8, .3, false, 0, 3}, {.85, .1, false, 0, 4}, {.5, .5, false, 0, 4},
+	}
+	var objects []runtime.Object
+	var names []string
+	for i, c := range golden {
+		annotations := map[string]string{}
+		for _, of := range []string{"cpu", "memory"} {
+			annotations["mean-free-"+of], annotations["std-free-"+of] = fmt.Sprint(4000*(1-c.mean)), fmt.Sprint(4000*c.deviation)
+		}
+		names = append(names, fmt.Sprintf("n%d", i))
+		objects = append(objects, nodeWith(names[i], "4", "4000", annotations))
+	}
+	forecast := nodeWith("forecast", "4", "1Gi", map[string]string{"mean-free-cpu": "1600", "std-free-cpu": "400", "forcasted-free-cpu": "1200", "mean-free-memory": "1073741824"})
+	url, pod := serve(t, nil, nil, append(objects, forecast)...), podWith("p", "", "", "")
+	var filtered extenderv1.ExtenderFilterResult
+	ask(t, url, "predicates/safe-overload", pod, &filtered, names...)
+	overload, balance := scores(t, url, "safe-overload", pod, names...), scores(t, url, "safe-balance", pod, names...)
+	for i, c := range golden {
+		reason := filtered.FailedAndUnresolvableNodes[names[i]]
+		if slices.Contains(*filtered.NodeNames, names[i]) != c.fits || (reason == "") != c.fits || overload[i] != c.overload || balance[i] != c.balance {
+			t.Errorf("%+v: %q, overload %d, balance %d", c, reason, overload[i], balance[i])
+		}
+	}
+	if text := filtered.FailedAndUnresolvableNodes["n2"]; !strings.Contains(text, "risk above 30% of using more than 90% of their CPU") || text != filtered.FailedAndUnresolvableNodes["n8"] {
+		t.Errorf("%q and %q", text, filtered.FailedAndUnresolvableNodes["n8"])
+	}
+	for agent, want := range map[string]int64{"safe-overload": 6, "safe-balance": 5} {
+		if got := scores(t, url, agent, podWith("q", "", "500m", ""), "forecast"); got[0] != want {
+			t.Errorf("%s with a forecast: %d", agent, got[0])
+		}
+	}
+	// Only one of both filters.
+	if response, err := http.Post(url+"/scheduler/predicates/safe-balance", "application/json", strings.NewReader("{}")); err != nil || response.StatusCode != http.StatusNotFound {
+		t.Errorf("safe-balance filters: %v %v", response, err)
+	}
+}
+
+// TestPackingGolden has the published scores of BinPack, under both names. The pods that are
+// asked about are not placed, so that each finds the same nodes.
+func TestPackingGolden(t *testing.T) {
+	var objects []runtime.Object
+	names := []string{"n1", "n2", "n3"}
+	for i, used := range [][2]string{{"1", "2000Mi"}, {"2", "6000Mi"}, {"3", "1000Mi"}} {
+		objects = append(objects, nodeWith(names[i], "4", "16000Mi", nil), podWith("on-"+names[i], names[i], used[0], used[1]))
+	}
+	clock := clocktesting.NewFakeClock(time.Now())
+	url := serveAt(t, clock, nil, nil, objects...)
+	for i, c := range []struct {
+		cpu, memory string
+		want        []int64
+	}{
+		{"500m", "1000Mi", []int64{10, 3, 1}}, {"500m", "1000Mi", []int64{10, 3, 1}}, {"2", "4000Mi", []int64{1, 10, 0}}, {"250m", "8000Mi", []int64{1, 10, 10}},
+	} {
+		pod := podWith(fmt.Sprintf("p%d", i), "", c.cpu, c.memory)
+		// Asked again, by another name of the agent: neither counts the pod itself.
+		for _, agent := range []string{"packing", "pigeon-holing"} {
+			if got := scores(t, url, agent, pod, names...); !slices.Equal(got, c.want) {
+				t.Errorf("%s, pod %d: %v, want %v", agent, i, got, c.want)
+			}
+		}
+		clock.Step(arrivals.Timeout) // nobody binds it: the next pod finds the nodes as they were
+	}
+}
+
+// TestOthersGolden has the published scores of congestion, and those of the template.
+func TestOthersGolden(t *testing.T) {
+	factors := []string{"25", "30", "130", "0", "-3", "NaN", "1e400", strings.Repeat("8", 1<<20)}
+	var objects []runtime.Object
+	names := []string{"none"}
+	objects = append(objects, nodeWith("none", "4", "1Gi", nil))
+	for i, factor := range factors {
+		names = append(names, fmt.Sprintf("n%d", i))
+		objects = append(objects, nodeWith(names[i+1], "4", "1Gi", map[string]string{"congestion-factor": factor}))
+	}
+	url, pod := serve(t, nil, nil, objects...), podWith("p", "", "1", "")
+	if got, want := scores(t, url, "congestion", pod, names...), []int64{10, 8, 7, 0, 10, 10, 10, 10, 10}; !slices.Equal(got, want) {
+		t.Errorf("congestion: %v, want %v", got, want)
+	}
+	for _, agent := range []string{"template", "foo"} {
+		if got := scores(t, url, agent, pod, "none", "n1", "unknown"); !slices.Equal(got, []int64{1, 1, 0}) {
+			t.Errorf("%s: %v", agent, got)
+		}
+		var filtered extenderv1.ExtenderFilterResult
+		if ask(t, url, "predicates/"+agent, pod, &filtered, "none", "n1"); !slices.Equal(*filtered.NodeNames, []string{"none", "n1"}) {
+			t.Errorf("%s: %+v", agent, filtered)
+		}
+	}
+}
+
+// TestVariables has the variables of the ancestor: below a file, above defaults.
+func TestVariables(t *testing.T) {
+	type configs = []agent.PluginConfig
+	all, _ := agents(nil)
+	only, err := host.Choose(all, []string{"layers"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := func(plugin string, args map[string]any) configs { return configs{{Name: plugin, Args: args}} }
+	for name, c := range map[string]struct {
+		file      configs
+		kinds     []agent.Kind
+		variables map[string]string
+		want      configs
+		warns     string
+	}{
+		"none":           {nil, all, nil, nil, ""},
+		"empty":          {nil, all, map[string]string{"SAFEUTILIZATION": ""}, nil, ""},
+		"safe":           {nil, all, map[string]string{"SAFEUTILIZATION": "85", "SAFEPERCENTILE": " 25 ", "SAFEFORECASTWEIGHT": "0", "SAFEPRINTTABLE": "true"}, args("Safe", map[string]any{"utilizationPercent": int64(85), "riskPercent": int64(25), "forecastPercent": int64(0), "logRatings": true}), ""},
+		"packing":        {nil, all, map[string]string{"POLICY_OBJECTIVE": "LOAD_BALANCE", "NUM_RESOURCES": "3"}, args("Packing", map[string]any{"objective": "LoadBalance", "resources": []any{"cpu", "memory", "pods"}}), ""},
+		"all resources":  {nil, all, map[string]string{"NUM_RESOURCES": "5"}, args("Packing", map[string]any{"resources": []any{"cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage"}}), ""},
+		"congestion":     {nil, all, map[string]string{"CONGESTION_FACTOR_MAX": "10"}, args("Congestion", map[string]any{"maxFactor": int64(10)}), ""},
+		"file":           {args("Safe", map[string]any{"riskPercent": 10.}), all, map[string]string{"SAFEPERCENTILE": "25", "SAFEUTILIZATION": "85"}, args("Safe", map[string]any{"riskPercent": 10., "utilizationPercent": int64(85)}), ""},
+		"no agent":       {nil, only, map[string]string{"SAFEUTILIZATION": "85"}, nil, "an agent that does not run"},
+		"above":          {nil, all, map[string]string{"SAFEUTILIZATION": "101"}, nil, "SAFEUTILIZATION=\"101\" is left out: want a whole number, 0 to 100"},
+		"below":          {nil, all, map[string]string{"SAFEPERCENTILE": "-1"}, nil, "riskPercent of Safe"},
+		"no number":      {nil, all, map[string]string{"SAFEFORECASTWEIGHT": "NaN"}, nil, "want a whole number"},
+		"neither":        {nil, all, map[string]string{"SAFEPRINTTABLE": "perhaps"}, nil, "want true or false"},
+		"objective":      {nil, all, map[string]string{"POLICY_OBJECTIVE": "BEST"}, nil, "want A_BINPACK, LOAD_BALANCE or CONSOLIDATE"},
+		"no resource":    {nil, all, map[string]string{"NUM_RESOURCES": "0"}, nil, "1 to 5"},
+		"many resources": {nil, all, map[string]string{"NUM_RESOURCES": "6"}, nil, "1 to 5"},
+		"no congestion":  {nil, all, map[string]string{"CONGESTION_FACTOR_MAX": "0"}, nil, "1 to 1000000000"},
+	} {
+		var warnings []string
+		got := withVariables(c.file, c.kinds, func(name string) (string, bool) { text, ok := c.variables[name]; return text, ok }, func(text string) { warnings = append(warnings, text) })
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		if text := strings.Join(warnings, "\n"); (text == "") != (c.warns == "") || !strings.Contains(text, c.warns) {
+			t.Errorf("%s: %q, want %q", name, text, c.warns)
+		}
+		// What is set is what the plugins accept.
+		if len(c.kinds) == len(all) {
+			serve(t, nil, got)
+		}
+	}
+}
+
+// TestArgumentsAreRefused: by the name of the agent and of the argument.
+func TestArgumentsAreRefused(t *testing.T) {
+	for plugin, c := range map[string]struct {
+		args map[string]any
+		want string
+	}{
+		"Safe": {map[string]any{"riskPercent": 101}, "riskPercent"}, "Packing": {map[string]any{"resources": []any{"disk"}}, "resources[0]"}, "Congestion": {map[string]any{"maxFactor": 0}, "maxFactor"},
+	} {
+		kinds, _ := agents(nil)
+		kinds, err := host.Choose(kinds, without)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = host.New(t.Context(), host.Config{Client: fake.NewClientset(), Kinds: kinds, MaxScore: 10, PluginConfig: []agent.PluginConfig{{Name: plugin, Args: c.args}}})
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), plugin) {
+			t.Errorf("%s: %v, want %s", plugin, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,276 @@
+package prometheus
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/layer-locality/layer-locality/scheduler/usage"
+)
+
+// server answers queries by what they begin with. A real Prometheus does not fail on demand;
+// test/agents has one.
+type server struct {
+	*httptest.Server
+	answers map[string]http.HandlerFunc
+}
+
+// vector answers with series: labels in JSON, and a value.
+func vector(series ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, strings.Join(series, ","))
+	}
+}
+
+func one(node, value string) string {
+	return fmt.Sprintf(`{"metric":{"node":%q},"value":[1,%q]}`, node, value)
+}
+
+func start(t *testing.T) *server {
+	t.Helper()
+	s := &server{answers: map[string]http.HandlerFunc{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.FormValue("query")
+		w.Header().Set("Content-Type", "application/json")
+		for begin, answer := range s.answers {
+			if strings.HasPrefix(query, begin) {
+				answer(w, r)
+				return
+			}
+		}
+		vector()(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) config() Config {
+	return Config{Address: s.URL, Window: 15 * time.Minute, NodeLabel: "node", Queries: map[string]string{
+		"cpu-mean": "cpu_mean", "cpu-deviation": "cpu_deviation", "memory-mean": "memory_mean", "memory-deviation": "memory_deviation",
+	}}
+}
+
+func node(name string) *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.NodeStatus{Allocatable: v1.ResourceList{
+		v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("1000"),
+	}}}
+}
+
+// made returns a Source whose log is kept.
+func made(t *testing.T, c Config) (*Source, context.Context, func() string) {
+	t.Helper()
+	source, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	return source, klog.NewContext(t.Context(), logger), func() string { return logger.GetSink().(ktesting.Underlier).GetBuffer().String() }
+}
+
+// TestStatistics has cores and bytes that are used become what is free.
+func TestStatistics(t *testing.T) {
+	s, clock := start(t), clocktesting.NewFakePassiveClock(time.Now())
+	s.answers["cpu_mean"] = vector(one("n1", "1.5"), one("n2", "9"), one("n1", "1"), one("n3", "NaN"), one("n4", "-1"), one("n5", "+Inf"), `{"metric":{"instance":"n6"},"value":[1,"1"]}`)
+	s.answers["cpu_deviation"] = vector(one("n1", ".25"))
+	s.answers["memory_mean"] = vector(one("n1", "400"), one("n2", "1"), one("n3", "1"))
+	s.answers["memory_deviation"] = vector(one("n1", "50"), one("n2", "NaN"))
+	c := s.config()
+	c.Clock, c.Queries["memory-forecast"] = clock, "memory_forecast"
+	s.answers["memory_forecast"] = vector(one("n1", "700"))
+	source, ctx, _ := made(t, c)
+	if got := source.Of(node("n1"), v1.ResourceCPU); got.Problem != usage.Unavailable {
+		t.Errorf("before the first answer: %+v", got)
+	}
+	source.Update(ctx)
+	for _, c := range []struct {
+		node     string
+		resource v1.ResourceName
+		want     usage.Statistics
+	}{
+		{"n1", v1.ResourceCPU, usage.Statistics{Free: 2500, Deviation: 250}},
+		{"n1", v1.ResourceMemory, usage.Statistics{Free: 600, Deviation: 50, Forecast: 300, Forecasts: true}},
+		{"n2", v1.ResourceCPU, usage.Statistics{}}, // more is used than there is
+		{"n2", v1.ResourceMemory, usage.Statistics{Problem: usage.Invalid, Of: "memory-deviation"}},
+		{"n3", v1.ResourceCPU, usage.Statistics{Problem: usage.Invalid, Of: "cpu-mean"}},
+		{"n4", v1.ResourceCPU, usage.Statistics{Problem: usage.Invalid, Of: "cpu-mean"}},
+		{"n5", v1.ResourceCPU, usage.Statistics{Problem: usage.Invalid, Of: "cpu-mean"}},
+		{"n6", v1.ResourceCPU, usage.Statistics{Problem: usage.Missing, Of: "cpu-mean"}},
+		{"n3", v1.ResourceMemory, usage.Statistics{Free: 999}},
+	} {
+		if got := source.Of(node(c.node), c.resource); got != c.want {
+			t.Errorf("%s %s: %+v, want %+v", c.node, c.resource, got, c.want)
+		}
+	}
+	clock.SetTime(clock.Now().Add(MaxAge))
+	if got := source.Of(node("n1"), v1.ResourceCPU); got.Problem != usage.None {
+		t.Errorf("after %s: %+v", MaxAge, got)
+	}
+	clock.SetTime(clock.Now().Add(1))
+	if got := source.Of(node("n1"), v1.ResourceCPU); got.Problem != usage.Unavailable {
+		t.Errorf("after more than %s: %+v", MaxAge, got)
+	}
+}
+
+// TestFaults: an error is counted each time and logged when it begins, and the last answer
+// counts meanwhile.
+func TestFaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		result string
+		log    string
+	}{
+		"error": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "on purpose", 500) }, failure, "server_error"},
+		"bad query": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(400)
+			fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"no such function"}`)
+		}, failure, "no such function"},
+		"no JSON": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }, failure, "Prometheus does not tell"},
+		"a matrix": {func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+		}, failure, "want a vector"},
+		"nothing":     {vector(), empty, "no series has the label node"},
+		"other label": {vector(`{"metric":{"instance":"n1"},"value":[1,"1"]}`), empty, "set the label"},
+		"endless": {func(w http.ResponseWriter, _ *http.Request) {
+			for range 20 {
+				fmt.Fprint(w, strings.Repeat(" ", 1<<20))
+			}
+		}, failure, "16 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			for _, statistic := range []string{"cpu_mean", "cpu_deviation", "memory_mean", "memory_deviation"} {
+				s.answers[statistic] = vector(one("n1", "1"))
+			}
+			source, ctx, log := made(t, s.config())
+			source.Update(ctx)
+			s.answers["cpu_mean"] = c.answer
+			count := func() float64 {
+				value, err := testutil.GetCounterMetricValue(queries.WithLabelValues("cpu-mean", c.result))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return value
+			}
+			before := count()
+			for range 3 {
+				source.Update(ctx)
+			}
+			if got := count() - before; got != 3 {
+				t.Errorf("counted %v times", got)
+			}
+			if text := log(); !strings.Contains(text, c.log) || strings.Count(text, "Prometheus does not tell") != 1 {
+				t.Errorf("log: %.2000s", text)
+			}
+			want := usage.None // the last answer
+			if c.result == empty {
+				want = usage.Missing
+			}
+			if got := source.Of(node("n1"), v1.ResourceCPU); got.Problem != want {
+				t.Errorf("%+v, want %q", got, want)
+			}
+			s.answers["cpu_mean"] = vector(one("n1", "1"))
+			if source.Update(ctx); !strings.Contains(log(), "tells again") {
+				t.Errorf("log: %.2000s", log())
+			}
+		})
+	}
+}
+
+// TestAway has nobody listen, and a server that does not answer before the context ends.
+func TestAway(t *testing.T) {
+	s := start(t)
+	s.answers["cpu_mean"] = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	source, ctx, _ := made(t, s.config())
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	source.Update(ctx)
+	if took := time.Since(began); took > timeout {
+		t.Errorf("it took %s", took)
+	}
+	s.Close()
+	source.Update(klog.NewContext(t.Context(), klog.FromContext(ctx)))
+	if got := source.Of(node("n1"), v1.ResourceCPU); got.Problem != usage.Unavailable {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestRun asks at once, and ends with its context.
+func TestRun(t *testing.T) {
+	s := start(t)
+	s.answers["cpu_mean"] = vector(one("n1", "1"))
+	source, ctx, _ := made(t, s.config())
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { source.Run(ctx); close(done) }()
+	for end := time.Now().Add(30 * time.Second); source.Of(node("n1"), v1.ResourceCPU).Problem != usage.None; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing is known")
+		}
+	}
+	cancel()
+	<-done
+}
+
+// TestToken: the token is sent, as it is in the file then.
+func TestToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, seen := start(t), ""
+	s.answers["cpu_mean"] = func(w http.ResponseWriter, r *http.Request) { seen = r.Header.Get("Authorization"); vector()(w, r) }
+	c := s.config()
+	c.TokenFile = file
+	source, ctx, _ := made(t, c)
+	if source.Update(ctx); seen != "Bearer secret" {
+		t.Errorf("%q", seen)
+	}
+}
+
+func TestNew(t *testing.T) {
+	valid := func(change func(*Config)) Config {
+		c := Config{Address: "http://localhost:9090", Window: 15 * time.Minute, NodeLabel: "node"}
+		change(&c)
+		return c
+	}
+	for want, c := range map[string]Config{
+		"":                              valid(func(*Config) {}),
+		"want a URL":                    valid(func(c *Config) { c.Address = "localhost:9090" }),
+		`Prometheus, "ftp://a"`:         valid(func(c *Config) { c.Address = "ftp://a" }),
+		"want 30s to 168h0m0s":          valid(func(c *Config) { c.Window = time.Second }),
+		"the window 169h":               valid(func(c *Config) { c.Window = 169 * time.Hour }),
+		`the label "no-label"`:          valid(func(c *Config) { c.NodeLabel = "no-label" }),
+		`the query "cpu"`:               valid(func(c *Config) { c.Queries = map[string]string{"cpu": "x"} }),
+		`the query "cpu-mean" is empty`: valid(func(c *Config) { c.Queries = map[string]string{"cpu-mean": ""} }),
+		"no-such-file":                  valid(func(c *Config) { c.Address = "https://localhost:9090"; c.CAFile = "no-such-file" }),
+	} {
+		_, err := New(c)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", c, err, want)
+		}
+	}
+}
+
+func TestExpand(t *testing.T) {
+	if got, want := expand("a[$window] b[$window:$step] c[$rate]", 15*time.Minute), "a[15m] b[15m:1m] c[5m]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, want := expand("[$window:$step] [$rate]", 40*time.Second), "[40s:2s] [13s]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -1,0 +1,232 @@
+// Package safe is a kube-scheduler plugin that keeps nodes from being overloaded, by what was
+// measured of their use and not by what pods request: it computes the risk that a node uses
+// more of its CPU or memory than it should.
+package safe
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/util"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
+	"github.com/layer-locality/layer-locality/scheduler/safe/risk"
+	"github.com/layer-locality/layer-locality/scheduler/usage"
+)
+
+// Name is the name of the plugin in a KubeSchedulerConfiguration.
+const Name = "Safe"
+
+// Safe filters and scores nodes by the risk that they are overloaded.
+type Safe struct {
+	args     *config.SafeArgs
+	source   usage.Source
+	problems *problems.Reporter
+	// The arguments as shares, and why a node is rejected, for each resource.
+	threshold, accepted, weight float64
+	reasons                     [len(resources)]string
+}
+
+var (
+	_ fwk.PreFilterPlugin   = &Safe{}
+	_ fwk.FilterPlugin      = &Safe{}
+	_ fwk.EnqueueExtensions = &Safe{}
+	_ fwk.PreScorePlugin    = &Safe{}
+	_ fwk.ScorePlugin       = &Safe{}
+	_ fwk.SignPlugin        = &Safe{}
+)
+
+// resources are those that nodes are rated by.
+var resources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
+
+func newPlugin(args *config.SafeArgs, source usage.Source, reporter *problems.Reporter) *Safe {
+	share := func(percent int32) float64 { return float64(percent) / 100 }
+	pl := &Safe{
+		args: args, source: source, problems: reporter,
+		threshold: share(args.UtilizationPercent), accepted: share(args.RiskPercent), weight: share(args.ForecastPercent),
+	}
+	for i, resource := range resources {
+		name := strings.ToUpper(string(resource))
+		if resource == v1.ResourceMemory {
+			name = string(resource)
+		}
+		// The same for all nodes, so that the event of the pod has it once.
+		pl.reasons[i] = fmt.Sprintf("node(s) had a risk above %d%% of using more than %d%% of their %s", args.RiskPercent, args.UtilizationPercent, name)
+	}
+	return pl
+}
+
+// Name returns the name of the plugin.
+func (pl *Safe) Name() string { return Name }
+
+// demand is what a pod requests of each resource: millicores, bytes.
+type demand [len(resources)]float64
+
+// Clone returns the same: nothing changes it.
+func (d *demand) Clone() fwk.StateData { return d }
+
+const stateKey fwk.StateKey = Name
+
+// demandOf returns what a pod requests.
+func demandOf(pod *v1.Pod) *demand {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	return &demand{float64(requests.Cpu().MilliValue()), float64(requests.Memory().Value())}
+}
+
+// PreFilter computes what the pod requests. It excludes no node.
+func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	state.Write(stateKey, demandOf(pod))
+	return nil, nil
+}
+
+// PreFilterExtensions returns nil: other pods do not change what was measured.
+func (pl *Safe) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// read returns what PreFilter or PreScore computed.
+func read(state fwk.CycleState, pod *v1.Pod) *demand {
+	if data, err := state.Read(stateKey); err == nil {
+		return data.(*demand)
+	}
+	return demandOf(pod)
+}
+
+// part is how a node is rated by one of the resources.
+type part struct {
+	risk.Usage
+	risk float64
+	// problem is why it is not rated, and of what has the problem.
+	problem usage.Problem
+	of      string
+}
+
+// rate rates a node by one of the resources, if a pod with the demand came to it.
+func (pl *Safe) rate(node *v1.Node, resource v1.ResourceName, demand float64) part {
+	capacity := usage.Capacity(node, resource)
+	if capacity <= 0 {
+		return part{problem: usage.NoCapacity, of: string(resource)}
+	}
+	known := pl.source.Of(node, resource)
+	if known.Problem != usage.None {
+		return part{problem: known.Problem, of: known.Of}
+	}
+	n := risk.Node{Capacity: capacity, Free: known.Free, Deviation: known.Deviation}
+	if known.Forecasts {
+		n.Forecast, n.Weight = known.Forecast, pl.weight
+	}
+	u := n.With(demand)
+	return part{Usage: u, risk: u.Above(pl.threshold)}
+}
+
+// Filter rejects a node for which the risk is too large. Nodes without statistics pass. It
+// does not help to preempt pods there: what was measured stays.
+func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
+	demand := read(state, pod)
+	var reasons []string
+	for i, resource := range resources {
+		p := pl.rate(info.Node(), resource, demand[i])
+		if p.problem != usage.None {
+			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
+			continue
+		}
+		if p.risk > pl.accepted {
+			reasons = append(reasons, pl.reasons[i])
+		}
+	}
+	if len(reasons) > 0 {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasons...)
+	}
+	return nil
+}
+
+// EventsToRegister returns the events after which a rejected pod may fit: other statistics,
+// another capacity or another node, and a pod that requests less.
+func (pl *Safe) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAnnotation | fwk.UpdateNodeAllocatable}, QueueingHintFn: pl.fits},
+		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.UpdatePodScaleDown}, QueueingHintFn: isOf},
+	}, nil
+}
+
+// fits tells whether a pod is worth another attempt after a node has changed.
+func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
+	_, node, err := util.As[*v1.Node](before, after)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	demand := demandOf(pod)
+	for i, resource := range resources {
+		if pl.rate(node, resource, demand[i]).risk > pl.accepted {
+			return fwk.QueueSkip, nil
+		}
+	}
+	return fwk.Queue, nil
+}
+
+// isOf tells whether it is the pod itself that has changed.
+func isOf(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
+	_, changed, err := util.As[*v1.Pod](before, after)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	if changed.UID == pod.UID {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// maxLogged is how many nodes the log has for a pod.
+const maxLogged = 100
+
+// PreScore computes what the pod requests, where no PreFilter did, and logs ratings.
+func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	if _, err := state.Read(stateKey); err != nil {
+		state.Write(stateKey, demandOf(pod))
+	}
+	if pl.args.LogRatings {
+		rating := pl.ratings(read(state, pod), nodes[:min(len(nodes), maxLogged)])
+		klog.FromContext(ctx).Info("Rated nodes", "plugin", Name, "pod", klog.KObj(pod), "nodes", len(nodes), "ratings", rating)
+	}
+	return nil
+}
+
+// Score returns the smaller of the scores of CPU and memory; 0 if there are no statistics of
+// one of them.
+func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
+	demand := read(state, pod)
+	score := 1.
+	for i, resource := range resources {
+		p := pl.rate(info.Node(), resource, demand[i])
+		if p.problem != usage.None {
+			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
+			return 0, nil
+		}
+		score = min(score, pl.score(p))
+	}
+	return points(score), nil
+}
+
+// score returns the score of a resource, from 0 to 1.
+func (pl *Safe) score(p part) float64 {
+	if pl.args.Score == config.ScoreBalance {
+		return p.Balance()
+	}
+	return risk.Overload(p.risk, pl.accepted)
+}
+
+// points returns a score from 0 to 100, rounded down; what is a whole number but for the last
+// digit of a double stays.
+func points(score float64) int64 { return int64(score*float64(fwk.MaxScore) + 1e-9) }
+
+// ScoreExtensions returns nil: scores mean the same for every pod.
+func (pl *Safe) ScoreExtensions() fwk.ScoreExtensions { return nil }
+
+// SignPod makes opportunistic batching possible: pods with the same requests are rated alike.
+func (pl *Safe) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	return []fwk.SignFragment{{Key: Name + ".Request", Value: *demandOf(pod)}}, nil
+}

@@ -1,0 +1,336 @@
+package safe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	"github.com/layer-locality/layer-locality/scheduler/internal/frameworktest"
+	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
+	"github.com/layer-locality/layer-locality/scheduler/usage"
+)
+
+func args(t testing.TB, change func(*configv1.SafeArgs)) *config.SafeArgs {
+	return frameworktest.Args(t, &configv1.SafeArgs{}, &config.SafeArgs{}, change)
+}
+
+func balance(a *configv1.SafeArgs) { score := config.ScoreBalance; a.Score = &score }
+
+// node returns a node with 4000 millicores and 4000 bytes, of which the given share is used
+// of both, with a deviation.
+func node(name string, mean, deviation float64) *v1.Node {
+	annotations := map[string]string{}
+	for _, of := range []string{"cpu", "memory"} {
+		annotations["mean-free-"+of] = fmt.Sprint(4000 * (1 - mean))
+		annotations["std-free-"+of] = fmt.Sprint(4000 * deviation)
+	}
+	return frameworktest.Node(name, "4", "4000", annotations)
+}
+
+// golden are the published figures: the use that a node has, the answers of the filter and
+// of both scores.
+var golden = []struct {
+	mean, deviation   float64
+	fits              bool
+	overload, balance int64
+}{
+	{0, 0, true, 100, 100}, {.5, 0, true, 100, 75}, {.95, 0, false, 0, 52},
+	{.5, .2, true, 78, 52}, {.7, .2, true, 23, 42}, {.8, .1, true, 27, 44},
+	{.8, .3, false, 0, 32}, {.85, .1, false, 0, 41}, {.5, .5, false, 0, 39},
+}
+
+// TestGolden has the published figures, through filter and scores of the plugin. The scores
+// are from 0 to 100, rounded down.
+func TestGolden(t *testing.T) {
+	var nodes []*v1.Node
+	for i, c := range golden {
+		nodes = append(nodes, node(fmt.Sprintf("n%d", i), c.mean, c.deviation))
+	}
+	pod := frameworktest.Pod("p", "", "")
+	overload := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), nodes)
+	steady := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, balance), nodes)
+	for i, status := range overload.Filter(t, pod) {
+		if status.IsSuccess() != golden[i].fits {
+			t.Errorf("%+v: %v", golden[i], status)
+		}
+	}
+	first, second := overload.Scores(t, pod), steady.Scores(t, pod)
+	for i, c := range golden {
+		if first[i] != c.overload || second[i] != c.balance {
+			t.Errorf("%+v: %d and %d", c, first[i], second[i])
+		}
+	}
+}
+
+// TestForecast has the published example with a forecast and a pod that requests CPU: 500m
+// in all, of which an init container needs 100m alone.
+func TestForecast(t *testing.T) {
+	n := frameworktest.Node("n", "4", "1Gi", map[string]string{
+		"mean-free-cpu": "1600", "std-free-cpu": "400", "forcasted-free-cpu": "1200", "mean-free-memory": "1073741824",
+	})
+	pod := frameworktest.Pod("p", "500m", "")
+	pod.Spec.InitContainers = []v1.Container{{Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m")}}}}
+	for name, want := range map[string]struct {
+		change func(*configv1.SafeArgs)
+		score  int64
+	}{"overload": {nil, 63}, "balance": {balance, 46}} {
+		f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, want.change), []*v1.Node{n})
+		if status := f.Filter(t, pod)[0]; !status.IsSuccess() {
+			t.Errorf("%s: %v", name, status)
+		}
+		if got := f.Scores(t, pod); got[0] != want.score {
+			t.Errorf("%s: %d, want %d", name, got[0], want.score)
+		}
+	}
+	// An init container that needs more than all others decides.
+	pod.Spec.InitContainers[0].Resources.Requests[v1.ResourceCPU] = resource.MustParse("3")
+	f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), []*v1.Node{n})
+	if status := f.Filter(t, pod)[0]; status.IsSuccess() {
+		t.Error("3 cores fit where 2.5 are used of 4")
+	}
+}
+
+// TestReasons: all nodes are rejected with the same words, which name risk and resource, and
+// no preemption is tried.
+func TestReasons(t *testing.T) {
+	cpu, memory, both := node("cpu", .95, 0), node("memory", .96, 0), node("both", .99, .2)
+	cpu.Annotations["mean-free-memory"] = "4000"
+	memory.Annotations["mean-free-cpu"] = "4000"
+	f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), []*v1.Node{cpu, memory, both})
+	const ofCPU, ofMemory = "node(s) had a risk above 30% of using more than 90% of their CPU", "node(s) had a risk above 30% of using more than 90% of their memory"
+	for i, want := range [][]string{{ofCPU}, {ofMemory}, {ofCPU, ofMemory}} {
+		status := f.Filter(t, frameworktest.Pod("p", "", ""))[i]
+		if !slices.Equal(status.Reasons(), want) || status.Code() != fwk.UnschedulableAndUnresolvable {
+			t.Errorf("%s: %v %v, want %v", f.Infos[i].Node().Name, status.Code(), status.Reasons(), want)
+		}
+	}
+}
+
+// TestBadStatistics: such nodes pass, get no points, are counted, and one of each kind is in
+// the log.
+func TestBadStatistics(t *testing.T) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	long := strings.Repeat("7", 1<<20)
+	var nodes []*v1.Node
+	for i, bad := range []string{"NaN", "1e400", "-3", long, "Inf", "0x10", ""} {
+		n := node(fmt.Sprintf("bad%d", i), .5, .2)
+		n.Annotations["mean-free-cpu"] = bad
+		nodes = append(nodes, n)
+	}
+	deviation, partly, none := node("deviation", .99, 0), node("partly", .5, 0), node("none", .5, 0)
+	deviation.Annotations["std-free-memory"] = "NaN"
+	delete(partly.Annotations, "mean-free-memory")
+	none.Annotations = nil
+	nodes = append(nodes, deviation, partly, none, frameworktest.Node("empty", "", "", node("", .5, 0).Annotations))
+	f := frameworktest.New(t, logger, Name, NewFactory().New, args(t, nil), nodes)
+	before := count(t)
+	pod := frameworktest.Pod("p", "100m", "1")
+	for range 3 {
+		for i, score := range f.Scores(t, pod) {
+			if score != 0 {
+				t.Errorf("%s: score %d", nodes[i].Name, score)
+			}
+		}
+	}
+	for i, status := range f.Filter(t, pod) {
+		// What is known of the other resource counts.
+		if rejected := nodes[i].Name == "deviation"; status.IsSuccess() == rejected {
+			t.Errorf("%s: %v", nodes[i].Name, status)
+		}
+	}
+	after := count(t)
+	for reason, least := range map[usage.Problem]float64{usage.Invalid: 3 * 8, usage.Missing: 3 * 2, usage.NoCapacity: 3} {
+		if got := after[reason] - before[reason]; got < least {
+			t.Errorf("%s: counted %v times, want %v at least", reason, got, least)
+		}
+	}
+	var text string
+	if underlying, ok := logger.GetSink().(ktesting.Underlier); ok {
+		text = underlying.GetBuffer().String()
+	}
+	lines := 0
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "rated without statistics") {
+			lines++
+			if len(line) > 1000 {
+				t.Errorf("a line of %d bytes", len(line))
+			}
+		}
+	}
+	// mean-free-cpu invalid and missing, std-free-memory, mean-free-memory missing; no CPU, no memory.
+	if lines != 6 {
+		t.Errorf("%d lines in the log:\n%.2000s", lines, text)
+	}
+}
+
+// count returns how often nodes were rated without statistics so far, by reason.
+func count(t *testing.T) map[usage.Problem]float64 {
+	t.Helper()
+	problems.New(Name)
+	counts := map[usage.Problem]float64{}
+	for _, reason := range usage.Problems {
+		value, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "scheduler_nodes_without_statistics_total", map[string]string{"plugin": Name, "reason": string(reason)}, "reason")
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts[reason] = value[string(reason)]
+	}
+	return counts
+}
+
+// TestPermutation: the order of nodes changes nothing, and all scores are in the range.
+func TestPermutation(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 10))
+	var nodes []*v1.Node
+	for i := range 50 {
+		nodes = append(nodes, node(fmt.Sprintf("n%d", i), random.Float64(), random.Float64()/3))
+	}
+	frameworktest.Permutation(t, Name, NewFactory().New, args(t, nil), 0, nodes)
+}
+
+// TestEvents: a rejected pod is tried again when a node changes so that it fits.
+func TestEvents(t *testing.T) {
+	pl := newPlugin(args(t, nil), usage.Annotations{}, problems.New(Name))
+	events, err := pl.EventsToRegister(t.Context())
+	if err != nil || len(events) != 2 {
+		t.Fatal(events, err)
+	}
+	pod, other := frameworktest.Pod("p", "100m", "1"), frameworktest.Pod("q", "100m", "1")
+	for _, c := range []struct {
+		event         int
+		before, after any
+		want          fwk.QueueingHint
+	}{
+		{0, nil, node("n", .1, 0), fwk.Queue}, {0, node("n", .99, 0), node("n", .98, 0), fwk.QueueSkip}, {0, node("n", .99, 0), node("n", .3, 0), fwk.Queue},
+		{0, node("n", .99, 0), frameworktest.Node("n", "4", "4000", nil), fwk.Queue},
+		{1, pod, pod, fwk.Queue}, {1, other, other, fwk.QueueSkip},
+	} {
+		if got, err := events[c.event].QueueingHintFn(klog.Background(), pod, c.before, c.after); err != nil || got != c.want {
+			t.Errorf("event %d: %v %v, want %v", c.event, got, err, c.want)
+		}
+	}
+	for _, event := range events {
+		if got, err := event.QueueingHintFn(klog.Background(), pod, "", ""); err == nil || got != fwk.Queue {
+			t.Errorf("no object: %v %v", got, err)
+		}
+	}
+}
+
+// TestDebug reads how nodes are rated, for a pod and for requests.
+func TestDebug(t *testing.T) {
+	factory := NewFactory()
+	ask := func(query string) (int, string) {
+		w := httptest.NewRecorder()
+		factory.DebugHandler().ServeHTTP(w, httptest.NewRequest("GET", DebugPath+query, nil))
+		return w.Code, w.Body.String()
+	}
+	if code, _ := ask(""); code != 404 {
+		t.Errorf("no profile: %d", code)
+	}
+	frameworktest.New(t, klog.Background(), Name, factory.New, args(t, nil), []*v1.Node{node("good", .1, .2), node("full", .99, 0), frameworktest.Node("none", "4", "1Gi", nil)},
+		frameworktest.Pod("p", "2", "1"))
+	for query, want := range map[string]int64{"?pod=default/p": 58, "?cpu=2&memory=1": 58, "": 82} {
+		code, text := ask(query)
+		var answer struct {
+			Profile string
+			Rating  []NodeRating
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil || code != 200 || len(answer.Rating) != 3 || answer.Profile != "default-scheduler" {
+			t.Fatalf("%s: %d %s %v", query, code, text, err)
+		}
+		// In the order of their names.
+		full, good, none := answer.Rating[0], answer.Rating[1], answer.Rating[2]
+		if !full.Rejected || full.Score != 0 || full.Resources[v1.ResourceCPU].Risk != 1 {
+			t.Errorf("%s: %+v", query, full)
+		}
+		if good.Rejected || good.Score != want {
+			t.Errorf("%s: %+v, want the score %d", query, good, want)
+		}
+		if none.Rejected || none.Score != 0 || none.Resources[v1.ResourceMemory].Without != usage.Missing || none.Resources[v1.ResourceMemory].Of != "mean-free-memory" {
+			t.Errorf("%s: %+v", query, none)
+		}
+	}
+	for query, want := range map[string]int{"?pod=p": 400, "?pod=default/other": 404, "?cpu=much": 400, "?cpu=-1": 400, "?profile=other": 404} {
+		if code, text := ask(query); code != want {
+			t.Errorf("%s: %d %s", query, code, text)
+		}
+	}
+	w := httptest.NewRecorder()
+	if factory.DebugHandler().ServeHTTP(w, httptest.NewRequest("POST", DebugPath, nil)); w.Code != 405 {
+		t.Errorf("POST: %d", w.Code)
+	}
+}
+
+// TestLog has the ratings of at most 100 nodes in the log, if that is asked for.
+func TestLog(t *testing.T) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	yes := true
+	var nodes []*v1.Node
+	for i := range 150 {
+		nodes = append(nodes, node(fmt.Sprintf("node-%d-", i), .5, .1))
+	}
+	f := frameworktest.New(t, logger, Name, NewFactory().New, args(t, func(a *configv1.SafeArgs) { a.LogRatings = &yes }), nodes)
+	f.Scores(t, frameworktest.Pod("p", "", ""))
+	text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	if n := strings.Count(text, "node-"); !strings.Contains(text, "Rated nodes") || n != maxLogged {
+		t.Errorf("%d nodes in the log: %.500s", n, text)
+	}
+}
+
+// TestFactory: wrong arguments are refused by name, and a source that fails is named.
+func TestFactory(t *testing.T) {
+	wrong := args(t, nil)
+	wrong.RiskPercent = 101
+	if _, err := NewFactory().New(t.Context(), wrong, nil); err == nil || !strings.Contains(err.Error(), "riskPercent: Invalid value: 101") {
+		t.Errorf("%v", err)
+	}
+	if _, err := NewFactory().New(t.Context(), &config.PackingArgs{}, nil); err == nil || !strings.Contains(err.Error(), "want SafeArgs") {
+		t.Errorf("%v", err)
+	}
+	broken := NewFactory(WithSource(func(context.Context) (usage.Source, error) { return nil, errors.New("on purpose") }))
+	if _, err := broken.New(t.Context(), args(t, nil), nil); err == nil || !strings.Contains(err.Error(), "on purpose") {
+		t.Errorf("%v", err)
+	}
+}
+
+// infoOf returns a node without pods.
+func infoOf(node *v1.Node) fwk.NodeInfo {
+	info := framework.NewNodeInfo()
+	info.SetNode(node)
+	return info
+}
+
+// FuzzAnnotations: whatever annotations say, a node is rated.
+func FuzzAnnotations(f *testing.F) {
+	f.Add("1600", "400", "1200", int64(500))
+	f.Add("NaN", "1e400", "-3", int64(0))
+	f.Add("1e300", "1e-300", "1e308", int64(1)<<62)
+	pl := newPlugin(args(f, nil), usage.Annotations{}, problems.New(Name))
+	f.Fuzz(func(t *testing.T, mean, deviation, forecast string, request int64) {
+		n := frameworktest.Node("n", "4", "1Gi", map[string]string{"mean-free-cpu": mean, "std-free-cpu": deviation, "forcasted-free-cpu": forecast, "mean-free-memory": mean})
+		for _, rating := range pl.ratings(&demand{float64(max(request, 0)), 1}, []fwk.NodeInfo{infoOf(n)}) {
+			for of, r := range rating.Resources {
+				if !(r.Risk >= 0 && r.Risk <= 1 && r.Score >= 0 && r.Score <= 1) || rating.Score < 0 || rating.Score > 100 {
+					t.Errorf("%s: %+v", of, rating)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,41 @@
+// Package template is the smallest agent of layer-extender. It accepts every node and prefers
+// none: copy it to make another one. Its README has the steps.
+package template
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Name is the name of the plugin.
+const Name = "Template"
+
+// Template accepts every node and prefers none.
+type Template struct{}
+
+var (
+	_ fwk.FilterPlugin = Template{}
+	_ fwk.ScorePlugin  = Template{}
+)
+
+// New makes the plugin. It has no arguments.
+func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return Template{}, nil }
+
+// Name returns the name of the plugin.
+func (Template) Name() string { return Name }
+
+// Filter returns nil for a node to which the pod may go, and otherwise why it may not.
+func (Template) Filter(_ context.Context, _ fwk.CycleState, _ *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
+	return nil
+}
+
+// Score returns the points of a node, from 0 to 100.
+func (Template) Score(_ context.Context, _ fwk.CycleState, _ *v1.Pod, _ fwk.NodeInfo) (int64, *fwk.Status) {
+	return fwk.MaxScore / 10, nil
+}
+
+// ScoreExtensions returns nil: points stay as they are.
+func (Template) ScoreExtensions() fwk.ScoreExtensions { return nil }
