@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -9,16 +11,19 @@ import (
 
 func throughputCommand() *cobra.Command {
 	return command("throughput",
-		"Pods a second with the default profile and with LayerLocality, by turns (scheduler_perf)",
+		"Pods a second with the default profile and with LayerLocality or QosAware, by turns (scheduler_perf)",
 		`Runs Kubernetes' scheduler_perf by turns with the default profile and with the one of
 deploy/scheduler/default-scheduler: the workload SchedulingBasic, and the same with nodes
-that state 50 images and pods of those images. Every run has an apiserver, an etcd and a
+that state 50 images and pods of those images. The profiles qosaware and qosaware-slo have QosAware
+in place of PrioritySort and DefaultPreemption: with pods without an SLO, and with all of them
+in 500 workloads with one. Every run has an apiserver, an etcd and a
 scheduler of its own. Rounds are repeated until the standard error of the ratio is small.
 
 The last line is that of the smallest ratio.`,
 		func(f *pflag.FlagSet, config *throughput.Config) {
 			f.IntSliceVar(&config.Nodes, "nodes", []int{500, 1000, 2000, 5000}, "numbers of nodes to measure with")
 			f.StringSliceVar(&config.Workloads, "workloads", []string{"SchedulingBasic", "SchedulingLayers"}, "workloads to measure")
+			f.StringSliceVar(&config.Profiles, "profiles", throughput.ProfileNames()[:1], "profiles to compare with the default one: "+strings.Join(throughput.ProfileNames(), ", "))
 			f.IntVar(&config.Rounds, "rounds", 2, "rounds at least; one measures each profile once")
 			f.IntVar(&config.MaxRounds, "max-rounds", 8, "rounds at most")
 			f.Float64Var(&config.MaxSpread, "max-spread", 0.03, "standard error of the ratio at which no further round is needed")

@@ -1,7 +1,7 @@
 // Package throughput measures pods a second with Kubernetes' scheduler_perf.
 // The package in the folder perf uses scheduler_perf for a benchmark of this
 // project. It is compiled against the patched Kubernetes; runs alternate
-// between the default profile and LayerLocality.
+// between the default profile and one with a plugin of this project.
 package throughput
 
 import (
@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +28,8 @@ type Config struct {
 	Nodes []int
 	// Workloads are names of workloads in perf.
 	Workloads []string
+	// Profiles are compared with the default one, each by itself.
+	Profiles []string
 	// Rounds is how often each profile is measured at least. It goes on until the Spread
 	// is at most MaxSpread, up to MaxRounds.
 	Rounds, MaxRounds int
@@ -46,6 +49,14 @@ func (c *Config) check() error {
 		return fmt.Errorf("--nodes=%v --rounds=%d --max-rounds=%d --pods=%d: want at least 50 nodes, 1 of the others, and not less rounds at most than at least",
 			c.Nodes, c.Rounds, c.MaxRounds, c.Pods)
 	}
+	if len(c.Profiles) == 0 {
+		return fmt.Errorf("--profiles names none: want some of %s", strings.Join(ProfileNames(), ","))
+	}
+	for _, profile := range c.Profiles {
+		if !slices.Contains(ProfileNames(), profile) {
+			return fmt.Errorf("--profiles: %q is not one of %s", profile, strings.Join(ProfileNames(), ","))
+		}
+	}
 	return nil
 }
 
@@ -53,13 +64,25 @@ func (c *Config) check() error {
 const (
 	defaultProfile = "default"
 	ourProfile     = "layerlocality"
+	// The same profile with pods that state no SLO, and with pods that do.
+	promisingProfile = "qosaware"
+	promisedProfile  = "qosaware-slo"
 )
+
+// sloWorkloads is how many workloads there are in which all pods state an SLO.
+const sloWorkloads = 500
 
 // configurations are the files with the profiles. Ours is the one that is installed.
 var configurations = map[string]string{
-	defaultProfile: "internal/bench/throughput/default.yaml",
-	ourProfile:     "deploy/scheduler/default-scheduler/config.yaml",
+	defaultProfile:   "internal/bench/throughput/default.yaml",
+	ourProfile:       "deploy/scheduler/default-scheduler/config.yaml",
+	promisingProfile: "internal/bench/throughput/qosaware.yaml",
+	promisedProfile:  "internal/bench/throughput/qosaware.yaml",
 }
+
+// ProfileNames are the profiles that can be compared with the default one; the first is the
+// usual one.
+func ProfileNames() []string { return []string{ourProfile, promisingProfile, promisedProfile} }
 
 // Result is everything that was measured, in order. Encoded as JSON, it holds
 // the measurements.
@@ -74,6 +97,9 @@ func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.Measureme
 type Measurement struct {
 	Workload string `json:"workload"`
 	Profile  string `json:"profile"`
+	// Compared is the profile that it is measured for: the Profile, or that which the default
+	// one is compared with.
+	Compared string `json:"compared"`
 	// Nodes of the cluster, and pods that were placed.
 	Nodes int `json:"nodes"`
 	Pods  int `json:"pods"`
@@ -110,28 +136,40 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 	result := &Result{}
 	for _, nodes := range b.Nodes {
 		for _, workload := range b.Workloads {
-			first := len(result.Measurements)
-			for round := 0; round < b.Rounds || round < b.MaxRounds && spread(result.Measurements[first:]) > b.MaxSpread; round++ {
-				// A B B A: a drift of the machine affects both alike.
-				profiles := []string{defaultProfile, ourProfile}
-				if round%2 == 1 {
-					slices.Reverse(profiles)
-				}
-				for _, profile := range profiles {
-					m, err := b.measure(ctx, Measurement{Workload: workload, Profile: profile, Nodes: nodes, Pods: min(b.Pods, podsPerNode*nodes)}, round)
-					if err != nil {
-						if len(result.Measurements) == 0 {
-							return nil, err
-						}
-						return result, err
+			for _, profile := range b.Profiles {
+				of := Measurement{Workload: workload, Compared: profile, Nodes: nodes, Pods: min(b.Pods, podsPerNode*nodes)}
+				if err := b.compare(ctx, of, result); err != nil {
+					if len(result.Measurements) == 0 {
+						return nil, err
 					}
-					b.Logf("round %d, %s, %d nodes, %s: %.1f pods a second", round+1, workload, nodes, profile, m.PodsPerSecond)
-					result.Measurements = append(result.Measurements, m)
+					return result, err
 				}
 			}
 		}
 	}
 	return result, nil
+}
+
+// compare measures a profile and the default one, in turns, and adds that to the result.
+func (b *benchmark) compare(ctx context.Context, of Measurement, result *Result) error {
+	first := len(result.Measurements)
+	for round := 0; round < b.Rounds || round < b.MaxRounds && spread(result.Measurements[first:]) > b.MaxSpread; round++ {
+		// A B B A: a drift of the machine affects both alike.
+		profiles := []string{defaultProfile, of.Compared}
+		if round%2 == 1 {
+			slices.Reverse(profiles)
+		}
+		for _, profile := range profiles {
+			of.Profile = profile
+			m, err := b.measure(ctx, of, round)
+			if err != nil {
+				return err
+			}
+			b.Logf("round %d, %s, %d nodes, %s: %.1f pods a second", round+1, m.Workload, m.Nodes, profile, m.PodsPerSecond)
+			result.Measurements = append(result.Measurements, m)
+		}
+	}
+	return nil
 }
 
 // benchmark is a running benchmark.
@@ -173,6 +211,9 @@ const limit = 30 * time.Minute
 // measure runs scheduler_perf once.
 func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Measurement, error) {
 	name := fmt.Sprintf("%s-%d-%s-%d", m.Workload, m.Nodes, m.Profile, round)
+	if m.Profile != m.Compared && m.Compared != ourProfile {
+		name += "-for-" + m.Compared
+	}
 	logs, err := filepath.Abs(filepath.Join(b.LogDir, name))
 	if err != nil {
 		return m, err
@@ -199,9 +240,13 @@ func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Meas
 	defer log.Close()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	promised := 0
+	if m.Profile == promisedProfile {
+		promised = sloWorkloads
+	}
 	program := exec.CommandContext(ctx, b.program, "-test.run=^$", "-test.bench=.", "-test.benchtime=1ns",
 		"-workload", m.Workload, "-profile", m.Profile, "-config", config, "-nodes", strconv.Itoa(m.Nodes),
-		"-initial-pods", strconv.Itoa(max(1, m.Pods/10)), "-pods", strconv.Itoa(m.Pods), "-data-items-dir", logs)
+		"-initial-pods", strconv.Itoa(max(1, m.Pods/10)), "-pods", strconv.Itoa(m.Pods), "-slo-workloads", strconv.Itoa(promised), "-data-items-dir", logs)
 	program.Dir = logs
 	program.Env = append(os.Environ(), data, "ARTIFACTS="+logs, "TMPDIR="+filepath.Dir(b.program), "PATH="+tools+":"+os.Getenv("PATH"),
 		"TEST_SRCDIR="+filepath.Dir(b.source), "TEST_WORKSPACE="+filepath.Base(b.source))

@@ -54,7 +54,7 @@ func TestRead(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	measured := func(workload string, nodes int, profile string, speed float64) Measurement {
-		return Measurement{Workload: workload, Profile: profile, Nodes: nodes, Pods: 100, PodsPerSecond: speed, Seconds: 1, CPUSeconds: 0.5, Attempt: 2}
+		return Measurement{Workload: workload, Profile: profile, Compared: ourProfile, Nodes: nodes, Pods: 100, PodsPerSecond: speed, Seconds: 1, CPUSeconds: 0.5, Attempt: 2}
 	}
 	r := &Result{Measurements: []Measurement{
 		measured("Basic", 50, defaultProfile, 100), measured("Basic", 50, ourProfile, 50),
@@ -84,5 +84,50 @@ func TestWrite(t *testing.T) {
 	}
 	if err := (&Result{}).Write(&out); err == nil {
 		t.Error("nothing was measured, and there is no error")
+	}
+}
+
+// Each profile is compared with the measurements of the default one that took turns with it.
+func TestWriteProfiles(t *testing.T) {
+	r := &Result{}
+	for _, m := range []struct {
+		compared, profile string
+		speed             float64
+	}{
+		{promisingProfile, defaultProfile, 100}, {promisingProfile, promisingProfile, 99},
+		{promisedProfile, defaultProfile, 50}, {promisedProfile, promisedProfile, 48},
+	} {
+		r.Measurements = append(r.Measurements, Measurement{Workload: "Basic", Nodes: 500, Pods: 100, Compared: m.compared, Profile: m.profile, PodsPerSecond: m.speed})
+	}
+	var out bytes.Buffer
+	if err := r.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"throughput workload=Basic nodes=500 profile=qosaware default_pods_s=100.0 ours_pods_s=99.0 ratio=0.990 ",
+		"throughput workload=Basic nodes=500 profile=qosaware-slo default_pods_s=50.0 ours_pods_s=48.0 ratio=0.960 ",
+		"scheduler_perf default_pods_s=50.0 ours_pods_s=48.0 ratio=0.960 spread=+Inf workload=Basic nodes=500 profile=qosaware-slo\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+func TestProfiles(t *testing.T) {
+	for _, profile := range append(ProfileNames(), defaultProfile) {
+		if _, err := os.Stat(filepath.Join("../../..", configurations[profile])); err != nil {
+			t.Errorf("%s: %v", profile, err)
+		}
+	}
+	good := Config{Nodes: []int{50}, Rounds: 1, MaxRounds: 1, Pods: 1, Profiles: ProfileNames()}
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+	for _, profiles := range [][]string{nil, {"x"}, {defaultProfile}} {
+		bad := good
+		if bad.Profiles = profiles; bad.check() == nil {
+			t.Errorf("profiles %q are accepted", profiles)
+		}
 	}
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // Write writes a line for each measurement, a line after the last measurement of each
-// workload and number of nodes, and a line of key=value pairs: that of the smallest ratio.
+// workload, number of nodes and profile, and a line of key=value pairs: that of the smallest
+// ratio. LayerLocality is what is meant where no profile is named.
 func (r *Result) Write(w io.Writer) error {
 	if len(r.Measurements) == 0 {
 		return errors.New("nothing was measured")
@@ -16,7 +17,7 @@ func (r *Result) Write(w io.Writer) error {
 	smallest, last := 0.0, ""
 	for rest := r.Measurements; len(rest) > 0; {
 		n := 1
-		for n < len(rest) && rest[n].Workload == rest[0].Workload && rest[n].Nodes == rest[0].Nodes {
+		for n < len(rest) && rest[n].Workload == rest[0].Workload && rest[n].Nodes == rest[0].Nodes && rest[n].Compared == rest[0].Compared {
 			n++
 		}
 		measured := rest[:n]
@@ -26,11 +27,15 @@ func (r *Result) Write(w io.Writer) error {
 				m.Workload, m.Nodes, m.Pods, m.Profile, m.PodsPerSecond, m.Seconds, m.CPUSeconds, m.Attempt)
 		}
 		cpu := func(m Measurement) float64 { return 1e3 * m.CPUSeconds / float64(m.Pods) }
-		stock, ours := meanOf(measured, defaultProfile, speed), meanOf(measured, ourProfile, speed)
+		compared := measured[0].Compared
+		stock, ours := meanOf(measured, defaultProfile, speed), meanOf(measured, compared, speed)
 		where := fmt.Sprintf("workload=%s nodes=%d", measured[0].Workload, measured[0].Nodes)
+		if compared != ourProfile {
+			where += " profile=" + compared
+		}
 		result := fmt.Sprintf("default_pods_s=%.1f ours_pods_s=%.1f ratio=%.3f spread=%.3f", stock, ours, ours/stock, spread(measured))
 		fmt.Fprintf(w, "throughput %s %s rounds=%d default_cpu_ms_pod=%.3f ours_cpu_ms_pod=%.3f\n",
-			where, result, n/2, meanOf(measured, defaultProfile, cpu), meanOf(measured, ourProfile, cpu))
+			where, result, n/2, meanOf(measured, defaultProfile, cpu), meanOf(measured, compared, cpu))
 		if last == "" || ours/stock < smallest {
 			smallest, last = ours/stock, result+" "+where
 		}
@@ -41,13 +46,13 @@ func (r *Result) Write(w io.Writer) error {
 
 func speed(m Measurement) float64 { return m.PodsPerSecond }
 
-// spread returns how sure the ratio of one workload's measurements is: the standard error of
+// spread returns how sure the ratio of one profile's measurements is: the standard error of
 // the mean of the rounds' ratios. It is infinite for a single round.
 func spread(measured []Measurement) float64 {
 	var ratios []float64
 	for i := 0; i+1 < len(measured); i += 2 {
 		round := measured[i : i+2]
-		ratios = append(ratios, meanOf(round, ourProfile, speed)/meanOf(round, defaultProfile, speed))
+		ratios = append(ratios, meanOf(round, round[0].Compared, speed)/meanOf(round, defaultProfile, speed))
 	}
 	n := float64(len(ratios))
 	if n < 2 {

@@ -29,16 +29,21 @@ import (
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware"
 )
 
 var (
 	workload    = flag.String("workload", basic, basic+" or "+withLayers)
-	profile     = flag.String("profile", "default", "name of the measured profile; only default has no LayerLocality")
+	profile     = flag.String("profile", "default", "name of the measured profile")
 	config      = flag.String("config", "", "file with the KubeSchedulerConfiguration of the profile")
 	nodes       = flag.Int("nodes", 5000, "nodes of the cluster")
 	initialPods = flag.Int("initial-pods", 1000, "pods to place before the measurement")
 	pods        = flag.Int("pods", 10000, "pods to measure with")
+	promised    = flag.Int("slo-workloads", 0, "workloads that have the pods, and state an SLO; 0: pods state none")
 )
+
+// plugins are the plugins that profiles enable.
+var plugins = map[string]string{"default": "", "layerlocality": layerlocality.Name, "qosaware": qosaware.Name, "qosaware-slo": qosaware.Name}
 
 const (
 	// basic is scheduler_perf's SchedulingBasic: no node reports an image.
@@ -61,13 +66,15 @@ func TestMain(m *testing.M) {
 }
 
 func BenchmarkPerfScheduling(b *testing.B) {
-	factory := layerlocality.NewFactory()
-	enabled := false
-	registry := frameworkruntime.Registry{
-		layerlocality.Name: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-			enabled = true
-			return factory.New(ctx, args, handle)
-		},
+	enabled := ""
+	registry := frameworkruntime.Registry{}
+	for name, newPlugin := range map[string]frameworkruntime.PluginFactory{
+		layerlocality.Name: layerlocality.NewFactory().New, qosaware.Name: qosaware.NewFactory().New,
+	} {
+		registry[name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+			enabled = name
+			return newPlugin(ctx, args, handle)
+		}
 	}
 	var options []perf.SchedulerPerfOption
 	image := "registry.k8s.io/pause:3.10.2"
@@ -89,8 +96,8 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		b.Fatalf("-workload=%s: want %s or %s", *workload, basic, withLayers)
 	}
 	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
-	if want := *profile != "default"; enabled != want {
-		b.Fatalf("profile %s: %s was enabled: %t, want %t", *profile, layerlocality.Name, enabled, want)
+	if want, known := plugins[*profile]; !known || enabled != want {
+		b.Fatalf("profile %s: the plugin %q was enabled, want %q", *profile, enabled, want)
 	}
 }
 
@@ -109,11 +116,16 @@ func testCase(b *testing.B, image string) string {
 	if err != nil {
 		b.Fatal(err)
 	}
+	annotations := "{}"
+	if *promised > 0 {
+		annotations = fmt.Sprintf(`{slo: "0.9", controller: "workload-{{Mod .Index %d}}"}`, *promised)
+	}
+	filled := strings.NewReplacer("IMAGE", image, "ANNOTATIONS", annotations).Replace(string(pod))
 	var text strings.Builder
 	err = template.Must(template.ParseFS(files, "workload.yaml")).Execute(&text, map[string]any{
 		"Workload": *workload, "Nodes": *nodes, "InitialPods": *initialPods, "Pods": *pods,
 		"SchedulerConfig": *config,
-		"Pod":             write("pod.yaml", []byte(strings.ReplaceAll(string(pod), "IMAGE", image))),
+		"Pod":             write("pod.yaml", []byte(filled)),
 	})
 	if err != nil {
 		b.Fatal(err)
