@@ -23,7 +23,7 @@ type Judgement struct {
 	Sums account.Sums
 	// Overhead is which share preemptions cost already.
 	Overhead float64
-	// Ran is for how long the pod has run without an interruption.
+	// Ran is how long ago the pod began to run, interruptions or not.
 	Ran time.Duration
 	// Runs tells whether it runs.
 	Runs bool
