@@ -36,7 +36,7 @@ step_unit() { CGO_ENABLED=0 go vet ./... && go_test unit . ./...; }
 # What many goroutines share, with the race detector. All that the resolver and the scheduler
 # are built on would be compiled for it again: they have their turn with FULL.
 step_race() {
-  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ${FULL:+./resolver/... ./cmd/layer-resolver/...}
+  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./scheduler/qosaware/book/... ${FULL:+./resolver/... ./cmd/layer-resolver/...}
 }
 
 # Code that is built against the patched Kubernetes, tested there; the unit step tests the
@@ -61,14 +61,13 @@ step_integration() {
   return "$status"
 }
 
-# Upstream's integration tests of preemption, with QosAware in place of its plugins; but for
-# TestAsyncPreemption, which makes upstream's plugin itself.
+# Upstream's integration tests of preemption, with QosAware in place of its plugins.
 upstream_preemption() {
   # shellcheck source=../test/integration/upstream.sh
   . test/integration/upstream.sh
   mkdir -p "$BUILD/overlay" && upstream_overlay "$BUILD/kubernetes" "$BUILD/overlay" || return 1
   GOWORK=$BUILD/scheduler/go.work GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,inplace" PATH=$BUILD/bin/tools:$PATH \
-    go_test integration-preemption "$BUILD/kubernetes" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m -skip '^TestAsyncPreemption$' ./test/integration/scheduler/preemption/...
+    go_test integration-preemption "$BUILD/kubernetes" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m ./test/integration/scheduler/preemption/...
 }
 
 # A small evaluation, as a user runs it, and the figures at the top of README.md.
