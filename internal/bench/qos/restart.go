@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/layer-locality/layer-locality/internal/poll"
@@ -38,17 +39,21 @@ func (c *Config) restart(ctx context.Context, lab *scenario.Lab, measured *ledge
 		if err := scheduler.Start(ctx); err != nil {
 			return nil, err
 		}
-		var after map[string]float64
-		var measuredAfter map[string]service
-		err = poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) (err error) {
-			after, measuredAfter, err = both(ctx, lab, measured)
-			if err == nil && len(after) < len(before) {
-				err = fmt.Errorf("QosAware knows %d of %d workloads", len(after), len(before))
+		// What was saved is there before the pods are.
+		err = poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			running, waiting := measured.count()
+			table, err := lab.Promises(ctx, true)
+			if known := strings.Count(table, "\n") - 1; err == nil && known < running+waiting {
+				err = fmt.Errorf("QosAware knows %d of %d pods", known, running+waiting)
 			}
 			return err
 		})
 		if err != nil {
 			return nil, fmt.Errorf("after the scheduler was %s: %w", way.what, err)
+		}
+		after, measuredAfter, err := both(ctx, lab, measured)
+		if err != nil {
+			return nil, err
 		}
 		for name, b := range before {
 			said, was := after[name]-b, measuredAfter[name].quality()-measuredBefore[name].quality()
