@@ -60,7 +60,12 @@ func (l *Lab) Preempted(ctx context.Context) (map[string]int, error) {
 // Services reads from the scheduler's metrics which share of its time each workload ran, by
 // the workload's name.
 func (l *Lab) Services(ctx context.Context) (map[string]float64, error) {
-	body, err := l.Ask(ctx, l.Cluster.SchedulerURL()+"/metrics")
+	return l.ServicesOf(ctx, l.Cluster.SchedulerURL())
+}
+
+// ServicesOf is Services of a kube-scheduler at another URL.
+func (l *Lab) ServicesOf(ctx context.Context, url string) (map[string]float64, error) {
+	body, err := l.Ask(ctx, url+"/metrics")
 	if err != nil {
 		return nil, err
 	}
