@@ -6,8 +6,8 @@
 #                                layer-resolver and layer-agent
 #   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last three;
 #                                kubeadm, kubectl and kube-proxy when named
-#   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns and
-#                                local-path-provisioner when named
+#   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
+#                                local-path-provisioner and kwok when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -101,13 +101,14 @@ compile_extender() {
     go_build layer-extender "$1" -ldflags "-s -w -X $version.gitVersion=$(kubernetes_version) -X $version.gitTreeState=clean" ./cmd/layer-extender)
 }
 
-# The recipe of the tools that only a kind node has: the main package of a module.
+# The recipe of the tools that only a kind node or a benchmark has: a main package of a
+# module, by default that in its root.
 compile_module() {
   local VERB=build TAGS="" tree module version
   read -r module version <<<"$(origin "$1")"
   tree=$(module_dir "$module" "$version")
   (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
-    go_build "$1 $version" "$2" -ldflags "-s -w" .)
+    go_build "$1 $version" "$2" -ldflags "-s -w" "${3:-.}")
 }
 
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler" and "extender" (this
@@ -126,6 +127,7 @@ origin() {
   crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
   coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
+  kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   *) die "unknown binary '$1'" ;;
   esac
 }
@@ -228,7 +230,7 @@ build_one() {
       declare -f compile_extender
       ;;
     esac
-    case $name in coredns | local-path-provisioner) declare -f compile_module ;; esac
+    case $name in coredns | local-path-provisioner | kwok) declare -f compile_module ;; esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
@@ -241,6 +243,7 @@ build_one() {
     layer-extender) compile_extender "$cached.tmp.$$" ;;
     layer-resolver | layer-agent) compile_own "$name" "$cached.tmp.$$" ;;
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
+    kwok) compile_module kwok "$cached.tmp.$$" ./cmd/kwok ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac
     mv "$cached.tmp.$$" "$cached"

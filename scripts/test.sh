@@ -38,7 +38,7 @@ step_unit() { CGO_ENABLED=0 go vet ./... && go_test unit . ./...; }
 # layer-extender answers requests at once, so it is compiled for it, once for the same Kubernetes.
 step_race() {
   local tree status=0
-  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
+  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./scheduler/qosaware/book/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
   tree=$(scripts/tree.sh scheduler) || return 1
   CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... || status=1
   return "$status"
@@ -66,14 +66,13 @@ step_integration() {
   return "$status"
 }
 
-# Upstream's integration tests of preemption, with QosAware in place of its plugins; but for
-# TestAsyncPreemption, which makes upstream's plugin itself.
+# Upstream's integration tests of preemption, with QosAware in place of its plugins.
 upstream_preemption() {
   # shellcheck source=../test/integration/upstream.sh
   . test/integration/upstream.sh
   mkdir -p "$BUILD/overlay" && upstream_overlay "$BUILD/kubernetes" "$BUILD/overlay" || return 1
   GOWORK=$BUILD/scheduler/go.work GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,inplace" PATH=$BUILD/bin/tools:$PATH \
-    go_test integration-preemption "$BUILD/kubernetes" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m -skip '^TestAsyncPreemption$' ./test/integration/scheduler/preemption/...
+    go_test integration-preemption "$BUILD/kubernetes" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m ./test/integration/scheduler/preemption/...
 }
 
 # A small evaluation, as a user runs it, and the figures at the top of README.md.
