@@ -103,10 +103,11 @@ func scores(t testing.TB, url, agent string, pod *v1.Pod, names ...string) (scor
 	return scores
 }
 
-func nodeWith(name, cpu, memory string, annotations map[string]string) *v1.Node {
+// nodeWith returns a node with 4 CPUs.
+func nodeWith(name, memory string, annotations map[string]string) *v1.Node {
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: annotations},
-		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory), v1.ResourcePods: resource.MustParse("110")}},
+		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse(memory), v1.ResourcePods: resource.MustParse("110")}},
 	}
 }
 
@@ -143,9 +144,9 @@ func TestSafeGolden(t *testing.T) {
 			annotations["mean-free-"+of], annotations["std-free-"+of] = fmt.Sprint(4000*(1-c.mean)), fmt.Sprint(4000*c.deviation)
 		}
 		names = append(names, fmt.Sprintf("n%d", i))
-		objects = append(objects, nodeWith(names[i], "4", "4000", annotations))
+		objects = append(objects, nodeWith(names[i], "4000", annotations))
 	}
-	forecast := nodeWith("forecast", "4", "1Gi", map[string]string{"mean-free-cpu": "1600", "std-free-cpu": "400", "forcasted-free-cpu": "1200", "mean-free-memory": "1073741824"})
+	forecast := nodeWith("forecast", "1Gi", map[string]string{"mean-free-cpu": "1600", "std-free-cpu": "400", "forcasted-free-cpu": "1200", "mean-free-memory": "1073741824"})
 	url, pod := serve(t, nil, nil, append(objects, forecast)...), podWith("p", "", "", "")
 	var filtered extenderv1.ExtenderFilterResult
 	ask(t, url, "predicates/safe-overload", pod, &filtered, names...)
@@ -165,8 +166,12 @@ func TestSafeGolden(t *testing.T) {
 		}
 	}
 	// Only one of both filters.
-	if response, err := http.Post(url+"/scheduler/predicates/safe-balance", "application/json", strings.NewReader("{}")); err != nil || response.StatusCode != http.StatusNotFound {
-		t.Errorf("safe-balance filters: %v %v", response, err)
+	response, err := http.Post(url+"/scheduler/predicates/safe-balance", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.Body.Close(); response.StatusCode != http.StatusNotFound {
+		t.Errorf("safe-balance filters: %s", response.Status)
 	}
 }
 
@@ -176,7 +181,7 @@ func TestPackingGolden(t *testing.T) {
 	var objects []runtime.Object
 	names := []string{"n1", "n2", "n3"}
 	for i, used := range [][2]string{{"1", "2000Mi"}, {"2", "6000Mi"}, {"3", "1000Mi"}} {
-		objects = append(objects, nodeWith(names[i], "4", "16000Mi", nil), podWith("on-"+names[i], names[i], used[0], used[1]))
+		objects = append(objects, nodeWith(names[i], "16000Mi", nil), podWith("on-"+names[i], names[i], used[0], used[1]))
 	}
 	clock := clocktesting.NewFakeClock(time.Now())
 	url := serveAt(t, clock, nil, nil, objects...)
@@ -202,10 +207,10 @@ func TestOthersGolden(t *testing.T) {
 	factors := []string{"25", "30", "130", "0", "-3", "NaN", "1e400", strings.Repeat("8", 1<<20)}
 	var objects []runtime.Object
 	names := []string{"none"}
-	objects = append(objects, nodeWith("none", "4", "1Gi", nil))
+	objects = append(objects, nodeWith("none", "1Gi", nil))
 	for i, factor := range factors {
 		names = append(names, fmt.Sprintf("n%d", i))
-		objects = append(objects, nodeWith(names[i+1], "4", "1Gi", map[string]string{"congestion-factor": factor}))
+		objects = append(objects, nodeWith(names[i+1], "1Gi", map[string]string{"congestion-factor": factor}))
 	}
 	url, pod := serve(t, nil, nil, objects...), podWith("p", "", "1", "")
 	if got, want := scores(t, url, "congestion", pod, names...), []int64{10, 8, 7, 0, 10, 10, 10, 10, 10}; !slices.Equal(got, want) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -161,7 +162,7 @@ func TestDebug(t *testing.T) {
 	}
 	for _, query := range []string{"?pod=default/waits", "?cpu=2&memory=4000Mi"} {
 		w := httptest.NewRecorder()
-		factory.DebugHandler().ServeHTTP(w, httptest.NewRequest("GET", DebugPath+query, nil))
+		factory.DebugHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, DebugPath+query, nil))
 		var answer struct{ Rating Rating }
 		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
 			t.Fatalf("%s: %d %s %v", query, w.Code, w.Body, err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -238,7 +239,7 @@ func TestDebug(t *testing.T) {
 	factory := NewFactory()
 	ask := func(query string) (int, string) {
 		w := httptest.NewRecorder()
-		factory.DebugHandler().ServeHTTP(w, httptest.NewRequest("GET", DebugPath+query, nil))
+		factory.DebugHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, DebugPath+query, nil))
 		return w.Code, w.Body.String()
 	}
 	if code, _ := ask(""); code != 404 {
@@ -273,7 +274,7 @@ func TestDebug(t *testing.T) {
 		}
 	}
 	w := httptest.NewRecorder()
-	if factory.DebugHandler().ServeHTTP(w, httptest.NewRequest("POST", DebugPath, nil)); w.Code != 405 {
+	if factory.DebugHandler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, DebugPath, nil)); w.Code != 405 {
 		t.Errorf("POST: %d", w.Code)
 	}
 }

@@ -115,7 +115,7 @@ func New(c Config) (*Source, error) {
 	if c.Window < MinWindow || c.Window > MaxWindow {
 		return nil, fmt.Errorf("the window %s: want %s to %s", c.Window, MinWindow, MaxWindow)
 	}
-	if !model.LabelName(c.NodeLabel).IsValidLegacy() {
+	if !model.LegacyValidation.IsValidLabelName(c.NodeLabel) {
 		return nil, fmt.Errorf("the label %q: want the name of a label, such as node", c.NodeLabel)
 	}
 	// Kubernetes' client, because it reads the token again when it changes.

@@ -133,9 +133,11 @@ func TestFaults(t *testing.T) {
 		result string
 		log    string
 	}{
-		"error": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "on purpose", 500) }, failure, "server_error"},
+		"error": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "on purpose", http.StatusInternalServerError)
+		}, failure, "server_error"},
 		"bad query": {func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"no such function"}`)
 		}, failure, "no such function"},
 		"no JSON": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }, failure, "Prometheus does not tell"},
