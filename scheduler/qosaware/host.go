@@ -2,6 +2,7 @@ package qosaware
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -43,6 +44,9 @@ type host struct {
 	// finds out.
 	ended  workqueue.TypedRateLimitingInterface[endedPod]
 	asking clientset.Interface
+	// stop ends everything that goes on; stopped is closed when what is known has been saved.
+	stop    context.CancelFunc
+	stopped chan struct{}
 }
 
 // endedPod is a pod that the informer does not have any more.
@@ -68,14 +72,21 @@ const (
 	maxEnded = 10_000
 )
 
-// newHost starts what profiles share: it ends with the context.
+// newHost starts what profiles share: it ends with the context, or by close.
 func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, debug http.Handler) (*host, error) {
+	ctx, stop := context.WithCancel(ctx)
 	h := &host{
+		stop: stop, stopped: make(chan struct{}),
 		args: args, informers: handle.SharedInformerFactory(), handle: handle, pods: handle.SharedInformerFactory().Core().V1().Pods().Lister(),
 		rules: newRules(args), limit: &limit{most: int(args.MaxPreemptionsPerMinute)},
 		ended: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[endedPod]()),
 	}
 	var err error
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
 	if h.asking, err = newAsking(handle); err != nil {
 		return nil, err
 	}
@@ -191,8 +202,21 @@ func (h *host) ownerAdded(uid types.UID) {
 	}
 }
 
+// close ends what goes on, and waits until what is known has been saved: a process that ends
+// would not.
+func (h *host) close() error {
+	h.stop()
+	select {
+	case <-h.stopped:
+		return nil
+	case <-time.After(2 * stateTimeout): // as long as the two requests may take that can be under way
+		return errors.New("the state was not saved in time: a restart counts what workloads got without what was last")
+	}
+}
+
 // run does what has to be done from time to time.
 func (h *host) run(ctx context.Context) {
+	defer close(h.stopped)
 	ticker := time.NewTicker(h.args.ReconsiderEvery.Duration)
 	defer ticker.Stop()
 	for {
