@@ -7,7 +7,7 @@
 #   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last three;
 #                                kubeadm, kubectl and kube-proxy when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
-#                                local-path-provisioner and kwok when named
+#                                local-path-provisioner, containerd and kwok when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -111,6 +111,13 @@ compile_module() {
     go_build "$1 $version" "$2" -ldflags "-s -w" "${3:-.}")
 }
 
+# The recipe of containerd, which layer-agent is tested with: without snapshotters that need
+# C libraries.
+compile_containerd() {
+  local VERB=build TAGS="no_btrfs no_zfs no_devmapper"
+  CGO_ENABLED=0 go_module_build containerd github.com/containerd/containerd/v2/cmd/containerd "$1"
+}
+
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler" and "extender" (this
 # repository in a workspace with the patched Kubernetes), "own" (this repository), or
 # the pin of a tool.
@@ -126,6 +133,7 @@ origin() {
   runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
   crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
   coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
+  containerd) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
   kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   *) die "unknown binary '$1'" ;;
@@ -230,7 +238,10 @@ build_one() {
       declare -f compile_extender
       ;;
     esac
-    case $name in coredns | local-path-provisioner | kwok) declare -f compile_module ;; esac
+    case $name in
+    coredns | local-path-provisioner | kwok) declare -f compile_module ;;
+    containerd) declare -f compile_containerd ;;
+    esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
@@ -244,6 +255,7 @@ build_one() {
     layer-resolver | layer-agent) compile_own "$name" "$cached.tmp.$$" ;;
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
     kwok) compile_module kwok "$cached.tmp.$$" ./cmd/kwok ;;
+    containerd) compile_containerd "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac
     mv "$cached.tmp.$$" "$cached"

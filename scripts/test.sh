@@ -83,7 +83,7 @@ step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh && internal/eval/claims.s
 # FULL, and that of internal/eval/sim, on all of Kubernetes, only runs its seeds.
 step_fuzz() {
   local file target count=0 heavy=(':(exclude,glob)internal/eval/sim/*_test.go')
-  [ -n "$FULL" ] || heavy+=(':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/qosaware' ':(exclude)extender')
+  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)extender')
   while IFS=: read -r file target; do
     target=${target#func } target=${target%%(*}
     fuzz "$target" "./$(dirname "$file")" || return 1
@@ -169,7 +169,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/...; }
+step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && scripts/build.sh tools containerd && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/containerd/... ./test/deploy/... ./test/demos/... ./test/imagegc/...; }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
   raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 2 \

@@ -16,7 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/agent/read"
 )
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -27,12 +27,12 @@ func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
 
 // store is a containers-storage on the disk.
 type store struct {
-	t      *testing.T
+	t      testing.TB
 	root   string
 	images []map[string]any
 }
 
-func newStore(t *testing.T) *store {
+func newStore(t testing.TB) *store {
 	s := &store{t: t, root: t.TempDir()}
 	must(t, os.Mkdir(filepath.Join(s.root, Folder), 0o700))
 	return s
@@ -307,10 +307,10 @@ func FuzzList(f *testing.F) {
 	f.Add(`[{"id":"aa","names":["quay.io/a:1"],"layer":"x","big-data-digests":{"manifest":"`+digest("a")+`"}}]`, manifestOf("base"))
 	f.Add(`[{"id":"aa","layer":"x"},{"id":"aa","layer":"x"},{"id":"bb","layer":"x"}]`, "{}")
 	f.Add(`[null]`, "")
+	s := newStore(f)
+	must(f, os.Mkdir(s.path("aa"), 0o700))
 	f.Fuzz(func(t *testing.T, list, text string) {
-		s := newStore(t)
 		must(t, os.WriteFile(s.path("images.json"), []byte(list), 0o600))
-		must(t, os.Mkdir(s.path("aa"), 0o700))
 		must(t, os.WriteFile(s.path("aa", "manifest"), []byte(text), 0o600))
 		result, err := NewReader(s.root).Read(t.Context())
 		if err != nil {

@@ -21,7 +21,7 @@ type Identity struct {
 // wrote it into the token (since Kubernetes 1.30). The token is not verified: the apiserver
 // does that, and lets the agent write for that Node only.
 func IdentityOf(token string) (Identity, error) {
-	parts := strings.Split(strings.TrimSpace(token), ".")
+	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		return Identity{}, errors.New("the token is not one of a service account")
 	}
@@ -47,11 +47,11 @@ func IdentityOf(token string) (Identity, error) {
 	return Identity{node.Name, node.UID}, nil
 }
 
-// IdentityIn returns the Node of the token in a file. Tokens are replaced from time to time.
-func IdentityIn(path string) (Identity, error) {
+// TokenIn returns the token in a file.
+func TokenIn(path string) (string, error) {
 	token, err := os.ReadFile(path)
 	if err != nil {
-		return Identity{}, fmt.Errorf("token of the service account: %w", err)
+		return "", fmt.Errorf("token of the service account: %w", err)
 	}
-	return IdentityOf(string(token))
+	return strings.TrimSpace(string(token)), nil
 }

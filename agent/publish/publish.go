@@ -52,10 +52,11 @@ const (
 
 // Options of a Publisher.
 type Options struct {
-	// Config reaches the apiserver.
+	// Config reaches the apiserver. Its own credentials are not used.
 	Config *rest.Config
-	// Identity returns the Node to write for.
-	Identity func() (Identity, error)
+	// Token returns the token to write with, which names the Node to write for. Tokens are
+	// replaced from time to time.
+	Token func() (string, error)
 	// From has what the reader found.
 	From *handover.Reader
 	// MinLayerBytes is the size of layers from which on they are listed.
@@ -81,10 +82,10 @@ type Publisher struct {
 	// after another failure.
 	last, notBefore time.Time
 	retry           time.Duration
-	// object is the one in the apiserver as far as is known; nil if it is not known.
-	object *v1alpha1.NodeLayers
-	limit  int
-	silent bool
+	// version of the object in the apiserver; empty if it is not known, or if there is none.
+	version string
+	limit   int
+	silent  bool
 
 	mu      sync.Mutex
 	read    time.Time
@@ -264,7 +265,13 @@ func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 
 // put writes the object of the node, whichever way it takes.
 func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) error {
-	identity, err := p.Identity()
+	// One token for all of it, and not the one that client-go keeps for a while: the apiserver
+	// compares it with the owner.
+	token, err := p.Token()
+	if err != nil {
+		return err
+	}
+	identity, err := IdentityOf(token)
 	if err != nil {
 		return err
 	}
@@ -276,37 +283,32 @@ func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) erro
 		},
 		Spec: *spec,
 	}
-	if p.object == nil || p.object.Name != identity.Name {
-		if p.object, err = p.get(ctx, identity.Name); err != nil {
+	version := p.version // whatever fails, the next try looks what is there
+	p.version = ""
+	if version == "" {
+		there := &v1alpha1.NodeLayers{}
+		if err := p.do(ctx, p.client.Get().Name(object.Name), token, there); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
-	}
-	request := p.client.Post()
-	if p.object != nil {
-		object.ResourceVersion = p.object.ResourceVersion
-		request = p.client.Put().Name(object.Name)
+		version = there.ResourceVersion
 	}
 	written := &v1alpha1.NodeLayers{}
-	err = request.Resource(v1alpha1.NodeLayersResource.Resource).MaxRetries(0).Body(object).Do(ctx).Into(written)
-	p.object = nil // whatever failed, the next try looks what is there
-	if err != nil {
-		return err
+	if object.ResourceVersion = version; version != "" {
+		err = p.do(ctx, p.client.Put().Name(object.Name).Body(object), token, written)
 	}
-	p.object = &v1alpha1.NodeLayers{ObjectMeta: metav1.ObjectMeta{Name: written.Name, ResourceVersion: written.ResourceVersion}}
-	return nil
+	if version == "" || apierrors.IsNotFound(err) { // deleted meanwhile
+		object.ResourceVersion = ""
+		err = p.do(ctx, p.client.Post().Body(object), token, written)
+	}
+	if err == nil {
+		p.version = written.ResourceVersion
+	}
+	return err
 }
 
-// get returns the object of a node; nil if there is none.
-func (p *Publisher) get(ctx context.Context, name string) (*v1alpha1.NodeLayers, error) {
-	object := &v1alpha1.NodeLayers{}
-	err := p.client.Get().Resource(v1alpha1.NodeLayersResource.Resource).Name(name).MaxRetries(0).Do(ctx).Into(object)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return object, nil
+// do sends a request with a token.
+func (p *Publisher) do(ctx context.Context, request *rest.Request, token string, answer *v1alpha1.NodeLayers) error {
+	return request.Resource(v1alpha1.NodeLayersResource.Resource).SetHeader("Authorization", "Bearer "+token).MaxRetries(0).Do(ctx).Into(answer)
 }
 
 // failed counts a failure and decides when to try again: when the apiserver says, otherwise

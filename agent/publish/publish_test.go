@@ -42,8 +42,13 @@ func token(claims string) string {
 	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("signature"))
 }
 
+// token returns a token that is bound to a Node.
+func (i Identity) token() string {
+	return token(fmt.Sprintf(`{"kubernetes.io":{"node":{"name":%q,"uid":%q}}}`, i.Name, i.UID))
+}
+
 func TestIdentity(t *testing.T) {
-	got, err := IdentityOf(token(`{"sub":"x","kubernetes.io":{"namespace":"kube-system","node":{"name":"n1","uid":"u1"},"pod":{"name":"p"}}}`) + "\n")
+	got, err := IdentityOf(token(`{"sub":"x","kubernetes.io":{"namespace":"kube-system","node":{"name":"n1","uid":"u1"},"pod":{"name":"p"}}}`))
 	if err != nil || got != (Identity{"n1", "u1"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -60,8 +65,13 @@ func TestIdentity(t *testing.T) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
-	if _, err := IdentityIn(filepath.Join(t.TempDir(), "missing")); !errors.Is(err, os.ErrNotExist) {
+	file := filepath.Join(t.TempDir(), "token")
+	if _, err := TokenIn(file); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+	must(t, os.WriteFile(file, []byte("a.b.c\n"), 0o600))
+	if got, err := TokenIn(file); got != "a.b.c" || err != nil {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
@@ -113,6 +123,11 @@ func (a *apiserver) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		if err := json.Unmarshal(body, object); err != nil {
 			a.t.Error(err)
+		}
+		// As the policy does.
+		identity, err := IdentityOf(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		if err != nil || object.Name != identity.Name || object.OwnerReferences[0].UID != identity.UID {
+			a.t.Errorf("%+v writes %s of %+v, %v", identity, object.Name, object.OwnerReferences, err)
 		}
 	}
 	switch {
@@ -172,9 +187,9 @@ func start(ctx context.Context, t *testing.T) *suite {
 		identity: Identity{"n1", "u1"}, events: make(chan fsnotify.Event),
 	}
 	p, err := New(Options{
-		Config:   &rest.Config{Host: "https://apiserver.example", Transport: s.server},
-		Identity: func() (Identity, error) { return s.identity, nil },
-		From:     handover.NewReader(folder), Renew: 10 * time.Minute, Spread: 30 * time.Second, Registerer: s.registry,
+		Config: &rest.Config{Host: "https://apiserver.example", Transport: s.server},
+		Token:  func() (string, error) { return s.identity.token(), nil },
+		From:   handover.NewReader(folder), Renew: 10 * time.Minute, Spread: 30 * time.Second, Registerer: s.registry,
 	})
 	must(t, err)
 	s.p = p
@@ -361,7 +376,7 @@ func TestFailures(t *testing.T) {
 		"too many requests": {code(http.StatusTooManyRequests, http.Header{"Retry-After": {"200"}}), "TooManyRequests", 5, 5 * time.Minute},
 		"unavailable":       {code(http.StatusServiceUnavailable, nil), "ServiceUnavailable", 14, 7 * time.Minute},
 		"forbidden":         {code(http.StatusForbidden, nil), "Forbidden", 14, 7 * time.Minute},
-		"no resource":       {code(http.StatusNotFound, nil), "NotFound", 28, 7 * time.Minute},
+		"no resource":       {code(http.StatusNotFound, nil), "NotFound", 40, 7 * time.Minute},
 	} {
 		test(t, func(s *suite) {
 			s.server.now(func() { s.server.fail = c.fail })
@@ -421,6 +436,9 @@ func TestObjectChanges(t *testing.T) {
 		s.finds("- b")
 		s.later(time.Minute)
 		s.expect("after it was deleted", 2, "- b")
+		if n := testutil.CollectAndCount(s.p.metrics.errors); n != 1 { // that of the reader
+			t.Errorf("%d kinds of errors: a deleted object is no failure", n)
+		}
 		s.server.now(func() { s.server.object.ResourceVersion = "of somebody else" })
 		s.finds("- c")
 		s.later(time.Minute)
@@ -441,7 +459,7 @@ func TestWatchesFolder(t *testing.T) {
 	folder := t.TempDir()
 	server := &apiserver{t: t}
 	p, err := New(Options{
-		Config: &rest.Config{Host: "https://apiserver.example", Transport: server}, Identity: func() (Identity, error) { return Identity{"n1", "u1"}, nil },
+		Config: &rest.Config{Host: "https://apiserver.example", Transport: server}, Token: func() (string, error) { return Identity{"n1", "u1"}.token(), nil },
 		From: handover.NewReader(folder), Renew: time.Hour, Registerer: prometheus.NewRegistry(),
 	})
 	must(t, err)

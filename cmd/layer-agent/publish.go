@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/layer-locality/layer-locality/agent/handover"
@@ -60,6 +61,23 @@ func (o *publishOptions) validate() error {
 	return nil
 }
 
+// restConfig tells how to reach the apiserver. The token is not its matter.
+func (o *publishOptions) restConfig() (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if o.kubeconfig == "" {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	}
+	if err != nil {
+		return nil, err
+	}
+	anonymous := rest.AnonymousClientConfig(config)
+	anonymous.UserAgent = "layer-agent/" + version
+	return anonymous, nil
+}
+
 // exchange is the time that a client has to send a request and to read the answer.
 const exchange = 10 * time.Second
 
@@ -67,19 +85,21 @@ func (o *publishOptions) run(ctx context.Context) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	config, err := o.restConfig()
 	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
+		return fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
 	}
-	config.UserAgent = "layer-agent/" + version
-	identity := func() (publish.Identity, error) { return publish.IdentityIn(o.token) }
-	if _, err := identity(); err != nil {
+	token, err := publish.TokenIn(o.token)
+	if err == nil {
+		_, err = publish.IdentityOf(token)
+	}
+	if err != nil {
 		return fmt.Errorf("--token-file=%s: %w", o.token, err)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	publisher, err := publish.New(publish.Options{
-		Config: config, Identity: identity, From: handover.NewReader(o.handover),
+		Config: config, Token: func() (string, error) { return publish.TokenIn(o.token) }, From: handover.NewReader(o.handover),
 		MinLayerBytes: o.minLayerBytes, Renew: o.renew, Spread: o.spread, Registerer: registry,
 	})
 	if err != nil {

@@ -145,6 +145,40 @@ func TestMoreImagesThanNodeStatusNames(t *testing.T) {
 	livetest.Table(t, rows...)
 }
 
+// TestRights: an agent cannot write for another node, and has no right on anything else.
+func TestRights(t *testing.T) {
+	for _, pod := range agents(t, len(c.Nodes())) {
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.Name == "read" {
+				continue
+			}
+			log, err := lab.Client.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: status.Name}).DoRaw(t.Context())
+			must(t, err)
+			if bytes.Contains(log, []byte("orbidden")) || bytes.Contains(log, []byte("panic")) {
+				t.Errorf("%s:\n%s", pod.Name, log)
+			}
+		}
+	}
+	access := func(verb, group, resource string) bool {
+		t.Helper()
+		review, err := lab.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "system:serviceaccount:" + namespace + ":" + name, Groups: []string{"system:serviceaccounts", "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource},
+		}}, metav1.CreateOptions{})
+		must(t, err)
+		return review.Status.Allowed
+	}
+	for right, want := range map[[3]string]bool{
+		{"create", "layerlocality.io", "nodelayers"}: true, {"update", "layerlocality.io", "nodelayers"}: true,
+		{"delete", "layerlocality.io", "nodelayers"}: false, {"list", "layerlocality.io", "nodelayers"}: false,
+		{"get", "", "nodes"}: false, {"list", "", "pods"}: false, {"get", "", "secrets"}: false, {"create", "layerlocality.io", "imagemanifests"}: false,
+	} {
+		if got := access(right[0], right[1], right[2]); got != want {
+			t.Errorf("%v: %t", right, got)
+		}
+	}
+}
+
 // state reads from the scheduler's metrics how many agents work (fresh), and how many do not.
 func state(ctx context.Context) (map[string]int, error) {
 	return lab.MetricOf(ctx, c.SchedulerURL(), "scheduler_layerlocality_node_layers", "state")
@@ -224,40 +258,6 @@ func TestNodeComesBack(t *testing.T) {
 	})
 	agents(t, len(c.Nodes()))
 	expectState(t, seen, len(c.Nodes()), 0)
-}
-
-// TestRights: an agent cannot write for another node, and has no right on anything else.
-func TestRights(t *testing.T) {
-	for _, pod := range agents(t, len(c.Nodes())) {
-		for _, status := range pod.Status.ContainerStatuses {
-			if status.Name == "read" {
-				continue
-			}
-			log, err := lab.Client.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: status.Name}).DoRaw(t.Context())
-			must(t, err)
-			if bytes.Contains(log, []byte("orbidden")) || bytes.Contains(log, []byte("panic")) {
-				t.Errorf("%s:\n%s", pod.Name, log)
-			}
-		}
-	}
-	access := func(verb, group, resource string) bool {
-		t.Helper()
-		review, err := lab.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + namespace + ":" + name, Groups: []string{"system:serviceaccounts", "system:authenticated"},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource},
-		}}, metav1.CreateOptions{})
-		must(t, err)
-		return review.Status.Allowed
-	}
-	for right, want := range map[[3]string]bool{
-		{"create", "layerlocality.io", "nodelayers"}: true, {"update", "layerlocality.io", "nodelayers"}: true,
-		{"delete", "layerlocality.io", "nodelayers"}: false, {"list", "layerlocality.io", "nodelayers"}: false,
-		{"get", "", "nodes"}: false, {"list", "", "pods"}: false, {"get", "", "secrets"}: false, {"create", "layerlocality.io", "imagemanifests"}: false,
-	} {
-		if got := access(right[0], right[1], right[2]); got != want {
-			t.Errorf("%v: %t", right, got)
-		}
-	}
 }
 
 // TestUninstall: what was applied is deleted, as kubectl delete -k does. Nothing is left, and
