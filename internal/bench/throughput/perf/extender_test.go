@@ -73,11 +73,11 @@ func kubeconfigOf(config *rest.Config) clientcmdapi.Config {
 	const name = "throughput"
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters[name] = &clientcmdapi.Cluster{
-		Server: config.Host, TLSServerName: config.TLSClientConfig.ServerName, CertificateAuthorityData: config.TLSClientConfig.CAData,
-		InsecureSkipTLSVerify: config.TLSClientConfig.Insecure,
+		Server: config.Host, TLSServerName: config.ServerName, CertificateAuthorityData: config.CAData,
+		InsecureSkipTLSVerify: config.Insecure,
 	}
 	kubeconfig.AuthInfos[name] = &clientcmdapi.AuthInfo{
-		Token: config.BearerToken, ClientCertificateData: config.TLSClientConfig.CertData, ClientKeyData: config.TLSClientConfig.KeyData,
+		Token: config.BearerToken, ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
 	}
 	kubeconfig.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	kubeconfig.CurrentContext = name
