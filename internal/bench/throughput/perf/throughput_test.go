@@ -89,19 +89,12 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	default:
 		b.Fatalf("-workload=%s: want %s or %s", *workload, basic, withLayers)
 	}
-	var asked *process
 	if *extender != "" {
-		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) (err error) {
-			asked, err = startExtender(b, tCtx.RESTConfig())
-			return err
-		}))
+		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) error { return startExtender(tCtx, *initialPods+*pods) }))
 	}
 	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
 	if want := *profile == "layerlocality"; enabled != want {
 		b.Fatalf("profile %s: %s was enabled: %t, want %t", *profile, layerlocality.Name, enabled, want)
-	}
-	if asked != nil {
-		asked.check(b, *initialPods+*pods)
 	}
 }
 
