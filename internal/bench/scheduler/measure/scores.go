@@ -16,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/internal/bench/cputime"
 )
 
 // score is the cost of scoring nodes for one pod.
@@ -183,7 +185,7 @@ func (c *cluster) measure(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo
 			if n := len(direct[turn]); n == enough && direct[turn][n-1].Micros > slow {
 				continue
 			}
-			m, err := measured(threadTime, func() error { return p.place(ctx, pod, nodes, nil) })
+			m, err := measured(cputime.Thread, func() error { return p.place(ctx, pod, nodes, nil) })
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
