@@ -270,7 +270,11 @@ func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Meas
 	// Its etcd and layer-extender are killed with it, and etcd's data is removed with the folder.
 	program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) }
-	if err := program.Run(); err != nil {
+	err = program.Run()
+	if program.Process != nil {
+		_ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL) // what it left, if it failed half way
+	}
+	if err != nil {
 		return m, fmt.Errorf("%s: %w; see %s", name, err, log.Name())
 	}
 	m.CPUSeconds = (program.ProcessState.UserTime() + program.ProcessState.SystemTime()).Seconds()
