@@ -279,6 +279,51 @@ func TestDebug(t *testing.T) {
 	}
 }
 
+// changing is a source that says something else of the same nodes.
+type changing struct{ version uint64 }
+
+func (c *changing) Version() uint64 { return c.version }
+
+func (c *changing) Of(*v1.Node, v1.ResourceName) usage.Statistics {
+	return usage.Statistics{Free: 4000 - 1000*float64(c.version)}
+}
+
+// TestMemory: what is known of a node is read again when the node or its source changes, and
+// not kept of nodes that are gone.
+func TestMemory(t *testing.T) {
+	source := &changing{}
+	pl := newPlugin(args(t, balance), source, problems.New(Name))
+	score := func(n *v1.Node) int64 {
+		t.Helper()
+		got, status := pl.Score(t.Context(), framework.NewCycleState(), frameworktest.Pod("p", "", ""), infoOf(n))
+		if !status.IsSuccess() {
+			t.Fatal(status)
+		}
+		return got
+	}
+	first := node("n", 0, 0)
+	if got := score(first); got != 100 {
+		t.Errorf("all is free: %d", got)
+	}
+	if source.version++; score(first) != 87 {
+		t.Errorf("a quarter is used: %d", score(first))
+	}
+	if got := score(frameworktest.Node("n", "2", "2000", nil)); got != 100 {
+		t.Errorf("a smaller node of that name: %d", got)
+	}
+	for i := range spare {
+		score(node(fmt.Sprint("gone-", i), 0, 0))
+	}
+	if pl.memory.forget(1); pl.memory.count.Load() != spare+1 {
+		t.Errorf("%d nodes are remembered", pl.memory.count.Load())
+	}
+	score(node("another", 0, 0))
+	score(node("and-another", 0, 0))
+	if pl.memory.forget(1); pl.memory.count.Load() != 0 || score(first) != 87 {
+		t.Errorf("%d nodes are remembered", pl.memory.count.Load())
+	}
+}
+
 // TestLog has the ratings of at most 100 nodes in the log, if that is asked for.
 func TestLog(t *testing.T) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
