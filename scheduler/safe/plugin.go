@@ -57,8 +57,9 @@ func newPlugin(args *config.SafeArgs, source usage.Source, reporter *problems.Re
 		if resource == v1.ResourceMemory {
 			name = string(resource)
 		}
-		// The same for all nodes, so that the event of the pod has it once.
-		pl.reasons[i] = fmt.Sprintf("node(s) had a risk above %d%% of using more than %d%% of their %s", args.RiskPercent, args.UtilizationPercent, name)
+		// The same for all nodes, so that the event of the pod has it once. Without a percent
+		// sign: kube-scheduler 1.36 takes the text of events for a format.
+		pl.reasons[i] = fmt.Sprintf("node(s) had a risk above %g of using more than %g of their %s", pl.accepted, pl.threshold, name)
 	}
 	return pl
 }

@@ -115,7 +115,7 @@ func TestReasons(t *testing.T) {
 	cpu.Annotations["mean-free-memory"] = "4000"
 	memory.Annotations["mean-free-cpu"] = "4000"
 	f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), []*v1.Node{cpu, memory, both})
-	const ofCPU, ofMemory = "node(s) had a risk above 30% of using more than 90% of their CPU", "node(s) had a risk above 30% of using more than 90% of their memory"
+	const ofCPU, ofMemory = "node(s) had a risk above 0.3 of using more than 0.9 of their CPU", "node(s) had a risk above 0.3 of using more than 0.9 of their memory"
 	for i, want := range [][]string{{ofCPU}, {ofMemory}, {ofCPU, ofMemory}} {
 		status := f.Filter(t, frameworktest.Pod("p", "", ""))[i]
 		if !slices.Equal(status.Reasons(), want) || status.Code() != fwk.UnschedulableAndUnresolvable {
