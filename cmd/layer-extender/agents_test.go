@@ -157,7 +157,7 @@ func TestSafeGolden(t *testing.T) {
 			t.Errorf("%+v: %q, overload %d, balance %d", c, reason, overload[i], balance[i])
 		}
 	}
-	if text := filtered.FailedAndUnresolvableNodes["n2"]; !strings.Contains(text, "risk above 30% of using more than 90% of their CPU") || text != filtered.FailedAndUnresolvableNodes["n8"] {
+	if text := filtered.FailedAndUnresolvableNodes["n2"]; !strings.Contains(text, "risk above 0.3 of using more than 0.9 of their CPU") || text != filtered.FailedAndUnresolvableNodes["n8"] {
 		t.Errorf("%q and %q", text, filtered.FailedAndUnresolvableNodes["n8"])
 	}
 	for agent, want := range map[string]int64{"safe-overload": 6, "safe-balance": 5} {

@@ -41,9 +41,9 @@ func (pl *Safe) ratings(demand *demand, nodes []fwk.NodeInfo) []NodeRating {
 	all := make([]NodeRating, 0, len(nodes))
 	for _, info := range nodes {
 		rating := NodeRating{Node: info.Node().Name, Resources: map[v1.ResourceName]ResourceRating{}}
-		score := 1.
+		known, score := pl.memory.of(info), 1.
 		for i, resource := range resources {
-			p := pl.rate(info.Node(), resource, demand[i])
+			p := pl.rate(known, i, demand[i])
 			r := ResourceRating{Mean: p.Mean, Deviation: p.Deviation, Risk: p.risk, Without: p.problem, Of: p.of}
 			if p.problem == usage.None {
 				r.Score = pl.score(p)

@@ -12,6 +12,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
@@ -26,7 +27,7 @@ const Name = "Safe"
 // Safe filters and scores nodes by the risk that they are overloaded.
 type Safe struct {
 	args     *config.SafeArgs
-	source   usage.Source
+	memory   memory
 	problems *problems.Reporter
 	// The arguments as shares, and why a node is rejected, for each resource.
 	threshold, accepted, weight float64
@@ -48,7 +49,7 @@ var resources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 func newPlugin(args *config.SafeArgs, source usage.Source, reporter *problems.Reporter) *Safe {
 	share := func(percent int32) float64 { return float64(percent) / 100 }
 	pl := &Safe{
-		args: args, source: source, problems: reporter,
+		args: args, memory: memory{source: source}, problems: reporter,
 		threshold: share(args.UtilizationPercent), accepted: share(args.RiskPercent), weight: share(args.ForecastPercent),
 	}
 	for i, resource := range resources {
@@ -56,8 +57,9 @@ func newPlugin(args *config.SafeArgs, source usage.Source, reporter *problems.Re
 		if resource == v1.ResourceMemory {
 			name = string(resource)
 		}
-		// The same for all nodes, so that the event of the pod has it once.
-		pl.reasons[i] = fmt.Sprintf("node(s) had a risk above %d%% of using more than %d%% of their %s", args.RiskPercent, args.UtilizationPercent, name)
+		// The same for all nodes, so that the event of the pod has it once. Without a percent
+		// sign: kube-scheduler 1.36 takes the text of events for a format.
+		pl.reasons[i] = fmt.Sprintf("node(s) had a risk above %g of using more than %g of their %s", pl.accepted, pl.threshold, name)
 	}
 	return pl
 }
@@ -80,7 +82,8 @@ func demandOf(pod *v1.Pod) *demand {
 }
 
 // PreFilter computes what the pod requests. It excludes no node.
-func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	pl.memory.forget(len(nodes))
 	state.Write(stateKey, demandOf(pod))
 	return nil, nil
 }
@@ -105,19 +108,18 @@ type part struct {
 	of      string
 }
 
-// rate rates a node by one of the resources, if a pod with the demand came to it.
-func (pl *Safe) rate(node *v1.Node, resource v1.ResourceName, demand float64) part {
-	capacity := usage.Capacity(node, resource)
-	if capacity <= 0 {
-		return part{problem: usage.NoCapacity, of: string(resource)}
+// rate rates a node by the i-th resource, if a pod with the demand came to it.
+func (pl *Safe) rate(k *known, i int, demand float64) part {
+	statistics := &k.statistics[i]
+	if k.capacity[i] <= 0 {
+		return part{problem: usage.NoCapacity, of: string(resources[i])}
 	}
-	known := pl.source.Of(node, resource)
-	if known.Problem != usage.None {
-		return part{problem: known.Problem, of: known.Of}
+	if statistics.Problem != usage.None {
+		return part{problem: statistics.Problem, of: statistics.Of}
 	}
-	n := risk.Node{Capacity: capacity, Free: known.Free, Deviation: known.Deviation}
-	if known.Forecasts {
-		n.Forecast, n.Weight = known.Forecast, pl.weight
+	n := risk.Node{Capacity: k.capacity[i], Free: statistics.Free, Deviation: statistics.Deviation}
+	if statistics.Forecasts {
+		n.Forecast, n.Weight = statistics.Forecast, pl.weight
 	}
 	u := n.With(demand)
 	return part{Usage: u, risk: u.Above(pl.threshold)}
@@ -126,10 +128,10 @@ func (pl *Safe) rate(node *v1.Node, resource v1.ResourceName, demand float64) pa
 // Filter rejects a node for which the risk is too large. Nodes without statistics pass. It
 // does not help to preempt pods there: what was measured stays.
 func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	demand := read(state, pod)
+	demand, known := read(state, pod), pl.memory.of(info)
 	var reasons []string
-	for i, resource := range resources {
-		p := pl.rate(info.Node(), resource, demand[i])
+	for i := range resources {
+		p := pl.rate(known, i, demand[i])
 		if p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			continue
@@ -159,9 +161,11 @@ func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Queuein
 	if err != nil {
 		return fwk.Queue, err
 	}
-	demand := demandOf(pod)
-	for i, resource := range resources {
-		if pl.rate(node, resource, demand[i]).risk > pl.accepted {
+	info := framework.NewNodeInfo()
+	info.SetNode(node)
+	demand, known := demandOf(pod), pl.memory.of(info)
+	for i := range resources {
+		if pl.rate(known, i, demand[i]).risk > pl.accepted {
 			return fwk.QueueSkip, nil
 		}
 	}
@@ -186,6 +190,7 @@ const maxLogged = 100
 // PreScore computes what the pod requests, where no PreFilter did, and logs ratings.
 func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(stateKey); err != nil {
+		pl.memory.forget(len(nodes))
 		state.Write(stateKey, demandOf(pod))
 	}
 	if pl.args.LogRatings {
@@ -198,10 +203,10 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // Score returns the smaller of the scores of CPU and memory; 0 if there are no statistics of
 // one of them.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	demand := read(state, pod)
+	demand, known := read(state, pod), pl.memory.of(info)
 	score := 1.
-	for i, resource := range resources {
-		p := pl.rate(info.Node(), resource, demand[i])
+	for i := range resources {
+		p := pl.rate(known, i, demand[i])
 		if p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			return 0, nil

@@ -115,7 +115,7 @@ func TestReasons(t *testing.T) {
 	cpu.Annotations["mean-free-memory"] = "4000"
 	memory.Annotations["mean-free-cpu"] = "4000"
 	f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), []*v1.Node{cpu, memory, both})
-	const ofCPU, ofMemory = "node(s) had a risk above 30% of using more than 90% of their CPU", "node(s) had a risk above 30% of using more than 90% of their memory"
+	const ofCPU, ofMemory = "node(s) had a risk above 0.3 of using more than 0.9 of their CPU", "node(s) had a risk above 0.3 of using more than 0.9 of their memory"
 	for i, want := range [][]string{{ofCPU}, {ofMemory}, {ofCPU, ofMemory}} {
 		status := f.Filter(t, frameworktest.Pod("p", "", ""))[i]
 		if !slices.Equal(status.Reasons(), want) || status.Code() != fwk.UnschedulableAndUnresolvable {
@@ -276,6 +276,51 @@ func TestDebug(t *testing.T) {
 	w := httptest.NewRecorder()
 	if factory.DebugHandler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, DebugPath, nil)); w.Code != 405 {
 		t.Errorf("POST: %d", w.Code)
+	}
+}
+
+// changing is a source that says something else of the same nodes.
+type changing struct{ version uint64 }
+
+func (c *changing) Version() uint64 { return c.version }
+
+func (c *changing) Of(*v1.Node, v1.ResourceName) usage.Statistics {
+	return usage.Statistics{Free: 4000 - 1000*float64(c.version)}
+}
+
+// TestMemory: what is known of a node is read again when the node or its source changes, and
+// not kept of nodes that are gone.
+func TestMemory(t *testing.T) {
+	source := &changing{}
+	pl := newPlugin(args(t, balance), source, problems.New(Name))
+	score := func(n *v1.Node) int64 {
+		t.Helper()
+		got, status := pl.Score(t.Context(), framework.NewCycleState(), frameworktest.Pod("p", "", ""), infoOf(n))
+		if !status.IsSuccess() {
+			t.Fatal(status)
+		}
+		return got
+	}
+	first := node("n", 0, 0)
+	if got := score(first); got != 100 {
+		t.Errorf("all is free: %d", got)
+	}
+	if source.version++; score(first) != 87 {
+		t.Errorf("a quarter is used: %d", score(first))
+	}
+	if got := score(frameworktest.Node("n", "2", "2000", nil)); got != 100 {
+		t.Errorf("a smaller node of that name: %d", got)
+	}
+	for i := range spare {
+		score(node(fmt.Sprint("gone-", i), 0, 0))
+	}
+	if pl.memory.forget(1); pl.memory.count.Load() != spare+1 {
+		t.Errorf("%d nodes are remembered", pl.memory.count.Load())
+	}
+	score(node("another", 0, 0))
+	score(node("and-another", 0, 0))
+	if pl.memory.forget(1); pl.memory.count.Load() != 0 || score(first) != 87 {
+		t.Errorf("%d nodes are remembered", pl.memory.count.Load())
 	}
 }
 

@@ -46,6 +46,9 @@ type Statistics struct {
 type Source interface {
 	// Of returns what is known of a resource, CPU or memory, of a node.
 	Of(node *v1.Node, resource v1.ResourceName) Statistics
+	// Version returns a number that is another one when Of may say something else of the
+	// same Node object.
+	Version() uint64
 }
 
 // Capacity returns how much pods may have of a resource, CPU or memory, of a node: millicores
@@ -61,6 +64,9 @@ func Capacity(node *v1.Node, resource v1.ResourceName) float64 {
 // Annotations is the Source that reads the annotations of nodes. Their names are those of
 // the kube-safe-scheduler (IBM, 2019), with its spelling.
 type Annotations struct{}
+
+// Version implements Source: what a Node states is in the Node.
+func (Annotations) Version() uint64 { return 0 }
 
 // names are those of the annotations about a resource.
 type names struct{ mean, deviation, forecast string }

@@ -54,7 +54,7 @@ func TestStated(t *testing.T) {
 	waiting.Image, waiting.Scheduler = image, scenario.Stock
 	livetest.RemoveAtEnd(t, lab, waiting.Name)
 	must(t, lab.Submit(t.Context(), waiting))
-	const want = "0/3 nodes are available: 3 node(s) had a risk above 30% of using more than 90% of their memory."
+	const want = "0/3 nodes are available: 3 node(s) had a risk above 0.3 of using more than 0.9 of their memory."
 	if text := complaint(t, waiting.Name); !strings.HasPrefix(text, want) {
 		t.Errorf("FailedScheduling: %q, want %q", text, want)
 	} else {
@@ -180,7 +180,7 @@ func TestPrometheus(t *testing.T) {
 	pod := scenario.Pod{Name: "measured", Image: image, Scheduler: scenario.Stock}
 	livetest.RemoveAtEnd(t, lab, pod.Name)
 	must(t, lab.Submit(t.Context(), pod))
-	if text := complaint(t, pod.Name); !strings.Contains(text, "3 node(s) had a risk above 30% of using more than 0% of their") {
+	if text := complaint(t, pod.Name); !strings.Contains(text, "3 node(s) had a risk above 0.3 of using more than 0 of their") {
 		t.Errorf("FailedScheduling: %s", text)
 	}
 
@@ -392,7 +392,9 @@ func TestInstallation(t *testing.T) {
 	}
 	state("n1", .35, .01) // .18 free: with the default variables, it would do
 	state("n2", .70, .60)
-	state("n3", .15, .05)
+	state("n3", .70, .60)
+	// Both have the same risk, so the other agent decides between them.
+	place(t, name, scenario.Pod{Name: "old-large", Node: "n3", MilliCPU: cpu / 2})
 	settled := func(what, node string) {
 		t.Helper()
 		// Its agents only answer on loopback: pods tell what they know.
@@ -406,7 +408,7 @@ func TestInstallation(t *testing.T) {
 			return nil
 		})
 	}
-	settled("n1 and n3 are overloaded", "n2")
+	settled("n1 is overloaded, n3 has requests", "n2")
 	for _, container := range old.containers {
 		log, err := os.ReadFile(c.Addon(container.Name).Log())
 		must(t, err)
@@ -423,12 +425,13 @@ func TestInstallation(t *testing.T) {
 		}
 	}
 	state("n2", .10, .10)
+	state("n3", .10, .10)
 	waiting := scenario.Pod{Name: "old-waiting", Image: image, Scheduler: name}
-	livetest.Eventually(t, time.Minute, "all nodes are overloaded", func(ctx context.Context) error {
-		must(t, lab.Submit(ctx, waiting))
+	livetest.Eventually(t, time.Minute, "all nodes are overloaded", func(context.Context) error {
+		must(t, lab.Submit(t.Context(), waiting))
 		text := complaint(t, waiting.Name)
-		must(t, lab.Remove(ctx, waiting.Name))
-		if !strings.Contains(text, "3 node(s) had a risk above 20% of using more than 80% of their") {
+		must(t, lab.Remove(t.Context(), waiting.Name))
+		if !strings.Contains(text, "3 node(s) had a risk above 0.2 of using more than 0.8 of their") {
 			return errors.New(text)
 		}
 		return nil

@@ -89,6 +89,8 @@ type Source struct {
 	clock   clock.PassiveClock
 	// known has the last answers, by statistic.
 	known map[string]*atomic.Pointer[answer]
+	// updates counts Update.
+	updates atomic.Uint64
 	// failed has the statistics whose last query failed. Only Update uses it.
 	failed map[string]bool
 }
@@ -214,7 +216,11 @@ func (s *Source) Update(ctx context.Context) {
 		}
 		s.failed[name] = err != nil
 	}
+	s.updates.Add(1) // also if nothing came: what is known has become older
 }
+
+// Version implements usage.Source.
+func (s *Source) Version() uint64 { return s.updates.Load() }
 
 // ask returns what a query finds now, by node. Of several series of a node, the largest value
 // counts: the more is used, the more careful Safe is.

@@ -5,7 +5,7 @@ import "math"
 // The accuracy of the continued fraction, and how many of its terms are computed at most. It
 // needs about the root of the larger parameter.
 const (
-	accuracy = 1e-15
+	accuracy = 1e-13
 	mostTerm = 10_000
 	tiny     = 1e-300
 )
