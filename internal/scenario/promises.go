@@ -3,7 +3,7 @@ package scenario
 import (
 	"bytes"
 	"context"
-	"errors"
+	"fmt"
 
 	"github.com/layer-locality/layer-locality/deploy/scheduler"
 )
@@ -32,7 +32,7 @@ func PromisingRights() ([]byte, error) {
 		own     = "- kind: User\n  apiGroup: rbac.authorization.k8s.io\n  name: system:kube-scheduler\n"
 	)
 	if !bytes.Contains(scheduler.QosAwareRBAC, []byte(shipped)) {
-		return nil, errors.New("deploy/scheduler/qosaware/rbac.yaml has no such subject: " + shipped)
+		return nil, fmt.Errorf("deploy/scheduler/qosaware/rbac.yaml has no subject %q", shipped)
 	}
 	return bytes.ReplaceAll(scheduler.QosAwareRBAC, []byte(shipped), []byte(own)), nil
 }

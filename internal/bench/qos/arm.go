@@ -28,6 +28,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 )
 
 // Outcome is what was measured of an Arm.
@@ -141,7 +142,7 @@ func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
 		profile = scenario.Promising(scenario.Stock, map[string]any{
 			"safetyMargin": c.scaled(safetyMargin).String(), "minimumRunningTime": c.scaled(minimumRunningTime).String(),
 			"reconsiderEvery":         max(time.Second, c.scaled(5*time.Second)).String(), // less is not valid
-			"maxPreemptionsPerMinute": rate(60), "overload": arm.Overload, "window": "0s",
+			"maxPreemptionsPerMinute": rate(float64(configv1.DefaultMaxPreemptionsPerMinute)), "overload": arm.Overload, "window": "0s",
 		})
 		rights, err := scenario.PromisingRights()
 		if err != nil {
@@ -150,7 +151,7 @@ func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
 		kwok.Manifests = string(rights) // installed before the scheduler starts
 	}
 	return cluster.Config{
-		Name: "bench-qos", ControlPlaneOnly: true, Flavour: cluster.Patched,
+		Name: "bench-" + arm.Name, ControlPlaneOnly: true, Flavour: cluster.Patched,
 		Scheduler: cluster.Component{Config: map[string]any{
 			"profiles":         []map[string]any{profile},
 			"clientConnection": map[string]any{"qps": rate(50), "burst": rate(100)},

@@ -12,8 +12,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,6 +33,7 @@ import (
 type options struct {
 	pods, workloads, rounds int
 	heapPods, heapWorkloads int
+	heapOf                  string
 	out                     string
 }
 
@@ -40,6 +44,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "rounds; in one, each way of sorting is measured twice")
 	flag.IntVar(&o.heapPods, "heap-pods", 50_000, "pods for the measurement of memory")
 	flag.IntVar(&o.heapWorkloads, "heap-workloads", 5_000, "workloads that have them")
+	flag.StringVar(&o.heapOf, "heap-of", "", "print the heap, in MiB, of a scheduler with this plugin, and nothing else")
 	flag.StringVar(&o.out, "out", "", "file for all that was measured (JSON)")
 	flag.Parse()
 	if err := o.run(context.Background()); err != nil {
@@ -70,7 +75,12 @@ func (o *options) run(ctx context.Context) error {
 	}
 	metrics.Register()
 	ctx = klog.NewContext(ctx, klog.Logger{}) // silent: the queue would log each pod
-	runtime.LockOSThread()                    // for the thread's clock
+	if o.heapOf != "" {
+		used, err := o.heapWith(ctx, o.heapOf)
+		fmt.Println(used)
+		return err
+	}
+	runtime.LockOSThread() // for the thread's clock
 	r := &report{HeapPods: o.heapPods, HeapWorkloads: o.heapWorkloads}
 	for range o.rounds {
 		// A B C C B A: a drift of the machine affects all alike.
@@ -136,24 +146,42 @@ func (o *options) queue(ctx context.Context, plugin, slo string) (float64, error
 	return timing.Micros(took) / float64(len(s.pods)), nil
 }
 
-// heap returns by how many MiB the heap is larger with the plugin.
+// heap returns by how many MiB the heap is larger with the plugin. Each is measured in a
+// process of its own: what was there before ends when it pleases.
 func (o *options) heap(ctx context.Context) (float64, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
 	var used [2]float64
 	for i, plugin := range []string{queuesort.Name, qosaware.Name} {
-		before := heapMiB()
-		s, err := start(ctx, plugin, o.heapPods, o.heapWorkloads, "0.9")
+		command := exec.CommandContext(ctx, self, "-heap-of", plugin, "-heap-pods", strconv.Itoa(o.heapPods), "-heap-workloads", strconv.Itoa(o.heapWorkloads))
+		command.Stderr = os.Stderr
+		printed, err := command.Output()
 		if err != nil {
+			return 0, fmt.Errorf("the heap with %s: %w", plugin, err)
+		}
+		if used[i], err = strconv.ParseFloat(strings.TrimSpace(string(printed)), 64); err != nil {
 			return 0, err
 		}
-		for pods := range slices.Chunk(s.pods, 2) {
-			a, b := queued(pods[0]), queued(pods[len(pods)-1])
-			s.less(a, b) // both have their places in the queue now
-		}
-		used[i] = heapMiB() - before
-		runtime.KeepAlive(s)
-		s.stop()
 	}
 	return used[1] - used[0], nil
+}
+
+// heapWith returns the heap, in MiB, of a scheduler with a plugin, all of whose pods are in the
+// queue.
+func (o *options) heapWith(ctx context.Context, plugin string) (float64, error) {
+	s, err := start(ctx, plugin, o.heapPods, o.heapWorkloads, "0.9")
+	if err != nil {
+		return 0, err
+	}
+	defer s.stop()
+	for pods := range slices.Chunk(s.pods, 2) {
+		s.less(queued(pods[0]), queued(pods[len(pods)-1])) // both have their places in the queue now
+	}
+	used := heapMiB()
+	runtime.KeepAlive(s)
+	return used, nil
 }
 
 func queued(pod *v1.Pod) *framework.QueuedPodInfo {
