@@ -59,6 +59,8 @@ type Reader struct {
 	// known are manifests and indexes by their digest, so that each is read once. A nil one
 	// is none that can be used.
 	known map[string]*manifest.Manifest
+	// inChains is what was last found of how layers are used.
+	inChains bool
 	// offsets are those of the downloads at the last reading, by their name.
 	offsets map[string]int64
 }
@@ -121,7 +123,7 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		result.Skip("too-many-images", len(targets)-maxImages)
 		targets = targets[:maxImages]
 	}
-	known := map[string]*manifest.Manifest{}
+	known, layers := map[string]*manifest.Manifest{}, map[string]bool{}
 	for _, target := range targets {
 		found, err := r.find(ctx, target, blobs, known)
 		switch {
@@ -138,12 +140,33 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		if found.manifest.Unknown != nil {
 			result.Skip("layers", 1)
 		}
-		result.Contents.InChains = result.Contents.InChains || found.dropped
+		if found.fetched {
+			for _, l := range found.manifest.Layers {
+				_, layers[l.Digest] = blobs[l.Digest]
+			}
+		}
 		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(names[target], found.digest), Layers: found.manifest.Layers})
 	}
 	r.known = known
+	result.Contents.InChains = r.chains(layers)
 	result.Pulls = r.pulls(ctx)
 	return result, nil
+}
+
+// chains tells whether layers are used in chains, by which of those that were fetched and
+// unpacked are still there as blobs. Where blobs are dropped, they go a little after the pull.
+// Where they are kept, single ones are missing as well: containerd does not fetch what it has
+// unpacked already, above the same layers, with another compression. Once most were dropped, it
+// is believed as long as any is.
+func (r *Reader) chains(kept map[string]bool) bool {
+	dropped := 0
+	for _, here := range kept {
+		if !here {
+			dropped++
+		}
+	}
+	r.inChains = dropped > len(kept)-dropped || r.inChains && dropped > 0
+	return r.inChains
 }
 
 // group returns the targets of images, sorted, and the names of each: its tags and its digest.
@@ -201,8 +224,8 @@ func (r *Reader) blobs(ctx context.Context) (map[string]blob, error) {
 type found struct {
 	digest   string
 	manifest *manifest.Manifest
-	// dropped means that layers were dropped after they had been unpacked.
-	dropped bool
+	// fetched means that whole layers were fetched and unpacked.
+	fetched bool
 }
 
 // errNotHere: nothing of an image can be used, it was not unpacked, and layers are missing.
@@ -231,11 +254,10 @@ func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob,
 		if err != nil || m.Config == "" {
 			continue
 		}
-		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { _, here := blobs[l.Digest]; return !here })
 		if snapshotters := blobs[m.Config].snapshotters; len(snapshotters) > 0 {
-			fetched := !slices.ContainsFunc(snapshotters, func(s string) bool { return slices.Contains(lazy, s) })
-			return &found{digest, m, missing && fetched}, nil
+			return &found{digest, m, !slices.ContainsFunc(snapshotters, func(s string) bool { return slices.Contains(lazy, s) })}, nil
 		}
+		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { _, here := blobs[l.Digest]; return !here })
 		if _, here := blobs[m.Config]; here && !missing && complete == nil && len(m.Layers) > 0 {
 			complete = &found{digest: digest, manifest: m}
 		}

@@ -274,12 +274,25 @@ func TestRead(t *testing.T) {
 		t.Errorf("%d blobs were read again", d.reads-reads)
 	}
 
-	// Layers are dropped after unpacking.
+	// A layer that was unpacked with another compression is not fetched.
 	delete(d.blobs, digest("own"))
 	result = d.read(r)
-	expect(t, "layers dropped", result.Contents.Images, slices.Clone(want)...)
-	if !result.Contents.InChains {
+	if expect(t, "a layer not fetched", result.Contents.Images, slices.Clone(want)...); result.Contents.InChains {
+		t.Error("one layer is not there, and yet all count in chains")
+	}
+	// Layers are dropped after unpacking, but for those of the last pull.
+	delete(d.blobs, digest("top"))
+	result = d.read(r)
+	if expect(t, "layers dropped", result.Contents.Images, slices.Clone(want)...); !result.Contents.InChains {
 		t.Error("layers were dropped, and yet they count by their digests")
+	}
+	d.fetched("own")
+	if result = d.read(r); !result.Contents.InChains {
+		t.Error("the blobs of a pull are there for a while, and yet layers count by their digests")
+	}
+	d.fetched("top")
+	if result = d.read(r); result.Contents.InChains {
+		t.Error("all blobs are there, and yet layers count in chains")
 	}
 	d.images = d.images[:3]
 	if expect(t, "removed", d.read(r).Contents.Images, want[0]); len(r.known) != 2 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"time"
 
@@ -322,7 +321,7 @@ func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 	pause := p.retry
 	p.retry = min(2*p.retry, lastRetry)
 	switch seconds, named := apierrors.SuggestsClientDelay(err); {
-	case apierrors.IsRequestEntityTooLargeError(err) || tooLarge(err):
+	case apierrors.IsRequestEntityTooLargeError(err):
 		p.limit, pause = max(p.limit/2, minBytes), 0
 	case named && seconds > 0:
 		pause = max(time.Duration(seconds)*time.Second, firstRetry)
@@ -332,12 +331,6 @@ func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 	// Not all agents at the same time.
 	p.notBefore = now.Add(pause + time.Duration(rand.Int64N(int64(pause/4)+1))) //nolint:gosec // no secret
 	klog.FromContext(ctx).Error(err, "Cannot write the NodeLayers of this node; it will be tried again", "in", pause, "hint", hint(err))
-}
-
-// tooLarge tells whether etcd refused the size of an object.
-func tooLarge(err error) bool {
-	status := apierrors.APIStatus(nil)
-	return errors.As(err, &status) && status.Status().Code == http.StatusRequestEntityTooLarge
 }
 
 // hint tells what to do about an error.

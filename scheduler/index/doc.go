@@ -17,8 +17,9 @@
 //     smaller size wins.
 //   - An image whose layers no node reports is one indivisible piece.
 //
-// Sizes are compressed bytes. The size NodeStatus gives for a whole image is
-// uncompressed. For an indivisible piece it is scaled by the ratio of compressed
-// to uncompressed bytes of the images whose layers are known. Without such
-// images it is taken as it is. So the two units are never added up.
+// Sizes are compressed bytes. The size NodeStatus gives for a whole image is uncompressed
+// with CRI-O and compressed with containerd (Image.Compressed). An indivisible piece with an
+// uncompressed size is scaled by the ratio of compressed to uncompressed bytes of the images
+// that state both. Without such images it is taken as it is. So the two units are never
+// added up.
 package index

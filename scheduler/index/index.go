@@ -331,6 +331,7 @@ func keyOf(image *Image) recordKey {
 		}
 		maphash.WriteComparable(&h, -1)
 		maphash.WriteComparable(&h, image.SizeBytes)
+		maphash.WriteComparable(&h, image.Compressed)
 		for j := range image.Layers {
 			write(image.Layers[j].Digest)
 			maphash.WriteComparable(&h, image.Layers[j].Size)
@@ -436,8 +437,8 @@ func (x *Index) deleteRecord(r *record) {
 		l.size = l.claims.best
 		x.unref(l)
 	}
-	if !c.whole && c.sizeBytes > 0 {
-		x.compressed -= c.compressed()
+	if c.scales() {
+		x.compressed -= c.ofLayers()
 		x.uncompressed -= c.sizeBytes
 	}
 }
@@ -456,9 +457,13 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		if len(names) == 0 {
 			return nil
 		}
-		layers = []Layer{{Digest: wholeKey(slices.MinFunc(names, preferDigest)), Size: clamp(image.SizeBytes)}}
+		key := wholeKey(slices.MinFunc(names, preferDigest))
+		if image.Compressed {
+			key = compressedKey + key
+		}
+		layers = []Layer{{Digest: key, Size: clamp(image.SizeBytes)}}
 	}
-	c := &content{sizeBytes: clamp(image.SizeBytes), whole: whole}
+	c := &content{sizeBytes: clamp(image.SizeBytes), compressed: image.Compressed, whole: whole}
 	var key strings.Builder
 	for _, l := range layers {
 		key.WriteString(l.Digest)
@@ -467,12 +472,14 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		key.WriteByte('\n')
 	}
 	key.WriteString(strconv.FormatInt(c.sizeBytes, 10))
+	key.WriteString(strconv.FormatBool(c.compressed))
 	c.key = key.String()
 	if known := x.contents[c.key]; known != nil {
 		return known
 	}
 	for _, l := range layers {
 		entry := x.layer(l.Digest, whole)
+		entry.compressed = whole && c.compressed
 		entry.claims.add(l.Size)
 		entry.size = entry.claims.best
 		entry.refs++
@@ -480,12 +487,15 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		c.sizes = append(c.sizes, l.Size)
 	}
 	x.contents[c.key] = c
-	if !whole && c.sizeBytes > 0 { // 0: nobody said
-		x.compressed += c.compressed()
+	if c.scales() {
+		x.compressed += c.ofLayers()
 		x.uncompressed += c.sizeBytes
 	}
 	return c
 }
+
+// scales tells whether a content states both sizes, so that the ratio of the two counts.
+func (c *content) scales() bool { return !c.whole && !c.compressed && c.sizeBytes > 0 } // 0: nobody said
 
 func (x *Index) layer(key string, whole bool) *layer {
 	l := x.layers[key]
@@ -499,6 +509,10 @@ func (x *Index) layer(key string, whole bool) *layer {
 // wholeKey is the key of the indivisible piece that stands for an image of
 // which only the name is known. No digest of a layer looks like it.
 func wholeKey(n imageref.Canonical) string { return "image " + string(n) }
+
+// compressedKey begins the key of such a piece whose size is compressed. It is another piece
+// than one of that name whose size is not; a node that has either has something of that name.
+const compressedKey = "compressed "
 
 // preferDigest sorts digests before tags: nodes may report different tags of
 // the same image.

@@ -754,3 +754,34 @@ func TestMeasureProperties(t *testing.T) {
 		}
 	}
 }
+
+// A size that is compressed already is not scaled, and says nothing about the ratio by which
+// others are.
+func TestCompressedSizes(t *testing.T) {
+	x := newIndex("crio", "containerd", "empty")
+	both := image("cd", "quay.io/both:1") // 120 of 1,000 bytes
+	x.SetImages("s", "crio", []Image{both, {Names: []string{"quay.io/a:1"}, SizeBytes: 500}})
+	sixty := Image{Names: []string{"quay.io/b:1"}, SizeBytes: 65, Compressed: true}
+	explained := image("ab", "quay.io/explained:1")
+	explained.SizeBytes, explained.Compressed = 40, true
+	x.SetImages("s", "containerd", []Image{sixty, explained})
+	check(t, x, want("quay.io/a:1"), map[string]NodeBytes{"crio": {Total: 60, Present: 60}, "containerd": {Total: 60}, "empty": {Total: 60}})
+	check(t, x, want("quay.io/b:1"), map[string]NodeBytes{"crio": {Total: 65}, "containerd": {Total: 65, Present: 65}, "empty": {Total: 65}})
+	// Both kinds of nodes have it by name.
+	x.SetImages("s", "empty", []Image{{Names: []string{"quay.io/b:1"}, SizeBytes: 500}})
+	m := measured(x, want("quay.io/b:1"))
+	for _, node := range []string{"containerd", "empty"} {
+		if bytes, _ := m.Node(node); bytes.Missing() != 0 || bytes.Total == 0 {
+			t.Errorf("%s: %+v", node, bytes)
+		}
+	}
+	if got, ok := x.Image(want("quay.io/explained:1")[0], "containerd"); !ok || !got.Compressed || got.SizeBytes != 40 {
+		t.Errorf("%+v, %t", got, ok)
+	}
+	for _, node := range []string{"crio", "containerd", "empty"} {
+		x.SetImages("s", node, nil)
+	}
+	if x.compressed != 0 || x.uncompressed != 0 || len(x.layers) != 0 {
+		t.Errorf("%d of %d bytes, %d layers are left", x.compressed, x.uncompressed, len(x.layers))
+	}
+}

@@ -512,7 +512,7 @@ func (u *union) find(key string) (i int, ok bool) {
 // sizeOf returns the compressed size of a layer. It is an estimate for an image
 // of which only the name and the uncompressed size are known.
 func (x *Index) sizeOf(l *layer) int64 {
-	if !l.whole || x.uncompressed == 0 || x.compressed >= x.uncompressed {
+	if !l.whole || l.compressed || x.uncompressed == 0 || x.compressed >= x.uncompressed {
 		return l.size
 	}
 	return int64(float64(l.size) * float64(x.compressed) / float64(x.uncompressed))
@@ -569,7 +569,7 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	c := x.contentOf(w.Names, n.group)
 	if layers, ok := w.manifest(n.group); ok {
 		if c != nil {
-			image.SizeBytes = c.sizeBytes
+			image.SizeBytes, image.Compressed = c.sizeBytes, c.compressed
 		}
 		image.Layers = layers
 		return image, true
@@ -577,7 +577,7 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	if c == nil {
 		return Image{}, false
 	}
-	image.SizeBytes = c.sizeBytes
+	image.SizeBytes, image.Compressed = c.sizeBytes, c.compressed
 	if !c.whole {
 		for i, l := range c.layers {
 			image.Layers = append(image.Layers, Layer{l.key, c.sizes[i]})

@@ -18,8 +18,9 @@ type Image struct {
 	Names []string
 	// Canonical are further names, canonical already.
 	Canonical []imageref.Canonical
-	// SizeBytes is the uncompressed size of the image.
-	SizeBytes int64
+	// SizeBytes is the uncompressed size of the image, or with Compressed the compressed one.
+	SizeBytes  int64
+	Compressed bool
 	// Layers may be incomplete or missing.
 	Layers []Layer
 }
@@ -115,8 +116,8 @@ type layer struct {
 	arriving []arriving
 	// refs counts the contents and reservations that point here.
 	refs int
-	// whole marks an indivisible piece; its size is uncompressed.
-	whole bool
+	// whole marks an indivisible piece; its size is uncompressed, unless compressed is set.
+	whole, compressed bool
 }
 
 // content is a set of layers that images consist of.
@@ -124,14 +125,15 @@ type content struct {
 	key    string
 	layers []*layer
 	sizes  []int64
-	// sizeBytes is the uncompressed size that was reported.
-	sizeBytes int64
-	whole     bool
-	refs      int
+	// sizeBytes is the size that was reported: uncompressed, unless compressed is set.
+	sizeBytes  int64
+	compressed bool
+	whole      bool
+	refs       int
 }
 
-// compressed returns the sum of the claimed layer sizes.
-func (c *content) compressed() int64 {
+// ofLayers returns the sum of the claimed layer sizes.
+func (c *content) ofLayers() int64 {
 	var sum int64
 	for _, size := range c.sizes {
 		sum += size

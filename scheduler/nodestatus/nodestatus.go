@@ -67,15 +67,17 @@ func JoinsDownloads(node *v1.Node, stated *bool) (*bool, error) {
 	return nil, err
 }
 
-// Images returns the images a node reports. The names are shared with node.
+// Images returns the images a node reports. The names are shared with node. containerd tells
+// the kubelet the sum of an image's blobs as its size, CRI-O what it takes on the disk.
 func Images(node *v1.Node) []index.Image {
+	compressed := strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, containerdPrefix)
 	images := make([]index.Image, len(node.Status.Images))
 	var layers []index.Layer
 	for i := range node.Status.Images {
 		image := &node.Status.Images[i]
 		first := len(layers)
 		layers = appendLayers(layers, image)
-		images[i] = index.Image{Names: image.Names, SizeBytes: image.SizeBytes, Layers: layers[first:len(layers):len(layers)]}
+		images[i] = index.Image{Names: image.Names, SizeBytes: image.SizeBytes, Compressed: compressed, Layers: layers[first:len(layers):len(layers)]}
 	}
 	return images
 }

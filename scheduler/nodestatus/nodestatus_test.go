@@ -122,6 +122,17 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// containerd states compressed sizes.
+func TestCompressed(t *testing.T) {
+	for runtime, want := range map[string]bool{"containerd://2.3.1": true, "cri-o://1.36.3": false, "": false} {
+		n := node("n", "a")
+		n.Status.NodeInfo.ContainerRuntimeVersion = runtime
+		if got := Images(n); got[0].Compressed != want || got[0].SizeBytes != 5 {
+			t.Errorf("%s: %+v", runtime, got)
+		}
+	}
+}
+
 func TestJoinsDownloads(t *testing.T) {
 	for name, test := range map[string]struct {
 		labels  map[string]string

@@ -88,6 +88,59 @@ func TestEveryDigest(t *testing.T) {
 	})
 }
 
+// TestMissingBytesArePulled: A = [1 2], B = [1 3] and C = [4 1] are pulled in every order, each
+// order with layers of its own. What the scheduler calls missing before each pull is what the
+// registry then sends, within 1 %.
+func TestMissingBytesArePulled(t *testing.T) {
+	const node = "n1"
+	program := push(t, "order-program:v1") // all images have it
+	pull(t, program, node)
+	publishes(t, node, program)
+	var orders [][]*images.Pushed
+	var references []string
+	for i, order := range []string{"abc", "acb", "bac", "bca", "cab", "cba"} {
+		layer := func(name string) images.Layer {
+			return images.Layer{Name: fmt.Sprint("order-", i, name), Size: 1_000_000}
+		}
+		family := map[rune][]images.Layer{'a': {layer("1"), layer("2")}, 'b': {layer("1"), layer("3")}, 'c': {layer("4"), layer("1")}}
+		var all []*images.Pushed
+		for _, name := range order {
+			all = append(all, push(t, fmt.Sprintf("order-%s-%c:v1", order, name), family[name]...))
+			references = append(references, all[len(all)-1].Reference)
+		}
+		orders = append(orders, all)
+	}
+	must(t, lab.Announce(t.Context(), scenario.Pod{Name: "orders", Image: references[0]}, references[1:]...))
+	t.Cleanup(func() {
+		if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), "orders", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, lab.Resolved(t.Context(), references...))
+	rows := [][]string{{"image", "called missing", "pulled"}}
+	for turn := range 3 {
+		for _, order := range orders {
+			image := order[turn]
+			must(t, lab.Known(t.Context(), image.Reference))
+			ratings, err := lab.Rate(t.Context(), image.Reference)
+			must(t, err)
+			rating, _ := ratings.Node(node)
+			repository := scenario.Repository(image)
+			pull(t, image, node)
+			pulled, err := scenario.Pulled(c, repository)
+			must(t, err)
+			rows = append(rows, []string{repository, livetest.Megabytes(rating.MissingBytes), livetest.Megabytes(pulled[node])})
+			if off := pulled[node] - rating.MissingBytes; off < -rating.MissingBytes/100 || off > rating.MissingBytes/100 {
+				t.Errorf("the scheduler called %d bytes of %s missing, the registry sent %d", rating.MissingBytes, repository, pulled[node])
+			}
+		}
+		for _, order := range orders {
+			publishes(t, node, order[turn])
+		}
+	}
+	livetest.Table(t, rows...)
+}
+
 // TestMoreImagesThanNodeStatusNames: a node has 60 images, and its NodeStatus names 50. A pod
 // goes where its base is, although NodeStatus names no image with it, and pulls what the
 // scheduler said.

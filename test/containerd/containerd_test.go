@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -52,7 +54,7 @@ type hub struct {
 func newHub(t *testing.T) *hub {
 	t.Helper()
 	h := &hub{}
-	blobs := registry.New()
+	blobs := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
 			w = &counter{w, &h.sent}
@@ -116,7 +118,6 @@ state = %q
 [grpc]
   address = %q
 [plugins.'io.containerd.cri.v1.images']
-  snapshotter = 'native'
   discard_unpacked_layers = %t
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   conf_dir = %q
@@ -140,11 +141,11 @@ func (d *daemon) socket() string { return filepath.Join(d.folder, "s.sock") }
 // run starts the process, also after it was killed.
 func (d *daemon) run() {
 	d.t.Helper()
-	log, err := os.OpenFile(d.folder+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	output, err := os.OpenFile(d.folder+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(d.t, err)
-	defer log.Close()
+	defer output.Close()
 	d.cmd = exec.Command(program, "--config", d.folder+"/config.toml")
-	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.Stdout, d.cmd.Stderr = output, output
 	must(d.t, d.cmd.Start())
 }
 
@@ -158,8 +159,8 @@ func (d *daemon) serves() {
 	d.t.Helper()
 	livetest.Eventually(d.t, time.Minute, "containerd serves", func(ctx context.Context) error {
 		_, err := d.cri.ListImages(ctx, &runtimeapi.ListImagesRequest{}, grpc.WaitForReady(true))
-		if log, _ := os.ReadFile(d.folder + "/log"); err != nil && len(log) > 0 {
-			return fmt.Errorf("%w: %s", err, log[max(0, len(log)-2000):])
+		if text, _ := os.ReadFile(d.folder + "/log"); err != nil && len(text) > 0 {
+			return fmt.Errorf("%w: %s", err, text[max(0, len(text)-2000):])
 		}
 		return err
 	})
@@ -235,8 +236,15 @@ func TestEveryDigest(t *testing.T) {
 			for _, image := range all {
 				d.pull(image)
 			}
-			result, err := d.reader().Read(t.Context())
-			must(t, err)
+			r := d.reader()
+			var result *read.Result
+			livetest.Eventually(t, 30*time.Second, "blobs are kept or dropped", func(ctx context.Context) error {
+				var err error
+				if result, err = r.Read(ctx); err == nil && result.Contents.InChains != discard {
+					err = fmt.Errorf("in chains is %t", result.Contents.InChains)
+				}
+				return err
+			})
 			spec := result.Contents.Spec()
 			for _, image := range all {
 				want, err := livetest.FromRegistry(t.Context(), image.Reference)
@@ -311,6 +319,14 @@ func TestMissingBytesArePulled(t *testing.T) {
 				got := h.sent.Load() - before
 				name, _, _ := strings.Cut(strings.TrimPrefix(image.Reference, h.host+"/"), ":")
 				names, called, pulled = append(names, name), append(called, livetest.Megabytes(want)), append(pulled, livetest.Megabytes(got))
+				if discard { // a moment later
+					livetest.Eventually(t, 30*time.Second, "the blobs are dropped", func(ctx context.Context) error {
+						if result, err := r.Read(ctx); err != nil || !result.Contents.InChains {
+							return errors.Join(errors.New("layers are there"), err)
+						}
+						return nil
+					})
+				}
 				if off := got - want; off < -want/100 || off > max(want/100, 5000) { // the configuration has some 1,000
 					t.Errorf("discard %t, %v: %d bytes were called missing of %s, the registry sent %d", discard, names, want, name, got)
 				}
