@@ -61,7 +61,7 @@ func startExtender(tCtx ktesting.TContext, pods int) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("layer-extender is not ready after a minute: status %d, %v", status, err)
+			return errors.Join(fmt.Errorf("layer-extender is not ready after a minute: status %d", status), err)
 		}
 		select {
 		case err := <-ended:
