@@ -48,7 +48,7 @@ func (pl *Packing) RateNodes(pod *v1.Pod, infos []fwk.NodeInfo) any {
 		Objective: pl.args.Objective, Value: system.Now(), Mean: pl.named(system.Mean()), Deviation: pl.named(system.Deviation()),
 		NodesDiffer: system.Variability(), PodsDiffer: differ, PodsCounted: pods, Nodes: []NodeRating{},
 	}
-	values := pl.values(system, infos, demand)
+	values, _ := pl.values(system, infos, demand)
 	for i, score := range objective.Scores(values) {
 		n, _ := pl.nodeOf(infos[i])
 		node := NodeRating{Node: infos[i].Node().Name, Use: pl.named(n.use(objective.Vector{})), Score: score}

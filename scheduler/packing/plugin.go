@@ -179,16 +179,21 @@ func (pl *Packing) measure(infos []fwk.NodeInfo) (uses []objective.Vector, capac
 }
 
 // values returns the objective with the pod on each of the nodes; not a number where it has
-// no room.
-func (pl *Packing) values(system *objective.System, infos []fwk.NodeInfo, demand objective.Vector) []float64 {
-	values := make([]float64, len(infos))
+// no room. nothing has the places of nodes that have nothing of any resource.
+func (pl *Packing) values(system *objective.System, infos []fwk.NodeInfo, demand objective.Vector) (values []float64, nothing []int) {
+	values = make([]float64, len(infos))
 	for i, info := range infos {
-		values[i] = math.NaN()
-		if n, ok := pl.nodeOf(info); ok && n.fits(demand) {
+		n, ok := pl.nodeOf(info)
+		switch {
+		case ok && n.fits(demand):
 			values[i] = system.Exchange(n.use(objective.Vector{}), n.use(demand))
+			continue
+		case !ok:
+			nothing = append(nothing, i)
 		}
+		values[i] = math.NaN()
 	}
-	return values
+	return values, nothing
 }
 
 // count counts what a pod demands, once, and returns how much pods differ.
@@ -223,12 +228,12 @@ func (pl *Packing) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.P
 	uses, capacity := pl.measure(all)
 	system := objective.NewSystem(pl.kind, len(pl.resources), uses, pl.count(pod, demand, capacity))
 	points := make(scores, len(nodes))
-	for i, score := range objective.Scores(pl.values(system, nodes, demand)) {
-		node := nodes[i].Node()
-		points[node.Name] = score
-		if _, ok := pl.nodeOf(nodes[i]); !ok {
-			pl.problems.Note(klog.FromContext(ctx), node, usage.NoCapacity, pl.args.Resources[0])
-		}
+	values, nothing := pl.values(system, nodes, demand)
+	for i, score := range objective.Scores(values) {
+		points[nodes[i].Node().Name] = score
+	}
+	for _, i := range nothing {
+		pl.problems.Note(klog.FromContext(ctx), nodes[i].Node(), usage.NoCapacity, pl.args.Resources[0])
 	}
 	state.Write(stateKey, points)
 	return nil
