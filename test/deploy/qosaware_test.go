@@ -28,19 +28,22 @@ import (
 // plugins did.
 const debugPort = 10000
 
+// state is the ConfigMap in which the scheduler keeps what pods got.
+const state = "layerlocality-qosaware"
+
 // testQosAware installs the scheduler with QosAware: who may state an SLO, who reads the table,
 // on the secure port and by port-forward, and that no right is missing.
 func testQosAware(t *testing.T, image string) {
 	begin := time.Now()
 	objects := variant(t, "qosaware", image)
 	listens(t, objects)
-	apply(t, objects, name)
-	running, holder := elected(t, name, name)
-	t.Cleanup(func() { // it is the scheduler's own, and not in the manifests
-		if err := client.CoreV1().ConfigMaps(namespace).Delete(context.Background(), "layerlocality-qosaware", metav1.DeleteOptions{}); err != nil {
+	t.Cleanup(func() { // it is not in the manifests, and a scheduler that ends writes it
+		if err := client.CoreV1().ConfigMaps(namespace).Delete(context.Background(), state, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
+	apply(t, objects, name)
+	running, holder := elected(t, name, name)
 
 	states := func(slo string, more ...string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
@@ -119,7 +122,7 @@ func testQosAware(t *testing.T, image string) {
 	placed(t, "works", scheduler)
 	must(t, client.CoreV1().Pods(metav1.NamespaceDefault).Delete(t.Context(), "works", metav1.DeleteOptions{}))
 	livetest.Eventually(t, 2*time.Minute, "the state is saved", func(ctx context.Context) error {
-		_, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "layerlocality-qosaware", metav1.GetOptions{})
+		_, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, state, metav1.GetOptions{})
 		return err
 	})
 	asked, refused := requests(t, begin)
