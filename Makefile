@@ -106,6 +106,11 @@ bench-resolver: deps ## layer-resolver on 5,000 images: images a second, request
 bench-startup: build ## Start-up of pods, bytes and balance on four slow nodes, beside the default profile and the simulator (LAYER_DATA=file)
 	@go run ./cmd/bench startup
 
+bench-qos: deps ## What workloads get of what they were promised, with priorities and with QosAware; 40 minutes, root (SCALE=6, MINUTES=5)
+	@scripts/build.sh tools etcd registry kwok
+	@scripts/build.sh patched kube-apiserver kube-controller-manager kube-scheduler
+	@go run ./cmd/bench qos $(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES))
+
 eval: ## What layer-aware placement saves, in simulations: a page in _out/eval (SIZE=small, SEEDS=5, EXPERIMENTS=a,b, LAYER_DATA, LAYER_HISTORY, LAYER_MOVES=file)
 	@internal/eval/eval.sh
 
@@ -132,4 +137,4 @@ help: ## List the targets
 
 .PHONY: demo demo-stock demo-image-locality demo-scheduler-tour mutants cluster-up cluster-down deps build build-stock resolver-image rpms kind-up release clean \
 	test test-all test-unit test-nix test-rpm test-okd test-kind test-release test-arch lint \
-	bench-crio bench-node bench-scheduler bench-extender bench-throughput bench-resolver bench-startup eval trees patches-refresh patches-lint rebase generate help
+	bench-crio bench-node bench-scheduler bench-extender bench-throughput bench-resolver bench-startup bench-qos eval trees patches-refresh patches-lint rebase generate help

@@ -2,12 +2,12 @@
 # Builds binaries into _build/bin/<flavour>/, each only if its inputs changed.
 #
 #   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
-#                                kube-scheduler with the plugin LayerLocality, layer-extender
-#                                and layer-resolver
-#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last two;
+#                                kube-scheduler with the plugin LayerLocality, layer-extender,
+#                                layer-resolver and layer-agent
+#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last three;
 #                                kubeadm, kubectl and kube-proxy when named
-#   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns and
-#                                local-path-provisioner when named
+#   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
+#                                local-path-provisioner, containerd and kwok when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -74,22 +74,23 @@ source_tree() {
 
 kubernetes_version() { if [ "$FLAVOUR" = patched ]; then our_version kubernetes; else echo "$KUBERNETES_VERSION"; fi; }
 
-# resolver_hash: prints the hash of everything in this repository that
-# layer-resolver is made from.
-resolver_hash() {
+# own_hash COMMAND: prints the hash of everything in this repository that a command of its
+# module is made from.
+own_hash() {
   local files='{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}'
   {
     cat "$ROOT/go.mod" "$ROOT/go.sum"
-    (cd "$ROOT" && GOFLAGS=-buildvcs=false go list -deps -f "{{if .Module}}{{if .Module.Main}}$files{{end}}{{end}}" ./cmd/layer-resolver) |
+    (cd "$ROOT" && GOFLAGS=-buildvcs=false go list -deps -f "{{if .Module}}{{if .Module.Main}}$files{{end}}{{end}}" "./cmd/$1") |
       xargs cat
   } | sha256sum | cut -c1-16
 }
 
-# The recipe of layer-resolver. It and the next two are not in the hash of the other binaries.
-compile_resolver() {
+# The recipe of layer-resolver and layer-agent. It and the next two are not in the hash of the
+# other binaries.
+compile_own() {
   local VERB=build TAGS=""
   (cd "$ROOT" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
-    go_build layer-resolver "$1" -ldflags "-s -w -X main.version=$(kubernetes_version)" ./cmd/layer-resolver)
+    go_build "$1" "$2" -ldflags "-s -w -X main.version=$(kubernetes_version)" "./cmd/$1")
 }
 
 # The recipe of layer-extender, which is compiled as kube-scheduler is.
@@ -100,21 +101,29 @@ compile_extender() {
     go_build layer-extender "$1" -ldflags "-s -w -X $version.gitVersion=$(kubernetes_version) -X $version.gitTreeState=clean" ./cmd/layer-extender)
 }
 
-# The recipe of the tools that only a kind node has: the main package of a module.
+# The recipe of the tools that only a kind node or a benchmark has: a main package of a
+# module, by default that in its root.
 compile_module() {
   local VERB=build TAGS="" tree module version
   read -r module version <<<"$(origin "$1")"
   tree=$(module_dir "$module" "$version")
   (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
-    go_build "$1 $version" "$2" -ldflags "-s -w" .)
+    go_build "$1 $version" "$2" -ldflags "-s -w" "${3:-.}")
+}
+
+# The recipe of containerd, which layer-agent is tested with: without snapshotters that need
+# C libraries.
+compile_containerd() {
+  local VERB=build TAGS="no_btrfs no_zfs no_devmapper"
+  CGO_ENABLED=0 go_module_build containerd github.com/containerd/containerd/v2/cmd/containerd "$1"
 }
 
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler" and "extender" (this
-# repository in a workspace with the patched Kubernetes), "resolver" (this repository), or
+# repository in a workspace with the patched Kubernetes), "own" (this repository), or
 # the pin of a tool.
 origin() {
   case $1 in
-  layer-resolver) if [ "$FLAVOUR" = patched ]; then echo resolver; else die "there is no $FLAVOUR layer-resolver"; fi ;;
+  layer-resolver | layer-agent) if [ "$FLAVOUR" = patched ]; then echo own; else die "there is no $FLAVOUR $1"; fi ;;
   layer-extender) if [ "$FLAVOUR" = patched ]; then echo extender; else die "there is no $FLAVOUR layer-extender"; fi ;;
   crio | pinns) echo cri-o ;;
   kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
@@ -124,7 +133,9 @@ origin() {
   runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
   crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
   coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
+  containerd) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
+  kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   *) die "unknown binary '$1'" ;;
   esac
 }
@@ -215,19 +226,22 @@ build_one() {
     case $FLAVOUR-$from in
     *-scheduler) scheduler_hash ;;
     *-extender) extender_hash ;;
-    *-resolver) resolver_hash ;;
+    *-own) own_hash "$name" ;;
     patched-*) tree_hash "$from" ;;
     stock-*) pinned_version "$from" ;;
     esac
     case $from in
     kubernetes | scheduler) kubernetes_version ;;
-    resolver) declare -f compile_resolver ;;
+    own) declare -f compile_own ;;
     extender)
       kubernetes_version
       declare -f compile_extender
       ;;
     esac
-    case $name in coredns | local-path-provisioner) declare -f compile_module ;; esac
+    case $name in
+    coredns | local-path-provisioner | kwok) declare -f compile_module ;;
+    containerd) declare -f compile_containerd ;;
+    esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
   } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
@@ -238,8 +252,10 @@ build_one() {
     say "$name ($FLAVOUR): fetching modules, compiling"
     case $name in
     layer-extender) compile_extender "$cached.tmp.$$" ;;
-    layer-resolver) compile_resolver "$cached.tmp.$$" ;;
+    layer-resolver | layer-agent) compile_own "$name" "$cached.tmp.$$" ;;
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
+    kwok) compile_module kwok "$cached.tmp.$$" ./cmd/kwok ;;
+    containerd) compile_containerd "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac
     mv "$cached.tmp.$$" "$cached"
@@ -264,7 +280,7 @@ case $FLAVOUR in
 patched | stock)
   if [ $# -eq 0 ]; then
     set -- crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
-    [ "$FLAVOUR" = stock ] || set -- "$@" layer-extender layer-resolver
+    [ "$FLAVOUR" = stock ] || set -- "$@" layer-extender layer-resolver layer-agent
   fi
   ;;
 tools) [ $# -gt 0 ] || set -- etcd registry runc crictl critest ;;

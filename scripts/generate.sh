@@ -7,7 +7,8 @@
 #   generate.sh check    runs them beside it, and fails if a patch of generated code differs
 #   generate.sh own [--check]
 #                        deep copies, defaults and conversions of LayerLocalityArgs; deep
-#                        copies and the CustomResourceDefinition of ImageManifest;
+#                        copies and the CustomResourceDefinitions of ImageManifest and
+#                        NodeLayers;
 #                        --check: changes nothing and fails if they are not up to date
 #
 # The first three need protoc (Debian and Fedora: protobuf-compiler), which
@@ -224,7 +225,7 @@ check() {
 }
 
 # The code that is generated from the types of this repository.
-OWN=(api scheduler/apis deploy/resolver/crd)
+OWN=(api scheduler/apis deploy/resolver/crd deploy/agent/crd)
 
 # own [--check]: runs in a copy of the packages, because the generators write
 # beside what they read.
@@ -243,7 +244,8 @@ own() {
     (cd "$COPY" && "$generator" --go-header-file /dev/null --output-file "$file" "${packages[@]}")
   done
   generator=$(go_tool sigs.k8s.io/controller-tools/cmd/controller-gen "$CONTROLLER_TOOLS_VERSION")
-  (cd "$COPY" && "$generator" object crd paths=./api/... output:crd:dir=deploy/resolver/crd)
+  (cd "$COPY" && "$generator" object crd paths=./api/... output:crd:dir=deploy/resolver/crd &&
+    mv deploy/resolver/crd/layerlocality.io_nodelayers.yaml deploy/agent/crd/)
   if [ "${1:-}" = --check ]; then
     for file in "${OWN[@]}"; do
       diff -ru "$file" "$COPY/$file" >&2 ||

@@ -87,7 +87,8 @@ SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref scheduler)
 # What the binary layer-extender is made from in addition.
 EXTENDER_PRODUCT=(cmd/layer-extender extender)
 SCHEDULER_LAB=(
-  cmd/layersim internal/bench/extender/measure internal/bench/fleet internal/bench/scheduler/measure internal/bench/throughput/perf
+  cmd/layersim internal/bench/extender/measure internal/bench/fleet internal/bench/qos/measure internal/bench/scheduler/measure
+  internal/bench/throughput/perf internal/bench/timing
   internal/eval/dataset internal/eval/evaluation internal/eval/prototype internal/eval/sim test/integration
 )
 # The build tag under which that code uses what only the patched tree has.

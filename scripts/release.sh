@@ -75,13 +75,13 @@ for platform in "${platforms[@]}"; do
   unset GOARCH
   folder=$staging/$name-linux-$arch
   mkdir -p "$folder/bin" "$folder/sbom"
-  for binary in crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver; do
+  for binary in crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent; do
     install -m 0755 "$from/$binary" "$folder/bin/"
     # pinns is written in C, and links only glibc.
     [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" "$folder/licenses" >"$folder/sbom/$binary.cdx.json"
   done
   # The manifests for a cluster, and the parts of kind/copy.sh.
-  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/extender deploy/resolver deploy/scheduler kind \
+  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/agent deploy/extender deploy/resolver deploy/scheduler kind \
     scripts/lib.sh | tar -x -C "$folder"
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"

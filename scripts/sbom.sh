@@ -36,7 +36,7 @@ kube* | layer-extender)
   arguments+=(--version "$(our_version kubernetes)" --workspace "$(our_version kubernetes)"
   --upstream "$(upstream_module kubernetes)@$KUBERNETES_VERSION")
   ;;
-layer-resolver)
+layer-resolver | layer-agent)
   source=$ROOT
   arguments+=(--version "$(our_version kubernetes)")
   ;;

@@ -38,7 +38,7 @@ step_unit() { CGO_ENABLED=0 go vet ./... && go_test unit . ./...; }
 # layer-extender answers requests at once, so it is compiled for it, once for the same Kubernetes.
 step_race() {
   local tree status=0
-  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
+  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./scheduler/qosaware/book/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
   tree=$(scripts/tree.sh scheduler) || return 1
   CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... || status=1
   return "$status"
@@ -53,11 +53,11 @@ step_scheduler() {
 }
 
 # Scheduler, apiserver and etcd in one process, as in upstream's integration tests; the
-# resolver with its own apiserver and etcd.
+# resolver and the agent with their own apiserver and etcd.
 step_integration() {
   local tree status=0
   scripts/build.sh tools etcd && scripts/build.sh patched kube-apiserver && tree=$(scripts/tree.sh scheduler) || return 1
-  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... || status=1
+  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... || status=1
   GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,integration" PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
@@ -66,14 +66,13 @@ step_integration() {
   return "$status"
 }
 
-# Upstream's integration tests of preemption, with QosAware in place of its plugins; but for
-# TestAsyncPreemption, which makes upstream's plugin itself.
+# Upstream's integration tests of preemption, with QosAware in place of its plugins.
 upstream_preemption() {
   # shellcheck source=../test/integration/upstream.sh
   . test/integration/upstream.sh
   mkdir -p "$BUILD/overlay" && upstream_overlay "$BUILD/kubernetes" "$BUILD/overlay" || return 1
   GOWORK=$BUILD/scheduler/go.work GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,inplace" PATH=$BUILD/bin/tools:$PATH \
-    go_test integration-preemption "$BUILD/kubernetes" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m -skip '^TestAsyncPreemption$' ./test/integration/scheduler/preemption/...
+    go_test integration-preemption "$BUILD/kubernetes" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m ./test/integration/scheduler/preemption/...
 }
 
 # A small evaluation, as a user runs it, and the figures at the top of README.md.
@@ -84,7 +83,7 @@ step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh && internal/eval/claims.s
 # FULL, and that of internal/eval/sim, on all of Kubernetes, only runs its seeds.
 step_fuzz() {
   local file target count=0 heavy=(':(exclude,glob)internal/eval/sim/*_test.go')
-  [ -n "$FULL" ] || heavy+=(':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/qosaware' ':(exclude)extender')
+  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)extender')
   while IFS=: read -r file target; do
     target=${target#func } target=${target%%(*}
     fuzz "$target" "./$(dirname "$file")" || return 1
@@ -170,7 +169,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/...; }
+step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && scripts/build.sh tools containerd && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/containerd/... ./test/deploy/... ./test/demos/... ./test/imagegc/...; }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
   raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 2 \

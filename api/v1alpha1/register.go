@@ -6,14 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion of the API, and the resource that ImageManifests are.
+// GroupVersion of the API, and the resources that its objects are.
 var (
 	GroupVersion           = schema.GroupVersion{Group: "layerlocality.io", Version: "v1alpha1"}
 	ImageManifestsResource = GroupVersion.WithResource("imagemanifests")
+	NodeLayersResource     = GroupVersion.WithResource("nodelayers")
 )
 
 var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &ImageManifest{}, &ImageManifestList{})
+	scheme.AddKnownTypes(GroupVersion, &ImageManifest{}, &ImageManifestList{}, &NodeLayers{}, &NodeLayersList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 })

@@ -11,12 +11,14 @@ import (
 
 func throughputCommand() *cobra.Command {
 	return command("throughput",
-		"Pods a second with the default profile and with LayerLocality or layer-extender, by turns (scheduler_perf)",
+		"Pods a second with the default profile and with a plugin of ours or layer-extender, by turns (scheduler_perf)",
 		`Runs Kubernetes' scheduler_perf by turns with the default profile and with ours: the one of
 deploy/scheduler/default-scheduler, or for --profiles=extender that of
 deploy/extender/distributions/kubeadm, with layer-extender beside it; for
 --profiles=safe,packing,congestion, the default one with that plugin, on nodes that state what
-they use. The workloads are SchedulingBasic, and the same with nodes that state 50 images and pods of those images. Every
+they use. The profiles qosaware and qosaware-slo have QosAware in place of PrioritySort and
+DefaultPreemption: with pods without an SLO, and with all of them in 500 workloads with one.
+The workloads are SchedulingBasic, and the same with nodes that state 50 images and pods of those images. Every
 run has an apiserver, an etcd and a scheduler of its own. Rounds are repeated until the
 standard error of the ratio is small.
 

@@ -18,6 +18,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 	"github.com/layer-locality/layer-locality/scheduler/packing"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware"
 	"github.com/layer-locality/layer-locality/scheduler/safe"
@@ -34,8 +35,13 @@ func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSourc
 	return imagemanifests.NewSource(handle.KubeConfig())
 }
 
+// nodeLayers returns the source of what agents on nodes say these hold.
+func nodeLayers(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+	return nodelayers.NewSource(handle.KubeConfig())
+}
+
 func main() {
-	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests))
+	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests), layerlocality.WithLayerSource(nodeLayers))
 	promises, rated, packed := qosaware.NewFactory(), safe.NewFactory(), packing.NewFactory()
 	options := []app.Option{
 		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New),

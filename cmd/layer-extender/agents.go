@@ -15,6 +15,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 	"github.com/layer-locality/layer-locality/scheduler/packing"
 	"github.com/layer-locality/layer-locality/scheduler/safe"
 	"github.com/layer-locality/layer-locality/scheduler/template"
@@ -40,6 +41,13 @@ func agents(source *prometheus.Source) ([]agent.Kind, map[string]http.Handler) {
 				return nil, err
 			}
 			return source.Unawaited().Insisting(), nil
+		}), layerlocality.WithLayerSource(
+		func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+			source, err := nodelayers.NewSource(handle.KubeConfig())
+			if err != nil {
+				return nil, err
+			}
+			return source.Insisting(), nil
 		}))
 	var options []safe.Option
 	if source != nil {

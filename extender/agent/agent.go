@@ -259,18 +259,25 @@ func (a *Agent) Round(score int64) int64 { return a.round(score) }
 // choose returns the best of the nodes, and whether another one is as good when rounded. It
 // does not depend on the order in which a scheduler asks for them.
 func (a *Agent) choose(nodes []fwk.NodeInfo, places []int, scores []int64) (best int, tied bool) {
-	most := free(nodes[0])
-	for i := 1; i < len(nodes); i++ {
+	top := scores[places[0]]
+	for _, place := range places {
+		top = max(top, scores[place])
+	}
+	best = -1
+	most, rounded, alike := 0.0, a.round(top), 0
+	for i, place := range places {
+		if a.round(scores[place]) == rounded {
+			alike++
+		}
+		if scores[place] < top {
+			continue // what is free there is not looked up, which costs more than a score
+		}
 		share := free(nodes[i])
-		if cmp.Or(cmp.Compare(scores[places[i]], scores[places[best]]), cmp.Compare(share, most),
-			cmp.Compare(nodes[best].Node().Name, nodes[i].Node().Name)) > 0 {
+		if best < 0 || cmp.Or(cmp.Compare(share, most), cmp.Compare(nodes[best].Node().Name, nodes[i].Node().Name)) > 0 {
 			best, most = i, share
 		}
 	}
-	for i := range nodes {
-		tied = tied || i != best && a.round(scores[places[i]]) == a.round(scores[places[best]])
-	}
-	return best, tied
+	return best, alike > 1
 }
 
 // rate scores the nodes, each at its place in scores; without the framework's goroutines: a

@@ -29,9 +29,11 @@ import (
 //	                    and control.crt and control.key, which are for servers on that
 //	                    address and for their clients
 type Addon struct {
-	// Name of the add-on, of its log, and of its program in BinDir/patched
-	// (upstream has no such program).
+	// Name of the add-on, of its log, and of its program.
 	Name string `json:"name"`
+	// Tool tells that its program is in BinDir/tools. Others are in BinDir/patched: upstream
+	// has no such programs.
+	Tool bool `json:"tool,omitempty"`
 	// Settings it starts with. Flavour has no effect here.
 	Settings Component `json:"settings"`
 	// Args of its program, before those of Settings.
@@ -119,8 +121,12 @@ func (a *Addon) expand(c *Cluster, text string) string {
 }
 
 func (a *Addon) entry(c *Cluster) entry {
+	build := string(Patched)
+	if a.Tool {
+		build = tools
+	}
 	return entry{
-		name: a.Name, build: string(Patched), settings: a.Settings,
+		name: a.Name, build: build, settings: a.Settings,
 		user: a.User, groups: a.Groups,
 		arguments: func(settings Component) ([]string, error) {
 			args := make([]string, len(a.Args))

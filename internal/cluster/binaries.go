@@ -74,19 +74,24 @@ func (c *Config) preflight() error {
 	}
 	var errs []error
 	var missing []string
-	programs := append([]string{"sh", "mount", "umount", "unshare"}, c.containerRuntime().programs...)
-	if !machine.MayLowerOOMScore() {
-		programs = append(programs, "jq") // for runc.sh
+	programs := []string{"sh", "mount", "umount", "unshare"}
+	if !c.ControlPlaneOnly {
+		programs = append(programs, c.containerRuntime().programs...)
+		if !machine.MayLowerOOMScore() {
+			programs = append(programs, "jq") // for runc.sh
+		}
 	}
 	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, program)
 		}
 	}
-	dir := cniDir()
-	for _, plugin := range []string{"bridge", "host-local", "loopback"} {
-		if _, err := os.Stat(filepath.Join(dir, plugin)); err != nil {
-			missing = append(missing, "CNI plugin "+plugin)
+	if !c.ControlPlaneOnly {
+		dir := cniDir()
+		for _, plugin := range []string{"bridge", "host-local", "loopback"} {
+			if _, err := os.Stat(filepath.Join(dir, plugin)); err != nil {
+				missing = append(missing, "CNI plugin "+plugin)
+			}
 		}
 	}
 	if len(missing) > 0 {
@@ -94,6 +99,9 @@ func (c *Config) preflight() error {
 	}
 	for _, p := range c.components() {
 		errs = append(errs, p.checkBinary(p.settings))
+	}
+	if c.ControlPlaneOnly {
+		return errors.Join(errs...)
 	}
 	errs = append(errs, c.checkProgram(tools, "runc"))
 	for _, name := range c.containerRuntime().binaries {

@@ -143,6 +143,8 @@ func find(processes []*Process, name string) *Process {
 // first one: what can be checked before there is a cluster.
 func (c *Config) components() []*Process {
 	one := *c
-	one.Nodes = 1
+	if one.Nodes = 1; c.ControlPlaneOnly {
+		one.Nodes = 0
+	}
 	return newCluster(one, netip.Prefix{}).processes()
 }

@@ -39,6 +39,9 @@ type Config struct {
 	// RuntimeOnly leaves out the control plane and the kubelets: a registry
 	// and nodes with a container runtime.
 	RuntimeOnly bool `json:"runtimeOnly,omitempty"`
+	// ControlPlaneOnly leaves out the nodes, for those that exist only as objects
+	// (addons.Kwok). Nodes has to be 0 then.
+	ControlPlaneOnly bool `json:"controlPlaneOnly,omitempty"`
 
 	// Flavour of every component that does not set its own. Default Stock.
 	Flavour Flavour `json:"flavour"`
@@ -113,10 +116,13 @@ func (c *Config) complete() error {
 	if !nameForm.MatchString(c.Name) {
 		return fmt.Errorf("cluster name %q: want lower-case letters, digits and dashes, at most 32", c.Name)
 	}
-	if c.Nodes == 0 {
+	switch {
+	case c.ControlPlaneOnly && (c.RuntimeOnly || c.Nodes != 0):
+		return fmt.Errorf("ControlPlaneOnly leaves out the nodes: with %d nodes, or RuntimeOnly, nothing is meant by it", c.Nodes)
+	case c.ControlPlaneOnly:
+	case c.Nodes == 0:
 		c.Nodes = 3
-	}
-	if c.Nodes < 1 || c.Nodes > maxNodes {
+	case c.Nodes < 1 || c.Nodes > maxNodes:
 		return fmt.Errorf("%d nodes: want 1 to %d", c.Nodes, maxNodes)
 	}
 	if c.Bandwidth != 0 && c.Bandwidth < 8_000 {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,6 +62,8 @@ func TestConfigRefuses(t *testing.T) {
 		"name too long":        {Config{Name: strings.Repeat("a", 33)}, "cluster name"},
 		"negative nodes":       {Config{Nodes: -1}, "-1 nodes"},
 		"too many nodes":       {Config{Nodes: maxNodes + 1}, "201 nodes"},
+		"no nodes, and some":   {Config{ControlPlaneOnly: true, Nodes: 1}, "with 1 nodes"},
+		"only what is left":    {Config{ControlPlaneOnly: true, RuntimeOnly: true}, "or RuntimeOnly"},
 		"bandwidth of a snail": {Config{Bandwidth: 7}, "bandwidth of 7"},
 		"unknown flavour":      {Config{Flavour: "vanilla"}, `flavour "vanilla"`},
 		"component flavour":    {Config{Kubelet: Component{Flavour: "x"}}, `kubelet: flavour "x"`},
@@ -72,6 +75,26 @@ func TestConfigRefuses(t *testing.T) {
 		if err := test.config.complete(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
 		}
+	}
+}
+
+// A control plane alone has no nodes, and needs none of their programs.
+func TestControlPlaneOnly(t *testing.T) {
+	t.Parallel()
+	c := Config{ControlPlaneOnly: true, BinDir: t.TempDir()}
+	if err := c.complete(); err != nil {
+		t.Fatal(err)
+	}
+	made := newCluster(c, netip.Prefix{})
+	if len(made.nodes) != 0 || made.APIServer() == nil || made.Scheduler() == nil {
+		t.Errorf("%d nodes, of the control machine %d", len(made.nodes), len(made.control))
+	}
+	if p := find(c.components(), "kubelet"); p != nil {
+		t.Errorf("it has a %s", p.Name())
+	}
+	err := c.preflight()
+	if err == nil || !strings.Contains(err.Error(), "etcd") || strings.Contains(err.Error(), "pinns") || strings.Contains(err.Error(), "runc") {
+		t.Errorf("what is missing: %v", err)
 	}
 }
 
@@ -99,7 +122,9 @@ func TestConfigResolvesLinks(t *testing.T) {
 
 func TestMissingBinaryTellsHowToBuildIt(t *testing.T) {
 	t.Parallel()
-	c := Config{BinDir: t.TempDir(), Flavour: Patched, Addons: []Addon{watcher()}}
+	tool := watcher()
+	tool.Name, tool.Tool = "layer-tool", true
+	c := Config{BinDir: t.TempDir(), Flavour: Patched, Addons: []Addon{watcher(), tool}}
 	for name, test := range map[string]struct {
 		binary    string
 		component Component
@@ -107,6 +132,7 @@ func TestMissingBinaryTellsHowToBuildIt(t *testing.T) {
 	}{
 		"of the flavour":          {"kubelet", Component{}, "'scripts/build.sh patched kubelet'"},
 		"of its own flavour":      {"crio", Component{Flavour: Stock}, "'scripts/build.sh stock crio'"},
+		"a tool":                  {"layer-tool", Component{}, "'scripts/build.sh tools layer-tool'"},
 		"of the only one":         {"layer-watcher", Component{Flavour: Stock}, "'scripts/build.sh patched layer-watcher'"},
 		"the same in all":         {"etcd", Component{}, "'scripts/build.sh tools etcd'"},
 		"given by path":           {"kubelet", Component{Binary: "/nowhere/kubelet"}, "/nowhere/kubelet"},

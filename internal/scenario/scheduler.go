@@ -93,21 +93,6 @@ func (l *Lab) Held(ctx context.Context) (map[string]int, error) {
 	return l.metric(ctx, "scheduler_layerlocality_held_pods_total", "ended")
 }
 
-// Promises reads the table of QosAware; wide has a line for each pod.
-func (l *Lab) Promises(ctx context.Context, wide bool) (string, error) {
-	path := "/debug/qosaware"
-	if wide {
-		path += "?wide"
-	}
-	body, err := l.Ask(ctx, l.Cluster.SchedulerURL()+path)
-	return string(body), err
-}
-
-// Preempted reads from the scheduler's metrics how many pods QosAware preempted, by reason.
-func (l *Lab) Preempted(ctx context.Context) (map[string]int, error) {
-	return l.metric(ctx, "scheduler_qosaware_preemptions_total", "reason")
-}
-
 // metric reads a metric of the scheduler that has one label.
 func (l *Lab) metric(ctx context.Context, name, label string) (map[string]int, error) {
 	body, err := l.Ask(ctx, l.Cluster.SchedulerURL()+"/metrics")
@@ -127,16 +112,30 @@ func (l *Lab) MetricOf(ctx context.Context, url, name, label string) (map[string
 	return metric(string(body), name, label)
 }
 
-// metric reads a metric in the text format: the sum for each value of a label.
+// metric reads a metric in the text format: the sum for each value of a label, in whole
+// numbers.
 func metric(text, name, label string) (map[string]int, error) {
-	values := map[string]int{}
+	values, err := floats(text, name, label)
+	if err != nil {
+		return nil, err
+	}
+	whole := map[string]int{}
+	for key, value := range values {
+		whole[key] = int(value)
+	}
+	return whole, nil
+}
+
+// floats reads a metric in the text format: the sum for each value of a label.
+func floats(text, name, label string) (map[string]float64, error) {
+	values := map[string]float64{}
 	line := regexp.MustCompile(`(?m)^` + name + `\{(?:\w+="[^"]*",)*` + label + `="([\w-]+)"(?:,\w+="[^"]*")*\} (\S+)$`)
 	for _, found := range line.FindAllStringSubmatch(text, -1) {
 		value, err := strconv.ParseFloat(found[2], 64)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", found[0], err)
 		}
-		values[found[1]] += int(value)
+		values[found[1]] += value
 	}
 	if len(values) == 0 {
 		return nil, fmt.Errorf("the metrics have no %s", name)

@@ -1,17 +1,24 @@
 package controller
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -66,6 +73,52 @@ spec:
 		tags.OnUpdate(nil, objectOf(t, "metadata: {name: b}\n"+broken))
 		if len(to.got) != 0 {
 			t.Errorf("%s: mirrors %+v", broken, to.got)
+		}
+	}
+}
+
+// discovering is a manager of which only the mapper is asked.
+type discovering struct {
+	manager.Manager
+	mapper meta.RESTMapper
+}
+
+func (d *discovering) GetRESTMapper() meta.RESTMapper { return d.mapper }
+
+// undiscovered is a mapper that cannot ask the API server.
+type undiscovered struct{ meta.RESTMapper }
+
+func (undiscovered) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	return nil, errors.New("connection refused")
+}
+
+// TestWatchMirrors: the kinds that the API server has are watched, and an API server that
+// does not say which it has is an error.
+func TestWatchMirrors(t *testing.T) {
+	one := meta.NewDefaultRESTMapper(nil)
+	one.Add(openShift.WithKind("ImageTagMirrorSet"), meta.RESTScopeRoot)
+	both := meta.NewDefaultRESTMapper(nil)
+	for i := range mirrorKinds {
+		both.Add(mirrorKinds[i].GroupVersionKind, meta.RESTScopeRoot)
+	}
+	for _, test := range []struct {
+		mapper  meta.RESTMapper
+		watched []string
+		err     string
+	}{
+		{meta.NewDefaultRESTMapper(nil), nil, ""},
+		{one, []string{"ImageTagMirrorSet"}, ""},
+		{both, []string{"ImageDigestMirrorSet", "ImageTagMirrorSet"}, ""},
+		{undiscovered{}, nil, "looking for ImageDigestMirrorSet: connection refused"},
+	} {
+		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Mirrors = &setMirrors{} })
+		var watched []string
+		err := r.watchMirrors(&discovering{mapper: test.mapper}, func(o client.Object, _ cache.ResourceEventHandler) error {
+			watched = append(watched, o.GetObjectKind().GroupVersionKind().Kind)
+			return nil
+		})
+		if !slices.Equal(watched, test.watched) || fmt.Sprint(err) != cmp.Or(test.err, "<nil>") {
+			t.Errorf("%T: watched %q, error %v; want %q, %q", test.mapper, watched, err, test.watched, test.err)
 		}
 	}
 }

@@ -372,10 +372,21 @@ func TestStoreAlreadyExists(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
 	name := v1alpha1.ManifestName(hash("a"))
-	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: manifest(hash("a"), "")}
+	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "theirs"}, Spec: manifest(hash("a"), "")}
 	s.must(s.client.Create(ctx, object))
+	patched := ""
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			data, err := patch.Data(o)
+			patched = string(data)
+			return errors.Join(err, c.Patch(ctx, o, patch, opts...))
+		},
+	})
 	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
+	if want := `"uid":"theirs"`; !strings.Contains(patched, want) {
+		t.Errorf("the patch is %s, want %s in it: another object may have come meanwhile", patched, want)
+	}
 }
 
 // However many references point to a manifest, objects have them all, with its layers.

@@ -357,6 +357,24 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 	}
 }
 
+// What a workload brings is tried first, and takes no place if it is its turn anyway.
+func TestBroughtSecretsTakeOnePlace(t *testing.T) {
+	const tag = "reg/x:1"
+	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
+	for i := range 3 * maxPulls {
+		r.usage.set(claimFor("w", fmt.Sprintf("ns-%02d", i), tag))
+	}
+	for brought, place := range map[string]int{"ns-03": 3, "ns-23": 0} {
+		r.attempts.setTurn(tag, pull{})
+		p := claimFor("w", brought, tag).pull
+		r.attempts.bring(tag, p)
+		tried := r.nextSecrets(t.Context(), one(tag))
+		if len(tried) != maxPulls || tried[place].namespace != brought {
+			t.Errorf("of %d namespaces the secrets are tried, want %d with %s in place %d", len(tried), maxPulls, brought, place)
+		}
+	}
+}
+
 // More answers than the backlog has room for are not kept.
 func TestBacklogIsBounded(t *testing.T) {
 	b := newBacklog()

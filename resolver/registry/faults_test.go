@@ -561,6 +561,20 @@ func TestBoundedBody(t *testing.T) {
 	}
 }
 
+// Without room for more, a little of an answer may be read, and no more.
+func TestBoundedBodyWithoutRoom(t *testing.T) {
+	body := &boundedBody{ReadCloser: readCloser{bytes.NewReader(make([]byte, 100))}, left: 100, small: 10, reserve: func() (func(), error) {
+		return nil, errors.New("no room")
+	}}
+	n, err := body.Read(make([]byte, 50))
+	if n != 10 || err != nil {
+		t.Errorf("first %d bytes, error %v", n, err)
+	}
+	if n, err := body.Read(make([]byte, 50)); n != 0 || !errors.Is(err, errBusy) {
+		t.Errorf("then %d bytes, error %v", n, err)
+	}
+}
+
 type readCloser struct{ *bytes.Reader }
 
 func (readCloser) Close() error { return nil }

@@ -278,6 +278,23 @@ func TestCredentialProviderFailsForOne(t *testing.T) {
 	}
 }
 
+// TestCredentialProviderKnowsNothing: what was never answered, or with a failure, is not
+// forgotten when a registry refuses.
+func TestCredentialProviderKnowsNothing(t *testing.T) {
+	p := newTestProvider(t)
+	keychain := p.keychain("*.test")
+	target := resource{"a.test", "x"}
+	if keychain.refused(target) {
+		t.Error("there is nothing to forget before the first answer")
+	}
+	if _, err := lookUp(t.Context(), keychain, target); err == nil {
+		t.Fatal("a provider without an answer has one")
+	}
+	if keychain.refused(target) {
+		t.Error("a failure is asked for again at once")
+	}
+}
+
 // noCredentials is a valid answer of a provider.
 const noCredentials = `{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse","cacheKeyType":"Global"}`
 

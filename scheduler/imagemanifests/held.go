@@ -2,8 +2,6 @@ package imagemanifests
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
 	"strings"
 
@@ -12,8 +10,8 @@ import (
 )
 
 // Start implements locality.FollowedSource.
-func (s *Source) Start(ctx context.Context, inChains bool, changed func(names []imageref.Canonical)) {
-	s.inChains, s.changed = inChains, changed
+func (s *Source) Start(ctx context.Context, changed func(names []imageref.Canonical)) {
+	s.changed = changed
 	go s.watch(ctx, s.client)
 	if s.leases != nil {
 		go s.watchLease(ctx, s.leases)
@@ -27,12 +25,12 @@ func (s *Source) HasSynced() bool { return s.tried.Load() }
 // every node. Any other name is an index, or a tag: it is the manifest for the platform of
 // the node, if there is only one that it can be. When a registry last confirmed it does not
 // matter: a node may have pulled what a tag was before. So a tag that has moved says nothing.
-func (s *Source) Held(name imageref.Canonical, platform index.Platform) (layers []index.Layer, ok bool) {
+func (s *Source) Held(name imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	known := s.images[name]
 	if known == nil || known.moved {
-		return nil, false
+		return index.Manifest{}, false
 	}
 	unknown := index.Platform{} // of a node; a manifest of none is for all
 	var found *object
@@ -40,18 +38,18 @@ func (s *Source) Held(name imageref.Canonical, platform index.Platform) (layers 
 		switch o := c.object; {
 		case o.digest == "":
 		case o.digest == name:
-			return o.layers, true
+			return o.manifest(platform), true
 		case o.platform != platform && o.platform != unknown && platform != unknown:
 		case found != nil && found.digest != o.digest: // a manifest may have several objects
-			return nil, false
+			return index.Manifest{}, false
 		default:
 			found = o
 		}
 	}
 	if found == nil || platform == unknown && found.platform != unknown {
-		return nil, false
+		return index.Manifest{}, false
 	}
-	return found.layers, true
+	return found.manifest(platform), true
 }
 
 // moved tells whether the last of the claims gives a tag to another manifest than one before
@@ -74,7 +72,7 @@ func (s *Source) note(old, o *object) {
 		return
 	}
 	old, o = old.resolved(), o.resolved()
-	same := old != nil && o != nil && old.digest == o.digest && old.platform == o.platform && slices.Equal(old.layers, o.layers)
+	same := old != nil && o != nil && old.digest == o.digest && old.platform == o.platform && old.sameLayers(o)
 	for _, n := range old.all() {
 		if !same || !o.has(n.canonical) {
 			s.noted = append(s.noted, n.canonical)
@@ -101,26 +99,4 @@ func (s *Source) tell() {
 		s.noted = nil
 		s.changed(names)
 	}
-}
-
-// chained replaces the digests of layers, which are in the order of their manifest, by keys
-// that stand for a layer and all below it, as the chain IDs of the OCI image specification
-// do. The key of the first layer is its digest. A layer that comes twice is one blob, which
-// is downloaded once: it has no bytes the second time.
-func chained(layers []index.Layer, intern func(string) string) {
-	chain := ""
-	seen := make(map[string]bool, len(layers))
-	for i := range layers {
-		digest := layers[i].Digest
-		if seen[digest] {
-			layers[i].Size = 0
-		}
-		seen[digest] = true
-		if i > 0 {
-			sum := sha256.Sum256([]byte(chain + " " + digest))
-			digest = intern("sha256:" + hex.EncodeToString(sum[:]))
-		}
-		layers[i].Digest, chain = digest, digest
-	}
-	slices.SortFunc(layers, func(a, b index.Layer) int { return strings.Compare(a.Digest, b.Digest) })
 }

@@ -22,12 +22,12 @@ import (
 
 // holds returns the layers, as letters, that a node has; "?" if that is not known.
 func holds(s *Source, name imageref.Canonical, platform index.Platform) string {
-	layers, ok := s.Held(name, platform)
+	held, ok := s.Held(name, platform)
 	if !ok {
 		return "?"
 	}
 	letters := ""
-	for _, l := range layers {
+	for _, l := range held.Layers {
 		letters += string(rune(l.Size))
 	}
 	return letters
@@ -176,7 +176,7 @@ func TestChanges(t *testing.T) {
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		server := &apiserver{t: t}
+		server := newAPIServer(t)
 		server.set(http.StatusForbidden)
 		s, err := NewSource(&rest.Config{Host: "https://apiserver.example", Transport: server})
 		if err != nil {
@@ -187,7 +187,7 @@ func TestStart(t *testing.T) {
 		if s.HasSynced() {
 			t.Error("synced before it was started")
 		}
-		s.Start(ctx, false, func(names []imageref.Canonical) { calls = append(calls, slices.Sorted(slices.Values(names))) })
+		s.Start(ctx, func(names []imageref.Canonical) { calls = append(calls, slices.Sorted(slices.Values(names))) })
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if !s.HasSynced() || len(calls) != 0 {
@@ -216,7 +216,7 @@ func TestStart(t *testing.T) {
 			t.Errorf("events: %v, want %v", calls, want)
 		}
 		cancel()
-		server.closeWatch()
+		server.CloseWatch()
 		time.Sleep(time.Hour)
 	})
 }
@@ -225,14 +225,14 @@ func TestStart(t *testing.T) {
 // from the bottom.
 func TestChains(t *testing.T) {
 	s := newSource()
-	s.inChains = true
 	keys := func(of, layers string) map[string]int64 {
 		t.Helper()
 		if err := s.apply(manifest(of, "", layers)); err != nil {
 			t.Fatal(err)
 		}
-		found, ok := s.Held(imageref.Canonical(sha(of)), amd64)
-		if !ok || !slices.IsSortedFunc(found, func(a, b index.Layer) int { return slices.Compare([]byte(a.Digest), []byte(b.Digest)) }) {
+		held, ok := s.Held(imageref.Canonical(sha(of)), amd64)
+		found, ordered := held.Chain()
+		if !ok || !ordered || !slices.IsSortedFunc(found, func(a, b index.Layer) int { return slices.Compare([]byte(a.Digest), []byte(b.Digest)) }) {
 			t.Fatalf("%s: %v", of, found)
 		}
 		sizes := map[string]int64{}

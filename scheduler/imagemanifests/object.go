@@ -22,9 +22,9 @@ type object struct {
 	digest imageref.Canonical
 	// platform that an image index states for it; zero if there is no index.
 	platform index.Platform
-	// layers sorted by digest, each once. Of a source in chains, they have the keys of
-	// chained instead of digests.
+	// layers sorted by digest, each once, and their order in the manifest (index.Manifest).
 	layers []index.Layer
+	order  []uint16
 	// names are the references, the digests they had, and the object's own
 	// digest.
 	names []name
@@ -62,7 +62,16 @@ func (o *object) equal(other *object) bool {
 		return o == other
 	}
 	return o.digest == other.digest && o.platform == other.platform &&
-		slices.Equal(o.names, other.names) && slices.Equal(o.layers, other.layers)
+		slices.Equal(o.names, other.names) && o.sameLayers(other)
+}
+
+func (o *object) sameLayers(other *object) bool {
+	return slices.Equal(o.layers, other.layers) && slices.Equal(o.order, other.order)
+}
+
+// manifest returns what the object says for a platform.
+func (o *object) manifest(platform index.Platform) index.Manifest {
+	return index.Manifest{Platform: platform, Layers: o.layers, Order: o.order}
 }
 
 // convert returns the parts of an ImageManifest that matter. It returns nil if
@@ -71,7 +80,7 @@ func (o *object) equal(other *object) bool {
 // stored under an older schema, so nothing here relies on it. An error tells
 // what is wrong. References that are not valid names are left out. Strings
 // that many objects share are interned.
-func convert(m *v1alpha1.ImageManifest, intern func(string) string, inChains bool) (*object, error) {
+func convert(m *v1alpha1.ImageManifest, intern func(string) string) (*object, error) {
 	o := &object{}
 	var err error
 	if m.Spec.Digest != "" {
@@ -82,7 +91,7 @@ func convert(m *v1alpha1.ImageManifest, intern func(string) string, inChains boo
 			o.platform, err = parsePlatform(m.Spec.Platform, intern)
 		}
 		if err == nil {
-			o.layers, err = convertLayers(m.Spec.Layers, intern, inChains)
+			o.layers, o.order, err = convertLayers(m.Spec.Layers, intern)
 		}
 		if err != nil {
 			return nil, err
@@ -141,28 +150,33 @@ func (o *object) add(canonical imageref.Canonical, confirmed int64) {
 	o.names = append(o.names, name{canonical, confirmed})
 }
 
-func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string, inChains bool) ([]index.Layer, error) {
+// convertLayers returns the layers sorted by digest, and their order. An image may list a
+// layer twice; it is one blob.
+func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string) (sorted []index.Layer, order []uint16, err error) {
 	if len(layers) > v1alpha1.MaxLayers {
-		return nil, fmt.Errorf("%d layers, at most %d are possible", len(layers), v1alpha1.MaxLayers)
+		return nil, nil, fmt.Errorf("%d layers, at most %d are possible", len(layers), v1alpha1.MaxLayers)
 	}
-	converted := make([]index.Layer, 0, len(layers))
+	listed := make([]index.Layer, 0, len(layers))
 	for _, l := range layers {
 		of, err := parseDigest(l.Digest)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if l.Size < 0 || l.Size > maxSize {
-			return nil, fmt.Errorf("layer %s of %d bytes", of, l.Size)
+			return nil, nil, fmt.Errorf("layer %s of %d bytes", of, l.Size)
 		}
-		converted = append(converted, index.Layer{Digest: intern(string(of)), Size: l.Size})
+		listed = append(listed, index.Layer{Digest: intern(string(of)), Size: l.Size})
 	}
-	if inChains {
-		chained(converted, intern)
-		return converted, nil
+	byDigest := func(a, b index.Layer) int { return strings.Compare(a.Digest, b.Digest) }
+	sorted = slices.Clone(listed)
+	slices.SortFunc(sorted, byDigest)
+	sorted = slices.CompactFunc(sorted, func(a, b index.Layer) bool { return a.Digest == b.Digest })
+	order = make([]uint16, len(listed))
+	for i, l := range listed {
+		place, _ := slices.BinarySearchFunc(sorted, l, byDigest)
+		order[i] = uint16(place) //nolint:gosec // at most v1alpha1.MaxLayers
 	}
-	// An image may list a layer twice; it is one blob.
-	slices.SortFunc(converted, func(a, b index.Layer) int { return strings.Compare(a.Digest, b.Digest) })
-	return slices.CompactFunc(converted, func(a, b index.Layer) bool { return a.Digest == b.Digest }), nil
+	return sorted, order, nil
 }
 
 func parseDigest(s string) (imageref.Canonical, error) {

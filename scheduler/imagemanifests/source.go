@@ -26,11 +26,10 @@ type Source struct {
 	// client and leases are what Start watches with.
 	client rest.Interface
 	leases coordinationclient.LeaseInterface
-	// inChains and changed are those of Start. noted are the names to call changed with;
-	// only the goroutine that writes uses them.
-	inChains bool
-	changed  func(names []imageref.Canonical)
-	noted    []imageref.Canonical
+	// changed is that of Start. noted are the names to call it with; only the goroutine that
+	// writes uses them.
+	changed func(names []imageref.Canonical)
+	noted   []imageref.Canonical
 	// tried is set once the objects have been listed, or cannot be. insists tells which
 	// errors mean the latter.
 	tried   atomic.Bool
@@ -148,8 +147,8 @@ func (s *Source) set(key string, o *object) (err error) {
 	if old.equal(o) {
 		return err
 	}
-	if old != nil && o != nil && slices.Equal(old.layers, o.layers) {
-		o.layers = old.layers
+	if old != nil && o != nil && old.sameLayers(o) {
+		o.layers, o.order = old.layers, old.order
 	}
 	s.note(old, o)
 	s.mu.Lock()
@@ -215,7 +214,7 @@ func merge(name imageref.Canonical, claims []claim) []index.Manifest {
 	}
 	manifests := make([]index.Manifest, len(winners))
 	for i, w := range winners {
-		manifests[i] = index.Manifest{Platform: w.object.platformOf(name), Layers: w.object.layers}
+		manifests[i] = w.object.manifest(w.object.platformOf(name))
 	}
 	return manifests
 }
@@ -228,7 +227,7 @@ func compare(a, b claim) int {
 
 // apply takes over an object as the apiserver has it.
 func (s *Source) apply(m *v1alpha1.ImageManifest) error {
-	o, err := convert(m, s.strings.Intern, s.inChains)
+	o, err := convert(m, s.strings.Intern)
 	s.mu.Lock()
 	s.seen = true
 	s.mu.Unlock()

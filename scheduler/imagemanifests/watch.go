@@ -7,20 +7,16 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/scheduler/internal/objects"
 )
 
 // NewSource returns a source that watches the ImageManifests of a cluster once it is
@@ -30,7 +26,7 @@ func NewSource(config *rest.Config) (*Source, error) {
 	if config == nil {
 		return nil, errors.New("ImageManifests: no client configuration")
 	}
-	client, err := newClient(config)
+	client, err := objects.NewClient(config)
 	if err != nil {
 		return nil, fmt.Errorf("ImageManifests: %w", err)
 	}
@@ -94,50 +90,19 @@ func renewed(lease *coordinationv1.Lease, now time.Time) bool {
 	return now.Sub(spec.RenewTime.Time) < 2*time.Duration(*spec.LeaseDurationSeconds)*time.Second
 }
 
-// newClient returns a client for the API group, whatever encoding the
-// configuration prefers: custom resources come as JSON.
-func newClient(base *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	config := rest.CopyConfig(base)
-	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	return rest.RESTClientFor(config)
-}
-
-// watch keeps the source up to date. A reflector writes into it directly, because
-// an informer would keep all objects a second time.
+// watch keeps the source up to date.
 func (s *Source) watch(ctx context.Context, client rest.Interface) {
 	resource := v1alpha1.ImageManifestsResource
-	logger := klog.FromContext(ctx).WithValues("resource", resource.GroupResource().String())
-	// metav1.NamespaceAll also stands for resources without namespace.
-	objects := cache.NewListWatchFromClient(client, resource.Resource, metav1.NamespaceAll, fields.Everything())
-	reflector := cache.NewReflectorWithOptions(objects, &v1alpha1.ImageManifest{}, &store{Source: s, logger: logger},
-		cache.ReflectorOptions{Name: "imagemanifests", Logger: &logger})
-
-	// Like Reflector.Run, except for the log: a missing resource is not an error
-	// and is logged once.
-	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 16, Factor: 2, Jitter: 0.2}.
-		DelayWithReset(clock.RealClock{}, 2*time.Minute)
-	var said *metav1.StatusReason
-	failed := func(err error) {
-		if reason := apierrors.ReasonForError(err); s.setWatching(false) || said == nil || *said != reason {
-			logger.Info("Cannot watch ImageManifests: images that no node has pulled are not known, nor the layers of those on nodes that state names only. It will be tried again; if layer-resolver is to be used, install it and let the scheduler get, list and watch them", "reason", err)
-			said = &reason
-		}
-		if !s.insists || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			s.tried.Store(true)
-		}
-	}
-	_ = delay.Until(ctx, true, true, func(ctx context.Context) (done bool, _ error) {
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
-			failed(err)
-		}
-		return false, nil
-	})
+	objects.Followed{
+		Client: client, Resource: resource, Example: &v1alpha1.ImageManifest{}, Store: &store{Source: s, logger: objects.Logger(ctx, resource)},
+		Cannot: "Cannot watch ImageManifests: images that no node has pulled are not known, nor the layers of those on nodes that state names only. It will be tried again; if layer-resolver is to be used, install it and let the scheduler get, list and watch them",
+		Failed: func(err error) (watched bool) {
+			if !s.insists || objects.None(err) {
+				s.tried.Store(true)
+			}
+			return s.setWatching(false)
+		},
+	}.Follow(ctx)
 }
 
 // store makes a Source usable as the store of a reflector.

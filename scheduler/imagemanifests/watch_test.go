@@ -1,13 +1,9 @@
 package imagemanifests
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,83 +19,34 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
+	"github.com/layer-locality/layer-locality/scheduler/internal/objects"
 )
 
 // apiserver answers a client without a network.
-type apiserver struct {
-	t *testing.T
+type apiserver struct{ *fixture.Apiserver }
 
-	mu sync.Mutex
-	// status is what every request gets; 200 answers it.
-	status  int
-	list    *v1alpha1.ImageManifestList
-	watches []*io.PipeWriter
-	lists   int
+func newAPIServer(t *testing.T) apiserver {
+	return apiserver{&fixture.Apiserver{T: t, Resource: "imagemanifests"}}
 }
 
-func (a *apiserver) RoundTrip(r *http.Request) (*http.Response, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if r.URL.Path != "/apis/layerlocality.io/v1alpha1/imagemanifests" || !strings.HasPrefix(r.Header.Get("Accept"), "application/json") {
-		a.t.Errorf("%s %s accepts %s", r.Method, r.URL, r.Header["Accept"])
-	}
-	response := &http.Response{StatusCode: a.status, Header: http.Header{"Content-Type": {"application/json"}}, Request: r}
-	query := r.URL.Query()
-	switch {
-	case a.status != http.StatusOK:
-		response.Header.Set("Content-Type", "text/plain")
-		response.Body = io.NopCloser(strings.NewReader(http.StatusText(a.status)))
-	case query.Get("sendInitialEvents") != "": // an old apiserver
-		response.StatusCode = http.StatusUnprocessableEntity
-		response.Body = io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid"}`))
-	case query.Get("watch") != "":
-		reader, writer := io.Pipe()
-		a.watches = append(a.watches, writer)
-		response.Body = reader
-	default:
-		a.lists++
-		data, err := json.Marshal(a.list)
-		if err != nil {
-			a.t.Error(err)
-		}
-		response.Body = io.NopCloser(bytes.NewReader(data))
-	}
-	return response, nil
-}
-
-func (a *apiserver) set(status int, objects ...*v1alpha1.ImageManifest) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.status = status
-	a.list = &v1alpha1.ImageManifestList{
+func (a apiserver) set(status int, objects ...*v1alpha1.ImageManifest) {
+	list := &v1alpha1.ImageManifestList{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifestList"},
 		ListMeta: metav1.ListMeta{ResourceVersion: "7"},
 	}
 	for _, m := range objects {
-		a.list.Items = append(a.list.Items, *m)
+		list.Items = append(list.Items, *m)
 	}
+	a.Set(status, list)
 }
 
 // event sends a watch event to the last client.
-func (a *apiserver) event(kind string, m *v1alpha1.ImageManifest) {
-	a.t.Helper()
+func (a apiserver) event(kind string, m *v1alpha1.ImageManifest) {
+	a.T.Helper()
 	m.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest"}
 	m.ResourceVersion = "8"
-	data, err := json.Marshal(metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Object: m}})
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if _, err := a.watches[len(a.watches)-1].Write(append(data, '\n')); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
-func (a *apiserver) closeWatch() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_ = a.watches[len(a.watches)-1].Close()
+	a.Event(kind, m)
 }
 
 // A source copes with every state of the apiserver: the resource is missing,
@@ -112,9 +59,9 @@ func TestWatch(t *testing.T) {
 			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), text)
 		}
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-		server := &apiserver{t: t}
+		server := newAPIServer(t)
 		server.set(http.StatusNotFound)
-		client, err := newClient(&rest.Config{Host: "https://apiserver.example", Transport: server, ContentConfig: rest.ContentConfig{
+		client, err := objects.NewClient(&rest.Config{Host: "https://apiserver.example", Transport: server, ContentConfig: rest.ContentConfig{
 			ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		}})
 		if err != nil {
@@ -161,7 +108,7 @@ func TestWatch(t *testing.T) {
 		// The resource is removed again: what is known stays, nothing more is
 		// awaited.
 		server.set(http.StatusNotFound)
-		server.closeWatch()
+		server.CloseWatch()
 		later()
 		state("without the resource again", false, 3, 1)
 		expect(t, s, map[string]platforms{"quay.io/a/three:1": {every: "c"}})
@@ -176,7 +123,7 @@ func TestWatch(t *testing.T) {
 		}
 
 		cancel()
-		server.closeWatch()
+		server.CloseWatch()
 		<-done
 	})
 }
@@ -191,9 +138,9 @@ func TestInsisting(t *testing.T) {
 				http.StatusUnauthorized: !insists, http.StatusInternalServerError: !insists, http.StatusServiceUnavailable: !insists,
 			} {
 				ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
-				server := &apiserver{t: t}
+				server := newAPIServer(t)
 				server.set(status)
-				client, err := newClient(&rest.Config{Host: "https://apiserver.example", Transport: server})
+				client, err := objects.NewClient(&rest.Config{Host: "https://apiserver.example", Transport: server})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -215,7 +162,7 @@ func TestInsisting(t *testing.T) {
 					t.Errorf("insists: %t, %d, then a list: it has not synced", insists, status)
 				}
 				cancel()
-				server.closeWatch()
+				server.CloseWatch()
 				<-done
 			}
 		}

@@ -60,8 +60,8 @@ func TestManyPlatforms(t *testing.T) {
 			t.Errorf("%s: %+v", node, bytes)
 		}
 	}
-	if measuredNodes != maxPlatforms {
-		t.Errorf("%d nodes, each of its own platform, were measured, want %d", measuredNodes, maxPlatforms)
+	if measuredNodes != maxGroups {
+		t.Errorf("%d nodes, each of its own platform, were measured, want %d", measuredNodes, maxGroups)
 	}
 }
 

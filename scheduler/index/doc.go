@@ -11,12 +11,15 @@
 //     platform report under its name. In a tie, the smaller digests win. A node
 //     that reports other layers under the name, or none, still has the image: it
 //     holds something of that name, and the kubelet will use it.
+//   - Nodes that use a layer again only above the same layers (SetChains) are apart from
+//     the others of their platform, with keys that stand for a layer and all below it.
 //   - A layer has the size that most distinct images claim for it. In a tie, the
 //     smaller size wins.
 //   - An image whose layers no node reports is one indivisible piece.
 //
-// Sizes are compressed bytes. The size NodeStatus gives for a whole image is
-// uncompressed. For an indivisible piece it is scaled by the ratio of compressed
-// to uncompressed bytes of the images whose layers are known. Without such
-// images it is taken as it is. So the two units are never added up.
+// Sizes are compressed bytes. The size NodeStatus gives for a whole image is uncompressed
+// with CRI-O and compressed with containerd (Image.Compressed). An indivisible piece with an
+// uncompressed size is scaled by the ratio of compressed to uncompressed bytes of the images
+// that state both. Without such images it is taken as it is. So the two units are never
+// added up.
 package index

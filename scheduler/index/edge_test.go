@@ -73,11 +73,11 @@ func TestReportsOfUnknownNodes(t *testing.T) {
 	x.DeleteNode("n2")
 	x.SetImages("agent", "n2", []Image{image("ab", "docker.io/library/one:1")})
 	if s := x.Stats(); s.Nodes != 1 {
-		t.Errorf("%d nodes, %d platforms", s.Nodes, len(x.platforms))
+		t.Errorf("%d nodes, %d groups", s.Nodes, len(x.groups))
 	}
 	x.SetImages("agent", "n2", nil)
 	if s := x.Stats(); s.Nodes != 1 {
-		t.Errorf("after an empty report: %d nodes, %d platforms", s.Nodes, len(x.platforms))
+		t.Errorf("after an empty report: %d nodes, %d groups", s.Nodes, len(x.groups))
 	}
 }
 

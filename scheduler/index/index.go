@@ -32,7 +32,7 @@ type Index struct {
 	// slotsByName is for readers without the lock: it is never changed, only
 	// replaced. It is nil if nodes came or went since it was made.
 	slotsByName *Slots
-	platforms   map[Platform]*nodeSet
+	groups      map[group]*nodeSet
 	lastID      uint64
 	// Sums over the contents with layers, for the ratio between compressed and
 	// uncompressed bytes.
@@ -54,7 +54,7 @@ func New() *Index {
 		records:      map[recordKey]*record{},
 		names:        map[imageref.Canonical]*name{},
 		nodes:        map[string]*node{},
-		platforms:    map[Platform]*nodeSet{},
+		groups:       map[group]*nodeSet{},
 		reservations: map[types.UID]*reservation{},
 	}
 }
@@ -64,19 +64,48 @@ func (x *Index) SetNode(nodeName string, platform Platform) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	n := x.nodes[nodeName]
-	switch {
-	case n == nil:
+	if n == nil {
 		n = x.addNode(nodeName)
-	case n.platform == platform:
+		n.group.Platform = platform
+		x.joinGroup(n)
 		return
-	default:
-		x.leavePlatform(n)
 	}
-	n.platform = platform
-	nodes := x.platforms[platform]
+	x.move(n, group{platform, n.group.chains})
+}
+
+// SetChains tells whether a node uses a layer again only above the same layers, from the
+// first one on. Then its layers have the keys of Chain, in what it reports and in what pods
+// want; so whoever calls this has to report again. What pods bring that were placed before
+// keeps its keys and ends with its time. It does nothing for a node that SetNode has not added.
+func (x *Index) SetChains(nodeName string, chains bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n := x.nodes[nodeName]; n != nil {
+		x.move(n, group{n.group.Platform, chains})
+	}
+}
+
+// Chains returns what SetChains said last about a node.
+func (x *Index) Chains(nodeName string) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := x.nodes[nodeName]
+	return n != nil && n.group.chains
+}
+
+func (x *Index) move(n *node, to group) {
+	if n.group != to {
+		x.leaveGroup(n)
+		n.group = to
+		x.joinGroup(n)
+	}
+}
+
+func (x *Index) joinGroup(n *node) {
+	nodes := x.groups[n.group]
 	if nodes == nil {
 		nodes = &nodeSet{}
-		x.platforms[platform] = nodes
+		x.groups[n.group] = nodes
 	}
 	nodes.add(n.slot, len(x.slots))
 }
@@ -161,7 +190,7 @@ func (x *Index) DeleteNode(nodeName string) {
 	for source := range n.sources {
 		x.setRecords(n, source, nil)
 	}
-	x.leavePlatform(n)
+	x.leaveGroup(n)
 	delete(x.nodes, nodeName)
 	x.slots[n.slot] = nil
 	x.free = append(x.free, n.slot)
@@ -184,10 +213,10 @@ func (x *Index) addNode(nodeName string) *node {
 	return n
 }
 
-func (x *Index) leavePlatform(n *node) {
-	nodes := x.platforms[n.platform]
+func (x *Index) leaveGroup(n *node) {
+	nodes := x.groups[n.group]
 	if nodes.remove(n.slot, len(x.slots)); nodes.n == 0 {
-		delete(x.platforms, n.platform)
+		delete(x.groups, n.group)
 	}
 }
 
@@ -302,6 +331,7 @@ func keyOf(image *Image) recordKey {
 		}
 		maphash.WriteComparable(&h, -1)
 		maphash.WriteComparable(&h, image.SizeBytes)
+		maphash.WriteComparable(&h, image.Compressed)
 		for j := range image.Layers {
 			write(image.Layers[j].Digest)
 			maphash.WriteComparable(&h, image.Layers[j].Size)
@@ -407,8 +437,8 @@ func (x *Index) deleteRecord(r *record) {
 		l.size = l.claims.best
 		x.unref(l)
 	}
-	if !c.whole && c.sizeBytes > 0 {
-		x.compressed -= c.compressed()
+	if c.scales() {
+		x.compressed -= c.ofLayers()
 		x.uncompressed -= c.sizeBytes
 	}
 }
@@ -427,9 +457,13 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		if len(names) == 0 {
 			return nil
 		}
-		layers = []Layer{{Digest: wholeKey(slices.MinFunc(names, preferDigest)), Size: clamp(image.SizeBytes)}}
+		key := wholeKey(slices.MinFunc(names, preferDigest))
+		if image.Compressed {
+			key = compressedKey + key
+		}
+		layers = []Layer{{Digest: key, Size: clamp(image.SizeBytes)}}
 	}
-	c := &content{sizeBytes: clamp(image.SizeBytes), whole: whole}
+	c := &content{sizeBytes: clamp(image.SizeBytes), compressed: image.Compressed, whole: whole}
 	var key strings.Builder
 	for _, l := range layers {
 		key.WriteString(l.Digest)
@@ -438,12 +472,14 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		key.WriteByte('\n')
 	}
 	key.WriteString(strconv.FormatInt(c.sizeBytes, 10))
+	key.WriteString(strconv.FormatBool(c.compressed))
 	c.key = key.String()
 	if known := x.contents[c.key]; known != nil {
 		return known
 	}
 	for _, l := range layers {
 		entry := x.layer(l.Digest, whole)
+		entry.compressed = whole && c.compressed
 		entry.claims.add(l.Size)
 		entry.size = entry.claims.best
 		entry.refs++
@@ -451,12 +487,15 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		c.sizes = append(c.sizes, l.Size)
 	}
 	x.contents[c.key] = c
-	if !whole && c.sizeBytes > 0 { // 0: nobody said
-		x.compressed += c.compressed()
+	if c.scales() {
+		x.compressed += c.ofLayers()
 		x.uncompressed += c.sizeBytes
 	}
 	return c
 }
+
+// scales tells whether a content states both sizes, so that the ratio of the two counts.
+func (c *content) scales() bool { return !c.whole && !c.compressed && c.sizeBytes > 0 } // 0: nobody said
 
 func (x *Index) layer(key string, whole bool) *layer {
 	l := x.layers[key]
@@ -470,6 +509,10 @@ func (x *Index) layer(key string, whole bool) *layer {
 // wholeKey is the key of the indivisible piece that stands for an image of
 // which only the name is known. No digest of a layer looks like it.
 func wholeKey(n imageref.Canonical) string { return "image " + string(n) }
+
+// compressedKey begins the key of such a piece whose size is compressed. It is another piece
+// than one of that name whose size is not; a node that has either has something of that name.
+const compressedKey = "compressed "
 
 // preferDigest sorts digests before tags: nodes may report different tags of
 // the same image.

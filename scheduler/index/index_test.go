@@ -305,8 +305,8 @@ func TestOtherSources(t *testing.T) {
 	// What a registry says takes precedence over what nodes say; a node that has the
 	// name has the image.
 	moved := want("one:1", "new:1")
-	moved[0].Manifests = []Manifest{{amd64, image("ac").Layers}}
-	moved[1].Manifests = []Manifest{{amd64, []Layer{{digest("a"), 999}, {digest("unheard"), 5}}}}
+	moved[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ac").Layers}}
+	moved[1].Manifests = []Manifest{{Platform: amd64, Layers: []Layer{{digest("a"), 999}, {digest("unheard"), 5}}}}
 	check(t, x, moved, map[string]NodeBytes{
 		"n1": {Total: sum("ac") + 5}, "n2": {Total: sum("ac") + 5, Present: sum("ac")},
 	})
@@ -324,7 +324,7 @@ func TestNodesOwnReportsWin(t *testing.T) {
 	// The tag moved to other layers in the registry. One of them has another size
 	// than nodes say.
 	wanted := want("one:1")
-	wanted[0].Manifests = []Manifest{{amd64, []Layer{{digest("b"), 999}, {digest("c"), size('c')}}}}
+	wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: []Layer{{digest("b"), 999}, {digest("c"), size('c')}}}}
 	total := sum("bc")
 
 	t.Run("a node that has the name has the image", func(t *testing.T) {
@@ -353,7 +353,7 @@ func TestNodesOwnReportsWin(t *testing.T) {
 		// A source says that an image consists of one layer. A node that reports
 		// other layers for the image does not get this layer.
 		lie := want("two:1")
-		lie[0].Manifests = []Manifest{{amd64, image("e").Layers}}
+		lie[0].Manifests = []Manifest{{Platform: amd64, Layers: image("e").Layers}}
 		x := setup()
 		x.SetImages("NodeStatus", "none", []Image{image("d", "docker.io/library/three:1")})
 		check(t, x, lie, map[string]NodeBytes{
@@ -373,17 +373,17 @@ func TestEveryPlatform(t *testing.T) {
 	x.SetImages("s", "arm", []Image{image("ab", "docker.io/library/base:2")})
 	wanted := want("one:1")
 	for _, manifests := range [][]Manifest{
-		{{Platform{}, image("abc").Layers}, {amd64, image("ad").Layers}},
-		{{amd64, image("ad").Layers}, {Platform{}, image("abc").Layers}},
+		{{Layers: image("abc").Layers}, {Platform: amd64, Layers: image("ad").Layers}},
+		{{Platform: amd64, Layers: image("ad").Layers}, {Layers: image("abc").Layers}},
 	} {
 		wanted[0].Manifests = manifests
 		check(t, x, wanted, map[string]NodeBytes{
 			"amd": {Total: sum("ad"), Present: sum("a")}, "arm": {Total: sum("abc"), Present: sum("ab")}, "unknown": {Total: sum("abc")},
 		})
 	}
-	wanted[0].Manifests = []Manifest{{amd64, image("ad").Layers}}
+	wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ad").Layers}}
 	check(t, x, wanted, map[string]NodeBytes{"amd": {Total: sum("ad"), Present: sum("a")}, "arm": {}})
-	wanted[0].Manifests = []Manifest{{Platform{}, nil}} // nothing to pull
+	wanted[0].Manifests = []Manifest{{}} // nothing to pull
 	check(t, x, wanted, map[string]NodeBytes{"amd": {}, "arm": {}})
 	if images := measured(x, wanted).Images; images[0] != ByLayers {
 		t.Errorf("an image without layers is known by %s", images[0])
@@ -496,6 +496,11 @@ func TestReserve(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	})
+	t.Run("unknown image on two nodes", func(t *testing.T) {
+		x := setup()
+		reserve(x, "p", "n1", want("new:1"), 0)
+		reserve(x, "q", "n2", want("new:1"), 0) // what the first one expects is no known layer
+	})
 	t.Run("unknown image, known later", func(t *testing.T) {
 		x := setup()
 		unknown := want("new:1")
@@ -560,7 +565,7 @@ func (x *Index) state() state {
 		slices.Sort(s.Names[string(key)])
 	}
 	for name, n := range x.nodes {
-		s.Nodes[name] = n.platform
+		s.Nodes[name] = n.group.Platform
 		s.Pending[name] = x.pending[n.slot]
 	}
 	return s
@@ -720,7 +725,7 @@ func TestMeasureProperties(t *testing.T) {
 		}
 		wanted := want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)))
 		wanted[0].PullAlways = r.IntN(2) == 0
-		wanted[0].Manifests = []Manifest{{amd64, randomImage(r).Layers}}
+		wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: randomImage(r).Layers}}
 		for i := range r.IntN(4) {
 			brings := wanted
 			if r.IntN(3) == 0 { // before the manifest was known
@@ -747,5 +752,36 @@ func TestMeasureProperties(t *testing.T) {
 		if after.Total == before.Total && (after.Present < before.Present || after.Missing() > before.Missing() || after.Pending > before.Pending) {
 			t.Fatalf("with %v added: %+v, before %+v", added, after, before)
 		}
+	}
+}
+
+// A size that is compressed already is not scaled, and says nothing about the ratio by which
+// others are.
+func TestCompressedSizes(t *testing.T) {
+	x := newIndex("crio", "containerd", "empty")
+	both := image("cd", "quay.io/both:1") // 120 of 1,000 bytes
+	x.SetImages("s", "crio", []Image{both, {Names: []string{"quay.io/a:1"}, SizeBytes: 500}})
+	sixty := Image{Names: []string{"quay.io/b:1"}, SizeBytes: 65, Compressed: true}
+	explained := image("ab", "quay.io/explained:1")
+	explained.SizeBytes, explained.Compressed = 40, true
+	x.SetImages("s", "containerd", []Image{sixty, explained})
+	check(t, x, want("quay.io/a:1"), map[string]NodeBytes{"crio": {Total: 60, Present: 60}, "containerd": {Total: 60}, "empty": {Total: 60}})
+	check(t, x, want("quay.io/b:1"), map[string]NodeBytes{"crio": {Total: 65}, "containerd": {Total: 65, Present: 65}, "empty": {Total: 65}})
+	// Both kinds of nodes have it by name.
+	x.SetImages("s", "empty", []Image{{Names: []string{"quay.io/b:1"}, SizeBytes: 500}})
+	m := measured(x, want("quay.io/b:1"))
+	for _, node := range []string{"containerd", "empty"} {
+		if bytes, _ := m.Node(node); bytes.Missing() != 0 || bytes.Total == 0 {
+			t.Errorf("%s: %+v", node, bytes)
+		}
+	}
+	if got, ok := x.Image(want("quay.io/explained:1")[0], "containerd"); !ok || !got.Compressed || got.SizeBytes != 40 {
+		t.Errorf("%+v, %t", got, ok)
+	}
+	for _, node := range []string{"crio", "containerd", "empty"} {
+		x.SetImages("s", node, nil)
+	}
+	if x.compressed != 0 || x.uncompressed != 0 || len(x.layers) != 0 {
+		t.Errorf("%d of %d bytes, %d layers are left", x.compressed, x.uncompressed, len(x.layers))
 	}
 }

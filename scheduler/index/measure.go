@@ -50,7 +50,7 @@ func (b NodeBytes) Missing() int64 {
 // Measurement is what every node has of one pod's images. It is a snapshot: it
 // does not show later changes of the index.
 type Measurement struct {
-	// Images tells what is known about each wanted image, for the platform of
+	// Images tells what is known about each wanted image, for the group of nodes of
 	// which most is known.
 	Images []Known
 
@@ -60,9 +60,8 @@ type Measurement struct {
 	crowded  []int64
 	pending  []int64
 	totals   []int64
-	// platforms has the number of each node's platform, from 1, if there are
-	// several.
-	platforms []uint8
+	// groups has the number of each node's group, from 1, if there are several.
+	groups []uint8
 	// sum is the sum of the totals of all nodes.
 	sum float64
 	// empty means that no node has anything, still that no link has anything to
@@ -112,9 +111,9 @@ func (m *Measurement) At(s Slot) NodeBytes {
 	if !m.still {
 		bytes.Arriving, bytes.Crowded, bytes.Pending = m.arriving[s], m.crowded[s], m.pending[s]
 	}
-	if len(m.platforms) == 0 {
+	if len(m.groups) == 0 {
 		bytes.Total = m.totals[0]
-	} else if number := m.platforms[s]; number > 0 {
+	} else if number := m.groups[s]; number > 0 {
 		bytes.Total = m.totals[number-1]
 	}
 	return bytes
@@ -204,24 +203,24 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 	for range wanted {
 		m.Images = append(m.Images, Unknown)
 	}
-	m.platforms = m.platforms[:0]
-	if len(x.platforms) > 1 {
-		m.platforms = zeroed(m.platforms, len(x.slots))
+	m.groups = m.groups[:0]
+	if len(x.groups) > 1 {
+		m.groups = zeroed(m.groups, len(x.slots))
 	}
-	for platform, nodes := range x.platforms {
-		if len(m.totals) == maxPlatforms {
+	for of, nodes := range x.groups {
+		if len(m.totals) == maxGroups {
 			break
 		}
 		var mask bitmap
 		m.totals = append(m.totals, 0)
-		if len(m.platforms) > 0 {
+		if len(m.groups) > 0 {
 			mask = make(bitmap, words(len(x.slots)))
 			for s := range nodes.all() {
 				mask.set(s)
-				m.platforms[s] = uint8(len(m.totals)) //nolint:gosec // at most maxPlatforms
+				m.groups[s] = uint8(len(m.totals)) //nolint:gosec // at most maxGroups
 			}
 		}
-		x.measure(wanted, platform, mask, rules, m)
+		x.measure(wanted, of, mask, rules, m)
 		m.sum += float64(m.totals[len(m.totals)-1]) * float64(nodes.n)
 	}
 }
@@ -229,14 +228,14 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 // nobody is the empty set; it is only read.
 var nobody nodeSet
 
-// maxPlatforms bounds how many platforms count, because each is measured
-// separately. There are far fewer, unless nodes invent some.
-const maxPlatforms = 16
+// maxGroups bounds how many groups count, because each is measured separately. There are
+// far fewer, unless nodes invent some.
+const maxGroups = 16
 
-// measure adds what nodes of one platform have; mask is nil if there is no other.
-func (x *Index) measure(wanted []Wanted, platform Platform, mask bitmap, rules Rules, m *Measurement) {
+// measure adds what nodes of one group have; mask is nil if there is no other.
+func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *Measurement) {
 	u := &m.union
-	x.resolve(u, wanted, platform)
+	x.resolve(u, wanted, of)
 	m.outdated = m.outdated || u.outdated
 	for i, image := range u.images {
 		if image.Known.rank() < m.Images[i].rank() {
@@ -391,8 +390,8 @@ type part struct {
 	expected [][]arriving
 }
 
-// resolve fills in what the images consist of on a platform.
-func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
+// resolve fills in what the images consist of on the nodes of a group.
+func (x *Index) resolve(u *union, wanted []Wanted, of group) {
 	u.images, u.parts, u.index, u.outdated = u.images[:0], u.parts[:0], nil, false
 	for i := range wanted {
 		w := &wanted[i]
@@ -405,11 +404,11 @@ func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 			expected = nil
 		}
 		u.current = u.current[:0]
-		image.Known = x.addLayers(u, w, platform, image.key, expected)
+		image.Known = x.addLayers(u, w, of, image.key, expected)
 		u.images = append(u.images, image)
 		x.addHolders(u, w)
 		if expected != nil && image.Known != Arriving {
-			x.addExpected(u, expected, image.Known, platform)
+			x.addExpected(u, expected, image.Known, of)
 		}
 	}
 }
@@ -417,14 +416,14 @@ func (x *Index) resolve(u *union, wanted []Wanted, platform Platform) {
 // addLayers adds the layers of an image, as far as they are known, and tells how.
 // expected is the piece that stands for it where only its name was known, nil if it is
 // expected nowhere.
-func (x *Index) addLayers(u *union, w *Wanted, platform Platform, key string, expected *layer) Known {
-	if layers, ok := w.manifest(platform); ok {
+func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *layer) Known {
+	if layers, ok := w.manifest(of); ok {
 		for _, l := range tidy(layers) {
 			u.add(l.Digest, key, x.layers[l.Digest], l.Size)
 		}
 		return ByLayers
 	}
-	if c := x.contentOf(w.Names, platform); c != nil {
+	if c := x.contentOf(w.Names, of); c != nil {
 		for _, l := range c.layers {
 			u.add(l.key, key, l, x.sizeOf(l))
 		}
@@ -463,9 +462,9 @@ func (x *Index) addHolders(u *union, w *Wanted) {
 
 // addExpected notes that the layers of the current image come to the nodes where it is
 // expected by its name.
-func (x *Index) addExpected(u *union, expected *layer, known Known, platform Platform) {
+func (x *Index) addExpected(u *union, expected *layer, known Known, of group) {
 	u.outdated = u.outdated || known == ByLayers && slices.ContainsFunc(expected.arriving, func(a arriving) bool {
-		return x.slots[a.slot].platform == platform
+		return x.slots[a.slot].group == of
 	})
 	for _, i := range u.current {
 		if p := &u.parts[i]; p.layer != expected {
@@ -513,26 +512,26 @@ func (u *union) find(key string) (i int, ok bool) {
 // sizeOf returns the compressed size of a layer. It is an estimate for an image
 // of which only the name and the uncompressed size are known.
 func (x *Index) sizeOf(l *layer) int64 {
-	if !l.whole || x.uncompressed == 0 || x.compressed >= x.uncompressed {
+	if !l.whole || l.compressed || x.uncompressed == 0 || x.compressed >= x.uncompressed {
 		return l.size
 	}
 	return int64(float64(l.size) * float64(x.compressed) / float64(x.uncompressed))
 }
 
-// contentOf returns what most nodes of a platform report under the first name
+// contentOf returns what most nodes of a group report under the first name
 // that is known there, or nil if none is.
-func (x *Index) contentOf(names []imageref.Canonical, platform Platform) *content {
+func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
 	for _, n := range names {
 		known := x.names[n]
 		if known == nil {
 			continue
 		}
-		if len(known.records) == 1 && len(x.platforms) == 1 {
+		if len(known.records) == 1 && len(x.groups) == 1 {
 			return known.records[0].content
 		}
 		holders := map[*content]int{}
 		for _, r := range known.records {
-			if count := x.countOn(r.nodes, platform); count > 0 {
+			if count := x.countOn(r.nodes, of); count > 0 {
 				holders[r.content] += count
 			}
 		}
@@ -558,7 +557,7 @@ func better(a *content, nodesA int, b *content, nodesB int) bool {
 	return cmp.Or(cmp.Compare(nodesB, nodesA), cmp.Compare(a.key, b.key)) < 0
 }
 
-// Image returns what an image consists of on the platform of a node, without its names:
+// Image returns what an image consists of in the group of a node, without its names:
 // as sources say, or as most nodes report. ok is false if nothing is known about it.
 func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	x.mu.RLock()
@@ -567,10 +566,10 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	if n == nil {
 		return Image{}, false
 	}
-	c := x.contentOf(w.Names, n.platform)
-	if layers, ok := w.manifest(n.platform); ok {
+	c := x.contentOf(w.Names, n.group)
+	if layers, ok := w.manifest(n.group); ok {
 		if c != nil {
-			image.SizeBytes = c.sizeBytes
+			image.SizeBytes, image.Compressed = c.sizeBytes, c.compressed
 		}
 		image.Layers = layers
 		return image, true
@@ -578,7 +577,7 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	if c == nil {
 		return Image{}, false
 	}
-	image.SizeBytes = c.sizeBytes
+	image.SizeBytes, image.Compressed = c.sizeBytes, c.compressed
 	if !c.whole {
 		for i, l := range c.layers {
 			image.Layers = append(image.Layers, Layer{l.key, c.sizes[i]})
@@ -587,11 +586,11 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	return image, true
 }
 
-func (x *Index) countOn(nodes []Slot, platform Platform) int {
-	if len(x.platforms) == 1 {
+func (x *Index) countOn(nodes []Slot, of group) int {
+	if len(x.groups) == 1 {
 		return len(nodes)
 	}
-	on, count := x.platforms[platform], 0
+	on, count := x.groups[of], 0
 	for _, s := range nodes {
 		if on.has(s) {
 			count++

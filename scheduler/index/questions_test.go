@@ -46,7 +46,7 @@ func TestImage(t *testing.T) {
 	}
 	for name, sizeBytes := range map[string]int64{"quay.io/a:1": 1000, "quay.io/unknown:1": 0} { // as sources say
 		stated := want(name)[0]
-		stated.Manifests = []Manifest{{amd64, image("acd").Layers}}
+		stated.Manifests = []Manifest{{Platform: amd64, Layers: image("acd").Layers}}
 		if got, ok := x.Image(stated, "n1"); !ok || got.SizeBytes != sizeBytes || len(got.Layers) != 3 {
 			t.Errorf("%s with a manifest: %+v, known %t", name, got, ok)
 		}

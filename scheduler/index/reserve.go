@@ -80,7 +80,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, rules R
 func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, deadline time.Time) (missing int64) {
 	r := &reservation{node: n, deadline: deadline}
 	u := &x.union
-	x.resolve(u, wanted, n.platform)
+	x.resolve(u, wanted, n.group)
 	for _, p := range u.parts {
 		// Held under its name: the kubelet does not pull it.
 		if slices.ContainsFunc(p.held, func(nodes []Slot) bool { return has(nodes, n.slot) }) {
@@ -102,7 +102,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 			continue // known, or no image can be pulled by this name
 		}
 		l := x.layer(image.key, true)
-		if l.claims.total == 0 { // not reported by nodes of another platform
+		if l.claims.total == 0 { // not reported by nodes of another group
 			l.size = rules.UnknownBytes
 		}
 		if !slices.ContainsFunc(r.brings, func(b brought) bool { return b.layer == l }) {
@@ -199,8 +199,8 @@ func (x *Index) Learn(wanted []Wanted, rules Rules) {
 		// Replacing changes the list.
 		for _, a := range slices.Clone(piece.arriving) {
 			n := x.slots[a.slot]
-			if content := x.contentOf(wanted[i].Names, n.platform); content == nil || content.whole {
-				if _, ok := wanted[i].manifest(n.platform); !ok {
+			if content := x.contentOf(wanted[i].Names, n.group); content == nil || content.whole {
+				if _, ok := wanted[i].manifest(n.group); !ok {
 					continue
 				}
 			}

@@ -60,8 +60,8 @@ func TestReplacedNodes(t *testing.T) {
 		x.SetNode("replaced", arm64)
 		x.SetImages("s", "replaced", []Image{image("ab", "docker.io/library/one:1")})
 		x.DeleteNode("replaced")
-		if len(x.platforms) != 1 {
-			t.Errorf("platforms %v, want that of the only node", x.platforms)
+		if len(x.groups) != 1 {
+			t.Errorf("groups %v, want that of the only node", x.groups)
 		}
 	}
 	if len(x.slots) != 2 || len(x.pending) != 2 {
@@ -270,7 +270,7 @@ func TestLearn(t *testing.T) {
 			x.Started("q", t0.Add(time.Minute))
 		}
 		wanted := want("one:1")
-		wanted[0].Manifests = []Manifest{{amd64, image("ab").Layers}}
+		wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ab").Layers}}
 		m := measured(x, wanted)
 		if !m.Outdated() {
 			t.Fatal("the manifest is not news")

@@ -18,8 +18,9 @@ type Image struct {
 	Names []string
 	// Canonical are further names, canonical already.
 	Canonical []imageref.Canonical
-	// SizeBytes is the uncompressed size of the image.
-	SizeBytes int64
+	// SizeBytes is the uncompressed size of the image, or with Compressed the compressed one.
+	SizeBytes  int64
+	Compressed bool
 	// Layers may be incomplete or missing.
 	Layers []Layer
 }
@@ -37,6 +38,10 @@ type Manifest struct {
 	// Manifest of their own.
 	Platform Platform
 	Layers   []Layer
+	// Order has, for each layer that the manifest lists, the base first, its place in Layers.
+	// Nodes that use a layer again only above the same layers (see SetChains) need it: where
+	// it is nil, they take what nodes report.
+	Order []uint16
 }
 
 // Wanted is an image of a pod.
@@ -66,18 +71,22 @@ const (
 	maxLayers = 512
 )
 
-// manifest returns what sources other than the nodes say about a platform; ok is
+// manifest returns what sources other than the nodes say about a group; ok is
 // false if they say nothing.
-func (w *Wanted) manifest(platform Platform) (layers []Layer, ok bool) {
+func (w *Wanted) manifest(of group) (layers []Layer, ok bool) {
+	var found *Manifest
 	for i := range w.Manifests {
 		switch m := &w.Manifests[i]; m.Platform {
-		case platform:
-			return m.Layers, true
+		case of.Platform:
+			return m.layersIn(of)
 		case Platform{}:
-			layers, ok = m.Layers, true
+			found = m
 		}
 	}
-	return layers, ok
+	if found == nil {
+		return nil, false
+	}
+	return found.layersIn(of)
 }
 
 // Slot is a small number that stands for a node. It may be used again when the node
@@ -107,8 +116,8 @@ type layer struct {
 	arriving []arriving
 	// refs counts the contents and reservations that point here.
 	refs int
-	// whole marks an indivisible piece; its size is uncompressed.
-	whole bool
+	// whole marks an indivisible piece; its size is uncompressed, unless compressed is set.
+	whole, compressed bool
 }
 
 // content is a set of layers that images consist of.
@@ -116,14 +125,15 @@ type content struct {
 	key    string
 	layers []*layer
 	sizes  []int64
-	// sizeBytes is the uncompressed size that was reported.
-	sizeBytes int64
-	whole     bool
-	refs      int
+	// sizeBytes is the size that was reported: uncompressed, unless compressed is set.
+	sizeBytes  int64
+	compressed bool
+	whole      bool
+	refs       int
 }
 
-// compressed returns the sum of the claimed layer sizes.
-func (c *content) compressed() int64 {
+// ofLayers returns the sum of the claimed layer sizes.
+func (c *content) ofLayers() int64 {
 	var sum int64
 	for _, size := range c.sizes {
 		sum += size
@@ -149,9 +159,9 @@ type name struct {
 
 // node is a node and what is known about it.
 type node struct {
-	name     string
-	slot     Slot
-	platform Platform
+	name  string
+	slot  Slot
+	group group
 	// joins is whether it joins downloads; nil if it does not say (see SetJoins).
 	joins *bool
 	// sources holds the records of each source that reported, sorted by id.

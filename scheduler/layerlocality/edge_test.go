@@ -54,19 +54,19 @@ func TestPodGroup(t *testing.T) {
 			n1 = info
 		}
 	}
-	score := func(pl *LayerLocality) int64 {
-		state := groupCycle()
-		pl.PreScore(s.ctx, state, pod("p", "quay.io/a:1"), infos)
-		got, _ := pl.Score(s.ctx, state, pod("p"), n1)
-		pl.Reserve(s.ctx, state, pod("p", "quay.io/a:1"), "none")
+	score := func(state fwk.CycleState) int64 {
+		s.plugin.PreScore(s.ctx, state, pod("p", "quay.io/a:1"), infos)
+		got, _ := s.plugin.Score(s.ctx, state, pod("p"), n1)
+		s.plugin.Reserve(s.ctx, state, pod("p", "quay.io/a:1"), "none")
 		return got
 	}
-	before := score(s.plugin)
+	score(groupCycle())
+	before := score(framework.NewCycleState()) // of a pod before the group, whose memory is used again
 	old := n1.Generation
 	info, _ := framework.NewPodInfo(on(pod("member", "quay.io/a:1"), "n1", "2"))
 	n1.AddPodInfo(info)
 	n1.Generation = old // as Snapshot.AssumePod does
-	after := score(s.plugin)
+	after := score(groupCycle())
 	uncached := &cycle{}
 	var w index.Measurement
 	s.plugin.profile.Measure(s.plugin.profile.Wanted(pod("p", "quay.io/a:1")), &w)

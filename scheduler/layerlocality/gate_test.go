@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/clock"
@@ -226,6 +227,58 @@ func TestGate(t *testing.T) {
 
 		// The loop ends with the scheduler: synctest fails if it does not.
 		cancel()
+	})
+}
+
+// An image becomes unknown again after the gate let its pod through and had nothing to do.
+func TestGateHoldsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unknown := &sync.Map{}
+		unknown.Store("x", true)
+		_, queue, store := newGate(t.Context(), 5*time.Second, unknown)
+		p := pod("p", "x")
+		if err := store.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		queue.add(p)
+		unknown.Delete("x")
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if passed, _, _, running := queue.state(); len(passed) != 1 || running {
+			t.Fatalf("known: passed after %v, running %t", passed, running)
+		}
+		unknown.Store("x", true)
+		if queue.add(p).IsSuccess() {
+			t.Error("not held")
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if passed, _, _, _ := queue.state(); passed["p"] < 5*time.Second {
+			t.Errorf("passed after %s, held for 5s at most", passed["p"])
+		}
+	})
+}
+
+// The log says when pods are not held for a while, and only then.
+func TestGateSaysThatItPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		_, queue, store := newGate(klog.NewContext(t.Context(), logger), time.Second, &sync.Map{})
+		queue.gate.unknown = func(p *v1.Pod) []string { return []string{p.Name} }
+		queue.gate.awaits = func(string) bool { return true }
+		for i, lines := range []int{0, 0, 1, 1} {
+			p := pod(fmt.Sprint("p", i), "x")
+			if err := store.Add(p); err != nil {
+				t.Fatal(err)
+			}
+			queue.add(p)
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+			if n := strings.Count(log, "pods are not held for a while"); n != lines {
+				t.Errorf("%d lines after %d pods, want %d:\n%s", n, i+1, lines, log)
+			}
+		}
 	})
 }
 

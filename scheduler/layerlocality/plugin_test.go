@@ -17,6 +17,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/component-base/metrics/testutil"
@@ -159,7 +160,15 @@ func (s *suite) expect(pod *v1.Pod, expected map[string]int64) {
 }
 
 // index returns the sink that sources report to.
-func (s *suite) index() *index.Index { return s.agent.Sink.(*index.Index) }
+func (s *suite) index() indexed { return s.agent.Sink.(indexed) }
+
+// indexed is what tests do with the index besides reporting to it.
+type indexed interface {
+	SetNode(name string, platform index.Platform)
+	DeleteNode(name string)
+	Release(pod types.UID)
+	Stats() index.Stats
+}
 
 // Short names for what tests are made of.
 var (

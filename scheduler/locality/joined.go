@@ -2,11 +2,13 @@ package locality
 
 import (
 	"iter"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
@@ -25,16 +27,29 @@ func (t *Tracker) report(node *v1.Node) {
 	t.writeReport(node)
 }
 
-// writeReport is report for a caller that holds the mutex.
+// writeReport is report for a caller that holds the mutex. What an agent reports of the node
+// stands for what it lists itself.
 func (t *Tracker) writeReport(node *v1.Node) {
 	images := nodestatus.Images(node)
+	var agent *told
+	if t.told.has(node) {
+		agent = t.told.of(node)
+	}
+	in := surroundings{platform: nodestatus.Platform(node)}
+	if in.chains = t.first.Args.LayerReuse == config.ReuseInChains && !slices.ContainsFunc(images, hasLayers); agent != nil {
+		in.chains = agent.InChains
+	}
+	t.index.SetJoins(node.Name, t.joins(node))
+	t.index.SetChains(node.Name, in.chains)
+	if agent != nil {
+		images = t.writeTold(node.Name, agent, images)
+	}
 	stated := images
 	var joined []index.Image
 	if len(t.followed) > 0 {
-		platform := nodestatus.Platform(node)
-		stated = images[:0]
+		stated = make([]index.Image, 0, len(images))
 		for _, image := range images {
-			if explained, ok := t.explain(image, platform); ok {
+			if explained, ok := t.explain(image, in); ok {
 				joined = append(joined, explained)
 			} else {
 				stated = append(stated, image)
@@ -45,6 +60,15 @@ func (t *Tracker) writeReport(node *v1.Node) {
 	t.index.SetImages(nodeStatusSource, node.Name, stated)
 }
 
+func hasLayers(image index.Image) bool { return len(image.Layers) > 0 }
+
+// surroundings are what the layers of an image on a node depend on: its platform, and whether
+// it uses a layer again only above the same layers.
+type surroundings struct {
+	platform index.Platform
+	chains   bool
+}
+
 // maxExplained bounds how many names of an image are looked up. The kubelet lists five.
 const maxExplained = 16
 
@@ -53,16 +77,16 @@ const maxExplained = 16
 // image is: that of a manifest before that of an index, from which the node may have taken
 // another manifest than the source. A tag does so only if the image has no digest, as one
 // that was loaded from an archive, and if no other manifest has the tag.
-func (t *Tracker) explain(image index.Image, platform index.Platform) (explained index.Image, ok bool) {
+func (t *Tracker) explain(image index.Image, in surroundings) (explained index.Image, ok bool) {
 	if len(image.Layers) > 0 {
 		return image, false
 	}
 	names := image.Names[:min(len(image.Names), maxExplained)]
 	digests := false
-	for _, of := range [...]index.Platform{{}, platform} { // without a platform, an index says nothing
+	for _, of := range [...]index.Platform{{}, in.platform} { // without a platform, an index says nothing
 		for digest := range digestsOf(names, image.Canonical) {
 			digests = true
-			if image.Layers, ok = t.held(digest, of); ok {
+			if image.Layers, ok = t.held(digest, surroundings{of, in.chains}); ok {
 				return image, true
 			}
 		}
@@ -71,7 +95,7 @@ func (t *Tracker) explain(image index.Image, platform index.Platform) (explained
 		return image, false
 	}
 	for _, name := range append(canonical(names...), image.Canonical...) {
-		if image.Layers, ok = t.held(name, platform); ok {
+		if image.Layers, ok = t.held(name, in); ok {
 			return image, true
 		}
 	}
@@ -95,11 +119,15 @@ func digestsOf(names []string, more []imageref.Canonical) iter.Seq[imageref.Cano
 	}
 }
 
-// held returns what a node of a platform has that holds an image under a name.
-func (t *Tracker) held(name imageref.Canonical, platform index.Platform) (layers []index.Layer, ok bool) {
+// held returns what a node has that holds an image under a name.
+func (t *Tracker) held(name imageref.Canonical, in surroundings) (layers []index.Layer, ok bool) {
 	for _, source := range t.followed {
-		if layers, ok = source.Held(name, platform); ok {
-			return layers, ok
+		manifest, ok := source.Held(name, in.platform)
+		if ok && in.chains {
+			return manifest.Chain()
+		}
+		if ok {
+			return manifest.Layers, true
 		}
 	}
 	return nil, false

@@ -34,6 +34,7 @@ var (
 type stock struct {
 	t       *testing.T
 	source  *fixture.FollowedImages
+	agent   *fixture.Agent
 	tracker *locality.Tracker
 	profile *locality.Profile
 	store   cache.Store
@@ -44,9 +45,9 @@ type stock struct {
 func newStock(t *testing.T, source *fixture.FollowedImages, change ...func(*configv1.LayerLocalityArgs)) *stock {
 	t.Helper()
 	core := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1()
-	s := &stock{t: t, source: source, nodes: map[string]*v1.Node{}}
+	s := &stock{t: t, source: source, agent: &fixture.Agent{}, nodes: map[string]*v1.Node{}}
 	s.tracker = locality.NewTracker(locality.Config{
-		Nodes: core.Nodes(), Pods: core.Pods(), Images: []locality.ImageSource{source},
+		Nodes: core.Nodes(), Pods: core.Pods(), Images: []locality.ImageSource{source}, Layers: []locality.LayerSource{s.agent},
 		Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	})
 	s.profile = s.tracker.NewProfile("p", fixture.Args(change...))
@@ -98,6 +99,15 @@ func (s *stock) expect(what, node, image string, present, total int64) {
 // layer returns a layer of so many megabytes.
 func layer(name string, megabytes int64) index.Layer {
 	return index.Layer{Digest: digest(name), Size: megabytes * mb}
+}
+
+// ordered returns a manifest with the layers, the base first.
+func ordered(layers ...index.Layer) index.Manifest {
+	manifest := index.Manifest{Layers: layers}
+	for i := range layers {
+		manifest.Order = append(manifest.Order, uint16(i))
+	}
+	return manifest
 }
 
 func every(layers ...index.Layer) index.Manifest { return index.Manifest{Layers: layers} }
@@ -280,14 +290,16 @@ func TestUnlistedIsExplained(t *testing.T) {
 	s.expect("the manifest is gone", "n1", "quay.io/other:1", 0, 105)
 }
 
-// The source is told how layers are used again.
+// Nodes that state no layers use them again as the arguments say: what is above another
+// base counts only where digests alone matter.
 func TestLayerReuse(t *testing.T) {
-	for reuse, want := range map[string]bool{config.ReuseByDigest: false, config.ReuseInChains: true} {
+	for reuse, want := range map[string]int64{config.ReuseByDigest: 100, config.ReuseInChains: 0} {
 		source := &fixture.FollowedImages{}
-		newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &reuse })
-		if source.InChains != want {
-			t.Errorf("%s: in chains is %t", reuse, source.InChains)
-		}
+		s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &reuse })
+		source.Set(sha("held"), ordered(layer("base", 10), layer("shared", 100)))
+		source.Set("quay.io/other:1", ordered(layer("another", 20), layer("shared", 100)))
+		s.lists("n1", amd64, []string{at("quay.io/held", "held")})
+		s.expect(reuse, "n1", "quay.io/other:1", want, 120)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/index"
-	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
 // Profile rates what a Tracker knows with the arguments of one scheduler profile.
@@ -121,8 +120,7 @@ func (p *Profile) Answered(image string) bool {
 // JoinsDownloads tells whether a node is taken to download a layer once although several
 // images need it.
 func (p *Profile) JoinsDownloads(node *v1.Node) bool {
-	joins, _ := nodestatus.JoinsDownloads(node)
-	return ptr.Deref(joins, p.Args.JoinsDownloads)
+	return ptr.Deref(p.tracker.joins(node), p.Args.JoinsDownloads)
 }
 
 // Measure computes what every node has of the images. It writes the result into m,

@@ -3,6 +3,8 @@ package locality
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
@@ -33,21 +35,20 @@ type AwaitedSource interface {
 // by the names of their images. The Tracker starts it and follows its answers.
 type FollowedSource interface {
 	ImageSource
-	// Held returns the layers that a node of a platform has if it holds an image under a
+	// Held returns the manifest that a node of a platform has if it holds an image under a
 	// name, a tag or a digest; ok is false if that is not known, or if it may be one of
 	// several manifests. It must answer from memory. The result must not be changed
 	// afterwards, by either side.
-	Held(image imageref.Canonical, platform index.Platform) (layers []index.Layer, ok bool)
-	// Start begins to learn and returns. It goes on until the context is done. inChains
-	// means that a layer can be used again only above the same layers: then answers have
-	// keys that stand for a layer and all below it. Whenever Held may have another answer
-	// about some names, the source calls changed with them, from one goroutine at a time.
-	Start(ctx context.Context, inChains bool, changed func(names []imageref.Canonical))
+	Held(image imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool)
+	// Start begins to learn and returns. It goes on until the context is done. Whenever Held
+	// may have another answer about some names, the source calls changed with them, from one
+	// goroutine at a time.
+	Start(ctx context.Context, changed func(names []imageref.Canonical))
 	// HasSynced tells that the first answers are in, or that there are none for now.
 	HasSynced() bool
 }
 
-// LayerSource tells where images are, in addition to NodeStatus.
+// LayerSource tells where images are, in addition to NodeStatus or in place of it.
 type LayerSource interface {
 	// Name is the name that the source passes to the sink.
 	Name() string
@@ -63,6 +64,28 @@ type LayerSink interface {
 	// report again when the Node is created or re-created, because everything
 	// reported about a Node is forgotten when it is deleted.
 	SetImages(source, node string, images []index.Image) bool
+	// SetReport replaces what is reported of the Node of a name in place of its NodeStatus;
+	// nil if nothing is, any more. Only one source may do that. A report of a Node that is
+	// not there yet is kept until it is, and forgotten with the Node. It must not be changed
+	// afterwards.
+	SetReport(source, node string, report *NodeReport)
+}
+
+// NodeReport is what a LayerSource says of a Node in place of its NodeStatus.
+type NodeReport struct {
+	// UID of the Node. Nothing is said of another Node of that name.
+	UID types.UID
+	// Fresh means that Images are those that the node has. Otherwise NodeStatus tells that,
+	// and the rest of the report is still true.
+	Fresh bool
+	// Images that the node has. Those without layers may be explained by a FollowedSource.
+	Images []index.Image
+	// InChains means that the node uses a layer again only above the same layers. Then the
+	// layers of Images are those of index.Chain.
+	InChains bool
+	// JoinsDownloads tells whether the node downloads a layer once although two images that
+	// are pulled at the same time need it; nil if that is not known.
+	JoinsDownloads *bool
 }
 
 // Syncer tells whether the first reports are in.

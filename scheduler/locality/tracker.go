@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -41,6 +42,7 @@ type Tracker struct {
 
 	// reports is held while the report of a node is read, explained and written.
 	reports  sync.Mutex
+	told     toldNodes
 	unlisted unlisted
 
 	syncers []Syncer
@@ -56,7 +58,8 @@ type Config struct {
 	// Images are sources of the layers of images. The first source that knows an
 	// image answers; what nodes report comes last.
 	Images []ImageSource
-	// Layers are sources of where layers are, besides NodeStatus.
+	// Layers are sources of where layers are, besides NodeStatus. They are not started
+	// without the argument nodeLayers.
 	Layers []LayerSource
 	// Clock is used for the timeouts of arrivals and reports; nil means the real
 	// one.
@@ -68,7 +71,7 @@ func NewTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock, nodes: config.Nodes.Informer(), pods: config.Pods.Informer(),
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
-		unlisted: unlisted{nodes: map[string]*leftovers{}},
+		told: toldNodes{byName: map[string]*told{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*leftovers{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}
@@ -134,15 +137,18 @@ func (t *Tracker) Start(ctx context.Context) error {
 		return fmt.Errorf("watching pods: %w", err)
 	}
 	t.syncers = []Syncer{nodes, pods}
+	if !t.first.Args.NodeLayers {
+		t.layers = nil
+	}
 	for _, source := range t.layers {
-		syncer, err := source.Start(ctx, t.index)
+		syncer, err := source.Start(ctx, layerSink{t.index, t})
 		if err != nil {
 			return fmt.Errorf("source of layers %s: %w", source.Name(), err)
 		}
 		t.syncers = append(t.syncers, syncer)
 	}
 	for _, source := range t.followed {
-		source.Start(ctx, t.first.Args.LayerReuse == config.ReuseInChains, t.explainAgain)
+		source.Start(ctx, t.explainAgain)
 		t.syncers = append(t.syncers, source)
 	}
 	return nil
@@ -179,7 +185,8 @@ func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 	set := func(old, node *v1.Node) {
 		t.index.SetNode(node.Name, nodestatus.Platform(node))
-		t.index.SetJoins(node.Name, joins(logger, old, node))
+		t.told.enter(node)
+		warnOfLabel(logger, old, node)
 		t.report(node)
 		t.updateUnlisted(old, node)
 	}
@@ -201,7 +208,7 @@ func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 			}
 			again := ok1 && ok2 && old.UID != node.UID // deleted and made again between two updates
 			if again {
-				t.deleteNode(old.Name)
+				t.deleteNode(old)
 				old = nil
 			}
 			if ok2 {
@@ -216,7 +223,7 @@ func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 				obj = gone.Obj
 			}
 			if node, ok := obj.(*v1.Node); ok {
-				t.deleteNode(node.Name)
+				t.deleteNode(node)
 			}
 		},
 	}
@@ -230,21 +237,21 @@ func sameProperties(a, b *v1.Node) bool {
 		a.Status.NodeInfo.ContainerRuntimeVersion == b.Status.NodeInfo.ContainerRuntimeVersion
 }
 
-// joins returns what a node says about joining downloads, and logs a label that cannot be
-// read when it is new. old is nil for a new Node.
-func joins(logger klog.Logger, old, node *v1.Node) *bool {
-	joins, err := nodestatus.JoinsDownloads(node)
+// warnOfLabel logs a label about joining downloads that cannot be read when it is new. old is
+// nil for a new Node.
+func warnOfLabel(logger klog.Logger, old, node *v1.Node) {
+	_, err := nodestatus.JoinsDownloads(node, nil)
 	if err != nil && (old == nil || old.Labels[nodestatus.JoinsDownloadsLabel] != node.Labels[nodestatus.JoinsDownloadsLabel]) {
 		logger.Error(err, "Not known from the label whether the node joins downloads: its runtime or the profile decides", "node", klog.KObj(node))
 	}
-	return joins
 }
 
-func (t *Tracker) deleteNode(name string) {
-	t.index.DeleteNode(name)
+func (t *Tracker) deleteNode(node *v1.Node) {
+	t.index.DeleteNode(node.Name)
+	t.told.forget(node)
 	t.unlisted.mu.Lock()
 	defer t.unlisted.mu.Unlock()
-	delete(t.unlisted.nodes, name)
+	delete(t.unlisted.nodes, node.Name)
 }
 
 // node returns a Node of the informer; nil if there is none of that name.

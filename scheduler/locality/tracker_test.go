@@ -146,7 +146,11 @@ func TestPodsBeforeNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods.Start(ctx.Done())
+	if tracker.HasSynced() {
+		t.Error("it has synced without nodes")
+	}
 	nodes.Start(ctx.Done())
+	fixture.Eventually(t, "a host that puts off questions goes on", func() any { return tracker.Stats() }, tracker.HasSynced)
 	tracker.WaitForSync(ctx)
 	if got := tracker.Stats().Reservations; got != 1 {
 		t.Errorf("%d reservations, want that of the pod", got)

@@ -133,7 +133,7 @@ func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 // are at most.
 func (t *Tracker) listFull(node *v1.Node) (smallest int64, full bool) {
 	limit := int(t.first.Args.NodeStatusMaxImages)
-	if limit <= 0 || len(node.Status.Images) < limit || t.first.Args.UnlistedTimeout.Duration == 0 {
+	if t.told.speaks(node) || limit <= 0 || len(node.Status.Images) < limit || t.first.Args.UnlistedTimeout.Duration == 0 {
 		return 0, false
 	}
 	smallest = node.Status.Images[0].SizeBytes
@@ -343,13 +343,13 @@ func (t *Tracker) setUnlisted(node string, r *leftovers) {
 		slices.SortFunc(r.images, func(a, b kept) int { return b.seen.Compare(a.seen) })
 		r.images = r.images[:maxUnlisted]
 	}
-	var platform index.Platform
+	in := surroundings{chains: t.index.Chains(node)}
 	if n := t.node(node); n != nil {
-		platform = nodestatus.Platform(n)
+		in.platform = nodestatus.Platform(n)
 	}
 	reported := make([]index.Image, len(r.images))
 	for i := range r.images {
-		reported[i], _ = t.explain(r.images[i].image, platform)
+		reported[i], _ = t.explain(r.images[i].image, in)
 	}
 	t.index.SetImages(unlistedSource, node, reported)
 }

@@ -44,11 +44,12 @@ const JoinsDownloadsLabel = "layerlocality.io/joins-downloads"
 // downloads a blob once for all that want it: a second writer of the same content waits.
 const containerdPrefix = "containerd://"
 
-// JoinsDownloads returns what a node says about joining downloads: with its label, or by
-// having containerd. It is nil if the node does not say. With CRI-O it depends on the
+// JoinsDownloads returns what a node says about joining downloads: with its label, through an
+// agent (stated, nil if there is none or it does not say), or by having containerd. It is nil
+// if the node does not say. With CRI-O it depends on the
 // kubelet (one pull after another needs no joining), and no Node shows that. The error is
 // about a label that says something else; then the node counts as one without.
-func JoinsDownloads(node *v1.Node) (*bool, error) {
+func JoinsDownloads(node *v1.Node, stated *bool) (*bool, error) {
 	var err error
 	if value, ok := node.Labels[JoinsDownloadsLabel]; ok {
 		joins, invalid := strconv.ParseBool(value)
@@ -57,21 +58,26 @@ func JoinsDownloads(node *v1.Node) (*bool, error) {
 		}
 		err = fmt.Errorf("label %s=%q of node %s: set it to true or false, or remove it", JoinsDownloadsLabel, value, node.Name)
 	}
+	if stated != nil {
+		return stated, err
+	}
 	if strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, containerdPrefix) {
 		return ptr.To(true), err
 	}
 	return nil, err
 }
 
-// Images returns the images a node reports. The names are shared with node.
+// Images returns the images a node reports. The names are shared with node. containerd tells
+// the kubelet the sum of an image's blobs as its size, CRI-O what it takes on the disk.
 func Images(node *v1.Node) []index.Image {
+	compressed := strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, containerdPrefix)
 	images := make([]index.Image, len(node.Status.Images))
 	var layers []index.Layer
 	for i := range node.Status.Images {
 		image := &node.Status.Images[i]
 		first := len(layers)
 		layers = appendLayers(layers, image)
-		images[i] = index.Image{Names: image.Names, SizeBytes: image.SizeBytes, Layers: layers[first:len(layers):len(layers)]}
+		images[i] = index.Image{Names: image.Names, SizeBytes: image.SizeBytes, Compressed: compressed, Layers: layers[first:len(layers):len(layers)]}
 	}
 	return images
 }

@@ -122,28 +122,43 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// containerd states compressed sizes.
+func TestCompressed(t *testing.T) {
+	for runtime, want := range map[string]bool{"containerd://2.3.1": true, "cri-o://1.36.3": false, "": false} {
+		n := node("n", "a")
+		n.Status.NodeInfo.ContainerRuntimeVersion = runtime
+		if got := Images(n); got[0].Compressed != want || got[0].SizeBytes != 5 {
+			t.Errorf("%s: %+v", runtime, got)
+		}
+	}
+}
+
 func TestJoinsDownloads(t *testing.T) {
 	for name, test := range map[string]struct {
 		labels  map[string]string
 		runtime string
 		want    *bool
 		invalid bool
+		stated  *bool
 	}{
 		"nothing":                  {},
 		"CRI-O":                    {runtime: "cri-o://1.36.3"},
 		"containerd":               {runtime: "containerd://2.1.4-k3s1", want: ptr.To(true)},
 		"one that sounds alike":    {runtime: "containerdish://1.0", want: nil},
-		"CRI-O, in series":         {map[string]string{JoinsDownloadsLabel: "true"}, "cri-o://1.36.3", ptr.To(true), false},
-		"CRI-O, apart":             {map[string]string{JoinsDownloadsLabel: "false"}, "cri-o://1.36.3", ptr.To(false), false},
-		"the label wins":           {map[string]string{JoinsDownloadsLabel: "false"}, "containerd://2.1.4", ptr.To(false), false},
-		"another label":            {map[string]string{"joins-downloads": "true"}, "cri-o://1.36.3", nil, false},
-		"no value":                 {map[string]string{JoinsDownloadsLabel: ""}, "cri-o://1.36.3", nil, true},
-		"what cannot be read":      {map[string]string{JoinsDownloadsLabel: "yes"}, "cri-o://1.36.3", nil, true},
-		"the same with containerd": {map[string]string{JoinsDownloadsLabel: "yes"}, "containerd://2.1.4", ptr.To(true), true},
+		"CRI-O, in series":         {map[string]string{JoinsDownloadsLabel: "true"}, "cri-o://1.36.3", ptr.To(true), false, nil},
+		"CRI-O, apart":             {map[string]string{JoinsDownloadsLabel: "false"}, "cri-o://1.36.3", ptr.To(false), false, nil},
+		"the label wins":           {map[string]string{JoinsDownloadsLabel: "false"}, "containerd://2.1.4", ptr.To(false), false, nil},
+		"another label":            {map[string]string{"joins-downloads": "true"}, "cri-o://1.36.3", nil, false, nil},
+		"no value":                 {map[string]string{JoinsDownloadsLabel: ""}, "cri-o://1.36.3", nil, true, nil},
+		"what cannot be read":      {map[string]string{JoinsDownloadsLabel: "yes"}, "cri-o://1.36.3", nil, true, nil},
+		"the same with containerd": {map[string]string{JoinsDownloadsLabel: "yes"}, "containerd://2.1.4", ptr.To(true), true, nil},
+		"an agent says so":         {runtime: "cri-o://1.36.3", stated: ptr.To(true), want: ptr.To(true)},
+		"an agent knows better":    {runtime: "containerd://2.1.4", stated: ptr.To(false), want: ptr.To(false)},
+		"the label wins over it":   {map[string]string{JoinsDownloadsLabel: "true"}, "cri-o://1.36.3", ptr.To(true), false, ptr.To(false)},
 	} {
 		n := node("n")
 		n.Labels, n.Status.NodeInfo.ContainerRuntimeVersion = test.labels, test.runtime
-		got, err := JoinsDownloads(n)
+		got, err := JoinsDownloads(n, test.stated)
 		if !ptr.Equal(got, test.want) || (err != nil) != test.invalid {
 			t.Errorf("%s: %v, %v, want %v", name, ptr.Deref(got, false), err, ptr.Deref(test.want, false))
 		}

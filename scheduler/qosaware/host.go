@@ -2,6 +2,7 @@ package qosaware
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -11,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -37,8 +40,13 @@ type host struct {
 	rounds    rounds
 	store     *store // nil if nothing is kept
 	metrics   *pluginMetrics
-	// ended are pods of which it has to be found out how they ended.
-	ended workqueue.TypedRateLimitingInterface[endedPod]
+	// ended are pods of which it has to be found out how they ended; asking is the client that
+	// finds out.
+	ended  workqueue.TypedRateLimitingInterface[endedPod]
+	asking clientset.Interface
+	// stop ends everything that goes on; stopped is closed when what is known has been saved.
+	stop    context.CancelFunc
+	stopped chan struct{}
 }
 
 // endedPod is a pod that the informer does not have any more.
@@ -56,14 +64,31 @@ const (
 	syncPatience = time.Minute
 	// maxAsked is how often the API server is asked how a pod ended.
 	maxAsked = 3
+	// askRate is how often a second it is asked for all pods together, and askBurst how often
+	// at once.
+	askRate, askBurst = 50, 100
+	// maxEnded is of how many pods it is waited for an answer. The work of others counts as
+	// lost.
+	maxEnded = 10_000
 )
 
-// newHost starts what profiles share: it ends with the context.
+// newHost starts what profiles share: it ends with the context, or by close.
 func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, debug http.Handler) (*host, error) {
+	ctx, stop := context.WithCancel(ctx)
 	h := &host{
+		stop: stop, stopped: make(chan struct{}),
 		args: args, informers: handle.SharedInformerFactory(), handle: handle, pods: handle.SharedInformerFactory().Core().V1().Pods().Lister(),
 		rules: newRules(args), limit: &limit{most: int(args.MaxPreemptionsPerMinute)},
 		ended: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[endedPod]()),
+	}
+	var err error
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	if h.asking, err = newAsking(handle); err != nil {
+		return nil, err
 	}
 	owners := newOwners(handle)
 	h.book = book.New(book.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
@@ -113,11 +138,22 @@ func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
 			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
 				object = unknown.Obj
 			}
-			if pod, ok := object.(*v1.Pod); ok && h.book.Remove(pod) {
-				h.ended.Add(endedPod{pod.Namespace, pod.Name, pod.UID})
+			if pod, ok := object.(*v1.Pod); ok {
+				h.remove(pod)
 			}
 		},
 	})
+}
+
+// remove notes that a pod is gone from the informer.
+func (h *host) remove(pod *v1.Pod) {
+	switch {
+	case !h.book.Remove(pod):
+	case h.ended.Len() >= maxEnded:
+		h.book.Finish(pod.UID, false)
+	default:
+		h.ended.Add(endedPod{pod.Namespace, pod.Name, pod.UID})
+	}
 }
 
 // complete waits until the Book has all pods and knows their owners, or patience ends: without
@@ -147,8 +183,8 @@ func (h *host) observe(before *v1.Pod, object any) {
 	if !ok {
 		return
 	}
-	if before != nil && before.UID != pod.UID && h.book.Remove(before) { // the deletion was not seen
-		h.ended.Add(endedPod{before.Namespace, before.Name, before.UID})
+	if before != nil && before.UID != pod.UID { // the deletion was not seen
+		h.remove(before)
 	}
 	err := h.book.Observe(pod)
 	if err == nil || !h.serves(pod) || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
@@ -166,8 +202,21 @@ func (h *host) ownerAdded(uid types.UID) {
 	}
 }
 
+// close ends what goes on, and waits until what is known has been saved: a process that ends
+// would not.
+func (h *host) close() error {
+	h.stop()
+	select {
+	case <-h.stopped:
+		return nil
+	case <-time.After(2 * stateTimeout): // as long as the two requests may take that can be under way
+		return errors.New("the state was not saved in time: a restart counts what workloads got without what was last")
+	}
+}
+
 // run does what has to be done from time to time.
 func (h *host) run(ctx context.Context) {
+	defer close(h.stopped)
 	ticker := time.NewTicker(h.args.ReconsiderEvery.Duration)
 	defer ticker.Stop()
 	for {
@@ -255,6 +304,18 @@ func (r *rounds) next(waiting []*v1.Pod, most int) []*v1.Pod {
 	return chosen
 }
 
+// newAsking returns a client with a rate of its own: however many pods of Jobs end, what
+// places pods does not wait for the answers.
+func newAsking(handle fwk.Handle) (clientset.Interface, error) {
+	config := handle.KubeConfig()
+	if config == nil { // a host that has only a client
+		return handle.ClientSet(), nil
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst, config.RateLimiter = askRate, askBurst, nil
+	return clientset.NewForConfig(config)
+}
+
 // ask finds out how pods ended: the scheduler's informer leaves finished pods out, so that
 // success looks like deletion.
 func (h *host) ask(ctx context.Context) {
@@ -283,7 +344,7 @@ func (h *host) ask(ctx context.Context) {
 func (h *host) succeeded(ctx context.Context, p endedPod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
-	pod, err := h.handle.ClientSet().CoreV1().Pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
+	pod, err := h.asking.CoreV1().Pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

@@ -1,7 +1,11 @@
 package qosaware
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path"
 	"testing"
 	"time"
 
@@ -9,11 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
 )
 
@@ -151,5 +160,72 @@ func TestMayBeTried(t *testing.T) {
 		if test.set(pod); h.mayBeTried(pod) != test.want {
 			t.Errorf("%s: %v", name, !test.want)
 		}
+	}
+}
+
+// apiServer is a handle whose client must not be used: only its configuration.
+type apiServer struct {
+	fwk.Handle
+	config *rest.Config
+}
+
+func (a *apiServer) KubeConfig() *rest.Config { return a.config }
+
+func (a *apiServer) ClientSet() clientset.Interface { return nil }
+
+// TestAskingHasItsOwnRate checks that how pods ended is asked with a rate of its own, however
+// slow that of the scheduler is, and what becomes of the answers.
+func TestAskingHasItsOwnRate(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := path.Base(r.URL.Path)
+		if name == "gone" {
+			http.NotFound(w, r)
+			return
+		}
+		pod := v1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+		if pod.Status.Phase = v1.PodFailed; name != "failed" {
+			pod.Status.Phase = v1.PodSucceeded
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(pod)
+	}))
+	defer server.Close()
+	config := &rest.Config{Host: server.URL, QPS: 1e-6, Burst: 1, RateLimiter: flowcontrol.NewFakeNeverRateLimiter()}
+	asking, err := newAsking(&apiServer{config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{asking: asking}
+	for name, want := range map[string]bool{"done": true, "failed": false, "gone": false} {
+		for range 3 { // more than the scheduler's burst
+			if got, err := h.succeeded(t.Context(), endedPod{"team", name, types.UID(name)}); got != want || err != nil {
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+		}
+	}
+	if got, err := h.succeeded(t.Context(), endedPod{"team", "done", "another"}); got || err != nil {
+		t.Errorf("another pod of its name: %v, %v", got, err)
+	}
+	if config.Burst != 1 {
+		t.Error("the scheduler's own configuration was changed")
+	}
+}
+
+// TestEndedPodsAreBounded has more pods end than it is waited for an answer of: the account of
+// the others is closed at once.
+func TestEndedPodsAreBounded(t *testing.T) {
+	h := &host{book: newProcess(fake.NewClientset()).book, ended: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[endedPod]())}
+	defer h.ended.ShutDown()
+	for i := range maxEnded + 5 {
+		pod := queued(fmt.Sprintf("p%d", i), 0, 0, "0.5").Pod
+		pod.Annotations[book.AnnotationMeasuring] = string(account.Aggregate)
+		pod.Spec.NodeName = "n1"
+		if err := h.book.Observe(pod); err != nil {
+			t.Fatal(err)
+		}
+		h.remove(pod)
+	}
+	if n := h.ended.Len(); n != maxEnded || len(h.book.Rows(false)) != maxEnded {
+		t.Errorf("%d answers are waited for, of %d workloads", n, len(h.book.Rows(false)))
 	}
 }

@@ -3,6 +3,7 @@ package qosaware
 import (
 	"cmp"
 	"math"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,13 +71,23 @@ type keys struct {
 
 	mu   sync.Mutex
 	byID map[types.UID]*stay
+	// recent has places that were asked for lately, by where in memory the pod is: a pod is
+	// compared dozens of times while it is in the queue.
+	recent [recentStays]atomic.Pointer[stay]
 }
+
+// recentStays is how many places are found without a lock, at most; a power of two.
+const recentStays = 1 << recentBits
+
+const recentBits = 13
 
 // stay is the time of a pod in the queue between two attempts to place it.
 type stay struct {
 	attempts int
-	key      key
-	pod      types.NamespacedName
+	// version is the pod's, of which it is known that it may have an SLO.
+	version string
+	key     key
+	pod     types.NamespacedName
 	// unknown tells that the pod was not there when last looked for.
 	unknown bool
 }
@@ -90,13 +101,20 @@ func (k *keys) less(a, b fwk.QueuedPodInfo) bool {
 // of returns the place of a pod. That of a pod without SLO is written to plain.
 func (k *keys) of(info fwk.QueuedPodInfo, plain *key) *key {
 	pod, attempts := info.GetPodInfo().GetPod(), info.GetAttempts()
+	recent := &k.recent[placeOf(pod)]
+	if s := recent.Load(); s != nil && s.attempts == attempts && s.key.uid == pod.UID && s.version == pod.ResourceVersion {
+		return &s.key
+	}
 	if k.states(pod) {
-		if known := k.known(pod.UID, attempts); known != nil {
-			return known
+		if s := k.known(pod, attempts); s != nil {
+			recent.Store(s)
+			return &s.key
 		}
 		if made, ok := k.make(info, pod); ok {
 			if !k.incomplete.Load() {
-				return k.remember(pod, attempts, made)
+				s := k.remember(pod, attempts, made)
+				recent.Store(s)
+				return &s.key
 			}
 			*plain = made
 			return plain
@@ -106,26 +124,37 @@ func (k *keys) of(info fwk.QueuedPodInfo, plain *key) *key {
 	return plain
 }
 
-// known returns the place of a pod that has one; it is never changed.
-func (k *keys) known(pod types.UID, attempts int) *key {
+// placeOf returns which of the recent stays may be that of a pod.
+func placeOf(pod *v1.Pod) uint64 {
+	const golden = 0x9e3779b97f4a7c15 // Fibonacci hashing: addresses are multiples of large numbers
+	return uint64(reflect.ValueOf(pod).Pointer()) * golden >> (64 - recentBits)
+}
+
+// known returns the stay of a pod that may have an SLO; nil if it has none yet.
+func (k *keys) known(pod *v1.Pod, attempts int) *stay {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s := k.byID[pod]; s != nil && s.attempts == attempts {
-		return &s.key
+	s := k.byID[pod.UID]
+	if s == nil || s.attempts != attempts {
+		return nil
 	}
-	return nil
+	if s.version != pod.ResourceVersion { // the pod was changed, and keeps its place
+		s = &stay{attempts: attempts, version: pod.ResourceVersion, key: s.key, pod: s.pod, unknown: s.unknown}
+		k.byID[pod.UID] = s
+	}
+	return s
 }
 
 // remember gives a pod a place, unless it has got one meanwhile.
-func (k *keys) remember(pod *v1.Pod, attempts int, made key) *key {
+func (k *keys) remember(pod *v1.Pod, attempts int, made key) *stay {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if s := k.byID[pod.UID]; s != nil && s.attempts == attempts {
-		return &s.key
+		return s
 	}
-	s := &stay{attempts: attempts, key: made, pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
+	s := &stay{attempts: attempts, version: pod.ResourceVersion, key: made, pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 	k.byID[pod.UID] = s
-	return &s.key
+	return s
 }
 
 // plain returns the place of a pod without an SLO: that which PrioritySort gives it.
@@ -169,15 +198,22 @@ func (k *keys) sweep(pending func(types.UID, types.NamespacedName) bool) {
 		pods[uid] = s.pod
 	}
 	k.mu.Unlock()
+	forgot := false
 	for uid, pod := range pods {
 		known := pending(uid, pod)
 		k.mu.Lock()
 		if s := k.byID[uid]; s != nil {
 			if s.unknown && !known {
 				delete(k.byID, uid)
+				forgot = true
 			}
 			s.unknown = !known
 		}
 		k.mu.Unlock()
+	}
+	if forgot {
+		for i := range k.recent {
+			k.recent[i].Store(nil)
+		}
 	}
 }

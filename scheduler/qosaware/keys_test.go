@@ -204,6 +204,56 @@ func TestKeysStay(t *testing.T) {
 
 // TestIncomplete checks what is done while a scheduler that starts does not know all pods yet,
 // and that it ends, at the latest with the patience.
+// TestRecent has far more pods in the queue than there are recent places: each keeps its own,
+// another pod at its place in memory gets another, and nothing is kept of pods that are gone.
+func TestRecent(t *testing.T) {
+	j := &judgements{byName: map[string]book.Judgement{}}
+	k := newKeys(j)
+	infos := make([]*framework.QueuedPodInfo, 3*recentStays)
+	for i := range infos {
+		name := fmt.Sprintf("p%d", i)
+		j.byName[name] = judged(.5, 100+float64(i))
+		infos[i] = queued(name, 0, 0, "1")
+		infos[i].Pod.ResourceVersion = "1"
+	}
+	for range 2 {
+		for i := range len(infos) - 1 {
+			if !k.less(infos[i], infos[i+1]) || k.less(infos[i+1], infos[i]) {
+				t.Fatalf("%s does not come before %s", infos[i].Pod.Name, infos[i+1].Pod.Name)
+			}
+		}
+	}
+	if j.asked != len(infos) {
+		t.Errorf("%d judgements of %d pods", j.asked, len(infos))
+	}
+
+	last := infos[len(infos)-1]
+	k.less(infos[0], last)
+	last.Pod.ResourceVersion = "2" // it is still promised something, and keeps its place
+	if k.less(infos[0], last); j.asked != len(infos) {
+		t.Error("a pod that was changed got another place")
+	}
+	last.Pod.ResourceVersion = "3"
+	delete(last.Pod.Annotations, book.AnnotationSLO)
+	last.Timestamp = start.Add(time.Second)
+	if k.less(infos[0], last) {
+		t.Error("a pod that states no SLO any more is sorted by it")
+	}
+
+	for range 2 {
+		k.sweep(func(types.UID, types.NamespacedName) bool { return false })
+	}
+	kept := 0
+	for i := range k.recent {
+		if k.recent[i].Load() != nil {
+			kept++
+		}
+	}
+	if kept > 0 || len(k.byID) > 0 {
+		t.Errorf("%d and %d places are kept of pods that are gone", kept, len(k.byID))
+	}
+}
+
 func TestIncomplete(t *testing.T) {
 	j := &judgements{byName: map[string]book.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
 	h := &host{keys: newKeys(j), book: newProcess(fake.NewClientset()).book}

@@ -5,6 +5,7 @@ package qosaware
 
 import (
 	"context"
+	"io"
 
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -29,6 +30,7 @@ var (
 	_ fwk.ReservePlugin     = &QosAware{}
 	_ fwk.PreBindPlugin     = &QosAware{}
 	_ fwk.PostBindPlugin    = &QosAware{}
+	_ io.Closer             = &QosAware{}
 )
 
 func newPlugin(h *host, upstream *defaultpreemption.DefaultPreemption, handle fwk.Handle) *QosAware {
@@ -41,6 +43,9 @@ func newPlugin(h *host, upstream *defaultpreemption.DefaultPreemption, handle fw
 
 // Name returns the name of the plugin.
 func (pl *QosAware) Name() string { return Name }
+
+// Close is called when the scheduler ends, and returns when it is saved what workloads got.
+func (pl *QosAware) Close() error { return pl.host.close() }
 
 // Less tells which of two pods in the queue is served first.
 func (pl *QosAware) Less(a, b fwk.QueuedPodInfo) bool { return pl.host.keys.less(a, b) }

@@ -360,21 +360,23 @@ func preemptedBefore(pod *v1.Pod) bool {
 }
 
 // OrderedScoreFuncs returns by what a node is chosen: the fewest violated budgets, the lowest
-// priority, and then whose end costs least: SLO by SLO from the largest, how far its victims
-// are from safety; the same for all victims; the fewest victims. Without a victim that has an
-// SLO, upstream chooses.
+// priority, and then whose end costs least: victims of which all gain nothing; SLO by SLO from
+// the largest, how far its victims are from safety; the same for all victims; the fewest
+// victims. Without a victim that has an SLO, upstream chooses.
 func (p *preemptor) OrderedScoreFuncs(_ context.Context, victims map[string]*extenderv1.Victims) []func(string) int64 {
 	now := p.now()
 	costs := map[string]*cost{}
 	classes := map[float64]bool{}
 	for node, v := range victims {
-		c := &cost{bySLO: map[float64]float64{}}
+		c := &cost{bySLO: map[float64]float64{}, nothing: true}
 		costs[node] = c
 		for _, pod := range v.Pods {
-			if j, ok := p.judge(pod, now); ok {
+			j, ok := p.judge(pod, now)
+			if ok {
 				c.add(&j, p.rules.margin)
 				classes[j.Terms.SLO] = true
 			}
+			c.nothing = c.nothing && ok && j.GainsNothing
 		}
 	}
 	if len(classes) == 0 {
@@ -383,6 +385,7 @@ func (p *preemptor) OrderedScoreFuncs(_ context.Context, victims map[string]*ext
 	scores := []func(string) int64{
 		func(node string) int64 { return -victims[node].NumPDBViolations },
 		func(node string) int64 { return -int64(corev1helpers.PodPriority(victims[node].Pods[0])) },
+		func(node string) int64 { return int64(boolean(costs[node].nothing, 1, 0)) },
 	}
 	slos := make([]float64, 0, len(classes))
 	for slo := range classes {
@@ -403,9 +406,15 @@ type cost struct {
 	bySLO map[float64]float64
 	// all is the sum over all victims.
 	all float64
+	// nothing tells that all victims gain nothing by running.
+	nothing bool
 }
 
+// add adds a victim; one that gains nothing loses nothing.
 func (c *cost) add(j *book.Judgement, margin float64) {
+	if j.GainsNothing {
+		return
+	}
 	distance := j.Metric - margin
 	if distance < 0 {
 		c.bySLO[j.Terms.SLO] += distance

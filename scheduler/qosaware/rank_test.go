@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
@@ -49,4 +50,68 @@ func TestRank(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestChooseNode checks on which node pods are preempted.
+func TestChooseNode(t *testing.T) {
+	vain := func(slo, metric float64) book.Judgement {
+		j := judged(slo, metric)
+		j.GainsNothing = true
+		return j
+	}
+	known := map[string]book.Judgement{
+		"in vain": vain(.9, -500), "in vain too": vain(.5, -100),
+		"urgent": judged(.9, 10), "behind": judged(.5, -50), "secure": judged(.5, 100), "more secure": judged(.9, 1000),
+	}
+	p := &preemptor{
+		rules: rulesOf(config.OverloadShare), now: func() time.Time { return start },
+		judge: func(pod *v1.Pod, _ time.Time) (book.Judgement, bool) { j, ok := known[pod.Name]; return j, ok },
+	}
+	node := func(violations int64, priority int32, names ...string) *extenderv1.Victims {
+		v := &extenderv1.Victims{NumPDBViolations: violations}
+		for _, name := range names {
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			pod.Spec.Priority = ptr.To(priority)
+			v.Pods = append(v.Pods, pod)
+		}
+		return v
+	}
+	// The first is preferred to each of those after it.
+	order := []*extenderv1.Victims{
+		node(0, -1, "none"),
+		node(0, 0, "in vain"),
+		node(0, 0, "in vain", "in vain too"),
+		node(0, 0, "more secure"),
+		node(0, 0, "more secure", "in vain too"),
+		node(0, 0, "secure"),
+		node(0, 0, "more secure", "behind"),
+		node(0, 0, "urgent"),
+		node(0, 5, "secure"),
+		node(1, -1, "in vain"),
+	}
+	for i, better := range order {
+		for _, worse := range order[i+1:] {
+			nodes := map[string]*extenderv1.Victims{"better": better, "worse": worse}
+			chosen := ""
+			for _, score := range p.OrderedScoreFuncs(t.Context(), nodes) {
+				if a, b := score("better"), score("worse"); a != b {
+					chosen = map[bool]string{true: "better", false: "worse"}[a > b]
+					break
+				}
+			}
+			if chosen != "better" {
+				t.Errorf("%q is chosen, not %q over %q", chosen, namesOf(better), namesOf(worse))
+			}
+		}
+	}
+	if scores := p.OrderedScoreFuncs(t.Context(), map[string]*extenderv1.Victims{"n": node(0, 0, "none")}); scores != nil {
+		t.Error("nobody has an SLO, and upstream does not choose")
+	}
+}
+
+func namesOf(v *extenderv1.Victims) (names []string) {
+	for _, pod := range v.Pods {
+		names = append(names, pod.Name)
+	}
+	return names
 }

@@ -14,7 +14,7 @@ import (
 type rules struct {
 	// margin is the metric, in seconds, below which a workload is urgent.
 	margin float64
-	// minimum is how long a pod runs before most rules let it be preempted.
+	// minimum is how long ago a pod began to run before most rules let it be preempted.
 	minimum time.Duration
 	// admit has the least behind come first of those that are below their SLO.
 	admit bool

@@ -259,3 +259,31 @@ func TestCost(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 }
+
+// TestCloseSaves checks that a scheduler that ends has saved what it knows when its plugin is
+// closed, and that nothing happens when it is closed again, as another profile's plugin.
+func TestCloseSaves(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		time.Sleep(50 * time.Millisecond) // an API server takes time
+		return false, nil, nil
+	})
+	p := newProcess(client)
+	p.tookOver = true
+	p.end("a", 10)
+	ctx, stop := context.WithCancel(t.Context())
+	h := &host{args: &config.QosAwareArgs{ReconsiderEvery: metav1.Duration{Duration: time.Hour}}, store: p.store, book: p.book, stop: stop, stopped: make(chan struct{})}
+	go h.run(ctx)
+	pl := &QosAware{host: h}
+	for range 2 {
+		if err := pl.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if p.results["success"] != 1 {
+			t.Errorf("results are %v", p.results)
+		}
+	}
+	if _, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(t.Context(), "state", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}

@@ -35,6 +35,7 @@ func TestDeploy(t *testing.T) {
 	images := buildImages(t)
 	t.Run("images", func(t *testing.T) { testImages(t, images) })
 	t.Run("second-scheduler", func(t *testing.T) { testSecond(t, images["kube-scheduler"]) })
+	t.Run("qosaware", func(t *testing.T) { testQosAware(t, images["kube-scheduler"]) })
 	t.Run("by-namespace", func(t *testing.T) { testByNamespace(t, images["kube-scheduler"]) })
 	t.Run("default-scheduler", func(t *testing.T) { testDefault(t, images["kube-scheduler"]) })
 	t.Run("static-pod", func(t *testing.T) { testStaticPod(t, images["kube-scheduler"]) })

@@ -22,8 +22,8 @@ const (
 // neither. The next pod with Img1 has to go to the second node: with layer-extender it
 // does, and without chance decides.
 func TestAncestor(t *testing.T) {
-	onNodes(t)
-	runs := ancestorRuns()
+	provide(t, bringImages(t).ofFamilies...)
+	families, runs := bringImages(t).families, ancestorRuns()
 	t.Logf("%d runs; FULL=1 has 10 of them", runs)
 	use(t, "n1", "n2", "n3")
 	cpu, err := lab.FillingCPU(t.Context())
@@ -79,7 +79,7 @@ func TestAncestor(t *testing.T) {
 // TestImageOnOneNode: one of four nodes has a 90 MB image, that 12 pods name as users do.
 func TestImageOnOneNode(t *testing.T) {
 	const pods = 12
-	onNodes(t)
+	provide(t, bringImages(t).ofOtherNode)
 	for _, side := range []string{scenario.Layers, scenario.Stock} { // the other one pulls the image to other nodes
 		before, err := scenario.Pulled(c, "library/ninety")
 		must(t, err)

@@ -40,7 +40,7 @@ func TestFaults(t *testing.T) {
 	kept := scenario.Pod{Image: held, PullPolicy: corev1.PullNever, Scheduler: scenario.Layers}
 	free := scenario.Pod{Image: small, Scheduler: scenario.Layers}
 	livetest.HubImage(t, c, small, 2_000_000, 1)
-	onNodes(t)
+	provide(t, bringImages(t).ofHolder)
 	extender := c.Addon(addons.LayerExtender)
 	// burst creates pods like one, has something happen after half of them, waits until all
 	// have a node, and returns how long that took.
@@ -141,7 +141,7 @@ func serve(t *testing.T, answer http.HandlerFunc) string {
 // says it once, and the metric counts.
 func TestNodes(t *testing.T) {
 	const pods = 3
-	onNodes(t)
+	provide(t, bringImages(t).ofHolder)
 	withScheduler(t, extended(map[string]any{"nodeCacheCapable": false}))
 	names := submit(t, "whole", pods, scenario.Pod{Image: held, Scheduler: scenario.Layers})
 	nodes, err := lab.Placed(t.Context(), names...)

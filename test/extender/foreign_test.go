@@ -56,7 +56,7 @@ func TestForeign(t *testing.T) {
 		t.Skip("STOCK_NODES=1 has no kube-scheduler with the plugin, which a foreign extender could disturb")
 	}
 	const busy = "foreign-busy"
-	onNodes(t)
+	provide(t, bringImages(t).ofHolder)
 	filling, err := lab.FillingCPU(t.Context()) // three quarters of a node
 	must(t, err)
 	removeAtEnd(t, busy)

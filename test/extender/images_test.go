@@ -3,6 +3,7 @@
 package extender
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sync"
@@ -23,50 +24,62 @@ const (
 	hub = "docker.io/library/"
 )
 
-// families are the images of TestAncestor, by its runs.
-var families []scenario.Family
+// brought are the images that a node is to have before a test, by test.
+type brought struct {
+	families              []scenario.Family // by run of TestAncestor
+	ofFamilies            []placement
+	ofHolder, ofOtherNode placement // held, ninety
+}
 
-// onNodes has nodes pull the images of all tests that a node is to have before, and waits
-// until they are known. That is done once: a kubelet lists images every 30 s.
-func onNodes(t *testing.T) {
+var (
+	bring   sync.Once
+	onNodes *brought
+)
+
+// bringImages has nodes pull the images of all tests, once: a kubelet lists images every 30 s, so
+// that the first test waits for them, and the others do not. A test goes on with provide.
+func bringImages(t *testing.T) *brought {
 	t.Helper()
-	pullOnce.Do(func() {
-		families = make([]scenario.Family, ancestorRuns())
+	bring.Do(func() {
+		b := &brought{families: make([]scenario.Family, ancestorRuns())}
 		group, ctx := errgroup.WithContext(t.Context())
 		group.SetLimit(2)
-		for i := range families {
+		for i := range b.families {
 			group.Go(func() (err error) {
-				families[i], err = scenario.PushFamily(ctx, c, fmt.Sprintf("family-%d", i+1), layerBytes)
+				b.families[i], err = scenario.PushFamily(ctx, c, fmt.Sprintf("family-%d", i+1), layerBytes)
 				return err
 			})
 		}
 		must(t, group.Wait())
-		all := []placement{
-			{Node: holder, Reference: hub + held, Image: livetest.HubImage(t, c, held, 100_000_000, 2)},
-			{Node: ninetyHolder, Reference: hub + ninety, Image: livetest.HubImage(t, c, ninety, 90_000_000, 1)},
-		}
-		for i, f := range families {
+		for i, f := range b.families {
 			n1, n2 := roles(i)
-			all = append(all, placement{Node: n1, Reference: f.One.Reference, Image: f.One}, placement{Node: n2, Reference: f.Two.Reference, Image: f.Two})
+			b.ofFamilies = append(b.ofFamilies,
+				placement{Node: n1, Reference: f.One.Reference, Image: f.One}, placement{Node: n2, Reference: f.Two.Reference, Image: f.Two})
 		}
+		b.ofHolder = placement{Node: holder, Reference: hub + held, Image: livetest.HubImage(t, c, held, 100_000_000, 2)}
+		b.ofOtherNode = placement{Node: ninetyHolder, Reference: hub + ninety, Image: livetest.HubImage(t, c, ninety, 90_000_000, 1)}
 		for _, node := range c.Nodes() { // only later pulls matter
 			must(t, node.SetBandwidth(0))
 		}
-		livetest.Provide(t, lab, settled, fmt.Sprintf("%d images on nodes are known", len(all)), known, all...)
+		pulled := func(context.Context, placement) error { return nil }
+		livetest.Provide(t, lab, settled, "all images are on nodes", pulled, append(b.ofFamilies, b.ofHolder, b.ofOtherNode)...)
 		for _, node := range c.Nodes() {
 			must(t, node.SetBandwidth(bandwidth))
 		}
-		pulled = true
+		onNodes = b
 	})
-	if !pulled {
+	if onNodes == nil {
 		t.Fatal("an earlier test could not bring the images to nodes")
 	}
+	return onNodes
 }
 
-var (
-	pullOnce sync.Once
-	pulled   bool
-)
+// provide makes nodes pull images that they do not have yet, and waits until layer-extender
+// knows it.
+func provide(t *testing.T, all ...placement) {
+	t.Helper()
+	livetest.Provide(t, lab, settled, fmt.Sprintf("%d images on nodes are known", len(all)), known, all...)
+}
 
 // ancestorRuns is how often TestAncestor is done: each run takes some ten seconds.
 func ancestorRuns() int {

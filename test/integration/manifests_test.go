@@ -37,6 +37,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 )
 
 // waiting returns a profile in which only LayerLocality scores. It is enabled at
@@ -50,11 +51,15 @@ func waiting(profile string, wait time.Duration) configv1.KubeSchedulerProfile {
 	return p
 }
 
-// readCRD reads the CRD that users apply. The test may run in a copy of the source
-// below the repository.
-func readCRD(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
+// The CRDs that users apply.
+const (
+	imageManifestsCRD = "deploy/resolver/crd/layerlocality.io_imagemanifests.yaml"
+	nodeLayersCRD     = "deploy/agent/crd/layerlocality.io_nodelayers.yaml"
+)
+
+// readCRD reads a CRD. The test may run in a copy of the source below the repository.
+func readCRD(t *testing.T, file string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	const file = "deploy/resolver/crd/layerlocality.io_imagemanifests.yaml"
 	folder, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
@@ -75,11 +80,12 @@ func readCRD(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// cluster is an apiserver and a scheduler with ImageManifests as a source.
+// cluster is an apiserver and a scheduler with ImageManifests and NodeLayers as sources.
 type cluster struct {
 	*testutils.TestContext
 	t      *testing.T
 	source *imagemanifests.Source
+	layers *nodelayers.Source
 	crds   *apiextensions.Clientset
 }
 
@@ -105,6 +111,10 @@ func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *clus
 	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithImageSource(func(_ context.Context, handle fwk.Handle) (locality.ImageSource, error) {
 		source, err := imagemanifests.NewSource(handle.KubeConfig())
 		c.source = source
+		return source, err
+	}), layerlocality.WithLayerSource(func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+		source, err := nodelayers.NewSource(handle.KubeConfig())
+		c.layers = source
 		return source, err
 	})), profiles...)
 	return c
@@ -164,18 +174,24 @@ func (c *cluster) elect() {
 func (c *cluster) put(m *v1alpha1.ImageManifest) {
 	c.t.Helper()
 	m.APIVersion, m.Kind = v1alpha1.GroupVersion.String(), "ImageManifest"
-	body, err := json.Marshal(m)
+	c.post(v1alpha1.ImageManifestsResource.Resource, m)
+	c.eventually("ImageManifest "+m.Name+" in the scheduler", func() bool {
+		return !c.source.Awaits([]imageref.Canonical{imageref.Canonical(m.Status.References[0].Name)})
+	})
+}
+
+// post creates an object of one of our resources.
+func (c *cluster) post(resource string, object any) {
+	c.t.Helper()
+	body, err := json.Marshal(object)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	err = c.ClientSet.CoreV1().RESTClient().Post().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, v1alpha1.ImageManifestsResource.Resource).
+	err = c.ClientSet.CoreV1().RESTClient().Post().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, resource).
 		SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(c.Ctx).Error()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.eventually("ImageManifest "+m.Name+" in the scheduler", func() bool {
-		return !c.source.Awaits([]imageref.Canonical{imageref.Canonical(m.Status.References[0].Name)})
-	})
 }
 
 // resolved returns the manifest of an image on a base.
@@ -308,7 +324,7 @@ func TestImageManifests(t *testing.T) {
 	c.node(c.create("patient", "unknown:1"))
 	expect(nil)
 
-	crd, err := c.crds.ApiextensionsV1().CustomResourceDefinitions().Create(c.Ctx, readCRD(t), metav1.CreateOptions{})
+	crd, err := c.crds.ApiextensionsV1().CustomResourceDefinitions().Create(c.Ctx, readCRD(t, imageManifestsCRD), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

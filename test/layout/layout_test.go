@@ -98,7 +98,8 @@ func TestWorkspace(t *testing.T) {
 	// A folder of the laboratory is there only if a program or a test that runs in
 	// the workspace needs it.
 	roots := []string{
-		"./cmd/layersim", "./internal/bench/extender/measure", "./internal/bench/scheduler/measure", "./internal/bench/throughput/perf", "./test/integration",
+		"./cmd/layersim", "./internal/bench/extender/measure", "./internal/bench/qos/measure", "./internal/bench/scheduler/measure",
+		"./internal/bench/throughput/perf", "./test/integration",
 	}
 	compare(t, "SCHEDULER_LAB", lab, slices.DeleteFunc(
 		packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, roots...)...),

@@ -3,11 +3,12 @@
 package qosaware
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,11 +30,17 @@ import (
 )
 
 const (
-	slo       = "qos.layerlocality.io/slo"
 	measuring = "qos.layerlocality.io/measuring"
 	// slot is a resource of which nodes have few, so that tests say how many pods fit.
 	slot  = "example.com/slot"
 	state = "layerlocality-qosaware"
+	// ours is the name of the profile with QosAware, in the cluster's own scheduler, which is
+	// not the default one: that is in the second scheduler.
+	ours = "promises"
+	// second is a kube-scheduler beside it: with the default profile, PrioritySort and
+	// DefaultPreemption, or, if a test says so, as the one that stands by.
+	second     = "second-scheduler"
+	secondPort = "10260"
 	// patience is for what a busy machine does late.
 	patience = 2 * time.Minute
 )
@@ -44,53 +51,71 @@ var (
 	image string
 )
 
-// profile is QosAware in place of upstream's queue and preemption, in the default profile.
-func profile() map[string]any {
-	return map[string]any{
-		"schedulerName": scenario.Stock,
-		"plugins": map[string]any{"multiPoint": map[string]any{
-			"enabled":  []map[string]any{{"name": "QosAware"}},
-			"disabled": []map[string]any{{"name": "PrioritySort"}, {"name": "DefaultPreemption"}},
-		}},
-		"pluginConfig": []map[string]any{{"name": "QosAware", "args": map[string]any{
-			"safetyMargin": "2s", "minimumRunningTime": "2s", "reconsiderEvery": "1s", "window": "0s",
-		}}},
+// config returns the configuration of our scheduler, with arguments that differ from those of
+// most tests.
+func config(further map[string]any) map[string]any {
+	args := map[string]any{
+		"safetyMargin": "2s", "minimumRunningTime": "2s", "reconsiderEvery": "1s", "window": "0s",
+		"debugBindAddress": "127.0.0.1:2379", // where etcd listens
 	}
+	maps.Copy(args, further)
+	return map[string]any{"profiles": []map[string]any{scenario.Promising(ours, args)}}
+}
+
+// restart restarts our scheduler with another configuration until the end of the test.
+func restart(t *testing.T, changed map[string]any) {
+	t.Helper()
+	set := func(config map[string]any) func(*cluster.Component) {
+		return func(s *cluster.Component) { s.Config = config }
+	}
+	must(t, c.Scheduler().Restart(t.Context(), set(changed)))
+	t.Cleanup(func() {
+		if err := c.Scheduler().Restart(context.Background(), set(config(nil))); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestMain(m *testing.M) {
+	beside, err := secondScheduler()
+	if err != nil {
+		panic(err)
+	}
 	config := cluster.Config{
 		Name: livetest.ClusterName("qos"), Flavour: livetest.Flavour(),
-		Scheduler: cluster.Component{Flavour: cluster.Patched, Config: map[string]any{"profiles": []map[string]any{profile()}}},
+		Scheduler: cluster.Component{Flavour: cluster.Patched, Config: config(nil)},
+		Addons:    []cluster.Addon{beside},
 	}
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
 		c = started
-		var err error
-		if lab, err = scenario.NewLab(c); err == nil {
-			err = allow(context.Background())
-		}
-		if err != nil {
+		if lab, err = scenario.NewLab(c); err != nil {
 			panic(err)
 		}
 	}))
 }
 
-// allow gives the cluster's scheduler the rights that deploy/ ships, and restarts it.
-func allow(ctx context.Context) error {
-	rights, err := os.ReadFile("../../deploy/scheduler/qosaware/rbac.yaml")
+// secondScheduler returns the second scheduler. Its manifests have the rights that deploy/
+// ships; both schedulers have the same identity.
+func secondScheduler() (cluster.Addon, error) {
+	binary, err := filepath.Abs("../../_build/bin/patched/kube-scheduler")
 	if err != nil {
-		return err
+		return cluster.Addon{}, err
 	}
-	const shipped = "- kind: ServiceAccount\n  name: layer-locality-scheduler\n  namespace: kube-system\n"
-	if !bytes.Contains(rights, []byte(shipped)) {
-		return errors.New("rbac.yaml has no such subject: " + shipped)
-	}
-	rights = bytes.ReplaceAll(rights, []byte(shipped), []byte("- kind: User\n  apiGroup: rbac.authorization.k8s.io\n  name: system:kube-scheduler\n"))
-	if err := c.Apply(ctx, "kube-system", rights); err != nil {
-		return err
-	}
-	return c.Scheduler().Restart(ctx)
+	rights, err := scenario.PromisingRights()
+	return cluster.Addon{
+		Name: second, Settings: cluster.Component{Binary: binary, Args: []string{"--leader-elect=false"}},
+		Args: []string{
+			"--kubeconfig=$(KUBECONFIG)", "--authentication-kubeconfig=$(KUBECONFIG)", "--authorization-kubeconfig=$(KUBECONFIG)",
+			"--bind-address=$(ADDRESS)", "--secure-port=" + secondPort,
+			"--tls-cert-file=$(PKI)/control.crt", "--tls-private-key-file=$(PKI)/control.key", "--client-ca-file=$(PKI)/ca.crt",
+		},
+		Health: "https://$(ADDRESS):" + secondPort + "/healthz",
+		User:   "system:kube-scheduler", Manifests: string(rights),
+	}, err
 }
+
+// secondURL is where the second scheduler serves.
+func secondURL() string { return "https://" + net.JoinHostPort(c.Address().String(), secondPort) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -99,7 +124,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// room gives the nodes n1, n2, n3 so many slots, and pushes the image that pods have.
+// room gives the nodes n1, n2, n3 so many slots, and pushes the image that most pods have.
 func room(t *testing.T, slots ...int) {
 	t.Helper()
 	for i, n := range slots {
@@ -139,7 +164,7 @@ func room(t *testing.T, slots ...int) {
 func template(promise string, annotations ...string) corev1.PodTemplateSpec {
 	all := map[string]string{}
 	if promise != "" {
-		all[slo] = promise
+		all[scenario.AnnotationSLO] = promise
 	}
 	for i := 0; i < len(annotations); i += 2 {
 		all[annotations[i]] = annotations[i+1]
@@ -148,6 +173,7 @@ func template(promise string, annotations ...string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Annotations: all},
 		Spec: corev1.PodSpec{
+			SchedulerName:                 ours,
 			TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
 			Containers: []corev1.Container{{Name: "main", Image: image, Resources: corev1.ResourceRequirements{Requests: one, Limits: one}}},
 		},
@@ -190,9 +216,22 @@ func gone(t *testing.T, namespace, selector string) {
 	}))
 }
 
-// table returns the rows of the debug table by workload: QoS, and the other columns.
-func table(ctx context.Context) (map[string]row, error) {
-	text, err := lab.Promises(ctx, false)
+// on has pods placed only on some nodes.
+func on(t corev1.PodTemplateSpec, nodes ...string) corev1.PodTemplateSpec {
+	t.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes},
+		}}},
+	}}}
+	return t
+}
+
+// table returns the rows of our scheduler's debug table.
+func table(ctx context.Context) (map[string]row, error) { return tableOf(ctx, c.SchedulerURL()) }
+
+// tableOf returns the rows of a scheduler's debug table by workload.
+func tableOf(ctx context.Context, url string) (map[string]row, error) {
+	text, err := lab.PromisesOf(ctx, url, false)
 	if err != nil {
 		return nil, err
 	}
@@ -217,15 +256,19 @@ func table(ctx context.Context) (map[string]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		rows[columns[0]] = row{qos: qos, slo: promised, running: running}
+		waiting, err := time.ParseDuration(columns[4])
+		if err != nil {
+			return nil, err
+		}
+		rows[columns[0]] = row{qos: qos, slo: promised, running: running, waiting: waiting}
 	}
 	return rows, nil
 }
 
 type row struct {
-	qos     float64
-	slo     string
-	running time.Duration
+	qos              float64
+	slo              string
+	running, waiting time.Duration
 }
 
 // show prints the table, after a failure with the pods.

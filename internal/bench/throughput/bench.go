@@ -67,7 +67,13 @@ const (
 	defaultProfile  = "default"
 	ourProfile      = "layerlocality"
 	extenderProfile = "extender"
+	// The same profile with pods that state no SLO, and with pods that do.
+	promisingProfile = "qosaware"
+	promisedProfile  = "qosaware-slo"
 )
+
+// sloWorkloads is how many workloads there are in which all pods state an SLO.
+const sloWorkloads = 500
 
 // Profiles returns the names of those that can be measured beside the default one.
 func Profiles() []string {
@@ -75,14 +81,17 @@ func Profiles() []string {
 }
 
 // configurations are the files with the profiles. Those of LayerLocality and layer-extender
-// are what is installed, the others the default profile with one plugin more.
+// are what is installed; QosAware takes the place of PrioritySort and DefaultPreemption, the
+// others are the default profile with one plugin more.
 var configurations = map[string]string{
-	defaultProfile:  "internal/bench/throughput/default.yaml",
-	ourProfile:      "deploy/scheduler/default-scheduler/config.yaml",
-	extenderProfile: "deploy/extender/distributions/kubeadm/scheduler.yaml",
-	"safe":          "internal/bench/throughput/safe.yaml",
-	"packing":       "internal/bench/throughput/packing.yaml",
-	"congestion":    "internal/bench/throughput/congestion.yaml",
+	defaultProfile:   "internal/bench/throughput/default.yaml",
+	ourProfile:       "deploy/scheduler/default-scheduler/config.yaml",
+	extenderProfile:  "deploy/extender/distributions/kubeadm/scheduler.yaml",
+	promisingProfile: "internal/bench/throughput/qosaware.yaml",
+	promisedProfile:  "internal/bench/throughput/qosaware.yaml",
+	"safe":           "internal/bench/throughput/safe.yaml",
+	"packing":        "internal/bench/throughput/packing.yaml",
+	"congestion":     "internal/bench/throughput/congestion.yaml",
 }
 
 // extender is the program that the scheduler asks with extenderProfile.
@@ -250,6 +259,9 @@ func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Meas
 		}
 		args = append(args, "-extender", path)
 	}
+	if m.Profile == promisedProfile {
+		args = append(args, "-slo-workloads", strconv.Itoa(sloWorkloads))
+	}
 	program := exec.CommandContext(ctx, b.program, args...)
 	program.Dir = logs
 	program.Env = append(os.Environ(), data, "ARTIFACTS="+logs, "TMPDIR="+filepath.Dir(b.program), "PATH="+tools+":"+os.Getenv("PATH"),
@@ -258,7 +270,11 @@ func (b *benchmark) measure(ctx context.Context, m Measurement, round int) (Meas
 	// Its etcd and layer-extender are killed with it, and etcd's data is removed with the folder.
 	program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) }
-	if err := program.Run(); err != nil {
+	err = program.Run()
+	if program.Process != nil {
+		_ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL) // what it left, if it failed half way
+	}
+	if err != nil {
 		return m, fmt.Errorf("%s: %w; see %s", name, err, log.Name())
 	}
 	m.CPUSeconds = (program.ProcessState.UserTime() + program.ProcessState.SystemTime()).Seconds()

@@ -71,13 +71,13 @@ func TestWrite(t *testing.T) {
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range map[int]string{
 		0:  "run workload=Basic nodes=50 pods=100 profile=default pods_s=100.0 seconds=1.0 cpu_s=0.5 attempt_ms=2.000",
-		2:  "throughput workload=Basic nodes=50 profile=layerlocality default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
-		5:  "throughput workload=Basic nodes=500 profile=layerlocality default_pods_s=100.0 ours_pods_s=120.0 ratio=1.200 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
-		10: "throughput workload=Layers nodes=500 profile=layerlocality default_pods_s=100.0 ours_pods_s=100.0 ratio=1.000 spread=0.200 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		2:  "throughput workload=Basic nodes=50 default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		5:  "throughput workload=Basic nodes=500 default_pods_s=100.0 ours_pods_s=120.0 ratio=1.200 spread=+Inf rounds=1 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		10: "throughput workload=Layers nodes=500 default_pods_s=100.0 ours_pods_s=100.0 ratio=1.000 spread=0.200 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
 		17: "throughput workload=Layers nodes=5000 profile=extender default_pods_s=100.0 ours_pods_s=70.0 ratio=0.700 spread=0.100 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
-		18: "throughput workload=Layers nodes=5000 profile=layerlocality default_pods_s=100.0 ours_pods_s=90.0 ratio=0.900 spread=0.000 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
+		18: "throughput workload=Layers nodes=5000 default_pods_s=100.0 ours_pods_s=90.0 ratio=0.900 spread=0.000 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
 		// The smallest ratio of all.
-		19: "scheduler_perf default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf workload=Basic nodes=50 profile=layerlocality",
+		19: "scheduler_perf default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf workload=Basic nodes=50",
 	} {
 		if len(lines) != 21 || lines[i] != want {
 			t.Errorf("line %d is not %q in\n%s", i, want, &out)
@@ -99,9 +99,9 @@ func TestCheck(t *testing.T) {
 		{[]string{ourProfile}, ""},
 		{[]string{extenderProfile}, ""},
 		{[]string{ourProfile, extenderProfile}, ""},
-		{[]string{"safe", "packing", "congestion"}, ""},
+		{[]string{"safe", "packing", "congestion", promisingProfile, promisedProfile}, ""},
 		{nil, "--profiles"},
-		{[]string{defaultProfile}, "--profiles=default: want some of congestion, extender, layerlocality, packing, safe"},
+		{[]string{defaultProfile}, "--profiles=default: want some of congestion, extender, layerlocality, packing, qosaware, qosaware-slo, safe"},
 		{[]string{"other"}, "--profiles=other"},
 		{[]string{ourProfile, ourProfile}, "--profiles=layerlocality,layerlocality"},
 	} {

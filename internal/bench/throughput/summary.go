@@ -10,7 +10,8 @@ import (
 
 // Write writes a line for each measurement, a line after the last measurement of each
 // workload and number of nodes for each profile beside the default one, and a line of
-// key=value pairs: that of the smallest ratio.
+// key=value pairs: that of the smallest ratio. LayerLocality is what is meant where no profile
+// is named.
 func (r *Result) Write(w io.Writer) error {
 	if len(r.Measurements) == 0 {
 		return errors.New("nothing was measured")
@@ -35,7 +36,10 @@ func (r *Result) Write(w io.Writer) error {
 		slices.Sort(profiles) // rounds begin with different ones
 		for _, profile := range profiles {
 			stock, ours := meanOf(measured, defaultProfile, speed), meanOf(measured, profile, speed)
-			where := fmt.Sprintf("workload=%s nodes=%d profile=%s", measured[0].Workload, measured[0].Nodes, profile)
+			where := fmt.Sprintf("workload=%s nodes=%d", measured[0].Workload, measured[0].Nodes)
+			if profile != ourProfile {
+				where += " profile=" + profile
+			}
 			result := fmt.Sprintf("default_pods_s=%.1f ours_pods_s=%.1f ratio=%.3f spread=%.3f", stock, ours, ours/stock, spread(measured, profile))
 			fmt.Fprintf(w, "throughput %s %s rounds=%d default_cpu_ms_pod=%.3f ours_cpu_ms_pod=%.3f\n",
 				where, result, len(of(measured, profile)), meanOf(measured, defaultProfile, cpu), meanOf(measured, profile, cpu))

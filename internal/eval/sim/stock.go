@@ -43,13 +43,13 @@ func (s *nodeManifests) learn(i *image, name string) {
 }
 
 // Held implements locality.FollowedSource.
-func (s *nodeManifests) Held(name imageref.Canonical, _ index.Platform) (layers []index.Layer, ok bool) {
-	layers, ok = s.resolved[name]
-	return layers, ok
+func (s *nodeManifests) Held(name imageref.Canonical, _ index.Platform) (manifest index.Manifest, ok bool) {
+	manifest.Layers, ok = s.resolved[name]
+	return manifest, ok
 }
 
 // Start implements locality.FollowedSource.
-func (s *nodeManifests) Start(_ context.Context, _ bool, changed func([]imageref.Canonical)) {
+func (s *nodeManifests) Start(_ context.Context, changed func([]imageref.Canonical)) {
 	s.changed = changed
 }
 

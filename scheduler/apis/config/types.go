@@ -19,6 +19,7 @@ type LayerLocalityArgs struct {
 	MaxWaitingPods        int32
 	JoinsDownloads        bool
 	LayerReuse            string
+	NodeLayers            bool
 	ArrivalTimeout        metav1.Duration
 	ReportTimeout         metav1.Duration
 	NodeStatusMaxImages   int32

@@ -96,8 +96,12 @@ func TestInterrupt(t *testing.T) {
 	if got, want := life.Sums(0, at(100)), (account.Sums{Running: 60, Waiting: 40}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if life.Ran(at(100)) != 30*time.Second {
-		t.Errorf("ran %v since the interruption", life.Ran(at(100)))
+	if got := life.Ran(at(100)); got != 80*time.Second {
+		t.Errorf("it began to run %v ago", got)
+	}
+	life.Interrupt(0, at(120))
+	if got := life.Ran(at(130)); got != 110*time.Second {
+		t.Errorf("it began to run %v ago, and does not run", got)
 	}
 }
 

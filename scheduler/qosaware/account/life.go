@@ -13,8 +13,10 @@ type Life struct {
 	Reserved time.Time
 	// Since is when the pod began to run; zero if it does not run.
 	Since time.Time
-	// Earlier are seconds that it ran before it was interrupted.
+	// Earlier are seconds that it ran before it was interrupted, and First is when it first
+	// began to run, if it was.
 	Earlier Counter
+	First   time.Time
 	// Ended is when the pod finished or its deletion was asked for.
 	Ended time.Time
 }
@@ -56,8 +58,12 @@ func (l *Life) Run(now time.Time) Interval {
 // Exists returns the interval from the creation of the pod to its end.
 func (l *Life) Exists(now time.Time) Interval { return Interval{From: l.Created, To: l.end(now)} }
 
-// Ran returns for how long the pod has run without an interruption.
+// Ran returns how long ago the pod began to run; 0 if it never did. An interruption does not
+// begin anew, or a pod could keep itself young.
 func (l *Life) Ran(now time.Time) time.Duration {
+	if !l.First.IsZero() {
+		return max(0, l.end(now).Sub(l.First))
+	}
 	run := l.Run(now)
 	return max(0, run.To.Sub(run.From))
 }
@@ -77,6 +83,9 @@ func (l *Life) Sums(w Window, now time.Time) Sums {
 func (l *Life) Interrupt(w Window, at time.Time) {
 	if run := l.Run(at); run.From.Before(run.To) {
 		l.Earlier.Add(Sums{Running: run.weigh(w, at)}, w, at)
+		if l.First.IsZero() {
+			l.First = run.From
+		}
 	}
 	l.Since = time.Time{}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -416,6 +417,63 @@ func TestReady(t *testing.T) {
 }
 
 // TestSucceeded checks that of an aggregate workload succeeded pods count and others do not.
+// TestFlapping has a pod of two be ready and not ready, in turns, for hours: each second counts
+// once, of Concurrent only those in which both are ready, the account does not grow, and the
+// pod does not stay young.
+func TestFlapping(t *testing.T) {
+	const turns, end = 2000, 2000 * 5
+	for _, measuring := range account.Measurings {
+		l := newLab(func(a *config.QosAwareArgs) { a.MeasureFrom = config.MeasureFromReady })
+		steady := ready(bound(promised("steady", 0, ".5", measuring), 0), 0, v1.ConditionTrue)
+		flapping := bound(promised("flapping", 0, ".5", measuring), 0)
+		_ = l.Observe(steady)
+		var early uint64
+		for i := range turns { // ready for 3 of 5 s; some changes are told twice
+			for _, change := range []struct {
+				when   int
+				status v1.ConditionStatus
+			}{{5 * i, v1.ConditionTrue}, {5*i + 3, v1.ConditionFalse}} {
+				l.to(change.when)
+				flapping = ready(flapping, change.when, change.status)
+				for range 1 + (i+1)%3/2 {
+					_ = l.Observe(flapping)
+				}
+			}
+			if i == turns/4 {
+				early = live(l)
+			}
+		}
+		l.to(end)
+		ran, alone := 3.*turns, 0.
+		if measuring == account.Concurrent { // the steady one's seconds beside an unready one are lost
+			alone = 2 * turns
+		}
+		want := [4]float64{end + ran - alone, alone, 2 * turns, 0}
+		got := measured(l.Rows(false)[0].Sums)
+		if measuring == account.Aggregate { // what an unready pod did is lost as long as it is not ready
+			want[0], want[1] = end, ran
+		}
+		if got != want {
+			t.Errorf("%s: %v, want %v", measuring, got, want)
+		}
+		if late := live(l); late > early+64<<10 {
+			t.Errorf("%s: the account grew from %d to %d bytes", measuring, early, late)
+		}
+		if j, _ := l.Judge(flapping, l.Now()); j.Ran != end*time.Second {
+			t.Errorf("%s: it began to run %v ago", measuring, j.Ran)
+		}
+	}
+}
+
+// live returns the bytes of the heap that are in use.
+func live(l *lab) uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	runtime.KeepAlive(l)
+	return m.HeapAlloc
+}
+
 func TestSucceeded(t *testing.T) {
 	l := newLab()
 	for i, succeeded := range []bool{true, false} {

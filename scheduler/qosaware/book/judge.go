@@ -23,7 +23,7 @@ type Judgement struct {
 	Sums account.Sums
 	// Overhead is which share preemptions cost already.
 	Overhead float64
-	// Ran is for how long the pod has run without an interruption.
+	// Ran is how long ago the pod began to run, interruptions or not.
 	Ran time.Duration
 	// Runs tells whether it runs.
 	Runs bool
@@ -69,7 +69,7 @@ func (b *Book) judge(p *pod, now time.Time) Judgement {
 		Workload: w.key, Terms: w.terms, Sums: t.sums, Ran: p.life.Ran(now), Runs: p.life.Runs(),
 	}
 	c := account.Case{
-		Sums: t.sums, Running: t.running, Pending: t.pending, Runs: j.Runs, Replicas: w.together(), BindingPerPod: t.binding,
+		Sums: t.sums, Running: t.running, Pending: t.pending, Runs: j.Runs, BindingPerPod: t.binding,
 	}
 	if c.Running+c.Pending == 0 {
 		c.Pending = 1 // the pod itself, if it is not known yet
@@ -86,6 +86,7 @@ func (b *Book) judge(p *pod, now time.Time) Judgement {
 			c.Sums.Running, c.Sums.Lost = c.Sums.Running-own, c.Sums.Lost+own
 		}
 	case account.Concurrent:
+		c.Replicas = w.together()
 		j.GainsNothing = j.Runs && t.placed < c.Replicas
 	}
 	j.Sums, j.Metric, j.Overhead = c.Sums, w.terms.Metric(c, b.window), w.terms.PreemptionOverhead(c.Sums)

@@ -67,7 +67,7 @@ type tally struct {
 
 const (
 	// moment is for how long a tally is used to which nothing happened.
-	moment = 10 * time.Millisecond
+	moment = 100 * time.Millisecond
 	// manyPods is from how many pods on the tally of a workload is used for longer, even if
 	// something happened: for staleness.
 	manyPods  = 64

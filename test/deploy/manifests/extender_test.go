@@ -76,7 +76,7 @@ func TestExtender(t *testing.T) {
 	}
 	want := []string{
 		"/nodes:list", "/nodes:watch", "/pods:list", "/pods:watch",
-		"layerlocality.io/imagemanifests:list", "layerlocality.io/imagemanifests:watch",
+		"layerlocality.io/imagemanifests:list", "layerlocality.io/imagemanifests:watch", "layerlocality.io/nodelayers:list", "layerlocality.io/nodelayers:watch",
 	}
 	if got := atoms(role.Rules); !slices.Equal(got, want) {
 		t.Errorf("rights %q, want %q", got, want)

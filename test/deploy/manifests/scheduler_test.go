@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -376,17 +377,18 @@ var unused = []string{
 	"coordination.k8s.io/leasecandidates:update", "coordination.k8s.io/leasecandidates:watch",
 }
 
-// own is what the plugin reads in addition to upstream's scheduler.
-var own = []rbacv1.PolicyRule{{
-	APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ImageManifestsResource.Resource},
-	Verbs: []string{"get", "list", "watch"},
-}}
+// readsManifests and readsNodes are what the plugin reads in addition to upstream's scheduler.
+var readsManifests, readsNodes = reads(v1alpha1.ImageManifestsResource), reads(v1alpha1.NodeLayersResource)
+
+func reads(resource schema.GroupVersionResource) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{resource.Group}, Resources: []string{resource.Resource}, Verbs: []string{"get", "list", "watch"}}
+}
 
 // TestLeastPrivilege compares the scheduler's rights with upstream's for its
 // scheduler plus the plugin's: there are no others, and every missing one is
 // listed.
 func TestLeastPrivilege(t *testing.T) {
-	upstream := slices.Clone(own)
+	upstream := []rbacv1.PolicyRule{readsManifests, readsNodes}
 	for _, role := range bootstrappolicy.ClusterRoles() {
 		if role.Name == "system:kube-scheduler" || role.Name == "system:volume-scheduler" {
 			upstream = append(upstream, role.Rules...)
@@ -469,7 +471,7 @@ func TestReaders(t *testing.T) {
 func TestStaticPodRights(t *testing.T) {
 	objects := decode(t, shipped.Readers)
 	role, binding := one[*rbacv1.ClusterRole](t, objects), one[*rbacv1.ClusterRoleBinding](t, objects)
-	if !reflect.DeepEqual(role.Rules, own) {
+	if !reflect.DeepEqual(role.Rules, []rbacv1.PolicyRule{readsManifests}) {
 		t.Errorf("rules %v", role.Rules)
 	}
 	stock := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user.KubeScheduler}}

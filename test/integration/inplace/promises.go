@@ -78,3 +78,13 @@ func (p promises) make(ctx context.Context, handle fwk.Handle) (*qosaware.QosAwa
 	}
 	return plugin.(*qosaware.QosAware), nil
 }
+
+// NewPreemption returns what of QosAware stands for upstream's DefaultPreemption, as that
+// type: for a test that makes upstream's plugin itself. The arguments are upstream's.
+func NewPreemption(ctx context.Context, _ apiruntime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	plugin, err := newPromises().make(ctx, handle)
+	if err != nil {
+		return nil, err
+	}
+	return plugin.DefaultPreemption, nil
+}

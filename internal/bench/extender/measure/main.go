@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -27,7 +28,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -46,6 +47,7 @@ import (
 	"github.com/layer-locality/layer-locality/extender/handler"
 	"github.com/layer-locality/layer-locality/extender/host"
 	"github.com/layer-locality/layer-locality/internal/bench/fleet"
+	"github.com/layer-locality/layer-locality/internal/bench/timing"
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
@@ -79,7 +81,10 @@ type measured struct {
 	// AnswerMillis is from the last byte of a request to the last byte of its answer,
 	// RoundTripMillis what kube-scheduler waits, PluginMillis what the plugin takes in a
 	// scheduler that has no other: medians.
-	AnswerMillis    float64 `json:"answerMillis"`
+	AnswerMillis float64 `json:"answerMillis"`
+	// AnswerCPUMillis is the processor time of an answer: without other programs on the
+	// machine, and without the garbage collector.
+	AnswerCPUMillis float64 `json:"answerCPUMillis"`
 	RoundTripMillis float64 `json:"roundTripMillis"`
 	PluginMillis    float64 `json:"pluginMillis"`
 	// SameNode is the share of pods for which the best node with the extender is one of the
@@ -118,8 +123,8 @@ func (o *options) run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			fmt.Printf("nodes=%d max_score=%d weight=%d answer_ms=%.2f roundtrip_ms=%.2f plugin_ms=%.2f same_node=%.3f tied=%.3f\n",
-				m.Nodes, m.MaxScore, m.Weight, m.AnswerMillis, m.RoundTripMillis, m.PluginMillis, m.SameNode, m.Tied)
+			fmt.Printf("nodes=%d max_score=%d weight=%d answer_ms=%.2f answer_cpu_ms=%.2f roundtrip_ms=%.2f plugin_ms=%.2f same_node=%.3f tied=%.3f\n",
+				m.Nodes, m.MaxScore, m.Weight, m.AnswerMillis, m.AnswerCPUMillis, m.RoundTripMillis, m.PluginMillis, m.SameNode, m.Tied)
 			all = append(all, *m)
 		}
 	}
@@ -226,11 +231,11 @@ func residentMiB(line string) (int, error) {
 }
 
 // timed serves a handler, and notes the time from the last byte of each request to the last
-// byte of its answer.
+// byte of its answer, and the processor time of that.
 type timed struct {
-	next http.Handler
-	mu   sync.Mutex
-	took []time.Duration
+	next      http.Handler
+	mu        sync.Mutex
+	took, cpu []time.Duration
 }
 
 func (t *timed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -240,26 +245,28 @@ func (t *timed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	began := time.Now()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	began, used := time.Now(), timing.Thread()
 	t.next.ServeHTTP(w, r)
-	took := time.Since(began)
+	took, cpu := time.Since(began), timing.Thread()-used
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.took = append(t.took, took)
+	t.took, t.cpu = append(t.took, took), append(t.cpu, cpu)
 }
 
 // forget begins anew.
 func (t *timed) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.took = nil
+	t.took, t.cpu = nil, nil
 }
 
 // all returns what every answer took. The last one may be counted after it was read.
-func (t *timed) all() []time.Duration {
+func (t *timed) all() (took, cpu []time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.took)
+	return slices.Clone(t.took), slices.Clone(t.cpu)
 }
 
 // serve runs agents behind a server that notes times, and returns once they can answer.
@@ -338,9 +345,10 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 		}
 	}
 	cancel()
+	took, cpu := server.all()
 	return &measured{
 		Nodes: len(nodes), MaxScore: most, Weight: weight,
-		AnswerMillis: median(server.all()), RoundTripMillis: median(roundTrips), PluginMillis: median(scored),
+		AnswerMillis: median(took), AnswerCPUMillis: median(cpu), RoundTripMillis: median(roundTrips), PluginMillis: median(scored),
 		SameNode: float64(same) / float64(pods), Tied: float64(tied) / float64(pods),
 	}, h.Close()
 }
@@ -355,14 +363,14 @@ func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // lists has a client answer lists with copies of the objects.
 func lists(client *fake.Clientset, nodes []*v1.Node, pods []*v1.Pod) {
-	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, kruntime.Object, error) {
 		list := &v1.NodeList{}
 		for _, node := range nodes {
 			list.Items = append(list.Items, *node.DeepCopy())
 		}
 		return true, list, nil
 	})
-	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, kruntime.Object, error) {
 		list := &v1.PodList{}
 		for _, pod := range pods {
 			list.Items = append(list.Items, *pod.DeepCopy())

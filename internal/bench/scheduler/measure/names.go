@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/bench/timing"
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
@@ -114,11 +115,11 @@ func (b *built) fill(ctx context.Context, wire [][]byte, manifests []byte) (took
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	b.Heap, _, err = grown(func() (any, error) {
-		begin := threadTime()
+		begin := timing.Thread()
 		for _, node := range nodes {
 			followed.handlers[0].OnAdd(node, true)
 		}
-		took = threadTime() - begin
+		took = timing.Thread() - begin
 		return nil, nil
 	})
 	known, want := tracker.ImagesOfAll(), len(nodes)*len(nodes[0].(*v1.Node).Status.Images)

@@ -16,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/internal/bench/timing"
 )
 
 // score is the cost of scoring nodes for one pod.
@@ -183,12 +185,12 @@ func (c *cluster) measure(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo
 			if n := len(direct[turn]); n == enough && direct[turn][n-1].Micros > slow {
 				continue
 			}
-			m, err := measured(threadTime, func() error { return p.place(ctx, pod, nodes, nil) })
+			m, err := measured(timing.Thread, func() error { return p.place(ctx, pod, nodes, nil) })
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
 			direct[turn] = append(direct[turn], m)
-			if m, err = measured(wallTime, func() error { return p.placeParallel(ctx, pod, nodes) }); err != nil {
+			if m, err = measured(timing.Wall, func() error { return p.placeParallel(ctx, pod, nodes) }); err != nil {
 				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
 			parallel[turn] = append(parallel[turn], m.Micros)
@@ -201,13 +203,13 @@ func (c *cluster) measure(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo
 			for j, m := range direct[i] {
 				values[j] = field(m)
 			}
-			return median(values)
+			return timing.Median(values)
 		}
 		costs[i] = cost{
 			Micros:          of(func(c cost) float64 { return c.Micros }),
 			Allocations:     of(func(c cost) float64 { return c.Allocations }),
 			Bytes:           of(func(c cost) float64 { return c.Bytes }),
-			FrameworkMicros: median(parallel[i]),
+			FrameworkMicros: timing.Median(parallel[i]),
 		}
 	}
 	return costs, nil
@@ -233,7 +235,7 @@ func measured(now func() time.Duration, f func() error) (cost, error) {
 	}
 	runtime.ReadMemStats(&after)
 	return cost{
-		Micros:      micros(elapsed) / n,
+		Micros:      timing.Micros(elapsed) / n,
 		Allocations: float64(after.Mallocs-before.Mallocs) / n,
 		Bytes:       float64(after.TotalAlloc-before.TotalAlloc) / n,
 	}, nil
@@ -355,12 +357,4 @@ func (c *cluster) profile(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
-}
-
-func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-
-func median(values []float64) float64 {
-	slices.Sort(values)
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
 }

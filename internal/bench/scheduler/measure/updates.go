@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/layer-locality/layer-locality/internal/bench/timing"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
@@ -69,22 +70,22 @@ func measureUpdates(c *cluster, wire [][]byte, rounds int) (updates, error) {
 func (c *cluster) update(wire [][]byte, changed bool) (update, error) {
 	n := float64(len(wire))
 	nodes := make([]*v1.Node, len(wire))
-	start := threadTime()
+	start := timing.Thread()
 	for i := range wire {
 		var err error
 		if nodes[i], err = decode(wire[i]); err != nil {
 			return update{}, err
 		}
 	}
-	m := update{Decode: micros(threadTime()-start) / n}
+	m := update{Decode: timing.Micros(timing.Thread()-start) / n}
 
-	start = threadTime()
+	start = timing.Thread()
 	for _, node := range nodes {
 		if _, err := c.informer.transform(node); err != nil {
 			return m, err
 		}
 	}
-	m.Transform = micros(threadTime()-start) / n
+	m.Transform = timing.Micros(timing.Thread()-start) / n
 
 	old := make([]*v1.Node, len(nodes))
 	for i, node := range nodes {
@@ -98,11 +99,11 @@ func (c *cluster) update(wire [][]byte, changed bool) (update, error) {
 		}
 	}
 	handler := c.informer.handlers[0]
-	start = threadTime()
+	start = timing.Thread()
 	for i := range nodes {
 		handler.OnUpdate(old[i], nodes[i])
 	}
-	m.Handler = micros(threadTime()-start) / n
+	m.Handler = timing.Micros(timing.Thread()-start) / n
 	if changed {
 		for i := range nodes {
 			handler.OnUpdate(nodes[i], old[i])
@@ -161,7 +162,7 @@ func medianUpdate(measured []update) update {
 		for i, m := range measured {
 			values[i] = field(m)
 		}
-		return median(values)
+		return timing.Median(values)
 	}
 	return update{
 		Transform: of(func(u update) float64 { return u.Transform }),

@@ -3,6 +3,7 @@
 package perf
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,16 +13,13 @@ import (
 	"regexp"
 	"strconv"
 	"syscall"
-	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/kubernetes/test/utils/ktesting"
 )
-
-// process is a layer-extender beside the scheduler.
-type process struct{ *exec.Cmd }
 
 // extenderURL is where the deployed configurations of kube-scheduler ask, and extenderArgs
 // are those of deploy/extender/base.
@@ -29,40 +27,46 @@ const extenderURL = "http://127.0.0.1:5401"
 
 var extenderArgs = []string{"--bind-address=127.0.0.1", "--port=5401", "--max-score=40"}
 
-// startExtender starts layer-extender for an apiserver, and waits until it answers. It ends
-// with the benchmark.
-func startExtender(b *testing.B, config *rest.Config) (*process, error) {
-	kubeconfig := filepath.Join(b.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(kubeconfigOf(config), kubeconfig); err != nil {
-		return nil, err
-	}
+// startExtender starts layer-extender for the benchmark's apiserver, and waits until it
+// answers. It ends with the benchmark, which fails unless it answered for nearly that many
+// pods: kube-scheduler goes on without an extender that does not answer in time.
+func startExtender(tCtx ktesting.TContext, pods int) error {
 	if _, _, err := get("/livez"); err == nil {
-		return nil, fmt.Errorf("something else serves at %s: end it", extenderURL)
+		return fmt.Errorf("something else serves at %s: end it", extenderURL)
 	}
-	p := &process{exec.Command(*extender, append([]string{"--kubeconfig=" + kubeconfig}, extenderArgs...)...)}
-	p.Stdout, p.Stderr = os.Stderr, os.Stderr
-	if err := p.Start(); err != nil {
-		return nil, err
+	kubeconfig := filepath.Join(tCtx.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(kubeconfigOf(tCtx.RESTConfig()), kubeconfig); err != nil {
+		return err
 	}
-	// Waited for, so that its processor time counts.
+	program := exec.Command(*extender, append([]string{"--kubeconfig=" + kubeconfig}, extenderArgs...)...)
+	program.Stdout, program.Stderr = os.Stderr, os.Stderr
+	if err := program.Start(); err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
-	go func() { ended <- p.Wait() }()
-	b.Cleanup(func() {
-		_ = p.Process.Signal(syscall.SIGTERM) // it has ended
+	go func() { ended <- program.Wait() }() // waited for, so that its processor time counts
+	// Before the apiserver ends, which waits for those who watch.
+	tCtx.Cleanup(func() {
+		if count, err := answers(); err != nil || count < pods*95/100 {
+			tCtx.Errorf("layer-extender answered for %d of %d pods: %v", count, pods, err)
+		}
+		_ = program.Process.Signal(syscall.SIGTERM) // an error if it has ended
 		if err := <-ended; err != nil {
-			b.Errorf("layer-extender: %v", err)
+			tCtx.Errorf("layer-extender: %v", err)
 		}
 	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if status, _, err := get("/readyz"); err == nil && status == http.StatusOK {
-			return p, nil
-		} else if time.Now().After(end) {
-			return nil, fmt.Errorf("layer-extender is not ready after a minute: status %d, %w", status, err)
+		status, _, err := get("/readyz")
+		if err == nil && status == http.StatusOK {
+			return nil
+		}
+		if time.Now().After(end) {
+			return errors.Join(fmt.Errorf("layer-extender is not ready after a minute: status %d", status), err)
 		}
 		select {
 		case err := <-ended:
 			ended <- err
-			return nil, fmt.Errorf("layer-extender has ended: %w", err)
+			return fmt.Errorf("layer-extender has ended: %w", err)
 		default:
 		}
 	}
@@ -73,11 +77,11 @@ func kubeconfigOf(config *rest.Config) clientcmdapi.Config {
 	const name = "throughput"
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters[name] = &clientcmdapi.Cluster{
-		Server: config.Host, TLSServerName: config.TLSClientConfig.ServerName, CertificateAuthorityData: config.TLSClientConfig.CAData,
-		InsecureSkipTLSVerify: config.TLSClientConfig.Insecure,
+		Server: config.Host, TLSServerName: config.ServerName, CertificateAuthorityData: config.CAData,
+		InsecureSkipTLSVerify: config.Insecure,
 	}
 	kubeconfig.AuthInfos[name] = &clientcmdapi.AuthInfo{
-		Token: config.BearerToken, ClientCertificateData: config.TLSClientConfig.CertData, ClientKeyData: config.TLSClientConfig.KeyData,
+		Token: config.BearerToken, ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
 	}
 	kubeconfig.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	kubeconfig.CurrentContext = name
@@ -86,24 +90,17 @@ func kubeconfigOf(config *rest.Config) clientcmdapi.Config {
 
 var answered = regexp.MustCompile(`(?m)^layer_extender_requests_total\{agent="layers",code="200",verb="priorities"\} (\d+)$`)
 
-// check fails the benchmark unless nearly all pods were scored: kube-scheduler goes on
-// without an extender that does not answer in time.
-func (p *process) check(b *testing.B, pods int) {
-	b.Helper()
+// answers returns for how many pods it answered.
+func answers() (int, error) {
 	_, body, err := get("/metrics")
 	if err != nil {
-		b.Fatal(err)
+		return 0, err
 	}
-	count := 0
-	if found := answered.FindSubmatch(body); found != nil {
-		if count, err = strconv.Atoi(string(found[1])); err != nil {
-			b.Fatal(err)
-		}
+	found := answered.FindSubmatch(body)
+	if found == nil {
+		return 0, errors.New("its metrics have no answer")
 	}
-	if count < pods*95/100 {
-		b.Fatalf("layer-extender answered for %d of %d pods", count, pods)
-	}
-	b.Logf("layer-extender answered for %d of %d pods", count, pods)
+	return strconv.Atoi(string(found[1]))
 }
 
 func get(path string) (status int, body []byte, err error) {

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -33,17 +34,19 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 	"github.com/layer-locality/layer-locality/scheduler/packing"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware"
 	"github.com/layer-locality/layer-locality/scheduler/safe"
 )
 
 var (
 	workload    = flag.String("workload", basic, basic+" or "+withLayers)
-	profile     = flag.String("profile", "default", "name of the measured profile; layerlocality, safe, packing and congestion have that plugin, the others none of ours")
+	profile     = flag.String("profile", "default", "name of the measured profile; default and extender have no plugin of ours")
 	config      = flag.String("config", "", "file with the KubeSchedulerConfiguration of the profile")
 	extender    = flag.String("extender", "", "layer-extender, which the profile asks; empty for none")
 	nodes       = flag.Int("nodes", 5000, "nodes of the cluster")
 	initialPods = flag.Int("initial-pods", 1000, "pods to place before the measurement")
 	pods        = flag.Int("pods", 10000, "pods to measure with")
+	promised    = flag.Int("slo-workloads", 0, "workloads that have the pods, and state an SLO; 0: pods state none")
 )
 
 const (
@@ -56,7 +59,13 @@ const (
 )
 
 // ours has the plugin of a profile that is ours.
-var ours = map[string]string{"layerlocality": layerlocality.Name, "safe": safe.Name, "packing": packing.Name, "congestion": congestion.Name}
+var ours = map[string]string{
+	"layerlocality": layerlocality.Name, "qosaware": qosaware.Name, "qosaware-slo": qosaware.Name,
+	"safe": safe.Name, "packing": packing.Name, "congestion": congestion.Name,
+}
+
+// statistics are the profiles whose plugin reads what nodes use.
+var statistics = []string{"safe", "packing", "congestion"}
 
 //go:embed *.yaml
 var files embed.FS
@@ -73,7 +82,8 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	enabled := ""
 	registry := frameworkruntime.Registry{}
 	for name, make := range map[string]frameworkruntime.PluginFactory{
-		layerlocality.Name: layerlocality.NewFactory().New, safe.Name: safe.NewFactory().New, packing.Name: packing.NewFactory().New, congestion.Name: congestion.New,
+		layerlocality.Name: layerlocality.NewFactory().New, qosaware.Name: qosaware.NewFactory().New,
+		safe.Name: safe.NewFactory().New, packing.Name: packing.NewFactory().New, congestion.Name: congestion.New,
 	} {
 		registry[name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 			enabled += name
@@ -84,7 +94,7 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	image := "registry.k8s.io/pause:3.10.2"
 	switch *workload {
 	case basic:
-		if ours[*profile] != "" {
+		if slices.Contains(statistics, *profile) {
 			options = append(options, perf.WithNodeUpdateFn(stateUse))
 		}
 	case withLayers:
@@ -102,19 +112,12 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	default:
 		b.Fatalf("-workload=%s: want %s or %s", *workload, basic, withLayers)
 	}
-	var asked *process
 	if *extender != "" {
-		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) (err error) {
-			asked, err = startExtender(b, tCtx.RESTConfig())
-			return err
-		}))
+		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) error { return startExtender(tCtx, *initialPods+*pods) }))
 	}
 	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
 	if enabled != ours[*profile] {
 		b.Fatalf("profile %s: plugins of ours: %q, want %q", *profile, enabled, ours[*profile])
-	}
-	if asked != nil {
-		asked.check(b, *initialPods+*pods)
 	}
 }
 
@@ -133,11 +136,16 @@ func testCase(b *testing.B, image string) string {
 	if err != nil {
 		b.Fatal(err)
 	}
+	annotations := "{}"
+	if *promised > 0 {
+		annotations = fmt.Sprintf(`{slo: "0.9", controller: "workload-{{Mod .Index %d}}"}`, *promised)
+	}
+	filled := strings.NewReplacer("IMAGE", image, "ANNOTATIONS", annotations).Replace(string(pod))
 	var text strings.Builder
 	err = template.Must(template.ParseFS(files, "workload.yaml")).Execute(&text, map[string]any{
 		"Workload": *workload, "Nodes": *nodes, "InitialPods": *initialPods, "Pods": *pods,
 		"SchedulerConfig": *config,
-		"Pod":             write("pod.yaml", []byte(strings.ReplaceAll(string(pod), "IMAGE", image))),
+		"Pod":             write("pod.yaml", []byte(filled)),
 	})
 	if err != nil {
 		b.Fatal(err)

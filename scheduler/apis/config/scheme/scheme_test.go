@@ -94,6 +94,7 @@ func defaults() *config.LayerLocalityArgs {
 		LinkPenalty:           v1.DefaultLinkPenalty,
 		MaxWaitingPods:        v1.DefaultMaxWaitingPods,
 		LayerReuse:            v1.DefaultLayerReuse,
+		NodeLayers:            v1.DefaultNodeLayers,
 		NodeStatusMaxImages:   v1.DefaultNodeStatusMaxImages,
 		UnlistedTimeout:       metav1.Duration{Duration: v1.DefaultUnlistedTimeout},
 		WaitForManifest:       metav1.Duration{Duration: v1.DefaultWaitForManifest},
@@ -117,7 +118,7 @@ func TestLoad(t *testing.T) {
 		},
 		"everything": {pluginConfig: []string{
 			"- name: LayerLocality", "  args:",
-			"    minImageBytes: 1", "    unknownImageBytes: 2", "    loadPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5", "    joinsDownloads: true", "    layerReuse: Chain",
+			"    minImageBytes: 1", "    unknownImageBytes: 2", "    loadPenalty: 3", "    noRequestPenalty: 6", "    linkPenalty: 4", "    maxWaitingPods: 5", "    joinsDownloads: true", "    layerReuse: Chain", "    nodeLayers: false",
 			"    arrivalTimeout: 1h1m1s", "    reportTimeout: 90s", "    waitForManifest: 5s", "    nodeStatusMaxImages: 8", "    unlistedTimeout: 2h",
 			"    shortNames: [{name: fedora, repository: registry.fedoraproject.org/fedora}]",
 			"    unqualifiedRegistries: [quay.io, docker.io]",
@@ -255,7 +256,7 @@ func TestWrite(t *testing.T) {
 	}
 	want := map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "LayerLocalityArgs",
-		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "loadPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false, "layerReuse": "Digest",
+		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "loadPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false, "layerReuse": "Digest", "nodeLayers": true,
 		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "1s", "nodeStatusMaxImages": 50., "unlistedTimeout": "24h0m0s", "unqualifiedRegistries": []any{"docker.io"},
 	}
 	for _, plugin := range read.Profiles[0].PluginConfig {

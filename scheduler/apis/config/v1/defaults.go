@@ -20,6 +20,7 @@ const (
 	DefaultMaxWaitingPods      int32 = 10
 	DefaultJoinsDownloads            = false
 	DefaultLayerReuse                = config.ReuseByDigest
+	DefaultNodeLayers                = true
 	DefaultArrivalTimeout            = 10 * time.Minute
 	DefaultReportTimeout             = 2 * time.Minute
 	DefaultNodeStatusMaxImages int32 = 50
@@ -42,6 +43,7 @@ func SetDefaults_LayerLocalityArgs(args *LayerLocalityArgs) { //nolint:revive //
 	setDefault(&args.MaxWaitingPods, DefaultMaxWaitingPods)
 	setDefault(&args.JoinsDownloads, DefaultJoinsDownloads)
 	setDefault(&args.LayerReuse, DefaultLayerReuse)
+	setDefault(&args.NodeLayers, DefaultNodeLayers)
 	setDefault(&args.ArrivalTimeout, metav1.Duration{Duration: DefaultArrivalTimeout})
 	setDefault(&args.ReportTimeout, metav1.Duration{Duration: DefaultReportTimeout})
 	setDefault(&args.NodeStatusMaxImages, DefaultNodeStatusMaxImages)

@@ -94,6 +94,7 @@ func TestDefaults(t *testing.T) {
 			MaxWaitingPods:        ptr.To[int32](10),
 			JoinsDownloads:        ptr.To(false),
 			LayerReuse:            ptr.To("Digest"),
+			NodeLayers:            ptr.To(true),
 			ArrivalTimeout:        duration(10 * time.Minute),
 			ReportTimeout:         duration(2 * time.Minute),
 			NodeStatusMaxImages:   ptr.To[int32](50),
@@ -115,6 +116,7 @@ func TestDefaults(t *testing.T) {
 		"maxWaitingPods none":      func(a *v1.LayerLocalityArgs) { a.MaxWaitingPods = ptr.To[int32](0) },
 		"joinsDownloads":           func(a *v1.LayerLocalityArgs) { a.JoinsDownloads = ptr.To(true) },
 		"layerReuse":               func(a *v1.LayerLocalityArgs) { a.LayerReuse = ptr.To("Chain") },
+		"nodeLayers off":           func(a *v1.LayerLocalityArgs) { a.NodeLayers = ptr.To(false) },
 		"arrivalTimeout":           func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(time.Second) },
 		"arrivalTimeout invalid":   func(a *v1.LayerLocalityArgs) { a.ArrivalTimeout = duration(0) }, // for validation to refuse
 		"reportTimeout":            func(a *v1.LayerLocalityArgs) { a.ReportTimeout = duration(time.Second) },

@@ -71,9 +71,16 @@ type LayerLocalityArgs struct {
 	// LayerReuse tells when nodes that state no layers, and whose images are known from
 	// ImageManifests, use a layer again for another image. Digest: whatever is below it.
 	// Chain: only above the same layers, from the first one on, as containerd does with
-	// discard_unpacked_layers. The value of the first profile counts. Default Digest.
+	// discard_unpacked_layers. Nodes with a layer-agent say it themselves. The value of the
+	// first profile counts. Default Digest.
 	// +optional
 	LayerReuse *string `json:"layerReuse,omitempty"`
+
+	// NodeLayers tells whether what layer-agent says of a node counts in place of its
+	// NodeStatus. Nothing changes where none is installed. The value of the first profile
+	// counts. Default true.
+	// +optional
+	NodeLayers *bool `json:"nodeLayers,omitempty"`
 
 	// ArrivalTimeout is how long the layers of a placed pod count as arriving
 	// when neither the node reports them nor the pod starts. Default 10m.

@@ -17,7 +17,7 @@ type QosAwareArgs struct {
 	// +optional
 	SafetyMargin *metav1.Duration `json:"safetyMargin,omitempty"`
 
-	// MinimumRunningTime is how long a pod runs before it may be preempted for a workload
+	// MinimumRunningTime is how long ago a pod began to run before it may be preempted for a workload
 	// with the same or a lower SLO. Default 5m.
 	// +optional
 	MinimumRunningTime *metav1.Duration `json:"minimumRunningTime,omitempty"`

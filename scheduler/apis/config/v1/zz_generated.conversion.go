@@ -143,6 +143,9 @@ func autoConvert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(in *LayerLocal
 	if err := metav1.Convert_Pointer_string_To_string(&in.LayerReuse, &out.LayerReuse, s); err != nil {
 		return err
 	}
+	if err := metav1.Convert_Pointer_bool_To_bool(&in.NodeLayers, &out.NodeLayers, s); err != nil {
+		return err
+	}
 	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.ArrivalTimeout, &out.ArrivalTimeout, s); err != nil {
 		return err
 	}
@@ -192,6 +195,9 @@ func autoConvert_config_LayerLocalityArgs_To_v1_LayerLocalityArgs(in *config.Lay
 		return err
 	}
 	if err := metav1.Convert_string_To_Pointer_string(&in.LayerReuse, &out.LayerReuse, s); err != nil {
+		return err
+	}
+	if err := metav1.Convert_bool_To_Pointer_bool(&in.NodeLayers, &out.NodeLayers, s); err != nil {
 		return err
 	}
 	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.ArrivalTimeout, &out.ArrivalTimeout, s); err != nil {

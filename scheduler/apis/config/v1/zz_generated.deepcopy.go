@@ -84,6 +84,11 @@ func (in *LayerLocalityArgs) DeepCopyInto(out *LayerLocalityArgs) {
 		*out = new(string)
 		**out = **in
 	}
+	if in.NodeLayers != nil {
+		in, out := &in.NodeLayers, &out.NodeLayers
+		*out = new(bool)
+		**out = **in
+	}
 	if in.ArrivalTimeout != nil {
 		in, out := &in.ArrivalTimeout, &out.ArrivalTimeout
 		*out = new(metav1.Duration)

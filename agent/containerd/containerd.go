@@ -1,0 +1,363 @@
+// Package containerd reads what a node with containerd (1.7 or later) holds, through its API.
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	eventsapi "github.com/containerd/containerd/api/services/events/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/agent/contents"
+	"github.com/layer-locality/layer-locality/agent/manifest"
+	"github.com/layer-locality/layer-locality/agent/read"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+const (
+	// maxMessage bounds an answer: 10,000 images, each with three records.
+	maxMessage = 64 << 20
+	// maxImages and maxBlobs bound what is looked at.
+	maxImages = 16_384
+	maxBlobs  = 1 << 19
+	// snapshotLabel begins a label of the configuration of an image that has been unpacked;
+	// the name of the snapshotter follows. containerd sets it when unpacking is done.
+	snapshotLabel = "containerd.io/gc.ref.snapshot."
+	// lateEvents is when to read again after subscribing: the API does not tell when the
+	// subscription holds.
+	lateEvents = time.Second
+)
+
+// lazy are snapshotters that fetch what is read of a layer: blobs never come, which does not
+// mean that they were dropped.
+var lazy = []string{"stargz", "nydus", "soci", "overlaybd", "gcfs"}
+
+// Reader asks a containerd.
+type Reader struct {
+	connection *grpc.ClientConn
+	namespace  string
+	images     imagesapi.ImagesClient
+	content    contentapi.ContentClient
+	events     eventsapi.EventsClient
+	versions   versionapi.VersionClient
+
+	version string
+	// known are manifests and indexes by their digest, so that each is read once. A nil one
+	// is none that can be used.
+	known map[string]*manifest.Manifest
+	// inChains is what was last found of how layers are used.
+	inChains bool
+	// offsets are those of the downloads at the last reading, by their name.
+	offsets map[string]int64
+}
+
+// NewReader returns a reader of the containerd that serves at the path of a socket, which need
+// not be there yet, for one of its namespaces.
+func NewReader(socket, namespace string) (*Reader, error) {
+	connection, err := grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	if err != nil {
+		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
+	}
+	return &Reader{
+		connection: connection, namespace: namespace,
+		images: imagesapi.NewImagesClient(connection), content: contentapi.NewContentClient(connection),
+		events: eventsapi.NewEventsClient(connection), versions: versionapi.NewVersionClient(connection),
+	}, nil
+}
+
+// Close ends the connection.
+func (r *Reader) Close() error { return r.connection.Close() }
+
+// Name implements read.Runtime.
+func (*Reader) Name() string { return "containerd" }
+
+func (r *Reader) in(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", r.namespace)
+}
+
+// blob is what is known about a blob in the content store.
+type blob struct {
+	size int64
+	// snapshotters are those into which the image was unpacked whose configuration it is.
+	snapshotters []string
+}
+
+// Read implements read.Runtime.
+func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
+	ctx = r.in(ctx)
+	if r.version == "" {
+		answer, err := r.versions.Version(ctx, &emptypb.Empty{})
+		if err != nil {
+			return nil, fmt.Errorf("version: %w", err)
+		}
+		r.version = strings.TrimPrefix(answer.GetVersion(), "v")
+	}
+	result := &read.Result{Contents: contents.Contents{Runtime: r.Name() + " " + r.version[:min(len(r.version), 40)], JoinsDownloads: ptr.To(true)}}
+	list, err := r.images.List(ctx, &imagesapi.ListImagesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	// After the images: what these need is not removed before them.
+	blobs, err := r.blobs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	targets, names := group(list.GetImages())
+	if len(targets) > maxImages {
+		result.Skip("too-many-images", len(targets)-maxImages)
+		targets = targets[:maxImages]
+	}
+	known, layers := map[string]*manifest.Manifest{}, map[string]bool{}
+	for _, target := range targets {
+		found, err := r.find(ctx, target, blobs, known)
+		switch {
+		case errors.Is(err, errNotHere):
+			result.Skip("not-unpacked", 1)
+			continue
+		case err != nil && ctx.Err() != nil:
+			return nil, err
+		case err != nil:
+			result.Skip("manifest", 1)
+			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: names[target]})
+			continue
+		}
+		if found.manifest.Unknown != nil {
+			result.Skip("layers", 1)
+		}
+		if found.fetched {
+			for _, l := range found.manifest.Layers {
+				_, layers[l.Digest] = blobs[l.Digest]
+			}
+		}
+		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(names[target], found.digest), Layers: found.manifest.Layers})
+	}
+	r.known = known
+	result.Contents.InChains = r.chains(layers)
+	result.Pulls = r.pulls(ctx)
+	return result, nil
+}
+
+// chains tells whether layers are used in chains, by which of those that were fetched and
+// unpacked are still there as blobs. Where blobs are dropped, they go a little after the pull.
+// Where they are kept, single ones are missing as well: containerd does not fetch what it has
+// unpacked already, above the same layers, with another compression. Once most were dropped, it
+// is believed as long as any is.
+func (r *Reader) chains(kept map[string]bool) bool {
+	dropped := 0
+	for _, here := range kept {
+		if !here {
+			dropped++
+		}
+	}
+	r.inChains = dropped > len(kept)-dropped || r.inChains && dropped > 0
+	return r.inChains
+}
+
+// group returns the targets of images, sorted, and the names of each: its tags and its digest.
+// containerd has a record for each name, one for the digest in a repository, and one for the
+// configuration, which is no name.
+func group(records []*imagesapi.Image) (targets []string, names map[string][]string) {
+	names = map[string][]string{}
+	for _, record := range records {
+		target := record.GetTarget().GetDigest()
+		if !v1alpha1.IsDigest(target) || v1alpha1.IsDigest(record.GetName()) {
+			continue
+		}
+		if names[target] == nil {
+			targets = append(targets, target)
+			names[target] = []string{target}
+		}
+		if !strings.Contains(record.GetName(), "@") {
+			names[target] = append(names[target], record.GetName())
+		}
+	}
+	slices.Sort(targets)
+	return targets, names
+}
+
+// blobs returns all blobs in the content store.
+func (r *Reader) blobs(ctx context.Context) (map[string]blob, error) {
+	stream, err := r.content.List(ctx, &contentapi.ListContentRequest{})
+	if err != nil {
+		return nil, err
+	}
+	blobs := map[string]blob{}
+	for {
+		answer, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return blobs, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range answer.GetInfo() {
+			b := blob{size: info.GetSize()}
+			for label := range info.GetLabels() {
+				if snapshotter, ok := strings.CutPrefix(label, snapshotLabel); ok {
+					b.snapshotters = append(b.snapshotters, snapshotter)
+				}
+			}
+			if blobs[info.GetDigest()] = b; len(blobs) > maxBlobs {
+				return nil, fmt.Errorf("more than %d blobs", maxBlobs)
+			}
+		}
+	}
+}
+
+// found is the manifest of an image that is in use on this node.
+type found struct {
+	digest   string
+	manifest *manifest.Manifest
+	// fetched means that whole layers were fetched and unpacked.
+	fetched bool
+}
+
+// errNotHere: nothing of an image can be used, it was not unpacked, and layers are missing.
+var errNotHere = errors.New("not unpacked")
+
+// find returns the manifest that is in use of a target, which may be an index: the one that
+// has been unpacked. If there is none, it is one whose layers are all there.
+func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob, known map[string]*manifest.Manifest) (*found, error) {
+	top, err := r.manifest(ctx, target, blobs, known)
+	if err != nil {
+		return nil, err
+	}
+	candidates := top.Manifests
+	if top.Config != "" {
+		candidates = []string{target}
+	}
+	var complete *found
+	for _, digest := range candidates {
+		if _, here := blobs[digest]; !here {
+			continue // of another platform
+		}
+		m, err := r.manifest(ctx, digest, blobs, known)
+		if err != nil && ctx.Err() != nil {
+			return nil, err
+		}
+		if err != nil || m.Config == "" {
+			continue
+		}
+		if snapshotters := blobs[m.Config].snapshotters; len(snapshotters) > 0 {
+			return &found{digest, m, !slices.ContainsFunc(snapshotters, func(s string) bool { return slices.Contains(lazy, s) })}, nil
+		}
+		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { _, here := blobs[l.Digest]; return !here })
+		if _, here := blobs[m.Config]; here && !missing && complete == nil && len(m.Layers) > 0 {
+			complete = &found{digest: digest, manifest: m}
+		}
+	}
+	if complete == nil {
+		return nil, errNotHere
+	}
+	return complete, nil
+}
+
+var errUnusable = errors.New("not a manifest that can be used")
+
+// manifest returns a manifest or an index of the content store.
+func (r *Reader) manifest(ctx context.Context, digest string, blobs map[string]blob, known map[string]*manifest.Manifest) (*manifest.Manifest, error) {
+	m, ok := known[digest]
+	if !ok {
+		m, ok = r.known[digest]
+	}
+	if !ok {
+		b, here := blobs[digest]
+		if !here {
+			return nil, errUnusable // not for ever: not remembered
+		}
+		text, err := r.read(ctx, digest, b.size)
+		if err != nil && status.Code(err) != codes.OutOfRange {
+			return nil, err
+		}
+		if err == nil {
+			m, _ = manifest.Parse(text)
+		}
+	}
+	if known[digest] = m; m == nil {
+		return nil, errUnusable
+	}
+	return m, nil
+}
+
+// read reads a blob that can be a manifest.
+func (r *Reader) read(ctx context.Context, digest string, size int64) ([]byte, error) {
+	if size < 0 || size > manifest.MaxBytes {
+		return nil, status.Errorf(codes.OutOfRange, "blob %s of %d bytes", digest, size)
+	}
+	stream, err := r.content.Read(ctx, &contentapi.ReadContentRequest{Digest: digest})
+	if err != nil {
+		return nil, err
+	}
+	text := make([]byte, 0, size)
+	for {
+		answer, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return text, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if text = append(text, answer.GetData()...); len(text) > manifest.MaxBytes {
+			return nil, status.Errorf(codes.OutOfRange, "blob %s of more than %d bytes", digest, manifest.MaxBytes)
+		}
+	}
+}
+
+// pulls counts the downloads of layers that go on. One that was killed stays in the list for a
+// day, so only those count that are new or have moved since the last reading.
+func (r *Reader) pulls(ctx context.Context) int {
+	answer, err := r.content.ListStatuses(ctx, &contentapi.ListStatusesRequest{})
+	if err != nil {
+		return 0 // it is only told, nothing depends on it
+	}
+	offsets, moving := map[string]int64{}, 0
+	for _, download := range answer.GetStatuses() {
+		if !strings.HasPrefix(download.GetRef(), "layer-") {
+			continue
+		}
+		offsets[download.GetRef()] = download.GetOffset()
+		if before, known := r.offsets[download.GetRef()]; !known || before != download.GetOffset() {
+			moving++
+		}
+	}
+	r.offsets = offsets
+	return moving
+}
+
+// Watch implements read.Runtime. The stream of events ends with containerd and does not repeat
+// what was missed: so everything is read whenever it begins.
+func (r *Reader) Watch(ctx context.Context, changed func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := r.events.Subscribe(r.in(ctx), &eventsapi.SubscribeRequest{
+		Filters: []string{fmt.Sprintf(`topic~="^/images/",namespace==%q`, r.namespace)},
+	}, grpc.WaitForReady(true))
+	if err != nil {
+		return fmt.Errorf("events: %w", err)
+	}
+	changed()
+	late := time.AfterFunc(lateEvents, changed)
+	defer late.Stop()
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return fmt.Errorf("events: %w", err)
+		}
+		changed()
+	}
+}

@@ -1,0 +1,432 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	eventsapi "github.com/containerd/containerd/api/services/events/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/containerd/containerd/api/types"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/layer-locality/layer-locality/agent/contents"
+	"github.com/layer-locality/layer-locality/agent/read"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
+
+// daemon is a containerd that does what a test says. The real one is asked in
+// test/containerd.
+type daemon struct {
+	t      *testing.T
+	socket string
+	server *grpc.Server
+
+	mu        sync.Mutex
+	images    []*imagesapi.Image
+	blobs     map[string]string
+	labels    map[string]map[string]string
+	downloads []*contentapi.Status
+	reads     int
+	filters   []string
+	events    chan *types.Envelope
+	hangs     bool
+}
+
+func start(t *testing.T) *daemon {
+	d := &daemon{t: t, socket: filepath.Join(t.TempDir(), "containerd.sock"), blobs: map[string]string{}, labels: map[string]map[string]string{}, events: make(chan *types.Envelope)}
+	d.serve()
+	t.Cleanup(func() { d.server.Stop() })
+	return d
+}
+
+// serve begins to serve, also after it was stopped.
+func (d *daemon) serve() {
+	d.server = grpc.NewServer()
+	imagesapi.RegisterImagesServer(d.server, imageService{daemon: d})
+	contentapi.RegisterContentServer(d.server, contentService{daemon: d})
+	eventsapi.RegisterEventsServer(d.server, eventService{daemon: d})
+	versionapi.RegisterVersionServer(d.server, versionService{})
+	listener, err := net.Listen("unix", d.socket)
+	must(d.t, err)
+	go func() { _ = d.server.Serve(listener) }()
+}
+
+func (d *daemon) lock(ctx context.Context) {
+	if header, _ := metadata.FromIncomingContext(ctx); !slices.Equal(header.Get("containerd-namespace"), []string{"k8s.io"}) {
+		d.t.Errorf("namespace %q", header.Get("containerd-namespace"))
+	}
+	d.mu.Lock()
+}
+
+// The services of the daemon.
+type (
+	imageService struct {
+		imagesapi.UnimplementedImagesServer
+		*daemon
+	}
+	contentService struct {
+		contentapi.UnimplementedContentServer
+		*daemon
+	}
+	eventService struct {
+		eventsapi.UnimplementedEventsServer
+		*daemon
+	}
+	versionService struct {
+		versionapi.UnimplementedVersionServer
+	}
+)
+
+func (versionService) Version(context.Context, *emptypb.Empty) (*versionapi.VersionResponse, error) {
+	return &versionapi.VersionResponse{Version: "v2.3.1"}, nil
+}
+
+func (d imageService) List(ctx context.Context, _ *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
+	d.lock(ctx)
+	hangs := d.hangs
+	defer d.mu.Unlock()
+	if hangs {
+		return nil, status.Error(codes.DeadlineExceeded, "hangs")
+	}
+	return &imagesapi.ListImagesResponse{Images: d.images}, nil
+}
+
+func (d eventService) Subscribe(r *eventsapi.SubscribeRequest, stream eventsapi.Events_SubscribeServer) error {
+	d.lock(stream.Context())
+	d.filters = r.GetFilters()
+	d.mu.Unlock()
+	for {
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case event := <-d.events:
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (c contentService) List(_ *contentapi.ListContentRequest, stream contentapi.Content_ListServer) error {
+	c.lock(stream.Context())
+	defer c.mu.Unlock()
+	for digest, text := range c.blobs {
+		if err := stream.Send(&contentapi.ListContentResponse{Info: []*contentapi.Info{{Digest: digest, Size: int64(len(text)), Labels: c.labels[digest]}}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c contentService) Read(r *contentapi.ReadContentRequest, stream contentapi.Content_ReadServer) error {
+	c.lock(stream.Context())
+	defer c.mu.Unlock()
+	c.reads++
+	text, here := c.blobs[r.GetDigest()]
+	if !here {
+		return status.Error(codes.NotFound, r.GetDigest())
+	}
+	for part := range slices.Chunk([]byte(text), 100) {
+		if err := stream.Send(&contentapi.ReadContentResponse{Data: part}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c contentService) ListStatuses(ctx context.Context, _ *contentapi.ListStatusesRequest) (*contentapi.ListStatusesResponse, error) {
+	c.lock(ctx)
+	defer c.mu.Unlock()
+	return &contentapi.ListStatusesResponse{Statuses: c.downloads}, nil
+}
+
+// record adds an image record.
+func (d *daemon) record(target string, names ...string) {
+	for _, name := range names {
+		d.images = append(d.images, &imagesapi.Image{Name: name, Target: &types.Descriptor{Digest: target}})
+	}
+}
+
+// manifest adds a manifest of layers, whose blobs are not added, with its configuration, and
+// returns its digest.
+func (d *daemon) manifest(name string, layers ...string) string {
+	text := fmt.Sprintf(`{"schemaVersion":2,"config":{"digest":%q,"size":2},"layers":[`, digest("config of "+name))
+	for i, l := range layers {
+		text += fmt.Sprintf(`%s{"digest":%q,"size":%d}`, strings.Repeat(",", min(i, 1)), digest(l), len(l))
+	}
+	d.blobs[digest(name)], d.blobs[digest("config of "+name)] = text+"]}", "{}"
+	return digest(name)
+}
+
+// index adds an index of manifests and of an attestation.
+func (d *daemon) index(name string, manifests ...string) string {
+	text := fmt.Sprintf(`{"manifests":[{"digest":%q,"platform":{"os":"unknown","architecture":"unknown"}}`, digest("attestation"))
+	for _, m := range manifests {
+		text += fmt.Sprintf(`,{"digest":%q}`, m)
+	}
+	d.blobs[digest(name)] = text + "]}"
+	return digest(name)
+}
+
+// unpacked marks the manifest of a name as unpacked.
+func (d *daemon) unpacked(name, snapshotter string) {
+	d.labels[digest("config of "+name)] = map[string]string{snapshotLabel + snapshotter: "sha256:chain", "containerd.io/distribution.source.docker.io": "x"}
+}
+
+// fetched adds the blobs of layers.
+func (d *daemon) fetched(layers ...string) {
+	for _, l := range layers {
+		d.blobs[digest(l)] = l
+	}
+}
+
+func (d *daemon) reader() *Reader {
+	r, err := NewReader(d.socket, "k8s.io")
+	must(d.t, err)
+	d.t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func (d *daemon) read(r *Reader) *read.Result {
+	d.t.Helper()
+	result, err := r.Read(d.t.Context())
+	must(d.t, err)
+	return result
+}
+
+// expect compares images, each by its sorted names and the names of its layers in order.
+func expect(t *testing.T, what string, got []contents.Image, want ...string) {
+	t.Helper()
+	var texts []string
+	for _, image := range got {
+		text := strings.Join(slices.Sorted(slices.Values(image.Names)), " ") + " ="
+		for _, l := range image.Layers {
+			text += " " + l.String()
+		}
+		texts = append(texts, text)
+	}
+	for i := range want {
+		names, layers, _ := strings.Cut(want[i], " =")
+		var text string
+		for _, l := range strings.Fields(layers) {
+			text += fmt.Sprintf(" %s %d", digest(l), len(l))
+		}
+		want[i] = strings.Join(slices.Sorted(slices.Values(strings.Fields(names))), " ") + " =" + text
+	}
+	slices.Sort(texts)
+	slices.Sort(want)
+	if !slices.Equal(texts, want) {
+		t.Errorf("%s:\n%s\nwant\n%s", what, strings.Join(texts, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestRead(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	expect(t, "nothing", d.read(r).Contents.Images)
+
+	// An image for two platforms, of which one was fetched and unpacked; its three records.
+	ours := d.manifest("ours", "base", "top")
+	all := d.index("all", digest("never fetched"), ours)
+	d.record(all, "docker.io/library/a:1", "docker.io/library/a@"+all, digest("config of ours"))
+	d.unpacked("ours", "overlayfs")
+	d.fetched("base", "top")
+	// One without an index.
+	single := d.manifest("single", "base", "own", "base")
+	d.record(single, "quay.io/b:1", "quay.io/b:latest")
+	d.unpacked("single", "overlayfs")
+	d.fetched("own")
+	result := d.read(r)
+	want := []string{
+		"docker.io/library/a:1 " + all + " " + ours + " = base top",
+		"quay.io/b:1 quay.io/b:latest " + single + " " + single + " = base own base",
+	}
+	expect(t, "images", result.Contents.Images, slices.Clone(want)...)
+	c := result.Contents
+	if c.Runtime != "containerd 2.3.1" || c.InChains || c.JoinsDownloads == nil || !*c.JoinsDownloads || len(result.Skipped) > 0 {
+		t.Errorf("%+v", result)
+	}
+	reads := d.reads
+	expect(t, "again", d.read(r).Contents.Images, slices.Clone(want)...)
+	if d.reads != reads {
+		t.Errorf("%d blobs were read again", d.reads-reads)
+	}
+
+	// A layer that was unpacked with another compression is not fetched.
+	delete(d.blobs, digest("own"))
+	result = d.read(r)
+	if expect(t, "a layer not fetched", result.Contents.Images, slices.Clone(want)...); result.Contents.InChains {
+		t.Error("one layer is not there, and yet all count in chains")
+	}
+	// Layers are dropped after unpacking, but for those of the last pull.
+	delete(d.blobs, digest("top"))
+	result = d.read(r)
+	if expect(t, "layers dropped", result.Contents.Images, slices.Clone(want)...); !result.Contents.InChains {
+		t.Error("layers were dropped, and yet they count by their digests")
+	}
+	d.fetched("own")
+	if result = d.read(r); !result.Contents.InChains {
+		t.Error("the blobs of a pull are there for a while, and yet layers count by their digests")
+	}
+	d.fetched("top")
+	if result = d.read(r); result.Contents.InChains {
+		t.Error("all blobs are there, and yet layers count in chains")
+	}
+	d.images = d.images[:3]
+	if expect(t, "removed", d.read(r).Contents.Images, want[0]); len(r.known) != 2 {
+		t.Errorf("%d manifests are remembered", len(r.known))
+	}
+}
+
+// Only what is there counts.
+func TestNotUnpacked(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	target := d.index("index", d.manifest("amd", "base", "top"), d.manifest("arm", "armbase"))
+	d.record(target, "quay.io/a:1")
+	d.fetched("base")
+	result := d.read(r)
+	if expect(t, "on its way", result.Contents.Images); result.Skipped["not-unpacked"] != 1 {
+		t.Errorf("%v", result.Skipped)
+	}
+	d.fetched("top")
+	expect(t, "fetched", d.read(r).Contents.Images, "quay.io/a:1 "+target+" "+digest("amd")+" = base top")
+	d.unpacked("arm", "overlayfs")
+	expect(t, "another one is in use", d.read(r).Contents.Images, "quay.io/a:1 "+target+" "+digest("arm")+" = armbase")
+}
+
+// A lazy snapshotter never fetches whole layers: that is no sign that any were dropped.
+func TestLazySnapshotters(t *testing.T) {
+	for snapshotter, chains := range map[string]bool{"overlayfs": true, "native": true, "stargz": false, "nydus": false, "soci": false} {
+		d := start(t)
+		d.record(d.manifest("lazy", "base"), "quay.io/a:1")
+		d.unpacked("lazy", snapshotter)
+		result := d.read(d.reader())
+		expect(t, snapshotter, result.Contents.Images, "quay.io/a:1 "+digest("lazy")+" "+digest("lazy")+" = base")
+		if result.Contents.InChains != chains {
+			t.Errorf("%s: in chains is %t", snapshotter, result.Contents.InChains)
+		}
+	}
+}
+
+// What cannot be used is named without layers, and read no second time.
+func TestUnusable(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	d.blobs[digest("nonsense")] = "{"
+	d.blobs[digest("large")] = strings.Repeat(" ", 5<<20)
+	d.blobs[digest("one")] = `{"schemaVersion":1,"fsLayers":[]}`
+	d.record(digest("nonsense"), "quay.io/nonsense:1")
+	d.record(digest("large"), "quay.io/large:1")
+	d.record(digest("one"), "quay.io/one:1")
+	d.record(digest("missing"), "quay.io/missing:1")
+	d.record("latest", "quay.io/hostile:1")
+	d.images = append(d.images, &imagesapi.Image{Name: "quay.io/no-target:1"})
+	encrypted := d.manifest("encrypted", "base")
+	d.blobs[encrypted] = strings.Replace(d.blobs[encrypted], `"size":4`, `"size":4,"mediaType":"x+encrypted"`, 1)
+	d.record(encrypted, "quay.io/encrypted:1")
+	d.unpacked("encrypted", "overlayfs")
+	want := []string{
+		"quay.io/nonsense:1 " + digest("nonsense") + " =", "quay.io/large:1 " + digest("large") + " =", "quay.io/one:1 " + digest("one") + " =",
+		"quay.io/missing:1 " + digest("missing") + " =", "quay.io/encrypted:1 " + encrypted + " " + encrypted + " =",
+	}
+	result := d.read(r)
+	if expect(t, "unusable", result.Contents.Images, slices.Clone(want)...); result.Skipped["manifest"] != 4 || result.Skipped["layers"] != 1 {
+		t.Errorf("%v", result.Skipped)
+	}
+	reads := d.reads
+	if expect(t, "again", d.read(r).Contents.Images, want...); d.reads != reads {
+		t.Errorf("%d blobs were read again", d.reads-reads)
+	}
+}
+
+// A download that was killed does not count for ever.
+func TestPulls(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	layer, other := &contentapi.Status{Ref: "layer-" + digest("a"), Offset: 5}, &contentapi.Status{Ref: "config-" + digest("b"), Offset: 5}
+	d.downloads = []*contentapi.Status{layer, other}
+	if n := d.read(r).Pulls; n != 1 {
+		t.Errorf("%d pulls, want one that is new", n)
+	}
+	if n := d.read(r).Pulls; n != 0 {
+		t.Errorf("%d pulls, none moves", n)
+	}
+	layer.Offset = 6
+	if n := d.read(r).Pulls; n != 1 {
+		t.Errorf("%d pulls, one moves", n)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	r, err := NewReader(filepath.Join(t.TempDir(), "missing.sock"), "k8s.io")
+	must(t, err)
+	defer r.Close()
+	if _, err := r.Read(t.Context()); status.Code(errors.Unwrap(err)) != codes.Unavailable {
+		t.Errorf("without containerd: %v", err)
+	}
+	d := start(t)
+	d.hangs = true
+	if _, err := d.reader().Read(t.Context()); err == nil || !strings.Contains(err.Error(), "hangs") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Events lead to a reading, and so does every subscription: what happened before is not told.
+func TestWatch(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	changes, ended := make(chan struct{}, 100), make(chan error, 1)
+	go func() { ended <- r.Watch(t.Context(), func() { changes <- struct{}{} }) }()
+	seen := func(what string) {
+		t.Helper()
+		select {
+		case <-changes:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: not seen", what)
+		}
+	}
+	seen("subscribed")
+	seen("a moment later")
+	d.events <- &types.Envelope{Topic: "/images/create"}
+	seen("an event")
+	if want := []string{`topic~="^/images/",namespace=="k8s.io"`}; !slices.Equal(d.filters, want) {
+		t.Errorf("filters %q, want %q", d.filters, want)
+	}
+	d.server.Stop()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("it ended without an error")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not notice that containerd is gone")
+	}
+	// A containerd that comes later is waited for.
+	go func() { ended <- r.Watch(t.Context(), func() { changes <- struct{}{} }) }()
+	d.serve()
+	seen("subscribed again")
+	expect(t, "and read", d.read(r).Contents.Images)
+}

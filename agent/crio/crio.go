@@ -1,0 +1,261 @@
+// Package crio reads what a node with CRI-O holds from the files of its containers-storage,
+// without locks and without asking CRI-O: a reader that takes the store's lock, even a shared
+// one, holds up pulls. The store replaces files as a whole.
+package crio
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/layer-locality/layer-locality/agent/contents"
+	"github.com/layer-locality/layer-locality/agent/manifest"
+	"github.com/layer-locality/layer-locality/agent/read"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+const (
+	// Folder is where a store has its images, below its root.
+	Folder = "overlay-images"
+	// listFile is the list of images in it.
+	listFile = "images.json"
+	// maxList bounds the list: 10,000 images take some 15 MB.
+	maxList = 64 << 20
+	// maxImages bounds how many images are looked at.
+	maxImages = 16_384
+	// manifestKey is the data of an image that is its manifest; others of that prefix are
+	// the same under their digests, and that of the index that led there.
+	manifestKey = "manifest"
+)
+
+// Reader reads stores.
+type Reader struct {
+	// roots of the stores, the main one first.
+	roots []string
+	// known are manifests by their digest, so that each is read once. A nil one is not of an
+	// image whose layers can be known.
+	known map[string]*manifest.Manifest
+}
+
+// NewReader returns a reader of the store with a root, and of additional image stores.
+func NewReader(roots ...string) *Reader { return &Reader{roots: roots} }
+
+// Name implements read.Runtime.
+func (*Reader) Name() string { return "cri-o" }
+
+// image is an entry of the list.
+type image struct {
+	ID             string            `json:"id"`
+	Digest         string            `json:"digest"`
+	Names          []string          `json:"names"`
+	TopLayer       string            `json:"layer"`
+	BigDataDigests map[string]string `json:"big-data-digests"`
+}
+
+// Read implements read.Runtime.
+func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
+	result := &read.Result{Contents: contents.Contents{Runtime: r.Name()}}
+	seen, known := map[string]bool{}, map[string]*manifest.Manifest{}
+	for i, root := range r.roots {
+		if err := r.readStore(ctx, root, result, seen, known); err != nil {
+			if i > 0 && errors.Is(err, fs.ErrNotExist) {
+				continue // an additional store need not be there
+			}
+			return nil, fmt.Errorf("store %s: %w", root, err)
+		}
+	}
+	r.known = known
+	return result, nil
+}
+
+func (r *Reader) readStore(ctx context.Context, path string, result *read.Result, seen map[string]bool, known map[string]*manifest.Manifest) error {
+	// What is in the folder cannot lead out of it.
+	root, err := os.OpenRoot(filepath.Join(path, Folder))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if gone(root) {
+		return read.ErrGone
+	}
+	text, err := readFile(root, listFile, maxList)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // no image was ever pulled
+	}
+	if err != nil {
+		return err
+	}
+	var images []image
+	if err := json.Unmarshal(text, &images); err != nil {
+		return fmt.Errorf("%s: %w", listFile, err)
+	}
+	if len(images) > maxImages {
+		result.Skip("too-many-images", len(images)-maxImages)
+		images = images[:maxImages]
+	}
+	for i := range images {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		found := &images[i]
+		if seen[found.ID] || !isID(found.ID) || found.TopLayer == "" { // or an artifact
+			continue
+		}
+		seen[found.ID] = true
+		m, err := r.manifest(root, found, known)
+		if errors.Is(err, fs.ErrNotExist) {
+			result.Incomplete = true // listed before its manifest is there, or removed meanwhile
+			continue
+		}
+		if err != nil {
+			result.Skip("manifest", 1)
+		}
+		listed := contents.Image{Names: found.names()}
+		if m != nil {
+			if listed.Layers = m.Layers; m.Unknown != nil {
+				result.Skip("layers", 1)
+			}
+		}
+		result.Contents.Images = append(result.Contents.Images, listed)
+	}
+	return nil
+}
+
+// isID tells whether a text can be the ID of an image, which is also the name of a folder.
+func isID(text string) bool {
+	return len(text) > 0 && len(text) <= 128 && strings.Trim(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}
+
+// manifest returns the manifest of an image; nil if it is none whose layers can be known, with
+// an error the first time.
+func (r *Reader) manifest(root *os.Root, found *image, known map[string]*manifest.Manifest) (*manifest.Manifest, error) {
+	// Not by the image's ID: an image that is pulled again may get another manifest.
+	digest := found.BigDataDigests[manifestKey]
+	if !v1alpha1.IsDigest(digest) {
+		digest = ""
+	}
+	for _, before := range []map[string]*manifest.Manifest{known, r.known} {
+		if m, ok := before[digest]; ok && digest != "" {
+			known[digest] = m
+			return m, nil
+		}
+	}
+	text, err := readFile(root, filepath.Join(found.ID, manifestKey), manifest.MaxBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var m *manifest.Manifest
+	if err == nil {
+		m, err = manifest.Parse(text)
+	}
+	if digest != "" {
+		known[digest] = m
+	}
+	return m, err
+}
+
+// names returns the tags and digests of an image.
+func (i *image) names() []string {
+	names := []string{}
+	add := func(name string) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range i.Names {
+		// A digest names the same content in every repository.
+		if _, digest, ok := strings.Cut(name, "@"); ok {
+			name = digest
+		}
+		add(name)
+	}
+	add(i.Digest)
+	for key, digest := range i.BigDataDigests {
+		if key == manifestKey || strings.HasPrefix(key, manifestKey+"-") {
+			add(digest)
+		}
+	}
+	return names
+}
+
+// readFile reads a regular file that has at most so many bytes.
+func readFile(root *os.Root, name string, most int64) ([]byte, error) {
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s has more than %d bytes", name, most)
+	}
+	return text, err
+}
+
+// gone tells whether a folder has been removed. Who made it again made another one, which a
+// container does not see.
+func gone(root *os.Root) bool {
+	info, err := root.Stat(".")
+	if err != nil {
+		return true
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 0
+}
+
+// Watch implements read.Runtime.
+func (r *Reader) Watch(ctx context.Context, changed func()) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching the store: %w: without, it is only read from time to time; raise fs.inotify.max_user_instances", err)
+	}
+	defer watcher.Close()
+	for i, root := range r.roots {
+		if err := watcher.Add(filepath.Join(root, Folder)); err != nil && (i == 0 || !errors.Is(err, fs.ErrNotExist)) {
+			return fmt.Errorf("watching %s: %w: without, it is only read from time to time; if it is there, raise fs.inotify.max_user_watches", filepath.Join(root, Folder), err)
+		}
+	}
+	changed() // there may have been changes before
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, ok := <-watcher.Events:
+			switch {
+			case !ok:
+				return errors.New("the watch of the store ended")
+			case filepath.Base(event.Name) == listFile && event.Op != fsnotify.Chmod:
+				changed()
+			case filepath.Base(event.Name) == Folder && event.Has(fsnotify.Remove|fsnotify.Rename):
+				changed()
+				return errors.New("the folder of the store was removed")
+			}
+		case err, ok := <-watcher.Errors:
+			if !ok {
+				return errors.New("the watch of the store ended")
+			}
+			if errors.Is(err, fsnotify.ErrEventOverflow) {
+				changed()
+				continue
+			}
+			return fmt.Errorf("watching the store: %w", err)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package handover
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+func TestHandover(t *testing.T) {
+	folder := t.TempDir()
+	w, r := NewWriter(folder), NewReader(folder)
+	if report, err := r.Report(); report != nil || err != nil {
+		t.Fatalf("before anything was written: %+v, %v", report, err)
+	}
+	if state, err := r.State(); state != nil || err != nil {
+		t.Fatalf("before anything was written: %+v, %v", state, err)
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	one := &Report{Spec: &v1alpha1.NodeLayersSpec{Runtime: "cri-o", Images: []string{"- a"}}, Changed: now}
+	expect := func(what string, want *Report) {
+		t.Helper()
+		if got, err := r.Report(); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v, want %+v", what, got, err, want)
+		}
+	}
+	write := func(report *Report) {
+		t.Helper()
+		if err := w.WriteReport(report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(one)
+	expect("the first", one)
+	expect("the same again", nil)
+	write(&Report{Spec: one.Spec, Changed: now.Add(time.Hour)})
+	expect("nothing has changed", nil)
+	two := &Report{Spec: &v1alpha1.NodeLayersSpec{Runtime: "cri-o", Images: []string{"- b"}}, Changed: now}
+	write(two)
+	expect("the second", two)
+	// A reader that was started again writes what it finds.
+	w = NewWriter(folder)
+	write(two)
+	expect("from a reader that was started again", two)
+
+	state := &State{Read: now, Pulls: 3, Errors: map[string]int64{"read": 2}, Skipped: map[string]int{"manifest": 1}}
+	if err := w.WriteState(state); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.State(); err != nil || !reflect.DeepEqual(got, state) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// A reader does not trust what it reads.
+func TestRefused(t *testing.T) {
+	for name, text := range map[string]string{"no JSON": "{", "nothing": "{}", "too large": strings.Repeat(" ", maxReport+1)} {
+		folder := t.TempDir()
+		if err := os.WriteFile(filepath.Join(folder, reportFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if report, err := NewReader(folder).Report(); err == nil || !strings.Contains(err.Error(), folder) {
+			t.Errorf("%s: %+v, %v", name, report, err)
+		}
+	}
+	if err := NewWriter(filepath.Join(t.TempDir(), "missing")).WriteState(&State{}); err == nil {
+		t.Error("written into a folder that is not there")
+	}
+}

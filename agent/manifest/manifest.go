@@ -1,0 +1,106 @@
+// Package manifest reads manifests and indexes of images that a node has. They come from
+// registries, so everything is bounded and checked.
+package manifest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+// MaxBytes is the size of a manifest that is read; container runtimes take no larger ones
+// (go.podman.io/image/internal/iolimits, containerd/core/remotes).
+const MaxBytes = 4 << 20
+
+// maxManifests is how many manifests of an index are looked at.
+const maxManifests = 256
+
+// encryptedSuffix ends the media type of a layer that only the holders of a key can use.
+const encryptedSuffix = "+encrypted"
+
+// Manifest is what an image manifest or an index says.
+type Manifest struct {
+	// Config is the digest of the configuration; empty for an index.
+	Config string
+	// Layers are those of the image, the base first. They are missing if no other image can
+	// use them, or if their sizes are not known: then Unknown says why.
+	Layers  []v1alpha1.ImageLayer
+	Unknown error
+	// Manifests are the digests of the manifests that an index lists, without attestations.
+	Manifests []string
+}
+
+type descriptor struct {
+	MediaType string `json:"mediaType"`
+	Digest    string `json:"digest"`
+	Size      int64  `json:"size"`
+	Platform  *struct {
+		OS           string `json:"os"`
+		Architecture string `json:"architecture"`
+	} `json:"platform"`
+}
+
+// Parse reads a manifest or an index in the form of OCI or Docker (schema 2).
+func Parse(data []byte) (*Manifest, error) {
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("manifest of %d bytes, at most %d are read", len(data), MaxBytes)
+	}
+	var parsed struct {
+		SchemaVersion int             `json:"schemaVersion"`
+		Config        *descriptor     `json:"config"`
+		Layers        []descriptor    `json:"layers"`
+		Manifests     []descriptor    `json:"manifests"`
+		FSLayers      json.RawMessage `json:"fsLayers"`
+	}
+	if err := json.Unmarshal(data, &parsed); err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
+	}
+	switch {
+	case parsed.FSLayers != nil || parsed.SchemaVersion == 1:
+		return nil, errors.New("manifest of Docker's schema 1: it has no sizes of layers")
+	case parsed.Manifests != nil && parsed.Config == nil:
+		return index(parsed.Manifests)
+	case parsed.Config == nil || !v1alpha1.IsDigest(parsed.Config.Digest):
+		return nil, errors.New("manifest without a configuration: it is of no image")
+	}
+	m := &Manifest{Config: parsed.Config.Digest}
+	m.Layers, m.Unknown = layers(parsed.Layers)
+	return m, nil
+}
+
+func layers(all []descriptor) ([]v1alpha1.ImageLayer, error) {
+	if len(all) > v1alpha1.MaxLayers {
+		return nil, fmt.Errorf("%d layers, at most %d are possible", len(all), v1alpha1.MaxLayers)
+	}
+	layers := make([]v1alpha1.ImageLayer, len(all))
+	for i, l := range all {
+		switch {
+		case strings.HasSuffix(l.MediaType, encryptedSuffix):
+			return nil, errors.New("encrypted layers: no other image uses them")
+		case !v1alpha1.IsDigest(l.Digest) || l.Size < 0 || l.Size > v1alpha1.MaxLayerBytes:
+			return nil, fmt.Errorf("layer %.150q of %d bytes", l.Digest, l.Size)
+		}
+		layers[i] = v1alpha1.ImageLayer{Digest: l.Digest, Size: l.Size}
+	}
+	return layers, nil
+}
+
+func index(all []descriptor) (*Manifest, error) {
+	m := &Manifest{}
+	for _, d := range all[:min(len(all), maxManifests)] {
+		// Attestations have a platform of this name.
+		if p := d.Platform; p != nil && p.OS == "unknown" && p.Architecture == "unknown" {
+			continue
+		}
+		if v1alpha1.IsDigest(d.Digest) {
+			m.Manifests = append(m.Manifests, d.Digest)
+		}
+	}
+	if len(m.Manifests) == 0 {
+		return nil, errors.New("index without manifests")
+	}
+	return m, nil
+}

@@ -1,0 +1,21 @@
+package publish
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/documented"
+)
+
+// The documents state the bounds and times of the code.
+func TestBoundsAreDocumented(t *testing.T) {
+	number, short := documented.Number, documented.Time
+	documented.Check(t, "agent.md",
+		fmt.Sprintf("at most every %s", short(spacing)),
+		fmt.Sprintf("At most %s images, %s layers and %d KiB of text", number(v1alpha1.MaxNodeImages), number(v1alpha1.MaxNodeLayers), MaxBytes>>10),
+		fmt.Sprintf("if the runtime has not been read for %d minutes", int(alive.Minutes())),
+		fmt.Sprintf("pauses double from %s to %d minutes", short(firstRetry), int(lastRetry.Minutes())))
+	documented.Check(t, "api.md",
+		fmt.Sprintf("At most %s layers and %s images; the agent keeps both lists below %d KiB", number(v1alpha1.MaxNodeLayers), number(v1alpha1.MaxNodeImages), MaxBytes>>10))
+}

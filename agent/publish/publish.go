@@ -1,0 +1,347 @@
+// Package publish writes what a reader hands over into the NodeLayers of its node.
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/agent/contents"
+	"github.com/layer-locality/layer-locality/agent/handover"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+const (
+	// MaxBytes is what the lists of an object take at most, as JSON.
+	MaxBytes = 128 << 10
+	// minBytes is where the limit stops to be halved when an apiserver takes no more.
+	minBytes = 4 << 10
+	// settle is for how long changes are collected before they are written.
+	settle = time.Second
+	// spacing is the time between two writes.
+	spacing = 5 * time.Second
+	// alive is for how long a reader counts as alive that says nothing: longer than some
+	// readings that fail.
+	alive = 5 * time.Minute
+	// firstRetry and lastRetry are the pauses after a failure, unless the apiserver names one.
+	firstRetry, lastRetry = time.Second, 5 * time.Minute
+	// requestTimeout is for one request.
+	requestTimeout = 30 * time.Second
+	// poll is how often the handover is looked at although nothing seems to have changed.
+	poll = 15 * time.Second
+)
+
+// Why something is written.
+const (
+	changed = "change"
+	renewed = "renewal"
+)
+
+// Options of a Publisher.
+type Options struct {
+	// Config reaches the apiserver. Its own credentials are not used.
+	Config *rest.Config
+	// Token returns the token to write with, which names the Node to write for. Tokens are
+	// replaced from time to time.
+	Token func() (string, error)
+	// From has what the reader found.
+	From *handover.Reader
+	// MinLayerBytes is the size of layers from which on they are listed.
+	MinLayerBytes int64
+	// Renew is how often the object is written at least.
+	Renew time.Duration
+	// Spread is the time in which the agents of a cluster make their first writes.
+	Spread     time.Duration
+	Registerer prometheus.Registerer
+}
+
+// Publisher writes the NodeLayers of a node.
+type Publisher struct {
+	Options
+	client  rest.Interface
+	metrics *metrics
+
+	// Only Run uses these. report is what the node holds; nil if nobody said yet. pending is
+	// since when it has not been written; zero if it has.
+	report  *handover.Report
+	pending time.Time
+	// last is the last write, notBefore the earliest time of the next one, retry the pause
+	// after another failure.
+	last, notBefore time.Time
+	retry           time.Duration
+	// version of the object in the apiserver; empty if it is not known, or if there is none.
+	version string
+	limit   int
+	silent  bool
+
+	mu      sync.Mutex
+	read    time.Time
+	written bool
+}
+
+// New returns a Publisher.
+func New(o Options) (*Publisher, error) {
+	client, err := newClient(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	p := &Publisher{Options: o, client: client, limit: MaxBytes, retry: firstRetry}
+	p.metrics = newMetrics(o.Registerer, p.readAge)
+	return p, nil
+}
+
+// newClient returns a client of NodeLayers. It does not try again itself.
+func newClient(base *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	config := rest.CopyConfig(base)
+	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	config.Timeout = requestTimeout
+	return rest.RESTClientFor(config)
+}
+
+// readAge returns for how many seconds the runtime has not been read; -1 if it never was.
+func (p *Publisher) readAge() float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.read.IsZero() {
+		return -1
+	}
+	return time.Since(p.read).Seconds()
+}
+
+// Ready returns why the node's NodeLayers are not what the node holds; nil if they are, give
+// or take a write.
+func (p *Publisher) Ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.written:
+		return errors.New("nothing has been written yet")
+	case time.Since(p.read) > alive:
+		return fmt.Errorf("the runtime has not been read since %s", p.read.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Run writes until the context is done.
+func (p *Publisher) Run(ctx context.Context) error {
+	events, stop := p.watch(ctx)
+	defer stop()
+	return p.run(ctx, events)
+}
+
+// run is Run with the events that tell when something was handed over.
+func (p *Publisher) run(ctx context.Context, events <-chan fsnotify.Event) error {
+	p.notBefore = time.Now().Add(time.Duration(rand.Int64N(int64(max(1, p.Spread))))) //nolint:gosec // no secret
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-events:
+		case <-timer.C:
+		}
+		p.take(ctx)
+		now := time.Now()
+		if why, at := p.due(now); why != "" && !now.Before(at) {
+			p.write(ctx, why, now)
+		}
+		next := poll
+		if why, at := p.due(time.Now()); why != "" {
+			next = min(next, max(time.Until(at), 0)+10*time.Millisecond)
+		}
+		timer.Reset(next)
+	}
+}
+
+// watch tells when something is handed over. Without inotify, that is seen a little later.
+func (p *Publisher) watch(ctx context.Context) (events <-chan fsnotify.Event, stop func()) {
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = watcher.Add(p.From.Folder()); err == nil {
+			return watcher.Events, func() { _ = watcher.Close() }
+		}
+		_ = watcher.Close()
+	}
+	klog.FromContext(ctx).Error(err, "Cannot watch the folder of the reader: it is looked at from time to time", "every", poll)
+	return nil, func() {}
+}
+
+// take takes what was handed over.
+func (p *Publisher) take(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	state, err := p.From.State()
+	if err != nil {
+		p.metrics.errors.WithLabelValues("handover", "state").Inc()
+		logger.Error(err, "Cannot read what the reader says of itself")
+	}
+	if state != nil {
+		p.metrics.read(state)
+		p.mu.Lock()
+		p.read = state.Read
+		p.mu.Unlock()
+	}
+	report, err := p.From.Report()
+	switch {
+	case err != nil:
+		p.metrics.errors.WithLabelValues("handover", "report").Inc()
+		logger.Error(err, "Cannot read what the reader found")
+	case report != nil:
+		p.report = report
+		if p.pending.IsZero() {
+			p.pending = time.Now()
+		}
+	}
+}
+
+// due returns why the object is to be written next, and when; nothing if the reader is silent:
+// then others have to see that nobody renews it.
+func (p *Publisher) due(now time.Time) (why string, at time.Time) {
+	if silent := p.readAge() < 0 || p.readAge() > alive.Seconds(); p.report == nil || silent {
+		if silent && !p.silent && p.report != nil {
+			klog.Background().Info("The runtime has not been read for too long: nothing is written until it is", "limit", alive)
+		}
+		p.silent = silent
+		return "", now
+	}
+	p.silent = false
+	if !p.pending.IsZero() {
+		return changed, latest(p.pending.Add(settle), p.last.Add(spacing), p.notBefore)
+	}
+	return renewed, latest(p.last.Add(p.Renew), p.notBefore)
+}
+
+func latest(times ...time.Time) (t time.Time) {
+	for _, other := range times {
+		if other.After(t) {
+			t = other
+		}
+	}
+	return t
+}
+
+// write writes the object once, and notes what that means for the next time.
+func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
+	spec, left, err := contents.Fit(p.report.Spec, p.MinLayerBytes, p.limit)
+	if err == nil {
+		err = p.put(ctx, spec)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			p.failed(ctx, err, now)
+		}
+		return
+	}
+	p.metrics.wrote(spec, left)
+	p.metrics.writes.WithLabelValues(why).Inc()
+	if why == changed {
+		p.metrics.delay.Observe(time.Since(p.report.Changed).Seconds())
+	}
+	p.pending, p.last, p.notBefore, p.retry = time.Time{}, now, time.Time{}, firstRetry
+	p.mu.Lock()
+	p.written = true
+	p.mu.Unlock()
+	klog.FromContext(ctx).V(2).Info("Written", "why", why, "images", len(spec.Images), "layers", len(spec.Layers), "leftOut", left)
+}
+
+// put writes the object of the node, whichever way it takes.
+func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) error {
+	// One token for all of it, and not the one that client-go keeps for a while: the apiserver
+	// compares it with the owner.
+	token, err := p.Token()
+	if err != nil {
+		return err
+	}
+	identity, err := IdentityOf(token)
+	if err != nil {
+		return err
+	}
+	spec.RenewSeconds, spec.RenewTime = int32(p.Renew/time.Second), metav1.Now() //nolint:gosec // at most a day
+	object := &v1alpha1.NodeLayers{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            identity.Name,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: identity.Name, UID: identity.UID}},
+		},
+		Spec: *spec,
+	}
+	version := p.version // whatever fails, the next try looks what is there
+	p.version = ""
+	if version == "" {
+		there := &v1alpha1.NodeLayers{}
+		if err := p.do(ctx, p.client.Get().Name(object.Name), token, there); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		version = there.ResourceVersion
+	}
+	written := &v1alpha1.NodeLayers{}
+	if object.ResourceVersion = version; version != "" {
+		err = p.do(ctx, p.client.Put().Name(object.Name).Body(object), token, written)
+	}
+	if version == "" || apierrors.IsNotFound(err) { // deleted meanwhile
+		object.ResourceVersion = ""
+		err = p.do(ctx, p.client.Post().Body(object), token, written)
+	}
+	if err == nil {
+		p.version = written.ResourceVersion
+	}
+	return err
+}
+
+// do sends a request with a token.
+func (p *Publisher) do(ctx context.Context, request *rest.Request, token string, answer *v1alpha1.NodeLayers) error {
+	return request.Resource(v1alpha1.NodeLayersResource.Resource).SetHeader("Authorization", "Bearer "+token).MaxRetries(0).Do(ctx).Into(answer)
+}
+
+// failed counts a failure and decides when to try again: when the apiserver says, otherwise
+// later each time.
+func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
+	reason := string(apierrors.ReasonForError(err))
+	if reason == "" {
+		reason = "Other"
+	}
+	p.metrics.errors.WithLabelValues("write", reason).Inc()
+	pause := p.retry
+	p.retry = min(2*p.retry, lastRetry)
+	switch seconds, named := apierrors.SuggestsClientDelay(err); {
+	case apierrors.IsRequestEntityTooLargeError(err):
+		p.limit, pause = max(p.limit/2, minBytes), 0
+	case named && seconds > 0:
+		pause = max(time.Duration(seconds)*time.Second, firstRetry)
+	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+		pause = firstRetry // somebody else wrote it, or the Node was made again
+	}
+	// Not all agents at the same time.
+	p.notBefore = now.Add(pause + time.Duration(rand.Int64N(int64(pause/4)+1))) //nolint:gosec // no secret
+	klog.FromContext(ctx).Error(err, "Cannot write the NodeLayers of this node; it will be tried again", "in", pause, "hint", hint(err))
+}
+
+// hint tells what to do about an error.
+func hint(err error) string {
+	switch {
+	case apierrors.IsNotFound(err):
+		return "is the CustomResourceDefinition of deploy/agent installed?"
+	case apierrors.IsForbidden(err):
+		return "the policy of deploy/agent lets an agent write for its own Node only, and its ClusterRole get, create and update nodelayers"
+	case apierrors.IsInvalid(err):
+		return "is the CustomResourceDefinition older than the agent?"
+	}
+	return ""
+}

@@ -1,0 +1,480 @@
+package publish
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/layer-locality/layer-locality/agent/handover"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// token returns a token with the claims.
+func token(claims string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("signature"))
+}
+
+// token returns a token that is bound to a Node.
+func (i Identity) token() string {
+	return token(fmt.Sprintf(`{"kubernetes.io":{"node":{"name":%q,"uid":%q}}}`, i.Name, i.UID))
+}
+
+func TestIdentity(t *testing.T) {
+	got, err := IdentityOf(token(`{"sub":"x","kubernetes.io":{"namespace":"kube-system","node":{"name":"n1","uid":"u1"},"pod":{"name":"p"}}}`))
+	if err != nil || got != (Identity{"n1", "u1"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for text, why := range map[string]string{
+		"": "not one of a service account", "a.b": "not one of a service account", "a.!.c": "not one of a service account",
+		token("{"):  "claims",
+		token(`{}`): "not bound to a node",
+		token(`{"kubernetes.io":{"pod":{"name":"p","uid":"u"}}}`):   "not bound to a node",
+		token(`{"kubernetes.io":{"node":{"name":"n1"}}}`):           "not bound to a node",
+		token(`{"kubernetes.io":{"node":{"name":"","uid":"u1"}}}`):  "not bound to a node",
+		token(`{"kubernetes.io":{"node":{"name":[1],"uid":"u1"}}}`): "claims",
+	} {
+		if got, err := IdentityOf(text); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if _, err := TokenIn(file); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	must(t, os.WriteFile(file, []byte("a.b.c\n"), 0o600))
+	if got, err := TokenIn(file); got != "a.b.c" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// apiserver keeps one object, and fails on demand.
+type apiserver struct {
+	t  *testing.T
+	mu sync.Mutex
+	// fail answers a request in place of the apiserver if it returns a status.
+	fail    func(r *http.Request, size int) (status int, header http.Header)
+	object  *v1alpha1.NodeLayers
+	version int
+	// writes are the times of successful writes, requests all of them as METHOD STATUS.
+	writes   []time.Time
+	requests []string
+}
+
+func (a *apiserver) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	recorder := httptest.NewRecorder()
+	a.serve(recorder, r)
+	response := recorder.Result()
+	response.Request = r
+	a.requests = append(a.requests, fmt.Sprint(r.Method, " ", response.StatusCode))
+	return response, nil
+}
+
+func (a *apiserver) serve(w http.ResponseWriter, r *http.Request) {
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body)
+	}
+	status := func(code int, reason metav1.StatusReason) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason})
+	}
+	if a.fail != nil {
+		if code, header := a.fail(r, len(body)); code != 0 {
+			for key := range header {
+				w.Header().Set(key, header.Get(key))
+			}
+			http.Error(w, http.StatusText(code), code)
+			return
+		}
+	}
+	const path = "/apis/layerlocality.io/v1alpha1/nodelayers"
+	object := &v1alpha1.NodeLayers{}
+	if r.Method != http.MethodGet {
+		if err := json.Unmarshal(body, object); err != nil {
+			a.t.Error(err)
+		}
+		// As the policy does.
+		identity, err := IdentityOf(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		if err != nil || object.Name != identity.Name || object.OwnerReferences[0].UID != identity.UID {
+			a.t.Errorf("%+v writes %s of %+v, %v", identity, object.Name, object.OwnerReferences, err)
+		}
+	}
+	switch {
+	case r.URL.Path != path && r.URL.Path != path+"/n1", (r.URL.Path == path) != (r.Method == http.MethodPost):
+		a.t.Errorf("%s %s", r.Method, r.URL)
+		status(http.StatusNotFound, metav1.StatusReasonNotFound)
+		return
+	case r.Method != http.MethodPost && a.object == nil:
+		status(http.StatusNotFound, metav1.StatusReasonNotFound)
+		return
+	case r.Method == http.MethodPost && a.object != nil:
+		status(http.StatusConflict, metav1.StatusReasonAlreadyExists)
+		return
+	case r.Method == http.MethodPut && object.ResourceVersion != a.object.ResourceVersion:
+		status(http.StatusConflict, metav1.StatusReasonConflict)
+		return
+	}
+	if r.Method != http.MethodGet {
+		a.version++
+		object.ResourceVersion = fmt.Sprint(a.version)
+		a.object = object
+		a.writes = append(a.writes, time.Now())
+	}
+	w.Header().Set("Content-Type", "application/json")
+	answer := a.object.DeepCopy()
+	answer.TypeMeta = metav1.TypeMeta{Kind: "NodeLayers", APIVersion: v1alpha1.GroupVersion.String()}
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		a.t.Error(err)
+	}
+}
+
+// now calls f while nothing is requested.
+func (a *apiserver) now(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f()
+}
+
+// suite is a Publisher that runs, with the reader before it.
+type suite struct {
+	t        *testing.T
+	server   *apiserver
+	writer   *handover.Writer
+	registry *prometheus.Registry
+	p        *Publisher
+	identity Identity
+	// events are those of the folder: inotify belongs to no bubble of synctest.
+	events chan fsnotify.Event
+}
+
+// start starts a Publisher.
+func start(ctx context.Context, t *testing.T) *suite {
+	t.Helper()
+	folder := t.TempDir()
+	s := &suite{
+		t: t, server: &apiserver{t: t}, writer: handover.NewWriter(folder), registry: prometheus.NewRegistry(),
+		identity: Identity{"n1", "u1"}, events: make(chan fsnotify.Event),
+	}
+	p, err := New(Options{
+		Config: &rest.Config{Host: "https://apiserver.example", Transport: s.server},
+		Token:  func() (string, error) { return s.identity.token(), nil },
+		From:   handover.NewReader(folder), Renew: 10 * time.Minute, Spread: 30 * time.Second, Registerer: s.registry,
+	})
+	must(t, err)
+	s.p = p
+	go func() {
+		if err := p.run(ctx, s.events); err != nil {
+			t.Error(err)
+		}
+	}()
+	return s
+}
+
+// finds has the reader find images.
+func (s *suite) finds(images ...string) {
+	s.t.Helper()
+	spec := &v1alpha1.NodeLayersSpec{Runtime: "test", Reuse: v1alpha1.ReuseByDigest, TotalImages: int32(len(images)), Images: images}
+	must(s.t, s.writer.WriteReport(&handover.Report{Spec: spec, Changed: time.Now()}))
+	s.beats()
+}
+
+// beats has the reader say that it works.
+func (s *suite) beats() {
+	s.t.Helper()
+	must(s.t, s.writer.WriteState(&handover.State{Read: time.Now(), Pulls: 2, Errors: map[string]int64{"watch": 4}}))
+}
+
+// later lets time pass, in which the reader works.
+func (s *suite) later(d time.Duration) {
+	s.t.Helper()
+	for ; d > 0; d -= min(d, time.Minute) {
+		s.beats()
+		time.Sleep(min(d, time.Minute))
+	}
+	synctest.Wait()
+}
+
+// expect checks the images in the apiserver, and how often they were written so far.
+func (s *suite) expect(what string, writes int, images ...string) {
+	s.t.Helper()
+	s.server.now(func() {
+		var got []string
+		if s.server.object != nil {
+			got = s.server.object.Spec.Images
+		}
+		if !slices.Equal(got, images) || len(s.server.writes) != writes {
+			s.t.Errorf("%s: %q after %d writes, want %q after %d; %q", what, got, len(s.server.writes), images, writes, s.server.requests)
+		}
+	})
+}
+
+func test(t *testing.T, f func(s *suite)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		f(start(ctx, t))
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestPublish(t *testing.T) {
+	test(t, func(s *suite) {
+		s.later(time.Minute)
+		s.expect("nothing was found yet", 0)
+		if err := s.p.Ready(); err == nil {
+			t.Error("ready before anything was written")
+		}
+		s.finds("- a")
+		s.later(time.Minute)
+		s.expect("found", 1, "- a")
+		must(t, s.p.Ready())
+		s.server.now(func() {
+			o := s.server.object
+			want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}}
+			if o.Name != "n1" || !reflect.DeepEqual(o.OwnerReferences, want) || o.Spec.RenewSeconds != 600 || o.Spec.RenewTime.IsZero() || o.Spec.TotalImages != 1 {
+				t.Errorf("%+v", o)
+			}
+			if !slices.Equal(s.server.requests, []string{"GET 404", "POST 201"}) && !slices.Equal(s.server.requests, []string{"GET 404", "POST 200"}) {
+				t.Errorf("%q", s.server.requests)
+			}
+		})
+		s.finds("- a")
+		s.later(8 * time.Minute)
+		s.expect("nothing has changed", 1, "- a")
+		s.later(3 * time.Minute)
+		s.expect("renewed", 2, "- a")
+		s.finds("- a", "- b")
+		s.later(time.Minute)
+		s.expect("changed", 3, "- a", "- b")
+		if err := testutil.GatherAndCompare(s.registry, strings.NewReader(`
+# HELP layerlocality_agent_writes_total NodeLayers written, because of a change or to renew them.
+# TYPE layerlocality_agent_writes_total counter
+layerlocality_agent_writes_total{why="change"} 2
+layerlocality_agent_writes_total{why="renewal"} 1
+# HELP layerlocality_agent_errors_total Failures, by what failed (reader: reading the runtime; write: writing to the apiserver) and why.
+# TYPE layerlocality_agent_errors_total counter
+layerlocality_agent_errors_total{in="reader",reason="watch"} 4
+# HELP layerlocality_agent_images Images of the node.
+# TYPE layerlocality_agent_images gauge
+layerlocality_agent_images 2
+# HELP layerlocality_agent_object_bytes Bytes of the lists in the NodeLayers last written, as JSON.
+# TYPE layerlocality_agent_object_bytes gauge
+layerlocality_agent_object_bytes 12
+# HELP layerlocality_agent_pulls Downloads of layers that were going on at the last reading; only known with containerd.
+# TYPE layerlocality_agent_pulls gauge
+layerlocality_agent_pulls 2
+`), "layerlocality_agent_writes_total", "layerlocality_agent_errors_total", "layerlocality_agent_images", "layerlocality_agent_object_bytes", "layerlocality_agent_pulls"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Writes keep their distance however often something changes.
+func TestSpacing(t *testing.T) {
+	test(t, func(s *suite) {
+		for i := range 120 {
+			s.finds(fmt.Sprintf("- image-%d", i))
+			s.events <- fsnotify.Event{}
+			time.Sleep(500 * time.Millisecond)
+		}
+		s.later(10 * time.Second)
+		s.server.now(func() {
+			if n := len(s.server.writes); n < 7 || n > 13 {
+				t.Errorf("%d writes in a minute", n)
+			}
+			for i := 1; i < len(s.server.writes); i++ {
+				if gap := s.server.writes[i].Sub(s.server.writes[i-1]); gap < spacing {
+					t.Errorf("two writes within %v", gap)
+				}
+			}
+		})
+		s.server.now(func() {
+			if got := s.server.object.Spec.Images; !slices.Equal(got, []string{"- image-119"}) {
+				t.Errorf("%q", got)
+			}
+		})
+	})
+}
+
+// Agents that start together do not write together.
+func TestSpread(t *testing.T) {
+	var first []time.Duration
+	for range 30 {
+		test(t, func(s *suite) {
+			began := time.Now()
+			s.finds("- a")
+			s.later(time.Minute)
+			s.server.now(func() { first = append(first, s.server.writes[0].Sub(began)) })
+		})
+	}
+	if least, most := slices.Min(first), slices.Max(first); most-least < 15*time.Second || most > 50*time.Second {
+		t.Errorf("first writes after %v to %v", least, most)
+	}
+}
+
+// A reader that says nothing lets the report grow old, so that others see it.
+func TestSilentReader(t *testing.T) {
+	test(t, func(s *suite) {
+		s.finds("- a")
+		s.later(time.Minute)
+		s.expect("at first", 1, "- a")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		s.expect("silent", 1, "- a")
+		if err := s.p.Ready(); err == nil || !strings.Contains(err.Error(), "has not been read since") {
+			t.Error(err)
+		}
+		s.later(time.Minute)
+		s.expect("it works again", 2, "- a")
+		must(t, s.p.Ready())
+	})
+}
+
+// Failures of the apiserver, each until it works again.
+func TestFailures(t *testing.T) {
+	code := func(code int, header http.Header) func(*http.Request, int) (int, http.Header) {
+		return func(*http.Request, int) (int, http.Header) { return code, header }
+	}
+	for name, c := range map[string]struct {
+		fail   func(*http.Request, int) (int, http.Header)
+		reason string
+		// most requests in ten minutes, and how long it may take afterwards.
+		most  int
+		after time.Duration
+	}{
+		"too many requests": {code(http.StatusTooManyRequests, http.Header{"Retry-After": {"200"}}), "TooManyRequests", 5, 5 * time.Minute},
+		"unavailable":       {code(http.StatusServiceUnavailable, nil), "ServiceUnavailable", 14, 7 * time.Minute},
+		"forbidden":         {code(http.StatusForbidden, nil), "Forbidden", 14, 7 * time.Minute},
+		"no resource":       {code(http.StatusNotFound, nil), "NotFound", 40, 7 * time.Minute},
+	} {
+		test(t, func(s *suite) {
+			s.server.now(func() { s.server.fail = c.fail })
+			s.finds("- a")
+			s.later(10 * time.Minute)
+			s.expect(name, 0)
+			s.server.now(func() {
+				if n := len(s.server.requests); n < 2 || n > c.most {
+					t.Errorf("%s: %d requests in ten minutes, want 2 to %d", name, n, c.most)
+				}
+				s.server.fail = nil
+			})
+			if n := testutil.ToFloat64(s.p.metrics.errors.WithLabelValues("write", c.reason)); n < 2 {
+				t.Errorf("%s: %v errors with that reason", name, n)
+			}
+			s.later(c.after)
+			s.expect(name+" no more", 1, "- a")
+		})
+	}
+}
+
+// What the apiserver finds too large gets smaller until it fits.
+func TestTooLarge(t *testing.T) {
+	test(t, func(s *suite) {
+		s.server.now(func() {
+			s.server.fail = func(_ *http.Request, size int) (int, http.Header) {
+				if size > 20_000 {
+					return http.StatusRequestEntityTooLarge, nil
+				}
+				return 0, nil
+			}
+		})
+		var images []string
+		for i := range 500 {
+			images = append(images, fmt.Sprintf("- registry.example.com/a-team-with-a-long-name/and-long-names-of-images/%04d:v1", i))
+		}
+		s.finds(images...)
+		s.later(2 * time.Minute)
+		s.server.now(func() {
+			if s.server.object == nil || len(s.server.object.Spec.Images) < 100 || s.server.object.Spec.TotalImages != 500 {
+				t.Errorf("%q", s.server.requests)
+			}
+		})
+		if left := testutil.ToFloat64(s.p.metrics.left); left < 100 || left > 400 {
+			t.Errorf("%v images left out", left)
+		}
+	})
+}
+
+// The object is deleted, is written by somebody else, and the Node is made again.
+func TestObjectChanges(t *testing.T) {
+	test(t, func(s *suite) {
+		s.finds("- a")
+		s.later(time.Minute)
+		s.expect("at first", 1, "- a")
+		s.server.now(func() { s.server.object = nil })
+		s.finds("- b")
+		s.later(time.Minute)
+		s.expect("after it was deleted", 2, "- b")
+		if n := testutil.CollectAndCount(s.p.metrics.errors); n != 1 { // that of the reader
+			t.Errorf("%d kinds of errors: a deleted object is no failure", n)
+		}
+		s.server.now(func() { s.server.object.ResourceVersion = "of somebody else" })
+		s.finds("- c")
+		s.later(time.Minute)
+		s.expect("after somebody wrote it", 3, "- c")
+		s.server.now(func() { s.server.object = nil; s.identity.UID = "u2" })
+		s.later(11 * time.Minute)
+		s.expect("after the Node was made again", 4, "- c")
+		s.server.now(func() {
+			if uid := s.server.object.OwnerReferences[0].UID; uid != "u2" {
+				t.Errorf("it is of the Node %s", uid)
+			}
+		})
+	})
+}
+
+// With inotify, nobody waits for the next look at the folder.
+func TestWatchesFolder(t *testing.T) {
+	folder := t.TempDir()
+	server := &apiserver{t: t}
+	p, err := New(Options{
+		Config: &rest.Config{Host: "https://apiserver.example", Transport: server}, Token: func() (string, error) { return Identity{"n1", "u1"}.token(), nil },
+		From: handover.NewReader(folder), Renew: time.Hour, Registerer: prometheus.NewRegistry(),
+	})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	time.Sleep(500 * time.Millisecond) // it has looked, and looks again in 15 s
+	w := handover.NewWriter(folder)
+	must(t, w.WriteState(&handover.State{Read: time.Now()}))
+	must(t, w.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Images: []string{"- a"}}, Changed: time.Now()}))
+	for deadline := time.Now().Add(10 * time.Second); p.Ready() != nil; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not written in 10 s")
+		}
+	}
+	cancel()
+	must(t, <-done)
+}

@@ -1,0 +1,176 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/layer-locality/layer-locality/agent/contents"
+	"github.com/layer-locality/layer-locality/agent/handover"
+)
+
+// runtime is a container runtime that can fail on demand.
+type runtime struct {
+	mu      sync.Mutex
+	result  Result
+	err     error
+	reads   int
+	watches int
+	changed func()
+	end     chan error
+}
+
+func (*runtime) Name() string { return "test" }
+
+func (r *runtime) Read(ctx context.Context) (*Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reads++
+	if _, limited := ctx.Deadline(); !limited {
+		return nil, errors.New("a runtime that hangs would keep the reader for ever")
+	}
+	result := r.result
+	return &result, r.err
+}
+
+func (r *runtime) Watch(ctx context.Context, changed func()) error {
+	r.mu.Lock()
+	r.watches++
+	r.changed, r.end = changed, make(chan error)
+	end := r.end
+	r.mu.Unlock()
+	changed()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-end:
+		return err
+	}
+}
+
+// set has the next reading find an image, or fail.
+func (r *runtime) set(name string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result, r.err = Result{Contents: contents.Contents{Images: []contents.Image{{Names: []string{name}}}}}, err
+}
+
+func (r *runtime) count() (reads, watches int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reads, r.watches
+}
+
+func TestLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+		folder := t.TempDir()
+		node, reader := &runtime{}, handover.NewReader(folder)
+		node.set("a", nil)
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(folder)}).Run(ctx) }()
+		later := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		expect := func(what string, images ...string) {
+			t.Helper()
+			report, err := reader.Report()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			if report != nil {
+				got = report.Spec.Images
+			}
+			if !reflect.DeepEqual(got, images) {
+				t.Errorf("%s: %q, want %q", what, got, images)
+			}
+		}
+		state := func() *handover.State {
+			t.Helper()
+			state, err := reader.State()
+			if err != nil || state == nil {
+				t.Fatal(state, err)
+			}
+			return state
+		}
+		later(time.Second)
+		expect("at the start", "- a")
+
+		// Many changes are one reading.
+		before, _ := node.count()
+		node.set("b", nil)
+		for range 50 {
+			node.changed()
+		}
+		later(time.Second)
+		if after, _ := node.count(); after-before < 1 || after-before > 2 {
+			t.Errorf("%d readings for many changes at once", after-before)
+		}
+		expect("after changes", "- b")
+		// Changes that nobody saw.
+		node.set("c", nil)
+		later(80 * time.Second)
+		expect("after a while", "- c")
+
+		// The runtime does not answer: what was found stays, and its age shows.
+		read := state().Read
+		node.set("d", errors.New("hung"))
+		later(5 * time.Minute)
+		expect("while it does not answer")
+		if s := state(); s.Errors["read"] < 5 || s.Errors["read"] > 20 || !s.Read.After(read) && time.Since(s.Read) < 3*time.Minute {
+			t.Errorf("%+v", s)
+		}
+		if n := strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "hung"); n != 1 {
+			t.Errorf("said %d times that it hangs", n)
+		}
+		node.set("e", nil)
+		later(time.Minute)
+		expect("when it answers again", "- e")
+		if age := time.Since(state().Read); age > 2*time.Minute {
+			t.Errorf("read %v ago", age)
+		}
+
+		// The watch ends: it begins again, and all is read.
+		node.set("f", nil)
+		node.end <- errors.New("restarted")
+		later(5 * time.Second)
+		expect("after the runtime was restarted", "- f")
+		if _, watches := node.count(); watches != 2 {
+			t.Errorf("%d watches", watches)
+		}
+
+		// An image on its way is read again soon.
+		node.mu.Lock()
+		node.result.Incomplete, node.result.Pulls = true, 3
+		node.mu.Unlock()
+		node.changed()
+		later(500 * time.Millisecond)
+		node.set("g", nil)
+		later(1500 * time.Millisecond)
+		expect("soon after", "- g")
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What a process cannot follow ends it.
+func TestGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &runtime{}
+		node.set("a", ErrGone)
+		if err := (&Loop{Runtime: node, Writer: handover.NewWriter(t.TempDir())}).Run(t.Context()); !errors.Is(err, ErrGone) {
+			t.Error(err)
+		}
+		synctest.Wait()
+	})
+}

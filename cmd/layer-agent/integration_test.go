@@ -1,0 +1,332 @@
+//go:build integration
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/controlplane"
+)
+
+const namespace = "kube-system"
+
+// plane is an apiserver with what deploy/agent installs, and Nodes.
+type plane struct {
+	t      *testing.T
+	config *rest.Config
+	admin  client.Client
+	kube   kubernetes.Interface
+	nodes  map[string]*corev1.Node
+}
+
+func newClient(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, v1alpha1.AddToScheme(scheme))
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	must(t, err)
+	return c
+}
+
+func start(t *testing.T) *plane {
+	t.Helper()
+	started, err := controlplane.StartWith("../..", controlplane.Settings{NoFsync: true})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := started.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	p := &plane{t: t, config: started.Config, admin: newClient(t, started.Config), nodes: map[string]*corev1.Node{}}
+	p.kube, err = kubernetes.NewForConfig(started.Config)
+	must(t, err)
+	for _, overlay := range overlays {
+		for _, resource := range shipped(t, overlay).Resources() {
+			object := &unstructured.Unstructured{}
+			content, err := resource.Map()
+			must(t, err)
+			object.Object = content
+			strict := client.WithFieldValidation(p.admin, metav1.FieldValidationStrict)
+			must(t, strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"), client.ForceOwnership))
+		}
+	}
+	for _, name := range []string{"n1", "n2"} {
+		p.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		must(t, p.admin.Create(t.Context(), p.nodes[name]))
+	}
+	// The policy takes effect a moment after it was made.
+	must(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		object := p.object("n1")
+		err := p.admin.Create(ctx, object)
+		if err == nil {
+			err = p.admin.Delete(ctx, object)
+			return false, err
+		}
+		return strings.Contains(err.Error(), "written by layer-agent"), nil
+	}))
+	return p
+}
+
+// with returns the same for a part of the test, which leaves no NodeLayers.
+func (p *plane) with(t *testing.T) *plane {
+	part := *p
+	part.t = t
+	t.Cleanup(func() { must(t, p.admin.DeleteAllOf(context.Background(), &v1alpha1.NodeLayers{})) })
+	return &part
+}
+
+// token returns a token of the agent's service account that is bound to a Node, or to nothing.
+func (p *plane) token(node string) string {
+	p.t.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}
+	if node != "" {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: p.nodes[node].UID}
+	}
+	answer, err := p.kube.CoreV1().ServiceAccounts(namespace).CreateToken(p.t.Context(), "layer-agent", request, metav1.CreateOptions{})
+	must(p.t, err)
+	return answer.Status.Token
+}
+
+// agent returns a client with such a token.
+func (p *plane) agent(node string) client.Client {
+	p.t.Helper()
+	config := rest.AnonymousClientConfig(p.config)
+	config.BearerToken = p.token(node)
+	return newClient(p.t, config)
+}
+
+// object returns the NodeLayers of a node, as its agent would write it.
+func (p *plane) object(node string) *v1alpha1.NodeLayers {
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node, UID: "unknown"}
+	if n := p.nodes[node]; n != nil {
+		owner.UID = n.UID
+	}
+	return &v1alpha1.NodeLayers{
+		ObjectMeta: metav1.ObjectMeta{Name: node, OwnerReferences: []metav1.OwnerReference{owner}},
+		Spec:       v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.Now()},
+	}
+}
+
+// A real apiserver with the shipped policy and roles, and the shipped commands.
+func TestShipped(t *testing.T) {
+	p := start(t)
+	for name, test := range map[string]func(*testing.T, *plane){"policy": testPolicy, "schema": testSchema, "agent": testAgent} {
+		t.Run(name, func(t *testing.T) { test(t, p.with(t)) })
+	}
+}
+
+// Who may write what.
+func testPolicy(t *testing.T, p *plane) {
+	own, other, unbound := p.agent("n1"), p.agent("n2"), p.agent("")
+	ctx := t.Context()
+	refused := func(what, why string, err error) {
+		t.Helper()
+		if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want %s", what, err, why)
+		}
+	}
+	refused("of another node", "it may not write the NodeLayers of another one", other.Create(ctx, p.object("n1")))
+	refused("with an unbound token", "written by layer-agent, with a token that is bound", unbound.Create(ctx, p.object("n1")))
+	for what, change := range map[string]func(*v1alpha1.NodeLayers){
+		"without an owner": func(o *v1alpha1.NodeLayers) { o.OwnerReferences = nil },
+		"of two owners": func(o *v1alpha1.NodeLayers) {
+			o.OwnerReferences = append(o.OwnerReferences, p.object("n2").OwnerReferences[0])
+		},
+		"of another Node":      func(o *v1alpha1.NodeLayers) { o.OwnerReferences = p.object("n2").OwnerReferences },
+		"of the Node before":   func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].UID = "before" },
+		"of something of that": func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].Kind = "Pod" },
+	} {
+		object := p.object("n1")
+		change(object)
+		refused(what, "one owner, the Node of the token", own.Create(ctx, object))
+	}
+
+	must(t, own.Create(ctx, p.object("n1")))
+	current := &v1alpha1.NodeLayers{}
+	must(t, own.Get(ctx, client.ObjectKey{Name: "n1"}, current))
+	current.Spec.TotalImages = 5
+	must(t, own.Update(ctx, current))
+	current.Spec.TotalImages = 6
+	refused("an update of another node", "another one", other.Update(ctx, current.DeepCopy()))
+	changed := current.DeepCopy()
+	changed.OwnerReferences[0].UID = "another"
+	refused("a change of the owner", "one owner", own.Update(ctx, changed))
+	refused("a deletion", "cannot delete", own.Delete(ctx, current.DeepCopy()))
+	refused("a list", "cannot list", own.List(ctx, &v1alpha1.NodeLayersList{}))
+	refused("a Node", "cannot get", own.Get(ctx, client.ObjectKey{Name: "n1"}, &corev1.Node{}))
+
+	// The garbage collector, which is no agent, takes its finalizer from what is being deleted.
+	must(t, own.Get(ctx, client.ObjectKey{Name: "n1"}, current))
+	must(t, p.admin.Delete(ctx, current, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+	must(t, p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, current))
+	if len(current.Finalizers) != 1 {
+		t.Fatalf("finalizers %q", current.Finalizers)
+	}
+	forged := current.DeepCopy()
+	forged.Spec.TotalImages, forged.Finalizers = 7, nil
+	refused("another content while it is deleted", "written by layer-agent", p.admin.Update(ctx, forged))
+	current.Finalizers = nil
+	must(t, p.admin.Update(ctx, current))
+	if err := p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, current); !apierrors.IsNotFound(err) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
+// The schema bounds what an agent may write.
+func testSchema(t *testing.T, p *plane) {
+	own := p.agent("n1")
+	digest := "sha256:" + strings.Repeat("a", 64)
+	for why, change := range map[string]func(*v1alpha1.NodeLayersSpec){
+		"spec.layers[0]": func(s *v1alpha1.NodeLayersSpec) { s.Layers = []string{digest} },
+		"spec.layers[1]": func(s *v1alpha1.NodeLayersSpec) { s.Layers = []string{digest + " 1", strings.ToUpper(digest) + " 1"} },
+		"spec.layers: Too many": func(s *v1alpha1.NodeLayersSpec) {
+			s.Layers = slices.Repeat([]string{digest + " 1"}, v1alpha1.MaxNodeLayers+1)
+		},
+		"spec.layers":            func(s *v1alpha1.NodeLayersSpec) { s.Layers = []string{digest + " 12345678901234"} },
+		"spec.images[0]":         func(s *v1alpha1.NodeLayersSpec) { s.Images = []string{"0"} },
+		"spec.images[0] in body": func(s *v1alpha1.NodeLayersSpec) { s.Images = []string{"0,, a"} },
+		"spec.images: Too many":  func(s *v1alpha1.NodeLayersSpec) { s.Images = slices.Repeat([]string{"- a"}, v1alpha1.MaxNodeImages+1) },
+		"may not be more than": func(s *v1alpha1.NodeLayersSpec) {
+			s.Images = []string{"- " + strings.Repeat("a", v1alpha1.MaxNodeImageLength)}
+		},
+		"spec.reuse":        func(s *v1alpha1.NodeLayersSpec) { s.Reuse = "Sometimes" },
+		"spec.renewSeconds": func(s *v1alpha1.NodeLayersSpec) { s.RenewSeconds = 0 },
+		"spec.totalBytes":   func(s *v1alpha1.NodeLayersSpec) { s.TotalBytes = -1 },
+	} {
+		object := p.object("n1")
+		change(&object.Spec)
+		if err := own.Create(t.Context(), object); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %.300v", why, err)
+		}
+	}
+	object := p.object("n1")
+	object.Spec.Layers = slices.Repeat([]string{digest + " 1234567890123"}, v1alpha1.MaxNodeLayers)
+	object.Spec.Images = slices.Repeat([]string{"4095 " + digest}, v1alpha1.MaxNodeImages)
+	must(t, own.Create(t.Context(), object))
+}
+
+// store makes a containers-storage with images, each with one layer.
+func store(t *testing.T, root string, images ...string) {
+	t.Helper()
+	folder := filepath.Join(root, "overlay-images")
+	list := []map[string]any{}
+	for i, name := range images {
+		id := fmt.Sprintf("image%d", i)
+		manifest := fmt.Sprintf(`{"schemaVersion":2,"config":{"digest":"sha256:%064x","size":1},"layers":[{"digest":"sha256:%064x","size":%d}]}`, i, i, 2<<20)
+		must(t, os.MkdirAll(filepath.Join(folder, id), 0o700))
+		must(t, os.WriteFile(filepath.Join(folder, id, "manifest"), []byte(manifest), 0o600))
+		list = append(list, map[string]any{"id": id, "names": []string{name}, "layer": "top"})
+	}
+	text, err := json.Marshal(list)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(folder, ".new"), text, 0o600))
+	must(t, os.Rename(filepath.Join(folder, ".new"), filepath.Join(folder, "images.json")))
+}
+
+// The shipped commands, with a token as the kubelet gives it and the rights of deploy/agent,
+// publish what is in a store, and follow it.
+func testAgent(t *testing.T, p *plane) {
+	folder := t.TempDir()
+	root, handover, token := filepath.Join(folder, "storage"), filepath.Join(folder, "handover"), filepath.Join(folder, "token")
+	must(t, os.MkdirAll(filepath.Join(root, "overlay-images"), 0o700))
+	must(t, os.Mkdir(handover, 0o700))
+	must(t, os.WriteFile(token, []byte(p.token("n1")), 0o600))
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["c"] = &clientcmdapi.Cluster{Server: p.config.Host, CertificateAuthorityData: p.config.CAData}
+	kubeconfig.AuthInfos["a"] = &clientcmdapi.AuthInfo{TokenFile: token}
+	kubeconfig.Contexts["x"], kubeconfig.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "a"}, "x"
+	must(t, clientcmd.WriteToFile(*kubeconfig, filepath.Join(folder, "kubeconfig")))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	for _, args := range [][]string{
+		{"read", "--runtime=auto", "--storage=" + root, "--socket=" + folder + "/none", "--handover=" + handover},
+		{"publish", "--kubeconfig=" + folder + "/kubeconfig", "--token-file=" + token, "--handover=" + handover, "--spread=0s", "--bind-address=127.0.0.1:0"},
+	} {
+		command := newCommand()
+		command.SetArgs(args)
+		go func() { ended <- command.ExecuteContext(ctx) }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			must(t, <-ended)
+		}
+	})
+	published := func(images ...string) {
+		t.Helper()
+		object, got := &v1alpha1.NodeLayers{}, []string{}
+		const patience = 30 * time.Second // a machine that is busy
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+			select {
+			case err := <-ended:
+				ended <- nil
+				return false, errors.Join(errors.New("a command ended"), err)
+			default:
+			}
+			if err := p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, object); err != nil {
+				return false, client.IgnoreNotFound(err)
+			}
+			got = got[:0]
+			for _, text := range object.Spec.Images {
+				_, name, _ := strings.Cut(text, " ")
+				got = append(got, name)
+			}
+			return slices.Equal(got, images), nil
+		})
+		if err != nil {
+			t.Fatalf("%v: %q, want %q", err, got, images)
+		}
+	}
+	published()
+	store(t, root, "quay.io/a:1")
+	published("quay.io/a:1")
+	store(t, root, "quay.io/a:1", "quay.io/b:1")
+	published("quay.io/a:1", "quay.io/b:1")
+	store(t, root, "quay.io/b:1")
+	published("quay.io/b:1")
+	// Somebody deletes it: a renewal would bring it back, and so does the next change.
+	must(t, p.admin.Delete(ctx, p.object("n1")))
+	store(t, root, "quay.io/c:1")
+	published("quay.io/c:1")
+
+	var table metav1.Table
+	must(t, p.kube.Discovery().RESTClient().Get().AbsPath("/apis/layerlocality.io/v1alpha1/nodelayers").
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(ctx).Into(&table))
+	var columns []string
+	for _, column := range table.ColumnDefinitions {
+		columns = append(columns, column.Name)
+	}
+	if want := []string{"Name", "Images", "Layers", "Bytes", "Runtime", "Reuse", "Renewed"}; !slices.Equal(columns, want) || len(table.Rows) != 1 {
+		t.Fatalf("columns %q, want %q", columns, want)
+	}
+	if cells := fmt.Sprint(table.Rows[0].Cells[:6]); cells != "[n1 1 1 2097152 cri-o Digest]" {
+		t.Errorf("%s", cells)
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/layer-locality/layer-locality/agent/handover"
+	"github.com/layer-locality/layer-locality/agent/publish"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+// publishOptions are the flags of the publisher.
+type publishOptions struct {
+	kubeconfig    string
+	token         string
+	handover      string
+	minLayerBytes int64
+	renew, spread time.Duration
+	address       string
+}
+
+func newPublishCommand() *cobra.Command {
+	o := &publishOptions{}
+	cmd := &cobra.Command{
+		Use:   "publish",
+		Short: "Write what the reader found into the NodeLayers of this node; needs a token that is bound to the node, and nothing of the node itself",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, the pod's service account")
+	f.StringVar(&o.token, "token-file", "/var/run/secrets/kubernetes.io/serviceaccount/token", "file with the token of the service account, which names the node")
+	f.StringVar(&o.handover, "handover", handoverFolder, "folder in which the reader hands over")
+	f.Int64Var(&o.minLayerBytes, "min-layer-bytes", 1<<20, "size of layers, in compressed bytes, from which on they are listed; all are where layers are used in chains")
+	f.DurationVar(&o.renew, "renew", 10*time.Minute, "how often NodeLayers are written although nothing has changed; after three times that, readers go by NodeStatus")
+	f.DurationVar(&o.spread, "spread", 30*time.Second, "time in which the agents of a cluster make their first writes")
+	f.StringVar(&o.address, "bind-address", ":9450", "address that serves /metrics, /livez and /readyz")
+	return cmd
+}
+
+func (o *publishOptions) validate() error {
+	switch {
+	case o.renew < time.Second || o.renew > 24*time.Hour || o.renew%time.Second != 0:
+		return fmt.Errorf("--renew=%s: want whole seconds, from 1s to 24h", o.renew)
+	case o.spread < 0 || o.spread > o.renew:
+		return fmt.Errorf("--spread=%s: want a time from 0s to that of --renew, %s", o.spread, o.renew)
+	case o.minLayerBytes < 0 || o.minLayerBytes > v1alpha1.MaxLayerBytes:
+		return fmt.Errorf("--min-layer-bytes=%d: want a number from 0 to %d", o.minLayerBytes, int64(v1alpha1.MaxLayerBytes))
+	}
+	return nil
+}
+
+// restConfig tells how to reach the apiserver. The token is not its matter.
+func (o *publishOptions) restConfig() (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if o.kubeconfig == "" {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	}
+	if err != nil {
+		return nil, err
+	}
+	anonymous := rest.AnonymousClientConfig(config)
+	anonymous.UserAgent = "layer-agent/" + version
+	return anonymous, nil
+}
+
+// exchange is the time that a client has to send a request and to read the answer.
+const exchange = 10 * time.Second
+
+func (o *publishOptions) run(ctx context.Context) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	config, err := o.restConfig()
+	if err != nil {
+		return fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+	}
+	token, err := publish.TokenIn(o.token)
+	if err == nil {
+		_, err = publish.IdentityOf(token)
+	}
+	if err != nil {
+		return fmt.Errorf("--token-file=%s: %w", o.token, err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	publisher, err := publish.New(publish.Options{
+		Config: config, Token: func() (string, error) { return publish.TokenIn(o.token) }, From: handover.NewReader(o.handover),
+		MinLayerBytes: o.minLayerBytes, Renew: o.renew, Spread: o.spread, Registerer: registry,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.address)
+	if err != nil {
+		return fmt.Errorf("--bind-address: %w", err)
+	}
+	server := &http.Server{
+		Handler: handler(registry, publisher.Ready), MaxHeaderBytes: 16 << 10,
+		ReadHeaderTimeout: exchange, ReadTimeout: exchange, WriteTimeout: exchange, IdleTimeout: time.Minute,
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		defer cancel()
+		served <- server.Serve(listener)
+	}()
+	err = publisher.Run(ctx)
+	_ = server.Close()
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return err
+}
+
+// handler serves metrics and probes. They name no image.
+func handler(metrics prometheus.Gatherer, ready func() error) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: exchange}))
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}

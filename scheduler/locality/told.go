@@ -1,0 +1,151 @@
+package locality
+
+import (
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+)
+
+// layerSink is what a Tracker lets its LayerSources report to.
+type layerSink struct {
+	*index.Index
+	tracker *Tracker
+}
+
+// SetReport implements LayerSink.
+func (s layerSink) SetReport(source, node string, report *NodeReport) {
+	s.tracker.setReport(source, node, report)
+}
+
+// toldNodes has what a LayerSource says of nodes in place of their NodeStatus. A report may
+// come before its Node, and be of another Node than the one that is there.
+type toldNodes struct {
+	mu     sync.RWMutex
+	byName map[string]*told
+	// indexed are the Nodes that the index has.
+	indexed map[string]types.UID
+}
+
+// told is a NodeReport, without images that are in the index already.
+type told struct {
+	NodeReport
+	source string
+	// bare are those of the images that state no layers.
+	bare []index.Image
+	// written means that the other images are in the index. It is only used with
+	// Tracker.reports held.
+	written bool
+}
+
+// of returns what is said of a Node; nil if nothing is.
+func (n *toldNodes) of(node *v1.Node) *told {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if report := n.byName[node.Name]; report != nil && report.UID == node.UID {
+		return report
+	}
+	return nil
+}
+
+// speaks tells whether a report stands for the NodeStatus of a Node.
+func (n *toldNodes) speaks(node *v1.Node) bool {
+	report := n.of(node)
+	return report != nil && report.Fresh
+}
+
+// enter notes that the index has a Node.
+func (n *toldNodes) enter(node *v1.Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.indexed[node.Name] = node.UID
+}
+
+// has tells whether the index has the Node itself, not one before it of its name.
+func (n *toldNodes) has(node *v1.Node) bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	uid, ok := n.indexed[node.Name]
+	return ok && uid == node.UID
+}
+
+// set replaces what is said of the Nodes of a name; nil for nothing.
+func (n *toldNodes) set(name string, report *told) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if delete(n.byName, name); report != nil {
+		n.byName[name] = report
+	}
+}
+
+// forget forgets what is said of a Node that is gone. A report of the next one of its name
+// may be there already.
+func (n *toldNodes) forget(node *v1.Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.indexed, node.Name)
+	if report := n.byName[node.Name]; report != nil && report.UID == node.UID {
+		delete(n.byName, node.Name)
+	}
+}
+
+// setReport implements LayerSink.SetReport.
+func (t *Tracker) setReport(source, name string, report *NodeReport) {
+	var next *told
+	if report != nil {
+		next = &told{NodeReport: *report, source: source}
+		for _, image := range report.Images {
+			if !hasLayers(image) {
+				next.bare = append(next.bare, image)
+			}
+		}
+	}
+	t.reports.Lock()
+	t.told.set(name, next)
+	node := t.node(name)
+	known := node != nil && t.told.has(node) // otherwise it is reported when its turn comes
+	if known {
+		if next == nil || next.UID != node.UID {
+			t.index.SetImages(source, name, nil)
+		}
+		t.writeReport(node)
+	}
+	t.reports.Unlock()
+	if known {
+		t.updateUnlisted(nil, node)
+	}
+}
+
+// writeTold writes into the index what a report says of a node, and returns the images that
+// are still to be written: those without layers, or those of NodeStatus, listed, if the report
+// is not fresh.
+func (t *Tracker) writeTold(name string, report *told, listed []index.Image) []index.Image {
+	if !report.Fresh {
+		t.index.SetImages(report.source, name, nil)
+		return listed
+	}
+	if !report.written {
+		complete := make([]index.Image, 0, len(report.Images)-len(report.bare))
+		for _, image := range report.Images {
+			if hasLayers(image) {
+				complete = append(complete, image)
+			}
+		}
+		t.index.SetImages(report.source, name, complete)
+		report.written, report.Images = true, nil
+	}
+	return report.bare
+}
+
+// joins returns what is known about a node's joining downloads; nil if nothing is.
+func (t *Tracker) joins(node *v1.Node) *bool {
+	var stated *bool
+	if report := t.told.of(node); report != nil {
+		stated = report.JoinsDownloads
+	}
+	joins, _ := nodestatus.JoinsDownloads(node, stated)
+	return joins
+}

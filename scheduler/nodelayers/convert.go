@@ -1,0 +1,80 @@
+package nodelayers
+
+import (
+	"slices"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+// convert returns what an object says, and how many of its lines are left out because they are
+// not valid. The schema bounds what the apiserver accepts, but not what it stored under an
+// older schema, so nothing here relies on it.
+func convert(spec *v1alpha1.NodeLayersSpec) (report locality.NodeReport, refused int) {
+	report = locality.NodeReport{InChains: spec.Reuse == v1alpha1.ReuseInChains, JoinsDownloads: spec.JoinsDownloads}
+	refused = max(0, len(spec.Layers)-v1alpha1.MaxNodeLayers) + max(0, len(spec.Images)-v1alpha1.MaxNodeImages)
+	layers := make([]index.Layer, min(len(spec.Layers), v1alpha1.MaxNodeLayers))
+	for i := range layers {
+		l, err := v1alpha1.ParseLayer(spec.Layers[i])
+		if err != nil {
+			refused++
+			continue // its place stays empty
+		}
+		layers[i] = index.Layer{Digest: l.Digest, Size: l.Size}
+	}
+	// Without the small layers, nothing is known about what is above them.
+	unknown := report.InChains && spec.MinLayerBytes > 0
+	report.Images = make([]index.Image, 0, min(len(spec.Images), v1alpha1.MaxNodeImages))
+	for _, text := range spec.Images[:min(len(spec.Images), v1alpha1.MaxNodeImages)] {
+		parsed, err := v1alpha1.ParseNodeImage(text, len(layers))
+		if err != nil {
+			refused++
+			continue
+		}
+		image := index.Image{}
+		for _, name := range parsed.Names {
+			if v1alpha1.IsDigest(name) {
+				image.Canonical = append(image.Canonical, imageref.Canonical(name))
+			} else {
+				image.Names = append(image.Names, name)
+			}
+		}
+		switch {
+		case unknown:
+		case report.InChains:
+			image.Layers = chainOf(layers, parsed.Layers)
+		default:
+			image.Layers = layersOf(layers, parsed.Layers)
+		}
+		report.Images = append(report.Images, image)
+	}
+	return report, refused
+}
+
+// layersOf returns the layers at the places, without those that are not valid. They are
+// sorted by digest if all layers are.
+func layersOf(layers []index.Layer, places []int) []index.Layer {
+	places = slices.Clone(places)
+	slices.Sort(places)
+	found := make([]index.Layer, 0, len(places))
+	for _, place := range slices.Compact(places) {
+		if layers[place].Digest != "" {
+			found = append(found, layers[place])
+		}
+	}
+	return found
+}
+
+// chainOf returns the chain of the layers at the places, up to the first that is not valid.
+func chainOf(layers []index.Layer, places []int) []index.Layer {
+	ordered := make([]index.Layer, 0, len(places))
+	for _, place := range places {
+		if layers[place].Digest == "" {
+			break
+		}
+		ordered = append(ordered, layers[place])
+	}
+	return index.Chain(ordered)
+}

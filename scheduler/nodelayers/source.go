@@ -1,0 +1,249 @@
+// Package nodelayers is the scheduler's side of layer-agent. From NodeLayers objects, it tells
+// the plugin what nodes hold, in place of their NodeStatus. It does not depend on
+// kube-scheduler.
+package nodelayers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/scheduler/internal/intern"
+	"github.com/layer-locality/layer-locality/scheduler/internal/objects"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+// Name is the name of the source.
+const Name = "NodeLayers"
+
+const (
+	// stalePeriods is after how many periods (renewSeconds) without renewal an agent counts
+	// as gone.
+	stalePeriods = 3
+	// sweep is how often that is looked at.
+	sweep = 15 * time.Second
+	// maxNodes bounds how many objects are taken over: the nodes of the largest clusters.
+	maxNodes = 20_000
+)
+
+// Source reports what NodeLayers say of nodes.
+type Source struct {
+	client  rest.Interface
+	strings intern.Strings
+	// tried is set once the objects have been listed, or cannot be. insists tells which
+	// errors mean the latter.
+	tried   atomic.Bool
+	insists bool
+
+	// mu is held while the sink is told something.
+	mu    sync.Mutex
+	sink  locality.LayerSink
+	nodes map[string]*node
+	// watching means that the objects are those of the apiserver, give or take an event.
+	watching bool
+	stats    Stats
+}
+
+// Stats count objects.
+type Stats struct {
+	// Fresh and Stale are nodes whose agent works, and those whose agent does not renew what
+	// it said.
+	Fresh, Stale int
+	// Refused are objects that are about no Node, and lines in objects that are not valid;
+	// each as often as it came.
+	Refused int64
+}
+
+// node is what is remembered of an object.
+type node struct {
+	report locality.NodeReport // without images
+	// renewTime is that of the object; seen is when it was first seen, on this machine's
+	// clock: clocks of nodes may be wrong.
+	renewTime, seen time.Time
+	// lasts is how long the report counts without another renewTime.
+	lasts time.Duration
+}
+
+// NewSource returns a source that watches the NodeLayers of a cluster once it is started. It
+// reports nothing as long as there are none, or the resource or the permission to read it is
+// missing.
+func NewSource(config *rest.Config) (*Source, error) {
+	if config == nil {
+		return nil, errors.New("NodeLayers: no client configuration")
+	}
+	client, err := objects.NewClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("NodeLayers: %w", err)
+	}
+	return &Source{client: client, nodes: map[string]*node{}}, nil
+}
+
+// Insisting returns the source for a host that can put off questions: HasSynced is false
+// until the objects were listed, unless there is no such resource or it may not be read.
+func (s *Source) Insisting() *Source {
+	s.insists = true
+	return s
+}
+
+// Name implements locality.LayerSource.
+func (*Source) Name() string { return Name }
+
+// HasSynced implements locality.Syncer.
+func (s *Source) HasSynced() bool { return s.tried.Load() }
+
+// Start implements locality.LayerSource.
+func (s *Source) Start(ctx context.Context, sink locality.LayerSink) (locality.Syncer, error) {
+	s.sink = sink
+	register(s.Stats)
+	resource := v1alpha1.NodeLayersResource
+	logger := objects.Logger(ctx, resource)
+	go objects.Followed{
+		Client: s.client, Resource: resource, Example: &v1alpha1.NodeLayers{}, Store: &store{Source: s, logger: logger},
+		Cannot: "Cannot watch NodeLayers: what nodes have is known from NodeStatus. It will be tried again; if layer-agent is to be used, install it and let the scheduler get, list and watch them",
+		Failed: func(err error) (watched bool) {
+			if !s.insists || objects.None(err) {
+				s.tried.Store(true)
+			}
+			return s.setWatching(false)
+		},
+	}.Follow(ctx)
+	go wait.UntilWithContext(ctx, func(context.Context) { s.expire(logger, time.Now()) }, sweep)
+	return s, nil
+}
+
+// setWatching notes whether the objects can be watched. It returns whether that has changed.
+func (s *Source) setWatching(watching bool) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.watching != watching
+	s.watching = watching
+	return changed
+}
+
+// Stats returns how many nodes there are, and what was refused.
+func (s *Source) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := s.stats
+	for _, n := range s.nodes {
+		if n.report.Fresh {
+			stats.Fresh++
+		} else {
+			stats.Stale++
+		}
+	}
+	return stats
+}
+
+// errFull: an object is left out because there are too many.
+var errFull = fmt.Errorf("there are %d NodeLayers already", maxNodes)
+
+// apply takes over an object as the apiserver has it. The error tells what of it is left out.
+func (s *Source) apply(object *v1alpha1.NodeLayers, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	uid, err := ownerOf(object)
+	if err != nil {
+		s.stats.Refused++
+		s.forget(object.Name)
+		return err
+	}
+	old := s.nodes[object.Name]
+	if old == nil && len(s.nodes) >= maxNodes {
+		s.stats.Refused++
+		return errFull
+	}
+	report, refused := convert(&object.Spec)
+	s.stats.Refused += int64(refused)
+	report.UID = uid
+	n := &node{
+		renewTime: object.Spec.RenewTime.Time, seen: now,
+		lasts: stalePeriods * time.Duration(max(1, object.Spec.RenewSeconds)) * time.Second,
+	}
+	switch {
+	case old != nil && old.report.UID == uid && old.renewTime.Equal(n.renewTime):
+		n.seen = old.seen
+	case old == nil && now.Sub(n.renewTime) > n.lasts:
+		n.seen = n.renewTime // of an agent that was gone before this process began; otherwise it renews it soon
+	}
+	report.Fresh = n.fresh(now)
+	n.report = report
+	n.report.Images = nil
+	s.nodes[object.Name] = n
+	if !report.Fresh {
+		report.Images = nil
+	}
+	s.sink.SetReport(Name, object.Name, &report)
+	if refused > 0 {
+		return fmt.Errorf("%d lines are not valid", refused)
+	}
+	return nil
+}
+
+func (n *node) fresh(now time.Time) bool { return now.Sub(n.seen) <= n.lasts }
+
+// delete takes over that an object is gone.
+func (s *Source) delete(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(name)
+}
+
+func (s *Source) forget(name string) {
+	if s.nodes[name] != nil {
+		delete(s.nodes, name)
+		s.sink.SetReport(Name, name, nil)
+	}
+}
+
+// names returns the names of all objects.
+func (s *Source) names() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make(map[string]bool, len(s.nodes))
+	for name := range s.nodes {
+		names[name] = true
+	}
+	return names
+}
+
+// expire lets the NodeStatus of nodes count again whose agent has not renewed its report for
+// too long.
+func (s *Source) expire(logger klog.Logger, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	count, example := 0, ""
+	for name, n := range s.nodes {
+		if !n.report.Fresh || n.fresh(now) {
+			continue
+		}
+		n.report.Fresh = false
+		report := n.report
+		s.sink.SetReport(Name, name, &report)
+		count, example = count+1, name
+	}
+	if count > 0 {
+		logger.Info("NodeLayers are not renewed: what these nodes have is known from NodeStatus until their layer-agent renews them", "nodes", count, "oneOfThem", example)
+	}
+}
+
+// ownerOf returns the UID of the Node that an object is about.
+func ownerOf(object *v1alpha1.NodeLayers) (types.UID, error) {
+	if len(object.OwnerReferences) != 1 {
+		return "", fmt.Errorf("%d owners, want one: the Node", len(object.OwnerReferences))
+	}
+	owner := object.OwnerReferences[0]
+	if owner.APIVersion != "v1" || owner.Kind != "Node" || owner.Name != object.Name || owner.UID == "" {
+		return "", fmt.Errorf("its owner is %.20s %.20s %.253q, want the Node of its name", owner.APIVersion, owner.Kind, owner.Name)
+	}
+	return owner.UID, nil
+}

@@ -1,0 +1,359 @@
+package nodelayers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+var digest = fixture.Digest
+
+// line returns a layer of so many bytes, as NodeLayers list it.
+func line(name string, bytes int64) string {
+	return v1alpha1.ImageLayer{Digest: digest(name), Size: bytes}.String()
+}
+
+// object returns the NodeLayers of a node with a layer and an image, renewed just now.
+func object(name string, change ...func(*v1alpha1.NodeLayers)) *v1alpha1.NodeLayers {
+	o := &v1alpha1.NodeLayers{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeLayers"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, ResourceVersion: "8", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "layer-agent"}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("uid-" + name)}},
+		},
+		Spec: v1alpha1.NodeLayersSpec{
+			Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.NewTime(time.Now()),
+			Layers: []string{line("a", 10)}, Images: []string{"0 quay.io/a:1"},
+		},
+	}
+	for _, f := range change {
+		f(o)
+	}
+	return o
+}
+
+// sink keeps what was last reported of each node.
+type sink struct {
+	reports map[string]*locality.NodeReport
+	calls   int
+}
+
+func (*sink) SetImages(string, string, []index.Image) bool { return true }
+
+func (s *sink) SetReport(source, node string, report *locality.NodeReport) {
+	if s.calls++; source != Name {
+		panic(source)
+	}
+	if delete(s.reports, node); report != nil {
+		s.reports[node] = report
+	}
+}
+
+// fresh returns the nodes whose agent counts, sorted.
+func (s *sink) fresh() []string {
+	var names []string
+	for name, report := range s.reports {
+		if report.Fresh {
+			names = append(names, fmt.Sprint(name, " ", len(report.Images)))
+		} else if len(report.Images) > 0 {
+			names = append(names, name+" has images although it is stale")
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestConvert(t *testing.T) {
+	layers := []string{line("a", 10), line("b", 20), line("c", 30), "no layer"}
+	slices.Sort(layers[:3])
+	parse := func(place int) index.Layer {
+		l, err := v1alpha1.ParseLayer(layers[place])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return index.Layer{Digest: l.Digest, Size: l.Size}
+	}
+	zero, one, two := parse(0), parse(1), parse(2)
+	manifest := digest("manifest")
+	for name, test := range map[string]struct {
+		image string
+		spec  v1alpha1.NodeLayersSpec
+		want  index.Image
+	}{
+		"digests": {"2,0,1 quay.io/a:1 " + manifest, v1alpha1.NodeLayersSpec{},
+			index.Image{Names: []string{"quay.io/a:1"}, Canonical: []imageref.Canonical{imageref.Canonical(manifest)}, Layers: []index.Layer{zero, one, two}}},
+		"a layer twice":       {"1,0,1 quay.io/a:1", v1alpha1.NodeLayersSpec{}, index.Image{Names: []string{"quay.io/a:1"}, Layers: []index.Layer{zero, one}}},
+		"name only":           {"- quay.io/a:1", v1alpha1.NodeLayersSpec{}, index.Image{Names: []string{"quay.io/a:1"}}},
+		"an invalid layer":    {"0,3,1 quay.io/a:1", v1alpha1.NodeLayersSpec{}, index.Image{Names: []string{"quay.io/a:1"}, Layers: []index.Layer{zero, one}}},
+		"chain":               {"2,0 quay.io/a:1", v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseInChains}, index.Image{Names: []string{"quay.io/a:1"}, Layers: index.Chain([]index.Layer{two, zero})}},
+		"a chain broken":      {"2,3,0 quay.io/a:1", v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseInChains}, index.Image{Names: []string{"quay.io/a:1"}, Layers: index.Chain([]index.Layer{two})}},
+		"a chain with gaps":   {"2,0 quay.io/a:1", v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseInChains, MinLayerBytes: 1}, index.Image{Names: []string{"quay.io/a:1"}}},
+		"small layers missed": {"2,0 quay.io/a:1", v1alpha1.NodeLayersSpec{MinLayerBytes: 1}, index.Image{Names: []string{"quay.io/a:1"}, Layers: []index.Layer{zero, two}}},
+	} {
+		test.spec.Layers, test.spec.Images = layers, []string{"4 no layer of that place", test.image, "no numbers"}
+		test.spec.JoinsDownloads = ptr.To(true)
+		got, refused := convert(&test.spec)
+		if len(got.Images) != 1 || !reflect.DeepEqual(normal(got.Images[0]), normal(test.want)) || refused != 3 {
+			t.Errorf("%s: %+v, want %+v; %d lines refused, want 3", name, got.Images, test.want, refused)
+		}
+		if got.InChains != (test.spec.Reuse == v1alpha1.ReuseInChains) || !*got.JoinsDownloads {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func normal(i index.Image) index.Image {
+	if len(i.Layers) == 0 {
+		i.Layers = nil
+	}
+	return i
+}
+
+// An object that the schema would not let through costs no more than one that it does.
+func TestBounds(t *testing.T) {
+	spec := v1alpha1.NodeLayersSpec{Layers: slices.Repeat([]string{line("a", 1)}, v1alpha1.MaxNodeLayers+5), Images: slices.Repeat([]string{"4095 a"}, v1alpha1.MaxNodeImages+7)}
+	if got, refused := convert(&spec); len(got.Images) != v1alpha1.MaxNodeImages || refused != 12 {
+		t.Errorf("%d images, %d lines refused", len(got.Images), refused)
+	}
+}
+
+func TestOwner(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.NodeLayers){
+		"nobody's":          func(o *v1alpha1.NodeLayers) { o.OwnerReferences = nil },
+		"of two":            func(o *v1alpha1.NodeLayers) { o.OwnerReferences = append(o.OwnerReferences, o.OwnerReferences[0]) },
+		"of another Node":   func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].Name = "n2" },
+		"of a Pod":          func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].Kind = "Pod" },
+		"of something else": func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].APIVersion = "example.com/v1" },
+		"of no Node":        func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].UID = "" },
+	} {
+		told := &sink{reports: map[string]*locality.NodeReport{}}
+		s := &Source{nodes: map[string]*node{}, sink: told}
+		if err := s.apply(object("n1"), time.Now()); err != nil || len(told.reports) != 1 || told.reports["n1"].UID != "uid-n1" {
+			t.Fatalf("%v, %+v", err, told.reports)
+		}
+		if err := s.apply(object("n1", change), time.Now()); err == nil || len(told.reports) > 0 || s.Stats() != (Stats{Refused: 1}) {
+			t.Errorf("%s: %v, %+v, %+v", name, err, told.reports, s.Stats())
+		}
+	}
+}
+
+// What an agent said counts as long as it renews it: on the clock of this machine, whatever
+// the time of the node is.
+func TestStale(t *testing.T) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	told := &sink{reports: map[string]*locality.NodeReport{}}
+	s := &Source{nodes: map[string]*node{}, sink: told}
+	begin := time.Now()
+	apply := func(after time.Duration, name string, renewed time.Time, more ...func(*v1alpha1.NodeLayers)) {
+		t.Helper()
+		o := object(name, append(more, func(o *v1alpha1.NodeLayers) { o.Spec.RenewTime = metav1.NewTime(renewed) })...)
+		if err := s.apply(o, begin.Add(after)); err != nil {
+			t.Error(err)
+		}
+	}
+	expect := func(when string, after time.Duration, want ...string) {
+		t.Helper()
+		s.expire(logger, begin.Add(after))
+		if got := told.fresh(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+		if stats := s.Stats(); stats.Fresh != len(want) || stats.Fresh+stats.Stale != len(told.reports) {
+			t.Errorf("%s: %+v", when, stats)
+		}
+	}
+	apply(0, "ahead", begin.Add(24*time.Hour), func(o *v1alpha1.NodeLayers) { o.Spec.JoinsDownloads = ptr.To(true) })
+	apply(0, "long-gone", begin.Add(-31*time.Minute))
+	apply(0, "renewed", begin)
+	expect("at first", 0, "ahead 1", "renewed 1")
+	expect("after three periods", 30*time.Minute, "ahead 1", "renewed 1")
+	// Back on the clock, and the same time again with other content.
+	apply(30*time.Minute, "renewed", begin.Add(-time.Hour))
+	apply(30*time.Minute, "ahead", begin.Add(24*time.Hour), func(o *v1alpha1.NodeLayers) { o.Spec.Images = nil; o.Spec.JoinsDownloads = ptr.To(true) })
+	calls := told.calls
+	expect("later", 30*time.Minute+time.Second, "renewed 1")
+	expect("and later", 40*time.Minute, "renewed 1")
+	if told.calls != calls+1 {
+		t.Errorf("told %d times that one is stale", told.calls-calls)
+	}
+	if report := told.reports["ahead"]; report.JoinsDownloads == nil || report.UID != "uid-ahead" {
+		t.Errorf("forgotten with the images: %+v", report)
+	}
+	// An agent that works again, and one of a Node that was made again.
+	apply(41*time.Minute, "long-gone", begin.Add(10*time.Minute))
+	apply(41*time.Minute, "ahead", begin.Add(24*time.Hour), func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].UID = "another" })
+	expect("at last", 41*time.Minute, "ahead 1", "long-gone 1", "renewed 1")
+	if n := strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "are not renewed"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}
+
+// A source copes with every state of the apiserver, and says each once.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(3)))
+		said := func(text string) int {
+			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), text)
+		}
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+		server := &fixture.Apiserver{T: t, Resource: "nodelayers"}
+		s, err := NewSource(&rest.Config{Host: "https://apiserver.example", Transport: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := &sink{reports: map[string]*locality.NodeReport{}}
+		list := func(objects ...*v1alpha1.NodeLayers) *v1alpha1.NodeLayersList {
+			list := &v1alpha1.NodeLayersList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeLayersList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+			for _, o := range objects {
+				list.Items = append(list.Items, *o)
+			}
+			return list
+		}
+		later := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		const cannot, can = "Cannot watch NodeLayers", "Watching NodeLayers"
+		expect := func(when string, failures, successes int, want ...string) {
+			t.Helper()
+			if got := told.fresh(); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+			if said(cannot) != failures || said(can) != successes {
+				t.Errorf("%s: said %d times that it cannot and %d times that it can, want %d and %d", when, said(cannot), said(can), failures, successes)
+			}
+		}
+		server.Set(http.StatusNotFound, nil)
+		if s.HasSynced() {
+			t.Error("synced before it was started")
+		}
+		if _, err := s.Start(ctx, told); err != nil {
+			t.Fatal(err)
+		}
+		later(time.Hour)
+		expect("without the resource", 1, 0)
+		if !s.HasSynced() {
+			t.Error("a missing resource keeps the scheduler waiting")
+		}
+		server.Set(http.StatusForbidden, nil)
+		later(time.Hour)
+		expect("without the right", 2, 0)
+
+		server.Set(http.StatusOK, list(object("n1"), object("n2"), object("n3", func(o *v1alpha1.NodeLayers) { o.OwnerReferences = nil })))
+		later(time.Minute)
+		expect("with the resource", 2, 1, "n1 1", "n2 1")
+		server.Event("ADDED", object("n4"))
+		server.Event("MODIFIED", object("n1", func(o *v1alpha1.NodeLayers) { o.Spec.Images = append(o.Spec.Images, "0 quay.io/b:1", "? quay.io/c:1") }))
+		server.Event("DELETED", object("n2"))
+		synctest.Wait()
+		expect("after events", 2, 1, "n1 2", "n4 1")
+		if said("left out") != 2 {
+			t.Errorf("said %d times that something is left out", said("left out"))
+		}
+
+		// The resource is gone, so nobody renews anything.
+		server.Set(http.StatusNotFound, nil)
+		server.CloseWatch()
+		later(29 * time.Minute)
+		expect("without the resource again", 3, 1, "n1 2", "n4 1")
+		later(2 * time.Minute)
+		expect("and for longer", 3, 1)
+		server.Set(http.StatusOK, list(object("n4")))
+		later(time.Minute)
+		expect("with the resource again", 3, 2, "n4 1")
+		if len(told.reports) != 1 || s.Stats() != (Stats{Fresh: 1, Refused: 2}) {
+			t.Errorf("%v, %+v", told.reports, s.Stats())
+		}
+		cancel()
+		server.CloseWatch()
+		later(time.Hour)
+	})
+}
+
+// A host that can put off questions waits for the objects, unless there will be none.
+func TestInsisting(t *testing.T) {
+	for status, began := range map[int]bool{http.StatusNotFound: true, http.StatusForbidden: true, http.StatusInternalServerError: false} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			server := &fixture.Apiserver{T: t, Resource: "nodelayers"}
+			server.Set(status, nil)
+			s, err := NewSource(&rest.Config{Host: "https://apiserver.example", Transport: server})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Insisting().Start(ctx, &sink{reports: map[string]*locality.NodeReport{}}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if s.HasSynced() != began {
+				t.Errorf("after %d: HasSynced is %t", status, s.HasSynced())
+			}
+			cancel()
+			time.Sleep(time.Hour)
+		})
+	}
+	if _, err := NewSource(nil); err == nil {
+		t.Error("a source without an apiserver")
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	registry := metrics.NewKubeRegistry()
+	registry.CustomMustRegister(newCollector(func() Stats { return Stats{Fresh: 3, Stale: 2, Refused: 1} }))
+	const want = `
+# HELP scheduler_layerlocality_node_layers [ALPHA] NodeLayers, by whether their layer-agent renews them (fresh), so that they count in place of NodeStatus, or not (stale).
+# TYPE scheduler_layerlocality_node_layers gauge
+scheduler_layerlocality_node_layers{state="fresh"} 3
+scheduler_layerlocality_node_layers{state="stale"} 2
+# HELP scheduler_layerlocality_node_layers_refused_total [ALPHA] NodeLayers that are about no Node, and lines in them that are not valid, as often as they came.
+# TYPE scheduler_layerlocality_node_layers_refused_total counter
+scheduler_layerlocality_node_layers_refused_total 1
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzConvert: nothing that is in an object makes a report invalid.
+func FuzzConvert(f *testing.F) {
+	f.Add(line("a", 1), "0 a", "0,0 b "+digest("x"), true)
+	f.Add("x", "1 a", "- b", false)
+	f.Fuzz(func(t *testing.T, layer, one, two string, chains bool) {
+		spec := v1alpha1.NodeLayersSpec{Layers: []string{layer, line("z", 5)}, Images: []string{one, two}, Reuse: v1alpha1.ReuseByDigest}
+		if chains {
+			spec.Reuse = v1alpha1.ReuseInChains
+		}
+		report, refused := convert(&spec)
+		if len(report.Images)+refused < 2 {
+			t.Errorf("%d images, %d lines refused", len(report.Images), refused)
+		}
+		for _, image := range report.Images {
+			if len(image.Names)+len(image.Canonical) == 0 {
+				t.Errorf("%+v has no name", image)
+			}
+			for _, l := range image.Layers {
+				if !v1alpha1.IsDigest(l.Digest) || l.Size < 0 || l.Size > v1alpha1.MaxLayerBytes {
+					t.Errorf("%+v", l)
+				}
+			}
+		}
+	})
+}

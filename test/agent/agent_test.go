@@ -1,0 +1,364 @@
+//go:build e2e
+
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/nodeimages"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+// TestEveryDigest: of images in every format, each digest and size is as in the registry.
+func TestEveryDigest(t *testing.T) {
+	agents(t, len(c.Nodes()))
+	base, top := images.Layer{Name: "digest-base", Size: 3_000_000}, images.Layer{Name: "digest-top", Size: 20_000}
+	var pushed []*images.Pushed
+	for name, image := range map[string]images.Image{
+		"gzip":   {Layers: []images.Layer{base, top}},
+		"zstd":   {Layers: []images.Layer{base}, Compression: images.Zstd},
+		"plain":  {Layers: []images.Layer{top}, Compression: images.Uncompressed},
+		"docker": {Layers: []images.Layer{base, top, base}, Format: images.Docker},
+		"many":   {Layers: slices.Repeat([]images.Layer{top}, 60)},
+	} {
+		built, err := images.Build(image)
+		must(t, err)
+		p, err := images.Push(t.Context(), c.Registry().Address+"/digest-"+name+":v1", built)
+		must(t, err)
+		pushed = append(pushed, p)
+		if name == "gzip" {
+			index, err := images.Index(built)
+			must(t, err)
+			p, err = images.Push(t.Context(), c.Registry().Address+"/digest-index:v1", index)
+			must(t, err)
+			pushed = append(pushed, p)
+		}
+	}
+	for _, image := range pushed {
+		pull(t, image, "n1")
+	}
+	for _, image := range pushed {
+		publishes(t, "n1", image)
+	}
+	object, err := nodeLayers(t.Context(), "n1")
+	must(t, err)
+	if s := object.Spec; s.Runtime != "cri-o" || s.Reuse != v1alpha1.ReuseByDigest || int(s.TotalImages) != len(s.Images) || int(s.TotalLayers) != len(s.Layers) || s.TotalBytes < 6_000_000 {
+		t.Errorf("%+v", s)
+	}
+
+	// The tag moves, and the image with the same configuration gets layers of another form.
+	again, err := images.Build(images.Image{Layers: []images.Layer{base, top}, Compression: images.Zstd})
+	must(t, err)
+	moved, err := images.Push(t.Context(), c.Registry().Address+"/digest-gzip:v1", again)
+	must(t, err)
+	pull(t, moved, "n1")
+	publishes(t, "n1", moved)
+
+	// What is removed is gone.
+	must(t, lab.RemoveImage(t.Context(), "n1", moved.Reference))
+	livetest.Eventually(t, seen, "the image is gone", func(ctx context.Context) error {
+		object, err := nodeLayers(ctx, "n1")
+		if err != nil {
+			return err
+		}
+		if _, err := held(object, moved.Reference); err == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+}
+
+// TestMissingBytesArePulled: A = [1 2], B = [1 3] and C = [4 1] are pulled in every order, each
+// order with layers of its own. What the scheduler calls missing before each pull is what the
+// registry then sends, within 1 %.
+func TestMissingBytesArePulled(t *testing.T) {
+	const node = "n1"
+	program := push(t, "order-program:v1") // all images have it
+	pull(t, program, node)
+	publishes(t, node, program)
+	var orders [][]*images.Pushed
+	var references []string
+	for i, order := range []string{"abc", "acb", "bac", "bca", "cab", "cba"} {
+		layer := func(name string) images.Layer {
+			return images.Layer{Name: fmt.Sprint("order-", i, name), Size: 1_000_000}
+		}
+		family := map[rune][]images.Layer{'a': {layer("1"), layer("2")}, 'b': {layer("1"), layer("3")}, 'c': {layer("4"), layer("1")}}
+		var all []*images.Pushed
+		for _, name := range order {
+			all = append(all, push(t, fmt.Sprintf("order-%s-%c:v1", order, name), family[name]...))
+			references = append(references, all[len(all)-1].Reference)
+		}
+		orders = append(orders, all)
+	}
+	must(t, lab.Announce(t.Context(), scenario.Pod{Name: "orders", Image: references[0]}, references[1:]...))
+	t.Cleanup(func() {
+		if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), "orders", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, lab.Resolved(t.Context(), references...))
+	rows := [][]string{{"image", "called missing", "pulled"}}
+	for turn := range 3 {
+		for _, order := range orders {
+			image := order[turn]
+			must(t, lab.Known(t.Context(), image.Reference))
+			ratings, err := lab.Rate(t.Context(), image.Reference)
+			must(t, err)
+			rating, _ := ratings.Node(node)
+			repository := scenario.Repository(image)
+			pull(t, image, node)
+			pulled, err := scenario.Pulled(c, repository)
+			must(t, err)
+			rows = append(rows, []string{repository, livetest.Megabytes(rating.MissingBytes), livetest.Megabytes(pulled[node])})
+			if off := pulled[node] - rating.MissingBytes; off < -rating.MissingBytes/100 || off > rating.MissingBytes/100 {
+				t.Errorf("the scheduler called %d bytes of %s missing, the registry sent %d", rating.MissingBytes, repository, pulled[node])
+			}
+		}
+		for _, order := range orders {
+			publishes(t, node, order[turn])
+		}
+	}
+	livetest.Table(t, rows...)
+}
+
+// TestMoreImagesThanNodeStatusNames: a node has 60 images, and its NodeStatus names 50. A pod
+// goes where its base is, although NodeStatus names no image with it, and pulls what the
+// scheduler said.
+func TestMoreImagesThanNodeStatusNames(t *testing.T) {
+	const holder, n, baseBytes, ownBytes = "n3", 60, 20_000_000, 4_000_000
+	base := images.Layer{Name: "many-base", Size: baseBytes}
+	shared := push(t, "many-shared:v1", base)
+	pull(t, shared, holder)
+	// Larger on the disk, which is what the kubelet goes by.
+	zeros := map[string][]byte{"/zeros": make([]byte, 40_000_000)}
+	for i := range n {
+		pull(t, push(t, fmt.Sprintf("many-%d:v1", i), images.Layer{Name: fmt.Sprint("many-", i), Size: 1000, Files: zeros}), holder)
+	}
+	livetest.Eventually(t, 90*time.Second, "NodeStatus names 50 images, and not the one with the base", func(ctx context.Context) error {
+		list, err := nodeimages.Get(ctx, lab.Client, holder)
+		if err != nil {
+			return err
+		}
+		if _, named := livetest.FindNode(list, shared.Reference); named || len(list) != 50 {
+			return fmt.Errorf("%d images, it is named: %t", len(list), named)
+		}
+		return nil
+	})
+	publishes(t, holder, shared)
+	ratings, err := lab.Rate(t.Context(), shared.Reference)
+	must(t, err)
+	if rating, _ := ratings.Node(holder); rating.MissingBytes != 0 || len(rating.Has) != 1 || rating.Has[0].By != "layers" {
+		t.Errorf("what the scheduler knows of the image on %s: %+v", holder, rating)
+	}
+
+	rows := [][]string{{"pod", "node", "called missing", "pulled"}}
+	for _, name := range scenario.Names("many", 4) {
+		wanted := push(t, name+"-wanted:v1", base, images.Layer{Name: name, Size: ownBytes})
+		must(t, lab.Announce(t.Context(), scenario.Pod{Name: name, Image: wanted.Reference}))
+		t.Cleanup(func() {
+			if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+		must(t, lab.Present(t.Context(), wanted.Reference, holder, baseBytes))
+		ratings, err := lab.Rate(t.Context(), wanted.Reference)
+		must(t, err)
+		rating, _ := ratings.Node(holder)
+		livetest.RemoveAtEnd(t, lab, name)
+		start, err := lab.Try(t.Context(), scenario.Pod{Name: name, Image: wanted.Reference, Scheduler: onlyLayers}, wanted)
+		must(t, err)
+		rows = append(rows, []string{name, start.Node, livetest.Megabytes(rating.MissingBytes), livetest.Megabytes(start.Bytes)})
+		if start.Node != holder {
+			t.Errorf("the base is on %s, the pod went to %s", holder, start.Node)
+		}
+		if off := start.Bytes - rating.MissingBytes; off < -rating.MissingBytes/100 || off > rating.MissingBytes/100 {
+			t.Errorf("the scheduler called %d bytes missing, the registry sent %d", rating.MissingBytes, start.Bytes)
+		}
+	}
+	livetest.Table(t, rows...)
+}
+
+// TestRights: an agent cannot write for another node, and has no right on anything else.
+func TestRights(t *testing.T) {
+	for _, pod := range agents(t, len(c.Nodes())) {
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.Name == "read" {
+				continue
+			}
+			log, err := lab.Client.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: status.Name}).DoRaw(t.Context())
+			must(t, err)
+			if bytes.Contains(log, []byte("orbidden")) || bytes.Contains(log, []byte("panic")) {
+				t.Errorf("%s:\n%s", pod.Name, log)
+			}
+		}
+	}
+	access := func(verb, group, resource string) bool {
+		t.Helper()
+		review, err := lab.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "system:serviceaccount:" + namespace + ":" + name, Groups: []string{"system:serviceaccounts", "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource},
+		}}, metav1.CreateOptions{})
+		must(t, err)
+		return review.Status.Allowed
+	}
+	for right, want := range map[[3]string]bool{
+		{"create", "layerlocality.io", "nodelayers"}: true, {"update", "layerlocality.io", "nodelayers"}: true,
+		{"delete", "layerlocality.io", "nodelayers"}: false, {"list", "layerlocality.io", "nodelayers"}: false,
+		{"get", "", "nodes"}: false, {"list", "", "pods"}: false, {"get", "", "secrets"}: false, {"create", "layerlocality.io", "imagemanifests"}: false,
+	} {
+		if got := access(right[0], right[1], right[2]); got != want {
+			t.Errorf("%v: %t", right, got)
+		}
+	}
+}
+
+// state reads from the scheduler's metrics how many agents work (fresh), and how many do not.
+func state(ctx context.Context) (map[string]int, error) {
+	return lab.MetricOf(ctx, c.SchedulerURL(), "scheduler_layerlocality_node_layers", "state")
+}
+
+func expectState(t *testing.T, within time.Duration, fresh, stale int) {
+	t.Helper()
+	livetest.Eventually(t, within, fmt.Sprintf("%d agents are fresh, %d stale", fresh, stale), func(ctx context.Context) error {
+		got, err := state(ctx)
+		if err == nil && (got["fresh"] != fresh || got["stale"] != stale) {
+			err = fmt.Errorf("%v", got)
+		}
+		return err
+	})
+}
+
+// TestAgentsEnd: an agent that is killed comes back; where agents are gone, NodeStatus counts
+// after three periods, until they are back.
+func TestAgentsEnd(t *testing.T) {
+	image := push(t, "ends:v1", images.Layer{Name: "ends", Size: 5_000_000})
+	pull(t, image, "n2")
+	publishes(t, "n2", image)
+	by := func(want string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			ratings, err := lab.Rate(ctx, image.Reference)
+			if err != nil {
+				return err
+			}
+			rating, _ := ratings.Node("n2")
+			if len(rating.Has) != 1 || rating.Has[0].By != want {
+				return fmt.Errorf("known by %+v, want %s", rating.Has, want)
+			}
+			return nil
+		}
+	}
+	livetest.Eventually(t, seen, "the scheduler knows the layers", by("layers"))
+
+	// kill -9 of both processes: the kubelet starts them again.
+	_, err := c.Node("n2").Exec(t.Context(), "pkill", "-KILL", "-x", "layer-agent")
+	must(t, err)
+	time.Sleep(time.Second) // until the kubelet knows
+	agents(t, len(c.Nodes()))
+	expectState(t, seen, len(c.Nodes()), 0)
+
+	keepAgents(t, "none")
+	t.Cleanup(func() { keepAgents(t, "") })
+	agents(t, 0)
+	expectState(t, 3*renew+seen, 0, len(c.Nodes()))
+	livetest.Eventually(t, seen, "NodeStatus counts", by("name"))
+	keepAgents(t, "")
+	agents(t, len(c.Nodes()))
+	expectState(t, 2*time.Minute, len(c.Nodes()), 0)
+	livetest.Eventually(t, seen, "the scheduler knows the layers again", by("layers"))
+}
+
+// TestNodeComesBack: a Node is deleted and made again under its name. Its NodeLayers are
+// collected, and those of the new one are its own.
+func TestNodeComesBack(t *testing.T) {
+	nodes := lab.Client.CoreV1().Nodes()
+	before, err := nodes.Get(t.Context(), "n2", metav1.GetOptions{})
+	must(t, err)
+	must(t, nodes.Delete(t.Context(), "n2", metav1.DeleteOptions{}))
+	must(t, c.Node("n2").Kubelet().Restart(t.Context()))
+	livetest.Eventually(t, 3*time.Minute, "NodeLayers of the new Node", func(ctx context.Context) error {
+		node, err := nodes.Get(ctx, "n2", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		object, err := nodeLayers(ctx, "n2")
+		if err != nil {
+			return err
+		}
+		if node.UID == before.UID || len(object.OwnerReferences) != 1 || object.OwnerReferences[0].UID != node.UID {
+			return fmt.Errorf("the Node is %s, was %s; the owners are %+v", node.UID, before.UID, object.OwnerReferences)
+		}
+		return nil
+	})
+	agents(t, len(c.Nodes()))
+	expectState(t, seen, len(c.Nodes()), 0)
+}
+
+// TestUninstall: what was applied is deleted, as kubectl delete -k does. Nothing is left, and
+// NodeStatus counts.
+func TestUninstall(t *testing.T) {
+	config, err := c.RESTConfig()
+	must(t, err)
+	all, err := client.New(config, client.Options{})
+	must(t, err)
+	var deleted []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(installed), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(&object.Object); err != nil {
+			break
+		}
+		must(t, all.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		deleted = append(deleted, object)
+	}
+	if len(deleted) < 8 {
+		t.Fatalf("only %d objects were installed", len(deleted))
+	}
+	livetest.Eventually(t, 2*time.Minute, "nothing is left", func(ctx context.Context) error {
+		for _, object := range deleted {
+			if err := all.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%s %s is left, or cannot be looked for: %w", object.GetKind(), object.GetName(), cmp.Or(err, errors.New("it was found")))
+			}
+		}
+		if err := objects.List(ctx, &v1alpha1.NodeLayersList{}); !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+			return fmt.Errorf("NodeLayers: %w", cmp.Or(err, errors.New("they are still served")))
+		}
+		pods, err := lab.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("%d pods are left", len(pods.Items))
+		}
+		return err
+	})
+	livetest.Eventually(t, 3*renew+seen, "no agent counts", func(ctx context.Context) error {
+		got, err := state(ctx)
+		if err == nil && got["fresh"] != 0 {
+			err = fmt.Errorf("%v", got)
+		}
+		return err
+	})
+	for _, node := range c.Nodes() {
+		// The brackets keep the pattern from finding itself.
+		if out, err := node.Exec(t.Context(), "pgrep", "-a", "-f", "[l]ayer-agent"); err == nil && strings.TrimSpace(string(out)) != "" {
+			t.Errorf("%s: %s", node.Name, out)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+//go:build e2e
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+const (
+	namespace = "kube-system"
+	name      = "layer-agent"
+	// onlyLayers is a profile in which nothing but layers decides.
+	onlyLayers = "only-layer-locality"
+
+	// renew is a sixtieth of the default, so that tests wait less.
+	renew = 10 * time.Second
+	// seen is the time in which a change must be in a NodeLayers: 6.5 s if there was a write
+	// just before, and what a busy machine needs.
+	seen = 30 * time.Second
+)
+
+var (
+	c       *cluster.Cluster
+	lab     *scenario.Lab
+	objects client.Client
+	// installed is what was applied, as YAML documents.
+	installed []byte
+)
+
+func TestMain(m *testing.M) {
+	schedulers := scenario.Schedulers(scenario.Only(onlyLayers, "LayerLocality"))
+	schedulers.Flavour = cluster.Patched
+	config := cluster.Config{
+		Name: "agent", Nodes: 3, Flavour: cluster.Stock, Scheduler: schedulers,
+		// It says what images consist of that no node has, and nothing about nodes.
+		Addons: []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*", "--images-on-nodes=false"}})},
+	}
+	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
+		c = started
+		if err := install(context.Background()); err != nil {
+			panic(err)
+		}
+	}))
+}
+
+// install installs the agent as a user does, but for the times.
+func install(ctx context.Context) error {
+	var err error
+	if lab, err = scenario.NewLab(c); err != nil {
+		return err
+	}
+	config, err := c.RESTConfig()
+	if err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	if objects, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	image, err := pushAgent(ctx)
+	if err != nil {
+		return err
+	}
+	if installed, err = render(image); err != nil {
+		return err
+	}
+	return c.Apply(ctx, namespace, installed)
+}
+
+// pushAgent pushes an image of the agent.
+func pushAgent(ctx context.Context) (*images.Pushed, error) {
+	binary, err := os.ReadFile("../../_build/bin/patched/layer-agent")
+	if err != nil {
+		return nil, fmt.Errorf("%w: scripts/build.sh patched layer-agent makes it", err)
+	}
+	const path = "/usr/local/bin/layer-agent"
+	image, err := images.Build(images.Image{Entrypoint: []string{path}, Layers: []images.Layer{{Name: "agent", Files: map[string][]byte{path: binary}}}})
+	if err != nil {
+		return nil, err
+	}
+	return images.Push(ctx, c.Registry().Address+"/layer-agent:v1", image)
+}
+
+// render returns deploy/agent/cri-o with that image, and with short times.
+func render(image *images.Pushed) ([]byte, error) {
+	folder, err := os.MkdirTemp("", "layer-agent-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder)
+	shipped, err := filepath.Abs("../../deploy/agent/cri-o")
+	if err != nil {
+		return nil, err
+	}
+	if folder, err = filepath.EvalSymlinks(folder); err != nil {
+		return nil, err
+	}
+	if shipped, err = filepath.Rel(folder, shipped); err != nil {
+		return nil, err
+	}
+	patch := fmt.Sprintf("- {op: replace, path: /spec/template/spec/containers/1/args, value: [publish, --renew=%s, --spread=1s, --min-layer-bytes=0]}", renew)
+	repository := c.Registry().Address + "/" + scenario.Repository(image)
+	text, err := yaml.Marshal(map[string]any{
+		"resources": []string{shipped},
+		"images":    []map[string]string{{"name": "registry.example.com/layer-locality/layer-agent", "newName": repository, "digest": image.Digest.String()}},
+		"patches":   []map[string]any{{"target": map[string]string{"kind": "DaemonSet"}, "patch": patch}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), text, 0o600); err != nil {
+		return nil, err
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
+	if err != nil {
+		return nil, err
+	}
+	return built.AsYaml()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nodeLayers returns the NodeLayers of a node.
+func nodeLayers(ctx context.Context, node string) (*v1alpha1.NodeLayers, error) {
+	object := &v1alpha1.NodeLayers{}
+	return object, objects.Get(ctx, client.ObjectKey{Name: node}, object)
+}
+
+// held returns the layers of an image as the NodeLayers of a node have them.
+func held(object *v1alpha1.NodeLayers, reference string) (livetest.Layers, error) {
+	for _, text := range object.Spec.Images {
+		image, err := v1alpha1.ParseNodeImage(text, len(object.Spec.Layers))
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(image.Names, reference) {
+			continue
+		}
+		layers := livetest.Layers{}
+		for _, place := range image.Layers {
+			layer, err := v1alpha1.ParseLayer(object.Spec.Layers[place])
+			if err != nil {
+				return nil, err
+			}
+			layers[layer.Digest] = layer.Size
+		}
+		return layers, nil
+	}
+	return nil, fmt.Errorf("%s is not among the %d images of %s", reference, len(object.Spec.Images), object.Name)
+}
+
+// publishes waits until the NodeLayers of a node say of an image what the registry says, under
+// its tag and its digest.
+func publishes(t *testing.T, node string, image *images.Pushed) {
+	t.Helper()
+	want, err := livetest.FromRegistry(t.Context(), image.Reference)
+	must(t, err)
+	livetest.Eventually(t, seen, fmt.Sprintf("%s has %s", node, image.Reference), func(ctx context.Context) error {
+		object, err := nodeLayers(ctx, node)
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{image.Reference, image.Digest.String()} {
+			got, err := held(object, name)
+			if err != nil {
+				return err
+			}
+			if diff := livetest.Diff(got, want); diff != "" {
+				return fmt.Errorf("%s on %s:%s", name, node, diff)
+			}
+		}
+		return nil
+	})
+}
+
+// pull has nodes pull an image.
+func pull(t *testing.T, image *images.Pushed, nodes ...string) {
+	t.Helper()
+	for _, node := range nodes {
+		_, err := livetest.Pull(t.Context(), c.Node(node), image.Reference)
+		must(t, err)
+	}
+}
+
+// push pushes an image with layers above the program that all images have.
+func push(t *testing.T, name string, layers ...images.Layer) *images.Pushed {
+	t.Helper()
+	image, err := images.Build(images.Image{Layers: layers})
+	must(t, err)
+	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name, image)
+	must(t, err)
+	return pushed
+}
+
+// agents waits until so many pods of the agent are ready.
+func agents(t *testing.T, n int) []corev1.Pod {
+	t.Helper()
+	var ready []corev1.Pod
+	livetest.Eventually(t, 2*time.Minute, fmt.Sprintf("%d agents are ready", n), func(ctx context.Context) error {
+		list, err := lab.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name})
+		if err != nil {
+			return err
+		}
+		ready = ready[:0]
+		for _, pod := range list.Items {
+			if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+				ready = append(ready, pod)
+			}
+		}
+		if len(ready) != n || len(list.Items) != n {
+			return fmt.Errorf("%d pods, %d of them ready: %s", len(list.Items), len(ready), describe(list.Items))
+		}
+		return nil
+	})
+	return ready
+}
+
+// describe tells what containers that do not run wait for.
+func describe(pods []corev1.Pod) (text string) {
+	for _, pod := range pods {
+		for _, status := range pod.Status.ContainerStatuses {
+			text += fmt.Sprintf("\n  %s on %s: %+v, before: %+v", status.Name, pod.Spec.NodeName, status.State, status.LastTerminationState)
+		}
+	}
+	return text
+}
+
+// keepAgents has only nodes with a label run the agent; without one, all do.
+func keepAgents(t *testing.T, label string) {
+	t.Helper()
+	patch := `{"spec":{"template":{"spec":{"nodeSelector":{"test":null}}}}}`
+	if label != "" {
+		patch = fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":{"test":%q}}}}}`, label)
+	}
+	var err error
+	_, err = lab.Client.AppsV1().DaemonSets(namespace).Patch(context.WithoutCancel(t.Context()), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
+}
