@@ -202,8 +202,6 @@ func TestKeysStay(t *testing.T) {
 	}
 }
 
-// TestIncomplete checks what is done while a scheduler that starts does not know all pods yet,
-// and that it ends, at the latest with the patience.
 // TestRecent has far more pods in the queue than there are recent places: each keeps its own,
 // another pod at its place in memory gets another, and nothing is kept of pods that are gone.
 func TestRecent(t *testing.T) {
@@ -254,6 +252,8 @@ func TestRecent(t *testing.T) {
 	}
 }
 
+// TestIncomplete checks what is done while a scheduler that starts does not know all pods yet,
+// and that it ends, at the latest with the patience.
 func TestIncomplete(t *testing.T) {
 	j := &judgements{byName: map[string]book.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
 	h := &host{keys: newKeys(j), book: newProcess(fake.NewClientset()).book}

@@ -27,8 +27,9 @@ type memory struct {
 	count  atomic.Int64
 }
 
-// spare is how many nodes that are gone are remembered at least.
-const spare = 1000
+// spare is how many nodes are remembered beyond those of a pod, which may be a part of all:
+// twice as many as a cluster has at most (kubernetes.io/docs/setup/best-practices/cluster-large).
+const spare = 10_000
 
 // of returns what is known of a node.
 func (m *memory) of(info fwk.NodeInfo) *known {

@@ -163,7 +163,8 @@ func TestPrometheus(t *testing.T) {
 	strict := filepath.Join(folder, "strict.yaml")
 	must(t, os.WriteFile(strict, []byte("[{name: Safe, args: {utilizationPercent: 0}}]"), 0o600))
 	restart(t, "--prometheus-address="+prometheusURL(), "--prometheus-window=1m", "--plugin-config="+strict)
-	livetest.Eventually(t, time.Minute, "Prometheus has answered", func(ctx context.Context) error {
+	// It is asked once a minute.
+	livetest.Eventually(t, 150*time.Second, "Prometheus has answered", func(ctx context.Context) error {
 		ratings, err := safe(ctx, addons.ExtenderURL(c), url.Values{})
 		if err != nil {
 			return err
@@ -342,6 +343,14 @@ func deviationOf(shares map[string]float64) float64 {
 	return math.Sqrt(squares)
 }
 
+// notExpected returns how many pods Packing does not expect any longer.
+func notExpected(t *testing.T, ctx context.Context) int {
+	t.Helper()
+	ended, err := lab.MetricOf(ctx, addons.ExtenderURL(c), "layer_extender_expected_pods_total", "agent")
+	must(t, err)
+	return ended["packing"]
+}
+
 // TestSameNodes places 20 pods one by one by the same plugins in our kube-scheduler, and as
 // agents behind a stock one.
 func TestSameNodes(t *testing.T) {
@@ -362,7 +371,19 @@ func TestSameNodes(t *testing.T) {
 	for i, settings := range []cluster.Component{plugins(profile()), extended("safe-overload", "packing", "congestion")} {
 		schedule(t, settings)
 		pods := mixed(t, fmt.Sprintf("same-%d", i))[:20]
-		chosen[i] = place(t, scenario.Stock, pods...)
+		for _, pod := range pods {
+			before := notExpected(t, t.Context())
+			chosen[i] = append(chosen[i], place(t, scenario.Stock, pod)...)
+			if i == 0 {
+				continue // the agents are not asked
+			}
+			livetest.Eventually(t, time.Minute, "layer-extender has seen the binding of "+pod.Name, func(ctx context.Context) error {
+				if n := notExpected(t, ctx); n == before {
+					return fmt.Errorf("%d pods are no longer expected", n)
+				}
+				return nil
+			})
+		}
 		drop(t, pods...)
 	}
 	t.Logf("plugins: %v\nagents:  %v", chosen[0], chosen[1])

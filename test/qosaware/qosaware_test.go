@@ -243,12 +243,27 @@ func takeOver(t *testing.T, name string, promised []string) {
 		}
 	})
 
+	written := func(ctx context.Context) (int, error) {
+		writes, err := lab.MetricOf(ctx, c.SchedulerURL(), "scheduler_qosaware_state_writes_total", "result")
+		return writes["success"], err
+	}
 	old := allReady(t, "default", "app="+name, 1)
 	must(t, lab.Client.CoreV1().Pods("default").Delete(t.Context(), old[0], metav1.DeleteOptions{}))
 	livetest.Eventually(t, patience, "its successor runs", func(ctx context.Context) error {
 		now, err := ready(ctx, "default", "app="+name)
 		if err == nil && (len(now) != 1 || slices.Equal(now, old)) {
 			err = fmt.Errorf("ready are %q", now)
+		}
+		return err
+	})
+	// Its process may end before it has saved what it knows: kube-scheduler ends when it no
+	// longer leads, and waits for nobody.
+	first, err := written(t.Context())
+	must(t, err)
+	livetest.Eventually(t, patience, "that is saved, at most a minute later", func(ctx context.Context) error {
+		now, err := written(ctx)
+		if err == nil && now == first {
+			err = fmt.Errorf("%d writes", now)
 		}
 		return err
 	})

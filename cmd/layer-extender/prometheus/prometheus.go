@@ -128,6 +128,8 @@ func New(c Config) (*Source, error) {
 		return nil, err
 	}
 	client.Transport = bounded{client.Transport}
+	// The token is for the address, and not for whatever host that names.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	asked, err := api.NewClient(api.Config{Address: c.Address, Client: client})
 	if err != nil {
 		return nil, err
@@ -237,6 +239,9 @@ func (s *Source) ask(ctx context.Context, query string) (map[string]float64, err
 	}
 	values := map[string]float64{}
 	for _, sample := range vector {
+		if sample == nil {
+			continue // null in an answer
+		}
 		node, v := string(sample.Metric[s.label]), float64(sample.Value)
 		if node == "" || sample.Histogram != nil {
 			continue

@@ -144,6 +144,7 @@ func TestFaults(t *testing.T) {
 		"a matrix": {func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
 		}, failure, "want a vector"},
+		"null":        {vector("null"), empty, "no series has the label node"},
 		"nothing":     {vector(), empty, "no series has the label node"},
 		"other label": {vector(`{"metric":{"instance":"n1"},"value":[1,"1"]}`), empty, "set the label"},
 		"endless": {func(w http.ResponseWriter, _ *http.Request) {
@@ -242,6 +243,15 @@ func TestToken(t *testing.T) {
 	if source.Update(ctx); seen != "Bearer secret" {
 		t.Errorf("%q", seen)
 	}
+	// Whatever the address answers, nobody else gets the token.
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("another server is asked, with %q", r.Header.Get("Authorization"))
+	}))
+	defer elsewhere.Close()
+	s.answers["cpu_mean"] = func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+	}
+	source.Update(ctx)
 }
 
 func TestNew(t *testing.T) {
