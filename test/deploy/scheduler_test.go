@@ -94,8 +94,8 @@ func testImages(t *testing.T, images map[string]string) {
 			out, err := client.CoreV1().Pods(metav1.NamespaceDefault).GetLogs(component, &corev1.PodLogOptions{}).DoRaw(t.Context())
 			must(t, err)
 			program := "Kubernetes"
-			if component == resolver {
-				program = resolver + " version"
+			if component == resolver || component == "layer-agent" { // without Kubernetes' flags
+				program = component + " version"
 			}
 			if !strings.HasPrefix(string(out), program+" v1.") || !strings.Contains(string(out), "+layerlocality.") {
 				t.Errorf("version %q", out)
