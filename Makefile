@@ -17,6 +17,10 @@ demo: build ## Build everything, show layers on three nodes and what the schedul
 demo-stock: build build-stock ## The same with nothing replaced: stock nodes and control plane, our scheduler and resolver
 	@echo "==> compiling the demo" && go run ./cmd/demo --stock --log-dir _out/demo-stock/log
 
+demo-agent: build build-stock ## Nothing replaced, on nodes with containerd and CRI-O: layer-agent says what they hold, our scheduler is a Deployment
+	@scripts/build.sh tools containerd containerd-shim-runc-v2
+	@echo "==> compiling the demo" && go run ./cmd/demo --agent --log-dir _out/demo-agent/log
+
 # The texts of demos/, on a cluster of their own: every command in them, with its output.
 demo-image-locality demo-scheduler-tour: build ## Follow a text of demos/: why ImageLocality says 0, or a tour of the scheduler
 	@demos/run.sh $(@:demo-%=%)
@@ -67,7 +71,7 @@ test-all: deps ## Everything, as before a release: also what takes long and rare
 test-unit: ## The quick part: no root, no patched tree
 	@scripts/test.sh unit
 
-test-nix test-rpm test-okd test-kind test-release test-arch: deps ## One kind of package, all of its tests (root)
+test-nix test-rpm test-okd test-kind test-release test-arch test-vm: deps ## One kind of package, all of its tests (root)
 	@FULL=1 scripts/test.sh $(@:test-%=%)
 
 mutants: ## Changes of code that no unit test notices (SAMPLE=60 of each folder, 0: all; FOLDERS)
@@ -103,6 +107,17 @@ bench-resolver: deps ## layer-resolver on 5,000 images: images a second, request
 	@scripts/build.sh patched kube-apiserver layer-resolver
 	@go run ./cmd/bench resolver
 
+bench-nodelayers: deps ## NodeLayers of 5,000 nodes: size, apiserver, etcd, the scheduler's start and index (LAYER_DATA=file)
+	@scripts/build.sh tools etcd
+	@scripts/build.sh stock kube-apiserver
+	@go run ./cmd/bench nodelayers
+
+bench-kubectl-layers: NODES = 5000
+bench-kubectl-layers: deps ## kubectl layers on 5,000 NodeLayers, 2,000 ImageManifests, 50,000 pods: seconds, memory (NODES=5000)
+	@scripts/build.sh tools etcd
+	@scripts/build.sh patched kube-apiserver kubectl-layers
+	@go run ./cmd/bench kubectl --nodes $(NODES)
+
 bench-startup: build ## Start-up of pods, bytes and balance on four slow nodes, beside the default profile and the simulator (LAYER_DATA=file)
 	@go run ./cmd/bench startup
 
@@ -135,6 +150,6 @@ generate: deps ## Regenerate the generated code of the Kubernetes series
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z -]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: demo demo-stock demo-image-locality demo-scheduler-tour mutants cluster-up cluster-down deps build build-stock resolver-image rpms kind-up release clean \
-	test test-all test-unit test-nix test-rpm test-okd test-kind test-release test-arch lint \
-	bench-crio bench-node bench-scheduler bench-extender bench-throughput bench-resolver bench-startup bench-qos eval trees patches-refresh patches-lint rebase generate help
+.PHONY: demo demo-stock demo-agent demo-image-locality demo-scheduler-tour mutants cluster-up cluster-down deps build build-stock resolver-image rpms kind-up release clean \
+	test test-all test-unit test-nix test-rpm test-okd test-kind test-release test-arch test-vm lint \
+	bench-crio bench-node bench-scheduler bench-extender bench-throughput bench-resolver bench-kubectl-layers bench-startup bench-qos bench-nodelayers eval trees patches-refresh patches-lint rebase generate help

@@ -10,7 +10,7 @@ let
   ];
   wanted =
     {
-      cri-o = overlay ++ [ "crio/imagelayers" ];
+      cri-o = overlay ++ [ "crio" ];
       kubernetes = overlay ++ [ "kubelet/imagelayers" ];
       scheduler = overlay ++ [
         "api"

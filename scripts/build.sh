@@ -3,15 +3,17 @@
 #
 #   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
 #                                kube-scheduler with the plugin LayerLocality, layer-extender,
-#                                layer-resolver and layer-agent
-#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last three;
+#                                layer-resolver, layer-agent and kubectl-layers
+#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last four;
 #                                kubeadm, kubectl and kube-proxy when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
-#                                local-path-provisioner, containerd and kwok when named
+#                                local-path-provisioner, containerd, containerd-shim-runc-v2, kwok
+#                                and helm when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
-# machine's own. Results are kept in $LAYERLOCALITY_CACHE (default
+# machine's own. OS=darwin|windows builds kubectl-layers for that system, into
+# _build/bin/patched-<os>-<arch>. Results are kept in $LAYERLOCALITY_CACHE (default
 # ~/.cache/layer-locality) by the hash of source, recipe and Go version, so a
 # second clone or a CI run finds them there.
 . "$(dirname "$0")/lib.sh"
@@ -25,6 +27,15 @@ unset GOWORK
 unset GOAMD64 GOARM64 GOEXPERIMENT CGO_CFLAGS CGO_LDFLAGS CGO_CPPFLAGS
 
 use_arch "${ARCH:-}"
+OS=${OS:-}
+case $OS in
+"" | linux) OS='' ;;
+darwin | windows)
+  export GOOS=$OS
+  [ "$*" = "patched kubectl-layers" ] || die "only 'patched kubectl-layers' can be built for $OS"
+  ;;
+*) die "unknown system '$OS': linux, darwin or windows" ;;
+esac
 
 # progress LABEL LOG TOTAL PID: says how far a compilation is until it ends: on a
 # terminal in one line, elsewhere once a minute.
@@ -66,7 +77,7 @@ go_build() {
 # build needs it.
 source_tree() {
   case $FLAVOUR-$1 in
-  *-scheduler | *-extender) "$ROOT/scripts/tree.sh" scheduler ;;
+  *-scheduler | *-extender | *-kubectl) "$ROOT/scripts/tree.sh" scheduler ;;
   patched-*) "$ROOT/scripts/tree.sh" patched "$1" ;;
   *) "$ROOT/scripts/tree.sh" upstream "$1" ;;
   esac
@@ -101,6 +112,15 @@ compile_extender() {
     go_build layer-extender "$1" -ldflags "-s -w -X $version.gitVersion=$(kubernetes_version) -X $version.gitTreeState=clean" ./cmd/layer-extender)
 }
 
+# The recipe of kubectl-layers, a client that is compiled there too, because the stock types have
+# no layers. It runs on machines of users: GOOS says on which.
+compile_kubectl() {
+  local VERB=build TAGS=$SCHEDULER_TAGS tree
+  tree=$(source_tree kubectl)
+  (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
+    go_build kubectl-layers "$1" -ldflags "-s -w -X main.version=$(kubernetes_version)" ./cmd/kubectl-layers)
+}
+
 # The recipe of the tools that only a kind node or a benchmark has: a main package of a
 # module, by default that in its root.
 compile_module() {
@@ -118,13 +138,20 @@ compile_containerd() {
   CGO_ENABLED=0 go_module_build containerd github.com/containerd/containerd/v2/cmd/containerd "$1"
 }
 
-# Where a binary comes from: "cri-o", "kubernetes", "scheduler" and "extender" (this
+# The recipe of the shim between it and runc.
+compile_shim() {
+  local VERB=build TAGS=""
+  CGO_ENABLED=0 go_module_build containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 "$1"
+}
+
+# Where a binary comes from: "cri-o", "kubernetes", "scheduler", "extender" and "kubectl" (this
 # repository in a workspace with the patched Kubernetes), "own" (this repository), or
 # the pin of a tool.
 origin() {
   case $1 in
   layer-resolver | layer-agent) if [ "$FLAVOUR" = patched ]; then echo own; else die "there is no $FLAVOUR $1"; fi ;;
   layer-extender) if [ "$FLAVOUR" = patched ]; then echo extender; else die "there is no $FLAVOUR layer-extender"; fi ;;
+  kubectl-layers) if [ "$FLAVOUR" = patched ]; then echo kubectl; else die "there is no $FLAVOUR kubectl-layers"; fi ;;
   crio | pinns) echo cri-o ;;
   kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
   kubelet | kube-apiserver | kube-controller-manager | kube-proxy | kubeadm | kubectl) echo kubernetes ;;
@@ -133,9 +160,10 @@ origin() {
   runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
   crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
   coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
-  containerd) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
+  containerd | containerd-shim-runc-v2) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
   kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
+  helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
   *) die "unknown binary '$1'" ;;
   esac
 }
@@ -217,15 +245,17 @@ compile() {
 
 build_one() {
   local name=$1 from hash cached bin=$BUILD/bin/$FLAVOUR${CROSS:+-$GOARCH}
+  [ -z "$OS" ] || bin=$BUILD/bin/$FLAVOUR-$OS-$GOARCH
   from=$(origin "$name")
   {
     toolchain
-    echo "$GOARCH $name $FLAVOUR $from"
+    echo "$GOARCH $name $FLAVOUR $from${OS:+ $OS}"
     # What is linked in from outside.
     case $name in crio | pinns) c_libraries ;; esac
     case $FLAVOUR-$from in
     *-scheduler) scheduler_hash ;;
     *-extender) extender_hash ;;
+    *-kubectl) kubectl_hash ;;
     *-own) own_hash "$name" ;;
     patched-*) tree_hash "$from" ;;
     stock-*) pinned_version "$from" ;;
@@ -237,10 +267,15 @@ build_one() {
       kubernetes_version
       declare -f compile_extender
       ;;
+    kubectl)
+      kubernetes_version
+      declare -f compile_kubectl
+      ;;
     esac
     case $name in
-    coredns | local-path-provisioner | kwok) declare -f compile_module ;;
+    coredns | local-path-provisioner | kwok | helm) declare -f compile_module ;;
     containerd) declare -f compile_containerd ;;
+    containerd-shim-runc-v2) declare -f compile_shim ;;
     esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
@@ -252,10 +287,12 @@ build_one() {
     say "$name ($FLAVOUR): fetching modules, compiling"
     case $name in
     layer-extender) compile_extender "$cached.tmp.$$" ;;
+    kubectl-layers) compile_kubectl "$cached.tmp.$$" ;;
     layer-resolver | layer-agent) compile_own "$name" "$cached.tmp.$$" ;;
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
-    kwok) compile_module kwok "$cached.tmp.$$" ./cmd/kwok ;;
+    kwok | helm) compile_module "$name" "$cached.tmp.$$" "./cmd/$name" ;;
     containerd) compile_containerd "$cached.tmp.$$" ;;
+    containerd-shim-runc-v2) compile_shim "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac
     mv "$cached.tmp.$$" "$cached"
@@ -280,7 +317,7 @@ case $FLAVOUR in
 patched | stock)
   if [ $# -eq 0 ]; then
     set -- crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
-    [ "$FLAVOUR" = stock ] || set -- "$@" layer-extender layer-resolver layer-agent
+    [ "$FLAVOUR" = stock ] || set -- "$@" layer-extender layer-resolver layer-agent kubectl-layers
   fi
   ;;
 tools) [ $# -gt 0 ] || set -- etcd registry runc crictl critest ;;

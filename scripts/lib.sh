@@ -39,10 +39,11 @@ pinned_version() {
 }
 
 # overlay_of COMPONENT: "<folder here> <folder in the upstream tree>" of the Go
-# package that is developed here and lands in the patched tree.
+# packages that are developed here and land in the patched tree. They import none of each
+# other: there, they have other paths.
 overlay_of() {
   case $1 in
-  cri-o) echo "crio/imagelayers internal/imagelayers" ;;
+  cri-o) echo "crio internal" ;;
   kubernetes) echo "kubelet/imagelayers pkg/kubelet/imagelayers" ;;
   esac
 }
@@ -86,8 +87,10 @@ tree_hash() {
 SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref scheduler)
 # What the binary layer-extender is made from in addition.
 EXTENDER_PRODUCT=(cmd/layer-extender extender)
+# What the binary kubectl-layers is made from, besides api, imageref and scheduler.
+KUBECTL_PRODUCT=(cmd/kubectl-layers internal/imagelocality kubectllayers)
 SCHEDULER_LAB=(
-  cmd/layersim internal/bench/extender/measure internal/bench/fleet internal/bench/qos/measure internal/bench/scheduler/measure
+  agent/contents cmd/layersim internal/bench/extender/measure internal/bench/fleet internal/bench/qos/measure internal/bench/scheduler/measure
   internal/bench/throughput/perf internal/bench/timing
   internal/eval/dataset internal/eval/evaluation internal/eval/prototype internal/eval/sim test/integration
 )
@@ -95,7 +98,7 @@ SCHEDULER_LAB=(
 SCHEDULER_TAGS=imagelayers
 
 # scheduler_files: the files of those folders, relative to the root.
-scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" "${EXTENDER_PRODUCT[@]}" "${SCHEDULER_LAB[@]}" -type f ! -name README.md | sort); }
+scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" "${EXTENDER_PRODUCT[@]}" "${KUBECTL_PRODUCT[@]}" "${SCHEDULER_LAB[@]}" -type f ! -name README.md | sort); }
 
 # scheduler_product_files: those of them that the binary kube-scheduler is made from.
 scheduler_product_files() {
@@ -107,6 +110,14 @@ extender_hash() {
   {
     scheduler_hash
     (cd "$ROOT" && find "${EXTENDER_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort | xargs sha256sum)
+  } | sha256sum | cut -c1-16
+}
+
+# kubectl_hash: everything kubectl-layers is made from.
+kubectl_hash() {
+  {
+    scheduler_hash
+    (cd "$ROOT" && find "${KUBECTL_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort | xargs sha256sum)
   } | sha256sum | cut -c1-16
 }
 

@@ -21,12 +21,12 @@ check() {
 }
 # As scripts/build.sh compiles, whose compiled packages are used again.
 export GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0
-check golangci-lint "$golangci" run --allow-parallel-runners --timeout 15m ./...
+check golangci-lint "$golangci" run --allow-parallel-runners ./...
 # Again where the build tag and the patched types make a difference.
 scheduler=$(scripts/tree.sh scheduler)
 mapfile -t patched < <(git grep -l --untracked "^//go:build .*\b$SCHEDULER_TAGS\b" -- '*.go' | xargs -n 1 dirname | sort -u)
 check "golangci-lint, patched" env -C "$scheduler" \
-  "$golangci" run --allow-parallel-runners --timeout 15m --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" "${patched[@]/#/./}"
+  "$golangci" run --allow-parallel-runners --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" "${patched[@]/#/./}"
 check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
 check go.mod go mod tidy -diff

@@ -18,7 +18,7 @@ SCRATCH=()
 trap 'rm -rf ${SCRATCH[@]+"${SCRATCH[@]}"}' EXIT
 
 refresh() {
-  local component=$1 tree=$BUILD/$1 overlay changed
+  local component=$1 tree=$BUILD/$1 overlay changed packages
   if [ ! -d "$tree/.git" ]; then
     say "$component: no tree yet, nothing to turn back into patches"
     return
@@ -26,7 +26,8 @@ refresh() {
   [ -z "$(git_in "$tree" status --porcelain)" ] ||
     die "$tree has uncommitted edits: commit them there first, as a new patch or with 'git commit --fixup' and 'git rebase -i --autosquash overlay'"
   overlay=$(overlay_of "$component")
-  changed=$(git_in "$tree" diff --name-only overlay HEAD -- "${overlay#* }")
+  mapfile -t packages < <(overlay_files "$component" | sed "s,^\.,${overlay#* },; s,/[^/]*\$,," | sort -u)
+  changed=$(git_in "$tree" diff --name-only overlay HEAD -- "${packages[@]}")
   [ -z "$changed" ] ||
     die "these belong to the overlay, edit them in ${overlay% *}/ instead: $changed"
   rm -f "$ROOT/patches/$component"/[0-9][0-9][0-9][0-9]-*.patch

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Assembles a release of the committed state: archives of binaries, the RPM repository,
-# images as OCI archives, the source, notes and checksums. The same commit gives the
+# images as OCI archives, the Helm chart, the source, notes and checksums. The same commit gives the
 # same bytes, except for source RPMs: docs/release.md.
 #
 #   release.sh [OPTIONS]
@@ -81,11 +81,46 @@ for platform in "${platforms[@]}"; do
     [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" "$folder/licenses" >"$folder/sbom/$binary.cdx.json"
   done
   # The manifests for a cluster, and the parts of kind/copy.sh.
-  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/agent deploy/extender deploy/resolver deploy/scheduler kind \
+  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/agent deploy/extender deploy/kubectl-layers deploy/monitoring deploy/resolver deploy/scheduler kind \
     scripts/lib.sh | tar -x -C "$folder"
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"
 done
+
+# The kubectl plugin, for machines of users: all systems if both architectures are released.
+systems=(linux)
+[ "${#platforms[@]}" -lt 2 ] || systems+=(darwin windows)
+for system in "${systems[@]}"; do
+  for platform in "${platforms[@]}"; do
+    arch=${platform#linux/}
+    say "kubectl-layers for $system/$arch"
+    OS=$system ARCH=$arch scripts/build.sh patched kubectl-layers
+    use_arch "$arch"
+    from=$BUILD/bin/patched${CROSS:+-$arch} suffix=''
+    unset GOARCH
+    [ "$system" = linux ] || from=$BUILD/bin/patched-$system-$arch
+    [ "$system" != windows ] || suffix=.exe
+    folder=$staging/kubectl-layers_${version/+/_}_${system}_$arch
+    install -D -m 0755 "$from/kubectl-layers" "$folder/kubectl-layers$suffix"
+    scripts/sbom.sh "$from/kubectl-layers" "$folder/licenses" >"$folder/kubectl-layers.cdx.json"
+    git show "$commit:LICENSE" >"$folder/LICENSE"
+    # krew wants the files at the top of the archive.
+    archive "$result/$(basename "$folder").tar" "$folder" --transform 's,^\./,,' .
+    compress "$result/$(basename "$folder").tar"
+  done
+done
+scripts/krew.sh "$result" >"$result/layers.yaml"
+
+say "the Helm chart"
+scripts/build.sh tools helm
+mkdir "$staging/helm" "$staging/chart"
+env HOME="$staging/helm" HELM_CACHE_HOME="$staging/helm" HELM_CONFIG_HOME="$staging/helm" HELM_DATA_HOME="$staging/helm" \
+  "$BUILD/bin/tools/helm" package deploy/helm --destination "$staging/helm" >&2
+# Packed again, so that the bytes depend only on the content.
+chart=$(basename "$staging"/helm/*.tgz .tgz)
+tar -xzf "$staging/helm/$chart.tgz" -C "$staging/chart"
+archive "$staging/$chart.tar" "$staging/chart" layer-locality
+gzip --no-name --stdout "$staging/$chart.tar" >"$result/$chart.tgz" # as Helm names charts
 
 say "images"
 private_store "$staging"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the software bill of materials (CycloneDX JSON) of a binary that build.sh made,
-# _build/bin/patched[-<arch>]/NAME, and copies the license texts of everything in it to
+# _build/bin/patched[-<os>][-<arch>]/NAME, and copies the license texts of everything in it to
 # FOLDER/<module>@<version>.
 #
 #   sbom.sh BINARY FOLDER
@@ -10,6 +10,12 @@
 [ -x "$1" ] || die "$1 is missing: scripts/build.sh makes it"
 name=$(basename "$1")
 arch=$(basename "$(dirname "$1")")
+# The system that it is for, if that is not Linux: it may have other packages in it.
+case $arch in
+patched-darwin-*) system=darwin ;;
+patched-windows-*) system=windows ;;
+*) system='' ;;
+esac
 mkdir -p "$2"
 arguments=(--name "$name" --licenses "$2")
 case $name in
@@ -29,7 +35,7 @@ crio)
   ;;
 kube* | layer-extender)
   case $name in
-  kube-scheduler | layer-extender) part=(scheduler) ;;
+  kube-scheduler | kubectl-layers | layer-extender) part=(scheduler) ;;
   *) part=(patched kubernetes) ;;
   esac
   source=$("$ROOT/scripts/tree.sh" "${part[@]}")
@@ -46,4 +52,4 @@ unset GOARCH
 (cd "$source" && go_license "$2")
 mkdir -p "$BUILD/bin"
 (cd "$ROOT" && GOFLAGS=-buildvcs=false go build -o "$BUILD/bin/sbom" ./cmd/sbom) >&2
-GOFLAGS=-buildvcs=false "$BUILD/bin/sbom" "${arguments[@]}" --source "$source" "$1"
+GOFLAGS=-buildvcs=false ${system:+env GOOS="$system"} "$BUILD/bin/sbom" "${arguments[@]}" --source "$source" "$1"

@@ -6,7 +6,7 @@
 #                          breaks; a release needs it
 #   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), race, scheduler,
 #                          integration, eval, fuzz, rebase, generated, upstream-cri-o,
-#                          upstream-kubernetes, e2e, stock, skew, critest, nix, rpm, okd, kind, release, arch
+#                          upstream-kubernetes, e2e, stock, skew, critest, vm, nix, rpm, okd, kind, release, arch
 #
 # FULL=1, which "all" sets, has the steps do their long parts, too; CONTRIBUTING.md lists them.
 # Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
@@ -33,12 +33,13 @@ go_test() {
 step_lint() { scripts/lint.sh; }
 step_unit() { CGO_ENABLED=0 go vet ./... && go_test unit . ./...; }
 
-# What many goroutines share, with the race detector. All that the resolver is built on would be
-# compiled for it again: it has its turn with FULL, as the scheduler has in its step.
-# layer-extender answers requests at once, so it is compiled for it, once for the same Kubernetes.
+# What many goroutines share, with the race detector. All that the resolver and layer-extender are
+# built on would be compiled for it again, half an hour on a new machine beside other steps: they
+# have their turn with FULL, as the scheduler has in its step.
 step_race() {
   local tree status=0
   CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./scheduler/qosaware/book/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
+  [ -n "$FULL" ] || return "$status"
   tree=$(scripts/tree.sh scheduler) || return 1
   CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... || status=1
   return "$status"
@@ -56,13 +57,17 @@ step_scheduler() {
 # resolver and the agent with their own apiserver and etcd.
 step_integration() {
   local tree status=0
-  scripts/build.sh tools etcd && scripts/build.sh patched kube-apiserver && tree=$(scripts/tree.sh scheduler) || return 1
-  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... || status=1
+  scripts/install-deps.sh prometheus && scripts/build.sh tools etcd helm && scripts/build.sh patched kube-apiserver kube-scheduler kubectl-layers && scripts/build.sh stock kube-apiserver &&
+    tree=$(scripts/tree.sh scheduler) || return 1
+  go_test integration-kubectl . -tags integration -count=1 ./test/kubectl/... || status=1
+  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... || status=1
   GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,integration" PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
   scripts/install-deps.sh chromium && internal/eval/page/assets.sh >/dev/null &&
     go_test integration-page . -tags integration -count=1 ./internal/eval/page/... || status=1
+  internal/dashboards/schema/fetch.sh >/dev/null &&
+    go_test integration-dashboards . -tags integration -count=1 ./internal/dashboards/... || status=1
   return "$status"
 }
 
@@ -83,7 +88,7 @@ step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh && internal/eval/claims.s
 # FULL, and that of internal/eval/sim, on all of Kubernetes, only runs its seeds.
 step_fuzz() {
   local file target count=0 heavy=(':(exclude,glob)internal/eval/sim/*_test.go')
-  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)scheduler/congestion' ':(exclude)scheduler/safe' ':(exclude)extender')
+  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)scheduler/congestion' ':(exclude)scheduler/safe' ':(exclude)extender' ':(exclude)kubectllayers/inventory' ':(exclude)kubectllayers/target' ':(exclude)kubectllayers/why')
   while IFS=: read -r file target; do
     target=${target#func } target=${target%%(*}
     fuzz "$target" "./$(dirname "$file")" || return 1
@@ -135,7 +140,7 @@ step_generated() {
 step_upstream-cri-o() {
   local tree status=0 CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" WRAP=(unshare --mount --propagation shared)
   tree=$(scripts/tree.sh patched cri-o) || return 1
-  go_test upstream-cri-o "$tree" -tags "test $CRIO_TAGS" ./internal/imagelayers/... ./internal/storage/... || status=1
+  go_test upstream-cri-o "$tree" -tags "test $CRIO_TAGS" ./internal/imagelayers/... ./internal/layershare/... ./internal/storage/... || status=1
   go_test upstream-cri-o-server "$tree" -tags "test $CRIO_TAGS" ./server/ -ginkgo.skip=ContainerEvents || status=1
   upstream_events "$tree" || status=1
   return "$status"
@@ -169,7 +174,7 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && scripts/build.sh tools containerd && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/containerd/... ./test/deploy/... ./test/demos/... ./test/imagegc/...; }
+step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && scripts/build.sh tools containerd containerd-shim-runc-v2 && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/containerd/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/kubectl/live/... ./test/layershare/... ./test/report/...; }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
   raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 2 \
@@ -177,6 +182,9 @@ step_stock() {
 }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
 step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
+
+# A node in a virtual machine.
+step_vm() { scripts/install-deps.sh vm && cluster_binaries && go_test vm . -tags e2e -count=1 -timeout 40m ./test/vm/...; }
 
 # The packages. Each test prints one line per check and ends with "N passed, N failed".
 step_nix() { scripts/install-deps.sh nix && test/nix/run.sh; }
@@ -269,7 +277,7 @@ test | all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
   if [ "$1" = all ]; then
     FULL=1
-    PROCESSOR+=(arch)
+    PROCESSOR+=(arch vm)
   fi
   steps=("${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")
   ;;

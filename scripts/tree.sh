@@ -21,6 +21,7 @@ usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh vendored CO
 
 # Copies a module out of Go's read-only cache.
 copy_module() {
+  [ -n "$1" ] || die "no module to copy to $2"
   mkdir -p "$2"
   cp -r --no-preserve=mode,ownership "$1/." "$2/"
   # File modes do not survive module zips; upstream's scripts are executable.
@@ -31,7 +32,8 @@ upstream_tree() {
   local component=$1 version=$2 tree=$BUILD/upstream/$1-$2 tmp name from
   if [ ! -e "$tree/.complete" ]; then
     say "$component $version: fetching source through the Go module proxy"
-    from=$(module_dir "$(upstream_module "$component")" "$version")
+    # A command substitution does not inherit set -e, and this function runs in one.
+    from=$(module_dir "$(upstream_module "$component")" "$version") || exit 1
     tmp=$tree.tmp
     rm -rf "$tmp" "$tree"
     copy_module "$from" "$tmp"
@@ -45,7 +47,7 @@ upstream_tree() {
       for name in "${names[@]}"; do
         n=$((n + 1))
         say "$component $version: staging module $n/$total k8s.io/$name"
-        from=$(module_dir "k8s.io/$name" "v0${version#v1}")
+        from=$(module_dir "k8s.io/$name" "v0${version#v1}") || exit 1
         copy_module "$from" "$tmp/staging/src/k8s.io/$name"
       done
     fi

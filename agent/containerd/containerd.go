@@ -15,6 +15,7 @@ import (
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/agent/contents"
+	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/agent/manifest"
 	"github.com/layer-locality/layer-locality/agent/read"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -35,8 +37,12 @@ const (
 	maxImages = 16_384
 	maxBlobs  = 1 << 19
 	// snapshotLabel begins a label of the configuration of an image that has been unpacked;
-	// the name of the snapshotter follows. containerd sets it when unpacking is done.
+	// the name of the snapshotter follows. containerd sets it when unpacking is done. Its value
+	// is the chain ID of all layers (github.com/opencontainers/image-spec, config.md).
 	snapshotLabel = "containerd.io/gc.ref.snapshot."
+	// lastReconnect is the longest pause between two attempts to connect: containerd may be away
+	// for long, and gRPC would wait for two minutes then.
+	lastReconnect = 5 * time.Second
 	// lateEvents is when to read again after subscribing: the API does not tell when the
 	// subscription holds.
 	lateEvents = time.Second
@@ -55,7 +61,6 @@ type Reader struct {
 	events     eventsapi.EventsClient
 	versions   versionapi.VersionClient
 
-	version string
 	// known are manifests and indexes by their digest, so that each is read once. A nil one
 	// is none that can be used.
 	known map[string]*manifest.Manifest
@@ -70,6 +75,7 @@ type Reader struct {
 func NewReader(socket, namespace string) (*Reader, error) {
 	connection, err := grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects(), MinConnectTimeout: lastReconnect}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
@@ -79,6 +85,12 @@ func NewReader(socket, namespace string) (*Reader, error) {
 		images: imagesapi.NewImagesClient(connection), content: contentapi.NewContentClient(connection),
 		events: eventsapi.NewEventsClient(connection), versions: versionapi.NewVersionClient(connection),
 	}, nil
+}
+
+func reconnects() backoff.Config {
+	config := backoff.DefaultConfig
+	config.MaxDelay = lastReconnect
+	return config
 }
 
 // Close ends the connection.
@@ -94,21 +106,21 @@ func (r *Reader) in(ctx context.Context) context.Context {
 // blob is what is known about a blob in the content store.
 type blob struct {
 	size int64
-	// snapshotters are those into which the image was unpacked whose configuration it is.
-	snapshotters []string
+	// unpacked are the snapshotters into which the image was unpacked whose configuration it
+	// is, each with the chain ID of the image.
+	unpacked map[string]string
 }
 
 // Read implements read.Runtime.
 func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	ctx = r.in(ctx)
-	if r.version == "" {
-		answer, err := r.versions.Version(ctx, &emptypb.Empty{})
-		if err != nil {
-			return nil, fmt.Errorf("version: %w", err)
-		}
-		r.version = strings.TrimPrefix(answer.GetVersion(), "v")
+	// Each time: it may have been replaced by another one.
+	answer, err := r.versions.Version(ctx, &emptypb.Empty{})
+	if err != nil {
+		return nil, fmt.Errorf("version: %w", err)
 	}
-	result := &read.Result{Contents: contents.Contents{Runtime: r.Name() + " " + r.version[:min(len(r.version), 40)], JoinsDownloads: ptr.To(true)}}
+	version := strings.TrimPrefix(answer.GetVersion(), "v")
+	result := &read.Result{Contents: contents.Contents{Runtime: r.Name() + " " + version[:min(len(version), 40)], JoinsDownloads: ptr.To(true)}}
 	list, err := r.images.List(ctx, &imagesapi.ListImagesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
@@ -120,44 +132,46 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	}
 	targets, names := group(list.GetImages())
 	if len(targets) > maxImages {
-		result.Skip("too-many-images", len(targets)-maxImages)
+		result.Skip(handover.TooManyImages, len(targets)-maxImages)
 		targets = targets[:maxImages]
 	}
-	known, layers := map[string]*manifest.Manifest{}, map[string]bool{}
+	known, kept := map[string]*manifest.Manifest{}, map[string]bool{}
 	for _, target := range targets {
 		found, err := r.find(ctx, target, blobs, known)
 		switch {
 		case errors.Is(err, errNotHere):
-			result.Skip("not-unpacked", 1)
+			result.Skip(handover.NotUnpacked, 1)
 			continue
 		case err != nil && ctx.Err() != nil:
 			return nil, err
 		case err != nil:
-			result.Skip("manifest", 1)
+			// What can be used some other time is read again soon.
+			result.Incomplete = result.Incomplete || !errors.Is(err, errUnusable)
+			result.Skip(handover.NoManifest, 1)
 			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: names[target]})
 			continue
 		}
 		if found.manifest.Unknown != nil {
-			result.Skip("layers", 1)
+			result.Skip(handover.NoLayers, 1)
 		}
-		if found.fetched {
-			for _, l := range found.manifest.Layers {
-				_, layers[l.Digest] = blobs[l.Digest]
-			}
+		if l := found.manifest.Layers; found.chain != "" && len(l) > 0 {
+			_, here := blobs[l[len(l)-1].Digest]
+			kept[found.chain] = kept[found.chain] || here
 		}
 		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(names[target], found.digest), Layers: found.manifest.Layers})
 	}
 	r.known = known
-	result.Contents.InChains = r.chains(layers)
+	result.Contents.InChains = r.chains(kept)
 	result.Pulls = r.pulls(ctx)
 	return result, nil
 }
 
-// chains tells whether layers are used in chains, by which of those that were fetched and
-// unpacked are still there as blobs. Where blobs are dropped, they go a little after the pull.
-// Where they are kept, single ones are missing as well: containerd does not fetch what it has
-// unpacked already, above the same layers, with another compression. Once most were dropped, it
-// is believed as long as any is.
+// chains tells whether layers are used in chains, by what was kept: for each chain ID of images
+// that were fetched and unpacked, whether the blob of the last layer of one of them is still
+// there. Where blobs are dropped, they go a little after the pull. Where they are kept, that blob
+// is there: containerd fetches what it has not unpacked already. Missing it is an image whose
+// layers are the first ones of another image, pulled before with another compression. Once most
+// were dropped, it is believed as long as any is.
 func (r *Reader) chains(kept map[string]bool) bool {
 	dropped := 0
 	for _, here := range kept {
@@ -208,9 +222,12 @@ func (r *Reader) blobs(ctx context.Context) (map[string]blob, error) {
 		}
 		for _, info := range answer.GetInfo() {
 			b := blob{size: info.GetSize()}
-			for label := range info.GetLabels() {
+			for label, chain := range info.GetLabels() {
 				if snapshotter, ok := strings.CutPrefix(label, snapshotLabel); ok {
-					b.snapshotters = append(b.snapshotters, snapshotter)
+					if b.unpacked == nil {
+						b.unpacked = map[string]string{}
+					}
+					b.unpacked[snapshotter] = chain
 				}
 			}
 			if blobs[info.GetDigest()] = b; len(blobs) > maxBlobs {
@@ -224,8 +241,8 @@ func (r *Reader) blobs(ctx context.Context) (map[string]blob, error) {
 type found struct {
 	digest   string
 	manifest *manifest.Manifest
-	// fetched means that whole layers were fetched and unpacked.
-	fetched bool
+	// chain is the chain ID of an image whose whole layers were fetched and unpacked.
+	chain string
 }
 
 // errNotHere: nothing of an image can be used, it was not unpacked, and layers are missing.
@@ -248,14 +265,14 @@ func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob,
 			continue // of another platform
 		}
 		m, err := r.manifest(ctx, digest, blobs, known)
-		if err != nil && ctx.Err() != nil {
+		if err != nil && !errors.Is(err, errUnusable) {
 			return nil, err
 		}
 		if err != nil || m.Config == "" {
 			continue
 		}
-		if snapshotters := blobs[m.Config].snapshotters; len(snapshotters) > 0 {
-			return &found{digest, m, !slices.ContainsFunc(snapshotters, func(s string) bool { return slices.Contains(lazy, s) })}, nil
+		if unpacked := blobs[m.Config].unpacked; len(unpacked) > 0 {
+			return &found{digest, m, chain(unpacked)}, nil
 		}
 		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { _, here := blobs[l.Digest]; return !here })
 		if _, here := blobs[m.Config]; here && !missing && complete == nil && len(m.Layers) > 0 {
@@ -266,6 +283,19 @@ func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob,
 		return nil, errNotHere
 	}
 	return complete, nil
+}
+
+// chain returns the chain ID of an image by the snapshotters into which it was unpacked; none if
+// one of them is lazy.
+func chain(unpacked map[string]string) string {
+	chain := ""
+	for snapshotter, id := range unpacked {
+		if slices.Contains(lazy, snapshotter) {
+			return ""
+		}
+		chain = id
+	}
+	return chain
 }
 
 var errUnusable = errors.New("not a manifest that can be used")

@@ -49,13 +49,16 @@ type daemon struct {
 	labels    map[string]map[string]string
 	downloads []*contentapi.Status
 	reads     int
-	filters   []string
-	events    chan *types.Envelope
-	hangs     bool
+	version   string
+	// broken are blobs that cannot be read.
+	broken  map[string]bool
+	filters []string
+	events  chan *types.Envelope
+	hangs   bool
 }
 
 func start(t *testing.T) *daemon {
-	d := &daemon{t: t, socket: filepath.Join(t.TempDir(), "containerd.sock"), blobs: map[string]string{}, labels: map[string]map[string]string{}, events: make(chan *types.Envelope)}
+	d := &daemon{t: t, socket: filepath.Join(t.TempDir(), "containerd.sock"), blobs: map[string]string{}, labels: map[string]map[string]string{}, version: "v2.3.1", broken: map[string]bool{}, events: make(chan *types.Envelope)}
 	d.serve()
 	t.Cleanup(func() { d.server.Stop() })
 	return d
@@ -67,7 +70,7 @@ func (d *daemon) serve() {
 	imagesapi.RegisterImagesServer(d.server, imageService{daemon: d})
 	contentapi.RegisterContentServer(d.server, contentService{daemon: d})
 	eventsapi.RegisterEventsServer(d.server, eventService{daemon: d})
-	versionapi.RegisterVersionServer(d.server, versionService{})
+	versionapi.RegisterVersionServer(d.server, versionService{daemon: d})
 	listener, err := net.Listen("unix", d.socket)
 	must(d.t, err)
 	go func() { _ = d.server.Serve(listener) }()
@@ -96,11 +99,14 @@ type (
 	}
 	versionService struct {
 		versionapi.UnimplementedVersionServer
+		*daemon
 	}
 )
 
-func (versionService) Version(context.Context, *emptypb.Empty) (*versionapi.VersionResponse, error) {
-	return &versionapi.VersionResponse{Version: "v2.3.1"}, nil
+func (d versionService) Version(ctx context.Context, _ *emptypb.Empty) (*versionapi.VersionResponse, error) {
+	d.lock(ctx)
+	defer d.mu.Unlock()
+	return &versionapi.VersionResponse{Version: d.version}, nil
 }
 
 func (d imageService) List(ctx context.Context, _ *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
@@ -144,6 +150,9 @@ func (c contentService) Read(r *contentapi.ReadContentRequest, stream contentapi
 	c.lock(stream.Context())
 	defer c.mu.Unlock()
 	c.reads++
+	if c.broken[r.GetDigest()] {
+		return status.Error(codes.Unavailable, "the disk is busy")
+	}
 	text, here := c.blobs[r.GetDigest()]
 	if !here {
 		return status.Error(codes.NotFound, r.GetDigest())
@@ -191,8 +200,11 @@ func (d *daemon) index(name string, manifests ...string) string {
 }
 
 // unpacked marks the manifest of a name as unpacked.
-func (d *daemon) unpacked(name, snapshotter string) {
-	d.labels[digest("config of "+name)] = map[string]string{snapshotLabel + snapshotter: "sha256:chain", "containerd.io/distribution.source.docker.io": "x"}
+func (d *daemon) unpacked(name, snapshotter string) { d.unpackedAs(name, snapshotter, name) }
+
+// unpackedAs marks the manifest of a name as unpacked to the same files as others of a chain.
+func (d *daemon) unpackedAs(name, snapshotter, chain string) {
+	d.labels[digest("config of "+name)] = map[string]string{snapshotLabel + snapshotter: digest("chain of " + chain), "containerd.io/distribution.source.docker.io": "x"}
 }
 
 // fetched adds the blobs of layers.
@@ -274,11 +286,11 @@ func TestRead(t *testing.T) {
 		t.Errorf("%d blobs were read again", d.reads-reads)
 	}
 
-	// A layer that was unpacked with another compression is not fetched.
-	delete(d.blobs, digest("own"))
+	// One image was unpacked above another one with another compression.
+	delete(d.blobs, digest("base"))
 	result = d.read(r)
-	if expect(t, "a layer not fetched", result.Contents.Images, slices.Clone(want)...); result.Contents.InChains {
-		t.Error("one layer is not there, and yet all count in chains")
+	if expect(t, "not fetched", result.Contents.Images, slices.Clone(want)...); result.Contents.InChains {
+		t.Error("one of two images lacks its last layer, and yet all count in chains")
 	}
 	// Layers are dropped after unpacking, but for those of the last pull.
 	delete(d.blobs, digest("top"))
@@ -286,7 +298,7 @@ func TestRead(t *testing.T) {
 	if expect(t, "layers dropped", result.Contents.Images, slices.Clone(want)...); !result.Contents.InChains {
 		t.Error("layers were dropped, and yet they count by their digests")
 	}
-	d.fetched("own")
+	d.fetched("base")
 	if result = d.read(r); !result.Contents.InChains {
 		t.Error("the blobs of a pull are there for a while, and yet layers count by their digests")
 	}
@@ -297,6 +309,26 @@ func TestRead(t *testing.T) {
 	d.images = d.images[:3]
 	if expect(t, "removed", d.read(r).Contents.Images, want[0]); len(r.known) != 2 {
 		t.Errorf("%d manifests are remembered", len(r.known))
+	}
+}
+
+// Of images with the same files, one is fetched: that says how blobs are treated.
+func TestTwins(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	for _, name := range []string{"gzip", "zstd", "plain"} {
+		d.record(d.manifest(name, name+" base", name+" top"), "quay.io/"+name+":1")
+		d.unpackedAs(name, "overlayfs", "files")
+	}
+	d.record(d.manifest("empty"), "quay.io/empty:1") // has no layer that could be kept
+	d.unpacked("empty", "overlayfs")
+	d.fetched("zstd base", "zstd top")
+	if d.read(r).Contents.InChains {
+		t.Error("the last layer of one of three twins is there, and yet all count in chains")
+	}
+	delete(d.blobs, digest("zstd top"))
+	if !d.read(r).Contents.InChains {
+		t.Error("the last layer of no image is there, and yet they count by their digests")
 	}
 }
 
@@ -356,9 +388,61 @@ func TestUnusable(t *testing.T) {
 	if expect(t, "unusable", result.Contents.Images, slices.Clone(want)...); result.Skipped["manifest"] != 4 || result.Skipped["layers"] != 1 {
 		t.Errorf("%v", result.Skipped)
 	}
+	if result.Incomplete {
+		t.Error("what can never be used would be read again soon")
+	}
 	reads := d.reads
 	if expect(t, "again", d.read(r).Contents.Images, want...); d.reads != reads {
 		t.Errorf("%d blobs were read again", d.reads-reads)
+	}
+}
+
+// A blob that cannot be read for once costs no minute without the image's layers.
+func TestBrokenBlobs(t *testing.T) {
+	for _, broken := range []string{"all", "ours"} {
+		d := start(t)
+		r := d.reader()
+		target := d.index("all", d.manifest("ours", "base"))
+		d.record(target, "quay.io/a:1")
+		d.unpacked("ours", "overlayfs")
+		d.broken[digest(broken)] = true
+		result := d.read(r)
+		expect(t, broken, result.Contents.Images, "quay.io/a:1 "+target+" =")
+		if !result.Incomplete || result.Skipped["manifest"] != 1 {
+			t.Errorf("%s: %+v", broken, result)
+		}
+		clear(d.broken)
+		result = d.read(r)
+		expect(t, broken+" can be read", result.Contents.Images, "quay.io/a:1 "+target+" "+digest("ours")+" = base")
+		// What was read once is not needed again.
+		d.broken[digest(broken)] = true
+		if again := d.read(r); result.Incomplete || again.Incomplete || len(again.Contents.Images) != 1 || len(again.Contents.Images[0].Layers) != 1 {
+			t.Errorf("%s: %+v", broken, again)
+		}
+	}
+}
+
+// A containerd that takes the place of another one says so.
+func TestVersion(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	if got := d.read(r).Contents.Runtime; got != "containerd 2.3.1" {
+		t.Error(got)
+	}
+	d.version = "v2.4.0"
+	if got := d.read(r).Contents.Runtime; got != "containerd 2.4.0" {
+		t.Error(got)
+	}
+	d.version = strings.Repeat("9", 1000)
+	if got := d.read(r).Contents.Runtime; len(got) > 64 {
+		t.Error(got)
+	}
+}
+
+// A containerd that was away for long is found again soon.
+func TestReconnects(t *testing.T) {
+	if got := reconnects(); got.MaxDelay > 5*time.Second || got.BaseDelay > got.MaxDelay {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -4,6 +4,7 @@ package contents
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 
@@ -52,14 +53,23 @@ func (c *Contents) Spec() *v1alpha1.NodeLayersSpec {
 	}
 	spec.TotalImages, spec.TotalLayers = int32(len(l.images)), int32(len(l.sizes)) //nolint:gosec // readers bound what they read
 	for _, size := range l.sizes {
-		spec.TotalBytes += size
+		spec.TotalBytes = plus(spec.TotalBytes, size)
 	}
 	l.write(spec)
 	return spec
 }
 
+// plus adds sizes as manifests claim them: some millions of the largest layers are more than an
+// int64 can hold.
+func plus(total, size int64) int64 {
+	if total > math.MaxInt64-size {
+		return math.MaxInt64
+	}
+	return total + size
+}
+
 // listable returns the valid ones of an image's names, each once: digests first, then tags,
-// sorted, at most MaxNames.
+// sorted, at most MaxNames. Neither keeps the other from half of the places.
 func listable(names []string) []string {
 	var valid []string
 	for _, name := range names {
@@ -70,6 +80,12 @@ func listable(names []string) []string {
 	slices.SortFunc(valid, func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), strings.Compare(a, b))
 	})
+	digests := slices.IndexFunc(valid, func(name string) bool { return !v1alpha1.IsDigest(name) })
+	if digests < 0 {
+		digests = len(valid)
+	}
+	kept := min(digests, max(MaxNames/2, MaxNames-(len(valid)-digests)))
+	valid = slices.Delete(valid, kept, digests)
 	return valid[:min(len(valid), MaxNames)]
 }
 

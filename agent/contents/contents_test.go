@@ -3,6 +3,7 @@ package contents
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -64,6 +65,45 @@ func TestNames(t *testing.T) {
 	names = append(names, digest("manifest"))
 	if got := listable(names); len(got) != MaxNames || got[0] != digest("manifest") || got[1] != "quay.io/a:00" {
 		t.Errorf("%q", got)
+	}
+}
+
+// However much manifests claim, the total is one that the schema takes.
+func TestPlus(t *testing.T) {
+	var total int64
+	for range 3 {
+		if total = plus(total, math.MaxInt64/2); total < 0 {
+			t.Fatal(total)
+		}
+	}
+	if total != math.MaxInt64 || plus(1<<50, 1<<40) != 1<<50+1<<40 { // a petabyte is none too much
+		t.Error(total)
+	}
+}
+
+// Neither many digests nor many tags keep the others out.
+func TestNamesOfBothKinds(t *testing.T) {
+	for _, c := range []struct{ digests, tags, wantDigests, wantTags int }{
+		{40, 1, 15, 1}, {40, 40, 8, 8}, {2, 40, 2, 14}, {40, 0, 16, 0}, {0, 40, 0, 16}, {3, 4, 3, 4},
+	} {
+		var names []string
+		for i := range c.digests {
+			names = append(names, digest(fmt.Sprint(i)))
+		}
+		for i := range c.tags {
+			names = append(names, fmt.Sprintf("quay.io/a:%02d", i))
+		}
+		digests, tags := 0, 0
+		for _, name := range listable(names) {
+			if v1alpha1.IsDigest(name) {
+				digests++
+			} else {
+				tags++
+			}
+		}
+		if digests != c.wantDigests || tags != c.wantTags {
+			t.Errorf("of %d digests and %d tags: %d and %d, want %d and %d", c.digests, c.tags, digests, tags, c.wantDigests, c.wantTags)
+		}
 	}
 }
 

@@ -15,10 +15,12 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/layer-locality/layer-locality/agent/contents"
+	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/agent/manifest"
 	"github.com/layer-locality/layer-locality/agent/read"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -36,6 +38,9 @@ const (
 	// manifestKey is the data of an image that is its manifest; others of that prefix are
 	// the same under their digests, and that of the index that led there.
 	manifestKey = "manifest"
+	// comes is for how long a manifest is waited for that is not there; some milliseconds are
+	// usual. Then the image counts as one without.
+	comes = 5 * time.Second
 )
 
 // Reader reads stores.
@@ -45,6 +50,8 @@ type Reader struct {
 	// known are manifests by their digest, so that each is read once. A nil one is not of an
 	// image whose layers can be known.
 	known map[string]*manifest.Manifest
+	// missing are images without a manifest, by their ID, and since when they are.
+	missing map[string]time.Time
 }
 
 // NewReader returns a reader of the store with a root, and of additional image stores.
@@ -65,20 +72,30 @@ type image struct {
 // Read implements read.Runtime.
 func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	result := &read.Result{Contents: contents.Contents{Runtime: r.Name()}}
-	seen, known := map[string]bool{}, map[string]*manifest.Manifest{}
+	now := &reading{Result: result, began: time.Now(), seen: map[string]bool{}, known: map[string]*manifest.Manifest{}, missing: map[string]time.Time{}}
 	for i, root := range r.roots {
-		if err := r.readStore(ctx, root, result, seen, known); err != nil {
+		if err := r.readStore(ctx, root, now); err != nil {
 			if i > 0 && errors.Is(err, fs.ErrNotExist) {
 				continue // an additional store need not be there
 			}
 			return nil, fmt.Errorf("store %s: %w", root, err)
 		}
 	}
-	r.known = known
+	r.known, r.missing = now.known, now.missing
 	return result, nil
 }
 
-func (r *Reader) readStore(ctx context.Context, path string, result *read.Result, seen map[string]bool, known map[string]*manifest.Manifest) error {
+// reading is one reading of all stores.
+type reading struct {
+	*read.Result
+	began time.Time
+	// seen are IDs of images; known and missing are those of the Reader for the next time.
+	seen    map[string]bool
+	known   map[string]*manifest.Manifest
+	missing map[string]time.Time
+}
+
+func (r *Reader) readStore(ctx context.Context, path string, now *reading) error {
 	// What is in the folder cannot lead out of it.
 	root, err := os.OpenRoot(filepath.Join(path, Folder))
 	if err != nil {
@@ -100,7 +117,7 @@ func (r *Reader) readStore(ctx context.Context, path string, result *read.Result
 		return fmt.Errorf("%s: %w", listFile, err)
 	}
 	if len(images) > maxImages {
-		result.Skip("too-many-images", len(images)-maxImages)
+		now.Skip(handover.TooManyImages, len(images)-maxImages)
 		images = images[:maxImages]
 	}
 	for i := range images {
@@ -108,27 +125,38 @@ func (r *Reader) readStore(ctx context.Context, path string, result *read.Result
 			return err
 		}
 		found := &images[i]
-		if seen[found.ID] || !isID(found.ID) || found.TopLayer == "" { // or an artifact
+		if now.seen[found.ID] || !isID(found.ID) || found.TopLayer == "" { // or an artifact
 			continue
 		}
-		seen[found.ID] = true
-		m, err := r.manifest(root, found, known)
-		if errors.Is(err, fs.ErrNotExist) {
-			result.Incomplete = true // listed before its manifest is there, or removed meanwhile
+		now.seen[found.ID] = true
+		m, err := r.manifest(root, found, now.known)
+		if errors.Is(err, fs.ErrNotExist) && !r.waitedFor(found.ID, now) {
+			now.Incomplete = true // listed before its manifest is there, or removed meanwhile
 			continue
 		}
 		if err != nil {
-			result.Skip("manifest", 1)
+			now.Skip(handover.NoManifest, 1)
 		}
 		listed := contents.Image{Names: found.names()}
 		if m != nil {
 			if listed.Layers = m.Layers; m.Unknown != nil {
-				result.Skip("layers", 1)
+				now.Skip(handover.NoLayers, 1)
 			}
 		}
-		result.Contents.Images = append(result.Contents.Images, listed)
+		now.Contents.Images = append(now.Contents.Images, listed)
 	}
 	return nil
+}
+
+// waitedFor tells whether the manifest of an image, which is not there, has been waited for
+// long enough.
+func (r *Reader) waitedFor(id string, now *reading) bool {
+	since, known := r.missing[id]
+	if !known {
+		since = now.began
+	}
+	now.missing[id] = since
+	return now.began.Sub(since) >= comes
 }
 
 // isID tells whether a text can be the ID of an image, which is also the name of a folder.
@@ -220,16 +248,32 @@ func gone(root *os.Root) bool {
 	return ok && stat.Nlink == 0
 }
 
+// raise begins the way out where a limit of inotify is reached.
+const raise = "; raise the limit on the node, also in /etc/sysctl.d: sysctl -w fs.inotify."
+
+// unwatched says what to do about an error of inotify. The limits are those of the node, for all
+// processes of a user together.
+func unwatched(what string, err error) error {
+	wayOut := ""
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		wayOut = raise + "max_user_instances=8192"
+	case errors.Is(err, syscall.ENOSPC):
+		wayOut = raise + "max_user_watches=524288"
+	}
+	return fmt.Errorf("watching %s: %w: changes are seen some seconds later, when it is read again%s", what, err, wayOut)
+}
+
 // Watch implements read.Runtime.
 func (r *Reader) Watch(ctx context.Context, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watching the store: %w: without, it is only read from time to time; raise fs.inotify.max_user_instances", err)
+		return unwatched("the store", err)
 	}
 	defer watcher.Close()
 	for i, root := range r.roots {
 		if err := watcher.Add(filepath.Join(root, Folder)); err != nil && (i == 0 || !errors.Is(err, fs.ErrNotExist)) {
-			return fmt.Errorf("watching %s: %w: without, it is only read from time to time; if it is there, raise fs.inotify.max_user_watches", filepath.Join(root, Folder), err)
+			return unwatched(filepath.Join(root, Folder), err)
 		}
 	}
 	changed() // there may have been changes before

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/layer-locality/layer-locality/agent/contents"
@@ -174,6 +175,39 @@ func TestIncomplete(t *testing.T) {
 	if result = s.read(r); result.Incomplete || len(result.Contents.Images) != 2 {
 		t.Errorf("%+v", result)
 	}
+}
+
+// A manifest that never comes is not waited for for ever: the image counts by its names.
+func TestManifestNeverComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		r := NewReader(s.root)
+		s.add("aa", manifestOf("base"), "quay.io/a:1")
+		s.add("bb", "", "quay.io/b:1")
+		s.write()
+		incomplete := 0
+		for range 10 {
+			if s.read(r).Incomplete {
+				incomplete++
+			}
+			time.Sleep(time.Second)
+		}
+		if incomplete == 0 || incomplete > 6 {
+			t.Errorf("%d of 10 readings would have it read again soon", incomplete)
+		}
+		result := s.read(r)
+		expect(t, "it never came", result.Contents.Images, "quay.io/a:1 "+of("aa")+" = "+digest("base")+" 4", "quay.io/b:1 "+of("bb")+" = ")
+		if result.Incomplete || result.Skipped["manifest"] != 1 {
+			t.Errorf("%+v", result)
+		}
+		// It comes after all.
+		must(t, os.MkdirAll(s.path("bb"), 0o700))
+		must(t, os.WriteFile(s.path("bb", "manifest"), []byte(manifestOf("top")), 0o600))
+		expect(t, "it came", s.read(r).Contents.Images, "quay.io/a:1 "+of("aa")+" = "+digest("base")+" 4", "quay.io/b:1 "+of("bb")+" = "+digest("top")+" 3")
+		if len(r.missing) > 0 {
+			t.Errorf("%v are still missing", r.missing)
+		}
+	})
 }
 
 func TestAdditionalStores(t *testing.T) {

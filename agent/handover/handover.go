@@ -30,6 +30,22 @@ type Report struct {
 	Changed time.Time `json:"changed"`
 }
 
+// Failures of the reader: of reading the runtime, of watching it, of handing over.
+const (
+	ReadFailed     = "read"
+	WatchFailed    = "watch"
+	HandoverFailed = "handover"
+)
+
+// Why something of an image could not be used: it is beyond the bound; its manifest cannot be
+// read; that says nothing usable of layers; layers are missing.
+const (
+	TooManyImages = "too-many-images"
+	NoManifest    = "manifest"
+	NoLayers      = "layers"
+	NotUnpacked   = "not-unpacked"
+)
+
 // State is how the reader does.
 type State struct {
 	// Read is when the runtime was last read. The report is of then.

@@ -1,6 +1,8 @@
 package publish
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/layer-locality/layer-locality/agent/handover"
@@ -57,16 +59,30 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 // read takes over what the reader says of itself.
 func (m *metrics) read(state *handover.State) {
 	m.pulls.Set(float64(state.Pulls))
-	for reason, n := range state.Errors {
+	counted := known(state.Errors, handover.ReadFailed, handover.WatchFailed, handover.HandoverFailed)
+	for reason, n := range counted {
 		if added := n - m.reader[reason]; added > 0 {
 			m.errors.WithLabelValues("reader", reason).Add(float64(added))
 		}
 	}
-	m.reader = state.Errors
+	m.reader = counted
 	m.skipped.Reset()
-	for reason, n := range state.Skipped {
+	for reason, n := range known(state.Skipped, handover.TooManyImages, handover.NoManifest, handover.NoLayers, handover.NotUnpacked) {
 		m.skipped.WithLabelValues(reason).Set(float64(n))
 	}
+}
+
+// known returns counts by reason, with all but the reasons that are known as one: the reader has
+// to do with whoever may pull images, and reasons become labels.
+func known[N int | int64](counts map[string]N, reasons ...string) map[string]N {
+	bounded := map[string]N{}
+	for reason, n := range counts {
+		if !slices.Contains(reasons, reason) {
+			reason = "other"
+		}
+		bounded[reason] += n
+	}
+	return bounded
 }
 
 // wrote takes over what was written.

@@ -33,7 +33,7 @@ const (
 	// spacing is the time between two writes.
 	spacing = 5 * time.Second
 	// alive is for how long a reader counts as alive that says nothing: longer than some
-	// readings that fail.
+	// readings that fail. For as long, writes may fail while the publisher counts as ready.
 	alive = 5 * time.Minute
 	// firstRetry and lastRetry are the pauses after a failure, unless the apiserver names one.
 	firstRetry, lastRetry = time.Second, 5 * time.Minute
@@ -86,9 +86,14 @@ type Publisher struct {
 	limit   int
 	silent  bool
 
-	mu      sync.Mutex
-	read    time.Time
-	written bool
+	mu sync.Mutex
+	// read is when the runtime was last read, on the clock of this process, which nobody sets
+	// back; readThere is the same as the reader says it.
+	read, readThere time.Time
+	written         bool
+	// failing is since when writes fail, and why the last one did; zero if they do not.
+	failing time.Time
+	failure error
 }
 
 // New returns a Publisher.
@@ -136,6 +141,8 @@ func (p *Publisher) Ready() error {
 		return errors.New("nothing has been written yet")
 	case time.Since(p.read) > alive:
 		return fmt.Errorf("the runtime has not been read since %s", p.read.Format(time.RFC3339))
+	case !p.failing.IsZero() && time.Since(p.failing) > alive:
+		return fmt.Errorf("nothing could be written since %s: %w", p.failing.Format(time.RFC3339), p.failure)
 	}
 	return nil
 }
@@ -148,7 +155,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 // run is Run with the events that tell when something was handed over.
-func (p *Publisher) run(ctx context.Context, events <-chan fsnotify.Event) error {
+func (p *Publisher) run(ctx context.Context, events <-chan struct{}) error {
 	p.notBefore = time.Now().Add(time.Duration(rand.Int64N(int64(max(1, p.Spread))))) //nolint:gosec // no secret
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -173,16 +180,39 @@ func (p *Publisher) run(ctx context.Context, events <-chan fsnotify.Event) error
 }
 
 // watch tells when something is handed over. Without inotify, that is seen a little later.
-func (p *Publisher) watch(ctx context.Context) (events <-chan fsnotify.Event, stop func()) {
+func (p *Publisher) watch(ctx context.Context) (events <-chan struct{}, stop func()) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		if err = watcher.Add(p.From.Folder()); err == nil {
-			return watcher.Events, func() { _ = watcher.Close() }
+			told := make(chan struct{}, 1)
+			go follow(watcher.Events, watcher.Errors, told)
+			return told, func() { _ = watcher.Close() }
 		}
 		_ = watcher.Close()
 	}
 	klog.FromContext(ctx).Error(err, "Cannot watch the folder of the reader: it is looked at from time to time", "every", poll)
 	return nil, func() {}
+}
+
+// follow turns what a watcher says into one event that waits, until it is closed. Errors, too: a
+// watcher whose errors nobody takes says nothing more, and what was lost may be an event.
+func follow(events <-chan fsnotify.Event, errors <-chan error, told chan<- struct{}) {
+	for {
+		select {
+		case _, ok := <-events:
+			if !ok {
+				return
+			}
+		case _, ok := <-errors:
+			if !ok {
+				return
+			}
+		}
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // take takes what was handed over.
@@ -195,9 +225,7 @@ func (p *Publisher) take(ctx context.Context) {
 	}
 	if state != nil {
 		p.metrics.read(state)
-		p.mu.Lock()
-		p.read = state.Read
-		p.mu.Unlock()
+		p.noteRead(state.Read, time.Now())
 	}
 	report, err := p.From.Report()
 	switch {
@@ -210,6 +238,23 @@ func (p *Publisher) take(ctx context.Context) {
 			p.pending = time.Now()
 		}
 	}
+}
+
+// noteRead notes when the runtime was last read, as the reader says it. Only the first time it
+// is taken as it is, for a reader that may be gone since long; later, what counts is that it
+// changes: the clock of the node may be set.
+func (p *Publisher) noteRead(there, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case there.IsZero() || there.Equal(p.readThere):
+		return
+	case p.readThere.IsZero() && there.Before(now):
+		p.read = there
+	default:
+		p.read = now
+	}
+	p.readThere = there
 }
 
 // due returns why the object is to be written next, and when; nothing if the reader is silent:
@@ -253,11 +298,12 @@ func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 	p.metrics.wrote(spec, left)
 	p.metrics.writes.WithLabelValues(why).Inc()
 	if why == changed {
-		p.metrics.delay.Observe(time.Since(p.report.Changed).Seconds())
+		p.metrics.delay.Observe(max(0, time.Since(p.report.Changed).Seconds())) // clocks may be set back
 	}
 	p.pending, p.last, p.notBefore, p.retry = time.Time{}, now, time.Time{}, firstRetry
 	p.mu.Lock()
 	p.written = true
+	p.failing, p.failure = time.Time{}, nil
 	p.mu.Unlock()
 	klog.FromContext(ctx).V(2).Info("Written", "why", why, "images", len(spec.Images), "layers", len(spec.Layers), "leftOut", left)
 }
@@ -318,10 +364,15 @@ func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 		reason = "Other"
 	}
 	p.metrics.errors.WithLabelValues("write", reason).Inc()
+	p.mu.Lock()
+	if p.failure = err; p.failing.IsZero() {
+		p.failing = now
+	}
+	p.mu.Unlock()
 	pause := p.retry
 	p.retry = min(2*p.retry, lastRetry)
 	switch seconds, named := apierrors.SuggestsClientDelay(err); {
-	case apierrors.IsRequestEntityTooLargeError(err):
+	case apierrors.IsRequestEntityTooLargeError(err) && p.limit > minBytes:
 		p.limit, pause = max(p.limit/2, minBytes), 0
 	case named && seconds > 0:
 		pause = max(time.Duration(seconds)*time.Second, firstRetry)
@@ -340,6 +391,8 @@ func hint(err error) string {
 		return "is the CustomResourceDefinition of deploy/agent installed?"
 	case apierrors.IsForbidden(err):
 		return "the policy of deploy/agent lets an agent write for its own Node only, and its ClusterRole get, create and update nodelayers"
+	case apierrors.IsRequestEntityTooLargeError(err):
+		return "something before the apiserver takes no bodies of a few KiB: raise its limit"
 	case apierrors.IsInvalid(err):
 		return "is the CustomResourceDefinition older than the agent?"
 	}

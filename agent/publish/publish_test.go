@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
@@ -79,6 +80,8 @@ func TestIdentity(t *testing.T) {
 type apiserver struct {
 	t  *testing.T
 	mu sync.Mutex
+	// away means that nothing answers.
+	away bool
 	// fail answers a request in place of the apiserver if it returns a status.
 	fail    func(r *http.Request, size int) (status int, header http.Header)
 	object  *v1alpha1.NodeLayers
@@ -91,6 +94,10 @@ type apiserver struct {
 func (a *apiserver) RoundTrip(r *http.Request) (*http.Response, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.away {
+		a.requests = append(a.requests, r.Method+" away")
+		return nil, errors.New("connection refused")
+	}
 	recorder := httptest.NewRecorder()
 	a.serve(recorder, r)
 	response := recorder.Result()
@@ -175,7 +182,7 @@ type suite struct {
 	p        *Publisher
 	identity Identity
 	// events are those of the folder: inotify belongs to no bubble of synctest.
-	events chan fsnotify.Event
+	events chan struct{}
 }
 
 // start starts a Publisher.
@@ -184,7 +191,7 @@ func start(ctx context.Context, t *testing.T) *suite {
 	folder := t.TempDir()
 	s := &suite{
 		t: t, server: &apiserver{t: t}, writer: handover.NewWriter(folder), registry: prometheus.NewRegistry(),
-		identity: Identity{"n1", "u1"}, events: make(chan fsnotify.Event),
+		identity: Identity{"n1", "u1"}, events: make(chan struct{}),
 	}
 	p, err := New(Options{
 		Config: &rest.Config{Host: "https://apiserver.example", Transport: s.server},
@@ -305,7 +312,7 @@ func TestSpacing(t *testing.T) {
 	test(t, func(s *suite) {
 		for i := range 120 {
 			s.finds(fmt.Sprintf("- image-%d", i))
-			s.events <- fsnotify.Event{}
+			s.events <- struct{}{}
 			time.Sleep(500 * time.Millisecond)
 		}
 		s.later(10 * time.Second)
@@ -398,6 +405,99 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// An apiserver that cannot be reached for minutes is tried again, less and less often; then the
+// object is what the node holds by then.
+func TestApiserverAway(t *testing.T) {
+	test(t, func(s *suite) {
+		s.finds("- a")
+		s.later(time.Minute)
+		s.server.now(func() { s.server.away = true })
+		s.finds("- a", "- b")
+		s.later(3 * time.Minute)
+		s.finds("- c")
+		s.later(2 * time.Minute)
+		s.expect("away", 1, "- a")
+		s.server.now(func() {
+			if n := len(s.server.requests); n < 5 || n > 15 {
+				t.Errorf("%d requests: %q", n, s.server.requests)
+			}
+			s.server.away = false
+		})
+		if n := testutil.ToFloat64(s.p.metrics.errors.WithLabelValues("write", "Other")); n < 3 {
+			t.Errorf("%v errors", n)
+		}
+		s.later(5 * time.Minute)
+		s.expect("back", 2, "- c")
+		must(t, s.p.Ready())
+	})
+}
+
+// Two agents on one node, as while a DaemonSet is replaced by another one: they write no more
+// often than each needs to, and the object is there.
+func TestTwoAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := start(ctx, t)
+		other, err := New(Options{
+			Config: &rest.Config{Host: "https://apiserver.example", Transport: s.server}, Token: s.p.Token,
+			From: handover.NewReader(s.p.From.Folder()), Renew: s.p.Renew, Spread: s.p.Spread, Registerer: prometheus.NewRegistry(),
+		})
+		must(t, err)
+		go func() { _ = other.run(ctx, make(chan struct{})) }()
+		s.finds("- a")
+		s.later(time.Hour)
+		s.server.now(func() {
+			if n := len(s.server.writes); n < 10 || n > 14 {
+				t.Errorf("%d writes in an hour by two agents that renew every 10 minutes", n)
+			}
+			if n := len(s.server.requests); n > 60 {
+				t.Errorf("%d requests: %q", n, s.server.requests)
+			}
+		})
+		s.finds("- b")
+		s.later(time.Minute)
+		s.server.now(func() {
+			if got := s.server.object.Spec.Images; !slices.Equal(got, []string{"- b"}) {
+				t.Errorf("%q", got)
+			}
+		})
+		must(t, other.Ready())
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// Of 10,000 images, all are handed over and counted, and the object has what fits.
+func TestTenThousandImages(t *testing.T) {
+	test(t, func(s *suite) {
+		const n = 10_000
+		digest := func(i int) string { return fmt.Sprintf("sha256:%064x", i) }
+		var held contents.Contents
+		for i := range n {
+			image := contents.Image{Names: []string{fmt.Sprintf("registry.example.com/team/app-%d:v1", i), digest(1_000_000 + i)}}
+			for l := range 10 {
+				image.Layers = append(image.Layers, v1alpha1.ImageLayer{Digest: digest(i%100*10 + l%5 + 100_000*(l/5)*i), Size: 2 << 20})
+			}
+			held.Images = append(held.Images, image)
+		}
+		must(t, s.writer.WriteReport(&handover.Report{Spec: held.Spec(), Changed: time.Now()}))
+		s.later(time.Minute)
+		s.server.now(func() {
+			if s.server.object == nil {
+				t.Fatalf("nothing was written: %q", s.server.requests)
+			}
+			spec := s.server.object.Spec
+			size := 0
+			for _, text := range append(slices.Clone(spec.Images), spec.Layers...) {
+				size += len(text) + 3
+			}
+			if spec.TotalImages != n || len(spec.Images) < 100 || size > MaxBytes {
+				t.Errorf("%d of %d images in %d bytes", len(spec.Images), spec.TotalImages, size)
+			}
+		})
+	})
+}
+
 // What the apiserver finds too large gets smaller until it fits.
 func TestTooLarge(t *testing.T) {
 	test(t, func(s *suite) {
@@ -424,6 +524,126 @@ func TestTooLarge(t *testing.T) {
 			t.Errorf("%v images left out", left)
 		}
 	})
+}
+
+// What is too large however small it gets is not tried again and again.
+func TestAlwaysTooLarge(t *testing.T) {
+	test(t, func(s *suite) {
+		s.server.now(func() {
+			s.server.fail = func(r *http.Request, _ int) (int, http.Header) {
+				if r.Method == http.MethodGet {
+					return 0, nil
+				}
+				return http.StatusRequestEntityTooLarge, nil
+			}
+		})
+		s.finds("- a")
+		s.later(10 * time.Minute)
+		s.server.now(func() {
+			if n := len(s.server.requests); n < 10 || n > 50 {
+				t.Errorf("%d requests in ten minutes", n)
+			}
+			s.server.fail = nil
+		})
+		s.later(7 * time.Minute)
+		s.expect("it takes it", 1, "- a")
+	})
+}
+
+// Who cannot write for long is not ready, and says why.
+func TestReady(t *testing.T) {
+	test(t, func(s *suite) {
+		s.finds("- a")
+		s.later(time.Minute)
+		must(t, s.p.Ready())
+		s.server.now(func() {
+			s.server.fail = func(*http.Request, int) (int, http.Header) { return http.StatusForbidden, nil }
+		})
+		s.finds("- a", "- b")
+		s.later(4 * time.Minute)
+		must(t, s.p.Ready())
+		s.later(3 * time.Minute)
+		if err := s.p.Ready(); err == nil || !strings.Contains(err.Error(), "nothing could be written since") || !strings.Contains(err.Error(), "orbidden") {
+			t.Error(err)
+		}
+		s.server.now(func() { s.server.fail = nil })
+		s.later(6 * time.Minute)
+		must(t, s.p.Ready())
+		s.expect("it may write again", 2, "- a", "- b")
+	})
+}
+
+// The clock of the node is set: the reader counts as what it is all the same.
+func TestClockIsSet(t *testing.T) {
+	test(t, func(s *suite) {
+		off := func(d time.Duration) {
+			must(t, s.writer.WriteState(&handover.State{Read: time.Now().Add(d)}))
+		}
+		s.finds("- a")
+		s.later(time.Minute)
+		// An hour ahead, once; then nothing is said any more.
+		off(time.Hour)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if err := s.p.Ready(); err == nil {
+			t.Error("a reader that says nothing counts, because its clock was ahead")
+		}
+		// An hour back, and it works.
+		for range 5 {
+			off(-time.Hour)
+			time.Sleep(time.Minute)
+		}
+		synctest.Wait()
+		must(t, s.p.Ready())
+	})
+	// What was said long before this process began does not count.
+	p := &Publisher{}
+	p.noteRead(time.Now().Add(-time.Hour), time.Now())
+	if age := p.readAge(); age < 3600 {
+		t.Errorf("read %v s ago", age)
+	}
+}
+
+// A watcher says on what happens after an error: as many as come are taken.
+func TestFollow(t *testing.T) {
+	events, failures, told := make(chan fsnotify.Event), make(chan error), make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		follow(events, failures, told)
+		close(done)
+	}()
+	for range 100 {
+		failures <- fsnotify.ErrEventOverflow
+	}
+	<-told // something may have been lost
+	events <- fsnotify.Event{}
+	<-told
+	close(events)
+	<-done
+}
+
+// Whatever a reader says, it makes no labels.
+func TestReasonsAreBounded(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := newMetrics(registry, func() float64 { return 0 })
+	state := &handover.State{Errors: map[string]int64{handover.WatchFailed: 2}, Skipped: map[string]int{handover.NoLayers: 3}}
+	for i := range 1000 {
+		state.Errors[fmt.Sprint("reason-", i)], state.Skipped[fmt.Sprint("reason-", i)] = 1, 1
+	}
+	for range 2 { // counters count once
+		m.read(state)
+		for text, got := range map[string]float64{
+			"errors 2": testutil.ToFloat64(m.errors.WithLabelValues("reader", handover.WatchFailed)), "other errors 1000": testutil.ToFloat64(m.errors.WithLabelValues("reader", "other")),
+			"skipped 3": testutil.ToFloat64(m.skipped.WithLabelValues(handover.NoLayers)), "other skipped 1000": testutil.ToFloat64(m.skipped.WithLabelValues("other")),
+		} {
+			if !strings.HasSuffix(text, fmt.Sprint(" ", got)) {
+				t.Errorf("%v, want %s", got, text)
+			}
+		}
+	}
+	if n := testutil.CollectAndCount(m.errors) + testutil.CollectAndCount(m.skipped); n != 4 {
+		t.Errorf("%d series", n)
+	}
 }
 
 // The object is deleted, is written by somebody else, and the Node is made again.

@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"time"
@@ -16,13 +17,18 @@ import (
 const (
 	// settle is for how long changes are collected: an image has several records.
 	settle = 200 * time.Millisecond
-	// again is when an image is looked at again that was just being added or removed.
+	// again is when an image is looked at again that was just being added or removed, or of
+	// which something could not be read; twice as late each time in a row, up to resync.
 	again = time.Second
 	// resync is how often the runtime is read although nothing seems to have changed,
 	// a quarter more or less.
 	resync = time.Minute
+	// unwatched is that while the runtime cannot be watched.
+	unwatched = 10 * time.Second
 	// readTimeout is for how long one reading may take.
 	readTimeout = 30 * time.Second
+	// stuck is when a reading counts as one that does not even notice that its time is over.
+	stuck = 2 * time.Minute
 	// firstRetry and lastRetry are the pauses after a failure.
 	firstRetry, lastRetry = time.Second, 30 * time.Second
 )
@@ -34,7 +40,12 @@ type Loop struct {
 
 	state handover.State
 	said  map[string]bool
+	// again is when to read again what is incomplete, resync when to read again what is not.
+	again, resync time.Duration
 }
+
+// ErrStuck means that a reading does not end: a new process may succeed.
+var ErrStuck = fmt.Errorf("reading the runtime has not ended after %v: start again", stuck)
 
 // Run reads until the context is done, or until it has to be started again.
 func (l *Loop) Run(ctx context.Context) error {
@@ -43,39 +54,48 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.state.Errors, l.said = map[string]int64{}, map[string]bool{}
 	changes, failures := make(chan struct{}, 1), make(chan error, 1)
 	go l.watch(ctx, changes, failures)
-	timer := time.NewTimer(0)
+	timer, due := time.NewTimer(0), time.Now()
 	defer timer.Stop()
+	wait := func(d time.Duration) {
+		timer.Reset(d)
+		due = time.Now().Add(d)
+	}
 	var changed time.Time
 	retry := firstRetry
+	l.again, l.resync = again, resync
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-failures:
-			l.failed(ctx, "watch", err)
+			l.failed(ctx, handover.WatchFailed, err)
+			if l.resync = unwatched; time.Until(due) > unwatched {
+				wait(unwatched)
+			}
 			continue
 		case <-changes:
+			l.resync = resync
 			if changed.IsZero() {
 				changed = time.Now()
-				timer.Reset(settle)
+				wait(settle)
 			}
 			continue
 		case <-timer.C:
 		}
 		next, err := l.read(ctx, changed)
 		switch {
-		case errors.Is(err, ErrGone):
+		case errors.Is(err, ErrGone), errors.Is(err, ErrStuck):
 			return err
 		case err != nil && ctx.Err() == nil:
-			l.failed(ctx, "read", err)
+			l.failed(ctx, handover.ReadFailed, err)
 			next, retry = retry, min(2*retry, lastRetry)
 		default:
 			changed, retry = time.Time{}, firstRetry
 		}
 		if err := l.Writer.WriteState(&l.state); err != nil {
-			l.failed(ctx, "handover", err)
+			l.failed(ctx, handover.HandoverFailed, err)
 		}
-		timer.Reset(next)
+		wait(next)
 	}
 }
 
@@ -110,7 +130,7 @@ func (l *Loop) read(ctx context.Context, changed time.Time) (next time.Duration,
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	result, err := l.Runtime.Read(limited)
+	result, err := l.readIn(limited)
 	if err != nil {
 		return 0, err
 	}
@@ -125,10 +145,33 @@ func (l *Loop) read(ctx context.Context, changed time.Time) (next time.Duration,
 	}
 	l.state.Read, l.state.Pulls, l.state.Skipped = began, result.Pulls, result.Skipped
 	klog.FromContext(ctx).V(2).Info("Read", "images", len(result.Contents.Images), "took", time.Since(began))
-	if result.Incomplete {
-		return again, nil
+	if next = l.again; result.Incomplete && next < resync {
+		l.again = 2 * next
+		return next, nil
 	}
-	return time.Duration(float64(resync) * (0.75 + rand.Float64()/2)), nil //nolint:gosec // no secret
+	if !result.Incomplete {
+		l.again = again
+	}
+	return time.Duration(float64(l.resync) * (0.75 + rand.Float64()/2)), nil //nolint:gosec // no secret
+}
+
+// readIn reads within a time that holds although the runtime may not mind its context.
+func (l *Loop) readIn(ctx context.Context) (*Result, error) {
+	type answer struct {
+		*Result
+		error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		result, err := l.Runtime.Read(ctx)
+		answered <- answer{result, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.Result, a.error
+	case <-time.After(stuck):
+		return nil, ErrStuck
+	}
 }
 
 // failed counts a failure, and logs it if another one was the last of its kind.

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -160,6 +161,120 @@ func TestLoop(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// unwatchable is a runtime that cannot be watched until it is allowed.
+type unwatchable struct {
+	*runtime
+	allowed atomic.Bool
+}
+
+func (u *unwatchable) Watch(ctx context.Context, changed func()) error {
+	if !u.allowed.Load() {
+		return errors.New("no instances left")
+	}
+	return u.runtime.Watch(ctx, changed)
+}
+
+// What cannot be watched is read more often, until it can.
+func TestUnwatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+		node := &unwatchable{runtime: &runtime{}}
+		node.set("a", nil)
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(t.TempDir())}).Run(ctx) }()
+		readings := func() int {
+			before, _ := node.count()
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			after, _ := node.count()
+			return after - before
+		}
+		if n := readings(); n < 48 || n > 80 {
+			t.Errorf("%d readings in ten minutes without a watch, want one in 10 s", n)
+		}
+		if n := strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "no instances left"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+		node.allowed.Store(true)
+		time.Sleep(time.Minute)
+		if n := readings(); n < 8 || n > 14 {
+			t.Errorf("%d readings in ten minutes with a watch, want one in a minute", n)
+		}
+		// The watch ends, and fails from then on: what was to be read in a minute is read sooner.
+		node.allowed.Store(false)
+		before, _ := node.count()
+		node.changed()
+		time.Sleep(time.Second)
+		node.end <- errors.New("limit")
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if after, _ := node.count(); after-before < 2 {
+			t.Errorf("%d readings after a change and 15 s without a watch", after-before)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What never becomes complete is read again later and later, not every second.
+func TestNeverComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		node := &runtime{}
+		node.set("a", nil)
+		node.result.Incomplete = true
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(t.TempDir())}).Run(ctx) }()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if reads, _ := node.count(); reads < 14 || reads > 25 {
+			t.Errorf("%d readings in ten minutes", reads)
+		}
+		// Complete once, it is soon looked at again the next time.
+		node.set("a", nil)
+		node.changed()
+		time.Sleep(time.Second)
+		node.mu.Lock()
+		node.result.Incomplete = true
+		node.mu.Unlock()
+		node.changed()
+		time.Sleep(500 * time.Millisecond)
+		before, _ := node.count()
+		time.Sleep(1500 * time.Millisecond)
+		if after, _ := node.count(); after != before+1 {
+			t.Errorf("%d readings in the second after a change", after-before)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// hung is a runtime that does not mind its context.
+type hung struct{ *runtime }
+
+func (h hung) Read(context.Context) (*Result, error) {
+	time.Sleep(time.Hour)
+	return &Result{}, nil
+}
+
+// A reading that never ends ends the process, so that the kubelet starts another one.
+func TestStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		err := (&Loop{Runtime: hung{&runtime{}}, Writer: handover.NewWriter(t.TempDir())}).Run(t.Context())
+		if took := time.Since(began); !errors.Is(err, ErrStuck) || took > 3*time.Minute {
+			t.Errorf("%v after %v", err, took)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
 	})
 }
 

@@ -31,7 +31,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var logDir string
-	var stock bool
+	var stock, agent bool
 	command := &cobra.Command{
 		Use:           "demo",
 		Short:         "Show image layers from the registry to the scheduler on a real three-node cluster",
@@ -39,6 +39,9 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if agent {
+				return runAgent(cmd.Context(), logDir)
+			}
 			if stock {
 				return run(cmd.Context(), logDir, ofStock)
 			}
@@ -47,6 +50,8 @@ func main() {
 	}
 	command.Flags().StringVar(&logDir, "log-dir", "_out/demo/log", "folder for the log files, which stay")
 	command.Flags().BoolVar(&stock, "stock", false, "replace nothing: CRI-O, kubelet and control plane are stock, only scheduler and resolver are ours")
+	command.Flags().BoolVar(&agent, "agent", false, "replace nothing, on nodes with containerd and CRI-O: layer-agent says what they hold, and our scheduler is a Deployment")
+	command.MarkFlagsMutuallyExclusive("stock", "agent")
 	err := command.ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -96,26 +101,37 @@ no more load than the others. Links have %d Mbit/s.`,
 )
 
 func run(ctx context.Context, logDir string, e edition) (err error) {
-	logDir, err = filepath.Abs(logDir)
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(logDir); err != nil { // of an earlier run
+	if logDir, err = freshLogs(logDir); err != nil {
 		return err
 	}
 	fmt.Printf(e.intro+"\n\n", bandwidth/1_000_000)
 	say("starting %s", e.nodes)
 	scheduler := scenario.Schedulers()
 	scheduler.Flavour = cluster.Patched
-	c, err := cluster.Start(ctx, cluster.Config{
+	return withCluster(ctx, cluster.Config{
 		Name:      "demo",
 		LogDir:    logDir,
 		Flavour:   e.flavour,
 		Bandwidth: bandwidth,
 		Scheduler: scheduler,
 		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{})},
-		Logf:      func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) },
-	})
+	}, e.summary, func(lab *scenario.Lab) error { return show(ctx, lab, e) })
+}
+
+// freshLogs returns the absolute path of a folder for logs, without those of an earlier run.
+func freshLogs(logDir string) (string, error) {
+	logDir, err := filepath.Abs(logDir)
+	if err != nil {
+		return "", err
+	}
+	return logDir, os.RemoveAll(logDir)
+}
+
+// withCluster starts a cluster, calls f, removes the cluster, and says what was shown if all of
+// that went well.
+func withCluster(ctx context.Context, config cluster.Config, summary string, f func(*scenario.Lab) error) (err error) {
+	config.Logf = func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) }
+	c, err := cluster.Start(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -126,14 +142,14 @@ func run(ctx context.Context, logDir string, e edition) (err error) {
 		err = errors.Join(err, c.Stop(cleanup))
 		if err == nil {
 			say("nothing is left")
-			fmt.Println("demo: ok: " + e.summary)
+			fmt.Println("demo: ok: " + summary)
 		}
 	}()
 	lab, err := scenario.NewLab(c)
 	if err != nil {
 		return err
 	}
-	return show(ctx, lab, e)
+	return f(lab)
 }
 
 const (
@@ -251,10 +267,7 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 		return err
 	}
 	fmt.Printf("\nkube-scheduler# /debug/layerlocality?image=%s\n", family.One.Reference)
-	for _, node := range ratings.Nodes {
-		why := strings.ReplaceAll(node.Why, "; ", "\n                        ")
-		fmt.Printf("  %s  score %3d of 100  %s\n", node.Node, node.Score, why)
-	}
+	printRatings(ratings)
 	fmt.Println()
 
 	results := map[string][]scenario.Start{}
@@ -277,6 +290,14 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 	}
 	printTable(results[scenario.Layers], results[scenario.Stock])
 	return nil
+}
+
+// printRatings prints the score of each node and what it consists of.
+func printRatings(ratings *scenario.Ratings) {
+	for _, node := range ratings.Nodes {
+		why := strings.ReplaceAll(node.Why, "; ", "\n                        ")
+		fmt.Printf("  %s  score %3d of 100  %s\n", node.Node, node.Score, why)
+	}
 }
 
 // rounds is how often each scheduler is asked: for stock the free nodes are

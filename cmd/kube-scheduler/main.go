@@ -31,7 +31,7 @@ var (
 
 // imageManifests returns the source of what layer-resolver found out.
 func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSource, error) {
-	go warnOfOldServer(ctx, handle.ClientSet().Discovery())
+	go checkServer(ctx, handle.ClientSet().Discovery())
 	return imagemanifests.NewSource(handle.KubeConfig())
 }
 

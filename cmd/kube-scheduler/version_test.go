@@ -1,24 +1,54 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
-func TestOlderThan(t *testing.T) {
-	for server, want := range map[string]string{
+func server(gitVersion string, groups ...string) *fakediscovery.FakeDiscovery {
+	fake := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}, FakedServerVersion: &version.Info{GitVersion: gitVersion}}
+	for _, group := range groups {
+		fake.Resources = append(fake.Resources, &metav1.APIResourceList{GroupVersion: group})
+	}
+	return fake
+}
+
+func TestJudge(t *testing.T) {
+	const devices = "resource.k8s.io/v1"
+	emulated := utilversion.MustParse("1.36")
+	for gitVersion, want := range map[string]string{
 		"v1.36.4": "", "v1.36.0-alpha.1": "", "v1.37.1": "", "v2.0.0": "", "": "", "gibberish": "",
 		"v1.35.9": "--emulated-version=1.35", "v1.33.13-eks-1": "--emulated-version=1.33", "v1.34.1+k3s1": "--emulated-version=1.34",
 	} {
-		got := olderThan(&version.Info{GitVersion: server}, utilversion.MustParse("1.36"))
-		if (want == "") != (got == "") || !strings.Contains(got, want) {
-			t.Errorf("%q: %q, want %q", server, got, want)
+		for _, groups := range [][]string{{devices}, {"apps/v1"}} {
+			text, hopeless, err := judge(server(gitVersion, groups...), emulated, true)
+			if err != nil || (want == "") != (text == "") || !strings.Contains(text, want) {
+				t.Errorf("%q: %q, %v, want %q", gitVersion, text, err, want)
+			}
+			if wait := want != "" && groups[0] != devices; hopeless != wait || wait != strings.Contains(text, "for ever") {
+				t.Errorf("%q with %s: waits for ever is %t, want %t: %q", gitVersion, groups, hopeless, wait, text)
+			}
 		}
 	}
-	if got := olderThan(&version.Info{GitVersion: "v1.34.4"}, utilversion.MustParse("1.34")); got != "" {
-		t.Errorf("emulated: %q", got)
+	// Without devices, nothing waits for their resources.
+	if text, hopeless, err := judge(server("v1.33.1"), emulated, false); err != nil || hopeless || text == "" {
+		t.Errorf("without devices: %q, %t, %v", text, hopeless, err)
+	}
+	if text, hopeless, err := judge(server("v1.33.4"), utilversion.MustParse("1.33"), true); text != "" || hopeless || err != nil {
+		t.Errorf("emulated: %q, %t, %v", text, hopeless, err)
+	}
+	// An apiserver that does not answer is asked again, not given up.
+	away := server("v1.33.4")
+	away.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
+	if _, hopeless, err := judge(away, emulated, true); err == nil || hopeless {
+		t.Errorf("away: %t, %v", hopeless, err)
 	}
 }

@@ -22,7 +22,7 @@ func must(t *testing.T, err error) {
 }
 
 // overlays are the folders of deploy/agent that are applied.
-var overlays = []string{"containerd", "cri-o", "k3s"}
+var overlays = []string{"containerd", "cri-o", "k3s", "okd"}
 
 // shipped returns what an overlay of deploy/agent consists of.
 func shipped(t *testing.T, overlay string) resmap.ResMap {

@@ -67,6 +67,9 @@ func start(t *testing.T) *plane {
 	p.kube, err = kubernetes.NewForConfig(started.Config)
 	must(t, err)
 	for _, overlay := range overlays {
+		if overlay == "okd" {
+			continue // SecurityContextConstraints are OpenShift's
+		}
 		for _, resource := range shipped(t, overlay).Resources() {
 			object := &unstructured.Unstructured{}
 			content, err := resource.Map()
@@ -180,6 +183,40 @@ func testPolicy(t *testing.T, p *plane) {
 	refused("a deletion", "cannot delete", own.Delete(ctx, current.DeepCopy()))
 	refused("a list", "cannot list", own.List(ctx, &v1alpha1.NodeLayersList{}))
 	refused("a Node", "cannot get", own.Get(ctx, client.ObjectKey{Name: "n1"}, &corev1.Node{}))
+
+	// A finalizer would keep it for ever; what makes it large is not its own either.
+	for why, change := range map[string]func(*v1alpha1.NodeLayers){
+		"adds no finalizers": func(o *v1alpha1.NodeLayers) { o.Finalizers = []string{"example.com/for-ever"} },
+		"writes no labels and annotations": func(o *v1alpha1.NodeLayers) {
+			o.Annotations = map[string]string{}
+			for i := range 9 {
+				o.Annotations[fmt.Sprint("example.com/", i)] = ""
+			}
+		},
+	} {
+		changed := current.DeepCopy()
+		change(changed)
+		refused("an update with something else", why, own.Update(ctx, changed))
+	}
+	must(t, own.Get(ctx, client.ObjectKey{Name: "n1"}, current))
+
+	// Others leave what it says as it is.
+	current.Annotations = map[string]string{"example.com/note": "by an administrator"}
+	must(t, p.admin.Update(ctx, current))
+	changed = current.DeepCopy()
+	changed.Spec.TotalImages = 9
+	refused("what an administrator says", "written by layer-agent", p.admin.Update(ctx, changed))
+	changed = current.DeepCopy()
+	changed.OwnerReferences = p.object("n2").OwnerReferences
+	refused("another owner by an administrator", "written by layer-agent", p.admin.Update(ctx, changed))
+	changed = current.DeepCopy()
+	changed.Annotations = map[string]string{"example.com/note": "by an agent"}
+	refused("a note by another agent", "another one", other.Update(ctx, changed))
+	// As the garbage collector does when a Node is deleted and what it owns is to stay.
+	current.OwnerReferences = nil
+	must(t, p.admin.Update(ctx, current))
+	current.OwnerReferences = p.object("n1").OwnerReferences
+	must(t, own.Update(ctx, current))
 
 	// The garbage collector, which is no agent, takes its finalizer from what is being deleted.
 	must(t, own.Get(ctx, client.ObjectKey{Name: "n1"}, current))

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,8 +20,10 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 
+	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/host"
 	"github.com/layer-locality/layer-locality/extender/metrics"
+	"github.com/layer-locality/layer-locality/scheduler/safe"
 )
 
 func newCommand() *cobra.Command {
@@ -63,9 +67,13 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kinds, debug := agents(source)
+	kinds, debugPages := agents(source)
 	if kinds, err = host.Choose(kinds, o.agents); err != nil {
 		return fmt.Errorf("--agents: %w", err)
+	}
+	if source != nil && !slices.ContainsFunc(kinds, func(k agent.Kind) bool { return k.Plugin == safe.Name }) {
+		logger.Info("--prometheus-address is left out: it is for agents that do not run (--agents)")
+		source = nil
 	}
 	plugins, err := o.plugins()
 	if err != nil {
@@ -87,7 +95,10 @@ func (o *options) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	h, err := host.New(ctx, host.Config{Client: client, REST: config, Kinds: kinds, PluginConfig: plugins, MaxScore: o.maxScore, Debug: debug})
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(host.GCPercent)
+	}
+	h, err := host.New(ctx, host.Config{Client: client, REST: config, Kinds: kinds, PluginConfig: plugins, MaxScore: o.maxScore, Debug: debugPages})
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,6 +117,48 @@ func start(t *testing.T, address net.IP, args ...string) (hostPort string) {
 	return hostPort
 }
 
+// ready waits until the program is.
+func ready(t *testing.T, ask func() (status int, body string, err error)) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		status, body, err := ask()
+		if status == http.StatusOK {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not ready after a minute: %d %s %v", status, body, err)
+		}
+	}
+}
+
+// TestPrometheusIsAsked runs the program with and without an agent that needs what Prometheus
+// knows.
+func TestPrometheusIsAsked(t *testing.T) {
+	for agent, want := range map[string]bool{"safe-balance": true, "template": false} {
+		var asked atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			http.Error(w, "on purpose", http.StatusInternalServerError)
+		}))
+		defer server.Close()
+		hostPort := start(t, net.IPv4(127, 54, 1, 2), "--kubeconfig="+emptyCluster(t), "--agents="+agent, "--prometheus-address="+server.URL)
+		ready(t, func() (int, string, error) {
+			response, err := http.Get("http://" + hostPort + "/readyz")
+			if err != nil {
+				return 0, "", err
+			}
+			return response.StatusCode, "", response.Body.Close()
+		})
+		// It is asked when the program starts, or never.
+		for end := time.Now().Add(30 * time.Second); want && asked.Load() == 0 && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if time.Sleep(100 * time.Millisecond); (asked.Load() > 0) != want {
+			t.Errorf("agent %s: asked %d times", agent, asked.Load())
+		}
+	}
+}
+
 // TestAuthorities runs the program with a certificate that one authority signed, for clients
 // of another one. Whoever has a certificate of another authority is kept out, also of the one
 // that signed the server's, and of one with the name of the right one.
@@ -160,15 +203,7 @@ func TestAuthorities(t *testing.T) {
 		return response.StatusCode, string(text), err
 	}
 	anybody := client(servers, nil, false)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		status, body, err := ask(anybody, "/readyz")
-		if status == http.StatusOK {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not ready after a minute: %d %s %v", status, body, err)
-		}
-	}
+	ready(t, func() (int, string, error) { return ask(anybody, "/readyz") })
 	const priorities = "/scheduler/priorities/layers"
 	for _, c := range []struct {
 		name   string

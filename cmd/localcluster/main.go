@@ -108,7 +108,8 @@ func up(o *options) *cobra.Command {
 	f.StringToStringVar(&gates, "feature-gates", nil, "feature gates of all Kubernetes components, as in Name=true,Other=false")
 	f.StringVar(&schedulerConfig, "scheduler-config", "", "KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) of the kube-scheduler; its kubeconfig and leader election are the cluster's own")
 	f.StringArrayVar(&config.Scheduler.Args, "scheduler-arg", nil, "further argument of the kube-scheduler, as in --scheduler-arg=--v=4; may be repeated")
-	f.BoolVar(&config.RuntimeOnly, "runtime-only", false, "only a registry and CRI-O nodes: no control plane, no kubelets")
+	f.StringVar((*string)(&config.ContainerRuntime), "container-runtime", string(cluster.CRIO), "container runtime of the nodes: crio or containerd")
+	f.BoolVar(&config.RuntimeOnly, "runtime-only", false, "only a registry and nodes with a container runtime: no control plane, no kubelets")
 	return c
 }
 

@@ -24,7 +24,7 @@ import (
 // runs in upstream's processes.
 var defaultFolders = []string{
 	"scheduler/index", "scheduler/locality", "scheduler/layerlocality",
-	"resolver/controller", "resolver/registry", "crio/imagelayers", "kubelet/imagelayers",
+	"resolver/controller", "resolver/registry", "crio/imagelayers", "crio/layershare", "kubelet/imagelayers",
 }
 
 func main() {

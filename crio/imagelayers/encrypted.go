@@ -36,9 +36,9 @@ type CopyWatch struct {
 }
 
 // WatchCopy returns the watch of one copy, which has to send its reports to
-// Reports. They are passed on to forward, unless that is nil. The caller has to
-// call Close.
-func WatchCopy(forward chan<- types.ProgressProperties) *CopyWatch {
+// Reports. The observers get each of them, one at a time. Then they are passed on
+// to forward, unless that is nil. The caller has to call Close.
+func WatchCopy(forward chan<- types.ProgressProperties, observers ...func(*types.ProgressProperties)) *CopyWatch {
 	w := &CopyWatch{
 		reports: make(chan types.ProgressProperties),
 		plain:   map[digest.Digest]struct{}{},
@@ -54,6 +54,10 @@ func WatchCopy(forward chan<- types.ProgressProperties) *CopyWatch {
 
 		for report := range w.reports {
 			w.observe(&report)
+
+			for _, observe := range observers {
+				observe(&report)
+			}
 
 			if forward != nil {
 				forward <- report

@@ -73,7 +73,8 @@ func TestCopyWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			forwarded := make(chan types.ProgressProperties, len(tc.reports))
-			watch := WatchCopy(forwarded)
+			observed := 0
+			watch := WatchCopy(forwarded, func(*types.ProgressProperties) { observed++ })
 			t.Cleanup(watch.Close)
 
 			for _, report := range tc.reports {
@@ -94,8 +95,8 @@ func TestCopyWatch(t *testing.T) {
 				t.Errorf("encrypted %q, want %q", encrypted, want.String())
 			}
 
-			if len(forwarded) != len(tc.reports) {
-				t.Errorf("%d of %d reports passed on", len(forwarded), len(tc.reports))
+			if len(forwarded) != len(tc.reports) || observed != len(tc.reports) {
+				t.Errorf("%d of %d reports passed on, %d observed", len(forwarded), len(tc.reports), observed)
 			}
 		})
 	}

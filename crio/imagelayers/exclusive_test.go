@@ -90,6 +90,11 @@ func TestExclusiveBytes(t *testing.T) {
 			append(with(StoredLayer{ID: "b1", Size: -1}), StoredLayer{ID: "base", Size: 100, ReadOnly: true}, StoredLayer{ID: "middle", Parent: "base", Size: 20, ReadOnly: true}),
 			map[string]int64{"a": 120},
 		},
+		"in both, with other layers": {
+			[]StoredImage{{ID: "a", Top: "middle"}, {ID: "a", Top: "elsewhere", ReadOnly: true}},
+			with(StoredLayer{ID: "elsewhere", Size: 7, ReadOnly: true}),
+			map[string]int64{"a": 120},
+		},
 		"a ring": {
 			[]StoredImage{{ID: "a", Top: "one"}, {ID: "b", Top: "on it"}, {ID: "c", Top: "itself"}},
 			[]StoredLayer{{ID: "one", Parent: "two", Size: 1}, {ID: "two", Parent: "one", Size: 2}, {ID: "on it", Parent: "two", Size: 4}, {ID: "itself", Parent: "itself", Size: 8}},

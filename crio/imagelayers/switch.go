@@ -8,8 +8,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// The environment variables of CRI-O that turn reports on (on, true, 1, yes) or off
-// (off, false, 0, no), in upper or lower case. CRI-O has to be restarted for a
+// The environment variables of CRI-O that turn what we add on (on, true, 1, yes) or
+// off (off, false, 0, no), in upper or lower case. CRI-O has to be restarted for a
 // change.
 const (
 	// SwitchEnv is for the layers of images. They are reported by default.
@@ -19,18 +19,26 @@ const (
 	// They are not reported by default: that takes a look at all layers of the store
 	// for each list.
 	ExclusiveSwitchEnv = "CRIO_IMAGE_EXCLUSIVE_BYTES"
+
+	// ShareSwitchEnv is for pulls that wait for the layers which an earlier pull is
+	// downloading (package layershare). They do by default.
+	ShareSwitchEnv = "CRIO_SHARE_LAYERS"
 )
 
 var (
-	layersSwitch    = reportSwitch{env: SwitchEnv, byDefault: true, what: "the layers of images"}
-	exclusiveSwitch = reportSwitch{env: ExclusiveSwitchEnv, byDefault: false, what: "the bytes that only one image needs"}
+	layersSwitch    = envSwitch{env: SwitchEnv, byDefault: true, what: "reporting the layers of images"}
+	exclusiveSwitch = envSwitch{env: ExclusiveSwitchEnv, byDefault: false, what: "reporting the bytes that only one image needs"}
+	shareSwitch     = envSwitch{env: ShareSwitchEnv, byDefault: true, what: "sharing layers that several pulls need"}
 )
 
 // ExclusiveEnabled tells whether the bytes that only one image needs are reported.
 func ExclusiveEnabled() bool { return exclusiveSwitch.isOn() }
 
-// reportSwitch turns a report on or off.
-type reportSwitch struct {
+// ShareEnabled tells whether pulls share layers.
+func ShareEnabled() bool { return shareSwitch.isOn() }
+
+// envSwitch turns something on or off.
+type envSwitch struct {
 	env       string
 	byDefault bool
 	what      string
@@ -42,7 +50,7 @@ type reportSwitch struct {
 }
 
 // isOn writes to the log only once what the variable says.
-func (s *reportSwitch) isOn() bool {
+func (s *envSwitch) isOn() bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 
@@ -55,7 +63,7 @@ func (s *reportSwitch) isOn() bool {
 
 // read returns whether the value says on, or what is the default if it does not say.
 // The log has what differs from the default.
-func (s *reportSwitch) read(value string) bool {
+func (s *envSwitch) read(value string) bool {
 	on := s.byDefault
 
 	switch strings.ToLower(strings.TrimSpace(value)) {
@@ -65,11 +73,11 @@ func (s *reportSwitch) read(value string) bool {
 	case "off", "false", "0", "no":
 		on = false
 	default:
-		logrus.Warnf("Unknown value %q of %s: set it to \"on\" or \"off\"; %sreporting %s", value, s.env, not(s.byDefault), s.what)
+		logrus.Warnf("Unknown value %q of %s: set it to \"on\" or \"off\"; %s%s", value, s.env, not(s.byDefault), s.what)
 	}
 
 	if on != s.byDefault {
-		logrus.Infof("%s=%s: %sreporting %s", s.env, value, not(on), s.what)
+		logrus.Infof("%s=%s: %s%s", s.env, value, not(on), s.what)
 	}
 
 	return on

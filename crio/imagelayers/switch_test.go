@@ -12,7 +12,7 @@ import (
 	"go.podman.io/image/v5/types"
 )
 
-func TestReportSwitch(t *testing.T) {
+func TestEnvSwitch(t *testing.T) {
 	logs := logrustest.NewGlobal()
 	t.Cleanup(func() { logrus.StandardLogger().ReplaceHooks(logrus.LevelHooks{}) })
 
@@ -28,19 +28,19 @@ func TestReportSwitch(t *testing.T) {
 	}{
 		{true, []string{""}, true, ""},
 		{true, on, true, ""},
-		{true, off, false, "info %s=%s: not reporting what"},
-		{true, other, true, `warning Unknown value "%[2]s" of %[1]s: set it to "on" or "off"; reporting what`},
+		{true, off, false, "info %s=%s: not doing what"},
+		{true, other, true, `warning Unknown value "%[2]s" of %[1]s: set it to "on" or "off"; doing what`},
 		{false, []string{""}, false, ""},
 		{false, off, false, ""},
-		{false, on, true, "info %s=%s: reporting what"},
-		{false, other, false, `warning Unknown value "%[2]s" of %[1]s: set it to "on" or "off"; not reporting what`},
+		{false, on, true, "info %s=%s: doing what"},
+		{false, other, false, `warning Unknown value "%[2]s" of %[1]s: set it to "on" or "off"; not doing what`},
 	} {
 		for _, value := range tc.values {
 			const env = "IMAGELAYERS_TEST_SWITCH"
 			t.Setenv(env, value)
 			logs.Reset()
 
-			s := reportSwitch{env: env, byDefault: tc.byDefault, what: "what"}
+			s := envSwitch{env: env, byDefault: tc.byDefault, what: "doing what"}
 			for range 3 {
 				if got := s.isOn(); got != tc.want {
 					t.Errorf("%q, by default %v: got %v, want %v", value, tc.byDefault, got, tc.want)
@@ -63,13 +63,22 @@ func TestReportSwitch(t *testing.T) {
 	}
 }
 
-// TestExclusiveEnabled: it has to be wanted.
-func TestExclusiveEnabled(t *testing.T) {
-	for value, want := range map[string]bool{"": false, "on": true, "perhaps": false} {
-		t.Setenv(ExclusiveSwitchEnv, value)
+// TestDefaults: exclusive bytes have to be wanted, sharing can be turned off.
+func TestDefaults(t *testing.T) {
+	for _, tc := range []struct {
+		env     string
+		enabled func() bool
+		want    map[string]bool
+	}{
+		{ExclusiveSwitchEnv, ExclusiveEnabled, map[string]bool{"": false, "on": true, "perhaps": false}},
+		{ShareSwitchEnv, ShareEnabled, map[string]bool{"": true, "off": false, "perhaps": true}},
+	} {
+		for value, want := range tc.want {
+			t.Setenv(tc.env, value)
 
-		if got := ExclusiveEnabled(); got != want {
-			t.Errorf("%s=%s: got %v, want %v", ExclusiveSwitchEnv, value, got, want)
+			if got := tc.enabled(); got != want {
+				t.Errorf("%s=%s: got %v, want %v", tc.env, value, got, want)
+			}
 		}
 	}
 }

@@ -72,11 +72,14 @@ for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bun
 done
 [ -n "$certificates" ] || die "no CA certificates found: install ca-certificates"
 cp --dereference "$certificates" "$context/ca-certificates.crt"
+# The content of a folder is copied as it is, links too.
+mkdir -p "$context/links/kube-scheduler"
+ln -s ../usr/local/bin/kube-scheduler "$context/links/kube-scheduler/kube-scheduler"
 # What is in a layer, and with which date, depends on its source alone.
 epoch=$(git -C "$ROOT" log -1 --format=%ct)
 find "$context" -type f -exec chmod 0644 {} + -o -type d -exec chmod 0755 {} +
 for component in "${components[@]}"; do chmod 0755 "$context"/*/"$component"; done
-find "$context" -exec touch --date "@$epoch" {} +
+find "$context" -exec touch --no-dereference --date "@$epoch" {} +
 
 # run COMMAND...: quiet, unless it fails.
 run() {

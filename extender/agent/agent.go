@@ -6,6 +6,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -69,6 +70,8 @@ type Agent struct {
 	mu       sync.Mutex
 	snapshot *schedulercache.Snapshot
 	expected *arrivals.Table
+	// assumed are the expected pods that the snapshot has.
+	assumed []*v1.Pod
 }
 
 // Config is what agents need of their host.
@@ -224,9 +227,8 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	a.settle()
 	a.withdraw(pod)
-	nodes, places, err := a.nodes(pod, names)
+	nodes, places, err := a.nodes(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -338,8 +340,7 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	a.settle()
-	nodes, places, err := a.nodes(pod, names)
+	nodes, places, err := a.nodes(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -380,11 +381,41 @@ func reason(status *fwk.Status) string {
 	return status.Code().String()
 }
 
+// update brings the snapshot up to date: the pods that are placed, and those that this agent
+// expects, but for the one that is asked about. Other agents expect pods on other nodes.
+func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
+	for last := len(a.assumed) - 1; last >= 0; last-- {
+		assumed := a.assumed[last]
+		a.assumed = a.assumed[:last]
+		if err := a.snapshot.ForgetPod(klog.FromContext(ctx), assumed); err != nil {
+			return err
+		}
+	}
+	if err := a.cluster.Update(a.snapshot); err != nil {
+		return err
+	}
+	a.settle() // now: what the snapshot has is not expected any more
+	var errs []error
+	a.expected.Each(func(arrival *arrivals.Arrival) {
+		if arrival.Pod.UID == pod.UID {
+			return
+		}
+		if _, err := a.snapshot.Get(arrival.Node); err != nil {
+			return // the node is gone
+		}
+		if err := a.snapshot.AssumePod(arrival.Info); err != nil {
+			errs = append(errs, err)
+			return
+		}
+		a.assumed = append(a.assumed, arrival.Info.Pod)
+	})
+	return errors.Join(errs...)
+}
+
 // nodes returns the known nodes among those with the names, each with its place among the
-// names. The pod that is asked about is on none of them, although another agent may expect
-// it on one.
-func (a *Agent) nodes(pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, places []int, err error) {
-	if err := a.cluster.Update(a.snapshot, pod); err != nil {
+// names. The pod that is asked about is on none of them, unless it is placed.
+func (a *Agent) nodes(ctx context.Context, pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, places []int, err error) {
+	if err := a.update(ctx, pod); err != nil {
 		return nil, nil, err
 	}
 	nodes, places = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))
@@ -410,7 +441,7 @@ func (a *Agent) expect(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n
 		metrics.NotExpected.WithLabelValues(a.Name).Inc()
 		return
 	}
-	if a.cluster.Placed(pod.Namespace, pod.Name, pod.UID) != "" {
+	if a.cluster.Placed(pod) != "" {
 		return // it was bound while the request was on its way
 	}
 	pod, ok := arrivals.Slim(pod)
@@ -423,7 +454,7 @@ func (a *Agent) expect(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n
 		a.framework.RunReservePluginsUnreserve(ctx, state, pod, node)
 		return
 	}
-	a.expected.Add(arrivals.Arrival{Pod: pod, Node: node, Assumed: a.cluster.Assume(pod, node)})
+	a.expected.Add(pod, node)
 }
 
 // free returns the share of CPU and memory of a node that is not requested, on average. It
@@ -437,7 +468,7 @@ func free(node fwk.NodeInfo) float64 {
 // settle ends the expectation of pods that have a node, or whose time is over.
 func (a *Agent) settle() {
 	a.expected.Settle(
-		func(pod *v1.Pod) string { return a.cluster.Placed(pod.Namespace, pod.Name, pod.UID) },
+		a.cluster.Placed,
 		func(arrival *arrivals.Arrival, node string) { // the plugin and the cache follow the pod themselves
 			ended := metrics.Elsewhere
 			if node == arrival.Node {
@@ -456,9 +487,6 @@ func (a *Agent) withdraw(pod *v1.Pod) {
 }
 
 func (a *Agent) undo(arrival *arrivals.Arrival, ended string) {
-	if arrival.Assumed { // first, so that the pod is gone even if the plugin panics
-		a.cluster.Forget(arrival.Pod)
-	}
 	a.framework.RunReservePluginsUnreserve(context.Background(), framework.NewCycleState(), arrival.Pod, arrival.Node)
 	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
 }

@@ -142,6 +142,65 @@ func TestExpectedLoad(t *testing.T) {
 	}
 }
 
+// TestTwoAgents has two agents expect the same pods on different nodes: for each the pods count
+// where it expects them itself, also for pods that only one of them is asked about, and once
+// where they are bound.
+func TestTwoAgents(t *testing.T) {
+	nodes, names := fixture.Nodes(3)
+	c := fixture.NewCluster(t, nodes...)
+	requesting := func(name string) *v1.Pod {
+		pod := fixture.Pod(name, "app")
+		pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m")}
+		return pod
+	}
+	clock := clocktesting.NewFakeClock(time.Now())
+	prefers := func(name, node string) *agent.Agent {
+		p := fixture.New()
+		p.OnScore = func(pod *v1.Pod, on string) int64 {
+			if pod.Name == "p" && on == node {
+				return 50
+			}
+			return 0 // then the node is chosen of which least is requested
+		}
+		return c.Agent(t, p.Kind(name), clock)
+	}
+	one, two := prefers("one", "n1"), prefers("two", "n2")
+	c.Follow(t, one, two)
+	best := func(a *agent.Agent, pod *v1.Pod) string {
+		t.Helper()
+		scores, err := a.Score(t.Context(), pod, names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names[scores.Best]
+	}
+	p := requesting("p")
+	if _, err := c.Client.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time it is the same
+		if a, b := best(one, p), best(two, p); a != "n1" || b != "n2" {
+			t.Errorf("p is expected on %s and %s", a, b)
+		}
+		if a, b := best(one, requesting("q")), best(two, requesting("q")); a != "n2" || b != "n1" {
+			t.Errorf("q is expected on %s and %s, want the first other node than p for each", a, b)
+		}
+	}
+	for range 2 {
+		if got := best(two, requesting("r")); got != "n3" {
+			t.Errorf("r is expected on %s: p and q are on the other nodes", got)
+		}
+	}
+	c.Bind(t, p, "n3")
+	if got := best(one, requesting("s")); got != "n1" {
+		t.Errorf("s is expected on %s: p is not on n1 after all", got)
+	}
+	clock.Step(arrivals.Timeout)
+	if a, b := best(one, requesting("last")), best(two, requesting("last")); a != "n1" || b != "n1" {
+		t.Errorf("after the time is over the last one is expected on %s and %s", a, b)
+	}
+}
+
 // TestKinds has agents that expect no pods, and that only score.
 func TestKinds(t *testing.T) {
 	nodes, names := fixture.Nodes(2)
@@ -321,14 +380,14 @@ func TestEvents(t *testing.T) {
 		if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		fixture.Eventually(t, "it is known as placed", func() bool { return c.Placed("default", "placed", types.UID(uid)) == "n1" })
-		if c.Placed("default", "placed", "another") != "" {
+		fixture.Eventually(t, "it is known as placed", func() bool { return c.Placed(pod) == "n1" })
+		if another := fixture.Pod("placed", "app"); c.Placed(another) != "" {
 			t.Error("another pod of the same name counts as this one")
 		}
 		if err := pods.Delete(ctx, "placed", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		fixture.Eventually(t, "it is gone", func() bool { return c.Placed("default", "placed", types.UID(uid)) == "" })
+		fixture.Eventually(t, "it is gone", func() bool { return c.Placed(pod) == "" })
 	}
 	place("one")
 	place("two")

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/clock"
 )
 
@@ -61,8 +62,8 @@ func containers(all []v1.Container) (slim []v1.Container) {
 type Arrival struct {
 	Pod  *v1.Pod // as Slim leaves it
 	Node string
-	// Assumed means that the pod counts as one of the node's in the cache.
-	Assumed bool
+	// Info is the pod as one of the node's.
+	Info *framework.PodInfo
 
 	until time.Time
 }
@@ -84,10 +85,13 @@ func (t *Table) Len() int { return len(t.pods) }
 // Full tells whether there is no room for another pod.
 func (t *Table) Full() bool { return len(t.pods) >= Most }
 
-// Add notes that a pod is expected on a node, instead of what was noted of it before.
-func (t *Table) Add(a Arrival) {
-	a.until = t.clock.Now().Add(Timeout)
-	t.pods[a.Pod.UID] = &a
+// Add notes that a pod, as Slim leaves it, is expected on a node, instead of what was noted of
+// it before.
+func (t *Table) Add(pod *v1.Pod, node string) {
+	placed := *pod
+	placed.Spec.NodeName = node
+	info, _ := framework.NewPodInfo(&placed) // an error is of terms of affinity: Slim leaves none
+	t.pods[pod.UID] = &Arrival{Pod: pod, Node: node, Info: info, until: t.clock.Now().Add(Timeout)}
 }
 
 // Take removes and returns what is noted of a pod; nil if that is nothing.
@@ -95,6 +99,13 @@ func (t *Table) Take(pod types.UID) *Arrival {
 	a := t.pods[pod]
 	delete(t.pods, pod)
 	return a
+}
+
+// Each calls a function with each arrival, in no order.
+func (t *Table) Each(do func(*Arrival)) {
+	for _, a := range t.pods {
+		do(a)
+	}
 }
 
 // Settle removes the pods that need no expectation any more: those that have a node, and

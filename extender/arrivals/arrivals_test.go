@@ -24,7 +24,7 @@ func TestTable(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	table := arrivals.New(clock)
 	add := func(name, node string) {
-		table.Add(arrivals.Arrival{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}, Node: node})
+		table.Add(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}, node)
 	}
 	on := map[string]string{}
 	// settle returns what ended: "pod@node" for those that are placed, "pod" for the others.
@@ -41,6 +41,11 @@ func TestTable(t *testing.T) {
 	add("c", "n2")
 	if got := settle(); got != nil || table.Len() != 3 {
 		t.Errorf("%v, %d are left", got, table.Len())
+	}
+	placed := map[string]string{}
+	table.Each(func(a *arrivals.Arrival) { placed[a.Pod.Name] = a.Info.Pod.Spec.NodeName })
+	if want := map[string]string{"a": "n1", "b": "n2", "c": "n2"}; !reflect.DeepEqual(placed, want) {
+		t.Errorf("expected %v, want %v", placed, want)
 	}
 	on["b"] = "n3"
 	if got := settle(); !slices.Equal(got, []string{"b@n3"}) || table.Len() != 2 {

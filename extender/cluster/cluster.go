@@ -5,17 +5,14 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
@@ -29,10 +26,7 @@ type Cluster struct {
 
 	logger klog.Logger
 	cache  schedulercache.Cache
-	pods   corelisters.PodLister
 	synced []cache.InformerSynced
-	// assuming is held while a Pod is assumed, forgotten, or left out of a snapshot.
-	assuming sync.Mutex
 }
 
 // unfinished selects the Pods that a scheduler follows: the others need nothing of their node.
@@ -50,7 +44,6 @@ func New(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
 			func(options *metav1.ListOptions) { options.FieldSelector = unfinished })
 	})
 	core := c.Informers.Core().V1()
-	c.pods = core.Pods().Lister()
 	nodes, err := core.Nodes().Informer().AddEventHandler(c.nodeHandler())
 	if err != nil {
 		return nil, fmt.Errorf("watching nodes: %w", err)
@@ -87,29 +80,20 @@ func (c *Cluster) HasSynced() bool {
 	return true
 }
 
-// Update brings a snapshot up to date. A Pod that is only assumed on a node is left out of
-// it. A snapshot belongs to one caller at a time.
-func (c *Cluster) Update(snapshot *schedulercache.Snapshot, except *v1.Pod) error {
-	c.assuming.Lock()
-	defer c.assuming.Unlock()
-	if known := c.forget(except); known != nil {
-		defer func() {
-			if err := c.cache.AssumePod(c.logger, known); err != nil {
-				c.logger.V(4).Info("A pod was bound just now", "pod", klog.KObj(known), "reason", err)
-			}
-		}()
-	}
+// Update brings a snapshot up to date. A snapshot belongs to one caller at a time, who may
+// assume Pods in it, and forgets them before the next Update.
+func (c *Cluster) Update(snapshot *schedulercache.Snapshot) error {
 	return c.cache.UpdateSnapshot(c.logger, snapshot)
 }
 
-// Placed returns the node of a Pod; empty if it has none, or if no such Pod is known that is
-// not finished.
-func (c *Cluster) Placed(namespace, name string, uid types.UID) (node string) {
-	pod, err := c.pods.Pods(namespace).Get(name)
-	if err != nil || pod.UID != uid {
+// Placed returns the node of a Pod that the cache, and so the next snapshot, has; empty if it
+// has no such Pod: it has no node, is finished, or there is another one of its name.
+func (c *Cluster) Placed(pod *v1.Pod) (node string) {
+	known, err := c.cache.GetPod(pod)
+	if err != nil {
 		return ""
 	}
-	return pod.Spec.NodeName
+	return known.Spec.NodeName
 }
 
 func (c *Cluster) nodeHandler() cache.ResourceEventHandler {
@@ -144,7 +128,6 @@ func (c *Cluster) podHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if pod, ok := obj.(*v1.Pod); ok {
-				c.Forget(pod) // it may be on another node than the one it was assumed on
 				c.log(c.cache.AddPod(c.logger, pod), "A pod cannot be added to the cache", pod)
 			}
 		},
@@ -181,34 +164,4 @@ func (c *Cluster) log(err error, message string, object klog.KMetadata) {
 	if err != nil {
 		c.logger.Error(err, message, "object", klog.KObj(object))
 	}
-}
-
-// Assume counts a Pod as one of a node's from now on, as kube-scheduler does between its
-// decision and the binding. It ends with Forget, or with the binding, to whichever node. It
-// returns false if the Pod counts already.
-func (c *Cluster) Assume(pod *v1.Pod, node string) bool {
-	assumed := pod.DeepCopy()
-	assumed.Spec.NodeName = node
-	c.assuming.Lock()
-	defer c.assuming.Unlock()
-	return c.cache.AssumePod(c.logger, assumed) == nil
-}
-
-// Forget ends what Assume began, unless the Pod was bound meanwhile.
-func (c *Cluster) Forget(pod *v1.Pod) {
-	c.assuming.Lock()
-	defer c.assuming.Unlock()
-	c.forget(pod)
-}
-
-// forget ends what Assume began, and returns the Pod as it was assumed; nil if it was not.
-func (c *Cluster) forget(pod *v1.Pod) *v1.Pod {
-	if pod.UID == "" {
-		return nil // nobody assumes it
-	}
-	known, err := c.cache.GetPod(pod)
-	if err != nil || c.cache.ForgetPod(c.logger, known) != nil { // an error if it was bound
-		return nil
-	}
-	return known
 }

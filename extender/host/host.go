@@ -26,6 +26,11 @@ import (
 	"github.com/layer-locality/layer-locality/extender/metrics"
 )
 
+// GCPercent is Go's GOGC for a process that serves a Host. Names of nodes, which come and go
+// with each request, are most of what it allocates; it is among the programs of a control plane,
+// which are short of memory before they are short of processors.
+const GCPercent = 50
+
 // Config describes a Host.
 type Config struct {
 	// Client and REST reach the apiserver.

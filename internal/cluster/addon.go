@@ -163,7 +163,7 @@ func (a *Addon) check() error {
 
 // checkAddons validates the add-ons, each on its own and together.
 func (c *Config) checkAddons() error {
-	builtIn := (&Config{}).components()
+	builtIn := (&Config{Nodes: 2, ContainerRuntimes: map[string]ContainerRuntime{"n2": Containerd}}).components()
 	seen := map[string]bool{}
 	for i := range c.Addons {
 		addon := &c.Addons[i]

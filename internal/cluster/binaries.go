@@ -76,7 +76,9 @@ func (c *Config) preflight() error {
 	var missing []string
 	programs := []string{"sh", "mount", "umount", "unshare"}
 	if !c.ControlPlaneOnly {
-		programs = append(programs, c.containerRuntime().programs...)
+		for _, kind := range c.kinds() {
+			programs = append(programs, kind.programs...)
+		}
 		if !machine.MayLowerOOMScore() {
 			programs = append(programs, "jq") // for runc.sh
 		}
@@ -104,8 +106,10 @@ func (c *Config) preflight() error {
 		return errors.Join(errs...)
 	}
 	errs = append(errs, c.checkProgram(tools, "runc"))
-	for _, name := range c.containerRuntime().binaries {
-		errs = append(errs, c.checkProgram(string(cmp.Or(c.Runtime.Flavour, c.Flavour)), name))
+	for _, kind := range c.kinds() {
+		for _, name := range kind.binaries {
+			errs = append(errs, c.checkProgram(cmp.Or(kind.build, string(c.Runtime.Flavour), string(c.Flavour)), name))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -115,11 +119,14 @@ func (c *Config) preflight() error {
 // 128 for all of root's processes together.
 func (c *Config) inotifyInstances() int {
 	const kubelet, controlPlane = 6, 12
-	runtime := c.containerRuntime().inotify
-	if c.RuntimeOnly {
-		return runtime * c.Nodes
+	runtimes := 0
+	for _, node := range c.nodeNames() {
+		runtimes += c.kind(node).inotify
 	}
-	return controlPlane + (runtime+kubelet)*c.Nodes
+	if c.RuntimeOnly {
+		return runtimes
+	}
+	return controlPlane + runtimes + kubelet*c.Nodes
 }
 
 // cniDir is the folder of the CNI plugins.

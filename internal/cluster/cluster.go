@@ -41,6 +41,7 @@ type Cluster struct {
 	subnet  netip.Prefix
 	control []*Process // of the control machine, in the order of entries
 	nodes   []*Node
+	guests  []*Guest
 }
 
 // Registry is the location of the cluster's image registry.

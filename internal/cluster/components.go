@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -76,7 +75,7 @@ func (c *Cluster) entries() []entry {
 func (n *Node) entries() []entry {
 	config, runtime := &n.cluster.config, n.kind
 	all := []entry{{
-		name: runtime.name, settings: config.Runtime,
+		name: runtime.name, settings: config.Runtime, build: runtime.build,
 		arguments: n.runtimeArguments,
 		healthy:   n.runtimeHealthy,
 		env:       slices.Concat(n.cluster.storageEnv(), runtime.env),
@@ -98,8 +97,8 @@ func newCluster(config Config, subnet netip.Prefix) *Cluster {
 	for _, e := range c.entries() {
 		c.control = append(c.control, &Process{entry: e, cluster: c, machine: control})
 	}
-	for i := range config.Nodes {
-		node := &Node{Name: fmt.Sprintf("n%d", i+1), cluster: c, kind: config.containerRuntime()}
+	for _, name := range config.nodeNames() {
+		node := &Node{Name: name, cluster: c, kind: config.kind(name)}
 		for _, e := range node.entries() {
 			node.processes = append(node.processes, &Process{entry: e, cluster: c, machine: node.Name})
 		}
@@ -139,12 +138,17 @@ func find(processes []*Process, name string) *Process {
 	return processes[i]
 }
 
-// components returns a handle on each component, of nodes only those of the
-// first one: what can be checked before there is a cluster.
+// components returns a handle on each component, of nodes only the first of each name: what can
+// be checked before there is a cluster.
 func (c *Config) components() []*Process {
-	one := *c
-	if one.Nodes = 1; c.ControlPlaneOnly {
-		one.Nodes = 0
+	all := newCluster(*c, netip.Prefix{})
+	processes := slices.Clone(all.control)
+	for _, node := range all.nodes {
+		for _, p := range node.processes {
+			if find(processes, p.name) == nil {
+				processes = append(processes, p)
+			}
+		}
 	}
-	return newCluster(one, netip.Prefix{}).processes()
+	return processes
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -19,6 +20,15 @@ type Flavour string
 const (
 	Stock   Flavour = "stock"   // unmodified upstream source
 	Patched Flavour = "patched" // with this repository's patches
+)
+
+// ContainerRuntime is the container runtime of a node.
+type ContainerRuntime string
+
+// The container runtimes.
+const (
+	CRIO       ContainerRuntime = "crio"
+	Containerd ContainerRuntime = "containerd"
 )
 
 // Config describes a cluster. The zero value is a cluster of three stock nodes.
@@ -48,6 +58,11 @@ type Config struct {
 	// BinDir holds the folders stock, patched and tools with the binaries.
 	// Default: _build/bin of the repository around the working directory.
 	BinDir string `json:"binDir"`
+
+	// ContainerRuntime of the nodes, default CRIO; ContainerRuntimes those of single nodes, by
+	// their names. Containerd is upstream's in every flavour.
+	ContainerRuntime  ContainerRuntime            `json:"containerRuntime,omitempty"`
+	ContainerRuntimes map[string]ContainerRuntime `json:"containerRuntimes,omitempty"`
 
 	// Settings of the components. Runtime, the container runtime, and Kubelet are
 	// for every node. For a single node, use PerNode or restart its components
@@ -92,7 +107,7 @@ type Component struct {
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// Config holds fields of the component's configuration file, which replace
 	// the cluster's: KubeletConfiguration, KubeSchedulerConfiguration, or for
-	// CRI-O its TOML tables ({"crio": {"image": {...}}}), merged field by field.
+	// CRI-O and containerd their TOML tables ({"crio": {"image": {...}}}), merged field by field.
 	// The other components have no configuration file.
 	Config map[string]any `json:"config,omitempty"`
 }
@@ -128,6 +143,9 @@ func (c *Config) complete() error {
 	if c.Bandwidth != 0 && c.Bandwidth < 8_000 {
 		return fmt.Errorf("a bandwidth of %d bits per second: want at least 8000, or 0 for no limit", c.Bandwidth)
 	}
+	if err := c.checkRuntimes(); err != nil {
+		return err
+	}
 	if err := c.checkAddons(); err != nil {
 		return err
 	}
@@ -147,9 +165,11 @@ func (c *Config) complete() error {
 	if strings.ContainsFunc(c.Dir, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`:,"'\*?[`, r) }) {
 		return fmt.Errorf("folder %q: white space, quotes, colons, commas and wildcards do not work in the configuration of the components", c.Dir)
 	}
-	if socket := filepath.Join(c.Dir, fmt.Sprintf("n%d", c.Nodes), c.containerRuntime().socket); len(socket) > maxSocketPath {
-		return fmt.Errorf("folder %s: socket path %s has %d bytes, the kernel's limit is %d; choose a shorter folder",
-			c.Dir, socket, len(socket), maxSocketPath)
+	for _, kind := range c.kinds() {
+		if socket := filepath.Join(c.Dir, fmt.Sprintf("n%d", c.Nodes), kind.socket); len(socket) > maxSocketPath {
+			return fmt.Errorf("folder %s: socket path %s has %d bytes, the kernel's limit is %d; choose a shorter folder",
+				c.Dir, socket, len(socket), maxSocketPath)
+		}
 	}
 	if c.LogDir == "" {
 		c.LogDir = filepath.Join(c.Dir, "log")
@@ -169,8 +189,54 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// containerRuntime returns the container runtime of the nodes.
-func (c *Config) containerRuntime() containerRuntime { return crio }
+// runtimes are the container runtimes that a node can have.
+var runtimes = map[ContainerRuntime]*containerRuntime{CRIO: &crio, Containerd: &containerd}
+
+// checkRuntimes fills in and checks the container runtimes of the nodes.
+func (c *Config) checkRuntimes() error {
+	c.ContainerRuntime = cmp.Or(c.ContainerRuntime, CRIO)
+	for node, runtime := range c.ContainerRuntimes {
+		if !slices.Contains(c.nodeNames(), node) {
+			return fmt.Errorf("container runtime of %s: there is no such node, they are n1 to n%d", node, c.Nodes)
+		}
+		if runtimes[runtime] == nil {
+			return fmt.Errorf("container runtime %q of %s: want %s or %s", runtime, node, CRIO, Containerd)
+		}
+	}
+	if runtimes[c.ContainerRuntime] == nil {
+		return fmt.Errorf("container runtime %q: want %s or %s", c.ContainerRuntime, CRIO, Containerd)
+	}
+	return nil
+}
+
+// nodeNames are the names of the nodes; of one as long as their number is not filled in.
+func (c *Config) nodeNames() []string {
+	n := c.Nodes
+	if n == 0 && !c.ControlPlaneOnly {
+		n = 1
+	}
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("n%d", i+1)
+	}
+	return names
+}
+
+// kind returns the container runtime of a node.
+func (c *Config) kind(node string) *containerRuntime {
+	return runtimes[cmp.Or(c.ContainerRuntimes[node], c.ContainerRuntime, CRIO)]
+}
+
+// kinds returns the container runtimes of the nodes, each once.
+func (c *Config) kinds() []*containerRuntime {
+	var kinds []*containerRuntime
+	for _, node := range c.nodeNames() {
+		if kind := c.kind(node); !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
 
 // resolve makes path absolute and follows the symbolic links in the part of it
 // that exists: the folder must have the same path inside a machine.

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,7 +31,9 @@ type containerRuntime struct {
 	product string
 	// socket of the CRI, in the node's folder.
 	socket string
-	// programs of the system that it runs, and binaries of its own build.
+	// build is the folder of Config.BinDir with its program; empty for that of the flavour.
+	build string
+	// programs of the system that it runs, and further binaries of its build.
 	programs, binaries []string
 	// inotify is the number of inotify instances that one uses.
 	inotify int
@@ -49,7 +53,7 @@ type Node struct {
 	PodCIDR netip.Prefix
 
 	cluster   *Cluster
-	kind      containerRuntime
+	kind      *containerRuntime
 	processes []*Process
 
 	mu  sync.Mutex
@@ -63,8 +67,11 @@ type CRI struct {
 	conn    *grpc.ClientConn
 }
 
-// Runtime is the node's container runtime, CRI-O.
+// Runtime is the node's container runtime.
 func (n *Node) Runtime() *Process { return find(n.processes, n.kind.name) }
+
+// ContainerRuntime tells which container runtime the node has.
+func (n *Node) ContainerRuntime() ContainerRuntime { return ContainerRuntime(n.kind.name) }
 
 // Kubelet is the node's kubelet, nil in a cluster without a control plane.
 func (n *Node) Kubelet() *Process { return find(n.processes, "kubelet") }
@@ -125,6 +132,21 @@ func (n *Node) SetBandwidth(bitsPerSecond uint64) error {
 		return err
 	}
 	return control.Limit(n.Name, bitsPerSecond)
+}
+
+// Received returns how many bytes have come over the node's link so far, with all that
+// surrounds them.
+func (n *Node) Received(ctx context.Context) (int64, error) {
+	text, err := n.Exec(ctx, "cat", "/proc/self/net/dev")
+	if err != nil {
+		return 0, err
+	}
+	_, counters, found := strings.Cut(string(text), "eth0:")
+	fields := strings.Fields(counters)
+	if !found || len(fields) == 0 {
+		return 0, fmt.Errorf("%s: no eth0 in /proc/self/net/dev: %s", n.Name, text)
+	}
+	return strconv.ParseInt(fields[0], 10, 64)
 }
 
 // Command prepares a command for Run. A program without a path is looked for
@@ -199,9 +221,19 @@ func (n *Node) runtimeHealthy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, condition := range status.GetStatus().GetConditions() {
-		if !condition.GetStatus() {
-			return errors.New(condition.GetType() + ": " + condition.GetMessage())
+	return ready(status.GetStatus().GetConditions())
+}
+
+// ready returns an error if one of the conditions is missing or false that the CRI requires. Others
+// are as their runtime likes: containerd says with a false one that it has warnings.
+func ready(conditions []*runtimeapi.RuntimeCondition) error {
+	for _, required := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
+		i := slices.IndexFunc(conditions, func(c *runtimeapi.RuntimeCondition) bool { return c.GetType() == required })
+		if i < 0 {
+			return fmt.Errorf("the runtime does not say whether it is %s", required)
+		}
+		if c := conditions[i]; !c.GetStatus() {
+			return errors.New(required + ": " + c.GetMessage())
 		}
 	}
 	return nil

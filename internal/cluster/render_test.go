@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/BurntSushi/toml"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -140,6 +141,77 @@ func TestCRIOConfiguration(t *testing.T) {
 	plugins, _ := network["plugins"].([]any)
 	if len(plugins) != 1 || !strings.Contains(strings.ReplaceAll(string(must(yaml.Marshal(plugins))), "\n", " "), "10.244.1.0/24") {
 		t.Errorf("pod network %v", network)
+	}
+}
+
+func TestContainerdConfiguration(t *testing.T) {
+	t.Parallel()
+	c := rendered(t, Config{ContainerRuntimes: map[string]ContainerRuntime{"n2": Containerd}})
+	if got := c.Node("n1").Runtime().Name() + ", " + c.Node("n2").Runtime().Name(); got != "n1 crio, n2 containerd" {
+		t.Errorf("the runtimes are %s", got)
+	}
+	node := c.Node("n2")
+	if !strings.HasSuffix(node.Runtime().binary(Component{Flavour: Patched}), "/tools/containerd") {
+		t.Errorf("it runs %s", node.Runtime().binary(Component{}))
+	}
+	settings := Component{Config: map[string]any{"debug": map[string]any{"level": "debug"}}}
+	DropUnpackedBlobs(&settings)
+	config := func(settings Component) map[string]any {
+		t.Helper()
+		args, err := node.runtimeArguments(settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config map[string]any
+		if _, err := toml.DecodeFile(args[1], &config); err != nil {
+			t.Fatal(err)
+		}
+		return config
+	}
+	dropping := config(settings)
+	for _, c := range []struct {
+		want any
+		keys []string
+	}{
+		{true, []string{"plugins", containerdImages, "discard_unpacked_layers"}},
+		{"203.0.113.1:5000/pause:1", []string{"plugins", containerdImages, "pinned_images", "sandbox"}}, // what was there stays
+		{"debug", []string{"debug", "level"}},
+		{true, []string{"plugins", containerdRuntime, "restrict_oom_score_adj"}},
+		{"/run/containerd/containerd.sock", []string{"grpc", "address"}},
+	} {
+		if got := at(t, dropping, c.keys...); got != c.want {
+			t.Errorf("%v is %v, want %v", c.keys, got, c.want)
+		}
+	}
+	if got := at(t, config(Component{}), "plugins", containerdImages, "discard_unpacked_layers"); got != false {
+		t.Error("a start without the setting drops blobs")
+	}
+	// The host sees the socket that the node has below its own /run.
+	if want := filepath.Join(node.Dir(), "root/run/containerd/containerd.sock"); node.CRISocket() != want {
+		t.Errorf("the socket is %s, want %s", node.CRISocket(), want)
+	}
+	for _, registry := range []string{"203.0.113.1:5000", "docker.io"} {
+		text, err := os.ReadFile(filepath.Join(node.Dir(), "certs.d", registry, "hosts.toml"))
+		if err != nil || !strings.Contains(string(text), `[host."http://203.0.113.1:5000"]`) {
+			t.Errorf("%s: %s, %v", registry, text, err)
+		}
+	}
+}
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	condition := func(kind string, status bool) *runtimeapi.RuntimeCondition {
+		return &runtimeapi.RuntimeCondition{Type: kind, Status: status, Message: "why"}
+	}
+	both := []*runtimeapi.RuntimeCondition{condition("RuntimeReady", true), condition("NetworkReady", true)}
+	for want, conditions := range map[string][]*runtimeapi.RuntimeCondition{
+		"":                  append(both, condition("ContainerdHasNoDeprecationWarnings", false)),
+		"NetworkReady: why": {both[0], condition("NetworkReady", false)},
+		"does not say whether it is NetworkReady": {both[0]},
+	} {
+		if err := ready(conditions); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", conditions, err, want)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -108,11 +109,16 @@ func Identifier(dir string) string {
 // cgroup returns the parent of all cgroups of the cluster.
 func cgroup(dir string) string { return "/" + Identifier(dir) }
 
+const lockPatience = 5 * time.Second
+
 // lock creates dir and locks it until unlock is called. It creates no folders
 // above dir, since nobody would remove them again. The default parent is an
 // exception: the last cluster removes it.
+//
+// It waits a moment for another process: of one that was killed, a child that has not begun its
+// own program yet still has the lock.
 func lock(dir string) (unlock func(), err error) {
-	for {
+	for deadline := time.Now().Add(lockPatience); ; {
 		if filepath.Dir(dir) == defaultParent {
 			if err := os.MkdirAll(defaultParent, 0o755); err != nil {
 				return nil, err
@@ -129,6 +135,10 @@ func lock(dir string) (unlock func(), err error) {
 		if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			unlock()
 			if errors.Is(err, unix.EWOULDBLOCK) {
+				if time.Now().Before(deadline) {
+					time.Sleep(50 * time.Millisecond)
+					continue
+				}
 				return nil, fmt.Errorf("%s: another process is starting or stopping this cluster", dir)
 			}
 			return nil, &fs.PathError{Op: "flock", Path: dir, Err: err}

@@ -27,6 +27,10 @@ type Settings struct {
 	Stock bool
 	// FeatureGates of kube-apiserver, comma-separated.
 	FeatureGates string
+	// EmulatedVersion has kube-apiserver work as this minor version does, such as 1.34.
+	EmulatedVersion string
+	// NoCRDs leaves out the CustomResourceDefinitions of this repository.
+	NoCRDs bool
 	// NoFsync has etcd not wait for the disk, which differs from run to run.
 	NoFsync bool
 }
@@ -52,10 +56,16 @@ func StartWith(root string, settings Settings) (*ControlPlane, error) {
 		ControlPlaneStartTimeout: 2 * time.Minute,
 		ControlPlaneStopTimeout:  time.Minute,
 	}
+	if settings.NoCRDs {
+		environment.CRDDirectoryPaths = nil
+	}
 	environment.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
 	environment.ControlPlane.GetAPIServer().Path = apiServer
 	if settings.FeatureGates != "" {
 		environment.ControlPlane.GetAPIServer().Configure().Set("feature-gates", settings.FeatureGates)
+	}
+	if settings.EmulatedVersion != "" {
+		environment.ControlPlane.GetAPIServer().Configure().Set("emulated-version", settings.EmulatedVersion)
 	}
 	if settings.NoFsync {
 		environment.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")

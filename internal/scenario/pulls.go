@@ -53,6 +53,9 @@ func PulledFrom(c *cluster.Cluster, accessLog, repository string) (Bytes, error)
 	for _, node := range c.Nodes() {
 		names[node.Address.String()] = node.Name
 	}
+	for _, guest := range c.Guests() {
+		names[guest.Address.Addr().String()] = guest.Name
+	}
 	bytes, err := pulled(file, repository, names)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file.Name(), err)

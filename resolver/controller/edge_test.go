@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -670,4 +671,34 @@ func TestManyImagesOfAPod(t *testing.T) {
 	if len(c.images) > 256 {
 		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.images), time.Since(begin).Round(time.Millisecond))
 	}
+}
+
+// The queues of a resolver know whose images they have: many of one namespace delay one of
+// another by one image.
+func TestNamespacesOfAResolverTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+			time.Sleep(time.Second)
+			return plain(hash("a")), nil
+		}}
+		r, _, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.Workers = 1 })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); r.queues.run(ctx, nil) }()
+		<-r.queues.started
+		name := func(namespace, reference string) {
+			r.usage.set(claimFor(reference, namespace, reference))
+			r.queues.add(one(reference), 0, resolving)
+		}
+		for i := range 100 {
+			name("many", fmt.Sprintf("reg/many:%d", i))
+		}
+		name("few", "reg/few:1")
+		time.Sleep(10 * time.Minute)
+		cancel()
+		<-ended
+		if place := slices.Index(f.resolves, "reg/few:1"); place < 0 || place > 2 || len(f.resolves) < 101 {
+			t.Errorf("the image of the other namespace was number %d of %d", place+1, len(f.resolves))
+		}
+	})
 }

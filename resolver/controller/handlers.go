@@ -45,9 +45,7 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 			}
 		},
 		DeleteFunc: func(object any) {
-			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
-			}
+			object = lastKnown(object)
 			r.runs(object, nil)
 			unset(object)
 		},
@@ -117,10 +115,7 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 		AddFunc:    set,
 		UpdateFunc: func(_, object any) { set(object) },
 		DeleteFunc: func(object any) {
-			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
-			}
-			if node, ok := object.(*corev1.Node); ok {
+			if node, ok := lastKnown(object).(*corev1.Node); ok {
 				r.nodes.remove(node.Name)
 				r.nodesChanged()
 				r.hold(node.Name, nil)
@@ -171,10 +166,7 @@ func (r *Resolver) serviceHandler() cache.ResourceEventHandler {
 		AddFunc:    set,
 		UpdateFunc: func(_, object any) { set(object) },
 		DeleteFunc: func(object any) {
-			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
-			}
-			if services, ok := object.(*networkingv1.ServiceCIDR); ok {
+			if services, ok := lastKnown(object).(*networkingv1.ServiceCIDR); ok {
 				r.nodes.setServices(services.Name, nil)
 				r.nodesChanged()
 			}
@@ -193,13 +185,17 @@ func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 		AddFunc:    changed,
 		UpdateFunc: func(_, object any) { changed(object) },
 		DeleteFunc: func(object any) {
-			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
-			}
-			manifest, ok := object.(*v1alpha1.ImageManifest)
-			if ok {
+			if manifest, ok := lastKnown(object).(*v1alpha1.ImageManifest); ok {
 				r.askAgain(r.store.deleted(manifest.Name, manifest.UID))
 			}
 		},
 	}
+}
+
+// lastKnown returns a deleted object as it was last seen: its end may have been missed.
+func lastKnown(object any) any {
+	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		return gone.Obj
+	}
+	return object
 }

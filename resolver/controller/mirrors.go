@@ -137,12 +137,7 @@ func (r *Resolver) mirrorHandler(kind *mirrorKind) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { set(object, false) },
 		UpdateFunc: func(_, object any) { set(object, false) },
-		DeleteFunc: func(object any) {
-			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
-			}
-			set(object, true)
-		},
+		DeleteFunc: func(object any) { set(lastKnown(object), true) },
 	}
 }
 

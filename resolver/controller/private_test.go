@@ -273,3 +273,13 @@ func (s *spentRegistry) Resolve(ctx context.Context, reference string, platforms
 	}
 	return found, err
 }
+
+// Once a secret has opened an image, what the registry answers to everybody is asked once.
+func TestAnswerToEverybodyIsAskedOnce(t *testing.T) {
+	l := &lockedRegistry{}
+	r, _, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
+	r.work(t.Context(), &queue{}, privateImage)
+	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
+		t.Errorf("asked by %q, want %q", l.users, want)
+	}
+}

@@ -661,3 +661,24 @@ func TestStoreConfirmsAnIndexAtOnce(t *testing.T) {
 		t.Errorf("confirmed at %s and %s", a.LastConfirmed, b.LastConfirmed)
 	}
 }
+
+// What is deleted is the object in the state that was looked at: one that somebody has changed
+// meanwhile is looked at again first.
+func TestDeleteIsOfOneState(t *testing.T) {
+	s := newStoreTest(t)
+	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	object := &v1alpha1.ImageManifest{}
+	s.must(s.client.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, object))
+	var asked []client.DeleteOption
+	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+			asked = options
+			return c.Delete(ctx, o, options...)
+		},
+	})
+	s.must(s.delete(t.Context(), object.DeepCopy()))
+	options := (&client.DeleteOptions{}).ApplyOptions(asked)
+	if p := options.Preconditions; p == nil || p.ResourceVersion == nil || *p.ResourceVersion != object.ResourceVersion {
+		t.Errorf("deleted under the conditions %+v, want the resource version %s", p, object.ResourceVersion)
+	}
+}

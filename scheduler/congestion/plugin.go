@@ -15,6 +15,7 @@ import (
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme" // kube-scheduler decodes the arguments
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 	"github.com/layer-locality/layer-locality/scheduler/internal/decimal"
+	"github.com/layer-locality/layer-locality/scheduler/internal/pernode"
 	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
 	"github.com/layer-locality/layer-locality/scheduler/usage"
 )
@@ -31,6 +32,7 @@ const (
 type Congestion struct {
 	most     float64
 	problems *problems.Reporter
+	memory   pernode.Memory[stated]
 }
 
 var (
@@ -56,16 +58,30 @@ func (pl *Congestion) Name() string { return Name }
 // Score returns 100 for a node without congestion, 0 for one with the largest factor or more,
 // in proportion between them. A node that states none, or none that can be read, has none.
 func (pl *Congestion) Score(ctx context.Context, _ fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	text, ok := info.Node().Annotations[Annotation]
+	node := info.Node()
+	stated := pl.memory.Of(node, 0, func() stated { return pl.read(node) })
+	if stated.problem != usage.None {
+		pl.problems.Note(klog.FromContext(ctx), node, stated.problem, Annotation)
+	}
+	return stated.score, nil
+}
+
+// stated is what a node states.
+type stated struct {
+	score   int64
+	problem usage.Problem
+}
+
+func (pl *Congestion) read(node *v1.Node) stated {
+	text, ok := node.Annotations[Annotation]
 	if !ok {
-		return fwk.MaxScore, nil
+		return stated{score: fwk.MaxScore}
 	}
 	factor, err := decimal.Parse(text)
 	if err != nil {
-		pl.problems.Note(klog.FromContext(ctx), info.Node(), usage.Invalid, Annotation)
-		return fwk.MaxScore, nil
+		return stated{fwk.MaxScore, usage.Invalid}
 	}
-	return score(factor, pl.most), nil
+	return stated{score: score(factor, pl.most)}
 }
 
 // score returns 1 - min(factor, most)/most as points from 0 to 100, rounded down; what is a

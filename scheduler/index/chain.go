@@ -21,23 +21,31 @@ type group struct {
 // comes twice is one blob, which is downloaded once: it has no bytes the second time.
 func Chain(layers []Layer) []Layer {
 	chained := make([]Layer, len(layers))
-	chain := ""
 	seen := make(map[string]bool, len(layers))
-	for i, l := range layers {
+	for i, key := range ChainKeys(layers) {
+		l := layers[i]
 		if seen[l.Digest] {
 			l.Size = 0
 		}
 		seen[l.Digest] = true
-		if i == 0 {
-			chain = l.Digest
-		} else {
-			sum := sha256.Sum256([]byte(chain + " " + l.Digest))
-			chain = "sha256:" + hex.EncodeToString(sum[:])
-		}
-		chained[i] = Layer{Digest: chain, Size: l.Size}
+		chained[i] = Layer{Digest: key, Size: l.Size}
 	}
 	slices.SortFunc(chained, func(a, b Layer) int { return strings.Compare(a.Digest, b.Digest) })
 	return chained
+}
+
+// ChainKeys returns the keys that Chain gives to layers, in the order of the layers.
+func ChainKeys(layers []Layer) []string {
+	keys := make([]string, len(layers))
+	for i, l := range layers {
+		if i == 0 {
+			keys[i] = l.Digest
+			continue
+		}
+		sum := sha256.Sum256([]byte(keys[i-1] + " " + l.Digest))
+		keys[i] = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return keys
 }
 
 // layersIn returns the layers with the keys that nodes of a group have for them; ok is false
@@ -55,11 +63,20 @@ func (m *Manifest) Chain() (layers []Layer, ok bool) {
 	if m.Order == nil && len(m.Layers) > 0 {
 		return nil, false
 	}
+	return Chain(m.Ordered()), true
+}
+
+// Ordered returns the layers as the manifest lists them, the base first; sorted by digest if
+// the order is not known.
+func (m *Manifest) Ordered() []Layer {
+	if m.Order == nil {
+		return m.Layers
+	}
 	ordered := make([]Layer, 0, len(m.Order))
 	for _, place := range m.Order {
 		if int(place) < len(m.Layers) {
 			ordered = append(ordered, m.Layers[place])
 		}
 	}
-	return Chain(ordered), true
+	return ordered
 }

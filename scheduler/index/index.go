@@ -433,7 +433,7 @@ func (x *Index) deleteRecord(r *record) {
 	}
 	delete(x.contents, c.key)
 	for i, l := range c.layers {
-		l.claims.remove(c.sizes[i])
+		l.claims.remove(c.sizes[i], c.whole)
 		l.size = l.claims.best
 		x.unref(l)
 	}
@@ -480,7 +480,7 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 	for _, l := range layers {
 		entry := x.layer(l.Digest, whole)
 		entry.compressed = whole && c.compressed
-		entry.claims.add(l.Size)
+		entry.claims.add(l.Size, whole)
 		entry.size = entry.claims.best
 		entry.refs++
 		c.layers = append(c.layers, entry)

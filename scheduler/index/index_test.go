@@ -203,12 +203,12 @@ func TestClaimsEqualACount(t *testing.T) {
 	for range 10_000 {
 		size := random.Int64N(4)
 		if counts[size] > 0 && random.IntN(2) == 0 {
-			c.remove(size)
+			c.remove(size, false)
 			if counts[size]--; counts[size] == 0 {
 				delete(counts, size)
 			}
 		} else if len(counts) < 4 || counts[size] < 5 {
-			c.add(size)
+			c.add(size, false)
 			counts[size]++
 		}
 		best, most, total := int64(0), 0, 0
@@ -220,6 +220,70 @@ func TestClaimsEqualACount(t *testing.T) {
 		}
 		if c.total != total || total > 0 && (c.best != best || c.count != most || len(c.others) != len(counts)-1) {
 			t.Fatalf("%+v, want best %d of %v", c, best, counts)
+		}
+	}
+}
+
+// TestManyParts: layers that images of a pod share count once, too, where the images have so
+// many that a map finds them; the second one here has them after the map was made.
+func TestManyParts(t *testing.T) {
+	parts := func(from, to int) (layers []Layer) {
+		for i := from; i < to; i++ {
+			layers = append(layers, Layer{Digest: digest(fmt.Sprint(i)), Size: 10})
+		}
+		return layers
+	}
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n1", []Image{
+		{Names: []string{"docker.io/library/one:1"}, Layers: parts(0, many+10)},
+		{Names: []string{"docker.io/library/two:1"}, Layers: parts(many, many+20)},
+		{Names: []string{"docker.io/library/three:1"}, Layers: parts(many+5, many+30)},
+	})
+	const all = (many + 30) * 10
+	check(t, x, want("one:1", "two:1", "three:1"), map[string]NodeBytes{"n1": {Total: all, Present: all}, "n2": {Total: all}})
+}
+
+// What was last said of an image is forgotten once somebody names it without a size.
+func TestClaimsWithoutASize(t *testing.T) {
+	var c claims
+	for _, step := range []struct {
+		change       func(int64, bool)
+		size, best   int64
+		total, count int
+	}{
+		{c.add, 600, 600, 1, 1}, {c.remove, 600, 600, 0, 0}, {c.add, 0, 0, 1, 0}, {c.add, 500, 500, 2, 1}, {c.remove, 500, 0, 1, 0}, {c.remove, 0, 0, 0, 0},
+	} {
+		if step.change(step.size, true); c.best != step.best || c.total != step.total || c.count != step.count {
+			t.Errorf("%+v after %+v", c, step)
+		}
+	}
+}
+
+// Who names an image without saying its size claims none, not even in a tie.
+func TestNamesWithoutSizes(t *testing.T) {
+	bare := func(size int64, compressed bool) []Image {
+		return []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: size, Compressed: compressed}}
+	}
+	for _, compressed := range []bool{false, true} {
+		x := newIndex("n1", "n2", "n3", "n4")
+		x.SetImages("s", "n1", bare(0, false))
+		x.SetImages("s", "n2", bare(600, compressed))
+		x.SetImages("s", "n3", bare(0, false))
+		check(t, x, want("one:1"), map[string]NodeBytes{
+			"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600, Present: 600}, "n4": {Total: 600},
+		})
+		// The one that said it goes, and comes back.
+		x.SetImages("s", "n2", nil)
+		if w := measured(x, want("one:1")); w.Images[0] != ByName {
+			t.Errorf("known by %s", w.Images[0])
+		}
+		x.SetImages("s", "n4", bare(500, compressed))
+		check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 500, Present: 500}, "n2": {Total: 500}, "n4": {Total: 500, Present: 500}})
+		for _, n := range []string{"n1", "n3", "n4"} {
+			x.SetImages("s", n, nil)
+		}
+		if s := x.Stats(); s.Images != 0 || s.Layers != 0 {
+			t.Errorf("left are %+v", s)
 		}
 	}
 }

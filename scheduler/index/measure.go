@@ -268,6 +268,9 @@ func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *
 
 func (k Known) rank() int { return slices.Index([]Known{ByLayers, ByName, Arriving, Unknown}, k) }
 
+// MoreThan tells whether this is more than another.
+func (k Known) MoreThan(other Known) bool { return k.rank() < other.rank() }
+
 // arrive adds what is on its way: the layer itself, or its image if only the name
 // of that is known. A node that has it, or gets it in several ways, counts once.
 func (m *Measurement) arrive(p *part, present *nodeSet, mask bitmap, nodes []*node, rules Rules) {
@@ -548,11 +551,14 @@ func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
 	return nil
 }
 
-// better tells whether a is better than b: layers beat a bare name, then the
-// number of nodes decides.
+// better tells whether a is better than b: layers beat a bare name, a name with a size one
+// without, then the number of nodes decides.
 func better(a *content, nodesA int, b *content, nodesB int) bool {
 	if a.whole != b.whole {
 		return b.whole
+	}
+	if a.whole && (a.sizeBytes == 0) != (b.sizeBytes == 0) {
+		return b.sizeBytes == 0
 	}
 	return cmp.Or(cmp.Compare(nodesB, nodesA), cmp.Compare(a.key, b.key)) < 0
 }

@@ -103,6 +103,14 @@ type Slots struct {
 // Len returns the number that is larger than all of them.
 func (s *Slots) Len() int { return len(s.names) }
 
+// Name returns the name of the node with a slot; empty if it is free.
+func (s *Slots) Name(slot Slot) string {
+	if int(slot) >= len(s.names) {
+		return ""
+	}
+	return s.names[slot]
+}
+
 // layer is a blob, or the indivisible piece that stands for an image known by name.
 type layer struct {
 	key string
@@ -172,6 +180,7 @@ type node struct {
 
 // claims counts how often each size is claimed. Nearly always there is one.
 type claims struct {
+	// total counts all, also those of images of which nobody said a size.
 	total int
 	// best is the size that is claimed most often, in a tie the smallest; count is
 	// how often.
@@ -181,8 +190,15 @@ type claims struct {
 	others map[int64]int
 }
 
-func (c *claims) add(size int64) {
+// add adds a claim. A whole image of 0 bytes is one whose size is not known: that claims none.
+func (c *claims) add(size int64, whole bool) {
 	c.total++
+	if whole && size == 0 {
+		if c.count == 0 {
+			c.best = 0
+		}
+		return
+	}
 	if c.count == 0 || size == c.best {
 		c.best = size
 		c.count++
@@ -208,8 +224,11 @@ func (c *claims) challenge(size int64) {
 	c.best, c.count = size, count
 }
 
-func (c *claims) remove(size int64) {
+func (c *claims) remove(size int64, whole bool) {
 	c.total--
+	if whole && size == 0 {
+		return
+	}
 	if size != c.best {
 		if c.others[size]--; c.others[size] == 0 {
 			delete(c.others, size)
@@ -224,7 +243,10 @@ func (c *claims) remove(size int64) {
 			rival, most = size, count
 		}
 	}
-	if most > 0 {
+	switch {
+	case most > 0:
 		c.challenge(rival)
+	case c.count == 0 && c.total > 0: // nobody says a size any more
+		c.best = 0
 	}
 }

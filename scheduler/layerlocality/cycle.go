@@ -7,6 +7,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
 // cycle is what is known about all nodes while one pod is scheduled. Its memory
@@ -15,8 +16,12 @@ type cycle struct {
 	measured index.Measurement
 	nodes    nodeCache
 	balance  locality.Balance
-	// meanMissing is what the feasible nodes would have to pull on average.
-	meanMissing float64
+	// meanMissing is what the feasible nodes would have to pull on average, meanScore their
+	// mean score.
+	meanMissing, meanScore float64
+	// best is a feasible node with bestScore, the highest; 0 if none has more.
+	best      index.Slot
+	bestScore uint8
 	// scores are those of the feasible nodes, by slot.
 	scores []uint8
 	// found is memory that rate uses again.
@@ -50,13 +55,34 @@ func (c *cycle) rate(nodes []fwk.NodeInfo, request locality.Resources, profile *
 
 	c.scores = slices.Grow(c.scores[:0], c.measured.Slots().Len())[:c.measured.Slots().Len()]
 	clear(c.scores)
+	c.best, c.bestScore = 0, 0
+	var sum uint64
 	for _, known := range c.found {
 		// Penalties take nothing away from nothing.
 		if bytes := c.measured.At(known.slot); bytes.Present+bytes.Arriving > 0 {
 			points := profile.Points(bytes, c.balance.LoadPoints(known.load), delays)
-			c.scores[known.slot] = uint8(points.Score()) //nolint:gosec // at most 100
+			score := uint8(points.Score()) //nolint:gosec // at most 100
+			c.scores[known.slot] = score
+			sum += uint64(score)
+			if score > c.bestScore {
+				c.best, c.bestScore = known.slot, score
+			}
 		}
 	}
+	c.meanScore = float64(sum) / float64(max(1, len(nodes)))
+}
+
+// weights returns what a node has, and its score.
+func (c *cycle) weights(slot index.Slot, node string) placements.Weights {
+	bytes := c.measured.At(slot)
+	w := placements.Weights{
+		Node: node, TotalBytes: bytes.Total, PresentBytes: bytes.Present, ArrivingBytes: bytes.Arriving + bytes.Crowded,
+		MissingBytes: bytes.Missing(), PendingBytes: bytes.Pending,
+	}
+	if int(slot) < len(c.scores) {
+		w.Score = int64(c.scores[slot])
+	}
+	return w
 }
 
 // score returns the score of a feasible node; 0 for a node that is newer than the index.

@@ -80,22 +80,36 @@ type NodeRating struct {
 const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean load is that of all nodes."
 
 // DebugHandler answers requests with ?image=NAME (also several times) or
-// ?pod=NAMESPACE/NAME, optionally with &profile=SCHEDULER, with a Rating.
+// ?pod=NAMESPACE/NAME, optionally with &profile=SCHEDULER, with a Rating. Requests with
+// ?placements=NAMESPACE/NAME get what is remembered of placing that pod, a placements.Answer;
+// those with ?savings get what all placements saved, placements.Savings.
 func (f *Factory) DebugHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			w.Header().Set("Allow", http.MethodGet)
-			http.Error(w, "only GET", http.StatusMethodNotAllowed)
+		if !debugpage.Gets(w, r) {
 			return
 		}
 		query := r.URL.Query()
 		images, podName, profile := query["image"], query.Get("pod"), query.Get("profile")
-		if (len(images) == 0) == (podName == "") {
-			http.Error(w, "ask with ?image=NAME or ?pod=NAMESPACE/NAME", http.StatusBadRequest)
+		placed := query.Get("placements")
+		if asked(len(images) > 0, podName != "", placed != "", query.Has("savings")) != 1 {
+			http.Error(w, "ask with one of ?image=NAME, ?pod=NAMESPACE/NAME, ?placements=NAMESPACE/NAME and ?savings", http.StatusBadRequest)
 			return
 		}
 		if f.profile("") == nil {
 			http.Error(w, "no profile of this scheduler enables "+Name, http.StatusNotFound)
+			return
+		}
+		if placed != "" {
+			namespace, name, ok := strings.Cut(placed, "/")
+			if !ok {
+				http.Error(w, fmt.Sprintf("pod %q: want NAMESPACE/NAME", placed), http.StatusBadRequest)
+				return
+			}
+			write(w, f.placements.Of(namespace, name))
+			return
+		}
+		if query.Has("savings") {
+			write(w, f.placements.Savings())
 			return
 		}
 		if profile != "" && f.profile(profile) == nil {
@@ -144,11 +158,25 @@ func (f *Factory) DebugHandler() http.Handler {
 		if pl.gate != nil {
 			rating.Held = pl.gate.holds(pod.UID)
 		}
-		w.Header().Set("Content-Type", "application/json")
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(rating) // the client went away
+		write(w, rating)
 	})
+}
+
+// asked returns how many of the questions were asked.
+func asked(questions ...bool) (n int) {
+	for _, question := range questions {
+		if question {
+			n++
+		}
+	}
+	return n
+}
+
+func write(w http.ResponseWriter, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	_ = encoder.Encode(answer) // the client went away
 }
 
 // rate rates all nodes for a pod.

@@ -81,7 +81,7 @@ func TestPodGroup(t *testing.T) {
 func TestSavedMetric(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
 	bytes := func(of string) float64 {
-		v, _ := testutil.GetCounterMetricValue(s.plugin.metrics.placement.WithLabelValues(of))
+		v, _ := testutil.GetCounterMetricValue(s.plugin.metrics.missing.WithLabelValues("default-scheduler", of))
 		return v
 	}
 	chosen, mean := bytes("chosen"), bytes("mean")

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +20,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
 // Factory makes the plugin, once for each profile that enables it. All of them
@@ -30,13 +32,14 @@ type Factory struct {
 
 	mu sync.Mutex
 	// tracker is nil before the first profile.
-	tracker  *locality.Tracker
-	profiles map[string]*LayerLocality
+	tracker    *locality.Tracker
+	profiles   map[string]*LayerLocality
+	placements *placements.Memory
 }
 
 // NewFactory returns a Factory for one scheduler.
 func NewFactory(options ...Option) *Factory {
-	f := &Factory{profiles: map[string]*LayerLocality{}}
+	f := &Factory{profiles: map[string]*LayerLocality{}, placements: placements.New(time.Now())}
 	for _, option := range options {
 		option(f)
 	}
@@ -63,8 +66,9 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	core := handle.SharedInformerFactory().Core().V1()
 	pl := &LayerLocality{
 		profile: profile, tracker: f.tracker, metrics: registerMetrics(f.tracker.Stats),
-		nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
+		placements: f.placements, nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
 	}
+	pl.metrics.start(profile.Name)
 	pl.cycles.New = func() any { return &cycle{} }
 	if wait := args.WaitForManifest.Duration; wait > 0 {
 		pl.gate = &gate{

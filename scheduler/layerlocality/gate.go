@@ -51,6 +51,8 @@ type entry struct {
 	// image is the one that the pod is held for; empty once the pod was let
 	// through.
 	image string
+	// since and until are when it was held.
+	since, until time.Time
 }
 
 // tick is the interval at which the loop checks whether held pods may pass.
@@ -67,7 +69,7 @@ func (g *gate) check(pod *v1.Pod) *fwk.Status {
 		return nil
 	}
 	if e == nil {
-		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.patience.until(images, groupOf(pod))}
+		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.patience.until(images, groupOf(pod)), since: g.now()}
 		g.start() // also to see whether an answer comes that nobody waits for
 		if !g.now().Before(e.deadline) {
 			return nil
@@ -104,19 +106,23 @@ func groupOf(pod *v1.Pod) string {
 // pass notes that a pod is let through.
 func (g *gate) pass(e *entry, how string) {
 	if e != nil && e.image != "" {
-		e.image = ""
+		e.image, e.until = "", g.now()
 		g.metrics.released(how)
 	}
 }
 
 // placed forgets a pod that was let through and has a node now. If it comes back to the
-// queue, the memory of its images keeps it from being held again.
-func (g *gate) placed(pod types.UID) {
+// queue, the memory of its images keeps it from being held again. It returns how long the pod
+// was held.
+func (g *gate) placed(pod types.UID) (held time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if e := g.entries[pod]; e != nil && e.image == "" {
-		delete(g.entries, pod)
+	e := g.entries[pod]
+	if e == nil || e.image != "" {
+		return 0
 	}
+	delete(g.entries, pod)
+	return max(0, e.until.Sub(e.since))
 }
 
 func (g *gate) message(image string) string {

@@ -7,14 +7,17 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
 // pluginMetrics are in the scheduler's own registry, which already has the
 // plugin's execution time: scheduler_plugin_execution_duration_seconds.
 type pluginMetrics struct {
-	images    *metrics.CounterVec
-	placement *metrics.CounterVec
-	held      *metrics.CounterVec
+	images     *metrics.CounterVec
+	placements *metrics.CounterVec
+	requested  *metrics.CounterVec
+	missing    *metrics.CounterVec
+	held       *metrics.CounterVec
 }
 
 const (
@@ -38,16 +41,22 @@ func registerMetrics(stats func() index.Stats) *pluginMetrics {
 			images: metrics.NewCounterVec(counter("images_total",
 				"Images of pods that were scored, by what was known about them: their layers, their name only, that they are arriving somewhere, or nothing (unknown)."),
 				[]string{"known"}),
-			placement: metrics.NewCounterVec(counter("missing_bytes_total",
-				"Compressed bytes of known images that nodes lacked of the pods they got (of=\"chosen\"), and that the feasible nodes lacked of them on average (of=\"mean\")."),
-				[]string{"of"}),
+			placements: metrics.NewCounterVec(counter("placements_total",
+				"Pods that were placed on one of several feasible nodes, by the least that was known about any of their images: its layers, its name only, that it is arriving somewhere, or nothing (unknown)."),
+				[]string{"profile", "known"}),
+			requested: metrics.NewCounterVec(counter("requested_bytes_total",
+				"Compressed bytes of the known images of pods, whether their nodes had them or not, by profile. Those that scheduler_layerlocality_missing_bytes_total{of=\"chosen\"} does not count were there or on their way."),
+				[]string{"profile"}),
+			missing: metrics.NewCounterVec(counter("missing_bytes_total",
+				"Compressed bytes of known images that nodes lacked of the pods they got (of=\"chosen\"), and that the feasible nodes lacked of them on average (of=\"mean\"), by profile. The difference is what the profile saved."),
+				[]string{"profile", "of"}),
 			held: metrics.NewCounterVec(counter("held_pods_total",
 				"Pods that were held until their images are known (waitForManifest), by how it ended: known, or known to be unresolvable (known), the time was over (timeout), the pod was deleted or placed by another (gone). Those that are held now are in scheduler_pending_pods{queue=\"gated\"}."),
 				[]string{"ended"}),
 		}
-		legacyregistry.MustRegister(m.images, m.placement, m.held)
+		legacyregistry.MustRegister(m.images, m.placements, m.requested, m.missing, m.held)
 		// Start at 0, so that the first of each is seen as an increase.
-		for _, known := range []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown} {
+		for _, known := range allKnown {
 			m.images.WithLabelValues(string(known))
 		}
 		for _, ended := range []string{"known", "timeout", "gone"} {
@@ -66,12 +75,29 @@ func (m *pluginMetrics) observe(images []index.Known) {
 	}
 }
 
-// placed counts what the chosen node lacks, and what an average node would
-// lack.
-func (m *pluginMetrics) placed(chosen int64, mean float64) {
-	m.placement.WithLabelValues("chosen").Add(float64(chosen))
-	m.placement.WithLabelValues("mean").Add(mean)
+// placed counts a pod of a profile: the least that was known about its images, what they are and
+// the chosen node lacks, and what an average node would lack.
+func (m *pluginMetrics) placed(profile string, known index.Known, chosen *placements.Weights, mean float64) {
+	m.placements.WithLabelValues(profile, string(known)).Inc()
+	// What is missing is measured again when the node is chosen: it may be more by then.
+	m.requested.WithLabelValues(profile).Add(float64(max(chosen.TotalBytes, chosen.MissingBytes)))
+	m.missing.WithLabelValues(profile, "chosen").Add(float64(chosen.MissingBytes))
+	m.missing.WithLabelValues(profile, "mean").Add(mean)
 }
+
+// start lets the counters of a profile start at 0, so that the first of each is seen as an
+// increase.
+func (m *pluginMetrics) start(profile string) {
+	for _, known := range allKnown {
+		m.placements.WithLabelValues(profile, string(known))
+	}
+	m.requested.WithLabelValues(profile)
+	for _, of := range []string{"chosen", "mean"} {
+		m.missing.WithLabelValues(profile, of)
+	}
+}
+
+var allKnown = []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown}
 
 // released counts a pod that was held.
 func (m *pluginMetrics) released(ended string) { m.held.WithLabelValues(ended).Inc() }

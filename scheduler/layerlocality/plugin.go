@@ -4,15 +4,19 @@ package layerlocality
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
 // Name is the name of the plugin in a KubeSchedulerConfiguration.
@@ -25,8 +29,10 @@ type LayerLocality struct {
 	profile *locality.Profile
 	tracker *locality.Tracker
 	metrics *pluginMetrics
-	nodes   corelisters.NodeLister
-	pods    corelisters.PodLister
+	// placements is shared by all profiles.
+	placements *placements.Memory
+	nodes      corelisters.NodeLister
+	pods       corelisters.PodLister
 	// cycles are the memory of scheduling cycles, *cycle.
 	cycles sync.Pool
 	// last is the state of the pod that is being scheduled.
@@ -83,8 +89,11 @@ type podState struct {
 	cycle *cycle
 	// meanMissing is what the nodes would have to pull on average.
 	meanMissing float64
-	// scored means that there was more than one node to choose from.
-	scored bool
+	// scored means that there was more than one node to choose from: feasible ones.
+	scored   bool
+	feasible int32
+	// known is the least that is known about any of the pod's images.
+	known index.Known
 }
 
 // Clone returns the same state: scores do not change it.
@@ -136,7 +145,7 @@ func (pl *LayerLocality) measure(ctx context.Context, state fwk.CycleState, pod 
 		c = pl.cycles.Get().(*cycle)
 	}
 	pl.profile.Measure(images, &c.measured)
-	s := &podState{of: state, cycle: c}
+	s := &podState{of: state, cycle: c, known: least(c.measured.Images)}
 	state.Write(stateKey, s)
 	pl.last.Store(s)
 	return s
@@ -155,7 +164,7 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	}
 	c := s.cycle
 	pl.metrics.observe(c.measured.Images)
-	s.scored = true
+	s.scored, s.feasible = true, int32(min(len(nodes), math.MaxInt32)) //nolint:gosec // bounded
 	if c.measured.Empty() {
 		s.meanMissing = c.measured.MeanTotal()
 		pl.giveBack(state, s)
@@ -198,19 +207,80 @@ func (pl *LayerLocality) ScoreExtensions() fwk.ScoreExtensions { return nil }
 // Reserve notes what the node now has to pull.
 func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodeName string) *fwk.Status {
 	missing := pl.profile.Reserve(pod, nodeName)
+	var held time.Duration
 	if pl.gate != nil {
-		pl.gate.placed(pod.UID)
+		held = pl.gate.placed(pod.UID)
 	}
-	if s := pl.stateOf(state); s != nil {
-		if s.scored && !state.IsPodGroupSchedulingCycle() { // which reserves more than once
-			pl.metrics.placed(missing, s.meanMissing)
-		}
+	s := pl.stateOf(state)
+	if !state.IsPodGroupSchedulingCycle() { // which reserves more than once
+		pl.remember(s, pod, nodeName, missing, held)
+	}
+	if s != nil {
 		pl.giveBack(state, s) // scoring is over
 	}
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Node has to pull layers", "plugin", Name, "pod", klog.KObj(pod), "node", nodeName, "bytes", missing)
 	}
 	return nil
+}
+
+// remember counts a placement, and keeps what was known when it was decided. s is nil if the
+// plugin was not asked about nodes.
+func (pl *LayerLocality) remember(s *podState, pod *v1.Pod, node string, missing int64, held time.Duration) {
+	p := placements.Placement{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Profile: pl.profile.Name, Time: time.Now(), HeldMilliseconds: held.Milliseconds(),
+		Chosen: placements.Weights{Node: node, TotalBytes: missing, MissingBytes: missing},
+	}
+	if s != nil {
+		p.Known, p.FeasibleNodes = placements.Known(s.known), s.feasible
+		if s.scored {
+			p.Mean = &placements.Mean{MissingBytes: s.meanMissing}
+		} else {
+			p.FeasibleNodes = 1
+		}
+		if c := s.cycle; c != nil {
+			if slot, ok := c.measured.Slot(node); ok {
+				pl.compare(&p, s, slot)
+			}
+		}
+		if s.scored {
+			pl.metrics.placed(pl.profile.Name, s.known, &p.Chosen, s.meanMissing)
+		}
+	}
+	pl.placements.Add(p)
+}
+
+// compare adds what the chosen node had, and what the others did.
+func (pl *LayerLocality) compare(p *placements.Placement, s *podState, slot index.Slot) {
+	c, missing := s.cycle, p.Chosen.MissingBytes
+	if !s.scored { // there may be scores of the pod before
+		c.scores, c.bestScore = c.scores[:0], 0
+	}
+	p.Chosen = c.weights(slot, p.Chosen.Node)
+	p.Chosen.MissingBytes = missing
+	if !s.scored {
+		return
+	}
+	p.Mean.Score = c.meanScore
+	switch {
+	case c.bestScore == 0:
+	case p.Chosen.Score == int64(c.bestScore):
+		best := p.Chosen
+		p.Best = &best
+	default:
+		best := c.weights(c.best, c.measured.Slots().Name(c.best))
+		p.Best = &best
+	}
+}
+
+// least returns the least that is known about any image.
+func least(images []index.Known) (known index.Known) {
+	for _, k := range images {
+		if known == "" || known.MoreThan(k) {
+			known = k
+		}
+	}
+	return known
 }
 
 // EndCycle ends a scheduling cycle that may have come without Reserve. kube-scheduler does
@@ -238,6 +308,7 @@ func (pl *LayerLocality) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.
 		return
 	}
 	pl.profile.Release(pod.UID)
+	pl.placements.Undo(pod.UID)
 }
 
 // SignPod makes opportunistic batching possible: pods with the same images and the

@@ -452,13 +452,14 @@ func TestMetrics(t *testing.T) {
 	}
 	bytes := func(of string) float64 {
 		t.Helper()
-		v, err := testutil.GetCounterMetricValue(s.plugin.metrics.placement.WithLabelValues(of))
+		v, err := testutil.GetCounterMetricValue(s.plugin.metrics.missing.WithLabelValues("default-scheduler", of))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return v
 	}
-	layersBefore, unknownBefore, chosen, mean := value("layers"), value("unknown"), bytes("chosen"), bytes("mean")
+	requested := s.plugin.metrics.requested.WithLabelValues("default-scheduler")
+	layersBefore, unknownBefore, chosen, mean, requestedBefore := value("layers"), value("unknown"), bytes("chosen"), bytes("mean"), metricValue(t, requested)
 	state := framework.NewCycleState()
 	p := pod("p", "quay.io/a:1", "quay.io/unknown:1")
 	s.scoresIn(state, p, s.nodes)
@@ -470,6 +471,9 @@ func TestMetrics(t *testing.T) {
 	// the two nodes lack 100 MB on average.
 	if bytes("chosen") != chosen || bytes("mean") != mean+100*mb {
 		t.Errorf("chosen %f, mean %f", bytes("chosen")-chosen, bytes("mean")-mean)
+	}
+	if got := metricValue(t, requested) - requestedBefore; got != 200*mb {
+		t.Errorf("requested %f", got)
 	}
 	collector := newSizeCollector(s.plugin.tracker.Stats)
 	expected := `
@@ -568,8 +572,8 @@ func TestDebugHandler(t *testing.T) {
 		t.Errorf("small image: %s", why)
 	}
 	for query, want := range map[string]string{
-		"":                                       "400 ask with ?image=NAME or ?pod=NAMESPACE/NAME",
-		"image=a&pod=b/c":                        "400 ask with",
+		"":                                       "400 ask with one of ?image=NAME, ?pod=NAMESPACE/NAME, ?placements=NAMESPACE/NAME and ?savings",
+		"image=a&pod=b/c":                        "400 ask with one of",
 		"image=" + url.QueryEscape("Not A Name"): `400 "Not A Name" is not a valid image reference`,
 		"pod=waiting":                            `400 pod "waiting": want NAMESPACE/NAME`,
 		"pod=ns/none":                            "404 no pod ns/none",

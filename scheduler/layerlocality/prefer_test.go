@@ -93,12 +93,12 @@ func TestPreFilterMeasures(t *testing.T) {
 func TestNoChoice(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
 	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
-	before := metricValue(t, s.plugin.metrics.placement.WithLabelValues("chosen"))
+	before := metricValue(t, s.plugin.metrics.missing.WithLabelValues("default-scheduler", "chosen"))
 	state := framework.NewCycleState()
 	p := pod("p", "quay.io/a:1")
 	s.preferred(state, p)
 	s.plugin.Reserve(s.ctx, state, p, "n2")
-	if got := metricValue(t, s.plugin.metrics.placement.WithLabelValues("chosen")) - before; got != 0 {
+	if got := metricValue(t, s.plugin.metrics.missing.WithLabelValues("default-scheduler", "chosen")) - before; got != 0 {
 		t.Errorf("%.0f bytes counted", got)
 	}
 }

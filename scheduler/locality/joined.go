@@ -36,7 +36,7 @@ func (t *Tracker) writeReport(node *v1.Node) {
 		agent = t.told.of(node)
 	}
 	in := surroundings{platform: nodestatus.Platform(node)}
-	if in.chains = t.first.Args.LayerReuse == config.ReuseInChains && !slices.ContainsFunc(images, hasLayers); agent != nil {
+	if in.chains = t.first.Args.LayerReuse == config.ReuseInChains && nodestatus.MayUseChains(node) && !slices.ContainsFunc(images, hasLayers); agent != nil {
 		in.chains = agent.InChains
 	}
 	t.index.SetJoins(node.Name, t.joins(node))

@@ -303,6 +303,23 @@ func TestLayerReuse(t *testing.T) {
 	}
 }
 
+// A node with CRI-O uses layers by their digests, whatever the arguments say of nodes that do
+// not tell, also as long as it has no image that would show it.
+func TestLayerReuseOfCRIO(t *testing.T) {
+	for runtime, want := range map[string]int64{"cri-o://1.36.3": 100, "containerd://2.3.7": 0} {
+		source := &fixture.FollowedImages{}
+		s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = ptr.To(config.ReuseInChains) })
+		source.Set(sha("held"), ordered(layer("base", 10), layer("shared", 100)))
+		source.Set("quay.io/other:1", ordered(layer("another", 20), layer("shared", 100)))
+		s.lists("n1", amd64)
+		node := s.nodes["n1"].DeepCopy()
+		node.Status.NodeInfo.ContainerRuntimeVersion = runtime
+		node.Status.Images = []v1.ContainerImage{{Names: []string{at("quay.io/held", "held")}}}
+		s.set(node)
+		s.expect(runtime, "n1", "quay.io/other:1", want, 120)
+	}
+}
+
 // After many random events, answers are those of a cluster that has only ever seen what is
 // left.
 func TestRandomManifestsAndNodes(t *testing.T) {

@@ -26,11 +26,14 @@ import (
 // them. The pods may have been placed by this scheduler, the one before it, or
 // another one.
 type Tracker struct {
-	index   *index.Index
-	clock   clock.PassiveClock
-	nodes   cache.SharedIndexInformer
-	pods    cache.SharedIndexInformer
-	sources []ImageSource
+	index *index.Index
+	clock clock.PassiveClock
+	nodes cache.SharedIndexInformer // nil in a snapshot
+	pods  cache.SharedIndexInformer
+	// nodeStore and podIndex have what the informers know.
+	nodeStore cache.Store
+	podIndex  cache.Indexer
+	sources   []ImageSource
 	// followed are those of the sources that explain what nodes hold.
 	followed []FollowedSource
 	layers   []LayerSource
@@ -68,8 +71,16 @@ type Config struct {
 
 // NewTracker returns a Tracker. It follows nothing before Start.
 func NewTracker(config Config) *Tracker {
+	t := newTracker(config)
+	t.nodes, t.pods = config.Nodes.Informer(), config.Pods.Informer()
+	t.nodeStore, t.podIndex = t.nodes.GetStore(), t.pods.GetIndexer()
+	return t
+}
+
+// newTracker returns a Tracker without informers.
+func newTracker(config Config) *Tracker {
 	t := &Tracker{
-		index: index.New(), clock: config.Clock, nodes: config.Nodes.Informer(), pods: config.Pods.Informer(),
+		index: index.New(), clock: config.Clock,
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
 		told: toldNodes{byName: map[string]*told{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*leftovers{}},
 	}
@@ -219,14 +230,19 @@ func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if node, ok := obj.(*v1.Node); ok {
+			if node, ok := lastKnown(obj).(*v1.Node); ok {
 				t.deleteNode(node)
 			}
 		},
 	}
+}
+
+// lastKnown returns a deleted object as it was last seen: its end may have been missed.
+func lastKnown(obj any) any {
+	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return gone.Obj
+	}
+	return obj
 }
 
 // sameProperties tells whether all that is followed of a Node, besides its images, is the
@@ -256,7 +272,7 @@ func (t *Tracker) deleteNode(node *v1.Node) {
 
 // node returns a Node of the informer; nil if there is none of that name.
 func (t *Tracker) node(name string) *v1.Node {
-	object, _, err := t.nodes.GetStore().GetByKey(name)
+	object, _, err := t.nodeStore.GetByKey(name)
 	if err != nil {
 		return nil
 	}
@@ -276,7 +292,7 @@ func nodeOf(object any) ([]string, error) {
 
 // podsOn returns the pods that were placed on a node and are not finished.
 func (t *Tracker) podsOn(node string) (pods []*v1.Pod) {
-	objects, err := t.pods.GetIndexer().ByIndex(byNode, node)
+	objects, err := t.podIndex.ByIndex(byNode, node)
 	if err != nil {
 		return nil // the informer was started before the index was added
 	}
@@ -314,10 +330,7 @@ func (t *Tracker) podHandler(ctx context.Context, nodes cache.ResourceEventHandl
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if pod, ok := obj.(*v1.Pod); ok {
+			if pod, ok := lastKnown(obj).(*v1.Pod); ok {
 				t.index.Release(pod.UID)
 				t.inUse(pod)
 			}

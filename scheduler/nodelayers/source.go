@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,7 +104,7 @@ func (s *Source) HasSynced() bool { return s.tried.Load() }
 // Start implements locality.LayerSource.
 func (s *Source) Start(ctx context.Context, sink locality.LayerSink) (locality.Syncer, error) {
 	s.sink = sink
-	register(s.Stats)
+	register(s.Stats, func() Ages { return s.ages(time.Now()) })
 	resource := v1alpha1.NodeLayersResource
 	logger := objects.Logger(ctx, resource)
 	go objects.Followed{
@@ -142,6 +143,32 @@ func (s *Source) Stats() Stats {
 		}
 	}
 	return stats
+}
+
+// Ages are for how long NodeLayers have not been renewed: on the clock of this machine, since
+// their renewTime was first seen. A process that begins counts from then, unless an agent was gone
+// before.
+type Ages struct {
+	// Of all, half are not older than Median, 99 of 100 not older than P99, and none is older than
+	// Oldest.
+	Median, P99, Oldest time.Duration
+}
+
+// ages returns the Ages at a time; zero if there are no objects.
+func (s *Source) ages(now time.Time) Ages {
+	s.mu.Lock()
+	all := make([]time.Duration, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		all = append(all, max(0, now.Sub(n.seen)))
+	}
+	s.mu.Unlock()
+	if len(all) == 0 {
+		return Ages{}
+	}
+	slices.Sort(all)
+	// The smallest that is not exceeded by so many of 100 (nearest rank).
+	rank := func(percent int) time.Duration { return all[(len(all)*percent+99)/100-1] }
+	return Ages{Median: rank(50), P99: rank(99), Oldest: rank(100)}
 }
 
 // errFull: an object is left out because there are too many.

@@ -317,12 +317,20 @@ func TestInsisting(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	registry := metrics.NewKubeRegistry()
-	registry.CustomMustRegister(newCollector(func() Stats { return Stats{Fresh: 3, Stale: 2, Refused: 1} }))
+	registry.CustomMustRegister(newCollector(
+		func() Stats { return Stats{Fresh: 3, Stale: 2, Refused: 1} },
+		func() Ages { return Ages{Median: time.Minute, P99: 90 * time.Second, Oldest: 1500 * time.Millisecond} },
+	))
 	const want = `
 # HELP scheduler_layerlocality_node_layers [ALPHA] NodeLayers, by whether their layer-agent renews them (fresh), so that they count in place of NodeStatus, or not (stale).
 # TYPE scheduler_layerlocality_node_layers gauge
 scheduler_layerlocality_node_layers{state="fresh"} 3
 scheduler_layerlocality_node_layers{state="stale"} 2
+# HELP scheduler_layerlocality_node_layers_age_seconds [ALPHA] Time since this process last saw NodeLayers renewed: of the middle one (median), of that which 99 of 100 are not older than (p99), and the longest (oldest). Not there without NodeLayers.
+# TYPE scheduler_layerlocality_node_layers_age_seconds gauge
+scheduler_layerlocality_node_layers_age_seconds{of="median"} 60
+scheduler_layerlocality_node_layers_age_seconds{of="oldest"} 1.5
+scheduler_layerlocality_node_layers_age_seconds{of="p99"} 90
 # HELP scheduler_layerlocality_node_layers_refused_total [ALPHA] NodeLayers that are about no Node, and lines in them that are not valid, as often as they came.
 # TYPE scheduler_layerlocality_node_layers_refused_total counter
 scheduler_layerlocality_node_layers_refused_total 1
@@ -330,6 +338,50 @@ scheduler_layerlocality_node_layers_refused_total 1
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
+}
+
+// Without NodeLayers there is no age: 0 would say that all were just renewed.
+func TestMetricsWithoutObjects(t *testing.T) {
+	registry := metrics.NewKubeRegistry()
+	registry.CustomMustRegister(newCollector(func() Stats { return Stats{} }, func() Ages { return Ages{} }))
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(""), "scheduler_layerlocality_node_layers_age_seconds"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The age of a report counts from when its renewal was seen, not from what the node's clock says.
+func TestAges(t *testing.T) {
+	s := &Source{nodes: map[string]*node{}, sink: &sink{reports: map[string]*locality.NodeReport{}}}
+	begin := time.Now()
+	if got := s.ages(begin); got != (Ages{}) {
+		t.Errorf("without objects: %+v", got)
+	}
+	apply := func(name string, seen, renewed time.Duration) {
+		t.Helper()
+		o := object(name, func(o *v1alpha1.NodeLayers) { o.Spec.RenewTime = metav1.NewTime(begin.Add(renewed)) })
+		if err := s.apply(o, begin.Add(seen)); err != nil {
+			t.Error(err)
+		}
+	}
+	apply("n1", 0, 24*time.Hour)
+	expect := func(when string, after time.Duration, want Ages) {
+		t.Helper()
+		if got := s.ages(begin.Add(after)); got != want {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	expect("one", 7*time.Second, Ages{7 * time.Second, 7 * time.Second, 7 * time.Second})
+	expect("a clock that goes back", -time.Second, Ages{})
+	apply("n1", 10*time.Second, 24*time.Hour) // with other content, and not renewed
+	expect("not renewed", 11*time.Second, Ages{11 * time.Second, 11 * time.Second, 11 * time.Second})
+	apply("n1", 20*time.Second, time.Hour)
+	expect("renewed", 21*time.Second, Ages{time.Second, time.Second, time.Second})
+	for i := 1; i <= 200; i++ {
+		apply(fmt.Sprint("n", i), time.Duration(100+i)*time.Second, time.Duration(i)*time.Minute)
+	}
+	expect("0 to 199 s", 300*time.Second, Ages{99 * time.Second, 197 * time.Second, 199 * time.Second})
+	apply("gone", 300*time.Second, -time.Hour) // before this process began
+	expect("and one that is gone", 300*time.Second, Ages{100 * time.Second, 198 * time.Second, time.Hour + 300*time.Second})
 }
 
 // FuzzConvert: nothing that is in an object makes a report invalid.

@@ -44,6 +44,15 @@ const JoinsDownloadsLabel = "layerlocality.io/joins-downloads"
 // downloads a blob once for all that want it: a second writer of the same content waits.
 const containerdPrefix = "containerd://"
 
+// crioPrefix begins that of nodes with CRI-O, which uses a layer again whatever is below it.
+const crioPrefix = "cri-o://"
+
+// MayUseChains tells whether the node's runtime is one that may use a layer again only above
+// the same layers.
+func MayUseChains(node *v1.Node) bool {
+	return !strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, crioPrefix)
+}
+
 // JoinsDownloads returns what a node says about joining downloads: with its label, through an
 // agent (stated, nil if there is none or it does not say), or by having containerd. It is nil
 // if the node does not say. With CRI-O it depends on the

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/scheduler/internal/debugpage"
 )
 
 // DebugPath is where the debug table is served on the secure port.
@@ -17,9 +19,7 @@ const DebugPath = "/debug/qosaware"
 // DebugHandler serves the table of all workloads, and with ?wide one of all pods.
 func (f *Factory) DebugHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			w.Header().Set("Allow", http.MethodGet)
-			http.Error(w, "only GET", http.StatusMethodNotAllowed)
+		if !debugpage.Gets(w, r) {
 			return
 		}
 		host := f.host.Load()

@@ -8,15 +8,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
@@ -40,19 +37,10 @@ type host struct {
 	rounds    rounds
 	store     *store // nil if nothing is kept
 	metrics   *pluginMetrics
-	// ended are pods of which it has to be found out how they ended; asking is the client that
-	// finds out.
-	ended  workqueue.TypedRateLimitingInterface[endedPod]
-	asking clientset.Interface
+	endings   *endings
 	// stop ends everything that goes on; stopped is closed when what is known has been saved.
 	stop    context.CancelFunc
 	stopped chan struct{}
-}
-
-// endedPod is a pod that the informer does not have any more.
-type endedPod struct {
-	namespace, name string
-	uid             types.UID
 }
 
 // Bounds of what is done at once.
@@ -62,14 +50,9 @@ const (
 	// syncPatience is for how long a scheduler that starts waits for all pods and owners before
 	// it preempts for SLOs.
 	syncPatience = time.Minute
-	// maxAsked is how often the API server is asked how a pod ended.
-	maxAsked = 3
-	// askRate is how often a second it is asked for all pods together, and askBurst how often
-	// at once.
+	// askRate is how often a second the API server is asked for the account, and askBurst how
+	// often at once.
 	askRate, askBurst = 50, 100
-	// maxEnded is of how many pods it is waited for an answer. The work of others counts as
-	// lost.
-	maxEnded = 10_000
 )
 
 // newHost starts what profiles share: it ends with the context, or by close.
@@ -79,7 +62,6 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 		stop: stop, stopped: make(chan struct{}),
 		args: args, informers: handle.SharedInformerFactory(), handle: handle, pods: handle.SharedInformerFactory().Core().V1().Pods().Lister(),
 		rules: newRules(args), limit: &limit{most: int(args.MaxPreemptionsPerMinute)},
-		ended: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[endedPod]()),
 	}
 	var err error
 	defer func() {
@@ -87,18 +69,20 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 			stop()
 		}
 	}()
-	if h.asking, err = newAsking(handle); err != nil {
+	client, err := newClient(handle)
+	if err != nil {
 		return nil, err
 	}
 	owners := newOwners(handle)
 	h.book = book.New(book.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
+	h.endings = newEndings(client, h.book.Finish)
 	h.metrics = registerMetrics(h.book)
 	h.keys = &keys{
 		rules: h.rules, respectPriority: args.RespectPriority, states: book.NewReader(args).States,
 		judge: h.judgeQueued, now: h.book.Now, byID: map[types.UID]*stay{},
 	}
 	if args.StateConfigMap != "" {
-		h.store = &store{client: handle.ClientSet(), name: args.StateConfigMap, book: h.book, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
+		h.store = &store{client: client, name: args.StateConfigMap, book: h.book, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
 		h.store.load(ctx, true)
 	}
 	h.keys.incomplete.Store(true)
@@ -112,7 +96,8 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	}
 	go h.complete(ctx, append(synced, pods.HasSynced)...)
 	go h.run(ctx)
-	go h.ask(ctx)
+	go h.keep(ctx)
+	go h.endings.run(ctx)
 	if args.DebugBindAddress != "" {
 		go serve(ctx, args.DebugBindAddress, debug)
 	}
@@ -149,10 +134,8 @@ func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
 func (h *host) remove(pod *v1.Pod) {
 	switch {
 	case !h.book.Remove(pod):
-	case h.ended.Len() >= maxEnded:
+	case !h.endings.add(endedPod{pod.Namespace, pod.Name, pod.UID}):
 		h.book.Finish(pod.UID, false)
-	default:
-		h.ended.Add(endedPod{pod.Namespace, pod.Name, pod.UID})
 	}
 }
 
@@ -214,25 +197,26 @@ func (h *host) close() error {
 	}
 }
 
+// keep saves the state, if it is to be saved.
+func (h *host) keep(ctx context.Context) {
+	defer close(h.stopped)
+	if h.store != nil {
+		h.store.run(ctx)
+	}
+}
+
 // run does what has to be done from time to time.
 func (h *host) run(ctx context.Context) {
-	defer close(h.stopped)
 	ticker := time.NewTicker(h.args.ReconsiderEvery.Duration)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			if h.store != nil && h.store.tookOver {
-				h.store.save(context.WithoutCancel(ctx))
-			}
 			return
 		case <-ticker.C:
 			h.reconsider(klog.FromContext(ctx))
 			h.keys.sweep(h.waits)
 			h.book.Forget()
-			if h.store != nil {
-				h.store.sync(ctx, h.book.Now())
-			}
 		}
 	}
 }
@@ -304,9 +288,9 @@ func (r *rounds) next(waiting []*v1.Pod, most int) []*v1.Pod {
 	return chosen
 }
 
-// newAsking returns a client with a rate of its own: however many pods of Jobs end, what
-// places pods does not wait for the answers.
-func newAsking(handle fwk.Handle) (clientset.Interface, error) {
+// newClient returns a client with a rate of its own: however many pods of Jobs end, and however
+// often the state is saved, what places pods does not wait for the answers.
+func newClient(handle fwk.Handle) (clientset.Interface, error) {
 	config := handle.KubeConfig()
 	if config == nil { // a host that has only a client
 		return handle.ClientSet(), nil
@@ -314,42 +298,4 @@ func newAsking(handle fwk.Handle) (clientset.Interface, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.RateLimiter = askRate, askBurst, nil
 	return clientset.NewForConfig(config)
-}
-
-// ask finds out how pods ended: the scheduler's informer leaves finished pods out, so that
-// success looks like deletion.
-func (h *host) ask(ctx context.Context) {
-	stop := context.AfterFunc(ctx, h.ended.ShutDown)
-	defer stop()
-	for {
-		pod, shutdown := h.ended.Get()
-		if shutdown {
-			return
-		}
-		succeeded, err := h.succeeded(ctx, pod)
-		if err != nil && h.ended.NumRequeues(pod) < maxAsked {
-			h.ended.AddRateLimited(pod)
-		} else {
-			if err != nil {
-				klog.FromContext(ctx).Error(err, "Cannot find out whether a pod succeeded: its work counts as lost", "plugin", Name, "pod", klog.KRef(pod.namespace, pod.name))
-			}
-			h.ended.Forget(pod)
-			h.book.Finish(pod.uid, succeeded)
-		}
-		h.ended.Done(pod)
-	}
-}
-
-// succeeded tells whether a pod that the informer does not have any more succeeded.
-func (h *host) succeeded(ctx context.Context, p endedPod) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
-	defer cancel()
-	pod, err := h.asking.CoreV1().Pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return pod.UID == p.uid && pod.Status.Phase == v1.PodSucceeded, nil
 }

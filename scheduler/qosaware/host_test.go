@@ -1,7 +1,9 @@
 package qosaware
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +18,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
@@ -191,19 +194,20 @@ func TestAskingHasItsOwnRate(t *testing.T) {
 	}))
 	defer server.Close()
 	config := &rest.Config{Host: server.URL, QPS: 1e-6, Burst: 1, RateLimiter: flowcontrol.NewFakeNeverRateLimiter()}
-	asking, err := newAsking(&apiServer{config: config})
+	client, err := newClient(&apiServer{config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{asking: asking}
+	e := newEndings(client, nil)
+	defer e.queue.ShutDown()
 	for name, want := range map[string]bool{"done": true, "failed": false, "gone": false} {
 		for range 3 { // more than the scheduler's burst
-			if got, err := h.succeeded(t.Context(), endedPod{"team", name, types.UID(name)}); got != want || err != nil {
+			if got, err := e.succeeded(t.Context(), endedPod{"team", name, types.UID(name)}); got != want || err != nil {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 		}
 	}
-	if got, err := h.succeeded(t.Context(), endedPod{"team", "done", "another"}); got || err != nil {
+	if got, err := e.succeeded(t.Context(), endedPod{"team", "done", "another"}); got || err != nil {
 		t.Errorf("another pod of its name: %v, %v", got, err)
 	}
 	if config.Burst != 1 {
@@ -212,20 +216,54 @@ func TestAskingHasItsOwnRate(t *testing.T) {
 }
 
 // TestEndedPodsAreBounded has more pods end than it is waited for an answer of: the account of
-// the others is closed at once.
+// the others is closed at once. Those that wait for their next try count, too.
 func TestEndedPodsAreBounded(t *testing.T) {
-	h := &host{book: newProcess(fake.NewClientset()).book, ended: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[endedPod]())}
-	defer h.ended.ShutDown()
-	for i := range maxEnded + 5 {
-		pod := queued(fmt.Sprintf("p%d", i), 0, 0, "0.5").Pod
-		pod.Annotations[book.AnnotationMeasuring] = string(account.Aggregate)
-		pod.Spec.NodeName = "n1"
-		if err := h.book.Observe(pod); err != nil {
-			t.Fatal(err)
+	h := &host{book: newProcess(fake.NewClientset()).book}
+	asked := make(chan string, maxEnded)
+	client := fake.NewClientset()
+	client.PrependReactor("get", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		asked <- action.(clienttesting.GetAction).GetName()
+		return true, nil, errors.New("not now")
+	})
+	h.endings = newEndings(client, h.book.Finish)
+	const later = time.Hour
+	h.endings.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[endedPod](later, later))
+	defer h.endings.queue.ShutDown()
+	end := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			pod := queued(fmt.Sprintf("p%d", i), 0, 0, "0.5").Pod
+			pod.Annotations[book.AnnotationMeasuring] = string(account.Aggregate)
+			pod.Spec.NodeName = "n1"
+			if err := h.book.Observe(pod); err != nil {
+				t.Fatal(err)
+			}
+			h.remove(pod)
 		}
-		h.remove(pod)
 	}
-	if n := h.ended.Len(); n != maxEnded || len(h.book.Rows(false)) != maxEnded {
-		t.Errorf("%d answers are waited for, of %d workloads", n, len(h.book.Rows(false)))
+	waited := func(want int) {
+		t.Helper()
+		if n := len(h.endings.open); n != want || len(h.book.Rows(false)) != want {
+			t.Errorf("%d answers are waited for, of %d workloads, want %d", n, len(h.book.Rows(false)), want)
+		}
 	}
+	end(0, 10)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		h.endings.run(ctx)
+	}()
+	for range 10 { // each of them waits an hour now
+		<-asked
+	}
+	waited(10)
+	stop()
+	<-ended
+	end(10, maxEnded+5)
+	waited(maxEnded)
+	h.endings.close(endedPod{"team", "p1", "p1"}, true)
+	waited(maxEnded - 1)
+	end(maxEnded+5, maxEnded+10)
+	waited(maxEnded)
 }

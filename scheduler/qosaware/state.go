@@ -18,13 +18,19 @@ import (
 const stateKey = "state.json.gz"
 
 const (
-	// saveEvery is how often the state is written at most.
+	// saveEvery is how often the state is written if no pod ended.
 	saveEvery = time.Minute
+	// leastPause is how long after one write the next one is, at least; and saveRate is how
+	// many bytes a second are written on average: the largest state, of 900 kB, once a minute.
+	leastPause = 2 * time.Second
+	saveRate   = 15_000
+	// lookEvery is how often it is looked whether the state has to be written.
+	lookEvery = time.Second
 	// stateTimeout is how long the API server may take.
 	stateTimeout = 5 * time.Second
 )
 
-// store keeps in a ConfigMap what ended pods got. Only the process that binds pods writes it:
+// store keeps in a ConfigMap what workloads got. Only the process that binds pods writes it:
 // a standby follows the same pods, and would write the same or less.
 type store struct {
 	client clientset.Interface
@@ -41,6 +47,25 @@ type store struct {
 	tookOver bool
 	// read and saved are when it was last tried to read and to write the state.
 	read, saved time.Time
+	// pause is for how long after saved no end of a pod has the state written again.
+	pause time.Duration
+}
+
+// run reads and writes the state until the context is done, and then writes it once more.
+func (s *store) run(ctx context.Context) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			if s.tookOver {
+				s.save(context.WithoutCancel(ctx))
+			}
+			return
+		case <-ticker.C:
+			s.sync(ctx, s.book.Now())
+		}
+	}
 }
 
 // load reads the state. A state that cannot be used is not a reason not to schedule: the
@@ -86,16 +111,22 @@ func (s *store) sync(ctx context.Context, now time.Time) {
 			return
 		}
 	}
-	if now.Sub(s.saved) >= saveEvery && s.save(ctx) {
+	pause := saveEvery
+	if s.book.Changed() {
+		pause = s.pause
+	}
+	if now.Sub(s.saved) >= pause {
 		s.saved = now
+		s.save(ctx)
 	}
 }
 
-// save writes the state if it changed, and returns whether it tried.
-func (s *store) save(ctx context.Context) bool {
+// save writes the state.
+func (s *store) save(ctx context.Context) {
 	data, err := s.book.Save()
 	if err == nil && data == nil {
-		return false
+		s.pause = leastPause
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
@@ -103,13 +134,19 @@ func (s *store) save(ctx context.Context) bool {
 		err = s.write(ctx, data)
 	}
 	if err != nil {
+		s.pause = saveEvery
 		s.book.Dirty()
 		s.count("error")
 		klog.FromContext(ctx).Error(err, "The state cannot be saved: a restart would count what workloads got from the pods that exist", "plugin", Name, "configMap", klog.KRef(metav1.NamespaceSystem, s.name))
-		return true
+		return
 	}
+	s.pause = pauseAfter(len(data))
 	s.count("success")
-	return true
+}
+
+// pauseAfter returns the pause after so many bytes were written.
+func pauseAfter(bytes int) time.Duration {
+	return min(max(time.Duration(bytes)*time.Second/saveRate, leastPause), saveEvery)
 }
 
 // write replaces the ConfigMap's data, or creates it.

@@ -69,38 +69,47 @@ func TestStore(t *testing.T) {
 	}
 	leader := newProcess(client)
 	leader.load(ctx, true)
+	step := func(what string, seconds int, want int) {
+		t.Helper()
+		leader.clock.SetTime(leader.clock.Now().Add(time.Duration(seconds) * time.Second))
+		leader.sync(ctx, leader.clock.Now())
+		if writes() != want || leader.results["success"] != want {
+			t.Errorf("%s: %d writes, counted %v, want %d", what, writes(), leader.results, want)
+		}
+	}
 	leader.end("a", 10)
-	leader.sync(ctx, leader.clock.Now())
-	if writes() != 0 {
-		t.Error("a process that binds no pods wrote")
-	}
+	step("a process that binds no pods", 0, 0)
 	leader.binds.Store(true)
-	leader.sync(ctx, leader.clock.Now())
-	leader.end("b", 59)
-	leader.sync(ctx, leader.clock.Now())
-	if writes() != 1 {
-		t.Errorf("%d writes in a minute", writes())
-	}
+	step("one that does", 0, 1)
+	leader.end("b", 1)
+	step("a second later", 0, 1)
+	step("two seconds later", 1, 2)
+	step("nothing changes", 59, 2)
+	step("nothing changes, for a minute", 1, 3)
 	leader.end("c", 1)
-	leader.sync(ctx, leader.clock.Now())
-	leader.clock.SetTime(leader.clock.Now().Add(time.Hour))
-	leader.sync(ctx, leader.clock.Now())
-	if writes() != 2 || leader.results["success"] != 2 {
-		t.Errorf("%d writes, counted %v", writes(), leader.results)
-	}
+	step("a pod ended", 1, 4)
 
 	// A standby that saw only the last pod takes over: nothing is lost or counted twice.
 	standby := newProcess(client)
 	standby.end("c", 1)
 	standby.binds.Store(true)
 	standby.sync(ctx, standby.clock.Now())
-	if got := standby.waited(); got != 70 {
-		t.Errorf("the standby has %v s, want 70", got)
+	if got := standby.waited(); got != 12 {
+		t.Errorf("the standby has %v s, want 12", got)
 	}
 	next := newProcess(client)
 	next.load(ctx, true)
-	if got := next.waited(); got != 70 {
-		t.Errorf("the next process has %v s, want 70", got)
+	if got := next.waited(); got != 12 {
+		t.Errorf("the next process has %v s, want 12", got)
+	}
+}
+
+// TestPause checks that large states are written less often than small ones.
+func TestPause(t *testing.T) {
+	for bytes, want := range map[int]time.Duration{0: leastPause, 1000: leastPause, 150_000: 10 * time.Second, 900_000: saveEvery, 1_000_000: saveEvery} {
+		if got := pauseAfter(bytes); got != want {
+			t.Errorf("after %d bytes: %v, want %v", bytes, got, want)
+		}
 	}
 }
 
@@ -272,8 +281,8 @@ func TestCloseSaves(t *testing.T) {
 	p.tookOver = true
 	p.end("a", 10)
 	ctx, stop := context.WithCancel(t.Context())
-	h := &host{args: &config.QosAwareArgs{ReconsiderEvery: metav1.Duration{Duration: time.Hour}}, store: p.store, book: p.book, stop: stop, stopped: make(chan struct{})}
-	go h.run(ctx)
+	h := &host{store: p.store, book: p.book, stop: stop, stopped: make(chan struct{})}
+	go h.keep(ctx)
 	pl := &QosAware{host: h}
 	for range 2 {
 		if err := pl.Close(); err != nil {

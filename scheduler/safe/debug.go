@@ -44,11 +44,11 @@ func (pl *Safe) ratings(demand *demand, nodes []fwk.NodeInfo) []NodeRating {
 		known, score := pl.memory.of(info), 1.
 		for i, resource := range resources {
 			p := pl.rate(known, i, demand[i])
-			r := ResourceRating{Mean: p.Mean, Deviation: p.Deviation, Risk: p.risk, Without: p.problem, Of: p.of}
+			r := ResourceRating{Mean: p.Mean, Deviation: p.Deviation, Risk: pl.risk(&p), Without: p.problem, Of: p.of}
 			if p.problem == usage.None {
-				r.Score = pl.score(p)
+				r.Score = pl.score(&p)
 			}
-			rating.Rejected = rating.Rejected || p.risk > pl.accepted
+			rating.Rejected = rating.Rejected || r.Risk > pl.accepted
 			score = min(score, r.Score)
 			rating.Resources[resource] = r
 		}

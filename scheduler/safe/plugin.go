@@ -82,8 +82,7 @@ func demandOf(pod *v1.Pod) *demand {
 }
 
 // PreFilter computes what the pod requests. It excludes no node.
-func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	pl.memory.forget(len(nodes))
+func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	state.Write(stateKey, demandOf(pod))
 	return nil, nil
 }
@@ -102,7 +101,6 @@ func read(state fwk.CycleState, pod *v1.Pod) *demand {
 // part is how a node is rated by one of the resources.
 type part struct {
 	risk.Usage
-	risk float64
 	// problem is why it is not rated, and of what has the problem.
 	problem usage.Problem
 	of      string
@@ -121,8 +119,21 @@ func (pl *Safe) rate(k *known, i int, demand float64) part {
 	if statistics.Forecasts {
 		n.Forecast, n.Weight = statistics.Forecast, pl.weight
 	}
-	u := n.With(demand)
-	return part{Usage: u, risk: u.Above(pl.threshold)}
+	return part{Usage: n.With(demand)}
+}
+
+// risk returns how probable it is that the node uses more than it should; 0 if it is not rated.
+// It takes longer than everything else: neither a filter nor a balance always needs it.
+func (pl *Safe) risk(p *part) float64 {
+	if p.problem != usage.None {
+		return 0
+	}
+	return p.Above(pl.threshold)
+}
+
+// risky tells whether the risk is larger than what is accepted.
+func (pl *Safe) risky(p *part) bool {
+	return p.problem == usage.None && p.Exceeds(pl.threshold, pl.accepted)
 }
 
 // Filter rejects a node for which the risk is too large. Nodes without statistics pass. It
@@ -136,7 +147,7 @@ func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, i
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			continue
 		}
-		if p.risk > pl.accepted {
+		if pl.risky(&p) {
 			reasons = append(reasons, pl.reasons[i])
 		}
 	}
@@ -165,7 +176,7 @@ func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Queuein
 	info.SetNode(node)
 	demand, known := demandOf(pod), pl.memory.of(info)
 	for i := range resources {
-		if pl.rate(known, i, demand[i]).risk > pl.accepted {
+		if p := pl.rate(known, i, demand[i]); pl.risky(&p) {
 			return fwk.QueueSkip, nil
 		}
 	}
@@ -190,7 +201,6 @@ const maxLogged = 100
 // PreScore computes what the pod requests, where no PreFilter did, and logs ratings.
 func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(stateKey); err != nil {
-		pl.memory.forget(len(nodes))
 		state.Write(stateKey, demandOf(pod))
 	}
 	if pl.args.LogRatings {
@@ -211,17 +221,17 @@ func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, in
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			return 0, nil
 		}
-		score = min(score, pl.score(p))
+		score = min(score, pl.score(&p))
 	}
 	return points(score), nil
 }
 
 // score returns the score of a resource, from 0 to 1.
-func (pl *Safe) score(p part) float64 {
+func (pl *Safe) score(p *part) float64 {
 	if pl.args.Score == config.ScoreBalance {
 		return p.Balance()
 	}
-	return risk.Overload(p.risk, pl.accepted)
+	return risk.Overload(pl.risk(p), pl.accepted)
 }
 
 // points returns a score from 0 to 100, rounded down; what is a whole number but for the last

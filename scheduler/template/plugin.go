@@ -1,5 +1,4 @@
-// Package template is the smallest agent of layer-extender. It accepts every node and prefers
-// none: copy it to make another one. Its README has the steps.
+// Package template is an agent of layer-extender: a plugin that gives every node the same points.
 package template
 
 import (
@@ -13,7 +12,7 @@ import (
 // Name is the name of the plugin.
 const Name = "Template"
 
-// Template accepts every node and prefers none.
+// Template is the plugin.
 type Template struct{}
 
 var (

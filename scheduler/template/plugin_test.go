@@ -10,7 +10,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/internal/frameworktest"
 )
 
-// TestPlugin: every node is accepted, and all have the same points.
+// TestPlugin has nodes filtered and scored.
 func TestPlugin(t *testing.T) {
 	f := frameworktest.New(t, klog.Background(), Name, New, nil, []*v1.Node{frameworktest.Node("n1", "4", "1Gi", nil), frameworktest.Node("n2", "", "", nil)})
 	pod := frameworktest.Pod("p", "1", "")

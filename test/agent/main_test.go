@@ -5,8 +5,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -29,13 +27,20 @@ import (
 )
 
 const (
-	namespace = "kube-system"
-	name      = "layer-agent"
+	namespace = scenario.AgentNamespace
+	// labelled are the objects and pods of all agents.
+	labelled = "app.kubernetes.io/part-of=layer-locality,app.kubernetes.io/name=" + scenario.Agent
+	// chained is a node with containerd that drops blobs, so that layers are used in chains; the
+	// others have CRI-O.
+	chained = "n4"
 	// onlyLayers is a profile in which nothing but layers decides.
 	onlyLayers = "only-layer-locality"
 
 	// renew is a sixtieth of the default, so that tests wait less.
 	renew = 10 * time.Second
+	// small is the size of layers that no NodeLayers lists, the default of --min-layer-bytes. The
+	// program in the images of pods is smaller.
+	small = 1 << 20
 	// seen is the time in which a change must be in a NodeLayers: 6.5 s if there was a write
 	// just before, and what a busy machine needs.
 	seen = 30 * time.Second
@@ -53,7 +58,13 @@ func TestMain(m *testing.M) {
 	schedulers := scenario.Schedulers(scenario.Only(onlyLayers, "LayerLocality"))
 	schedulers.Flavour = cluster.Patched
 	config := cluster.Config{
-		Name: "agent", Nodes: 3, Flavour: cluster.Stock, Scheduler: schedulers,
+		Name: "agent", Nodes: 4, Flavour: cluster.Stock, Scheduler: schedulers,
+		ContainerRuntimes: map[string]cluster.ContainerRuntime{chained: cluster.Containerd},
+		PerNode: func(node string, runtime, _ *cluster.Component) {
+			if node == chained {
+				cluster.DropUnpackedBlobs(runtime)
+			}
+		},
 		// It says what images consist of that no node has, and nothing about nodes.
 		Addons: []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*", "--images-on-nodes=false"}})},
 	}
@@ -82,65 +93,22 @@ func install(ctx context.Context) error {
 	if objects, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
-	image, err := pushAgent(ctx)
+	image, err := scenario.PushProgram(ctx, c, "../..", scenario.Agent)
 	if err != nil {
 		return err
 	}
-	if installed, err = render(image); err != nil {
+	shipped, err := lab.Agents(ctx, "../..", image, fmt.Sprintf("--renew=%s", renew), "--spread=1s")
+	if err != nil {
 		return err
+	}
+	for _, object := range shipped {
+		text, err := yaml.Marshal(object.Object)
+		if err != nil {
+			return err
+		}
+		installed = append(append(installed, text...), "---\n"...)
 	}
 	return c.Apply(ctx, namespace, installed)
-}
-
-// pushAgent pushes an image of the agent.
-func pushAgent(ctx context.Context) (*images.Pushed, error) {
-	binary, err := os.ReadFile("../../_build/bin/patched/layer-agent")
-	if err != nil {
-		return nil, fmt.Errorf("%w: scripts/build.sh patched layer-agent makes it", err)
-	}
-	const path = "/usr/local/bin/layer-agent"
-	image, err := images.Build(images.Image{Entrypoint: []string{path}, Layers: []images.Layer{{Name: "agent", Files: map[string][]byte{path: binary}}}})
-	if err != nil {
-		return nil, err
-	}
-	return images.Push(ctx, c.Registry().Address+"/layer-agent:v1", image)
-}
-
-// render returns deploy/agent/cri-o with that image, and with short times.
-func render(image *images.Pushed) ([]byte, error) {
-	folder, err := os.MkdirTemp("", "layer-agent-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(folder)
-	shipped, err := filepath.Abs("../../deploy/agent/cri-o")
-	if err != nil {
-		return nil, err
-	}
-	if folder, err = filepath.EvalSymlinks(folder); err != nil {
-		return nil, err
-	}
-	if shipped, err = filepath.Rel(folder, shipped); err != nil {
-		return nil, err
-	}
-	patch := fmt.Sprintf("- {op: replace, path: /spec/template/spec/containers/1/args, value: [publish, --renew=%s, --spread=1s, --min-layer-bytes=0]}", renew)
-	repository := c.Registry().Address + "/" + scenario.Repository(image)
-	text, err := yaml.Marshal(map[string]any{
-		"resources": []string{shipped},
-		"images":    []map[string]string{{"name": "registry.example.com/layer-locality/layer-agent", "newName": repository, "digest": image.Digest.String()}},
-		"patches":   []map[string]any{{"target": map[string]string{"kind": "DaemonSet"}, "patch": patch}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), text, 0o600); err != nil {
-		return nil, err
-	}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		return nil, err
-	}
-	return built.AsYaml()
 }
 
 func must(t testing.TB, err error) {
@@ -179,23 +147,32 @@ func held(object *v1alpha1.NodeLayers, reference string) (livetest.Layers, error
 	return nil, fmt.Errorf("%s is not among the %d images of %s", reference, len(object.Spec.Images), object.Name)
 }
 
-// publishes waits until the NodeLayers of a node say of an image what the registry says, under
-// its tag and its digest.
+// publishes waits until the NodeLayers of a node say of an image what the registry says of its
+// layers that are not small, under its tag and its digest.
 func publishes(t *testing.T, node string, image *images.Pushed) {
 	t.Helper()
 	want, err := livetest.FromRegistry(t.Context(), image.Reference)
 	must(t, err)
+	listed := maps.Clone(want)
+	maps.DeleteFunc(listed, func(_ string, size int64) bool { return size < small })
 	livetest.Eventually(t, seen, fmt.Sprintf("%s has %s", node, image.Reference), func(ctx context.Context) error {
 		object, err := nodeLayers(ctx, node)
 		if err != nil {
 			return err
+		}
+		least := int64(small)
+		if object.Spec.Reuse == v1alpha1.ReuseInChains { // then all are
+			listed, least = want, 0
+		}
+		if object.Spec.MinLayerBytes != least {
+			return fmt.Errorf("layers are listed from %d bytes on", object.Spec.MinLayerBytes)
 		}
 		for _, name := range []string{image.Reference, image.Digest.String()} {
 			got, err := held(object, name)
 			if err != nil {
 				return err
 			}
-			if diff := livetest.Diff(got, want); diff != "" {
+			if diff := livetest.Diff(got, listed); diff != "" {
 				return fmt.Errorf("%s on %s:%s", name, node, diff)
 			}
 		}
@@ -212,10 +189,15 @@ func pull(t *testing.T, image *images.Pushed, nodes ...string) {
 	}
 }
 
-// push pushes an image with layers above the program that all images have.
+// push pushes an image with layers above the program that all images of pods have.
 func push(t *testing.T, name string, layers ...images.Layer) *images.Pushed {
 	t.Helper()
-	image, err := images.Build(images.Image{Layers: layers})
+	return pushImage(t, name, images.Image{Layers: layers})
+}
+
+func pushImage(t *testing.T, name string, spec images.Image) *images.Pushed {
+	t.Helper()
+	image, err := images.Build(spec)
 	must(t, err)
 	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name, image)
 	must(t, err)
@@ -227,7 +209,7 @@ func agents(t *testing.T, n int) []corev1.Pod {
 	t.Helper()
 	var ready []corev1.Pod
 	livetest.Eventually(t, 2*time.Minute, fmt.Sprintf("%d agents are ready", n), func(ctx context.Context) error {
-		list, err := lab.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name})
+		list, err := lab.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labelled})
 		if err != nil {
 			return err
 		}
@@ -262,7 +244,11 @@ func keepAgents(t *testing.T, label string) {
 	if label != "" {
 		patch = fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":{"test":%q}}}}}`, label)
 	}
-	var err error
-	_, err = lab.Client.AppsV1().DaemonSets(namespace).Patch(context.WithoutCancel(t.Context()), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	ctx, sets := context.WithoutCancel(t.Context()), lab.Client.AppsV1().DaemonSets(namespace)
+	list, err := sets.List(ctx, metav1.ListOptions{LabelSelector: labelled})
 	must(t, err)
+	for _, set := range list.Items {
+		_, err = sets.Patch(ctx, set.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		must(t, err)
+	}
 }

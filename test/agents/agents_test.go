@@ -190,10 +190,23 @@ func TestPrometheus(t *testing.T) {
 	annotate(t, "n1", map[string]string{"congestion-factor": "1"}) // has the scheduler try again
 	_, err = lab.Placed(t.Context(), pod.Name)
 	must(t, err)
-	missing, err := lab.MetricOf(t.Context(), addons.ExtenderURL(c), "scheduler_nodes_without_statistics_total", "reason")
+	// Prometheus has answered with names, which are none of nodes: there are no statistics.
+	livetest.Eventually(t, 2*time.Minute, "the answers have come", func(ctx context.Context) error {
+		ratings, err := safe(ctx, addons.ExtenderURL(c), url.Values{})
+		if err != nil {
+			return err
+		}
+		for _, node := range c.Nodes() {
+			if got := ratings[node.Name].Resources["cpu"].Without; got != "missing" {
+				return fmt.Errorf("%s is without statistics because they are %q", node.Name, got)
+			}
+		}
+		return nil
+	})
+	results, err := lab.MetricOf(t.Context(), addons.ExtenderURL(c), "layer_extender_prometheus_queries_total", "result")
 	must(t, err)
-	if missing["missing"]+missing["unavailable"] == 0 {
-		t.Errorf("nodes without statistics: %v", missing)
+	if results["success"] < 4 || results["empty"] != 0 || results["error"] != 0 {
+		t.Errorf("queries: %v, want all four answered, with the names of instances", results)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/deploy/kubeadm"
@@ -51,7 +52,7 @@ func testControlPlane(t *testing.T, image, stock string) {
 
 	t.Run("installed", func(t *testing.T) {
 		apply(t, render(t, filepath.Join(deployed, "extender"), map[string]any{
-			"images": []map[string]string{override("registry.example.com/layer-locality/layer-extender", image)},
+			"images": []map[string]string{kustomize.Image(kustomize.Shipped+"layer-extender", image)},
 		}), "no-lease-of-"+extender)
 		livetest.Eventually(t, time.Minute, "a pod on the control-plane node, and on no other", func(ctx context.Context) error {
 			running, err := replicas(ctx, extender)
@@ -101,8 +102,8 @@ func testSideCar(t *testing.T, image, stock string) {
 	begin := time.Now()
 	apply(t, render(t, filepath.Join(deployed, "extender", "side-car"), map[string]any{
 		"images": []map[string]string{
-			override("registry.example.com/layer-locality/layer-extender", image),
-			override("registry.k8s.io/kube-scheduler", stock),
+			kustomize.Image(kustomize.Shipped+"layer-extender", image),
+			kustomize.Image("registry.k8s.io/kube-scheduler", stock),
 		},
 	}), name)
 	_, holder := elected(t, name, name)

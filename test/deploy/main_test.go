@@ -29,12 +29,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/auditlog"
 	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -127,49 +126,16 @@ func buildImages(t *testing.T) map[string]string {
 func variant(t *testing.T, variant, image string) []*unstructured.Unstructured {
 	t.Helper()
 	return render(t, filepath.Join(deployed, "scheduler", variant), map[string]any{
-		"images": []map[string]string{override("registry.example.com/layer-locality/kube-scheduler", image)},
+		"images": []map[string]string{kustomize.Image(kustomize.Shipped+"kube-scheduler", image)},
 	})
-}
-
-// override replaces a shipped name with an image with a digest, and perhaps a tag.
-func override(name, image string) map[string]string {
-	repository, digest, _ := strings.Cut(image, "@")
-	if tag := strings.LastIndex(repository, ":"); tag > strings.LastIndex(repository, "/") {
-		repository = repository[:tag]
-	}
-	return map[string]string{"name": name, "newName": repository, "digest": digest}
 }
 
 // render returns what "kubectl apply -k" sends for an overlay of a shipped
 // folder.
 func render(t *testing.T, shipped string, overlay map[string]any) []*unstructured.Unstructured {
 	t.Helper()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
+	objects, err := kustomize.Build(shipped, overlay)
 	must(t, err)
-	relative := func(path string) string {
-		path, err := filepath.Abs(path)
-		must(t, err)
-		path, err = filepath.Rel(dir, path)
-		must(t, err)
-		return path
-	}
-	overlay["resources"] = []string{relative(shipped)}
-	if components, ok := overlay["components"].([]string); ok {
-		for i := range components {
-			components[i] = relative(components[i])
-		}
-	}
-	text, err := yaml.Marshal(overlay)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600))
-	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	must(t, err)
-	var objects []*unstructured.Unstructured
-	for _, resource := range result.Resources() {
-		content, err := resource.Map()
-		must(t, err)
-		objects = append(objects, &unstructured.Unstructured{Object: content})
-	}
 	return objects
 }
 

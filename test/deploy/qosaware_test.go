@@ -121,19 +121,19 @@ func testQosAware(t *testing.T, image string) {
 	create(t, "works", states("0.5", "qos.layerlocality.io/measuring", "aggregate"))
 	placed(t, "works", scheduler)
 	must(t, client.CoreV1().Pods(metav1.NamespaceDefault).Delete(t.Context(), "works", metav1.DeleteOptions{}))
-	livetest.Eventually(t, 2*time.Minute, "the state is saved", func(ctx context.Context) error {
+	livetest.Eventually(t, 2*time.Minute, "all rights are used, and the state is saved", func(ctx context.Context) error {
+		asked, refused := requests(t, begin)
+		if len(refused) > 0 {
+			t.Fatalf("refused: %q", refused)
+		}
+		for _, want := range []string{"apps/deployments:watch", "batch/jobs:watch", "/pods:get", "/configmaps:get", "/configmaps:create"} {
+			if !asked[want] {
+				return fmt.Errorf("never asked for: %s", want)
+			}
+		}
 		_, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, state, metav1.GetOptions{})
 		return err
 	})
-	asked, refused := requests(t, begin)
-	if len(refused) > 0 {
-		t.Errorf("refused: %q", refused)
-	}
-	for _, want := range []string{"apps/deployments:watch", "batch/jobs:watch", "/pods:get", "/configmaps:get", "/configmaps:create"} {
-		if !asked[want] {
-			t.Errorf("never asked for: %s", want)
-		}
-	}
 }
 
 // listens has the scheduler of the manifests serve the table on loopback, too.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -45,7 +46,7 @@ func testResolver(t *testing.T, image string) {
 	must(t, os.WriteFile(filepath.Join(shipped, "components/registries-conf/registries.conf"), []byte(conf), 0o600))
 	apply(t, render(t, shipped, map[string]any{
 		"components": []string{filepath.Join(shipped, "components/registries-conf")},
-		"images":     []map[string]string{override("registry.example.com/layer-locality/layer-resolver", image)},
+		"images":     []map[string]string{kustomize.Image(kustomize.Shipped+"layer-resolver", image)},
 		"patches": []map[string]any{{
 			"target": map[string]string{"kind": "Deployment", "name": resolver},
 			"patch":  "- {op: add, path: /spec/template/spec/containers/0/args/-, value: --allow-network=" + network.String() + "}",

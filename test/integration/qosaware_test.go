@@ -476,11 +476,16 @@ func TestQosAwareState(t *testing.T) {
 		return d
 	}
 	c.eventually("they ran", func() bool { return running(c.row("app")) >= 10*time.Second })
+	version := func() string {
+		saved, err := configMaps.Get(c.Ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return ""
+		}
+		return saved.ResourceVersion
+	}
+	known := version()
 	c.delete("first")
-	c.eventually("the state is saved", func() bool {
-		_, err := configMaps.Get(c.Ctx, name, metav1.GetOptions{})
-		return err == nil
-	})
+	c.eventually("the state is saved, with what the first pod got", func() bool { return version() != known })
 	before, asked := running(c.row("app")), time.Now()
 	stop()
 

@@ -87,14 +87,18 @@ func TestWorkspace(t *testing.T) {
 	compare(t, "EXTENDER_PRODUCT", extender, slices.DeleteFunc(packages(t, "-deps", "-tags", "imagelayers", "./cmd/layer-extender"),
 		func(folder string) bool { return inFolders(shellList(t, "SCHEDULER_PRODUCT"), folder) }))
 
+	kubectl := shellList(t, "KUBECTL_PRODUCT")
+	compare(t, "KUBECTL_PRODUCT", kubectl, slices.DeleteFunc(packages(t, "-deps", "-tags", "imagelayers", "./cmd/kubectl-layers"),
+		func(folder string) bool { return inFolders(shellList(t, "SCHEDULER_PRODUCT"), folder) }))
+
 	lab := shellList(t, "SCHEDULER_LAB")
-	all := slices.Concat(lab, extender, shellList(t, "SCHEDULER_PRODUCT"))
+	all := slices.Concat(lab, extender, kubectl, shellList(t, "SCHEDULER_PRODUCT"))
 	patterns := make([]string, len(all))
 	for i, folder := range all {
 		patterns[i] = "./" + folder + "/..."
 	}
 	needed := packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, patterns...)...)
-	compare(t, "SCHEDULER_PRODUCT, EXTENDER_PRODUCT and SCHEDULER_LAB", all, needed)
+	compare(t, "SCHEDULER_PRODUCT, EXTENDER_PRODUCT, KUBECTL_PRODUCT and SCHEDULER_LAB", all, needed)
 	// A folder of the laboratory is there only if a program or a test that runs in
 	// the workspace needs it.
 	roots := []string{
@@ -104,7 +108,7 @@ func TestWorkspace(t *testing.T) {
 	compare(t, "SCHEDULER_LAB", lab, slices.DeleteFunc(
 		packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, roots...)...),
 		func(folder string) bool {
-			return inFolders(product, folder) || inFolders(extender, folder) || strings.HasPrefix(folder, "scheduler/")
+			return inFolders(product, folder) || inFolders(extender, folder) || inFolders(kubectl, folder) || strings.HasPrefix(folder, "scheduler/")
 		}))
 }
 
@@ -130,7 +134,7 @@ func TestNixParts(t *testing.T) {
 		}
 		compare(t, "nix/part.nix, "+part, folders, packages(t, "-deps", "-tags", "imagelayers", "./"+program))
 	}
-	for part, folder := range map[string]string{"cri-o": "crio/imagelayers", "kubernetes": "kubelet/imagelayers"} {
+	for part, folder := range map[string]string{"cri-o": "crio", "kubernetes": "kubelet/imagelayers"} {
 		if !regexp.MustCompile(`\n      ` + part + ` = overlay \+\+ \[ "` + folder + `" \]`).Match(text) {
 			t.Errorf("nix/part.nix: %s does not consist of %s", part, folder)
 		}

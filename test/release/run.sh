@@ -64,6 +64,7 @@ runs() {
   static "$2/usr/local/bin/$1"
   says "$VERSION" chroot --userspec 65532:65532 "$2" "/usr/local/bin/$1" --version
   test -s "$2/etc/ssl/certs/ca-certificates.crt"
+  [ "$1" != kube-scheduler ] || says "$VERSION" chroot --userspec 65532:65532 "$2" /bin/kube-scheduler --version
 }
 # bill FILE BINARY: checks that it belongs to that binary and names its modules.
 bill() {
@@ -109,6 +110,41 @@ for component in kube-apiserver kube-controller-manager kube-scheduler layer-ext
     "$WORK/files-$component/usr/share/licenses/$component"
 done
 
+KUBECTL_LAYERS=("$RELEASE"/kubectl-layers_*_linux_"$HOST".tar.gz)
+check "the archive of kubectl-layers unpacks" bash -c "mkdir '$WORK/plugin' && tar -xzf '${KUBECTL_LAYERS[0]}' -C '$WORK/plugin'"
+check "kubectl-layers is static" static "$WORK/plugin/kubectl-layers"
+check "kubectl-layers says $VERSION" says "$VERSION" "$WORK/plugin/kubectl-layers" --version
+check "the bill of materials of kubectl-layers" bill "$WORK/plugin/kubectl-layers.cdx.json" "$WORK/plugin/kubectl-layers"
+check "license texts of everything in kubectl-layers" texts "$WORK/plugin/kubectl-layers.cdx.json" "$WORK/plugin/licenses"
+# at_most MIB FILE...: checks the sizes of binaries.
+at_most() {
+  local file most=$1
+  shift
+  for file in "$@"; do
+    [ "$(stat -c %s "$file")" -le $((most << 20)) ] || { ls -l "$file" && return 1; }
+  done
+}
+check "kubectl-layers has at most 40 MiB" at_most 40 "$WORK/plugin/kubectl-layers"
+check "its krew manifest keeps krew's rules, and it installs as krew does" \
+  env -C "$ROOT" go run ./test/release/krew --manifest "$RELEASE/layers.yaml" --archives "$RELEASE" --install "$WORK/krew"
+check "kubectl for what follows" "$ROOT/scripts/build.sh" stock kubectl
+plugin() { env PATH="$WORK/krew/bin:$PATH" "$BUILD/bin/stock/kubectl" "$@"; }
+check "kubectl finds the plugin" says "$WORK/krew/bin/kubectl-layers" plugin plugin list
+check "kubectl layers runs" says "$VERSION" plugin layers --version
+
+CHART=("$RELEASE"/layer-locality-*.tgz)
+check "Helm for what follows" "$ROOT/scripts/build.sh" tools helm
+# rendered CHART FILE: writes what a chart renders to.
+rendered() {
+  env HOME="$WORK/helm" HELM_CACHE_HOME="$WORK/helm" HELM_CONFIG_HOME="$WORK/helm" HELM_DATA_HOME="$WORK/helm" \
+    "$BUILD/bin/tools/helm" template layer-locality "$1" --namespace kube-system --kube-version "$KUBERNETES_VERSION" \
+    --set agent.enabled=true --set agent.runtime=cri-o --set extender.enabled=true >"$2"
+}
+check "the chart renders" rendered "${CHART[0]}" "$WORK/chart"
+check "so does its folder" rendered "$WORK/one/deploy/helm" "$WORK/folder"
+check "to the same" diff "$WORK/chart" "$WORK/folder"
+check "with images of $VERSION" says "/kube-scheduler:${VERSION/+/_}" cat "$WORK/chart"
+
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms-$(uname -m).tar.gz' >'$WORK/rpms' && grep repodata/repomd.xml '$WORK/rpms'"
 check "kind/copy.sh runs from the archive" bash -c "'$BIN/../kind/copy.sh' 2>&1 | grep -F 'kind/copy.sh FOLDER'"
 refuses "a folder with something else in it" "is not empty and no release" \
@@ -121,7 +157,7 @@ one_time() {
     test "$(wc -l <"$WORK/times")" = 1 || { head "$WORK/times" && echo "in $file" && return 1; }
   done
 }
-check "the archives do not say when or by whom they were made" one_time "$RELEASE"/*.tar.gz "$RELEASE"/images/*.tar
+check "the archives do not say when or by whom they were made" one_time "$RELEASE"/*.tar.gz "$RELEASE"/*.tgz "$RELEASE"/images/*.tar
 check "the source is that of the commit" bash -c "
   tar -xzf '$RELEASE/$NAME-source.tar.gz' -C '$WORK' && cd '$WORK/$NAME' && git init -q . && git add -A -f &&
   [ \"\$(git write-tree)\" = \"\$(git -C '$ROOT' rev-parse '$COMMIT^{tree}')\" ]"

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -120,10 +121,16 @@ func New(c Config) (*Source, error) {
 	if !model.LegacyValidation.IsValidLabelName(c.NodeLabel) {
 		return nil, fmt.Errorf("the label %q: want the name of a label, such as node", c.NodeLabel)
 	}
-	// Kubernetes' client, because it reads the token again when it changes.
-	client, err := rest.HTTPClientFor(&rest.Config{
-		Host: c.Address, BearerTokenFile: c.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile}, Timeout: timeout,
-	})
+	settings := &rest.Config{Host: c.Address, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile}, Timeout: timeout}
+	if c.TokenFile != "" {
+		// It reads the file again after a minute, and after an answer that the token is not valid.
+		token := transport.NewCachedFileTokenSource(c.TokenFile)
+		if _, err := token.Token(); err != nil {
+			return nil, err
+		}
+		settings.WrapTransport = transport.ResettableTokenSourceWrapTransport(token)
+	}
+	client, err := rest.HTTPClientFor(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -296,11 +303,13 @@ func (s *Source) Of(node *v1.Node, resource v1.ResourceName) usage.Statistics {
 		return usage.Statistics{Problem: problem, Of: name.mean}
 	}
 	known := usage.Statistics{Free: max(capacity-mean*name.unit, 0)}
-	deviation, problem := s.of(name.deviation, node.Name)
-	if problem == usage.Invalid || problem == usage.Unavailable {
-		return usage.Statistics{Problem: problem, Of: name.deviation}
+	if s.known[name.deviation] != nil { // without a query, all are steady
+		deviation, problem := s.of(name.deviation, node.Name)
+		if problem != usage.None {
+			return usage.Statistics{Problem: problem, Of: name.deviation}
+		}
+		known.Deviation = deviation * name.unit
 	}
-	known.Deviation = deviation * name.unit
 	forecast, problem := s.of(name.forecast, node.Name)
 	if problem == usage.Invalid {
 		return usage.Statistics{Problem: problem, Of: name.forecast}

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,7 +86,7 @@ func made(t *testing.T, c Config) (*Source, context.Context, func() string) {
 func TestStatistics(t *testing.T) {
 	s, clock := start(t), clocktesting.NewFakePassiveClock(time.Now())
 	s.answers["cpu_mean"] = vector(one("n1", "1.5"), one("n2", "9"), one("n1", "1"), one("n3", "NaN"), one("n4", "-1"), one("n5", "+Inf"), `{"metric":{"instance":"n6"},"value":[1,"1"]}`)
-	s.answers["cpu_deviation"] = vector(one("n1", ".25"))
+	s.answers["cpu_deviation"] = vector(one("n1", ".25"), one("n2", "0"))
 	s.answers["memory_mean"] = vector(one("n1", "400"), one("n2", "1"), one("n3", "1"))
 	s.answers["memory_deviation"] = vector(one("n1", "50"), one("n2", "NaN"))
 	c := s.config()
@@ -109,7 +110,7 @@ func TestStatistics(t *testing.T) {
 		{"n4", v1.ResourceCPU, usage.Statistics{Problem: usage.Invalid, Of: "cpu-mean"}},
 		{"n5", v1.ResourceCPU, usage.Statistics{Problem: usage.Invalid, Of: "cpu-mean"}},
 		{"n6", v1.ResourceCPU, usage.Statistics{Problem: usage.Missing, Of: "cpu-mean"}},
-		{"n3", v1.ResourceMemory, usage.Statistics{Free: 999}},
+		{"n3", v1.ResourceMemory, usage.Statistics{Problem: usage.Missing, Of: "memory-deviation"}},
 	} {
 		if got := source.Of(node(c.node), c.resource); got != c.want {
 			t.Errorf("%s %s: %+v, want %+v", c.node, c.resource, got, c.want)
@@ -122,6 +123,25 @@ func TestStatistics(t *testing.T) {
 	clock.SetTime(clock.Now().Add(1))
 	if got := source.Of(node("n1"), v1.ResourceCPU); got.Problem != usage.Unavailable {
 		t.Errorf("after more than %s: %+v", MaxAge, got)
+	}
+}
+
+// TestNoDeviation: what a node uses is not steady because nobody knows how much it varies, unless
+// nobody is asked.
+func TestNoDeviation(t *testing.T) {
+	for query, want := range map[string]usage.Statistics{
+		"cpu_deviation": {Problem: usage.Missing, Of: "cpu-deviation"}, // its answer is empty
+		"":              {Free: 3000},
+	} {
+		s := start(t)
+		s.answers["cpu_mean"] = vector(one("n1", "1"))
+		c := s.config()
+		c.Queries["cpu-deviation"] = query
+		source, ctx, _ := made(t, c)
+		source.Update(ctx)
+		if got := source.Of(node("n1"), v1.ResourceCPU); got != want {
+			t.Errorf("query %q: %+v, want %+v", query, got, want)
+		}
 	}
 }
 
@@ -215,7 +235,7 @@ func TestAway(t *testing.T) {
 // TestRun asks at once, and ends with its context.
 func TestRun(t *testing.T) {
 	s := start(t)
-	s.answers["cpu_mean"] = vector(one("n1", "1"))
+	s.answers["cpu_mean"], s.answers["cpu_deviation"] = vector(one("n1", "1")), vector(one("n1", "0"))
 	source, ctx, _ := made(t, s.config())
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -229,26 +249,45 @@ func TestRun(t *testing.T) {
 	<-done
 }
 
-// TestToken: the token is sent, as it is in the file then.
+// TestToken: the token is sent, and read again when it is not valid any more.
 func TestToken(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
+	write := func(token string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s, seen := start(t), ""
-	s.answers["cpu_mean"] = func(w http.ResponseWriter, r *http.Request) { seen = r.Header.Get("Authorization"); vector()(w, r) }
+	write("secret")
+	s, valid, seen := start(t), "secret", []string{}
+	s.answers["cpu_"] = func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, r.Header.Get("Authorization"))
+		if seen[len(seen)-1] != "Bearer "+valid {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		vector()(w, r)
+	}
 	c := s.config()
 	c.TokenFile = file
 	source, ctx, _ := made(t, c)
-	if source.Update(ctx); seen != "Bearer secret" {
-		t.Errorf("%q", seen)
+	source.Update(ctx)
+	valid = "another"
+	write(valid)
+	source.Update(ctx)
+	if want := []string{"Bearer secret", "Bearer another"}; !slices.Equal(slices.Compact(seen), want) {
+		t.Errorf("sent %q, want %q", seen, want)
+	}
+	c.TokenFile = "no-such-file"
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), c.TokenFile) {
+		t.Errorf("without the file: %v", err)
 	}
 	// Whatever the address answers, nobody else gets the token.
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("another server is asked, with %q", r.Header.Get("Authorization"))
 	}))
 	defer elsewhere.Close()
-	s.answers["cpu_mean"] = func(w http.ResponseWriter, r *http.Request) {
+	s.answers["cpu_"] = func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 	}
 	source.Update(ctx)

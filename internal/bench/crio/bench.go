@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -78,6 +79,18 @@ type Measurement struct {
 	Memory Memory `json:"memory"`
 	// Pulls of the large image, which is removed before each pull.
 	Pulls []time.Duration `json:"pulls"`
+	// Shared is the pull of images with a common base at once.
+	Shared SharedPull `json:"shared"`
+	// Bare are lists by a server that is nothing but gRPC, with the images of this
+	// flavour's answer. The patched one's have layers, as a hook would add them that does
+	// nothing else: what they cost there, they cost anywhere.
+	Bare []time.Duration `json:"bare"`
+}
+
+// SharedPull is a pull of several images at once.
+type SharedPull struct {
+	Bytes int64         `json:"bytes"` // that came over the node's link
+	Took  time.Duration `json:"took"`  // until all were there
 }
 
 // Result is everything that was measured, in order.
@@ -122,7 +135,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 		err = errors.Join(err, c.Stop(cleanup))
 	}()
 	node := c.Nodes()[0]
-	large, err := fill(ctx, c, node, config)
+	pushed, err := fill(ctx, c, node, config)
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +146,13 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	result := &Result{Config: config, Started: time.Now().UTC().Truncate(time.Second)}
 	for round := range config.Rounds {
 		for _, flavour := range order(round) {
-			m, err := measure(ctx, node, flavour, binaries[flavour], large, config, len(result.Measurements))
+			m, err := measure(ctx, node, flavour, binaries[flavour], pushed, config, len(result.Measurements))
 			if err != nil {
 				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
 			}
-			config.Logf("round %d of %d, %-7s  first list %s, list %s, processor %s, pull %s, %.1f MiB, load %.1f",
-				round+1, config.Rounds, flavour, ms(median(m.FirstLists)), ms(median(m.Lists)), ms(m.ListCPU), ms(median(m.Pulls)), mib(m.Memory.RSS), m.Load)
+			config.Logf("round %d of %d, %-7s  first list %s, list %s (bare %s), processor %s, pull %s, %d images %.0f MB in %s, %.1f MiB, load %.1f",
+				round+1, config.Rounds, flavour, ms(median(m.FirstLists)), ms(median(m.Lists)), ms(median(m.Bare)), ms(m.ListCPU), ms(median(m.Pulls)),
+				sharedImages, float64(m.Shared.Bytes)/1e6, ms(m.Shared.Took), mib(m.Memory.RSS), m.Load)
 			result.Measurements = append(result.Measurements, *m)
 		}
 	}
@@ -179,7 +193,7 @@ func copyBinaries(c *cluster.Cluster) (map[cluster.Flavour]string, error) {
 	return binaries, nil
 }
 
-func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary, large string, config Config, number int) (*Measurement, error) {
+func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary string, pushed pushed, config Config, number int) (*Measurement, error) {
 	cri, err := node.CRI()
 	if err != nil {
 		return nil, err
@@ -240,20 +254,55 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 	}
 	m.ListCPU = (after - before) / time.Duration(config.Lists)
 
+	if m.Bare, err = bareLists(ctx, first, config.Lists); err != nil {
+		return nil, err
+	}
+
 	for range config.Pulls {
-		if err := removeImage(ctx, cri, large); err != nil {
+		if err := removeImage(ctx, cri, pushed.large); err != nil {
 			return nil, err
 		}
 		// Pending disk writes must not slow down the next pull.
 		unix.Sync()
 		begin := time.Now()
-		if err := pullImage(ctx, cri, large); err != nil {
+		if err := pullImage(ctx, cri, pushed.large); err != nil {
 			return nil, err
 		}
 		m.Pulls = append(m.Pulls, time.Since(begin))
 	}
+	if m.Shared, err = pullShared(ctx, node, cri, pushed.shared); err != nil {
+		return nil, err
+	}
 	m.Load, err = load()
 	return m, err
+}
+
+// pullShared pulls the images at once, and removes them.
+func pullShared(ctx context.Context, node *cluster.Node, cri *cluster.CRI, names []string) (SharedPull, error) {
+	unix.Sync()
+	before, err := node.Received(ctx)
+	if err != nil {
+		return SharedPull{}, err
+	}
+	begin := time.Now()
+	group, pulls := errgroup.WithContext(ctx)
+	for _, name := range names {
+		group.Go(func() error { return pullImage(pulls, cri, name) })
+	}
+	if err := group.Wait(); err != nil {
+		return SharedPull{}, err
+	}
+	took := time.Since(begin)
+	after, err := node.Received(ctx)
+	if err != nil {
+		return SharedPull{}, err
+	}
+	for _, name := range names {
+		if err := removeImage(ctx, cri, name); err != nil {
+			return SharedPull{}, err
+		}
+	}
+	return SharedPull{Bytes: after - before, Took: took}, nil
 }
 
 // check returns an error if the numbers do not compare what they are meant to

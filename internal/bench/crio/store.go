@@ -25,6 +25,10 @@ const (
 	// The large image: five layers of 20 MB.
 	largeLayers, largeLayerBytes = 5, 20_000_000
 
+	// Images that are pulled at once: four of five layers of 20 MB, 80 %, are their common
+	// base.
+	sharedImages, sharedLayers = 5, 4
+
 	// parallel pushes and pulls while the store is filled.
 	parallel = 6
 )
@@ -47,9 +51,14 @@ func layersOf(i, count int) []images.Layer {
 	return layers
 }
 
-// fill pushes all images, pulls them into the node's store and returns the name
-// of the large image, which it also pushes and pulls.
-func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Config) (large string, err error) {
+// pushed are the names of what is pulled in measurements.
+type pushed struct {
+	large  string
+	shared []string
+}
+
+// fill pushes all images, and pulls all but the shared ones into the node's store.
+func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Config) (names pushed, err error) {
 	// One repository per base, so that the registry gets a shared layer once.
 	reference := func(i int) string {
 		return fmt.Sprintf("%s/bench/base-%d:image-%d", c.Registry().Address, i%bases, i)
@@ -63,31 +72,45 @@ func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Co
 		return err
 	})
 	if err != nil {
-		return "", err
+		return pushed{}, err
 	}
-	large = c.Registry().Address + "/bench/large:v1"
-	layers := make([]images.Layer, largeLayers)
-	for i := range layers {
-		layers[i] = images.Layer{Name: fmt.Sprintf("large-%d", i), Size: largeLayerBytes}
+	push := func(name string, layers ...images.Layer) (string, error) {
+		image, err := images.Build(images.Image{Layers: layers, Entrypoint: []string{"/none"}})
+		if err != nil {
+			return "", err
+		}
+		name = c.Registry().Address + "/bench/" + name
+		_, err = images.Push(ctx, name, image)
+		return name, err
 	}
-	image, err := images.Build(images.Image{Layers: layers, Entrypoint: []string{"/none"}})
-	if err != nil {
-		return "", err
+	layers := func(name string, count int) (list []images.Layer) {
+		for i := range count {
+			list = append(list, images.Layer{Name: fmt.Sprintf("%s-%d", name, i), Size: largeLayerBytes})
+		}
+		return list
 	}
-	if _, err := images.Push(ctx, large, image); err != nil {
-		return "", err
+	if names.large, err = push("large:v1", layers("large", largeLayers)...); err != nil {
+		return pushed{}, err
+	}
+	for i := range sharedImages {
+		name := fmt.Sprintf("shared-%d", i)
+		name, err := push(name+":v1", append(layers("shared", sharedLayers), layers(name, 1)...)...)
+		if err != nil {
+			return pushed{}, err
+		}
+		names.shared = append(names.shared, name)
 	}
 	cri, err := node.CRI()
 	if err != nil {
-		return "", err
+		return pushed{}, err
 	}
 	err = each(ctx, config, "pulled", func(ctx context.Context, i int) error {
 		return pullImage(ctx, cri, reference(i))
 	})
 	if err != nil {
-		return "", err
+		return pushed{}, err
 	}
-	return large, pullImage(ctx, cri, large)
+	return names, pullImage(ctx, cri, names.large)
 }
 
 // each calls do for every image, several at a time, and reports progress.

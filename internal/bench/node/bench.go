@@ -1,5 +1,6 @@
 // Package node measures how many bytes the layers of images add to a Node, how
-// many writes to its status, and how much time to a write of a label.
+// many writes to its status, how much time to a write of a label, and what they cost in
+// lists of all Nodes.
 package node
 
 import (
@@ -24,6 +25,9 @@ type Config struct {
 	Window time.Duration
 	// Labels is how often a label is written; 0 means that this is not measured.
 	Labels int
+	// ListNodes is how many Nodes are listed with layers and without; 0 means that this
+	// is not measured.
+	ListNodes int
 	// LogDir gets the logs of the cluster in which status writes are counted. They
 	// replace those of an earlier run.
 	LogDir string
@@ -35,6 +39,9 @@ func (c *Config) check() error {
 	}
 	if c.Labels < 0 {
 		return fmt.Errorf("--labels=%d: want a number of writes, or 0 not to measure them", c.Labels)
+	}
+	if c.ListNodes < 0 {
+		return fmt.Errorf("--list-nodes=%d: want a number of Nodes, or 0 not to list them", c.ListNodes)
 	}
 	if c.Window != 0 && c.Window < idleInterval {
 		return fmt.Errorf("--window=%s: idle kubelets write their status every %s; want more, or 0 not to count", c.Window, idleInterval)
@@ -54,13 +61,15 @@ type Result struct {
 	Writes *StatusWrites `json:"statusWrites,omitempty"`
 	// Labels is nil if it was not measured.
 	Labels *LabelWrites `json:"labelWrites,omitempty"`
+	// Lists is nil if it was not measured.
+	Lists *Lists `json:"lists,omitempty"`
 
 	// all is how many images the source has.
 	all int
 }
 
 // Run measures Nodes in the patched Kubernetes tree, then writes of a label to a
-// stock and a patched API server, and then counts the status writes of a stock
+// stock and a patched API server and lists of many Nodes, and then counts the status writes of a stock
 // and a patched kubelet on a cluster that it starts and removes. If one of them
 // fails, the Result still has what was measured before.
 func Run(ctx context.Context, config Config) (*Result, error) {
@@ -82,6 +91,11 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 	}
 	if config.Labels > 0 {
 		if result.Labels, err = measureLabelWrites(ctx, config); err != nil {
+			return result, err
+		}
+	}
+	if config.ListNodes > 0 {
+		if result.Lists, err = measureLists(ctx, config); err != nil {
 			return result, err
 		}
 	}
@@ -109,6 +123,11 @@ func (r *Result) Write(w io.Writer) error {
 			return err
 		}
 		labelRatio = fmt.Sprintf("%.2f", r.Labels.ratio())
+	}
+	if r.Lists != nil {
+		if err := r.Lists.write(w); err != nil {
+			return err
+		}
 	}
 	if r.Writes != nil {
 		if err := r.Writes.write(w); err != nil {

@@ -44,3 +44,29 @@ func TestImagesWithLayers(t *testing.T) {
 		}
 	}
 }
+
+func TestLists(t *testing.T) {
+	list := func(n int) List {
+		took := []time.Duration{time.Duration(n) * time.Millisecond}
+		return List{Layers: 200, Protobuf: n * 1e6, JSON: 3 * n * 1e6, Cached: took, Current: took, JSONTook: took, Memory: int64(n) << 20, Heap: int64(n) << 20, Peak: int64(n) << 21}
+	}
+	var out strings.Builder
+	if err := (&Lists{Nodes: 7, Without: list(10), With: list(25)}).write(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"list of 7 Nodes", "200 layers each", "30.0", "75.0", "2.50", "50.0"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestMetricValue(t *testing.T) {
+	text := []byte("# TYPE a gauge\na_b 1\na 1.5e+03\n")
+	if got, err := value(text, "a"); err != nil || got != 1500 {
+		t.Errorf("got %d, %v", got, err)
+	}
+	if got, err := value(text, "c"); err == nil || !strings.Contains(err.Error(), "no metric c") {
+		t.Errorf("got %d, %v", got, err)
+	}
+}

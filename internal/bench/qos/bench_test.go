@@ -64,10 +64,10 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if got, want := lines[len(lines)-1], "qosaware missed_priority=58 missed=0 service=0.950 gold_min=0.9000 overload_met=110 added_us=1.50 added_slo_us=6.00 heap_mib=50.0 restart_error=0.0040"; got != want {
+	if got, want := lines[len(lines)-1], "qosaware missed_priority=58 missed=0 service=0.950 gold_min=0.9000 overload_met=110 added_us=1.50 added_slo_us=6.00 heap_mib=50.0 restart_error=0.0200"; got != want {
 		t.Errorf("the last line is\n%s\nwant\n%s", got, want)
 	}
-	for want, n := range map[string]int{"goal met": 5, "goal missed": 3, "preempted, by reason: overhead 3 secure 7": 1, "after SIGKILL by 0.0200": 1} {
+	for want, n := range map[string]int{"goal met": 4, "goal missed": 4, "preempted, by reason: overhead 3 secure 7": 1, "after SIGKILL by 0.0200": 1} {
 		if got := strings.Count(out.String(), want); got != n {
 			t.Errorf("%q is there %d times, want %d:\n%s", want, got, n, &out)
 		}

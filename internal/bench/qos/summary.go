@@ -87,7 +87,7 @@ func goals() []goal {
 			if o.Restarts == nil {
 				return 1
 			}
-			return o.Restarts.Stopped
+			return max(o.Restarts.Stopped, o.Restarts.Killed)
 		}), atMost(.01)},
 	}
 }

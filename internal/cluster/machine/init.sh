@@ -48,17 +48,16 @@ own() {
   owned="$owned $(printf "$path/%s " "$@")"
 }
 owned=
-own /run containers crio lock netns runc systemd xtables.lock
-own /var/lib cni containers crio etcd kubelet
+own /run containerd containers crio lock netns runc systemd xtables.lock
+own /var/lib cni containerd containers crio etcd kubelet
 own /var/log containers pods
 for path in $owned; do
   case $path in
-  /run/*) ;; # already this machine's own, and kept in memory
-  *)
-    mkdir -p "$state/root$path" "$path"
-    mount -n --bind "$state/root$path" "$path"
-    ;;
+  /run/containerd) ;; # its socket is for programs on the host, too
+  /run/*) continue ;; # already this machine's own, and kept in memory
   esac
+  mkdir -p "$state/root$path" "$path"
+  mount -n --bind "$state/root$path" "$path"
 done
 
 # A kubelet sets these for the whole kernel when they differ from the values it

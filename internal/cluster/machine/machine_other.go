@@ -28,6 +28,7 @@ func (Process) Alive() bool                           { return false }
 func (Process) Signal(syscall.Signal) error           { return errNotLinux }
 func (Process) Kill() error                           { return errNotLinux }
 func (Process) Gone(context.Context) error            { return errNotLinux }
+func (*Machine) Tap(string) error                     { return errNotLinux }
 func (*Machine) Start(*exec.Cmd) error                { return errNotLinux }
 func (*Machine) Route(netip.Prefix, netip.Addr) error { return errNotLinux }
 func (*Machine) Limit(string, uint64) error           { return errNotLinux }

@@ -107,6 +107,20 @@ func (m *Machine) Connect(node *Machine, port string, address netip.Prefix, gate
 	})
 }
 
+// Tap creates a tap device and connects it to the machine's bridge. A program in the machine
+// that opens it, an emulator, sends and gets the frames of that port.
+func (m *Machine) Tap(name string) error {
+	err := m.do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP})
+	})
+	if err != nil {
+		return fmt.Errorf("tap device %s: %w", name, err)
+	}
+	return m.network(func(inside *netlink.Handle) error { return enslave(inside, name) })
+}
+
 // Route sends packets for prefix to the machine with address via.
 func (m *Machine) Route(prefix netip.Prefix, via netip.Addr) error {
 	return m.network(func(inside *netlink.Handle) error { return addRoute(inside, prefix, via) })

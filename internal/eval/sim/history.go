@@ -55,16 +55,16 @@ func (r *run) count(plan *workload.Plan) {
 // missingAnywhere returns the bytes of the layers that pods of the plan need from now on and
 // that no node has or will bring along, each layer once.
 func (r *run) missingAnywhere(plan *workload.Plan) (bytes int64) {
-	there := map[*blob]bool{}
+	there := map[string]bool{}
 	for _, m := range r.order {
 		for b := range m.present {
-			there[b] = true
+			there[b.digest] = true
 		}
 	}
 	add := func(name string) {
 		for _, b := range r.images[name].layers {
-			if !there[b] {
-				there[b] = true
+			if !there[b.digest] {
+				there[b.digest] = true
 				bytes += b.size
 			}
 		}

@@ -52,6 +52,9 @@ type Model struct {
 	MaxImages int
 	// MinLayerBytes is the minimum (compressed) size of layers that are reported.
 	MinLayerBytes int64
+	// AgentSettle is the time from a change to when an agent writes it, AgentSpacing the least
+	// time between two writes. The first one comes up to AgentSpread after its node.
+	AgentSettle, AgentSpacing, AgentSpread time.Duration
 	// ManifestDelay is the time from the first use of an image to its ImageManifest.
 	ManifestDelay time.Duration
 	// Pulls is how many images a node pulls at once, Downloads how many layers of
@@ -99,6 +102,7 @@ func DefaultModel() Model {
 	return Model{
 		ImageRefresh: 30 * time.Second, StatusUpdate: 10 * time.Second, // pkg/kubelet/images, nodeStatusUpdateFrequency
 		MaxImages: 50, MinLayerBytes: 1 << 20,
+		AgentSettle: 1200 * time.Millisecond, AgentSpacing: 5 * time.Second, AgentSpread: 30 * time.Second, // agent/read, agent/publish
 		ManifestDelay: 200 * time.Millisecond, PullDelay: 200 * time.Millisecond,
 		Pulls: 10, Downloads: 6, Joins: JoinImages, // registryBurst; go.podman.io/image/v5/copy
 		UnpackLayer: 40 * time.Millisecond, Unpack: 10e-3 / 1e6, PodStart: 190 * time.Millisecond,
@@ -134,6 +138,7 @@ type machine struct {
 	// delivery is how images come here; lan is nil unless they come from peers.
 	delivery Delivery
 	lan      *lan
+	agent    *agent // nil unless there is one
 
 	// present has the layers on the disk, with the number of images that need each.
 	present map[*blob]int
@@ -581,8 +586,9 @@ func (m *machine) collect() {
 }
 
 // changed makes the kubelet report: it lists its images at the next refresh, and
-// reports them with the next status update after that.
+// reports them with the next status update after that. An agent is told, too.
 func (m *machine) changed() {
+	m.agent.changed()
 	if m.listing {
 		return
 	}

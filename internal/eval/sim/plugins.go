@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
@@ -25,11 +26,17 @@ func (r *run) plugins() frameworkruntime.Registry {
 	options := []layerlocality.Option{layerlocality.WithClock(r.q)}
 	if r.policy.Manifests != Never {
 		options = append(options, layerlocality.WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) {
-			if r.policy.StockNodes {
-				r.stock = &nodeManifests{manifests: newManifests(r), resolved: map[imageref.Canonical][]index.Layer{}}
+			if r.policy.Nodes == Joined || r.policy.Nodes == Agents {
+				r.stock = &nodeManifests{manifests: newManifests(r), resolved: map[imageref.Canonical]index.Manifest{}}
 				return r.stock, nil
 			}
 			return newManifests(r), nil
+		}))
+	}
+	if r.policy.Nodes == Agents {
+		options = append(options, layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) {
+			r.agents = nodelayers.NewFed()
+			return r.agents, nil
 		}))
 	}
 	score := func(name string, score func(*v1.Pod, fwk.NodeInfo) int64) frameworkruntime.PluginFactory {
@@ -182,18 +189,18 @@ func newManifests(r *run) *manifests {
 		if err != nil {
 			continue // the plugin does not know it either
 		}
-		s.of[canonical] = answer{name, []index.Manifest{{Layers: layersOf(i)}}}
+		s.of[canonical] = answer{name, []index.Manifest{manifestOf(i)}}
 	}
 	return s
 }
 
-// layersOf returns the layers of an image as its manifest states them.
-func layersOf(i *image) []index.Layer {
-	layers := make([]index.Layer, 0, len(i.layers))
-	for _, b := range i.layers {
-		layers = append(layers, index.Layer{Digest: b.digest, Size: b.size})
+// manifestOf returns what the manifest of an image states.
+func manifestOf(i *image) index.Manifest {
+	m := index.Manifest{Layers: make([]index.Layer, len(i.layers)), Order: make([]uint16, len(i.layers))}
+	for k, b := range i.layers {
+		m.Layers[k], m.Order[k] = index.Layer{Digest: b.digest, Size: b.size}, uint16(k) //nolint:gosec // layers of an image
 	}
-	return layers
+	return m
 }
 
 // Manifests implements locality.ImageSource.

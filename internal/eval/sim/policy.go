@@ -36,8 +36,10 @@ type Policy struct {
 	// Live means that the content of nodes is known at once, not only when they
 	// report it.
 	Live bool
-	// StockNodes means that nodes name images by digest, and do not state layers.
-	StockNodes bool
+	// Nodes is how nodes say what they hold.
+	Nodes Nodes
+	// InChains means that nodes use a layer again only above the same layers.
+	InChains bool
 	// Clairvoyant means no scores: it knows everything and takes the node that
 	// has least to pull.
 	Clairvoyant bool
@@ -62,6 +64,42 @@ const (
 	// Always means that the registry's whole catalog is known.
 	Always
 )
+
+// Nodes tells how nodes say what they hold.
+type Nodes int
+
+const (
+	// Patched nodes state the layers of images in NodeStatus.
+	Patched Nodes = iota
+	// Named nodes are stock: they name images by tag and digest.
+	Named
+	// Joined nodes are the same, and ImageManifests explain what they name.
+	Joined
+	// Agents run on stock nodes and write NodeLayers: all images with their layers, soon after a
+	// change. ImageManifests explain what nodes name until then.
+	Agents
+)
+
+var nodesNames = []string{"patched", "names", "joined", "agent"}
+
+// String returns the name by which ParsePolicy knows it.
+func (n Nodes) String() string { return nodesNames[n] }
+
+func parseNodes(name string) (Nodes, error) {
+	i := slices.Index(nodesNames, name)
+	if i < 0 {
+		return 0, fmt.Errorf("%q: want one of %s", name, strings.Join(nodesNames, ", "))
+	}
+	return Nodes(i), nil
+}
+
+// parseReuse returns Policy.InChains.
+func parseReuse(name string) (inChains bool, err error) {
+	if name != "digest" && name != "chain" {
+		return false, fmt.Errorf("%q: want digest or chain", name)
+	}
+	return name == "chain", nil
+}
 
 // The plugins that score.
 const (
@@ -88,7 +126,7 @@ func Policies() []Policy {
 		Score: layerlocality.Name, Weight: recommendedWeight, Manifests: OnUse, Wait: recommendedWait,
 	}
 	noWait, noResolver, stockNodes := ours, ours, ours
-	stockNodes.Name, stockNodes.Text, stockNodes.StockNodes = "layerlocality-stock-nodes", "the same on stock nodes, which name images by digest and state no layers", true
+	stockNodes.Name, stockNodes.Text, stockNodes.Nodes = "layerlocality-stock-nodes", "the same on stock nodes, which name images by digest and state no layers", Joined
 	noWait.Name, noWait.Text, noWait.Wait = "layerlocality-no-wait", "the same, no pod waits (waitForManifest: 0)", 0
 	noResolver.Name, noResolver.Text = "layerlocality-no-resolver", "LayerLocality without layer-resolver"
 	noResolver.Manifests, noResolver.Wait = Never, 0
@@ -111,8 +149,9 @@ func Policies() []Policy {
 }
 
 // ParsePolicy reads "NAME[:KEY=VALUE...]": a policy with other settings. Keys are images
-// (a Delivery), history (the name of a policy), weight, percent (of nodes to score), wait, steps (a number
-// by which 100 times the weight can be divided), and the arguments of LayerLocality.
+// (a Delivery), reuse (of layers by nodes: digest or chain), history (the name of a policy), weight,
+// percent (of nodes to score), wait, steps (a number by which 100 times the weight can be divided),
+// nodes (a Nodes), and the arguments of LayerLocality.
 func ParsePolicy(text string) (Policy, error) {
 	name, settings, _ := strings.Cut(text, ":")
 	all := Policies()
@@ -136,12 +175,14 @@ func ParsePolicy(text string) (Policy, error) {
 			err = fmt.Errorf("%q: want KEY=VALUE", setting)
 		case key == "images":
 			p.Delivery, err = parseDelivery(value)
+		case key == "reuse":
+			p.InChains, err = parseReuse(value)
 		case key == "history":
 			var before Policy
 			before, err = ParsePolicy(value)
 			p.History = &before
 		case p.Score == "":
-			err = fmt.Errorf("%q: %s has no settings but images and history", setting, name)
+			err = fmt.Errorf("%q: %s has no settings but images, reuse and history", setting, name)
 		case key == "weight":
 			p.Weight, err = strconv.Atoi(value)
 		case key == "percent":
@@ -150,6 +191,8 @@ func ParsePolicy(text string) (Policy, error) {
 			p.Wait, err = time.ParseDuration(value)
 		case p.Score != layerlocality.Name:
 			err = fmt.Errorf("%q: %s has only a weight", setting, name)
+		case key == "nodes":
+			p.Nodes, err = parseNodes(value)
 		case key == "steps":
 			p.Steps, err = strconv.ParseInt(value, 10, 64)
 			if err == nil && (p.Steps < 1 || p.Steps > 100) {
@@ -165,8 +208,11 @@ func ParsePolicy(text string) (Policy, error) {
 	if p.Steps > 0 && int64(100*p.Weight)%p.Steps != 0 {
 		return Policy{}, fmt.Errorf("policy %q: %d steps do not divide 100 times the weight of %d", text, p.Steps, p.Weight)
 	}
-	if p.History != nil && (p.StockNodes || p.History.StockNodes) {
-		return Policy{}, fmt.Errorf("policy %q: stock nodes have no history: their resolver does not outlive a scheduler", text)
+	if p.History != nil && (p.Nodes != Patched || p.History.Nodes != Patched) {
+		return Policy{}, fmt.Errorf("policy %q: stock nodes have no history: their resolver and agents do not outlive a scheduler", text)
+	}
+	if p.History != nil && p.History.InChains != p.InChains {
+		return Policy{}, fmt.Errorf("policy %q: nodes do not change how they use layers again: want the same reuse in its history", text)
 	}
 	p.Args = strings.Join(args, ", ")
 	return p, nil

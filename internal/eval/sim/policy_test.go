@@ -51,7 +51,7 @@ func TestPolicyWeights(t *testing.T) {
 			}
 		})
 	}
-	for _, text := range []string{"", "none", "default:weight=3", "greedy:weight=3", "layerlocality:weight", "layerlocality:weight=x", "layerlocality:wait=x", "image-name:loadPenalty=1", "default:images=magic", "default:history=none", "layerlocality-stock-nodes:history=default", "layerlocality:steps=0", "layerlocality:steps=101", "layerlocality:steps=30", "prototype:steps=10"} {
+	for _, text := range []string{"", "none", "default:weight=3", "greedy:weight=3", "layerlocality:weight", "layerlocality:weight=x", "layerlocality:wait=x", "image-name:loadPenalty=1", "default:images=magic", "default:history=none", "layerlocality-stock-nodes:history=default", "layerlocality:nodes=agent:history=default", "layerlocality:nodes=all", "greedy:nodes=agent", "default:reuse=all", "default:reuse=chain:history=default", "layerlocality:steps=0", "layerlocality:steps=101", "layerlocality:steps=30", "prototype:steps=10"} {
 		if _, err := ParsePolicy(text); err == nil || !strings.Contains(err.Error(), "policy ") {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
 	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
@@ -54,7 +55,7 @@ func Run(ctx context.Context, plan *workload.Plan, policy Policy, model Model, s
 // prepare returns a run that is ready to begin.
 func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Model, seed uint64) (*run, error) {
 	r := &run{
-		model: model, delivery: policy.Delivery, q: &queue{}, images: intern(plan.Images),
+		model: model, delivery: policy.Delivery, q: &queue{}, images: intern(plan.Images, policy.InChains),
 		machines: map[string]*machine{}, objects: map[string]*v1.Node{}, deployments: map[string]*deployment{},
 		known: map[string]time.Duration{}, sets: map[string]bool{},
 	}
@@ -116,8 +117,9 @@ func (r *run) step() bool {
 }
 
 // intern returns the images by their references. References of the same layers
-// stand for the same image, and equal layers are the same blob.
-func intern(references []dataset.Image) map[string]*image {
+// stand for the same image, and equal layers are the same blob; in chains, equal layers above
+// the same layers.
+func intern(references []dataset.Image, inChains bool) map[string]*image {
 	blobs := map[string]*blob{}
 	images := map[string]*image{}
 	byName := make(map[string]*image, len(references))
@@ -125,16 +127,21 @@ func intern(references []dataset.Image) map[string]*image {
 		i := &image{id: len(images)}
 		var key strings.Builder
 		for _, l := range from.Layers {
-			b := blobs[l.Digest]
+			if slices.ContainsFunc(i.layers, func(b *blob) bool { return b.digest == l.Digest }) {
+				continue
+			}
+			key.WriteString(l.Digest + "\n")
+			known := l.Digest
+			if inChains {
+				known = key.String()
+			}
+			b := blobs[known]
 			if b == nil {
 				b = &blob{l.Digest, l.Size}
-				blobs[l.Digest] = b
+				blobs[known] = b
 			}
-			if !slices.Contains(i.layers, b) {
-				i.layers = append(i.layers, b)
-				i.size += b.size
-				key.WriteString(b.digest + "\n")
-			}
+			i.layers = append(i.layers, b)
+			i.size += b.size
 		}
 		if images[key.String()] == nil {
 			images[key.String()] = i
@@ -149,7 +156,8 @@ type run struct {
 	model Model
 	// policy is that of the scheduler that runs.
 	policy    Policy
-	stock     *nodeManifests // nil unless nodes are stock
+	stock     *nodeManifests  // nil unless ImageManifests explain what nodes name
+	agents    *nodelayers.Fed // nil unless agents say what nodes hold
 	delivery  Delivery
 	lan       *lan
 	q         *queue
@@ -247,12 +255,15 @@ func (r *run) join(spec workload.Node) {
 	}
 	r.machines[spec.Name] = m
 	r.order = append(r.order, m)
-	m.namesOnly = r.policy.StockNodes
+	m.namesOnly = r.policy.Nodes != Patched
 	m.listed = m.list()
 	node := nodeObject(m)
 	r.useListed(m)
 	r.objects[spec.Name] = node
 	r.fail(r.scheduler.nodes.set(nil, node))
+	if r.agents != nil {
+		m.agent = newAgent(m, time.Duration(phase*float64(r.model.AgentSpread)), r.policy.InChains, r.agents, r.fail)
+	}
 }
 
 // report delivers a NodeStatus.
@@ -267,7 +278,7 @@ func (r *run) report(m *machine) {
 
 // useListed has the resolver look for what a stock node lists, too.
 func (r *run) useListed(m *machine) {
-	if r.policy.StockNodes {
+	if r.stock != nil {
 		for _, i := range m.listed {
 			r.use(i.names[0])
 		}

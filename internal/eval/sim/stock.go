@@ -9,15 +9,18 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
+// digest returns that of the image's manifest.
+func (i *image) digest() string { return fmt.Sprintf("sha256:%064x", i.id) }
+
 // digestName returns how nodes name an image by digest.
-func (i *image) digestName() string { return fmt.Sprintf("localhost/image@sha256:%064x", i.id) }
+func (i *image) digestName() string { return "localhost/image@" + i.digest() }
 
 // nodeManifests are manifests that also explain what stock nodes name by digest. The
 // resolver asks for what pods use, and for what nodes list.
 type nodeManifests struct {
 	*manifests
-	// resolved has the layers by digest.
-	resolved map[imageref.Canonical][]index.Layer
+	// resolved has the manifests by digest.
+	resolved map[imageref.Canonical]index.Manifest
 	changed  func([]imageref.Canonical)
 }
 
@@ -35,8 +38,8 @@ func (s *nodeManifests) learn(i *image, name string) {
 		return
 	}
 	s.r.q.at(s.r.known[name], func() {
-		if s.resolved[digest] == nil {
-			s.resolved[digest] = layersOf(i)
+		if _, ok := s.resolved[digest]; !ok {
+			s.resolved[digest] = manifestOf(i)
 			s.changed([]imageref.Canonical{digest})
 		}
 	})
@@ -44,7 +47,7 @@ func (s *nodeManifests) learn(i *image, name string) {
 
 // Held implements locality.FollowedSource.
 func (s *nodeManifests) Held(name imageref.Canonical, _ index.Platform) (manifest index.Manifest, ok bool) {
-	manifest.Layers, ok = s.resolved[name]
+	manifest, ok = s.resolved[name]
 	return manifest, ok
 }
 

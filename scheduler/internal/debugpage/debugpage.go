@@ -73,14 +73,22 @@ type answer struct {
 	Rating  any    `json:"rating"`
 }
 
+// Gets answers a request that is not a GET, and reports whether it is one.
+func Gets(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet {
+		return true
+	}
+	w.Header().Set("Allow", http.MethodGet)
+	http.Error(w, "only GET", http.StatusMethodNotAllowed)
+	return false
+}
+
 const note = "All nodes are rated: the filters of other plugins are not applied."
 
 // ServeHTTP answers GET with ?pod=NAMESPACE/NAME, or with requests such as
 // ?cpu=500m&memory=1Gi, and optionally &profile=SCHEDULER.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		w.Header().Set("Allow", http.MethodGet)
-		http.Error(w, "only GET", http.StatusMethodNotAllowed)
+	if !Gets(w, r) {
 		return
 	}
 	query := r.URL.Query()

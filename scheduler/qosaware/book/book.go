@@ -39,7 +39,7 @@ type Book struct {
 	orphans map[types.UID]map[types.UID]struct{}
 	// seconds are those of all pods that are gone, unweighed.
 	seconds account.Sums
-	// changes counts what a saved state would have, and has not.
+	// changes counts what a saved state would have, and has not: of pods that are gone.
 	changes int
 }
 
@@ -84,6 +84,9 @@ func (b *Book) Observe(p *v1.Pod) error {
 	}
 	known.workload.agree(statement.Terms, origin{created: p.CreationTimestamp.Unix(), pod: string(p.UID)})
 	b.update(p, known, now)
+	if !known.inherited {
+		known.workload.inherit(known, b.window)
+	}
 	if finished(p) {
 		b.bury(p.UID, known, p.Status.Phase == v1.PodSucceeded, now)
 	}
@@ -121,7 +124,7 @@ func (b *Book) assign(p *v1.Pod, known *pod, statement Statement, now time.Time)
 		b.workloads[root.key] = w
 	}
 	w.demand(root.replicas, b.window, now) // before the pod is one of them
-	w.pods[p.UID], known.workload, w.empty = known, w, time.Time{}
+	w.pods[p.UID], known.workload, known.inherited, w.empty = known, w, false, time.Time{}
 }
 
 // await notes, or forgets, that a pod is to be assigned again once its owner is known.

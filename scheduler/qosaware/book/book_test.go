@@ -30,6 +30,14 @@ type lab struct {
 	*book.Book
 	clock  *clocktesting.FakePassiveClock
 	owners map[types.UID]book.Owner
+	// objects are the last pods that the Book was told of, by name.
+	objects map[string]*v1.Pod
+}
+
+// Observe is that of the Book.
+func (l *lab) Observe(p *v1.Pod) error {
+	l.objects[p.Name] = p
+	return l.Book.Observe(p)
 }
 
 func newLab(set ...func(*config.QosAwareArgs)) *lab {
@@ -37,7 +45,7 @@ func newLab(set ...func(*config.QosAwareArgs)) *lab {
 	for _, f := range set {
 		f(args)
 	}
-	l := &lab{clock: clocktesting.NewFakePassiveClock(start), owners: map[types.UID]book.Owner{"rs": {Replicas: 2}}}
+	l := &lab{clock: clocktesting.NewFakePassiveClock(start), owners: map[types.UID]book.Owner{"rs": {Replicas: 2}}, objects: map[string]*v1.Pod{}}
 	l.Book = book.New(book.Config{Args: args, Clock: l.clock, Owners: func(_ string, r metav1.OwnerReference) (book.Owner, bool) {
 		owner, ok := l.owners[r.UID]
 		return owner, ok
@@ -642,6 +650,14 @@ func TestNotReadyBecauseItEnds(t *testing.T) {
 	}
 }
 
+// anySettings makes up how a workload and a Book measure; set sets the latter.
+func anySettings(random *rand.Rand) (measuring account.Measuring, measureFrom string, window metav1.Duration, set func(*config.QosAwareArgs)) {
+	measuring = account.Measurings[random.IntN(4)]
+	window = metav1.Duration{Duration: time.Duration(random.IntN(2)) * 10 * time.Minute}
+	measureFrom = []string{config.MeasureFromReady, config.MeasureFromBound}[random.IntN(2)]
+	return measuring, measureFrom, window, func(a *config.QosAwareArgs) { a.MeasureFrom, a.Window = measureFrom, window }
+}
+
 // TestAnyOrder checks that the account after any order of the pods' events, and with some of
 // them not seen, is that which a scheduler makes of the objects that it finds at the end;
 // and that running, lost, waiting and binding are the age of all pods.
@@ -649,10 +665,7 @@ func TestAnyOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	const end = 1000
 	for range 2000 {
-		measuring := account.Measurings[random.IntN(4)]
-		window := metav1.Duration{Duration: time.Duration(random.IntN(2)) * 10 * time.Minute}
-		measureFrom := []string{config.MeasureFromReady, config.MeasureFromBound}[random.IntN(2)]
-		set := func(a *config.QosAwareArgs) { a.MeasureFrom, a.Window = measureFrom, window }
+		measuring, measureFrom, window, set := anySettings(random)
 		events, left, interrupted := history(random, measuring, end)
 		found, lived := newLab(set), newLab(set)
 		for len(events) > 0 {

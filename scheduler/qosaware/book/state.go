@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -31,11 +32,12 @@ const (
 // forgetAfter is when a workload without pods is forgotten if there is no window.
 const forgetAfter = 7 * 24 * time.Hour
 
-// state is what is saved: of each workload what the pods got that are gone. Those that exist
-// are found again in the API.
+// state is what is saved: of each workload what its pods got until then. What pods got that
+// still exist when it is read is taken out again, as the API has their times: see inherit. So
+// what a pod got until the last save is not lost with it, however long it lived.
 type state struct {
 	Version   int     `json:"version"`
-	Time      float64 `json:"time"` // Unix seconds; what all sums are weighed as of
+	Time      float64 `json:"time"` // Unix seconds; what all sums are weighed as of, and until when they go
 	Workloads []saved `json:"workloads"`
 }
 
@@ -55,6 +57,8 @@ type saved struct {
 	Gone    int     `json:"gone"`
 	// AllBinding is unweighed.
 	AllBinding float64 `json:"allBinding"`
+	// Live is the age of the pods that existed; the sums above have their seconds.
+	Live float64 `json:"live,omitempty"`
 	// Settled is until when running time is in Running and Lost even of pods that exist.
 	Settled float64 `json:"settled,omitempty"`
 	Empty   float64 `json:"empty,omitempty"`
@@ -74,38 +78,42 @@ func timeOf(seconds float64) time.Time {
 	return time.UnixMicro(int64(seconds * 1e6))
 }
 
-// Save returns what has to be kept over a restart, compressed: at most 900 kB. If that is
-// too much, workloads are left out that have had no pods for longest, then those whose pods
-// are oldest. It returns nil if no pod ended since the last call.
+// thousandths rounds: more digits would be half of a state.
+func thousandths(seconds float64) float64 { return max(0, math.Round(seconds*1e3)/1e3) }
+
+// Save returns what has to be kept over a restart, compressed: at most 900 kB; nil if there is
+// nothing. If it is too much, workloads are left out of which no pod is gone, then those that
+// have had no pods for longest, then those whose pods are oldest.
 func (b *Book) Save() ([]byte, error) {
 	now := b.clock.Now()
+	s := state{Version: stateVersion, Time: seconds(now)}
 	b.mu.Lock()
-	if b.changes == 0 {
-		b.mu.Unlock()
+	changed := b.changes > 0
+	b.changes = 0
+	keys := slices.Collect(maps.Keys(b.workloads))
+	b.mu.Unlock()
+	if len(keys) == 0 && !changed {
 		return nil, nil
 	}
-	s := state{Version: stateVersion, Time: seconds(now)}
-	for key, w := range b.workloads {
-		if w.gone == 0 && w.terms.Measuring != account.Concurrent {
-			continue
+	for batch := range slices.Chunk(keys, atOnce) {
+		b.mu.Lock()
+		for _, key := range batch {
+			if w := b.workloads[key]; w != nil && !w.alone() {
+				s.Workloads = append(s.Workloads, w.save(b.window, now))
+			}
 		}
-		w.settle(b.window, now)
-		sums := w.ended.As(b.window, now)
-		s.Workloads = append(s.Workloads, saved{
-			Key: key, SLO: w.terms.SLO, Measuring: w.terms.Measuring, Overhead: w.terms.Overhead, Stated: w.from.created, By: w.from.pod,
-			Running: sums.Running, Lost: sums.Lost, Waiting: sums.Waiting, Binding: sums.Binding, Gone: w.gone, AllBinding: w.binding,
-			Settled: seconds(w.settled), Empty: seconds(w.empty),
-		})
+		b.mu.Unlock()
 	}
-	b.changes = 0
-	b.mu.Unlock()
-
 	slices.SortFunc(s.Workloads, func(x, y saved) int { // the oldest last
 		last := func(s saved) float64 {
-			if s.Empty == 0 {
+			switch {
+			case s.Empty != 0:
+				return s.Empty
+			case s.Gone == 0: // nearly all of it is found again in the API
+				return 0
+			default:
 				return math.Inf(1)
 			}
-			return s.Empty
 		}
 		return cmp.Or(cmp.Compare(last(y), last(x)), cmp.Compare(y.Stated, x.Stated), cmp.Compare(x.String(), y.String()), cmp.Compare(x.UID, y.UID))
 	})
@@ -116,6 +124,59 @@ func (b *Book) Save() ([]byte, error) {
 		}
 		s.Workloads = s.Workloads[:len(s.Workloads)*9/10]
 	}
+}
+
+// save returns what is kept of the workload.
+func (w *workload) save(window account.Window, now time.Time) saved {
+	w.settle(window, now)
+	sums, live := w.ended.As(window, now), 0.
+	for _, p := range w.pods {
+		share, age := w.share(p, window, now)
+		sums, live = sums.Plus(share), live+age
+	}
+	return saved{
+		Key: w.key, SLO: w.terms.SLO, Measuring: w.terms.Measuring, Overhead: w.terms.Overhead, Stated: w.from.created, By: w.from.pod,
+		Running: thousandths(sums.Running), Lost: thousandths(sums.Lost), Waiting: thousandths(sums.Waiting), Binding: thousandths(sums.Binding),
+		Gone: w.gone, AllBinding: thousandths(w.binding), Live: thousandths(live),
+		Settled: seconds(w.settled), Empty: seconds(w.empty),
+	}
+}
+
+// share returns what a pod adds to the sums of its workload until a time, as a state has it,
+// and its age: how a pod of Aggregate ends is not known yet, and running time of Concurrent is
+// settled.
+func (w *workload) share(p *pod, window account.Window, until time.Time) (s account.Sums, age float64) {
+	s = p.life.Sums(window, until)
+	age = s.Total()
+	if w.terms.Measuring == account.Concurrent {
+		s.Running = 0
+	}
+	return s, age
+}
+
+// inherit takes out of a saved account what a pod got until it was saved: from now on the pod
+// is counted by its own times. A pod that the account cannot have, or of which it had less,
+// takes at most what is left of those that existed.
+func (w *workload) inherit(p *pod, window account.Window) {
+	p.inherited = true
+	if w.live <= 0 || !p.life.Created.Before(w.savedAt) {
+		return
+	}
+	share, age := w.share(p, window, w.savedAt)
+	if age > w.live {
+		share, age = share.Times(w.live/age), w.live
+	}
+	w.live -= age
+	w.ended.Add(share.Times(-1), window, w.savedAt)
+	w.changed = true
+}
+
+// Changed tells whether something has changed since the last Save that a state would have and
+// the API has not.
+func (b *Book) Changed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changes > 0
 }
 
 // Dirty notes that what Save returned was not kept.
@@ -195,7 +256,7 @@ func (s *saved) valid(at float64) bool {
 	return usable(s.Namespace) && usable(s.Name) && optional(s.Kind) && optional(string(s.UID)) && optional(s.By) &&
 		within(1, s.SLO, s.Overhead) && s.SLO > 0 && slices.Contains(account.Measurings, s.Measuring) &&
 		within(maxTime, s.Settled, s.Empty) && within(at+86400, float64(s.Stated)) &&
-		within(maxSeconds, s.Running, s.Lost, s.Waiting, s.Binding, s.AllBinding, float64(s.Gone))
+		within(maxSeconds, s.Running, s.Lost, s.Waiting, s.Binding, s.AllBinding, s.Live, float64(s.Gone))
 }
 
 // Load adds a saved state to the Book. Own tells that it was saved before this process
@@ -234,7 +295,7 @@ func (b *Book) load(from saved, at, now time.Time, own bool) {
 	}
 	if !own {
 		// From when on running time is not in the saved sums it is counted again.
-		w.ended, w.gone, w.binding, w.settled = account.Counter{}, 0, 0, time.Time{}
+		w.ended, w.gone, w.binding, w.settled, w.live = account.Counter{}, 0, 0, time.Time{}, 0
 	}
 	if at.After(now) { // saved by a clock that is ahead
 		at = now
@@ -245,7 +306,10 @@ func (b *Book) load(from saved, at, now time.Time, own bool) {
 	if settled := timeOf(from.Settled); settled.After(w.settled) && !settled.After(now) {
 		w.settled = settled
 	}
-	w.changed = true
+	w.live, w.savedAt, w.changed = from.Live, at, true
+	for _, p := range w.pods {
+		w.inherit(p, b.window)
+	}
 }
 
 // Forget drops workloads that have had no pods for as long as the past matters, and of the

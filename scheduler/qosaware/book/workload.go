@@ -33,6 +33,10 @@ type workload struct {
 	settled     time.Time
 	// empty is since when it has had no pods.
 	empty time.Time
+	// live is the age of the pods that existed when a state was saved, at savedAt, and have not
+	// been seen since: ended has their seconds.
+	live    float64
+	savedAt time.Time
 
 	// cached is the last tally; changed tells that something has changed since.
 	cached   tally
@@ -50,6 +54,14 @@ type pod struct {
 	controller string
 	// unknown is the owner that was not known when the workload was looked up.
 	unknown types.UID
+	// inherited tells that a saved account of the workload does not have the pod any more.
+	inherited bool
+}
+
+// alone tells whether the workload is a single pod without owner, which has no successor.
+func (w *workload) alone() bool {
+	_, alone := w.pods[w.key.UID]
+	return alone
 }
 
 // waits tells whether the pod has no node, and nobody asked for its end.
@@ -175,7 +187,7 @@ func (w *workload) agree(terms account.Terms, from origin) {
 		return
 	}
 	if w.from != (origin{}) && (w.terms.Measuring == account.Concurrent) != (terms.Measuring == account.Concurrent) {
-		w.ended, w.runs, w.lives, w.settled = account.Counter{}, nil, nil, time.Time{}
+		w.ended, w.runs, w.lives, w.settled, w.live = account.Counter{}, nil, nil, time.Time{}, 0
 	}
 	w.terms, w.from, w.changed = terms, from, true
 }

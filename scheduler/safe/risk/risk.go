@@ -59,6 +59,17 @@ func (u Usage) Above(t float64) float64 {
 	return min(max(1-Beta(t, k*u.Mean, k*(1-u.Mean)), 0), 1)
 }
 
+// Exceeds tells whether the risk Above(t) is larger than an accepted one. Mostly that takes no
+// distribution: by Cantelli's inequality, none with this mean and deviation has a larger risk
+// than s²/(s² + d²), where d is the distance from the mean up to t.
+func (u Usage) Exceeds(t, accepted float64) bool {
+	variance, d := u.Deviation*u.Deviation, t-u.Mean
+	if d > 0 && variance < u.Mean*(1-u.Mean) && variance/(variance+d*d) <= accepted {
+		return false
+	}
+	return u.Above(t) > accepted
+}
+
 // Overload returns the score of a risk, from 0 to 1, when risks up to accepted are taken.
 func Overload(risk, accepted float64) float64 {
 	if risk <= 0 {

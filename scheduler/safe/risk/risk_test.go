@@ -105,3 +105,28 @@ func BenchmarkAbove(b *testing.B) {
 		Usage{.3 + float64(i%50)/100, .05 + float64(i%7)/50}.Above(.9)
 	}
 }
+
+// TestExceeds compares with the risk itself, also where it is defined and not computed.
+func TestExceeds(t *testing.T) {
+	exceeds := 0
+	shares := []float64{0, 1e-4, 1e-3, .01, .05, .1, .2, .3, .4, .5, .6, .7, .8, .85, .9, .95, 1}
+	for _, mean := range shares {
+		for _, deviation := range shares {
+			for _, threshold := range shares {
+				for _, accepted := range shares {
+					u := Usage{mean, deviation}
+					want := u.Above(threshold) > accepted
+					if got := u.Exceeds(threshold, accepted); got != want {
+						t.Errorf("%+v above %v: risk %v, more than %v: %t", u, threshold, u.Above(threshold), accepted, got)
+					}
+					if want {
+						exceeds++
+					}
+				}
+			}
+		}
+	}
+	if exceeds < 1000 {
+		t.Errorf("only %d risks are too large", exceeds)
+	}
+}

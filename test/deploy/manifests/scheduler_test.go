@@ -35,6 +35,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	shipped "github.com/layer-locality/layer-locality/deploy/resolver"
@@ -160,9 +161,26 @@ func versions(t *testing.T) map[string]string {
 // image returns the name that the shipped manifests have: in a registry that does
 // not exist, with the version that is built here.
 func image(t *testing.T) string {
+	return "registry.example.com/layer-locality/kube-scheduler:" + version(t)
+}
+
+// version returns the version of the scheduler that is built here.
+func version(t *testing.T) string {
 	pins := versions(t)
-	return "registry.example.com/layer-locality/kube-scheduler:" +
-		pins["KUBERNETES_VERSION"] + "_layerlocality." + pins["LAYERLOCALITY_REVISION"]
+	return pins["KUBERNETES_VERSION"] + "_layerlocality." + pins["LAYERLOCALITY_REVISION"]
+}
+
+// The chart of Helm is of the version that this repository builds.
+func TestChartVersion(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/helm/Chart.yaml")
+	must(t, err)
+	var described struct {
+		AppVersion string `json:"appVersion"`
+	}
+	must(t, yaml.Unmarshal(text, &described))
+	if want := version(t); described.AppVersion != want {
+		t.Errorf("appVersion %s, want %s", described.AppVersion, want)
+	}
 }
 
 func TestVariants(t *testing.T) {

@@ -5,21 +5,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/extender/agent"
-	"github.com/layer-locality/layer-locality/extender/arrivals"
 	"github.com/layer-locality/layer-locality/extender/handler"
-	"github.com/layer-locality/layer-locality/extender/host"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/congestion"
 	"github.com/layer-locality/layer-locality/scheduler/packing"
@@ -35,10 +30,7 @@ type agentMeasured struct {
 	Agent string `json:"agent"`
 	Verb  string `json:"verb"`
 	Nodes int    `json:"nodes"`
-	// AnswerMillis is from the last byte of a request to the last byte of its answer, the
-	// median; P99Millis is what one of a hundred takes longer than.
-	AnswerMillis float64 `json:"answerMillis"`
-	P99Millis    float64 `json:"p99Millis"`
+	served
 }
 
 // agentKinds are the agents besides layers, packing once for each objective.
@@ -65,58 +57,45 @@ func agentKinds() []agent.Kind {
 	return all
 }
 
-// measureAgents has each agent answer for pods whose requests differ, on nodes that state
-// what they use.
-func measureAgents(ctx context.Context, nodes []*v1.Node, pods int) ([]agentMeasured, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	random := rand.New(rand.NewPCG(3, 3))
-	stateUse(random, nodes)
+// measureAgents has each agent, alone in a process, answer for pods whose requests differ, on
+// nodes that state what they use.
+func (o *options) measureAgents(ctx context.Context, nodes []*v1.Node) ([]agentMeasured, error) {
 	asked, err := schedulercache.NewSnapshot(nil, nodes).NodeInfos().List()
 	if err != nil {
 		return nil, err
 	}
-	client, clock := fake.NewClientset(), clocktesting.NewFakeClock(time.Now())
-	lists(client, nodes, running(nodes))
-	h, server, listening, err := serve(ctx, host.Config{Client: client, MaxScore: handler.DefaultMaxScore, Kinds: agentKinds(), Clock: clock})
-	if err != nil {
-		return nil, err
-	}
-	defer listening.Close()
+	random := rand.New(rand.NewPCG(3, 3))
 	var all []agentMeasured
 	for _, kind := range agentKinds() {
 		verbs := []string{handler.Priorities}
 		if kind.Name == "safe-overload" {
 			verbs = append(verbs, handler.Predicates)
 		}
-		extender, err := extenderAt(listening.URL, kind.Name, 1)
-		if err != nil {
-			return nil, err
-		}
 		for _, verb := range verbs {
-			server.forget()
-			for i := range pods {
-				pod := podOf(fmt.Sprint("pod-", kind.Name, verb, i), "registry.example/app:v1")
-				pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{
-					v1.ResourceCPU: *resource.NewMilliQuantity(random.Int64N(2000), resource.DecimalSI), v1.ResourceMemory: *resource.NewQuantity(random.Int64N(4<<30), resource.BinarySI),
+			result, err := o.alone(ctx, kind.Name, len(nodes), func(extender fwk.Extender) (err error) {
+				for i := range o.pods {
+					pod := podOf(fmt.Sprint("pod-", i), "registry.example/app:v1")
+					pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{
+						v1.ResourceCPU: *resource.NewMilliQuantity(random.Int64N(2000), resource.DecimalSI), v1.ResourceMemory: *resource.NewQuantity(random.Int64N(4<<30), resource.BinarySI),
+					}
+					if verb == handler.Predicates {
+						_, _, _, err = extender.Filter(pod, asked)
+					} else {
+						_, _, err = extender.Prioritize(pod, asked)
+					}
+					if err != nil {
+						return err
+					}
 				}
-				if verb == handler.Predicates {
-					_, _, _, err = extender.Filter(pod, asked)
-				} else {
-					_, _, err = extender.Prioritize(pod, asked)
-				}
-				if err != nil {
-					return nil, fmt.Errorf("%s of %s: %w", verb, kind.Name, err)
-				}
-				clock.Step(arrivals.Timeout)
+				return nil
+			})
+			if err != nil {
+				return nil, fmt.Errorf("%s of %s: %w", verb, kind.Name, err)
 			}
-			took, _ := server.all()
-			slices.Sort(took)
-			all = append(all, agentMeasured{Agent: kind.Name, Verb: verb, Nodes: len(nodes), AnswerMillis: median(took), P99Millis: millis(took[len(took)*99/100])})
+			all = append(all, agentMeasured{Agent: kind.Name, Verb: verb, Nodes: len(nodes), served: result})
 		}
 	}
-	cancel()
-	return all, h.Close()
+	return all, nil
 }
 
 // stateUse has nodes state what they use and how congested they are.
@@ -136,7 +115,7 @@ func stateUse(random *rand.Rand, nodes []*v1.Node) {
 func report(all []agentMeasured) {
 	slow := slices.DeleteFunc(slices.Clone(all), func(m agentMeasured) bool { return m.AnswerMillis <= goalMillis })
 	for _, m := range all {
-		fmt.Printf("agent=%s verb=%s nodes=%d answer_ms=%.2f p99_ms=%.2f\n", m.Agent, m.Verb, m.Nodes, m.AnswerMillis, m.P99Millis)
+		fmt.Printf("agent=%s verb=%s nodes=%d answer_ms=%.2f p99_ms=%.2f answer_cpu_ms=%.2f rss_mib=%d\n", m.Agent, m.Verb, m.Nodes, m.AnswerMillis, m.P99Millis, m.AnswerCPUMillis, m.MiB)
 	}
 	fmt.Printf("agents slower than the goal of %d ms: %d of %d\n", goalMillis, len(slow), len(all))
 }

@@ -1,11 +1,13 @@
 // Command measure has Kubernetes' own HTTPExtender ask layer-extender over loopback about
-// pods on a large cluster, in one process, and compares its choices with those of the plugin
-// on the same nodes.
+// pods on a large cluster, and compares its choices with those of the plugin on the same nodes,
+// in one process. Memory and the other agents are measured with layer-extender in a process of
+// its own, as users run it.
 //
 // It is built against the patched Kubernetes: `go run ./cmd/bench extender`.
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,6 +19,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -59,6 +62,7 @@ func main() {
 	flag.IntVar(&o.images, "images", 50, "images of a node")
 	flag.IntVar(&o.pods, "pods", 1000, "pods to ask for")
 	flag.StringVar(&o.out, "out", "", "file for all that was measured (JSON)")
+	flag.StringVar(&o.serve, "serve", "", "serve this agent until the input ends, and print its times and memory: for the process that measures")
 	flag.Parse()
 	if err := o.run(context.Background()); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
@@ -69,6 +73,7 @@ func main() {
 type options struct {
 	nodes, images, pods int
 	out                 string
+	serve               string
 }
 
 // measured is what was measured with so many nodes and steps.
@@ -109,13 +114,16 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("images=%s pods=%d\n", source, o.pods)
+	debug.SetGCPercent(host.GCPercent) // as cmd/layer-extender does
 	stated := fleet.Images(images)
-	rss, err := memory(ctx, stated, fleet.Nodes(stated, o.nodes, o.images), o.pods)
-	if err != nil {
-		return err
+	if o.serve != "" {
+		return serveAlone(ctx, o.serve, fleet.Nodes(stated, o.nodes, o.images), atStart)
 	}
-	rss += atStart
+	fmt.Printf("images=%s pods=%d\n", source, o.pods)
+	rss, err := o.memory(ctx, stated)
+	if err != nil {
+		return fmt.Errorf("memory: %w", err)
+	}
 	var all []measured
 	for _, nodes := range []int{o.nodes / 10, o.nodes} {
 		for _, steps := range []struct{ most, weight int64 }{{4, 10}, {10, 4}, {40, 1}} {
@@ -130,7 +138,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	var agents []agentMeasured
 	for _, nodes := range []int{o.nodes / 10, o.nodes} {
-		m, err := measureAgents(ctx, fleet.Nodes(stated, nodes, o.images), o.pods)
+		m, err := o.measureAgents(ctx, fleet.Nodes(stated, nodes, o.images))
 		if err != nil {
 			return err
 		}
@@ -151,50 +159,129 @@ func (o *options) run(ctx context.Context) error {
 	return nil
 }
 
-// memory returns how many MiB the process grows at most while layer-extender follows the
-// nodes and answers for pods. The nodes are there before, and it follows copies of them, as
-// if it had decoded them. What the client needs counts, too.
-func memory(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, pods int) (int, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	client := fake.NewClientset()
-	lists(client, nodes, running(nodes))
-	asked, err := schedulercache.NewSnapshot(nil, nodes).NodeInfos().List()
-	if err != nil {
-		return 0, err
-	}
-	debug.FreeOSMemory()
-	before, err := residentMiB(now)
-	if err != nil {
-		return 0, err
-	}
-	// From here on, the peak is a new one: see proc_pid_clear_refs(5).
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
-		return 0, fmt.Errorf("the kernel cannot forget the peak of memory: %w", err)
-	}
-	h, err := host.New(ctx, host.Config{Client: client, MaxScore: handler.DefaultMaxScore, Kinds: kinds()})
-	if err != nil {
-		return 0, err
-	}
-	listening := httptest.NewServer(h.Handler(nil))
-	defer listening.Close()
-	h.Start(ctx)
-	for !h.HasSynced() {
-		time.Sleep(10 * time.Millisecond)
-	}
-	extender, err := extenderAt(listening.URL, "layers", 1)
+// memory returns how many MiB layer-extender needs at most while it follows the nodes and
+// answers for pods.
+func (o *options) memory(ctx context.Context, images []v1.ContainerImage) (int, error) {
+	asked, err := schedulercache.NewSnapshot(nil, fleet.Nodes(images, o.nodes, o.images)).NodeInfos().List()
 	if err != nil {
 		return 0, err
 	}
 	random := rand.New(rand.NewPCG(2, 2))
-	for i := range pods {
-		if _, _, err := extender.Prioritize(podOf(fmt.Sprint("pod-", i), pick(random, images)), asked); err != nil {
-			return 0, err
+	served, err := o.alone(ctx, layers, o.nodes, func(extender fwk.Extender) error {
+		for i := range o.pods {
+			if _, _, err := extender.Prioritize(podOf(fmt.Sprint("pod-", i), pick(random, images)), asked); err != nil {
+				return err
+			}
 		}
+		return nil
+	})
+	return served.MiB, err
+}
+
+// served is what a process that served an agent measured of itself.
+type served struct {
+	// MiB is what it needed at most.
+	MiB int `json:"mib"`
+	// AnswerMillis is from the last byte of a request to the last byte of its answer, the
+	// median; P99Millis is what one of a hundred takes longer than; AnswerCPUMillis is the
+	// processor time of the answering thread, the median: without the garbage collector.
+	AnswerMillis    float64 `json:"answerMillis"`
+	P99Millis       float64 `json:"p99Millis"`
+	AnswerCPUMillis float64 `json:"answerCPUMillis"`
+}
+
+// alone serves an agent in a process of its own, has ask ask it, and returns what it measured.
+func (o *options) alone(ctx context.Context, agent string, nodes int, ask func(fwk.Extender) error) (result served, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return served{}, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	command := exec.CommandContext(ctx, self, "-serve", agent, "-nodes", strconv.Itoa(nodes), "-images", strconv.Itoa(o.images))
+	command.Stderr = os.Stderr
+	input, err := command.StdinPipe()
+	if err != nil {
+		return served{}, err
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		return served{}, err
+	}
+	if err := command.Start(); err != nil {
+		return served{}, err
+	}
+	defer func() { err = errors.Join(err, command.Wait()) }()
+	defer input.Close() // the process ends
+	lines := bufio.NewReader(output)
+	url, err := lines.ReadString('\n')
+	if err != nil {
+		return served{}, fmt.Errorf("layer-extender did not start: %w", err)
+	}
+	extender, err := extenderAt(strings.TrimSpace(url), agent, 1)
+	if err != nil {
+		return served{}, err
+	}
+	if err := ask(extender); err != nil {
+		return served{}, err
+	}
+	if err := input.Close(); err != nil {
+		return served{}, err
+	}
+	err = json.NewDecoder(lines).Decode(&result)
+	return result, err
+}
+
+// serveAlone serves layer-extender with one agent, prints its address, and when the input ends,
+// what was measured. Its memory is what the process had at the start, and by how much it grew at
+// most since the nodes were there: they are what an apiserver has, and layer-extender follows
+// copies of them, as if it had decoded them.
+func serveAlone(ctx context.Context, name string, nodes []*v1.Node, atStart int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	config := host.Config{MaxScore: handler.DefaultMaxScore, Kinds: []agent.Kind{layersKind()}}
+	answered := func() {}
+	if name != layers {
+		all := agentKinds()
+		i := slices.IndexFunc(all, func(kind agent.Kind) bool { return kind.Name == name })
+		if i < 0 {
+			return fmt.Errorf("-serve=%s: there is no such agent", name)
+		}
+		stateUse(rand.New(rand.NewPCG(3, 3)), nodes)
+		clock := clocktesting.NewFakeClock(time.Now())
+		config.Kinds, config.Clock = all[i:i+1], clock
+		answered = func() { clock.Step(arrivals.Timeout) } // each pod finds the same nodes
+	}
+	client := fake.NewClientset()
+	lists(client, nodes, running(nodes))
+	config.Client = client
+	debug.FreeOSMemory()
+	before, err := residentMiB(now)
+	if err != nil {
+		return err
+	}
+	// From here on, the peak is a new one: see proc_pid_clear_refs(5).
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		return fmt.Errorf("the kernel cannot forget the peak of memory: %w", err)
+	}
+	h, server, listening, err := serve(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer listening.Close()
+	server.answered = answered
+	fmt.Println(listening.URL)
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return err
 	}
 	after, err := residentMiB(peak)
+	took, cpu := server.all()
+	if len(took) == 0 {
+		return errors.New("nobody asked")
+	}
+	result := served{MiB: atStart + after - before, AnswerMillis: median(took), P99Millis: millis(took[len(took)*99/100]), AnswerCPUMillis: median(cpu)}
 	cancel()
-	return after - before, errors.Join(err, h.Close())
+	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(result), h.Close())
 }
 
 // extenderAt returns Kubernetes' own client of an agent, for both verbs.
@@ -205,8 +292,11 @@ func extenderAt(url, name string, weight int64) (fwk.Extender, error) {
 	})
 }
 
-func kinds() []agent.Kind {
-	return []agent.Kind{{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}}
+// layers is the name of the agent whose choices are compared with those of the plugin.
+const layers = "layers"
+
+func layersKind() agent.Kind {
+	return agent.Kind{Name: layers, Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}
 }
 
 // The lines of /proc/self/status with resident memory.
@@ -233,7 +323,9 @@ func residentMiB(line string) (int, error) {
 // timed serves a handler, and notes the time from the last byte of each request to the last
 // byte of its answer, and the processor time of that.
 type timed struct {
-	next      http.Handler
+	next http.Handler
+	// answered is called after each answer, if it is not nil.
+	answered  func()
 	mu        sync.Mutex
 	took, cpu []time.Duration
 }
@@ -250,16 +342,12 @@ func (t *timed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began, used := time.Now(), timing.Thread()
 	t.next.ServeHTTP(w, r)
 	took, cpu := time.Since(began), timing.Thread()-used
+	if t.answered != nil {
+		t.answered()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.took, t.cpu = append(t.took, took), append(t.cpu, cpu)
-}
-
-// forget begins anew.
-func (t *timed) forget() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.took, t.cpu = nil, nil
 }
 
 // all returns what every answer took. The last one may be counted after it was read.
@@ -290,7 +378,7 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 	client := fake.NewClientset()
 	lists(client, nodes, running)
 	clock := clocktesting.NewFakeClock(time.Now())
-	h, server, listening, err := serve(ctx, host.Config{Client: client, MaxScore: most, Clock: clock, Kinds: kinds()})
+	h, server, listening, err := serve(ctx, host.Config{Client: client, MaxScore: most, Clock: clock, Kinds: []agent.Kind{layersKind()}})
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +391,7 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 	if err != nil {
 		return nil, err
 	}
-	extender, err := extenderAt(listening.URL, "layers", weight)
+	extender, err := extenderAt(listening.URL, layers, weight)
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ var mainPolicies = []string{"default", "image-name", "lrscheduler", ourPolicy, "
 func Experiments(extent Extent) []Experiment {
 	all := []Experiment{
 		policies(extent), frontier(extent), balance(extent), arguments(extent),
-		long(extent), bursts(extent), alternatives(extent),
+		long(extent), told(extent), bursts(extent), alternatives(extent),
 		sharing(extent), zipf(extent), bandwidth(extent), nodes(extent), disk(extent),
 		lag(extent), manifestDelay(extent), pulls(extent), joins(extent),
 	}
@@ -177,6 +177,36 @@ func long(x Extent) Experiment {
 			size := x.size()
 			size.Pods = int(pods)
 			return cases([]string{"zipf-1"}, size, named(mainPolicies...))
+		}),
+	}
+}
+
+// told compares what nodes say. All of them join downloads, and all policies know it, so that
+// there is no other difference.
+func told(x Extent) Experiment {
+	var all []sim.Policy
+	for _, p := range []struct{ name, settings string }{
+		{"names", "nodes=names"}, {"names joined", "nodes=joined"}, {"agent", "nodes=agent"},
+		{"agent, Chain", "nodes=agent:reuse=chain"}, {ourPolicy, "nodes=patched"},
+	} {
+		set := policy(ourPolicy + ":joinsDownloads=true:" + p.settings)
+		set.Name = p.name
+		all = append(all, set)
+	}
+	chains := policy("default:reuse=chain")
+	chains.Name = "default, Chain"
+	all = append(named("default"), append(all, chains)...)
+	return Experiment{
+		Experiment: evaluation.Experiment{
+			Name: "told", Title: "What must nodes tell?",
+			Text: "LayerLocality with layer-resolver on nodes that name images, whose names ImageManifests explain (joined), that have an agent, and patched ones. Chain: nodes use a layer again only above the same layers. On larger disks nodes hold more images than a NodeStatus lists. All nodes join downloads.",
+			Axis: "GB a node", Log: true,
+		},
+		Cases: vary([]float64{20, 100}, func(gigabytes float64) []Case {
+			size := x.size()
+			size.Pods, size.Disk = 4000, int64(gigabytes*1e9)
+			return adjust(cases(pick(x, []string{"zipf-1"}, []string{"zipf-1", "nodes-50"}), size, all),
+				func(m *sim.Model) { m.Joins = sim.JoinLayers })
 		}),
 	}
 }

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
+	"github.com/layer-locality/layer-locality/kubectllayers/output"
+	"github.com/layer-locality/layer-locality/kubectllayers/text"
+)
+
+// command is what all commands share.
+type command struct {
+	in       io.Reader
+	out, err io.Writer
+	config   *genericclioptions.ConfigFlags
+	// Flags.
+	output        string
+	selector      string
+	allNamespaces bool
+	scheduler     debugport.Options
+}
+
+// newCommand returns the command with all its commands.
+func newCommand(in io.Reader, out, err io.Writer) *cobra.Command {
+	c := &command{in: in, out: text.NewWriter(out), err: text.NewWriter(err), config: genericclioptions.NewConfigFlags(true)}
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // an error is one sentence
+	root := &cobra.Command{
+		Use:   "kubectl-layers",
+		Short: "Which node holds which image layers, and what that is worth for a pod",
+		Long: "Which node holds which image layers, where a pod would find most of its own, and why a pod went where it is.\n" +
+			"Sizes are compressed bytes, as registries send them. docs/kubectl-layers.md has a page on every command.",
+		Version:       version,
+		SilenceErrors: true, SilenceUsage: true,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl layers"},
+	}
+	root.SetIn(in)
+	root.SetOut(c.out)
+	root.SetErr(c.err)
+	flags := root.PersistentFlags()
+	c.config.AddFlags(flags)
+	flags.StringVarP(&c.output, "output", "o", "", "table, wide, json, yaml or name")
+	flags.StringVarP(&c.selector, "selector", "l", "", "only what has these labels: nodes, or pods for pod and why")
+	flags.BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "pods of all namespaces (pod and why with -l or without a name)")
+	flags.StringVar(&c.scheduler.URL, "scheduler-url", "", "address of the scheduler's secure port, such as https://10.0.0.1:10259, where no port can be forwarded to its pod")
+	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", debugport.DefaultNamespace, "namespace of the scheduler's lease, its pod, and the service account")
+	flags.StringSliceVar(&c.scheduler.Leases, "scheduler-lease", debugport.DefaultLeases, "lease of the scheduler; the first that somebody holds")
+	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", debugport.DefaultServiceAccount, "service account that may read the scheduler's debug path and nothing else")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces)
+	root.SetFlagErrorFunc(func(sub *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, sub.CommandPath())
+	})
+	root.AddCommand(c.nodes(), c.node(), c.image(), c.shared(), c.plan(), c.why(), c.imageLocality(), c.savings())
+	root.AddCommand(c.workloads()...)
+	return root
+}
+
+// reader returns a Reader of the cluster that the user's flags name.
+func (c *command) reader() (*collect.Reader, error) {
+	config, err := c.config.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no cluster to ask: %w: name a kubeconfig with --kubeconfig or a context with --context", err)
+	}
+	return collect.New(config)
+}
+
+// namespace returns the namespace of the flags or of the context.
+func (c *command) namespace() (string, error) {
+	namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("no namespace: %w: name one with -n", err)
+	}
+	return namespace, nil
+}
+
+// document is what json and yaml print.
+type document struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Answer     any    `json:"answer"`
+	// Problems are what could not be read: the answer is smaller without it.
+	Problems []*collect.Problem `json:"problems,omitempty"`
+}
+
+// apiVersion is that of the documents.
+const apiVersion = "kubectl.layerlocality.io/v1"
+
+// answer is what a command says.
+type answer struct {
+	// kind and value are what json and yaml print.
+	kind  string
+	value any
+	table output.Answer
+	// problems are what could not be read.
+	problems []*collect.Problem
+}
+
+// answers returns the function of a command that is done when it has an answer.
+func (c *command) answers(f func(ctx context.Context, r *collect.Reader, args []string) (*answer, error)) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		form, err := output.ParseForm(c.output)
+		if err != nil {
+			return err
+		}
+		r, err := c.reader()
+		if err != nil {
+			return err
+		}
+		a, err := f(cmd.Context(), r, args)
+		if err != nil {
+			if ctx := cmd.Context(); ctx.Err() != nil {
+				return errors.New("interrupted")
+			}
+			return err
+		}
+		table := a.table
+		table.Value = document{apiVersion, a.kind, a.value, a.problems}
+		if err := output.Print(c.out, form, &table); err != nil {
+			return fmt.Errorf("cannot print the answer: %w", err)
+		}
+		for _, p := range a.problems { // in json too, but there they are easily missed
+			fmt.Fprintf(c.err, "note: %s\n", text.Line(p.Error(), 1000))
+		}
+		return nil
+	}
+}
+
+// selects returns a function that tells whether labels are those of the flag -l.
+func (c *command) selects() (func(map[string]string) bool, error) {
+	selector, err := labels.Parse(c.selector)
+	if err != nil {
+		return nil, fmt.Errorf("--selector: %w", err)
+	}
+	return func(set map[string]string) bool { return selector.Matches(labels.Set(set)) }, nil
+}
+
+// parseBandwidth reads bits a second: 100M, 1G, 12.5Mi, also with "bit", "bit/s" or "bps" behind it.
+func parseBandwidth(value string) (int64, error) {
+	if value == "" {
+		return 0, nil
+	}
+	number := strings.ToLower(value)
+	for _, unit := range []string{"bit/s", "bps", "bit"} {
+		if cut, ok := strings.CutSuffix(number, unit); ok {
+			number = cut
+			break
+		}
+	}
+	number = strings.NewReplacer("g", "G", "m", "M", "ki", "Ki").Replace(number)
+	q, err := resource.ParseQuantity(number)
+	if err != nil || q.Value() <= 0 || q.Value() > math.MaxInt64/16 { // too large a number is 0
+		return 0, fmt.Errorf("--bandwidth %q: want bits a second, such as 100M or 1Gbit", text.Line(value, 50))
+	}
+	return q.Value(), nil
+}

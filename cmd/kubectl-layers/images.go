@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
+	"github.com/layer-locality/layer-locality/kubectllayers/output"
+	"github.com/layer-locality/layer-locality/kubectllayers/target"
+	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+func (c *command) image() *cobra.Command {
+	return &cobra.Command{
+		Use: "image REFERENCE...", Args: cobra.MinimumNArgs(1),
+		Short:             "The layers of images: on how many nodes each is, and who says so",
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
+			t, err := target.Images("", args)
+			if err != nil {
+				return nil, err
+			}
+			return c.images(ctx, r, []*v1.Pod{t.Pod})
+		}),
+	}
+}
+
+// workloads returns a command for each kind that has pods.
+func (c *command) workloads() []*cobra.Command {
+	commands := []*cobra.Command{{
+		Use: "pod [NAME]", Aliases: []string{"pods", "po"}, Args: cobra.MaximumNArgs(1),
+		Short:             "The layers of the images of a pod, or of the pods with labels (-l)",
+		ValidArgsFunction: c.completePods,
+		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
+			pods, err := c.pods(ctx, r, args)
+			if err != nil {
+				return nil, err
+			}
+			return c.images(ctx, r, pods)
+		}),
+	}}
+	for _, kind := range target.Kinds() {
+		commands = append(commands, &cobra.Command{
+			Use: kind + " NAME", Aliases: target.Aliases(kind), Args: exactly("the name of a " + kind),
+			Short:             "The layers of the images of a " + kind,
+			ValidArgsFunction: cobra.NoFileCompletions,
+			RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
+				namespace, err := c.namespace()
+				if err != nil {
+					return nil, err
+				}
+				t, err := target.Get(ctx, r.Client, namespace, kind+"/"+args[0])
+				if err != nil {
+					return nil, err
+				}
+				return c.images(ctx, r, []*v1.Pod{t.Pod})
+			}),
+		})
+	}
+	return commands
+}
+
+// maxPods is how many pods one answer is about.
+const maxPods = 500
+
+// pods returns the pod of a name, or those of the flags -l and -A.
+func (c *command) pods(ctx context.Context, r *collect.Reader, args []string) ([]*v1.Pod, error) {
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, err
+	}
+	if len(args) == 1 {
+		if c.selector != "" || c.allNamespaces {
+			return nil, fmt.Errorf("a name, or -l and -A: not both")
+		}
+		t, err := target.Get(ctx, r.Client, namespace, "pod/"+strings.TrimPrefix(args[0], "pod/"))
+		if err != nil {
+			return nil, err
+		}
+		return []*v1.Pod{t.Pod}, nil
+	}
+	if c.selector == "" && !c.allNamespaces {
+		return nil, fmt.Errorf("want the name of a pod, or labels with -l, or -A for all pods")
+	}
+	if _, err := c.selects(); err != nil {
+		return nil, err
+	}
+	where := "namespace " + namespace
+	if c.allNamespaces {
+		namespace, where = metav1.NamespaceAll, "all namespaces"
+	}
+	list, err := r.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: c.selector, Limit: maxPods})
+	if err != nil {
+		return nil, r.Explain("pods in "+where, err)
+	}
+	if list.Continue != "" {
+		return nil, fmt.Errorf("more than %d pods in %s: name fewer with -l or -n", maxPods, where)
+	}
+	if len(list.Items) == 0 {
+		return nil, fmt.Errorf("no pods in %s with the labels %q", where, c.selector)
+	}
+	pods := make([]*v1.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[i] = &list.Items[i]
+	}
+	return pods, nil
+}
+
+// images answers about the images of pods, each once. Without the right to read nodes, the
+// answer is what ImageManifests say.
+func (c *command) images(ctx context.Context, r *collect.Reader, pods []*v1.Pod) (*answer, error) {
+	cluster, err := r.ReadSome(ctx, collect.Parts{Nodes: true, Pods: true, Images: true})
+	if err != nil {
+		return nil, err
+	}
+	known, err := inventory.New(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	images := []inventory.Image{}
+	for _, pod := range pods {
+		for _, image := range known.Images(&pod.Spec) {
+			if !slices.ContainsFunc(images, func(i inventory.Image) bool { return i.Image == image.Image }) {
+				images = append(images, image)
+			}
+		}
+	}
+	t := output.Answer{Columns: []output.Column{{Title: "IMAGE"}, {Title: "LAYER"}, {Title: "SIZE"}, {Title: "NODES"}, {Title: "TOLD BY"}, {Title: "PLATFORM", Wide: true}, {Title: "DIGEST", Wide: true}}}
+	for i := range images {
+		rows(&t, &images[i], len(cluster.Nodes), cluster.Now)
+	}
+	return &answer{kind: "Images", value: images, problems: cluster.Problems, table: t}, nil
+}
+
+// rows adds an image to a table, and what to know of it below.
+func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
+	for _, variant := range image.Variants {
+		for i, layer := range variant.Layers {
+			t.Rows = append(t.Rows, []string{
+				image.Image, strconv.Itoa(i + 1), text.Bytes(float64(layer.Bytes)), fmt.Sprintf("%d of %d", layer.Nodes, nodes), variant.From, variant.Platform, layer.Digest,
+			})
+		}
+	}
+	t.Names = append(t.Names, image.Image)
+	line := image.Image + ": "
+	switch {
+	case len(image.Names) == 0:
+		line += "this is no valid reference"
+	case len(image.Variants) == 0:
+		line += "its layers are not known"
+	default:
+		var parts []string
+		for _, v := range image.Variants {
+			part := fmt.Sprintf("%s in %d layers", text.Bytes(float64(v.Bytes)), len(v.Layers))
+			if v.Platform != "" && len(image.Variants) > 1 {
+				part += " on " + v.Platform
+			}
+			parts = append(parts, part)
+		}
+		line += strings.Join(parts, ", ")
+	}
+	if nodes > 0 {
+		line += "; on " + holders(image.Nodes) + fmt.Sprintf(" of %d nodes", nodes)
+	}
+	t.Below = append(t.Below, line)
+	for _, o := range image.Objects {
+		switch {
+		case o.Reason != "":
+			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: %s: %s", o.Name, o.Reason, o.Message))
+		case !o.Confirmed.IsZero():
+			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: the registry confirmed it %s ago", o.Name, text.Age(o.Confirmed, now)))
+		}
+	}
+}
+
+func holders(by map[locality.Evidence]int) string {
+	sum := 0
+	var parts []string
+	for evidence, n := range by {
+		sum += n
+		parts = append(parts, fmt.Sprintf("%d by %s", n, evidence))
+	}
+	slices.Sort(parts)
+	if len(parts) == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d (%s)", sum, strings.Join(parts, ", "))
+}
+
+func (c *command) shared() *cobra.Command {
+	var images []string
+	var rows int
+	cmd := &cobra.Command{
+		Use: "shared [--images IMAGE,...]", Args: cobra.ArbitraryArgs,
+		Short: "The layers and bases that images on the nodes share, those that save most first",
+		Long: "The layers and bases that images on the nodes share, those that save most first. A base is a set of layers that the same images have.\n\n" +
+			"With --images A B ..., how many bytes each two of these images have in common.",
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringSliceVar(&images, "images", nil, "images to compare: --images A B C, or A,B,C")
+	cmd.Flags().IntVar(&rows, "limit", 20, "at most so many rows in a table; 0 for all")
+	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
+		if len(images) == 0 && len(args) > 0 {
+			return nil, fmt.Errorf("to compare images, put --images before them")
+		}
+		images = append(images, args...)
+		if len(images) == 1 || len(images) > 50 {
+			return nil, fmt.Errorf("--images: want 2 to 50 images, not %d", len(images))
+		}
+		if _, err := target.Images("", images); err != nil {
+			return nil, err
+		}
+		cluster, err := r.Read(ctx, collect.Parts{Nodes: true, Images: true})
+		if err != nil {
+			return nil, err
+		}
+		known, err := inventory.New(ctx, cluster)
+		if err != nil {
+			return nil, err
+		}
+		if len(images) > 0 {
+			return c.matrix(known.Common(images), cluster), nil
+		}
+		shared := known.Shared()
+		t := output.Answer{Columns: []output.Column{{Title: "BASE"}, {Title: "LAYERS"}, {Title: "SIZE"}, {Title: "IMAGES"}, {Title: "NODES"}, {Title: "SAVES"}, {Title: "IMAGES AMONG OTHERS", Wide: true}}}
+		for _, base := range shared.Bases {
+			t.Names = append(t.Names, base.Digests...)
+			if rows > 0 && len(t.Rows) >= rows {
+				continue
+			}
+			t.Rows = append(t.Rows, []string{
+				short(base.Digests[0]), strconv.Itoa(len(base.Digests)), text.Bytes(float64(base.Bytes)), strconv.Itoa(base.Images), strconv.Itoa(base.Nodes), text.Bytes(float64(base.SavedBytes)),
+				strings.Join(base.Names, " "),
+			})
+		}
+		switch {
+		case len(shared.Bases) == 0:
+			t.Above = []string{"No layer on the nodes is in more than one image."}
+		case len(shared.Bases) > len(t.Rows):
+			t.Below = []string{fmt.Sprintf("%d more: --limit 0 shows them, -o json single layers too", len(shared.Bases)-len(t.Rows))}
+		}
+		return &answer{kind: "Shared", value: shared, problems: cluster.Problems, table: t}, nil
+	})
+	return cmd
+}
+
+func (c *command) matrix(m inventory.Matrix, cluster *collect.Cluster) *answer {
+	t := output.Answer{Columns: []output.Column{{Title: "IMAGE"}}, Names: m.Images}
+	for i, image := range m.Images {
+		t.Columns = append(t.Columns, output.Column{Title: fmt.Sprintf("[%d]", i+1)})
+		row := []string{fmt.Sprintf("[%d] %s", i+1, image)}
+		for _, bytes := range m.CommonBytes[i] {
+			row = append(row, text.Bytes(float64(bytes)))
+		}
+		t.Rows = append(t.Rows, row)
+		if !m.Known[i] {
+			t.Below = append(t.Below, fmt.Sprintf("%s: its layers are not known", image))
+		}
+	}
+	return &answer{kind: "Matrix", value: m, problems: cluster.Problems, table: t}
+}

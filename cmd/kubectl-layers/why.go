@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
+	"github.com/layer-locality/layer-locality/kubectllayers/output"
+	"github.com/layer-locality/layer-locality/kubectllayers/savings"
+	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/kubectllayers/why"
+	"github.com/layer-locality/layer-locality/scheduler/placements"
+)
+
+func (c *command) why() *cobra.Command {
+	return &cobra.Command{
+		Use: "why [POD]", Args: cobra.MaximumNArgs(1),
+		Short: "Why a pod is on its node, and what it pulled",
+		Long: "Why a pod is on its node, as far as layers are concerned: what that node, the best and the mean one had when the pod was placed, and what the kubelet pulled.\n\n" +
+			"The scheduler remembers its last 10,000 placements. It is asked through a port that is forwarded to the pod that holds its lease, with a token of ten minutes that may read the debug path only, never with yours. " +
+			"Without it, nodes are rated now, and the answer says so.",
+		ValidArgsFunction: c.completePods,
+		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
+			pods, err := c.pods(ctx, r, args)
+			if err != nil {
+				return nil, err
+			}
+			w := &asker{c: c, r: r}
+			defer func() { w.scheduler.Close() }()
+			var answers []*why.Answer
+			for _, pod := range pods {
+				a, err := w.of(ctx, pod)
+				switch {
+				case err == nil:
+					answers = append(answers, a)
+				case len(pods) == 1:
+					return nil, err
+				}
+			}
+			if len(answers) == 0 {
+				return nil, fmt.Errorf("none of %d pods has a node yet: kubectl layers plan tells what nodes have for one", len(pods))
+			}
+			return whyAnswer(answers, w.problems), nil
+		}),
+	}
+}
+
+// asker asks about several pods.
+type asker struct {
+	c *command
+	r *collect.Reader
+	// scheduler is asked; unreachable is why it cannot be.
+	scheduler   *debugport.Scheduler
+	unreachable error
+	opened      bool
+	// cluster is read once it is needed.
+	cluster  *collect.Cluster
+	problems []*collect.Problem
+}
+
+func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
+	if pod.Spec.NodeName == "" {
+		return nil, why.Unplaced(pod)
+	}
+	pulls, err := why.Pulls(ctx, w.r.Client, pod)
+	if err != nil {
+		if p := w.r.Explain("events in namespace "+pod.Namespace, err); len(w.problems) == 0 {
+			w.problems = append(w.problems, p)
+		}
+	}
+	decision, forgotten := w.remembered(ctx, pod)
+	if decision != nil {
+		return why.Remembered(pod, *decision, pulls), nil
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if w.cluster == nil {
+		if w.cluster, err = w.r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true}); err != nil {
+			return nil, fmt.Errorf("%s And nodes cannot be rated now: %w", forgotten, err)
+		}
+		w.problems = append(w.problems, w.cluster.Problems...)
+	}
+	return why.Rated(ctx, w.cluster, pod, pulls, forgotten)
+}
+
+// remembered returns what the scheduler remembers of placing a pod, or why it does not.
+func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placement, string) {
+	if !w.opened {
+		w.opened = true
+		w.scheduler, w.unreachable = debugport.Open(ctx, w.r.Config, w.r.Client, w.c.scheduler)
+	}
+	if w.unreachable != nil {
+		return nil, fmt.Sprintf("The scheduler's memory cannot be read (%s).", w.unreachable)
+	}
+	a, err := w.scheduler.Placements(ctx, pod.Namespace, pod.Name)
+	if err != nil {
+		return nil, fmt.Sprintf("The scheduler's memory cannot be read (%s).", err)
+	}
+	for i := range a.Placements {
+		if a.Placements[i].UID == pod.UID {
+			return &a.Placements[i], ""
+		}
+	}
+	return nil, fmt.Sprintf("The scheduler does not remember this pod: it has %d placements since %s, and the pod is of the scheduler %s.",
+		a.Remembered, a.Since.UTC().Format(time.RFC3339), text.Line(pod.Spec.SchedulerName, 253))
+}
+
+func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
+	a := &answer{kind: "Why", value: answers, problems: problems}
+	for _, one := range answers {
+		a.table.Names = append(a.table.Names, "node/"+one.Node)
+	}
+	if len(answers) == 1 {
+		a.table.Above = answers[0].Words
+		return a
+	}
+	a.table.Columns = []output.Column{{Title: "NAMESPACE"}, {Title: "POD"}, {Title: "NODE"}, {Title: "LACKED"}, {Title: "MEAN NODE LACKED"}, {Title: "SAVED"}, {Title: "BEST NODE"}, {Title: "SCHEDULER", Wide: true}}
+	for _, one := range answers {
+		row := []string{one.Namespace, one.Pod, one.Node, "", "", "", "", one.Scheduler}
+		if d := one.Decision; d != nil {
+			row[3] = text.Bytes(float64(d.Chosen.MissingBytes))
+			if d.Mean != nil {
+				row[4], row[5] = text.Bytes(d.Mean.MissingBytes), text.Bytes(*one.SavedBytes)
+			}
+			if d.Best != nil {
+				row[6] = d.Best.Node
+			}
+		} else if one.Now != nil && one.Now.PulledBytes != nil {
+			row[3] = "about " + text.Bytes(float64(*one.Now.PulledBytes))
+		}
+		a.table.Rows = append(a.table.Rows, row)
+	}
+	return a
+}
+
+func (c *command) savings() *cobra.Command {
+	var prometheus, since string
+	cmd := &cobra.Command{
+		Use: "savings", Args: cobra.NoArgs,
+		Short: "What placements saved, by profile",
+		Long: "What placements saved, by profile: compressed bytes that the chosen nodes lacked, beside what the mean of the feasible nodes lacked.\n\n" +
+			"Without flags, the scheduler tells what it saved since it started. With --prometheus, Prometheus tells what was saved --since a time.",
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringVar(&prometheus, "prometheus", "", "URL of a Prometheus that scrapes the scheduler")
+	cmd.Flags().StringVar(&since, "since", "24h", "time before now, with --prometheus")
+	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, _ []string) (*answer, error) {
+		var s *placements.Savings
+		if prometheus == "" {
+			if cmd.Flags().Changed("since") {
+				return nil, fmt.Errorf("--since needs --prometheus URL: the scheduler itself only knows what was saved since it started")
+			}
+			scheduler, err := debugport.Open(ctx, r.Config, r.Client, c.scheduler)
+			if err != nil {
+				return nil, err
+			}
+			defer scheduler.Close()
+			if s, err = scheduler.Savings(ctx); err != nil {
+				return nil, err
+			}
+		} else {
+			ago, err := savings.ParseSince(since)
+			if err != nil {
+				return nil, err
+			}
+			if s, err = savings.Of(ctx, prometheus, ago); err != nil {
+				return nil, err
+			}
+		}
+		t := output.Answer{Columns: []output.Column{{Title: "PROFILE"}, {Title: "PODS"}, {Title: "PULLED"}, {Title: "MEAN NODE"}, {Title: "SAVED"}, {Title: "SHARE"}}}
+		for i := range s.Profiles {
+			p := &s.Profiles[i]
+			p.Profile = text.Line(p.Profile, 253)
+			saved := p.MeanMissingBytes - float64(p.MissingBytes)
+			part := "-"
+			if p.MeanMissingBytes > 0 {
+				part = fmt.Sprintf("%.0f %%", 100*saved/p.MeanMissingBytes)
+			}
+			t.Rows = append(t.Rows, []string{p.Profile, fmt.Sprint(p.Pods), text.Bytes(float64(p.MissingBytes)), text.Bytes(p.MeanMissingBytes), text.Bytes(saved), part})
+			t.Names = append(t.Names, p.Profile)
+		}
+		t.Below = []string{fmt.Sprintf("Since %s. Pods that fitted on one node do not count, nor images of which nothing was known.", s.Since.UTC().Format(time.RFC3339))}
+		if len(s.Profiles) == 0 {
+			t.Above = []string{"No pod was placed on one of several nodes yet."}
+		}
+		return &answer{kind: "Savings", value: s, table: t}, nil
+	})
+	return cmd
+}

@@ -1,0 +1,166 @@
+// Package layershare has a node download a layer once when several images that lie
+// on it are pulled at the same time: a pull waits, before it copies anything, until
+// the layers that an earlier pull is downloading are in the store, where the copy
+// finds them. It never waits for a later pull, so no two wait for each other.
+package layershare
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"go.podman.io/image/v5/docker/reference"
+	"go.podman.io/image/v5/types"
+)
+
+// ReportInterval is how often a copy has to report how far a download is.
+const ReportInterval = time.Second
+
+// Pulls are the pulls of images into one store that go on in this process. The zero
+// value has none.
+type Pulls struct {
+	lock sync.Mutex
+	// going have opened their source, the oldest first.
+	going []*Pull
+}
+
+// Pull is one of them.
+type Pull struct {
+	pulls  *Pulls
+	source types.ImageReference
+	stored func(types.BlobInfo) bool
+	// registry is where the source is: only pulls from one and the same share.
+	registry string
+	// image returns what is pulled. It is set when the source has been opened.
+	image func() []types.BlobInfo
+
+	lock  sync.Mutex
+	phase phase
+	since time.Time // of the phase
+	// reports are what the copy said of each blob.
+	reports map[digest.Digest]report
+}
+
+// phase is what a pull does.
+type phase int
+
+const (
+	// copies: it downloads what is not in the store.
+	copies phase = iota
+	// waits for earlier pulls.
+	waits
+	// resigned: it copies, because waiting came to nothing.
+	resigned
+)
+
+// report is what the copy said of a blob.
+type report struct {
+	// begun: it downloads the blob, or has.
+	begun bool
+	// moved is when something of it arrived last.
+	moved time.Time
+	// reused: it found the blob in the store.
+	reused bool
+}
+
+// Begin announces a pull of source. The caller copies from Source instead, passes the
+// reports of the copy to Observe, and calls End when the copy has ended. Stored tells
+// whether the store has a layer of that digest.
+func (p *Pulls) Begin(source types.ImageReference, stored func(types.BlobInfo) bool) *Pull {
+	pull := &Pull{pulls: p, source: source, stored: stored, reports: map[digest.Digest]report{}}
+	if named := source.DockerReference(); named != nil {
+		pull.registry = reference.Domain(named)
+	}
+
+	return pull
+}
+
+// End ends the pull. Those that wait for it go on.
+func (p *Pull) End() {
+	p.pulls.lock.Lock()
+	defer p.pulls.lock.Unlock()
+
+	p.pulls.going = slices.DeleteFunc(p.pulls.going, func(other *Pull) bool { return other == p })
+}
+
+// Observe takes a progress report of the copy.
+func (p *Pull) Observe(progress *types.ProgressProperties) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	said := p.reports[progress.Artifact.Digest]
+
+	switch progress.Event {
+	case types.ProgressEventNewArtifact:
+		said.begun = true
+	case types.ProgressEventRead, types.ProgressEventDone:
+		said.moved = time.Now()
+	case types.ProgressEventSkipped:
+		said.reused = true
+	}
+
+	p.reports[progress.Artifact.Digest] = said
+}
+
+// reported returns what the copy said of a layer.
+func (p *Pull) reported(layer digest.Digest) report {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	return p.reports[layer]
+}
+
+func (p *Pull) state() (now phase, since time.Time) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	return p.phase, p.since
+}
+
+func (p *Pull) turn(to phase) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	p.phase, p.since = to, time.Now()
+}
+
+// enter makes the pull the youngest of those that go on.
+func (p *Pulls) enter(pull *Pull) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	if !slices.Contains(p.going, pull) {
+		p.going = append(p.going, pull)
+	}
+}
+
+// older returns the pulls that go on, come from the registry of pull, and opened their
+// source earlier, the oldest first.
+func (p *Pulls) older(pull *Pull) []*Pull {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	var older []*Pull
+
+	for _, other := range p.going {
+		if other == pull {
+			break
+		}
+
+		if pull.registry != "" && other.registry == pull.registry {
+			older = append(older, other)
+		}
+	}
+
+	return older
+}
+
+// name is for the log.
+func (p *Pull) name() string {
+	if named := p.source.DockerReference(); named != nil {
+		return named.String()
+	}
+
+	return p.source.StringWithinTransport()
+}

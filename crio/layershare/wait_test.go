@@ -1,0 +1,573 @@
+package layershare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	specsv1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+var base = layer("base", 100*mb)
+
+// on returns an image that lies on layers, with one of its own.
+func (n *node) on(name string, layers ...specsv1.Descriptor) *image {
+	return n.image("registry.example.com/"+name, append(layers[:len(layers):len(layers)], layer(name, 25*mb))...)
+}
+
+func (n *node) several(count int, layers ...specsv1.Descriptor) (images []*image) {
+	for i := range count {
+		images = append(images, n.on(fmt.Sprint("app-", i), layers...))
+	}
+
+	return images
+}
+
+func noErrors(t *testing.T, results []pulled) {
+	t.Helper()
+
+	for i, result := range results {
+		if result.err != nil {
+			t.Errorf("pull %d: %v", i, result.err)
+		}
+	}
+}
+
+func within(t *testing.T, what string, got, low, high time.Duration) {
+	t.Helper()
+
+	if got < low || got > high {
+		t.Errorf("%s took %s, want %s to %s", what, got, low, high)
+	}
+}
+
+func TestBaseIsDownloadedOnce(t *testing.T) {
+	for _, count := range []int{2, 5, 20} {
+		for _, index := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode()
+				images := n.several(count, base)
+
+				for _, image := range images {
+					image.index = index
+				}
+
+				results := pullAll(t, images...)
+				noErrors(t, results)
+
+				if got := n.times(base); got != 1 {
+					t.Errorf("%d images: the base was downloaded %d times", count, got)
+				}
+
+				// Each of the others proves that it may have the base. A member of an index is
+				// read once more by each.
+				want := count - 1
+				if index {
+					want += count
+				}
+
+				if n.requests != want {
+					t.Errorf("%d images, index %v: %d further requests, want %d", count, index, n.requests, want)
+				}
+
+				for _, result := range results {
+					within(t, "a pull", result.took, 12500*time.Millisecond, 13*time.Second)
+				}
+			})
+		}
+	}
+}
+
+// What needs nothing of others does not wait, and asks for nothing.
+func TestNothingInCommon(t *testing.T) {
+	type change func(n *node, images []*image)
+
+	for name, change := range map[string]change{
+		"other layers":     func(n *node, images []*image) { images[1] = n.on("app-1", layer("other base", 100*mb)) },
+		"another registry": func(_ *node, images []*image) { images[1].name = "other.example.com/app-1" },
+		"little": func(n *node, images []*image) {
+			images[0], images[1] = n.on("a", layer("l", 16<<20-1)), n.on("b", layer("l", 16<<20-1))
+		},
+		"a small part": func(n *node, images []*image) {
+			images[1].layers = append(images[1].layers, layer("large", 300*mb))
+		},
+		"not from the bottom": func(_ *node, images []*image) {
+			images[1].layers = []specsv1.Descriptor{layer("bottom", 1), base}
+		},
+		"encrypted": func(_ *node, images []*image) {
+			for _, image := range images {
+				image.layers[0].MediaType += "+encrypted"
+			}
+		},
+		"from elsewhere": func(_ *node, images []*image) {
+			for _, image := range images {
+				image.layers[0].URLs = []string{"https://example.com/layer"}
+			}
+		},
+		"no size":   func(_ *node, images []*image) { images[0].layers[0].Size = -1 },
+		"absurd":    func(_ *node, images []*image) { images[0].layers[0].Size = 1 << 51 },
+		"no digest": func(_ *node, images []*image) { images[0].layers[0].Digest, images[1].layers[0].Digest = "a", "a" },
+		"artifacts": func(_ *node, images []*image) { images[0].config = "application/vnd.example" },
+		"an artifact": func(_ *node, images []*image) {
+			images[1].config = specsv1.MediaTypeEmptyJSON
+		},
+		"too many layers": func(_ *node, images []*image) {
+			for i := range maxLayers {
+				images[1].layers = append(images[1].layers, layer(fmt.Sprint(i), 0))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode()
+				images := n.several(2, base)
+				change(n, images)
+
+				images[0].download = func(ctx context.Context, _ specsv1.Descriptor) error { return load(ctx, 10*rate, rate, func() {}) }
+				images[1].download = func(context.Context, specsv1.Descriptor) error { return nil }
+				results := pullAll(t, images...)
+				noErrors(t, results)
+				within(t, "the second pull", results[1].took, 0, 0)
+
+				if n.requests != 0 {
+					t.Errorf("%d further requests", n.requests)
+				}
+			})
+		})
+	}
+}
+
+// A third image shares more with the second than with the first.
+func TestBaseOnBase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, runtime := newNode(), layer("runtime", 50*mb)
+		results := pullAll(t, n.on("a", base), n.on("b", base, runtime), n.on("c", base, runtime))
+		noErrors(t, results)
+
+		if n.times(base) != 1 || n.times(runtime) != 1 {
+			t.Errorf("the base was downloaded %d times, the runtime %d", n.times(base), n.times(runtime))
+		}
+	})
+}
+
+func TestWhatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		n.stored[base.Digest] = true
+
+		noErrors(t, pullAll(t, n.several(5, base)...))
+
+		if n.requests != 0 || n.times(base) != 0 {
+			t.Errorf("%d further requests, %d downloads of a base that is there", n.requests, n.times(base))
+		}
+	})
+}
+
+// An older pull has the base in the store in a form that is not found by its digest.
+func TestReusedInAnotherForm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, base)
+		images[0].again, images[1].again = base.Digest, base.Digest
+
+		results := pullAll(t, images...)
+		noErrors(t, results)
+		within(t, "the second pull", results[1].took, 2500*time.Millisecond, 3*time.Second)
+	})
+}
+
+var errDownload = errors.New("500")
+
+// after makes a download fail when so many bytes have come.
+func after(bytes int64, err error) func(context.Context, specsv1.Descriptor) error {
+	return func(ctx context.Context, _ specsv1.Descriptor) error {
+		return errors.Join(load(ctx, bytes, rate, func() {}), err)
+	}
+}
+
+func TestFirstPullFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		download  func(context.Context, specsv1.Descriptor) error
+		downloads int           // of the base
+		took      time.Duration // of the last pull
+	}{
+		"in the base": {after(50*mb, errDownload), 2, 5*time.Second + 12500*time.Millisecond},
+		"at once":     {after(0, errDownload), 2, 12500 * time.Millisecond},
+		"after the base": {func(ctx context.Context, layer specsv1.Descriptor) error {
+			if layer.Digest == base.Digest {
+				return load(ctx, layer.Size, rate, func() {})
+			}
+
+			return errDownload
+		}, 1, 12500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode()
+				images := n.several(5, base)
+				images[0].download = tc.download
+				results := pullAll(t, images...)
+
+				if !errors.Is(results[0].err, errDownload) {
+					t.Errorf("the first pull: %v", results[0].err)
+				}
+
+				noErrors(t, results[1:])
+
+				if got := n.times(base); got != tc.downloads {
+					t.Errorf("the base was downloaded %d times, want %d", got, tc.downloads)
+				}
+
+				within(t, "the last pull", results[4].took, tc.took, tc.took+time.Second)
+			})
+		})
+	}
+}
+
+func TestFirstPullIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(5, base)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error)
+
+		go func() { first <- images[0].pull(ctx) }()
+
+		time.AfterFunc(4*time.Second, cancel)
+		time.Sleep(time.Millisecond)
+		results := pullAll(t, images[1:]...)
+
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("the first pull: %v", err)
+		}
+
+		noErrors(t, results)
+
+		if got := n.times(base); got != 2 {
+			t.Errorf("the base was downloaded %d times, want 2", got)
+		}
+	})
+}
+
+// Who waits is cancelled at once, and takes nobody with him.
+func TestWaitingPullIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(3, base)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		cancelled := make(chan pulled)
+
+		defer cancel()
+
+		time.AfterFunc(500*time.Microsecond, func() {
+			err := images[2].pull(ctx)
+			cancelled <- pulled{err: err}
+		})
+
+		began := time.Now()
+
+		var took time.Duration
+
+		ended := make(chan struct{})
+
+		go func() {
+			defer close(ended)
+
+			<-ctx.Done()
+			result := <-cancelled
+			took = time.Since(began)
+
+			if !errors.Is(result.err, context.DeadlineExceeded) {
+				t.Errorf("the cancelled pull: %v", result.err)
+			}
+		}()
+
+		noErrors(t, pullAll(t, images[:2]...))
+		<-ended
+		within(t, "the cancelled pull", took, 3*time.Second, 3*time.Second+time.Millisecond)
+
+		if got := n.times(base); got != 1 {
+			t.Errorf("the base was downloaded %d times", got)
+		}
+	})
+}
+
+// The registry is cut off, or answers again when the oldest of those that wait tries.
+func TestNothingMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(20, base)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		images[0].download = func(context.Context, specsv1.Descriptor) error { return never(ctx, base) }
+		ended := make(chan []pulled)
+
+		go func() { ended <- pullAll(t, images...) }()
+
+		time.Sleep(time.Minute)
+		cancel()
+
+		results := <-ended
+		noErrors(t, results[1:])
+
+		if got := n.times(base); got != 2 {
+			t.Errorf("the base was downloaded %d times, want 2: the first, and the oldest of the others", got)
+		}
+
+		within(t, "the second pull", results[1].took, patience+21*time.Second, patience+23*time.Second)
+	})
+}
+
+func TestRegistryIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(20, base)
+		began := time.Now()
+		tried := map[int]time.Duration{}
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+
+		for i, image := range images {
+			image.download = func(context.Context, specsv1.Descriptor) error {
+				n.lock.Lock()
+				tried[i] = time.Since(began)
+				n.lock.Unlock()
+
+				return never(ctx, base)
+			}
+		}
+
+		pullAll(t, images...)
+
+		// Everybody gets to the error that he would get alone, and soon.
+		for i := range images {
+			if tried[i] == 0 && i > 0 || tried[i] > 2*patience+10*time.Second {
+				t.Errorf("pull %d tried after %s", i, tried[i])
+			}
+		}
+	})
+}
+
+// A pull that began long ago and does not get on holds up nobody.
+func TestHungPull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, base)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		images[0].download = never
+		go images[0].pull(ctx)
+
+		time.Sleep(time.Minute)
+
+		results := pullAll(t, images[1])
+		noErrors(t, results)
+		within(t, "the second pull", results[0].took, 12500*time.Millisecond, 12500*time.Millisecond)
+	})
+}
+
+func TestWaitingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, base)
+		slow := images[0]
+		slow.download = nil
+		slow.layers[0].Size = base.Size // the second pull has the same layer
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		go func() {
+			pull := n.pulls.Begin(slow, n.has)
+			defer pull.End()
+
+			if _, err := pull.Source().NewImageSource(ctx, amd64); err != nil {
+				t.Error(err)
+			}
+
+			// One byte a second.
+			_ = load(ctx, 1<<40, 1, func() { pull.Observe(readOf(base)) })
+		}()
+
+		time.Sleep(time.Second)
+
+		results := pullAll(t, images[1])
+		noErrors(t, results)
+		within(t, "the second pull", results[0].took, maxWait+12500*time.Millisecond, maxWait+13*time.Second)
+	})
+}
+
+// Others try for themselves when two have failed, instead of one after the other.
+func TestDiskIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		n.full = true
+
+		results := pullAll(t, n.several(20, base)...)
+		for i, result := range results {
+			if result.err == nil || !strings.Contains(result.err.Error(), "no space left") {
+				t.Errorf("pull %d: %v", i, result.err)
+			}
+
+			within(t, "a pull", result.took, 0, time.Duration(maxFailures+1)*10*time.Second+time.Second)
+		}
+	})
+}
+
+// Unpacking takes its time, and nothing is reported of what comes in parts.
+func TestSilence(t *testing.T) {
+	for name, change := range map[string]func(*image){
+		"unpacking": func(i *image) { i.unpack = 15 * time.Second },
+		"chunked": func(i *image) {
+			i.silent = true
+			i.layers[0].Annotations = map[string]string{chunkedAnnotation: "sha256:..."}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode()
+				images := n.several(2, layer("large", 150*mb))
+
+				for _, image := range images {
+					change(image)
+				}
+
+				noErrors(t, pullAll(t, images...))
+
+				if got := n.times(images[0].layers[0]); got != 1 {
+					t.Errorf("the base was downloaded %d times", got)
+				}
+			})
+		})
+	}
+}
+
+// Who cannot have a layer from the registry does not wait for it, and does not learn that
+// somebody else has it: the pull takes as long as if he were alone.
+func TestRefusedLayer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, top := newNode(), layer("top", 40*mb)
+		images := n.several(2, base, top)
+		images[1].refused = base.Digest
+		images[1].download = func(_ context.Context, layer specsv1.Descriptor) error {
+			if layer.Digest == base.Digest {
+				return errDownload
+			}
+
+			return nil
+		}
+
+		results := pullAll(t, images...)
+		if !errors.Is(results[1].err, errDownload) {
+			t.Errorf("the second pull: %v", results[1].err)
+		}
+
+		within(t, "the second pull", results[1].took, 0, 0)
+
+		// The layers below the refused one are shared, if it is worth it.
+		n = newNode()
+		images = n.several(2, base, top)
+		images[1].refused = top.Digest
+		noErrors(t, pullAll(t, images...))
+
+		if n.times(base) != 1 || n.times(top) != 2 {
+			t.Errorf("the base was downloaded %d times, the refused layer %d", n.times(base), n.times(top))
+		}
+	})
+}
+
+// A registry that does not answer the question for a layer holds up nobody for long.
+func TestNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, layer("large", 1000*mb))
+		images[1].hangs = true
+		images[1].download = func(context.Context, specsv1.Descriptor) error { return nil }
+		results := pullAll(t, images...)
+		noErrors(t, results)
+		within(t, "the second pull", results[1].took, requestTimeout, requestTimeout)
+	})
+}
+
+// Random images, some of which fail, hang or are cancelled. Nobody waits for ever
+// (synctest sees that), everybody gets the image or the error of his own, and not more is
+// downloaded than without sharing.
+func TestAnyMixture(t *testing.T) {
+	for seed := range uint64(200) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(17, seed))
+			n := newNode()
+
+			var images []*image
+
+			errs := map[int]error{}
+
+			for i := range 2 + random.IntN(10) {
+				var layers []specsv1.Descriptor
+
+				path := "root"
+				for range random.IntN(5) {
+					path += fmt.Sprint("/", random.IntN(2))
+					layers = append(layers, layer(path, int64(len(path))*7*mb))
+				}
+
+				image := n.on(fmt.Sprint("app-", i), layers...)
+				image.unpack = time.Duration(random.IntN(3)) * time.Second
+
+				switch random.IntN(6) {
+				case 0:
+					errs[i] = fmt.Errorf("error of %d", i)
+					image.download = after(random.Int64N(60*mb), errs[i])
+				case 1:
+					errs[i] = context.DeadlineExceeded
+					image.download = func(ctx context.Context, layer specsv1.Descriptor) error {
+						ctx, cancel := context.WithTimeout(ctx, time.Minute)
+						defer cancel()
+
+						return never(ctx, layer)
+					}
+				}
+
+				images = append(images, image)
+			}
+
+			results := pullAll(t, images...)
+			needs := map[digest.Digest]int{}
+
+			for i, result := range results {
+				if !errors.Is(result.err, errs[i]) {
+					t.Errorf("seed %d, pull %d: %v, want %v", seed, i, result.err, errs[i])
+				}
+
+				for _, layer := range images[i].layers {
+					needs[layer.Digest]++
+
+					if result.err == nil && !n.stored[layer.Digest] {
+						t.Errorf("seed %d, pull %d: a layer is missing", seed, i)
+					}
+				}
+			}
+
+			for layer, times := range n.loaded {
+				if times > needs[layer] {
+					t.Errorf("seed %d: %s was downloaded %d times for %d images", seed, layer, times, needs[layer])
+				}
+			}
+
+			if len(n.pulls.going) != 0 {
+				t.Errorf("seed %d: %d pulls still go on", seed, len(n.pulls.going))
+			}
+		})
+	}
+}

@@ -1,0 +1,15 @@
+// Package kubectllayers has the manifests of the rights for users of kubectl layers, for
+// programs that install them without kustomize.
+package kubectllayers
+
+import _ "embed"
+
+// Viewer is what users read.
+//
+//go:embed viewer.yaml
+var Viewer []byte
+
+// SchedulerReader is how users read what the scheduler remembers.
+//
+//go:embed scheduler-reader.yaml
+var SchedulerReader []byte

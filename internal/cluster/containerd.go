@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+)
+
+// Where containerd keeps images and its state, as a node sees it. The latter has its socket.
+const (
+	containerdRoot  = "/var/lib/containerd"
+	containerdState = "/run/containerd"
+)
+
+// containerd describes containerd.
+var containerd = containerRuntime{
+	name:    "containerd",
+	product: "containerd",
+	// In the state of the node, as the host sees it (machine/init.sh).
+	socket:    filepath.Join("root", containerdState, "containerd.sock"),
+	build:     tools,
+	binaries:  []string{"containerd-shim-runc-v2"},
+	inotify:   4,
+	arguments: containerdArguments,
+}
+
+// The plugins of containerd's CRI.
+const (
+	containerdImages  = "io.containerd.cri.v1.images"
+	containerdRuntime = "io.containerd.cri.v1.runtime"
+)
+
+// DropUnpackedBlobs has the containerd of a node drop the blobs of layers once they are unpacked,
+// as many distributions do. It is for Config.Runtime and Config.PerNode.
+func DropUnpackedBlobs(runtime *Component) {
+	config := maps.Clone(runtime.Config)
+	if config == nil {
+		config = map[string]any{}
+	}
+	merge(config, map[string]any{"plugins": map[string]any{containerdImages: map[string]any{"discard_unpacked_layers": true}}})
+	runtime.Config = config
+}
+
+// containerdArguments writes a node's configuration of containerd, with the caller's fields merged
+// into it.
+func containerdArguments(n *Node, settings Component) ([]string, error) {
+	c := n.cluster
+	hosts := filepath.Join(n.Dir(), "certs.d")
+	if err := c.writeRegistryHosts(hosts); err != nil {
+		return nil, err
+	}
+	config := map[string]any{
+		"version": 3,
+		"root":    containerdRoot,
+		"state":   containerdState,
+		"grpc":    map[string]any{"address": filepath.Join(containerdState, "containerd.sock")},
+		// Of no use here.
+		"disabled_plugins": []string{"io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"},
+		"plugins": map[string]any{
+			// The default is below /opt, which belongs to the host.
+			"io.containerd.internal.v1.opt": map[string]any{"path": containerdRoot + "/opt"},
+			containerdImages: map[string]any{
+				"snapshotter":             "overlayfs",
+				"discard_unpacked_layers": false,
+				"pinned_images":           map[string]any{"sandbox": c.pauseImage()},
+				"registry":                map[string]any{"config_path": hosts},
+			},
+			containerdRuntime: map[string]any{
+				"disable_apparmor": true,
+				// A score below the caller's own takes CAP_SYS_RESOURCE.
+				"restrict_oom_score_adj": true,
+				"containerd": map[string]any{"runtimes": map[string]any{"runc": map[string]any{
+					"runtime_type": "io.containerd.runc.v2",
+					"runtime_path": c.Tool("containerd-shim-runc-v2"),
+					"options": map[string]any{
+						"BinaryName": c.runcPath(),
+						// Without systemd.
+						"SystemdCgroup": false,
+					},
+				}}},
+				"cni": map[string]any{"bin_dirs": []string{cniDir()}, "conf_dir": n.networkDir()},
+			},
+			"io.containerd.grpc.v1.cri": map[string]any{
+				"stream_server_address": n.Address.String(), "stream_server_port": "0",
+			},
+		},
+	}
+	merge(config, settings.Config)
+	path := filepath.Join(n.Dir(), "containerd.toml")
+	return []string{"--config", path}, writeTOML(path, config)
+}
+
+// writeRegistryHosts tells containerd where registries are: the cluster's own over plain HTTP, and
+// that it stands in for Docker Hub. It has no way to name a host on any port, so registries at
+// Cluster.HostAddress are not reached over plain HTTP.
+func (c *Cluster) writeRegistryHosts(folder string) error {
+	url := "http://" + c.Registry().Address
+	text := fmt.Sprintf("server = %q\n\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", url, url)
+	for _, registry := range []string{c.Registry().Address, dockerHub} {
+		if err := os.MkdirAll(filepath.Join(folder, registry), 0o755); err != nil {
+			return err
+		}
+		if err := writeFile(filepath.Join(folder, registry, "hosts.toml"), []byte(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// merge writes the fields of from into into, tables field by field. It changes no table of from.
+func merge(into, from map[string]any) {
+	for key, value := range from {
+		table, ok := value.(map[string]any)
+		if !ok {
+			into[key] = value
+			continue
+		}
+		merged := map[string]any{}
+		if before, ok := into[key].(map[string]any); ok {
+			maps.Copy(merged, before)
+		}
+		merge(merged, table)
+		into[key] = merged
+	}
+}

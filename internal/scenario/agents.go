@@ -1,0 +1,98 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/kustomize"
+)
+
+// Agent is the name of layer-agent's objects, AgentNamespace where they are.
+const (
+	Agent          = "layer-agent"
+	AgentNamespace = "kube-system"
+)
+
+// runtimeLabel is the label of nodes by which the overlay mixed of deploy/agent tells them apart.
+const runtimeLabel = "layerlocality.io/runtime"
+
+// mixed is the overlay of deploy/agent for several container runtimes.
+const mixed = "mixed"
+
+// overlayOf returns the overlay of deploy/agent for a node, which is also the value of its label.
+func overlayOf(node *cluster.Node) string {
+	if node.ContainerRuntime() == cluster.Containerd {
+		return "containerd"
+	}
+	return "cri-o"
+}
+
+// LabelRuntimes gives nodes the label that mixed needs, also one that was made again.
+func (l *Lab) LabelRuntimes(ctx context.Context) error {
+	for _, node := range l.Cluster.Nodes() {
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, runtimeLabel, overlayOf(node))
+		if _, err := l.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("label node %s: %w", node.Name, err)
+		}
+	}
+	return nil
+}
+
+// Agents returns what a user applies for layer-agent, with an image that was pushed, and further
+// arguments of the container that writes. root is the folder of the repository. On a cluster with
+// several container runtimes that is the overlay mixed, and the nodes get its label.
+func (l *Lab) Agents(ctx context.Context, root string, image *images.Pushed, publishArgs ...string) ([]*unstructured.Unstructured, error) {
+	overlay := ""
+	for _, node := range l.Cluster.Nodes() {
+		if of := overlayOf(node); overlay == "" {
+			overlay = of
+		} else if overlay != of {
+			overlay = mixed
+		}
+	}
+	if overlay == mixed {
+		if err := l.LabelRuntimes(ctx); err != nil {
+			return nil, err
+		}
+	}
+	built, err := kustomize.Build(filepath.Join(root, "deploy", "agent", overlay), map[string]any{
+		"images": []any{kustomize.Image(kustomize.Shipped+Agent, image.Reference+"@"+image.Digest.String())},
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range built {
+		if object.GetKind() == "DaemonSet" {
+			if err := publishWith(object, publishArgs); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return built, nil
+}
+
+// publishWith gives the container of a DaemonSet that writes further arguments.
+func publishWith(object *unstructured.Unstructured, args []string) error {
+	var set appsv1.DaemonSet
+	if err := kruntime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &set); err != nil {
+		return err
+	}
+	for i := range set.Spec.Template.Spec.Containers {
+		if c := &set.Spec.Template.Spec.Containers[i]; c.Name == "publish" {
+			c.Args = append(c.Args, args...)
+		}
+	}
+	content, err := kruntime.DefaultUnstructuredConverter.ToUnstructured(&set)
+	unstructured.RemoveNestedField(content, "status")
+	object.Object = content
+	return err
+}

@@ -1,0 +1,341 @@
+// Package collect reads what a cluster says of nodes, pods and images: once, in chunks, and as
+// far as the user may. Nothing is watched.
+package collect
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+)
+
+// Reader reads from an apiserver.
+type Reader struct {
+	// Client is for what is of Kubernetes.
+	Client kubernetes.Interface
+	// Config has the user's credentials.
+	Config *rest.Config
+	own    rest.Interface
+	host   string
+}
+
+// chunk is how many objects a request asks for. A NodeLayers may have 128 KiB, so they come in
+// smaller numbers.
+const (
+	chunk     = 500
+	ownChunks = 250
+)
+
+// New returns a Reader with a user's configuration.
+func New(config *rest.Config) (*Reader, error) {
+	config = rest.CopyConfig(config)
+	// What kubectl has: lists in chunks would wait long with the default of clients.
+	config.QPS, config.Burst = 50, 300
+	own, err := nodelayers.NewClient(config)
+	if err != nil {
+		return nil, err
+	}
+	core := rest.CopyConfig(config)
+	core.ContentType, core.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(core)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{Client: client, Config: config, own: own, host: config.Host}, nil
+}
+
+// Parts are what a Cluster is to have.
+type Parts struct {
+	// Nodes with their NodeLayers, of this name alone unless it is empty.
+	Nodes bool
+	Node  string
+	// Pods that are placed or wait, and are not finished.
+	Pods bool
+	// Images are the ImageManifests.
+	Images bool
+}
+
+// Cluster is what was read.
+type Cluster struct {
+	Nodes []*v1.Node
+	Pods  []*v1.Pod
+	// Agents has what NodeLayers say of themselves, by node.
+	Agents map[string]Agent
+	// Reports and Manifests are what the scheduler's index takes. They are never nil.
+	Reports   *nodelayers.Static
+	Manifests *imagemanifests.Source
+	Records   []Record
+	// Problems are what could not be read; the rest is there.
+	Problems []*Problem
+	// Now is when all was there.
+	Now time.Time
+}
+
+// Agent is what a NodeLayers says besides its images.
+type Agent struct {
+	Runtime   string
+	Reuse     v1alpha1.LayerReuse
+	RenewTime time.Time
+	// Totals are before cuts; Listed what the object has. Bytes are compressed.
+	TotalImages, TotalLayers, ListedImages, ListedLayers int
+	TotalBytes                                           int64
+	// Invalid is how many of its lines are not valid; Problem why it is left out as a whole.
+	Invalid int
+	Problem string
+}
+
+// Record is an ImageManifest without its layers.
+type Record struct {
+	Name, Digest, Platform string
+	References             []v1alpha1.ImageReference
+	// Reason and Message are why the image could not be resolved, or was not confirmed the last time: those
+	// of a condition; empty if all is well.
+	Reason, Message string
+}
+
+// ReadSome is Read for answers that are of use without nodes.
+func (r *Reader) ReadSome(ctx context.Context, parts Parts) (*Cluster, error) {
+	return r.read(ctx, parts, false)
+}
+
+// NodeNames reads Nodes as they are, also with the names of their images.
+func (r *Reader) NodeNames(ctx context.Context) ([]v1.Node, error) {
+	c := &Cluster{}
+	if p := r.nodes(ctx, c, ""); p != nil {
+		return nil, p
+	}
+	nodes := make([]v1.Node, len(c.Nodes))
+	for i, node := range c.Nodes {
+		nodes[i] = *node
+	}
+	return nodes, nil
+}
+
+// Explain makes one sentence of an error of the apiserver, about what was asked for.
+func (r *Reader) Explain(what string, err error) *Problem { return r.explain(what, 0, err) }
+
+// Read reads the parts. What the user may not read, and resources that the cluster does not
+// have, are Problems of the answer; an error is returned if the apiserver does not answer, or
+// if nodes are asked for and cannot be read.
+func (r *Reader) Read(ctx context.Context, parts Parts) (*Cluster, error) {
+	return r.read(ctx, parts, true)
+}
+
+// read is Read; needsNodes means that there is no answer without nodes.
+func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Cluster, error) {
+	c := &Cluster{Agents: map[string]Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic()}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wait sync.WaitGroup
+	problems := make([]*Problem, 4)
+	read := func(i int, wanted bool, f func(context.Context, *Cluster) *Problem) {
+		if !wanted {
+			return
+		}
+		wait.Go(func() {
+			if problems[i] = f(ctx, c); problems[i] != nil && !partial(problems[i]) {
+				cancel() // the others cannot help
+			}
+		})
+	}
+	read(0, parts.Nodes, func(ctx context.Context, c *Cluster) *Problem { return r.nodes(ctx, c, parts.Node) })
+	read(1, parts.Nodes, func(ctx context.Context, c *Cluster) *Problem { return r.nodeLayers(ctx, c, parts.Node) })
+	read(2, parts.Pods, r.pods)
+	read(3, parts.Images, r.imageManifests)
+	wait.Wait()
+	if needsNodes && problems[0] != nil && !errors.Is(problems[0], context.Canceled) {
+		return nil, problems[0]
+	}
+	for _, p := range problems {
+		if p != nil && !partial(p) && !errors.Is(p, context.Canceled) {
+			return nil, p
+		}
+	}
+	for _, p := range problems {
+		switch {
+		case p == nil:
+		case !partial(p):
+			return nil, p // interrupted
+		default:
+			c.Problems = append(c.Problems, p)
+		}
+	}
+	c.Now = time.Now()
+	return c, nil
+}
+
+// partial tells whether an answer without the part is of use.
+func partial(p *Problem) bool { return p.Help == askFor || help[p.What] == p.Help }
+
+// each lists in chunks and calls f with each object, from one goroutine at a time.
+func (r *Reader) each(ctx context.Context, what string, size int64, list pager.ListPageFunc, f func(runtime.Object)) *Problem {
+	count := 0
+	p := pager.New(list)
+	p.PageSize = size
+	err := p.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		count++
+		f(object)
+		return nil
+	})
+	if err != nil {
+		return r.explain(what, count, err)
+	}
+	return nil
+}
+
+func (r *Reader) nodes(ctx context.Context, c *Cluster, name string) *Problem {
+	// Nodes share the texts of names and digests, which are most of a Node.
+	share := nodestatus.Transform(cache.NewStore(cache.MetaNamespaceKeyFunc))
+	keep := func(node *v1.Node) {
+		node.Annotations = nil
+		if _, err := share(node); err == nil {
+			c.Nodes = append(c.Nodes, node)
+		}
+	}
+	if name != "" {
+		node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return r.explain("nodes "+name, 0, err)
+		}
+		keep(node)
+		return nil
+	}
+	return r.each(ctx, "nodes", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return r.Client.CoreV1().Nodes().List(ctx, o)
+	}, func(object runtime.Object) {
+		if node, ok := object.(*v1.Node); ok {
+			// The objects of a chunk are in one piece of memory: a copy lets go of it.
+			n := *node
+			keep(&n)
+		}
+	})
+}
+
+func (r *Reader) pods(ctx context.Context, c *Cluster) *Problem {
+	return r.each(ctx, "pods", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed"
+		return r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
+	}, func(object runtime.Object) {
+		if pod, ok := object.(*v1.Pod); ok && pod.Spec.NodeName != "" {
+			c.Pods = append(c.Pods, slim(pod))
+		}
+	})
+}
+
+// slim returns the parts of a placed pod that matter to others: what it requests, which images
+// it has and how far it is.
+func slim(pod *v1.Pod) *v1.Pod {
+	containers := func(all []v1.Container) (kept []v1.Container) {
+		for i := range all {
+			c := &all[i]
+			kept = append(kept, v1.Container{Name: c.Name, Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
+		}
+		return kept
+	}
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Spec: v1.PodSpec{
+			NodeName: pod.Spec.NodeName, SchedulerName: pod.Spec.SchedulerName, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
+			InitContainers: containers(pod.Spec.InitContainers), Containers: containers(pod.Spec.Containers),
+		},
+		Status: v1.PodStatus{Phase: pod.Status.Phase, InitContainerStatuses: pod.Status.InitContainerStatuses, ContainerStatuses: pod.Status.ContainerStatuses},
+	}
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Image != nil {
+			p.Spec.Volumes = append(p.Spec.Volumes, volume)
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == v1.PodScheduled {
+			p.Status.Conditions = []v1.PodCondition{{Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime}}
+		}
+	}
+	return p
+}
+
+// ownList lists objects of this project.
+func (r *Reader) ownList(resource, name string, into func() runtime.Object) pager.ListPageFunc {
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		if name != "" {
+			o.FieldSelector = "metadata.name=" + name
+		}
+		list := into()
+		err := r.own.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
+		return list, err
+	}
+}
+
+func (r *Reader) nodeLayers(ctx context.Context, c *Cluster, name string) *Problem {
+	list := r.ownList(v1alpha1.NodeLayersResource.Resource, name, func() runtime.Object { return &v1alpha1.NodeLayersList{} })
+	now := time.Now()
+	return r.each(ctx, "NodeLayers", ownChunks, list, func(object runtime.Object) {
+		if o, ok := object.(*v1alpha1.NodeLayers); ok {
+			c.agent(o, now)
+		}
+	})
+}
+
+func (c *Cluster) agent(o *v1alpha1.NodeLayers, now time.Time) {
+	s := &o.Spec
+	a := Agent{
+		Runtime: s.Runtime, Reuse: s.Reuse, RenewTime: s.RenewTime.Time, TotalImages: int(s.TotalImages), TotalLayers: int(s.TotalLayers),
+		ListedImages: len(s.Images), ListedLayers: len(s.Layers), TotalBytes: s.TotalBytes,
+	}
+	before := c.Reports.Stats().Refused
+	err := c.Reports.Add(o, now)
+	if a.Invalid = int(c.Reports.Stats().Refused - before); err != nil {
+		a.Problem = err.Error()
+	}
+	c.Agents[o.Name] = a
+}
+
+func (r *Reader) imageManifests(ctx context.Context, c *Cluster) *Problem {
+	list := r.ownList(v1alpha1.ImageManifestsResource.Resource, "", func() runtime.Object { return &v1alpha1.ImageManifestList{} })
+	return r.each(ctx, "ImageManifests", ownChunks, list, func(object runtime.Object) {
+		if m, ok := object.(*v1alpha1.ImageManifest); ok {
+			c.Records = append(c.Records, recordOf(m))
+			_ = c.Manifests.Add(m) // what is left out is not known
+		}
+	})
+}
+
+func recordOf(m *v1alpha1.ImageManifest) Record {
+	record := Record{Name: m.Name, Digest: m.Spec.Digest, Platform: m.Spec.Platform, References: m.Status.References}
+	for _, kind := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionConfirmed} {
+		if condition := meta.FindStatusCondition(m.Status.Conditions, kind); condition != nil && condition.Status == metav1.ConditionFalse {
+			record.Reason, record.Message = condition.Reason, condition.Message
+			break
+		}
+	}
+	return record
+}
+
+// Snapshot returns what the scheduler's plugin knows of the cluster if it begins now. Its
+// arguments are the defaults: those of a scheduler are not in the API.
+func (c *Cluster) Snapshot(ctx context.Context) (*locality.Snapshot, error) {
+	args, err := defaultArgs()
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(c.Nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
+	return locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{
+		Args: args, Nodes: c.Nodes, Pods: c.Pods, Images: []locality.ImageSource{c.Manifests}, Reports: c.Reports.Report,
+	}), nil
+}

@@ -1,0 +1,281 @@
+// Package debugport asks the debug endpoint of the scheduler that works: the holder of its
+// lease. Nobody signed the certificate of that port, so whoever poses as the scheduler gets to
+// see what is sent: it is never the user's own token, but one of a service account that may read
+// the debug path and nothing else, for ten minutes.
+package debugport
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/scheduler/placements"
+)
+
+// Path of the endpoint.
+const Path = "/debug/layerlocality"
+
+// Defaults: where the manifests in deploy put what is needed.
+const (
+	DefaultNamespace      = "kube-system"
+	DefaultServiceAccount = "layer-locality-debug"
+	port                  = 10259
+	tokenSeconds          = 600
+	// maxAnswer is more than 10,000 placements have.
+	maxAnswer = 16 << 20
+	timeout   = 20 * time.Second
+)
+
+// DefaultLeases are tried in this order: the second scheduler's, then that of a scheduler in
+// place of the default one.
+var DefaultLeases = []string{"layer-locality-scheduler", "kube-scheduler"}
+
+// Options say where the scheduler is.
+type Options struct {
+	// Namespace of leases, pods and the service account.
+	Namespace string
+	// Leases to look for.
+	Leases         []string
+	ServiceAccount string
+	// URL of the secure port, where no pod can be forwarded to.
+	URL string
+}
+
+// Scheduler is the endpoint of a scheduler. Close ends the forwarding.
+type Scheduler struct {
+	client *http.Client
+	base   string
+	token  string
+	stop   chan struct{}
+	done   chan struct{}
+	// Name is what answers, for messages.
+	Name string
+}
+
+// Open finds the scheduler and connects to it. The error is one sentence.
+func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface, o Options) (*Scheduler, error) {
+	o.Namespace, o.ServiceAccount = cmp.Or(o.Namespace, DefaultNamespace), cmp.Or(o.ServiceAccount, DefaultServiceAccount)
+	if len(o.Leases) == 0 {
+		o.Leases = DefaultLeases
+	}
+	s := &Scheduler{base: strings.TrimSuffix(o.URL, "/"), Name: o.URL}
+	var pod *v1.Pod
+	if o.URL != "" {
+		u, err := url.Parse(o.URL)
+		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+			return nil, fmt.Errorf("%q is no address of a scheduler: want one such as https://10.0.0.1:10259", text.Line(o.URL, 200))
+		}
+	} else {
+		var err error
+		if pod, err = holder(ctx, client, o); err != nil {
+			return nil, err
+		}
+		s.Name = "pod/" + pod.Name
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](tokenSeconds)}}
+	token, err := client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, o.ServiceAccount, request, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("cannot get a token of service account %s/%s: %s: apply deploy/kubectl-layers, and ask for the Role layer-locality-scheduler-reader there", o.Namespace, o.ServiceAccount, why(err))
+	}
+	s.token = token.Status.Token
+	s.client = &http.Client{Timeout: timeout, Transport: &http.Transport{
+		// The scheduler signs its certificate itself. What it gets is of no use elsewhere.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // see the package
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if pod != nil {
+		if err := s.forward(ctx, config, client, pod); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// holder returns the pod that holds the lease of a scheduler.
+func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Pod, error) {
+	var identity, of string
+	for _, name := range o.Leases {
+		lease, err := client.CoordinationV1().Leases(o.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the lease %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.Namespace, name, why(err))
+		}
+		if held(lease, time.Now()) {
+			identity, of = ptr.Deref(lease.Spec.HolderIdentity, ""), name
+			break
+		}
+		of = name
+	}
+	switch {
+	case of == "":
+		return nil, fmt.Errorf("there is no lease %s in namespace %s: no scheduler with our plugin elects a leader there; name its lease with --scheduler-lease, or give --scheduler-url", strings.Join(o.Leases, " or "), o.Namespace)
+	case identity == "":
+		return nil, fmt.Errorf("nobody renews the lease %s/%s: the scheduler does not run; see kubectl -n %s get pods", o.Namespace, of, o.Namespace)
+	}
+	host := identity
+	if at := strings.LastIndexByte(identity, '_'); at > 0 { // <host name>_<random>
+		host = identity[:at]
+	}
+	// The host name is that of the pod, or of the node: then it is a static pod.
+	for _, name := range []string{host, "kube-scheduler-" + host} {
+		pod, err := client.CoreV1().Pods(o.Namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil && pod.Status.Phase == v1.PodRunning:
+			return pod, nil
+		case err == nil:
+			return nil, fmt.Errorf("the scheduler %s/%s holds the lease %s, but its pod is %s: wait a moment", o.Namespace, text.Line(name, 253), of, pod.Status.Phase)
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("cannot get the pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.Namespace, text.Line(name, 253), why(err))
+		}
+	}
+	return nil, fmt.Errorf("the holder of the lease %s/%s, %q, is no pod of that namespace: give the address of its secure port with --scheduler-url", o.Namespace, of, text.Line(identity, 200))
+}
+
+// held tells whether somebody renews a lease. Clocks of two machines may differ a little.
+func held(lease *coordinationv1.Lease, now time.Time) bool {
+	spec := &lease.Spec
+	if ptr.Deref(spec.HolderIdentity, "") == "" || spec.RenewTime == nil {
+		return false
+	}
+	lasts := time.Duration(max(15, ptr.Deref(spec.LeaseDurationSeconds, 15))) * time.Second
+	return now.Sub(spec.RenewTime.Time) < 4*lasts
+}
+
+// forward forwards a port of this machine to the pod, until Close.
+func (s *Scheduler) forward(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *v1.Pod) error {
+	failed := func(err error) error {
+		return fmt.Errorf("cannot forward a port to pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", pod.Namespace, pod.Name, why(err))
+	}
+	address := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(config)
+	if err != nil {
+		return failed(err)
+	}
+	overSPDY := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
+	overWebSockets, err := portforward.NewSPDYOverWebsocketDialer(address, config)
+	if err != nil {
+		return failed(err)
+	}
+	dialer := portforward.NewFallbackDialer(overWebSockets, overSPDY, func(error) bool { return true })
+	s.stop, s.done = make(chan struct{}), make(chan struct{})
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", port)}, s.stop, ready, io.Discard, io.Discard)
+	if err != nil {
+		return failed(err)
+	}
+	go func() {
+		defer close(s.done)
+		ended <- forwarder.ForwardPorts()
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		s.stop = nil
+		return failed(cmp.Or(err, errors.New("it ended")))
+	case <-time.After(timeout):
+		s.Close()
+		return failed(fmt.Errorf("no answer in %s", timeout))
+	case <-ctx.Done():
+		s.Close()
+		return failed(ctx.Err())
+	}
+	ports, err := forwarder.GetPorts()
+	if err != nil || len(ports) != 1 {
+		s.Close()
+		return failed(cmp.Or(err, errors.New("no port")))
+	}
+	s.base = fmt.Sprintf("https://127.0.0.1:%d", ports[0].Local)
+	return nil
+}
+
+// Close ends the forwarding.
+func (s *Scheduler) Close() {
+	if s == nil {
+		return
+	}
+	if s.client != nil {
+		s.client.CloseIdleConnections()
+	}
+	if s.stop != nil {
+		close(s.stop)
+		s.stop = nil
+		select {
+		case <-s.done:
+		case <-time.After(5 * time.Second): // the process ends, and the connection with it
+		}
+	}
+}
+
+// Placements returns what the scheduler remembers of placing a pod.
+func (s *Scheduler) Placements(ctx context.Context, namespace, name string) (*placements.Answer, error) {
+	answer := &placements.Answer{}
+	return answer, s.ask(ctx, url.Values{"placements": {namespace + "/" + name}}, answer)
+}
+
+// Savings returns what all placements saved since the scheduler started.
+func (s *Scheduler) Savings(ctx context.Context) (*placements.Savings, error) {
+	answer := &placements.Savings{}
+	return answer, s.ask(ctx, url.Values{"savings": {"true"}}, answer)
+}
+
+func (s *Scheduler) ask(ctx context.Context, query url.Values, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+Path+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+s.token)
+	response, err := s.client.Do(request)
+	if err != nil {
+		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, why(err))
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, why(err))
+	case len(body) > maxAnswer:
+		return fmt.Errorf("the scheduler (%s) answers with more than %d MiB: it is not one of ours", s.Name, maxAnswer>>20)
+	case response.StatusCode == http.StatusForbidden || response.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("the scheduler (%s) does not let the service account read %s: apply deploy/kubectl-layers", s.Name, Path)
+	case response.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("the scheduler (%s) has no %s: it is not ours, or no profile of it enables LayerLocality (docs/scheduler-install.md)", s.Name, Path)
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("the scheduler (%s) answers %d, %q: it may be older than this kubectl layers; see docs/upgrade.md", s.Name, response.StatusCode, text.Line(string(body), 200))
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("the scheduler (%s) answers with something else than JSON: it is not one of ours", s.Name)
+	}
+	return nil
+}
+
+// why shortens an error to what fits a sentence.
+func why(err error) string {
+	if apierrors.IsForbidden(err) {
+		return "you may not"
+	}
+	if apierrors.IsNotFound(err) {
+		return "there is none"
+	}
+	return text.Line(err.Error(), 300)
+}

@@ -1,0 +1,46 @@
+package debugport
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+)
+
+func lease(name, holder string, ago time.Duration) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: name}, Spec: coordinationv1.LeaseSpec{
+		HolderIdentity: ptr.To(holder), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &metav1.MicroTime{Time: time.Now().Add(-ago)},
+	}}
+}
+
+func running(name string, phase v1.PodPhase) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: name}, Status: v1.PodStatus{Phase: phase}}
+}
+
+// The pod that holds the lease is asked, never one that only looks like a scheduler.
+func TestHolder(t *testing.T) {
+	for name, test := range map[string]struct {
+		objects []runtime.Object
+		want    string
+	}{
+		"second scheduler": {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1-2", time.Second), lease(DefaultLeases[1], "other_1", time.Second), running("pod-a", v1.PodRunning), running("other", v1.PodRunning)}, "pod-a"},
+		"static pod":       {[]runtime.Object{lease(DefaultLeases[1], "node_1_2f", time.Second), running("kube-scheduler-node_1", v1.PodRunning)}, "kube-scheduler-node_1"},
+		"one abandoned":    {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", time.Hour), lease(DefaultLeases[1], "other_1", time.Second), running("pod-a", v1.PodRunning), running("other", v1.PodRunning)}, "other"},
+		"all abandoned":    {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", time.Hour), running("pod-a", v1.PodRunning)}, "nobody renews the lease kube-system/layer-locality-scheduler"},
+		"nobody":           {[]runtime.Object{lease(DefaultLeases[0], "", 0)}, "nobody renews"},
+		"no lease":         {nil, "there is no lease layer-locality-scheduler or kube-scheduler"},
+		"no pod":           {[]runtime.Object{lease(DefaultLeases[0], "machine\x1b_1", 0)}, `"machine` + "\uFFFD" + `_1", is no pod of that namespace`},
+		"not running":      {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodFailed)}, "its pod is Failed: wait a moment"},
+	} {
+		pod, err := holder(t.Context(), fake.NewClientset(test.objects...), Options{Namespace: DefaultNamespace, Leases: DefaultLeases})
+		if err == nil && pod.Name != test.want || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, %v, want %s", name, pod, err, test.want)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package inventory
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
+)
+
+const mb = 1_000_000
+
+func digestOf(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+func layer(letter string, size int64) v1alpha1.ImageLayer {
+	return v1alpha1.ImageLayer{Digest: digestOf(letter), Size: size}
+}
+
+// Layers of the images here: two applications on a base.
+var (
+	base   = layer("a", 60*mb)
+	tools  = layer("b", 30*mb)
+	first  = layer("c", 2*mb)
+	second = layer("d", 5*mb)
+)
+
+var heartbeat = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func node(name string, images ...v1.ContainerImage) *v1.Node {
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+	n.Status.NodeInfo = v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64", ContainerRuntimeVersion: "cri-o://1.36.3"}
+	n.Status.Images = images
+	n.Status.Conditions = []v1.NodeCondition{
+		{Type: v1.NodeReady, LastHeartbeatTime: metav1.NewTime(heartbeat)}, {Type: v1.NodeDiskPressure, LastHeartbeatTime: metav1.NewTime(heartbeat.Add(-time.Hour))},
+	}
+	return n
+}
+
+func named(names ...string) v1.ContainerImage {
+	return v1.ContainerImage{Names: names, SizeBytes: 50 * mb}
+}
+
+// held is an image on a node with an agent.
+type held struct {
+	name   string
+	layers []v1alpha1.ImageLayer
+}
+
+// agent notes what the NodeLayers of a node says, as collect does.
+func agent(c *collect.Cluster, name string, renewed time.Time, images ...held) {
+	o := &v1alpha1.NodeLayers{
+		ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("uid-" + name)}}},
+		Spec:       v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.NewTime(renewed)},
+	}
+	for _, image := range images {
+		entry := v1alpha1.NodeImage{Names: []string{image.name}}
+		for _, l := range image.layers {
+			place := slices.Index(o.Spec.Layers, l.String())
+			if place < 0 {
+				place = len(o.Spec.Layers)
+				o.Spec.Layers = append(o.Spec.Layers, l.String())
+			}
+			entry.Layers = append(entry.Layers, place)
+		}
+		o.Spec.Images = append(o.Spec.Images, entry.String())
+	}
+	a := collect.Agent{Reuse: o.Spec.Reuse, RenewTime: renewed, ListedImages: len(o.Spec.Images), ListedLayers: len(o.Spec.Layers)}
+	a.TotalImages, a.TotalLayers = a.ListedImages+1, a.ListedLayers+2
+	if err := c.Reports.Add(o, c.Now); err != nil {
+		a.Problem, a.Invalid = err.Error(), 1
+	}
+	c.Agents[name] = a
+}
+
+func manifest(t *testing.T, c *collect.Cluster, name, letter string, layers ...v1alpha1.ImageLayer) {
+	t.Helper()
+	confirmed := metav1.NewTime(heartbeat)
+	m := &v1alpha1.ImageManifest{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(digestOf(letter))},
+		Spec:       v1alpha1.ImageManifestSpec{Digest: digestOf(letter), Platform: "linux/amd64", Layers: layers},
+		Status: v1alpha1.ImageManifestStatus{
+			References: []v1alpha1.ImageReference{{Name: name, Digest: digestOf(letter), LastConfirmed: &confirmed}},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionResolved, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonResolved}},
+		},
+	}
+	for _, l := range layers {
+		m.Spec.Size += l.Size
+	}
+	c.Records = append(c.Records, collect.Record{Name: m.Name, Digest: m.Spec.Digest, Platform: m.Spec.Platform, References: m.Status.References})
+	if err := c.Manifests.Add(m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cluster has a node of each kind.
+func cluster(t *testing.T) *collect.Cluster {
+	t.Helper()
+	c := &collect.Cluster{Agents: map[string]collect.Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Now: time.Now()}
+	manifest(t, c, "quay.io/second:1", "2", base, tools, second)
+	full := node("full")
+	for i := range kubeletLists {
+		full.Status.Images = append(full.Status.Images, named(fmt.Sprintf("quay.io/some-%d:1", i)))
+	}
+	c.Nodes = []*v1.Node{
+		node("agent", named("quay.io/not-counted:1")), node("other-agent"), node("stale", named("quay.io/thing:1")), node("empty"),
+		node("joined", named("quay.io/second:1", "quay.io/second@"+digestOf("2"))), full,
+	}
+	app, other := held{"quay.io/first:1", []v1alpha1.ImageLayer{base, tools, first}}, held{"quay.io/second:1", []v1alpha1.ImageLayer{base, tools, second}}
+	agent(c, "agent", c.Now, app, other)
+	agent(c, "other-agent", c.Now, app)
+	agent(c, "stale", c.Now.Add(-time.Hour), app)
+	return c
+}
+
+func inventory(t *testing.T, c *collect.Cluster) *Inventory {
+	t.Helper()
+	i, err := New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// Each kind of node is told apart: who says what it holds, how old that is, and what is cut.
+func TestNodes(t *testing.T) {
+	c := cluster(t)
+	found := map[string]Node{}
+	var names []string
+	for _, n := range inventory(t, c).Nodes() {
+		found[n.Name] = n
+		names = append(names, n.Name)
+	}
+	if !slices.IsSorted(names) {
+		t.Errorf("%q", names)
+	}
+	for name, want := range map[string]Node{
+		"agent": {
+			Images: 2, Layers: 4, Bytes: 97 * mb, ElsewhereBytes: 97 * mb, Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
+			Known: map[locality.Evidence]int{locality.FromLayers: 2},
+		},
+		"other-agent": {
+			Images: 1, Layers: 3, Bytes: 92 * mb, ElsewhereBytes: 92 * mb, Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
+			Known: map[locality.Evidence]int{locality.FromLayers: 1},
+		},
+		"joined": {
+			Images: 1, Layers: 3, Bytes: 95 * mb, ElsewhereBytes: 95 * mb, Source: Joined, Reported: heartbeat,
+			Known: map[locality.Evidence]int{locality.FromManifest: 1},
+		},
+		"empty": {Source: FromNothing, Reported: heartbeat, Known: map[locality.Evidence]int{}},
+	} {
+		got := found[name]
+		known := maps.Clone(got.Known)
+		maps.DeleteFunc(known, func(_ locality.Evidence, n int) bool { return n == 0 })
+		if !maps.Equal(known, want.Known) || !got.Reported.Equal(want.Reported) || got.Runtime != "cri-o://1.36.3" || got.Reuse != v1alpha1.ReuseByDigest {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+		for _, n := range []*Node{&got, &want} {
+			n.Name, n.Known, n.Reported, n.Runtime, n.Reuse = "", nil, time.Time{}, "", ""
+		}
+		if a, b := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); a != b {
+			t.Errorf("%s: %s, want %s", name, a, b)
+		}
+	}
+	// Of a stale agent, the names that the node has count.
+	if n := found["stale"]; n.Source != FromNames || !n.StaleAgent || !n.Reported.Equal(heartbeat) || n.Images != 1 || n.CutImages != 0 {
+		t.Errorf("%+v", n)
+	}
+	if n := found["full"]; n.Source != FromNames || !n.FullList || n.StaleAgent || n.Images != kubeletLists {
+		t.Errorf("%+v", n)
+	}
+}
+
+// The images of a node: the largest first, with what would go with each.
+func TestNode(t *testing.T) {
+	i := inventory(t, cluster(t))
+	n, ok := i.Node("agent")
+	if !ok || n.Source != FromAgent || len(n.Held) != 2 {
+		t.Fatalf("%+v, %t", n, ok)
+	}
+	for at, want := range []struct {
+		name                 string
+		bytes, shared, freed int64
+	}{{"quay.io/second:1", 95 * mb, 90 * mb, 5 * mb}, {"quay.io/first:1", 92 * mb, 90 * mb, 2 * mb}} {
+		h := n.Held[at]
+		if h.Names[0] != want.name || h.Bytes != want.bytes || h.SharedBytes != want.shared || h.FreedBytes != want.freed || h.Layers != 3 || h.Known != locality.FromLayers {
+			t.Errorf("%+v, want %+v", h, want)
+		}
+	}
+	if n, ok := i.Node("empty"); !ok || n.Held == nil || len(n.Held) > 0 {
+		t.Errorf("%+v, %t", n, ok)
+	}
+	if _, ok := i.Node("none"); ok {
+		t.Error("a node that was not read")
+	}
+}
+
+// What an image consists of, who says so, and where its layers are.
+func TestImages(t *testing.T) {
+	i := inventory(t, cluster(t))
+	images := i.Images(&v1.PodSpec{Containers: []v1.Container{
+		{Image: "quay.io/second:1"}, {Image: "quay.io/first:1"}, {Image: "quay.io/thing:1"}, {Image: "quay.io/nobody:1"}, {Image: "not valid\x1b[2J"},
+	}})
+	if len(images) != 5 {
+		t.Fatalf("%+v", images)
+	}
+	resolved := images[0]
+	if len(resolved.Variants) != 1 || len(resolved.Objects) != 1 || resolved.Nodes[locality.FromLayers] != 1 || resolved.Nodes[locality.FromManifest] != 1 {
+		t.Fatalf("%+v", resolved)
+	}
+	if v := resolved.Variants[0]; v.From != "ImageManifest" || v.Platform != "linux/amd64" || v.Bytes != 95*mb || len(v.Layers) != 3 || v.Layers[0] != (Layer{base.Digest, base.Size, 3}) {
+		t.Errorf("the base comes first: %+v", v)
+	}
+	if o := resolved.Objects[0]; o.Digest != digestOf("2") || !o.Confirmed.Equal(heartbeat) || o.Private || o.Reason != "" {
+		t.Errorf("%+v", o)
+	}
+	if v := images[1].Variants; len(v) != 1 || v[0].From != "nodes" || v[0].Bytes != 92*mb || len(images[1].Objects) > 0 || images[1].Nodes[locality.FromLayers] != 2 {
+		t.Errorf("%+v", images[1])
+	}
+	for _, image := range images[2:] {
+		if len(image.Variants) > 0 || len(image.Objects) > 0 || strings.Contains(image.Image, "\x1b") {
+			t.Errorf("%+v", image)
+		}
+	}
+	if len(images[4].Names) > 0 || len(images[2].Names) == 0 {
+		t.Errorf("%q, %q", images[4].Names, images[2].Names)
+	}
+	// Nothing is null in JSON.
+	text, err := json.Marshal(images)
+	if err != nil || strings.Contains(string(text), "null") {
+		t.Errorf("%v, %s", err, text)
+	}
+}
+
+// What registries, tenants and nodes say is cleaned and bounded.
+func TestUntrusted(t *testing.T) {
+	hostile := "\x1b[2J\u202E" + strings.Repeat("x", 1<<20)
+	c := cluster(t)
+	c.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = hostile
+	c.Agents["empty"] = collect.Agent{Problem: hostile, Invalid: 7}
+	c.Records = append(c.Records, collect.Record{
+		Name: "unresolved", Digest: hostile, Platform: hostile, Reason: hostile, Message: hostile,
+		References: []v1alpha1.ImageReference{{Name: hostile}, {Name: "quay.io/nobody:1", Private: true}},
+	})
+	i := inventory(t, c)
+	images := i.Images(&v1.PodSpec{Containers: []v1.Container{{Image: "quay.io/nobody:1"}, {Image: hostile}}})
+	if o := images[0].Objects; len(o) != 1 || !o[0].Private || o[0].Name != "unresolved" {
+		t.Errorf("%.2000v", o)
+	}
+	for what, answer := range map[string]any{"nodes": i.Nodes(), "images": images, "shared": i.Shared(), "common": i.Common([]string{hostile, "quay.io/first:1"})} {
+		text := fmt.Sprintf("%+v", answer)
+		if strings.ContainsAny(text, "\x1b\u202E") || strings.Contains(text, strings.Repeat("x", maxShown+1)) {
+			t.Errorf("%s: %.500s", what, text)
+		}
+	}
+	for _, n := range i.Nodes() {
+		if n.Name == "empty" && (n.InvalidLines != 7 || !n.StaleAgent || len(n.Problem) == 0) {
+			t.Errorf("%+v", n)
+		}
+	}
+}
+
+// What images have in common is what they do not take twice.
+func TestShared(t *testing.T) {
+	i := inventory(t, cluster(t))
+	shared := i.Shared()
+	if len(shared.Layers) != 2 || len(shared.Bases) != 1 {
+		t.Fatalf("%+v", shared)
+	}
+	if got := shared.Layers[0]; got != (SharedLayer{Digest: base.Digest, Bytes: 60 * mb, SavedBytes: 60 * mb, Images: 2, Nodes: 3}) {
+		t.Errorf("%+v", got)
+	}
+	b := shared.Bases[0]
+	slices.Sort(b.Digests)
+	if !slices.Equal(b.Digests, []string{base.Digest, tools.Digest}) || b.Bytes != 90*mb || b.SavedBytes != 90*mb || b.Images != 2 || b.Nodes != 3 || len(b.Names) != 2 {
+		t.Errorf("%+v", b)
+	}
+	m := i.Common([]string{"quay.io/first:1", "quay.io/second:1", "quay.io/nobody:1"})
+	if fmt.Sprint(m.Known) != "[true true false]" || fmt.Sprint(m.CommonBytes) != fmt.Sprint([][]int64{{92 * mb, 90 * mb, 0}, {90 * mb, 95 * mb, 0}, {0, 0, 0}}) {
+		t.Errorf("%+v", m)
+	}
+}
+
+// A cluster about which nothing is known has answers without entries.
+func TestNothing(t *testing.T) {
+	i := inventory(t, &collect.Cluster{Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic()})
+	text, err := json.Marshal([]any{i.Nodes(), i.Images(&v1.PodSpec{}), i.Shared(), i.Common(nil)})
+	if want := `[[],[],{"layers":[],"bases":[]},{"images":[],"known":[],"commonBytes":[]}]`; err != nil || string(text) != want {
+		t.Errorf("%v, %s, want %s", err, text, want)
+	}
+}
+
+// FuzzShown: whatever a name is, what is shown of it is short and no command for a terminal.
+func FuzzShown(f *testing.F) {
+	f.Add("quay.io/a:1", "message \x1b[2J", "linux/amd64")
+	f.Add("a@sha256:0", "\u202E\n", "")
+	f.Fuzz(func(t *testing.T, name, message, platform string) {
+		c := &collect.Cluster{
+			Agents: map[string]collect.Agent{"n": {Problem: message}}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(),
+			Nodes:   []*v1.Node{node("n", named(name, message))},
+			Records: []collect.Record{{Digest: name, Message: message, Platform: platform, References: []v1alpha1.ImageReference{{Name: name}}}},
+		}
+		i, err := New(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, _ := i.Node("n")
+		texts := []string{all.Problem}
+		for _, h := range all.Held {
+			texts = append(texts, h.Names...)
+		}
+		for _, image := range i.Images(&v1.PodSpec{Containers: []v1.Container{{Image: name}}}) {
+			texts = append(append(texts, image.Image), image.Names...)
+			for _, o := range image.Objects {
+				texts = append(texts, o.Digest, o.Message, o.Platform)
+			}
+		}
+		for _, text := range texts {
+			if len([]rune(text)) > maxShown || strings.ContainsAny(text, "\x1b\n\u202E") {
+				t.Errorf("%q", text)
+			}
+		}
+	})
+}

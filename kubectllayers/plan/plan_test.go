@@ -1,0 +1,238 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
+)
+
+func digest(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+func requests(cpu string) v1.ResourceRequirements {
+	return v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}}
+}
+
+// pod returns a pod that asks for a CPU.
+func pod(images ...string) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"}}
+	for i, image := range images {
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: fmt.Sprint("c", i), Image: image})
+	}
+	if len(images) > 0 {
+		p.Spec.Containers[0].Resources = requests("1")
+	}
+	return p
+}
+
+// node returns a node with two CPUs.
+func node(name string, change ...func(*v1.Node)) *v1.Node {
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"name": name}}}
+	n.Status.NodeInfo = v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
+	n.Status.Allocatable = v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourcePods: resource.MustParse("2")}
+	for _, f := range change {
+		f(n)
+	}
+	return n
+}
+
+func tainted(taint v1.Taint) func(*v1.Node) {
+	return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, taint) }
+}
+
+func placed(name, on, cpu string) *v1.Pod {
+	p := pod("quay.io/other:1")
+	p.Name, p.UID, p.Spec.NodeName, p.Spec.Containers[0].Resources = name, types.UID(name), on, requests(cpu)
+	return p
+}
+
+// Why a node is ruled out is what kube-scheduler's filters would say.
+func TestRuleOut(t *testing.T) {
+	affinity := func(operator v1.NodeSelectorOperator, values ...string) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+				NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "name", Operator: operator, Values: values}}}},
+			}}}
+		}
+	}
+	dedicated := v1.Taint{Key: "dedicated", Value: "db", Effect: v1.TaintEffectNoSchedule}
+	for _, c := range []struct {
+		name   string
+		pod    func(*v1.Pod)
+		node   func(*v1.Node)
+		placed []*v1.Pod
+		want   string
+	}{
+		{name: "it fits"},
+		{name: "cordoned", node: func(n *v1.Node) { n.Spec.Unschedulable = true }, want: "cordoned"},
+		{
+			name: "cordoned, with the taint of that", want: "cordoned",
+			node: func(n *v1.Node) {
+				n.Spec.Unschedulable = true
+				n.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}}
+			},
+		},
+		{name: "a taint", node: tainted(dedicated), want: "taint dedicated=db:NoSchedule"},
+		{name: "NoExecute", node: tainted(v1.Taint{Key: "k", Effect: v1.TaintEffectNoExecute}), want: "taint k:NoExecute"},
+		{name: "a wish", node: tainted(v1.Taint{Key: "k", Effect: v1.TaintEffectPreferNoSchedule})},
+		{
+			name: "tolerated", node: tainted(dedicated),
+			pod: func(p *v1.Pod) {
+				p.Spec.Tolerations = []v1.Toleration{{Key: "dedicated", Operator: v1.TolerationOpExists}}
+			},
+		},
+		{
+			name: "a long taint with escape sequences", node: tainted(v1.Taint{Key: "k\x1b[2J" + strings.Repeat("k", 1000), Effect: v1.TaintEffectNoSchedule}),
+			want: "taint k\uFFFD[2J" + strings.Repeat("k", 92) + "...",
+		},
+		{name: "selector", pod: func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "other"} }, want: "selector or node affinity"},
+		{name: "affinity", pod: affinity(v1.NodeSelectorOpNotIn, "n1"), want: "selector or node affinity"},
+		{name: "affinity that it has", pod: affinity(v1.NodeSelectorOpIn, "n1")},
+		{name: "affinity that is not valid", pod: affinity("Like", "n1"), want: "its node affinity is not valid"},
+		{name: "as much as is free", placed: []*v1.Pod{placed("a", "n1", "1"), placed("b", "n2", "2")}},
+		{name: "too little", placed: []*v1.Pod{placed("a", "n1", "1500m")}, want: "too little cpu"},
+		{name: "too many pods", placed: []*v1.Pod{placed("a", "n1", "0"), placed("b", "n1", "0")}, want: "too little pods"},
+		{name: "both", placed: []*v1.Pod{placed("a", "n1", "1"), placed("b", "n1", "1")}, want: "too little cpu, pods"},
+		{
+			name: "a device that it does not have", want: "too little example.com/gpu",
+			pod: func(p *v1.Pod) {
+				p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
+			},
+		},
+		{name: "itself, elsewhere in the list", placed: []*v1.Pod{placed("p", "n1", "2")}},
+		{
+			name: "it is there", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "n1", "2")},
+			pod: func(p *v1.Pod) { p.Spec.NodeName = "n1" },
+		},
+		{
+			name: "everything at once", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "n1", "2")},
+			pod:  func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "other"} },
+			want: "taint dedicated=db:NoSchedule; selector or node affinity; too little cpu",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, n := pod("quay.io/a:1"), node("n1")
+			if c.pod != nil {
+				c.pod(p)
+			}
+			if c.node != nil {
+				c.node(n)
+			}
+			if got := strings.Join(newFilters(klog.Background(), p, c.placed).ruleOut(n), "; "); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// layers returns the NodeLayers of a node that has an image of these layers, of so many bytes.
+func layers(name, image string, sizes map[string]int64) *v1alpha1.NodeLayers {
+	o := &v1alpha1.NodeLayers{
+		ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("uid-" + name)}}},
+		Spec:       v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.Now()},
+	}
+	held := v1alpha1.NodeImage{Names: []string{image}}
+	for _, letter := range []string{"a", "b", "c"} {
+		if size, ok := sizes[letter]; ok {
+			held.Layers = append(held.Layers, len(o.Spec.Layers))
+			o.Spec.Layers = append(o.Spec.Layers, v1alpha1.ImageLayer{Digest: digest(letter), Size: size}.String())
+		}
+	}
+	o.Spec.Images = []string{held.String()}
+	return o
+}
+
+const mb = 1_000_000
+
+func cluster(t *testing.T) *collect.Cluster {
+	t.Helper()
+	c := &collect.Cluster{Agents: map[string]collect.Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Now: time.Now()}
+	c.Nodes = []*v1.Node{
+		node("absent"), node("whole"), node("base"),
+		node("cordoned", func(n *v1.Node) { n.Spec.Unschedulable = true }),
+	}
+	for name, held := range map[string]struct {
+		image string
+		sizes map[string]int64
+	}{
+		"whole": {"quay.io/app:1", map[string]int64{"a": 60 * mb, "b": 20 * mb}}, "cordoned": {"quay.io/app:1", map[string]int64{"a": 60 * mb, "b": 20 * mb}},
+		"base": {"quay.io/base:1", map[string]int64{"a": 60 * mb}}, "absent": {"quay.io/other:1", map[string]int64{"c": mb}},
+	} {
+		if err := c.Reports.Add(layers(name, held.image, held.sizes), c.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// Nodes are rated by what they lack: those that the pod fits on first, the least missing first.
+func TestOf(t *testing.T) {
+	p := pod("quay.io/app:1", "quay.io/unknown\x1b:1")
+	got, err := Of(t.Context(), cluster(t), "pod/p", p, 8*mb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Of != "pod/p" || got.BitsPerSecond != 8*mb || fmt.Sprint(got.Images) != "[{quay.io/app:1 layers} {quay.io/unknown\uFFFD:1 unknown}]" {
+		t.Errorf("%+v", got)
+	}
+	var lines []string
+	for _, n := range got.Nodes {
+		lines = append(lines, fmt.Sprintf("%s %d of %d MB there, %d MB missing, %g s %q", n.Node, n.PresentBytes/mb, n.TotalBytes/mb, n.MissingBytes/mb, *n.Seconds, n.RuledOut))
+	}
+	const want = `whole 80 of 80 MB there, 0 MB missing, 0 s []
+base 60 of 80 MB there, 20 MB missing, 20 s []
+absent 0 of 80 MB there, 80 MB missing, 80 s []
+cordoned 80 of 80 MB there, 0 MB missing, 0 s ["cordoned"]`
+	if all := strings.Join(lines, "\n"); all != want {
+		t.Errorf("%s\nwant %s", all, want)
+	}
+	if mean, nodes := got.Mean(); mean != 100.0/3*mb || nodes != 3 {
+		t.Errorf("%f of %d nodes", mean, nodes)
+	}
+}
+
+// Without a bandwidth there are no seconds; without nodes or images there is an answer all the same.
+func TestOfLittle(t *testing.T) {
+	got, err := Of(t.Context(), cluster(t), "pod/p", pod("quay.io/app:1"), 0)
+	if err != nil || got.Nodes[0].Seconds != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	empty := &collect.Cluster{Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic()}
+	for _, p := range []*v1.Pod{pod(), pod("quay.io/app:1"), pod("not valid")} {
+		got, err := Of(t.Context(), empty, "pod/p", p, 1)
+		if err != nil || got.Images == nil || got.Nodes == nil || len(got.Images) != len(p.Spec.Containers) || len(got.Nodes) > 0 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if mean, nodes := got.Mean(); mean != 0 || nodes != 0 {
+			t.Errorf("%f of %d nodes", mean, nodes)
+		}
+	}
+}
+
+// A pod that waits on a node for layers makes them arrive there: another does not pull them again.
+func TestOfArriving(t *testing.T) {
+	c := cluster(t)
+	waits := placed("waits", "base", "100m")
+	waits.Spec.Containers[0].Image = "quay.io/app:1"
+	c.Pods = []*v1.Pod{waits}
+	got, err := Of(t.Context(), c, "pod/p", pod("quay.io/app:1"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(got.Nodes, func(n Node) bool { return n.Node == "base" })
+	if n := got.Nodes[at]; n.ArrivingBytes != 20*mb || n.MissingBytes != 0 || n.PendingBytes != 20*mb {
+		t.Errorf("%+v", n)
+	}
+}

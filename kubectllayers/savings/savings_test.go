@@ -1,0 +1,124 @@
+package savings
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/layer-locality/layer-locality/scheduler/placements"
+)
+
+func TestParseSince(t *testing.T) {
+	for value, want := range map[string]time.Duration{"1m": time.Minute, "90m": 90 * time.Minute, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "1h30m": 90 * time.Minute, "366d": 366 * 24 * time.Hour} {
+		if got, err := ParseSince(value); err != nil || got != want {
+			t.Errorf("%s: %v, %v", value, got, err)
+		}
+	}
+	for _, value := range []string{"", "1", "0", "59s", "367d", "-1h", "1.5h", "yesterday", "1m]) or vector(1", "\x1b[2J" + strings.Repeat("9", 1<<20) + "d"} {
+		_, err := ParseSince(value)
+		if err == nil || !strings.Contains(err.Error(), "want a time from 1m to 366d, such as 24h or 7d") || len(err.Error()) > 300 || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%.100q: %.400v", value, err)
+		}
+	}
+}
+
+// sample is a series with its value, as Prometheus writes it.
+func sample(labels, value string) string {
+	return fmt.Sprintf(`{"metric":{%s},"value":[1700000000,%q]}`, labels, value)
+}
+
+// serve is a Prometheus that answers so to what is asked about placements, and about bytes. It
+// returns its address, and what it was asked.
+func serve(t *testing.T, placed, missing string) (address string, asked *[]string) {
+	t.Helper()
+	asked = &[]string{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.FormValue("query")
+		*asked = append(*asked, query)
+		body := missing
+		if strings.Contains(query, "placements_total") {
+			body = placed
+		}
+		if strings.HasPrefix(body, "[") {
+			body = `{"status":"success","data":{"resultType":"vector","result":` + body + `}}`
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if strings.Contains(body, `"status":"error"`) {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, asked
+}
+
+// The answer has each profile, sorted, with whole bytes.
+func TestOf(t *testing.T) {
+	address, asked := serve(t,
+		"["+sample(`"profile":"second"`, "2.4")+","+sample(`"profile":"first"`, "9.6")+"]",
+		"["+sample(`"profile":"first","of":"chosen"`, "100.6")+","+sample(`"profile":"first","of":"mean"`, "250.5")+","+sample(`"profile":"third\u001b[2J","of":"mean"`, "7")+"]")
+	before := time.Now()
+	got, err := Of(t.Context(), address, 36*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if since := before.Sub(got.Since) - 36*time.Hour; since.Abs() > time.Minute {
+		t.Errorf("since %s", got.Since)
+	}
+	want := []placements.Saved{
+		{Profile: "first", Pods: 10, MissingBytes: 101, MeanMissingBytes: 250.5},
+		{Profile: "second", Pods: 2},
+		{Profile: "third\uFFFD[2J", MeanMissingBytes: 7},
+	}
+	if fmt.Sprintf("%+v", got.Profiles) != fmt.Sprintf("%+v", want) {
+		t.Errorf("%+v, want %+v", got.Profiles, want)
+	}
+	if len(*asked) != 2 || !strings.Contains((*asked)[0], "[1d12h]") || !strings.Contains((*asked)[1], "[1d12h]") {
+		t.Errorf("%q", *asked)
+	}
+}
+
+// Anything else than two lists of numbers is an error that says what to do.
+func TestOfBad(t *testing.T) {
+	one := "[" + sample(`"profile":"p"`, "1") + "]"
+	for _, c := range []struct{ name, placed, missing, want string }{
+		{"no such metrics", "[]", "[]", "has no scheduler_layerlocality_missing_bytes_total: have it scrape the scheduler (docs/monitoring.md)"},
+		{"an error", `{"status":"error","errorType":"bad_data","error":"\u001b[2Jno"}`, one, "does not answer: bad_data"},
+		{"another kind of answer", `{"status":"success","data":{"resultType":"scalar","result":[1700000000,"1"]}}`, one, "answers with a scalar: it is none"},
+		{"no JSON", "<html>", one, "does not answer: "},
+		{"not a number", one, "[" + sample(`"profile":"p","of":"mean"`, "NaN") + "]", "answers with NaN: it is not a count"},
+		{"no end", "[" + sample(`"profile":"p"`, "+Inf") + "]", one, "answers with +Inf: it is not a count"},
+		{"negative", one, "[" + sample(`"profile":"p","of":"chosen"`, "-1") + "]", "answers with -1: it is not a count"},
+		{"more than can be counted", one, "[" + sample(`"profile":"p","of":"chosen"`, "1e19") + "]", "answers with 10000000000000000000: it is not a count"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			address, _ := serve(t, c.placed, c.missing)
+			got, err := Of(t.Context(), address, time.Hour)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "Prometheus at "+address) || strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 700 {
+				t.Errorf("%+v, %v, want %s", got, err, c.want)
+			}
+		})
+	}
+	for _, address := range []string{"", "prometheus:9090", "ftp://prometheus", "http://", "http://a b", "\x1b[2J" + strings.Repeat("x", 1<<20)} {
+		if _, err := Of(t.Context(), address, time.Hour); err == nil || !strings.Contains(err.Error(), "want a URL such as http://prometheus.monitoring:9090") || len(err.Error()) > 1000 || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%.100q: %.400v", address, err)
+		}
+	}
+}
+
+// A password in the address is not said.
+func TestPassword(t *testing.T) {
+	address, _ := serve(t, "[]", "[]")
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("user", "secret")
+	if _, err := Of(t.Context(), u.String(), time.Hour); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,293 @@
+// Package target finds the pod that a question is about: by its name, by that of a workload, in
+// a file, or made of images.
+package target
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/kubectllayers/text"
+)
+
+// Target is a pod, or what a workload makes pods of.
+type Target struct {
+	Kind, Namespace, Name string
+	// Pod is the pod as the apiserver has it if Kind is pod; otherwise one without name and
+	// node.
+	Pod *v1.Pod
+}
+
+// String returns KIND/NAME.
+func (t *Target) String() string { return t.Kind + "/" + text.Line(t.Name, maxName) }
+
+const maxName = 253
+
+// kind is a kind of workload that Kubernetes has.
+type kind struct {
+	name  string
+	short []string
+	get   func(context.Context, kubernetes.Interface, string, string) (*v1.PodTemplateSpec, error)
+}
+
+var kinds = []kind{
+	{"deployment", []string{"deploy"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
+		o, err := c.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+		return &o.Spec.Template, err
+	}},
+	{"statefulset", []string{"sts"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
+		o, err := c.AppsV1().StatefulSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		return &o.Spec.Template, err
+	}},
+	{"daemonset", []string{"ds"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
+		o, err := c.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		return &o.Spec.Template, err
+	}},
+	{"replicaset", []string{"rs"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
+		o, err := c.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		return &o.Spec.Template, err
+	}},
+	{"job", nil, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
+		o, err := c.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		return &o.Spec.Template, err
+	}},
+	{"cronjob", []string{"cj"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
+		o, err := c.BatchV1().CronJobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		return &o.Spec.JobTemplate.Spec.Template, err
+	}},
+}
+
+// Kinds returns the kinds of workloads that Get knows, besides pod.
+func Kinds() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// Aliases returns the other names of a kind.
+func Aliases(name string) []string {
+	for _, k := range kinds {
+		if k.name == name {
+			return append([]string{k.name + "s"}, k.short...)
+		}
+	}
+	return nil
+}
+
+func (k *kind) is(name string) bool {
+	name = strings.ToLower(name)
+	name, _, _ = strings.Cut(name, ".") // deployments.apps
+	return name == k.name || name == k.name+"s" || slices.Contains(k.short, name)
+}
+
+func isPod(name string) bool {
+	return slices.Contains([]string{"pod", "pods", "po"}, strings.ToLower(name))
+}
+
+// Get returns what NAME or KIND/NAME stands for in a namespace.
+func Get(ctx context.Context, client kubernetes.Interface, namespace, argument string) (*Target, error) {
+	wanted, name, both := strings.Cut(argument, "/")
+	if !both {
+		wanted, name = "", argument
+	}
+	if name == "" || len(name) > maxName || strings.Contains(name, "/") {
+		return nil, fmt.Errorf("%q is no name: want NAME or KIND/NAME, such as web-0 or deployment/web", text.Line(argument, maxName))
+	}
+	if wanted != "" && !isPod(wanted) && !slices.ContainsFunc(kinds, func(k kind) bool { return k.is(wanted) }) {
+		return nil, fmt.Errorf("%q is no kind of workload: want pod, %s; for other kinds save the object in a file and use -f", text.Line(wanted, maxName), strings.Join(Kinds(), ", "))
+	}
+	var found []*Target
+	var failed error
+	take := func(t *Target, err error) {
+		switch {
+		case err == nil:
+			found = append(found, t)
+		case wanted == "" && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+			if failed == nil || apierrors.IsForbidden(err) {
+				failed = err
+			}
+		default:
+			failed = err
+		}
+	}
+	if wanted == "" || isPod(wanted) {
+		pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		take(&Target{Kind: "pod", Namespace: namespace, Name: name, Pod: pod}, err)
+	}
+	for i := range kinds {
+		k := &kinds[i]
+		if wanted != "" && !k.is(wanted) {
+			continue
+		}
+		template, err := k.get(ctx, client, namespace, name)
+		take(&Target{Kind: k.name, Namespace: namespace, Name: name, Pod: podOf(namespace, template)}, err)
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		var all []string
+		for _, t := range found {
+			all = append(all, t.String())
+		}
+		return nil, fmt.Errorf("%q fits %s: name one of them", text.Line(name, maxName), strings.Join(all, " and "))
+	case failed == nil || apierrors.IsNotFound(failed):
+		return nil, fmt.Errorf("there is no %s %q in namespace %q: see kubectl get %s -A, or name another namespace with -n", kindOr(wanted, "pod or workload"), text.Line(name, maxName), namespace, kindOr(wanted, "pods"))
+	case apierrors.IsForbidden(failed):
+		return nil, fmt.Errorf("you may not get %s %q in namespace %q: name a kind that you may get (KIND/NAME), or ask for the role view there", kindOr(wanted, "pod or workload"), text.Line(name, maxName), namespace)
+	}
+	return nil, fmt.Errorf("cannot get %q in namespace %q: %s: check that the apiserver answers", text.Line(argument, maxName), namespace, text.Line(failed.Error(), 300))
+}
+
+func kindOr(kind, other string) string {
+	if kind == "" {
+		return other
+	}
+	return strings.ToLower(kind)
+}
+
+// podOf returns a pod made of a template.
+func podOf(namespace string, template *v1.PodTemplateSpec) *v1.Pod {
+	if template == nil {
+		return nil
+	}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec}
+	pod.Spec.NodeName = ""
+	return pod
+}
+
+// Images returns a pod made of images. Each must be a valid reference.
+func Images(namespace string, references []string) (*Target, error) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
+	for _, reference := range references {
+		if _, err := imageref.Parse(reference); err != nil {
+			return nil, fmt.Errorf("%q is no image reference: want REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@DIGEST", text.Line(reference, 200))
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: fmt.Sprint("c", len(pod.Spec.Containers)), Image: reference})
+	}
+	name := strings.Join(references, ",")
+	return &Target{Kind: "image", Namespace: namespace, Name: name, Pod: pod}, nil
+}
+
+// What a file holds at most.
+const (
+	maxFile    = 4 << 20
+	maxObjects = 10_000
+)
+
+// File reads the pod in a file, in YAML or JSON: a pod, or anything with a pod template. If
+// there are several, wanted (KIND/NAME) tells which.
+func File(from io.Reader, file, namespace, wanted string) (*Target, error) {
+	file = text.Line(file, 200)
+	data, err := io.ReadAll(io.LimitReader(from, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %s", file, text.Line(err.Error(), 300))
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("%s has more than %d MiB: save the one object that you mean in a file of its own", file, maxFile>>20)
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	var found []*Target
+	objects := 0
+	for {
+		var raw map[string]any
+		if err := decoder.Decode(&raw); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("%s is neither YAML nor JSON of Kubernetes objects: %s", file, text.Line(err.Error(), 300))
+		}
+		for _, object := range flatten(raw, 0) {
+			if objects++; objects > maxObjects {
+				return nil, fmt.Errorf("%s has more than %d objects: save the one that you mean in a file of its own", file, maxObjects)
+			}
+			if t := fromObject(object, namespace); t != nil {
+				found = append(found, t)
+			}
+		}
+	}
+	if wanted != "" {
+		found = slices.DeleteFunc(found, func(t *Target) bool { return t.Kind+"/"+t.Name != strings.ToLower(wanted) && t.Name != wanted })
+		if len(found) == 0 {
+			return nil, fmt.Errorf("%s has no %q with pods: see what it has with kubectl apply --dry-run=client -f", file, text.Line(wanted, maxName))
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("%s has %d objects, none of them a pod or with a pod template: name a file that has one", file, objects)
+	case 1:
+		return found[0], nil
+	}
+	var names []string
+	for _, t := range found[:min(5, len(found))] {
+		names = append(names, t.String())
+	}
+	if len(found) > len(names) {
+		names = append(names, "...")
+	}
+	return nil, fmt.Errorf("%s has %d objects with pods (%s): add the one that you mean, as KIND/NAME", file, len(found), strings.Join(names, ", "))
+}
+
+// flatten returns an object, or the objects of a list.
+func flatten(raw map[string]any, depth int) []map[string]any {
+	items, ok := raw["items"].([]any)
+	if kind, _ := raw["kind"].(string); !ok || !strings.HasSuffix(kind, "List") || depth > 2 {
+		if len(raw) == 0 {
+			return nil
+		}
+		return []map[string]any{raw}
+	}
+	var all []map[string]any
+	for _, item := range items {
+		if object, ok := item.(map[string]any); ok {
+			all = append(all, flatten(object, depth+1)...)
+		}
+	}
+	return all
+}
+
+// fromObject returns the pod of an object; nil if it has none.
+func fromObject(raw map[string]any, namespace string) *Target {
+	o := unstructured.Unstructured{Object: raw}
+	kindName, _, _ := unstructured.NestedString(raw, "kind")
+	name, _, _ := unstructured.NestedString(raw, "metadata", "name")
+	t := &Target{Kind: strings.ToLower(kindName), Namespace: namespace, Name: name}
+	if n, _, _ := unstructured.NestedString(raw, "metadata", "namespace"); n != "" {
+		t.Namespace = n
+	}
+	if t.Kind == "pod" {
+		pod := &v1.Pod{}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, pod) != nil || len(pod.Spec.Containers) == 0 {
+			return nil
+		}
+		pod.Spec.NodeName, pod.Status = "", v1.PodStatus{} // it is not there yet
+		pod.UID = ""
+		t.Pod = pod
+		return t
+	}
+	for _, path := range [][]string{{"spec", "template"}, {"spec", "jobTemplate", "spec", "template"}, {"template"}} {
+		inside, ok, err := unstructured.NestedMap(raw, path...)
+		if !ok || err != nil {
+			continue
+		}
+		template := &v1.PodTemplateSpec{}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(inside, template) == nil && len(template.Spec.Containers) > 0 {
+			t.Pod = podOf(t.Namespace, template)
+			return t
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package target
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+func template(image string) v1.PodTemplateSpec {
+	return v1.PodTemplateSpec{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image}}}}
+}
+
+func TestGet(t *testing.T) {
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
+	client := fake.NewClientset(
+		&v1.Pod{ObjectMeta: meta("one"), Spec: v1.PodSpec{NodeName: "n1", Containers: []v1.Container{{Image: "a"}}}},
+		&v1.Pod{ObjectMeta: meta("both")}, &appsv1.Deployment{ObjectMeta: meta("both"), Spec: appsv1.DeploymentSpec{Template: template("b")}},
+		&appsv1.DaemonSet{ObjectMeta: meta("set"), Spec: appsv1.DaemonSetSpec{Template: template("d")}})
+	for argument, want := range map[string]string{"one": "pod/one a", "pods/one": "pod/one a", "po/one": "pod/one a", "Deploy/both": "deployment/both b", "deployments.apps/both": "deployment/both b", "set": "daemonset/set d", "ds/set": "daemonset/set d"} {
+		got, err := Get(t.Context(), client, "ns", argument)
+		if err != nil || got.String()+" "+got.Pod.Spec.Containers[0].Image != want {
+			t.Errorf("%s: %+v, %v", argument, got, err)
+		}
+	}
+	for argument, want := range map[string]string{
+		"both": `"both" fits pod/both and deployment/both`, "none": "there is no pod or workload", "job/set": `there is no job "set"`, "a/b/c": "is no name", "": "is no name", "service/x": "is no kind of workload",
+	} {
+		if got, err := Get(t.Context(), client, "ns", argument); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v, want %s", argument, got, err, want)
+		}
+	}
+	// What may not be read does not hide what may, and is named if nothing is found.
+	client.PrependReactor("get", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "jobs"}, "x", nil)
+	})
+	if _, err := Get(t.Context(), client, "ns", "set"); err != nil {
+		t.Error(err)
+	}
+	if _, err := Get(t.Context(), client, "ns", "none"); err == nil || !strings.Contains(err.Error(), "you may not get pod or workload") {
+		t.Error(err)
+	}
+}
+
+func TestFile(t *testing.T) {
+	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: other}, spec: {nodeName: n1, containers: [{name: c, image: a}]}}`
+	got, err := File(strings.NewReader(pod), "f", "ns", "")
+	if err != nil || got.String() != "pod/p" || got.Namespace != "other" || got.Pod.Spec.NodeName != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	rollout := `{"kind":"List","items":[{"kind":"List","items":[{"kind":"Rollout","metadata":{"name":"r"},"spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}]}]}`
+	if got, err = File(strings.NewReader(rollout), "f", "ns", ""); err != nil || got.String() != "rollout/r" || got.Namespace != "ns" || got.Pod.Spec.Containers[0].Image != "b" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err = File(strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "2 objects with pods (pod/p, rollout/r)") {
+		t.Error(err)
+	}
+	if got, err = File(strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "rollout/r"); err != nil || got.Name != "r" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err = File(strings.NewReader(pod), "f", "ns", "pod/q"); err == nil || !strings.Contains(err.Error(), `has no "pod/q" with pods`) {
+		t.Error(err)
+	}
+	if _, err = File(strings.NewReader(strings.Repeat("---\na: b\n", maxObjects+1)), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "more than 10000 objects") {
+		t.Error(err)
+	}
+}
+
+func FuzzFile(f *testing.F) {
+	f.Add(`{kind: Pod, spec: {containers: [{image: a}]}}`, "")
+	f.Add("kind: List\nitems:\n- {kind: X, spec: {jobTemplate: {spec: {template: {spec: {containers: [{image: a}]}}}}}}", "x/")
+	f.Add(`{"kind":"List","items":[1,null,{"items":{}}]}`, "")
+	f.Fuzz(func(t *testing.T, text, wanted string) {
+		got, err := File(strings.NewReader(text), "f", "ns", wanted)
+		if (got == nil) == (err == nil) {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if got != nil && len(got.Pod.Spec.Containers) == 0 {
+			t.Error("a pod without containers")
+		}
+		if err != nil && (len(err.Error()) > 5000 || strings.ContainsRune(err.Error(), '\x1b')) {
+			t.Errorf("%q", err)
+		}
+	})
+}

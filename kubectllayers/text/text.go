@@ -1,0 +1,82 @@
+// Package text makes what a cluster says safe to show. Names and messages come from nodes,
+// registries and tenants: they may hold escape sequences that move a terminal's cursor, letters
+// that turn the direction of writing, or megabytes.
+package text
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// replacement stands for what is not shown.
+const replacement = '\uFFFD'
+
+// shown tells whether a character is shown as it is: letters, marks, numbers, symbols and the
+// plain space. Control and format characters are not; the latter include those that turn the
+// direction of writing, and characters without width.
+func shown(r rune) bool {
+	return r == ' ' || r != utf8.RuneError && unicode.IsGraphic(r) && !unicode.IsSpace(r)
+}
+
+// Line returns a text in one line of at most so many characters. What a terminal could take for
+// a command is replaced, and so is what is not UTF-8. A text that is cut ends with three dots.
+func Line(s string, most int) string {
+	const dots = "..."
+	if most < len(dots) {
+		most = len(dots)
+	}
+	var b strings.Builder
+	count := 0
+	for _, r := range s {
+		if count == most {
+			cut := []rune(b.String())
+			return string(cut[:most-len(dots)]) + dots
+		}
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			r = ' '
+		case r == utf8.RuneError, !shown(r):
+			r = replacement
+		}
+		b.WriteRune(r)
+		count++
+	}
+	return b.String()
+}
+
+// NewWriter returns a writer that lets only text through to w: what a terminal could take for a
+// command is replaced, lines and tabs stay. It is behind every answer, so that nothing depends
+// on each field being cleaned.
+func NewWriter(w io.Writer) io.Writer { return &writer{w: w} }
+
+type writer struct {
+	w io.Writer
+	// rest is the beginning of a character that came in two parts.
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (w *writer) Write(p []byte) (int, error) {
+	data := slices.Concat(w.rest, p)
+	clean := make([]byte, 0, len(data))
+	for len(data) > 0 {
+		if !utf8.FullRune(data) {
+			break // the next Write has the rest of it
+		}
+		r, size := utf8.DecodeRune(data)
+		switch {
+		case r == utf8.RuneError && size == 1, r != '\n' && r != '\t' && !shown(r):
+			r = replacement
+		}
+		clean = utf8.AppendRune(clean, r)
+		data = data[size:]
+	}
+	w.rest = append([]byte(nil), data...)
+	if _, err := w.w.Write(clean); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

@@ -1,0 +1,312 @@
+// Package why answers why a pod is where it is, as far as layers are concerned: from what the
+// scheduler remembers of that decision, and from what the kubelet did.
+package why
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
+	"github.com/layer-locality/layer-locality/kubectllayers/plan"
+	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/scheduler/placements"
+)
+
+// Answer is why a pod is on its node. Sizes are compressed bytes.
+type Answer struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Node      string `json:"node"`
+	Scheduler string `json:"scheduler"`
+	// Decision is what the scheduler remembers; missing if it does not. Then Now is how nodes
+	// are rated at this moment.
+	Decision *placements.Placement `json:"decision,omitempty"`
+	Now      *Now                  `json:"now,omitempty"`
+	// Forgotten is why there is no Decision.
+	Forgotten string `json:"forgotten,omitempty"`
+	Pulls     []Pull `json:"pulls"`
+	// SavedBytes is what the mean node lacked, less what the chosen one did; missing if that is
+	// not known.
+	SavedBytes *float64 `json:"savedBytes,omitempty"`
+	// Words say all this in sentences.
+	Words []string `json:"words"`
+}
+
+// Now is how nodes are rated for a pod that is on one of them already.
+type Now struct {
+	// PulledBytes is an estimate of what the pod pulled: of the images that its kubelet says it
+	// pulled, the layers that no other image on the node has. Missing if no event tells.
+	PulledBytes *int64 `json:"pulledBytes,omitempty"`
+	// Best is another node that the pod fits on that lacks least, and MeanMissingBytes what those
+	// lack on average.
+	Best             *plan.Node `json:"best,omitempty"`
+	OtherNodes       int        `json:"otherNodes"`
+	MeanMissingBytes float64    `json:"meanMissingBytes"`
+}
+
+// Pull is what an event of the kubelet says of an image.
+type Pull struct {
+	Image string `json:"image"`
+	// Present means that the image was there.
+	Present bool `json:"present"`
+	// Seconds the pull took, and with what it waited for other pulls.
+	Seconds            float64   `json:"seconds"`
+	SecondsWithWaiting float64   `json:"secondsWithWaiting"`
+	At                 time.Time `json:"at,omitzero"`
+}
+
+// The messages of the kubelet (pkg/kubelet/images/image_manager.go of Kubernetes).
+var (
+	pulled  = regexp.MustCompile(`^Successfully pulled image "([^"]+)" in ([0-9a-zµ.]{1,32})(?: \(([0-9a-zµ.]{1,32}) including waiting\))?`)
+	present = regexp.MustCompile(`^Container image "([^"]+)" already present on machine`)
+)
+
+// maxMessage is more than such a message has; maxEvents is how many events of a pod are read.
+const (
+	maxMessage = 4096
+	maxEvents  = 500
+)
+
+// ParsePull reads an event's message; ok is false if it says nothing about a pull.
+func ParsePull(message string) (pull Pull, ok bool) {
+	if len(message) > maxMessage {
+		message = message[:maxMessage]
+	}
+	if m := present.FindStringSubmatch(message); m != nil {
+		return Pull{Image: text.Line(m[1], 300), Present: true}, true
+	}
+	m := pulled.FindStringSubmatch(message)
+	if m == nil {
+		return Pull{}, false
+	}
+	took, err := time.ParseDuration(m[2])
+	if err != nil || took < 0 {
+		return Pull{}, false
+	}
+	pull = Pull{Image: text.Line(m[1], 300), Seconds: took.Seconds(), SecondsWithWaiting: took.Seconds()}
+	if waited, err := time.ParseDuration(m[3]); err == nil && waited >= took {
+		pull.SecondsWithWaiting = waited.Seconds()
+	}
+	return pull, true
+}
+
+// Pulls returns what the kubelet says of the images of a pod, in the order of time. An image
+// that was pulled is not also said to be present, as for a container that started again.
+func Pulls(ctx context.Context, client kubernetes.Interface, pod *v1.Pod) ([]Pull, error) {
+	events, err := client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "involvedObject.kind": "Pod", "reason": "Pulled"}.String(), Limit: maxEvents,
+	})
+	if err != nil {
+		return []Pull{}, err
+	}
+	slices.SortStableFunc(events.Items, func(a, b v1.Event) int { return at(&a).Compare(at(&b)) })
+	pulls := []Pull{}
+	for i := range events.Items {
+		pull, ok := ParsePull(events.Items[i].Message)
+		if !ok || slices.ContainsFunc(pulls, func(p Pull) bool { return p.Image == pull.Image && (pull.Present || !p.Present) }) {
+			continue
+		}
+		pull.At = at(&events.Items[i])
+		pulls = append(pulls, pull)
+	}
+	return pulls, nil
+}
+
+func at(e *v1.Event) time.Time {
+	if !e.EventTime.IsZero() {
+		return e.EventTime.Time
+	}
+	return e.FirstTimestamp.Time
+}
+
+// Remembered makes an answer of what the scheduler remembers.
+func Remembered(pod *v1.Pod, decision placements.Placement, pulls []Pull) *Answer {
+	clean(&decision)
+	a := of(pod, pulls)
+	a.Decision = &decision
+	chosen := decision.Chosen
+	if chosen.TotalBytes == 0 {
+		a.say("Nothing was known about its images (%s).", orUnknown(decision.Known))
+	} else {
+		a.say("When it was placed, %s had %s of its %s, %s on their way, and lacked %s; score %d of 100.", chosen.Node,
+			text.Bytes(float64(chosen.PresentBytes)), text.Bytes(float64(chosen.TotalBytes)), text.Bytes(float64(chosen.ArrivingBytes)), text.Bytes(float64(chosen.MissingBytes)), chosen.Score)
+	}
+	if decision.HeldMilliseconds > 0 {
+		a.say("Before, it was held %s for the layers of its images.", text.Seconds(float64(decision.HeldMilliseconds)/1000))
+	}
+	switch mean := decision.Mean; {
+	case mean == nil && decision.FeasibleNodes == 1:
+		a.say("It fitted on no other node.")
+	case mean == nil:
+		a.say("Layers were not asked about: the pod was placed with others in one step.")
+	default:
+		saved := mean.MissingBytes - float64(chosen.MissingBytes)
+		a.SavedBytes = &saved
+		a.say("The mean of the %d nodes that it fitted on lacked %s: %s.", decision.FeasibleNodes, text.Bytes(mean.MissingBytes), savedWords(saved))
+	}
+	switch best := decision.Best; {
+	case best == nil && decision.Mean != nil && chosen.TotalBytes > 0:
+		a.say("No node scored more than 0, so other plugins chose.")
+	case best != nil && best.Node != chosen.Node:
+		a.say("Other plugins overruled layers: %s scored %d against %d, and lacked %s.", best.Node, best.Score, chosen.Score, text.Bytes(float64(best.MissingBytes)))
+	case best != nil:
+		a.say("No other node scored more.")
+	}
+	if decision.Known == "unknown" || decision.Known == "arriving" {
+		a.say("Not all of its images were known (%s): bytes are those of the others.", decision.Known)
+	}
+	a.sayPulls()
+	return a
+}
+
+func orUnknown(k placements.Known) string {
+	if k == "" {
+		return "unknown"
+	}
+	return string(k)
+}
+
+func savedWords(saved float64) string {
+	if saved >= 0 {
+		return text.Bytes(saved) + " saved"
+	}
+	return text.Bytes(-saved) + " more than the mean"
+}
+
+// clean cleans the texts of what a scheduler said.
+func clean(p *placements.Placement) {
+	line := func(s *string) { *s = text.Line(*s, 253) }
+	line(&p.Namespace)
+	line(&p.Name)
+	line(&p.Profile)
+	line(&p.Chosen.Node)
+	p.Known = placements.Known(text.Line(string(p.Known), 20))
+	if p.Best != nil {
+		best := *p.Best
+		line(&best.Node)
+		p.Best = &best
+	}
+}
+
+// Rated makes an answer of how nodes are rated now. forgotten is why the scheduler does not
+// remember.
+func Rated(ctx context.Context, cluster *collect.Cluster, pod *v1.Pod, pulls []Pull, forgotten string) (*Answer, error) {
+	a := of(pod, pulls)
+	a.Forgotten = forgotten
+	rated := pod.DeepCopy()
+	rated.Spec.NodeName = "" // the filters are to say where else it fits
+	p, err := plan.Of(ctx, cluster, "pod/"+pod.Name, rated, 0)
+	if err != nil {
+		return nil, err
+	}
+	known, err := inventory.New(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	now := &Now{PulledBytes: pulledBytes(known, pod, pulls)}
+	a.Now = now
+	var sum float64
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if len(n.RuledOut) > 0 || n.Node == pod.Spec.NodeName {
+			continue
+		}
+		if now.Best == nil {
+			now.Best = n
+		}
+		now.OtherNodes++
+		sum += float64(n.MissingBytes)
+	}
+	now.MeanMissingBytes = sum / float64(max(1, now.OtherNodes))
+	a.say("%s What follows is as of now, not as of then.", forgotten)
+	if now.PulledBytes != nil {
+		a.say("It pulled about %s: of the images that were pulled, the layers that no other image on %s has.", text.Bytes(float64(*now.PulledBytes)), a.Node)
+	}
+	if now.Best == nil {
+		a.say("It fits on no other node.")
+	} else {
+		a.say("Of %d other nodes that it fits on, %s lacks least, %s; the mean lacks %s.", now.OtherNodes, now.Best.Node, text.Bytes(float64(now.Best.MissingBytes)), text.Bytes(now.MeanMissingBytes))
+		if now.PulledBytes != nil {
+			saved := float64(*now.PulledBytes - now.Best.MissingBytes)
+			if saved > 0 {
+				a.say("There it would have saved %s.", text.Bytes(saved))
+			} else {
+				a.say("There it would have saved nothing.")
+			}
+		}
+	}
+	a.sayPulls()
+	return a, nil
+}
+
+// pulledBytes returns what a pod pulled, as far as that can be told from events and from what
+// the node has now; nil if no event says anything.
+func pulledBytes(known *inventory.Inventory, pod *v1.Pod, pulls []Pull) *int64 {
+	node, ok := known.Node(pod.Spec.NodeName)
+	if !ok || len(pulls) == 0 {
+		return nil
+	}
+	var sum int64
+	for _, pull := range pulls {
+		canonical, err := imageref.Parse(pull.Image)
+		if pull.Present || err != nil {
+			continue
+		}
+		i := slices.IndexFunc(node.Held, func(h inventory.HeldImage) bool { return slices.Contains(h.Names, string(canonical)) })
+		if i < 0 {
+			return nil // gone, or not reported yet
+		}
+		sum += node.Held[i].FreedBytes
+	}
+	return &sum
+}
+
+func of(pod *v1.Pod, pulls []Pull) *Answer {
+	a := &Answer{Namespace: pod.Namespace, Pod: pod.Name, Node: text.Line(pod.Spec.NodeName, 253), Scheduler: text.Line(pod.Spec.SchedulerName, 253), Pulls: pulls, Words: []string{}}
+	a.say("Pod %s/%s is on %s, placed by %s.", a.Namespace, a.Pod, a.Node, a.Scheduler)
+	return a
+}
+
+func (a *Answer) say(format string, args ...any) {
+	a.Words = append(a.Words, fmt.Sprintf(format, args...))
+}
+
+func (a *Answer) sayPulls() {
+	if len(a.Pulls) == 0 {
+		a.say("No event tells what its kubelet pulled: events are kept for an hour by default.")
+		return
+	}
+	for _, p := range a.Pulls {
+		if p.Present {
+			a.say("Its kubelet found %s there.", p.Image)
+			continue
+		}
+		waited := ""
+		if p.SecondsWithWaiting > p.Seconds {
+			waited = fmt.Sprintf(", %s with waiting for other pulls", text.Seconds(p.SecondsWithWaiting))
+		}
+		a.say("Its kubelet pulled %s in %s%s.", p.Image, text.Seconds(p.Seconds), waited)
+	}
+}
+
+// Unplaced returns what to say of a pod that has no node.
+func Unplaced(pod *v1.Pod) error {
+	reason := ""
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Message != "" {
+			reason = " (" + text.Line(strings.TrimSuffix(c.Message, "."), 200) + ")"
+		}
+	}
+	return fmt.Errorf("pod %s/%s has no node yet%s: kubectl layers plan pod/%s tells what nodes have for it", pod.Namespace, pod.Name, reason, pod.Name)
+}

@@ -1,0 +1,163 @@
+package index
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+// Sum is what a node holds.
+type Sum struct {
+	// Images as they are reported, each once. Layers each once; an image of which only the name
+	// is known has none.
+	Images, Layers int
+	// Bytes of the layers, and of the images that are known by name: compressed, and for the
+	// latter an estimate. ElsewhereBytes are those of them that another node holds, too.
+	Bytes, ElsewhereBytes int64
+}
+
+// Sum returns what a node holds; the zero Sum for a node that is not known.
+func (x *Index) Sum(nodeName string) (sum Sum) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := x.nodes[nodeName]
+	if n == nil {
+		return Sum{}
+	}
+	var layers []*layer
+	images := map[*record]bool{}
+	for _, records := range n.sources {
+		for _, r := range records {
+			if !images[r] {
+				images[r] = true
+				layers = append(layers, r.content.layers...)
+			}
+		}
+	}
+	sum.Images = len(images)
+	seen := make(map[*layer]bool, len(layers))
+	for _, l := range layers {
+		if seen[l] {
+			continue
+		}
+		seen[l] = true
+		size := x.sizeOf(l)
+		sum.Bytes += size
+		if l.nodes.n > 1 {
+			sum.ElsewhereBytes += size
+		}
+		if !l.whole {
+			sum.Layers++
+		}
+	}
+	return sum
+}
+
+// HeldImage is an image that a node holds.
+type HeldImage struct {
+	// Names sorted, each once.
+	Names []imageref.Canonical
+	// Layers with the keys that the node has for them (see Chain) and the sizes that count. An
+	// image that is known by name only is one piece, whose key is no digest and whose size is
+	// an estimate.
+	Layers []Layer
+	// Report tells who says so.
+	Report Report
+}
+
+// Held returns the images of a node, in no particular order.
+func (x *Index) Held(nodeName string) (images []HeldImage) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := x.nodes[nodeName]
+	if n == nil {
+		return nil
+	}
+	for source, records := range n.sources {
+		for _, r := range records {
+			image := HeldImage{Report: Report{source, !r.content.whole}, Layers: make([]Layer, len(r.content.layers))}
+			for _, name := range r.names {
+				image.Names = append(image.Names, name.canonical)
+			}
+			slices.Sort(image.Names)
+			for i, l := range r.content.layers {
+				image.Layers[i] = Layer{l.key, x.sizeOf(l)}
+			}
+			images = append(images, image)
+		}
+	}
+	return images
+}
+
+// Holders returns how many nodes hold a layer, by its key.
+func (x *Index) Holders(key string) int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if l := x.layers[key]; l != nil {
+		return l.nodes.n
+	}
+	return 0
+}
+
+// Usage is how much of the nodes a layer is.
+type Usage struct {
+	Layer
+	// Nodes hold it.
+	Nodes int
+	// Images have it: sets of layers, under whatever names. They are numbers that stand for
+	// images in one answer, sorted.
+	Images []int
+}
+
+// Usages returns all layers that nodes hold, sorted by digest, and the names of the images by
+// their numbers. Images that are known by name only have none.
+func (x *Index) Usages() (layers []Usage, images [][]imageref.Canonical) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	// Contents also differ by what is said of sizes: the same layers are one image.
+	byLayers := map[string]int{}
+	numbers := map[*content]int{}
+	users := map[*layer][]int{}
+	for _, r := range x.records {
+		c := r.content
+		if c.whole || len(r.nodes) == 0 {
+			continue
+		}
+		number, ok := numbers[c]
+		if !ok {
+			key := c.layerKeys()
+			if number, ok = byLayers[key]; !ok {
+				number = len(images)
+				byLayers[key] = number
+				images = append(images, nil)
+				for _, l := range c.layers {
+					users[l] = append(users[l], number)
+				}
+			}
+			numbers[c] = number
+		}
+		for _, name := range r.names {
+			images[number] = append(images[number], name.canonical)
+		}
+	}
+	for i := range images {
+		slices.Sort(images[i])
+		images[i] = slices.Compact(images[i])
+	}
+	for l, of := range users {
+		slices.Sort(of)
+		layers = append(layers, Usage{Layer{l.key, l.size}, l.nodes.n, of})
+	}
+	slices.SortFunc(layers, func(a, b Usage) int { return strings.Compare(a.Digest, b.Digest) })
+	return layers, images
+}
+
+// layerKeys returns a text that stands for the layers.
+func (c *content) layerKeys() string {
+	keys := make([]string, len(c.layers))
+	for i, l := range c.layers {
+		keys[i] = l.key
+	}
+	return strings.Join(keys, " ")
+}

@@ -1,0 +1,54 @@
+package pernode
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func named(name string) *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+
+// TestMemory computes once for an object and a version.
+func TestMemory(t *testing.T) {
+	var m Memory[int]
+	computed := 0
+	of := func(node *v1.Node, version uint64) int {
+		return *m.Of(node, version, func() int { computed++; return computed })
+	}
+	first, again := named("n"), named("n")
+	for i, step := range []struct {
+		node    *v1.Node
+		version uint64
+		want    int
+	}{{first, 0, 1}, {first, 0, 1}, {again, 0, 2}, {again, 0, 2}, {again, 1, 3}, {first, 1, 4}, {named("m"), 1, 5}, {first, 1, 4}} {
+		if got := of(step.node, step.version); got != step.want {
+			t.Errorf("step %d: %d, want %d", i, got, step.want)
+		}
+	}
+	if m.Len() != 2 {
+		t.Errorf("%d nodes are remembered", m.Len())
+	}
+}
+
+// TestBounded has more nodes come and go than are remembered, from several goroutines.
+func TestBounded(t *testing.T) {
+	var m Memory[string]
+	var running sync.WaitGroup
+	for i := range 4 {
+		running.Go(func() {
+			for j := range Most {
+				name := fmt.Sprint("n-", i, "-", j)
+				if got := *m.Of(named(name), 0, func() string { return name }); got != name {
+					t.Errorf("%s: %s", name, got)
+				}
+			}
+		})
+	}
+	running.Wait()
+	if m.Len() > Most+4 {
+		t.Errorf("%d nodes are remembered", m.Len())
+	}
+}

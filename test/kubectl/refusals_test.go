@@ -1,0 +1,203 @@
+//go:build integration
+
+package kubectl
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/internal/controlplane"
+)
+
+// bind gives a user a role, in a namespace or everywhere.
+func bind(t *testing.T, name, kind, role, namespace, user string) {
+	t.Helper()
+	subject := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role}
+	if namespace == "" {
+		must(t, objects.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: ref, Subjects: subject}))
+		return
+	}
+	must(t, objects.Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, RoleRef: ref, Subjects: subject}))
+}
+
+// Each bad input gets one sentence that names the thing and the way out.
+func TestBadInput(t *testing.T) {
+	folder := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	var hundred strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&hundred, "---\n{apiVersion: v1, kind: Pod, metadata: {name: p%d}, spec: {containers: [{name: c, image: a}]}}\n", i)
+	}
+	waiting := pod(t, "waiting", "nobody", "registry.example.com/team/app-1:v1")
+	waiting.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/6 nodes are available.", Reason: "Unschedulable"}}
+	must(t, objects.Status().Update(t.Context(), waiting))
+	for _, test := range []struct {
+		args, want string
+	}{
+		{"node none", `cannot read nodes none: there is none: see kubectl get nodes`},
+		{"node a/b", `"a/b" is no name of a node: see kubectl get nodes`},
+		{"node", `want the name of a node: kubectl layers node NAME`},
+		{"pod none", `there is no pod "none" in namespace "default": see kubectl get pod -A, or name another namespace with -n`},
+		{"plan none", `there is no pod or workload "none" in namespace "default"`},
+		{"plan rollout/web", `"rollout" is no kind of workload: want pod, deployment,`},
+		{"plan", `want one of POD or KIND/NAME, -f FILE, and --image IMAGE`},
+		{"plan --image UPPER:1", `"UPPER:1" is no image reference: want REGISTRY/REPOSITORY:TAG`},
+		{"image a b:c:d", `"b:c:d" is no image reference`},
+		{"plan --image a --bandwidth fast", `--bandwidth "fast": want bits a second, such as 100M or 1Gbit`},
+		{"plan -f " + file("none.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"), "has 1 objects, none of them a pod or with a pod template"},
+		{"plan -f " + file("empty.yaml", ""), "has 0 objects"},
+		{"plan -f " + file("text.yaml", "\x1b[2J: ]["), "is neither YAML nor JSON of Kubernetes objects"},
+		{"plan -f " + file("large.yaml", strings.Repeat("# comment\n", 5<<20/10)), "has more than 4 MiB: save the one object that you mean"},
+		{"plan -f " + file("hundred.yaml", hundred.String()), "has 100 objects with pods (pod/p0, pod/p1, pod/p2, pod/p3, pod/p4, ...): add the one that you mean, as KIND/NAME"},
+		{"plan -f " + filepath.Join(folder, "gone.yaml"), "cannot read the file: open "},
+		{"why none", `there is no pod "none"`},
+		{"why waiting", `pod default/waiting has no node yet (0/6 nodes are available): kubectl layers plan pod/waiting tells what nodes have for it`},
+		{"savings --since 3h", "--since needs --prometheus URL"},
+		{"savings --prometheus nowhere", `--prometheus "nowhere": want a URL`},
+		{"savings --prometheus http://127.0.0.1:1", `Prometheus at http://127.0.0.1:1 does not answer`},
+		{"savings --scheduler-url http://127.0.0.1", `is no address of a scheduler: want one such as https://`},
+		{"savings --scheduler-url https://127.0.0.1:1", `does not answer`},
+		{"savings --scheduler-lease none", "there is no lease none in namespace kube-system"},
+		{"savings", "is no pod of that namespace: give the address of its secure port with --scheduler-url"}, // the scheduler is a process here
+		{"savings --scheduler-lease abandoned", "nobody renews the lease kube-system/abandoned: the scheduler does not run"},
+		{"nodes -o jsonpath={.x}", `--output "jsonpath={.x}": want table, wide, json, yaml, name`},
+		{"nodes -l =,=", "--selector: "},
+		{"shared --images a", "want 2 to 50 images, not 1"},
+		{"nodes --none", "unknown flag: --none: see kubectl layers nodes --help"},
+		{"none", `unknown command "none" for "kubectl layers"`},
+		{"nodes --context none", `no cluster to ask: context "none" does not exist`},
+	} {
+		if test.args == "savings --scheduler-lease abandoned" {
+			must(t, objects.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "abandoned"}, Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: ptr.To("gone_1"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)},
+			}}))
+		}
+		r := layers(t, strings.Split(test.args, " ")...)
+		if r.code != 1 || r.out != "" || !strings.HasPrefix(r.err, "error: ") || !strings.Contains(r.err, test.want) || strings.Count(r.err, "\n") != 1 {
+			t.Errorf("%.100s: %+v\nwant %s", test.args, r, test.want)
+		}
+	}
+	if r := layers(t, "plan", "-f", filepath.Join(folder, "hundred.yaml"), "pod/p7"); r.code != 0 || !strings.Contains(r.out, "pod/p7 fits on 6") {
+		t.Errorf("%+v", r)
+	}
+	for _, args := range []string{"", "--help", "plan --help", "--version", "completion bash", "__complete node by-"} {
+		if r := layers(t, strings.Fields(args)...); r.code != 0 || r.out == "" {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	if r := layers(t, "__complete", "node", ""); !strings.Contains(r.out, byAgent+"\n") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// With less rights the answer is smaller, and names what is missing.
+func TestRights(t *testing.T) {
+	// What the role view consists of: the controller that puts it together does not run here.
+	bind(t, "viewer-of-default", "ClusterRole", "system:aggregate-to-view", "default", "alice")
+	bind(t, "layers-bob", "ClusterRole", "layer-locality-viewer", "", "bob")
+	bind(t, "layers-carol", "ClusterRole", "layer-locality-viewer", "", "carol")
+	bind(t, "scheduler-carol", "Role", "layer-locality-scheduler-reader", "kube-system", "carol")
+	p := pod(t, "rights", "layer-locality", "registry.example.com/team/app-1:v1")
+	placed(t, p)
+	for _, test := range []struct {
+		user, args string
+		code       int
+		want       string
+	}{
+		{"alice", "nodes", 1, "error: cannot read nodes: you may not: ask for the ClusterRole layer-locality-viewer (deploy/kubectl-layers)\n"},
+		{"alice", "pod rights", 0, "note: cannot read ImageManifests: you may not: ask for the ClusterRole layer-locality-viewer"},
+		{"alice", "pod rights -n kube-system", 1, `you may not get pod "rights" in namespace "kube-system"`},
+		{"alice", "why rights", 1, "The scheduler's memory cannot be read (cannot read the lease kube-system/layer-locality-scheduler: you may not: ask for the Role layer-locality-scheduler-reader"},
+		{"bob", "nodes", 0, "by-agent"},
+		{"bob", "plan rights", 0, "fits on 6 of 6 nodes"},
+		{"bob", "why rights --scheduler-url " + schedulerURL, 0, "cannot get a token of service account kube-system/layer-locality-debug: you may not"},
+		{"carol", "why rights --scheduler-url " + schedulerURL, 0, "When it was placed,"},
+		{"carol", "savings --scheduler-url " + schedulerURL, 0, "PROFILE"},
+		{"dave", "nodes", 1, "cannot read nodes: you may not"},
+		{"dave", "image registry.example.com/team/app-1:v1", 0, "its layers are not known"},
+	} {
+		r := layers(t, append([]string{"--as", test.user}, strings.Split(test.args, " ")...)...)
+		if r.code != test.code || !strings.Contains(r.out+r.err, test.want) {
+			t.Errorf("%s: %s: %+v\nwant %d %s", test.user, test.args, r, test.code, test.want)
+		}
+	}
+}
+
+// The apiserver goes away in the middle of a list.
+func TestServerGoes(t *testing.T) {
+	target, err := url.Parse(plane.Config.Host)
+	must(t, err)
+	if target.Scheme == "" {
+		target, err = url.Parse("https://" + plane.Config.Host)
+		must(t, err)
+	}
+	transport, err := rest.TransportFor(plane.Config)
+	must(t, err)
+	var chunks atomic.Int32
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/v1/pods" {
+			if chunks.Add(1) > 1 {
+				panic(http.ErrAbortHandler)
+			}
+			query := r.URL.Query()
+			query.Set("limit", "2")
+			r.URL.RawQuery = query.Encode()
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	for i := range 3 {
+		placed(t, pod(t, fmt.Sprint("many-", i), "layer-locality", "registry.example.com/team/app-1:v1"))
+	}
+	r := layersIn(t, nil, "--server", server.URL, "plan", "--image", "registry.example.com/team/app-1:v1")
+	if r.code != 1 || r.out != "" || !strings.Contains(r.err, "error: cannot read pods: the apiserver went away after 2 of them") || !strings.Contains(r.err, "check that "+server.URL+" answers, and run the command again\n") {
+		t.Errorf("%+v", r)
+	}
+	server.Close()
+	if r := layersIn(t, nil, "--server", server.URL, "nodes"); r.code != 1 || !strings.Contains(r.err, "check that "+server.URL+" answers") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A cluster of 1.34 without anything of ours: what can be said, and which part says more.
+func TestOldServer(t *testing.T) {
+	old, err := controlplane.StartWith(root, controlplane.Settings{Stock: true, EmulatedVersion: "1.34", NoFsync: true, NoCRDs: true})
+	must(t, err)
+	defer func() { must(t, old.Stop()) }()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(file, old.Kubeconfig(), 0o600))
+	r := layersIn(t, nil, "--kubeconfig", file, "nodes")
+	for _, want := range []string{
+		"note: cannot read NodeLayers: the cluster has no such resource: install layer-agent if nodes shall say more than their names of images (docs/agent.md)\n",
+		"note: cannot read ImageManifests: the cluster has no such resource: install layer-resolver",
+	} {
+		if r.code != 0 || !strings.Contains(r.err, want) || r.out != "No nodes.\n" {
+			t.Errorf("%+v\nwant %s", r, want)
+		}
+	}
+	if r := layersIn(t, nil, "--kubeconfig", file, "savings"); r.code != 1 || !strings.Contains(r.err, "there is no lease layer-locality-scheduler or kube-scheduler in namespace kube-system") {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,259 @@
+//go:build integration
+
+package kubectl
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/internal/poll"
+)
+
+func nameOf(namespace, name string) client.ObjectKey {
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+// rating is what the debug endpoint and plan say of a node.
+type rating struct {
+	Node                                                                              string
+	TotalBytes, PresentBytes, ArrivingBytes, CrowdedBytes, MissingBytes, PendingBytes int64
+}
+
+// endpoint asks the scheduler as an administrator.
+func endpoint(t *testing.T, query url.Values) map[string]rating {
+	t.Helper()
+	token, err := core.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "layer-locality-debug", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, schedulerURL+"/debug/layerlocality?"+query.Encode(), nil)
+	must(t, err)
+	request.Header.Set("Authorization", "Bearer "+token.Status.Token)
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // a scheduler's own certificate
+	response, err := insecure.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	var answer struct{ Nodes []rating }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		t.Fatalf("%d %s", response.StatusCode, body)
+	}
+	all := map[string]rating{}
+	for _, n := range answer.Nodes {
+		all[n.Node] = n
+	}
+	return all
+}
+
+// What plan says of 100 random pods is what the scheduler's debug endpoint says, while pods that
+// were placed bring layers to nodes.
+func TestPlanIsWhatTheSchedulerSays(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(25, 4))
+	image := func() string { return fmt.Sprintf("registry.example.com/team/app-%d:v1", rnd.IntN(9)) }
+	for i := range 5 {
+		placed(t, pod(t, fmt.Sprint("before-", i), "layer-locality", image()))
+	}
+	placed(t, pod(t, "brings", "layer-locality", "registry.example.com/team/app-8:v1")) // no node has it
+	present, arriving := false, false
+	for range 100 {
+		images := []string{image(), image(), "registry.example.com/team/unknown:v1", "registry.example.com/other/thing:v1"}[:1+rnd.IntN(4)]
+		var plan struct{ Nodes []rating }
+		args := []string{"plan"}
+		for _, i := range images {
+			args = append(args, "--image", i)
+		}
+		answers(t, &plan, args...)
+		want := endpoint(t, url.Values{"image": images})
+		if len(plan.Nodes) != len(want) || len(want) == 0 {
+			t.Fatalf("%d nodes, want %d", len(plan.Nodes), len(want))
+		}
+		for _, n := range plan.Nodes {
+			if n != want[n.Node] {
+				t.Fatalf("%q: plan says %+v, the scheduler %+v", images, n, want[n.Node])
+			}
+			present, arriving = present || n.PresentBytes > 0, arriving || n.ArrivingBytes > 0
+		}
+	}
+	if !present || !arriving {
+		t.Errorf("something was present %t, arriving %t", present, arriving)
+	}
+}
+
+// placed waits until a pod has a node.
+func placed(t *testing.T, p *corev1.Pod) string {
+	t.Helper()
+	must(t, poll.Until(t.Context(), 50*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
+		if err := objects.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
+			return err
+		}
+		if p.Spec.NodeName == "" {
+			return fmt.Errorf("pod %s has no node: %+v", p.Name, p.Status.Conditions)
+		}
+		return nil
+	}))
+	return p.Spec.NodeName
+}
+
+type decision struct {
+	Pod, Node, Forgotten string
+	SavedBytes           *float64
+	Decision             *struct {
+		Profile       string
+		FeasibleNodes int
+		Chosen, Best  rating
+		Mean          struct{ MissingBytes float64 }
+	}
+	Now   *struct{ OtherNodes int }
+	Pulls []struct {
+		Image   string
+		Present bool
+		Seconds float64
+	}
+	Words []string
+}
+
+// plan, then the scheduler places the pod, then why: the same bytes.
+func TestWhy(t *testing.T) {
+	const image = "registry.example.com/team/app-8:v1"
+	var plan struct{ Nodes []rating }
+	answers(t, &plan, "plan", "--image", image)
+	p := pod(t, "why", "layer-locality", image)
+	on := placed(t, p)
+	event(t, p, `Successfully pulled image "`+image+`" in 1.5s (2.25s including waiting). Image size: 5 bytes.`+"\x1b[2J")
+	var all []decision
+	answers(t, &all, "why", "why", "--scheduler-url", schedulerURL)
+	a := all[0]
+	if a.Decision == nil || a.Node != on || a.Decision.Profile != "layer-locality" || a.Decision.FeasibleNodes != 6 || a.Decision.Chosen.Node != on || a.Decision.Best.Node != on {
+		t.Fatalf("%+v", a)
+	}
+	var sum int64
+	for _, n := range plan.Nodes {
+		sum += n.MissingBytes
+		if n.Node == on && (n.MissingBytes != a.Decision.Chosen.MissingBytes || n.TotalBytes != a.Decision.Chosen.TotalBytes) {
+			t.Errorf("plan said %+v, the decision was %+v", n, a.Decision.Chosen)
+		}
+	}
+	mean := float64(sum) / 6
+	if diff := a.Decision.Mean.MissingBytes - mean; diff > 1 || diff < -1 || a.SavedBytes == nil || *a.SavedBytes < mean-float64(a.Decision.Chosen.MissingBytes)-1 {
+		t.Errorf("the mean node lacked %f, plan says %f: %+v", a.Decision.Mean.MissingBytes, mean, a)
+	}
+	if len(a.Pulls) != 1 || a.Pulls[0].Seconds != 1.5 || a.Pulls[0].Image != image {
+		t.Errorf("%+v", a.Pulls)
+	}
+	words := layers(t, "why", "why", "--scheduler-url", schedulerURL)
+	if words.code != 0 || !strings.Contains(words.out, "No other node scored more.") || !strings.Contains(words.out, "pulled "+image+" in 1.5 s, 2.2 s with waiting") && !strings.Contains(words.out, "2.3 s with waiting") {
+		t.Errorf("%+v", words)
+	}
+
+	// Other plugins decide.
+	q := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prefers"}, Spec: corev1.PodSpec{
+		SchedulerName: "overruled", Containers: []corev1.Container{{Name: "c", Image: image}},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+			Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kind", Operator: corev1.NodeSelectorOpIn, Values: []string{empty}}}},
+		}}}},
+	}}
+	must(t, objects.Create(t.Context(), q))
+	if on := placed(t, q); on != empty {
+		t.Fatalf("it is on %s", on)
+	}
+	if words := layers(t, "why", "prefers", "--scheduler-url", schedulerURL); !strings.Contains(words.out, "Other plugins overruled layers: ") {
+		t.Errorf("%+v", words)
+	}
+
+	// A pod that our scheduler did not place.
+	r := pod(t, "of-another", "somebody-else", image)
+	must(t, core.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: byNames}}, metav1.CreateOptions{}))
+	all = nil
+	answers(t, &all, "why", "of-another", "--scheduler-url", schedulerURL)
+	if all[0].Decision != nil || all[0].Now == nil || all[0].Now.OtherNodes != 5 || !strings.Contains(all[0].Forgotten, "of the scheduler somebody-else") {
+		t.Errorf("%+v", all[0])
+	}
+	if several := layers(t, "why", "-l", "app in (why,of-another)", "--scheduler-url", schedulerURL); several.code != 0 || strings.Count(several.out, "\n") != 3 {
+		t.Errorf("%+v", several)
+	}
+
+	var savings struct {
+		Profiles []struct {
+			Profile          string
+			Pods             int
+			MissingBytes     int64
+			MeanMissingBytes float64
+		}
+	}
+	answers(t, &savings, "savings", "--scheduler-url", schedulerURL)
+	found := 0
+	for _, s := range savings.Profiles {
+		if s.Pods > 0 && s.MeanMissingBytes > 0 {
+			found++
+		}
+	}
+	if found != 2 {
+		t.Errorf("%+v", savings)
+	}
+}
+
+// event writes an event as a kubelet does.
+func event(t *testing.T, p *corev1.Pod, message string) {
+	t.Helper()
+	must(t, objects.Create(t.Context(), &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: "pulled-"}, Reason: "Pulled", Message: message, Type: corev1.EventTypeNormal,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, FirstTimestamp: metav1.Now(), Source: corev1.EventSource{Component: "kubelet"},
+	}))
+}
+
+// Whoever poses as the scheduler gets a token that lasts ten minutes and is of the service
+// account, not the user's.
+func TestTheUsersTokenStaysHere(t *testing.T) {
+	var got string
+	impostor := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Authorization")
+		http.Error(w, "\x1b[2Jno", http.StatusTeapot)
+	}))
+	defer impostor.Close()
+	users, err := core.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	bind(t, "default-is-admin", "ClusterRole", "cluster-admin", "", "system:serviceaccount:default:default")
+	r := layersIn(t, nil, "--server", plane.Config.Host, "--insecure-skip-tls-verify", "--token", users.Status.Token, "savings", "--scheduler-url", impostor.URL)
+	if r.code != 1 || !strings.Contains(r.err, "answers 418") {
+		t.Errorf("%+v", r)
+	}
+	parts := strings.Split(strings.TrimPrefix(got, "Bearer "), ".")
+	if len(parts) != 3 || strings.Contains(got, users.Status.Token) {
+		t.Fatalf("it got %q", got)
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	must(t, err)
+	var claims struct {
+		Sub      string
+		Exp, Iat int64
+	}
+	must(t, json.Unmarshal(text, &claims))
+	if claims.Sub != "system:serviceaccount:kube-system:layer-locality-debug" || claims.Exp-claims.Iat != 600 {
+		t.Errorf("%s", text)
+	}
+	// It may do nothing but read the debug path.
+	stolen := rest.AnonymousClientConfig(plane.Config)
+	stolen.BearerToken = strings.TrimPrefix(got, "Bearer ")
+	other, err := client.New(stolen, client.Options{})
+	must(t, err)
+	if err := other.List(t.Context(), &corev1.PodList{}); err == nil || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("listing pods: %v", err)
+	}
+}

@@ -1,0 +1,2 @@
+// Package report tests how soon a patched node reports an image that it has pulled.
+package report
