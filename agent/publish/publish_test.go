@@ -341,6 +341,7 @@ func TestSpread(t *testing.T) {
 		test(t, func(s *suite) {
 			began := time.Now()
 			s.finds("- a")
+			s.events <- struct{}{}
 			s.later(time.Minute)
 			s.server.now(func() { first = append(first, s.server.writes[0].Sub(began)) })
 		})
