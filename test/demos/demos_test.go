@@ -192,16 +192,14 @@ func TestWrongCluster(t *testing.T) {
 		node, err := client.CoreV1().Nodes().Get(t.Context(), "n3", metav1.GetOptions{})
 		must(t, err)
 		runtime := node.Status.NodeInfo.ContainerRuntimeVersion
-		// The kubelet states the truth again, maybe before env.sh looks.
-		livetest.Eventually(t, time.Minute, "env.sh refuses", func(ctx context.Context) error {
-			patch(t, `{"status":{"nodeInfo":{"containerRuntimeVersion":"containerd://2.1.0"}}}`, "status")
-			out, err := bash(ctx, source)
-			if err == nil || !strings.Contains(out, "nodes run containerd://2.1.0, not CRI-O: make a cluster of our node image") {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		})
+		// It would state the truth again before env.sh looks.
+		kubelet := c.Node("n3").Kubelet()
+		must(t, kubelet.Stop(t.Context()))
+		patch(t, `{"status":{"nodeInfo":{"containerRuntimeVersion":"containerd://2.1.0"}}}`, "status")
+		refused(t, "nodes run containerd://2.1.0, not CRI-O: make a cluster of our node image")
 		patch(t, fmt.Sprintf(`{"status":{"nodeInfo":{"containerRuntimeVersion":%q}}}`, runtime), "status")
+		must(t, kubelet.Start(t.Context()))
+		must(t, c.WaitNodeReady(t.Context(), "n3"))
 	})
 	settings, err := c.Scheduler().Settings()
 	must(t, err)
