@@ -41,7 +41,7 @@ step_race() {
   CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./scheduler/qosaware/book/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
   [ -n "$FULL" ] || return "$status"
   tree=$(scripts/tree.sh scheduler) || return 1
-  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... || status=1
+  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... ./scheduler/internal/pernode/... || status=1
   return "$status"
 }
 

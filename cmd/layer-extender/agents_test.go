@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -33,21 +37,24 @@ import (
 // without are the agents that need no ImageManifests: this client has no such resource.
 var without = []string{"safe-overload", "safe-balance", "packing", "congestion", "template"}
 
-// serve runs agents on a cluster in memory, and returns the URL of their server.
-func serve(t testing.TB, source *prometheus.Source, configs []agent.PluginConfig, objects ...runtime.Object) string {
-	t.Helper()
-	return serveAt(t, clock.RealClock{}, source, configs, objects...)
+// settings are those of serve. The zero value has none.
+type settings struct {
+	source  *prometheus.Source
+	plugins []agent.PluginConfig
+	clock   clock.PassiveClock // nil means the real one
+	logger  klog.Logger
 }
 
-func serveAt(t testing.TB, clock clock.PassiveClock, source *prometheus.Source, configs []agent.PluginConfig, objects ...runtime.Object) string {
+// serve runs agents on a cluster in memory, and returns the URL of their server.
+func serve(t testing.TB, with settings, objects ...runtime.Object) string {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	kinds, debug := agents(source)
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), with.logger))
+	kinds, debug := agents(with.source)
 	kinds, err := host.Choose(kinds, without)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := host.New(ctx, host.Config{Client: fake.NewClientset(objects...), Kinds: kinds, PluginConfig: configs, MaxScore: 10, Debug: debug, Clock: clock})
+	h, err := host.New(ctx, host.Config{Client: fake.NewClientset(objects...), Kinds: kinds, PluginConfig: with.plugins, MaxScore: 10, Debug: debug, Clock: with.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +153,11 @@ func TestSafeGolden(t *testing.T) {
 		names = append(names, fmt.Sprintf("n%d", i))
 		objects = append(objects, nodeWith(names[i], "4000", annotations))
 	}
-	forecast := nodeWith("forecast", "1Gi", map[string]string{"mean-free-cpu": "1600", "std-free-cpu": "400", "forcasted-free-cpu": "1200", "mean-free-memory": "1073741824"})
-	url, pod := serve(t, nil, nil, append(objects, forecast)...), podWith("p", "", "", "")
+	example := map[string]string{"mean-free-cpu": "1600", "std-free-cpu": "400", "mean-free-memory": "1073741824"}
+	objects = append(objects, nodeWith("no-forecast", "1Gi", maps.Clone(example)))
+	example["forcasted-free-cpu"] = "1200"
+	objects = append(objects, nodeWith("forecast", "1Gi", example))
+	url, pod := serve(t, settings{}, objects...), podWith("p", "", "", "")
 	var filtered extenderv1.ExtenderFilterResult
 	ask(t, url, "predicates/safe-overload", pod, &filtered, names...)
 	overload, balance := scores(t, url, "safe-overload", pod, names...), scores(t, url, "safe-balance", pod, names...)
@@ -165,6 +175,14 @@ func TestSafeGolden(t *testing.T) {
 			t.Errorf("%s with a forecast: %d", agent, got[0])
 		}
 	}
+	// Without the forecast, the larger pod would have a risk of .25; with it, .35.
+	for cpu, want := range map[string][]string{"500m": {"forecast", "no-forecast"}, "900m": {"no-forecast"}} {
+		var filtered extenderv1.ExtenderFilterResult
+		ask(t, url, "predicates/safe-overload", podWith("r", "", cpu, ""), &filtered, "forecast", "no-forecast")
+		if !slices.Equal(*filtered.NodeNames, want) {
+			t.Errorf("with a forecast, a pod of %s: %+v, want %v", cpu, filtered, want)
+		}
+	}
 	// Only one of both filters.
 	response, err := http.Post(url+"/scheduler/predicates/safe-balance", "application/json", strings.NewReader("{}"))
 	if err != nil {
@@ -175,30 +193,42 @@ func TestSafeGolden(t *testing.T) {
 	}
 }
 
-// TestPackingGolden has the published scores of BinPack, under both names. The pods that are
-// asked about are not placed, so that each finds the same nodes.
+// TestPackingGolden has the published scores of BinPack and, from the published values, those
+// of the other objectives, as arguments choose them; under both names. The pods that are asked
+// about are not placed, so that each finds the same nodes.
 func TestPackingGolden(t *testing.T) {
 	var objects []runtime.Object
 	names := []string{"n1", "n2", "n3"}
 	for i, used := range [][2]string{{"1", "2000Mi"}, {"2", "6000Mi"}, {"3", "1000Mi"}} {
 		objects = append(objects, nodeWith(names[i], "16000Mi", nil), podWith("on-"+names[i], names[i], used[0], used[1]))
 	}
-	clock := clocktesting.NewFakeClock(time.Now())
-	url := serveAt(t, clock, nil, nil, objects...)
-	for i, c := range []struct {
-		cpu, memory string
-		want        []int64
-	}{
-		{"500m", "1000Mi", []int64{10, 3, 1}}, {"500m", "1000Mi", []int64{10, 3, 1}}, {"2", "4000Mi", []int64{1, 10, 0}}, {"250m", "8000Mi", []int64{1, 10, 10}},
+	for objective, want := range map[string][][]int64{
+		"":            {{10, 3, 1}, {10, 3, 1}, {1, 10, 0}, {1, 10, 10}}, // BinPack
+		"LoadBalance": {{10, 5, 1}, {10, 5, 1}, {10, 1, 0}, {10, 5, 1}},
+		"Consolidate": {{1, 5, 10}, {1, 5, 10}, {1, 10, 0}, {1, 5, 10}},
 	} {
-		pod := podWith(fmt.Sprintf("p%d", i), "", c.cpu, c.memory)
-		// Asked again, by another name of the agent: neither counts the pod itself.
-		for _, agent := range []string{"packing", "pigeon-holing"} {
-			if got := scores(t, url, agent, pod, names...); !slices.Equal(got, c.want) {
-				t.Errorf("%s, pod %d: %v, want %v", agent, i, got, c.want)
+		t.Run(objective, func(t *testing.T) {
+			var configs []agent.PluginConfig
+			if objective != "" {
+				file := filepath.Join(t.TempDir(), "plugins.yaml")
+				must(t, os.WriteFile(file, []byte("pluginConfig: [{name: Packing, args: {objective: "+objective+"}}]"), 0o600))
+				var err error
+				configs, err = (&options{pluginConfig: file}).plugins()
+				must(t, err)
 			}
-		}
-		clock.Step(arrivals.Timeout) // nobody binds it: the next pod finds the nodes as they were
+			clock := clocktesting.NewFakeClock(time.Now())
+			url := serve(t, settings{plugins: configs, clock: clock}, objects...)
+			for i, size := range [][2]string{{"500m", "1000Mi"}, {"500m", "1000Mi"}, {"2", "4000Mi"}, {"250m", "8000Mi"}} {
+				pod := podWith(fmt.Sprintf("p%d", i), "", size[0], size[1])
+				// Asked again, by another name of the agent: neither counts the pod itself.
+				for _, agent := range []string{"packing", "pigeon-holing"} {
+					if got := scores(t, url, agent, pod, names...); !slices.Equal(got, want[i]) {
+						t.Errorf("%s, pod %d: %v, want %v", agent, i, got, want[i])
+					}
+				}
+				clock.Step(arrivals.Timeout) // nobody binds it: the next pod finds the nodes as they were
+			}
+		})
 	}
 }
 
@@ -212,7 +242,7 @@ func TestOthersGolden(t *testing.T) {
 		names = append(names, fmt.Sprintf("n%d", i))
 		objects = append(objects, nodeWith(names[i+1], "1Gi", map[string]string{"congestion-factor": factor}))
 	}
-	url, pod := serve(t, nil, nil, objects...), podWith("p", "", "1", "")
+	url, pod := serve(t, settings{}, objects...), podWith("p", "", "1", "")
 	if got, want := scores(t, url, "congestion", pod, names...), []int64{10, 8, 7, 0, 10, 10, 10, 10, 10}; !slices.Equal(got, want) {
 		t.Errorf("congestion: %v, want %v", got, want)
 	}
@@ -270,7 +300,7 @@ func TestVariables(t *testing.T) {
 		}
 		// What is set is what the plugins accept.
 		if len(c.kinds) == len(all) {
-			serve(t, nil, got)
+			serve(t, settings{plugins: got})
 		}
 	}
 }

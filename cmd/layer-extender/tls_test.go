@@ -5,9 +5,10 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,9 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
@@ -66,14 +70,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// emptyCluster serves what an apiserver without objects does, and returns a kubeconfig.
-func emptyCluster(t *testing.T) (kubeconfig string) {
+// apiserver serves lists by path, as an apiserver whose objects do not change, and returns a
+// kubeconfig.
+func apiserver(t *testing.T, lists map[string]runtime.Object) (kubeconfig string) {
 	t.Helper()
-	kinds := map[string]string{"/api/v1/nodes": "NodeList", "/api/v1/pods": "PodList"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		kind := kinds[r.URL.Path]
+		list := lists[r.URL.Path]
 		switch {
-		case kind == "":
+		case list == nil:
 			http.NotFound(w, r)
 		case r.URL.Query().Has("sendInitialEvents"): // of a newer apiserver: clients list then
 			http.Error(w, "no lists as events", http.StatusUnprocessableEntity)
@@ -81,17 +85,36 @@ func emptyCluster(t *testing.T) (kubeconfig string) {
 			<-r.Context().Done()
 		default:
 			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"apiVersion": "v1", "kind": %q, "metadata": {"resourceVersion": "1"}, "items": []}`, kind)
+			if err := json.NewEncoder(w).Encode(list); err != nil {
+				t.Error(err)
+			}
 		}
 	}))
 	t.Cleanup(server.Close)
 	config := clientcmdapi.NewConfig()
-	config.Clusters["empty"] = &clientcmdapi.Cluster{Server: server.URL}
-	config.Contexts["empty"] = &clientcmdapi.Context{Cluster: "empty"}
-	config.CurrentContext = "empty"
+	config.Clusters["made"] = &clientcmdapi.Cluster{Server: server.URL}
+	config.Contexts["made"] = &clientcmdapi.Context{Cluster: "made"}
+	config.CurrentContext = "made"
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	must(t, clientcmd.WriteToFile(*config, kubeconfig))
 	return kubeconfig
+}
+
+// nodesAnd returns the lists of a cluster with nodes, without pods.
+func nodesAnd(more map[string]runtime.Object, nodes ...v1.Node) map[string]runtime.Object {
+	meta := metav1.ListMeta{ResourceVersion: "1"}
+	lists := map[string]runtime.Object{
+		"/api/v1/nodes": &v1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: meta, Items: nodes},
+		"/api/v1/pods":  &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: meta, Items: []v1.Pod{}},
+	}
+	maps.Copy(lists, more)
+	return lists
+}
+
+// emptyCluster returns the kubeconfig of a cluster without objects.
+func emptyCluster(t *testing.T) (kubeconfig string) {
+	t.Helper()
+	return apiserver(t, nodesAnd(nil))
 }
 
 // start runs the program until the end of the test, on a loopback address that nothing else

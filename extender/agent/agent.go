@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -394,7 +395,7 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	if err := a.cluster.Update(a.snapshot); err != nil {
 		return err
 	}
-	a.settle() // now: what the snapshot has is not expected any more
+	a.settle(a.shown)
 	var errs []error
 	a.expected.Each(func(arrival *arrivals.Arrival) {
 		if arrival.Pod.UID == pod.UID {
@@ -465,10 +466,25 @@ func free(node fwk.NodeInfo) float64 {
 	return (share(used.GetMilliCPU(), all.GetMilliCPU()) + share(used.GetMemory(), all.GetMemory())) / 2
 }
 
-// settle ends the expectation of pods that have a node, or whose time is over.
-func (a *Agent) settle() {
+// shown returns the node on which the snapshot has a pod; empty if it has not. A binding may
+// show in the cluster after the snapshot was taken: then the pod is expected once more.
+func (a *Agent) shown(pod *v1.Pod) (node string) {
+	node = a.cluster.Placed(pod)
+	if node == "" {
+		return ""
+	}
+	info, err := a.snapshot.Get(node)
+	if err != nil || !slices.ContainsFunc(info.GetPods(), func(p fwk.PodInfo) bool { return p.GetPod().UID == pod.UID }) {
+		return ""
+	}
+	return node
+}
+
+// settle ends the expectation of pods that have a node, or whose time is over. node returns the
+// node of a pod; empty if it has none.
+func (a *Agent) settle(node func(*v1.Pod) string) {
 	a.expected.Settle(
-		a.cluster.Placed,
+		node,
 		func(arrival *arrivals.Arrival, node string) { // the plugin and the cache follow the pod themselves
 			ended := metrics.Elsewhere
 			if node == arrival.Node {
@@ -524,7 +540,7 @@ func (a *Agent) tick(ctx context.Context) {
 			klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", value), "An agent panicked while nobody asked", "agent", a.Name, "stack", string(debug.Stack()))
 		}
 	}()
-	a.settle()
+	a.settle(a.cluster.Placed) // the next snapshot has them
 }
 
 // Close ends the plugin.

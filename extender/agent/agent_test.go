@@ -14,8 +14,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/testutil"
+	fwk "k8s.io/kube-scheduler/framework"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/extender/agent"
@@ -198,6 +200,63 @@ func TestTwoAgents(t *testing.T) {
 	clock.Step(arrivals.Timeout)
 	if a, b := best(one, requesting("last")), best(two, requesting("last")); a != "n1" || b != "n1" {
 		t.Errorf("after the time is over the last one is expected on %s and %s", a, b)
+	}
+}
+
+// counting counts the pods that it sees on nodes.
+type counting struct {
+	*fixture.Plugin
+	pods int
+}
+
+func (c *counting) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	c.pods = 0
+	for _, node := range nodes {
+		c.pods += len(node.GetPods())
+	}
+	return c.Plugin.PreScore(ctx, state, pod, nodes)
+}
+
+// TestBoundMeanwhile has bindings show while a request is answered, after its snapshot was taken:
+// each pod counts once all the time.
+func TestBoundMeanwhile(t *testing.T) {
+	const pods = 20 // the order in which they are looked at is not fixed
+	nodes, names := fixture.Nodes(2)
+	var all []*v1.Pod
+	for i := range pods {
+		all = append(all, fixture.Pod(fmt.Sprint("p", i), "app"))
+		nodes = append(nodes, all[i])
+	}
+	c := fixture.NewCluster(t, nodes...)
+	p := &counting{Plugin: fixture.New()}
+	kind := p.Kind("fixture")
+	kind.New = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return p, nil }
+	clock := clocktesting.NewFakeClock(time.Now())
+	a := c.Agent(t, kind, clock)
+	c.Follow(t, a)
+	score(t, a, fixture.Pod("leaves", "app"), names...)
+	clock.Step(arrivals.Timeout - 1)
+	for _, pod := range all {
+		score(t, a, pod, names...)
+	}
+	clock.Step(1)
+	// The time of that pod is over: the plugin is told so between snapshot and answer.
+	p.OnUnreserve = func(pod *v1.Pod) {
+		if pod.Name != "leaves" {
+			t.Errorf("the time of %s is not over", pod.Name)
+		}
+		for _, pod := range all {
+			c.Bind(t, pod, "n2")
+		}
+	}
+	for i := range 2 { // the second snapshot has them
+		if score(t, a, fixture.Pod("next", "app"), names...); p.pods != pods {
+			t.Errorf("request %d sees %d pods, want %d", i, p.pods, pods)
+		}
+		p.OnUnreserve = nil
+	}
+	if a.Expected() != 1 {
+		t.Errorf("%d are expected, want the last one", a.Expected())
 	}
 }
 

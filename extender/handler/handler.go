@@ -255,8 +255,11 @@ func decode(body []byte) (*extenderv1.ExtenderArgs, []string, error) {
 	if objects := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")); objects > maxObjects {
 		return nil, nil, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has %d objects and lists, more than %d: set nodeCacheCapable: true for this extender, so that kube-scheduler sends the names of nodes and not the nodes", objects, maxObjects)}
 	}
-	if err := json.Unmarshal(body, args); err != nil {
-		return nil, nil, bad("the request is no ExtenderArgs in JSON: %v", err)
+	if !decodeNames(body, args) {
+		*args = extenderv1.ExtenderArgs{}
+		if err := json.Unmarshal(body, args); err != nil {
+			return nil, nil, bad("the request is no ExtenderArgs in JSON: %v", err)
+		}
 	}
 	if args.Pod == nil {
 		return nil, nil, bad("the request has no Pod")
@@ -308,17 +311,16 @@ func (h *Handler) prioritize(ctx context.Context, a *agent.Agent, pod *v1.Pod, n
 	if err != nil {
 		return nil, err
 	}
-	list := make(extenderv1.HostPriorityList, len(names))
-	for i, name := range names {
-		list[i] = extenderv1.HostPriority{Host: name, Score: a.Round(scores.Of[i])}
+	for i, score := range scores.Of {
+		scores.Of[i] = a.Round(score)
 	}
 	// Of equal nodes, chance would decide. One step more for the node on which the pod is
 	// expected, so that the layers it brings are expected where it goes: the pods behind it
 	// come before its binding shows.
-	if scores.Tied && list[scores.Best].Score < h.maxScore {
-		list[scores.Best].Score++
+	if scores.Tied && scores.Of[scores.Best] < h.maxScore {
+		scores.Of[scores.Best]++
 	}
-	return json.Marshal(list)
+	return encodePriorities(names, scores.Of), nil
 }
 
 func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.ExtenderArgs, names []string) ([]byte, error) {
@@ -326,23 +328,21 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 	if err != nil {
 		return nil, err
 	}
-	result := extenderv1.ExtenderFilterResult{FailedNodes: extenderv1.FailedNodesMap{}, FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{}}
-	kept, passes := []string{}, map[string]bool{}
+	if args.NodeNames != nil {
+		return encodeFiltered(names, rejections), nil
+	}
+	result := extenderv1.ExtenderFilterResult{Nodes: &v1.NodeList{Items: []v1.Node{}}, FailedNodes: extenderv1.FailedNodesMap{}, FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{}}
+	passes := map[string]bool{}
 	for i, name := range names {
 		switch rejection := rejections[i]; {
 		case rejection.Reason == "":
-			kept, passes[name] = append(kept, name), true
+			passes[name] = true
 		case rejection.Unresolvable: // no preemption there
 			result.FailedAndUnresolvableNodes[name] = rejection.Reason
 		default:
 			result.FailedNodes[name] = rejection.Reason
 		}
 	}
-	if args.NodeNames != nil {
-		result.NodeNames = &kept
-		return json.Marshal(result)
-	}
-	result.Nodes = &v1.NodeList{Items: []v1.Node{}}
 	for _, node := range args.Nodes.Items {
 		if passes[node.Name] {
 			result.Nodes.Items = append(result.Nodes.Items, node)

@@ -34,16 +34,16 @@ type ResourceRating struct {
 
 // RateNodes implements debugpage.Rater.
 func (pl *Safe) RateNodes(pod *v1.Pod, nodes []fwk.NodeInfo) any {
-	return pl.ratings(demandOf(pod), nodes)
+	return pl.ratings(pl.begin(pod), nodes)
 }
 
-func (pl *Safe) ratings(demand *demand, nodes []fwk.NodeInfo) []NodeRating {
+func (pl *Safe) ratings(c *cycle, nodes []fwk.NodeInfo) []NodeRating {
 	all := make([]NodeRating, 0, len(nodes))
 	for _, info := range nodes {
 		rating := NodeRating{Node: info.Node().Name, Resources: map[v1.ResourceName]ResourceRating{}}
-		known, score := pl.memory.of(info), 1.
+		known, score := pl.memory.of(info, c.version), 1.
 		for i, resource := range resources {
-			p := pl.rate(known, i, demand[i])
+			p := pl.rate(known, i, c.demand[i])
 			r := ResourceRating{Mean: p.Mean, Deviation: p.Deviation, Risk: pl.risk(&p), Without: p.problem, Of: p.of}
 			if p.problem == usage.None {
 				r.Score = pl.score(&p)

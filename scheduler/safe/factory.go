@@ -34,8 +34,10 @@ type Factory struct {
 	newSource func(context.Context) (usage.Source, error)
 	page      *debugpage.Page
 
-	mu     sync.Mutex
-	source usage.Source // nil before the first profile
+	// What the plugins of all profiles share; nil before the first.
+	mu       sync.Mutex
+	source   usage.Source
+	problems *problems.Reporter
 }
 
 // NewFactory returns a Factory for one scheduler.
@@ -63,8 +65,9 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		if f.source, err = f.newSource(ctx); err != nil {
 			return nil, fmt.Errorf("%s: statistics of nodes: %w", Name, err)
 		}
+		f.problems = problems.New(Name)
 	}
-	pl := newPlugin(args, f.source, problems.New(Name))
+	pl := newPlugin(args, f.source, f.problems)
 	f.page.Add(handle, pl)
 	return pl, nil
 }

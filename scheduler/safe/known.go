@@ -21,10 +21,10 @@ type memory struct {
 	nodes  pernode.Memory[known]
 }
 
-// of returns what is known of a node.
-func (m *memory) of(info fwk.NodeInfo) *known {
+// of returns what is known of a node, in a version of the source.
+func (m *memory) of(info fwk.NodeInfo, version uint64) *known {
 	node := info.Node()
-	return m.nodes.Of(node, m.source.Version(), func() (k known) {
+	return m.nodes.Of(node, version, func() (k known) {
 		for i, resource := range resources {
 			capacity := info.GetAllocatable()
 			k.capacity[i] = float64(capacity.GetMilliCPU())

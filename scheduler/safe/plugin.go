@@ -70,20 +70,32 @@ func (pl *Safe) Name() string { return Name }
 // demand is what a pod requests of each resource: millicores, bytes.
 type demand [len(resources)]float64
 
+// demandOf returns what a pod requests.
+func demandOf(pod *v1.Pod) demand {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	return demand{float64(requests.Cpu().MilliValue()), float64(requests.Memory().Value())}
+}
+
+// cycle is what is the same for all nodes that are rated for a pod.
+type cycle struct {
+	demand demand
+	// version is that of what is known of nodes.
+	version uint64
+}
+
 // Clone returns the same: nothing changes it.
-func (d *demand) Clone() fwk.StateData { return d }
+func (c *cycle) Clone() fwk.StateData { return c }
 
 const stateKey fwk.StateKey = Name
 
-// demandOf returns what a pod requests.
-func demandOf(pod *v1.Pod) *demand {
-	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	return &demand{float64(requests.Cpu().MilliValue()), float64(requests.Memory().Value())}
+// begin begins to rate nodes for a pod.
+func (pl *Safe) begin(pod *v1.Pod) *cycle {
+	return &cycle{demandOf(pod), pl.memory.source.Version()}
 }
 
 // PreFilter computes what the pod requests. It excludes no node.
 func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	state.Write(stateKey, demandOf(pod))
+	state.Write(stateKey, pl.begin(pod))
 	return nil, nil
 }
 
@@ -91,11 +103,11 @@ func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 func (pl *Safe) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // read returns what PreFilter or PreScore computed.
-func read(state fwk.CycleState, pod *v1.Pod) *demand {
+func (pl *Safe) read(state fwk.CycleState, pod *v1.Pod) *cycle {
 	if data, err := state.Read(stateKey); err == nil {
-		return data.(*demand)
+		return data.(*cycle)
 	}
-	return demandOf(pod)
+	return pl.begin(pod)
 }
 
 // part is how a node is rated by one of the resources.
@@ -139,10 +151,11 @@ func (pl *Safe) risky(p *part) bool {
 // Filter rejects a node for which the risk is too large. Nodes without statistics pass. It
 // does not help to preempt pods there: what was measured stays.
 func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	demand, known := read(state, pod), pl.memory.of(info)
+	c := pl.read(state, pod)
+	known := pl.memory.of(info, c.version)
 	var reasons []string
 	for i := range resources {
-		p := pl.rate(known, i, demand[i])
+		p := pl.rate(known, i, c.demand[i])
 		if p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			continue
@@ -174,9 +187,10 @@ func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Queuein
 	}
 	info := framework.NewNodeInfo()
 	info.SetNode(node)
-	demand, known := demandOf(pod), pl.memory.of(info)
+	c := pl.begin(pod)
+	known := pl.memory.of(info, c.version)
 	for i := range resources {
-		if p := pl.rate(known, i, demand[i]); pl.risky(&p) {
+		if p := pl.rate(known, i, c.demand[i]); pl.risky(&p) {
 			return fwk.QueueSkip, nil
 		}
 	}
@@ -201,10 +215,10 @@ const maxLogged = 100
 // PreScore computes what the pod requests, where no PreFilter did, and logs ratings.
 func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(stateKey); err != nil {
-		state.Write(stateKey, demandOf(pod))
+		state.Write(stateKey, pl.begin(pod))
 	}
 	if pl.args.LogRatings {
-		rating := pl.ratings(read(state, pod), nodes[:min(len(nodes), maxLogged)])
+		rating := pl.ratings(pl.read(state, pod), nodes[:min(len(nodes), maxLogged)])
 		klog.FromContext(ctx).Info("Rated nodes", "plugin", Name, "pod", klog.KObj(pod), "nodes", len(nodes), "ratings", rating)
 	}
 	return nil
@@ -213,10 +227,10 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // Score returns the smaller of the scores of CPU and memory; 0 if there are no statistics of
 // one of them.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	demand, known := read(state, pod), pl.memory.of(info)
-	score := 1.
+	c := pl.read(state, pod)
+	known, score := pl.memory.of(info, c.version), 1.
 	for i := range resources {
-		p := pl.rate(known, i, demand[i])
+		p := pl.rate(known, i, c.demand[i])
 		if p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			return 0, nil
@@ -243,5 +257,5 @@ func (pl *Safe) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
 // SignPod makes opportunistic batching possible: pods with the same requests are rated alike.
 func (pl *Safe) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: Name + ".Request", Value: *demandOf(pod)}}, nil
+	return []fwk.SignFragment{{Key: Name + ".Request", Value: demandOf(pod)}}, nil
 }

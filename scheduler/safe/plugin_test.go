@@ -359,7 +359,7 @@ func FuzzAnnotations(f *testing.F) {
 	pl := newPlugin(args(f, nil), usage.Annotations{}, problems.New(Name))
 	f.Fuzz(func(t *testing.T, mean, deviation, forecast string, request int64) {
 		n := frameworktest.Node("n", "4", "1Gi", map[string]string{"mean-free-cpu": mean, "std-free-cpu": deviation, "forcasted-free-cpu": forecast, "mean-free-memory": mean})
-		for _, rating := range pl.ratings(&demand{float64(max(request, 0)), 1}, []fwk.NodeInfo{infoOf(n)}) {
+		for _, rating := range pl.ratings(&cycle{demand: demand{float64(max(request, 0)), 1}}, []fwk.NodeInfo{infoOf(n)}) {
 			for of, r := range rating.Resources {
 				if !(r.Risk >= 0 && r.Risk <= 1 && r.Score >= 0 && r.Score <= 1) || rating.Score < 0 || rating.Score > 100 {
 					t.Errorf("%s: %+v", of, rating)

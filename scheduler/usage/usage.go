@@ -41,13 +41,12 @@ type Statistics struct {
 	Of      string
 }
 
-// Source tells what is known. It is asked for every node and pod, by several goroutines at
-// once.
+// Source tells what is known. Several goroutines ask it at once.
 type Source interface {
 	// Of returns what is known of a resource, CPU or memory, of a node.
 	Of(node *v1.Node, resource v1.ResourceName) Statistics
 	// Version returns a number that is another one when Of may say something else of the
-	// same Node object.
+	// same Node object. It is asked for once a pod, Of for each node when that has changed.
 	Version() uint64
 }
 

@@ -208,6 +208,18 @@ func TestPrometheus(t *testing.T) {
 	if results["success"] < 4 || results["empty"] != 0 || results["error"] != 0 {
 		t.Errorf("queries: %v, want all four answered, with the names of instances", results)
 	}
+	// A pod that comes now counts on each node: twice by the filter, once by the score.
+	missing := func() int {
+		t.Helper()
+		reasons, err := lab.MetricOf(t.Context(), addons.ExtenderURL(c), "scheduler_nodes_without_statistics_total", "reason")
+		must(t, err)
+		return reasons["missing"]
+	}
+	before := missing()
+	place(t, scenario.Stock, scenario.Pod{Name: "not-measured"})
+	if n := missing() - before; n < 3*len(c.Nodes()) {
+		t.Errorf("%d nodes without statistics are counted for a pod on %d nodes", n, len(c.Nodes()))
+	}
 }
 
 // configure has Prometheus scrape the kubelets every second, and waits until it has done so

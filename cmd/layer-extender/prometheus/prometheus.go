@@ -4,6 +4,7 @@
 package prometheus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,8 +38,8 @@ const (
 	Interval = time.Minute
 	// MaxAge is how long an answer counts if no other comes.
 	MaxAge = 5 * time.Minute
-	// timeout is how long an answer may take.
-	timeout = 10 * time.Second
+	// defaultTimeout is how long an answer may take.
+	defaultTimeout = 10 * time.Second
 	// maxAnswer is how many bytes an answer may have: 300 for each of 50,000 nodes.
 	maxAnswer = 16 << 20
 )
@@ -78,8 +79,10 @@ type Config struct {
 	// TokenFile has the bearer token to send, CAFile the authorities of the server's
 	// certificate; empty: none, those of the system.
 	TokenFile, CAFile string
-	// Clock tells how old answers are; nil means the real one.
-	Clock clock.PassiveClock
+	// Timeout is how long an answer may take; 0 means ten seconds.
+	Timeout time.Duration
+	// Clock tells when to ask and how old answers are; nil means the real one.
+	Clock clock.WithTicker
 }
 
 // Source is a usage.Source.
@@ -87,11 +90,12 @@ type Source struct {
 	client  prometheusv1.API
 	queries map[string]string
 	label   model.LabelName
-	clock   clock.PassiveClock
+	timeout time.Duration
+	clock   clock.WithTicker
 	// known has the last answers, by statistic.
 	known map[string]*atomic.Pointer[answer]
-	// updates counts Update.
-	updates atomic.Uint64
+	// answers counts those that were taken over.
+	answers atomic.Uint64
 	// failed has the statistics whose last query failed. Only Update uses it.
 	failed map[string]bool
 }
@@ -121,7 +125,8 @@ func New(c Config) (*Source, error) {
 	if !model.LegacyValidation.IsValidLabelName(c.NodeLabel) {
 		return nil, fmt.Errorf("the label %q: want the name of a label, such as node", c.NodeLabel)
 	}
-	settings := &rest.Config{Host: c.Address, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile}, Timeout: timeout}
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	settings := &rest.Config{Host: c.Address, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile}, Timeout: c.Timeout}
 	if c.TokenFile != "" {
 		// It reads the file again after a minute, and after an answer that the token is not valid.
 		token := transport.NewCachedFileTokenSource(c.TokenFile)
@@ -143,7 +148,7 @@ func New(c Config) (*Source, error) {
 	}
 	register.Do(func() { legacyregistry.MustRegister(queries) })
 	s := &Source{
-		client: prometheusv1.NewAPI(asked), queries: map[string]string{}, label: model.LabelName(c.NodeLabel), clock: c.Clock,
+		client: prometheusv1.NewAPI(asked), queries: map[string]string{}, label: model.LabelName(c.NodeLabel), timeout: c.Timeout, clock: c.Clock,
 		known: map[string]*atomic.Pointer[answer]{}, failed: map[string]bool{},
 	}
 	if s.clock == nil {
@@ -190,14 +195,14 @@ const (
 
 // Run asks from time to time, until the context is done.
 func (s *Source) Run(ctx context.Context) {
-	tick := time.NewTicker(Interval)
+	tick := s.clock.NewTicker(Interval)
 	defer tick.Stop()
 	for {
 		s.Update(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-tick.C():
 		}
 	}
 }
@@ -216,6 +221,7 @@ func (s *Source) Update(ctx context.Context) {
 		}
 		if result != failure { // after an error, the last answer counts until it is too old
 			s.known[name].Store(&answer{at: s.clock.Now(), values: values})
+			s.answers.Add(1)
 		}
 		queries.WithLabelValues(name, result).Inc()
 		if err != nil && !s.failed[name] && ctx.Err() == nil {
@@ -225,18 +231,33 @@ func (s *Source) Update(ctx context.Context) {
 		}
 		s.failed[name] = err != nil
 	}
-	s.updates.Add(1) // also if nothing came: what is known has become older
 }
 
-// Version implements usage.Source.
-func (s *Source) Version() uint64 { return s.updates.Load() }
+// Version implements usage.Source: it is another one after each answer, and when one becomes too
+// old, whether or not anybody asks then.
+func (s *Source) Version() uint64 {
+	old := uint64(0)
+	for _, known := range s.known {
+		if s.current(known) == nil {
+			old++
+		}
+	}
+	return s.answers.Load()*uint64(len(s.known)+1) + old
+}
+
+// current returns the last answer; nil if there is none, or if it is too old.
+func (s *Source) current(known *atomic.Pointer[answer]) *answer {
+	last := known.Load()
+	if last == nil || s.clock.Since(last.at) > MaxAge {
+		return nil
+	}
+	return last
+}
 
 // ask returns what a query finds now, by node. Of several series of a node, the largest value
 // counts: the more is used, the more careful Safe is.
 func (s *Source) ask(ctx context.Context, query string) (map[string]float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	value, _, err := s.client.Query(ctx, query, time.Time{}, prometheusv1.WithTimeout(timeout))
+	value, _, err := s.client.Query(ctx, query, time.Time{}, prometheusv1.WithTimeout(s.timeout))
 	if err != nil {
 		return nil, err
 	}
@@ -270,8 +291,8 @@ func (s *Source) of(name, node string) (value float64, problem usage.Problem) {
 	if known == nil {
 		return 0, usage.Missing // there is no such query
 	}
-	last := known.Load()
-	if last == nil || s.clock.Since(last.at) > MaxAge {
+	last := s.current(known)
+	if last == nil {
 		return 0, usage.Unavailable
 	}
 	value, ok := last.values[node]

@@ -1,5 +1,8 @@
 // Package pernode remembers what a plugin computed from a Node, until the Node changes: that
 // takes longer than looking it up, and there are many pods between two changes.
+//
+// A Node must never be changed in place: its informer replaces the object when it changes, and by
+// the object it is told whether it has.
 package pernode
 
 import (
@@ -23,8 +26,8 @@ type Memory[T any] struct {
 
 // entry is what was computed. It stays as it is.
 type entry[T any] struct {
-	// node is the object that it was computed from: one of an informer is replaced when it
-	// changes. It does not keep a node in memory that is gone.
+	// node is the object that it was computed from. It does not keep a node in memory that is
+	// gone.
 	node    weak.Pointer[v1.Node]
 	version uint64
 	value   T

@@ -2,8 +2,11 @@ package pernode
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
+	"weak"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,5 +53,50 @@ func TestBounded(t *testing.T) {
 	running.Wait()
 	if m.Len() > Most+4 {
 		t.Errorf("%d nodes are remembered", m.Len())
+	}
+}
+
+// TestContended has several goroutines ask for one name with objects and versions that change:
+// each gets what was computed for its own.
+func TestContended(t *testing.T) {
+	type seen struct {
+		node    *v1.Node
+		version uint64
+	}
+	var m Memory[seen]
+	nodes := []*v1.Node{named("n"), named("n"), named("n")}
+	var running sync.WaitGroup
+	for i := range 4 {
+		running.Go(func() {
+			for j := range 20_000 {
+				want := seen{nodes[(i+j)%len(nodes)], uint64(j % 5)}
+				if got := *m.Of(want.node, want.version, func() seen { return want }); got != want {
+					t.Errorf("%p in version %d: %p in version %d", want.node, want.version, got.node, got.version)
+				}
+			}
+		})
+	}
+	running.Wait()
+	if m.Len() != 1 {
+		t.Errorf("%d nodes are remembered, want the one", m.Len())
+	}
+}
+
+// TestGone: what is remembered of a Node does not keep it in memory, and is not that of another
+// one, whatever its address.
+func TestGone(t *testing.T) {
+	var m Memory[string]
+	collected := func() weak.Pointer[v1.Node] {
+		node := named("n")
+		m.Of(node, 0, func() string { return "old" })
+		return weak.Make(node)
+	}()
+	for end := time.Now().Add(30 * time.Second); collected.Value() != nil; runtime.GC() {
+		if time.Now().After(end) {
+			t.Fatal("the node is kept")
+		}
+	}
+	if got := *m.Of(named("n"), 0, func() string { return "new" }); got != "new" || m.Len() != 1 {
+		t.Errorf("a new node of that name: %s, %d are remembered", got, m.Len())
 	}
 }

@@ -279,7 +279,7 @@ func serveAlone(ctx context.Context, name string, nodes []*v1.Node, atStart int)
 	if len(took) == 0 {
 		return errors.New("nobody asked")
 	}
-	result := served{MiB: atStart + after - before, AnswerMillis: median(took), P99Millis: millis(took[len(took)*99/100]), AnswerCPUMillis: median(cpu)}
+	result := served{MiB: atStart + after - before, AnswerMillis: median(took), P99Millis: percentile(took, 99), AnswerCPUMillis: median(cpu)}
 	cancel()
 	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(result), h.Close())
 }
@@ -442,9 +442,12 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 }
 
 // median returns the median in milliseconds.
-func median(times []time.Duration) float64 {
+func median(times []time.Duration) float64 { return percentile(times, 50) }
+
+// percentile returns what so many of a hundred times are not longer than, in milliseconds.
+func percentile(times []time.Duration, percent int) float64 {
 	slices.Sort(times)
-	return millis(times[len(times)/2])
+	return millis(times[len(times)*percent/100])
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
