@@ -4,7 +4,9 @@ package collect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -299,15 +301,25 @@ func slim(pod *v1.Pod) *v1.Pod {
 	return p
 }
 
-// ownList lists objects of this project.
+// ownList lists objects of this project. It decodes them itself: a client first reads all of a list
+// to find its kind, which takes as long again, and NodeLayers are most of what is read.
 func (r *Reader) ownList(resource, name string, into func() runtime.Object) pager.ListPageFunc {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		if name != "" {
 			o.FieldSelector = "metadata.name=" + name
 		}
+		text, err := r.own.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).DoRaw(ctx)
+		if err != nil {
+			return nil, err
+		}
 		list := into()
-		err := r.own.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
-		return list, err
+		if err := json.Unmarshal(text, list); err != nil {
+			return nil, err
+		}
+		if kind := list.GetObjectKind().GroupVersionKind().Kind; !strings.HasSuffix(kind, "List") {
+			return nil, fmt.Errorf("the server answers with a %q in place of a list", kind)
+		}
+		return list, nil
 	}
 }
 

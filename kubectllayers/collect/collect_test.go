@@ -295,6 +295,14 @@ func TestProblems(t *testing.T) {
 			err: "check that https://apiserver.example answers, and run the command again",
 		},
 		{
+			name: "something else", answers: all(map[string][]answer{"nodelayers": {{status: http.StatusOK, object: v1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod\x1b"}}}}}),
+			err: "cannot read NodeLayers: the server answers with a \"Pod\\x1b\" in place of a list",
+		},
+		{
+			name: "no JSON", answers: all(map[string][]answer{"nodelayers": {{status: http.StatusOK, object: "text"}}}),
+			err: "cannot read NodeLayers: json: cannot unmarshal string",
+		},
+		{
 			name: "gone in the middle", answers: all(map[string][]answer{"nodes": {nodeList("more", "n1", "n2"), {gone: true}}}),
 			err: "cannot read nodes: the apiserver went away after 2 of them (",
 		},
