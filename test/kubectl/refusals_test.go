@@ -325,22 +325,8 @@ func TestOldServer(t *testing.T) {
 		must(t, admin.Status().Patch(t.Context(), node, client.RawPatch(types.MergePatchType, statusOf(byNames, held))))
 		must(t, admin.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`))))
 	}
-	scheduler, err := old.StartScheduler(root, "stock", "", "--emulated-version=1.34")
-	must(t, err)
-	defer scheduler.Stop()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
-	must(t, admin.Create(t.Context(), p))
-	on := placedIn(t, admin, p)
-	others := map[string]string{"has-it": "has-nothing", "has-nothing": "has-it"}
-	for args, wants := range map[string][]string{
-		"nodes":                 {"has-it 1 0 50.0 MB 0 % names", "has-nothing 0 0 0 - nothing"},
-		"plan --image " + image: {"has-it 0 50.0 MB", "has-nothing 50.0 MB 0", image + " is known by name only: its size is an estimate"},
-		"plan web":              {"pod/web fits on 2 of 2 nodes"},
-		"why web": {
-			"Pod default/web is on " + on + ", placed by default-scheduler.", "The scheduler's memory cannot be read (", "What follows is as of now, not as of then.",
-			"Of 1 other nodes that it fits on, " + others[on] + " lacks least", "No event tells what its kubelet pulled",
-		},
-	} {
+	says := func(args string, wants ...string) {
+		t.Helper()
 		r := layersIn(t, nil, append([]string{"--kubeconfig", file}, strings.Fields(args)...)...)
 		for _, want := range wants {
 			if r.code != 0 || !strings.Contains(strings.Join(strings.Fields(r.out), " "), want) {
@@ -348,4 +334,17 @@ func TestOldServer(t *testing.T) {
 			}
 		}
 	}
+	says("nodes", "has-it 1 0 50.0 MB 0 % names", "has-nothing 0 0 0 - nothing")
+	says("plan --image "+image, "has-it 0 50.0 MB", "has-nothing 50.0 MB 0", image+" is known by name only: its size is an estimate")
+
+	scheduler, err := old.StartScheduler(root, "stock", "", "--emulated-version=1.34")
+	must(t, err)
+	defer scheduler.Stop()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
+	must(t, admin.Create(t.Context(), p))
+	on := placedIn(t, admin, p)
+	others := map[string]string{"has-it": "has-nothing", "has-nothing": "has-it"}
+	says("plan web", "pod/web fits on 2 of 2 nodes")
+	says("why web", "Pod default/web is on "+on+", placed by default-scheduler.", "The scheduler's memory cannot be read (", "What follows is as of now, not as of then.",
+		"Of 1 other nodes that it fits on, "+others[on]+" lacks least", "No event tells what its kubelet pulled")
 }
