@@ -115,7 +115,7 @@ bench-nodelayers: deps ## NodeLayers of 5,000 nodes: size, apiserver, etcd, the 
 bench-kubectl-layers: NODES = 5000
 bench-kubectl-layers: deps ## kubectl layers on 5,000 NodeLayers, 2,000 ImageManifests, 50,000 pods: seconds, memory (NODES=5000)
 	@scripts/build.sh tools etcd
-	@scripts/build.sh patched kube-apiserver kubectl-layers
+	@scripts/build.sh patched kube-apiserver kube-scheduler kubectl-layers
 	@go run ./cmd/bench kubectl --nodes $(NODES)
 
 bench-startup: build ## Start-up of pods, bytes and balance on four slow nodes, beside the default profile and the simulator (LAYER_DATA=file)

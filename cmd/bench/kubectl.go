@@ -9,9 +9,10 @@ import (
 
 func kubectlCommand() *cobra.Command {
 	return command("kubectl",
-		"kubectl layers on a large cluster: seconds and memory of nodes, node and plan",
+		"kubectl layers on a large cluster: seconds and memory of nodes, node, plan and why",
 		`Fills an API server of its own with Nodes, NodeLayers, ImageManifests and pods, and runs the
-real program on it. The server is on the same machine, and takes most of the time.`,
+real program on it; for why, a kube-scheduler places a pod. The server is on the same machine, and
+takes most of the time.`,
 		func(f *pflag.FlagSet, config *kubectl.Config) {
 			f.IntVar(&config.Nodes, "nodes", 5000, "nodes, each with a NodeLayers")
 			f.IntVar(&config.HeldImages, "held-images", 100, "images in a NodeLayers")

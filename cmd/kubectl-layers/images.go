@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
@@ -26,11 +27,17 @@ func (c *command) image() *cobra.Command {
 		Short:             "The layers of images: on how many nodes each is, and who says so",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-			t, err := target.Images("", args)
+			if _, err := target.Images("", args); err != nil {
+				return nil, err
+			}
+			images, cluster, err := look(ctx, r, args)
 			if err != nil {
 				return nil, err
 			}
-			return c.images(ctx, r, []*v1.Pod{t.Pod})
+			if !slices.ContainsFunc(images, func(i inventory.Image) bool { return !i.Unknown() }) {
+				return nil, unknown(images, cluster.Problems)
+			}
+			return imagesAnswer(images, cluster), nil
 		}),
 	}
 }
@@ -42,11 +49,21 @@ func (c *command) workloads() []*cobra.Command {
 		Short:             "The layers of the images of a pod, or of the pods with labels (-l)",
 		ValidArgsFunction: c.completePods,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-			pods, err := c.pods(ctx, r, args)
-			if err != nil {
+			// Of many pods, only the names of their images are kept.
+			var names []string
+			seen := map[string]bool{}
+			if err := c.pods(ctx, r, args, func(pod *v1.Pod) error {
+				for _, name := range namesOf(&pod.Spec) {
+					if !seen[name] {
+						seen[name] = true
+						names = append(names, name)
+					}
+				}
+				return nil
+			}); err != nil {
 				return nil, err
 			}
-			return c.images(ctx, r, pods)
+			return c.images(ctx, r, names)
 		}),
 	}}
 	for _, kind := range target.Kinds() {
@@ -63,83 +80,102 @@ func (c *command) workloads() []*cobra.Command {
 				if err != nil {
 					return nil, err
 				}
-				return c.images(ctx, r, []*v1.Pod{t.Pod})
+				return c.images(ctx, r, namesOf(&t.Pod.Spec))
 			}),
 		})
 	}
 	return commands
 }
 
-// maxPods is how many pods one answer is about.
-const maxPods = 500
-
-// pods returns the pod of a name, or those of the flags -l and -A.
-func (c *command) pods(ctx context.Context, r *collect.Reader, args []string) ([]*v1.Pod, error) {
+// pods calls f with the pod of a name, or with those of the flags -l and -A.
+func (c *command) pods(ctx context.Context, r *collect.Reader, args []string, f func(*v1.Pod) error) error {
 	namespace, err := c.namespace()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(args) == 1 {
 		if c.selector != "" || c.allNamespaces {
-			return nil, fmt.Errorf("a name, or -l and -A: not both")
+			return fmt.Errorf("a name, or -l and -A: not both")
 		}
 		t, err := target.Get(ctx, r.Client, namespace, "pod/"+strings.TrimPrefix(args[0], "pod/"))
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return []*v1.Pod{t.Pod}, nil
+		return f(t.Pod)
 	}
 	if c.selector == "" && !c.allNamespaces {
-		return nil, fmt.Errorf("want the name of a pod, or labels with -l, or -A for all pods")
+		return fmt.Errorf("want the name of a pod, or labels with -l, or -A for all pods")
 	}
 	if _, err := c.selects(); err != nil {
-		return nil, err
+		return err
 	}
 	where := "namespace " + namespace
 	if c.allNamespaces {
 		namespace, where = metav1.NamespaceAll, "all namespaces"
 	}
-	list, err := r.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: c.selector, Limit: maxPods})
-	if err != nil {
-		return nil, r.Explain("pods in "+where, err)
+	found := false
+	err = r.PodsWith(ctx, namespace, c.selector, func(pod *v1.Pod) error {
+		found = true
+		return f(pod)
+	})
+	if err == nil && !found {
+		return fmt.Errorf("no pods in %s with the labels %q: see kubectl get pods -A --show-labels", where, c.selector)
 	}
-	if list.Continue != "" {
-		return nil, fmt.Errorf("more than %d pods in %s: name fewer with -l or -n", maxPods, where)
-	}
-	if len(list.Items) == 0 {
-		return nil, fmt.Errorf("no pods in %s with the labels %q", where, c.selector)
-	}
-	pods := make([]*v1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
-	}
-	return pods, nil
+	return err
 }
 
-// images answers about the images of pods, each once. Without the right to read nodes, the
-// answer is what ImageManifests say.
-func (c *command) images(ctx context.Context, r *collect.Reader, pods []*v1.Pod) (*answer, error) {
-	cluster, err := r.ReadSome(ctx, collect.Parts{Nodes: true, Pods: true, Images: true})
+// images answers about the images of pods.
+func (c *command) images(ctx context.Context, r *collect.Reader, names []string) (*answer, error) {
+	images, cluster, err := look(ctx, r, names)
 	if err != nil {
 		return nil, err
+	}
+	return imagesAnswer(images, cluster), nil
+}
+
+// namesOf returns the names of a pod's images.
+func namesOf(spec *v1.PodSpec) (names []string) {
+	for _, image := range imageref.OfPod(spec) {
+		names = append(names, image.Name)
+	}
+	return names
+}
+
+// look returns what is known of images. Without the right to read nodes, that is what
+// ImageManifests say.
+func look(ctx context.Context, r *collect.Reader, names []string) ([]inventory.Image, *collect.Cluster, error) {
+	cluster, err := r.ReadSome(ctx, collect.Parts{Nodes: true, Pods: true, Images: true})
+	if err != nil {
+		return nil, nil, err
 	}
 	known, err := inventory.New(ctx, cluster)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	images := []inventory.Image{}
-	for _, pod := range pods {
-		for _, image := range known.Images(&pod.Spec) {
-			if !slices.ContainsFunc(images, func(i inventory.Image) bool { return i.Image == image.Image }) {
-				images = append(images, image)
-			}
-		}
+	return known.Images(names), cluster, nil
+}
+
+// whereFrom is how images become known.
+const whereFrom = "check the name, or have layer-resolver ask its registry (docs/resolver-install.md)"
+
+// unknown says that nothing is known of any of the images. problems are what could not be read.
+func unknown(images []inventory.Image, problems []*collect.Problem) error {
+	var names []string
+	for i := range images {
+		names = append(names, images[i].Image)
 	}
+	if len(problems) > 0 {
+		return fmt.Errorf("nothing is known of %s, and not everything could be looked at: %w", some(names), problems[0])
+	}
+	return fmt.Errorf("nothing is known of %s: no node has it, and no ImageManifest names it: %s", some(names), whereFrom)
+}
+
+func imagesAnswer(images []inventory.Image, cluster *collect.Cluster) *answer {
 	t := output.Answer{Columns: []output.Column{{Title: "IMAGE"}, {Title: "LAYER"}, {Title: "SIZE"}, {Title: "NODES"}, {Title: "TOLD BY"}, {Title: "PLATFORM", Wide: true}, {Title: "DIGEST", Wide: true}}}
 	for i := range images {
 		rows(&t, &images[i], len(cluster.Nodes), cluster.Now)
 	}
-	return &answer{kind: "Images", value: images, problems: cluster.Problems, table: t}, nil
+	return &answer{kind: "Images", value: images, problems: cluster.Problems, table: t}
 }
 
 // rows adds an image to a table, and what to know of it below.
@@ -156,6 +192,8 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 	switch {
 	case len(image.Names) == 0:
 		line += "this is no valid reference"
+	case image.Unknown() && nodes > 0:
+		line += "nothing is known of it: " + whereFrom
 	case len(image.Variants) == 0:
 		line += "its layers are not known"
 	default:
@@ -169,7 +207,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 		}
 		line += strings.Join(parts, ", ")
 	}
-	if nodes > 0 {
+	if nodes > 0 && !image.Unknown() {
 		line += "; on " + holders(image.Nodes) + fmt.Sprintf(" of %d nodes", nodes)
 	}
 	t.Below = append(t.Below, line)

@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/kubectllayers/target"
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/kubectllayers/why"
 )
 
 func (c *command) plan() *cobra.Command {
@@ -49,6 +50,10 @@ func (c *command) plan() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
+		ended := why.Ended(t.Pod)
+		if ended != "" {
+			t.Pod.Spec.NodeName = "" // it has left its node
+		}
 		p, err := plan.Of(ctx, cluster, t.String(), t.Pod, bits)
 		if err != nil {
 			return nil, err
@@ -61,7 +66,10 @@ func (c *command) plan() *cobra.Command {
 		p.Nodes = slices.DeleteFunc(p.Nodes, func(n plan.Node) bool { return !selects(labels[n.Node]) })
 		table := planTable(p)
 		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %d nodes, which lack %s on average.", p.Of, fit, len(cluster.Nodes), text.Bytes(mean)))
-		if t.Pod.Spec.NodeName != "" {
+		switch {
+		case ended != "":
+			table.Below = append(table.Below, fmt.Sprintf("It has ended (%s): this is for another one like it. kubectl layers why %s tells how it was.", ended, t.Name))
+		case t.Pod.Spec.NodeName != "":
 			table.Below = append(table.Below, fmt.Sprintf("It is on %s already: what it brought there counts. kubectl layers why %s tells how it was before.", text.Line(t.Pod.Spec.NodeName, 253), t.Name))
 		}
 		return &answer{kind: "Plan", value: p, problems: cluster.Problems, table: table}, nil

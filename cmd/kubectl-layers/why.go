@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,29 +29,38 @@ func (c *command) why() *cobra.Command {
 			"Without it, nodes are rated now, and the answer says so.",
 		ValidArgsFunction: c.completePods,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-			pods, err := c.pods(ctx, r, args)
-			if err != nil {
+			var pods []*v1.Pod
+			if err := c.pods(ctx, r, args, func(pod *v1.Pod) error {
+				if len(pods) == maxPods {
+					return fmt.Errorf("these are more than %d pods, and the scheduler is asked about each: name fewer with -l or -n", maxPods)
+				}
+				pods = append(pods, pod)
+				return nil
+			}); err != nil {
 				return nil, err
 			}
 			w := &asker{c: c, r: r}
 			defer func() { w.scheduler.Close() }()
-			var answers []*why.Answer
+			answers := make([]*why.Answer, 0, len(pods))
+			told := false
 			for _, pod := range pods {
 				a, err := w.of(ctx, pod)
-				switch {
-				case err == nil:
-					answers = append(answers, a)
-				case len(pods) == 1:
+				if err != nil {
 					return nil, err
 				}
+				answers = append(answers, a)
+				told = told || a.Decision != nil || a.Now != nil
 			}
-			if len(answers) == 0 {
-				return nil, fmt.Errorf("none of %d pods has a node yet: kubectl layers plan tells what nodes have for one", len(pods))
+			if !told {
+				return nil, w.nothing(pods)
 			}
 			return whyAnswer(answers, w.problems), nil
 		}),
 	}
 }
+
+// maxPods is how many pods why is about.
+const maxPods = 500
 
 // asker asks about several pods.
 type asker struct {
@@ -58,35 +70,87 @@ type asker struct {
 	scheduler   *debugport.Scheduler
 	unreachable error
 	opened      bool
-	// cluster is read once it is needed.
+	// cluster is read once it is needed; unrated is why it cannot be.
 	cluster  *collect.Cluster
+	unrated  error
 	problems []*collect.Problem
 }
 
+// of answers about a pod. What the user may not read is noted, if it leaves something to say;
+// any other failure would be that of the next pod, too.
 func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
 	if pod.Spec.NodeName == "" {
-		return nil, why.Unplaced(pod)
+		return why.Unplaced(pod), nil
 	}
-	pulls, err := why.Pulls(ctx, w.r.Client, pod)
+	pulls, all, err := why.Pulls(ctx, w.r.Client, pod)
 	if err != nil {
-		if p := w.r.Explain("events in namespace "+pod.Namespace, err); len(w.problems) == 0 {
-			w.problems = append(w.problems, p)
+		p := w.r.Explain("events in namespace "+pod.Namespace, err)
+		if !p.Partial() {
+			return nil, p
 		}
+		w.note(p)
+	} else if !all {
+		w.note(&collect.Problem{
+			What: fmt.Sprintf("all events of pod %s/%s", pod.Namespace, pod.Name), Why: "there are too many",
+			Help: fmt.Sprintf("see kubectl -n %s events --for pod/%s", pod.Namespace, pod.Name),
+		})
 	}
 	decision, forgotten := w.remembered(ctx, pod)
 	if decision != nil {
 		return why.Remembered(pod, *decision, pulls), nil
 	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	if w.cluster == nil {
+	if w.cluster == nil && w.unrated == nil {
 		if w.cluster, err = w.r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true}); err != nil {
-			return nil, fmt.Errorf("%s And nodes cannot be rated now: %w", forgotten, err)
+			w.unrated = fmt.Errorf("%s And nodes cannot be rated now: %w", forgotten, err)
+		} else {
+			w.note(w.cluster.Problems...)
 		}
-		w.problems = append(w.problems, w.cluster.Problems...)
 	}
-	return why.Rated(ctx, w.cluster, pod, pulls, forgotten)
+	if w.unrated == nil {
+		return why.Rated(ctx, w.cluster, pod, pulls, forgotten)
+	}
+	var p *collect.Problem
+	if !errors.As(w.unrated, &p) || !p.Partial() {
+		return nil, w.unrated
+	}
+	w.note(p)
+	return why.Forgotten(pod, pulls, forgotten), nil
+}
+
+// note keeps problems, each once.
+func (w *asker) note(problems ...*collect.Problem) {
+	for _, p := range problems {
+		if !slices.ContainsFunc(w.problems, func(known *collect.Problem) bool { return known.Error() == p.Error() }) {
+			w.problems = append(w.problems, p)
+		}
+	}
+}
+
+// nothing says why there is nothing to say of any of the pods.
+func (w *asker) nothing(pods []*v1.Pod) error {
+	switch {
+	case w.unrated != nil:
+		return w.unrated
+	case len(pods) == 1:
+		return why.ErrUnplaced(pods[0])
+	}
+	var names []string
+	for _, pod := range pods {
+		names = append(names, pod.Namespace+"/"+pod.Name)
+	}
+	return fmt.Errorf("none of %d pods has a node (%s): kubectl layers plan POD tells what nodes have for one", len(pods), some(names))
+}
+
+// some joins some of many names.
+func some(names []string) string {
+	const most = 5
+	if len(names) > most {
+		names = append(slices.Clone(names[:most]), "...")
+	}
+	return strings.Join(names, ", ")
 }
 
 // remembered returns what the scheduler remembers of placing a pod, or why it does not.
@@ -100,7 +164,8 @@ func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placem
 	}
 	a, err := w.scheduler.Placements(ctx, pod.Namespace, pod.Name)
 	if err != nil {
-		return nil, fmt.Sprintf("The scheduler's memory cannot be read (%s).", err)
+		w.unreachable = err // and is not asked again: it may have taken long to fail
+		return w.remembered(ctx, pod)
 	}
 	for i := range a.Placements {
 		if a.Placements[i].UID == pod.UID {
@@ -113,7 +178,12 @@ func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placem
 
 func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
 	a := &answer{kind: "Why", value: answers, problems: problems}
+	var unplaced []string
 	for _, one := range answers {
+		if one.Node == "" {
+			unplaced = append(unplaced, one.Namespace+"/"+one.Pod)
+			continue
+		}
 		a.table.Names = append(a.table.Names, "node/"+one.Node)
 	}
 	if len(answers) == 1 {
@@ -135,6 +205,9 @@ func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
 			row[3] = "about " + text.Bytes(float64(*one.Now.PulledBytes))
 		}
 		a.table.Rows = append(a.table.Rows, row)
+	}
+	if len(unplaced) > 0 {
+		a.table.Below = []string{fmt.Sprintf("Without a node: %s. kubectl layers plan POD tells what nodes have for one.", some(unplaced))}
 	}
 	return a
 }

@@ -4,7 +4,9 @@ package collect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -86,6 +88,8 @@ type Cluster struct {
 	Problems []*Problem
 	// Now is when all was there.
 	Now time.Time
+
+	snapshot *locality.Snapshot
 }
 
 // Agent is what a NodeLayers says besides its images.
@@ -150,7 +154,7 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 			return
 		}
 		wait.Go(func() {
-			if problems[i] = f(ctx, c); problems[i] != nil && !partial(problems[i]) {
+			if problems[i] = f(ctx, c); problems[i] != nil && !problems[i].Partial() {
 				cancel() // the others cannot help
 			}
 		})
@@ -164,14 +168,14 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 		return nil, problems[0]
 	}
 	for _, p := range problems {
-		if p != nil && !partial(p) && !errors.Is(p, context.Canceled) {
+		if p != nil && !p.Partial() && !errors.Is(p, context.Canceled) {
 			return nil, p
 		}
 	}
 	for _, p := range problems {
 		switch {
 		case p == nil:
-		case !partial(p):
+		case !p.Partial():
 			return nil, p // interrupted
 		default:
 			c.Problems = append(c.Problems, p)
@@ -180,9 +184,6 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 	c.Now = time.Now()
 	return c, nil
 }
-
-// partial tells whether an answer without the part is of use.
-func partial(p *Problem) bool { return p.Help == askFor || help[p.What] == p.Help }
 
 // each lists in chunks and calls f with each object, from one goroutine at a time.
 func (r *Reader) each(ctx context.Context, what string, size int64, list pager.ListPageFunc, f func(runtime.Object)) *Problem {
@@ -228,6 +229,36 @@ func (r *Reader) nodes(ctx context.Context, c *Cluster, name string) *Problem {
 	})
 }
 
+// PodsWith calls f with each pod of a namespace (of all, if it is empty) that has the labels of a
+// selector, until f returns an error.
+func (r *Reader) PodsWith(ctx context.Context, namespace, selector string, f func(*v1.Pod) error) error {
+	where := "pods in namespace " + namespace
+	if namespace == metav1.NamespaceAll {
+		where = "pods in all namespaces"
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var enough error
+	p := r.each(ctx, where, chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.LabelSelector = selector
+		return r.Client.CoreV1().Pods(namespace).List(ctx, o)
+	}, func(object runtime.Object) {
+		if pod, ok := object.(*v1.Pod); ok && enough == nil {
+			one := *pod // see nodes
+			if enough = f(&one); enough != nil {
+				cancel()
+			}
+		}
+	})
+	switch {
+	case enough != nil:
+		return enough
+	case p != nil:
+		return p
+	}
+	return nil
+}
+
 func (r *Reader) pods(ctx context.Context, c *Cluster) *Problem {
 	return r.each(ctx, "pods", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed"
@@ -270,15 +301,25 @@ func slim(pod *v1.Pod) *v1.Pod {
 	return p
 }
 
-// ownList lists objects of this project.
+// ownList lists objects of this project. It decodes them itself: a client first reads all of a list
+// to find its kind, which takes as long again, and NodeLayers are most of what is read.
 func (r *Reader) ownList(resource, name string, into func() runtime.Object) pager.ListPageFunc {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		if name != "" {
 			o.FieldSelector = "metadata.name=" + name
 		}
+		text, err := r.own.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).DoRaw(ctx)
+		if err != nil {
+			return nil, err
+		}
 		list := into()
-		err := r.own.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
-		return list, err
+		if err := json.Unmarshal(text, list); err != nil {
+			return nil, err
+		}
+		if kind := list.GetObjectKind().GroupVersionKind().Kind; !strings.HasSuffix(kind, "List") {
+			return nil, fmt.Errorf("the server answers with a %q in place of a list", kind)
+		}
+		return list, nil
 	}
 }
 
@@ -328,14 +369,19 @@ func recordOf(m *v1alpha1.ImageManifest) Record {
 }
 
 // Snapshot returns what the scheduler's plugin knows of the cluster if it begins now. Its
-// arguments are the defaults: those of a scheduler are not in the API.
+// arguments are the defaults: those of a scheduler are not in the API. It is made once, as that is
+// most of the work: what was read must not change afterwards.
 func (c *Cluster) Snapshot(ctx context.Context) (*locality.Snapshot, error) {
+	if c.snapshot != nil {
+		return c.snapshot, nil
+	}
 	args, err := defaultArgs()
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(c.Nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
-	return locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{
+	c.snapshot = locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{
 		Args: args, Nodes: c.Nodes, Pods: c.Pods, Images: []locality.ImageSource{c.Manifests}, Reports: c.Reports.Report,
-	}), nil
+	})
+	return c.snapshot, nil
 }

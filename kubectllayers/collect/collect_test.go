@@ -188,6 +188,53 @@ func TestRead(t *testing.T) {
 	if err != nil || !known.Told(c.Nodes[0]) || c.Nodes[0].Name != "n1" { // it sorts them
 		t.Errorf("%v, %s", err, c.Nodes[0].Name)
 	}
+	if again, err := c.Snapshot(t.Context()); again != known || err != nil {
+		t.Errorf("a second one was made: %v", err)
+	}
+}
+
+// Pods with labels come in chunks, until there are enough.
+func TestPodsWith(t *testing.T) {
+	chunks := func() []answer {
+		first, second := podList(v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "b"}}), podList(v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
+		list := first.object.(v1.PodList)
+		list.Continue, list.ResourceVersion = "more", "7"
+		first.object = list
+		return []answer{first, second}
+	}
+	var names []string
+	keep := func(most int) func(*v1.Pod) error {
+		names = nil
+		return func(p *v1.Pod) error {
+			if names = append(names, p.Name); len(names) == most {
+				return errors.New("enough")
+			}
+			return nil
+		}
+	}
+	r, server := start(t, map[string][]answer{"pods": chunks()})
+	if err := r.PodsWith(t.Context(), "ns", "app=a", keep(9)); err != nil || strings.Join(names, " ") != "a b c" {
+		t.Errorf("%q, %v", names, err)
+	}
+	if got := strings.Join(server.asked["pods"], " "); got != "labelSelector=app%3Da&limit=500 continue=more&labelSelector=app%3Da&limit=500" {
+		t.Errorf("%s", got)
+	}
+	r, _ = start(t, map[string][]answer{"pods": chunks()})
+	if err := r.PodsWith(t.Context(), "ns", "", keep(1)); err == nil || err.Error() != "enough" || strings.Join(names, " ") != "a" {
+		t.Errorf("%q, %v", names, err)
+	}
+	for namespace, want := range map[string]string{"ns": "cannot read pods in namespace ns: you may not: ask for", "": "cannot read pods in all namespaces: you may not"} {
+		r, _ = start(t, map[string][]answer{"pods": {failure(http.StatusForbidden, metav1.StatusReasonForbidden, "no")}})
+		var p *Problem
+		if err := r.PodsWith(t.Context(), namespace, "", keep(9)); !errors.As(err, &p) || !p.Partial() || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	r, _ = start(t, map[string][]answer{"pods": {chunks()[0], {gone: true}}})
+	var p *Problem
+	if err := r.PodsWith(t.Context(), "ns", "", keep(9)); !errors.As(err, &p) || p.Partial() || !strings.Contains(err.Error(), "went away after 2 of them") {
+		t.Error(err)
+	}
 }
 
 // Of one node, only what is about it is asked for.
@@ -246,6 +293,14 @@ func TestProblems(t *testing.T) {
 		{
 			name: "no answer", answers: all(map[string][]answer{"nodes": {{gone: true}}}),
 			err: "check that https://apiserver.example answers, and run the command again",
+		},
+		{
+			name: "something else", answers: all(map[string][]answer{"nodelayers": {{status: http.StatusOK, object: v1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod\x1b"}}}}}),
+			err: "cannot read NodeLayers: the server answers with a \"Pod\\x1b\" in place of a list",
+		},
+		{
+			name: "no JSON", answers: all(map[string][]answer{"nodelayers": {{status: http.StatusOK, object: "text"}}}),
+			err: "cannot read NodeLayers: json: cannot unmarshal string",
 		},
 		{
 			name: "gone in the middle", answers: all(map[string][]answer{"nodes": {nodeList("more", "n1", "n2"), {gone: true}}}),

@@ -23,6 +23,10 @@ type Problem struct {
 
 func (p *Problem) Error() string { return fmt.Sprintf("cannot read %s: %s: %s", p.What, p.Why, p.Help) }
 
+// Partial tells whether an answer without this part is of use: the user may not read it, or the
+// cluster does not have it.
+func (p *Problem) Partial() bool { return p.Help == askFor || help[p.What] == p.Help }
+
 // Unwrap returns the cause.
 func (p *Problem) Unwrap() error { return p.Err }
 

@@ -46,15 +46,15 @@ const (
 	timeout   = 20 * time.Second
 )
 
-// DefaultLeases are tried in this order: the second scheduler's, then that of a scheduler in
-// place of the default one.
+// DefaultLeases are looked for in this order: the second scheduler's, then that of a scheduler in
+// place of the default one, which every cluster has.
 var DefaultLeases = []string{"layer-locality-scheduler", "kube-scheduler"}
 
 // Options say where the scheduler is.
 type Options struct {
 	// Namespace of leases, pods and the service account.
 	Namespace string
-	// Leases to look for.
+	// Leases to look for; the first that there is counts.
 	Leases         []string
 	ServiceAccount string
 	// URL of the secure port, where no pod can be forwarded to.
@@ -110,28 +110,16 @@ func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface,
 	return s, nil
 }
 
-// holder returns the pod that holds the lease of a scheduler.
+// holder returns the pod that holds the lease of a scheduler. If nobody holds the first lease that
+// there is, that scheduler does not run: those after it are of others.
 func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Pod, error) {
-	var identity, of string
-	for _, name := range o.Leases {
-		lease, err := client.CoordinationV1().Leases(o.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the lease %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.Namespace, name, why(err))
-		}
-		if held(lease, time.Now()) {
-			identity, of = ptr.Deref(lease.Spec.HolderIdentity, ""), name
-			break
-		}
-		of = name
+	lease, err := first(ctx, client, o)
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case of == "":
-		return nil, fmt.Errorf("there is no lease %s in namespace %s: no scheduler with our plugin elects a leader there; name its lease with --scheduler-lease, or give --scheduler-url", strings.Join(o.Leases, " or "), o.Namespace)
-	case identity == "":
-		return nil, fmt.Errorf("nobody renews the lease %s/%s: the scheduler does not run; see kubectl -n %s get pods", o.Namespace, of, o.Namespace)
+	of, identity := lease.Name, ptr.Deref(lease.Spec.HolderIdentity, "")
+	if !held(lease, time.Now()) {
+		return nil, fmt.Errorf("nobody renews the lease %s/%s: the scheduler does not run; see kubectl -n %s get pods, or name the lease of another one with --scheduler-lease", o.Namespace, of, o.Namespace)
 	}
 	host := identity
 	if at := strings.LastIndexByte(identity, '_'); at > 0 { // <host name>_<random>
@@ -150,6 +138,20 @@ func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Po
 		}
 	}
 	return nil, fmt.Errorf("the holder of the lease %s/%s, %q, is no pod of that namespace: give the address of its secure port with --scheduler-url", o.Namespace, of, text.Line(identity, 200))
+}
+
+// first returns the first lease that there is.
+func first(ctx context.Context, client kubernetes.Interface, o Options) (*coordinationv1.Lease, error) {
+	for _, name := range o.Leases {
+		lease, err := client.CoordinationV1().Leases(o.Namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			return lease, nil
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("cannot read the lease %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.Namespace, name, why(err))
+		}
+	}
+	return nil, fmt.Errorf("there is no lease %s in namespace %s: no scheduler with our plugin elects a leader there; name its lease with --scheduler-lease, or give --scheduler-url", strings.Join(o.Leases, " or "), o.Namespace)
 }
 
 // held tells whether somebody renews a lease. Clocks of two machines may differ a little.
@@ -194,10 +196,12 @@ func (s *Scheduler) forward(ctx context.Context, config *rest.Config, client kub
 		s.stop = nil
 		return failed(cmp.Or(err, errors.New("it ended")))
 	case <-time.After(timeout):
-		s.Close()
+		close(s.stop) // and Close need not wait: nothing is forwarded yet
+		s.stop = nil
 		return failed(fmt.Errorf("no answer in %s", timeout))
 	case <-ctx.Done():
-		s.Close()
+		close(s.stop)
+		s.stop = nil
 		return failed(ctx.Err())
 	}
 	ports, err := forwarder.GetPorts()

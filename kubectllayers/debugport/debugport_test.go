@@ -31,12 +31,12 @@ func TestHolder(t *testing.T) {
 	}{
 		"second scheduler": {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1-2", time.Second), lease(DefaultLeases[1], "other_1", time.Second), running("pod-a", v1.PodRunning), running("other", v1.PodRunning)}, "pod-a"},
 		"static pod":       {[]runtime.Object{lease(DefaultLeases[1], "node_1_2f", time.Second), running("kube-scheduler-node_1", v1.PodRunning)}, "kube-scheduler-node_1"},
-		"one abandoned":    {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", time.Hour), lease(DefaultLeases[1], "other_1", time.Second), running("pod-a", v1.PodRunning), running("other", v1.PodRunning)}, "other"},
-		"all abandoned":    {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", time.Hour), running("pod-a", v1.PodRunning)}, "nobody renews the lease kube-system/layer-locality-scheduler"},
-		"nobody":           {[]runtime.Object{lease(DefaultLeases[0], "", 0)}, "nobody renews"},
-		"no lease":         {nil, "there is no lease layer-locality-scheduler or kube-scheduler"},
-		"no pod":           {[]runtime.Object{lease(DefaultLeases[0], "machine\x1b_1", 0)}, `"machine` + "\uFFFD" + `_1", is no pod of that namespace`},
-		"not running":      {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodFailed)}, "its pod is Failed: wait a moment"},
+		// Every cluster has the other lease, and its holder is not ours.
+		"abandoned":   {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", time.Hour), lease(DefaultLeases[1], "other_1", time.Second), running("pod-a", v1.PodRunning), running("other", v1.PodRunning)}, "nobody renews the lease kube-system/layer-locality-scheduler: the scheduler does not run"},
+		"nobody":      {[]runtime.Object{lease(DefaultLeases[0], "", 0)}, "nobody renews"},
+		"no lease":    {nil, "there is no lease layer-locality-scheduler or kube-scheduler"},
+		"no pod":      {[]runtime.Object{lease(DefaultLeases[0], "machine\x1b_1", 0)}, `"machine` + "\uFFFD" + `_1", is no pod of that namespace`},
+		"not running": {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodFailed)}, "its pod is Failed: wait a moment"},
 	} {
 		pod, err := holder(t.Context(), fake.NewClientset(test.objects...), Options{Namespace: DefaultNamespace, Leases: DefaultLeases})
 		if err == nil && pod.Name != test.want || err != nil && !strings.Contains(err.Error(), test.want) {

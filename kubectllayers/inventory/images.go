@@ -63,11 +63,15 @@ type Object struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Images returns what is known of the images of a pod, in the order of its containers.
-func (i *Inventory) Images(pod *v1.PodSpec) []Image {
+// Unknown tells whether nothing is known of an image: no node has it, nothing tells what it
+// consists of, and no ImageManifest names it.
+func (i *Image) Unknown() bool { return len(i.Nodes)+len(i.Variants)+len(i.Objects) == 0 }
+
+// Images returns what is known of images.
+func (i *Inventory) Images(references []string) []Image {
 	images := []Image{}
-	for _, image := range imageref.OfPod(pod) {
-		images = append(images, i.image(image.Name))
+	for _, reference := range references {
+		images = append(images, i.image(reference))
 	}
 	return images
 }
@@ -133,28 +137,50 @@ func (i *Inventory) variant(platform index.Platform, from string, layers []index
 	return v
 }
 
+// recordsOf returns the places of the records that have one of the names.
+func (i *Inventory) recordsOf(names []imageref.Canonical) (places []int) {
+	if i.records == nil {
+		i.records = map[imageref.Canonical][]int{}
+		for at, record := range i.cluster.Records {
+			all := []imageref.Canonical{imageref.Canonical(record.Digest)}
+			for _, reference := range record.References {
+				if canonical, err := imageref.Parse(reference.Name); err == nil {
+					all = append(all, canonical, imageref.Canonical(reference.Digest))
+				}
+			}
+			for _, name := range all {
+				i.records[name] = append(i.records[name], at)
+			}
+		}
+		delete(i.records, "")
+	}
+	for _, name := range names {
+		places = append(places, i.records[name]...)
+	}
+	slices.Sort(places)
+	return slices.Compact(places)
+}
+
 // objects returns the ImageManifests that are about one of the names.
 func (i *Inventory) objects(names []imageref.Canonical) []Object {
 	objects := []Object{}
-	for _, record := range i.cluster.Records {
+	for _, place := range i.recordsOf(names) {
+		record := &i.cluster.Records[place]
 		object := Object{
 			Name: record.Name, Digest: text.Line(record.Digest, maxShown), Platform: text.Line(record.Platform, maxShown),
 			Reason: text.Line(record.Reason, maxShown), Message: text.Line(record.Message, maxShown),
 		}
-		about := record.Digest != "" && slices.Contains(names, imageref.Canonical(record.Digest))
 		for _, reference := range record.References {
 			canonical, err := imageref.Parse(reference.Name)
 			if err != nil || !slices.Contains(names, canonical) && (reference.Digest == "" || !slices.Contains(names, imageref.Canonical(reference.Digest))) {
 				continue
 			}
-			about, object.Private = true, object.Private || reference.Private
+			object.Private = object.Private || reference.Private
 			if at := reference.LastConfirmed; at != nil && at.After(object.Confirmed) {
 				object.Confirmed = at.Time
 			}
 		}
-		if about {
-			objects = append(objects, object)
-		}
+		objects = append(objects, object)
 	}
 	slices.SortFunc(objects, func(a, b Object) int { return strings.Compare(a.Name, b.Name) })
 	return objects

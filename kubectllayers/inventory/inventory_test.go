@@ -206,12 +206,38 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// What goes from a node with several images: a base that only they have goes once, what another
+// one has stays.
+func TestFreed(t *testing.T) {
+	c := cluster(t)
+	agent(c, "empty", c.Now, held{"quay.io/first:1", []v1alpha1.ImageLayer{base, tools, first}}, held{"quay.io/second:1", []v1alpha1.ImageLayer{base, tools, second}}, held{"quay.io/tools:1", []v1alpha1.ImageLayer{tools}})
+	i := inventory(t, c)
+	for _, test := range []struct {
+		references string
+		bytes      int64
+		ok         bool
+	}{
+		{"quay.io/first:1", 2 * mb, true},
+		{"quay.io/first:1 quay.io/second:1", 67 * mb, true},
+		{"quay.io/first:1 quay.io/second:1 quay.io/tools:1", 97 * mb, true},
+		{"quay.io/first:1 quay.io/first:1", 2 * mb, true},
+		{"quay.io/first:1 quay.io/nobody:1", 0, false},
+		{"not\tvalid", 0, false},
+		{"", 0, true},
+	} {
+		if bytes, ok := i.Freed("empty", strings.Fields(test.references)); ok != test.ok || ok && bytes != test.bytes {
+			t.Errorf("%s: %d, %t, want %d, %t", test.references, bytes, ok, test.bytes, test.ok)
+		}
+	}
+	if _, ok := i.Freed("nowhere", []string{"quay.io/first:1"}); ok {
+		t.Error("a node that was not read")
+	}
+}
+
 // What an image consists of, who says so, and where its layers are.
 func TestImages(t *testing.T) {
 	i := inventory(t, cluster(t))
-	images := i.Images(&v1.PodSpec{Containers: []v1.Container{
-		{Image: "quay.io/second:1"}, {Image: "quay.io/first:1"}, {Image: "quay.io/thing:1"}, {Image: "quay.io/nobody:1"}, {Image: "not valid\x1b[2J"},
-	}})
+	images := i.Images([]string{"quay.io/second:1", "quay.io/first:1", "quay.io/thing:1", "quay.io/nobody:1", "not valid\x1b[2J"})
 	if len(images) != 5 {
 		t.Fatalf("%+v", images)
 	}
@@ -236,6 +262,12 @@ func TestImages(t *testing.T) {
 	if len(images[4].Names) > 0 || len(images[2].Names) == 0 {
 		t.Errorf("%q, %q", images[4].Names, images[2].Names)
 	}
+	// A node names the third one; nothing tells of the last two.
+	for at, want := range []bool{false, false, false, true, true} {
+		if got := images[at].Unknown(); got != want {
+			t.Errorf("%+v is unknown: %t", images[at], got)
+		}
+	}
 	// Nothing is null in JSON.
 	text, err := json.Marshal(images)
 	if err != nil || strings.Contains(string(text), "null") {
@@ -254,8 +286,8 @@ func TestUntrusted(t *testing.T) {
 		References: []v1alpha1.ImageReference{{Name: hostile}, {Name: "quay.io/nobody:1", Private: true}},
 	})
 	i := inventory(t, c)
-	images := i.Images(&v1.PodSpec{Containers: []v1.Container{{Image: "quay.io/nobody:1"}, {Image: hostile}}})
-	if o := images[0].Objects; len(o) != 1 || !o[0].Private || o[0].Name != "unresolved" {
+	images := i.Images([]string{"quay.io/nobody:1", hostile})
+	if o := images[0].Objects; len(o) != 1 || !o[0].Private || o[0].Name != "unresolved" || images[0].Unknown() {
 		t.Errorf("%.2000v", o)
 	}
 	for what, answer := range map[string]any{"nodes": i.Nodes(), "images": images, "shared": i.Shared(), "common": i.Common([]string{hostile, "quay.io/first:1"})} {
@@ -295,7 +327,7 @@ func TestShared(t *testing.T) {
 // A cluster about which nothing is known has answers without entries.
 func TestNothing(t *testing.T) {
 	i := inventory(t, &collect.Cluster{Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic()})
-	text, err := json.Marshal([]any{i.Nodes(), i.Images(&v1.PodSpec{}), i.Shared(), i.Common(nil)})
+	text, err := json.Marshal([]any{i.Nodes(), i.Images(nil), i.Shared(), i.Common(nil)})
 	if want := `[[],[],{"layers":[],"bases":[]},{"images":[],"known":[],"commonBytes":[]}]`; err != nil || string(text) != want {
 		t.Errorf("%v, %s, want %s", err, text, want)
 	}
@@ -320,7 +352,7 @@ func FuzzShown(f *testing.F) {
 		for _, h := range all.Held {
 			texts = append(texts, h.Names...)
 		}
-		for _, image := range i.Images(&v1.PodSpec{Containers: []v1.Container{{Image: name}}}) {
+		for _, image := range i.Images([]string{name}) {
 			texts = append(append(texts, image.Image), image.Names...)
 			for _, o := range image.Objects {
 				texts = append(texts, o.Digest, o.Message, o.Platform)

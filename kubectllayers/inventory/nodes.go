@@ -21,6 +21,8 @@ import (
 type Inventory struct {
 	cluster *collect.Cluster
 	known   *locality.Snapshot
+	// records are places in the cluster's Records by what they name; nil until they are asked for.
+	records map[imageref.Canonical][]int
 }
 
 // New returns the Inventory of what was read.
@@ -29,7 +31,7 @@ func New(ctx context.Context, cluster *collect.Cluster) (*Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Inventory{cluster, known}, nil
+	return &Inventory{cluster: cluster, known: known}, nil
 }
 
 // Source is who tells what a node holds.
@@ -184,6 +186,37 @@ func (i *Inventory) Node(name string) (answer NodeImages, ok bool) {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), slices.Compare(a.Names, b.Names))
 	})
 	return answer, true
+}
+
+// Freed returns what would go from a node with several images: the layers that no other image
+// there has, each once. ok is false if the node does not hold one of the images.
+func (i *Inventory) Freed(node string, references []string) (bytes int64, ok bool) {
+	wanted := make([][]imageref.Canonical, len(references))
+	for at, reference := range references {
+		wanted[at] = i.known.Names(reference)
+	}
+	found, freed, kept := map[int]bool{}, map[string]int64{}, map[string]bool{}
+	for image := range i.known.Held(node) {
+		goes := false
+		for at, names := range wanted {
+			if slices.ContainsFunc(names, func(name imageref.Canonical) bool { return slices.Contains(image.Names, name) }) {
+				goes, found[at] = true, true
+			}
+		}
+		for _, layer := range image.Layers {
+			if goes {
+				freed[layer.Digest] = layer.Size
+			} else {
+				kept[layer.Digest] = true
+			}
+		}
+	}
+	for digest, size := range freed {
+		if !kept[digest] {
+			bytes += size
+		}
+	}
+	return bytes, len(found) == len(references)
 }
 
 // shown returns names as they are shown, tags before digests.

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
@@ -27,8 +26,11 @@ import (
 type Answer struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
+	// Node is empty if the pod has none.
 	Node      string `json:"node"`
 	Scheduler string `json:"scheduler"`
+	// Ended is how the pod ended, Succeeded or Failed; missing if it did not.
+	Ended string `json:"ended,omitempty"`
 	// Decision is what the scheduler remembers; missing if it does not. Then Now is how nodes
 	// are rated at this moment.
 	Decision *placements.Placement `json:"decision,omitempty"`
@@ -46,7 +48,8 @@ type Answer struct {
 // Now is how nodes are rated for a pod that is on one of them already.
 type Now struct {
 	// PulledBytes is an estimate of what the pod pulled: of the images that its kubelet says it
-	// pulled, the layers that no other image on the node has. Missing if no event tells.
+	// pulled, the layers that no other image on the node has, each once. Missing if no event tells,
+	// or if the node does not name one of them.
 	PulledBytes *int64 `json:"pulledBytes,omitempty"`
 	// Best is another node that the pod fits on that lacks least, and MeanMissingBytes what those
 	// lack on average.
@@ -72,10 +75,12 @@ var (
 	present = regexp.MustCompile(`^Container image "([^"]+)" already present on machine`)
 )
 
-// maxMessage is more than such a message has; maxEvents is how many events of a pod are read.
+// maxMessage is more than such a message has; maxEvents is how many events of a pod are read, in
+// lists of eventsChunk: its kubelet counts what it says again, so it has a few.
 const (
-	maxMessage = 4096
-	maxEvents  = 500
+	maxMessage  = 4096
+	eventsChunk = 500
+	maxEvents   = 4 * eventsChunk
 )
 
 // ParsePull reads an event's message; ok is false if it says nothing about a pull.
@@ -102,25 +107,34 @@ func ParsePull(message string) (pull Pull, ok bool) {
 }
 
 // Pulls returns what the kubelet says of the images of a pod, in the order of time. An image
-// that was pulled is not also said to be present, as for a container that started again.
-func Pulls(ctx context.Context, client kubernetes.Interface, pod *v1.Pod) ([]Pull, error) {
-	events, err := client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "involvedObject.kind": "Pod", "reason": "Pulled"}.String(), Limit: maxEvents,
-	})
-	if err != nil {
-		return []Pull{}, err
+// that was pulled is not also said to be present, as for a container that started again. all is
+// false if the pod has more events than are read.
+func Pulls(ctx context.Context, client kubernetes.Interface, pod *v1.Pod) (pulls []Pull, all bool, err error) {
+	pulls = []Pull{}
+	options := metav1.ListOptions{
+		FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "involvedObject.kind": "Pod", "reason": "Pulled"}.String(), Limit: eventsChunk,
 	}
-	slices.SortStableFunc(events.Items, func(a, b v1.Event) int { return at(&a).Compare(at(&b)) })
-	pulls := []Pull{}
-	for i := range events.Items {
-		pull, ok := ParsePull(events.Items[i].Message)
+	var events []v1.Event
+	for {
+		list, err := client.CoreV1().Events(pod.Namespace).List(ctx, options)
+		if err != nil {
+			return pulls, false, err
+		}
+		events = append(events, list.Items...)
+		if options.Continue = list.Continue; options.Continue == "" || len(events) >= maxEvents {
+			break
+		}
+	}
+	slices.SortStableFunc(events, func(a, b v1.Event) int { return at(&a).Compare(at(&b)) })
+	for i := range events {
+		pull, ok := ParsePull(events[i].Message)
 		if !ok || slices.ContainsFunc(pulls, func(p Pull) bool { return p.Image == pull.Image && (pull.Present || !p.Present) }) {
 			continue
 		}
-		pull.At = at(&events.Items[i])
+		pull.At = at(&events[i])
 		pulls = append(pulls, pull)
 	}
-	return pulls, nil
+	return pulls, options.Continue == "", nil
 }
 
 func at(e *v1.Event) time.Time {
@@ -251,30 +265,45 @@ func Rated(ctx context.Context, cluster *collect.Cluster, pod *v1.Pod, pulls []P
 }
 
 // pulledBytes returns what a pod pulled, as far as that can be told from events and from what
-// the node has now; nil if no event says anything.
+// the node has now; nil if no event says anything, or if an image is gone or not reported yet.
 func pulledBytes(known *inventory.Inventory, pod *v1.Pod, pulls []Pull) *int64 {
-	node, ok := known.Node(pod.Spec.NodeName)
-	if !ok || len(pulls) == 0 {
+	if len(pulls) == 0 {
 		return nil
 	}
-	var sum int64
+	var images []string
 	for _, pull := range pulls {
-		canonical, err := imageref.Parse(pull.Image)
-		if pull.Present || err != nil {
-			continue
+		if !pull.Present {
+			images = append(images, pull.Image)
 		}
-		i := slices.IndexFunc(node.Held, func(h inventory.HeldImage) bool { return slices.Contains(h.Names, string(canonical)) })
-		if i < 0 {
-			return nil // gone, or not reported yet
-		}
-		sum += node.Held[i].FreedBytes
 	}
-	return &sum
+	bytes, ok := known.Freed(pod.Spec.NodeName, images)
+	if !ok {
+		return nil
+	}
+	return &bytes
+}
+
+// Ended returns how a pod ended, empty if it did not.
+func Ended(pod *v1.Pod) string {
+	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
+		return string(pod.Status.Phase)
+	}
+	return ""
 }
 
 func of(pod *v1.Pod, pulls []Pull) *Answer {
-	a := &Answer{Namespace: pod.Namespace, Pod: pod.Name, Node: text.Line(pod.Spec.NodeName, 253), Scheduler: text.Line(pod.Spec.SchedulerName, 253), Pulls: pulls, Words: []string{}}
-	a.say("Pod %s/%s is on %s, placed by %s.", a.Namespace, a.Pod, a.Node, a.Scheduler)
+	a := &Answer{
+		Namespace: pod.Namespace, Pod: pod.Name, Node: text.Line(pod.Spec.NodeName, 253), Scheduler: text.Line(pod.Spec.SchedulerName, 253),
+		Ended: Ended(pod), Pulls: pulls, Words: []string{},
+	}
+	switch {
+	case a.Node == "":
+		a.say("Pod %s/%s %s.", a.Namespace, a.Pod, noNode(pod))
+	case a.Ended != "":
+		a.say("Pod %s/%s was on %s, placed by %s, and has ended (%s).", a.Namespace, a.Pod, a.Node, a.Scheduler, a.Ended)
+	default:
+		a.say("Pod %s/%s is on %s, placed by %s.", a.Namespace, a.Pod, a.Node, a.Scheduler)
+	}
 	return a
 }
 
@@ -300,13 +329,33 @@ func (a *Answer) sayPulls() {
 	}
 }
 
-// Unplaced returns what to say of a pod that has no node.
-func Unplaced(pod *v1.Pod) error {
+// Forgotten makes an answer of a pod of which nothing is remembered while nodes cannot be rated.
+func Forgotten(pod *v1.Pod, pulls []Pull, forgotten string) *Answer {
+	a := of(pod, pulls)
+	a.Forgotten = forgotten
+	a.say("%s", forgotten)
+	a.sayPulls()
+	return a
+}
+
+// Unplaced makes an answer of a pod that has no node.
+func Unplaced(pod *v1.Pod) *Answer { return of(pod, []Pull{}) }
+
+// ErrUnplaced is what there is to say of a pod that has no node.
+func ErrUnplaced(pod *v1.Pod) error {
+	return fmt.Errorf("pod %s/%s %s", pod.Namespace, pod.Name, noNode(pod))
+}
+
+// noNode says that a pod has no node, and what helps.
+func noNode(pod *v1.Pod) string {
+	if ended := Ended(pod); ended != "" {
+		return fmt.Sprintf("has ended (%s) and never had a node: kubectl layers plan pod/%s tells what nodes have for one like it", ended, pod.Name)
+	}
 	reason := ""
 	for _, c := range pod.Status.Conditions {
 		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Message != "" {
 			reason = " (" + text.Line(strings.TrimSuffix(c.Message, "."), 200) + ")"
 		}
 	}
-	return fmt.Errorf("pod %s/%s has no node yet%s: kubectl layers plan pod/%s tells what nodes have for it", pod.Namespace, pod.Name, reason, pod.Name)
+	return fmt.Sprintf("has no node yet%s: kubectl layers plan pod/%s tells what nodes have for it", reason, pod.Name)
 }

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -108,6 +110,57 @@ func TestPlacements(t *testing.T) {
 	s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?placements=noslash", nil))
 	if recorder.Code != http.StatusBadRequest || !strings.Contains(recorder.Body.String(), "want NAMESPACE/NAME") {
 		t.Errorf("%d %s", recorder.Code, recorder.Body)
+	}
+}
+
+// BenchmarkPlace is all that the plugin does for a pod that is placed, with a full memory of
+// placements and without one. The nodes are as many as kube-scheduler scores of 5,000.
+func BenchmarkPlace(b *testing.B) {
+	names := make([]string, 500)
+	for i := range names {
+		names[i] = fmt.Sprintf("node-%03d", i)
+	}
+	s := newSuite(b, args(), nodes(names...))
+	infos := make([]fwk.NodeInfo, len(names))
+	for i, name := range names {
+		images := make([]index.Image, 50)
+		for j := range images {
+			n := (i + j*j) % 200 // each is on a quarter of the nodes
+			image := layers{}
+			for l := range int64(12) {
+				image[fmt.Sprintf("layer-%d-%d", l, int64(n)/(1+l))] = 1 + l
+			}
+			images[j] = held(fmt.Sprintf("registry.example.com/app-%d:v1", n), image)
+		}
+		s.agent.Sink.SetImages("test", name, images)
+		info := framework.NewNodeInfo()
+		info.SetNode(s.nodes[i])
+		infos[i] = info
+	}
+	p := pod("p", "registry.example.com/app-7:v1")
+	memory := placements.New(time.Now())
+	for i := range placements.Most {
+		memory.Add(placements.Placement{Namespace: "ns", Name: fmt.Sprint("pod-", i), Chosen: placements.Weights{Node: names[i%len(names)]}})
+	}
+	for _, c := range []struct {
+		name   string
+		memory *placements.Memory
+	}{{"remembered", memory}, {"not", nil}} {
+		b.Run(c.name, func(b *testing.B) {
+			s.plugin.placements = c.memory
+			for b.Loop() {
+				state := framework.NewCycleState()
+				s.plugin.PreFilter(s.ctx, state, p, infos)
+				if status := s.plugin.PreScore(s.ctx, state, p, infos); !status.IsSuccess() {
+					b.Fatal(status)
+				}
+				for _, info := range infos {
+					s.plugin.Score(s.ctx, state, p, info)
+				}
+				s.plugin.Reserve(s.ctx, state, p, names[3])
+				s.plugin.profile.Release(p.UID)
+			}
+		})
 	}
 }
 

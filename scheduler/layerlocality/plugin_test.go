@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 
 // suite is a scheduler framework with the plugin over real informers.
 type suite struct {
-	t         *testing.T
+	t         testing.TB
 	ctx       context.Context
 	factory   *Factory
 	client    *fake.Clientset
@@ -63,7 +63,7 @@ type suite struct {
 	pods      []*v1.Pod
 }
 
-func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, pods ...*v1.Pod) *suite {
+func newSuite(t testing.TB, args *config.LayerLocalityArgs, nodes []*v1.Node, pods ...*v1.Pod) *suite {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)

@@ -103,9 +103,8 @@ const (
 type record struct {
 	namespace, name    string
 	uid                types.UID
-	profile            string
+	kind               *kind
 	node, best         string
-	known              Known
 	time               int64 // Unix, in nanoseconds
 	chosen, ofBest     bytes
 	meanMissing        float64
@@ -116,17 +115,33 @@ type record struct {
 	hasBest, undone, _ bool
 }
 
-type bytes struct{ total, present, arriving, missing, pending int64 }
-
-// texts is what the texts of a record take if nothing else has them any longer.
-func (r *record) texts() int {
-	return len(r.namespace) + len(r.name) + len(r.uid) + len(r.node) + len(r.best)
+// kind is what many placements have in common.
+type kind struct {
+	profile string
+	known   Known
 }
 
-// maxTexts is what the ring leaves to texts; maxText is that of one record.
+type bytes struct{ total, present, arriving, missing, pending int64 }
+
+// texts is what the texts of a record take if nothing else has them any longer. The best node
+// mostly is the chosen one, whose text it has.
+func (r *record) texts() int {
+	sum := taken(r.namespace) + taken(r.name) + taken(string(r.uid)) + taken(r.node)
+	if r.best != r.node {
+		sum += taken(r.best)
+	}
+	return sum
+}
+
+// taken is what a text takes at most. Go allocates up to 256 bytes in multiples of 8 or 16, and
+// texts here have at most 253.
+func taken(text string) int { return (len(text) + 15) / 16 * 16 }
+
+// maxTexts is what the ring leaves to texts, besides a little for the rest of a Memory; maxText is
+// that of one record.
 const (
-	maxTexts = MaxBytes - Most*int(unsafe.Sizeof(record{}))
-	maxText  = 3*253 + 63 + 36
+	maxTexts = MaxBytes - Most*int(unsafe.Sizeof(record{})) - 32<<10
+	maxText  = 3*256 + 64 + 48
 )
 
 // Memory has the last placements of a scheduler. It is safe for concurrent use.
@@ -137,21 +152,31 @@ type Memory struct {
 	ring        []record
 	next, count int
 	texts       int
+	kinds       map[kind]*kind
 	saved       map[string]*Saved
 }
 
 // New returns an empty Memory of a scheduler that starts now.
-func New(now time.Time) *Memory { return &Memory{start: now, saved: map[string]*Saved{}} }
+func New(now time.Time) *Memory {
+	return &Memory{start: now, kinds: map[kind]*kind{}, saved: map[string]*Saved{}}
+}
 
-// Add remembers a placement, and forgets the oldest ones that there is no room for.
+// Add remembers a placement, and forgets the oldest ones that there is no room for. A nil Memory
+// remembers nothing.
 func (m *Memory) Add(p Placement) {
+	if m == nil {
+		return
+	}
 	r := record{
-		namespace: p.Namespace, name: p.Name, uid: p.UID, profile: p.Profile, known: p.Known, time: p.Time.UnixNano(),
+		namespace: p.Namespace, name: p.Name, uid: p.UID, time: p.Time.UnixNano(),
 		node: p.Chosen.Node, chosen: p.Chosen.bytes(), score: uint8(p.Chosen.Score), //nolint:gosec // at most 100
 		held: int32(min(p.HeldMilliseconds, 1<<31-1)), feasible: p.FeasibleNodes, //nolint:gosec // bounded
 	}
 	if p.Best != nil {
 		r.hasBest, r.best, r.ofBest, r.bestScore = true, p.Best.Node, p.Best.bytes(), uint8(p.Best.Score) //nolint:gosec // at most 100
+		if r.best == r.node {
+			r.best = r.node // and not the same text a second time
+		}
 	}
 	if p.Mean != nil {
 		r.meanMissing, r.meanScore = p.Mean.MissingBytes, float32(p.Mean.Score)
@@ -160,6 +185,7 @@ func (m *Memory) Add(p Placement) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	r.kind = m.kind(kind{p.Profile, p.Known})
 	if p.Mean != nil {
 		s := m.saved[p.Profile]
 		if s == nil {
@@ -182,6 +208,16 @@ func (m *Memory) Add(p Placement) {
 	m.texts += r.texts()
 }
 
+// kind returns the one copy of a kind.
+func (m *Memory) kind(k kind) *kind {
+	known := m.kinds[k]
+	if known == nil {
+		known = &kind{k.profile, k.known}
+		m.kinds[k] = known
+	}
+	return known
+}
+
 func (w *Weights) bytes() bytes {
 	return bytes{w.TotalBytes, w.PresentBytes, w.ArrivingBytes, w.MissingBytes, w.PendingBytes}
 }
@@ -200,6 +236,9 @@ func (m *Memory) forget() {
 
 // Undo notes that a pod was not bound to its node after all.
 func (m *Memory) Undo(pod types.UID) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for r := range m.newest {
@@ -239,7 +278,7 @@ func (m *Memory) Of(namespace, name string) Answer {
 
 func (r *record) placement() Placement {
 	p := Placement{
-		Namespace: r.namespace, Name: r.name, UID: r.uid, Profile: r.profile, Time: time.Unix(0, r.time), Known: r.known,
+		Namespace: r.namespace, Name: r.name, UID: r.uid, Profile: r.kind.profile, Time: time.Unix(0, r.time), Known: r.kind.known,
 		HeldMilliseconds: int64(r.held), FeasibleNodes: r.feasible, Chosen: r.chosen.weights(r.node, r.score),
 	}
 	if r.hasBest {

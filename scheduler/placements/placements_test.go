@@ -44,6 +44,13 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// A scheduler without a Memory works.
+func TestNoMemory(t *testing.T) {
+	var m *Memory
+	m.Add(placement(1))
+	m.Undo(placement(1).UID)
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	m := New(time.Unix(1, 0))
 	for i := range Most + 5 {
@@ -57,31 +64,66 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Errorf("%d: %+v", i, a)
 		}
 	}
-	// With the longest names that there are, fewer are kept.
-	var before, after runtime.MemStats
+}
+
+// heap is what is allocated and in use.
+func heap() int64 {
+	var stats runtime.MemStats
 	runtime.GC()
-	runtime.ReadMemStats(&before)
-	m = New(time.Unix(1, 0))
-	for i := range 3 * Most {
-		p := placement(i)
-		p.Name = strings.Repeat("n", 240) + fmt.Sprint(i)
-		p.Chosen.Node, p.Best.Node = strings.Repeat("c", 240)+fmt.Sprint(i), strings.Repeat("b", 240)+fmt.Sprint(i)
-		m.Add(p)
+	runtime.GC() // the first one may not have swept everything
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc) //nolint:gosec // it fits
+}
+
+// A Memory that is full takes MaxBytes at most, however long the names are: with long ones, fewer
+// placements are kept. Go's allocator rounds texts up, most those just above a size that it has.
+func TestMemoryTakesNoMore(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		length int
+		// same is whether the best node is the chosen one, as a text of its own.
+		same bool
+		// least is how many placements are kept at least.
+		least int
+	}{
+		{"as they are", 44, true, Most},
+		{"none is shared", 33, false, Most * 8 / 10},
+		{"short", 9, false, Most},
+		{"much is rounded up", 17, false, Most},
+		{"more is rounded up", 129, false, maxTexts / 1024},
+		{"the longest of a size", 240, false, maxTexts / 1024},
+		{"the longest", 253, true, maxTexts / 1024},
+	} {
+		long := func(kind string, i int) string {
+			end := fmt.Sprint(kind, i)
+			return strings.Repeat("x", max(0, test.length-len(end))) + end
+		}
+		before := heap()
+		m := New(time.Unix(1, 0))
+		for i := range 3 * Most {
+			p := placement(i)
+			p.Namespace, p.Name = long("s", i), long("n", i)
+			p.Chosen.Node, p.Best.Node = long("c", i), long("b", i)
+			if test.same {
+				p.Best.Node = long("c", i)
+			}
+			m.Add(p)
+		}
+		if grown := heap() - before; grown > MaxBytes {
+			t.Errorf("%s: the heap grew by %d bytes, %d more than it may", test.name, grown, grown-MaxBytes)
+		}
+		if m.texts > maxTexts || m.count < test.least {
+			t.Errorf("%s: %d records with %d bytes, want %d at least", test.name, m.count, m.texts, test.least)
+		}
+		runtime.KeepAlive(m)
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if m.texts > maxTexts || m.count < maxTexts/1024 {
-		t.Errorf("%d records of %d bytes", m.count, m.texts)
-	}
-	// The allocator rounds texts up a little.
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > MaxBytes+MaxBytes/16 {
-		t.Errorf("the heap grew by %d bytes", grown)
-	}
-	runtime.KeepAlive(m)
 }
 
 func BenchmarkAdd(b *testing.B) {
 	m, p := New(time.Now()), placement(1)
+	for i := range Most { // a full one
+		m.Add(placement(i))
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Add(p)

@@ -30,7 +30,7 @@ fi
 
 VERSION=$(our_version kubernetes)
 BIN=$BUILD/bin/patched-$ARCH
-BINARIES=(crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent)
+BINARIES=(crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent kubectl-layers)
 emulated() { "$EMULATOR" "$BIN/$1" "${@:2}"; }
 
 check "binaries for $ARCH" env ARCH="$ARCH" scripts/build.sh patched "${BINARIES[@]}"
@@ -59,7 +59,7 @@ pinned() {
 mkdir "$WORK/pins"
 check "pinns pins a namespace" says nsfs pinned
 
-for binary in kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent; do
+for binary in kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent kubectl-layers; do
   check "$binary says $VERSION" says "$VERSION" emulated "$binary" --version
 done
 for binary in kubelet kube-apiserver kube-controller-manager kube-scheduler; do

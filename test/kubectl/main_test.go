@@ -6,14 +6,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,20 +100,13 @@ func start(folder string) (stop func(), err error) {
 	if err := fill(context.Background()); err != nil {
 		return nil, err
 	}
-	return runScheduler(folder)
+	return runScheduler()
 }
 
-// runScheduler runs kube-scheduler with two profiles: layer-locality, in which only layers
-// score, and plain, in which they do not.
-func runScheduler(folder string) (stop func(), err error) {
-	binary, err := filepath.Abs(filepath.Join(root, "_build/bin/patched/kube-scheduler"))
-	if err != nil {
-		return nil, err
-	}
-	config := fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-leaderElection: {leaderElect: true, resourceName: layer-locality-scheduler, resourceNamespace: kube-system}
-clientConnection: {kubeconfig: %s}
+// runScheduler runs kube-scheduler with two profiles: layer-locality, in which layers score, and
+// overruled, in which the affinity of nodes counts more.
+func runScheduler() (stop func(), err error) {
+	scheduler, err := plane.StartScheduler(root, "patched", `leaderElection: {leaderElect: true, resourceName: layer-locality-scheduler, resourceNamespace: kube-system}
 profiles:
 - schedulerName: layer-locality
   plugins:
@@ -124,43 +114,12 @@ profiles:
 - schedulerName: overruled
   plugins:
     multiPoint: {enabled: [{name: LayerLocality, weight: 1}, {name: NodeAffinity, weight: 100}], disabled: [{name: ImageLocality}, {name: NodeAffinity}]}
-`, kubeconfig)
-	file := filepath.Join(folder, "scheduler.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		return nil, err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+`)
 	if err != nil {
 		return nil, err
 	}
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	_ = listener.Close()
-	schedulerURL = "https://127.0.0.1:" + port
-	output := &bytes.Buffer{}
-	cmd := exec.Command(binary, "--config="+file, "--secure-port="+port, "--bind-address=127.0.0.1", "--cert-dir="+folder,
-		"--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig)
-	cmd.Stdout, cmd.Stderr = output, output
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%w: scripts/build.sh patched kube-scheduler makes it", err)
-	}
-	stop = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 2 * time.Second} //nolint:gosec // a scheduler's own certificate
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		response, err := insecure.Get(schedulerURL + "/readyz")
-		if err == nil {
-			_ = response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return stop, nil
-			}
-		}
-		if time.Now().After(deadline) {
-			stop()
-			return nil, fmt.Errorf("the scheduler is not ready in a minute: %s", output)
-		}
-	}
+	schedulerURL = scheduler.URL
+	return scheduler.Stop, nil
 }
 
 const (

@@ -19,8 +19,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/internal/controlplane"
 )
@@ -64,6 +69,7 @@ func TestBadInput(t *testing.T) {
 		{"plan", `want one of POD or KIND/NAME, -f FILE, and --image IMAGE`},
 		{"plan --image UPPER:1", `"UPPER:1" is no image reference: want REGISTRY/REPOSITORY:TAG`},
 		{"image a b:c:d", `"b:c:d" is no image reference`},
+		{"image registry.example.com/team/none:v1", `nothing is known of registry.example.com/team/none:v1: no node has it, and no ImageManifest names it: check the name, or have layer-resolver ask its registry`},
 		{"plan --image a --bandwidth fast", `--bandwidth "fast": want bits a second, such as 100M or 1Gbit`},
 		{"plan -f " + file("none.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"), "has 1 objects, none of them a pod or with a pod template"},
 		{"plan -f " + file("empty.yaml", ""), "has 0 objects"},
@@ -72,6 +78,10 @@ func TestBadInput(t *testing.T) {
 		{"plan -f " + file("hundred.yaml", hundred.String()), "has 100 objects with pods (pod/p0, pod/p1, pod/p2, pod/p3, pod/p4, ...): add the one that you mean, as KIND/NAME"},
 		{"plan -f " + filepath.Join(folder, "gone.yaml"), "cannot read the file: open "},
 		{"why none", `there is no pod "none"`},
+		{"why -l app=none", `no pods in namespace default with the labels "app=none": see kubectl get pods -A`},
+		{"why -l app=waiting", `pod default/waiting has no node yet (0/6 nodes are available): kubectl layers plan`},
+		{"why -l app~waiting", `--selector: `},
+		{"why waiting -A", `a name, or -l and -A: not both`},
 		{"why waiting", `pod default/waiting has no node yet (0/6 nodes are available): kubectl layers plan pod/waiting tells what nodes have for it`},
 		{"savings --since 3h", "--since needs --prometheus URL"},
 		{"savings --prometheus nowhere", `--prometheus "nowhere": want a URL`},
@@ -98,6 +108,10 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%.100s: %+v\nwant %s", test.args, r, test.want)
 		}
 	}
+	// Of several images, what is known is an answer.
+	if r := layers(t, "image", "registry.example.com/team/none:v1", "registry.example.com/team/app-2:v1"); r.code != 0 || !strings.Contains(r.out, "team/none:v1: nothing is known of it: check the name") || !strings.Contains(r.out, "app-2:v1: 93.0 MB in 3 layers") {
+		t.Errorf("%+v", r)
+	}
 	if r := layers(t, "plan", "-f", filepath.Join(folder, "hundred.yaml"), "pod/p7"); r.code != 0 || !strings.Contains(r.out, "pod/p7 fits on 6") {
 		t.Errorf("%+v", r)
 	}
@@ -111,15 +125,50 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// aggregated returns a role with the rules of all roles that another one aggregates: what the
+// controller makes of that one, which does not run here.
+func aggregated(t *testing.T, name string) *rbacv1.ClusterRole {
+	t.Helper()
+	whole, all := &rbacv1.ClusterRole{}, &rbacv1.ClusterRoleList{}
+	must(t, objects.Get(t.Context(), nameOf("", name), whole))
+	must(t, objects.List(t.Context(), all))
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "aggregated-" + name}}
+	for _, part := range all.Items {
+		for i := range whole.AggregationRule.ClusterRoleSelectors {
+			selector, err := metav1.LabelSelectorAsSelector(&whole.AggregationRule.ClusterRoleSelectors[i])
+			must(t, err)
+			if selector.Matches(labels.Set(part.Labels)) {
+				role.Rules = append(role.Rules, part.Rules...)
+			}
+		}
+	}
+	if len(role.Rules) == 0 {
+		t.Fatalf("%s aggregates nothing: %+v", name, whole)
+	}
+	return role
+}
+
 // With less rights the answer is smaller, and names what is missing.
 func TestRights(t *testing.T) {
-	// What the role view consists of: the controller that puts it together does not run here.
-	bind(t, "viewer-of-default", "ClusterRole", "system:aggregate-to-view", "default", "alice")
+	must(t, objects.Create(t.Context(), aggregated(t, "view")))
+	bind(t, "viewer-of-default", "ClusterRole", "aggregated-view", "default", "alice")
+	must(t, objects.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "nodes-and-pods"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: []string{"get", "list"}},
+	}}))
+	bind(t, "nothing-of-ours", "ClusterRole", "nodes-and-pods", "", "erin")
+	bind(t, "scheduler-erin", "Role", "layer-locality-scheduler-reader", "kube-system", "erin")
+	bind(t, "viewer-frank", "ClusterRole", "aggregated-view", "default", "frank")
+	bind(t, "scheduler-frank", "Role", "layer-locality-scheduler-reader", "kube-system", "frank")
 	bind(t, "layers-bob", "ClusterRole", "layer-locality-viewer", "", "bob")
 	bind(t, "layers-carol", "ClusterRole", "layer-locality-viewer", "", "carol")
 	bind(t, "scheduler-carol", "Role", "layer-locality-scheduler-reader", "kube-system", "carol")
 	p := pod(t, "rights", "layer-locality", "registry.example.com/team/app-1:v1")
 	placed(t, p)
+	other := pod(t, "not-ours", "nobody", "registry.example.com/team/app-1:v1")
+	must(t, core.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: other.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: byNames}}, metav1.CreateOptions{}))
+	for _, p := range []*corev1.Pod{p, other} {
+		must(t, objects.Patch(t.Context(), p, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"rights":"both"}}}`))))
+	}
 	for _, test := range []struct {
 		user, args string
 		code       int
@@ -135,7 +184,19 @@ func TestRights(t *testing.T) {
 		{"carol", "why rights --scheduler-url " + schedulerURL, 0, "When it was placed,"},
 		{"carol", "savings --scheduler-url " + schedulerURL, 0, "PROFILE"},
 		{"dave", "nodes", 1, "cannot read nodes: you may not"},
-		{"dave", "image registry.example.com/team/app-1:v1", 0, "its layers are not known"},
+		{"dave", "image registry.example.com/team/app-1:v1", 1, "error: nothing is known of registry.example.com/team/app-1:v1, and not everything could be looked at: cannot read nodes: you may not: ask for"},
+		// Nodes and pods, and nothing of ours: patched nodes speak for themselves.
+		{"erin", "nodes", 0, "note: cannot read NodeLayers: you may not: ask for the ClusterRole layer-locality-viewer"},
+		{"erin", "nodes -l kind=by-kubelet", 0, "288.0 MB"},
+		{"erin", "nodes", 0, "note: cannot read ImageManifests: you may not: ask for the ClusterRole layer-locality-viewer"},
+		{"erin", "plan rights", 0, "fits on 6 of 6 nodes"},
+		{"erin", "image registry.example.com/team/app-2:v1", 0, "app-2:v1: 93.0 MB in 3 layers; on 1 (1 by layers)"},
+		{"erin", "why rights --scheduler-url " + schedulerURL, 0, "note: cannot read events in namespace default: you may not"},
+		// The scheduler may be asked, but nodes may not be read: of what it does not remember, there
+		// is less.
+		{"frank", "why rights --scheduler-url " + schedulerURL, 0, "When it was placed,"},
+		{"frank", "why not-ours --scheduler-url " + schedulerURL, 1, "The scheduler does not remember this pod"},
+		{"frank", "why -l rights=both --scheduler-url " + schedulerURL, 0, "note: cannot read nodes: you may not"},
 	} {
 		r := layers(t, append([]string{"--as", test.user}, strings.Split(test.args, " ")...)...)
 		if r.code != test.code || !strings.Contains(r.out+r.err, test.want) {
@@ -181,6 +242,54 @@ func TestServerGoes(t *testing.T) {
 	}
 }
 
+// Pods of all namespaces, and the cluster and namespace of a context.
+func TestWhere(t *testing.T) {
+	const image = "registry.example.com/elsewhere/thing:v1"
+	must(t, objects.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}))
+	must(t, objects.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "default"}}))
+	for _, namespace := range []string{"default", "elsewhere"} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "where", Labels: map[string]string{"where": "there"}}, Spec: corev1.PodSpec{
+			SchedulerName: "layer-locality", Containers: []corev1.Container{{Name: "c", Image: "registry.example.com/team/app-1:v1"}, {Name: "d", Image: image}},
+		}}
+		if namespace == "default" {
+			p.Spec.Containers = p.Spec.Containers[:1]
+		}
+		must(t, objects.Create(t.Context(), p))
+		placed(t, p)
+	}
+	if r := layers(t, "pod", "-l", "where=there", "-o", "name"); r.out != "registry.example.com/team/app-1:v1\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := layers(t, "pod", "-A", "-l", "where=there", "-o", "name"); r.out != "registry.example.com/team/app-1:v1\n"+image+"\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := layers(t, "pod", "-A"); r.code != 0 || !strings.Contains(r.out, image+": nothing is known of it") {
+		t.Errorf("%+v", r)
+	}
+	if r := layers(t, "why", "-A", "-l", "where=there", "--scheduler-url", schedulerURL); r.code != 0 || !strings.Contains(r.out, "\nelsewhere ") || !strings.Contains(r.out, "\ndefault ") {
+		t.Errorf("%+v", r)
+	}
+
+	config, err := clientcmd.Load(plane.Kubeconfig())
+	must(t, err)
+	here := config.Contexts[config.CurrentContext].DeepCopy()
+	here.Namespace = "elsewhere"
+	config.Contexts["here"], config.Contexts["gone"] = here, &clientcmdapi.Context{Cluster: "gone", AuthInfo: here.AuthInfo}
+	config.Clusters["gone"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}
+	config.CurrentContext = "gone"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, clientcmd.WriteToFile(*config, file))
+	if r := layersIn(t, nil, "--kubeconfig", file, "pod", "where"); r.code != 1 {
+		t.Errorf("%+v", r)
+	}
+	if r := layersIn(t, nil, "--kubeconfig", file, "--context", "here", "pod", "where", "-o", "name"); r.code != 0 || !strings.HasSuffix(r.out, image+"\n") {
+		t.Errorf("%+v", r)
+	}
+	if r := layersIn(t, nil, "--kubeconfig", file, "--context", "here", "-n", "default", "pod", "where", "-o", "name"); r.code != 0 || strings.Contains(r.out, image) {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A cluster of 1.34 without anything of ours: what can be said, and which part says more.
 func TestOldServer(t *testing.T) {
 	old, err := controlplane.StartWith(root, controlplane.Settings{Stock: true, EmulatedVersion: "1.34", NoFsync: true, NoCRDs: true})
@@ -200,4 +309,42 @@ func TestOldServer(t *testing.T) {
 	if r := layersIn(t, nil, "--kubeconfig", file, "savings"); r.code != 1 || !strings.Contains(r.err, "there is no lease layer-locality-scheduler or kube-scheduler in namespace kube-system") {
 		t.Errorf("%+v", r)
 	}
+
+	// Nodes say the names of images. A pod goes where its own scheduler wants it.
+	const image = "registry.example.com/other/thing:v1"
+	admin, err := client.New(old.Config, client.Options{})
+	must(t, err)
+	must(t, admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
+	for _, name := range []string{"has-it", "has-nothing"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		must(t, admin.Create(t.Context(), node))
+		held := []picture{{name: image}}
+		if name == "has-nothing" {
+			held = nil
+		}
+		must(t, admin.Status().Patch(t.Context(), node, client.RawPatch(types.MergePatchType, statusOf(byNames, held))))
+		must(t, admin.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`))))
+	}
+	says := func(args string, wants ...string) {
+		t.Helper()
+		r := layersIn(t, nil, append([]string{"--kubeconfig", file}, strings.Fields(args)...)...)
+		for _, want := range wants {
+			if r.code != 0 || !strings.Contains(strings.Join(strings.Fields(r.out), " "), want) {
+				t.Errorf("%s: %+v\nwant %s", args, r, want)
+			}
+		}
+	}
+	says("nodes", "has-it 1 0 50.0 MB 0 % names", "has-nothing 0 0 0 - nothing")
+	says("plan --image "+image, "has-it 0 50.0 MB", "has-nothing 50.0 MB 0", image+" is known by name only: its size is an estimate")
+
+	scheduler, err := old.StartScheduler(root, "stock", "", "--emulated-version=1.34")
+	must(t, err)
+	defer scheduler.Stop()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
+	must(t, admin.Create(t.Context(), p))
+	on := placedIn(t, admin, p)
+	others := map[string]string{"has-it": "has-nothing", "has-nothing": "has-it"}
+	says("plan web", "pod/web fits on 2 of 2 nodes")
+	says("why web", "Pod default/web is on "+on+", placed by default-scheduler.", "The scheduler's memory cannot be read (", "What follows is as of now, not as of then.",
+		"Of 1 other nodes that it fits on, "+others[on]+" lacks least", "No event tells what its kubelet pulled")
 }

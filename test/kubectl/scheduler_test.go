@@ -99,6 +99,11 @@ func TestPlanIsWhatTheSchedulerSays(t *testing.T) {
 // placed waits until a pod has a node.
 func placed(t *testing.T, p *corev1.Pod) string {
 	t.Helper()
+	return placedIn(t, objects, p)
+}
+
+func placedIn(t *testing.T, objects client.Client, p *corev1.Pod) string {
+	t.Helper()
 	must(t, poll.Until(t.Context(), 50*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
 		if err := objects.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
 			return err
@@ -177,16 +182,25 @@ func TestWhy(t *testing.T) {
 		t.Errorf("%+v", words)
 	}
 
-	// A pod that our scheduler did not place.
-	r := pod(t, "of-another", "somebody-else", image)
-	must(t, core.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: byNames}}, metav1.CreateOptions{}))
+	// A pod that our scheduler did not place: a stock one did.
+	stock, err := plane.StartScheduler(root, "stock", "")
+	must(t, err)
+	defer stock.Stop()
+	placed(t, pod(t, "of-another", "default-scheduler", image))
 	all = nil
 	answers(t, &all, "why", "of-another", "--scheduler-url", schedulerURL)
-	if all[0].Decision != nil || all[0].Now == nil || all[0].Now.OtherNodes != 5 || !strings.Contains(all[0].Forgotten, "of the scheduler somebody-else") {
+	if all[0].Decision != nil || all[0].Now == nil || all[0].Now.OtherNodes != 5 || !strings.Contains(all[0].Forgotten, "of the scheduler default-scheduler") {
 		t.Errorf("%+v", all[0])
 	}
-	if several := layers(t, "why", "-l", "app in (why,of-another)", "--scheduler-url", schedulerURL); several.code != 0 || strings.Count(several.out, "\n") != 3 {
+
+	// Several, of which one has no node.
+	pod(t, "nowhere", "nobody", image)
+	several := layers(t, "why", "-l", "app in (why,of-another,nowhere)", "--scheduler-url", schedulerURL)
+	if several.code != 0 || strings.Count(several.out, "\n") != 5 || !strings.Contains(several.out, "\nWithout a node: default/nowhere. kubectl layers plan POD tells what nodes have for one.\n") {
 		t.Errorf("%+v", several)
+	}
+	if names := layers(t, "why", "-l", "app in (why,nowhere)", "--scheduler-url", schedulerURL, "-o", "name"); names.out != "node/"+on+"\n" {
+		t.Errorf("%+v", names)
 	}
 
 	var savings struct {
@@ -206,6 +220,55 @@ func TestWhy(t *testing.T) {
 	}
 	if found != 2 {
 		t.Errorf("%+v", savings)
+	}
+}
+
+// A pod that has ended: plan is for another one like it, and why tells how it was.
+func TestEnded(t *testing.T) {
+	const image = "registry.example.com/team/app-8:v1"
+	end := func(p *corev1.Pod, phase corev1.PodPhase) {
+		p.Status.Phase = phase
+		must(t, objects.Status().Update(t.Context(), p))
+	}
+	p := pod(t, "succeeded", "layer-locality", image)
+	on := placed(t, p)
+	end(p, corev1.PodSucceeded)
+	q := pod(t, "failed", "nobody", image)
+	must(t, core.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: q.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: byNames}}, metav1.CreateOptions{}))
+	must(t, objects.Get(t.Context(), client.ObjectKeyFromObject(q), q))
+	end(q, corev1.PodFailed)
+	r := pod(t, "failed-before", "nobody", image)
+	end(r, corev1.PodFailed)
+	for _, test := range []struct {
+		args string
+		code int
+		want []string
+	}{
+		{"plan succeeded", 0, []string{"pod/succeeded fits on 6 of 6 nodes", "It has ended (Succeeded): this is for another one like it."}},
+		{"plan failed", 0, []string{"It has ended (Failed): this is for another one like it."}},
+		{"plan failed-before", 0, []string{"It has ended (Failed): this is for another one like it."}},
+		{"why succeeded", 0, []string{"Pod default/succeeded was on " + on + ", placed by layer-locality, and has ended (Succeeded).", "When it was placed, " + on + " had"}},
+		{"why failed", 0, []string{"Pod default/failed was on by-names, placed by nobody, and has ended (Failed).", "Of 5 other nodes that it fits on"}},
+		{"why failed-before", 1, []string{"pod default/failed-before has ended (Failed) and never had a node: kubectl layers plan pod/failed-before tells what nodes have for one like it"}},
+	} {
+		r := layers(t, append(strings.Fields(test.args), "--scheduler-url", schedulerURL)...)
+		for _, want := range test.want {
+			if r.code != test.code || !strings.Contains(r.out+r.err, want) {
+				t.Errorf("%s: %+v\nwant %d %s", test.args, r, test.code, want)
+			}
+		}
+	}
+	// It is on its node no more: what rules that out is said.
+	node := &corev1.Node{}
+	must(t, objects.Get(t.Context(), nameOf("", byNames), node))
+	node.Spec.Unschedulable = true
+	must(t, objects.Update(t.Context(), node))
+	defer func() {
+		node.Spec.Unschedulable, node.Spec.Taints = false, nil
+		must(t, objects.Update(t.Context(), node))
+	}()
+	if r := layers(t, "plan", "failed"); !strings.Contains(r.out, "pod/failed fits on 5 of 6 nodes") {
+		t.Errorf("%+v", r)
 	}
 }
 

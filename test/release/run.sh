@@ -125,6 +125,24 @@ at_most() {
   done
 }
 check "kubectl-layers has at most 40 MiB" at_most 40 "$WORK/plugin/kubectl-layers"
+# is_for SYSTEM ARCH FILE
+is_for() { says "GOOS=$1" go version -m "$3" && says "GOARCH=$2" go version -m "$3"; }
+foreign=(windows/"$HOST")
+if [ -n "${FULL:-}" ]; then
+  foreign=({linux,darwin,windows}/{amd64,arm64})
+else
+  skipped "kubectl-layers for all systems and architectures" "takes minutes: make test-all"
+fi
+for platform in "${foreign[@]}"; do
+  system=${platform%/*} arch=${platform#*/} program=$BUILD/bin/patched-${platform/\//-}/kubectl-layers
+  case $platform in
+  linux/"$HOST") program=$BUILD/bin/patched/kubectl-layers ;;
+  linux/*) program=$BUILD/bin/patched-$arch/kubectl-layers ;;
+  esac
+  check "kubectl-layers for $platform" env OS="$system" ARCH="$arch" "$ROOT/scripts/build.sh" patched kubectl-layers
+  check "that is a program for $platform" is_for "$system" "$arch" "$program"
+  check "it has at most 40 MiB" at_most 40 "$program"
+done
 check "its krew manifest keeps krew's rules, and it installs as krew does" \
   env -C "$ROOT" go run ./test/release/krew --manifest "$RELEASE/layers.yaml" --archives "$RELEASE" --install "$WORK/krew"
 check "kubectl for what follows" "$ROOT/scripts/build.sh" stock kubectl
