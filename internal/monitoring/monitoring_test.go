@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -47,7 +49,7 @@ func TestScrapeConfig(t *testing.T) {
 	must(t, err)
 	var got []string
 	for _, m := range monitors {
-		config, err := m.ScrapeConfig(map[string]any{"api_server": "https://a"}, "a token")
+		config, err := m.ScrapeConfig("http://a/pods", "a token")
 		if err != nil {
 			got = append(got, err.Error())
 			continue
@@ -61,7 +63,7 @@ func TestScrapeConfig(t *testing.T) {
 	}
 	for i, want := range [][]string{
 		{
-			"api_server: https://a\n  namespaces:\n    names:\n    - kube-system\n  role: pod\n",
+			"http_sd_configs:\n- refresh_interval: 2s\n  url: http://a/pods\n",
 			keeps("container_port_name", "metrics"), keeps("label_app_kubernetes_io_name", "layer-agent"),
 			"- regex: (.+)\n  source_labels:\n  - __meta_kubernetes_pod_label_app_kubernetes_io_name\n  target_label: job\n",
 			"- source_labels:\n  - __meta_kubernetes_pod_node_name\n  target_label: instance\n",
@@ -77,6 +79,27 @@ func TestScrapeConfig(t *testing.T) {
 	}
 	if strings.Contains(got[0], "token") || strings.Contains(got[0], "scheme") || len(got) != 3 {
 		t.Errorf("%q", got)
+	}
+}
+
+// Each port of a pod with an address is found, under the labels that rules of relabelling look for.
+func TestDiscover(t *testing.T) {
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app.kubernetes.io/name": "layer-agent"}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "read"}, {Name: "publish", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 9450}}}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.2.3"},
+	}
+	starting := *pod.DeepCopy()
+	starting.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	want := []Targets{{[]string{"10.1.2.3:9450"}, map[string]string{
+		"__meta_kubernetes_pod_name": "p", "__meta_kubernetes_pod_node_name": "n1", "__meta_kubernetes_pod_phase": "Running",
+		"__meta_kubernetes_pod_container_port_name": "metrics", "__meta_kubernetes_pod_label_app_kubernetes_io_name": "layer-agent",
+	}}}
+	if got := Discover([]corev1.Pod{pod, starting}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	if got := Discover(nil); got == nil {
+		t.Error("no targets are null in JSON, which Prometheus does not take")
 	}
 }
 

@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
@@ -117,38 +120,72 @@ func Monitors(root string) (all []Monitor, err error) {
 
 var notInLabels = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 
+// The labels that kubernetes_sd_configs give pods, of those that monitors need.
+const (
+	podName  = "__meta_kubernetes_pod_name"
+	podNode  = "__meta_kubernetes_pod_node_name"
+	podPhase = "__meta_kubernetes_pod_phase"
+	podPort  = "__meta_kubernetes_pod_container_port_name"
+)
+
+func podLabel(name string) string {
+	return "__meta_kubernetes_pod_label_" + notInLabels.ReplaceAllString(name, "_")
+}
+
+// Targets is an entry of the answer to a Prometheus with http_sd_configs.
+type Targets struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// Discover returns the ports of pods with the labels that kubernetes_sd_configs would give them, for
+// a Prometheus without: Debian builds it so.
+func Discover(pods []corev1.Pod) []Targets {
+	found := []Targets{} // an answer without targets is a list, too
+	for i := range pods {
+		pod := &pods[i]
+		for _, container := range pod.Spec.Containers {
+			for _, port := range container.Ports {
+				if pod.Status.PodIP == "" {
+					continue
+				}
+				labels := map[string]string{podName: pod.Name, podNode: pod.Spec.NodeName, podPhase: string(pod.Status.Phase), podPort: port.Name}
+				for name, value := range pod.Labels {
+					labels[podLabel(name)] = value
+				}
+				found = append(found, Targets{[]string{net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port.ContainerPort)))}, labels})
+			}
+		}
+	}
+	return found
+}
+
 // ScrapeConfig returns what Prometheus Operator makes of a PodMonitor: the configuration of a
-// Prometheus that finds the pods by apiserver, the settings of kubernetes_sd_configs, and shows
-// them a token if the monitor names one.
-func (m *Monitor) ScrapeConfig(apiserver map[string]any, token string) (map[string]any, error) {
+// Prometheus that gets the pods of its namespace from a URL, as Discover finds them, and shows them
+// a token if the monitor names one.
+func (m *Monitor) ScrapeConfig(url, token string) (map[string]any, error) {
 	if m.Kind != "PodMonitor" || len(m.Spec.PodMetricsEndpoints) != 1 {
 		return nil, fmt.Errorf("%s %s: want a PodMonitor with one endpoint", m.Kind, m.Metadata.Name)
-	}
-	discovery := map[string]any{"role": "pod", "namespaces": map[string]any{"names": []string{m.Metadata.Namespace}}}
-	for field, value := range apiserver {
-		discovery[field] = value
-	}
-	label := func(name string) string {
-		return "__meta_kubernetes_pod_label_" + notInLabels.ReplaceAllString(name, "_")
 	}
 	keep := func(source, value string) map[string]any {
 		return map[string]any{"action": "keep", "source_labels": []string{source}, "regex": regexp.QuoteMeta(value)}
 	}
 	endpoint := m.Spec.PodMetricsEndpoints[0]
-	relabel := []any{keep("__meta_kubernetes_pod_container_port_name", endpoint.Port)}
+	relabel := []any{keep(podPort, endpoint.Port)}
 	for name, value := range m.Spec.Selector.MatchLabels {
-		relabel = append(relabel, keep(label(name), value))
+		relabel = append(relabel, keep(podLabel(name), value))
 	}
 	relabel = append(relabel,
-		map[string]any{"action": "drop", "source_labels": []string{"__meta_kubernetes_pod_phase"}, "regex": "(Failed|Succeeded)"},
-		map[string]any{"source_labels": []string{"__meta_kubernetes_pod_name"}, "target_label": "pod"},
-		map[string]any{"source_labels": []string{label(m.Spec.JobLabel)}, "regex": "(.+)", "target_label": "job"})
+		map[string]any{"action": "drop", "source_labels": []string{podPhase}, "regex": "(Failed|Succeeded)"},
+		map[string]any{"source_labels": []string{podName}, "target_label": "pod"},
+		map[string]any{"source_labels": []string{podLabel(m.Spec.JobLabel)}, "regex": "(.+)", "target_label": "job"})
 	for _, r := range endpoint.Relabelings {
 		relabel = append(relabel, map[string]any{"source_labels": r.SourceLabels, "target_label": r.TargetLabel})
 	}
 	config := map[string]any{
-		"job_name": "podMonitor/" + m.Metadata.Namespace + "/" + m.Metadata.Name, "kubernetes_sd_configs": []any{discovery}, "relabel_configs": relabel,
-		"tls_config": map[string]any{"insecure_skip_verify": endpoint.TLSConfig.InsecureSkipVerify},
+		"job_name": "podMonitor/" + m.Metadata.Namespace + "/" + m.Metadata.Name, "relabel_configs": relabel,
+		"http_sd_configs": []any{map[string]any{"url": url, "refresh_interval": "2s"}},
+		"tls_config":      map[string]any{"insecure_skip_verify": endpoint.TLSConfig.InsecureSkipVerify},
 	}
 	if endpoint.Scheme != "" {
 		config["scheme"] = endpoint.Scheme

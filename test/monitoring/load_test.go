@@ -98,7 +98,8 @@ type registry struct {
 
 func startRegistry(t *testing.T) *registry {
 	t.Helper()
-	listener := listen(t)
+	listener, err := listen()
+	must(t, err)
 	r := &registry{address: listener.Addr().String()}
 	r.answers(well)
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {

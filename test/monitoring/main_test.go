@@ -4,13 +4,16 @@ package monitoring
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -134,8 +137,7 @@ func label(ctx context.Context, node string, agent bool) error {
 	return err
 }
 
-// rights are those that docs/monitoring.md gives the account of Prometheus, and what it needs to find
-// pods.
+// rights are those that docs/monitoring.md gives the account of Prometheus.
 const rights = `
 apiVersion: v1
 kind: Namespace
@@ -156,17 +158,6 @@ kind: ClusterRoleBinding
 metadata: {name: prometheus-layers-resolver}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: layer-resolver-metrics-reader}
 subjects: [{kind: ServiceAccount, name: prometheus, namespace: monitoring}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: prometheus, namespace: kube-system}
-rules: [{apiGroups: [""], resources: [pods], verbs: [get, list, watch]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: prometheus, namespace: kube-system}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: prometheus}
-subjects: [{kind: ServiceAccount, name: prometheus, namespace: monitoring}]
 `
 
 // monitor has Prometheus scrape what the shipped monitors say, and evaluate the shipped rules with
@@ -180,14 +171,11 @@ func monitor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := c.RESTConfig()
+	pods, err := discovery()
 	if err != nil {
 		return err
 	}
-	ca, rules := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "rules.yaml")
-	if err := os.WriteFile(ca, config.CAData, 0o600); err != nil {
-		return err
-	}
+	rules := filepath.Join(folder, "rules.yaml")
 	_, shipped, err := monitoring.Rules(root)
 	if err != nil {
 		return err
@@ -201,9 +189,7 @@ func monitor(ctx context.Context) error {
 	}
 	var scrape []any
 	for _, m := range monitors {
-		scraped, err := m.ScrapeConfig(map[string]any{
-			"api_server": config.Host, "tls_config": map[string]any{"ca_file": ca}, "authorization": map[string]any{"credentials": token.Status.Token},
-		}, token.Status.Token)
+		scraped, err := m.ScrapeConfig(pods+"/"+m.Metadata.Namespace, token.Status.Token)
 		switch {
 		case m.Metadata.Name == addons.LayerResolver:
 			scraped = map[string]any{
@@ -231,9 +217,26 @@ func must(t testing.TB, err error) {
 }
 
 // listen listens on this machine's address in the cluster's network.
-func listen(t *testing.T) net.Listener {
-	t.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
-	must(t, err)
-	return listener
+func listen() (net.Listener, error) {
+	return net.Listen("tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
+}
+
+// discovery serves the pods of namespaces, each at its name below the URL, to Prometheus, as long as
+// this process runs.
+func discovery() (address string, err error) {
+	listener, err := listen()
+	if err != nil {
+		return "", err
+	}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pods, err := lab.Client.CoreV1().Pods(strings.Trim(r.URL.Path, "/")).List(r.Context(), metav1.ListOptions{})
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(monitoring.Discover(pods.Items))
+	})}
+	go func() { _ = s.Serve(listener) }()
+	return "http://" + listener.Addr().String(), nil
 }
