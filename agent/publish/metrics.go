@@ -50,9 +50,11 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 		reader: map[string]int64{},
 	}
 	registry.MustRegister(m.images, m.layers, m.bytes, m.object, m.left, m.pulls, m.age, m.delay, m.writes, m.errors, m.skipped)
+	// Start at 0, so that the first of each is seen as an increase.
 	for _, why := range []string{changed, renewed} {
 		m.writes.WithLabelValues(why)
 	}
+	m.read(&handover.State{})
 	return m
 }
 
@@ -61,9 +63,7 @@ func (m *metrics) read(state *handover.State) {
 	m.pulls.Set(float64(state.Pulls))
 	counted := known(state.Errors, handover.ReadFailed, handover.WatchFailed, handover.HandoverFailed)
 	for reason, n := range counted {
-		if added := n - m.reader[reason]; added > 0 {
-			m.errors.WithLabelValues("reader", reason).Add(float64(added))
-		}
+		m.errors.WithLabelValues("reader", reason).Add(float64(max(0, n-m.reader[reason]))) // a reader that began again counts from 0
 	}
 	m.reader = counted
 	m.skipped.Reset()
@@ -72,10 +72,13 @@ func (m *metrics) read(state *handover.State) {
 	}
 }
 
-// known returns counts by reason, with all but the reasons that are known as one: the reader has
-// to do with whoever may pull images, and reasons become labels.
+// known returns counts by reason, 0 for those there are none of, with all but the reasons that are
+// known as one: the reader has to do with whoever may pull images, and reasons become labels.
 func known[N int | int64](counts map[string]N, reasons ...string) map[string]N {
 	bounded := map[string]N{}
+	for _, reason := range reasons {
+		bounded[reason] = 0
+	}
 	for reason, n := range counts {
 		if !slices.Contains(reasons, reason) {
 			reason = "other"

@@ -291,6 +291,8 @@ layerlocality_agent_writes_total{why="change"} 2
 layerlocality_agent_writes_total{why="renewal"} 1
 # HELP layerlocality_agent_errors_total Failures, by what failed (reader: reading the runtime; write: writing to the apiserver) and why.
 # TYPE layerlocality_agent_errors_total counter
+layerlocality_agent_errors_total{in="reader",reason="handover"} 0
+layerlocality_agent_errors_total{in="reader",reason="read"} 0
 layerlocality_agent_errors_total{in="reader",reason="watch"} 4
 # HELP layerlocality_agent_images Images of the node.
 # TYPE layerlocality_agent_images gauge
@@ -642,7 +644,7 @@ func TestReasonsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	if n := testutil.CollectAndCount(m.errors) + testutil.CollectAndCount(m.skipped); n != 4 {
+	if n := testutil.CollectAndCount(m.errors) + testutil.CollectAndCount(m.skipped); n != 9 { // with those of the reasons that did not occur
 		t.Errorf("%d series", n)
 	}
 }
@@ -657,7 +659,7 @@ func TestObjectChanges(t *testing.T) {
 		s.finds("- b")
 		s.later(time.Minute)
 		s.expect("after it was deleted", 2, "- b")
-		if n := testutil.CollectAndCount(s.p.metrics.errors); n != 1 { // that of the reader
+		if n := testutil.CollectAndCount(s.p.metrics.errors); n != 3 { // those of the reader
 			t.Errorf("%d kinds of errors: a deleted object is no failure", n)
 		}
 		s.server.now(func() { s.server.object.ResourceVersion = "of somebody else" })

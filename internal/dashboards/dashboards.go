@@ -54,6 +54,35 @@ type Target struct {
 	Instant, Range bool
 }
 
+// Query is an expression that a dashboard sends, and what sends it.
+type Query struct{ Where, Expr string }
+
+// labelValues is what a variable asks for: the values of a label, which are those of the series of an
+// expression. It is a text in JSON.
+var labelValues = regexp.MustCompile(`label_values\((.*), [a-z]+\)`)
+
+// Queries returns the queries of all panels and variables.
+func Queries(all []Dashboard) (queries []Query, err error) {
+	for _, d := range all {
+		for _, v := range d.Templating.List {
+			if v.Type != "query" {
+				continue
+			}
+			m := labelValues.FindStringSubmatch(string(v.Query))
+			if m == nil {
+				return nil, fmt.Errorf("%s: %s: %s", d.File, v.Name, v.Query)
+			}
+			queries = append(queries, Query{d.File + ": " + v.Name, strings.ReplaceAll(m[1], `\"`, `"`)})
+		}
+		for _, p := range d.Panels {
+			for _, target := range p.Targets {
+				queries = append(queries, Query{d.File + ": " + p.Title, target.Expr})
+			}
+		}
+	}
+	return queries, nil
+}
+
 // Read reads all dashboards of the repository with this root.
 func Read(root string) ([]Dashboard, error) {
 	files, err := filepath.Glob(filepath.Join(root, Folder, "*.json"))

@@ -1,12 +1,11 @@
 package dashboards
 
 import (
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/layer-locality/layer-locality/internal/monitoring"
 )
 
 const root = "../.."
@@ -91,13 +90,13 @@ func isSource(s Source) bool { return s == Source{Type: "prometheus", UID: "${da
 
 // Each metric in a query is documented, and each documented one of ours is in a query.
 func TestMetrics(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
+	names, err := monitoring.Documented(root, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	documented := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
-		documented[row[1]] = true
+	for _, name := range names {
+		documented[name] = true
 	}
 	shown := map[string]bool{}
 	for _, d := range read(t) {

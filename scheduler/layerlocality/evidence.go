@@ -29,32 +29,46 @@ func (pl *LayerLocality) heldImages(node string, images []index.Wanted) (held []
 
 var registerEvidenceOnce sync.Once
 
-// registerEvidence registers the metric of what the images of nodes are known from; that of
+// registerEvidence registers the metrics of what the images of nodes are known from; those of
 // the first caller's index.
-func registerEvidence(count func() map[locality.Evidence]int) {
-	registerEvidenceOnce.Do(func() { legacyregistry.CustomMustRegister(newEvidenceCollector(count)) })
+func registerEvidence(count func() map[locality.Evidence]int, unreported func() int) {
+	registerEvidenceOnce.Do(func() { legacyregistry.CustomMustRegister(newEvidenceCollector(count, unreported)) })
 }
 
-// evidenceCollector counts the images of nodes when metrics are collected.
+// evidenceCollector counts the images of nodes, and nodes without NodeLayers, when metrics are
+// collected.
 type evidenceCollector struct {
 	metrics.BaseStableCollector
-	count  func() map[locality.Evidence]int
-	images *metrics.Desc
+	count      func() map[locality.Evidence]int
+	unreported func() int
+	images     *metrics.Desc
+	without    *metrics.Desc
 }
 
-func newEvidenceCollector(count func() map[locality.Evidence]int) *evidenceCollector {
-	return &evidenceCollector{count: count, images: metrics.NewDesc(
-		metrics.BuildFQName("", subsystem, prefix+"node_images"),
-		"Pairs of a node and an image it has, by what that is known from: the node's layers (layers), its name for the image and an ImageManifest (manifest), its name alone (name), pods that use or used it there (use).",
-		[]string{"by"}, nil, metrics.ALPHA, "")}
+func newEvidenceCollector(count func() map[locality.Evidence]int, unreported func() int) *evidenceCollector {
+	return &evidenceCollector{
+		count: count, unreported: unreported,
+		images: metrics.NewDesc(
+			metrics.BuildFQName("", subsystem, prefix+"node_images"),
+			"Pairs of a node and an image it has, by what that is known from: the node's layers (layers), its name for the image and an ImageManifest (manifest), its name alone (name), pods that use or used it there (use).",
+			[]string{"by"}, nil, metrics.ALPHA, ""),
+		without: metrics.NewDesc(
+			metrics.BuildFQName("", subsystem, prefix+"nodes_without_node_layers"),
+			"Ready nodes with Linux that have no NodeLayers, although others have, and state no layers themselves.",
+			nil, nil, metrics.ALPHA, ""),
+	}
 }
 
 // DescribeWithStability implements metrics.StableCollector.
-func (c *evidenceCollector) DescribeWithStability(ch chan<- *metrics.Desc) { ch <- c.images }
+func (c *evidenceCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
+	ch <- c.images
+	ch <- c.without
+}
 
 // CollectWithStability implements metrics.StableCollector.
 func (c *evidenceCollector) CollectWithStability(ch chan<- metrics.Metric) {
 	for by, n := range c.count() {
 		ch <- metrics.NewLazyConstMetric(c.images, metrics.GaugeValue, float64(n), string(by))
 	}
+	ch <- metrics.NewLazyConstMetric(c.without, metrics.GaugeValue, float64(c.unreported()))
 }

@@ -51,7 +51,11 @@ func TestEvidence(t *testing.T) {
 	const name = "scheduler_layerlocality_node_images"
 	expected := "# HELP " + name + " [ALPHA] Pairs of a node and an image it has, by what that is known from: the node's layers (layers), its name for the image and an ImageManifest (manifest), its name alone (name), pods that use or used it there (use).\n" +
 		"# TYPE " + name + " gauge\n" + name + `{by="layers"} 1` + "\n" + name + `{by="manifest"} 1` + "\n" + name + `{by="name"} 1` + "\n" + name + `{by="use"} 0` + "\n"
-	if err := testutil.CustomCollectAndCompare(newEvidenceCollector(s.plugin.tracker.ImagesOfAll), strings.NewReader(expected), name); err != nil {
+	const without = "scheduler_layerlocality_nodes_without_node_layers"
+	expected += "# HELP " + without + " [ALPHA] Ready nodes with Linux that have no NodeLayers, although others have, and state no layers themselves.\n" +
+		"# TYPE " + without + " gauge\n" + without + " 2\n"
+	collector := newEvidenceCollector(s.plugin.tracker.ImagesOfAll, func() int { return 2 })
+	if err := testutil.CustomCollectAndCompare(collector, strings.NewReader(expected), name, without); err != nil {
 		t.Error(err)
 	}
 }
@@ -67,7 +71,7 @@ func TestMetricsAreServed(t *testing.T) {
 	for _, family := range families {
 		served[family.GetName()] = true
 	}
-	for _, name := range []string{"node_images", "pending_bytes"} {
+	for _, name := range []string{"node_images", "nodes_without_node_layers", "pending_bytes"} {
 		if name = subsystem + "_" + prefix + name; !served[name] {
 			t.Errorf("%s is not served", name)
 		}

@@ -111,7 +111,7 @@ func (f *Factory) newProfile(ctx context.Context, handle fwk.Handle, args *confi
 		return nil, err
 	}
 	f.tracker = tracker
-	registerEvidence(tracker.ImagesOfAll)
+	registerEvidence(tracker.ImagesOfAll, tracker.Unreported)
 	if !nodestatus.Layers {
 		klog.FromContext(ctx).Info("This build of kube-scheduler does not see image layers in NodeStatus: what nodes have is known from ImageManifests, otherwise by name only", "plugin", Name)
 	}

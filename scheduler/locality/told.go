@@ -119,6 +119,27 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 	}
 }
 
+// Unreported counts the Nodes of which nothing is reported, fresh or not, although it is of others:
+// those with Linux that are Ready and state no layers themselves. Agents are not in use while there
+// is no report at all.
+func (t *Tracker) Unreported() (n int) {
+	reported := false
+	for _, object := range t.nodeStore.List() {
+		node, ok := object.(*v1.Node)
+		switch {
+		case !ok:
+		case t.told.of(node) != nil:
+			reported = true
+		case nodestatus.Platform(node).OS == "linux" && nodestatus.Ready(node) && !nodestatus.StatesLayers(node):
+			n++
+		}
+	}
+	if !reported {
+		return 0
+	}
+	return n
+}
+
 // writeTold writes into the index what a report says of a node, and returns the images that
 // are still to be written: those without layers, or those of NodeStatus, listed, if the report
 // is not fresh.

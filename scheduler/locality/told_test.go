@@ -14,6 +14,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/internal/fixture"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
 // tells has the agent of n1 report images.
@@ -145,6 +146,47 @@ func TestAgentsTellHowLayersAreUsed(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A node without a report is one to look after only beside nodes with one, if it is Ready, may have
+// an agent, and does not state layers itself.
+func TestUnreported(t *testing.T) {
+	s := newStock(t, &fixture.FollowedImages{})
+	ready := func(name string, change ...func(*v1.Node)) {
+		n := fixture.Node(name)
+		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse}, {Type: v1.NodeReady, Status: v1.ConditionTrue}}
+		for _, f := range change {
+			f(n)
+		}
+		s.set(n)
+	}
+	expect := func(what string, want int) {
+		t.Helper()
+		if got := s.tracker.Unreported(); got != want {
+			t.Errorf("%s: %d nodes, want %d", what, got, want)
+		}
+	}
+	image := v1.ContainerImage{Names: []string{"quay.io/a:1"}, SizeBytes: 100 * mb}
+	ready("n1")
+	ready("n2", func(n *v1.Node) { n.Status.Images = []v1.ContainerImage{image} })
+	ready("not-ready", func(n *v1.Node) { n.Status.Conditions[1].Status = v1.ConditionUnknown })
+	ready("never-ready", func(n *v1.Node) { n.Status.Conditions = nil })
+	ready("windows", func(n *v1.Node) { n.Status.NodeInfo.OperatingSystem = "windows" })
+	expect("no agents", 0)
+	s.tells("uid-n1")
+	expect("an agent on n1", 1)
+	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "uid-n1"})
+	expect("stale", 1)
+	s.tells("of another")
+	expect("of a Node that is gone", 0)
+	s.tells("uid-n1")
+	ready("n3")
+	expect("another node", 2)
+	if nodestatus.Layers {
+		nodestatus.SetLayers(&image, []index.Layer{layer("a", 100)})
+		ready("n2", func(n *v1.Node) { n.Status.Images = []v1.ContainerImage{image} })
+		expect("one states layers", 1)
 	}
 }
 

@@ -76,6 +76,18 @@ func JoinsDownloads(node *v1.Node, stated *bool) (*bool, error) {
 	return nil, err
 }
 
+// Ready tells whether a node's kubelet works.
+func Ready(node *v1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
+	})
+}
+
+// StatesLayers tells whether a node states the layers of any image.
+func StatesLayers(node *v1.Node) bool {
+	return slices.ContainsFunc(node.Status.Images, func(image v1.ContainerImage) bool { return len(appendLayers(nil, &image)) > 0 })
+}
+
 // Images returns the images a node reports. The names are shared with node. containerd tells
 // the kubelet the sum of an image's blobs as its size, CRI-O what it takes on the disk.
 func Images(node *v1.Node) []index.Image {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,10 +17,10 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
+	"github.com/layer-locality/layer-locality/internal/monitoring"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -137,7 +136,7 @@ func TestPrometheus(t *testing.T) {
 	config, err := c.RESTConfig()
 	must(t, err)
 	configure(t, config)
-	restart(t, "--prometheus-address="+prometheusURL(), "--prometheus-window=1m")
+	restart(t, "--prometheus-address="+addons.PrometheusURL(c), "--prometheus-window=1m")
 	var ratings map[string]nodeRating
 	livetest.Eventually(t, 2*time.Minute, "all nodes have statistics", func(ctx context.Context) (err error) {
 		if ratings, err = safe(ctx, addons.ExtenderURL(c), url.Values{}); err != nil {
@@ -162,7 +161,7 @@ func TestPrometheus(t *testing.T) {
 	// Every node uses something of its memory: who accepts nothing finds no node.
 	strict := filepath.Join(folder, "strict.yaml")
 	must(t, os.WriteFile(strict, []byte("[{name: Safe, args: {utilizationPercent: 0}}]"), 0o600))
-	restart(t, "--prometheus-address="+prometheusURL(), "--prometheus-window=1m", "--plugin-config="+strict)
+	restart(t, "--prometheus-address="+addons.PrometheusURL(c), "--prometheus-window=1m", "--plugin-config="+strict)
 	// It is asked once a minute.
 	livetest.Eventually(t, 150*time.Second, "Prometheus has answered", func(ctx context.Context) error {
 		ratings, err := safe(ctx, addons.ExtenderURL(c), url.Values{})
@@ -186,7 +185,7 @@ func TestPrometheus(t *testing.T) {
 	}
 
 	// A label that fits no node: there are no statistics, and pods go on.
-	restart(t, "--prometheus-address="+prometheusURL(), "--prometheus-window=1m", "--prometheus-node-label=instance")
+	restart(t, "--prometheus-address="+addons.PrometheusURL(c), "--prometheus-window=1m", "--prometheus-node-label=instance")
 	annotate(t, "n1", map[string]string{"congestion-factor": "1"}) // has the scheduler try again
 	_, err = lab.Placed(t.Context(), pod.Name)
 	must(t, err)
@@ -233,26 +232,15 @@ func configure(t *testing.T, config *rest.Config) {
 	for _, node := range c.Nodes() {
 		targets = append(targets, map[string]any{"targets": []string{node.Address.String() + ":10250"}, "labels": map[string]any{"node": node.Name}})
 	}
-	text, err := yaml.Marshal(map[string]any{"scrape_configs": []any{map[string]any{
+	must(t, addons.ConfigurePrometheus(t.Context(), c, folder, map[string]any{"scrape_configs": []any{map[string]any{
 		"job_name": "kubelets", "scheme": "https", "metrics_path": "/metrics/resource", "scrape_interval": "1s", "scrape_timeout": "1s",
 		"tls_config":     map[string]any{"cert_file": certificate, "key_file": key, "insecure_skip_verify": true},
 		"static_configs": targets,
-	}}})
-	must(t, err)
-	must(t, os.WriteFile(prometheusFile(), text, 0o600))
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, prometheusURL()+"/-/reload", nil)
-	must(t, err)
-	response, err := (&http.Transport{}).RoundTrip(request) // without the proxies of the environment
-	must(t, err)
-	response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		t.Fatalf("reload of Prometheus: %s", response.Status)
-	}
-	query := prometheusURL() + "/api/v1/query?" + url.Values{"query": {`count(rate(node_cpu_usage_seconds_total[1m])) == 3`}}.Encode()
+	}}}))
 	livetest.Eventually(t, 2*time.Minute, "Prometheus has scraped all kubelets", func(ctx context.Context) error {
-		body, err := lab.Ask(ctx, query)
-		if err == nil && !strings.Contains(string(body), `"value"`) {
-			err = errors.New(string(body))
+		kubelets, err := monitoring.Server(addons.PrometheusURL(c)).Query(ctx, `rate(node_cpu_usage_seconds_total[1m])`)
+		if err == nil && len(kubelets) != len(c.Nodes()) {
+			err = fmt.Errorf("%v", kubelets)
 		}
 		return err
 	})

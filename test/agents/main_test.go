@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,9 +30,6 @@ const (
 	maxScore = 100
 	// weight is that of an agent. Its answers count ten times.
 	weight = 1
-	// prometheus is the name of the add-on, and where it listens.
-	prometheus     = "prometheus"
-	prometheusPort = "9090"
 )
 
 var (
@@ -60,20 +56,17 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (int, error) {
-	if _, err := exec.LookPath(prometheus); err != nil {
-		return 0, errors.New("there is no Prometheus here: scripts/install-deps.sh prometheus")
-	}
-	var err error
-	if old, err = readInstallation("testdata/installation.yaml"); err != nil {
+	prometheus, err := addons.Prometheus(folder)
+	if err != nil {
 		return 0, err
 	}
-	if err := os.WriteFile(prometheusFile(), []byte("{}"), 0o600); err != nil {
+	if old, err = readInstallation("testdata/installation.yaml"); err != nil {
 		return 0, err
 	}
 	config := cluster.Config{
 		Name: livetest.ClusterName("agents"), Nodes: 3, Flavour: livetest.Flavour(),
 		Scheduler: extended("safe-overload"),
-		Addons:    append([]cluster.Addon{addons.Extender(extender()), server()}, old.addons()...),
+		Addons:    append([]cluster.Addon{addons.Extender(extender()), prometheus}, old.addons()...),
 	}
 	return livetest.Main(m, config, func(started *cluster.Cluster) {
 		c = started
@@ -88,27 +81,6 @@ func run(m *testing.M) (int, error) {
 func extender(args ...string) cluster.Component {
 	return cluster.Component{Args: append([]string{fmt.Sprintf("--max-score=%d", maxScore), "-v=2"}, args...)}
 }
-
-func prometheusFile() string { return filepath.Join(folder, "prometheus.yml") }
-
-// server is a Prometheus server that scrapes nothing before configure.
-func server() cluster.Addon {
-	binary, err := exec.LookPath(prometheus)
-	if err != nil {
-		panic(err) // looked up before
-	}
-	return cluster.Addon{
-		Name:     prometheus,
-		Settings: cluster.Component{Binary: binary},
-		Args: []string{
-			"--config.file=" + prometheusFile(), "--storage.tsdb.path=" + filepath.Join(folder, "tsdb"),
-			"--web.listen-address=$(ADDRESS):" + prometheusPort, "--web.enable-lifecycle",
-		},
-		Health: "http://$(ADDRESS):" + prometheusPort + "/-/ready",
-	}
-}
-
-func prometheusURL() string { return "http://" + c.Address().String() + ":" + prometheusPort }
 
 // only is a profile that scores with plugins alone, each with the weight 1, and has no other
 // filter than upstream.

@@ -5,13 +5,11 @@ package kubectl
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,30 +27,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/dashboards"
+	"github.com/layer-locality/layer-locality/internal/monitoring"
 	"github.com/layer-locality/layer-locality/internal/poll"
 )
 
 var ours = regexp.MustCompile(`\b(scheduler_layerlocality|layerlocality_resolver|layerlocality_agent)_[a-z_]+`)
-
-// documented returns the metrics of docs/monitoring.md that begin with a prefix.
-func documented(t *testing.T, prefix string) (names []string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
-	must(t, err)
-	for _, row := range regexp.MustCompile("(?m)^\\| `("+prefix+"[a-z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
-		names = append(names, row[1])
-	}
-	slices.Sort(names)
-	return names
-}
-
-func same(t *testing.T, what string, documented, there []string) {
-	t.Helper()
-	slices.Sort(there)
-	if there = slices.Compact(there); !slices.Equal(documented, there) || len(there) == 0 {
-		t.Errorf("docs/monitoring.md has of %s %q\nthere are %q", what, documented, there)
-	}
-}
 
 // metricsToken returns a token that may read metrics, of a service account made for that.
 func metricsToken(t *testing.T) string {
@@ -88,9 +67,9 @@ func get(ctx context.Context, address, token string) (string, error) {
 	return string(body), err
 }
 
-// The page of metrics has those that the scheduler serves, and those in the source of the others.
-// A Prometheus scrapes the scheduler: every expression of the alerts and of the dashboards is one
-// that it takes, what is about the scheduler has data, and savings asks it.
+// The page of metrics has those that the scheduler serves; test/monitoring compares it with the
+// others. A Prometheus scrapes the scheduler: every expression of the alerts and of the dashboards
+// is one that it takes, what is about the scheduler has data, and savings asks it.
 func TestMonitoring(t *testing.T) {
 	token := metricsToken(t)
 	text, err := get(t.Context(), schedulerURL+"/metrics", token)
@@ -99,14 +78,17 @@ func TestMonitoring(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (scheduler_layerlocality_[a-z_]+) `).FindAllStringSubmatch(text, -1) {
 		serves = append(serves, m[1])
 	}
-	same(t, "the scheduler", documented(t, "scheduler_layerlocality_"), serves)
-	same(t, "layer-resolver", documented(t, "layerlocality_resolver_"), source(t, "resolver", `"(layerlocality_resolver_[a-z_]+)"`, ""))
-	same(t, "layer-agent", documented(t, "layerlocality_agent_"), source(t, "agent/publish/metrics.go", `(?:gauge\(|Name: )"([a-z_]+)"`, "layerlocality_agent_"))
+	slices.Sort(serves)
+	documented, err := monitoring.Documented(root, "scheduler_layerlocality_")
+	must(t, err)
+	if !slices.Equal(serves, documented) || len(serves) == 0 {
+		t.Errorf("docs/monitoring.md has %q, the scheduler %q", documented, serves)
+	}
 
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Skip("there is no Prometheus here: scripts/install-deps.sh prometheus")
 	}
-	address := prometheus(t, token)
+	server := prometheus(t, token)
 	for i := range 3 {
 		placed(t, pod(t, fmt.Sprint("counted-", i), "layer-locality", "registry.example.com/team/app-7:v1"))
 		time.Sleep(2 * time.Second) // between two scrapes, so that counters increase
@@ -119,7 +101,7 @@ func TestMonitoring(t *testing.T) {
 		}
 	}
 	must(t, poll.Until(t.Context(), time.Second, 30*time.Second, func(context.Context) error {
-		answers(t, &savings, "savings", "--prometheus", address, "--since", "1m")
+		answers(t, &savings, "savings", "--prometheus", string(server), "--since", "1m")
 		for _, p := range savings.Profiles {
 			if p.Profile == "layer-locality" && p.Pods >= 2 && p.MeanMissingBytes > 0 {
 				return nil
@@ -127,100 +109,43 @@ func TestMonitoring(t *testing.T) {
 		}
 		return fmt.Errorf("%+v", savings)
 	}))
-	for _, expr := range expressions(t) {
-		if _, err := query(t.Context(), address, expr); err != nil {
-			t.Error(err)
-		}
+	rules, _, err := monitoring.Rules(root)
+	must(t, err)
+	var alerts []string
+	for _, r := range rules {
+		alerts = append(alerts, r.Alert)
+		_, err := server.Query(t.Context(), r.Expr)
+		must(t, err)
 	}
-	panels(t, address)
 	// It evaluates the shipped file, and no alert is in error.
-	body, err := get(t.Context(), address+"/api/v1/rules", "")
-	if err != nil || strings.Count(body, `"type":"alerting"`) != 8 || strings.Contains(body, `"health":"err"`) {
-		t.Errorf("%v %s", err, body)
+	if evaluates, err := server.Evaluates(t.Context()); err != nil || !slices.Equal(evaluates, alerts) {
+		t.Errorf("%v: it evaluates %q, shipped are %q", err, evaluates, alerts)
 	}
+	panels(t, server)
 }
 
-// query returns how many series a Prometheus answers with.
-func query(ctx context.Context, address, expr string) (series int, err error) {
-	body, err := get(ctx, address+"/api/v1/query?"+url.Values{"query": {expr}}.Encode(), "")
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", expr, err)
-	}
-	var answer struct {
-		Status string
-		Data   struct{ Result []json.RawMessage }
-	}
-	if json.Unmarshal([]byte(body), &answer) != nil || answer.Status != "success" {
-		return 0, fmt.Errorf("%s: %s", expr, body)
-	}
-	return len(answer.Data.Result), nil
-}
-
-// panels runs the queries of all panels and variables of the dashboards. Those about what is
-// scraped here have data: all that LayerLocality counts, and what else the scheduler does.
-func panels(t *testing.T, address string) {
+// panels runs the queries of all panels and variables of the dashboards. Those about the scheduler
+// have data, but for those of which it measures some pods only.
+func panels(t *testing.T, server monitoring.Server) {
 	t.Helper()
 	all, err := dashboards.Read(root)
 	must(t, err)
-	there := map[string]bool{}
-	run := func(where, expr string) {
-		t.Helper()
-		n, err := query(t.Context(), address, dashboards.Filled(expr, "1m"))
+	queries, err := dashboards.Queries(all)
+	must(t, err)
+	elsewhere := regexp.MustCompile(`layerlocality_(agent|resolver)_|job="layer-(agent|resolver)"|scheduler_plugin_execution_duration_seconds`)
+	for _, q := range queries {
+		samples, err := server.Query(t.Context(), dashboards.Filled(q.Expr, "1m"))
+		if err == nil && len(samples) == 0 && !elsewhere.MatchString(q.Expr) {
+			err = errors.New("no data")
+		}
 		if err != nil {
-			t.Errorf("%s: %v", where, err)
-			return
-		}
-		// What only agents or the resolver would have is chosen by their job. The scheduler
-		// measures some pods only.
-		expected := !strings.Contains(expr, `job="`) && !strings.Contains(expr, "scheduler_plugin_execution_duration_seconds")
-		for _, series := range dashboards.Selected(expr) {
-			if _, asked := there[series]; !asked {
-				found, err := query(t.Context(), address, series)
-				must(t, err)
-				there[series] = found > 0 || strings.HasPrefix(series, "scheduler_layerlocality_")
-			}
-			expected = expected && there[series]
-		}
-		if n == 0 && expected {
-			t.Errorf("%s: no data: %s", where, expr)
+			t.Errorf("%s: %s: %v", q.Where, q.Expr, err)
 		}
 	}
-	values := regexp.MustCompile(`label_values\((.*), [a-z]+\)`)
-	for _, d := range all {
-		for _, v := range d.Templating.List {
-			if m := values.FindStringSubmatch(string(v.Query)); m != nil {
-				// It is a text in JSON.
-				run(d.File+": "+v.Name, strings.ReplaceAll(m[1], `\"`, `"`))
-			} else if v.Type == "query" {
-				t.Errorf("%s: %s: %s", d.File, v.Name, v.Query)
-			}
-		}
-		for _, p := range d.Panels {
-			for _, target := range p.Targets {
-				run(d.File+": "+p.Title, target.Expr)
-			}
-		}
-	}
-}
-
-// source returns what a pattern finds in Go source, with a prefix.
-func source(t *testing.T, folder, pattern, prefix string) (names []string) {
-	t.Helper()
-	must(t, filepath.WalkDir(filepath.Join(root, folder), func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
-			names = append(names, prefix+string(m[1]))
-		}
-		return err
-	}))
-	return names
 }
 
 // prometheus runs a Prometheus that scrapes the scheduler every second, with the alerts.
-func prometheus(t *testing.T, token string) (address string) {
+func prometheus(t *testing.T, token string) (server monitoring.Server) {
 	t.Helper()
 	folder := t.TempDir()
 	rules, err := filepath.Abs(filepath.Join(root, "deploy/monitoring/rules.yaml"))
@@ -247,65 +172,43 @@ scrape_configs:
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	address = "http://" + host
+	server = monitoring.Server("http://" + host)
 	must(t, poll.Until(t.Context(), 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
-		body, err := get(ctx, address+"/api/v1/query?query=scheduler_layerlocality_index_size", "")
-		if err == nil && !strings.Contains(body, "layer_nodes") {
-			err = errors.New(body)
+		samples, err := server.Query(ctx, `scheduler_layerlocality_index_size{of="layer_nodes"}`)
+		if err == nil && len(samples) == 0 {
+			err = errors.New("the scheduler has not been scraped")
 		}
 		return err
 	}))
-	return address
+	return server
 }
 
-type rule struct {
-	Alert, Expr, For    string
-	Labels, Annotations map[string]string
-}
-
-// groups returns the rules of a file, and what of it has them.
-func groups(t *testing.T, file string, into any) {
+// shipped reads a file of deploy/monitoring.
+func shipped(t *testing.T, file string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "deploy/monitoring", file))
+	text, err := os.ReadFile(filepath.Join(root, monitoring.Folder, file))
 	must(t, err)
 	must(t, yaml.Unmarshal(text, into))
-}
-
-func rules(t *testing.T) []rule {
-	t.Helper()
-	var plain struct{ Groups []struct{ Rules []rule } }
-	groups(t, "rules.yaml", &plain)
-	return plain.Groups[0].Rules
-}
-
-// expressions returns those of the alerts.
-func expressions(t *testing.T) (all []string) {
-	t.Helper()
-	for _, r := range rules(t) {
-		all = append(all, r.Expr)
-	}
-	return all
 }
 
 // Alerts use documented metrics, have a severity, a time and a section of troubleshooting; the
 // operator's file has the same; and promtool has each fire and end.
 func TestAlerts(t *testing.T) {
 	var plain, operators map[string]any
-	groups(t, "rules.yaml", &plain)
-	groups(t, "prometheusrule.yaml", &operators)
+	shipped(t, "rules.yaml", &plain)
+	shipped(t, "prometheusrule.yaml", &operators)
 	spec, _ := operators["spec"].(map[string]any)
 	if !reflect.DeepEqual(plain["groups"], spec["groups"]) {
 		t.Error("prometheusrule.yaml has other groups than rules.yaml: copy them")
 	}
-	known := documented(t, "")
+	known, err := monitoring.Documented(root, "")
+	must(t, err)
 	trouble, err := os.ReadFile(filepath.Join(root, "docs/troubleshooting.md"))
 	must(t, err)
 	page, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
 	must(t, err)
-	all := rules(t)
-	if len(all) != 8 {
-		t.Errorf("%d alerts", len(all))
-	}
+	all, _, err := monitoring.Rules(root)
+	must(t, err)
 	for _, r := range all {
 		for _, name := range ours.FindAllString(r.Expr, -1) {
 			if !slices.Contains(known, name) {
@@ -318,6 +221,13 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%+v: severity, for, summary, a section of troubleshooting and a row of docs/monitoring.md", r)
 		}
 	}
+	var file struct{ Tests []promtoolTest }
+	shipped(t, "rules_test.yaml", &file)
+	for _, r := range all {
+		if !slices.ContainsFunc(file.Tests, func(test promtoolTest) bool { return test.complete(t, r) }) {
+			t.Errorf("%s: rules_test.yaml does not have it silent until its time is nearly over, then fire, and be silent again", r.Alert)
+		}
+	}
 	if _, err := exec.LookPath("promtool"); err != nil {
 		t.Skip("there is no promtool here: scripts/install-deps.sh prometheus")
 	}
@@ -328,11 +238,30 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}
 	}
-	tests, err := os.ReadFile(filepath.Join(root, "deploy/monitoring/rules_test.yaml"))
+}
+
+// promtoolTest is a test of promtool: what it expects of alerts, by time.
+type promtoolTest struct {
+	Evaluations []struct {
+		At       string `json:"eval_time"`
+		Alert    string `json:"alertname"`
+		Expected []any  `json:"exp_alerts"`
+	} `json:"alert_rule_test"`
+}
+
+// complete tells whether an alert is silent in the last minute of its time or later, then fires, and
+// ends.
+func (p *promtoolTest) complete(t *testing.T, r monitoring.Rule) bool {
+	t.Helper()
+	wait, err := time.ParseDuration(r.For)
 	must(t, err)
-	for _, r := range all {
-		if n := strings.Count(string(tests), "alertname: "+r.Alert); n < 2 {
-			t.Errorf("%s: %d evaluations in rules_test.yaml", r.Alert, n)
+	phase := 0
+	for _, e := range p.Evaluations {
+		at, err := time.ParseDuration(e.At)
+		must(t, err)
+		if e.Alert == r.Alert && at >= wait-time.Minute && (len(e.Expected) > 0) == (phase == 1) && phase < 3 {
+			phase++
 		}
 	}
+	return phase == 3
 }

@@ -1,0 +1,145 @@
+package monitoring
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const root = "../.."
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Of the shipped rules, nothing but times is changed.
+func TestSooner(t *testing.T) {
+	shipped, text, err := Rules(root)
+	must(t, err)
+	var file struct{ Groups []struct{ Rules []Rule } }
+	must(t, yaml.Unmarshal(Sooner(text, "3s", "20s"), &file))
+	if len(file.Groups) != 1 || len(file.Groups[0].Rules) != len(shipped) || len(shipped) == 0 {
+		t.Fatalf("%d rules of %d", len(file.Groups[0].Rules), len(shipped))
+	}
+	window := regexp.MustCompile(`\[[^]]*\]`)
+	for i, sooner := range file.Groups[0].Rules {
+		want := shipped[i]
+		want.For, want.Expr = "3s", window.ReplaceAllString(want.Expr, "[20s]")
+		if !reflect.DeepEqual(sooner, want) || shipped[i].For == "3s" {
+			t.Errorf("%+v\nis now %+v", shipped[i], sooner)
+		}
+	}
+}
+
+// Pods are chosen by the labels and the port of a monitor, and get the job and the instance that it
+// says; what has no token is scraped without one.
+func TestScrapeConfig(t *testing.T) {
+	monitors, err := Monitors(root)
+	must(t, err)
+	var got []string
+	for _, m := range monitors {
+		config, err := m.ScrapeConfig("http://a/pods", "a token")
+		if err != nil {
+			got = append(got, err.Error())
+			continue
+		}
+		text, err := yaml.Marshal(config)
+		must(t, err)
+		got = append(got, string(text))
+	}
+	keeps := func(source, value string) string {
+		return "- action: keep\n  regex: " + value + "\n  source_labels:\n  - __meta_kubernetes_pod_" + source + "\n"
+	}
+	for i, want := range [][]string{
+		{
+			"http_sd_configs:\n- refresh_interval: 2s\n  url: http://a/pods\n",
+			keeps("container_port_name", "metrics"), keeps("label_app_kubernetes_io_name", "layer-agent"),
+			"- regex: (.+)\n  source_labels:\n  - __meta_kubernetes_pod_label_app_kubernetes_io_name\n  target_label: job\n",
+			"- source_labels:\n  - __meta_kubernetes_pod_node_name\n  target_label: instance\n",
+		},
+		{keeps("container_port_name", "https"), keeps("label_app_kubernetes_io_name", "layer-locality-scheduler"), "scheme: https\n", "authorization:\n  credentials: a token\n", "insecure_skip_verify: true\n"},
+		{"ServiceMonitor layer-resolver: want a PodMonitor"},
+	} {
+		for _, part := range want {
+			if !strings.Contains(got[i], part) {
+				t.Errorf("%s\nhas not\n%s", got[i], part)
+			}
+		}
+	}
+	if strings.Contains(got[0], "token") || strings.Contains(got[0], "scheme") || len(got) != 3 {
+		t.Errorf("%q", got)
+	}
+}
+
+// Each port of a pod with an address is found, under the labels that rules of relabelling look for.
+func TestDiscover(t *testing.T) {
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app.kubernetes.io/name": "layer-agent"}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "read"}, {Name: "publish", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 9450}}}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.2.3"},
+	}
+	starting := *pod.DeepCopy()
+	starting.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	want := []Targets{{[]string{"10.1.2.3:9450"}, map[string]string{
+		"__meta_kubernetes_pod_name": "p", "__meta_kubernetes_pod_node_name": "n1", "__meta_kubernetes_pod_phase": "Running",
+		"__meta_kubernetes_pod_container_port_name": "metrics", "__meta_kubernetes_pod_label_app_kubernetes_io_name": "layer-agent",
+	}}}
+	if got := Discover([]corev1.Pod{pod, starting}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	if got := Discover(nil); got == nil {
+		t.Error("no targets are null in JSON, which Prometheus does not take")
+	}
+}
+
+// What is no number is no data, and what is no answer is an error.
+func TestServer(t *testing.T) {
+	answers := map[string]string{
+		"1": `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2.5"]},{"metric":{},"value":[1,"NaN"]}]}}`,
+		`group by (__name__) ({__name__=~"p_.*"})`: `{"status":"success","data":{"result":[
+			{"metric":{"__name__":"p_t_sum"},"value":[1,"1"]},{"metric":{"__name__":"p_t_bucket"},"value":[1,"1"]},{"metric":{"__name__":"p_t_count"},"value":[1,"1"]},
+			{"metric":{"__name__":"p_count"},"value":[1,"1"]}]}}`,
+	}
+	rules := ""
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text := rules
+		if r.URL.Path == "/api/v1/query" {
+			text = answers[r.FormValue("query")]
+		}
+		if text == "" {
+			w.WriteHeader(http.StatusBadRequest)
+			text = `{"status":"error","error":"no such thing"}`
+		}
+		_, _ = w.Write([]byte(text))
+	}))
+	defer web.Close()
+	server := Server(web.URL)
+	samples, err := server.Query(t.Context(), "1")
+	if want := []Sample{{map[string]string{"a": "b"}, 2.5}}; err != nil || !reflect.DeepEqual(samples, want) {
+		t.Errorf("%v, %v", samples, err)
+	}
+	if _, err := server.Query(t.Context(), "2"); err == nil || !strings.Contains(err.Error(), "no such thing") {
+		t.Error(err)
+	}
+	names, err := server.Metrics(t.Context(), "p_")
+	if err != nil || !slices.Equal(names, []string{"p_count", "p_t"}) {
+		t.Errorf("%q, %v", names, err)
+	}
+	for health, good := range map[string]bool{"ok": true, "err": false, "unknown": false} {
+		rules = `{"status":"success","data":{"groups":[{"rules":[{"name":"A","type":"alerting","health":"` + health + `"}]}]}}`
+		if names, err := server.Evaluates(t.Context()); (err == nil) != good || good && !slices.Equal(names, []string{"A"}) {
+			t.Errorf("%s: %q, %v", health, names, err)
+		}
+	}
+}

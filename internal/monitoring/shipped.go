@@ -1,0 +1,197 @@
+// Package monitoring reads what deploy/monitoring ships and docs/monitoring.md says, and asks a
+// Prometheus, for tests that show that the two fit.
+package monitoring
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// Folder has the files, from the root of the repository.
+const Folder = "deploy/monitoring"
+
+// Documented returns the metrics of docs/monitoring.md whose names begin with a prefix, sorted.
+func Documented(root, prefix string) (names []string, err error) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `("+prefix+"[a-z_]+)` \\|").FindAllSubmatch(text, -1) {
+		names = append(names, string(row[1]))
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Rule is an alert.
+type Rule struct {
+	Alert, Expr, For    string
+	Labels, Annotations map[string]string
+}
+
+// Rules returns the alerts of rules.yaml, and its text.
+func Rules(root string) (rules []Rule, text []byte, err error) {
+	if text, err = os.ReadFile(filepath.Join(root, Folder, "rules.yaml")); err != nil {
+		return nil, nil, err
+	}
+	var file struct{ Groups []struct{ Rules []Rule } }
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil, nil, err
+	}
+	for _, group := range file.Groups {
+		rules = append(rules, group.Rules...)
+	}
+	return rules, text, nil
+}
+
+var (
+	waits  = regexp.MustCompile(`(?m)^( *for: )\d+[smh]$`)
+	ranges = regexp.MustCompile(`\[\d+[smh]\]`)
+)
+
+// Sooner returns the text of rules with other times, and nothing else changed: each alert fires once
+// its cause has been there for wait, and looks back for window.
+func Sooner(text []byte, wait, window string) []byte {
+	return ranges.ReplaceAll(waits.ReplaceAll(text, []byte("${1}"+wait)), []byte("["+window+"]"))
+}
+
+// Monitor is a PodMonitor or a ServiceMonitor of monitors.yaml.
+type Monitor struct {
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Spec     struct {
+		JobLabel string
+		Selector struct{ MatchLabels map[string]string }
+		// PodMetricsEndpoints are those of a PodMonitor, Endpoints those of a ServiceMonitor.
+		PodMetricsEndpoints, Endpoints []Endpoint
+	}
+}
+
+// Endpoint is what is scraped of each pod that is selected.
+type Endpoint struct {
+	Port, Scheme    string
+	BearerTokenFile string
+	Authorization   *struct{ Credentials struct{ Name, Key string } }
+	TLSConfig       struct{ InsecureSkipVerify bool }
+	Relabelings     []struct {
+		SourceLabels []string
+		TargetLabel  string
+	}
+}
+
+// Monitors returns the monitors of monitors.yaml. A field that is not known is an error.
+func Monitors(root string) (all []Monitor, err error) {
+	text, err := os.ReadFile(filepath.Join(root, Folder, "monitors.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	decoder := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		document, err := decoder.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		m := struct {
+			APIVersion string
+			Monitor    `json:",inline"`
+		}{}
+		if err := yaml.UnmarshalStrict(document, &m); err != nil {
+			return nil, fmt.Errorf("monitors.yaml: %w", err)
+		}
+		all = append(all, m.Monitor)
+	}
+}
+
+var notInLabels = regexp.MustCompile(`[^a-zA-Z0-9_]`)
+
+// The labels that kubernetes_sd_configs give pods, of those that monitors need.
+const (
+	podName  = "__meta_kubernetes_pod_name"
+	podNode  = "__meta_kubernetes_pod_node_name"
+	podPhase = "__meta_kubernetes_pod_phase"
+	podPort  = "__meta_kubernetes_pod_container_port_name"
+)
+
+func podLabel(name string) string {
+	return "__meta_kubernetes_pod_label_" + notInLabels.ReplaceAllString(name, "_")
+}
+
+// Targets is an entry of the answer to a Prometheus with http_sd_configs.
+type Targets struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// Discover returns the ports of pods with the labels that kubernetes_sd_configs would give them, for
+// a Prometheus without: Debian builds it so.
+func Discover(pods []corev1.Pod) []Targets {
+	found := []Targets{} // an answer without targets is a list, too
+	for i := range pods {
+		pod := &pods[i]
+		for _, container := range pod.Spec.Containers {
+			for _, port := range container.Ports {
+				if pod.Status.PodIP == "" {
+					continue
+				}
+				labels := map[string]string{podName: pod.Name, podNode: pod.Spec.NodeName, podPhase: string(pod.Status.Phase), podPort: port.Name}
+				for name, value := range pod.Labels {
+					labels[podLabel(name)] = value
+				}
+				found = append(found, Targets{[]string{net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port.ContainerPort)))}, labels})
+			}
+		}
+	}
+	return found
+}
+
+// ScrapeConfig returns what Prometheus Operator makes of a PodMonitor: the configuration of a
+// Prometheus that gets the pods of its namespace from a URL, as Discover finds them, and shows them
+// a token if the monitor names one.
+func (m *Monitor) ScrapeConfig(url, token string) (map[string]any, error) {
+	if m.Kind != "PodMonitor" || len(m.Spec.PodMetricsEndpoints) != 1 {
+		return nil, fmt.Errorf("%s %s: want a PodMonitor with one endpoint", m.Kind, m.Metadata.Name)
+	}
+	keep := func(source, value string) map[string]any {
+		return map[string]any{"action": "keep", "source_labels": []string{source}, "regex": regexp.QuoteMeta(value)}
+	}
+	endpoint := m.Spec.PodMetricsEndpoints[0]
+	relabel := []any{keep(podPort, endpoint.Port)}
+	for name, value := range m.Spec.Selector.MatchLabels {
+		relabel = append(relabel, keep(podLabel(name), value))
+	}
+	relabel = append(relabel,
+		map[string]any{"action": "drop", "source_labels": []string{podPhase}, "regex": "(Failed|Succeeded)"},
+		map[string]any{"source_labels": []string{podName}, "target_label": "pod"},
+		map[string]any{"source_labels": []string{podLabel(m.Spec.JobLabel)}, "regex": "(.+)", "target_label": "job"})
+	for _, r := range endpoint.Relabelings {
+		relabel = append(relabel, map[string]any{"source_labels": r.SourceLabels, "target_label": r.TargetLabel})
+	}
+	config := map[string]any{
+		"job_name": "podMonitor/" + m.Metadata.Namespace + "/" + m.Metadata.Name, "relabel_configs": relabel,
+		"http_sd_configs": []any{map[string]any{"url": url, "refresh_interval": "2s"}},
+		"tls_config":      map[string]any{"insecure_skip_verify": endpoint.TLSConfig.InsecureSkipVerify},
+	}
+	if endpoint.Scheme != "" {
+		config["scheme"] = endpoint.Scheme
+	}
+	if endpoint.Authorization != nil {
+		config["authorization"] = map[string]any{"credentials": token}
+	}
+	return config, nil
+}
