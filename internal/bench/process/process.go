@@ -1,4 +1,5 @@
-package crio
+// Package process tells what processes take of the machine.
+package process
 
 import (
 	"errors"
@@ -11,16 +12,52 @@ import (
 	"time"
 )
 
-// processorTime returns the processor time of all threads of a process so far,
+// Table is a folder like /proc, with a folder for each process.
+type Table string
+
+// Host has the processes as this process sees them.
+const Host Table = "/proc"
+
+// SeenBy returns the processes as another one of the Host sees them, with their ids there: those
+// of its PID namespace and of what is in it.
+func SeenBy(pid int) Table { return Table(fmt.Sprintf("/proc/%d/root/proc", pid)) }
+
+func (t Table) path(pid int, file string) string {
+	return filepath.Join(string(t), strconv.Itoa(pid), file)
+}
+
+// Running returns the ids of processes by their command lines: those that begin with a program,
+// by its name without a path, and an argument.
+func (t Table) Running(program, argument string) (pids []int, err error) {
+	all, err := filepath.Glob(filepath.Join(string(t), "[1-9]*", "cmdline"))
+	for _, file := range all {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		line := strings.Split(string(text), "\x00")
+		if filepath.Base(line[0]) != program || len(line) < 2 || line[1] != argument {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, err
+}
+
+// CPU returns the processor time of all threads of a process so far,
 // to the nanosecond. It does not include threads that have ended, but Go keeps
 // its threads.
-func processorTime(pid int) (time.Duration, error) {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+func (t Table) CPU(pid int) (time.Duration, error) {
+	tasks, err := filepath.Glob(t.path(pid, "task/*/schedstat"))
 	if err != nil {
 		return 0, err
 	}
 	if len(tasks) == 0 {
-		return 0, fmt.Errorf("process %d has no /proc/%d/task/*/schedstat", pid, pid)
+		return 0, fmt.Errorf("process %d has no %s", pid, t.path(pid, "task/*/schedstat"))
 	}
 	var sum time.Duration
 	for _, task := range tasks {
@@ -50,9 +87,10 @@ type Memory struct {
 	Anonymous int64 `json:"anonymous"`
 }
 
-func residentMemory(pid int) (Memory, error) {
+// Memory returns the memory of a process.
+func (t Table) Memory(pid int) (Memory, error) {
 	var m Memory
-	path := fmt.Sprintf("/proc/%d/status", pid)
+	path := t.path(pid, "status")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return m, err
@@ -74,8 +112,8 @@ func residentMemory(pid int) (Memory, error) {
 	return m, nil
 }
 
-// load returns the machine's load average over one minute.
-func load() (float64, error) {
+// Load returns the machine's load average over one minute.
+func Load() (float64, error) {
 	data, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return 0, err
