@@ -112,6 +112,10 @@ bench-nodelayers: deps ## NodeLayers of 5,000 nodes: size, apiserver, etcd, the 
 	@scripts/build.sh stock kube-apiserver
 	@go run ./cmd/bench nodelayers
 
+bench-agent: build build-stock ## layer-agent on stock nodes with 1,000 images: reading, memory, pulls beside it, how soon the scheduler knows; root
+	@scripts/build.sh tools containerd containerd-shim-runc-v2
+	@go run ./cmd/bench agent
+
 bench-kubectl-layers: NODES = 5000
 bench-kubectl-layers: deps ## kubectl layers on 5,000 NodeLayers, 2,000 ImageManifests, 50,000 pods: seconds, memory (NODES=5000)
 	@scripts/build.sh tools etcd
@@ -152,4 +156,4 @@ help: ## List the targets
 
 .PHONY: demo demo-stock demo-agent demo-image-locality demo-scheduler-tour mutants cluster-up cluster-down deps build build-stock resolver-image rpms kind-up release clean \
 	test test-all test-unit test-nix test-rpm test-okd test-kind test-release test-arch test-vm lint \
-	bench-crio bench-node bench-scheduler bench-extender bench-throughput bench-resolver bench-kubectl-layers bench-startup bench-qos bench-nodelayers eval trees patches-refresh patches-lint rebase generate help
+	bench-crio bench-node bench-scheduler bench-extender bench-throughput bench-resolver bench-kubectl-layers bench-startup bench-qos bench-nodelayers bench-agent eval trees patches-refresh patches-lint rebase generate help

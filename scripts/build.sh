@@ -132,9 +132,10 @@ compile_module() {
 }
 
 # The recipe of containerd, which layer-agent is tested with: without snapshotters that need
-# C libraries.
+# C libraries, and with its version, as upstream's Makefile has it.
 compile_containerd() {
   local VERB=build TAGS="no_btrfs no_zfs no_devmapper"
+  local GOFLAGS="$GOFLAGS '-ldflags=-s -w -X github.com/containerd/containerd/v2/version.Version=$CONTAINERD_VERSION'"
   CGO_ENABLED=0 go_module_build containerd github.com/containerd/containerd/v2/cmd/containerd "$1"
 }
 

@@ -54,13 +54,13 @@ step_scheduler() {
 }
 
 # Scheduler, apiserver and etcd in one process, as in upstream's integration tests; the
-# resolver and the agent with their own apiserver and etcd.
+# resolver, the agent and our scheduler with their own apiserver and etcd.
 step_integration() {
   local tree status=0
   scripts/install-deps.sh prometheus && scripts/build.sh tools etcd helm ${FULL:+kubectl-oldest} && scripts/build.sh patched kube-apiserver kube-scheduler kubectl-layers && scripts/build.sh stock kube-apiserver kube-scheduler &&
     tree=$(scripts/tree.sh scheduler) || return 1
   go_test integration-kubectl . -tags integration -count=1 ./test/kubectl/... || status=1
-  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... || status=1
+  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... || status=1
   GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,integration" PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi

@@ -138,15 +138,16 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	known, kept := map[string]*manifest.Manifest{}, map[string]bool{}
 	for _, target := range targets {
 		found, err := r.find(ctx, target, blobs, known)
+		if err != nil && ctx.Err() != nil {
+			return nil, err
+		}
+		// What can be used some other time is read again soon.
+		result.Incomplete = result.Incomplete || err != nil && !errors.Is(err, errUnusable) && !errors.Is(err, errNotHere)
 		switch {
 		case errors.Is(err, errNotHere):
 			result.Skip(handover.NotUnpacked, 1)
 			continue
-		case err != nil && ctx.Err() != nil:
-			return nil, err
-		case err != nil:
-			// What can be used some other time is read again soon.
-			result.Incomplete = result.Incomplete || !errors.Is(err, errUnusable)
+		case found == nil:
 			result.Skip(handover.NoManifest, 1)
 			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: names[target]})
 			continue
@@ -249,7 +250,8 @@ type found struct {
 var errNotHere = errors.New("not unpacked")
 
 // find returns the manifest that is in use of a target, which may be an index: the one that
-// has been unpacked. If there is none, it is one whose layers are all there.
+// has been unpacked. If there is none, it is one whose layers are all there. With an error beside
+// it, another one may be in use, which could not be read this time.
 func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob, known map[string]*manifest.Manifest) (*found, error) {
 	top, err := r.manifest(ctx, target, blobs, known)
 	if err != nil {
@@ -260,13 +262,14 @@ func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob,
 		candidates = []string{target}
 	}
 	var complete *found
+	var failed error
 	for _, digest := range candidates {
 		if _, here := blobs[digest]; !here {
 			continue // of another platform
 		}
 		m, err := r.manifest(ctx, digest, blobs, known)
 		if err != nil && !errors.Is(err, errUnusable) {
-			return nil, err
+			failed = err
 		}
 		if err != nil || m.Config == "" {
 			continue
@@ -279,10 +282,10 @@ func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob,
 			complete = &found{digest: digest, manifest: m}
 		}
 	}
-	if complete == nil {
+	if complete == nil && failed == nil {
 		return nil, errNotHere
 	}
-	return complete, nil
+	return complete, failed
 }
 
 // chain returns the chain ID of an image by the snapshotters into which it was unpacked; none if

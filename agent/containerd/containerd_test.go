@@ -422,6 +422,38 @@ func TestBrokenBlobs(t *testing.T) {
 	}
 }
 
+// A manifest of another platform that is fetched, and cannot be read at first, costs nothing of
+// what was known before.
+func TestBrokenAdditions(t *testing.T) {
+	for _, unpacked := range []bool{true, false} {
+		d := start(t)
+		r := d.reader()
+		ours, other := d.manifest("ours", "base"), d.manifest("other", "armbase")
+		text := d.blobs[other]
+		delete(d.blobs, other)
+		target := d.index("all", other, ours)
+		d.record(target, "quay.io/a:1")
+		d.fetched("base")
+		if unpacked {
+			d.unpacked("ours", "overlayfs")
+		}
+		want := "quay.io/a:1 " + target + " " + ours + " = base"
+		expect(t, "before", d.read(r).Contents.Images, want)
+		d.blobs[other], d.broken[other] = text, true
+		result := d.read(r)
+		expect(t, "what came cannot be read", result.Contents.Images, want)
+		// It may be the one in use unless another one is known to be.
+		if result.Incomplete == unpacked || len(result.Skipped) > 0 {
+			t.Errorf("unpacked %t: %+v", unpacked, result)
+		}
+		clear(d.broken)
+		if result = d.read(r); result.Incomplete {
+			t.Errorf("it can be read: %+v", result)
+		}
+		expect(t, "what came can be read", result.Contents.Images, want)
+	}
+}
+
 // A containerd that takes the place of another one says so.
 func TestVersion(t *testing.T) {
 	d := start(t)

@@ -136,6 +136,7 @@ func (r *Reader) readStore(ctx context.Context, path string, now *reading) error
 		}
 		if err != nil {
 			now.Skip(handover.NoManifest, 1)
+			now.Incomplete = now.Incomplete || unread(err)
 		}
 		listed := contents.Image{Names: found.names()}
 		if m != nil {
@@ -179,7 +180,7 @@ func (r *Reader) manifest(root *os.Root, found *image, known map[string]*manifes
 		}
 	}
 	text, err := readFile(root, filepath.Join(found.ID, manifestKey), manifest.MaxBytes)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || unread(err) {
 		return nil, err
 	}
 	var m *manifest.Manifest
@@ -190,6 +191,13 @@ func (r *Reader) manifest(root *os.Root, found *image, known map[string]*manifes
 		known[digest] = m
 	}
 	return m, err
+}
+
+// unread tells whether it is the file system that failed, which it may do for a while: what it
+// has may be usable.
+func unread(err error) bool {
+	failure := &fs.PathError{}
+	return errors.As(err, &failure) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // names returns the tags and digests of an image.

@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/read"
@@ -45,14 +49,11 @@ func (s *store) path(parts ...string) string {
 
 // manifestOf returns a manifest with layers of as many bytes as their names are long.
 func manifestOf(layers ...string) string {
-	text := `{"schemaVersion":2,"config":{"digest":"` + digest("config") + `","size":1},"layers":[`
+	texts := make([]string, len(layers))
 	for i, l := range layers {
-		if i > 0 {
-			text += ","
-		}
-		text += fmt.Sprintf(`{"digest":%q,"size":%d}`, digest(l), len(l))
+		texts[i] = fmt.Sprintf(`{"digest":%q,"size":%d}`, digest(l), len(l))
 	}
-	return text + "]}"
+	return `{"schemaVersion":2,"config":{"digest":"` + digest("config") + `","size":1},"layers":[` + strings.Join(texts, ",") + "]}"
 }
 
 // add adds an image with a manifest to the list; without one if that is empty.
@@ -210,6 +211,66 @@ func TestManifestNeverComes(t *testing.T) {
 	})
 }
 
+// A manifest that cannot be read for a while is read later: the file system may fail.
+func TestUnreadableManifest(t *testing.T) {
+	s := newStore(t)
+	r := NewReader(s.root)
+	s.add("aa", manifestOf("base"), "quay.io/a:1")
+	s.write()
+	must(t, os.Remove(s.path("aa", "manifest")))
+	must(t, os.Symlink("manifest", s.path("aa", "manifest"))) // leads to itself
+	for range 2 {
+		result := s.read(r)
+		expect(t, "it cannot be read", result.Contents.Images, "quay.io/a:1 "+of("aa")+" = ")
+		if !result.Incomplete || result.Skipped["manifest"] != 1 {
+			t.Errorf("%+v", result)
+		}
+	}
+	must(t, os.Remove(s.path("aa", "manifest")))
+	must(t, os.WriteFile(s.path("aa", "manifest"), []byte(manifestOf("base")), 0o600))
+	result := s.read(r)
+	expect(t, "it can be read", result.Contents.Images, "quay.io/a:1 "+of("aa")+" = "+digest("base")+" 4")
+	if result.Incomplete {
+		t.Error("it would be read again soon")
+	}
+}
+
+// A store that cannot be read is an error that says why, until it can.
+func TestUnreadableStore(t *testing.T) {
+	s := newStore(t)
+	r := NewReader(s.root)
+	s.add("aa", manifestOf("base"), "quay.io/a:1")
+	s.write()
+	want := "quay.io/a:1 " + of("aa") + " = " + digest("base") + " 4"
+	expect(t, "at first", s.read(r).Contents.Images, want)
+
+	must(t, os.Rename(s.path("images.json"), s.path("kept")))
+	must(t, os.Mkdir(s.path("images.json"), 0o700))
+	if result, err := r.Read(t.Context()); err == nil || !strings.Contains(err.Error(), s.root+": images.json is no regular file") {
+		t.Errorf("a folder in place of the list: %+v, %v", result, err)
+	}
+	must(t, os.Remove(s.path("images.json")))
+	must(t, os.Rename(s.path("kept"), s.path("images.json")))
+
+	if os.Getuid() != 0 {
+		t.Skip("only root can be another user for a moment")
+	}
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread, which is another user's now, ends with this
+		if _, err := unix.SetfsuidRetUid(65534); err != nil {
+			failed <- err
+			return
+		}
+		_, err := r.Read(t.Context())
+		failed <- err
+	}()
+	if err := <-failed; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), s.root) {
+		t.Errorf("as another user: %v", err)
+	}
+	expect(t, "as before", s.read(r).Contents.Images, want)
+}
+
 func TestAdditionalStores(t *testing.T) {
 	one, two := newStore(t), newStore(t)
 	one.add("aa", manifestOf("one"), "quay.io/a:1")
@@ -220,6 +281,35 @@ func TestAdditionalStores(t *testing.T) {
 	r := NewReader(one.root, two.root)
 	expect(t, "two stores", one.read(r).Contents.Images,
 		"quay.io/a:1 "+of("aa")+" = "+digest("one")+" 3", "quay.io/b:1 "+of("bb")+" = "+digest("two")+" 3")
+}
+
+// 10,000 images are all read, each manifest once. One of 10,000 layers has none that could be
+// known.
+func TestTenThousandImages(t *testing.T) {
+	const n, manifests = 10_000, 100
+	s := newStore(t)
+	for i := range n {
+		text := ""
+		if i < manifests {
+			text = manifestOf("base", fmt.Sprint("own", i))
+		}
+		s.add(fmt.Sprintf("image%d", i), text, fmt.Sprintf("quay.io/a:%d", i))
+		s.images[i]["big-data-digests"] = map[string]string{"manifest": digest(fmt.Sprint("manifest", i%manifests))}
+	}
+	s.add("many", manifestOf(slices.Repeat([]string{"base"}, 10_000)...), "quay.io/many:1")
+	s.write()
+	r := NewReader(s.root)
+	for range 2 {
+		result := s.read(r)
+		if spec := result.Contents.Spec(); len(spec.Images) != n+1 || len(spec.Layers) != 1+manifests || result.Incomplete || len(r.known) != manifests+1 {
+			t.Fatalf("%d images, %d layers, %d manifests, skipped %v", len(spec.Images), len(spec.Layers), len(r.known), result.Skipped)
+		}
+		if result.Skipped["layers"] != 1 {
+			t.Errorf("skipped %v", result.Skipped)
+		}
+		// Not from the disk again.
+		must(t, os.RemoveAll(s.path("image0")))
+	}
 }
 
 // Nothing in a store leads out of it or keeps the reader for long.

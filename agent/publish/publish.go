@@ -26,8 +26,10 @@ import (
 const (
 	// MaxBytes is what the lists of an object take at most, as JSON.
 	MaxBytes = 128 << 10
-	// minBytes is where the limit stops to be halved when an apiserver takes no more.
+	// minBytes is where the limit stops to be halved when an apiserver takes no more. enlarge is
+	// when it is as before again: what refused large bodies may do so no more.
 	minBytes = 4 << 10
+	enlarge  = time.Hour
 	// settle is for how long changes are collected before they are written.
 	settle = time.Second
 	// spacing is the time between two writes.
@@ -35,7 +37,8 @@ const (
 	// alive is for how long a reader counts as alive that says nothing: longer than some
 	// readings that fail. For as long, writes may fail while the publisher counts as ready.
 	alive = 5 * time.Minute
-	// firstRetry and lastRetry are the pauses after a failure, unless the apiserver names one.
+	// firstRetry and lastRetry are the pauses after a failure, the least and the most also of what
+	// the apiserver asks for.
 	firstRetry, lastRetry = time.Second, 5 * time.Minute
 	// requestTimeout is for one request.
 	requestTimeout = 30 * time.Second
@@ -83,7 +86,9 @@ type Publisher struct {
 	retry           time.Duration
 	// version of the object in the apiserver; empty if it is not known, or if there is none.
 	version string
+	// limit is what the lists may take now, reduced when it was last made smaller.
 	limit   int
+	reduced time.Time
 	silent  bool
 
 	mu sync.Mutex
@@ -285,6 +290,9 @@ func latest(times ...time.Time) (t time.Time) {
 
 // write writes the object once, and notes what that means for the next time.
 func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
+	if now.Sub(p.reduced) >= enlarge {
+		p.limit = MaxBytes
+	}
 	spec, left, err := contents.Fit(p.report.Spec, p.MinLayerBytes, p.limit)
 	if err == nil {
 		err = p.put(ctx, spec)
@@ -373,9 +381,9 @@ func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 	p.retry = min(2*p.retry, lastRetry)
 	switch seconds, named := apierrors.SuggestsClientDelay(err); {
 	case apierrors.IsRequestEntityTooLargeError(err) && p.limit > minBytes:
-		p.limit, pause = max(p.limit/2, minBytes), 0
+		p.limit, p.reduced, pause = max(p.limit/2, minBytes), now, 0
 	case named && seconds > 0:
-		pause = max(time.Duration(seconds)*time.Second, firstRetry)
+		pause = min(max(time.Duration(seconds)*time.Second, firstRetry), lastRetry)
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		pause = firstRetry // somebody else wrote it, or the Node was made again
 	}

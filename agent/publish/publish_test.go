@@ -384,6 +384,7 @@ func TestFailures(t *testing.T) {
 		after time.Duration
 	}{
 		"too many requests": {code(http.StatusTooManyRequests, http.Header{"Retry-After": {"200"}}), "TooManyRequests", 5, 5 * time.Minute},
+		"for a day":         {code(http.StatusTooManyRequests, http.Header{"Retry-After": {"86400"}}), "TooManyRequests", 4, 7 * time.Minute},
 		"unavailable":       {code(http.StatusServiceUnavailable, nil), "ServiceUnavailable", 14, 7 * time.Minute},
 		"forbidden":         {code(http.StatusForbidden, nil), "Forbidden", 14, 7 * time.Minute},
 		"no resource":       {code(http.StatusNotFound, nil), "NotFound", 40, 7 * time.Minute},
@@ -526,6 +527,24 @@ func TestTooLarge(t *testing.T) {
 		if left := testutil.ToFloat64(s.p.metrics.left); left < 100 || left > 400 {
 			t.Errorf("%v images left out", left)
 		}
+		// It is tried in full from time to time, and not often.
+		refused := func() int {
+			s.server.mu.Lock()
+			defer s.server.mu.Unlock()
+			return len(slices.DeleteFunc(slices.Clone(s.server.requests), func(r string) bool { return !strings.HasSuffix(r, " 413") }))
+		}
+		before := refused()
+		s.later(5 * time.Hour)
+		if n := refused() - before; n < 4 || n > 20 {
+			t.Errorf("it was too large %d times in five hours", n)
+		}
+		s.server.now(func() { s.server.fail = nil })
+		s.later(90 * time.Minute)
+		s.server.now(func() {
+			if n := len(s.server.object.Spec.Images); n != 500 {
+				t.Errorf("%d of 500 images are in the object that may be large again", n)
+			}
+		})
 	})
 }
 

@@ -54,7 +54,7 @@ func judge(server discovery.DiscoveryInterface, emulated *utilversion.Version, d
 	if err != nil {
 		return "", false, err
 	}
-	flag := olderThan(info, emulated)
+	is, flag := olderThan(info, emulated)
 	if flag == "" {
 		return "", false, nil
 	}
@@ -62,22 +62,32 @@ func judge(server discovery.DiscoveryInterface, emulated *utilversion.Version, d
 		_, err := server.ServerResourcesForGroupVersion(resourcev1.SchemeGroupVersion.String())
 		if apierrors.IsNotFound(err) {
 			return fmt.Sprintf("The apiserver is %s and has no %s: this scheduler, which works as %s does, would wait for it for ever and place no pod. Set --emulated-version=%s, if it knows that version",
-				info.GitVersion, resourcev1.SchemeGroupVersion, emulated, flag), true, nil
+				is, resourcev1.SchemeGroupVersion, emulated, flag), true, nil
 		}
 		if err != nil {
 			return "", false, err
 		}
 	}
 	return fmt.Sprintf("The apiserver is %s, and this scheduler works as %s does: some of it may not work. Set --emulated-version=%s, if it knows that version",
-		info.GitVersion, emulated, flag), false, nil
+		is, emulated, flag), false, nil
 }
 
-// olderThan returns the minor version of a server that is older than the emulated one; empty
-// if it is not, or if its version cannot be read.
-func olderThan(info *version.Info, emulated *utilversion.Version) string {
-	server, err := utilversion.ParseGeneric(info.GitVersion)
-	if err != nil || server.Major() > emulated.Major() || server.Major() == emulated.Major() && server.Minor() >= emulated.Minor() {
-		return ""
+// olderThan returns, of a server that is older than the emulated version, or works as an older
+// one does, what it is and the minor version that it works as; empty if it is not older, or if
+// its version cannot be read.
+func olderThan(info *version.Info, emulated *utilversion.Version) (is, minor string) {
+	is = info.GitVersion
+	server, err := utilversion.ParseGeneric(is)
+	if err != nil {
+		return "", ""
 	}
-	return fmt.Sprintf("%d.%d", server.Major(), server.Minor())
+	// Servers that can work as older ones do tell so, since 1.34.
+	worksAs, err := utilversion.ParseGeneric(info.EmulationMajor + "." + info.EmulationMinor)
+	if err == nil && worksAs.LessThan(utilversion.MajorMinor(server.Major(), server.Minor())) {
+		server, is = worksAs, fmt.Sprintf("%s (it works as %s does)", is, worksAs)
+	}
+	if server.AtLeast(utilversion.MajorMinor(emulated.Major(), emulated.Minor())) {
+		return "", ""
+	}
+	return is, fmt.Sprintf("%d.%d", server.Major(), server.Minor())
 }

@@ -38,6 +38,15 @@ func TestJudge(t *testing.T) {
 			}
 		}
 	}
+	// A server that works as an older one does.
+	for minor, want := range map[string]string{"33": "v1.36.4 (it works as 1.33 does) and has no " + devices, "36": "", "": "", "x": ""} {
+		old := server("v1.36.4", "apps/v1")
+		old.FakedServerVersion.EmulationMajor, old.FakedServerVersion.EmulationMinor = "1", minor
+		text, hopeless, err := judge(old, emulated, true)
+		if err != nil || hopeless != (want != "") || (want == "") != (text == "") || !strings.Contains(text, want) {
+			t.Errorf("works as 1.%s: %q, %t, %v, want %q", minor, text, hopeless, err, want)
+		}
+	}
 	// Without devices, nothing waits for their resources.
 	if text, hopeless, err := judge(server("v1.33.1"), emulated, false); err != nil || hopeless || text == "" {
 		t.Errorf("without devices: %q, %t, %v", text, hopeless, err)

@@ -3,10 +3,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,13 +18,15 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -31,6 +37,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/controlplane"
+	"github.com/layer-locality/layer-locality/internal/poll"
 )
 
 const namespace = "kube-system"
@@ -48,6 +55,7 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, apiextensionsv1.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	must(t, err)
@@ -66,34 +74,52 @@ func start(t *testing.T) *plane {
 	p := &plane{t: t, config: started.Config, admin: newClient(t, started.Config), nodes: map[string]*corev1.Node{}}
 	p.kube, err = kubernetes.NewForConfig(started.Config)
 	must(t, err)
-	for _, overlay := range overlays {
-		if overlay == "okd" {
-			continue // SecurityContextConstraints are OpenShift's
-		}
-		for _, resource := range shipped(t, overlay).Resources() {
-			object := &unstructured.Unstructured{}
-			content, err := resource.Map()
-			must(t, err)
-			object.Object = content
-			strict := client.WithFieldValidation(p.admin, metav1.FieldValidationStrict)
-			must(t, strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"), client.ForceOwnership))
-		}
-	}
 	for _, name := range []string{"n1", "n2"} {
 		p.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		must(t, p.admin.Create(t.Context(), p.nodes[name]))
 	}
-	// The policy takes effect a moment after it was made.
-	must(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		object := p.object("n1")
+	p.install(t.Context())
+	return p
+}
+
+// install installs what is shipped, or what is missing of it.
+func (p *plane) install(ctx context.Context) {
+	p.t.Helper()
+	for _, overlay := range overlays {
+		if overlay == "okd" {
+			continue // SecurityContextConstraints are OpenShift's
+		}
+		for _, resource := range shipped(p.t, overlay).Resources() {
+			object := &unstructured.Unstructured{}
+			content, err := resource.Map()
+			must(p.t, err)
+			object.Object = content
+			strict := client.WithFieldValidation(p.admin, metav1.FieldValidationStrict)
+			must(p.t, strict.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"), client.ForceOwnership))
+		}
+	}
+	// The policy takes effect a moment after it was made, as the resource does. It is asked with
+	// a node that has no agent here.
+	p.eventually(ctx, "nobody else may write", func(ctx context.Context) error {
+		object := p.object("n2")
 		err := p.admin.Create(ctx, object)
 		if err == nil {
-			err = p.admin.Delete(ctx, object)
-			return false, err
+			return errors.Join(errors.New("an administrator may"), p.admin.Delete(ctx, object))
 		}
-		return strings.Contains(err.Error(), "written by layer-agent"), nil
-	}))
-	return p
+		if strings.Contains(err.Error(), "written by layer-agent") {
+			return nil
+		}
+		return err
+	})
+}
+
+// eventually waits until check returns no error.
+func (p *plane) eventually(ctx context.Context, what string, check func(context.Context) error) {
+	p.t.Helper()
+	const patience = time.Minute // a machine that is busy
+	if err := poll.Until(ctx, 100*time.Millisecond, patience, check); err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
 }
 
 // with returns the same for a part of the test, which leaves no NodeLayers.
@@ -139,7 +165,7 @@ func (p *plane) object(node string) *v1alpha1.NodeLayers {
 // A real apiserver with the shipped policy and roles, and the shipped commands.
 func TestShipped(t *testing.T) {
 	p := start(t)
-	for name, test := range map[string]func(*testing.T, *plane){"policy": testPolicy, "schema": testSchema, "agent": testAgent} {
+	for name, test := range map[string]func(*testing.T, *plane){"policy": testPolicy, "schema": testSchema, "agent": testAgent, "losses": testLosses} {
 		t.Run(name, func(t *testing.T) { test(t, p.with(t)) })
 	}
 }
@@ -286,11 +312,15 @@ func store(t *testing.T, root string, images ...string) {
 	must(t, os.Rename(filepath.Join(folder, ".new"), filepath.Join(folder, "images.json")))
 }
 
-// The shipped commands, with a token as the kubelet gives it and the rights of deploy/agent,
-// publish what is in a store, and follow it.
-func testAgent(t *testing.T, p *plane) {
+// runs runs the shipped commands until the part of the test ends, with a token as the kubelet gives
+// it. It returns the root of the store that they read, and functions that wait until they have
+// published images, and until writing has failed for a reason.
+func (p *plane) runs() (root string, published func(images ...string), failed func(reason string)) {
+	t := p.t
+	t.Helper()
 	folder := t.TempDir()
-	root, handover, token := filepath.Join(folder, "storage"), filepath.Join(folder, "handover"), filepath.Join(folder, "token")
+	root = filepath.Join(folder, "storage")
+	handover, token := filepath.Join(folder, "handover"), filepath.Join(folder, "token")
 	must(t, os.MkdirAll(filepath.Join(root, "overlay-images"), 0o700))
 	must(t, os.Mkdir(handover, 0o700))
 	must(t, os.WriteFile(token, []byte(p.token("n1")), 0o600))
@@ -302,9 +332,13 @@ func testAgent(t *testing.T, p *plane) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address := free.Addr().String()
+	must(t, free.Close())
 	for _, args := range [][]string{
 		{"read", "--runtime=auto", "--storage=" + root, "--socket=" + folder + "/none", "--handover=" + handover},
-		{"publish", "--kubeconfig=" + folder + "/kubeconfig", "--token-file=" + token, "--handover=" + handover, "--spread=0s", "--bind-address=127.0.0.1:0"},
+		{"publish", "--kubeconfig=" + folder + "/kubeconfig", "--token-file=" + token, "--handover=" + handover, "--spread=0s", "--bind-address=" + address},
 	} {
 		command := newCommand()
 		command.SetArgs(args)
@@ -316,31 +350,51 @@ func testAgent(t *testing.T, p *plane) {
 			must(t, <-ended)
 		}
 	})
-	published := func(images ...string) {
+	published = func(images ...string) {
 		t.Helper()
-		object, got := &v1alpha1.NodeLayers{}, []string{}
-		const patience = 30 * time.Second // a machine that is busy
-		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		p.eventually(ctx, fmt.Sprintf("%q are published", images), func(ctx context.Context) error {
 			select {
 			case err := <-ended:
 				ended <- nil
-				return false, errors.Join(errors.New("a command ended"), err)
+				return poll.Permanent(fmt.Errorf("a command ended: %w", err))
 			default:
 			}
+			object, got := &v1alpha1.NodeLayers{}, []string{}
 			if err := p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, object); err != nil {
-				return false, client.IgnoreNotFound(err)
+				return err
 			}
-			got = got[:0]
 			for _, text := range object.Spec.Images {
 				_, name, _ := strings.Cut(text, " ")
 				got = append(got, name)
 			}
-			return slices.Equal(got, images), nil
+			if !slices.Equal(got, images) {
+				return fmt.Errorf("%q", got)
+			}
+			return nil
 		})
-		if err != nil {
-			t.Fatalf("%v: %q, want %q", err, got, images)
-		}
 	}
+	failed = func(reason string) {
+		t.Helper()
+		p.eventually(ctx, "writing fails", func(context.Context) error {
+			response, err := http.Get("http://" + address + "/metrics")
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			text, err := io.ReadAll(response.Body)
+			if err == nil && !bytes.Contains(text, fmt.Appendf(nil, `layerlocality_agent_errors_total{in="write",reason=%q}`, reason)) {
+				err = fmt.Errorf("the metrics have no error %s:\n%s", reason, text)
+			}
+			return err
+		})
+	}
+	return root, published, failed
+}
+
+// The shipped commands, with the rights of deploy/agent, publish what is in a store, and follow it.
+func testAgent(t *testing.T, p *plane) {
+	ctx := t.Context()
+	root, published, _ := p.runs()
 	published()
 	store(t, root, "quay.io/a:1")
 	published("quay.io/a:1")
@@ -367,3 +421,75 @@ func testAgent(t *testing.T, p *plane) {
 		t.Errorf("%s", cells)
 	}
 }
+
+// What was installed is lost while an agent runs, part by part, and comes back: the agent goes on
+// where it can, and catches up.
+func testLosses(t *testing.T, p *plane) {
+	ctx := t.Context()
+	// Also if this fails, what follows finds all that is shipped.
+	t.Cleanup(func() { p.install(context.WithoutCancel(ctx)) })
+	root, published, failed := p.runs()
+	store(t, root, "quay.io/a:1")
+	published("quay.io/a:1")
+	named := func(object client.Object, name string) client.Object {
+		object.SetName(name)
+		return object
+	}
+
+	// The policy: agents write all the same.
+	must(t, p.admin.Delete(ctx, named(&admissionv1.ValidatingAdmissionPolicyBinding{}, policyName)))
+	must(t, p.admin.Delete(ctx, named(&admissionv1.ValidatingAdmissionPolicy{}, policyName)))
+	store(t, root, "quay.io/b:1")
+	published("quay.io/b:1")
+
+	// The rights: nothing is written until they are back.
+	must(t, p.admin.Delete(ctx, named(&rbacv1.ClusterRoleBinding{}, "layer-agent")))
+	store(t, root, "quay.io/c:1")
+	failed("Forbidden")
+	p.install(ctx)
+	published("quay.io/c:1")
+
+	// The resource: with all objects.
+	must(t, p.admin.Delete(ctx, named(&apiextensionsv1.CustomResourceDefinition{}, crdName)))
+	p.eventually(ctx, "the resource is gone", func(ctx context.Context) error {
+		if err := p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, &v1alpha1.NodeLayers{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("reading: %w", err)
+		}
+		if err := p.admin.Get(ctx, client.ObjectKey{Name: crdName}, &apiextensionsv1.CustomResourceDefinition{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("its definition: %w", err)
+		}
+		return nil
+	})
+	store(t, root, "quay.io/d:1")
+	failed("NotFound")
+	p.install(ctx)
+	published("quay.io/d:1")
+
+	// A definition of before, without a field that this agent writes: the rest is published.
+	older := &apiextensionsv1.CustomResourceDefinition{}
+	must(t, p.admin.Get(ctx, client.ObjectKey{Name: crdName}, older))
+	for i := range older.Spec.Versions {
+		delete(older.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties["spec"].Properties, "runtime")
+	}
+	must(t, p.admin.Update(ctx, older))
+	images := []string{"quay.io/e:00"}
+	p.eventually(ctx, "the field is dropped", func(ctx context.Context) error {
+		images = append(images, fmt.Sprintf("quay.io/e:%02d", len(images)))
+		store(t, root, images...)
+		published(images...)
+		object := &v1alpha1.NodeLayers{}
+		if err := p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, object); err != nil {
+			return err
+		}
+		if s := object.Spec; s.Runtime != "" || int(s.TotalImages) != len(images) || len(s.Layers) != len(images) {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+// Names of what deploy/agent installs.
+const (
+	policyName = "layer-agent"
+	crdName    = "nodelayers.layerlocality.io"
+)

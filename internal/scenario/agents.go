@@ -70,29 +70,30 @@ func (l *Lab) Agents(ctx context.Context, root string, image *images.Pushed, pub
 	if err != nil {
 		return nil, err
 	}
-	for _, object := range built {
-		if object.GetKind() == "DaemonSet" {
-			if err := publishWith(object, publishArgs); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return built, nil
+	return built, AgentArgs(built, "publish", publishArgs...)
 }
 
-// publishWith gives the container of a DaemonSet that writes further arguments.
-func publishWith(object *unstructured.Unstructured, args []string) error {
-	var set appsv1.DaemonSet
-	if err := kruntime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &set); err != nil {
-		return err
-	}
-	for i := range set.Spec.Template.Spec.Containers {
-		if c := &set.Spec.Template.Spec.Containers[i]; c.Name == "publish" {
-			c.Args = append(c.Args, args...)
+// AgentArgs gives a container of layer-agent further arguments, in all DaemonSets among objects.
+func AgentArgs(objects []*unstructured.Unstructured, container string, args ...string) error {
+	for _, object := range objects {
+		if object.GetKind() != "DaemonSet" {
+			continue
 		}
+		var set appsv1.DaemonSet
+		if err := kruntime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &set); err != nil {
+			return err
+		}
+		for i := range set.Spec.Template.Spec.Containers {
+			if c := &set.Spec.Template.Spec.Containers[i]; c.Name == container {
+				c.Args = append(c.Args, args...)
+			}
+		}
+		content, err := kruntime.DefaultUnstructuredConverter.ToUnstructured(&set)
+		if err != nil {
+			return err
+		}
+		unstructured.RemoveNestedField(content, "status")
+		object.Object = content
 	}
-	content, err := kruntime.DefaultUnstructuredConverter.ToUnstructured(&set)
-	unstructured.RemoveNestedField(content, "status")
-	object.Object = content
-	return err
+	return nil
 }

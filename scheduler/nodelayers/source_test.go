@@ -12,6 +12,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics"
@@ -285,6 +287,80 @@ func TestWatch(t *testing.T) {
 		server.CloseWatch()
 		later(time.Hour)
 	})
+}
+
+// followed starts a source on an apiserver with objects, and calls check once they are read.
+func followed(t *testing.T, check func(s *Source, told *sink, server *fixture.Apiserver), objects ...runtime.Object) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		server := &fixture.Apiserver{T: t, Resource: "nodelayers"}
+		list := &metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeLayersList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+		for _, o := range objects {
+			list.Items = append(list.Items, runtime.RawExtension{Object: o})
+		}
+		server.Set(http.StatusOK, list)
+		s, err := NewSource(&rest.Config{Host: "https://apiserver.example", Transport: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := &sink{reports: map[string]*locality.NodeReport{}}
+		if _, err := s.Start(ctx, told); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		check(s, told, server)
+		cancel()
+		server.CloseWatch()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+	})
+}
+
+// An object of 2 MiB, as a schema without bounds would let through, is taken over up to the bounds.
+func TestLarge(t *testing.T) {
+	const lines = 8000
+	large := object("large", func(o *v1alpha1.NodeLayers) {
+		o.Spec.Images = nil
+		for i := range lines {
+			o.Spec.Images = append(o.Spec.Images, fmt.Sprintf("0 registry.example.com/%s:%d", strings.Repeat("a", 256), i))
+		}
+	})
+	followed(t, func(s *Source, told *sink, server *fixture.Apiserver) {
+		server.Event("MODIFIED", large)
+		synctest.Wait()
+		if got := told.fresh(); !slices.Equal(got, []string{fmt.Sprint("large ", v1alpha1.MaxNodeImages), "n1 1"}) {
+			t.Errorf("%q", got)
+		}
+		if want := (Stats{Fresh: 2, Refused: 2 * (lines - v1alpha1.MaxNodeImages)}); s.Stats() != want {
+			t.Errorf("%+v, want %+v", s.Stats(), want)
+		}
+	}, large, object("n1"))
+}
+
+// A newer agent says more than this plugin knows: the rest counts.
+func TestNewerAgent(t *testing.T) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object("n1", func(o *v1alpha1.NodeLayers) {
+		o.Spec.Layers = append(o.Spec.Layers, line("b", 20)+" zstd")
+		o.Spec.Images = []string{"0,1 quay.io/a:1", "0 quay.io/b:1"}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content["spec"].(map[string]any)["compression"] = map[string]any{"zstd": "1"}
+	followed(t, func(s *Source, told *sink, _ *fixture.Apiserver) {
+		if got := told.fresh(); !slices.Equal(got, []string{"n1 2"}) {
+			t.Fatalf("%q", got)
+		}
+		for _, image := range told.reports["n1"].Images {
+			if len(image.Layers) != 1 || image.Layers[0] != (index.Layer{Digest: digest("a"), Size: 10}) {
+				t.Errorf("%+v", image)
+			}
+		}
+		if want := (Stats{Fresh: 1, Refused: 1}); s.Stats() != want {
+			t.Errorf("%+v, want %+v", s.Stats(), want)
+		}
+	}, &unstructured.Unstructured{Object: content})
 }
 
 // A host that can put off questions waits for the objects, unless there will be none.

@@ -110,6 +110,19 @@ for component in kube-apiserver kube-controller-manager kube-scheduler layer-ext
     "$WORK/files-$component/usr/share/licenses/$component"
 done
 
+# compressed MIB NAME: checks what a pull of an image transfers, for every platform of the release.
+compressed() {
+  local platform bytes
+  for platform in ${PLATFORMS//,/ }; do
+    rm -rf "$WORK/compressed"
+    skopeo copy -q --override-arch "${platform#*/}" "oci-archive:$RELEASE/images/$2.oci.tar" "dir:$WORK/compressed"
+    bytes=$(jq '[.layers[].size] | add' "$WORK/compressed/manifest.json")
+    echo "$2 for $platform: $bytes bytes"
+    [ "$bytes" -gt 0 ] && [ "$bytes" -le $(($1 << 20)) ] || return 1
+  done
+}
+check "image layer-agent has at most 15 MiB, compressed" compressed 15 layer-agent
+
 KUBECTL_LAYERS=("$RELEASE"/kubectl-layers_*_linux_"$HOST".tar.gz)
 check "the archive of kubectl-layers unpacks" bash -c "mkdir '$WORK/plugin' && tar -xzf '${KUBECTL_LAYERS[0]}' -C '$WORK/plugin'"
 check "kubectl-layers is static" static "$WORK/plugin/kubectl-layers"

@@ -16,6 +16,8 @@ import (
 
 	"github.com/layer-locality/layer-locality/crio/imagelayers"
 	"github.com/layer-locality/layer-locality/internal/bench"
+	"github.com/layer-locality/layer-locality/internal/bench/process"
+	"github.com/layer-locality/layer-locality/internal/bench/store"
 	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
@@ -76,7 +78,7 @@ type Measurement struct {
 	Layers int `json:"layers"`
 	Bytes  int `json:"bytes"`
 	// Memory of CRI-O after 20 lists.
-	Memory Memory `json:"memory"`
+	Memory process.Memory `json:"memory"`
 	// Pulls of the large image, which is removed before each pull.
 	Pulls []time.Duration `json:"pulls"`
 	// Shared is the pull of images with a common base at once.
@@ -232,13 +234,13 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 	}
 
 	pid := node.Runtime().PID()
-	before, err := processorTime(pid)
+	before, err := process.Host.CPU(pid)
 	if err != nil {
 		return nil, err
 	}
 	for i := range config.Lists {
 		if i+1 == listsBeforeRSS { // with the first one
-			if m.Memory, err = residentMemory(pid); err != nil {
+			if m.Memory, err = process.Host.Memory(pid); err != nil {
 				return nil, err
 			}
 		}
@@ -248,7 +250,7 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 		}
 		m.Lists = append(m.Lists, took)
 	}
-	after, err := processorTime(pid)
+	after, err := process.Host.CPU(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -259,13 +261,13 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 	}
 
 	for range config.Pulls {
-		if err := removeImage(ctx, cri, pushed.large); err != nil {
+		if err := store.Remove(ctx, cri, pushed.large); err != nil {
 			return nil, err
 		}
 		// Pending disk writes must not slow down the next pull.
 		unix.Sync()
 		begin := time.Now()
-		if err := pullImage(ctx, cri, pushed.large); err != nil {
+		if err := store.Pull(ctx, cri, pushed.large); err != nil {
 			return nil, err
 		}
 		m.Pulls = append(m.Pulls, time.Since(begin))
@@ -273,7 +275,7 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 	if m.Shared, err = pullShared(ctx, node, cri, pushed.shared); err != nil {
 		return nil, err
 	}
-	m.Load, err = load()
+	m.Load, err = process.Load()
 	return m, err
 }
 
@@ -287,7 +289,7 @@ func pullShared(ctx context.Context, node *cluster.Node, cri *cluster.CRI, names
 	begin := time.Now()
 	group, pulls := errgroup.WithContext(ctx)
 	for _, name := range names {
-		group.Go(func() error { return pullImage(pulls, cri, name) })
+		group.Go(func() error { return store.Pull(pulls, cri, name) })
 	}
 	if err := group.Wait(); err != nil {
 		return SharedPull{}, err
@@ -298,7 +300,7 @@ func pullShared(ctx context.Context, node *cluster.Node, cri *cluster.CRI, names
 		return SharedPull{}, err
 	}
 	for _, name := range names {
-		if err := removeImage(ctx, cri, name); err != nil {
+		if err := store.Remove(ctx, cri, name); err != nil {
 			return SharedPull{}, err
 		}
 	}

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 	"time"
 
+	"github.com/layer-locality/layer-locality/internal/bench/timing"
 	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
@@ -57,7 +57,7 @@ func numbers(all []Measurement, flavour cluster.Flavour) Numbers {
 		anonymous = append(anonymous, m.Memory.Anonymous)
 		n.Layers, n.Bytes = m.Layers, m.Bytes
 	}
-	n.ListP50, n.ListP99 = percentile(lists, 50), percentile(lists, 99)
+	n.ListP50, n.ListP99 = timing.Percentile(lists, 50), timing.Percentile(lists, 99)
 	n.ListCPU, n.FirstList, n.Pull = median(cpu), median(first), median(pulls)
 	n.BareP50, n.SharedBytes, n.SharedTook = median(bare), median(sharedBytes), median(sharedTook)
 	n.RSS, n.Anonymous = median(rss), median(anonymous)
@@ -149,17 +149,7 @@ func (s Summary) Write(w io.Writer) error {
 }
 
 // median returns the 50th percentile.
-func median[T cmp.Ordered](values []T) T { return percentile(values, 50) }
-
-// percentile returns the smallest value that p percent of all values do not
-// exceed, or zero if there are no values.
-func percentile[T cmp.Ordered](values []T, p int) T {
-	if len(values) == 0 {
-		return *new(T)
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[max(0, (len(sorted)*p+99)/100-1)]
-}
+func median[T cmp.Ordered](values []T) T { return timing.Percentile(values, 50) }
 
 func ratio(a, b time.Duration) float64 { return float64(a) / float64(max(1, b)) }
 func us(d time.Duration) float64       { return float64(d) / float64(time.Microsecond) }

@@ -1,41 +1,13 @@
 package crio
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/layer-locality/layer-locality/internal/bench/process"
 	"github.com/layer-locality/layer-locality/internal/cluster"
 )
-
-func TestPercentile(t *testing.T) {
-	hundred := make([]int, 100)
-	for i := range hundred {
-		hundred[i] = 100 - i
-	}
-	for _, tc := range []struct {
-		values []int
-		p      int
-		want   int
-	}{
-		{nil, 50, 0},
-		{[]int{7}, 50, 7},
-		{[]int{7}, 99, 7},
-		{[]int{3, 1, 2}, 50, 2},
-		{[]int{4, 1, 3, 2}, 50, 2},
-		{hundred, 50, 50},
-		{hundred, 99, 99},
-		{hundred, 100, 100},
-	} {
-		if got := percentile(tc.values, tc.p); got != tc.want {
-			t.Errorf("percentile %d of %v: got %d, want %d", tc.p, tc.values, got, tc.want)
-		}
-	}
-	if hundred[0] != 100 {
-		t.Error("the values were sorted in place")
-	}
-}
 
 // measurements returns measurements of both flavours in which the patched one
 // is worse by known amounts.
@@ -48,7 +20,7 @@ func measurements() []Measurement {
 			Lists:      []time.Duration{10*ms + extra, 11*ms + extra, 90*ms + extra},
 			ListCPU:    9*ms + extra/2,
 			Layers:     layers,
-			Memory:     Memory{RSS: rss, Anonymous: rss / 2},
+			Memory:     process.Memory{RSS: rss, Anonymous: rss / 2},
 			Pulls:      []time.Duration{500*ms + extra},
 			Bare:       []time.Duration{3*ms + extra/2},
 			Shared:     SharedPull{Bytes: 500e6 - int64(extra/ms)*62e6, Took: time.Second},
@@ -109,24 +81,6 @@ func TestResultOfTheWrongPrograms(t *testing.T) {
 	}
 }
 
-func TestLayersOf(t *testing.T) {
-	for count := 1; count <= 30; count++ {
-		a, b, c := layersOf(3, count), layersOf(3+stacks, count), layersOf(4, count)
-		if len(a) != count || len(b) != count {
-			t.Fatalf("%d layers wanted, got %d and %d", count, len(a), len(b))
-		}
-		if a[count-1].Name == b[count-1].Name {
-			t.Errorf("%d layers: two images have the same last layer %s", count, a[count-1].Name)
-		}
-		if count >= 2 && a[0].Name != b[0].Name {
-			t.Errorf("%d layers: images of one base share none of it: %s, %s", count, a[0].Name, b[0].Name)
-		}
-		if a[0].Name == c[0].Name {
-			t.Errorf("%d layers: images of different bases share %s", count, a[0].Name)
-		}
-	}
-}
-
 func TestConfigCheck(t *testing.T) {
 	good := Config{Images: 1, Layers: 1, Rounds: 1, Lists: listsBeforeRSS, Pulls: 1, Starts: 1}
 	if err := good.check(); err != nil {
@@ -145,31 +99,5 @@ func TestConfigCheck(t *testing.T) {
 		if err := bad.check(); err == nil || !strings.HasPrefix(err.Error(), name+":") {
 			t.Errorf("%s: got %v, want an error that names it", name, err)
 		}
-	}
-}
-
-func TestOwnProcess(t *testing.T) {
-	before, err := processorTime(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for begin := time.Now(); time.Since(begin) < 20*time.Millisecond; {
-	}
-	after, err := processorTime(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if after <= before {
-		t.Errorf("processor time went from %s to %s", before, after)
-	}
-	memory, err := residentMemory(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if memory.RSS < 1<<20 || memory.Anonymous <= 0 || memory.Anonymous > memory.RSS {
-		t.Errorf("implausible memory of a test: %+v", memory)
-	}
-	if _, err := processorTime(-1); err == nil {
-		t.Error("no error for a process that does not exist")
 	}
 }

@@ -2,6 +2,7 @@
 package timing
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -31,4 +32,14 @@ func Median(values []float64) float64 {
 	slices.Sort(values)
 	n := len(values)
 	return (values[(n-1)/2] + values[n/2]) / 2
+}
+
+// Percentile returns the smallest value that p percent of all values do not
+// exceed, or zero if there are no values.
+func Percentile[T cmp.Ordered](values []T, p int) T {
+	if len(values) == 0 {
+		return *new(T)
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[max(0, (len(sorted)*p+99)/100-1)]
 }

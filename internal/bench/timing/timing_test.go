@@ -29,3 +29,31 @@ func TestClocksGoOn(t *testing.T) {
 		t.Errorf("from %v to %v", wall, Wall())
 	}
 }
+
+func TestPercentile(t *testing.T) {
+	hundred := make([]int, 100)
+	for i := range hundred {
+		hundred[i] = 100 - i
+	}
+	for _, tc := range []struct {
+		values []int
+		p      int
+		want   int
+	}{
+		{nil, 50, 0},
+		{[]int{7}, 50, 7},
+		{[]int{7}, 99, 7},
+		{[]int{3, 1, 2}, 50, 2},
+		{[]int{4, 1, 3, 2}, 50, 2},
+		{hundred, 50, 50},
+		{hundred, 99, 99},
+		{hundred, 100, 100},
+	} {
+		if got := Percentile(tc.values, tc.p); got != tc.want {
+			t.Errorf("percentile %d of %v: got %d, want %d", tc.p, tc.values, got, tc.want)
+		}
+	}
+	if hundred[0] != 100 {
+		t.Error("the values were sorted in place")
+	}
+}

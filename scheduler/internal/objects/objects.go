@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	codecs "k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -30,7 +30,7 @@ func NewClient(base *rest.Config) (rest.Interface, error) {
 	}
 	config := rest.CopyConfig(base)
 	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.NegotiatedSerializer = newSerializer(codecs.NewCodecFactory(scheme).WithoutConversion(), scheme, v1alpha1.GroupVersion)
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	return rest.RESTClientFor(config)
 }

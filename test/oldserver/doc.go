@@ -1,0 +1,2 @@
+// Package oldserver tests our kube-scheduler on apiservers that work as older ones do.
+package oldserver
