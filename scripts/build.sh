@@ -7,8 +7,9 @@
 #   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last four;
 #                                kubeadm, kubectl and kube-proxy when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
-#                                local-path-provisioner, containerd, containerd-shim-runc-v2, kwok,
-#                                helm and kubectl-oldest when named
+#                                local-path-provisioner, containerd and containerd-shim-runc-v2
+#                                (with -1.7 or -2.4: of that version), kwok, helm and
+#                                kubectl-oldest when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -131,18 +132,13 @@ compile_module() {
     go_build "$1 $version" "$2" -ldflags "-s -w" "${3:-.}")
 }
 
-# The recipe of containerd, which layer-agent is tested with: without snapshotters that need
-# C libraries, and with its version, as upstream's Makefile has it.
+# The recipe of containerd, which layer-agent is tested with, and of the shim between it and
+# runc: without snapshotters that need C libraries, and with its version, as upstream's Makefile has it.
 compile_containerd() {
-  local VERB=build TAGS="no_btrfs no_zfs no_devmapper"
-  local GOFLAGS="$GOFLAGS '-ldflags=-s -w -X github.com/containerd/containerd/v2/version.Version=$CONTAINERD_VERSION'"
-  CGO_ENABLED=0 go_module_build containerd github.com/containerd/containerd/v2/cmd/containerd "$1"
-}
-
-# The recipe of the shim between it and runc.
-compile_shim() {
-  local VERB=build TAGS=""
-  CGO_ENABLED=0 go_module_build containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 "$1"
+  local VERB=build TAGS="no_btrfs no_zfs no_devmapper" module version
+  read -r module version <<<"$(origin "$1")"
+  local GOFLAGS="$GOFLAGS '-ldflags=-s -w -X $module/version.Version=$version'"
+  CGO_ENABLED=0 go_module_build "$1" "$module/cmd/${1%-[0-9].[0-9]}" "$2"
 }
 
 # The recipe of the oldest kubectl that kubectl layers is for. Its module has no main package: this
@@ -192,6 +188,8 @@ origin() {
   crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
   coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
   containerd | containerd-shim-runc-v2) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
+  containerd-1.7 | containerd-shim-runc-v2-1.7) echo "github.com/containerd/containerd $CONTAINERD_1_7_VERSION" ;;
+  containerd-2.4 | containerd-shim-runc-v2-2.4) echo "github.com/containerd/containerd/v2 $CONTAINERD_2_4_VERSION" ;;
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
   kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
@@ -306,8 +304,7 @@ build_one() {
     esac
     case $name in
     coredns | local-path-provisioner | kwok | helm) declare -f compile_module ;;
-    containerd) declare -f compile_containerd ;;
-    containerd-shim-runc-v2) declare -f compile_shim ;;
+    containerd*) declare -f compile_containerd ;;
     kubectl-oldest) declare -f compile_kubectl_oldest ;;
     esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
@@ -324,8 +321,7 @@ build_one() {
     layer-resolver | layer-agent) compile_own "$name" "$cached.tmp.$$" ;;
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
     kwok | helm) compile_module "$name" "$cached.tmp.$$" "./cmd/$name" ;;
-    containerd) compile_containerd "$cached.tmp.$$" ;;
-    containerd-shim-runc-v2) compile_shim "$cached.tmp.$$" ;;
+    containerd*) compile_containerd "$name" "$cached.tmp.$$" ;;
     kubectl-oldest) compile_kubectl_oldest "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac

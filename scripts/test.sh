@@ -174,14 +174,26 @@ step_upstream-kubernetes() {
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
-step_e2e() { raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && scripts/build.sh tools containerd containerd-shim-runc-v2 && go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/containerd/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/kubectl/live/... ./test/layershare/... ./test/monitoring/... ./test/report/...; }
+# containerd and its shim, with FULL in three versions.
+containerds() {
+  local version names=()
+  for version in '' ${FULL:+-1.7 -2.4}; do names+=("containerd$version" "containerd-shim-runc-v2$version"); done
+  scripts/build.sh tools "${names[@]}"
+}
+step_e2e() {
+  local status=0
+  raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && containerds || return 1
+  go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/containerd/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/kubectl/live/... ./test/layershare/... ./test/monitoring/... ./test/report/... || status=1
+  if [ -n "$FULL" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
+  return "$status"
+}
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
   raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 2 \
     -run '^(TestAncestor|TestRollingUpdate|TestNeverPulled|TestHeldImages|TestDeploy)$/^(|images|by-namespace)$' ./test/scheduler/... ./test/resolver/... ./test/extender/... ./test/deploy/...
 }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
-step_critest() { cluster_binaries && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
+step_critest() { cluster_binaries && scripts/build.sh tools containerd containerd-shim-runc-v2 && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
 
 # A node in a virtual machine.
 step_vm() { scripts/install-deps.sh vm && cluster_binaries && go_test vm . -tags e2e -count=1 -timeout 40m ./test/vm/...; }

@@ -108,7 +108,7 @@ func up(o *options) *cobra.Command {
 	f.StringToStringVar(&gates, "feature-gates", nil, "feature gates of all Kubernetes components, as in Name=true,Other=false")
 	f.StringVar(&schedulerConfig, "scheduler-config", "", "KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) of the kube-scheduler; its kubeconfig and leader election are the cluster's own")
 	f.StringArrayVar(&config.Scheduler.Args, "scheduler-arg", nil, "further argument of the kube-scheduler, as in --scheduler-arg=--v=4; may be repeated")
-	f.StringVar((*string)(&config.ContainerRuntime), "container-runtime", string(cluster.CRIO), "container runtime of the nodes: crio or containerd")
+	f.StringVar((*string)(&config.ContainerRuntime), "container-runtime", string(cluster.CRIO), "container runtime of the nodes: crio, containerd, containerd-1.7 or containerd-2.4")
 	f.BoolVar(&config.RuntimeOnly, "runtime-only", false, "only a registry and nodes with a container runtime: no control plane, no kubelets")
 	return c
 }

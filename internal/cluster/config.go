@@ -29,6 +29,9 @@ type ContainerRuntime string
 const (
 	CRIO       ContainerRuntime = "crio"
 	Containerd ContainerRuntime = "containerd"
+	// Older and newer than Containerd.
+	Containerd17 ContainerRuntime = "containerd-1.7"
+	Containerd24 ContainerRuntime = "containerd-2.4"
 )
 
 // Config describes a cluster. The zero value is a cluster of three stock nodes.
@@ -190,7 +193,9 @@ func (c *Config) complete() error {
 }
 
 // runtimes are the container runtimes that a node can have.
-var runtimes = map[ContainerRuntime]*containerRuntime{CRIO: &crio, Containerd: &containerd}
+var runtimes = map[ContainerRuntime]*containerRuntime{
+	CRIO: &crio, Containerd: containerd(""), Containerd17: containerd("-1.7"), Containerd24: containerd("-2.4"),
+}
 
 // checkRuntimes fills in and checks the container runtimes of the nodes.
 func (c *Config) checkRuntimes() error {
@@ -200,13 +205,18 @@ func (c *Config) checkRuntimes() error {
 			return fmt.Errorf("container runtime of %s: there is no such node, they are n1 to n%d", node, c.Nodes)
 		}
 		if runtimes[runtime] == nil {
-			return fmt.Errorf("container runtime %q of %s: want %s or %s", runtime, node, CRIO, Containerd)
+			return fmt.Errorf("container runtime %q of %s: want %s", runtime, node, runtimeNames())
 		}
 	}
 	if runtimes[c.ContainerRuntime] == nil {
-		return fmt.Errorf("container runtime %q: want %s or %s", c.ContainerRuntime, CRIO, Containerd)
+		return fmt.Errorf("container runtime %q: want %s", c.ContainerRuntime, runtimeNames())
 	}
 	return nil
+}
+
+// runtimeNames lists the container runtimes for people.
+func runtimeNames() string {
+	return fmt.Sprintf("%s, %s, %s or %s", CRIO, Containerd, Containerd17, Containerd24)
 }
 
 // nodeNames are the names of the nodes; of one as long as their number is not filled in.

@@ -67,7 +67,7 @@ func TestConfigRefuses(t *testing.T) {
 		"bandwidth of a snail": {Config{Bandwidth: 7}, "bandwidth of 7"},
 		"unknown flavour":      {Config{Flavour: "vanilla"}, `flavour "vanilla"`},
 		"component flavour":    {Config{Kubelet: Component{Flavour: "x"}}, `kubelet: flavour "x"`},
-		"unknown runtime":      {Config{ContainerRuntime: "docker"}, `container runtime "docker": want crio or containerd`},
+		"unknown runtime":      {Config{ContainerRuntime: "docker"}, `container runtime "docker": want crio, containerd, containerd-1.7 or containerd-2.4`},
 		"runtime of a node":    {Config{ContainerRuntimes: map[string]ContainerRuntime{"n3": "x"}}, `container runtime "x" of n3`},
 		"runtime of no node":   {Config{ContainerRuntimes: map[string]ContainerRuntime{"n4": Containerd}}, "there is no such node, they are n1 to n3"},
 		"socket path too long": {Config{Dir: "/tmp/" + strings.Repeat("d", 100)}, "limit is 107"},

@@ -13,22 +13,26 @@ const (
 	containerdState = "/run/containerd"
 )
 
-// containerd describes containerd.
-var containerd = containerRuntime{
-	name:    "containerd",
-	product: "containerd",
-	// In the state of the node, as the host sees it (machine/init.sh).
-	socket:    filepath.Join("root", containerdState, "containerd.sock"),
-	build:     tools,
-	binaries:  []string{"containerd-shim-runc-v2"},
-	inotify:   4,
-	arguments: containerdArguments,
+// containerd describes a version of containerd. The names of its programs end in the suffix.
+func containerd(suffix string) *containerRuntime {
+	name := "containerd" + suffix
+	return &containerRuntime{
+		name:    name,
+		product: name,
+		// In the state of the node, as the host sees it (machine/init.sh).
+		socket:    filepath.Join("root", containerdState, "containerd.sock"),
+		build:     tools,
+		binaries:  []string{"containerd-shim-runc-v2" + suffix},
+		inotify:   4,
+		arguments: containerdArguments,
+	}
 }
 
-// The plugins of containerd's CRI.
+// The plugins of containerd's CRI. The last one has its server, in containerd 1.7 all of it.
 const (
 	containerdImages  = "io.containerd.cri.v1.images"
 	containerdRuntime = "io.containerd.cri.v1.runtime"
+	containerdCRI     = "io.containerd.grpc.v1.cri"
 )
 
 // DropUnpackedBlobs has the containerd of a node drop the blobs of layers once they are unpacked,
@@ -43,7 +47,7 @@ func DropUnpackedBlobs(runtime *Component) {
 }
 
 // containerdArguments writes a node's configuration of containerd, with the caller's fields merged
-// into it.
+// into it. These are named as in containerd 2, whichever version the node has.
 func containerdArguments(n *Node, settings Component) ([]string, error) {
 	c := n.cluster
 	hosts := filepath.Join(n.Dir(), "certs.d")
@@ -72,7 +76,7 @@ func containerdArguments(n *Node, settings Component) ([]string, error) {
 				"restrict_oom_score_adj": true,
 				"containerd": map[string]any{"runtimes": map[string]any{"runc": map[string]any{
 					"runtime_type": "io.containerd.runc.v2",
-					"runtime_path": c.Tool("containerd-shim-runc-v2"),
+					"runtime_path": c.Tool(n.kind.binaries[0]),
 					"options": map[string]any{
 						"BinaryName": c.runcPath(),
 						// Without systemd.
@@ -81,14 +85,43 @@ func containerdArguments(n *Node, settings Component) ([]string, error) {
 				}}},
 				"cni": map[string]any{"bin_dirs": []string{cniDir()}, "conf_dir": n.networkDir()},
 			},
-			"io.containerd.grpc.v1.cri": map[string]any{
+			containerdCRI: map[string]any{
 				"stream_server_address": n.Address.String(), "stream_server_port": "0",
 			},
 		},
 	}
 	merge(config, settings.Config)
+	if n.ContainerRuntime() == Containerd17 {
+		toVersion2(config)
+	}
 	path := filepath.Join(n.Dir(), "containerd.toml")
 	return []string{"--config", path}, writeTOML(path, config)
+}
+
+// toVersion2 turns a configuration of version 3 into one of version 2, which containerd 1.7 reads:
+// the fields of three plugins are those of one. containerd 2 does the reverse with its plugins'
+// migrateConfig.
+func toVersion2(config map[string]any) {
+	plugins := config["plugins"].(map[string]any)
+	images, runtime := plugins[containerdImages].(map[string]any), plugins[containerdRuntime].(map[string]any)
+	merge(plugins, map[string]any{containerdCRI: runtime})
+	cri := plugins[containerdCRI].(map[string]any)
+	cni := cri["cni"].(map[string]any)
+	cni["bin_dir"] = cniDir()
+	delete(cni, "bin_dirs")
+	for key, value := range images {
+		switch key {
+		case "pinned_images":
+			cri["sandbox_image"] = value.(map[string]any)["sandbox"]
+		case "snapshotter", "discard_unpacked_layers":
+			merge(cri, map[string]any{"containerd": map[string]any{key: value}})
+		default:
+			cri[key] = value
+		}
+	}
+	delete(plugins, containerdImages)
+	delete(plugins, containerdRuntime)
+	config["version"] = 2
 }
 
 // writeRegistryHosts tells containerd where registries are: the cluster's own over plain HTTP, and

@@ -144,6 +144,19 @@ func TestCRIOConfiguration(t *testing.T) {
 	}
 }
 
+// readContainerd returns what a node's containerd is configured with.
+func readContainerd(t *testing.T, node *Node, settings Component) (config map[string]any) {
+	t.Helper()
+	args, err := node.runtimeArguments(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := toml.DecodeFile(args[1], &config); err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
 func TestContainerdConfiguration(t *testing.T) {
 	t.Parallel()
 	c := rendered(t, Config{ContainerRuntimes: map[string]ContainerRuntime{"n2": Containerd}})
@@ -156,19 +169,7 @@ func TestContainerdConfiguration(t *testing.T) {
 	}
 	settings := Component{Config: map[string]any{"debug": map[string]any{"level": "debug"}}}
 	DropUnpackedBlobs(&settings)
-	config := func(settings Component) map[string]any {
-		t.Helper()
-		args, err := node.runtimeArguments(settings)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var config map[string]any
-		if _, err := toml.DecodeFile(args[1], &config); err != nil {
-			t.Fatal(err)
-		}
-		return config
-	}
-	dropping := config(settings)
+	dropping := readContainerd(t, node, settings)
 	for _, c := range []struct {
 		want any
 		keys []string
@@ -183,7 +184,7 @@ func TestContainerdConfiguration(t *testing.T) {
 			t.Errorf("%v is %v, want %v", c.keys, got, c.want)
 		}
 	}
-	if got := at(t, config(Component{}), "plugins", containerdImages, "discard_unpacked_layers"); got != false {
+	if got := at(t, readContainerd(t, node, Component{}), "plugins", containerdImages, "discard_unpacked_layers"); got != false {
 		t.Error("a start without the setting drops blobs")
 	}
 	// The host sees the socket that the node has below its own /run.
@@ -344,5 +345,46 @@ func TestTail(t *testing.T) {
 	}
 	if strings.Contains(tail(path, 0), old) {
 		t.Error("more lines than wanted")
+	}
+}
+
+// TestVersionsOfContainerd: each has programs of its own, and 1.7 a configuration in its form, made
+// of the same settings.
+func TestVersionsOfContainerd(t *testing.T) {
+	t.Parallel()
+	c := rendered(t, Config{ContainerRuntimes: map[string]ContainerRuntime{"n1": Containerd17, "n2": Containerd24}})
+	var settings Component
+	DropUnpackedBlobs(&settings)
+	old, recent := readContainerd(t, c.Node("n1"), settings), readContainerd(t, c.Node("n2"), settings)
+	cri := func(keys ...string) []string { return append([]string{"plugins", containerdCRI}, keys...) }
+	for _, check := range []struct {
+		config map[string]any
+		want   any
+		keys   []string
+	}{
+		{old, int64(2), []string{"version"}},
+		{old, true, cri("containerd", "discard_unpacked_layers")},
+		{old, "overlayfs", cri("containerd", "snapshotter")},
+		{old, c.Tool("containerd-shim-runc-v2-1.7"), cri("containerd", "runtimes", "runc", "runtime_path")},
+		{old, "203.0.113.1:5000/pause:1", cri("sandbox_image")},
+		{old, filepath.Join(c.Node("n1").Dir(), "certs.d"), cri("registry", "config_path")},
+		{old, cniDir(), cri("cni", "bin_dir")},
+		{old, c.Node("n1").networkDir(), cri("cni", "conf_dir")},
+		{old, true, cri("restrict_oom_score_adj")},
+		{old, "0", cri("stream_server_port")},
+		{old, nil, []string{"plugins", containerdImages}},
+		{old, nil, []string{"plugins", containerdRuntime}},
+		{recent, int64(3), []string{"version"}},
+		{recent, true, []string{"plugins", containerdImages, "discard_unpacked_layers"}},
+		{recent, c.Tool("containerd-shim-runc-v2-2.4"), []string{"plugins", containerdRuntime, "containerd", "runtimes", "runc", "runtime_path"}},
+	} {
+		if got := at(t, check.config, check.keys...); got != check.want {
+			t.Errorf("version %v: %v is %v, want %v", check.config["version"], check.keys, got, check.want)
+		}
+	}
+	for node, program := range map[string]string{"n1": "/tools/containerd-1.7", "n2": "/tools/containerd-2.4"} {
+		if got := c.Node(node).Runtime().binary(Component{Flavour: Patched}); !strings.HasSuffix(got, program) {
+			t.Errorf("%s runs %s", node, got)
+		}
 	}
 }

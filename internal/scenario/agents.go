@@ -30,10 +30,10 @@ const mixed = "mixed"
 
 // overlayOf returns the overlay of deploy/agent for a node, which is also the value of its label.
 func overlayOf(node *cluster.Node) string {
-	if node.ContainerRuntime() == cluster.Containerd {
-		return "containerd"
+	if node.ContainerRuntime() == cluster.CRIO {
+		return "cri-o"
 	}
-	return "cri-o"
+	return "containerd"
 }
 
 // LabelRuntimes gives nodes the label that mixed needs, also one that was made again.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -90,10 +91,10 @@ func TestEveryDigest(t *testing.T) {
 }
 
 // TestMissingBytesArePulled: A = [1 2], B = [1 3] and C = [4 1] are pulled in every order, each
-// order with layers of its own, with CRI-O, and with a containerd that drops blobs. What the
-// scheduler calls missing before each pull is what the registry then sends, within 1 %.
+// order with layers of its own, with CRI-O and with each containerd. What the scheduler calls
+// missing before each pull is what the registry then sends, within 1 %.
 func TestMissingBytesArePulled(t *testing.T) {
-	for _, node := range []string{"n1", chained} {
+	for _, node := range append([]string{"n1"}, slices.Sorted(maps.Keys(containerds))...) {
 		t.Run(c.Node(node).Runtime().Name(), func(t *testing.T) { testMissingBytes(t, node) })
 	}
 }
@@ -144,22 +145,27 @@ func testMissingBytes(t *testing.T, node string) {
 	livetest.Table(t, rows...)
 }
 
-// TestChains: a node with containerd says that it uses layers in chains, and which containerd.
-func TestChains(t *testing.T) {
-	image := push(t, "chains:v1", images.Layer{Name: "chains", Size: 2_000_000})
-	pull(t, image, chained)
-	publishes(t, chained, image)
-	livetest.Eventually(t, seen, "layers are used in chains", func(ctx context.Context) error {
-		object, err := nodeLayers(ctx, chained)
-		if err != nil {
-			return err
-		}
-		if s := object.Spec; s.Reuse != v1alpha1.ReuseInChains || !strings.HasPrefix(s.Runtime, "containerd 2.") || s.JoinsDownloads == nil || !*s.JoinsDownloads {
-			return fmt.Errorf("%s of %s, joins downloads: %v", s.Reuse, s.Runtime, s.JoinsDownloads)
-		}
-		return nil
-	})
-	publishes(t, chained, image)
+// TestContainerds: a node with containerd says which one, and how it uses layers.
+func TestContainerds(t *testing.T) {
+	image := push(t, "containerds:v1", images.Layer{Name: "containerds", Size: 2_000_000})
+	for node, has := range containerds {
+		t.Run(c.Node(node).Runtime().Name(), func(t *testing.T) {
+			pull(t, image, node)
+			publishes(t, node, image)
+			runtime := "containerd " + strings.TrimPrefix(livetest.Pin(t, has.pin), "v")
+			livetest.Eventually(t, seen, "how layers are used", func(ctx context.Context) error {
+				object, err := nodeLayers(ctx, node)
+				if err != nil {
+					return err
+				}
+				if s := object.Spec; s.Reuse != has.reuse || !strings.HasPrefix(s.Runtime, runtime) || s.JoinsDownloads == nil || !*s.JoinsDownloads {
+					return fmt.Errorf("%s of %s, joins downloads: %v", s.Reuse, s.Runtime, s.JoinsDownloads)
+				}
+				return nil
+			})
+			publishes(t, node, image)
+		})
+	}
 }
 
 // TestMoreImagesThanNodeStatusNames: a node has 60 images, and its NodeStatus names 50. A pod

@@ -30,9 +30,6 @@ const (
 	namespace = scenario.AgentNamespace
 	// labelled are the objects and pods of all agents.
 	labelled = "app.kubernetes.io/part-of=layer-locality,app.kubernetes.io/name=" + scenario.Agent
-	// chained is a node with containerd that drops blobs, so that layers are used in chains; the
-	// others have CRI-O.
-	chained = "n4"
 	// onlyLayers is a profile in which nothing but layers decides.
 	onlyLayers = "only-layer-locality"
 
@@ -46,6 +43,17 @@ const (
 	seen = 30 * time.Second
 )
 
+// containerds are the nodes with containerd, FULL adds some; the others have CRI-O.
+var containerds = map[string]containerd{"n4": {cluster.Containerd, "CONTAINERD_VERSION", v1alpha1.ReuseInChains}}
+
+// containerd is one on a node: its version, the name of that in versions.env, and how it uses
+// layers: in chains if it drops blobs.
+type containerd struct {
+	runtime cluster.ContainerRuntime
+	pin     string
+	reuse   v1alpha1.LayerReuse
+}
+
 var (
 	c       *cluster.Cluster
 	lab     *scenario.Lab
@@ -57,11 +65,20 @@ var (
 func TestMain(m *testing.M) {
 	schedulers := scenario.Schedulers(scenario.Only(onlyLayers, "LayerLocality"))
 	schedulers.Flavour = cluster.Patched
+	if os.Getenv("FULL") != "" {
+		containerds["n5"] = containerd{cluster.Containerd, "CONTAINERD_VERSION", v1alpha1.ReuseByDigest}
+		containerds["n6"] = containerd{cluster.Containerd17, "CONTAINERD_1_7_VERSION", v1alpha1.ReuseInChains}
+		containerds["n7"] = containerd{cluster.Containerd24, "CONTAINERD_2_4_VERSION", v1alpha1.ReuseByDigest}
+	}
+	runtimes := map[string]cluster.ContainerRuntime{}
+	for node, has := range containerds {
+		runtimes[node] = has.runtime
+	}
 	config := cluster.Config{
-		Name: "agent", Nodes: 4, Flavour: cluster.Stock, Scheduler: schedulers,
-		ContainerRuntimes: map[string]cluster.ContainerRuntime{chained: cluster.Containerd},
+		Name: "agent", Nodes: 3 + len(containerds), Flavour: cluster.Stock, Scheduler: schedulers,
+		ContainerRuntimes: runtimes,
 		PerNode: func(node string, runtime, _ *cluster.Component) {
-			if node == chained {
+			if containerds[node].reuse == v1alpha1.ReuseInChains {
 				cluster.DropUnpackedBlobs(runtime)
 			}
 		},

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,6 +22,10 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -36,8 +41,39 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// program is what scripts/build.sh tools containerd makes.
+// program is what scripts/build.sh tools containerd makes. Other versions' names end in a suffix.
 const program = "../../_build/bin/tools/containerd"
+
+// version is one of containerd.
+type version struct{ suffix, pin string }
+
+// versions are that of the local cluster first, and an older and a newer one.
+var versions = []version{{"", "CONTAINERD_VERSION"}, {old, "CONTAINERD_1_7_VERSION"}, {"-2.4", "CONTAINERD_2_4_VERSION"}}
+
+// old is the suffix of the version whose configuration has another form.
+const old = "-1.7"
+
+// withEach runs a test with each version.
+func withEach(t *testing.T, test func(*testing.T, version)) {
+	for _, v := range versions {
+		t.Run(livetest.Pin(t, v.pin), func(t *testing.T) {
+			if v.suffix != "" && os.Getenv("FULL") == "" {
+				t.Skip("FULL=1 tries other versions of containerd than that of the local cluster")
+			}
+			test(t, v)
+		})
+	}
+}
+
+// blobs is what a containerd does with the blobs of layers that are unpacked.
+type blobs string
+
+const (
+	kept    blobs = "kept"
+	dropped blobs = "dropped"
+	// asInKind drops them, too, with all else that the nodes of kind are configured with.
+	asInKind blobs = "as in kind"
+)
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -94,47 +130,78 @@ func (h *hub) push(t *testing.T, name string, layers ...string) *images.Pushed {
 
 // daemon is a containerd with its folders below one of the test.
 type daemon struct {
-	t      *testing.T
-	folder string
-	cmd    *exec.Cmd
-	cri    runtimeapi.ImageServiceClient
+	t               *testing.T
+	folder, program string
+	cmd             *exec.Cmd
+	cri             runtimeapi.ImageServiceClient
 }
 
 // start starts a containerd. It ends with the test.
-func start(t *testing.T, discard bool) *daemon {
+func start(t *testing.T, v version, b blobs) *daemon {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Fatal("containerd mounts what it unpacks: run as root")
 	}
-	if _, err := os.Stat(program); err != nil {
-		t.Fatalf("%v: scripts/build.sh tools containerd makes it", err)
+	if _, err := os.Stat(program + v.suffix); err != nil {
+		t.Fatalf("%v: scripts/build.sh tools containerd%s makes it", err, v.suffix)
 	}
 	// Short: a socket's path has at most 107 bytes.
 	folder, err := os.MkdirTemp("", "ll-containerd-")
 	must(t, err)
-	d := &daemon{t: t, folder: folder}
-	config := fmt.Sprintf(`version = 3
-root = %q
-state = %q
-[grpc]
-  address = %q
-[plugins.'io.containerd.cri.v1.images']
-  discard_unpacked_layers = %t
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-  conf_dir = %q
-`, folder+"/root", folder+"/state", d.socket(), discard, folder+"/cni")
-	must(t, os.WriteFile(folder+"/config.toml", []byte(config), 0o600))
-	t.Cleanup(func() {
-		d.kill()
-		must(t, os.RemoveAll(folder))
-	})
+	d := &daemon{t: t, folder: folder, program: program + v.suffix}
+	t.Cleanup(func() { must(t, os.RemoveAll(folder)) })
+	d.configure(v, b)
 	d.run()
+	t.Cleanup(d.kill)
 	connection, err := grpc.NewClient("unix://"+d.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
 	d.cri = runtimeapi.NewImageServiceClient(connection)
 	d.serves()
 	return d
+}
+
+// configure writes the configuration.
+func (d *daemon) configure(v version, b blobs) {
+	d.t.Helper()
+	form, service, server := 3, "'io.containerd.cri.v1.images'", "'io.containerd.cri.v1.runtime'"
+	if v.suffix == old {
+		form, service, server = 2, "'io.containerd.grpc.v1.cri'.containerd", "'io.containerd.grpc.v1.cri'"
+	}
+	imports, tables := "", fmt.Sprintf(`
+[plugins.%s]
+  discard_unpacked_layers = %t
+[plugins.%s.cni]
+  conf_dir = %q
+`, service, b == dropped, server, d.folder+"/cni")
+	if b == asInKind {
+		imports, tables = fmt.Sprintf("imports = [%q]", d.kinds()), ""
+	}
+	text := fmt.Sprintf(`version = %d
+root = %q
+state = %q
+%s
+[grpc]
+  address = %q
+[plugins.'io.containerd.internal.v1.opt']
+  path = %q
+%s`, form, d.folder+"/root", d.folder+"/state", imports, d.socket(), d.folder+"/opt", tables)
+	must(d.t, os.WriteFile(d.folder+"/config.toml", []byte(text), 0o600))
+}
+
+// kinds writes kind's own configuration of containerd and returns its path. Two things differ:
+// where networks are, and the file that containers start with, which kind makes with its image. No
+// container is started here.
+func (d *daemon) kinds() string {
+	d.t.Helper()
+	spec, path := d.folder+"/cri-base.json", d.folder+"/kind.toml"
+	must(d.t, os.WriteFile(spec, []byte("{}"), 0o600))
+	text, err := os.ReadFile(filepath.Join(livetest.Module(d.t, "sigs.k8s.io/kind", "KIND_VERSION"), "images/base/files/etc/containerd/config.toml"))
+	must(d.t, err)
+	changed := strings.ReplaceAll(string(text), "/etc/containerd/cri-base.json", spec)
+	changed += fmt.Sprintf("[plugins.'io.containerd.grpc.v1.cri'.cni]\n  conf_dir = %q\n", d.folder+"/cni")
+	must(d.t, os.WriteFile(path, []byte(changed), 0o600))
+	return path
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.folder, "s.sock") }
@@ -145,7 +212,7 @@ func (d *daemon) run() {
 	output, err := os.OpenFile(d.folder+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(d.t, err)
 	defer output.Close()
-	d.cmd = exec.Command(program, "--config", d.folder+"/config.toml")
+	d.cmd = exec.Command(d.program, "--config", d.folder+"/config.toml")
 	d.cmd.Stdout, d.cmd.Stderr = output, output
 	must(d.t, d.cmd.Start())
 }
@@ -210,68 +277,147 @@ func held(spec *v1alpha1.NodeLayersSpec, name string) (livetest.Layers, error) {
 	return nil, fmt.Errorf("%s is not among %q", name, spec.Images)
 }
 
+// format is an image in a form of its own.
+type format struct {
+	name string
+	what remote.Taggable
+	// byDigest is whether it is pulled by its digest, and so has no tag.
+	byDigest bool
+}
+
+// formats are the images of TestEveryDigest in the order in which they are pulled.
+func formats(t *testing.T) []format {
+	t.Helper()
+	build := func(image images.Image) v1.Image {
+		t.Helper()
+		built, err := images.Build(image)
+		must(t, err)
+		return built
+	}
+	index := func(members ...v1.Image) v1.ImageIndex {
+		t.Helper()
+		made, err := images.Index(members...)
+		must(t, err)
+		return made
+	}
+	layers := func(name string, sizes ...int64) (all []images.Layer) {
+		for i, size := range sizes {
+			all = append(all, images.Layer{Name: fmt.Sprint(name, i), Size: size})
+		}
+		return all
+	}
+	var all []format
+	// In this order most layers are not fetched: the files of "zstd" and "plain" are there
+	// already, with another compression.
+	for _, next := range []format{
+		{name: "gzip", what: build(images.Image{Layers: []images.Layer{base, top}})},
+		{name: "docker", what: build(images.Image{Layers: []images.Layer{top, base, top}, Format: images.Docker})},
+		{name: "zstd", what: build(images.Image{Layers: []images.Layer{base}, Compression: images.Zstd})},
+		{name: "plain", what: build(images.Image{Layers: []images.Layer{top}, Compression: images.Uncompressed})},
+	} {
+		all = append(all, next, format{name: next.name + "-index", what: index(next.what.(v1.Image))})
+	}
+	// An index begins with an image for other machines, which is not fetched.
+	other := v1.Platform{OS: "linux", Architecture: "arm64"}
+	if runtime.GOARCH == other.Architecture {
+		other.Architecture = "amd64"
+	}
+	platforms := func(name string, f images.Format) v1.ImageIndex {
+		t.Helper()
+		return index(build(images.Image{Format: f, Platform: other, Layers: layers(name+"-other", 70_000)}),
+			build(images.Image{Format: f, Layers: layers(name, 40_000, 1<<20)}))
+	}
+	many := 20
+	if os.Getenv("FULL") != "" {
+		many = 200 // they take containerd a minute on a busy machine
+	}
+	// As builders add it, for no platform.
+	attestation := mutate.IndexAddendum{
+		Add:        build(images.Image{Entrypoint: []string{"/none"}, Layers: layers("attestation", 500)}),
+		Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}, Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest"}},
+	}
+	return append(all,
+		format{name: "list", what: mutate.IndexMediaType(platforms("list", images.Docker), types.DockerManifestList)},
+		format{name: "attested", what: mutate.AppendManifests(platforms("attested", images.OCI), attestation)},
+		format{name: "index-by-digest", what: platforms("index-by-digest", images.OCI), byDigest: true},
+		format{name: "by-digest", what: build(images.Image{Layers: layers("by-digest", 123_456)}), byDigest: true},
+		format{name: "shared", what: build(images.Image{Layers: append([]images.Layer{base}, layers("shared", 200_000, 3000)...)})},
+		format{name: "small", what: build(images.Image{Layers: layers("small", 900, 0)})},
+		format{name: "many-layers", what: build(images.Image{Layers: layers("many", slices.Repeat([]int64{300}, many)...)})},
+		// An author's claims say nothing.
+		format{name: "annotated", what: build(images.Image{Layers: layers("annotated", 50_000), Annotations: map[string]string{livetest.AnnotationPrefix + "sha256:" + strings.Repeat("1", 64): "1073741824"}})},
+	)
+}
+
+// The layers of several formats.
+var base, top = images.Layer{Name: "base", Size: 2_000_000}, images.Layer{Name: "top", Size: 20_000}
+
 // TestEveryDigest: of images in every format, each digest and size is as in the registry.
 func TestEveryDigest(t *testing.T) {
-	for _, discard := range []bool{false, true} {
-		t.Run(fmt.Sprintf("discard_unpacked_layers=%t", discard), func(t *testing.T) {
-			h, d := newHub(t), start(t, discard)
-			base, top := images.Layer{Name: "base", Size: 2_000_000}, images.Layer{Name: "top", Size: 20_000}
-			var all []*images.Pushed
-			// In this order most layers are not fetched: the files of "zstd" and "plain" are
-			// there already, with another compression.
-			for _, next := range []struct {
-				name string
-				images.Image
-			}{
-				{"gzip", images.Image{Layers: []images.Layer{base, top}}},
-				{"docker", images.Image{Layers: []images.Layer{top, base, top}, Format: images.Docker}},
-				{"zstd", images.Image{Layers: []images.Layer{base}, Compression: images.Zstd}},
-				{"plain", images.Image{Layers: []images.Layer{top}, Compression: images.Uncompressed}},
-			} {
-				built, err := images.Build(next.Image)
-				must(t, err)
-				pushed, err := images.Push(t.Context(), h.host+"/"+next.name+":v1", built)
-				must(t, err)
-				all = append(all, pushed)
-				index, err := images.Index(built)
-				must(t, err)
-				pushed, err = images.Push(t.Context(), h.host+"/"+next.name+"-index:v1", index)
-				must(t, err)
-				all = append(all, pushed)
-			}
-			for _, image := range all {
-				d.pull(image)
-			}
-			r := d.reader()
-			var result *read.Result
-			livetest.Eventually(t, 30*time.Second, "blobs are kept or dropped", func(ctx context.Context) error {
-				var err error
-				if result, err = r.Read(ctx); err == nil && result.Contents.InChains != discard {
-					err = fmt.Errorf("in chains is %t", result.Contents.InChains)
-				}
-				return err
-			})
-			spec := result.Contents.Spec()
-			for _, image := range all {
-				want, err := livetest.FromRegistry(t.Context(), image.Reference)
-				must(t, err)
-				for _, name := range []string{image.Reference, image.Digest.String()} {
-					got, err := held(spec, name)
-					must(t, err)
-					if diff := livetest.Diff(got, want); diff != "" {
-						t.Errorf("%s:%s", name, diff)
-					}
-				}
-			}
-			// Four images, each by a manifest and an index of it.
-			if len(spec.Images) != 8 || len(result.Skipped) > 0 || !strings.HasPrefix(spec.Runtime, "containerd 2.") || !*spec.JoinsDownloads {
-				t.Errorf("%d images, skipped %v, %s", len(spec.Images), result.Skipped, spec.Runtime)
-			}
-			if discard != (spec.Reuse == v1alpha1.ReuseInChains) {
-				t.Errorf("layers are used by %s", spec.Reuse)
-			}
-		})
+	all := formats(t)
+	withEach(t, func(t *testing.T, v version) {
+		for _, b := range []blobs{kept, dropped, asInKind} {
+			t.Run("blobs "+string(b), func(t *testing.T) { testEveryDigest(t, start(t, v, b), v, b, all) })
+		}
+	})
+}
+
+func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []format) {
+	h, r := newHub(t), d.reader()
+	// names are those by which each image is looked for.
+	names := map[string]*images.Pushed{}
+	pull := func(f format) {
+		t.Helper()
+		pushed, err := images.Push(t.Context(), h.host+"/"+f.name+":v1", f.what)
+		must(t, err)
+		names[pushed.Digest.String()] = pushed
+		if f.byDigest {
+			pushed.Reference = pushed.ByDigest
+		} else {
+			names[pushed.Reference] = pushed
+		}
+		d.pull(pushed)
 	}
+	compare := func(spec *v1alpha1.NodeLayersSpec) {
+		t.Helper()
+		for name, image := range names {
+			want, err := livetest.FromRegistry(t.Context(), image.ByDigest)
+			must(t, err)
+			got, err := held(spec, name)
+			must(t, err)
+			if diff := livetest.Diff(got, want); diff != "" {
+				t.Errorf("%s of %s:%s", name, image.Reference, diff)
+			}
+		}
+	}
+	for _, f := range all {
+		pull(f)
+	}
+	chains := b != kept
+	var result *read.Result
+	livetest.Eventually(t, 30*time.Second, "blobs are kept or dropped", func(ctx context.Context) error {
+		var err error
+		if result, err = r.Read(ctx); err == nil && result.Contents.InChains != chains {
+			err = fmt.Errorf("in chains is %t", result.Contents.InChains)
+		}
+		return err
+	})
+	spec := result.Contents.Spec()
+	compare(spec)
+	if len(spec.Images) != len(all) || len(result.Skipped) > 0 || !*spec.JoinsDownloads || chains != (spec.Reuse == v1alpha1.ReuseInChains) {
+		t.Errorf("%d images, skipped %v, joins downloads %t, layers are used by %s", len(spec.Images), result.Skipped, *spec.JoinsDownloads, spec.Reuse)
+	}
+	if want := "containerd " + strings.TrimPrefix(livetest.Pin(t, v.pin), "v"); !strings.HasPrefix(spec.Runtime, want) {
+		t.Errorf("the runtime is %s, want %s", spec.Runtime, want)
+	}
+
+	// The tag moves, and the image with the same configuration gets layers of another form.
+	again, err := images.Build(images.Image{Layers: []images.Layer{base, top}, Compression: images.Zstd})
+	must(t, err)
+	pull(format{name: "gzip", what: again})
+	result, err = r.Read(t.Context())
+	must(t, err)
+	compare(result.Contents.Spec())
 }
 
 // missing returns what a node lacks of an image by what was read of it.
@@ -308,14 +454,16 @@ func missing(result *read.Result, image *images.Pushed) int64 {
 
 // TestMissingBytesArePulled: A = [1 2], B = [1 3] and C = [4 1] are pulled in every order. What
 // is called missing before each pull is what the registry then sends, within 1 %.
-func TestMissingBytesArePulled(t *testing.T) {
+func TestMissingBytesArePulled(t *testing.T) { withEach(t, testMissingBytes) }
+
+func testMissingBytes(t *testing.T, v version) {
 	h := newHub(t)
 	a, b, c := h.push(t, "a:v1", "one", "two"), h.push(t, "b:v1", "one", "three"), h.push(t, "c:v1", "four", "one")
 	other := h.push(t, "other:v1", "five")
 	rows := [][]string{{"blobs", "order", "called missing", "pulled"}}
-	for _, discard := range []bool{false, true} {
+	for _, does := range []blobs{kept, dropped} {
 		for _, order := range [][]*images.Pushed{{a, b, c}, {a, c, b}, {b, a, c}, {b, c, a}, {c, a, b}, {c, b, a}} {
-			d := start(t, discard)
+			d := start(t, v, does)
 			r := d.reader()
 			var names, called, pulled []string
 			for _, image := range order {
@@ -326,7 +474,7 @@ func TestMissingBytesArePulled(t *testing.T) {
 				got := h.sent.Load() - before
 				name, _, _ := strings.Cut(strings.TrimPrefix(image.Reference, h.host+"/"), ":")
 				names, called, pulled = append(names, name), append(called, livetest.Megabytes(want)), append(pulled, livetest.Megabytes(got))
-				if discard { // a moment later
+				if does == dropped { // a moment later
 					nudged := time.Now()
 					livetest.Eventually(t, 60*time.Second, "the blobs are dropped", func(ctx context.Context) error {
 						result, err := r.Read(ctx)
@@ -344,11 +492,10 @@ func TestMissingBytesArePulled(t *testing.T) {
 					})
 				}
 				if off := got - want; off < -want/100 || off > max(want/100, 5000) { // the configuration has some 1,000
-					t.Errorf("discard %t, %v: %d bytes were called missing of %s, the registry sent %d", discard, names, want, name, got)
+					t.Errorf("blobs %s, %v: %d bytes were called missing of %s, the registry sent %d", does, names, want, name, got)
 				}
 			}
-			kept := map[bool]string{false: "kept", true: "dropped"}[discard]
-			rows = append(rows, []string{kept, strings.Join(names, " "), strings.Join(called, ", "), strings.Join(pulled, ", ")})
+			rows = append(rows, []string{string(does), strings.Join(names, " "), strings.Join(called, ", "), strings.Join(pulled, ", ")})
 			d.kill()
 		}
 	}
@@ -356,8 +503,10 @@ func TestMissingBytesArePulled(t *testing.T) {
 }
 
 // TestFollows: pulls and removals are seen, also after containerd was killed and started again.
-func TestFollows(t *testing.T) {
-	h, d := newHub(t), start(t, false)
+func TestFollows(t *testing.T) { withEach(t, testFollows) }
+
+func testFollows(t *testing.T, v version) {
+	h, d := newHub(t), start(t, v, kept)
 	folder := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -13,8 +13,8 @@ import (
 )
 
 // good is a report without a problem.
-func good() report {
-	r := report{failed: map[string]string{}, skipped: map[string]string{"AppArmor": "disabled"}, excluded: []string{"image benchmark", "one by digest"}}
+func good(name string) report {
+	r := report{name: name, failed: map[string]string{}, skipped: map[string]string{"AppArmor": "disabled"}, excluded: []string{"image benchmark", "one by digest"}}
 	for i := range minPassed {
 		r.passed = append(r.passed, fmt.Sprintf("spec %03d", i))
 	}
@@ -22,25 +22,39 @@ func good() report {
 }
 
 func TestCompare(t *testing.T) {
-	skips := []skip{{Spec: "by digest", Reason: "pinned"}}
-	if problems := compare(good(), good(), skips); len(problems) > 0 {
+	skips := []skip{{Spec: "by digest", Reason: "pinned"}, {Spec: "only there", Only: "patched", Reason: "broken there"}}
+	reports := func() []report {
+		all := []report{good("stock"), good("patched"), good("third")}
+		for i := range all {
+			if all[i].name == "patched" {
+				all[i].excluded = append(all[i].excluded, "spec only there")
+			} else {
+				all[i].passed = append(all[i].passed, "spec only there")
+			}
+		}
+		return all
+	}
+	if problems := compare(reports(), skips); len(problems) > 0 {
 		t.Errorf("equal reports: %q", problems)
 	}
 	for name, tc := range map[string]struct {
 		change func(stock, patched *report)
 		want   string
 	}{
-		"failed":           {func(_, p *report) { p.failed["spec x"] = "panicked" }, "failed with patched CRI-O: spec x: panicked"},
-		"failed with both": {func(s, p *report) { s.failed["spec x"], p.failed["spec x"] = "a", "b" }, "failed with stock CRI-O: spec x: a"},
-		"passed in one":    {func(_, p *report) { p.passed = append(p.passed, "spec x") }, "passed with patched CRI-O only: spec x"},
-		"skipped in one":   {func(s, p *report) { s.passed = append(s.passed, "y"); p.skipped["y"] = "no" }, "passed with stock CRI-O only: y"},
-		"hardly any":       {func(s, p *report) { s.passed, p.passed = s.passed[1:], p.passed[1:] }, "specs passed with stock CRI-O, want at least"},
-		"unexplained":      {func(s, _ *report) { s.excluded = append(s.excluded, "spec z") }, "not run with stock CRI-O, and not in skip.yaml: spec z"},
-		"stale skip":       {func(s, p *report) { s.excluded, p.excluded = nil, nil }, `no spec has "by digest" in its name`},
+		"failed":           {func(_, p *report) { p.failed["spec x"] = "panicked" }, "failed with patched: spec x: panicked"},
+		"failed with both": {func(s, p *report) { s.failed["spec x"], p.failed["spec x"] = "a", "b" }, "failed with stock: spec x: a"},
+		"passed in one":    {func(_, p *report) { p.passed = append(p.passed, "spec x") }, "passed with patched, not with third: spec x"},
+		"skipped in one":   {func(s, p *report) { s.passed = append(s.passed, "y"); p.skipped["y"] = "no" }, "passed with stock, not with patched: y"},
+		"hardly any":       {func(s, p *report) { s.passed, p.passed = s.passed[2:], p.passed[1:] }, "specs passed with stock, want at least"},
+		"unexplained":      {func(s, _ *report) { s.excluded = append(s.excluded, "spec z") }, "not run with stock, and not in skip.yaml: spec z"},
+		"explained, not for it": {func(s, _ *report) { s.excluded = append(s.excluded, "spec only there") },
+			"not run with stock, and not in skip.yaml: spec only there"},
+		"stale skip":        {func(s, p *report) { s.excluded, p.excluded = nil, nil }, `no spec has "by digest" in its name, with stock`},
+		"stale skip of one": {func(_, p *report) { p.excluded = p.excluded[:2] }, `no spec has "only there" in its name, with patched`},
 	} {
-		stock, patched := good(), good()
-		tc.change(&stock, &patched)
-		problems := compare(stock, patched, skips)
+		changed := reports()
+		tc.change(&changed[0], &changed[1])
+		problems := compare(changed, skips)
 		if !slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, tc.want) }) {
 			t.Errorf("%s: got %q, want one with %q", name, problems, tc.want)
 		}

@@ -11,12 +11,12 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +30,7 @@ import (
 	"github.com/layer-locality/layer-locality/crio/imagelayers"
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 const (
@@ -38,7 +39,7 @@ const (
 	// Specs that run side by side on one node. They mostly wait, for instance
 	// until a container ends after SIGTERM.
 	parallel = 6
-	// seed for the order of specs, the same for both.
+	// seed for the order of specs, the same for all.
 	seed = 1
 	// timeout of one run. The whole test takes a few minutes.
 	timeout = 15 * time.Minute
@@ -47,11 +48,24 @@ const (
 // outDir is where logs and reports of tests go.
 var outDir = filepath.Join("..", "..", "_out", "test")
 
-// flavours are tested side by side, each on its own node.
-var flavours = map[string]cluster.Flavour{"n1": cluster.Stock, "n2": cluster.Patched}
+// subject is what critest is run against, on a node of its own.
+type subject struct {
+	node    string
+	runtime cluster.ContainerRuntime
+	flavour cluster.Flavour
+	// name is that in reports and skip.yaml, and of logs.
+	name string
+}
 
-// TestCritest checks that the same specs pass with stock and patched CRI-O, and
-// that only the patched one answers with layers.
+// subjects are tested side by side.
+var subjects = []subject{
+	{"n1", cluster.CRIO, cluster.Stock, "stock-cri-o"},
+	{"n2", cluster.CRIO, cluster.Patched, "patched-cri-o"},
+	{"n3", cluster.Containerd, cluster.Stock, "containerd"},
+}
+
+// TestCritest checks that the same specs pass with stock and patched CRI-O and with containerd,
+// and that only the patched CRI-O answers with layers.
 func TestCritest(t *testing.T) {
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -64,40 +78,39 @@ func TestCritest(t *testing.T) {
 	pushed := push(ctx, t, c)
 	ginkgo := installGinkgo(ctx, t)
 
-	reports := map[cluster.Flavour]report{}
-	var mu sync.Mutex
+	reports := make([]report, len(subjects))
 	group, groupCtx := errgroup.WithContext(ctx)
-	for node, flavour := range flavours {
+	for i, s := range subjects {
 		group.Go(func() error {
-			r, err := run(groupCtx, c.Node(node), string(flavour), ginkgo, skips)
+			r, err := run(groupCtx, c.Node(s.node), s.name, ginkgo, skips)
 			if err != nil {
-				return fmt.Errorf("critest against %s CRI-O: %w", flavour, err)
+				return fmt.Errorf("critest against %s: %w", s.name, err)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			reports[flavour] = r
+			reports[i] = r
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	stock, patched := reports[cluster.Stock], reports[cluster.Patched]
 
-	path := filepath.Join(outDir, "critest-report.md")
-	if err := os.WriteFile(path, markdown(stock, patched, skips), 0o644); err != nil {
+	file := filepath.Join(outDir, "critest-report.md")
+	if err := os.WriteFile(file, markdown(reports, skips), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("stock: %s; patched: %s; report: %s", stock.summary(), patched.summary(), path)
-	for spec, reason := range patched.reasons(skips) {
-		t.Logf("skipped: %s: %s", spec, reason)
+	t.Logf("report: %s", file)
+	for _, r := range reports {
+		t.Logf("%s: %s", r.name, r.summary())
+		for spec, reason := range r.reasons(skips) {
+			t.Logf("%s: skipped: %s: %s", r.name, spec, reason)
+		}
 	}
-	for _, problem := range compare(stock, patched, skips) {
+	for _, problem := range compare(reports, skips) {
 		t.Error(problem)
 	}
-	for node, flavour := range flavours {
-		t.Run("layers of critest's images with "+string(flavour)+" CRI-O", func(t *testing.T) {
-			checkLayers(ctx, t, c.Node(node), pushed, flavour == cluster.Patched)
+	for _, s := range subjects {
+		t.Run("layers of critest's images with "+s.name, func(t *testing.T) {
+			checkLayers(ctx, t, c.Node(s.node), pushed, s.flavour == cluster.Patched)
 		})
 	}
 }
@@ -150,13 +163,18 @@ func start(ctx context.Context, t *testing.T) *cluster.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runtimes, flavours := map[string]cluster.ContainerRuntime{}, map[string]cluster.Flavour{}
+	for _, s := range subjects {
+		runtimes[s.node], flavours[s.node] = s.runtime, s.flavour
+	}
 	c, err := cluster.Start(ctx, cluster.Config{
-		Name:        "critest",
-		LogDir:      logs,
-		Nodes:       len(flavours),
-		RuntimeOnly: true,
-		PerNode:     func(node string, crio, _ *cluster.Component) { crio.Flavour = flavours[node] },
-		Logf:        t.Logf,
+		Name:              "critest",
+		LogDir:            logs,
+		Nodes:             len(subjects),
+		ContainerRuntimes: runtimes,
+		RuntimeOnly:       true,
+		PerNode:           func(node string, runtime, _ *cluster.Component) { runtime.Flavour = flavours[node] },
+		Logf:              t.Logf,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -186,6 +204,21 @@ func push(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]*ima
 		}
 	}
 
+	for _, node := range c.Nodes() {
+		configure := configureCRIO
+		if node.ContainerRuntime() == cluster.Containerd {
+			configure = configureContainerd
+		}
+		if err := configure(ctx, c, node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pushed
+}
+
+// configureCRIO has a node with CRI-O find critest's images in the cluster's registry, and publish
+// ports of pods.
+func configureCRIO(ctx context.Context, c *cluster.Cluster, node *cluster.Node) error {
 	local := c.Registry().Address
 	registries := []map[string]any{{"location": local, "insecure": true}}
 	for _, upstream := range []string{staging, release, legacy} {
@@ -193,56 +226,80 @@ func push(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]*ima
 	}
 	var content bytes.Buffer
 	if err := toml.NewEncoder(&content).Encode(map[string]any{"registry": registries}); err != nil {
-		t.Fatal(err)
+		return err
 	}
-	path := filepath.Join(c.Dir(), "critest-registries.conf")
-	if err := os.WriteFile(path, content.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
+	file := filepath.Join(node.Dir(), "critest-registries.conf")
+	if err := os.WriteFile(file, content.Bytes(), 0o644); err != nil {
+		return err
 	}
-	for _, node := range c.Nodes() {
-		err := node.Runtime().Restart(ctx, func(s *cluster.Component) {
-			s.Env = append(s.Env, "CONTAINER_REGISTRIES_CONF="+path)
-			s.Config = map[string]any{"crio": map[string]any{"runtime": map[string]any{
-				"disable_hostport_mapping": false,
-			}}}
-		})
-		if err != nil {
-			t.Fatal(err)
+	err := node.Runtime().Restart(ctx, func(s *cluster.Component) {
+		s.Env = append(s.Env, "CONTAINER_REGISTRIES_CONF="+file)
+		s.Config = map[string]any{"crio": map[string]any{"runtime": map[string]any{
+			"disable_hostport_mapping": false,
+		}}}
+	})
+	if err != nil {
+		return err
+	}
+	// Needed for host ports on 127.0.0.1, which CRI-O leaves to the host.
+	const loopback = "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet && " +
+		"iptables -t nat -A POSTROUTING -s 127.0.0.0/8 -o cni0 -j MASQUERADE"
+	_, err = node.Exec(ctx, "sh", "-c", loopback)
+	return err
+}
+
+// configureContainerd does the same with containerd, which leaves ports to a plugin of CNI.
+func configureContainerd(ctx context.Context, c *cluster.Cluster, node *cluster.Node) error {
+	hosts, networks := filepath.Join(node.Dir(), "critest-hosts"), filepath.Join(node.Dir(), "critest-cni")
+	local := c.Registry().Address
+	for name, server := range map[string]string{
+		local: "http://" + local + "/v2", path.Dir(staging): "http://" + local + "/v2/" + path.Dir(staging),
+		release: "http://" + local + "/v2/" + release, legacy: "http://" + local + "/v2/" + legacy,
+	} {
+		text := fmt.Sprintf("server = %q\noverride_path = true\ncapabilities = [\"pull\", \"resolve\"]\n", server)
+		if err := os.MkdirAll(filepath.Join(hosts, name), 0o755); err != nil {
+			return err
 		}
-		// Needed for host ports on 127.0.0.1, which CRI-O leaves to the host.
-		const loopback = "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet && " +
-			"iptables -t nat -A POSTROUTING -s 127.0.0.0/8 -o cni0 -j MASQUERADE"
-		if _, err := node.Exec(ctx, "sh", "-c", loopback); err != nil {
-			t.Fatal(err)
+		if err := os.WriteFile(filepath.Join(hosts, name, "hosts.toml"), []byte(text), 0o644); err != nil {
+			return err
 		}
 	}
-	return pushed
+	const list = "10-pods.conflist"
+	content, err := os.ReadFile(filepath.Join(node.Dir(), "cni", list))
+	if err != nil {
+		return err
+	}
+	var network map[string]any
+	if err := json.Unmarshal(content, &network); err != nil {
+		return err
+	}
+	network["plugins"] = append(network["plugins"].([]any), map[string]any{
+		"type": "portmap", "capabilities": map[string]any{"portMappings": true}, "snat": true,
+	})
+	if content, err = json.Marshal(network); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(networks, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(networks, list), content, 0o644); err != nil {
+		return err
+	}
+	return node.Runtime().Restart(ctx, func(s *cluster.Component) {
+		s.Config = map[string]any{"plugins": map[string]any{
+			"io.containerd.cri.v1.images":  map[string]any{"registry": map[string]any{"config_path": hosts}},
+			"io.containerd.cri.v1.runtime": map[string]any{"cni": map[string]any{"conf_dir": networks}},
+		}}
+	})
 }
 
 // installGinkgo builds the program that critest calls to run specs side by
 // side, in the version that critest itself is built with. It returns its folder.
 func installGinkgo(ctx context.Context, t *testing.T) string {
 	t.Helper()
-	pins, err := os.ReadFile(filepath.Join("..", "..", "versions.env"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := regexp.MustCompile(`(?m)^CRI_TOOLS_VERSION=(\S+)$`).FindSubmatch(pins)
-	if version == nil {
-		t.Fatal("versions.env has no CRI_TOOLS_VERSION")
-	}
-	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", "sigs.k8s.io/cri-tools@"+string(version[1]))
-	output, err := download.Output()
-	if err != nil {
-		t.Fatalf("%s: %v: %s", download, err, output)
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(output, &module); err != nil {
-		t.Fatalf("%s: %v", download, err)
-	}
 	bin := t.TempDir()
 	build := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-buildvcs=false", "-o", bin, "github.com/onsi/ginkgo/v2/ginkgo")
-	build.Dir = module.Dir
+	build.Dir = livetest.Module(t, "sigs.k8s.io/cri-tools", "CRI_TOOLS_VERSION")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", build, err, output)
@@ -284,7 +341,9 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 		"-ginkgo.junit-report=" + junit,
 	}
 	for _, s := range skips {
-		args = append(args, "-ginkgo.skip="+regexp.QuoteMeta(s.Spec))
+		if s.of(name) {
+			args = append(args, "-ginkgo.skip="+regexp.QuoteMeta(s.Spec))
+		}
 	}
 	critest := node.Command("critest", args...)
 	critest.Dir = tmp
@@ -292,6 +351,7 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 	critest.Stdout, critest.Stderr = log, log
 	runErr := node.Run(ctx, critest)
 	r, err := readReport(junit)
+	r.name = name
 	if err != nil {
 		return r, fmt.Errorf("%w (it ended with %w); its output is %s", err, runErr, log.Name())
 	}
@@ -301,7 +361,7 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 	return r, nil
 }
 
-// checkLayers pulls all of critest's images and compares what CRI-O says about
+// checkLayers pulls all of critest's images and compares what the runtime says about
 // their layers with the registry's manifests, or checks that it says nothing.
 func checkLayers(ctx context.Context, t *testing.T, node *cluster.Node, pushed map[string]*images.Pushed, want bool) {
 	cri, err := node.CRI()

@@ -18,9 +18,14 @@ import (
 type skip struct {
 	// Spec is a part of the full names of the specs.
 	Spec string `json:"spec"`
-	// Reason says why they cannot pass here with any CRI-O.
+	// Only is the subject that the entry is for; empty: all.
+	Only string `json:"only,omitempty"`
+	// Reason says why they cannot pass here.
 	Reason string `json:"reason"`
 }
+
+// of tells whether the entry is for this subject.
+func (s skip) of(subject string) bool { return s.Only == "" || s.Only == subject }
 
 func readSkips(path string) ([]skip, error) {
 	data, err := os.ReadFile(path)
@@ -35,12 +40,17 @@ func readSkips(path string) ([]skip, error) {
 		if s.Spec == "" || s.Reason == "" {
 			return nil, fmt.Errorf("%s: entry %d needs spec and reason", path, i+1)
 		}
+		if !slices.ContainsFunc(subjects, func(one subject) bool { return s.of(one.name) }) {
+			return nil, fmt.Errorf("%s: entry %d is for %s, which nothing is run against", path, i+1, s.Only)
+		}
 	}
 	return skips, nil
 }
 
 // report is the outcome of one run of critest.
 type report struct {
+	// name is that of the subject.
+	name   string
 	passed []string
 	// By spec: the failure, and why a spec skipped itself.
 	failed, skipped map[string]string
@@ -101,6 +111,15 @@ func (r report) summary() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", len(r.passed), len(r.failed), len(r.skipped)+len(r.excluded))
 }
 
+// listed returns the entry of the skip list for a spec.
+func (r report) listed(spec string, skips []skip) (skip, bool) {
+	i := slices.IndexFunc(skips, func(s skip) bool { return s.of(r.name) && s.matches(spec) })
+	if i < 0 {
+		return skip{}, false
+	}
+	return skips[i], true
+}
+
 // reasons returns why specs did not run to their end.
 func (r report) reasons(skips []skip) map[string]string {
 	reasons := map[string]string{}
@@ -109,42 +128,39 @@ func (r report) reasons(skips []skip) map[string]string {
 	}
 	for _, spec := range r.excluded {
 		reasons[spec] = "a benchmark, not a test"
-		if i := slices.IndexFunc(skips, func(s skip) bool { return s.matches(spec) }); i >= 0 {
-			reasons[spec] = "skip.yaml: " + skips[i].Reason
+		if s, listed := r.listed(spec, skips); listed {
+			reasons[spec] = "skip.yaml: " + s.Reason
 		}
 	}
 	return reasons
 }
 
-// compare lists what is wrong with two runs.
-func compare(stock, patched report, skips []skip) []string {
+// compare lists what is wrong with the runs: a spec that passed in one has to pass in each.
+func compare(reports []report, skips []skip) []string {
 	var problems []string
-	for _, r := range []struct {
-		name string
-		report
-		other report
-	}{{"stock", stock, patched}, {"patched", patched, stock}} {
+	for _, r := range reports {
 		for spec, why := range r.failed {
-			problems = append(problems, fmt.Sprintf("failed with %s CRI-O: %s: %s", r.name, spec, why))
+			problems = append(problems, fmt.Sprintf("failed with %s: %s: %s", r.name, spec, why))
 		}
 		for _, spec := range r.excluded {
-			benchmark := strings.Contains(spec, "benchmark")
-			if !benchmark && !slices.ContainsFunc(skips, func(s skip) bool { return s.matches(spec) }) {
-				problems = append(problems, fmt.Sprintf("not run with %s CRI-O, and not in skip.yaml: %s", r.name, spec))
+			if _, listed := r.listed(spec, skips); !listed && !strings.Contains(spec, "benchmark") {
+				problems = append(problems, fmt.Sprintf("not run with %s, and not in skip.yaml: %s", r.name, spec))
 			}
 		}
-		for _, spec := range r.passed {
-			if !slices.Contains(r.other.passed, spec) {
-				problems = append(problems, fmt.Sprintf("passed with %s CRI-O only: %s", r.name, spec))
+		for _, other := range reports {
+			for _, spec := range r.passed {
+				if _, listed := other.listed(spec, skips); !listed && !slices.Contains(other.passed, spec) {
+					problems = append(problems, fmt.Sprintf("passed with %s, not with %s: %s", r.name, other.name, spec))
+				}
 			}
 		}
 		if len(r.passed) < minPassed {
-			problems = append(problems, fmt.Sprintf("only %d specs passed with %s CRI-O, want at least %d", len(r.passed), r.name, minPassed))
+			problems = append(problems, fmt.Sprintf("only %d specs passed with %s, want at least %d", len(r.passed), r.name, minPassed))
 		}
-	}
-	for _, s := range skips {
-		if !slices.ContainsFunc(stock.excluded, s.matches) {
-			problems = append(problems, fmt.Sprintf("skip.yaml: no spec has %q in its name", s.Spec))
+		for _, s := range skips {
+			if s.of(r.name) && !slices.ContainsFunc(r.excluded, s.matches) {
+				problems = append(problems, fmt.Sprintf("skip.yaml: no spec has %q in its name, with %s", s.Spec, r.name))
+			}
 		}
 	}
 	slices.Sort(problems)
@@ -153,24 +169,14 @@ func compare(stock, patched report, skips []skip) []string {
 
 func (s skip) matches(name string) bool { return strings.Contains(name, s.Spec) }
 
-// markdown lists both runs.
-func markdown(stock, patched report, skips []skip) []byte {
+// markdown lists the runs.
+func markdown(reports []report, skips []skip) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# critest, stock and patched CRI-O\n\n| | stock | patched |\n| --- | --- | --- |\n")
-	for _, row := range []struct {
-		name  string
-		count func(report) int
-	}{
-		{"passed", func(r report) int { return len(r.passed) }},
-		{"failed", func(r report) int { return len(r.failed) }},
-		{"skipped", func(r report) int { return len(r.skipped) + len(r.excluded) }},
-	} {
-		fmt.Fprintf(&b, "| %s | %d | %d |\n", row.name, row.count(stock), row.count(patched))
+	fmt.Fprint(&b, "# critest\n\n| | passed | failed | skipped |\n| --- | ---: | ---: | ---: |\n")
+	for _, r := range reports {
+		fmt.Fprintf(&b, "| %s | %d | %d | %d |\n", r.name, len(r.passed), len(r.failed), len(r.skipped)+len(r.excluded))
 	}
-	for _, r := range []struct {
-		name string
-		report
-	}{{"stock", stock}, {"patched", patched}} {
+	for _, r := range reports {
 		fmt.Fprintf(&b, "\n## %s: passed\n\n", r.name)
 		for _, spec := range r.passed {
 			fmt.Fprintf(&b, "- %s\n", spec)
