@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -28,6 +29,11 @@ const (
 	// Images that are pulled at once: four of five layers of 20 MB, 80 %, are their common
 	// base.
 	sharedImages, sharedLayers = 5, 4
+
+	// Images that are pulled at once and have nothing in common: two layers of 20 MB, behind
+	// an index, as most of those in public registries are. A pull has to ask what the others
+	// behind theirs are.
+	apartImages, apartLayers = 5, 2
 
 	// parallel pushes and pulls while the store is filled.
 	parallel = 6
@@ -53,11 +59,12 @@ func layersOf(i, count int) []images.Layer {
 
 // pushed are the names of what is pulled in measurements.
 type pushed struct {
-	large  string
-	shared []string
+	large         string
+	shared, apart []string
 }
 
-// fill pushes all images, and pulls all but the shared ones into the node's store.
+// fill pushes all images, and pulls all but those that are pulled at once into the node's
+// store.
 func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Config) (names pushed, err error) {
 	// One repository per base, so that the registry gets a shared layer once.
 	reference := func(i int) string {
@@ -74,13 +81,19 @@ func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Co
 	if err != nil {
 		return pushed{}, err
 	}
-	push := func(name string, layers ...images.Layer) (string, error) {
+	push := func(name string, behindIndex bool, layers ...images.Layer) (string, error) {
 		image, err := images.Build(images.Image{Layers: layers, Entrypoint: []string{"/none"}})
 		if err != nil {
 			return "", err
 		}
+		var what remote.Taggable = image
+		if behindIndex {
+			if what, err = images.Index(image); err != nil {
+				return "", err
+			}
+		}
 		name = c.Registry().Address + "/bench/" + name
-		_, err = images.Push(ctx, name, image)
+		_, err = images.Push(ctx, name, what)
 		return name, err
 	}
 	layers := func(name string, count int) (list []images.Layer) {
@@ -89,16 +102,24 @@ func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Co
 		}
 		return list
 	}
-	if names.large, err = push("large:v1", layers("large", largeLayers)...); err != nil {
+	if names.large, err = push("large:v1", false, layers("large", largeLayers)...); err != nil {
 		return pushed{}, err
 	}
 	for i := range sharedImages {
 		name := fmt.Sprintf("shared-%d", i)
-		name, err := push(name+":v1", append(layers("shared", sharedLayers), layers(name, 1)...)...)
+		name, err := push(name+":v1", false, append(layers("shared", sharedLayers), layers(name, 1)...)...)
 		if err != nil {
 			return pushed{}, err
 		}
 		names.shared = append(names.shared, name)
+	}
+	for i := range apartImages {
+		name := fmt.Sprintf("apart-%d", i)
+		name, err := push(name+":v1", true, layers(name, apartLayers)...)
+		if err != nil {
+			return pushed{}, err
+		}
+		names.apart = append(names.apart, name)
 	}
 	cri, err := node.CRI()
 	if err != nil {
