@@ -14,17 +14,12 @@ const (
 	// driver cannot run images of more than 500.
 	maxLayers = 512
 
-	// maxLayerBytes is more than any layer has; sums of sizes do not overflow.
+	// maxLayerBytes is more than any layer has.
 	maxLayerBytes = 1 << 50
 
 	// encryptedSuffix ends the media type of a layer that a pull decrypts: the copy
 	// never takes it from the store.
 	encryptedSuffix = "+encrypted"
-
-	// These annotations are on layers of zstd:chunked and eStargz, which the store may
-	// download in parts, without reports.
-	chunkedAnnotation = "io.github.containers.zstd-chunked.manifest-checksum"
-	stargzAnnotation  = "containerd.io/snapshot/stargz/toc.digest"
 )
 
 // layersOf returns the layers of the image that a copy from source copies, from the
@@ -95,6 +90,5 @@ func canShare(layer types.BlobInfo) bool {
 		len(layer.URLs) == 0 && !strings.HasSuffix(layer.MediaType, encryptedSuffix)
 }
 
-func isChunked(layer types.BlobInfo) bool {
-	return layer.Annotations[chunkedAnnotation] != "" || layer.Annotations[stargzAnnotation] != ""
-}
+// size is what the manifest says of the layer, within reason: sums do not overflow.
+func size(layer types.BlobInfo) int64 { return min(max(layer.Size, 0), maxLayerBytes) }

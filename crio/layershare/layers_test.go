@@ -156,5 +156,16 @@ func FuzzCommonBase(f *testing.F) {
 		if w.bytes(all) < 0 {
 			t.Error("the sum of sizes overflows")
 		}
+
+		for _, image := range layers {
+			var sum int64
+			for _, layer := range image {
+				sum += size(layer)
+			}
+
+			if sum < 0 {
+				t.Error("the sum of sizes overflows")
+			}
+		}
 	})
 }

@@ -37,6 +37,7 @@ type node struct {
 	// that only sharing asks for.
 	loaded   map[digest.Digest]int
 	requests int
+	looks    int  // for a layer
 	full     bool // its disk
 }
 
@@ -47,6 +48,8 @@ func newNode() *node {
 func (n *node) has(layer types.BlobInfo) bool {
 	n.lock.Lock()
 	defer n.lock.Unlock()
+
+	n.looks++
 
 	return n.stored[layer.Digest]
 }
@@ -69,10 +72,10 @@ type image struct {
 	config   string // media type
 	index    bool
 	refused  digest.Digest                                   // a layer that the registry does not serve
-	hangs    bool                                            // the registry does not answer to requests of layers
+	slow     time.Duration                                   // until the registry answers to requests that are made to share
 	download func(context.Context, specsv1.Descriptor) error // instead of the usual one
 	unpack   time.Duration                                   // of each layer
-	silent   bool                                            // sends no reports
+	silent   bool                                            // is downloaded in parts, without reports
 	again    digest.Digest                                   // a layer that is in the store in another form
 }
 
@@ -115,7 +118,7 @@ func (s imageSource) LayerInfosForCopy(context.Context, *digest.Digest) ([]types
 	return nil, nil
 }
 
-func (s imageSource) GetManifest(_ context.Context, member *digest.Digest) ([]byte, string, error) {
+func (s imageSource) GetManifest(ctx context.Context, member *digest.Digest) ([]byte, string, error) {
 	single := specsv1.Manifest{
 		MediaType: specsv1.MediaTypeImageManifest,
 		Config:    specsv1.Descriptor{MediaType: s.config, Digest: digest.FromString("config"), Size: 1},
@@ -130,9 +133,12 @@ func (s imageSource) GetManifest(_ context.Context, member *digest.Digest) ([]by
 
 	if member != nil {
 		s.node.lock.Lock()
-		defer s.node.lock.Unlock()
-
 		s.node.requests++
+		s.node.lock.Unlock()
+
+		if err := sleep(ctx, s.slow); err != nil {
+			return nil, "", err
+		}
 
 		return text, specsv1.MediaTypeImageManifest, nil
 	}
@@ -147,10 +153,8 @@ func (s imageSource) GetManifest(_ context.Context, member *digest.Digest) ([]by
 }
 
 func (s imageSource) GetBlob(ctx context.Context, blob types.BlobInfo, _ types.BlobInfoCache) (io.ReadCloser, int64, error) {
-	if s.hangs {
-		<-ctx.Done()
-
-		return nil, 0, ctx.Err()
+	if err := sleep(ctx, s.slow); err != nil {
+		return nil, 0, err
 	}
 
 	s.node.lock.Lock()
@@ -162,7 +166,16 @@ func (s imageSource) GetBlob(ctx context.Context, blob types.BlobInfo, _ types.B
 		return nil, 0, errors.New("404")
 	}
 
-	return io.NopCloser(strings.NewReader("the beginning")), blob.Size, ctx.Err()
+	return io.NopCloser(strings.NewReader("the beginning")), blob.Size, nil
+}
+
+func sleep(ctx context.Context, duration time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(duration):
+		return nil
+	}
 }
 
 func marshal(value any) []byte {
@@ -177,9 +190,13 @@ func marshal(value any) []byte {
 // amd64 is what to choose from an index.
 var amd64 = &types.SystemContext{OSChoice: "linux", ArchitectureChoice: "amd64"}
 
+func (i *image) store() Store {
+	return Store{Has: i.node.has, Silent: func(types.BlobInfo) bool { return i.silent }}
+}
+
 // pull does what a copy into the store does, one layer after the other.
 func (i *image) pull(ctx context.Context) error {
-	pull := i.node.pulls.Begin(i, i.node.has)
+	pull := i.node.pulls.Begin(i, i.store())
 	defer pull.End()
 
 	source, err := pull.Source().NewImageSource(ctx, amd64)

@@ -25,19 +25,30 @@ type Pulls struct {
 	going []*Pull
 }
 
+// Store is what a pull copies to.
+type Store struct {
+	// Has tells whether the store has a layer of that digest.
+	Has func(types.BlobInfo) bool
+	// Silent tells whether a copy may download the layer without a report, as it does if
+	// it fetches only the parts that the store lacks.
+	Silent func(types.BlobInfo) bool
+}
+
 // Pull is one of them.
 type Pull struct {
 	pulls  *Pulls
 	source types.ImageReference
-	stored func(types.BlobInfo) bool
+	store  Store
 	// registry is where the source is: only pulls from one and the same share.
 	registry string
-	// image returns what is pulled. It is set when the source has been opened.
-	image func() []types.BlobInfo
+	// image is what is pulled. It is set when the source has been opened.
+	image *pulledImage
 
 	lock  sync.Mutex
 	phase phase
-	since time.Time // of the phase
+	// moved is when the pull began to copy or, while it waits, when it saw something move
+	// in what it waits for.
+	moved time.Time
 	// reports are what the copy said of each blob.
 	reports map[digest.Digest]report
 }
@@ -64,11 +75,10 @@ type report struct {
 	reused bool
 }
 
-// Begin announces a pull of source. The caller copies from Source instead, passes the
-// reports of the copy to Observe, and calls End when the copy has ended. Stored tells
-// whether the store has a layer of that digest.
-func (p *Pulls) Begin(source types.ImageReference, stored func(types.BlobInfo) bool) *Pull {
-	pull := &Pull{pulls: p, source: source, stored: stored, reports: map[digest.Digest]report{}}
+// Begin announces a pull of source into store. The caller copies from Source instead,
+// passes the reports of the copy to Observe, and calls End when the copy has ended.
+func (p *Pulls) Begin(source types.ImageReference, store Store) *Pull {
+	pull := &Pull{pulls: p, source: source, store: store, reports: map[digest.Digest]report{}}
 	if named := source.DockerReference(); named != nil {
 		pull.registry = reference.Domain(named)
 	}
@@ -78,6 +88,10 @@ func (p *Pulls) Begin(source types.ImageReference, stored func(types.BlobInfo) b
 
 // End ends the pull. Those that wait for it go on.
 func (p *Pull) End() {
+	if p.image != nil {
+		p.image.cancel()
+	}
+
 	p.pulls.lock.Lock()
 	defer p.pulls.lock.Unlock()
 
@@ -111,18 +125,29 @@ func (p *Pull) reported(layer digest.Digest) report {
 	return p.reports[layer]
 }
 
-func (p *Pull) state() (now phase, since time.Time) {
+func (p *Pull) state() (now phase, moved time.Time) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	return p.phase, p.since
+	return p.phase, p.moved
 }
 
-func (p *Pull) turn(to phase) {
+func (p *Pull) turn(to phase, moved time.Time) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	p.phase, p.since = to, time.Now()
+	p.phase, p.moved = to, moved
+}
+
+// saw notes when something moved last in what the pull waits for, if it does: those that
+// wait for this pull wait for that as well.
+func (p *Pull) saw(moved time.Time) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	if p.phase == waits {
+		p.moved = moved
+	}
 }
 
 // enter makes the pull the youngest of those that go on.
@@ -130,9 +155,7 @@ func (p *Pulls) enter(pull *Pull) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	if !slices.Contains(p.going, pull) {
-		p.going = append(p.going, pull)
-	}
+	p.going = append(p.going, pull)
 }
 
 // older returns the pulls that go on, come from the registry of pull, and opened their

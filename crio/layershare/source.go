@@ -3,6 +3,7 @@ package layershare
 import (
 	"context"
 	"sync"
+	"time"
 
 	"go.podman.io/image/v5/pkg/blobinfocache/none"
 	"go.podman.io/image/v5/types"
@@ -30,23 +31,74 @@ func (s source) NewImageSource(ctx context.Context, system *types.SystemContext)
 	return opened, nil
 }
 
-// open waits for earlier pulls, with the source opened.
+// open waits for earlier pulls, with the source opened. A copy opens it once.
 func (p *Pull) open(ctx context.Context, opened types.ImageSource, system *types.SystemContext) {
-	p.image = sync.OnceValue(func() []types.BlobInfo {
-		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
+	if p.image != nil {
+		return
+	}
 
-		return layersOf(ctx, opened, system)
-	})
-	p.turn(copies)
+	p.image = newImage(ctx, opened, system)
+	p.turn(copies, time.Now())
 	p.pulls.enter(p)
-	p.wait(ctx, func(layer types.BlobInfo) bool { return serves(ctx, opened, layer) })
+	p.wait(ctx, func(ctx context.Context, layer types.BlobInfo) bool { return serves(ctx, opened, layer) })
+}
+
+// pulledImage is what a pull pulls. The registry is asked for it once, when the first pull wants
+// to know. That pull does not wait for ever, and may be cancelled, but the others can use
+// the answer.
+type pulledImage struct {
+	ask    func()
+	cancel context.CancelFunc // nobody wants to know any more
+	told   chan struct{}      // closed when layers is set
+	layers []types.BlobInfo
+}
+
+func newImage(ctx context.Context, opened types.ImageSource, system *types.SystemContext) *pulledImage {
+	ctx, cancel := context.WithCancel(ctx)
+	i := &pulledImage{cancel: cancel, told: make(chan struct{})}
+	i.ask = sync.OnceFunc(func() {
+		go func() {
+			defer close(i.told)
+
+			i.layers = layersOf(ctx, opened, system)
+		}()
+	})
+
+	return i
+}
+
+// known returns the layers of the image, from the bottom up; none if it is not known yet.
+func (i *pulledImage) known() []types.BlobInfo {
+	select {
+	case <-i.told:
+		return i.layers
+	default:
+		return nil
+	}
+}
+
+// learn returns when the images of all the pulls are known, or when that takes too long.
+func learn(ctx context.Context, pulls []*Pull) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+
+	for _, pull := range pulls {
+		pull.image.ask()
+	}
+
+	for _, pull := range pulls {
+		select {
+		case <-pull.image.told:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // serves tells whether the registry serves the layer to who pulls from source. It
 // looks at the beginning of the answer only.
 func serves(ctx context.Context, source types.ImageSource, layer types.BlobInfo) bool {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
 	stream, size, err := source.GetBlob(ctx, layer, none.NoCache)

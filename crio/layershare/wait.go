@@ -2,6 +2,7 @@ package layershare
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -20,7 +21,8 @@ const (
 
 	// patience is how long a pull waits while nothing that it waits for moves; if
 	// others that wait for the same are before it, twice as long, so that the oldest
-	// can try first.
+	// can try first. It is also how long it waits for answers of registries that it
+	// needs only to share: what other pulls pull, and whether it may have a layer.
 	patience = 10 * time.Second
 
 	// unpackRate is how many compressed bytes a second a store unpacks, at the
@@ -28,24 +30,29 @@ const (
 	// for the layers whose download has begun.
 	unpackRate = 10 << 20
 
+	// silentRate is the same for layers that are downloaded without reports: how many
+	// bytes a second a thin link brings.
+	silentRate = 1 << 20
+
 	// maxFailures is how many earlier pulls may fail while they download what a pull
 	// waits for. After that it tries itself, whoever else is before it.
 	maxFailures = 2
 
 	// lookInterval is how often a pull that waits looks at the store.
 	lookInterval = 200 * time.Millisecond
-
-	// requestTimeout bounds each request to a registry that is made only to share. Links
-	// that are full answer late.
-	requestTimeout = 15 * time.Second
 )
+
+// errSlow is why waiting ends after maxWait.
+var errSlow = errors.New("other pulls are slow")
 
 // waiter is a pull that waits for earlier ones.
 type waiter struct {
 	pull   *Pull
 	layers []types.BlobInfo // of its image
-	// stored are the layers that have been seen in the store.
+	// stored are the layers that have been seen in the store, where it has looked once for
+	// all of them.
 	stored map[digest.Digest]bool
+	looked bool
 
 	// older are the pulls at the last look that have layers in common with this one,
 	// the oldest first, and how many from the bottom up.
@@ -65,24 +72,35 @@ type sharing struct {
 // same end as without waiting. Prove tells whether the registry serves a layer to who
 // pulls this image: that its manifest names a layer proves nothing, and a layer of
 // somebody else must not come from the store because he pulls it right now.
-func (p *Pull) wait(ctx context.Context, prove func(types.BlobInfo) bool) {
-	if len(p.pulls.older(p)) == 0 {
+func (p *Pull) wait(ctx context.Context, prove func(context.Context, types.BlobInfo) bool) {
+	older := p.pulls.older(p)
+	if len(older) == 0 {
 		return
 	}
 
-	w := waiter{pull: p, layers: p.image(), stored: map[digest.Digest]bool{}}
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, errSlow)
+	defer cancel()
+
+	learn(ctx, append(older, p))
+
+	w := newWaiter(p, older)
 	if !w.worthwhile(w.look(time.Now())) {
 		return
 	}
 
 	next := copies
 
-	p.turn(waits)
-	defer func() { p.turn(next) }()
+	p.turn(waits, w.moved)
 
-	w.keep(prove)
+	defer func() {
+		if next == copies {
+			w.moved = time.Now()
+		}
 
-	missing := w.look(time.Now())
+		p.turn(next, w.moved)
+	}()
+
+	missing := w.keep(ctx, prove)
 	if !w.worthwhile(missing) {
 		return
 	}
@@ -90,19 +108,28 @@ func (p *Pull) wait(ctx context.Context, prove func(types.BlobInfo) bool) {
 	began, bytes := time.Now(), w.bytes(missing)
 	logrus.Infof("Pull of %s waits for %d bytes of layers that other pulls download", p.name(), bytes)
 
-	reason, done := w.run(ctx)
-	if !done {
-		next = resigned
-	}
+	var reason string
 
+	reason, next = w.run(ctx)
 	logrus.Infof("Pull of %s waited %s for %d bytes of layers that other pulls download: %s", p.name(), time.Since(began).Round(time.Millisecond), bytes, reason)
 }
 
-// run waits, and returns why it ended, and whether nothing is left to wait for.
-func (w *waiter) run(ctx context.Context) (reason string, done bool) {
-	timeout := time.NewTimer(maxWait)
-	defer timeout.Stop()
+// newWaiter compares the images of the pulls, as far as they are known. What they have
+// in common does not change, and no pull becomes an older one later.
+func newWaiter(pull *Pull, older []*Pull) *waiter {
+	w := &waiter{pull: pull, layers: pull.image.known(), stored: map[digest.Digest]bool{}}
 
+	for _, other := range older {
+		if common := commonBase(w.layers, other.image.known()); common > 0 {
+			w.older = append(w.older, sharing{other, common})
+		}
+	}
+
+	return w
+}
+
+// run waits, and returns why it ended, and what the pull does next.
+func (w *waiter) run(ctx context.Context) (reason string, next phase) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 
@@ -111,18 +138,21 @@ func (w *waiter) run(ctx context.Context) (reason string, done bool) {
 
 		switch missing := w.look(now); {
 		case len(missing) == 0:
-			return "nobody downloads them any more", true
+			return "nobody downloads them any more", copies
 		case w.failures >= maxFailures:
-			return "other pulls failed", false
+			return "other pulls failed", resigned
 		case now.Sub(w.moved) >= w.patience(missing):
-			return "other pulls do not get on", false
+			return "other pulls do not get on", resigned
 		}
 
 		select {
 		case <-ctx.Done():
-			return "the pull was cancelled", false
-		case <-timeout.C:
-			return "other pulls are slow", false
+			if errors.Is(context.Cause(ctx), errSlow) {
+				return errSlow.Error(), resigned
+			}
+
+			// It downloads nothing any more, so it is nobody's failure either.
+			return "the pull was cancelled", waits
 		case <-ticker.C:
 		}
 	}
@@ -131,20 +161,20 @@ func (w *waiter) run(ctx context.Context) (reason string, done bool) {
 // look returns which of the pull's layers, by their number, earlier pulls have to
 // download, and notes what has happened since the last look.
 func (w *waiter) look(now time.Time) (missing []int) {
-	before := w.older
+	going, before := w.pull.pulls.older(w.pull), w.older
 	w.older = nil
 	// A pull that has ended is not among them, but what it downloaded is stored.
-	for _, other := range w.pull.pulls.older(w.pull) {
-		if common := commonBase(w.layers, other.image()); common > 0 {
-			w.older = append(w.older, sharing{other, common})
+	for _, other := range before {
+		if slices.Contains(going, other.pull) {
+			w.older = append(w.older, other)
 		}
 	}
 
 	missing = w.missing(now)
 
 	for _, gone := range before {
-		still := slices.ContainsFunc(w.older, func(s sharing) bool { return s.pull == gone.pull })
-		if !still && slices.ContainsFunc(missing, func(i int) bool { return gone.downloads(w.layers, i) }) {
+		still := slices.Contains(going, gone.pull)
+		if !still && slices.ContainsFunc(missing, func(i int) bool { return gone.began(w.layers, i) || w.silent(gone, i) }) {
 			w.failures++
 			w.moved = now
 		}
@@ -156,12 +186,12 @@ func (w *waiter) look(now time.Time) (missing []int) {
 				break
 			}
 
-			w.moved = latest(w.moved, other.pull.reported(w.layers[i].Digest).moved)
-			if now, since := other.pull.state(); now == copies {
-				w.moved = latest(w.moved, since)
-			}
+			_, moved := other.pull.state()
+			w.moved = latest(w.moved, moved, other.pull.reported(w.layers[i].Digest).moved)
 		}
 	}
+
+	w.pull.saw(w.moved)
 
 	return missing
 }
@@ -175,14 +205,19 @@ func (w *waiter) missing(now time.Time) (missing []int) {
 	}
 
 	for i, layer := range w.layers[:common] {
+		// The store takes them from the bottom up: no other one can have come.
+		look := !w.looked || len(missing) == 0
+
 		switch {
 		case w.stored[layer.Digest]:
-		case w.pull.stored(layer) || w.reused(layer.Digest):
+		case look && (w.pull.store.Has(layer) || w.reused(layer.Digest)):
 			w.stored[layer.Digest], w.moved = true, now
 		default:
 			missing = append(missing, i)
 		}
 	}
+
+	w.looked = true
 
 	return missing
 }
@@ -192,19 +227,47 @@ func (w *waiter) reused(layer digest.Digest) bool {
 	return slices.ContainsFunc(w.older, func(other sharing) bool { return other.pull.reported(layer).reused })
 }
 
-// downloads tells whether the other pull began to download a layer that both have.
-func (s sharing) downloads(layers []types.BlobInfo, i int) bool {
+// began tells whether the other pull began to download a layer that both have.
+func (s sharing) began(layers []types.BlobInfo, i int) bool {
 	return i < s.layers && s.pull.reported(layers[i].Digest).begun
 }
 
-// keep leaves of the image what is below the first missing layer that is not proved.
-func (w *waiter) keep(prove func(types.BlobInfo) bool) {
-	for _, i := range w.missing(time.Now()) {
-		if !prove(w.layers[i]) {
-			w.layers = w.layers[:i]
+// silent tells whether the other pull may be downloading a layer that both have without
+// a report.
+func (w *waiter) silent(other sharing, i int) bool {
+	if i >= other.layers || !w.pull.store.Silent(w.layers[i]) {
+		return false
+	}
 
-			return
+	now, _ := other.pull.state()
+
+	return now != waits
+}
+
+// keep leaves of the image what is below the first missing layer that is not proved,
+// and returns what is missing of that.
+func (w *waiter) keep(ctx context.Context, prove func(context.Context, types.BlobInfo) bool) (missing []int) {
+	for proved := -1; ; {
+		// Some may have come meanwhile.
+		missing = w.look(time.Now())
+
+		next := slices.IndexFunc(missing, func(i int) bool { return i > proved })
+		if next < 0 {
+			return missing
 		}
+
+		proved = missing[next]
+		if !prove(ctx, w.layers[proved]) {
+			w.cut(proved)
+		}
+	}
+}
+
+// cut forgets all layers from i on.
+func (w *waiter) cut(i int) {
+	w.layers = w.layers[:i]
+	for j := range w.older {
+		w.older[j].layers = min(w.older[j].layers, i)
 	}
 }
 
@@ -217,9 +280,9 @@ func (w *waiter) worthwhile(missing []int) bool {
 
 	var lacks int64
 
-	for _, layer := range w.pull.image() {
-		if !w.stored[layer.Digest] && !w.pull.stored(layer) {
-			lacks += max(layer.Size, 0)
+	for _, layer := range w.pull.image.known() {
+		if !w.stored[layer.Digest] && !w.pull.store.Has(layer) {
+			lacks += size(layer)
 		}
 	}
 
@@ -237,24 +300,27 @@ func (w *waiter) patience(missing []int) time.Duration {
 		}
 	}
 
-	// What has arrived is unpacked without reports, and a layer that comes in parts has
-	// none at all.
-	var silent []int
+	// What has arrived is unpacked without reports.
+	var unpacked, silent []int
 
 	for _, i := range missing {
-		begun := slices.ContainsFunc(w.older, func(other sharing) bool { return other.downloads(w.layers, i) })
-		if begun || isChunked(w.layers[i]) {
+		switch {
+		case slices.ContainsFunc(w.older, func(other sharing) bool { return other.began(w.layers, i) }):
+			unpacked = append(unpacked, i)
+		case slices.ContainsFunc(w.older, func(other sharing) bool { return w.silent(other, i) }):
 			silent = append(silent, i)
 		}
 	}
 
-	return limit + time.Duration(min(w.bytes(silent)/unpackRate, int64(maxWait/time.Second)))*time.Second
+	seconds := w.bytes(unpacked)/unpackRate + w.bytes(silent)/silentRate
+
+	return limit + time.Duration(min(seconds, int64(maxWait/time.Second)))*time.Second
 }
 
 // bytes returns how many compressed bytes the layers have.
 func (w *waiter) bytes(layers []int) (sum int64) {
 	for _, i := range layers {
-		sum += w.layers[i].Size
+		sum += size(w.layers[i])
 	}
 
 	return sum

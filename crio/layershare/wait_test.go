@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -110,8 +111,11 @@ func TestNothingInCommon(t *testing.T) {
 				image.layers[0].URLs = []string{"https://example.com/layer"}
 			}
 		},
-		"no size":   func(_ *node, images []*image) { images[0].layers[0].Size = -1 },
-		"absurd":    func(_ *node, images []*image) { images[0].layers[0].Size = 1 << 51 },
+		"no size": func(_ *node, images []*image) { images[0].layers[0].Size = -1 },
+		"absurd":  func(_ *node, images []*image) { images[0].layers[0].Size = 1 << 51 },
+		"absurd layers of its own": func(_ *node, images []*image) {
+			images[1].layers = append(images[1].layers, layer("huge", math.MaxInt64), layer("as huge", math.MaxInt64))
+		},
 		"no digest": func(_ *node, images []*image) { images[0].layers[0].Digest, images[1].layers[0].Digest = "a", "a" },
 		"artifacts": func(_ *node, images []*image) { images[0].config = "application/vnd.example" },
 		"an artifact": func(_ *node, images []*image) {
@@ -152,6 +156,29 @@ func TestBaseOnBase(t *testing.T) {
 
 		if n.times(base) != 1 || n.times(runtime) != 1 {
 			t.Errorf("the base was downloaded %d times, the runtime %d", n.times(base), n.times(runtime))
+		}
+	})
+}
+
+// The store is asked for one layer at a time, as it takes them one by one.
+func TestManyLayers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+
+		var layers []specsv1.Descriptor
+		for i := range 100 {
+			layers = append(layers, layer(fmt.Sprint(i), 2*mb))
+		}
+
+		noErrors(t, pullAll(t, n.several(2, layers...)...))
+
+		if got := n.times(layers[99]); got != 1 {
+			t.Errorf("the last layer was downloaded %d times", got)
+		}
+
+		// Both copies look for each, the waiter for all and then a hundred times.
+		if n.looks > 1000 {
+			t.Errorf("%d looks at the store", n.looks)
 		}
 	})
 }
@@ -389,7 +416,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		defer cancel()
 
 		go func() {
-			pull := n.pulls.Begin(slow, n.has)
+			pull := n.pulls.Begin(slow, slow.store())
 			defer pull.End()
 
 			if _, err := pull.Source().NewImageSource(ctx, amd64); err != nil {
@@ -425,13 +452,16 @@ func TestDiskIsFull(t *testing.T) {
 	})
 }
 
-// Unpacking takes its time, and nothing is reported of what comes in parts.
+// Unpacking takes its time, and nothing is reported of what comes in parts, perhaps over a
+// thin link.
 func TestSilence(t *testing.T) {
 	for name, change := range map[string]func(*image){
 		"unpacking": func(i *image) { i.unpack = 15 * time.Second },
-		"chunked": func(i *image) {
+		"in parts": func(i *image) {
 			i.silent = true
-			i.layers[0].Annotations = map[string]string{chunkedAnnotation: "sha256:..."}
+			i.download = func(ctx context.Context, layer specsv1.Descriptor) error {
+				return load(ctx, layer.Size, 2*mb, func() {})
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -451,6 +481,79 @@ func TestSilence(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Nobody can tell a download without reports from one that hangs: waiting ends in any case.
+func TestHangsInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, base)
+		images[0].silent, images[1].silent = true, true
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		images[0].download = never
+		go images[0].pull(ctx)
+
+		time.Sleep(time.Millisecond)
+
+		results := pullAll(t, images[1])
+		noErrors(t, results)
+		// 95 s for 95 MiB.
+		within(t, "the second pull", results[0].took, patience+(95+12)*time.Second, patience+(95+13)*time.Second)
+	})
+}
+
+// Failures of what comes in parts are seen as well, but who was cancelled while he waited
+// has not failed.
+func TestFailsInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		n.full = true
+
+		images := n.several(20, base)
+		for _, image := range images {
+			image.silent = true
+		}
+
+		for _, result := range pullAll(t, images...) {
+			within(t, "a pull", result.took, 0, time.Duration(maxFailures+1)*10*time.Second+time.Second)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+
+		images := n.several(5, base)
+		for _, image := range images {
+			image.silent = true
+		}
+
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+
+		first := make(chan error)
+
+		go func() { first <- images[0].pull(t.Context()) }()
+
+		time.Sleep(time.Millisecond)
+
+		for _, image := range images[1:4] {
+			go image.pull(ctx)
+
+			time.Sleep(time.Millisecond)
+		}
+
+		noErrors(t, pullAll(t, images[4]))
+
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+
+		if got := n.times(base); got != 1 {
+			t.Errorf("the base was downloaded %d times", got)
+		}
+	})
 }
 
 // Who cannot have a layer from the registry does not wait for it, and does not learn that
@@ -492,11 +595,155 @@ func TestNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
 		images := n.several(2, layer("large", 1000*mb))
-		images[1].hangs = true
+		images[1].slow = time.Hour
 		images[1].download = func(context.Context, specsv1.Descriptor) error { return nil }
 		results := pullAll(t, images...)
 		noErrors(t, results)
-		within(t, "the second pull", results[1].took, requestTimeout, requestTimeout)
+		within(t, "the second pull", results[1].took, patience, patience)
+	})
+}
+
+// Nor does one that does not tell what older pulls pull, however many these are: they are
+// asked at once.
+func TestNoAnswerForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+
+		images := n.several(20, base)
+		for _, image := range images[:19] {
+			image.index, image.slow = true, time.Hour
+		}
+
+		results := pullAll(t, images...)
+		noErrors(t, results)
+
+		for _, result := range results {
+			within(t, "a pull", result.took, 12500*time.Millisecond, patience+12500*time.Millisecond)
+		}
+	})
+}
+
+// Each answers after four seconds, which is soon enough for any number of them.
+func TestLateAnswersForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+
+		var images []*image
+		for i := range 5 {
+			images = append(images, n.on(fmt.Sprint("other-", i), layer(fmt.Sprint("base-", i), 100*mb)))
+		}
+
+		images = append(images, n.several(2, base)...)
+		for _, image := range images {
+			image.index, image.slow = true, 4*time.Second
+		}
+
+		noErrors(t, pullAll(t, images...))
+
+		if got := n.times(base); got != 1 {
+			t.Errorf("the base was downloaded %d times", got)
+		}
+	})
+}
+
+// Each of many questions is answered, but late.
+func TestSlowAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+
+		var layers []specsv1.Descriptor
+		for i := range 100 {
+			layers = append(layers, layer(fmt.Sprint(i), 10*mb))
+		}
+
+		images := n.several(2, layers...)
+		images[0].download = func(ctx context.Context, layer specsv1.Descriptor) error {
+			return load(ctx, layer.Size, mb/2, func() {})
+		}
+		images[1].slow = patience - time.Second
+		images[1].download = func(context.Context, specsv1.Descriptor) error { return nil }
+
+		results := pullAll(t, images...)
+		noErrors(t, results)
+		within(t, "the second pull", results[1].took, maxWait, maxWait)
+	})
+}
+
+// A pull is cancelled at once also while it asks, and whoever ends takes along what he was
+// asked for.
+func TestCancelledWhileItAsks(t *testing.T) {
+	for name, change := range map[string]func(older, younger *image){
+		"what the older pulls":    func(older, _ *image) { older.index, older.slow = true, time.Hour },
+		"what it pulls itself":    func(_, younger *image) { younger.index, younger.slow = true, time.Hour },
+		"whether it may share it": func(_, younger *image) { younger.slow = time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode()
+				images := n.several(2, base)
+				change(images[0], images[1])
+
+				older := make(chan error)
+
+				go func() { older <- images[0].pull(t.Context()) }()
+
+				time.Sleep(time.Millisecond)
+
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+
+				began := time.Now()
+
+				if err := images[1].pull(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the cancelled pull: %v", err)
+				}
+
+				within(t, "the cancelled pull", time.Since(began), 3*time.Second, 3*time.Second)
+
+				if err := <-older; err != nil {
+					t.Errorf("the older pull: %v", err)
+				}
+			})
+		})
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, base)
+		images[0].index, images[0].slow = true, time.Hour
+		images[0].download = after(20*mb, errDownload)
+		results := pullAll(t, images...)
+		noErrors(t, results[1:])
+		// The older one fails after two seconds.
+		within(t, "the younger pull", results[1].took, 14400*time.Millisecond, 14500*time.Millisecond)
+	})
+}
+
+// A pull that comes when the first one has ended and the second has not noticed yet waits
+// for the second.
+func TestComesInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, large := newNode(), layer("large", 400*mb)
+		images := n.several(3, large)
+
+		// The first ends after 30.1 s, the second looks after 30.2.
+		ctx, cancel := context.WithTimeout(t.Context(), 30100*time.Millisecond)
+		defer cancel()
+
+		go images[0].pull(ctx)
+
+		time.Sleep(time.Millisecond)
+
+		ended := make(chan []pulled)
+
+		go func() { ended <- pullAll(t, images[1]) }()
+
+		time.Sleep(30149 * time.Millisecond)
+		noErrors(t, append(pullAll(t, images[2]), <-ended...))
+
+		if got := n.times(large); got != 2 {
+			t.Errorf("the base was downloaded %d times, want 2", got)
+		}
 	})
 }
 

@@ -28,7 +28,7 @@ type Config struct {
 	Layers int `json:"layers"` // of each image
 	Rounds int `json:"rounds"` // in each, both flavours are measured once
 	Lists  int `json:"lists"`  // ListImages calls a measurement, at least listsBeforeRSS
-	Pulls  int `json:"pulls"`  // of the large image a measurement
+	Pulls  int `json:"pulls"`  // of the large image, and of images with nothing in common, a measurement
 	Starts int `json:"starts"` // of CRI-O a measurement
 
 	// BinDir holds the folders stock, patched and tools. Default: _build/bin of
@@ -82,15 +82,17 @@ type Measurement struct {
 	// Pulls of the large image, which is removed before each pull.
 	Pulls []time.Duration `json:"pulls"`
 	// Shared is the pull of images with a common base at once.
-	Shared SharedPull `json:"shared"`
+	Shared PullAtOnce `json:"shared"`
+	// Apart are those of images with nothing in common.
+	Apart []PullAtOnce `json:"apart"`
 	// Bare are lists by a server that is nothing but gRPC, with the images of this
 	// flavour's answer. The patched one's have layers, as a hook would add them that does
 	// nothing else: what they cost there, they cost anywhere.
 	Bare []time.Duration `json:"bare"`
 }
 
-// SharedPull is a pull of several images at once.
-type SharedPull struct {
+// PullAtOnce is a pull of several images at once.
+type PullAtOnce struct {
 	Bytes int64         `json:"bytes"` // that came over the node's link
 	Took  time.Duration `json:"took"`  // until all were there
 }
@@ -152,9 +154,9 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
 			}
-			config.Logf("round %d of %d, %-7s  first list %s, list %s (bare %s), processor %s, pull %s, %d images %.0f MB in %s, %.1f MiB, load %.1f",
+			config.Logf("round %d of %d, %-7s  first list %s, list %s (bare %s), processor %s, pull %s, %d images %.0f MB in %s, apart %s, %.1f MiB, load %.1f",
 				round+1, config.Rounds, flavour, ms(median(m.FirstLists)), ms(median(m.Lists)), ms(median(m.Bare)), ms(m.ListCPU), ms(median(m.Pulls)),
-				sharedImages, float64(m.Shared.Bytes)/1e6, ms(m.Shared.Took), mib(m.Memory.RSS), m.Load)
+				sharedImages, float64(m.Shared.Bytes)/1e6, ms(m.Shared.Took), ms(median(tooks(m.Apart))), mib(m.Memory.RSS), m.Load)
 			result.Measurements = append(result.Measurements, *m)
 		}
 	}
@@ -272,19 +274,26 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 		}
 		m.Pulls = append(m.Pulls, time.Since(begin))
 	}
-	if m.Shared, err = pullShared(ctx, node, cri, pushed.shared); err != nil {
+	if m.Shared, err = pullAtOnce(ctx, node, cri, pushed.shared); err != nil {
 		return nil, err
+	}
+	for range config.Pulls {
+		apart, err := pullAtOnce(ctx, node, cri, pushed.apart)
+		if err != nil {
+			return nil, err
+		}
+		m.Apart = append(m.Apart, apart)
 	}
 	m.Load, err = process.Load()
 	return m, err
 }
 
-// pullShared pulls the images at once, and removes them.
-func pullShared(ctx context.Context, node *cluster.Node, cri *cluster.CRI, names []string) (SharedPull, error) {
+// pullAtOnce pulls the images at once, and removes them.
+func pullAtOnce(ctx context.Context, node *cluster.Node, cri *cluster.CRI, names []string) (PullAtOnce, error) {
 	unix.Sync()
 	before, err := node.Received(ctx)
 	if err != nil {
-		return SharedPull{}, err
+		return PullAtOnce{}, err
 	}
 	begin := time.Now()
 	group, pulls := errgroup.WithContext(ctx)
@@ -292,19 +301,19 @@ func pullShared(ctx context.Context, node *cluster.Node, cri *cluster.CRI, names
 		group.Go(func() error { return store.Pull(pulls, cri, name) })
 	}
 	if err := group.Wait(); err != nil {
-		return SharedPull{}, err
+		return PullAtOnce{}, err
 	}
 	took := time.Since(begin)
 	after, err := node.Received(ctx)
 	if err != nil {
-		return SharedPull{}, err
+		return PullAtOnce{}, err
 	}
 	for _, name := range names {
 		if err := store.Remove(ctx, cri, name); err != nil {
-			return SharedPull{}, err
+			return PullAtOnce{}, err
 		}
 	}
-	return SharedPull{Bytes: after - before, Took: took}, nil
+	return PullAtOnce{Bytes: after - before, Took: took}, nil
 }
 
 // check returns an error if the numbers do not compare what they are meant to

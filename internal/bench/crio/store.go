@@ -8,17 +8,25 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 )
 
-// Images that are pulled at once: four of five layers of 20 MB, 80 %, are their common
-// base.
-const sharedImages, sharedLayers = 5, 4
+const (
+	// Images that are pulled at once: four of five layers of 20 MB, 80 %, are their common
+	// base.
+	sharedImages, sharedLayers = 5, 4
+
+	// Images that are pulled at once and have nothing in common: two layers of 20 MB, behind
+	// an index, as most of those in public registries are. A pull has to ask what the others
+	// behind theirs are.
+	apartImages, apartLayers = 5, 2
+)
 
 // pushed are the names of what is pulled in measurements.
 type pushed struct {
-	large  string
-	shared []string
+	large         string
+	shared, apart []string
 }
 
-// fill pushes all images, and pulls all but the shared ones into the node's store.
+// fill pushes all images, and pulls all but those that are pulled at once into the node's
+// store.
 func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Config) (names pushed, err error) {
 	many := store.Images{Count: config.Images, Layers: config.Layers, Logf: config.Logf}
 	if err := many.Push(ctx, c); err != nil {
@@ -35,6 +43,14 @@ func fill(ctx context.Context, c *cluster.Cluster, node *cluster.Node, config Co
 			return pushed{}, err
 		}
 		names.shared = append(names.shared, image.Reference)
+	}
+	for i := range apartImages {
+		name := fmt.Sprintf("apart-%d", i)
+		image, err := store.PushIndex(ctx, c, name, store.Layers(name, apartLayers, store.LargeLayerBytes)...)
+		if err != nil {
+			return pushed{}, err
+		}
+		names.apart = append(names.apart, image.Reference)
 	}
 	if err := many.Pull(ctx, c, node); err != nil {
 		return pushed{}, err

@@ -23,7 +23,8 @@ func measurements() []Measurement {
 			Memory:     process.Memory{RSS: rss, Anonymous: rss / 2},
 			Pulls:      []time.Duration{500*ms + extra},
 			Bare:       []time.Duration{3*ms + extra/2},
-			Shared:     SharedPull{Bytes: 500e6 - int64(extra/ms)*62e6, Took: time.Second},
+			Shared:     PullAtOnce{Bytes: 500e6 - int64(extra/ms)*62e6, Took: time.Second},
+			Apart:      []PullAtOnce{{Took: time.Second + 2*extra}},
 		}
 	}
 	return []Measurement{
@@ -50,7 +51,7 @@ func TestSummary(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	want := "list_images stock_ms=11.000 patched_ms=16.000 added_us_per_layer=0.500 first_ratio=1.100 pull_ratio=1.010 rss_added_mib=4.0 bare_ratio=2.000 shared_ratio=0.380"
+	want := "list_images stock_ms=11.000 patched_ms=16.000 added_us_per_layer=0.500 first_ratio=1.100 pull_ratio=1.010 rss_added_mib=4.0 bare_ratio=2.000 shared_ratio=0.380 apart_ratio=1.010"
 	if got := lines[len(lines)-1]; got != want {
 		t.Errorf("last line: got %q, want %q", got, want)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -159,9 +160,30 @@ func Layers(name string, count int, size int64) []images.Layer {
 
 // Push pushes an image of layers to the cluster's registry.
 func Push(ctx context.Context, c *cluster.Cluster, name string, layers ...images.Layer) (*images.Pushed, error) {
-	image, err := images.Build(images.Image{Layers: layers, Entrypoint: []string{"/none"}})
+	image, err := build(layers)
 	if err != nil {
 		return nil, err
 	}
-	return images.Push(ctx, c.Registry().Address+"/bench/"+name+":v1", image)
+	return images.Push(ctx, tag(c, name), image)
+}
+
+// PushIndex is Push with an index before the manifest, as most images in public registries have.
+func PushIndex(ctx context.Context, c *cluster.Cluster, name string, layers ...images.Layer) (*images.Pushed, error) {
+	image, err := build(layers)
+	if err != nil {
+		return nil, err
+	}
+	index, err := images.Index(image)
+	if err != nil {
+		return nil, err
+	}
+	return images.Push(ctx, tag(c, name), index)
+}
+
+func build(layers []images.Layer) (v1.Image, error) {
+	return images.Build(images.Image{Layers: layers, Entrypoint: []string{"/none"}})
+}
+
+func tag(c *cluster.Cluster, name string) string {
+	return c.Registry().Address + "/bench/" + name + ":v1"
 }

@@ -63,8 +63,9 @@ type LayerLocalityArgs struct {
 	// counts as arriving there; otherwise it counts for pods with the same image only. It
 	// is for nodes that do not say themselves: nodes with the label
 	// layerlocality.io/joins-downloads (true or false) do, and so do nodes with containerd,
-	// which joins downloads. CRI-O does not, but a kubelet with serializeImagePulls makes
-	// it unnecessary. Default false.
+	// which joins downloads. Upstream's CRI-O does not; that of this project does where
+	// images have a common base; with serializeImagePulls there is nothing to join.
+	// Default false.
 	// +optional
 	JoinsDownloads *bool `json:"joinsDownloads,omitempty"`
 
