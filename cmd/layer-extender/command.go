@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -93,6 +94,8 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if os.Getenv("GOGC") == "" {
@@ -125,7 +128,7 @@ func (o *options) run(ctx context.Context) error {
 	}()
 	h.Start(ctx)
 	if source != nil {
-		go source.Run(ctx)
+		asking.Go(func() { source.Run(ctx) })
 	}
 	logger.Info("Serving", "address", listener.Addr(), "agents", o.agents, "maxScore", o.maxScore, "tls", secure != nil, "version", version.Get().GitVersion)
 	select {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -126,8 +127,11 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// Pods may be listed before nodes: what they bring is not lost.
-func TestPodsBeforeNodes(t *testing.T) {
+// Pods may be listed before nodes: what they bring is not lost. Time stands still while anything
+// goes on (testing/synctest).
+func TestPodsBeforeNodes(t *testing.T) { synctest.Test(t, podsBeforeNodes) }
+
+func podsBeforeNodes(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	// Each has a client of its own: one answers one request at a time.
@@ -135,7 +139,7 @@ func TestPodsBeforeNodes(t *testing.T) {
 	client := fake.NewClientset(node("n1"))
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		cache.WaitForCacheSync(ctx.Done(), pods.Core().V1().Pods().Informer().HasSynced)
-		time.Sleep(100 * time.Millisecond) // a handler that does not wait has looked at the pod by now
+		time.Sleep(time.Second) // passes once a handler that does not wait has looked at the pod
 		return false, nil, nil
 	})
 	nodes := informers.NewSharedInformerFactory(client, 0)
@@ -289,10 +293,7 @@ func TestStartedAfterBackOff(t *testing.T) {
 	update(v1.PodPending, v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
 	s.eventually("released", func() bool { return s.tracker.Stats().Reservations == 0 })
 	update(v1.PodRunning, v1.ContainerStatus{ImageID: "x"})
-	time.Sleep(300 * time.Millisecond)
-	if got := s.measure(pod("q", image), "n1"); got.Present == 0 {
-		t.Errorf("a pod of the image runs on n1: %+v", got)
-	}
+	s.eventually("a pod of the image runs on n1", func() bool { return s.measure(pod("q", image), "n1").Present > 0 })
 }
 
 // What a pod that started holds counts until its node should have reported it; updates of

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
@@ -38,6 +40,8 @@ type host struct {
 	store     *store // nil if nothing is kept
 	metrics   *pluginMetrics
 	endings   *endings
+	// places tells that this scheduler places pods: one that waits to lead follows them, too.
+	places atomic.Bool
 	// stop ends everything that goes on; stopped is closed when what is known has been saved.
 	stop    context.CancelFunc
 	stopped chan struct{}
@@ -160,7 +164,7 @@ func (h *host) judgeRunning(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
 }
 
 // observe takes a pod into the Book. Its owner is told of annotations that are wrong when they
-// are new, and by the scheduler that places the pod.
+// are new.
 func (h *host) observe(before *v1.Pod, object any) {
 	pod, ok := object.(*v1.Pod)
 	if !ok {
@@ -170,17 +174,41 @@ func (h *host) observe(before *v1.Pod, object any) {
 		h.remove(before)
 	}
 	err := h.book.Observe(pod)
-	if err == nil || !h.serves(pod) || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
+	if !h.places.Load() || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
 		return
 	}
-	h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "InvalidSLO", "Scheduling", "%s", err.Error())
+	h.tell(pod, err)
+}
+
+// tell tells the owner of a pod, if it is one of the profiles that enable the plugin, which of
+// its annotations count as none.
+func (h *host) tell(pod *v1.Pod, err error) {
+	if err != nil && h.serves(pod) {
+		h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "InvalidSLO", "Scheduling", "%s", err.Error())
+	}
+}
+
+// begins notes that this scheduler places pods: from now on it tells of wrong annotations, first
+// of those of pods that wait. Of pods that have a node the scheduler before it told.
+func (h *host) begins() {
+	if h.places.Load() || h.places.Swap(true) {
+		return
+	}
+	reader := book.NewReader(h.args)
+	pods, _ := h.pods.List(labels.Everything()) // of an informer: no error
+	for _, pod := range pods {
+		if pod.Spec.NodeName == "" {
+			_, err := reader.Read(pod)
+			h.tell(pod, err)
+		}
+	}
 }
 
 // ownerAdded observes pods again whose owner is known now.
 func (h *host) ownerAdded(uid types.UID) {
 	for _, name := range h.book.Orphans(uid) {
 		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil {
-			_ = h.book.Observe(pod) // its owner has been told
+			_ = h.book.Observe(pod) // it is not new: nobody is told
 		}
 	}
 }

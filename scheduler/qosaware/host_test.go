@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,14 +18,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
 )
@@ -34,7 +38,7 @@ import (
 // next binding begins.
 func TestFailedBinding(t *testing.T) {
 	p := newProcess(fake.NewClientset())
-	h := &host{book: p.book}
+	h := &host{book: p.book, args: &config.QosAwareArgs{}, pods: listed()}
 	plugin := &QosAware{host: h}
 	pod := queued("p", 0, 0, "0.5").Pod
 	pod.CreationTimestamp = metav1.NewTime(start)
@@ -73,11 +77,60 @@ func TestFailedBinding(t *testing.T) {
 	}
 }
 
+// listed lists pods as an informer does.
+func listed(pods ...*v1.Pod) corelisters.PodLister {
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	for _, pod := range pods {
+		_ = store.Add(pod)
+	}
+	return corelisters.NewPodLister(store)
+}
+
+// TestWrongAnnotationsAreToldByWhoPlaces checks that a scheduler which only follows tells
+// nobody, and that one which begins to place pods tells those who wait, not those whose pods
+// have been placed before.
+func TestWrongAnnotationsAreToldByWhoPlaces(t *testing.T) {
+	aPod := func(name, slo string, set ...func(*v1.Pod)) *v1.Pod {
+		pod := queued(name, 0, 0, slo).Pod
+		pod.Spec.SchedulerName = "ours"
+		for _, f := range set {
+			f(pod)
+		}
+		return pod
+	}
+	pods := []*v1.Pod{
+		aPod("right", "0.5"), aPod("waits", "NaN"),
+		aPod("placed", "NaN", func(p *v1.Pod) { p.Spec.NodeName = "n1" }),
+		aPod("theirs", "NaN", func(p *v1.Pod) { p.Spec.SchedulerName = "theirs" }),
+	}
+	recorder := &told{}
+	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder, args: &config.QosAwareArgs{}, pods: listed(pods...)}
+	h.profiles.Store("ours", nil)
+	check := func(when string, want ...string) {
+		t.Helper()
+		if !slices.Equal(recorder.pods, want) {
+			t.Errorf("%s: the owners of %q are told, want %q", when, recorder.pods, want)
+		}
+	}
+	for _, pod := range pods {
+		h.observe(nil, pod)
+	}
+	check("a scheduler that only follows")
+	plugin := &QosAware{host: h}
+	for range 2 {
+		plugin.Reserve(t.Context(), framework.NewCycleState(), pods[0], "n1")
+		check("pods are placed", "waits")
+	}
+	h.observe(nil, aPod("new", "NaN"))
+	check("a pod that comes later", "waits", "new")
+}
+
 // TestWrongAnnotationsAreToldOnce checks whose owners are told, and when.
 func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 	recorder := &told{}
 	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder}
 	h.profiles.Store("ours", nil)
+	h.places.Store(true)
 	pod := queued("p", 0, 0, "NaN").Pod
 	pod.Spec.SchedulerName = "ours"
 	changed := func(name, value string) *v1.Pod {
@@ -99,23 +152,23 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 		{"still wrong, in another way", pod, changed(book.AnnotationSLO, "2"), 2},
 		{"right", pod, changed(book.AnnotationSLO, "0.5"), 2},
 	} {
-		if h.observe(step.before, step.now); recorder.events != step.want {
-			t.Errorf("%s: %d events, want %d", step.what, recorder.events, step.want)
+		if h.observe(step.before, step.now); len(recorder.pods) != step.want {
+			t.Errorf("%s: %d events, want %d", step.what, len(recorder.pods), step.want)
 		}
 	}
 }
 
-// told counts events.
+// told has the names of the pods whose owners are told.
 type told struct {
 	fwk.Handle
 	events.EventRecorderLogger
-	events int
+	pods []string
 }
 
 func (r *told) EventRecorder() events.EventRecorderLogger { return r }
 
-func (r *told) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {
-	r.events++
+func (r *told) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any) {
+	r.pods = append(r.pods, regarding.(*v1.Pod).Name)
 }
 
 // TestRounds checks that the turn of everybody comes who waits, the most urgent first, and

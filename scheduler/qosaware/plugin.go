@@ -64,6 +64,7 @@ func (pl *QosAware) begin(state fwk.CycleState, pod *v1.Pod) {
 	if _, err := state.Read(bindingKey); err != nil {
 		state.Write(bindingKey, bindingBegins{})
 		pl.host.book.Reserved(pod.UID)
+		pl.host.begins()
 	}
 }
 
