@@ -7,8 +7,8 @@
 #   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last four;
 #                                kubeadm, kubectl and kube-proxy when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
-#                                local-path-provisioner, containerd, containerd-shim-runc-v2, kwok,
-#                                helm and kubectl-oldest when named
+#                                local-path-provisioner, containerd, containerd-shim-runc-v2, kwok
+#                                and helm when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -144,36 +144,6 @@ compile_shim() {
   CGO_ENABLED=0 go_module_build containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 "$1"
 }
 
-# The recipe of the oldest kubectl that kubectl layers is for. Its module has no main package: this
-# is upstream's (cmd/kubectl/kubectl.go).
-compile_kubectl_oldest() {
-  local VERB=build TAGS="" dir=$BUILD/tools/kubectl-oldest module version
-  read -r module version <<<"$(origin kubectl-oldest)"
-  rm -rf "$dir"
-  mkdir -p "$dir"
-  cat >"$dir/main.go" <<END
-package main
-
-import (
-	"k8s.io/component-base/cli"
-	"k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
-)
-
-func main() {
-	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
-		util.CheckErr(err)
-	}
-}
-END
-  (
-    cd "$dir"
-    go mod init layerlocality.io/build/kubectl-oldest
-    go get "$module@$version"
-  ) >"$dir/get.log" 2>&1 || die "kubectl-oldest: cannot resolve $module@$version; see $dir/get.log"
-  (cd "$dir" && CGO_ENABLED=0 go_build "kubectl $version" "$1" -ldflags "-s -w" .)
-}
-
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler", "extender" and "kubectl" (this
 # repository in a workspace with the patched Kubernetes), "own" (this repository), or
 # the pin of a tool.
@@ -194,7 +164,6 @@ origin() {
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
   kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
-  kubectl-oldest) echo "k8s.io/kubectl $OLDEST_KUBECTL_VERSION" ;;
   *) die "unknown binary '$1'" ;;
   esac
 }
@@ -307,7 +276,6 @@ build_one() {
     coredns | local-path-provisioner | kwok | helm) declare -f compile_module ;;
     containerd) declare -f compile_containerd ;;
     containerd-shim-runc-v2) declare -f compile_shim ;;
-    kubectl-oldest) declare -f compile_kubectl_oldest ;;
     esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
@@ -325,7 +293,6 @@ build_one() {
     kwok | helm) compile_module "$name" "$cached.tmp.$$" "./cmd/$name" ;;
     containerd) compile_containerd "$cached.tmp.$$" ;;
     containerd-shim-runc-v2) compile_shim "$cached.tmp.$$" ;;
-    kubectl-oldest) compile_kubectl_oldest "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac
     mv "$cached.tmp.$$" "$cached"
