@@ -8,8 +8,8 @@
 #                                kubeadm, kubectl and kube-proxy when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
 #                                local-path-provisioner, containerd and containerd-shim-runc-v2
-#                                (with -1.7 or -2.4: of that version), kwok, helm and
-#                                kubectl-oldest when named
+#                                (with -1.7 or -2.4: of that version), kwok and helm
+#                                when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -141,36 +141,6 @@ compile_containerd() {
   CGO_ENABLED=0 go_module_build "$1" "$module/cmd/${1%-[0-9].[0-9]}" "$2"
 }
 
-# The recipe of the oldest kubectl that kubectl layers is for. Its module has no main package: this
-# is upstream's (cmd/kubectl/kubectl.go).
-compile_kubectl_oldest() {
-  local VERB=build TAGS="" dir=$BUILD/tools/kubectl-oldest module version
-  read -r module version <<<"$(origin kubectl-oldest)"
-  rm -rf "$dir"
-  mkdir -p "$dir"
-  cat >"$dir/main.go" <<END
-package main
-
-import (
-	"k8s.io/component-base/cli"
-	"k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
-)
-
-func main() {
-	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
-		util.CheckErr(err)
-	}
-}
-END
-  (
-    cd "$dir"
-    go mod init layerlocality.io/build/kubectl-oldest
-    go get "$module@$version"
-  ) >"$dir/get.log" 2>&1 || die "kubectl-oldest: cannot resolve $module@$version; see $dir/get.log"
-  (cd "$dir" && CGO_ENABLED=0 go_build "kubectl $version" "$1" -ldflags "-s -w" .)
-}
-
 # Where a binary comes from: "cri-o", "kubernetes", "scheduler", "extender" and "kubectl" (this
 # repository in a workspace with the patched Kubernetes), "own" (this repository), or
 # the pin of a tool.
@@ -193,7 +163,6 @@ origin() {
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
   kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
-  kubectl-oldest) echo "k8s.io/kubectl $OLDEST_KUBECTL_VERSION" ;;
   *) die "unknown binary '$1'" ;;
   esac
 }
@@ -305,7 +274,6 @@ build_one() {
     case $name in
     coredns | local-path-provisioner | kwok | helm) declare -f compile_module ;;
     containerd*) declare -f compile_containerd ;;
-    kubectl-oldest) declare -f compile_kubectl_oldest ;;
     esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
@@ -322,7 +290,6 @@ build_one() {
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
     kwok | helm) compile_module "$name" "$cached.tmp.$$" "./cmd/$name" ;;
     containerd*) compile_containerd "$name" "$cached.tmp.$$" ;;
-    kubectl-oldest) compile_kubectl_oldest "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac
     mv "$cached.tmp.$$" "$cached"

@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
-# Records real runs of demos, for README.md:
+# Records a real run of `make demo` as docs/demo.svg, which a browser plays, and puts the
+# end of that run into README.md.
 #
-#   record-demo.sh                 `make demo` as docs/demo.svg, which a browser plays; the end of
-#                                  that run is put into README.md. Pauses are shortened to two
-#                                  seconds; nothing else is changed
-#   record-demo.sh kubectl-layers  what kubectl layers says at the end of `make demo-agent`, as a
-#                                  picture, docs/kubectl-layers.svg
+#   record-demo.sh   needs root, as the demo does, and asciinema and termtosvg
 #
-# Needs root, as the demos do, and asciinema and termtosvg.
+# Pauses are shortened to two seconds; nothing else is changed.
 . "$(dirname "$0")/lib.sh"
 
 for tool in asciinema termtosvg; do
@@ -18,24 +15,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Both read text as the locale says, and images of layers may have any name.
 export LC_ALL=C.UTF-8
-
-# said: prints what kubectl layers says in a run, which is in $work/run.
-said() { awk '/^\$ kubectl layers/ { said = 1 } /^ *[0-9.]+ s  / { said = 0 } said' "$work/run" | cat -s | sed '${/^$/d}'; }
-
-if [ "${1:-}" = kubectl-layers ]; then
-  make demo-agent | tee "$work/run"
-  tail -n 1 "$work/run" | grep '^demo: ok' >/dev/null || die "the demo failed: $(tail -n 2 "$work/run")"
-  said >"$work/said"
-  asciinema rec --quiet --overwrite --cols "$(wc -L <"$work/said")" --rows "$(($(wc -l <"$work/said") + 1))" \
-    --command "cat $work/said" "$work/cast" </dev/null
-  mkdir "$work/frames"
-  termtosvg render "$work/cast" "$work/frames" --still-frames --template window_frame
-  mv "$(find "$work/frames" -name '*.svg' | sort | tail -n 1)" docs/kubectl-layers.svg
-  say "docs/kubectl-layers.svg is the end of this run; docs/demo.md is for you to check"
-  exit
-fi
-[ $# = 0 ] || die "usage: record-demo.sh [kubectl-layers]"
-
 # First what takes minutes and shows nothing.
 make deps
 scripts/build.sh tools

@@ -57,7 +57,7 @@ step_scheduler() {
 # resolver, the agent and our scheduler with their own apiserver and etcd.
 step_integration() {
   local tree status=0
-  scripts/install-deps.sh prometheus && scripts/build.sh tools etcd helm ${FULL:+kubectl-oldest} && scripts/build.sh patched kube-apiserver kube-scheduler kubectl-layers && scripts/build.sh stock kube-apiserver kube-scheduler &&
+  scripts/install-deps.sh prometheus && scripts/build.sh tools etcd helm && scripts/build.sh patched kube-apiserver kube-scheduler kubectl-layers && scripts/build.sh stock kube-apiserver kube-scheduler &&
     tree=$(scripts/tree.sh scheduler) || return 1
   go_test integration-kubectl . -tags integration -count=1 ./test/kubectl/... || status=1
   go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... || status=1

@@ -2,6 +2,8 @@ package why
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +15,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
@@ -109,16 +110,22 @@ func cluster(t *testing.T, nodes map[string]map[string]string) *collect.Cluster 
 		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
 		node.Status.NodeInfo = v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
 		c.Nodes = append(c.Nodes, node)
-		holds := &contents.Contents{}
-		for image, letters := range images {
-			held := contents.Image{Names: []string{image}}
-			for _, letter := range strings.Split(letters, "") {
-				held.Layers = append(held.Layers, v1alpha1.ImageLayer{Digest: "sha256:" + strings.Repeat(letter, 64), Size: layers[letter] * mb})
-			}
-			holds.Images = append(holds.Images, held)
+		o := &v1alpha1.NodeLayers{
+			ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}}},
+			Spec:       v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.NewTime(c.Now)},
 		}
-		o := &v1alpha1.NodeLayers{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}}}, Spec: *holds.Spec()}
-		o.Spec.RenewSeconds, o.Spec.RenewTime = 600, metav1.NewTime(c.Now)
+		places := map[string]int{}
+		for place, letter := range slices.Sorted(maps.Keys(layers)) {
+			places[letter] = place
+			o.Spec.Layers = append(o.Spec.Layers, v1alpha1.ImageLayer{Digest: "sha256:" + strings.Repeat(letter, 64), Size: layers[letter] * mb}.String())
+		}
+		for image, letters := range images {
+			held := v1alpha1.NodeImage{Names: []string{image}}
+			for _, letter := range strings.Split(letters, "") {
+				held.Layers = append(held.Layers, places[letter])
+			}
+			o.Spec.Images = append(o.Spec.Images, held.String())
+		}
 		if err := c.Reports.Add(o, c.Now); err != nil {
 			t.Fatal(err)
 		}

@@ -4,39 +4,11 @@ package kubectl
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
-
-// The oldest kubectl that the document names finds the plugin and runs it.
-func TestOldestKubectl(t *testing.T) {
-	if os.Getenv("FULL") == "" {
-		t.Skip("compiling kubectl of another version takes minutes: with FULL=1")
-	}
-	programs := t.TempDir()
-	for name, binary := range map[string]string{"kubectl": "tools/kubectl-oldest", "kubectl-layers": "patched/kubectl-layers"} {
-		path, err := filepath.Abs(filepath.Join(root, "_build/bin", binary))
-		must(t, err)
-		if _, err := os.Stat(path); err != nil {
-			t.Fatalf("%v: 'scripts/build.sh tools kubectl-oldest' makes it", err)
-		}
-		must(t, os.Symlink(path, filepath.Join(programs, name)))
-	}
-	for args, want := range map[string]string{
-		"plugin list":      filepath.Join(programs, "kubectl-layers"),
-		"layers --version": "kubectl layers version v1.",
-		"layers nodes -l kind=by-kubelet --kubeconfig " + kubeconfig: "288.0 MB",
-	} {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "kubectl"), strings.Fields(args)...)
-		cmd.Env = []string{"HOME=" + t.TempDir(), "PATH=" + programs}
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("kubectl %s: %v: %s, want %s", args, err, out, want)
-		}
-	}
-}
 
 // The commands of docs/kubectl-layers.md, on the cluster of this test, give what the document
 // says. Ages differ, and what a scheduler remembers.

@@ -140,7 +140,7 @@ at_most() {
 check "kubectl-layers has at most 40 MiB" at_most 40 "$WORK/plugin/kubectl-layers"
 # is_for SYSTEM ARCH FILE
 is_for() { says "GOOS=$1" go version -m "$3" && says "GOARCH=$2" go version -m "$3"; }
-foreign=(windows/"$HOST")
+foreign=()
 if [ -n "${FULL:-}" ]; then
   foreign=({linux,darwin,windows}/{amd64,arm64})
 else
