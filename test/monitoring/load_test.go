@@ -10,8 +10,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,11 +17,11 @@ import (
 	"github.com/layer-locality/layer-locality/internal/scenario"
 )
 
-// load makes a pod every second, whose image a function returns, and removes the oldest when there
-// are many. stop, which is also called at the end of the test, ends it and removes all.
-func load(t *testing.T, name string, image func(ctx context.Context, i int) (string, error)) (stop func()) {
+// load makes a pod every second, and removes the oldest when there are many; all at the end of the test.
+func load(t *testing.T) {
 	t.Helper()
 	const most = 10
+	image := fresh()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	var pods []string
@@ -32,7 +30,7 @@ func load(t *testing.T, name string, image func(ctx context.Context, i int) (str
 		if err != nil {
 			return err
 		}
-		pod := scenario.Pod{Name: fmt.Sprint(name, "-", i), Image: reference, Scheduler: scenario.Layers}
+		pod := scenario.Pod{Name: fmt.Sprint("load-", i), Image: reference, Scheduler: scenario.Layers}
 		pods = append(pods, pod.Name)
 		if err := lab.Submit(ctx, pod); err != nil || len(pods) <= most {
 			return err
@@ -57,31 +55,29 @@ func load(t *testing.T, name string, image func(ctx context.Context, i int) (str
 			}
 		}
 	}()
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		err := <-ended
 		if err := errors.Join(err, lab.Drop(context.Background(), pods...)); err != nil {
-			t.Errorf("pods %s: %v", name, err)
+			t.Error(err)
 		}
 	})
-	t.Cleanup(stop)
-	return stop
 }
 
 // fresh returns images for load: every fifth pod has a new one, on one of four bases.
-func fresh(name string) func(ctx context.Context, i int) (string, error) {
+func fresh() func(ctx context.Context, i int) (string, error) {
 	var last string
 	return func(ctx context.Context, i int) (string, error) {
 		if i%5 > 0 {
 			return last, nil
 		}
 		image, err := images.Build(images.Image{Layers: []images.Layer{
-			{Name: fmt.Sprint("base-", i/5%4), Size: 3_000_000}, {Name: fmt.Sprint(name, i), Size: 1_200_000},
+			{Name: fmt.Sprint("base-", i/5%4), Size: 3_000_000}, {Name: fmt.Sprint("own-", i), Size: 1_200_000},
 		}})
 		if err != nil {
 			return "", err
 		}
-		pushed, err := images.Push(ctx, c.Registry().Address+"/"+fmt.Sprint(name, "-", i, ":v1"), image)
+		pushed, err := images.Push(ctx, c.Registry().Address+"/"+fmt.Sprintf("load-%d:v1", i), image)
 		if err != nil {
 			return "", err
 		}
@@ -90,30 +86,18 @@ func fresh(name string) func(ctx context.Context, i int) (string, error) {
 	}
 }
 
-// registry is one on this machine that has the images of the cluster's, and says that it has a quota.
-type registry struct {
-	address string
-	answer  atomic.Pointer[http.HandlerFunc]
-}
-
-func startRegistry(t *testing.T) *registry {
+// startRegistry serves on this machine what the cluster's registry has, with a quota.
+func startRegistry(t *testing.T) (address string) {
 	t.Helper()
 	listener, err := listen()
 	must(t, err)
-	r := &registry{address: listener.Addr().String()}
-	r.answers(well)
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		(*r.answer.Load())(w, request)
-	})}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(limited)}
 	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(func() { _ = s.Close() })
-	return r
+	return listener.Addr().String()
 }
 
-// answers changes how it answers: well, or as one that is ill.
-func (r *registry) answers(how http.HandlerFunc) { r.answer.Store(&how) }
-
-func well(w http.ResponseWriter, r *http.Request) {
+func limited(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.URL.Path, "/manifests/") {
 		w.Header().Set("RateLimit-Limit", "1000;w=21600")
 		w.Header().Set("RateLimit-Remaining", "900;w=21600")
@@ -123,8 +107,3 @@ func well(w http.ResponseWriter, r *http.Request) {
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	proxy.ServeHTTP(w, r)
 }
-
-func ill(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
-
-// silent does not answer before its client gives up.
-func silent(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
