@@ -6,7 +6,8 @@
 #                          breaks; a release needs it
 #   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), race, scheduler,
 #                          integration, eval, fuzz, rebase, generated, upstream-cri-o,
-#                          upstream-kubernetes, e2e, stock, skew, critest, vm, nix, rpm, okd, kind, release, arch
+#                          upstream-kubernetes, upstream-compared, e2e, stock, skew, critest, vm, nix, rpm, okd, kind,
+#                          release, arch
 #
 # FULL=1, which "all" sets, has the steps do their long parts, too; CONTRIBUTING.md lists them.
 # Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
@@ -166,9 +167,20 @@ step_upstream-kubernetes() {
     ./pkg/kubelet/images/... ./pkg/kubelet/apis/config/... ./pkg/registry/core/node/... \
     ./pkg/apis/core/... ./pkg/api/testing/... ./pkg/features/... ./pkg/generated/openapi/... \
     ./pkg/scheduler/... ./cmd/kube-scheduler/... \
+    ./plugin/pkg/admission/noderestriction/... ./pkg/kubelet/nodeshutdown/... k8s.io/kubectl/pkg/describe/... \
     ./test/compatibility_lifecycle/... k8s.io/api/... k8s.io/client-go/applyconfigurations/... \
     k8s.io/component-helpers/node/... k8s.io/kubelet/config/... \
     k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/...
+}
+
+# More of upstream's tests, on the unpatched tree and on the patched one, compared. ROWS names
+# rows of test/upstream/lib.sh; by default all run.
+step_upstream-compared() {
+  local rows=()
+  # shellcheck source=../test/upstream/lib.sh
+  . test/upstream/lib.sh
+  read -ra rows <<<"${ROWS:-}"
+  scripts/build.sh tools etcd && upstream_compared "${rows[@]}"
 }
 
 cluster_binaries() {
@@ -289,7 +301,7 @@ test | all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
   if [ "$1" = all ]; then
     FULL=1
-    PROCESSOR+=(arch vm)
+    PROCESSOR+=(upstream-compared arch vm)
   fi
   steps=("${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")
   ;;
