@@ -223,7 +223,8 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*measureme
 	return m, scenario.AgentArgs(m.agents, "read", "--v=2")
 }
 
-// start starts the agents, and returns once they have written.
+// start starts the agents, and returns once they have written, and the scheduler has read it: it
+// looks from time to time whether there are NodeLayers in the cluster at last.
 func (m *measurement) start(ctx context.Context) error {
 	if m.running {
 		return nil
@@ -232,7 +233,16 @@ func (m *measurement) start(ctx context.Context) error {
 		return err
 	}
 	m.running = true
-	return m.lab.AppReady(ctx, scenario.Agent, len(m.nodes))
+	if err := m.lab.AppReady(ctx, scenario.Agent, len(m.nodes)); err != nil {
+		return err
+	}
+	return scenario.Poll(ctx, func(ctx context.Context) error {
+		states, err := m.lab.MetricOf(ctx, m.c.SchedulerURL(), "scheduler_layerlocality_node_layers", "state")
+		if err == nil && states["fresh"] != len(m.nodes) {
+			err = fmt.Errorf("of %d nodes, the scheduler knows NodeLayers of %v", len(m.nodes), states)
+		}
+		return err
+	})
 }
 
 // stop ends the agents, after it has read what they logged.
