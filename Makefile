@@ -125,7 +125,7 @@ bench-kubectl-layers: deps ## kubectl layers on 5,000 NodeLayers, 2,000 ImageMan
 bench-startup: build ## Start-up of pods, bytes and balance on four slow nodes, beside the default profile and the simulator (LAYER_DATA=file)
 	@go run ./cmd/bench startup
 
-bench-qos: deps ## What workloads get of what they were promised, with priorities and with QosAware; 40 minutes, root (SCALE=6, MINUTES=5)
+bench-qos: deps ## What workloads get of what they were promised, with priorities and with QosAware; 45 minutes, root (SCALE=6, MINUTES=5)
 	@scripts/build.sh tools etcd registry kwok
 	@scripts/build.sh patched kube-apiserver kube-controller-manager kube-scheduler
 	@go run ./cmd/bench qos $(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES))

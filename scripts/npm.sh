@@ -21,7 +21,7 @@ fetch() {
     cp "$PINS/package.json" "$PINS/package-lock.json" "$FOLDER/"
     say "fetching $WHAT"
     (cd "$FOLDER" && npm ci --ignore-scripts --prefer-offline --no-audit --no-fund) >"$log" 2>&1 ||
-      die "npm ci failed; the log is $log"
+      die "cannot fetch $WHAT from the npm registry ('npm config get registry' tells which): $(grep -E -m 1 'request to|E[0-9]{3}|code E' "$log" || echo "npm ci failed"); the log is $log"
     echo "$want" >"$FOLDER/.complete"
   fi
 }

@@ -34,12 +34,12 @@ go_test() {
 step_lint() { scripts/lint.sh; }
 step_unit() { CGO_ENABLED=0 go vet ./... && go_test unit . ./...; }
 
-# What many goroutines share, with the race detector. All that the resolver and layer-extender are
-# built on would be compiled for it again, half an hour on a new machine beside other steps: they
-# have their turn with FULL, as the scheduler has in its step.
+# What many goroutines share, with the race detector. All that the rest of the resolver and
+# layer-extender are built on would be compiled for it again, half an hour on a new machine beside
+# other steps: they have their turn with FULL, as the scheduler has in its step.
 step_race() {
   local tree status=0
-  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./scheduler/qosaware/book/... ${FULL:+./resolver/... ./cmd/layer-resolver/...} || status=1
+  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./scheduler/qosaware/book/... ./resolver/registry/... ./resolver/policy/... ${FULL:+./resolver/controller/... ./cmd/layer-resolver/...} || status=1
   [ -n "$FULL" ] || return "$status"
   tree=$(scripts/tree.sh scheduler) || return 1
   CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... ./scheduler/internal/pernode/... || status=1

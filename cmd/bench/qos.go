@@ -21,8 +21,8 @@ func qosCommand() *cobra.Command {
 	c = command("qos",
 		"What workloads get of what they were promised, with priorities and with QosAware, and what that costs",
 		`Plays 100 workloads of SLO 1 and 160, then 200, of SLO .5 on nodes with room for 200 pods,
-with PrioritySort and DefaultPreemption, and with QosAware, and once more with pods that
-take time to be ready. etcd, kube-apiserver, kube-controller-manager and kube-scheduler are
+with PrioritySort and DefaultPreemption, and with QosAware, once more with pods that take
+time to be ready, and once more with ten times as many preemptions a minute. etcd, kube-apiserver, kube-controller-manager and kube-scheduler are
 real; nodes and kubelets are kwok's. Then measures what the plugin adds to the queue, and
 its memory.
 

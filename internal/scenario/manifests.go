@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -66,6 +67,16 @@ func (l *Lab) Manifest(ctx context.Context, reference string) (*v1alpha1.ImageMa
 		return nil, nil
 	}
 	return &list.Items[i], nil
+}
+
+// RemoveManifests removes all ImageManifests, and the Lease of layer-resolver: what a cluster
+// never had that is without one.
+func (l *Lab) RemoveManifests(ctx context.Context) error {
+	err := l.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, addons.LayerResolver, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return l.objects.DeleteAllOf(ctx, &v1alpha1.ImageManifest{})
 }
 
 // Resolved waits until ImageManifests have the layers of the references.

@@ -12,6 +12,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
 // Rating is what the plugin says about one node; see scheduler/layerlocality.
@@ -91,6 +96,22 @@ func (l *Lab) IndexSize(ctx context.Context) (map[string]int, error) {
 // that ended: known, timeout, gone.
 func (l *Lab) Held(ctx context.Context) (map[string]int, error) {
 	return l.metric(ctx, "scheduler_layerlocality_held_pods_total", "ended")
+}
+
+// HeldFor asks the scheduler's debug endpoint for how long it held a placed pod for its images.
+func (l *Lab) HeldFor(ctx context.Context, pod string) (time.Duration, error) {
+	body, err := l.Ask(ctx, l.Cluster.SchedulerURL()+"/debug/layerlocality?"+url.Values{"placements": {metav1.NamespaceDefault + "/" + pod}}.Encode())
+	if err != nil {
+		return 0, err
+	}
+	var answer placements.Answer
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return 0, fmt.Errorf("debug endpoint of the scheduler: %w", err)
+	}
+	if len(answer.Placements) == 0 {
+		return 0, fmt.Errorf("the scheduler does not remember that it placed pod %s", pod)
+	}
+	return time.Duration(answer.Placements[0].HeldMilliseconds) * time.Millisecond, nil
 }
 
 // metric reads a metric of the scheduler that has one label.

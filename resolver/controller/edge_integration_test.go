@@ -179,7 +179,13 @@ func TestSecretDuringAttempt(t *testing.T) {
 	w.start(func(o *Options) { o.PullSecrets, o.PublishPrivate = true, true })
 	<-asked
 	w.deployment("two", reference, "right")
-	time.Sleep(time.Second) // for the informer
+	w.deployment("three", reference, "right")
+	w.eventually(func() error { // once the third is noted, the second has been handled
+		if users := w.resolver.usage.workloads(reference, 10); len(users) < 3 {
+			return fmt.Errorf("in use by %v", users)
+		}
+		return nil
+	})
 	close(answer)
 	begin := time.Now()
 	w.resolved(reference, 1)

@@ -93,6 +93,8 @@ type world struct {
 	before   atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 	mu       sync.Mutex
 	requests map[string]int // by method and path
+	// resolver is the one that was started last.
+	resolver *Resolver
 }
 
 func newWorld(t *testing.T) *world {
@@ -233,7 +235,7 @@ func (w *world) start(change ...func(*Options)) (stop func()) {
 	})
 	w.must(err)
 	ctx, cancel := context.WithCancel(w.ctx)
-	_, err = Add(ctx, mgr, options)
+	w.resolver, err = Add(ctx, mgr, options)
 	w.must(err)
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

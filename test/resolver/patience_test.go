@@ -19,21 +19,30 @@ import (
 )
 
 // TestPatience schedules pods of new images with the recommended profile, which waits a
-// second for the resolver, while that is alive, dead, back again, hung, and behind.
+// second for the resolver, where there never was one, and while it is alive, dead, back again,
+// hung, and behind.
 func TestPatience(t *testing.T) {
-	const pods = 16
-	rows := [][]string{{"layer-resolver", "median", "longest", "held and answered", "held in vain"}}
-	// schedule returns how many pods were held, by how that ended, and how many of them in a
-	// row waited in vain at most.
-	schedule := func(what string) (ended map[string]int, row int) {
+	const pods, first = 16, 3
+	rows := [][]string{{"layer-resolver", "scheduled after (median)", "longest", "held and answered", "held in vain", "held, median after the first three", "longest"}}
+	// outcome is how it went for the pods that were held, by how that ended; how many in a row
+	// waited in vain at most; and for how long most of those after the first three were held.
+	type outcome struct {
+		ended map[string]int
+		row   int
+		held  time.Duration
+	}
+	schedule := func(what string) (o outcome) {
 		t.Helper()
-		ended = map[string]int{}
-		var took []time.Duration
+		o.ended = map[string]int{}
+		var took, held []time.Duration
 		before, err := lab.Held(t.Context())
 		must(t, err)
 		for i, vain := 0, 0; i < pods; i++ {
 			name := fmt.Sprintf("patience-%s-%d", what, i+1)
 			took = append(took, latencies(t, name, scenario.Pod{Scheduler: scenario.Layers}, pushSmall(t, name+":v1").Reference)...)
+			waited, err := lab.HeldFor(t.Context(), scenario.Names(name, 1)[0])
+			must(t, err)
+			held = append(held, waited)
 			after, err := lab.Held(t.Context())
 			must(t, err)
 			if after["timeout"] > before["timeout"] {
@@ -41,46 +50,59 @@ func TestPatience(t *testing.T) {
 			} else {
 				vain = 0
 			}
-			row = max(row, vain)
+			o.row = max(o.row, vain)
 			for how := range after {
-				ended[how] += after[how] - before[how]
+				o.ended[how] += after[how] - before[how]
 			}
 			before = after
 		}
 		slices.Sort(took)
-		rows = append(rows, []string{what, milliseconds(took[pods/2]), milliseconds(took[pods-1]), fmt.Sprint(ended["known"]), fmt.Sprint(ended["timeout"])})
-		return ended, row
+		later := slices.Sorted(slices.Values(held[first:]))
+		o.held = later[len(later)/2]
+		rows = append(rows, []string{
+			what, milliseconds(took[pods/2]), milliseconds(took[pods-1]), fmt.Sprint(o.ended["known"]), fmt.Sprint(o.ended["timeout"]),
+			milliseconds(o.held), milliseconds(later[len(later)-1]),
+		})
+		return o
 	}
-	// The metric has a value once a pod was held.
+	resolver := c.Addon(addons.LayerResolver)
+	defer startResolver(t)
+
+	must(t, resolver.Stop(t.Context()))
+	must(t, lab.RemoveManifests(t.Context()))
+	must(t, c.Scheduler().Restart(t.Context()))
+	if o := schedule("absent"); o.ended["timeout"] != 0 || o.ended["known"] != 0 || o.held != 0 {
+		t.Errorf("absent: %+v, want no pod that was held", o)
+	}
+	startResolver(t)
 	must(t, lab.Submit(t.Context(), scenario.Pod{Name: "patience", Image: pushSmall(t, "patience:v1").Reference, Scheduler: scenario.Layers}))
 	removeAtEnd(t, "patience")
 	must(t, lab.Ready(t.Context(), "patience"))
+	must(t, lab.Known(t.Context(), c.Registry().Address+"/patience:v1"))
 
-	if ended, _ := schedule("alive"); ended["known"] == 0 {
-		t.Errorf("alive: no pod waited for an answer: %v", ended)
+	if o := schedule("alive"); o.ended["known"] == 0 {
+		t.Errorf("alive: no pod waited for an answer: %+v", o)
 	}
-	must(t, c.Addon(addons.LayerResolver).Kill(t.Context()))
-	defer startResolver(t)
-	if ended, _ := schedule("dead"); ended["timeout"] != 3 || ended["known"] != 0 {
-		t.Errorf("dead: %v, want three pods that waited in vain", ended)
+	must(t, resolver.Kill(t.Context()))
+	if o := schedule("dead"); o.ended["timeout"] != first || o.ended["known"] != 0 || o.held != 0 {
+		t.Errorf("dead: %+v, want three pods that waited in vain", o)
 	}
 	startResolver(t)
-	if ended, _ := schedule("back"); ended["known"] == 0 {
-		t.Errorf("back: no pod waited for an answer: %v", ended)
+	if o := schedule("back"); o.ended["known"] == 0 {
+		t.Errorf("back: no pod waited for an answer: %+v", o)
 	}
 
-	resolver := c.Addon(addons.LayerResolver)
 	must(t, syscall.Kill(resolver.PID(), syscall.SIGSTOP))
-	ended, _ := schedule("hung")
+	o := schedule("hung")
 	must(t, syscall.Kill(resolver.PID(), syscall.SIGCONT))
-	if ended["timeout"] > 3 || ended["known"] != 0 {
-		t.Errorf("hung: %v, want at most three pods that waited in vain", ended)
+	if o.ended["timeout"] > first || o.ended["known"] != 0 || o.held != 0 {
+		t.Errorf("hung: %+v, want at most three pods that waited in vain", o)
 	}
 
 	announceMany(t)
 	// It may answer some in time: only three in a row end the waiting.
-	if ended, row := schedule("behind"); row > 3 {
-		t.Errorf("behind: %v, %d of them in vain in a row, want at most three", ended, row)
+	if o := schedule("behind"); o.row > first {
+		t.Errorf("behind: %+v, want at most three in a row in vain", o)
 	}
 	livetest.Table(t, rows...)
 }

@@ -3,7 +3,9 @@
 package scheduler
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -11,24 +13,43 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// TestBurst creates 30 pods with one unknown image at once, on three nodes with
-// room. At most 15 pods may wait on one node for the same pull.
+// TestBurst creates 30 pods with one unknown image at once, on three nodes with room. At most 15
+// pods may wait on one node for the same pull, also where kubelets pull one image after another.
 func TestBurst(t *testing.T) {
-	const pods, imageBytes = 30, 100_000_000
 	use(t, "n1", "n2", "n3")
+	t.Run("pulls in parallel", func(t *testing.T) { burst(t, "burst") })
+	t.Run("serializeImagePulls", func(t *testing.T) {
+		if os.Getenv("FULL") == "" {
+			t.Skip("the same with kubelets that pull one image after another: FULL=1, make test-all")
+		}
+		for _, n := range c.Nodes() {
+			must(t, n.Kubelet().Restart(t.Context(), serialPulls(true)))
+			t.Cleanup(func() {
+				if err := n.Kubelet().Restart(context.Background(), serialPulls(false)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		burst(t, "burst-serial")
+	})
+}
+
+// burst creates the pods, first with the default profile and then with ours.
+func burst(t *testing.T, name string) {
+	const pods, imageBytes = 30, 100_000_000
 	rows := [][]string{{"", "pods", "bytes pulled", "until all run"}}
 	pulled := map[string]int64{}
 	for _, scheduler := range []string{scenario.Stock, gathering} {
-		image := hubImage(t, "burst:"+scheduler, imageBytes, 4)
-		before, err := scenario.Pulled(c, "library/burst")
+		image := hubImage(t, name+":"+scheduler, imageBytes, 4)
+		before, err := scenario.Pulled(c, "library/"+name)
 		must(t, err)
 		begin := time.Now()
-		names := submit(t, "burst-"+scheduler, pods, scenario.Pod{Image: "burst:" + scheduler, Scheduler: scheduler})
+		names := submit(t, name+"-"+scheduler, pods, scenario.Pod{Image: name + ":" + scheduler, Scheduler: scheduler})
 		nodes, err := lab.Placed(t.Context(), names...)
 		must(t, err)
 		must(t, lab.Ready(t.Context(), names...))
 		seconds := time.Since(begin).Seconds()
-		after, err := scenario.Pulled(c, "library/burst")
+		after, err := scenario.Pulled(c, "library/"+name)
 		must(t, err)
 
 		perNode := scenario.PerNode(nodes)

@@ -23,9 +23,7 @@ func TestSharedPulls(t *testing.T) {
 		t.Helper()
 		must(t, n.Kubelet().Stop(t.Context()))
 		must(t, n.Runtime().Restart(t.Context(), func(s *cluster.Component) { s.Flavour = flavour }))
-		must(t, n.Kubelet().Start(t.Context(), func(s *cluster.Component) {
-			s.Config = with(s.Config, "serializeImagePulls", serial)
-		}))
+		must(t, n.Kubelet().Start(t.Context(), serialPulls(serial)))
 	}
 	for _, test := range []struct {
 		flavour     cluster.Flavour
@@ -55,6 +53,11 @@ func TestSharedPulls(t *testing.T) {
 	}
 	configure(cluster.Patched, false)
 	livetest.Table(t, rows...)
+}
+
+// serialPulls has a kubelet pull one image after another, or not.
+func serialPulls(serial bool) func(*cluster.Component) {
+	return func(s *cluster.Component) { s.Config = with(s.Config, "serializeImagePulls", serial) }
 }
 
 // with returns a configuration with one value changed.

@@ -2,6 +2,7 @@ package qos
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -142,7 +143,7 @@ func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
 		profile = scenario.Promising(scenario.Stock, map[string]any{
 			"safetyMargin": c.scaled(safetyMargin).String(), "minimumRunningTime": c.scaled(minimumRunningTime).String(),
 			"reconsiderEvery":         max(time.Second, c.scaled(5*time.Second)).String(), // less is not valid
-			"maxPreemptionsPerMinute": rate(float64(configv1.DefaultMaxPreemptionsPerMinute)), "overload": arm.Overload, "window": "0s",
+			"maxPreemptionsPerMinute": rate(float64(cmp.Or(arm.Preemptions, configv1.DefaultMaxPreemptionsPerMinute))), "overload": arm.Overload, "window": "0s",
 		})
 		rights, err := scenario.PromisingRights()
 		if err != nil {

@@ -55,6 +55,9 @@ type Arm struct {
 	Gold, Silver int
 	// Pull is how long a pod that has its node takes to be ready, before Scale.
 	Pull time.Duration
+	// Preemptions is the argument maxPreemptionsPerMinute, before Scale; 0: what the plugin has
+	// if nobody sets it.
+	Preemptions int32
 }
 
 // Default is the value of the argument overload that the plugin has if nobody sets it.
@@ -66,10 +69,11 @@ const (
 	share      = "share"
 	admit      = "admit"
 	pull       = "pull"
+	often      = "often"
 )
 
-// Arms are all of them: the published 100 + 160 workloads, room for 200, and 100 + 200. Those
-// of the default policy are also named so by OfDefault.
+// Arms are all of them: the published 100 + 160 workloads, room for 200, and 100 + 200, and two
+// that explain. Those of the default policy are also named so by OfDefault.
 var Arms = []Arm{
 	{Name: priorities + "-160", Gold: 100, Silver: 160},
 	{Name: share + "-160", Overload: config.OverloadShare, Gold: 100, Silver: 160},
@@ -78,6 +82,7 @@ var Arms = []Arm{
 	{Name: share + "-200", Overload: config.OverloadShare, Gold: 100, Silver: 200},
 	{Name: admit + "-200", Overload: config.OverloadAdmit, Gold: 100, Silver: 200},
 	{Name: pull + "-160", Overload: Default, Gold: 100, Silver: 160, Pull: time.Minute},
+	{Name: often + "-200", Overload: config.OverloadAdmit, Gold: 100, Silver: 200, Preemptions: 10 * configv1.DefaultMaxPreemptionsPerMinute},
 }
 
 // Cost is the name of what is measured beside the arms: what the plugin costs.
@@ -95,7 +100,9 @@ func Names() []string {
 // ofDefault returns the name of the arm with the default policy and so many workloads of SLO
 // .5, without pulls.
 func ofDefault(silver int) string {
-	i := slices.IndexFunc(Arms, func(a Arm) bool { return a.Overload == Default && a.Silver == silver && a.Pull == 0 })
+	i := slices.IndexFunc(Arms, func(a Arm) bool {
+		return a.Overload == Default && a.Silver == silver && a.Pull == 0 && a.Preemptions == 0
+	})
 	return Arms[i].Name
 }
 

@@ -129,7 +129,7 @@ func TestFigure(t *testing.T) {
 			}
 		}
 	}
-	if drawn["polyline"] != len(Arms) || drawn["points"] != 4*160+3*200 {
+	if drawn["polyline"] != len(Arms)-1 || drawn["points"] != 4*160+3*200 {
 		t.Errorf("drawn are %v", drawn)
 	}
 }
@@ -187,6 +187,13 @@ func TestSettings(t *testing.T) {
 	}
 	if !settings.ControlPlaneOnly || !strings.Contains(settings.Addons[0].Manifests, "layer-locality-scheduler-qosaware") {
 		t.Errorf("%+v", settings)
+	}
+	raised, err := c.cluster(Arm{Overload: Default, Preemptions: 100}, "stages.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := yaml.Marshal(raised.Scheduler.Config); err != nil || !strings.Contains(string(text), "maxPreemptionsPerMinute: 600\n") {
+		t.Errorf("%v in\n%s", err, text)
 	}
 	stock, err := c.cluster(Arms[0], "stages.yaml")
 	if err != nil || stock.Addons[0].Manifests != "" {

@@ -29,7 +29,8 @@ var panels = []struct{ title, suffix string }{
 	{"100 of SLO 1, 200 of SLO .5", "-200"},
 }
 
-// lines are the arms of a panel, by the beginning of their names, and how they are called.
+// lines are the arms of a panel, by the beginning of their names, and how they are called. What
+// only explains a figure is left out.
 var lines = []struct{ prefix, name string }{
 	{priorities, "priorities"}, {share, "QosAware, Share"}, {admit, "QosAware, Admit"}, {pull, "the default, pods with pulls"},
 }
