@@ -128,6 +128,7 @@ func New(ctx context.Context, kind Kind, c Config) (*Agent, error) {
 		c.Clock = clock.RealClock{}
 	}
 	a.expected = arrivals.New(c.Clock)
+	c.Cluster.OnEnd(a.end)
 	if a.round = c.Round; a.round == nil {
 		a.round = func(score int64) int64 { return score }
 	}
@@ -485,14 +486,27 @@ func (a *Agent) shown(pod *v1.Pod) (node string) {
 func (a *Agent) settle(node func(*v1.Pod) string) {
 	a.expected.Settle(
 		node,
-		func(arrival *arrivals.Arrival, node string) { // the plugin and the cache follow the pod themselves
-			ended := metrics.Elsewhere
-			if node == arrival.Node {
-				ended = metrics.There
-			}
-			metrics.Expected.WithLabelValues(a.Name, ended).Inc()
-		},
+		a.placed,
 		func(arrival *arrivals.Arrival) { a.undo(arrival, metrics.Over) })
+}
+
+// placed counts a pod that has a node. The plugin and the cache follow it themselves.
+func (a *Agent) placed(arrival *arrivals.Arrival, node string) {
+	ended := metrics.Elsewhere
+	if node == arrival.Node {
+		ended = metrics.There
+	}
+	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
+}
+
+// end ends the expectation of a pod that is gone: it may have been bound and removed between two
+// looks at the cluster.
+func (a *Agent) end(pod *v1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if arrival := a.expected.Take(pod.UID); arrival != nil {
+		a.placed(arrival, pod.Spec.NodeName)
+	}
 }
 
 // withdraw forgets an earlier answer for a pod.

@@ -452,6 +452,28 @@ func TestEvents(t *testing.T) {
 	place("two")
 }
 
+// TestEndsBetweenLooks binds and removes a pod while nobody looks: it is expected no longer.
+func TestEndsBetweenLooks(t *testing.T) {
+	nodes, names := fixture.Nodes(2)
+	c := fixture.NewCluster(t, nodes...)
+	a := c.Agent(t, fixture.New().Kind("fixture"), clocktesting.NewFakeClock(time.Now()))
+	c.Follow(t, a)
+	pods := c.Client.CoreV1().Pods("default")
+	pod := fixture.Pod("short", "app")
+	score(t, a, pod, names...)
+	if a.Expected() != 1 {
+		t.Fatalf("%d pods are expected", a.Expected())
+	}
+	pod.Spec.NodeName = "n1"
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "it is expected no longer", func() bool { return a.Expected() == 0 })
+}
+
 // TestArguments has right and wrong arguments for the plugin.
 func TestArguments(t *testing.T) {
 	for text, want := range map[string]string{

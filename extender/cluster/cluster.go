@@ -27,6 +27,8 @@ type Cluster struct {
 	logger klog.Logger
 	cache  schedulercache.Cache
 	synced []cache.InformerSynced
+	// ended are told of each Pod that had a node and is gone.
+	ended []func(*v1.Pod)
 }
 
 // unfinished selects the Pods that a scheduler follows: the others need nothing of their node.
@@ -79,6 +81,10 @@ func (c *Cluster) HasSynced() bool {
 	}
 	return true
 }
+
+// OnEnd has f called with each Pod that had a node and is gone or finished, after the cache has
+// forgotten it. It has to be called before Start.
+func (c *Cluster) OnEnd(f func(*v1.Pod)) { c.ended = append(c.ended, f) }
 
 // Update brings a snapshot up to date. A snapshot belongs to one caller at a time, who may
 // assume Pods in it, and forgets them before the next Update.
@@ -137,7 +143,7 @@ func (c *Cluster) podHandler() cache.ResourceEventHandler {
 			switch {
 			case !ok1 || !ok2:
 			case old.UID != pod.UID: // deleted and made again between two updates
-				c.log(c.cache.RemovePod(c.logger, old), "A pod cannot be removed from the cache", old)
+				c.remove(old)
 				c.log(c.cache.AddPod(c.logger, pod), "A pod cannot be added to the cache", pod)
 			default:
 				c.log(c.cache.UpdatePod(c.logger, old, pod), "A pod cannot be updated in the cache", pod)
@@ -145,9 +151,16 @@ func (c *Cluster) podHandler() cache.ResourceEventHandler {
 		},
 		DeleteFunc: func(obj any) {
 			if pod, ok := last[*v1.Pod](obj); ok {
-				c.log(c.cache.RemovePod(c.logger, pod), "A pod cannot be removed from the cache", pod)
+				c.remove(pod)
 			}
 		},
+	}
+}
+
+func (c *Cluster) remove(pod *v1.Pod) {
+	c.log(c.cache.RemovePod(c.logger, pod), "A pod cannot be removed from the cache", pod)
+	for _, f := range c.ended {
+		f(pod)
 	}
 }
 
