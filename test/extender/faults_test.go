@@ -181,12 +181,12 @@ func TestRights(t *testing.T) {
 				asked[event.ObjectRef.Resource] = true
 			}
 		}
-		for _, resource := range []string{"nodes", "pods", "imagemanifests"} {
+		for _, resource := range []string{"nodes", "pods", "imagemanifests", "nodelayers"} {
 			if !asked[resource] {
 				return fmt.Errorf("it was answered %v, not %s", asked, resource)
 			}
 		}
-		if len(asked) != 3 {
+		if len(asked) != 4 {
 			t.Errorf("it was answered %v", asked)
 		}
 		return nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	deployed "github.com/layer-locality/layer-locality/deploy/agent"
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
@@ -49,11 +50,13 @@ func TestMain(m *testing.M) {
 	if err := os.WriteFile(plugins, fmt.Appendf(nil, "pluginConfig: [{name: LayerLocality, args: {maxWaitingPods: %d}}]", bound), 0o600); err != nil {
 		panic(err)
 	}
+	extender := addons.Extender(cluster.Component{Args: []string{fmt.Sprintf("--max-score=%d", maxScore), "--plugin-config=" + plugins, "-v=2"}})
+	extender.Manifests += "\n---\n" + string(deployed.CRD) // as if layer-agent were installed
 	config := cluster.Config{
 		Name: livetest.ClusterName("extender"), Nodes: 4, Bandwidth: bandwidth, Flavour: livetest.Flavour(),
 		Scheduler: extended(nil),
 		Addons: []cluster.Addon{
-			addons.Extender(cluster.Component{Args: []string{fmt.Sprintf("--max-score=%d", maxScore), "--plugin-config=" + plugins, "-v=2"}}),
+			extender,
 			addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*"}}),
 			plainScheduler(),
 		},
