@@ -5,6 +5,8 @@
 //
 //   - after a minute of pods, with FULL=1 after ten, each query of each panel has data, and the page
 //     of metrics has those that are served
+//   - with FULL=1: the causes of alerts are made; each fires, and ends when its cause is taken away.
+//     The rules are the shipped ones with shorter times
 //
 // The tests need root, a Prometheus server (Debian: prometheus) and the build tag e2e; the cluster is
 // always removed at the end.

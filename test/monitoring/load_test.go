@@ -10,6 +10,8 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,11 +19,11 @@ import (
 	"github.com/layer-locality/layer-locality/internal/scenario"
 )
 
-// load makes a pod every second, and removes the oldest when there are many; all at the end of the test.
-func load(t *testing.T) {
+// load makes a pod every second, whose image a function returns, and removes the oldest when there
+// are many. stop, which is also called at the end of the test, ends it and removes all.
+func load(t *testing.T, name string, image func(ctx context.Context, i int) (string, error)) (stop func()) {
 	t.Helper()
 	const most = 10
-	image := fresh()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	var pods []string
@@ -30,7 +32,7 @@ func load(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		pod := scenario.Pod{Name: fmt.Sprint("load-", i), Image: reference, Scheduler: scenario.Layers}
+		pod := scenario.Pod{Name: fmt.Sprint(name, "-", i), Image: reference, Scheduler: scenario.Layers}
 		pods = append(pods, pod.Name)
 		if err := lab.Submit(ctx, pod); err != nil || len(pods) <= most {
 			return err
@@ -55,29 +57,31 @@ func load(t *testing.T) {
 			}
 		}
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		err := <-ended
 		if err := errors.Join(err, lab.Drop(context.Background(), pods...)); err != nil {
-			t.Error(err)
+			t.Errorf("pods %s: %v", name, err)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // fresh returns images for load: every fifth pod has a new one, on one of four bases.
-func fresh() func(ctx context.Context, i int) (string, error) {
+func fresh(name string) func(ctx context.Context, i int) (string, error) {
 	var last string
 	return func(ctx context.Context, i int) (string, error) {
 		if i%5 > 0 {
 			return last, nil
 		}
 		image, err := images.Build(images.Image{Layers: []images.Layer{
-			{Name: fmt.Sprint("base-", i/5%4), Size: 3_000_000}, {Name: fmt.Sprint("own-", i), Size: 1_200_000},
+			{Name: fmt.Sprint("base-", i/5%4), Size: 3_000_000}, {Name: fmt.Sprint(name, i), Size: 1_200_000},
 		}})
 		if err != nil {
 			return "", err
 		}
-		pushed, err := images.Push(ctx, c.Registry().Address+"/"+fmt.Sprintf("load-%d:v1", i), image)
+		pushed, err := images.Push(ctx, c.Registry().Address+"/"+fmt.Sprint(name, "-", i, ":v1"), image)
 		if err != nil {
 			return "", err
 		}
@@ -86,18 +90,30 @@ func fresh() func(ctx context.Context, i int) (string, error) {
 	}
 }
 
-// startRegistry serves on this machine what the cluster's registry has, with a quota.
-func startRegistry(t *testing.T) (address string) {
+// registry is one on this machine that has the images of the cluster's, and says that it has a quota.
+type registry struct {
+	address string
+	answer  atomic.Pointer[http.HandlerFunc]
+}
+
+func startRegistry(t *testing.T) *registry {
 	t.Helper()
 	listener, err := listen()
 	must(t, err)
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(limited)}
+	r := &registry{address: listener.Addr().String()}
+	r.answers(well)
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		(*r.answer.Load())(w, request)
+	})}
 	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(func() { _ = s.Close() })
-	return listener.Addr().String()
+	return r
 }
 
-func limited(w http.ResponseWriter, r *http.Request) {
+// answers changes how it answers: well, or as one that is ill.
+func (r *registry) answers(how http.HandlerFunc) { r.answer.Store(&how) }
+
+func well(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.URL.Path, "/manifests/") {
 		w.Header().Set("RateLimit-Limit", "1000;w=21600")
 		w.Header().Set("RateLimit-Remaining", "900;w=21600")
@@ -107,3 +123,8 @@ func limited(w http.ResponseWriter, r *http.Request) {
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	proxy.ServeHTTP(w, r)
 }
+
+func ill(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+
+// silent does not answer before its client gives up.
+func silent(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }

@@ -88,7 +88,7 @@ func install(ctx context.Context) (err error) {
 		return err
 	}
 	for _, node := range c.Nodes() {
-		if err := label(ctx, node.Name); err != nil {
+		if err := label(ctx, node.Name, true); err != nil {
 			return err
 		}
 	}
@@ -127,9 +127,13 @@ func install(ctx context.Context) (err error) {
 	return lab.AppReady(ctx, scenario.SecondScheduler, 1)
 }
 
-// label has a node run an agent.
-func label(ctx context.Context, node string) error {
-	_, err := lab.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"metadata":{"labels":{"`+withAgent+`":"yes"}}}`), metav1.PatchOptions{})
+// label has a node run an agent, or not.
+func label(ctx context.Context, node string, agent bool) error {
+	patch := `{"metadata":{"labels":{"` + withAgent + `":null}}}`
+	if agent {
+		patch = strings.Replace(patch, "null", `"yes"`, 1)
+	}
+	_, err := lab.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
 
