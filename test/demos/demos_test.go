@@ -199,7 +199,6 @@ func TestWrongCluster(t *testing.T) {
 		refused(t, "nodes run containerd://2.1.0, not CRI-O: make a cluster of our node image")
 		patch(t, fmt.Sprintf(`{"status":{"nodeInfo":{"containerRuntimeVersion":%q}}}`, runtime), "status")
 		must(t, kubelet.Start(t.Context()))
-		must(t, c.WaitNodeReady(t.Context(), "n3"))
 	})
 	settings, err := c.Scheduler().Settings()
 	must(t, err)
