@@ -93,10 +93,15 @@ func (o *object) resolved() *object {
 	return o
 }
 
-// tell tells the follower what was noted.
+// tell tells the follower what was noted, and those who wait that there are answers.
 func (s *Source) tell() {
 	if names := s.noted; len(names) > 0 {
 		s.noted = nil
 		s.changed(names)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, f := range s.waiting {
+		f()
 	}
 }

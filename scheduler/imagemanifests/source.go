@@ -49,6 +49,8 @@ type Source struct {
 	// led means that a layer-resolver renews its Lease. It matters until the first
 	// object is seen.
 	led bool
+	// waiting are those of OnAnswer.
+	waiting []func()
 }
 
 func newSource() *Source {
@@ -96,6 +98,13 @@ func (s *Source) Answered(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.answered(names)
+}
+
+// OnAnswer implements locality.AwaitedSource.
+func (s *Source) OnAnswer(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = append(s.waiting, f)
 }
 
 func (s *Source) answered(names []imageref.Canonical) bool {

@@ -223,6 +223,25 @@ func TestAwaits(t *testing.T) {
 	expect(t, s, map[string]platforms{"quay.io/a/refused:1": {every: "a"}})
 }
 
+// Those who wait are told of every answer, also of one that is no manifest.
+func TestOnAnswer(t *testing.T) {
+	s := newSource()
+	s.changed = func([]imageref.Canonical) {}
+	var known []bool
+	names := []imageref.Canonical{"quay.io/a/b:1", "quay.io/a/refused:1"}
+	s.OnAnswer(func() { known = append(known, s.answered(names[:1]), s.answered(names[1:])) })
+	objects := &store{Source: s}
+	if err := objects.Add(manifest("m", "", "a", reference(string(names[0]), "m", 0))); err != nil {
+		t.Fatal(err)
+	}
+	if err := objects.Add(unresolved(string(names[1]), metav1.ConditionFalse)); err != nil {
+		t.Fatal(err)
+	}
+	if want := []bool{true, false, true, true}; !slices.Equal(known, want) {
+		t.Errorf("answers known when told: %v, want %v", known, want)
+	}
+}
+
 // An invalid object counts for nothing, and removes what the object said
 // before.
 func TestInvalid(t *testing.T) {

@@ -74,7 +74,9 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 		pl.gate = &gate{
 			ctx: ctx, unknown: profile.UnknownImages, awaits: profile.MayLearn, answered: profile.Answered, pods: pl.pods, activate: handle.Activate,
 			metrics: pl.metrics, patience: newPatience(wait, clock.RealClock{}), entries: map[types.UID]*entry{},
+			answers: make(chan struct{}, 1),
 		}
+		profile.OnAnswer(pl.gate.wake)
 	}
 	f.profiles[profile.Name] = pl
 	return pl, nil

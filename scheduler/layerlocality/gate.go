@@ -31,6 +31,8 @@ type gate struct {
 	pods     corelisters.PodLister
 	activate func(klog.Logger, map[string]*v1.Pod)
 	metrics  *pluginMetrics
+	// answers has an element after there were new answers, so that the loop looks at once.
+	answers chan struct{}
 
 	mu       sync.Mutex
 	patience *patience
@@ -55,8 +57,21 @@ type entry struct {
 	since, until time.Time
 }
 
-// tick is the interval at which the loop checks whether held pods may pass.
-const tick = 100 * time.Millisecond
+const (
+	// tick is the interval at which the loop checks whether held pods may pass.
+	tick = 100 * time.Millisecond
+	// After an answer it does so at once, but no sooner than this after the last time: many
+	// answers may come together, and many pods be held.
+	leastTick = 10 * time.Millisecond
+)
+
+// wake has the loop look for answers, if it runs.
+func (g *gate) wake() {
+	select {
+	case g.answers <- struct{}{}:
+	default: // it is about to
+	}
+}
 
 // check returns why a pod has to wait, or nil if it may pass.
 func (g *gate) check(pod *v1.Pod) *fwk.Status {
@@ -143,27 +158,39 @@ func (g *gate) holds(pod types.UID) string {
 func (g *gate) run() {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
+	answers := g.answers
+	var rested <-chan time.Time
 	for {
 		select {
 		case <-g.ctx.Done():
 			return
+		case <-rested:
+			answers, rested = g.answers, nil
+			continue
 		case <-ticker.C:
-			now := g.now()
-			held, more := g.held()
-			if !more {
-				return
-			}
-			maps.DeleteFunc(held, func(_ string, w waiting) bool { return now.Before(w.deadline) && len(g.unknown(w.pod)) > 0 })
-			if len(held) == 0 {
-				continue
-			}
-			pods := make(map[string]*v1.Pod, len(held))
-			for key, w := range held {
-				pods[key] = w.pod
-			}
-			g.activate(klog.FromContext(g.ctx), pods)
+		case <-answers:
 		}
+		if !g.look() {
+			return
+		}
+		answers, rested = nil, time.After(leastTick)
 	}
+}
+
+// look wakes pods that may pass. It reports whether the loop has to go on.
+func (g *gate) look() (more bool) {
+	now := g.now()
+	held, more := g.held()
+	maps.DeleteFunc(held, func(_ string, w waiting) bool { return now.Before(w.deadline) && len(g.unknown(w.pod)) > 0 })
+	if len(held) == 0 {
+		return more
+	}
+	pods := make(map[string]*v1.Pod, len(held))
+	for key, w := range held {
+		pods[key] = w.pod
+	}
+	g.activate(klog.FromContext(g.ctx), pods)
+	return more
 }
 
 type waiting struct {

@@ -105,7 +105,7 @@ func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate,
 		},
 		awaits:   func(image string) bool { return stored(unknown, image) },
 		answered: func(image string) bool { return !stored(unknown, image) },
-		metrics:  registerMetrics(index.New().Stats), entries: map[types.UID]*entry{},
+		metrics:  registerMetrics(index.New().Stats), entries: map[types.UID]*entry{}, answers: make(chan struct{}, 1),
 	}
 	q.gate.patience.atOnce = mostAtOnce
 	return q.gate, q, store
@@ -230,6 +230,42 @@ func TestGate(t *testing.T) {
 	})
 }
 
+// A pod passes as soon as there is an answer, and not at the next tick.
+func TestGateWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unknown := &sync.Map{}
+		gate, queue, store := newGate(t.Context(), 5*time.Second, unknown)
+		for _, image := range []string{"first", "second", "refused"} {
+			unknown.Store(image, true)
+			p := pod(image, image)
+			if err := store.Add(p); err != nil {
+				t.Fatal(err)
+			}
+			queue.add(p)
+		}
+		answer := func(image string) {
+			unknown.Delete(image)
+			gate.wake()
+			synctest.Wait()
+		}
+		time.Sleep(30 * time.Millisecond)
+		answer("first")
+		answer("second") // so soon after the first that it has to wait
+		time.Sleep(2 * leastTick)
+		answer("refused")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		passed, activations, _, running := queue.state()
+		want := map[types.UID]time.Duration{"first": 30 * time.Millisecond, "second": 40 * time.Millisecond, "refused": 50 * time.Millisecond}
+		if !maps.Equal(passed, want) {
+			t.Errorf("passed after %v, want %v", passed, want)
+		}
+		if activations != 3 || running {
+			t.Errorf("activated %d times, running %t", activations, running)
+		}
+	})
+}
+
 // An image becomes unknown again after the gate let its pod through and had nothing to do.
 func TestGateHoldsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -335,6 +371,10 @@ func TestPreEnqueue(t *testing.T) {
 	expect(pod("source cannot be watched", "quay.io/unknown:1"), false)
 	s.awaited.Ready.Store(true)
 	expect(pod("unknown", "quay.io/unknown:1"), true)
+	s.awaited.Answer()
+	if n := len(s.plugin.gate.answers); n != 1 {
+		t.Errorf("the gate was woken %d times by an answer, want once", n)
+	}
 	expect(pod("reported", "quay.io/reported:1"), false)
 	expect(pod("in the source", "quay.io/source:1"), false)
 	expect(pod("refused", "quay.io/refused:1"), false)

@@ -117,6 +117,16 @@ func (p *Profile) Answered(image string) bool {
 	return p.tracker.anyAwaited(func(s AwaitedSource) bool { return s.Answered(names) })
 }
 
+// OnAnswer has f called soon after a source that is worth waiting for has new answers. f must
+// return at once.
+func (p *Profile) OnAnswer(f func()) {
+	for _, source := range p.tracker.sources {
+		if s, ok := source.(AwaitedSource); ok {
+			s.OnAnswer(f)
+		}
+	}
+}
+
 // JoinsDownloads tells whether a node is taken to download a layer once although several
 // images need it.
 func (p *Profile) JoinsDownloads(node *v1.Node) bool {

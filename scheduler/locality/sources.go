@@ -29,6 +29,9 @@ type AwaitedSource interface {
 	// Answered tells whether there is an answer about an image with one of these names,
 	// even a negative one. It must answer from memory.
 	Answered(names []imageref.Canonical) bool
+	// OnAnswer has f called soon after there are new answers, negative ones too. It may be
+	// called at any time. f must return at once.
+	OnAnswer(f func())
 }
 
 // FollowedSource is an ImageSource that also explains what nodes hold which state no layers,
