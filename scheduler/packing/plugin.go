@@ -209,8 +209,9 @@ func (pl *Packing) count(pod *v1.Pod, demand, capacity objective.Vector) (variab
 	return pl.demand.Variability(capacity)
 }
 
-// scores are the points of nodes by name.
-type scores map[string]int64
+// scores are the points of nodes. The object tells a node as well as its name does, and is found
+// without reading the name.
+type scores map[*v1.Node]int64
 
 // Clone returns the same: nothing changes them.
 func (s scores) Clone() fwk.StateData { return s }
@@ -230,7 +231,7 @@ func (pl *Packing) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.P
 	points := make(scores, len(nodes))
 	values, nothing := pl.values(system, nodes, demand)
 	for i, score := range objective.Scores(values) {
-		points[nodes[i].Node().Name] = score
+		points[nodes[i].Node()] = score
 	}
 	for _, i := range nothing {
 		pl.problems.Note(klog.FromContext(ctx), nodes[i].Node(), usage.NoCapacity, pl.args.Resources[0])
@@ -245,7 +246,7 @@ func (pl *Packing) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, inf
 	if err != nil {
 		return 0, fwk.AsStatus(fmt.Errorf("%s has to be enabled at preScore, too: enable it at multiPoint: %w", Name, err))
 	}
-	return data.(scores)[info.Node().Name], nil
+	return data.(scores)[info.Node()], nil
 }
 
 // ScoreExtensions returns nil: the scores span the range already.

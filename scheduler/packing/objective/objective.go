@@ -95,6 +95,9 @@ func (s *System) Now() float64 { return s.Exchange(Vector{}, Vector{}) }
 // Exchange returns what the objective would be if one node did not use before but after.
 func (s *System) Exchange(before, after Vector) float64 {
 	changed := *s // the sorted lists are shared, and not changed
+	if s.kind != BinPack {
+		changed.resources = min(s.resources, 1) // the others look at the first one only
+	}
 	if before != after {
 		changed.add(&before, -1)
 		changed.add(&after, 1)
