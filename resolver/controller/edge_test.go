@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -226,6 +227,19 @@ func TestDeletedWhileAWriteWaits(t *testing.T) {
 	}
 }
 
+// soon waits until f is true.
+func soon(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	if err := poll.Until(t.Context(), 5*time.Millisecond, 30*time.Second, func(context.Context) error {
+		if !f() {
+			return errors.New("not yet: " + what)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A digest comes into use while its object is being collected.
 func TestUsedWhileCollected(t *testing.T) {
 	pinned := "reg/x@" + hash("a")
@@ -261,12 +275,9 @@ func TestUsedWhileCollected(t *testing.T) {
 	collected := make(chan struct{})
 	go func() { defer close(collected); r.collect(ctx) }()
 	<-deleted
-	time.Sleep(500 * time.Millisecond)
+	soon(t, "the image is in use: its object is kept, or it is asked for again", func() bool { return len(s.objects()) > 0 || f.asked() > 0 })
 	cancel()
 	<-collected
-	if len(s.objects()) == 0 && f.asked() == 0 {
-		t.Error("the image is in use, its object was collected, and nobody asks again")
-	}
 }
 
 // A pinned image could not be looked through for a new platform at first; later
@@ -410,7 +421,11 @@ func TestDeniedTakeQueues(t *testing.T) {
 		}
 	}
 	r.usage.set(claimFor("w", "ns")) // and they are gone again
-	time.Sleep(200 * time.Millisecond)
+	soon(t, "the queues of those that are gone end", func() bool {
+		r.queues.mu.Lock()
+		defer r.queues.mu.Unlock()
+		return len(r.queues.byName) == 0
+	})
 	r.queues.add(one("registry.example.org/a:1"), time.Hour, resolving)
 	r.queues.add(one("mirror.example.org/a:1"), time.Hour, resolving)
 	r.queues.mu.Lock()
@@ -557,7 +572,11 @@ func TestPriorityOfPlatforms(t *testing.T) {
 	for _, image := range r.usage.set(claimFor("new", "ns", "reg/new:1")).added {
 		r.queues.add(image, 0, resolving)
 	}
-	time.Sleep(1500 * time.Millisecond)
+	soon(t, "the image nobody knows is asked for", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Contains(order, "reg/new:1")
+	})
 	cancel()
 	<-ended
 	if at := slices.Index(order, "reg/new:1"); at < 0 || at > 2 {

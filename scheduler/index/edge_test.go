@@ -42,6 +42,24 @@ func TestOneNodeOneVote(t *testing.T) {
 	check(t, x, want("one:1"), map[string]NodeBytes{"n5": {Total: sum("ab")}})
 }
 
+// An image that a node lists twice counts once, and nothing is left of it when it is gone.
+func TestListedTwice(t *testing.T) {
+	x := newIndex("n1")
+	once := func() Stats {
+		x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1"), image("cd")})
+		return x.Stats()
+	}()
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1"), image("cd"), image("cd"), image("ab", "docker.io/library/one:1")})
+	if got := x.Stats(); got.Layers != once.Layers || got.Images != once.Images {
+		t.Errorf("listed twice %+v, once %+v", got, once)
+	}
+	checkInvariants(t, x)
+	x.SetImages("s", "n1", nil)
+	if got, empty := x.Stats(), newIndex("n1").Stats(); got != empty {
+		t.Errorf("left %+v, want %+v", got, empty)
+	}
+}
+
 // Names with NUL must not give two images the same key.
 func TestNamesWithNUL(t *testing.T) {
 	x := newIndex("evil", "n1", "n2")
