@@ -1,5 +1,5 @@
 // Package auditlog reads an apiserver's audit log, to count who writes Nodes and
-// how often.
+// how often, and to compare what a user asks for with its rights.
 package auditlog
 
 import (

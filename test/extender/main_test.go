@@ -12,6 +12,7 @@ import (
 	"time"
 
 	deployed "github.com/layer-locality/layer-locality/deploy/agent"
+	"github.com/layer-locality/layer-locality/internal/auditlog"
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
@@ -27,6 +28,8 @@ const (
 	bound = 15
 	// agent is the agent under test.
 	agent = "layers"
+	// extenderUser is whom the apiserver knows layer-extender as.
+	extenderUser = "system:serviceaccount:kube-system:" + addons.LayerExtender
 	// plain is the kube-scheduler without an extender.
 	plain     = "plain-scheduler"
 	plainPort = "10269"
@@ -65,7 +68,7 @@ func TestMain(m *testing.M) {
 			"nodeStatusUpdateFrequency": "1s",
 			"nodeStatusMaxImages":       -1,
 		}},
-		AuditPolicy: auditPolicy,
+		AuditPolicy: auditlog.RequestsOf(extenderUser),
 	}
 	code := livetest.Main(m, config, func(started *cluster.Cluster) {
 		c = started
@@ -118,16 +121,6 @@ func plainScheduler() cluster.Addon {
 		User:   "system:kube-scheduler",
 	}
 }
-
-// auditPolicy records who asks for what, but not what it contains.
-const auditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: Metadata
-  users: ["system:serviceaccount:kube-system:layer-extender"]
-- level: None
-`
 
 // stock tells whether nodes and control plane are stock, too.
 func stock() bool { return livetest.Flavour() == cluster.Stock }
