@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/auditlog"
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
@@ -30,6 +31,8 @@ const (
 	namespace = scenario.AgentNamespace
 	// labelled are the objects and pods of all agents.
 	labelled = "app.kubernetes.io/part-of=layer-locality,app.kubernetes.io/name=" + scenario.Agent
+	// user is whom the apiserver knows all agents as.
+	user = "system:serviceaccount:" + namespace + ":" + scenario.Agent
 	// onlyLayers is a profile in which nothing but layers decides.
 	onlyLayers = "only-layer-locality"
 
@@ -57,7 +60,7 @@ type containerd struct {
 var (
 	c       *cluster.Cluster
 	lab     *scenario.Lab
-	objects client.Client
+	objects client.WithWatch
 	// installed is what was applied, as YAML documents.
 	installed []byte
 )
@@ -76,6 +79,7 @@ func TestMain(m *testing.M) {
 	}
 	config := cluster.Config{
 		Name: "agent", Nodes: 3 + len(containerds), Flavour: cluster.Stock, Scheduler: schedulers,
+		AuditPolicy:       auditlog.RequestsOf(user),
 		ContainerRuntimes: runtimes,
 		PerNode: func(node string, runtime, _ *cluster.Component) {
 			if containerds[node].reuse == v1alpha1.ReuseInChains {
@@ -107,7 +111,7 @@ func install(ctx context.Context) error {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return err
 	}
-	if objects, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	if objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
 	image, err := scenario.PushProgram(ctx, c, "../..", scenario.Agent)
