@@ -8,8 +8,8 @@
 #                                kubeadm, kubectl and kube-proxy when named
 #   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
 #                                local-path-provisioner, containerd and containerd-shim-runc-v2
-#                                (with -1.7 or -2.4: of that version), kwok and helm
-#                                when named
+#                                (with -1.7 or -2.4: of that version), containerd's ctr, kwok and
+#                                helm when named
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -157,7 +157,7 @@ origin() {
   runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
   crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
   coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
-  containerd | containerd-shim-runc-v2) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
+  containerd | containerd-shim-runc-v2 | ctr) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
   containerd-1.7 | containerd-shim-runc-v2-1.7) echo "github.com/containerd/containerd $CONTAINERD_1_7_VERSION" ;;
   containerd-2.4 | containerd-shim-runc-v2-2.4) echo "github.com/containerd/containerd/v2 $CONTAINERD_2_4_VERSION" ;;
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
@@ -273,7 +273,7 @@ build_one() {
     esac
     case $name in
     coredns | local-path-provisioner | kwok | helm) declare -f compile_module ;;
-    containerd*) declare -f compile_containerd ;;
+    containerd* | ctr) declare -f compile_containerd ;;
     esac
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     declare -f go_build go_module_build compile # the recipe
@@ -289,7 +289,7 @@ build_one() {
     layer-resolver | layer-agent) compile_own "$name" "$cached.tmp.$$" ;;
     coredns | local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
     kwok | helm) compile_module "$name" "$cached.tmp.$$" "./cmd/$name" ;;
-    containerd*) compile_containerd "$name" "$cached.tmp.$$" ;;
+    containerd* | ctr) compile_containerd "$name" "$cached.tmp.$$" ;;
     *) compile "$name" "$cached.tmp.$$" ;;
     esac
     mv "$cached.tmp.$$" "$cached"

@@ -3,7 +3,9 @@
 # Debian's docker, one on podman. The programs that are put into running nodes come from
 # `nix build`, as in docs/install-kind.md.
 #
-#   run.sh [docker|podman]...   default: both
+#   run.sh [docker|podman|containerd]...   default: docker and podman, with FULL=1 all
+#
+# "containerd" is a cluster of one node on docker, as kind's own nodes are, with layer-agent.
 #
 # The engines run in their own namespaces without access to the outside, so nothing is
 # pulled; networks, firewall rules, mounts and processes end with the namespaces. Prints
@@ -13,20 +15,22 @@
 . "$ROOT/test/engine/lib.sh"
 . "$ROOT/test/engine/namespaces.sh"
 . "$ROOT/test/checks.sh"
+# shellcheck source=containerd.sh
+. "$ROOT/test/kind/containerd.sh"
 cd "$ROOT"
 LOGS=$ROOT/_out/test/kind
 CONTROL='layer-locality-control-plane'
 WORKER='layer-locality-worker'
 REGISTRY=192.0.2.1:5000 # as in registries.conf
 
-in_node() { "$engine" exec -i "$@"; }
+in_node() { "$KIND_EXPERIMENTAL_PROVIDER" exec -i "$@"; }
 kubectl() { in_node "$CONTROL" kubectl --kubeconfig /etc/kubernetes/admin.conf "$@"; }
 
 # withholds: whether nodes lack capabilities that CRI-O gives to privileged pods, as with
 # Docker 20.10 (docs/install-kind.md) or on such a machine.
 withholds() {
   lacks_sys_resource ||
-    { [ "$engine" = docker ] && [ "$(docker version --format '{{.Server.Version}}' | cut -d. -f1)" -lt 23 ]; }
+    { [ "$KIND_EXPERIMENTAL_PROVIDER" = docker ] && [ "$(docker version --format '{{.Server.Version}}' | cut -d. -f1)" -lt 23 ]; }
 }
 
 # cluster_config NODES: writes kind/cluster.yaml with so many nodes and what this machine
@@ -59,10 +63,11 @@ start_registry() {
   push "$kindnetd" "$NETWORK"
   push peer:v1 "$PEER"
 }
-# push NAME PROGRAM: pushes an image that runs this program, /PROGRAM there.
+# push NAME PROGRAM [FOLDER]: pushes an image that runs this program, in that folder (/) there.
 push() {
-  install -D "$2" "$WORK/image/${2##*/}"
-  program_image "$WORK/image.tar" "$REGISTRY/$1" "$WORK/image" "/${2##*/}"
+  local path=${3:-}/${2##*/}
+  install -D "$2" "$WORK/image$path"
+  program_image "$WORK/image.tar" "$REGISTRY/$1" "$WORK/image" "$path"
   skopeo copy --quiet --dest-tls-verify=false "docker-archive:$WORK/image.tar" "docker://$REGISTRY/$1"
   rm -r "$WORK/image"
 }
@@ -93,7 +98,7 @@ down() {
 }
 no_nodes() {
   local left
-  left=$("$engine" ps -aq)
+  left=$("$KIND_EXPERIMENTAL_PROVIDER" ps -aq)
   [ -z "$left" ]
 }
 gone_from_kubeconfig() { [ ! -e "$WORK/kubeconfig" ] || ! grep layer-locality "$WORK/kubeconfig"; }
@@ -273,7 +278,7 @@ machine() {
 
 if [ "${1:-}" = --inside ]; then
   engine=$2 CGROUP=$3
-  export KIND_EXPERIMENTAL_PROVIDER=$engine
+  export KIND_EXPERIMENTAL_PROVIDER=${engine/containerd/docker}
   # It is the first process of its namespace, so its end ends all others there.
   # shellcheck disable=SC2317 # called at the end, by checks.sh
   clean_up() {
@@ -288,7 +293,7 @@ if [ "${1:-}" = --inside ]; then
 fi
 
 [ "$(id -u)" = 0 ] || die "container engines and the node image need root"
-[ $# -gt 0 ] || set -- docker podman
+[ $# -gt 0 ] || set -- docker podman ${FULL:+containerd}
 CGROUP=layer-locality-test-${WORK##*.} pid=''
 clean_up() {
   [ -z "$pid" ] || kill -KILL "$pid" || true
@@ -299,6 +304,10 @@ mkdir -p "$LOGS"
 scripts/build.sh patched
 scripts/build.sh stock crio pinns kubectl
 scripts/build.sh tools registry
+if [[ " $* " = *" containerd "* ]]; then
+  scripts/build.sh stock kubelet kube-apiserver kube-controller-manager kube-scheduler
+  scripts/build.sh tools containerd containerd-shim-runc-v2 ctr runc
+fi
 kind/build-node-image.sh --archive >/dev/null
 go_tool sigs.k8s.io/kind "$KIND_VERSION" >/dev/null
 export TMPDIR=$WORK FAMILY=$WORK/family NETWORK=$WORK/network PEER=$WORK/peer
@@ -312,7 +321,7 @@ nix_build() (
   build kubelet kubelet
   ln -s "$STORE/roots" "$WORK/nix"
 )
-check "nix build .#crio .#kubelet" nix_build
+if [[ " $* " = *" docker "* ]]; then check "nix build .#crio .#kubelet" nix_build; fi
 export NIX=$WORK/nix
 machine >"$WORK/before"
 for engine in "$@"; do
