@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -20,12 +19,13 @@ var (
 	lab *scenario.Lab
 )
 
-// The kubelet's frequencies are the defaults: with them, an image used to be reported 20 s after
-// its pull on average, and 40 s at most.
+// Besides the report after a pull, the kubelet writes its status every hour only, instead of every
+// ten seconds: with the default, an image is also reported without, up to 40 s after its pull.
 func TestMain(m *testing.M) {
 	schedulers := scenario.Schedulers()
 	schedulers.Flavour = cluster.Patched
-	config := cluster.Config{Name: livetest.ClusterName("report"), Nodes: 1, Flavour: cluster.Patched, Scheduler: schedulers}
+	config := cluster.Config{Name: livetest.ClusterName("report"), Nodes: 1, Flavour: cluster.Patched, Scheduler: schedulers,
+		Kubelet: cluster.Component{Config: map[string]any{"nodeStatusUpdateFrequency": "1h"}}}
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
 		c = started
 		var err error
@@ -42,14 +42,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestPulledSoon has pods pull images at intervals, and looks how long after the pull's end the
-// plugin's index has the layers on the node. No scheduler placed the pods, so the index learns
-// of them from the node only.
-func TestPulledSoon(t *testing.T) {
+// TestPulled has pods pull images at intervals. The plugin's index gets each of them; how long that
+// took is printed. No scheduler placed the pods, so the index learns of them from the node only.
+func TestPulled(t *testing.T) {
 	const pods, interval = 5, 13 * time.Second
 	node := c.Nodes()[0]
 	rows := [][]string{{"image", "from the end of its pull to the plugin's index"}}
-	var took []time.Duration
 	for i := range pods {
 		image := livetest.HubImage(t, c, fmt.Sprintf("soon-%d", i), 8<<20, 3)
 		name := fmt.Sprintf("soon-%d", i)
@@ -64,14 +62,8 @@ func TestPulledSoon(t *testing.T) {
 		}))
 		pulled := time.Now()
 		must(t, lab.Present(t.Context(), image.Reference, node.Name, livetest.Size(image)))
-		took = append(took, time.Since(pulled))
-		rows = append(rows, []string{name, took[i].Round(10 * time.Millisecond).String()})
+		rows = append(rows, []string{name, time.Since(pulled).Round(10 * time.Millisecond).String()})
 		time.Sleep(interval - time.Since(pulled))
 	}
 	livetest.Table(t, rows...)
-	// A report may be late on a busy machine; half of them are not.
-	slices.Sort(took)
-	if median := took[pods/2]; median > 5*time.Second {
-		t.Errorf("median %v, want far less than the 20 s that listing from time to time takes", median)
-	}
 }
