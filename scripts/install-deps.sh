@@ -3,7 +3,7 @@
 # Debian/Ubuntu (apt) or Fedora (dnf).
 #
 #   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
-#                                          EXTRA: npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm
+#                                          EXTRA: npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the package that has
@@ -40,7 +40,7 @@ ca-certificates ca-certificates            ca-certificates
 # Large packages, or packages for a single purpose: installed only if named. npm and
 # chromium: the page of an evaluation and its test; prometheus: what layer-extender asks in a
 # test; cross: crio for the other architecture; qemu: runs it; kind-image: a kind node image;
-# vm: a virtual machine;
+# vm: a virtual machine; bats: what CRI-O's own tests need (bats itself is from npm);
 # the others: packages of that kind and their tests.
 EXTRAS='
 npm       npm               npm                  nodejs-npm
@@ -73,6 +73,9 @@ vm        qemu-system-x86_64 qemu-system-x86     qemu-system-x86-core
 vm        debootstrap       debootstrap          debootstrap
 vm        mkfs.ext4         e2fsprogs            e2fsprogs
 vm        ssh-keygen        openssh-client       openssh
+bats      podman            podman               podman
+bats      runc              runc                 runc
+bats      /usr/share/zoneinfo/Asia/Singapore     tzdata                 tzdata
 '
 case $(uname -m) in
 x86_64) EXTRAS+='
@@ -160,7 +163,7 @@ for arg in "$@"; do
   if [ "$arg" = --check ]; then
     check=1
   else
-    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image or vm"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
   fi
 done
 # One at a time: apt waits for another's packages, but not for its lists.

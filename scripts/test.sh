@@ -6,7 +6,7 @@
 #                          breaks; a release needs it
 #   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), race, scheduler,
 #                          integration, eval, fuzz, rebase, generated, upstream-cri-o,
-#                          upstream-kubernetes, upstream-compared, e2e, stock, skew, critest, vm, nix, rpm, okd, kind,
+#                          upstream-kubernetes, upstream-compared, upstream-bats, e2e, stock, skew, critest, vm, nix, rpm, okd, kind,
 #                          release, arch
 #
 # FULL=1, which "all" sets, has the steps do their long parts, too; CONTRIBUTING.md lists them.
@@ -183,6 +183,12 @@ step_upstream-compared() {
   scripts/build.sh tools etcd && upstream_compared "${rows[@]}"
 }
 
+# CRI-O's own tests for bats, with the stock binary and with the patched one.
+step_upstream-bats() {
+  raise_inotify && scripts/install-deps.sh bats && scripts/build.sh tools registry runc crictl && scripts/build.sh stock crio pinns && scripts/build.sh patched crio pinns &&
+    go_test upstream-bats . -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
+}
+
 cluster_binaries() {
   scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
 }
@@ -302,6 +308,7 @@ test | all)
   if [ "$1" = all ]; then
     FULL=1
     PROCESSOR+=(upstream-compared arch vm)
+    NODES+=(upstream-bats)
   fi
   steps=("${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")
   ;;
