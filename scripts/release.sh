@@ -8,6 +8,7 @@
 #   --platform P[,P]  linux/amd64, linux/arm64; default both
 #   --out FOLDER      default _out/release; an earlier release there is replaced
 #   --sign KEY        sign checksums and RPMs with this GPG key
+#   --only-binaries   only the archives with what nodes and control plane run, for tests
 . "$(dirname "$0")/lib.sh"
 
 usage() {
@@ -15,7 +16,7 @@ usage() {
   exit 2
 }
 
-platform=linux/amd64,linux/arm64 out=$ROOT/_out/release sign=''
+platform=linux/amd64,linux/arm64 out=$ROOT/_out/release sign='' only=''
 while [ $# -gt 0 ]; do
   case $1 in
   --platform | --out | --sign)
@@ -23,6 +24,7 @@ while [ $# -gt 0 ]; do
     declare "${1#--}=$2"
     shift
     ;;
+  --only-binaries) only=1 ;;
   *) usage ;;
   esac
   shift
@@ -59,6 +61,18 @@ archive() {
     --mode=u+rwX,go+rX,go-w --mtime "@$epoch" "$@"
 }
 compress() { gzip --no-name "$1"; }
+# finish: adds checksums and puts the release where it belongs.
+finish() {
+  local sums
+  sums=$(cd "$result" && find . -type f -printf '%P\n' | sort | xargs sha256sum)
+  echo "$sums" >"$result/SHA256SUMS"
+  [ -z "$sign" ] || gpg --batch --yes --local-user "$sign" --armor --detach-sign "$result/SHA256SUMS"
+  unchanged
+  rm -rf "$out"
+  mv "$result" "$out"
+  say "$out"
+  cat "$out/SHA256SUMS"
+}
 
 mkdir -p "$(dirname "$out")" "$BUILD"
 staging=$(mktemp -d "$BUILD/release.XXXXXX")
@@ -86,6 +100,11 @@ for platform in "${platforms[@]}"; do
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"
 done
+if [ -n "$only" ]; then
+  rmdir "$result/images"
+  finish
+  exit
+fi
 
 # The kubectl plugin, for machines of users: all systems if both architectures are released.
 systems=(linux)
@@ -168,12 +187,4 @@ $files
 
 To check them: \`sha256sum -c SHA256SUMS\`. How to install: \`docs/install-*.md\`.
 EOF
-sums=$(cd "$result" && find . -type f -printf '%P\n' | sort | xargs sha256sum)
-echo "$sums" >"$result/SHA256SUMS"
-[ -z "$sign" ] || gpg --batch --yes --local-user "$sign" --armor --detach-sign "$result/SHA256SUMS"
-
-unchanged
-rm -rf "$out"
-mv "$result" "$out"
-say "$out"
-cat "$out/SHA256SUMS"
+finish

@@ -61,7 +61,7 @@ func TestNode(t *testing.T) {
 	var err error
 	lab, err = scenario.NewLab(c)
 	must(t, err)
-	template := disk(t)
+	template, release := disk(t), released(t)
 	family, err := scenario.PushFamily(t.Context(), c, "vm", layerBytes)
 	must(t, err)
 
@@ -83,7 +83,7 @@ func TestNode(t *testing.T) {
 
 	t.Log("upstream's binaries, as a distribution installs them")
 	install(t, m)
-	must(t, m.copy(t.Context(), 0o755, binaries(t, "stock", "/usr/bin/")))
+	must(t, m.copy(t.Context(), 0o755, binaries("../../_build/bin/stock", "/usr/bin/")))
 	sh("systemctl daemon-reload; systemctl enable --now --quiet crio kubelet")
 	ready(t)
 	if system := sh("stat -fc %T /sys/fs/cgroup"); system != "cgroup2fs" {
@@ -105,7 +105,7 @@ func TestNode(t *testing.T) {
 	if len(page) != 4 {
 		t.Fatalf("docs/install-binaries.md, section 2, has %d blocks of commands, want 4: stop and replace, start, take layers back, back", len(page))
 	}
-	must(t, m.copy(t.Context(), 0o755, binaries(t, "patched", unpacked+"/bin/")))
+	must(t, m.copy(t.Context(), 0o755, binaries(filepath.Join(release, "bin"), unpacked+"/bin/")))
 	replaceAll := func(block string) { t.Helper(); sh("cd " + unpacked + "\n" + block) }
 	cordon(t, true)
 	replaceAll(page[0])
@@ -247,12 +247,23 @@ func upstream(t *testing.T, path string) string {
 	return filepath.Join(strings.TrimSpace(string(out)), path)
 }
 
-// binaries returns what a node has of a flavour, by its path in the folder.
-func binaries(t *testing.T, flavour, folder string) map[string]string {
+// released makes the archive of a release from what is committed, unpacks it, and returns the folder.
+func released(t *testing.T) string {
 	t.Helper()
+	dir := t.TempDir()
+	command := exec.Command("bash", "-euc", `../../scripts/release.sh --only-binaries --platform "linux/$(go env GOHOSTARCH)" --out "$1/release" >/dev/null
+cd "$1" && tar -xzf release/*.tar.gz && echo "$PWD"/layer-locality-*`, "-", dir)
+	command.Stderr = os.Stderr
+	out, err := command.Output()
+	must(t, err)
+	return strings.TrimSpace(string(out))
+}
+
+// binaries returns what a node has from a folder here, by its path in a folder there.
+func binaries(from, to string) map[string]string {
 	files := map[string]string{}
 	for _, program := range []string{"crio", "pinns", "kubelet"} {
-		files[folder+program] = filepath.Join("../../_build/bin", flavour, program)
+		files[to+program] = filepath.Join(from, program)
 	}
 	return files
 }
