@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
@@ -16,7 +17,12 @@ import (
 // version is set by the linker.
 var version = "development"
 
+// gcPercent is Go's GOGC for this program: nearly all that it allocates are lists, which are read
+// once, and it runs on machines of people, beside what they work with.
+const gcPercent = 50
+
 func main() {
+	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:])
 	stop()

@@ -228,16 +228,23 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // one of them.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	c := pl.read(state, pod)
-	known, score := pl.memory.of(info, c.version), 1.
+	known, worst, balance := pl.memory.of(info, c.version), 0., 1.
 	for i := range resources {
 		p := pl.rate(known, i, c.demand[i])
-		if p.problem != usage.None {
+		switch {
+		case p.problem != usage.None:
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			return 0, nil
+		case pl.args.Score == config.ScoreBalance:
+			balance = min(balance, p.Balance())
+		default: // the smaller score is that of the larger risk: often the other one need not be computed
+			worst = p.Worst(pl.threshold, worst)
 		}
-		score = min(score, pl.score(&p))
 	}
-	return points(score), nil
+	if pl.args.Score == config.ScoreBalance {
+		return points(balance), nil
+	}
+	return points(risk.Overload(worst, pl.accepted)), nil
 }
 
 // score returns the score of a resource, from 0 to 1.

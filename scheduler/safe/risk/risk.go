@@ -60,14 +60,25 @@ func (u Usage) Above(t float64) float64 {
 }
 
 // Exceeds tells whether the risk Above(t) is larger than an accepted one. Mostly that takes no
-// distribution: by Cantelli's inequality, none with this mean and deviation has a larger risk
-// than s²/(s² + d²), where d is the distance from the mean up to t.
+// distribution.
 func (u Usage) Exceeds(t, accepted float64) bool {
+	return !u.within(t, accepted) && u.Above(t) > accepted
+}
+
+// within tells that the risk Above(t) is at most an accepted one, where it does not take the
+// distribution to know: by Cantelli's inequality, none with this mean and deviation has a larger
+// risk than s²/(s² + d²), where d is the distance from the mean up to t.
+func (u Usage) within(t, accepted float64) bool {
 	variance, d := u.Deviation*u.Deviation, t-u.Mean
-	if d > 0 && variance < u.Mean*(1-u.Mean) && variance/(variance+d*d) <= accepted {
-		return false
+	return d > 0 && variance < u.Mean*(1-u.Mean) && variance/(variance+d*d) <= accepted
+}
+
+// Worst returns the larger one of a risk and Above(t).
+func (u Usage) Worst(t, risk float64) float64 {
+	if u.within(t, risk) {
+		return risk
 	}
-	return u.Above(t) > accepted
+	return max(risk, u.Above(t))
 }
 
 // Overload returns the score of a risk, from 0 to 1, when risks up to accepted are taken.

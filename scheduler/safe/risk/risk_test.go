@@ -106,6 +106,24 @@ func BenchmarkAbove(b *testing.B) {
 	}
 }
 
+// TestWorst: it is the larger one of both, however it was found.
+func TestWorst(t *testing.T) {
+	skipped := 0
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 50_000 {
+		u, threshold, risk := Usage{random.Float64(), math.Pow(random.Float64(), 3)}, random.Float64(), math.Pow(random.Float64(), 2)
+		if got, want := u.Worst(threshold, risk), max(risk, u.Above(threshold)); got != want {
+			t.Fatalf("%+v above %v, at least %v: %v, want %v", u, threshold, risk, got, want)
+		}
+		if u.within(threshold, risk) {
+			skipped++
+		}
+	}
+	if skipped < 1000 {
+		t.Errorf("only %d risks need no distribution", skipped)
+	}
+}
+
 // TestExceeds compares with the risk itself, also where it is defined and not computed.
 func TestExceeds(t *testing.T) {
 	exceeds := 0
