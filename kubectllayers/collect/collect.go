@@ -42,7 +42,7 @@ type Reader struct {
 // smaller numbers.
 const (
 	chunk     = 500
-	ownChunks = 250
+	ownChunks = 100
 )
 
 // New returns a Reader with a user's configuration.
@@ -190,6 +190,7 @@ func (r *Reader) each(ctx context.Context, what string, size int64, list pager.L
 	count := 0
 	p := pager.New(list)
 	p.PageSize = size
+	p.PageBufferSize = 1 // one is read while the one before is looked at: more would only wait in memory
 	err := p.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		count++
 		f(object)

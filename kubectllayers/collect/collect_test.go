@@ -152,7 +152,7 @@ func TestRead(t *testing.T) {
 		t.Fatalf("%v, %+v", err, c)
 	}
 	for what, want := range map[string][]string{
-		"nodes": {"limit=500", "continue=more&limit=500"}, "nodelayers": {"limit=250"}, "imagemanifests": {"limit=250"},
+		"nodes": {"limit=500", "continue=more&limit=500"}, "nodelayers": {"limit=100"}, "imagemanifests": {"limit=100"},
 		"pods": {"fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&limit=500"},
 	} {
 		if got := strings.Join(server.asked[what], " "); got != strings.Join(want, " ") {
@@ -247,7 +247,7 @@ func TestReadOne(t *testing.T) {
 	if err != nil || len(c.Nodes) != 1 || c.Nodes[0].Name != "n1" {
 		t.Fatalf("%v, %+v", err, c)
 	}
-	if got := server.asked["nodelayers"]; len(got) != 1 || got[0] != "fieldSelector=metadata.name%3Dn1&limit=250" {
+	if got := server.asked["nodelayers"]; len(got) != 1 || got[0] != "fieldSelector=metadata.name%3Dn1&limit=100" {
 		t.Errorf("%q", got)
 	}
 }

@@ -228,23 +228,25 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // one of them.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	c := pl.read(state, pod)
-	known, worst, balance := pl.memory.of(info, c.version), 0., 1.
+	known := pl.memory.of(info, c.version)
+	var parts [len(resources)]part
 	for i := range resources {
-		p := pl.rate(known, i, c.demand[i])
-		switch {
-		case p.problem != usage.None:
+		p := &parts[i]
+		if *p = pl.rate(known, i, c.demand[i]); p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			return 0, nil
-		case pl.args.Score == config.ScoreBalance:
-			balance = min(balance, p.Balance())
-		default: // the smaller score is that of the larger risk: often the other one need not be computed
-			worst = p.Worst(pl.threshold, worst)
 		}
 	}
+	most, least := &parts[0], &parts[1]
 	if pl.args.Score == config.ScoreBalance {
-		return points(balance), nil
+		return points(min(most.Balance(), least.Balance())), nil
 	}
-	return points(risk.Overload(worst, pl.accepted)), nil
+	// The smaller score is that of the larger risk. What is used most has it, mostly: then the other
+	// one takes no distribution.
+	if least.Mean > most.Mean {
+		most, least = least, most
+	}
+	return points(risk.Overload(least.Worst(pl.threshold, most.Above(pl.threshold)), pl.accepted)), nil
 }
 
 // score returns the score of a resource, from 0 to 1.
