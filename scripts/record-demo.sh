@@ -2,7 +2,9 @@
 # Records a real run of `make demo` as docs/demo.svg, which a browser plays, and puts the
 # end of that run into README.md.
 #
-#   record-demo.sh   needs root, as the demo does, and asciinema and termtosvg
+#   record-demo.sh                  needs root, as the demo does, and asciinema and termtosvg
+#   record-demo.sh kubectl-layers   the end of a run of `make demo-agent`, as the picture
+#                                   docs/kubectl-layers.svg
 #
 # Pauses are shortened to two seconds; nothing else is changed.
 . "$(dirname "$0")/lib.sh"
@@ -15,6 +17,19 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Both read text as the locale says, and images of layers may have any name.
 export LC_ALL=C.UTF-8
+if [ "${1-}" = kubectl-layers ]; then
+  make demo-agent | tee "$work/run"
+  # Without the last note of savings, which is wider than the picture.
+  sed -n '/^\$ kubectl layers nodes/,/^Since /p' "$work/run" | sed '/^Since /d' >"$work/end"
+  [ -s "$work/end" ] || die "the demo did not end with kubectl layers"
+  asciinema rec --quiet --overwrite --cols 108 --rows $(($(wc -l <"$work/end") + 2)) \
+    --command "cat $work/end; sleep 2" "$work/cast" </dev/null
+  mkdir "$work/stills"
+  termtosvg render "$work/cast" "$work/stills" --still-frames --template window_frame
+  mv "$(printf '%s\n' "$work"/stills/*.svg | tail -n 1)" docs/kubectl-layers.svg
+  say "docs/kubectl-layers.svg is of one run; docs/kubectl-layers.md and docs/demo.md are for you to check"
+  exit
+fi
 # First what takes minutes and shows nothing.
 make deps
 scripts/build.sh tools

@@ -15,11 +15,11 @@ func TestWrite(t *testing.T) {
 	if err := r.Write(&out); err != nil {
 		t.Fatal(err)
 	}
-	const want = `nodes                 5.00 s (goal 6: met),  300 MiB
-node                  0.25 s (goal 0.5: met),   50 MiB
-plan                  8.50 s (goal 8: missed),  350 MiB
-why                   0.50 s (goal 0.5: met),   60 MiB
-why, not remembered   9.00 s (no goal),  401 MiB
+	const want = `nodes                  5.00 s (goal 6: met),  300 MiB
+node                   0.25 s (goal 0.5: met),   50 MiB
+plan                   8.50 s (goal 8: missed),  350 MiB
+why                    0.50 s (goal 0.5: met),   60 MiB
+why, not remembered    9.00 s (no goal),  401 MiB
 memory  401 MiB (goal 400: missed)
 kubectl_layers nodes=5000 nodes_s=5.00 node_s=0.25 plan_s=8.50 why_s=0.50 rss_mib=401
 `
