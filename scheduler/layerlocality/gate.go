@@ -61,7 +61,7 @@ const (
 	// tick is the interval at which the loop checks whether held pods may pass.
 	tick = 100 * time.Millisecond
 	// After an answer it does so at once, but no sooner than this after the last time: many
-	// answers may come together, and many pods be held.
+	// answers may come one after another, and many pods be held.
 	leastTick = 10 * time.Millisecond
 )
 
@@ -158,22 +158,21 @@ func (g *gate) holds(pod types.UID) string {
 func (g *gate) run() {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	answers := g.answers
-	var rested <-chan time.Time
 	for {
 		select {
 		case <-g.ctx.Done():
 			return
-		case <-rested:
-			answers, rested = g.answers, nil
-			continue
 		case <-ticker.C:
-		case <-answers:
+		case <-g.answers:
 		}
 		if !g.look() {
 			return
 		}
-		answers, rested = nil, time.After(leastTick)
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-time.After(leastTick):
+		}
 	}
 }
 
