@@ -225,6 +225,13 @@ step_kind() { scripts/install-deps.sh kind && test/kind/run.sh; }
 step_release() { scripts/install-deps.sh rpm cross && { scripts/install-deps.sh qemu || true; } && test/release/run.sh; }
 step_arch() { scripts/install-deps.sh cross && { scripts/install-deps.sh qemu || true; } && test/arch/run.sh; }
 
+# failures LOG: prints each check that failed with its reason, which stands below it, and the end
+# of the log.
+failures() {
+  awk '/^FAILED: / { failed = 1; print; next } failed && /^    / { print; next } { failed = 0 }' "$1" | head -n 300
+  tail -n 40 "$1"
+}
+
 # run STEP...: runs them one after the other, each with its log and its result.
 run() {
   local name started
@@ -236,8 +243,8 @@ run() {
       say "$name: ok, $(($(date +%s) - started)) s"
     else
       echo 1 >"$OUT/$name.exit"
-      say "$name: FAILED after $(($(date +%s) - started)) s; the end of _out/test/$name.log:"
-      tail -n 40 "$OUT/$name.log" >&2
+      say "$name: FAILED after $(($(date +%s) - started)) s; from _out/test/$name.log:"
+      failures "$OUT/$name.log" >&2
     fi
     printf '%s\t%d\t%d\t%d\n' "$name" "$(($(date +%s) - started))" "$(cat "$OUT/$name.exit")" "$((started - STARTED))" >>"$OUT/times.tsv"
   done
@@ -263,6 +270,7 @@ summary() {
       [ "$exit" = 0 ] || [ "$f" -gt 0 ] || f=1
     elif [ "$exit" = 0 ]; then p=1 f=0; else p=0 f=1; fi
     printf '%-22s %6d passed %4d failed %4d skipped\n' "$name" "$p" "$f" "$s"
+    if [ "$f" -gt 0 ]; then sed -n 's/^FAILED: /  failed /p; s/^=== FAIL: /  failed /p' "$OUT/$name.log" | cut -c1-300; fi
     if [ "$s" -gt 0 ] && [[ $name == upstream-* ]]; then
       echo "  skipped by upstream's own conditions, as on the unpatched tree; reasons in _out/test/$name.log"
     elif [ "$s" -gt 0 ] && [ ${#records[@]} = 0 ]; then
