@@ -28,8 +28,11 @@ var files = []string{
 	"artifact_additional_stores.bats", "imagefsinfo.bats", "crio-wipe.bats",
 }
 
-// Which binary is tested on which node.
-var nodes = map[string]cluster.Flavour{"n1": cluster.Stock, "n2": cluster.Patched}
+// nodes says which binary is tested on which node.
+var nodes = []struct {
+	name    string
+	flavour cluster.Flavour
+}{{"n1", cluster.Stock}, {"n2", cluster.Patched}}
 
 // logs is where the output of bats goes.
 const logs = "../../../_out/test"
@@ -61,28 +64,22 @@ func TestBats(t *testing.T) {
 	prepare.Stderr = os.Stderr
 	out, err := prepare.Output()
 	must(t, err)
-	for name := range nodes {
-		must(t, c.Node(name).Runtime().Stop(t.Context()))
+	for _, node := range nodes {
+		must(t, c.Node(node.name).Runtime().Stop(t.Context()))
 	}
 
 	for _, file := range files {
 		t.Run(file, func(t *testing.T) {
-			outcomes, begin := map[cluster.Flavour]map[string]outcome{}, time.Now()
+			outcomes, begin := make([]map[string]outcome, len(nodes)), time.Now()
 			group, ctx := errgroup.WithContext(t.Context())
-			results := make(chan func(), len(nodes))
-			for name, flavour := range nodes {
-				group.Go(func() error {
-					found, err := run(ctx, c.Node(name), flavour, folder, strings.TrimSpace(string(out)), file)
-					results <- func() { outcomes[flavour] = found }
+			for i, node := range nodes {
+				group.Go(func() (err error) {
+					outcomes[i], err = run(ctx, c.Node(node.name), node.flavour, folder, strings.TrimSpace(string(out)), file)
 					return err
 				})
 			}
 			must(t, group.Wait())
-			close(results)
-			for set := range results {
-				set()
-			}
-			stock, patched := outcomes[cluster.Stock], outcomes[cluster.Patched]
+			stock, patched := outcomes[0], outcomes[1]
 			t.Logf("%d tests, %.0f s", len(stock), time.Since(begin).Seconds())
 			for name := range patched {
 				if _, both := stock[name]; !both {
