@@ -37,12 +37,12 @@ fi
   die "kind could not create the cluster. With '--retain --verbosity 3' it keeps the nodes, and says more"
 find_nodes
 control=$(printf '%s\n' "${nodes[@]}" | grep -m1 control-plane)
-kubectl wait --for=condition=Ready node --all --timeout=3m >/dev/null ||
+kubectl wait --for=condition=Ready node --all --timeout=5m >/dev/null ||
   die "not all nodes are ready: $ENGINE exec $control kubectl --kubeconfig /etc/kubernetes/admin.conf describe nodes"
 for node in "${nodes[@]}"; do
   check_layers "$node"
   # The kubelet lists images every 30 s.
-  within 90 states_layers "$node" ||
+  within 180 states_layers "$node" ||
     die "the Node object of $node states no layers: is the feature gate on, as in kind/cluster.yaml?"
   echo "ok: $node: its Node object states layers"
 done

@@ -121,17 +121,17 @@ on_containerd() {
   agent_archive "$WORK/agent.tar" "$agent"
   check "containerd: kind load: the image of layer-agent" "$KIND" load image-archive "$WORK/agent.tar"
   check "containerd: deploy/agent/containerd is applied" install_agent
-  check "containerd: the agent is ready" kubectl -n kube-system rollout status daemonset/layer-agent --timeout=180s
+  check "containerd: the agent is ready" kubectl -n kube-system rollout status daemonset/layer-agent --timeout=240s
   "$FAMILY" "$REGISTRY"
   check "containerd: a pod of image one = L1 L2 L3 runs" pod p1 "$REGISTRY/one:v1" "$CONTROL"
-  check "containerd: NodeLayers have its layers as the registry's manifest has them" within 60 same_layers one v1
+  check "containerd: NodeLayers have its layers as the registry's manifest has them" within 120 same_layers one v1
   check "containerd: a pod of image two = L1 L2 L4 runs" pod p2 "$REGISTRY/two:v1" "$CONTROL"
-  check "containerd: NodeLayers have its layers, too" within 60 same_layers two v1
-  check "containerd: layers count in chains" within 60 spec 'select(.reuse == "Chain")'
+  check "containerd: NodeLayers have its layers, too" within 120 same_layers two v1
+  check "containerd: layers count in chains" within 120 spec 'select(.reuse == "Chain")'
   check "containerd: the runtime is the containerd of versions.env" spec "select(.runtime | startswith(\"containerd ${CONTAINERD_VERSION#v}\"))"
   check "containerd: what kind load brought is listed" lists "$agent"
   check "containerd: the agent is deleted" uninstall_agent
-  check "containerd: nothing is left of it" within 60 agent_is_gone
+  check "containerd: nothing is left of it" within 120 agent_is_gone
   check "containerd: kind delete cluster" "$KIND" delete cluster --kubeconfig "$WORK/kubeconfig"
   check "containerd: no node is left" no_nodes
 }

@@ -58,7 +58,7 @@ start_registry() {
   printf 'version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "%s"}\n' \
     "$WORK/registry" "$REGISTRY" >"$WORK/registry.yaml"
   _build/bin/tools/registry serve "$WORK/registry.yaml" >"$LOGS/$engine-registry.log" 2>&1 &
-  within 20 curl -sf -o /dev/null "http://$REGISTRY/v2/"
+  within 60 curl -sf -o /dev/null "http://$REGISTRY/v2/"
   kindnetd=$(grep -rho 'kindest/kindnetd:[^"]*' "$(module_dir sigs.k8s.io/kind "$KIND_VERSION")/pkg/build/nodeimage")
   push "$kindnetd" "$NETWORK"
   push peer:v1 "$PEER"
@@ -84,9 +84,9 @@ up() {
   mapfile -t nodes < <(kubectl get nodes -o name | cut -d/ -f2)
   [ ${#nodes[@]} -gt 0 ] || exit 1
   for name in daemonset/kindnet daemonset/kube-proxy deployment/coredns; do
-    check "$engine: $name is ready" kubectl -n kube-system rollout status "$name" --timeout=120s
+    check "$engine: $name is ready" kubectl -n kube-system rollout status "$name" --timeout=240s
   done
-  check "$engine: kind's storage provisioner is ready" kubectl -n local-path-storage rollout status deployment --timeout=120s
+  check "$engine: kind's storage provisioner is ready" kubectl -n local-path-storage rollout status deployment --timeout=240s
 }
 # said LOG TIMES PATTERN: whether it has so many such lines.
 said() { [ "$(grep -c "^ok: .*$3" "$LOGS/$1.log")" = "$2" ]; }
@@ -110,7 +110,7 @@ pod() {
   "nodeName": "${3:-}", "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
   "containers": [{"name": "main", "image": "$2", "resources": {"requests": {"cpu": "100m"}}}]}}
 END
-  kubectl wait --for=condition=Ready "pod/$1" --timeout=90s >/dev/null
+  kubectl wait --for=condition=Ready "pod/$1" --timeout=240s >/dev/null
 }
 # states NODE IMAGE: whether the Node object has three layers of it.
 states() {
@@ -124,9 +124,9 @@ network() {
   check "a pod on $WORKER" pod web "$REGISTRY/peer:v1" "$WORKER"
   check "a pod on ${WORKER}2" pod client "$REGISTRY/peer:v1" "${WORKER}2"
   kubectl expose pod web --port=80 >/dev/null
-  check "it reaches the other pod's address, on another node" within 20 fetches "$(field pod/web .status.podIP)"
-  check "and the Service's address, by kube-proxy" within 20 fetches "$(field service/web .spec.clusterIP)"
-  check "and the Service's name, by CoreDNS" within 20 fetches web
+  check "it reaches the other pod's address, on another node" within 60 fetches "$(field pod/web .status.podIP)"
+  check "and the Service's address, by kube-proxy" within 60 fetches "$(field service/web .spec.clusterIP)"
+  check "and the Service's name, by CoreDNS" within 60 fetches web
   check "CoreDNS tells it kubernetes.default.svc.cluster.local" resolves
   check "a pod with a volume of kind's storage provisioner" volume
 }
@@ -143,7 +143,7 @@ volume() {
   "terminationGracePeriodSeconds": 0, "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
   "containers": [{"name": "main", "image": "$REGISTRY/peer:v1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}}
 END
-  kubectl wait --for=condition=Ready pod/data --timeout=90s
+  kubectl wait --for=condition=Ready pod/data --timeout=240s
 }
 
 # scenario: a pod goes to the node that holds layers of its image, although that node
@@ -151,11 +151,11 @@ END
 scenario() {
   "$FAMILY" "$REGISTRY"
   check "pod p1 of image one = L1 L2 L3 runs on $WORKER" pod p1 "$REGISTRY/one:v1" "$WORKER"
-  check "its Node object states the layers" within 90 states "$WORKER" "$REGISTRY/one"
+  check "its Node object states the layers" within 240 states "$WORKER" "$REGISTRY/one"
   # Bound by name, so no scheduler has to know image two yet. The Node object then tells the
   # scheduler its layers.
   check "a pod of image two = L1 L2 L4 runs on the control plane" pod seen "$REGISTRY/two:v1" "$CONTROL"
-  check "its Node object states the layers, too" within 90 states "$CONTROL" "$REGISTRY/two"
+  check "its Node object states the layers, too" within 240 states "$CONTROL" "$REGISTRY/two"
   check "pod p2 of image two runs" pod p2 "$REGISTRY/two:v1"
   check "it runs on $WORKER, which holds L1 and L2" runs_on p2 "$WORKER"
 }
