@@ -13,8 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -73,7 +71,7 @@ type Options struct {
 // Publisher writes the NodeLayers of a node.
 type Publisher struct {
 	Options
-	client  rest.Interface
+	client  *Client
 	metrics *metrics
 
 	// Only Run uses these. report is what the node holds; nil if nobody said yet. pending is
@@ -103,27 +101,13 @@ type Publisher struct {
 
 // New returns a Publisher.
 func New(o Options) (*Publisher, error) {
-	client, err := newClient(o.Config)
+	client, err := NewClient(o.Config)
 	if err != nil {
 		return nil, err
 	}
 	p := &Publisher{Options: o, client: client, limit: MaxBytes, retry: firstRetry}
 	p.metrics = newMetrics(o.Registerer, p.readAge)
 	return p, nil
-}
-
-// newClient returns a client of NodeLayers. It does not try again itself.
-func newClient(base *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	config := rest.CopyConfig(base)
-	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	config.Timeout = requestTimeout
-	return rest.RESTClientFor(config)
 }
 
 // readAge returns for how many seconds the runtime has not been read; -1 if it never was.
@@ -339,29 +323,21 @@ func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) erro
 	version := p.version // whatever fails, the next try looks what is there
 	p.version = ""
 	if version == "" {
-		there := &v1alpha1.NodeLayers{}
-		if err := p.do(ctx, p.client.Get().Name(object.Name), token, there); err != nil && !apierrors.IsNotFound(err) {
+		if version, err = p.client.Version(ctx, object.Name, token); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
-		version = there.ResourceVersion
 	}
-	written := &v1alpha1.NodeLayers{}
 	if object.ResourceVersion = version; version != "" {
-		err = p.do(ctx, p.client.Put().Name(object.Name).Body(object), token, written)
+		version, err = p.client.Update(ctx, object, token)
 	}
-	if version == "" || apierrors.IsNotFound(err) { // deleted meanwhile
+	if object.ResourceVersion == "" || apierrors.IsNotFound(err) { // deleted meanwhile
 		object.ResourceVersion = ""
-		err = p.do(ctx, p.client.Post().Body(object), token, written)
+		version, err = p.client.Create(ctx, object, token)
 	}
 	if err == nil {
-		p.version = written.ResourceVersion
+		p.version = version
 	}
 	return err
-}
-
-// do sends a request with a token.
-func (p *Publisher) do(ctx context.Context, request *rest.Request, token string, answer *v1alpha1.NodeLayers) error {
-	return request.Resource(v1alpha1.NodeLayersResource.Resource).SetHeader("Authorization", "Bearer "+token).MaxRetries(0).Do(ctx).Into(answer)
 }
 
 // failed counts a failure and decides when to try again: when the apiserver says, otherwise

@@ -158,9 +158,11 @@ func (a *apiserver) serve(w http.ResponseWriter, r *http.Request) {
 		a.object = object
 		a.writes = append(a.writes, time.Now())
 	}
+	if accept := r.Header.Get("Accept"); accept != onlyMetadata {
+		a.t.Errorf("%s accepts %q", r.Method, accept)
+	}
 	w.Header().Set("Content-Type", "application/json")
-	answer := a.object.DeepCopy()
-	answer.TypeMeta = metav1.TypeMeta{Kind: "NodeLayers", APIVersion: v1alpha1.GroupVersion.String()}
+	answer := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}, ObjectMeta: a.object.ObjectMeta}
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
 		a.t.Error(err)
 	}
