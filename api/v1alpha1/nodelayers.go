@@ -90,7 +90,12 @@ func IsDigest(text string) bool {
 	algorithm, encoded, _ := strings.Cut(text, ":")
 	switch {
 	case algorithm == "sha256" && len(encoded) == 64, algorithm == "sha512" && len(encoded) == 128:
-		return strings.Trim(encoded, "0123456789abcdef") == ""
+		for _, c := range []byte(encoded) { // a set of strings.Trim takes six times as long
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				return false
+			}
+		}
+		return true
 	}
 	return false
 }

@@ -4,15 +4,14 @@ package collect
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -187,14 +186,23 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 
 // each lists in chunks and calls f with each object, from one goroutine at a time.
 func (r *Reader) each(ctx context.Context, what string, size int64, list pager.ListPageFunc, f func(runtime.Object)) *Problem {
+	return r.pages(ctx, what, size, list, func(object runtime.Object) (int, error) {
+		f(object)
+		return 1, nil
+	})
+}
+
+// pages lists in chunks and calls f with what a chunk has, from one goroutine at a time; f returns
+// how many objects that were.
+func (r *Reader) pages(ctx context.Context, what string, size int64, list pager.ListPageFunc, f func(runtime.Object) (int, error)) *Problem {
 	count := 0
 	p := pager.New(list)
 	p.PageSize = size
 	p.PageBufferSize = 1 // one is read while the one before is looked at: more would only wait in memory
 	err := p.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		count++
-		f(object)
-		return nil
+		n, err := f(object)
+		count += n
+		return err
 	})
 	if err != nil {
 		return r.explain(what, count, err)
@@ -261,14 +269,41 @@ func (r *Reader) PodsWith(ctx context.Context, namespace, selector string, f fun
 }
 
 func (r *Reader) pods(ctx context.Context, c *Cluster) *Problem {
+	same := templates{}
 	return r.each(ctx, "pods", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed"
 		return r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 	}, func(object runtime.Object) {
 		if pod, ok := object.(*v1.Pod); ok && pod.Spec.NodeName != "" {
-			c.Pods = append(c.Pods, slim(pod))
+			kept := slim(pod)
+			kept.Spec.Containers = same.shared(kept.Spec.Containers)
+			c.Pods = append(c.Pods, kept)
 		}
 	})
+}
+
+// templates are containers of pods, by the image of the first one. Pods that were made from one
+// template share them: otherwise they would be half of what pods take.
+type templates map[string][][]v1.Container
+
+// maxAlike bounds how many templates the containers of a pod are compared with.
+const maxAlike = 16
+
+// shared returns containers that are equal to the given ones: those of a pod before, if there is one.
+func (t templates) shared(containers []v1.Container) []v1.Container {
+	if len(containers) == 0 {
+		return containers
+	}
+	alike := t[containers[0].Image]
+	for _, other := range alike {
+		if equality.Semantic.DeepEqual(containers, other) {
+			return other
+		}
+	}
+	if len(alike) < maxAlike {
+		t[containers[0].Image] = append(alike, containers)
+	}
+	return containers
 }
 
 // slim returns the parts of a placed pod that matter to others: what it requests, which images
@@ -302,35 +337,13 @@ func slim(pod *v1.Pod) *v1.Pod {
 	return p
 }
 
-// ownList lists objects of this project. It decodes them itself: a client first reads all of a list
-// to find its kind, which takes as long again, and NodeLayers are most of what is read.
-func (r *Reader) ownList(resource, name string, into func() runtime.Object) pager.ListPageFunc {
-	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		if name != "" {
-			o.FieldSelector = "metadata.name=" + name
-		}
-		text, err := r.own.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).DoRaw(ctx)
-		if err != nil {
-			return nil, err
-		}
-		list := into()
-		if err := json.Unmarshal(text, list); err != nil {
-			return nil, err
-		}
-		if kind := list.GetObjectKind().GroupVersionKind().Kind; !strings.HasSuffix(kind, "List") {
-			return nil, fmt.Errorf("the server answers with a %q in place of a list", kind)
-		}
-		return list, nil
-	}
-}
-
 func (r *Reader) nodeLayers(ctx context.Context, c *Cluster, name string) *Problem {
-	list := r.ownList(v1alpha1.NodeLayersResource.Resource, name, func() runtime.Object { return &v1alpha1.NodeLayersList{} })
 	now := time.Now()
-	return r.each(ctx, "NodeLayers", ownChunks, list, func(object runtime.Object) {
-		if o, ok := object.(*v1alpha1.NodeLayers); ok {
-			c.agent(o, now)
+	return own(ctx, r, v1alpha1.NodeLayersResource.Resource, "NodeLayers", name, func(list *v1alpha1.NodeLayersList) int {
+		for i := range list.Items {
+			c.agent(&list.Items[i], now)
 		}
+		return len(list.Items)
 	})
 }
 
@@ -349,12 +362,12 @@ func (c *Cluster) agent(o *v1alpha1.NodeLayers, now time.Time) {
 }
 
 func (r *Reader) imageManifests(ctx context.Context, c *Cluster) *Problem {
-	list := r.ownList(v1alpha1.ImageManifestsResource.Resource, "", func() runtime.Object { return &v1alpha1.ImageManifestList{} })
-	return r.each(ctx, "ImageManifests", ownChunks, list, func(object runtime.Object) {
-		if m, ok := object.(*v1alpha1.ImageManifest); ok {
-			c.Records = append(c.Records, recordOf(m))
-			_ = c.Manifests.Add(m) // what is left out is not known
+	return own(ctx, r, v1alpha1.ImageManifestsResource.Resource, "ImageManifests", "", func(list *v1alpha1.ImageManifestList) int {
+		for i := range list.Items {
+			c.Records = append(c.Records, recordOf(&list.Items[i]))
+			_ = c.Manifests.Add(&list.Items[i]) // what is left out is not known
 		}
+		return len(list.Items)
 	})
 }
 

@@ -19,6 +19,8 @@ type Config struct {
 	Nodes int
 	// Rounds of scoring. In one round, each plugin is measured once.
 	Rounds int
+	// NodeLayers has them say what nodes hold, and not NodeStatus. Then only scores are measured.
+	NodeLayers bool
 	// ProfileDir, if set, gets CPU profiles (pprof), made after the measurement.
 	ProfileDir string
 }
@@ -31,6 +33,9 @@ type Result = bench.Report
 // higher than the others.
 func Run(ctx context.Context, config Config) (*Result, error) {
 	args := []string{"-nodes", strconv.Itoa(config.Nodes), "-rounds", strconv.Itoa(config.Rounds)}
+	if config.NodeLayers {
+		args = append(args, "-node-layers")
+	}
 	if config.ProfileDir != "" {
 		profiles, err := filepath.Abs(config.ProfileDir)
 		if err != nil {

@@ -29,7 +29,10 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/internal/eval/prototype"
+	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
@@ -100,7 +103,9 @@ func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.Resource
 	return i.SharedIndexInformer.AddEventHandler(h)
 }
 
-func startCluster(ctx context.Context, wire [][]byte) (*cluster, error) {
+// startCluster starts a cluster of Nodes as the apiserver sends them, and of NodeLayers, if there
+// are any.
+func startCluster(ctx context.Context, wire [][]byte, said *told) (*cluster, error) {
 	ctx, stop := context.WithCancel(ctx)
 	c := &cluster{stop: stop}
 	client := fake.NewClientset()
@@ -121,9 +126,23 @@ func startCluster(ctx context.Context, wire [][]byte) (*cluster, error) {
 	// The plugin comes first: the snapshot and the prototype are made from the
 	// Nodes that its informer keeps.
 	snapshot := schedulercache.NewEmptySnapshot()
-	if err := c.add(ctx, factory, snapshot, layerlocality.Name, layerlocality.NewFactory().New); err != nil {
+	agents := nodelayers.NewFed()
+	made := layerlocality.NewFactory(layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return agents, nil }))
+	if err := c.add(ctx, factory, snapshot, layerlocality.Name, made.New); err != nil {
 		stop()
 		return nil, err
+	}
+	images := nodestatus.Images
+	if said != nil {
+		images = func(node *v1.Node) []index.Image { return said.images[node.Name] }
+	} else {
+		said = &told{}
+	}
+	for _, object := range said.objects {
+		if err := agents.Set(object, time.Now()); err != nil {
+			stop()
+			return nil, err
+		}
 	}
 	factory.StartWithContext(ctx)
 	factory.WaitForCacheSyncWithContext(ctx)
@@ -146,7 +165,7 @@ func startCluster(ctx context.Context, wire [][]byte) (*cluster, error) {
 	for name, factoryOf := range map[string]frameworkruntime.PluginFactory{
 		imagelocality.Name: imagelocality.New,
 		prototype.Name: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-			pl := prototype.New(nodestatus.Images)
+			pl := prototype.New(images)
 			for _, node := range nodes {
 				pl.Set(node)
 			}

@@ -26,6 +26,7 @@ import (
 type options struct {
 	nodes, images, layers, rounds int
 	kinds, out, profiles          string
+	nodeLayers                    bool
 }
 
 func main() {
@@ -37,6 +38,7 @@ func main() {
 	flag.StringVar(&o.kinds, "kinds", "popular,usual,rare,unknown", "kinds of images that pods ask for; the first makes the last line")
 	flag.StringVar(&o.out, "out", "", "file for all that was measured (JSON)")
 	flag.StringVar(&o.profiles, "profile-dir", "", "folder for CPU profiles (pprof), made after the measurement")
+	flag.BoolVar(&o.nodeLayers, "node-layers", false, "NodeLayers say what nodes hold, and NodeStatus states no layers; only scores are measured")
 	flag.Parse()
 	if err := o.run(context.Background()); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
@@ -82,25 +84,25 @@ func (o *options) run(ctx context.Context) error {
 	fmt.Printf("fleet source=%s nodes=%d images_per_node=%d layers_per_image=%.1f node_pb_bytes=%d\n",
 		r.Source, r.Nodes, r.ImagesPerNode, r.LayersPerNode/float64(r.ImagesPerNode), r.NodeBytes)
 
-	if r.Memory, err = measureMemory(wire); err != nil {
+	var said *told
+	if o.nodeLayers {
+		if wire, said, err = tell(wire); err != nil {
+			return err
+		}
+	} else if err := r.measureStates(ctx, wire, images, o.rounds); err != nil {
 		return err
 	}
-	fmt.Println(r.Memory)
-	if r.Joined, err = measureJoined(ctx, wire, images, o.rounds); err != nil {
-		return err
-	}
-	fmt.Println(r.Joined)
-
-	c, err := startCluster(ctx, wire)
+	c, err := startCluster(ctx, wire, said)
 	if err != nil {
 		return err
 	}
 	defer c.stop()
-	if r.Updates, err = measureUpdates(c, wire, o.rounds); err != nil {
-		return err
+	if !o.nodeLayers {
+		if r.Updates, err = measureUpdates(c, wire, o.rounds); err != nil {
+			return err
+		}
+		fmt.Println(r.Updates)
 	}
-	fmt.Println(r.Updates)
-
 	if r.Scores, err = c.measureScores(ctx, strings.Split(o.kinds, ","), o.rounds); err != nil {
 		return err
 	}
@@ -120,6 +122,19 @@ func (o *options) run(ctx context.Context) error {
 	}
 	fmt.Printf("score_%dn layerlocality_us=%.1f imagelocality_us=%.1f prototype_us=%.1f ratio=%.2f worst_ratio=%.2f\n", o.nodes,
 		headline.LayerLocality.Micros, headline.ImageLocality.Micros, headline.Prototype.Micros, headline.ratio(), worst)
+	return nil
+}
+
+// measureStates measures what it takes to know what nodes state.
+func (r *report) measureStates(ctx context.Context, wire [][]byte, images []dataset.Image, rounds int) (err error) {
+	if r.Memory, err = measureMemory(wire); err != nil {
+		return err
+	}
+	fmt.Println(r.Memory)
+	if r.Joined, err = measureJoined(ctx, wire, images, rounds); err != nil {
+		return err
+	}
+	fmt.Println(r.Joined)
 	return nil
 }
 
