@@ -3,6 +3,7 @@ package index
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/layer-locality/layer-locality/imageref"
 )
@@ -17,6 +18,9 @@ type Sum struct {
 	Bytes, ElsewhereBytes int64
 }
 
+// layerSets are used again: one for each of thousands of nodes would be most of what sums take.
+var layerSets = sync.Pool{New: func() any { return map[*layer]bool{} }}
+
 // Sum returns what a node holds; the zero Sum for a node that is not known.
 func (x *Index) Sum(nodeName string) (sum Sum) {
 	x.mu.RLock()
@@ -25,23 +29,18 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 	if n == nil {
 		return Sum{}
 	}
-	var layers []*layer
 	images := map[*record]bool{}
+	seen := layerSets.Get().(map[*layer]bool) //nolint:forcetypeassert // see layerSets
 	for _, records := range n.sources {
 		for _, r := range records {
-			if !images[r] {
-				images[r] = true
-				layers = append(layers, r.content.layers...)
+			images[r] = true
+			for _, l := range r.content.layers {
+				seen[l] = true
 			}
 		}
 	}
 	sum.Images = len(images)
-	seen := make(map[*layer]bool, len(layers))
-	for _, l := range layers {
-		if seen[l] {
-			continue
-		}
-		seen[l] = true
+	for l := range seen {
 		size := x.sizeOf(l)
 		sum.Bytes += size
 		if l.nodes.n > 1 {
@@ -51,6 +50,8 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 			sum.Layers++
 		}
 	}
+	clear(seen)
+	layerSets.Put(seen)
 	return sum
 }
 
