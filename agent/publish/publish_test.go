@@ -432,7 +432,7 @@ func TestApiserverAway(t *testing.T) {
 		if n := testutil.ToFloat64(s.p.metrics.errors.WithLabelValues("write", "Other")); n < 3 {
 			t.Errorf("%v errors", n)
 		}
-		s.later(5 * time.Minute)
+		s.later(7 * time.Minute) // the longest pause, and a quarter of it
 		s.expect("back", 2, "- c")
 		must(t, s.p.Ready())
 	})
