@@ -126,22 +126,23 @@ func startCluster(ctx context.Context, wire [][]byte, said *told) (*cluster, err
 	// The plugin comes first: the snapshot and the prototype are made from the
 	// Nodes that its informer keeps.
 	snapshot := schedulercache.NewEmptySnapshot()
+	images := nodestatus.Images
+	var options []layerlocality.Option
 	agents := nodelayers.NewFed()
-	made := layerlocality.NewFactory(layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return agents, nil }))
-	if err := c.add(ctx, factory, snapshot, layerlocality.Name, made.New); err != nil {
+	if said != nil {
+		images = func(node *v1.Node) []index.Image { return said.images[node.Name] }
+		options = append(options, layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return agents, nil }))
+	}
+	if err := c.add(ctx, factory, snapshot, layerlocality.Name, layerlocality.NewFactory(options...).New); err != nil {
 		stop()
 		return nil, err
 	}
-	images := nodestatus.Images
 	if said != nil {
-		images = func(node *v1.Node) []index.Image { return said.images[node.Name] }
-	} else {
-		said = &told{}
-	}
-	for _, object := range said.objects {
-		if err := agents.Set(object, time.Now()); err != nil {
-			stop()
-			return nil, err
+		for _, object := range said.objects {
+			if err := agents.Set(object, time.Now()); err != nil {
+				stop()
+				return nil, err
+			}
 		}
 	}
 	factory.StartWithContext(ctx)

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"slices"
-
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
@@ -28,28 +27,22 @@ func tell(wire [][]byte) (plain [][]byte, t *told, err error) {
 			return nil, nil, err
 		}
 		node.UID = types.UID("uid-" + node.Name)
-		o := &v1alpha1.NodeLayers{
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
-			Spec:       v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.Now()},
-		}
 		images := nodestatus.Images(node)
 		t.images[node.Name] = images
-		for _, image := range images {
-			for _, l := range image.Layers {
-				o.Spec.Layers = append(o.Spec.Layers, v1alpha1.ImageLayer(l).String())
-			}
-		}
-		slices.Sort(o.Spec.Layers)
-		o.Spec.Layers = slices.Compact(o.Spec.Layers)
+		var holds contents.Contents
 		for j, image := range images {
-			said := v1alpha1.NodeImage{Names: image.Names}
+			held := contents.Image{Names: image.Names}
 			for _, l := range image.Layers {
-				place, _ := slices.BinarySearch(o.Spec.Layers, v1alpha1.ImageLayer(l).String())
-				said.Layers = append(said.Layers, place)
+				held.Layers = append(held.Layers, v1alpha1.ImageLayer(l))
 			}
-			o.Spec.Images = append(o.Spec.Images, said.String())
+			holds.Images = append(holds.Images, held)
 			node.Status.Images[j] = v1.ContainerImage{Names: image.Names, SizeBytes: image.SizeBytes}
 		}
+		o := &v1alpha1.NodeLayers{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
+			Spec:       *holds.Spec(),
+		}
+		o.Spec.RenewSeconds, o.Spec.RenewTime = 600, metav1.Now()
 		text, err := node.Marshal()
 		if err != nil {
 			return nil, nil, err
