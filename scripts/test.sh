@@ -61,7 +61,7 @@ step_integration() {
   scripts/install-deps.sh prometheus && scripts/build.sh tools etcd helm && scripts/build.sh patched kube-apiserver kube-scheduler kubectl-layers && scripts/build.sh stock kube-apiserver kube-scheduler &&
     tree=$(scripts/tree.sh scheduler) || return 1
   go_test integration-kubectl . -tags integration -count=1 ./test/kubectl/... || status=1
-  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... || status=1
+  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... ./test/nodepatch/... || status=1
   GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,integration" PATH=$BUILD/bin/tools:$PATH \
     go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
@@ -170,7 +170,7 @@ step_upstream-kubernetes() {
     ./plugin/pkg/admission/noderestriction/... ./pkg/kubelet/nodeshutdown/... k8s.io/kubectl/pkg/describe/... \
     ./test/compatibility_lifecycle/... k8s.io/api/... k8s.io/client-go/applyconfigurations/... \
     k8s.io/component-helpers/node/... k8s.io/kubelet/config/... \
-    k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/...
+    k8s.io/apiserver/pkg/endpoints/handlers/...
 }
 
 # More of upstream's tests, on the unpatched tree and on the patched one, compared. ROWS names
