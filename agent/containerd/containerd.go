@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
@@ -33,13 +34,8 @@ import (
 const (
 	// maxMessage bounds an answer: 10,000 images, each with three records.
 	maxMessage = 64 << 20
-	// maxImages and maxBlobs bound what is looked at.
+	// maxImages bounds what is looked at.
 	maxImages = 16_384
-	maxBlobs  = 1 << 19
-	// snapshotLabel begins a label of the configuration of an image that has been unpacked;
-	// the name of the snapshotter follows. containerd sets it when unpacking is done. Its value
-	// is the chain ID of all layers (github.com/opencontainers/image-spec, config.md).
-	snapshotLabel = "containerd.io/gc.ref.snapshot."
 	// lastReconnect is the longest pause between two attempts to connect: containerd may be away
 	// for long, and gRPC would wait for two minutes then.
 	lastReconnect = 5 * time.Second
@@ -64,6 +60,13 @@ type Reader struct {
 	// known are manifests and indexes by their digest, so that each is read once. A nil one
 	// is none that can be used.
 	known map[string]*manifest.Manifest
+	// settled are the unpacked images that were there when all blobs were last listed, by their
+	// target. An image stays unpacked as long as it has the same records, so until the next
+	// listing nothing is asked about them.
+	settled map[string]settled
+	// listed is when all blobs were last listed, relist whether that is due anyway.
+	listed time.Time
+	relist atomic.Bool
 	// inChains is what was last found of how layers are used.
 	inChains bool
 	// offsets are those of the downloads at the last reading, by their name.
@@ -103,17 +106,10 @@ func (r *Reader) in(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", r.namespace)
 }
 
-// blob is what is known about a blob in the content store.
-type blob struct {
-	size int64
-	// unpacked are the snapshotters into which the image was unpacked whose configuration it
-	// is, each with the chain ID of the image.
-	unpacked map[string]string
-}
-
 // Read implements read.Runtime.
 func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	ctx = r.in(ctx)
+	began := time.Now()
 	// Each time: it may have been replaced by another one.
 	answer, err := r.versions.Version(ctx, &emptypb.Empty{})
 	if err != nil {
@@ -125,19 +121,30 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
-	// After the images: what these need is not removed before them.
-	blobs, err := r.blobs(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("content: %w", err)
-	}
-	targets, names := group(list.GetImages())
+	targets, records := group(list.GetImages())
 	if len(targets) > maxImages {
 		result.Skip(handover.TooManyImages, len(targets)-maxImages)
 		targets = targets[:maxImages]
 	}
-	known, kept := map[string]*manifest.Manifest{}, map[string]bool{}
+	// After the images: what these need is not removed before them.
+	blobs, err := r.look(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	// What is known of blobs is renewed as a whole with the list of all.
+	whole, known, kept, unpacked := blobs.all, map[string]*manifest.Manifest{}, map[string]bool{}, map[string]settled{}
+	if !whole {
+		known, unpacked = r.known, r.settled
+	}
 	for _, target := range targets {
-		found, err := r.find(ctx, target, blobs, known)
+		var err error
+		found, ok := r.settledAs(target, records[target])
+		if !ok || whole {
+			found, err = r.find(ctx, target, blobs, known)
+		}
+		if blobs.err != nil {
+			return nil, fmt.Errorf("content: %w", blobs.err)
+		}
 		if err != nil && ctx.Err() != nil {
 			return nil, err
 		}
@@ -149,19 +156,24 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 			continue
 		case found == nil:
 			result.Skip(handover.NoManifest, 1)
-			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: names[target]})
+			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: records[target].names})
 			continue
+		}
+		if whole && found.unpacked {
+			unpacked[target] = settled{found, records[target].created}
 		}
 		if found.manifest.Unknown != nil {
 			result.Skip(handover.NoLayers, 1)
 		}
-		if l := found.manifest.Layers; found.chain != "" && len(l) > 0 {
-			_, here := blobs[l[len(l)-1].Digest]
-			kept[found.chain] = kept[found.chain] || here
+		if found.chain != "" && len(found.manifest.Layers) > 0 {
+			kept[found.chain] = kept[found.chain] || found.kept
 		}
-		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(names[target], found.digest), Layers: found.manifest.Layers})
+		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(records[target].names, found.digest), Layers: found.manifest.Layers})
 	}
-	r.known = known
+	r.known, r.settled = known, unpacked
+	if whole {
+		r.listed = began
+	}
 	result.Contents.InChains = r.chains(kept)
 	result.Pulls = r.pulls(ctx)
 	return result, nil
@@ -184,66 +196,49 @@ func (r *Reader) chains(kept map[string]bool) bool {
 	return r.inChains
 }
 
-// group returns the targets of images, sorted, and the names of each: its tags and its digest.
-// containerd has a record for each name, one for the digest in a repository, and one for the
-// configuration, which is no name.
-func group(records []*imagesapi.Image) (targets []string, names map[string][]string) {
-	names = map[string][]string{}
-	for _, record := range records {
+// records are those of an image.
+type records struct {
+	// names are its tags and its digest.
+	names []string
+	// created is when the last of them was made: one that was removed and made again is new.
+	created time.Time
+}
+
+// group returns the targets of images, sorted, and the records of each. containerd has a record
+// for each name, one for the digest in a repository, and one for the configuration, which is no
+// name.
+func group(all []*imagesapi.Image) (targets []string, of map[string]*records) {
+	of = map[string]*records{}
+	for _, record := range all {
 		target := record.GetTarget().GetDigest()
 		if !v1alpha1.IsDigest(target) || v1alpha1.IsDigest(record.GetName()) {
 			continue
 		}
-		if names[target] == nil {
-			targets = append(targets, target)
-			names[target] = []string{target}
+		r := of[target]
+		if r == nil {
+			r = &records{names: []string{target}}
+			targets, of[target] = append(targets, target), r
+		}
+		if created := record.GetCreatedAt().AsTime(); created.After(r.created) {
+			r.created = created
 		}
 		if !strings.Contains(record.GetName(), "@") {
-			names[target] = append(names[target], record.GetName())
+			r.names = append(r.names, record.GetName())
 		}
 	}
 	slices.Sort(targets)
-	return targets, names
-}
-
-// blobs returns all blobs in the content store.
-func (r *Reader) blobs(ctx context.Context) (map[string]blob, error) {
-	stream, err := r.content.List(ctx, &contentapi.ListContentRequest{})
-	if err != nil {
-		return nil, err
-	}
-	blobs := map[string]blob{}
-	for {
-		answer, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return blobs, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range answer.GetInfo() {
-			b := blob{size: info.GetSize()}
-			for label, chain := range info.GetLabels() {
-				if snapshotter, ok := strings.CutPrefix(label, snapshotLabel); ok {
-					if b.unpacked == nil {
-						b.unpacked = map[string]string{}
-					}
-					b.unpacked[snapshotter] = chain
-				}
-			}
-			if blobs[info.GetDigest()] = b; len(blobs) > maxBlobs {
-				return nil, fmt.Errorf("more than %d blobs", maxBlobs)
-			}
-		}
-	}
+	return targets, of
 }
 
 // found is the manifest of an image that is in use on this node.
 type found struct {
 	digest   string
 	manifest *manifest.Manifest
+	unpacked bool
 	// chain is the chain ID of an image whose whole layers were fetched and unpacked.
 	chain string
+	// kept tells whether the blob of its last layer is there.
+	kept bool
 }
 
 // errNotHere: nothing of an image can be used, it was not unpacked, and layers are missing.
@@ -252,7 +247,7 @@ var errNotHere = errors.New("not unpacked")
 // find returns the manifest that is in use of a target, which may be an index: the one that
 // has been unpacked. If there is none, it is one whose layers are all there. With an error beside
 // it, another one may be in use, which could not be read this time.
-func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob, known map[string]*manifest.Manifest) (*found, error) {
+func (r *Reader) find(ctx context.Context, target string, blobs *blobs, known map[string]*manifest.Manifest) (*found, error) {
 	top, err := r.manifest(ctx, target, blobs, known)
 	if err != nil {
 		return nil, err
@@ -264,7 +259,7 @@ func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob,
 	var complete *found
 	var failed error
 	for _, digest := range candidates {
-		if _, here := blobs[digest]; !here {
+		if blobs.get(digest) == nil {
 			continue // of another platform
 		}
 		m, err := r.manifest(ctx, digest, blobs, known)
@@ -274,11 +269,13 @@ func (r *Reader) find(ctx context.Context, target string, blobs map[string]blob,
 		if err != nil || m.Config == "" {
 			continue
 		}
-		if unpacked := blobs[m.Config].unpacked; len(unpacked) > 0 {
-			return &found{digest, m, chain(unpacked)}, nil
+		config := blobs.get(m.Config)
+		if config != nil && len(config.unpacked) > 0 {
+			kept := len(m.Layers) > 0 && blobs.get(m.Layers[len(m.Layers)-1].Digest) != nil
+			return &found{digest, m, true, chain(config.unpacked), kept}, nil
 		}
-		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { _, here := blobs[l.Digest]; return !here })
-		if _, here := blobs[m.Config]; here && !missing && complete == nil && len(m.Layers) > 0 {
+		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { return blobs.get(l.Digest) == nil })
+		if config != nil && !missing && complete == nil && len(m.Layers) > 0 {
 			complete = &found{digest: digest, manifest: m}
 		}
 	}
@@ -304,14 +301,14 @@ func chain(unpacked map[string]string) string {
 var errUnusable = errors.New("not a manifest that can be used")
 
 // manifest returns a manifest or an index of the content store.
-func (r *Reader) manifest(ctx context.Context, digest string, blobs map[string]blob, known map[string]*manifest.Manifest) (*manifest.Manifest, error) {
+func (r *Reader) manifest(ctx context.Context, digest string, blobs *blobs, known map[string]*manifest.Manifest) (*manifest.Manifest, error) {
 	m, ok := known[digest]
 	if !ok {
 		m, ok = r.known[digest]
 	}
 	if !ok {
-		b, here := blobs[digest]
-		if !here {
+		b := blobs.get(digest)
+		if b == nil {
 			return nil, errUnusable // not for ever: not remembered
 		}
 		text, err := r.read(ctx, digest, b.size)
@@ -384,8 +381,12 @@ func (r *Reader) Watch(ctx context.Context, changed func()) error {
 	if err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
-	changed()
-	late := time.AfterFunc(lateEvents, changed)
+	began := func() {
+		r.relist.Store(true)
+		changed()
+	}
+	began()
+	late := time.AfterFunc(lateEvents, began)
 	defer late.Stop()
 	for {
 		if _, err := stream.Recv(); err != nil {

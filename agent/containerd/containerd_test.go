@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/read"
@@ -49,12 +50,16 @@ type daemon struct {
 	labels    map[string]map[string]string
 	downloads []*contentapi.Status
 	reads     int
-	version   string
+	// lists and asked count how often all blobs were listed, and one was asked for.
+	lists, asked int
+	version      string
 	// broken are blobs that cannot be read.
 	broken  map[string]bool
 	filters []string
 	events  chan *types.Envelope
 	hangs   bool
+	// mute: says nothing about single blobs.
+	mute bool
 }
 
 func start(t *testing.T) *daemon {
@@ -138,12 +143,27 @@ func (d eventService) Subscribe(r *eventsapi.SubscribeRequest, stream eventsapi.
 func (c contentService) List(_ *contentapi.ListContentRequest, stream contentapi.Content_ListServer) error {
 	c.lock(stream.Context())
 	defer c.mu.Unlock()
+	c.lists++
 	for digest, text := range c.blobs {
 		if err := stream.Send(&contentapi.ListContentResponse{Info: []*contentapi.Info{{Digest: digest, Size: int64(len(text)), Labels: c.labels[digest]}}}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (c contentService) Info(ctx context.Context, r *contentapi.InfoRequest) (*contentapi.InfoResponse, error) {
+	c.lock(ctx)
+	defer c.mu.Unlock()
+	c.asked++
+	if c.mute {
+		return nil, status.Error(codes.Unavailable, "the database is busy")
+	}
+	text, here := c.blobs[r.GetDigest()]
+	if !here {
+		return nil, status.Error(codes.NotFound, r.GetDigest())
+	}
+	return &contentapi.InfoResponse{Info: &contentapi.Info{Digest: r.GetDigest(), Size: int64(len(text)), Labels: c.labels[r.GetDigest()]}}, nil
 }
 
 func (c contentService) Read(r *contentapi.ReadContentRequest, stream contentapi.Content_ReadServer) error {
@@ -228,6 +248,13 @@ func (d *daemon) read(r *Reader) *read.Result {
 	return result
 }
 
+// list reads and lists all blobs, as is done from time to time.
+func (d *daemon) list(r *Reader) *read.Result {
+	d.t.Helper()
+	r.relist.Store(true)
+	return d.read(r)
+}
+
 // expect compares images, each by its sorted names and the names of its layers in order.
 func expect(t *testing.T, what string, got []contents.Image, want ...string) {
 	t.Helper()
@@ -307,8 +334,69 @@ func TestRead(t *testing.T) {
 		t.Error("all blobs are there, and yet layers count in chains")
 	}
 	d.images = d.images[:3]
-	if expect(t, "removed", d.read(r).Contents.Images, want[0]); len(r.known) != 2 {
+	if expect(t, "removed", d.list(r).Contents.Images, want[0]); len(r.known) != 2 {
 		t.Errorf("%d manifests are remembered", len(r.known))
+	}
+}
+
+// All blobs are listed from time to time. Between that, single ones are asked for, and only of
+// images that are new.
+func TestListsSeldom(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	image := func(name string) (line string) {
+		d.record(d.manifest(name, "base", "top-of-"+name), "quay.io/"+name+":1")
+		d.unpacked(name, "overlayfs")
+		return "quay.io/" + name + ":1 " + digest(name) + " " + digest(name) + " = base top-of-" + name
+	}
+	// check checks what is read, how often all blobs are listed, and single ones asked for.
+	check := func(what string, lists, asked int, want ...string) {
+		t.Helper()
+		d.lists, d.asked = 0, 0
+		expect(t, what, d.read(r).Contents.Images, slices.Clone(want)...)
+		if d.lists != lists || d.asked != asked {
+			t.Errorf("%s: all blobs were listed %d times, want %d, and single ones asked for %d times, want %d", what, d.lists, lists, d.asked, asked)
+		}
+	}
+	one, two := image("one"), image("two")
+	check("at first", 1, 0, one, two)
+	check("nothing is new", 0, 0, one, two)
+
+	three := image("three")
+	check("its manifest, its configuration, its last layer", 0, 3, one, two, three)
+	check("it is not settled before all blobs are listed", 0, 3, one, two, three)
+	r.listed = r.listed.Add(-listEvery)
+	check("after a while", 1, 0, one, two, three)
+	check("nothing is new again", 0, 0, one, two, three)
+	d.images = d.images[1:]
+	check("removed", 0, 0, two, three)
+
+	// Removed and pulled again, for another platform.
+	d.images[0].CreatedAt = timestamppb.Now()
+	delete(d.labels, digest("config of two"))
+	check("not unpacked", 0, 3, three)
+	d.unpacked("two", "overlayfs")
+	check("unpacked", 0, 3, two, three)
+
+	many := maxAsked / 2
+	for i := range many {
+		image(fmt.Sprintf("many-%d", i))
+	}
+	d.lists, d.asked = 0, 0
+	if result := d.read(r); len(result.Contents.Images) != 2+many || d.lists != 1 || d.asked != maxAsked {
+		t.Errorf("many that are new: %d images, all blobs were listed %d times, single ones asked for %d times", len(result.Contents.Images), d.lists, d.asked)
+	}
+	d.list(r)
+
+	// What cannot be asked fails; it does not count as missing.
+	image("last")
+	d.mute = true
+	if _, err := r.Read(t.Context()); status.Code(errors.Unwrap(err)) != codes.Unavailable {
+		t.Errorf("containerd says nothing about blobs: %v", err)
+	}
+	d.mute = false
+	if result := d.read(r); len(result.Contents.Images) != 3+many {
+		t.Errorf("containerd says something again: %d images", len(result.Contents.Images))
 	}
 }
 
@@ -327,7 +415,7 @@ func TestTwins(t *testing.T) {
 		t.Error("the last layer of one of three twins is there, and yet all count in chains")
 	}
 	delete(d.blobs, digest("zstd top"))
-	if !d.read(r).Contents.InChains {
+	if !d.list(r).Contents.InChains {
 		t.Error("the last layer of no image is there, and yet they count by their digests")
 	}
 }
@@ -524,10 +612,15 @@ func TestWatch(t *testing.T) {
 			t.Fatalf("%s: not seen", what)
 		}
 	}
-	seen("subscribed")
-	seen("a moment later")
+	for _, what := range []string{"subscribed", "a moment later"} {
+		if seen(what); !r.relist.Swap(false) {
+			t.Errorf("%s: not everything would be read", what)
+		}
+	}
 	d.events <- &types.Envelope{Topic: "/images/create"}
-	seen("an event")
+	if seen("an event"); r.relist.Load() {
+		t.Error("after an event, all blobs would be listed")
+	}
 	if want := []string{`topic~="^/images/",namespace=="k8s.io"`}; !slices.Equal(d.filters, want) {
 		t.Errorf("filters %q, want %q", d.filters, want)
 	}
