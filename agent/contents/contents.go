@@ -106,7 +106,13 @@ func isName(text string) bool {
 	if text == "" || len(text) > maxName {
 		return false
 	}
-	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) })
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c <= ' ', c > '~', c == '"', c == '\\', c == '<', c == '>', c == '&':
+			return false
+		}
+	}
+	return true
 }
 
 // lists are the lists of a NodeLayers while they are made.

@@ -25,9 +25,9 @@ const (
 
 // Report is what the node holds.
 type Report struct {
-	Spec *v1alpha1.NodeLayersSpec `json:"spec"`
 	// Changed is when the first change that is in here was noticed.
-	Changed time.Time `json:"changed"`
+	Changed time.Time                `json:"changed"`
+	Spec    *v1alpha1.NodeLayersSpec `json:"spec"`
 }
 
 // Failures of the reader: of reading the runtime, of watching it, of handing over.
@@ -69,11 +69,15 @@ func NewWriter(folder string) *Writer { return &Writer{folder: folder} }
 
 // WriteReport writes a report, unless it has the contents of the last one.
 func (w *Writer) WriteReport(r *Report) error {
-	spec, err := json.Marshal(r.Spec)
-	if err != nil || bytes.Equal(spec, w.last) {
+	text, err := json.Marshal(r)
+	if err != nil {
 		return err
 	}
-	if err := write(filepath.Join(w.folder, reportFile), r); err != nil {
+	_, spec, _ := bytes.Cut(text, []byte(`"spec":`)) // the last one
+	if bytes.Equal(spec, w.last) {
+		return nil
+	}
+	if err := write(filepath.Join(w.folder, reportFile), text); err != nil {
 		return err
 	}
 	w.last = spec
@@ -81,14 +85,16 @@ func (w *Writer) WriteReport(r *Report) error {
 }
 
 // WriteState writes the state.
-func (w *Writer) WriteState(s *State) error { return write(filepath.Join(w.folder, stateFile), s) }
-
-// write replaces a file as a whole.
-func write(path string, value any) error {
-	text, err := json.Marshal(value)
+func (w *Writer) WriteState(s *State) error {
+	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
+	return write(filepath.Join(w.folder, stateFile), text)
+}
+
+// write replaces a file as a whole.
+func write(path string, text []byte) error {
 	// Readable for the publisher, which has another user.
 	if err := os.WriteFile(path+".new", text, 0o644); err != nil { //nolint:gosec // no secrets: all of it is published
 		return err
