@@ -6,7 +6,7 @@
 #                          breaks; a release needs it
 #   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), race, scheduler,
 #                          integration, eval, fuzz, rebase, generated, upstream-cri-o,
-#                          upstream-kubernetes, upstream-compared, upstream-bats, e2e, stock, skew, critest, vm, nix, rpm, okd, kind,
+#                          upstream-kubernetes, upstream-compared, upstream-bats, e2e, agent, stock, skew, critest, vm, nix, rpm, okd, kind,
 #                          release, arch
 #
 # FULL=1, which "all" sets, has the steps do their long parts, too; CONTRIBUTING.md lists them.
@@ -201,9 +201,13 @@ containerds() {
 step_e2e() {
   local status=0
   raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && containerds || return 1
-  go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agent/... ./test/agents/... ./test/containerd/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/kubectl/live/... ./test/layershare/... ./test/monitoring/... ./test/report/... || status=1
+  go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/layershare/... ./test/monitoring/... ./test/report/... || status=1
   if [ -n "$FULL" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
   return "$status"
+}
+# More real clusters, those about layer-agent. In a step of their own, they run where a lane has time.
+step_agent() {
+  raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 1 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
 }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
@@ -296,7 +300,7 @@ summary() {
 # Three lanes: one mostly computes, the others mostly wait for clusters, for their pods and
 # for downloads. What several lanes look at on the machine has names of its own, so that
 # no test sees what another one does.
-PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release)
+PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release agent)
 CLUSTERS=(e2e nix rpm)
 NODES=(critest skew stock kind okd)
 
