@@ -21,7 +21,7 @@ func TestLabelWrites(t *testing.T) {
 	if err := writes.write(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"median of 3", "stock kube-apiserver", "2.000", "patched, no layers", "0.50", "patched, 400 layers", "1.25"} {
+	for _, want := range []string{"median of at least 3", "stock kube-apiserver", "2.000", "patched, no layers", "0.50", "patched, 400 layers", "1.25"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
 		}
