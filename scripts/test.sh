@@ -205,7 +205,7 @@ step_e2e() {
   if [ -n "$FULL" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
   return "$status"
 }
-# More real clusters, those about layer-agent. In a step of their own, they run where a lane has time.
+# Real clusters with layer-agent: not in e2e, whose lane is the longest one.
 step_agent() {
   raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 1 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
 }
@@ -297,8 +297,8 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# Three lanes: one mostly computes, the others mostly wait for clusters, for their pods and
-# for downloads. What several lanes look at on the machine has names of its own, so that
+# Three lanes: one computes until its last step, the others mostly wait for clusters, for their
+# pods and for downloads. What several lanes look at on the machine has names of its own, so that
 # no test sees what another one does.
 PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release agent)
 CLUSTERS=(e2e nix rpm)

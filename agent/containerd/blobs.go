@@ -15,9 +15,10 @@ import (
 
 const (
 	maxBlobs = 1 << 19 // bounds what is looked at
-	// listEvery is how often all blobs are listed, and maxAsked for how many single ones a reading
-	// may ask instead: then it lists all, too.
+	// A reading lists all blobs if the last one that did began listEvery ago, if more than maxNew
+	// images are not settled, or if it has asked for maxAsked single ones.
 	listEvery = 40 * time.Second
+	maxNew    = 64
 	maxAsked  = 256
 	// snapshotLabel begins a label of the configuration of an image that has been unpacked;
 	// the name of the snapshotter follows. containerd sets it when unpacking is done. Its value
@@ -41,7 +42,7 @@ type blobs struct {
 	all  bool
 	ask  func(digest string) (*blob, error)
 	list func() (map[string]*blob, error)
-	// asked is for how many was asked, err the first error.
+	// asked counts the questions, err is the first error.
 	asked int
 	err   error
 }
@@ -63,11 +64,14 @@ func (b *blobs) get(digest string) *blob {
 	return found
 }
 
-// look lists all blobs if that is due. Otherwise those are asked for that are needed.
-func (r *Reader) look(ctx context.Context) (*blobs, error) {
-	list := func() (map[string]*blob, error) { return r.list(ctx) }
-	if due := r.relist.Swap(false); due || time.Since(r.listed) > listEvery {
-		r.listed = time.Time{} // unless this reading succeeds
+// look lists all blobs if that is due. Otherwise those are asked for that are needed of the images
+// that are not settled.
+func (r *Reader) look(ctx context.Context, unsettled int) (*blobs, error) {
+	list := func() (map[string]*blob, error) {
+		r.listed = time.Time{} // due again, unless this reading settles what it finds
+		return r.list(ctx)
+	}
+	if due := r.relist.Swap(false); due || time.Since(r.listed) > listEvery || unsettled > maxNew {
 		all, err := list()
 		return &blobs{known: all, all: true}, err
 	}
@@ -119,13 +123,16 @@ func (r *Reader) list(ctx context.Context) (map[string]*blob, error) {
 	}
 }
 
-// settled is what was found of an image with such records.
+// settled is what was found of an image with records of that time.
 type settled struct {
 	*found
-	created time.Time
+	changed time.Time
 }
 
-func (r *Reader) settledAs(target string, of *records) (*found, bool) {
-	s, ok := r.settled[target]
-	return s.found, ok && s.created.Equal(of.created)
+// settledAs returns what was found of an image, nil if it is not settled.
+func (r *Reader) settledAs(target string, of *records) *found {
+	if s, ok := r.settled[target]; ok && s.changed.Equal(of.changed) {
+		return s.found
+	}
+	return nil
 }

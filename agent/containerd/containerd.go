@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/agent/contents"
@@ -60,11 +61,10 @@ type Reader struct {
 	// known are manifests and indexes by their digest, so that each is read once. A nil one
 	// is none that can be used.
 	known map[string]*manifest.Manifest
-	// settled are the unpacked images that were there when all blobs were last listed, by their
-	// target. An image stays unpacked as long as it has the same records, so until the next
-	// listing nothing is asked about them.
+	// settled are the images that were unpacked when all blobs were last listed, by their target.
+	// Until the next listing they are taken to stay so while their records do not change.
 	settled map[string]settled
-	// listed is when all blobs were last listed, relist whether that is due anyway.
+	// listed is when the last reading began that listed all blobs; relist has the next one do so.
 	listed time.Time
 	relist atomic.Bool
 	// inChains is what was last found of how layers are used.
@@ -126,20 +126,27 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		result.Skip(handover.TooManyImages, len(targets)-maxImages)
 		targets = targets[:maxImages]
 	}
+	unsettled := 0
+	for _, target := range targets {
+		if r.settledAs(target, records[target]) == nil {
+			unsettled++
+		}
+	}
 	// After the images: what these need is not removed before them.
-	blobs, err := r.look(ctx)
+	blobs, err := r.look(ctx, unsettled)
 	if err != nil {
 		return nil, fmt.Errorf("content: %w", err)
 	}
-	// What is known of blobs is renewed as a whole with the list of all.
-	whole, known, kept, unpacked := blobs.all, map[string]*manifest.Manifest{}, map[string]bool{}, map[string]settled{}
+	// What is known is renewed as a whole with the list of all blobs.
+	whole, known := blobs.all, map[string]*manifest.Manifest{}
 	if !whole {
-		known, unpacked = r.known, r.settled
+		known = r.known
 	}
+	kept, nowSettled := map[string]bool{}, map[string]settled{}
 	for _, target := range targets {
 		var err error
-		found, ok := r.settledAs(target, records[target])
-		if !ok || whole {
+		found := r.settledAs(target, records[target])
+		if whole || found == nil {
 			found, err = r.find(ctx, target, blobs, known)
 		}
 		if blobs.err != nil {
@@ -159,8 +166,8 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: records[target].names})
 			continue
 		}
-		if whole && found.unpacked {
-			unpacked[target] = settled{found, records[target].created}
+		if whole && found.unpacked || r.settledAs(target, records[target]) == found {
+			nowSettled[target] = settled{found, records[target].changed}
 		}
 		if found.manifest.Unknown != nil {
 			result.Skip(handover.NoLayers, 1)
@@ -170,7 +177,7 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		}
 		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(records[target].names, found.digest), Layers: found.manifest.Layers})
 	}
-	r.known, r.settled = known, unpacked
+	r.known, r.settled = known, nowSettled
 	if whole {
 		r.listed = began
 	}
@@ -200,8 +207,8 @@ func (r *Reader) chains(kept map[string]bool) bool {
 type records struct {
 	// names are its tags and its digest.
 	names []string
-	// created is when the last of them was made: one that was removed and made again is new.
-	created time.Time
+	// changed is when the last of them was made or changed.
+	changed time.Time
 }
 
 // group returns the targets of images, sorted, and the records of each. containerd has a record
@@ -219,8 +226,10 @@ func group(all []*imagesapi.Image) (targets []string, of map[string]*records) {
 			r = &records{names: []string{target}}
 			targets, of[target] = append(targets, target), r
 		}
-		if created := record.GetCreatedAt().AsTime(); created.After(r.created) {
-			r.created = created
+		for _, at := range []*timestamppb.Timestamp{record.GetCreatedAt(), record.GetUpdatedAt()} {
+			if at := at.AsTime(); at.After(r.changed) {
+				r.changed = at
+			}
 		}
 		if !strings.Contains(record.GetName(), "@") {
 			r.names = append(r.names, record.GetName())

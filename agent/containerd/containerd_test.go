@@ -378,15 +378,34 @@ func TestListsSeldom(t *testing.T) {
 	d.unpacked("two", "overlayfs")
 	check("unpacked", 0, 3, two, three)
 
-	many := maxAsked / 2
-	for i := range many {
+	// A record that has moved away and back is another one.
+	d.images[0].UpdatedAt = timestamppb.New(time.Now().Add(time.Second))
+	r.listed = r.listed.Add(-listEvery)
+	check("after another while", 1, 0, two, three)
+	d.images[0].UpdatedAt = timestamppb.New(time.Now().Add(time.Minute))
+	check("moved", 0, 3, two, three)
+
+	// Many questions end with a list of all, and the next reading begins with one.
+	target := d.index("all", func() (manifests []string) {
+		for i := range maxAsked {
+			manifests = append(manifests, digest(fmt.Sprintf("never fetched %d", i)))
+		}
+		return manifests
+	}()...)
+	d.record(target, "quay.io/large:1")
+	check("an index of many manifests", 1, maxAsked, two, three)
+	check("an index of many manifests again", 1, 0, two, three)
+	d.images = d.images[:len(d.images)-1]
+
+	for i := range maxNew + 1 {
 		image(fmt.Sprintf("many-%d", i))
 	}
-	d.lists, d.asked = 0, 0
-	if result := d.read(r); len(result.Contents.Images) != 2+many || d.lists != 1 || d.asked != maxAsked {
-		t.Errorf("many that are new: %d images, all blobs were listed %d times, single ones asked for %d times", len(result.Contents.Images), d.lists, d.asked)
+	for i, lists := range []int{1, 0} {
+		d.lists, d.asked = 0, 0
+		if result := d.read(r); len(result.Contents.Images) != 3+maxNew || d.lists != lists || d.asked != 0 {
+			t.Errorf("many that are new, reading %d: %d images, all blobs were listed %d times, single ones asked for %d times", i+1, len(result.Contents.Images), d.lists, d.asked)
+		}
 	}
-	d.list(r)
 
 	// What cannot be asked fails; it does not count as missing.
 	image("last")
@@ -395,7 +414,7 @@ func TestListsSeldom(t *testing.T) {
 		t.Errorf("containerd says nothing about blobs: %v", err)
 	}
 	d.mute = false
-	if result := d.read(r); len(result.Contents.Images) != 3+many {
+	if result := d.read(r); len(result.Contents.Images) != 4+maxNew {
 		t.Errorf("containerd says something again: %d images", len(result.Contents.Images))
 	}
 }

@@ -73,7 +73,10 @@ func (w *Writer) WriteReport(r *Report) error {
 	if err != nil {
 		return err
 	}
-	_, spec, _ := bytes.Cut(text, []byte(`"spec":`)) // the last one
+	_, spec, found := bytes.Cut(text, []byte(`"spec":`)) // the last field
+	if !found {
+		return errors.New("a report without a spec")
+	}
 	if bytes.Equal(spec, w.last) {
 		return nil
 	}

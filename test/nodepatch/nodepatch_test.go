@@ -73,6 +73,7 @@ func TestPatchesThatNameNoImages(t *testing.T) {
 		merge      bool // also as a merge patch
 		lostImages bool
 		refused    bool
+		quoted     bool // in the error about a merge patch
 	}{
 		{patch: `{"metadata":{"labels":{"a":"b"}}}`, merge: true},
 		{patch: `{"metadata":{"labels":null,"annotations":{"c":"d"}}}`, merge: true},
@@ -80,7 +81,8 @@ func TestPatchesThatNameNoImages(t *testing.T) {
 		{patch: `{"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`, merge: true},
 		{patch: `{"status":null}`, merge: true},
 		{patch: `{"status":{"phase":"Pending"}}`, merge: true},
-		{patch: `{"spec":{"unschedulable":"perhaps"}}`, merge: true, refused: true},
+		{patch: `{"spec":{"unschedulable":"perhaps"}}`, merge: true, refused: true, quoted: true},
+		{patch: `{"spec":{"unknown":1}}`, merge: true, refused: true, quoted: true},
 		{patch: `{"metadata":{"labels":{"not a label":"b"}}}`, merge: true, refused: true},
 		{patch: `{"metadata":{"resourceVersion":"1"}}`, merge: true, refused: true},
 		{patch: `{"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}`, status: true, merge: true},
@@ -104,25 +106,28 @@ func TestPatchesThatNameNoImages(t *testing.T) {
 					subresources = append(subresources, "status")
 				}
 				escaped := fmt.Sprintf(`{"\u%04x%s`, tc.patch[2], tc.patch[3:])
-				errs := map[string]string{}
+				errs := map[string]error{}
 				for name, patch := range map[string]string{twins[0]: tc.patch, twins[1]: escaped} {
 					reset(t, name)
-					_, err := nodes.Patch(t.Context(), name, kind, []byte(patch), metav1.PatchOptions{FieldManager: "patch"}, subresources...)
+					_, err := nodes.Patch(t.Context(), name, kind, []byte(patch), metav1.PatchOptions{FieldManager: "patch", FieldValidation: metav1.FieldValidationStrict}, subresources...)
 					if (err != nil) != tc.refused {
 						t.Fatalf("%s: %v", name, err)
 					}
-					if err != nil {
-						errs[name] = string(apierrors.ReasonForError(err))
-					}
+					errs[name] = err
 				}
-				if errs[twins[0]] != errs[twins[1]] {
-					t.Errorf("refused as %q and %q", errs[twins[0]], errs[twins[1]])
+				one, two := errs[twins[0]], errs[twins[1]]
+				if apierrors.ReasonForError(one) != apierrors.ReasonForError(two) {
+					t.Errorf("refused with %v and %v", one, two)
 				}
-				one, two := state(t, twins[0]), state(t, twins[1])
-				if diff := cmp.Diff(two, one); diff != "" {
+				// Errors that quote the patched object show that images were set aside.
+				if tc.quoted && kind == types.MergePatchType && (strings.Contains(one.Error(), "sha256:") || !strings.Contains(two.Error(), "sha256:")) {
+					t.Errorf("not what is quoted without images, and with them:\n%v\n%v", one, two)
+				}
+				node := state(t, twins[0])
+				if diff := cmp.Diff(state(t, twins[1]), node); diff != "" {
 					t.Errorf("unlike its twin:\n%s", diff)
 				}
-				data, err := json.Marshal(one["status"])
+				data, err := json.Marshal(node["status"])
 				must(t, err)
 				if got := strings.Count(string(data), `"digest"`); got != 2 && !tc.lostImages || got != 0 && tc.lostImages {
 					t.Errorf("%d layers are left: %s", got, data)
