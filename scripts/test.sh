@@ -11,7 +11,7 @@
 #
 # FULL=1, which "all" sets, has the steps do their long parts, too; CONTRIBUTING.md lists them.
 # Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
-# of each step, its result, and when it began.
+# of each step, those of processors, its result, and when it began.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 OUT=$ROOT/_out/test
@@ -236,23 +236,34 @@ failures() {
   tail -n 40 "$1"
 }
 
-# run STEP...: runs them one after the other, each with its log and its result.
+# run STEP...: runs them one after the other, each with its log, its result and its times.
 run() {
-  local name started
+  local name started seconds cpu
   for name in "$@"; do
     started=$(date +%s)
     say "$name: started; log _out/test/$name.log"
-    if ("step_$name") >"$OUT/$name.log" 2>&1; then
+    if (
+      trap 'times >"$OUT/$name.times"' EXIT
+      "step_$name"
+    ) >"$OUT/$name.log" 2>&1; then
       echo 0 >"$OUT/$name.exit"
-      say "$name: ok, $(($(date +%s) - started)) s"
     else
       echo 1 >"$OUT/$name.exit"
-      say "$name: FAILED after $(($(date +%s) - started)) s; from _out/test/$name.log:"
+    fi
+    seconds=$(($(date +%s) - started))
+    cpu=$(processor_seconds "$OUT/$name.times") || cpu=0 # it was killed
+    if [ "$(cat "$OUT/$name.exit")" = 0 ]; then
+      say "$name: ok, $seconds s, $cpu s of processors"
+    else
+      say "$name: FAILED after $seconds s; from _out/test/$name.log:"
       failures "$OUT/$name.log" >&2
     fi
-    printf '%s\t%d\t%d\t%d\n' "$name" "$(($(date +%s) - started))" "$(cat "$OUT/$name.exit")" "$((started - STARTED))" >>"$OUT/times.tsv"
+    printf '%s\t%d\t%d\t%d\t%d\n' "$name" "$seconds" "$cpu" "$(cat "$OUT/$name.exit")" "$((started - STARTED))" >>"$OUT/times.tsv"
   done
 }
+
+# processor_seconds FILE: adds up what bash's times wrote, such as 1m2.345s.
+processor_seconds() { tr ' ' '\n' <"$1" | awk -F'[ms]' '{ sum += 60 * $1 + $2 } END { printf "%d", sum }'; }
 
 # Adds up the results. A step with test records counts its tests, a step that counts
 # checks its checks, any other step counts as one. A step that failed without a failed
@@ -336,7 +347,7 @@ command -v jq >/dev/null || die "jq is missing: 'make deps' installs it"
 rm -rf "$OUT"
 mkdir -p "$OUT"
 STARTED=$(date +%s)
-printf 'step\tseconds\tfailed\tbegan\n' >"$OUT/times.tsv"
+printf 'step\tseconds\tprocessors\tfailed\tbegan\n' >"$OUT/times.tsv"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
