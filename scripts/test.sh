@@ -207,7 +207,7 @@ step_e2e() {
 }
 # Real clusters with layer-agent: not in e2e, whose lane is the longest one.
 step_agent() {
-  raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 1 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
+  raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 2 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
 }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
