@@ -128,11 +128,3 @@ type settled struct {
 	*found
 	changed time.Time
 }
-
-// settledAs returns what was found of an image, nil if it is not settled.
-func (r *Reader) settledAs(target string, of *records) *found {
-	if s, ok := r.settled[target]; ok && s.changed.Equal(of.changed) {
-		return s.found
-	}
-	return nil
-}

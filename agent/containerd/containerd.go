@@ -126,27 +126,27 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		result.Skip(handover.TooManyImages, len(targets)-maxImages)
 		targets = targets[:maxImages]
 	}
-	unsettled := 0
+	nowSettled := map[string]settled{}
 	for _, target := range targets {
-		if r.settledAs(target, records[target]) == nil {
-			unsettled++
+		if s, ok := r.settled[target]; ok && s.changed.Equal(records[target].changed) {
+			nowSettled[target] = s
 		}
 	}
 	// After the images: what these need is not removed before them.
-	blobs, err := r.look(ctx, unsettled)
+	blobs, err := r.look(ctx, len(targets)-len(nowSettled))
 	if err != nil {
 		return nil, fmt.Errorf("content: %w", err)
 	}
 	// What is known is renewed as a whole with the list of all blobs.
-	whole, known := blobs.all, map[string]*manifest.Manifest{}
-	if !whole {
-		known = r.known
+	whole, known, kept := blobs.all, r.known, map[string]bool{}
+	if whole {
+		known = map[string]*manifest.Manifest{}
+		clear(nowSettled)
 	}
-	kept, nowSettled := map[string]bool{}, map[string]settled{}
 	for _, target := range targets {
 		var err error
-		found := r.settledAs(target, records[target])
-		if whole || found == nil {
+		found := nowSettled[target].found
+		if found == nil {
 			found, err = r.find(ctx, target, blobs, known)
 		}
 		if blobs.err != nil {
@@ -166,7 +166,7 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: records[target].names})
 			continue
 		}
-		if whole && found.unpacked || r.settledAs(target, records[target]) == found {
+		if whole && found.unpacked {
 			nowSettled[target] = settled{found, records[target].changed}
 		}
 		if found.manifest.Unknown != nil {
