@@ -75,9 +75,10 @@ type Publisher struct {
 	metrics *metrics
 
 	// Only Run uses these. report is what the node holds; nil if nobody said yet. pending is
-	// since when it has not been written; zero if it has.
-	report  *handover.Report
-	pending time.Time
+	// since when it has not been written; zero if it has. noticed is when the reader noticed the
+	// first of the changes since.
+	report           *handover.Report
+	pending, noticed time.Time
 	// last is the last write, notBefore the earliest time of the next one, retry the pause
 	// after another failure.
 	last, notBefore time.Time
@@ -214,18 +215,21 @@ func (p *Publisher) take(ctx context.Context) {
 	}
 	if state != nil {
 		p.metrics.read(state)
-		p.noteRead(state.Read, time.Now())
 	}
 	report, err := p.From.Report()
 	switch {
 	case err != nil:
 		p.metrics.errors.WithLabelValues("handover", "report").Inc()
 		logger.Error(err, "Cannot read what the reader found")
+		return // as if the reader had said nothing: what is known grows old
 	case report != nil:
 		p.report = report
 		if p.pending.IsZero() {
-			p.pending = time.Now()
+			p.pending, p.noticed = time.Now(), report.Changed
 		}
+	}
+	if state != nil {
+		p.noteRead(state.Read, time.Now())
 	}
 }
 
@@ -290,7 +294,7 @@ func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 	p.metrics.wrote(spec, left)
 	p.metrics.writes.WithLabelValues(why).Inc()
 	if why == changed {
-		p.metrics.delay.Observe(max(0, time.Since(p.report.Changed).Seconds())) // clocks may be set back
+		p.metrics.delay.Observe(max(0, time.Since(p.noticed).Seconds())) // clocks may be set back
 	}
 	p.pending, p.last, p.notBefore, p.retry = time.Time{}, now, time.Time{}, firstRetry
 	p.mu.Lock()

@@ -185,6 +185,8 @@ type suite struct {
 	identity Identity
 	// events are those of the folder: inotify belongs to no bubble of synctest.
 	events chan struct{}
+	// delays is the sum of those that delay has seen.
+	delays float64
 }
 
 // start starts a Publisher.
@@ -246,6 +248,22 @@ func (s *suite) expect(what string, writes int, images ...string) {
 			s.t.Errorf("%s: %q after %d writes, want %q after %d; %q", what, got, len(s.server.writes), images, writes, s.server.requests)
 		}
 	})
+}
+
+// delay returns what the metric says of the changes that were written since it was last asked.
+func (s *suite) delay() time.Duration {
+	s.t.Helper()
+	families, err := s.registry.Gather()
+	must(s.t, err)
+	for _, family := range families {
+		if family.GetName() == "layerlocality_agent_write_delay_seconds" {
+			before := s.delays
+			s.delays = family.GetMetric()[0].GetHistogram().GetSampleSum()
+			return time.Duration((s.delays - before) * float64(time.Second))
+		}
+	}
+	s.t.Fatal("there is no such metric")
+	return 0
 }
 
 func test(t *testing.T, f func(s *suite)) {
@@ -373,6 +391,30 @@ func TestSilentReader(t *testing.T) {
 	})
 }
 
+// A report that cannot be read is none: a reader that only says that it works renews nothing.
+func TestUnreadableReport(t *testing.T) {
+	test(t, func(s *suite) {
+		s.finds("- a")
+		s.later(time.Minute)
+		s.expect("at first", 1, "- a")
+		must(t, os.WriteFile(filepath.Join(s.p.From.Folder(), "report.json"), []byte("{}"), 0o600))
+		s.later(4 * time.Minute)
+		must(t, s.p.Ready())
+		s.later(time.Hour)
+		s.expect("it cannot be read", 1, "- a")
+		if err := s.p.Ready(); err == nil || !strings.Contains(err.Error(), "has not been read since") {
+			t.Error(err)
+		}
+		if n := testutil.ToFloat64(s.p.metrics.errors.WithLabelValues("handover", "report")); n < 10 {
+			t.Errorf("%v errors", n)
+		}
+		s.finds("- b")
+		s.later(time.Minute)
+		s.expect("it can be read", 2, "- b")
+		must(t, s.p.Ready())
+	})
+}
+
 // Failures of the apiserver, each until it works again.
 func TestFailures(t *testing.T) {
 	code := func(code int, header http.Header) func(*http.Request, int) (int, http.Header) {
@@ -418,6 +460,8 @@ func TestApiserverAway(t *testing.T) {
 		s.finds("- a")
 		s.later(time.Minute)
 		s.server.now(func() { s.server.away = true })
+		s.delay() // of the first write
+		noticed := time.Now()
 		s.finds("- a", "- b")
 		s.later(3 * time.Minute)
 		s.finds("- c")
@@ -435,6 +479,17 @@ func TestApiserverAway(t *testing.T) {
 		s.later(7 * time.Minute) // the longest pause, and a quarter of it
 		s.expect("back", 2, "- c")
 		must(t, s.p.Ready())
+		var waited time.Duration
+		s.server.now(func() { waited = s.server.writes[1].Sub(noticed) })
+		if took := s.delay(); took < waited || took > waited+time.Second {
+			t.Errorf("the first change was written after %v, the metric says %v", waited, took)
+		}
+		s.finds("- d")
+		s.later(time.Minute)
+		s.expect("another change", 3, "- d")
+		if took := s.delay(); took < settle || took > poll+settle+time.Second {
+			t.Errorf("the metric says of a change without failures %v", took)
+		}
 	})
 }
 

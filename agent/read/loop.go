@@ -75,8 +75,11 @@ func (l *Loop) Run(ctx context.Context) error {
 			continue
 		case <-changes:
 			l.resync = resync
-			if changed.IsZero() {
+			first := changed.IsZero()
+			if first {
 				changed = time.Now()
+			}
+			if first || time.Until(due) > settle { // after failures, it may be due much later
 				wait(settle)
 			}
 			continue

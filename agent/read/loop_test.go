@@ -257,6 +257,39 @@ func TestNeverComplete(t *testing.T) {
 	})
 }
 
+// The pause after failures is long; what happens then is read soon all the same.
+func TestEventAfterFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		folder := t.TempDir()
+		node := &runtime{}
+		node.set("a", errors.New("away"))
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(folder)}).Run(ctx) }()
+		time.Sleep(5 * time.Minute)
+		// The next one is due in half a minute.
+		before, _ := node.count()
+		for reads := before; reads == before; reads, _ = node.count() {
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		node.set("b", nil)
+		node.end <- errors.New("restarted")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if reads, watches := node.count(); reads != before+2 || watches != 2 {
+			t.Errorf("%d readings and %d watches since the runtime is back", reads-before-1, watches)
+		}
+		if report, err := handover.NewReader(folder).Report(); err != nil || report == nil || !reflect.DeepEqual(report.Spec.Images, []string{"- b"}) {
+			t.Errorf("%+v, %v", report, err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // hung is a runtime that does not mind its context.
 type hung struct{ *runtime }
 
