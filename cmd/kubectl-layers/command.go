@@ -52,10 +52,9 @@ func newCommand(in io.Reader, out, err io.Writer) *cobra.Command {
 	flags := root.PersistentFlags()
 	c.config.AddFlags(flags)
 	flags.StringVarP(&c.output, "output", "o", "", "table, wide, json, yaml or name")
-	flags.StringVarP(&c.selector, "selector", "l", "", "only what has these labels: nodes, or pods for pod and why")
-	flags.BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "pods of all namespaces (pod and why with -l or without a name)")
 	flags.StringVar(&c.scheduler.URL, "scheduler-url", "", "address of the scheduler's secure port, such as https://10.0.0.1:10259, where no port can be forwarded to its pod")
-	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", debugport.DefaultNamespace, "namespace of the scheduler's lease, its pod, and the service account")
+	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", debugport.DefaultNamespace, "namespace of the scheduler's lease and of the service account")
+	flags.StringVar(&c.scheduler.PodNamespace, "scheduler-pod-namespace", "", "namespace of the scheduler's pod, if it is another one: layer-locality with deploy/scheduler/okd")
 	flags.StringSliceVar(&c.scheduler.Leases, "scheduler-lease", debugport.DefaultLeases, "lease of the scheduler; of several, the first that there is")
 	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", debugport.DefaultServiceAccount, "service account that may read the scheduler's debug path and nothing else")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
@@ -66,6 +65,19 @@ func newCommand(in io.Reader, out, err io.Writer) *cobra.Command {
 	root.AddCommand(c.nodes(), c.node(), c.image(), c.shared(), c.plan(), c.why(), c.imageLocality(), c.savings())
 	root.AddCommand(c.workloads()...)
 	return root
+}
+
+// selectsNodes gives a command about nodes the flag -l, and selectsPods one about pods -l and -A. No other
+// has them: its answer would be about all.
+func (c *command) selectsNodes(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVarP(&c.selector, "selector", "l", "", "only nodes that have these labels")
+	return cmd
+}
+
+func (c *command) selectsPods(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVarP(&c.selector, "selector", "l", "", "the pods that have these labels")
+	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "the pods of all namespaces")
+	return cmd
 }
 
 // reader returns a Reader of the cluster that the user's flags name.

@@ -44,7 +44,7 @@ func (c *command) image() *cobra.Command {
 
 // workloads returns a command for each kind that has pods.
 func (c *command) workloads() []*cobra.Command {
-	commands := []*cobra.Command{{
+	commands := []*cobra.Command{c.selectsPods(&cobra.Command{
 		Use: "pod [NAME]", Aliases: []string{"pods", "po"}, Args: cobra.MaximumNArgs(1),
 		Short:             "The layers of the images of a pod, or of the pods with labels (-l)",
 		ValidArgsFunction: c.completePods,
@@ -65,7 +65,7 @@ func (c *command) workloads() []*cobra.Command {
 			}
 			return c.images(ctx, r, names)
 		}),
-	}}
+	})}
 	for _, kind := range target.Kinds() {
 		commands = append(commands, &cobra.Command{
 			Use: kind + " NAME", Aliases: target.Aliases(kind), Args: exactly("the name of a " + kind),
@@ -258,11 +258,7 @@ func (c *command) shared() *cobra.Command {
 		if _, err := target.Images("", images); err != nil {
 			return nil, err
 		}
-		cluster, err := r.Read(ctx, collect.Parts{Nodes: true, Images: true})
-		if err != nil {
-			return nil, err
-		}
-		known, err := inventory.New(ctx, cluster)
+		known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, Images: true})
 		if err != nil {
 			return nil, err
 		}

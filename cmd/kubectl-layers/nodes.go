@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
@@ -18,7 +19,7 @@ import (
 )
 
 func (c *command) nodes() *cobra.Command {
-	return &cobra.Command{
+	return c.selectsNodes(&cobra.Command{
 		Use: "nodes", Aliases: []string{"no"}, Args: cobra.NoArgs,
 		Short: "What each node holds, and who says so",
 		Long: "What each node holds: images, layers, compressed bytes, how many of them other nodes hold too, who says so, and when.\n\n" +
@@ -29,11 +30,7 @@ func (c *command) nodes() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			cluster, err := r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true})
-			if err != nil {
-				return nil, err
-			}
-			known, err := inventory.New(ctx, cluster)
+			known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, Pods: true, Images: true})
 			if err != nil {
 				return nil, err
 			}
@@ -44,7 +41,7 @@ func (c *command) nodes() *cobra.Command {
 			nodes := slices.DeleteFunc(known.Nodes(), func(n inventory.Node) bool { return !selects(labels[n.Name]) })
 			return &answer{kind: "Nodes", value: nodes, problems: cluster.Problems, table: nodesTable(nodes, cluster.Now)}, nil
 		}),
-	}
+	})
 }
 
 func nodesTable(nodes []inventory.Node, now time.Time) output.Answer {
@@ -59,7 +56,7 @@ func nodesTable(nodes []inventory.Node, now time.Time) output.Answer {
 			source += ", agent silent"
 		}
 		t.Rows = append(t.Rows, []string{
-			n.Name, strconv.Itoa(n.Images), strconv.Itoa(n.Layers), text.Bytes(float64(n.Bytes)), share(n.ElsewhereBytes, n.Bytes), source, text.Age(n.Reported, now), cuts(n), string(n.Reuse),
+			n.Name, strconv.Itoa(n.Images), strconv.Itoa(n.Layers), text.Bytes(float64(n.Bytes)), share(ptr.Deref(n.ElsewhereBytes, 0), n.Bytes), source, text.Age(n.Reported, now), cuts(n), string(n.Reuse),
 			n.Runtime, knownBy(n),
 		})
 		t.Names = append(t.Names, "node/"+n.Name)
@@ -115,11 +112,12 @@ func (c *command) node() *cobra.Command {
 			if name == "" || len(name) > 253 || strings.ContainsAny(name, "/ %") {
 				return nil, fmt.Errorf("%q is no name of a node: see kubectl get nodes", text.Line(args[0], 253))
 			}
-			cluster, err := r.Read(ctx, collect.Parts{Nodes: true, Node: name, Images: true})
-			if err != nil {
-				return nil, err
+			parts := collect.Parts{Nodes: true, Node: name, Pods: true, Images: true}
+			known, cluster, err := inventoryOf(ctx, r, parts)
+			if err == nil && !known.Alone(name) {
+				parts.Node = ""
+				known, cluster, err = inventoryOf(ctx, r, parts)
 			}
-			known, err := inventory.New(ctx, cluster)
 			if err != nil {
 				return nil, err
 			}
@@ -140,6 +138,16 @@ func (c *command) node() *cobra.Command {
 			return &answer{kind: "Node", value: node, problems: cluster.Problems, table: table}, nil
 		}),
 	}
+}
+
+// inventoryOf reads the parts of a cluster.
+func inventoryOf(ctx context.Context, r *collect.Reader, parts collect.Parts) (*inventory.Inventory, *collect.Cluster, error) {
+	cluster, err := r.Read(ctx, parts)
+	if err != nil {
+		return nil, nil, err
+	}
+	known, err := inventory.New(ctx, cluster)
+	return known, cluster, err
 }
 
 // first returns the first of several names, shortened if it is a digest.

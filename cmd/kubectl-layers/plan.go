@@ -22,14 +22,14 @@ import (
 func (c *command) plan() *cobra.Command {
 	var file, bandwidth string
 	var images []string
-	cmd := &cobra.Command{
+	cmd := c.selectsNodes(&cobra.Command{
 		Use: "plan POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
 		Short: "What each node would have to pull for a pod",
 		Long: "What each node would have to pull for a pod: of a name, of a workload, in a file, or made of images. It is computed as the scheduler's plugin does, from objects read now.\n\n" +
 			"Nodes that do not take pods, whose taints are not tolerated, that do not match the selector or node affinity, or have too little of what is requested, are ruled out. Other filters are not looked at.",
 		Example:           "  kubectl layers plan web-0\n  kubectl layers plan deployment/web --bandwidth 100M\n  kubectl layers plan -f web.yaml\n  kubectl layers plan --image quay.io/team/app:v2",
 		ValidArgsFunction: c.completePods,
-	}
+	})
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "file with a pod or a workload, - for standard input")
 	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "bits a second that a node's link has, such as 100M or 1Gbit: shows seconds")
 	cmd.Flags().StringSliceVar(&images, "image", nil, "image of a pod that does not exist; several make one pod")
@@ -132,12 +132,12 @@ func planTable(p *plan.Plan) output.Answer {
 func (c *command) imageLocality() *cobra.Command {
 	var file string
 	var images []string
-	cmd := &cobra.Command{
+	cmd := c.selectsNodes(&cobra.Command{
 		Use: "imagelocality POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
 		Short:             "What kube-scheduler's own ImageLocality gives each node for a pod, and why",
 		Long:              "What kube-scheduler's own plugin ImageLocality gives each node for a pod, 0 to 100 points, and why it is 0 so often.",
 		ValidArgsFunction: c.completePods,
-	}
+	})
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "file with a pod or a workload, - for standard input")
 	cmd.Flags().StringSliceVar(&images, "image", nil, "image of a pod that does not exist; several make one pod")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {

@@ -21,7 +21,7 @@ import (
 )
 
 func (c *command) why() *cobra.Command {
-	return &cobra.Command{
+	return c.selectsPods(&cobra.Command{
 		Use: "why [POD]", Args: cobra.MaximumNArgs(1),
 		Short: "Why a pod is on its node, and what it pulled",
 		Long: "Why a pod is on its node, as far as layers are concerned: what that node, the best and the mean one had when the pod was placed, and what the kubelet pulled.\n\n" +
@@ -56,7 +56,7 @@ func (c *command) why() *cobra.Command {
 			}
 			return whyAnswer(answers, w.problems), nil
 		}),
-	}
+	})
 }
 
 // maxPods is how many pods why is about.
@@ -157,7 +157,7 @@ func some(names []string) string {
 func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placement, string) {
 	if !w.opened {
 		w.opened = true
-		w.scheduler, w.unreachable = debugport.Open(ctx, w.r.Config, w.r.Client, w.c.scheduler)
+		w.scheduler, w.unreachable = w.c.openScheduler(ctx, w.r)
 	}
 	if w.unreachable != nil {
 		return nil, fmt.Sprintf("The scheduler's memory cannot be read (%s).", w.unreachable)
@@ -174,6 +174,13 @@ func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placem
 	}
 	return nil, fmt.Sprintf("The scheduler does not remember this pod: it has %d placements since %s, and the pod is of the scheduler %s.",
 		a.Remembered, a.Since.UTC().Format(time.RFC3339), text.Line(pod.Spec.SchedulerName, 253))
+}
+
+// openScheduler connects to the debug endpoint of the scheduler that the flags name.
+func (c *command) openScheduler(ctx context.Context, r *collect.Reader) (*debugport.Scheduler, error) {
+	o := c.scheduler
+	o.Now = r.Now
+	return debugport.Open(ctx, r.Config, r.Client, o)
 }
 
 func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
@@ -229,7 +236,7 @@ func (c *command) savings() *cobra.Command {
 			if cmd.Flags().Changed("since") {
 				return nil, fmt.Errorf("--since needs --prometheus URL: the scheduler itself only knows what was saved since it started")
 			}
-			scheduler, err := debugport.Open(ctx, r.Config, r.Client, c.scheduler)
+			scheduler, err := c.openScheduler(ctx, r)
 			if err != nil {
 				return nil, err
 			}

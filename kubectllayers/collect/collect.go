@@ -35,6 +35,7 @@ type Reader struct {
 	Config *rest.Config
 	own    rest.Interface
 	host   string
+	clock  *clock
 }
 
 // chunk is how many objects a request asks for. A NodeLayers may have 128 KiB, so they come in
@@ -46,28 +47,30 @@ const (
 
 // New returns a Reader with a user's configuration.
 func New(config *rest.Config) (*Reader, error) {
+	r := &Reader{Config: config, host: config.Host, clock: &clock{}}
 	config = rest.CopyConfig(config)
+	config.Wrap(r.clock.wrap)
 	// What kubectl has: lists in chunks would wait long with the default of clients.
 	config.QPS, config.Burst = 50, 300
-	own, err := nodelayers.NewClient(config)
-	if err != nil {
+	var err error
+	if r.own, err = nodelayers.NewClient(config); err != nil {
 		return nil, err
 	}
 	core := rest.CopyConfig(config)
 	core.ContentType, core.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(core)
-	if err != nil {
-		return nil, err
-	}
-	return &Reader{Client: client, Config: config, own: own, host: config.Host}, nil
+	r.Client, err = kubernetes.NewForConfig(core)
+	return r, err
 }
+
+// Now is the time on the clock of the apiserver as soon as it has answered, before that on this machine's.
+func (r *Reader) Now() time.Time { return r.clock.now() }
 
 // Parts are what a Cluster is to have.
 type Parts struct {
 	// Nodes with their NodeLayers, of this name alone unless it is empty.
 	Nodes bool
 	Node  string
-	// Pods that are placed or wait, and are not finished.
+	// Pods that are placed and not finished; with Node, those there.
 	Pods bool
 	// Images are the ImageManifests.
 	Images bool
@@ -83,6 +86,8 @@ type Cluster struct {
 	Reports   *nodelayers.Static
 	Manifests *imagemanifests.Source
 	Records   []Record
+	// Whole means that all nodes were asked for, not only one.
+	Whole bool
 	// Problems are what could not be read; the rest is there.
 	Problems []*Problem
 	// Now is when all was there.
@@ -143,7 +148,7 @@ func (r *Reader) Read(ctx context.Context, parts Parts) (*Cluster, error) {
 
 // read is Read; needsNodes means that there is no answer without nodes.
 func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Cluster, error) {
-	c := &Cluster{Agents: map[string]Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic()}
+	c := &Cluster{Agents: map[string]Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Whole: parts.Nodes && parts.Node == ""}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wait sync.WaitGroup
@@ -160,7 +165,7 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 	}
 	read(0, parts.Nodes, func(ctx context.Context, c *Cluster) *Problem { return r.nodes(ctx, c, parts.Node) })
 	read(1, parts.Nodes, func(ctx context.Context, c *Cluster) *Problem { return r.nodeLayers(ctx, c, parts.Node) })
-	read(2, parts.Pods, r.pods)
+	read(2, parts.Pods, func(ctx context.Context, c *Cluster) *Problem { return r.pods(ctx, c, parts.Node) })
 	read(3, parts.Images, r.imageManifests)
 	wait.Wait()
 	if needsNodes && problems[0] != nil && !errors.Is(problems[0], context.Canceled) {
@@ -180,7 +185,7 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 			c.Problems = append(c.Problems, p)
 		}
 	}
-	c.Now = time.Now()
+	c.Now = r.Now()
 	return c, nil
 }
 
@@ -268,10 +273,14 @@ func (r *Reader) PodsWith(ctx context.Context, namespace, selector string, f fun
 	return nil
 }
 
-func (r *Reader) pods(ctx context.Context, c *Cluster) *Problem {
+func (r *Reader) pods(ctx context.Context, c *Cluster, node string) *Problem {
 	same := templates{}
+	unfinished := "status.phase!=Succeeded,status.phase!=Failed"
+	if node != "" {
+		unfinished += ",spec.nodeName=" + node
+	}
 	return r.each(ctx, "pods", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed"
+		o.FieldSelector = unfinished
 		return r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 	}, func(object runtime.Object) {
 		if pod, ok := object.(*v1.Pod); ok && pod.Spec.NodeName != "" {
@@ -338,10 +347,9 @@ func slim(pod *v1.Pod) *v1.Pod {
 }
 
 func (r *Reader) nodeLayers(ctx context.Context, c *Cluster, name string) *Problem {
-	now := time.Now()
 	return own(ctx, r, v1alpha1.NodeLayersResource.Resource, "NodeLayers", name, func(list *v1alpha1.NodeLayersList) int {
 		for i := range list.Items {
-			c.agent(&list.Items[i], now)
+			c.agent(&list.Items[i], r.Now())
 		}
 		return len(list.Items)
 	})

@@ -38,6 +38,8 @@ type answer struct {
 type apiserver struct {
 	t       *testing.T
 	answers map[string][]answer
+	// date is the header Date of answers.
+	date string
 
 	mu    sync.Mutex
 	asked map[string][]string
@@ -63,7 +65,7 @@ func (s *apiserver) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return &http.Response{
-		StatusCode: a.status, Header: http.Header{"Content-Type": {"application/json"}},
+		StatusCode: a.status, Header: http.Header{"Content-Type": {"application/json"}, "Date": {s.date}},
 		Body: io.NopCloser(bytes.NewReader(body)), Request: request,
 	}, nil
 }
@@ -241,14 +243,43 @@ func TestPodsWith(t *testing.T) {
 func TestReadOne(t *testing.T) {
 	r, server := start(t, map[string][]answer{
 		"n1":         {{status: http.StatusOK, object: v1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}},
-		"nodelayers": {layersList()},
+		"nodelayers": {layersList()}, "pods": {podList()},
 	})
-	c, err := r.Read(t.Context(), Parts{Nodes: true, Node: "n1"})
-	if err != nil || len(c.Nodes) != 1 || c.Nodes[0].Name != "n1" {
+	c, err := r.Read(t.Context(), Parts{Nodes: true, Node: "n1", Pods: true})
+	if err != nil || len(c.Nodes) != 1 || c.Nodes[0].Name != "n1" || c.Whole {
 		t.Fatalf("%v, %+v", err, c)
+	}
+	if got := server.asked["pods"]; len(got) != 1 || !strings.Contains(got[0], "%2Cspec.nodeName%3Dn1&") {
+		t.Errorf("%q", got)
 	}
 	if got := server.asked["nodelayers"]; len(got) != 1 || got[0] != "fieldSelector=metadata.name%3Dn1&limit=100" {
 		t.Errorf("%q", got)
+	}
+}
+
+// The clock of the apiserver counts: on a machine whose own is hours ahead, or behind, an agent that
+// works is no silent one.
+func TestClock(t *testing.T) {
+	for _, wrong := range []time.Duration{-3 * time.Hour, 3 * time.Hour, time.Second} {
+		there := time.Now().Add(-wrong)
+		o := nodeLayers("n1", "0 quay.io/a:1")
+		o.Spec.RenewTime = metav1.NewTime(there.Add(-time.Minute))
+		r, server := start(t, map[string][]answer{"nodes": {nodeList("", "n1")}, "nodelayers": {layersList(o)}})
+		server.date = there.UTC().Format(http.TimeFormat)
+		c, err := r.Read(t.Context(), Parts{Nodes: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if off := c.Now.Sub(there).Abs(); off > 10*time.Second {
+			t.Errorf("a clock that is off by %s: the answer is as of %s, at %s", wrong, c.Now, there)
+		}
+		known, err := c.Snapshot(t.Context())
+		if err != nil || !known.Told(c.Nodes[0]) {
+			t.Errorf("a clock that is off by %s: the agent counts as silent, %v", wrong, err)
+		}
+	}
+	if r, _ := start(t, nil); time.Since(r.Now()).Abs() > time.Minute {
+		t.Error("without an answer, the machine's own clock counts")
 	}
 }
 

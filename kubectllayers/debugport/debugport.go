@@ -52,13 +52,16 @@ var DefaultLeases = []string{"layer-locality-scheduler", "kube-scheduler"}
 
 // Options say where the scheduler is.
 type Options struct {
-	// Namespace of leases, pods and the service account.
-	Namespace string
+	// Namespace of leases and of the service account; PodNamespace that of the scheduler's pod, by
+	// default the same.
+	Namespace, PodNamespace string
 	// Leases to look for; the first that there is counts.
 	Leases         []string
 	ServiceAccount string
 	// URL of the secure port, where no pod can be forwarded to.
 	URL string
+	// Now is the time on the clock of the apiserver; by default that of this machine.
+	Now func() time.Time
 }
 
 // Scheduler is the endpoint of a scheduler. Close ends the forwarding.
@@ -75,6 +78,10 @@ type Scheduler struct {
 // Open finds the scheduler and connects to it. The error is one sentence.
 func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface, o Options) (*Scheduler, error) {
 	o.Namespace, o.ServiceAccount = cmp.Or(o.Namespace, DefaultNamespace), cmp.Or(o.ServiceAccount, DefaultServiceAccount)
+	o.PodNamespace = cmp.Or(o.PodNamespace, o.Namespace)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if len(o.Leases) == 0 {
 		o.Leases = DefaultLeases
 	}
@@ -118,8 +125,8 @@ func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Po
 		return nil, err
 	}
 	of, identity := lease.Name, ptr.Deref(lease.Spec.HolderIdentity, "")
-	if !held(lease, time.Now()) {
-		return nil, fmt.Errorf("nobody renews the lease %s/%s: the scheduler does not run; see kubectl -n %s get pods, or name the lease of another one with --scheduler-lease", o.Namespace, of, o.Namespace)
+	if !held(lease, o.Now()) {
+		return nil, fmt.Errorf("nobody renews the lease %s/%s: the scheduler does not run; see kubectl -n %s get pods, or name the lease of another one with --scheduler-lease", o.Namespace, of, o.PodNamespace)
 	}
 	host := identity
 	if at := strings.LastIndexByte(identity, '_'); at > 0 { // <host name>_<random>
@@ -127,17 +134,17 @@ func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Po
 	}
 	// The host name is that of the pod, or of the node: then it is a static pod.
 	for _, name := range []string{host, "kube-scheduler-" + host} {
-		pod, err := client.CoreV1().Pods(o.Namespace).Get(ctx, name, metav1.GetOptions{})
+		pod, err := client.CoreV1().Pods(o.PodNamespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case err == nil && pod.Status.Phase == v1.PodRunning:
 			return pod, nil
 		case err == nil:
-			return nil, fmt.Errorf("the scheduler %s/%s holds the lease %s, but its pod is %s: wait a moment", o.Namespace, text.Line(name, 253), of, pod.Status.Phase)
+			return nil, fmt.Errorf("the scheduler %s/%s holds the lease %s, but its pod is %s: wait a moment", o.PodNamespace, text.Line(name, 253), of, pod.Status.Phase)
 		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("cannot get the pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.Namespace, text.Line(name, 253), why(err))
+			return nil, fmt.Errorf("cannot get the pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.PodNamespace, text.Line(name, 253), why(err))
 		}
 	}
-	return nil, fmt.Errorf("the holder of the lease %s/%s, %q, is no pod of that namespace: give the address of its secure port with --scheduler-url", o.Namespace, of, text.Line(identity, 200))
+	return nil, fmt.Errorf("the holder of the lease %s/%s, %q, is no pod in namespace %s: name that of the pod with --scheduler-pod-namespace (layer-locality with deploy/scheduler/okd), or give the address of its secure port with --scheduler-url", o.Namespace, of, text.Line(identity, 200), o.PodNamespace)
 }
 
 // first returns the first lease that there is.

@@ -23,6 +23,11 @@ func running(name string, phase v1.PodPhase) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: name}, Status: v1.PodStatus{Phase: phase}}
 }
 
+func in(namespace string, pod *v1.Pod) *v1.Pod {
+	pod.Namespace = namespace
+	return pod
+}
+
 // The pod that holds the lease is asked, never one that only looks like a scheduler.
 func TestHolder(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -35,12 +40,44 @@ func TestHolder(t *testing.T) {
 		"abandoned":   {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", time.Hour), lease(DefaultLeases[1], "other_1", time.Second), running("pod-a", v1.PodRunning), running("other", v1.PodRunning)}, "nobody renews the lease kube-system/layer-locality-scheduler: the scheduler does not run"},
 		"nobody":      {[]runtime.Object{lease(DefaultLeases[0], "", 0)}, "nobody renews"},
 		"no lease":    {nil, "there is no lease layer-locality-scheduler or kube-scheduler"},
-		"no pod":      {[]runtime.Object{lease(DefaultLeases[0], "machine\x1b_1", 0)}, `"machine` + "\uFFFD" + `_1", is no pod of that namespace`},
+		"no pod":      {[]runtime.Object{lease(DefaultLeases[0], "machine\x1b_1", 0)}, `"machine` + "\uFFFD" + `_1", is no pod in namespace kube-system`},
+		"elsewhere":   {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", 0), in("other", running("pod-a", v1.PodRunning))}, "name that of the pod with --scheduler-pod-namespace"},
 		"not running": {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodFailed)}, "its pod is Failed: wait a moment"},
 	} {
-		pod, err := holder(t.Context(), fake.NewClientset(test.objects...), Options{Namespace: DefaultNamespace, Leases: DefaultLeases})
+		pod, err := holder(t.Context(), fake.NewClientset(test.objects...), options())
 		if err == nil && pod.Name != test.want || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, %v, want %s", name, pod, err, test.want)
+		}
+	}
+}
+
+func options() Options {
+	return Options{Namespace: DefaultNamespace, PodNamespace: DefaultNamespace, Leases: DefaultLeases, Now: time.Now}
+}
+
+// With deploy/scheduler/okd, the pod is in a namespace of its own, and a pod of that name beside the
+// lease is another one.
+func TestHolderElsewhere(t *testing.T) {
+	o := options()
+	o.PodNamespace = "layer-locality"
+	pod, err := holder(t.Context(), fake.NewClientset(lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodRunning), in(o.PodNamespace, running("pod-a", v1.PodRunning))), o)
+	if err != nil || pod.Namespace != o.PodNamespace {
+		t.Errorf("%v, %v", pod, err)
+	}
+}
+
+// By the clock of the apiserver, not by that of the user's machine.
+func TestHolderByClock(t *testing.T) {
+	for _, wrong := range []time.Duration{-time.Hour, time.Hour} {
+		o := options()
+		o.Now = func() time.Time { return time.Now().Add(-wrong) }
+		renewed := lease(DefaultLeases[0], "pod-a_1", wrong)
+		if pod, err := holder(t.Context(), fake.NewClientset(renewed, running("pod-a", v1.PodRunning)), o); err != nil {
+			t.Errorf("%s: %v, %v", wrong, pod, err)
+		}
+		renewed.Spec.RenewTime.Time = o.Now().Add(-time.Hour)
+		if pod, err := holder(t.Context(), fake.NewClientset(renewed, running("pod-a", v1.PodRunning)), o); err == nil {
+			t.Errorf("%s: %v holds an abandoned lease", wrong, pod)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
@@ -107,7 +108,7 @@ func manifest(t *testing.T, c *collect.Cluster, name, letter string, layers ...v
 // cluster has a node of each kind.
 func cluster(t *testing.T) *collect.Cluster {
 	t.Helper()
-	c := &collect.Cluster{Agents: map[string]collect.Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Now: time.Now()}
+	c := &collect.Cluster{Agents: map[string]collect.Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Now: time.Now(), Whole: true}
 	manifest(t, c, "quay.io/second:1", "2", base, tools, second)
 	full := node("full")
 	for i := range kubeletLists {
@@ -147,18 +148,18 @@ func TestNodes(t *testing.T) {
 	}
 	for name, want := range map[string]Node{
 		"agent": {
-			Images: 2, Layers: 4, Bytes: 97 * mb, ElsewhereBytes: 97 * mb, Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
+			Images: 2, Layers: 4, Bytes: 97 * mb, ElsewhereBytes: ptr.To[int64](97 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
 			Known: map[locality.Evidence]int{locality.FromLayers: 2},
 		},
 		"other-agent": {
-			Images: 1, Layers: 3, Bytes: 92 * mb, ElsewhereBytes: 92 * mb, Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
+			Images: 1, Layers: 3, Bytes: 92 * mb, ElsewhereBytes: ptr.To[int64](92 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
 			Known: map[locality.Evidence]int{locality.FromLayers: 1},
 		},
 		"joined": {
-			Images: 1, Layers: 3, Bytes: 95 * mb, ElsewhereBytes: 95 * mb, Source: Joined, Reported: heartbeat,
+			Images: 1, Layers: 3, Bytes: 95 * mb, ElsewhereBytes: ptr.To[int64](95 * mb), Source: Joined, Reported: heartbeat,
 			Known: map[locality.Evidence]int{locality.FromManifest: 1},
 		},
-		"empty": {Source: FromNothing, Reported: heartbeat, Known: map[locality.Evidence]int{}},
+		"empty": {ElsewhereBytes: ptr.To[int64](0), Source: FromNothing, Reported: heartbeat, Known: map[locality.Evidence]int{}},
 	} {
 		got := found[name]
 		known := maps.Clone(got.Known)
@@ -166,8 +167,11 @@ func TestNodes(t *testing.T) {
 		if !maps.Equal(known, want.Known) || !got.Reported.Equal(want.Reported) || got.Runtime != "cri-o://1.36.3" || got.Reuse != v1alpha1.ReuseByDigest {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
+		if ptr.Deref(got.ElsewhereBytes, -1) != *want.ElsewhereBytes {
+			t.Errorf("%s: %v bytes elsewhere, want %d", name, got.ElsewhereBytes, *want.ElsewhereBytes)
+		}
 		for _, n := range []*Node{&got, &want} {
-			n.Name, n.Known, n.Reported, n.Runtime, n.Reuse = "", nil, time.Time{}, "", ""
+			n.Name, n.ElsewhereBytes, n.Known, n.Reported, n.Runtime, n.Reuse = "", nil, nil, time.Time{}, "", ""
 		}
 		if a, b := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); a != b {
 			t.Errorf("%s: %s, want %s", name, a, b)
@@ -179,6 +183,23 @@ func TestNodes(t *testing.T) {
 	}
 	if n := found["full"]; n.Source != FromNames || !n.FullList || n.StaleAgent || n.Images != kubeletLists {
 		t.Errorf("%+v", n)
+	}
+}
+
+// Where one node was read, nothing is said of others; and whether that is all there is to say.
+func TestAlone(t *testing.T) {
+	c := cluster(t)
+	c.Whole = false
+	i := inventory(t, c)
+	for _, n := range i.Nodes() {
+		if n.ElsewhereBytes != nil {
+			t.Errorf("%s: %d bytes elsewhere", n.Name, *n.ElsewhereBytes)
+		}
+	}
+	for name, want := range map[string]bool{"agent": true, "joined": true, "empty": true, "stale": false, "full": false} {
+		if got := i.Alone(name); got != want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }
 

@@ -57,9 +57,10 @@ type Node struct {
 	// Images, each once; Layers, each once.
 	Images int `json:"images"`
 	Layers int `json:"layers"`
-	// Bytes of the layers; ElsewhereBytes are those of them that another node holds, too.
+	// Bytes of the layers; ElsewhereBytes are those of them that another node holds, too, missing if
+	// other nodes were not read.
 	Bytes          int64  `json:"bytes"`
-	ElsewhereBytes int64  `json:"elsewhereBytes"`
+	ElsewhereBytes *int64 `json:"elsewhereBytes,omitempty"`
 	Source         Source `json:"source"`
 	// Known counts the images by what they are known from: layers, manifest, name, use.
 	Known map[locality.Evidence]int `json:"known"`
@@ -99,8 +100,11 @@ const maxShown = 300
 func (i *Inventory) node(node *v1.Node) Node {
 	sum := i.known.Index().Sum(node.Name)
 	n := Node{
-		Name: node.Name, Images: sum.Images, Layers: sum.Layers, Bytes: sum.Bytes, ElsewhereBytes: sum.ElsewhereBytes,
+		Name: node.Name, Images: sum.Images, Layers: sum.Layers, Bytes: sum.Bytes,
 		Known: i.known.ImagesOf(node.Name), Reuse: v1alpha1.ReuseByDigest, Runtime: text.Line(node.Status.NodeInfo.ContainerRuntimeVersion, maxShown),
+	}
+	if i.cluster.Whole {
+		n.ElsewhereBytes = &sum.ElsewhereBytes
 	}
 	if i.known.Index().Chains(node.Name) {
 		n.Reuse = v1alpha1.ReuseInChains
@@ -133,6 +137,14 @@ func sourceOf(known map[locality.Evidence]int) Source {
 		return FromNames
 	}
 	return FromNothing
+}
+
+// Alone tells whether all there is to say of a node can be said without other nodes. It cannot of an
+// image that is known by its name or by its use: another node may tell its layers, and how much
+// images are compressed.
+func (i *Inventory) Alone(node string) bool {
+	known := i.known.ImagesOf(node)
+	return known[locality.FromName]+known[locality.FromUse] == 0
 }
 
 // HeldImage is an image on a node. Sizes are compressed bytes.

@@ -34,7 +34,11 @@ type Target struct {
 // String returns KIND/NAME.
 func (t *Target) String() string { return t.Kind + "/" + text.Line(t.Name, maxName) }
 
-const maxName = 253
+// What names of objects and of kinds have at most.
+const (
+	maxName = 253
+	maxKind = 63
+)
 
 // kind is a kind of workload that Kubernetes has.
 type kind struct {
@@ -264,7 +268,7 @@ func fromObject(raw map[string]any, namespace string) *Target {
 	o := unstructured.Unstructured{Object: raw}
 	kindName, _, _ := unstructured.NestedString(raw, "kind")
 	name, _, _ := unstructured.NestedString(raw, "metadata", "name")
-	t := &Target{Kind: strings.ToLower(kindName), Namespace: namespace, Name: name}
+	t := &Target{Kind: strings.ToLower(text.Line(kindName, maxKind)), Namespace: namespace, Name: name}
 	if n, _, _ := unstructured.NestedString(raw, "metadata", "namespace"); n != "" {
 		t.Namespace = n
 	}

@@ -3,6 +3,8 @@ package target
 import (
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -77,6 +79,7 @@ func FuzzFile(f *testing.F) {
 	f.Add(`{kind: Pod, spec: {containers: [{image: a}]}}`, "")
 	f.Add("kind: List\nitems:\n- {kind: X, spec: {jobTemplate: {spec: {template: {spec: {containers: [{image: a}]}}}}}}", "x/")
 	f.Add(`{"kind":"List","items":[1,null,{"items":{}}]}`, "")
+	f.Add(`{"kind":"\u001b]0;x`+strings.Repeat("y", 100)+`","spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}`, "")
 	f.Fuzz(func(t *testing.T, text, wanted string) {
 		got, err := File(strings.NewReader(text), "f", "ns", wanted)
 		if (got == nil) == (err == nil) {
@@ -84,6 +87,9 @@ func FuzzFile(f *testing.F) {
 		}
 		if got != nil && len(got.Pod.Spec.Containers) == 0 {
 			t.Error("a pod without containers")
+		}
+		if got != nil && (utf8.RuneCountInString(got.String()) > maxName+maxKind+1 || strings.ContainsFunc(got.String(), unicode.IsControl)) {
+			t.Errorf("%q", got)
 		}
 		if err != nil && (len(err.Error()) > 5000 || strings.ContainsRune(err.Error(), '\x1b')) {
 			t.Errorf("%q", err)

@@ -163,7 +163,7 @@ func Remembered(pod *v1.Pod, decision placements.Placement, pulls []Pull) *Answe
 	case mean == nil && decision.FeasibleNodes == 1:
 		a.say("It fitted on no other node.")
 	case mean == nil:
-		a.say("Layers were not asked about: the pod was placed with others in one step.")
+		a.say("Layers were not asked about: no image of the pod has a valid name, or it was placed with others in one step.")
 	default:
 		saved := mean.MissingBytes - float64(chosen.MissingBytes)
 		a.SavedBytes = &saved

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,6 +108,31 @@ func TestNode(t *testing.T) {
 	}
 	if table := layers(t, "node", "node/"+joined); table.code != 0 || !strings.Contains(table.out, "manifest") || !strings.Contains(table.out, "told by joined") {
 		t.Errorf("%+v", table)
+	}
+}
+
+// Of each node, node and nodes say the same. Others are read where its images are known by name only:
+// otherwise their sizes would be others.
+func TestNodeAsNodes(t *testing.T) {
+	var nodes []node
+	answers(t, &nodes, "nodes")
+	for _, want := range nodes {
+		var got node
+		answers(t, &got, "node", want.Name)
+		whole := want.Name == byNames
+		if !whole {
+			want.ElsewhereBytes = 0
+		}
+		if !got.Reported.Equal(want.Reported) {
+			t.Errorf("%s reported %s, %s", want.Name, got.Reported, want.Reported)
+		}
+		got.Held, got.Reported = nil, want.Reported
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("node says\n%+v, nodes\n%+v", got, want)
+		}
+		if out := layers(t, "node", want.Name, "-o", "json").out; strings.Contains(out, "elsewhereBytes") != whole {
+			t.Errorf("%s: %s", want.Name, out)
+		}
 	}
 }
 

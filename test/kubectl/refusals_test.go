@@ -89,10 +89,12 @@ func TestBadInput(t *testing.T) {
 		{"savings --scheduler-url http://127.0.0.1", `is no address of a scheduler: want one such as https://`},
 		{"savings --scheduler-url https://127.0.0.1:1", `does not answer`},
 		{"savings --scheduler-lease none", "there is no lease none in namespace kube-system"},
-		{"savings", "is no pod of that namespace: give the address of its secure port with --scheduler-url"}, // the scheduler is a process here
+		{"savings", "is no pod in namespace kube-system: name that of the pod with --scheduler-pod-namespace (layer-locality with deploy/scheduler/okd), or give the address of its secure port with --scheduler-url"}, // the scheduler is a process here
 		{"savings --scheduler-lease abandoned", "nobody renews the lease kube-system/abandoned: the scheduler does not run"},
 		{"nodes -o jsonpath={.x}", `--output "jsonpath={.x}": want table, wide, json, yaml, name`},
 		{"nodes -l =,=", "--selector: "},
+		{"shared -l kind=empty", "unknown shorthand flag: 'l' in -l: see kubectl layers shared --help"},
+		{"node " + byAgent + " -A", "unknown shorthand flag: 'A' in -A: see kubectl layers node --help"},
 		{"shared --images a", "want 2 to 50 images, not 1"},
 		{"nodes --none", "unknown flag: --none: see kubectl layers nodes --help"},
 		{"none", `unknown command "none" for "kubectl layers"`},
