@@ -22,14 +22,15 @@ const (
 	AgentNamespace = "kube-system"
 )
 
-// runtimeLabel is the label of nodes by which the overlay mixed of deploy/agent tells them apart.
-const runtimeLabel = "layerlocality.io/runtime"
+// RuntimeLabel is the label of nodes by which the overlay mixed of deploy/agent tells them apart,
+// and that of its DaemonSets.
+const RuntimeLabel = "layerlocality.io/runtime"
 
 // mixed is the overlay of deploy/agent for several container runtimes.
 const mixed = "mixed"
 
-// overlayOf returns the overlay of deploy/agent for a node, which is also the value of its label.
-func overlayOf(node *cluster.Node) string {
+// Overlay returns the overlay of deploy/agent for a node, which is also the value of its label.
+func Overlay(node *cluster.Node) string {
 	if node.ContainerRuntime() == cluster.CRIO {
 		return "cri-o"
 	}
@@ -39,7 +40,7 @@ func overlayOf(node *cluster.Node) string {
 // LabelRuntimes gives nodes the label that mixed needs, also one that was made again.
 func (l *Lab) LabelRuntimes(ctx context.Context) error {
 	for _, node := range l.Cluster.Nodes() {
-		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, runtimeLabel, overlayOf(node))
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, RuntimeLabel, Overlay(node))
 		if _, err := l.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("label node %s: %w", node.Name, err)
 		}
@@ -53,7 +54,7 @@ func (l *Lab) LabelRuntimes(ctx context.Context) error {
 func (l *Lab) Agents(ctx context.Context, root string, image *images.Pushed, publishArgs ...string) ([]*unstructured.Unstructured, error) {
 	overlay := ""
 	for _, node := range l.Cluster.Nodes() {
-		if of := overlayOf(node); overlay == "" {
+		if of := Overlay(node); overlay == "" {
 			overlay = of
 		} else if overlay != of {
 			overlay = mixed

@@ -182,7 +182,7 @@ func TestTwiceOnANode(t *testing.T) {
 		renewals = 5
 	}
 	sets := lab.Client.AppsV1().DaemonSets(namespace)
-	list, err := sets.List(t.Context(), metav1.ListOptions{LabelSelector: labelled + ",layerlocality.io/runtime=cri-o"})
+	list, err := sets.List(t.Context(), metav1.ListOptions{LabelSelector: labelled + "," + scenario.RuntimeLabel + "=cri-o"})
 	must(t, err)
 	if len(list.Items) != 1 {
 		t.Fatalf("%d DaemonSets for nodes with CRI-O", len(list.Items))

@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,14 +36,18 @@ type Config struct {
 	Rounds  int           `json:"rounds"`  // in each, nodes are measured once without and once with agents
 	Pulls   int           `json:"pulls"`   // of the image of 100 MB a turn, on each node
 	Changes int           `json:"changes"` // pulls whose way into the index is measured, and removals, on each node
-	Burst   int           `json:"burst"`   // pulls in quick succession
+	Burst   int           `json:"burst"`   // pulls in quick succession, and removals, on each node
 	Idle    time.Duration `json:"idle"`    // without any change
+	Agents  []string      `json:"agents"`  // the nodes that have one, some of Runtimes
 
 	// Root is the folder of the repository.
 	Root string `json:"-"`
 	// LogDir gets the logs of all components.
 	LogDir string `json:"-"`
 }
+
+// Runtimes are the names of the nodes in Config.Agents.
+func Runtimes() []string { return []string{"containerd", "cri-o"} }
 
 func (c *Config) check() error {
 	for _, field := range []struct {
@@ -58,32 +64,39 @@ func (c *Config) check() error {
 	if c.Idle < time.Second {
 		return fmt.Errorf("--idle=%s: want at least 1s", c.Idle)
 	}
+	other := func(name string) bool { return !slices.Contains(Runtimes(), name) }
+	if len(c.Agents) == 0 || slices.ContainsFunc(c.Agents, other) {
+		return fmt.Errorf("--agents=%s: want some of %s", strings.Join(c.Agents, ","), strings.Join(Runtimes(), ", "))
+	}
 	return nil
 }
 
 const (
 	// apart is the time between two changes, later than the agent's pause after a write.
 	apart = 6 * time.Second
-	// hurry is that between two pulls of a burst.
+	// hurry is that between two pulls of a burst, and between two removals.
 	hurry = 2 * time.Second
 )
 
 // Node is what was measured on a node.
 type Node struct {
 	Runtime cluster.ContainerRuntime `json:"runtime"`
+	// Agent tells whether it has one; otherwise only pulls of the large image are measured.
+	Agent bool `json:"agent"`
 	// First are the first readings of agents that were started, Lists those that followed.
 	First []time.Duration `json:"first"`
 	Lists []time.Duration `json:"lists"`
-	// Without and With are pulls of the large image while no agent runs, and while one does.
+	// Without and With are pulls of the large image while no agents run, and while they do.
 	Without []time.Duration `json:"without"`
 	With    []time.Duration `json:"with"`
 	// Seen are the times from the end of pulls until the plugin's index had them, Status those
 	// until NodeStatus named them; Gone those from the end of removals until the index did not
-	// have them any more; Burst is Seen for pulls in quick succession.
-	Seen   []time.Duration `json:"seen"`
-	Status []time.Duration `json:"status"`
-	Gone   []time.Duration `json:"gone"`
-	Burst  []time.Duration `json:"burst"`
+	// have them any more; Burst and BurstGone are Seen and Gone in quick succession.
+	Seen      []time.Duration `json:"seen"`
+	Status    []time.Duration `json:"status"`
+	Gone      []time.Duration `json:"gone"`
+	Burst     []time.Duration `json:"burst"`
+	BurstGone []time.Duration `json:"burstGone"`
 	// Reader and Publisher are the containers after all of that; Idle is the processor time of
 	// both while nothing changed.
 	Reader    process.Memory `json:"reader"`
@@ -173,6 +186,8 @@ type measurement struct {
 	c     *cluster.Cluster
 	lab   *scenario.Lab
 	nodes []*node
+	// with are the nodes that have an agent while agents run.
+	with []*node
 	// agents are the objects that install them, large is the image of 100 MB.
 	agents []*unstructured.Unstructured
 	large  string
@@ -199,7 +214,10 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*measureme
 		if err != nil {
 			return nil, err
 		}
-		m.nodes = append(m.nodes, &node{of, cri, &Node{Runtime: of.ContainerRuntime()}})
+		next := &node{of, cri, &Node{Runtime: of.ContainerRuntime(), Agent: slices.Contains(config.Agents, scenario.Overlay(of))}}
+		if m.nodes = append(m.nodes, next); next.measured.Agent {
+			m.with = append(m.with, next)
+		}
 		if err := many.Pull(ctx, c, of); err != nil {
 			return nil, err
 		}
@@ -219,6 +237,10 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*measureme
 	if m.agents, err = m.lab.Agents(ctx, config.Root, image, "--spread=0s", "--min-layer-bytes=0"); err != nil {
 		return nil, err
 	}
+	m.agents = slices.DeleteFunc(m.agents, func(o *unstructured.Unstructured) bool {
+		runtime := o.GetLabels()[scenario.RuntimeLabel]
+		return runtime != "" && !slices.Contains(config.Agents, runtime)
+	})
 	// It logs how long it reads.
 	return m, scenario.AgentArgs(m.agents, "read", "--v=2")
 }
@@ -233,13 +255,13 @@ func (m *measurement) start(ctx context.Context) error {
 		return err
 	}
 	m.running = true
-	if err := m.lab.AppReady(ctx, scenario.Agent, len(m.nodes)); err != nil {
+	if err := m.lab.AppReady(ctx, scenario.Agent, len(m.with)); err != nil {
 		return err
 	}
 	return scenario.Poll(ctx, func(ctx context.Context) error {
 		states, err := m.lab.MetricOf(ctx, m.c.SchedulerURL(), "scheduler_layerlocality_node_layers", "state")
-		if err == nil && states["fresh"] != len(m.nodes) {
-			err = fmt.Errorf("of %d nodes, the scheduler knows NodeLayers of %v", len(m.nodes), states)
+		if err == nil && states["fresh"] != len(m.with) {
+			err = fmt.Errorf("of %d nodes, the scheduler knows NodeLayers of %v", len(m.with), states)
 		}
 		return err
 	})
@@ -318,7 +340,7 @@ func (m *measurement) readings(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, node := range m.nodes {
+	for _, node := range m.with {
 		for _, pod := range pods {
 			if pod.Spec.NodeName != node.Name {
 				continue
@@ -362,10 +384,10 @@ func readings(log string, images int) ([]time.Duration, error) {
 	return all, nil
 }
 
-// each calls do for all nodes at once.
+// each calls do for all nodes with agents at once.
 func (m *measurement) each(ctx context.Context, do func(context.Context, *node) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, node := range m.nodes {
+	for _, node := range m.with {
 		group.Go(func() error { return do(ctx, node) })
 	}
 	return group.Wait()
@@ -392,7 +414,7 @@ func (m *measurement) takes(ctx context.Context) error {
 		return sum, nil
 	}
 	before := map[*node]time.Duration{}
-	for _, node := range m.nodes {
+	for _, node := range m.with {
 		a := running{table: process.SeenBy(node.Runtime().PID())}
 		for argument, pid := range map[string]*int{"read": &a.reader, "publish": &a.publisher} {
 			found, err := a.table.Running(scenario.Agent, argument)
@@ -417,7 +439,7 @@ func (m *measurement) takes(ctx context.Context) error {
 	if err := pause(ctx, m.Idle); err != nil {
 		return err
 	}
-	for _, node := range m.nodes {
+	for _, node := range m.with {
 		after, err := cpu(node)
 		if err != nil {
 			return err

@@ -54,36 +54,27 @@ func (m *measurement) changes(ctx context.Context) error {
 			}
 			node.measured.Status = append(node.measured.Status, at.Sub(ends[i]))
 		}
-		m.Logf("%s: removing images", node.Name)
-		for _, image := range pulled {
-			if err := store.Remove(ctx, node.cri, image.Reference); err != nil {
-				return err
-			}
-			took, err := m.known(ctx, node, image, false)
-			if err != nil {
-				return err
-			}
-			node.measured.Gone = append(node.measured.Gone, took)
-			if err := pause(ctx, apart-took); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err = m.follow(ctx, node, pulled, apart, false, &node.measured.Gone)
+		return err
 	})
 	stop()
 	return errors.Join(group.Wait(), err)
 }
 
-// burst has each node pull images in quick succession.
+// burst has each node pull images in quick succession, and remove them.
 func (m *measurement) burst(ctx context.Context) error {
 	return m.each(ctx, func(ctx context.Context, node *node) error {
-		_, _, err := m.pulls(ctx, node, "burst", m.Burst, hurry, &node.measured.Burst)
+		pulled, _, err := m.pulls(ctx, node, "burst", m.Burst, hurry, &node.measured.Burst)
+		if err != nil {
+			return err
+		}
+		_, err = m.follow(ctx, node, pulled, hurry, false, &node.measured.BurstGone)
 		return err
 	})
 }
 
-// pulls has a node pull images, one in every interval, and appends to seen how long it takes from
-// the end of each pull until the index has it. It returns the images and the ends of their pulls.
+// pulls pushes images and has a node pull them as follow does. It returns the images and the ends
+// of their pulls.
 func (m *measurement) pulls(ctx context.Context, node *node, name string, n int, every time.Duration, seen *[]time.Duration) (pulled []*images.Pushed, ends []time.Time, err error) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%s-%d", name, node.Name, i)
@@ -93,19 +84,31 @@ func (m *measurement) pulls(ctx context.Context, node *node, name string, n int,
 		}
 		pulled = append(pulled, image)
 	}
-	m.Logf("%s: pulling an image every %s", node.Name, every)
-	took := make([]time.Duration, n)
+	ends, err = m.follow(ctx, node, pulled, every, true, seen)
+	return pulled, ends, err
+}
+
+// follow has a node pull images, or remove them if they shall not be there, one in every interval,
+// and appends to known how long it takes from the end of each pull or removal until the index has
+// that. It returns these ends.
+func (m *measurement) follow(ctx context.Context, node *node, all []*images.Pushed, every time.Duration, there bool, known *[]time.Duration) (ends []time.Time, err error) {
+	change := store.Remove
+	if there {
+		change = store.Pull
+	}
+	m.Logf("%s: an image every %s, pulled: %t", node.Name, every, there)
+	took := make([]time.Duration, len(all))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	for i, image := range pulled {
+	for i, image := range all {
 		next := time.Now().Add(every)
-		if err := store.Pull(ctx, node.cri, image.Reference); err != nil {
-			return nil, nil, err
+		if err := change(ctx, node.cri, image.Reference); err != nil {
+			return nil, err
 		}
 		ends = append(ends, time.Now())
 		group.Go(func() (err error) {
-			took[i], err = m.known(ctx, node, image, true)
+			took[i], err = m.known(ctx, node, image, there)
 			return err
 		})
 		if err := pause(ctx, time.Until(next)); err != nil {
@@ -113,10 +116,10 @@ func (m *measurement) pulls(ctx context.Context, node *node, name string, n int,
 		}
 	}
 	if err := group.Wait(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	*seen = append(*seen, took...)
-	return pulled, ends, nil
+	*known = append(*known, took...)
+	return ends, nil
 }
 
 // known waits until the plugin's index has an image on a node with all its layers, or nothing of

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"math"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,13 +25,13 @@ func TestWrite(t *testing.T) {
 		Config: Config{Images: 1000, Idle: 100 * time.Second},
 		Nodes: []*Node{
 			{
-				Runtime: cluster.Containerd, First: times(400, 300, 350), Lists: times(10, 20, 30), Without: times(500, 600, 700), With: times(660, 630, 650),
-				Seen: times(1300, 1400), Gone: times(1200), Burst: times(5000), Status: times(20_000),
+				Runtime: cluster.Containerd, Agent: true, First: times(400, 300, 350), Lists: times(10, 20, 30), Without: times(500, 600, 700), With: times(660, 630, 650),
+				Seen: times(1300, 1400), Gone: times(1200), Burst: times(5000), BurstGone: times(5000, 8100), Status: times(20_000),
 				Reader: process.Memory{RSS: 20 << 20, Anonymous: 5 << 20}, Publisher: process.Memory{RSS: 15 << 20}, Idle: 100 * time.Millisecond,
 			},
 			{
-				Runtime: cluster.CRIO, First: times(12), Lists: times(2), Without: times(500), With: times(505),
-				Seen: times(1500, 3100), Gone: times(1250), Burst: times(6400), Status: times(30_000),
+				Runtime: cluster.CRIO, Agent: true, First: times(12), Lists: times(2), Without: times(500), With: times(505),
+				Seen: times(1500, 3100), Gone: times(1250, 2900), Burst: times(6400), BurstGone: times(6000), Status: times(30_000),
 				Reader: process.Memory{RSS: 16 << 20}, Publisher: process.Memory{RSS: 15 << 20}, Idle: 250 * time.Millisecond,
 			},
 		},
@@ -45,10 +48,53 @@ func TestWrite(t *testing.T) {
 	for _, want := range []string{
 		"goal met: first_ms <= 1000, measured 350.000", "goal missed: seen_p99_ms <= 3000, measured 3100.000",
 		"goal met: seen_p99_ms of a burst <= 6500, measured 6400.000", "goal missed: pull_ratio <= 1.02, measured 1.083", "goal missed: idle_mcpu",
+		"goal met: gone_p99_ms <= 3000, measured 2900.000", "goal missed: gone_p99_ms of a burst <= 8000, measured 8100.000",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, &out)
 		}
+	}
+}
+
+// Of a node without an agent, pulls are told, and count for no goal.
+func TestNodeWithoutAgent(t *testing.T) {
+	r := &Result{
+		Config: Config{Images: 1000, Idle: time.Minute},
+		Nodes: []*Node{
+			{Runtime: cluster.Containerd, Without: times(500), With: times(800)},
+			{Runtime: cluster.CRIO, Agent: true, First: times(12), Without: times(500), With: times(505)},
+		},
+	}
+	var out strings.Builder
+	if err := r.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`containerd, no agent +crio\n`, `\n +first reading \(ms\) +- +12\n`, `\n +ratio +1\.600 +1\.010\n`, `\ngoal met: pull_ratio <= 1\.02, measured 1\.010\n`} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("it does not say %q:\n%s", want, &out)
+		}
+	}
+}
+
+// More pulls make the error of the ratio smaller, and pulls that differ make it larger.
+func TestRatioError(t *testing.T) {
+	node := func(repeat int, ms ...int) *Node {
+		all := slices.Repeat(times(ms...), repeat)
+		return &Node{With: all, Without: all}
+	}
+	if e := node(4, 100, 100, 100, 100).ratioError(); e != 0 {
+		t.Errorf("equal pulls: %v", e)
+	}
+	// Quartiles of 90 and 110: 0.929 * 20 / 100 / √20 of each median.
+	twenty := node(4, 80, 90, 100, 110, 120).ratioError()
+	if twenty < 0.058 || twenty > 0.059 {
+		t.Errorf("20 pulls: %v", twenty)
+	}
+	if more := node(16, 80, 90, 100, 110, 120).ratioError(); math.Abs(more-twenty/2) > 1e-9 {
+		t.Errorf("80 pulls: %v, 20 pulls: %v", more, twenty)
+	}
+	if e := (&Node{}).ratioError(); e != 0 {
+		t.Errorf("no pulls: %v", e)
 	}
 }
 
@@ -69,18 +115,23 @@ func TestReadings(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	good := Config{Images: 1, Layers: 1, Rounds: 1, Pulls: 1, Changes: 1, Burst: 1, Idle: time.Second}
+	good := Config{Images: 1, Layers: 1, Rounds: 1, Pulls: 1, Changes: 1, Burst: 1, Idle: time.Second, Agents: []string{"cri-o"}}
 	if err := good.check(); err != nil {
 		t.Errorf("the least of everything: %v", err)
 	}
 	for name, change := range map[string]func(*Config){
 		"--images": func(c *Config) { c.Images = 0 }, "--layers": func(c *Config) { c.Layers = 101 }, "--rounds": func(c *Config) { c.Rounds = 0 },
 		"--pulls": func(c *Config) { c.Pulls = 0 }, "--changes": func(c *Config) { c.Changes = 31 }, "--burst": func(c *Config) { c.Burst = 0 }, "--idle": func(c *Config) { c.Idle = 0 },
+		"--agents": func(c *Config) { c.Agents = nil },
 	} {
 		bad := good
 		change(&bad)
 		if err := bad.check(); err == nil || !strings.HasPrefix(err.Error(), name+"=") {
 			t.Errorf("%s: got %v, want an error that names it", name, err)
 		}
+	}
+	good.Agents = []string{"cri-o", "crio"}
+	if err := good.check(); err == nil || !strings.HasPrefix(err.Error(), "--agents=cri-o,crio: want some of containerd, cri-o") {
+		t.Error(err)
 	}
 }
