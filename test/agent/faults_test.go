@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -17,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,22 +117,27 @@ func restarts(t *testing.T, node string) map[string]int32 {
 	return counts
 }
 
-// TestNodeComesBack: a Node is deleted and made again under its name. Its NodeLayers are
-// collected, and those of the new one are its own.
+// TestNodeComesBack: a Node is deleted and made again under its name, while its agent runs. The
+// NodeLayers are those of the new one.
 func TestNodeComesBack(t *testing.T) {
 	nodes := lab.Client.CoreV1().Nodes()
 	before, err := nodes.Get(t.Context(), "n2", metav1.GetOptions{})
 	must(t, err)
 	must(t, nodes.Delete(t.Context(), "n2", metav1.DeleteOptions{}))
 	must(t, c.Node("n2").Kubelet().Restart(t.Context()))
+	comesBack(t, before)
+}
+
+// comesBack waits until a Node is there again under its name, and returns the NodeLayers that it owns.
+func comesBack(t *testing.T, before *corev1.Node) (object *v1alpha1.NodeLayers) {
+	t.Helper()
 	livetest.Eventually(t, time.Minute, "the new Node has the label that the old one had", lab.LabelRuntimes)
 	livetest.Eventually(t, 3*time.Minute, "NodeLayers of the new Node", func(ctx context.Context) error {
-		node, err := nodes.Get(ctx, "n2", metav1.GetOptions{})
+		node, err := lab.Client.CoreV1().Nodes().Get(ctx, before.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		object, err := nodeLayers(ctx, "n2")
-		if err != nil {
+		if object, err = nodeLayers(ctx, node.Name); err != nil {
 			return err
 		}
 		if node.UID == before.UID || len(object.OwnerReferences) != 1 || object.OwnerReferences[0].UID != node.UID {
@@ -139,6 +147,40 @@ func TestNodeComesBack(t *testing.T) {
 	})
 	agents(t, len(c.Nodes()))
 	expectState(t, seen, len(c.Nodes()), 0)
+	return object
+}
+
+// TestNodeIsRemoved: a Node whose agent and kubelet are gone is deleted. The garbage collector
+// removes its NodeLayers; when the Node comes back, another one is made.
+func TestNodeIsRemoved(t *testing.T) {
+	nodes, kubelet := lab.Client.CoreV1().Nodes(), c.Node("n2").Kubelet()
+	before, err := nodes.Get(t.Context(), "n2", metav1.GetOptions{})
+	must(t, err)
+	object, err := nodeLayers(t.Context(), before.Name)
+	must(t, err)
+	// Without the label, no DaemonSet has a pod there.
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, scenario.RuntimeLabel)
+	_, err = nodes.Patch(t.Context(), before.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
+	agents(t, len(c.Nodes())-1)
+	must(t, kubelet.Stop(t.Context()))
+	t.Cleanup(func() {
+		if kubelet.PID() == 0 {
+			must(t, kubelet.Start(context.WithoutCancel(t.Context())))
+		}
+	})
+	must(t, nodes.Delete(t.Context(), before.Name, metav1.DeleteOptions{}))
+	livetest.Eventually(t, 2*time.Minute, "the NodeLayers are removed", func(ctx context.Context) error {
+		if _, err := nodeLayers(ctx, before.Name); !apierrors.IsNotFound(err) {
+			return cmp.Or(err, errors.New("they are there"))
+		}
+		return nil
+	})
+	expectState(t, seen, len(c.Nodes())-1, 0)
+	must(t, kubelet.Start(t.Context()))
+	if after := comesBack(t, before); after.UID == object.UID {
+		t.Errorf("the NodeLayers are %s, as before", after.UID)
+	}
 }
 
 // TestEvicted: all agents are evicted, as when nodes are drained. Others take over the NodeLayers.
