@@ -31,23 +31,24 @@ var registerEvidenceOnce sync.Once
 
 // registerEvidence registers the metrics of what the images of nodes are known from; those of
 // the first caller's index.
-func registerEvidence(count func() map[locality.Evidence]int, unreported func() int) {
-	registerEvidenceOnce.Do(func() { legacyregistry.CustomMustRegister(newEvidenceCollector(count, unreported)) })
+func registerEvidence(count func() map[locality.Evidence]int, silent func() (missing, stale int)) {
+	registerEvidenceOnce.Do(func() { legacyregistry.CustomMustRegister(newEvidenceCollector(count, silent)) })
 }
 
-// evidenceCollector counts the images of nodes, and nodes without NodeLayers, when metrics are
+// evidenceCollector counts the images of nodes, and nodes whose agent says nothing, when metrics are
 // collected.
 type evidenceCollector struct {
 	metrics.BaseStableCollector
-	count      func() map[locality.Evidence]int
-	unreported func() int
-	images     *metrics.Desc
-	without    *metrics.Desc
+	count   func() map[locality.Evidence]int
+	silent  func() (missing, stale int)
+	images  *metrics.Desc
+	without *metrics.Desc
+	stale   *metrics.Desc
 }
 
-func newEvidenceCollector(count func() map[locality.Evidence]int, unreported func() int) *evidenceCollector {
+func newEvidenceCollector(count func() map[locality.Evidence]int, silent func() (missing, stale int)) *evidenceCollector {
 	return &evidenceCollector{
-		count: count, unreported: unreported,
+		count: count, silent: silent,
 		images: metrics.NewDesc(
 			metrics.BuildFQName("", subsystem, prefix+"node_images"),
 			"Pairs of a node and an image it has, by what that is known from: the node's layers (layers), its name for the image and an ImageManifest (manifest), its name alone (name), pods that use or used it there (use).",
@@ -56,6 +57,10 @@ func newEvidenceCollector(count func() map[locality.Evidence]int, unreported fun
 			metrics.BuildFQName("", subsystem, prefix+"nodes_without_node_layers"),
 			"Ready nodes with Linux that have no NodeLayers, although others have, and state no layers themselves.",
 			nil, nil, metrics.ALPHA, ""),
+		stale: metrics.NewDesc(
+			metrics.BuildFQName("", subsystem, prefix+"nodes_with_stale_node_layers"),
+			"Ready nodes whose NodeLayers is not renewed.",
+			nil, nil, metrics.ALPHA, ""),
 	}
 }
 
@@ -63,6 +68,7 @@ func newEvidenceCollector(count func() map[locality.Evidence]int, unreported fun
 func (c *evidenceCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 	ch <- c.images
 	ch <- c.without
+	ch <- c.stale
 }
 
 // CollectWithStability implements metrics.StableCollector.
@@ -70,5 +76,7 @@ func (c *evidenceCollector) CollectWithStability(ch chan<- metrics.Metric) {
 	for by, n := range c.count() {
 		ch <- metrics.NewLazyConstMetric(c.images, metrics.GaugeValue, float64(n), string(by))
 	}
-	ch <- metrics.NewLazyConstMetric(c.without, metrics.GaugeValue, float64(c.unreported()))
+	missing, stale := c.silent()
+	ch <- metrics.NewLazyConstMetric(c.without, metrics.GaugeValue, float64(missing))
+	ch <- metrics.NewLazyConstMetric(c.stale, metrics.GaugeValue, float64(stale))
 }

@@ -54,8 +54,10 @@ func TestEvidence(t *testing.T) {
 	const without = "scheduler_layerlocality_nodes_without_node_layers"
 	expected += "# HELP " + without + " [ALPHA] Ready nodes with Linux that have no NodeLayers, although others have, and state no layers themselves.\n" +
 		"# TYPE " + without + " gauge\n" + without + " 2\n"
-	collector := newEvidenceCollector(s.plugin.tracker.ImagesOfAll, func() int { return 2 })
-	if err := testutil.CustomCollectAndCompare(collector, strings.NewReader(expected), name, without); err != nil {
+	const stale = "scheduler_layerlocality_nodes_with_stale_node_layers"
+	expected += "# HELP " + stale + " [ALPHA] Ready nodes whose NodeLayers is not renewed.\n# TYPE " + stale + " gauge\n" + stale + " 3\n"
+	collector := newEvidenceCollector(s.plugin.tracker.ImagesOfAll, func() (missing, stale int) { return 2, 3 })
+	if err := testutil.CustomCollectAndCompare(collector, strings.NewReader(expected), name, without, stale); err != nil {
 		t.Error(err)
 	}
 }
@@ -71,7 +73,7 @@ func TestMetricsAreServed(t *testing.T) {
 	for _, family := range families {
 		served[family.GetName()] = true
 	}
-	for _, name := range []string{"node_images", "nodes_without_node_layers", "pending_bytes"} {
+	for _, name := range []string{"node_images", "nodes_without_node_layers", "nodes_with_stale_node_layers", "pending_bytes"} {
 		if name = subsystem + "_" + prefix + name; !served[name] {
 			t.Errorf("%s is not served", name)
 		}

@@ -119,25 +119,30 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 	}
 }
 
-// Unreported counts the Nodes of which nothing is reported, fresh or not, although it is of others:
-// those with Linux that are Ready and state no layers themselves. Agents are not in use while there
-// is no report at all.
-func (t *Tracker) Unreported() (n int) {
+// Silent counts Ready Nodes whose agent says nothing: those of which nothing is reported, fresh or not,
+// although it is of others (missing; with Linux, and they state no layers themselves), and those with a
+// report that is not fresh (stale). Agents are not in use while there is no report at all.
+func (t *Tracker) Silent() (missing, stale int) {
 	reported := false
 	for _, object := range t.nodeStore.List() {
 		node, ok := object.(*v1.Node)
+		if !ok {
+			continue
+		}
+		report := t.told.of(node)
+		reported = reported || report != nil
 		switch {
-		case !ok:
-		case t.told.of(node) != nil:
-			reported = true
-		case nodestatus.Platform(node).OS == "linux" && nodestatus.Ready(node) && !nodestatus.StatesLayers(node):
-			n++
+		case !nodestatus.Ready(node):
+		case report != nil && !report.Fresh:
+			stale++
+		case report == nil && nodestatus.Platform(node).OS == "linux" && !nodestatus.StatesLayers(node):
+			missing++
 		}
 	}
 	if !reported {
-		return 0
+		return 0, 0
 	}
-	return n
+	return missing, stale
 }
 
 // writeTold writes into the index what a report says of a node, and returns the images that

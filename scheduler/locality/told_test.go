@@ -150,8 +150,8 @@ func TestAgentsTellHowLayersAreUsed(t *testing.T) {
 }
 
 // A node without a report is one to look after only beside nodes with one, if it is Ready, may have
-// an agent, and does not state layers itself.
-func TestUnreported(t *testing.T) {
+// an agent, and does not state layers itself; one whose agent is silent, if it is Ready.
+func TestSilent(t *testing.T) {
 	s := newStock(t, &fixture.FollowedImages{})
 	ready := func(name string, change ...func(*v1.Node)) {
 		n := fixture.Node(name)
@@ -161,10 +161,10 @@ func TestUnreported(t *testing.T) {
 		}
 		s.set(n)
 	}
-	expect := func(what string, want int) {
+	expect := func(what string, want, wantStale int) {
 		t.Helper()
-		if got := s.tracker.Unreported(); got != want {
-			t.Errorf("%s: %d nodes, want %d", what, got, want)
+		if missing, stale := s.tracker.Silent(); missing != want || stale != wantStale {
+			t.Errorf("%s: %d and %d nodes, want %d and %d", what, missing, stale, want, wantStale)
 		}
 	}
 	image := v1.ContainerImage{Names: []string{"quay.io/a:1"}, SizeBytes: 100 * mb}
@@ -173,20 +173,24 @@ func TestUnreported(t *testing.T) {
 	ready("not-ready", func(n *v1.Node) { n.Status.Conditions[1].Status = v1.ConditionUnknown })
 	ready("never-ready", func(n *v1.Node) { n.Status.Conditions = nil })
 	ready("windows", func(n *v1.Node) { n.Status.NodeInfo.OperatingSystem = "windows" })
-	expect("no agents", 0)
+	expect("no agents", 0, 0)
 	s.tells("uid-n1")
-	expect("an agent on n1", 1)
+	expect("an agent on n1", 1, 0)
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "uid-n1"})
-	expect("stale", 1)
+	expect("stale", 1, 1)
+	ready("n1", func(n *v1.Node) { n.Status.Conditions[1].Status = v1.ConditionUnknown })
+	expect("its node is down", 1, 0)
+	ready("n1")
+	expect("its node is back", 1, 1)
 	s.tells("of another")
-	expect("of a Node that is gone", 0)
+	expect("of a Node that is gone", 0, 0)
 	s.tells("uid-n1")
 	ready("n3")
-	expect("another node", 2)
+	expect("another node", 2, 0)
 	if nodestatus.Layers {
 		nodestatus.SetLayers(&image, []index.Layer{layer("a", 100)})
 		ready("n2", func(n *v1.Node) { n.Status.Images = []v1.ContainerImage{image} })
-		expect("one states layers", 1)
+		expect("one states layers", 1, 0)
 	}
 }
 
