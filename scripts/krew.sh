@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the krew manifest of kubectl layers, from the archives of a release.
+# Prints the krew manifest of kubectl layers: deploy/krew/layers.yaml with the archives of a release.
 #
 #   krew.sh FOLDER
 #
@@ -11,25 +11,7 @@
 version=$(our_version kubernetes)
 # The tag of a release has no plus sign (docs/release.md).
 url=$(repository_url)/releases/download/${version/+/-}
-cat <<MANIFEST
-apiVersion: krew.googlecontainertools.github.com/v1alpha2
-kind: Plugin
-metadata:
-  name: layers
-spec:
-  version: $version
-  homepage: $(repository_url)
-  shortDescription: Which node holds which image layers, and why pods go there
-  description: |
-    Tells which node holds which image layers and who says so, what each node would
-    have to pull for a pod, why a pod is on its node, and what that saved. It reads
-    Nodes, pods, NodeLayers, ImageManifests and the debug endpoint of the scheduler
-    of Layer Locality.
-  caveats: |
-    Without NodeLayers, ImageManifests or patched nodes, only the names of images are
-    known. The rights that it needs: deploy/kubectl-layers in the repository.
-  platforms:
-MANIFEST
+sed -e '/^#/d' -e "s,^  version: VERSION$,  version: $version," -e "s,^  homepage: REPOSITORY$,  homepage: $(repository_url)," "$ROOT/deploy/krew/layers.yaml"
 found=''
 for archive in "$1"/kubectl-layers_*.tar.gz; do
   [ -f "$archive" ] || continue

@@ -4,23 +4,25 @@ package kubectl
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,19 +44,15 @@ func endpoint(t *testing.T, query url.Values) map[string]rating {
 	t.Helper()
 	token, err := core.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "layer-locality-debug", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	must(t, err)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, schedulerURL+"/debug/layerlocality?"+query.Encode(), nil)
-	must(t, err)
-	request.Header.Set("Authorization", "Bearer "+token.Status.Token)
-	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // a scheduler's own certificate
-	response, err := insecure.Do(request)
-	must(t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	must(t, err)
 	var answer struct{ Nodes []rating }
-	if err := json.Unmarshal(body, &answer); err != nil {
-		t.Fatalf("%d %s", response.StatusCode, body)
-	}
+	// The scheduler hears of a new pod a moment later.
+	must(t, poll.Until(t.Context(), 20*time.Millisecond, 10*time.Second, func(ctx context.Context) error {
+		text, err := get(ctx, schedulerURL+"/debug/layerlocality?"+query.Encode(), token.Status.Token)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal([]byte(text), &answer)
+	}))
 	all := map[string]rating{}
 	for _, n := range answer.Nodes {
 		all[n.Node] = n
@@ -72,24 +70,48 @@ func TestPlanIsWhatTheSchedulerSays(t *testing.T) {
 	}
 	placed(t, pod(t, "brings", "layer-locality", "registry.example.com/team/app-8:v1")) // no node has it
 	present, arriving := false, false
-	for range 100 {
-		images := []string{image(), image(), "registry.example.com/team/unknown:v1", "registry.example.com/other/thing:v1"}[:1+rnd.IntN(4)]
+	compare := func(what any, args []string, query url.Values) {
+		t.Helper()
 		var plan struct{ Nodes []rating }
-		args := []string{"plan"}
-		for _, i := range images {
-			args = append(args, "--image", i)
-		}
-		answers(t, &plan, args...)
-		want := endpoint(t, url.Values{"image": images})
+		answers(t, &plan, append([]string{"plan"}, args...)...)
+		want := endpoint(t, query)
 		if len(plan.Nodes) != len(want) || len(want) == 0 {
 			t.Fatalf("%d nodes, want %d", len(plan.Nodes), len(want))
 		}
 		for _, n := range plan.Nodes {
 			if n != want[n.Node] {
-				t.Fatalf("%q: plan says %+v, the scheduler %+v", images, n, want[n.Node])
+				t.Fatalf("%q: plan says %+v, the scheduler %+v", what, n, want[n.Node])
 			}
 			present, arriving = present || n.PresentBytes > 0, arriving || n.ArrivingBytes > 0
 		}
+	}
+	policies := []corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever}
+	for i := range 100 {
+		images := []string{image(), image(), "registry.example.com/team/unknown:v1", "registry.example.com/other/thing:v1"}[:1+rnd.IntN(4)]
+		if i%2 == 0 {
+			var args []string
+			for _, i := range images {
+				args = append(args, "--image", i)
+			}
+			compare(images, args, url.Values{"image": images})
+			continue
+		}
+		// A pod that nobody places, with all that has images.
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("random-", i)}, Spec: corev1.PodSpec{SchedulerName: "nobody"}}
+		for i, image := range images {
+			container := corev1.Container{Name: fmt.Sprint("c", i), Image: image, ImagePullPolicy: policies[rnd.IntN(len(policies))]}
+			switch kind := rnd.IntN(3); {
+			case i == 0 || kind == 0:
+				p.Spec.Containers = append(p.Spec.Containers, container)
+			case kind == 1:
+				p.Spec.InitContainers = append(p.Spec.InitContainers, container)
+			default:
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: container.Name, VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: image, PullPolicy: container.ImagePullPolicy}}})
+			}
+		}
+		must(t, objects.Create(t.Context(), p))
+		compare(p.Spec, []string{"pod/" + p.Name}, url.Values{"pod": {"default/" + p.Name}})
+		must(t, objects.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
 	}
 	if !present || !arriving {
 		t.Errorf("something was present %t, arriving %t", present, arriving)
@@ -311,12 +333,36 @@ func TestTheUsersTokenStaysHere(t *testing.T) {
 	if claims.Sub != "system:serviceaccount:kube-system:layer-locality-debug" || claims.Exp-claims.Iat != 600 {
 		t.Errorf("%s", text)
 	}
-	// It may do nothing but read the debug path.
+	// It may do nothing but read the debug path, and what everybody may.
 	stolen := rest.AnonymousClientConfig(plane.Config)
 	stolen.BearerToken = strings.TrimPrefix(got, "Bearer ")
 	other, err := client.New(stolen, client.Options{})
 	must(t, err)
 	if err := other.List(t.Context(), &corev1.PodList{}); err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("listing pods: %v", err)
+	}
+	review, err := kubernetes.NewForConfig(stolen)
+	must(t, err)
+	rules, err := review.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "kube-system"}}, metav1.CreateOptions{})
+	must(t, err)
+	for _, rule := range rules.Status.ResourceRules {
+		if !slices.Equal(rule.APIGroups, []string{"authorization.k8s.io"}) && !slices.Equal(rule.APIGroups, []string{"authentication.k8s.io"}) {
+			t.Errorf("the token may %q %q of %q", rule.Verbs, rule.Resources, rule.APIGroups)
+		}
+	}
+	var paths []string
+	for _, rule := range rules.Status.NonResourceRules {
+		for _, path := range rule.NonResourceURLs {
+			if !slices.Equal(rule.Verbs, []string{"get"}) {
+				t.Errorf("the token may %q %s", rule.Verbs, path)
+			}
+			// What Kubernetes lets every user read: system:discovery, system:public-info-viewer.
+			if !regexp.MustCompile(`^/(api|apis|openapi|version|healthz|livez|readyz)(/\*)?/?$`).MatchString(path) {
+				paths = append(paths, path)
+			}
+		}
+	}
+	if !slices.Equal(paths, []string{"/debug/layerlocality"}) {
+		t.Errorf("the token may read %q", paths)
 	}
 }

@@ -4,15 +4,16 @@
 #
 #   run.sh [PLATFORM[,PLATFORM]]
 #
-# PLATFORM: for everything in the release; default that of the machine. One image is
-# always made for two platforms.
+# PLATFORM: for everything in the release; default that of the machine, with FULL=1 both, as
+# releases have them. One image is always made for two platforms.
 . "$(dirname "$0")/../../scripts/lib.sh"
 . "$ROOT/test/checks.sh"
 
 HOST=$(go env GOHOSTARCH)
 # The current commit, because there may be new ones meanwhile.
 COMMIT=$(git -C "$ROOT" rev-parse HEAD)
-PLATFORMS=${1:-linux/$HOST}
+PLATFORMS=${1:-${FULL:+linux/amd64,linux/arm64}}
+PLATFORMS=${PLATFORMS:-linux/$HOST}
 VERSION=$(our_version kubernetes)
 NAME=layer-locality-${VERSION/+/_}
 RELEASE=$WORK/release
@@ -140,21 +141,27 @@ at_most() {
 check "kubectl-layers has at most 40 MiB" at_most 40 "$WORK/plugin/kubectl-layers"
 # is_for SYSTEM ARCH FILE
 is_for() { says "GOOS=$1" go version -m "$3" && says "GOARCH=$2" go version -m "$3"; }
-foreign=()
-if [ -n "${FULL:-}" ]; then
-  foreign=({linux,darwin,windows}/{amd64,arm64})
+# test/kubectl and test/kubectl/live run the program of this clone.
+if [ -z "$(git -C "$ROOT" status --porcelain)" ]; then
+  check "kubectl-layers of this clone" "$ROOT/scripts/build.sh" patched kubectl-layers
+  check "the one in the release is the same" cmp "$WORK/plugin/kubectl-layers" "$BUILD/bin/patched/kubectl-layers"
 else
-  skipped "kubectl-layers for all systems and architectures" "takes minutes: make test-all"
+  skipped "the kubectl-layers that tests run is that of the release" "there are changes that are not committed"
 fi
+foreign=()
+case $PLATFORMS in
+*,*) foreign=({linux,darwin,windows}/{amd64,arm64}) ;;
+*) skipped "kubectl-layers for all systems and architectures" "takes minutes: make test-all" ;;
+esac
 for platform in "${foreign[@]}"; do
-  system=${platform%/*} arch=${platform#*/} program=$BUILD/bin/patched-${platform/\//-}/kubectl-layers
-  case $platform in
-  linux/"$HOST") program=$BUILD/bin/patched/kubectl-layers ;;
-  linux/*) program=$BUILD/bin/patched-$arch/kubectl-layers ;;
-  esac
-  check "kubectl-layers for $platform" env OS="$system" ARCH="$arch" "$ROOT/scripts/build.sh" patched kubectl-layers
-  check "that is a program for $platform" is_for "$system" "$arch" "$program"
-  check "it has at most 40 MiB" at_most 40 "$program"
+  system=${platform%/*} arch=${platform#*/} folder=$WORK/plugin-${platform/\//-} program=kubectl-layers
+  [ "$system" != windows ] || program+=.exe
+  mkdir "$folder"
+  check "kubectl-layers for $platform is in the release" tar -xzf "$RELEASE/kubectl-layers_${VERSION/+/_}_${system}_$arch.tar.gz" -C "$folder"
+  check "that is a program for $platform" is_for "$system" "$arch" "$folder/$program"
+  check "it has at most 40 MiB" at_most 40 "$folder/$program"
+  check "its bill of materials" bill "$folder/kubectl-layers.cdx.json" "$folder/$program"
+  check "krew finds it" grep -F "kubectl-layers_${VERSION/+/_}_${system}_$arch.tar.gz" "$RELEASE/layers.yaml"
 done
 check "its krew manifest keeps krew's rules, and it installs as krew does" \
   env -C "$ROOT" go run ./test/release/krew --manifest "$RELEASE/layers.yaml" --archives "$RELEASE" --install "$WORK/krew"

@@ -35,12 +35,12 @@ func TestKubectlLayers(t *testing.T) {
 	must(t, err)
 	provide(t, placement{Node: "n2", Reference: family.One.Reference, Image: family.One}, placement{Node: "n3", Reference: family.Two.Reference, Image: family.Two})
 	must(t, c.Apply(t.Context(), "kube-system", kubectllayers.SchedulerReader))
-	cordon := func(unschedulable bool) {
-		_, err := lab.Client.CoreV1().Nodes().Patch(context.WithoutCancel(t.Context()), "n3", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable), metav1.PatchOptions{})
+	cordon := func(node string, unschedulable bool) {
+		_, err := lab.Client.CoreV1().Nodes().Patch(context.WithoutCancel(t.Context()), node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable), metav1.PatchOptions{})
 		must(t, err)
 	}
-	cordon(true)
-	t.Cleanup(func() { cordon(false) })
+	cordon("n3", true)
+	t.Cleanup(func() { cordon("n3", false) })
 	type node struct {
 		Node, Source                           string
 		TotalBytes, PresentBytes, MissingBytes int64
@@ -90,9 +90,15 @@ func TestKubectlLayers(t *testing.T) {
 		t.Errorf("plan says %d bytes, the decision %d, the registry's log %d", planned.MissingBytes, why[0].Decision.Chosen.MissingBytes, start.Bytes)
 	}
 
-	// The default scheduler does not know where layers are; this pod gets a node that has none.
-	stocks, err := lab.Start(t.Context(), scenario.Pod{Name: "told-stock", Image: family.Two.Reference, Node: "n1", MilliCPU: 10}, family.Two)
+	// The default scheduler does not know where layers are; this pod fits on a node that has none.
+	cordon("n2", true)
+	t.Cleanup(func() { cordon("n2", false) })
+	stocks, err := lab.Start(t.Context(), scenario.Pod{Name: "told-stock", Image: family.Two.Reference, Scheduler: scenario.Stock, MilliCPU: 10}, family.Two)
 	must(t, err)
+	if stocks.Node != "n1" {
+		t.Fatalf("the default scheduler took %s", stocks.Node)
+	}
+	cordon("n2", false)
 	livetest.Eventually(t, settled, "why says what a pod pulled that the scheduler does not remember", func(ctx context.Context) error {
 		why = nil // a decoder would fill what is there already
 		if err := lab.AskKubectlLayers(ctx, "../..", &why, "why", "told-stock", "--scheduler-url", c.SchedulerURL()); err != nil {

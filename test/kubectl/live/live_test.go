@@ -24,6 +24,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
+	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -179,6 +180,19 @@ func pods() int {
 	return 30
 }
 
+// plans is for how many of them plan is asked before.
+const plans = 12
+
+// lacks returns what plan says of a node.
+func lacks(t *testing.T, p plan.Plan, node string) plan.Node {
+	t.Helper()
+	at := slices.IndexFunc(p.Nodes, func(n plan.Node) bool { return n.Node == node })
+	if at < 0 {
+		t.Fatalf("plan says nothing of %s: %+v", node, p)
+	}
+	return p.Nodes[at]
+}
+
 // saved returns what the scheduler has counted so far.
 func saved(t *testing.T) placements.Saved {
 	t.Helper()
@@ -221,29 +235,46 @@ func TestSavings(t *testing.T) {
 	before := saved(t)
 	var sent int64
 	var mean float64
+	found, lacked := false, false
 	for i := range pods() {
 		image, name := all[random.IntN(len(all))], fmt.Sprint("saved-", i)
 		for node := range held {
 			mean += float64(missing(node, image)) / float64(len(held))
 		}
 		livetest.RemoveAtEnd(t, lab, name)
+		var planned plan.Plan
+		if i < plans {
+			must(t, lab.AskKubectlLayers(t.Context(), root, &planned, "plan", "--image", image.Reference))
+		}
 		start, err := lab.Start(t.Context(), scenario.Pod{Name: name, Image: image.Reference, Scheduler: scenario.Layers}, image.Pushed)
 		must(t, err)
 		sent += start.Bytes
 		maps.Copy(held[start.Node], image.layers)
+		if i < plans {
+			// The registry also sends the image's configuration.
+			n := lacks(t, planned, start.Node)
+			if math.Abs(float64(n.MissingBytes-start.Bytes)) > .01*float64(n.TotalBytes) {
+				t.Errorf("pod %d on %s: plan said %+v, the registry sent %d bytes", i, start.Node, n, start.Bytes)
+			}
+			found = found || n.MissingBytes < n.TotalBytes
+			lacked = lacked || n.MissingBytes > 0
+		}
+	}
+	if !found || !lacked {
+		t.Errorf("of what plan was asked about, some was there: %t, some was not: %t", found, lacked)
 	}
 	after := saved(t)
-	lacked, meanLacked, n := after.MissingBytes-before.MissingBytes, after.MeanMissingBytes-before.MeanMissingBytes, after.Pods-before.Pods
+	missed, meanLacked, n := after.MissingBytes-before.MissingBytes, after.MeanMissingBytes-before.MeanMissingBytes, after.Pods-before.Pods
 	livetest.Table(t, []string{"", "pods", "pulled", "the mean node"},
-		[]string{"kubectl layers savings", fmt.Sprint(n), livetest.Megabytes(lacked), livetest.Megabytes(int64(meanLacked))},
+		[]string{"kubectl layers savings", fmt.Sprint(n), livetest.Megabytes(missed), livetest.Megabytes(int64(meanLacked))},
 		[]string{"the registry", fmt.Sprint(pods()), livetest.Megabytes(sent), livetest.Megabytes(int64(mean))})
 	if n != int64(pods()) {
 		t.Errorf("%d pods are counted, want %d", n, pods())
 	}
-	if !within(.05, lacked, sent) {
-		t.Errorf("pods lacked %d bytes, and the registry sent %d", lacked, sent)
+	if !within(.05, missed, sent) {
+		t.Errorf("pods lacked %d bytes, and the registry sent %d", missed, sent)
 	}
-	if !within(.05, int64(meanLacked)-lacked, int64(mean)-sent) {
-		t.Errorf("%.0f bytes are saved, want %.0f", meanLacked-float64(lacked), mean-float64(sent))
+	if !within(.05, int64(meanLacked)-missed, int64(mean)-sent) {
+		t.Errorf("%.0f bytes are saved, want %.0f", meanLacked-float64(missed), mean-float64(sent))
 	}
 }
