@@ -28,7 +28,8 @@ func EncryptedKey(manifestDigest digest.Digest) string {
 // its layers are encrypted at the source.
 type CopyWatch struct {
 	reports chan types.ProgressProperties
-	end     func() // closes reports, and waits until all have been looked at
+	idle    chan struct{} // can be received from while no report is being looked at
+	end     func()        // closes reports, and waits until all have been looked at
 
 	encrypted bool
 	// plain are the blobs, config and layers, that are not.
@@ -41,26 +42,34 @@ type CopyWatch struct {
 func WatchCopy(forward chan<- types.ProgressProperties, observers ...func(*types.ProgressProperties)) *CopyWatch {
 	w := &CopyWatch{
 		reports: make(chan types.ProgressProperties),
+		idle:    make(chan struct{}),
 		plain:   map[digest.Digest]struct{}{},
 	}
-	done := make(chan struct{})
 	w.end = sync.OnceFunc(func() {
 		close(w.reports)
-		<-done
+		<-w.idle
 	})
 
 	go func() {
-		defer close(done)
+		defer close(w.idle)
 
-		for report := range w.reports {
-			w.observe(&report)
+		for {
+			select {
+			case report, open := <-w.reports:
+				if !open {
+					return
+				}
 
-			for _, observe := range observers {
-				observe(&report)
-			}
+				w.observe(&report)
 
-			if forward != nil {
-				forward <- report
+				for _, observe := range observers {
+					observe(&report)
+				}
+
+				if forward != nil {
+					forward <- report
+				}
+			case w.idle <- struct{}{}:
 			}
 		}
 	}()
@@ -95,10 +104,10 @@ func (w *CopyWatch) observe(report *types.ProgressProperties) {
 
 // Encrypted returns, for EncryptedKey, which layers of the manifest that the
 // copy made were encrypted at the source: nil if none was. The copy must have
-// ended. A layer that it sent no report of counts as encrypted if another one
-// was.
+// sent its last report. A layer that it sent no report of counts as encrypted if
+// another one was.
 func (w *CopyWatch) Encrypted(stored []byte) ([]byte, error) {
-	w.end()
+	<-w.idle
 
 	if !w.encrypted {
 		return nil, nil
@@ -131,8 +140,8 @@ func (w *CopyWatch) Close() {
 }
 
 // BeingDecrypted tells whether a copy of an image with encrypted layers is going
-// on that has one of the names as the digest of its config: then the store may
-// not say yet which of its layers were encrypted. Images have their config as
+// on that has one of the names as the digest of its config: then what was read of
+// it may be from before the store said which of its layers were encrypted. Images have their config as
 // data of that name. Copies in other processes are not known.
 func BeingDecrypted(names []string) bool { return decrypting.hasAny(names) }
 
