@@ -220,7 +220,7 @@ func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
 }
 
 func (c *command) savings() *cobra.Command {
-	var prometheus, since string
+	var prometheus, selector, since string
 	cmd := &cobra.Command{
 		Use: "savings", Args: cobra.NoArgs,
 		Short: "What placements saved, by profile",
@@ -229,12 +229,15 @@ func (c *command) savings() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringVar(&prometheus, "prometheus", "", "URL of a Prometheus that scrapes the scheduler")
+	cmd.Flags().StringVar(&selector, "prometheus-selector", "", "labels of the series, such as cluster=\"a\", where that Prometheus is for several clusters")
 	cmd.Flags().StringVar(&since, "since", "24h", "time before now, with --prometheus")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, _ []string) (*answer, error) {
 		var s *placements.Savings
 		if prometheus == "" {
-			if cmd.Flags().Changed("since") {
-				return nil, fmt.Errorf("--since needs --prometheus URL: the scheduler itself only knows what was saved since it started")
+			for _, flag := range []string{"since", "prometheus-selector"} {
+				if cmd.Flags().Changed(flag) {
+					return nil, fmt.Errorf("--%s needs --prometheus URL: the scheduler itself only knows what it saved since it started", flag)
+				}
 			}
 			scheduler, err := c.openScheduler(ctx, r)
 			if err != nil {
@@ -249,7 +252,7 @@ func (c *command) savings() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			if s, err = savings.Of(ctx, prometheus, ago); err != nil {
+			if s, err = savings.Of(ctx, prometheus, selector, ago); err != nil {
 				return nil, err
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -31,9 +32,16 @@ func ParseSince(value string) (time.Duration, error) {
 	return time.Duration(d), nil
 }
 
-// Of asks a Prometheus what was saved, by profile, since a time before now. Counters are
-// extrapolated by Prometheus (increase), so bytes are not exact.
-func Of(ctx context.Context, address string, since time.Duration) (*placements.Savings, error) {
+// selector is matchers of labels, as in braces behind the name of a metric.
+var selector = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*"(,[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*")*$`)
+
+// Of asks a Prometheus what was saved, by profile, since a time before now; matchers say by which series,
+// such as cluster="a", all if they are empty. Counters are extrapolated by Prometheus (increase), so bytes
+// are not exact.
+func Of(ctx context.Context, address, matchers string, since time.Duration) (*placements.Savings, error) {
+	if matchers != "" && !selector.MatchString(matchers) {
+		return nil, fmt.Errorf("--prometheus-selector %q: want labels such as cluster=\"a\", with commas between them", text.Line(matchers, 200))
+	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("--prometheus %q: want a URL such as http://prometheus.monitoring:9090", text.Line(address, 200))
@@ -44,14 +52,14 @@ func Of(ctx context.Context, address string, since time.Duration) (*placements.S
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	now := time.Now()
+	answer := &placements.Savings{Since: time.Now().Add(-since), Profiles: []placements.Saved{}}
 	found := map[string]*placements.Saved{}
 	for _, q := range []struct {
 		query string
 		take  func(s *placements.Saved, labels model.Metric, value float64)
 	}{
-		{"sum by (profile) (increase(scheduler_layerlocality_placements_total[%s]))", func(s *placements.Saved, _ model.Metric, value float64) { s.Pods = int64(value + 0.5) }},
-		{"sum by (profile, of) (increase(scheduler_layerlocality_missing_bytes_total[%s]))", func(s *placements.Saved, labels model.Metric, value float64) {
+		{"sum by (profile) (increase(scheduler_layerlocality_placements_total{%s}[%s]))", func(s *placements.Saved, _ model.Metric, value float64) { s.Pods = int64(value + 0.5) }},
+		{"sum by (profile, of) (increase(scheduler_layerlocality_missing_bytes_total{%s}[%s]))", func(s *placements.Saved, labels model.Metric, value float64) {
 			if labels["of"] == "mean" {
 				s.MeanMissingBytes = value
 			} else {
@@ -59,7 +67,7 @@ func Of(ctx context.Context, address string, since time.Duration) (*placements.S
 			}
 		}},
 	} {
-		value, _, err := prometheusv1.NewAPI(client).Query(ctx, fmt.Sprintf(q.query, model.Duration(since)), now)
+		value, _, err := prometheusv1.NewAPI(client).Query(ctx, fmt.Sprintf(q.query, matchers, model.Duration(since)), time.Time{}) // now, on the clock of Prometheus
 		if err != nil {
 			return nil, fmt.Errorf("Prometheus at %s does not answer: %s: check the address, with kubectl port-forward if it is in the cluster", text.Line(u.Redacted(), 200), text.Line(err.Error(), 200)) //nolint:staticcheck // a name
 		}
@@ -79,12 +87,12 @@ func Of(ctx context.Context, address string, since time.Duration) (*placements.S
 				found[profile] = s
 			}
 			q.take(s, sample.Metric, count)
+			answer.Since = sample.Timestamp.Time().Add(-since)
 		}
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("Prometheus at %s has no scheduler_layerlocality_missing_bytes_total: have it scrape the scheduler (docs/monitoring.md)", text.Line(u.Redacted(), 200)) //nolint:staticcheck // a name
 	}
-	answer := &placements.Savings{Since: now.Add(-since), Profiles: []placements.Saved{}}
 	for _, s := range slices.SortedFunc(maps.Values(found), func(a, b *placements.Saved) int { return strings.Compare(a.Profile, b.Profile) }) {
 		answer.Profiles = append(answer.Profiles, *s)
 	}

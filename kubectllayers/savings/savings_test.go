@@ -61,12 +61,12 @@ func TestOf(t *testing.T) {
 	address, asked := serve(t,
 		"["+sample(`"profile":"second"`, "2.4")+","+sample(`"profile":"first"`, "9.6")+"]",
 		"["+sample(`"profile":"first","of":"chosen"`, "100.6")+","+sample(`"profile":"first","of":"mean"`, "250.5")+","+sample(`"profile":"third\u001b[2J","of":"mean"`, "7")+"]")
-	before := time.Now()
-	got, err := Of(t.Context(), address, 36*time.Hour)
+	got, err := Of(t.Context(), address, `cluster="a",job=~"layer-.*"`, 36*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if since := before.Sub(got.Since) - 36*time.Hour; since.Abs() > time.Minute {
+	// On the clock of Prometheus.
+	if !got.Since.Equal(time.Unix(1700000000, 0).Add(-36 * time.Hour)) {
 		t.Errorf("since %s", got.Since)
 	}
 	want := []placements.Saved{
@@ -77,7 +77,8 @@ func TestOf(t *testing.T) {
 	if fmt.Sprintf("%+v", got.Profiles) != fmt.Sprintf("%+v", want) {
 		t.Errorf("%+v, want %+v", got.Profiles, want)
 	}
-	if len(*asked) != 2 || !strings.Contains((*asked)[0], "[1d12h]") || !strings.Contains((*asked)[1], "[1d12h]") {
+	const series = `_total{cluster="a",job=~"layer-.*"}[1d12h])`
+	if len(*asked) != 2 || !strings.Contains((*asked)[0], series) || !strings.Contains((*asked)[1], series) {
 		t.Errorf("%q", *asked)
 	}
 }
@@ -97,15 +98,24 @@ func TestOfBad(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			address, _ := serve(t, c.placed, c.missing)
-			got, err := Of(t.Context(), address, time.Hour)
+			got, err := Of(t.Context(), address, "", time.Hour)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "Prometheus at "+address) || strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 700 {
 				t.Errorf("%+v, %v, want %s", got, err, c.want)
 			}
 		})
 	}
 	for _, address := range []string{"", "prometheus:9090", "ftp://prometheus", "http://", "http://a b", "\x1b[2J" + strings.Repeat("x", 1<<20)} {
-		if _, err := Of(t.Context(), address, time.Hour); err == nil || !strings.Contains(err.Error(), "want a URL such as http://prometheus.monitoring:9090") || len(err.Error()) > 1000 || strings.Contains(err.Error(), "\x1b") {
+		if _, err := Of(t.Context(), address, "", time.Hour); err == nil || !strings.Contains(err.Error(), "want a URL such as http://prometheus.monitoring:9090") || len(err.Error()) > 1000 || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%.100q: %.400v", address, err)
+		}
+	}
+}
+
+// Labels are no way to ask something else.
+func TestSelector(t *testing.T) {
+	for _, matchers := range []string{"a", `a="b`, `a="b"}) or vector(1) #`, `a="b"} or up{c="d"`, `a="b",`, `a=b`, "a=\"\x1b[2J\n\"", `a="\\" or "b"`} {
+		if _, err := Of(t.Context(), "http://127.0.0.1:1", matchers, time.Hour); err == nil || !strings.HasPrefix(err.Error(), "--prometheus-selector ") || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q: %v", matchers, err)
 		}
 	}
 }
@@ -118,7 +128,7 @@ func TestPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword("user", "secret")
-	if _, err := Of(t.Context(), u.String(), time.Hour); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := Of(t.Context(), u.String(), "", time.Hour); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
 	}
 }
