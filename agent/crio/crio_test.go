@@ -14,11 +14,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/read"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
 func must(t testing.TB, err error) {
@@ -426,11 +428,17 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// FuzzList: whatever is in the list, reading ends with valid images.
+// FuzzList: whatever is in the list, reading ends with images that a NodeLayers can list.
 func FuzzList(f *testing.F) {
 	f.Add(`[{"id":"aa","names":["quay.io/a:1"],"layer":"x","big-data-digests":{"manifest":"`+digest("a")+`"}}]`, manifestOf("base"))
 	f.Add(`[{"id":"aa","layer":"x"},{"id":"aa","layer":"x"},{"id":"bb","layer":"x"}]`, "{}")
 	f.Add(`[null]`, "")
+	f.Add(`[{"id":"aa","names":["a b","\n","quay.io/a:1","quay.io/<a>:2"],"digest":"sha256:x","layer":"x"}]`, manifestOf("base", "top"))
+	var many []string
+	for i := range 40 {
+		many = append(many, fmt.Sprintf("quay.io/a:%0380d", i))
+	}
+	f.Add(`[{"id":"aa","names":["`+strings.Join(many, `","`)+`"],"layer":"x"}]`, strings.ReplaceAll(manifestOf("base"), `"size":`, `"size":-`))
 	s := newStore(f)
 	must(f, os.Mkdir(s.path("aa"), 0o700))
 	f.Fuzz(func(t *testing.T, list, text string) {
@@ -440,8 +448,20 @@ func FuzzList(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if spec := result.Contents.Spec(); int(spec.TotalImages) > len(result.Contents.Images) {
-			t.Errorf("%+v", spec)
+		spec, left, err := contents.Fit(result.Contents.Spec(), 0, 128<<10)
+		must(t, err)
+		if all := len(spec.Images) + left; int(spec.TotalImages) != all || all > maxImages || len(spec.Images) > v1alpha1.MaxNodeImages || len(spec.Layers) > v1alpha1.MaxNodeLayers {
+			t.Errorf("%d images, %d left out, of %d; %d layers", len(spec.Images), left, spec.TotalImages, len(spec.Layers))
+		}
+		for _, text := range spec.Images {
+			if image, err := v1alpha1.ParseNodeImage(text, len(spec.Layers)); err != nil || len(image.Names) > contents.MaxNames || strings.ContainsFunc(text, unicode.IsControl) {
+				t.Errorf("%q: %v", text, err)
+			}
+		}
+		for _, text := range spec.Layers {
+			if _, err := v1alpha1.ParseLayer(text); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }
