@@ -8,16 +8,17 @@
 #   unit         packages of Kubernetes
 #   race         the same with the race detector
 #   integration  packages of Kubernetes that start an apiserver with etcd
+#   gated        the same, and once more with our feature gate on in the patched tree
 #   cri-o        packages of CRI-O, with the race detector
 UPSTREAM_ROWS='
 noderestriction unit         ./plugin/pkg/admission/noderestriction/...
 describe        unit         k8s.io/kubectl/pkg/describe/...
 nodeshutdown    unit         ./pkg/kubelet/nodeshutdown/...
-apply           integration  ./test/integration/apiserver/apply -run ^(TestApplyStatus|TestApplyStatusWithCBOR|TestApplyResetFields|TestFieldsWipingConsistency|TestUpdateStatusWithOldVersion)$
+apply           gated        ./test/integration/apiserver/apply -run ^(TestApplyStatus|TestApplyStatusWithCBOR|TestApplyResetFields|TestFieldsWipingConsistency|TestUpdateStatusWithOldVersion)$
 etcd            integration  ./test/integration/etcd
-dryrun          integration  ./test/integration/dryrun
-auth-node       integration  ./test/integration/auth -run ^TestNode
-node            integration  ./test/integration/node
+dryrun          gated        ./test/integration/dryrun
+auth-node       gated        ./test/integration/auth -run ^TestNode
+node            gated        ./test/integration/node
 nodelifecycle   unit         ./pkg/controller/nodelifecycle/...
 attachdetach    unit         ./pkg/controller/volume/attachdetach/...
 kubelet-app     unit         ./cmd/kubelet/app/...
@@ -53,7 +54,7 @@ upstream_row() {
   case $kind in
   unit) ;;
   race) CGO_ENABLED=1 && set -- -race "$@" ;;
-  integration) PATH=$BUILD/bin/tools:$PATH && set -- -count=1 -timeout 30m "$@" ;;
+  integration | gated) PATH=$BUILD/bin/tools:$PATH && set -- -count=1 -timeout 30m "$@" ;;
   cri-o)
     component=cri-o CGO_ENABLED=1 GOFLAGS+=' -mod=mod'
     # As in the step upstream-cri-o.
@@ -68,7 +69,19 @@ upstream_row() {
   tree=$(scripts/tree.sh patched "$component") || return 1
   upstream_run "upstream-compared-$name" patched "$tree" "$@" || status=1
   upstream_same "$name" "$OUT/unpatched-$name.json" "$OUT/upstream-compared-$name.json" || status=1
+  [ "$kind" = gated ] || return "$status"
+  upstream_gate "$tree" "$BUILD/overlay" || return 1
+  upstream_run "upstream-compared-$name-gate" patched "$tree" -overlay "$BUILD/overlay/gate.json" "$@" || status=1
+  upstream_same "$name with NodeStatusImageLayers" "$OUT/unpatched-$name.json" "$OUT/upstream-compared-$name-gate.json" || status=1
   return "$status"
+}
+
+# upstream_gate TREE FOLDER: writes FOLDER/gate.json, for go test -overlay: our gate is on by default.
+upstream_gate() {
+  local gates=$1/pkg/features/kube_features.go
+  mkdir -p "$2" && sed '/^\tNodeStatusImageLayers: {$/,/^\t}/s/Default: false/Default: true/' "$gates" >"$2/kube_features.go" || return 1
+  [ "$(diff "$gates" "$2/kube_features.go" | grep -c '^>.*Default: true')" = 1 ] || die "kube_features.go has another form: see test/upstream/lib.sh"
+  jq -n --arg gates "$gates" --arg to "$2/kube_features.go" '{Replace: {($gates): $to}}' >"$2/gate.json"
 }
 
 # upstream_modules: prints CRI-O's go.mod, but for a copy of containers/storage in which a lock that
