@@ -90,9 +90,14 @@ func Crictl(ctx context.Context, node *cluster.Node) ([]*runtimeapi.Image, error
 	if err != nil {
 		return nil, err
 	}
+	return FromCrictl(node.Name, out)
+}
+
+// FromCrictl reads what "crictl images -o json" printed on the node.
+func FromCrictl(node string, out []byte) ([]*runtimeapi.Image, error) {
 	var answer runtimeapi.ListImagesResponse
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(out, &answer); err != nil {
-		return nil, fmt.Errorf("%s: crictl images -o json: %w", node.Name, err)
+		return nil, fmt.Errorf("%s: crictl images -o json: %w", node, err)
 	}
 	return answer.GetImages(), nil
 }

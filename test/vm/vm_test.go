@@ -146,10 +146,28 @@ func TestNode(t *testing.T) {
 	if now := sh("crictl ps -q --name main"); now != container || now == "" {
 		t.Errorf("the container was %q before the restart of CRI-O and is %q after it", container, now)
 	}
+	eventuallyLayersOnMachine(t, m, family.One.Reference)
 	eventuallyLayers(t, family.One.Reference, true)
+	booted := bootID(t.Context(), t)
 	must(t, m.reboot(t.Context()))
+	// Until its kubelet has written the Node, and the pod runs again, the apiserver says what was
+	// before.
+	livetest.Eventually(t, slow, "the Node of "+name+" has another bootID", func(ctx context.Context) error {
+		if bootID(ctx, t) == booted {
+			return errors.New(booted)
+		}
+		return nil
+	})
+	livetest.Eventually(t, slow, "the container runs again", func(ctx context.Context) error {
+		now, err := m.run(ctx, "crictl ps -q --state running --name main", nil)
+		if now = strings.TrimSpace(now); err == nil && (now == "" || now == container) {
+			err = fmt.Errorf("it is %q, and was %q before", now, container)
+		}
+		return err
+	})
 	ready(t)
 	must(t, lab.Ready(t.Context(), "vm-third"))
+	eventuallyLayersOnMachine(t, m, family.One.Reference)
 	eventuallyLayers(t, family.One.Reference, true)
 
 	t.Log("back, by the page")
@@ -335,6 +353,36 @@ func run(t *testing.T, pod string, description scenario.Pod) {
 	livetest.RemoveAtEnd(t, lab, pod)
 	must(t, lab.Submit(t.Context(), description))
 	must(t, lab.Ready(t.Context(), pod))
+}
+
+// bootID returns which start of the machine the Node is of.
+func bootID(ctx context.Context, t *testing.T) string {
+	t.Helper()
+	node, err := lab.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	must(t, err)
+	return node.Status.NodeInfo.BootID
+}
+
+// eventuallyLayersOnMachine waits until CRI-O states the layers of the registry's manifest.
+func eventuallyLayersOnMachine(t *testing.T, m *virtual, reference string) {
+	t.Helper()
+	want, err := livetest.FromRegistry(t.Context(), reference)
+	must(t, err)
+	livetest.Eventually(t, slow, fmt.Sprintf("CRI-O states %s with %d layers", reference, len(want)), func(ctx context.Context) error {
+		out, err := m.run(ctx, "crictl images -o json", nil)
+		if err != nil {
+			return err
+		}
+		list, err := livetest.FromCrictl(name, []byte(out))
+		if err != nil {
+			return err
+		}
+		got, _, err := livetest.FromCRI(livetest.FindCRI(list, reference))
+		if diff := livetest.Diff(got, want); err == nil && diff != "" {
+			err = errors.New(diff)
+		}
+		return err
+	})
 }
 
 // eventuallyLayers waits until the Node states the image, with the layers of the registry's
