@@ -3,6 +3,7 @@ package nodelayers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -361,6 +362,31 @@ func TestNewerAgent(t *testing.T) {
 			t.Errorf("%+v, want %+v", s.Stats(), want)
 		}
 	}, &unstructured.Unstructured{Object: content})
+}
+
+// An older agent says less than this plugin knows: what the schema requires is enough.
+func TestOlderAgent(t *testing.T) {
+	older := func(name string, optional ...string) *unstructured.Unstructured {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		required := append(optional, "reuse", "renewSeconds", "renewTime", "totalImages", "totalLayers", "totalBytes")
+		maps.DeleteFunc(content["spec"].(map[string]any), func(field string, _ any) bool { return !slices.Contains(required, field) })
+		return &unstructured.Unstructured{Object: content}
+	}
+	followed(t, func(s *Source, told *sink, _ *fixture.Apiserver) {
+		if got := told.fresh(); !slices.Equal(got, []string{"n1 1", "n2 0"}) {
+			t.Fatalf("%q", got)
+		}
+		report := told.reports["n1"]
+		if layers := report.Images[0].Layers; len(layers) != 1 || layers[0].Size != 10 || report.InChains || report.JoinsDownloads != nil {
+			t.Errorf("%+v", report)
+		}
+		if want := (Stats{Fresh: 2}); s.Stats() != want {
+			t.Errorf("%+v, want %+v", s.Stats(), want)
+		}
+	}, older("n1", "layers", "images"), older("n2"))
 }
 
 // A host that can put off questions waits for the objects, unless there will be none.
