@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -107,9 +106,9 @@ func TestDiscover(t *testing.T) {
 func TestServer(t *testing.T) {
 	answers := map[string]string{
 		"1": `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2.5"]},{"metric":{},"value":[1,"NaN"]}]}}`,
-		`group by (__name__) ({__name__=~"p_.*"})`: `{"status":"success","data":{"result":[
-			{"metric":{"__name__":"p_t_sum"},"value":[1,"1"]},{"metric":{"__name__":"p_t_bucket"},"value":[1,"1"]},{"metric":{"__name__":"p_t_count"},"value":[1,"1"]},
-			{"metric":{"__name__":"p_count"},"value":[1,"1"]}]}}`,
+		`{__name__=~"p_.*"}`: `{"status":"success","data":{"result":[
+			{"metric":{"__name__":"p_t_sum","job":"j"},"value":[1,"1"]},{"metric":{"__name__":"p_t_bucket","le":"1","of":"x"},"value":[1,"1"]},{"metric":{"__name__":"p_t_count","instance":"i"},"value":[1,"1"]},
+			{"metric":{"__name__":"p_count","why":"a","by":"b"},"value":[1,"1"]},{"metric":{"__name__":"p_count","why":"c"},"value":[1,"1"]}]}}`,
 	}
 	rules := ""
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -132,9 +131,9 @@ func TestServer(t *testing.T) {
 	if _, err := server.Query(t.Context(), "2"); err == nil || !strings.Contains(err.Error(), "no such thing") {
 		t.Error(err)
 	}
-	names, err := server.Metrics(t.Context(), "p_")
-	if err != nil || !slices.Equal(names, []string{"p_count", "p_t"}) {
-		t.Errorf("%q, %v", names, err)
+	metrics, err := server.Metrics(t.Context(), "p_")
+	if err != nil || !reflect.DeepEqual(metrics, map[string][]string{"p_count": {"by", "why"}, "p_t": {"of"}}) {
+		t.Errorf("%q, %v", metrics, err)
 	}
 	for health, good := range map[string]bool{"ok": true, "err": false, "unknown": false} {
 		rules = `{"status":"success","data":{"groups":[{"rules":[{"name":"A","type":"alerting","health":"` + health + `"}]}]}}`

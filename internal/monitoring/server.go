@@ -75,26 +75,33 @@ func (s Server) Query(ctx context.Context, expr string) (samples []Sample, err e
 	return samples, nil
 }
 
-// Metrics returns the names of metrics with a prefix that are there now, sorted; a histogram once.
-func (s Server) Metrics(ctx context.Context, prefix string) (names []string, err error) {
-	samples, err := s.Query(ctx, fmt.Sprintf(`group by (__name__) ({__name__=~"%s.*"})`, prefix))
+// Metrics returns the metrics with a prefix that are there now, a histogram once, with the names of their
+// labels, sorted; not those of scraping and of histograms' buckets.
+func (s Server) Metrics(ctx context.Context, prefix string) (map[string][]string, error) {
+	samples, err := s.Query(ctx, fmt.Sprintf(`{__name__=~"%s.*"}`, prefix))
 	if err != nil {
 		return nil, err
 	}
+	there := map[string]bool{}
 	for _, sample := range samples {
-		names = append(names, sample.Labels["__name__"])
+		there[sample.Labels["__name__"]] = true
 	}
-	slices.Sort(names)
-	var metrics []string
-	for _, name := range names {
+	metrics := map[string][]string{}
+	for _, sample := range samples {
+		name := sample.Labels["__name__"]
 		for _, part := range []string{"_bucket", "_count", "_sum"} {
-			if whole, cut := strings.CutSuffix(name, part); cut && slices.Contains(names, whole+"_bucket") {
+			if whole, cut := strings.CutSuffix(name, part); cut && there[whole+"_bucket"] {
 				name = whole
 			}
 		}
-		if !slices.Contains(metrics, name) {
-			metrics = append(metrics, name)
+		labels := metrics[name]
+		for label := range sample.Labels {
+			if !slices.Contains([]string{"__name__", "job", "instance", "le"}, label) && !slices.Contains(labels, label) {
+				labels = append(labels, label)
+			}
 		}
+		slices.Sort(labels)
+		metrics[name] = labels
 	}
 	return metrics, nil
 }

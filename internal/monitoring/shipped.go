@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -25,15 +27,23 @@ const Folder = "deploy/monitoring"
 
 // Documented returns the metrics of docs/monitoring.md whose names begin with a prefix, sorted.
 func Documented(root, prefix string) (names []string, err error) {
+	metrics, err := DocumentedLabels(root, prefix)
+	return slices.Sorted(maps.Keys(metrics)), err
+}
+
+// DocumentedLabels returns these metrics with the names of their labels, sorted.
+func DocumentedLabels(root, prefix string) (map[string][]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
 	if err != nil {
 		return nil, err
 	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `("+prefix+"[a-z_]+)` \\|").FindAllSubmatch(text, -1) {
-		names = append(names, string(row[1]))
+	metrics := map[string][]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `("+prefix+"[a-z_]+)` \\| ?([^|]*?) ?\\|").FindAllSubmatch(text, -1) {
+		labels := strings.FieldsFunc(string(row[2]), func(r rune) bool { return r == ',' || r == ' ' })
+		slices.Sort(labels)
+		metrics[string(row[1])] = labels
 	}
-	slices.Sort(names)
-	return names, nil
+	return metrics, nil
 }
 
 // Rule is an alert.
