@@ -73,7 +73,13 @@ const (
 	dropped blobs = "dropped"
 	// asInKind drops them, too, with all else that the nodes of kind are configured with.
 	asInKind blobs = "as in kind"
+	// asInK3s keeps them, because it does not say what to do with them, with all else that k3s
+	// configures.
+	asInK3s blobs = "as in k3s"
 )
+
+// inChains tells how layers are used then.
+func (b blobs) inChains() bool { return b == dropped || b == asInKind }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -174,8 +180,11 @@ func (d *daemon) configure(v version, b blobs) {
 [plugins.%s.cni]
   conf_dir = %q
 `, service, b == dropped, server, d.folder+"/cni")
-	if b == asInKind {
+	switch b {
+	case asInKind:
 		imports, tables = fmt.Sprintf("imports = [%q]", d.kinds()), ""
+	case asInK3s:
+		tables = d.k3s(v)
 	}
 	text := fmt.Sprintf(`version = %d
 root = %q
@@ -202,6 +211,39 @@ func (d *daemon) kinds() string {
 	changed += fmt.Sprintf("[plugins.'io.containerd.grpc.v1.cri'.cni]\n  conf_dir = %q\n", d.folder+"/cni")
 	must(d.t, os.WriteFile(path, []byte(changed), 0o600))
 	return path
+}
+
+// k3s returns the settings for images that k3s gives its containerd on Linux without options of its
+// own: those for containerd 2 as k3s v1.35 writes them (ContainerdConfigTemplateV3 in its
+// pkg/agent/templates/templates.go), for 1.7 as v1.29.1 does. Neither names discard_unpacked_layers.
+// Left out is what containers need. Folders are those of the test; of certs.d, k3s fills what
+// registries.yaml names.
+func (d *daemon) k3s(v version) string {
+	if v.suffix == old {
+		return fmt.Sprintf(`
+[plugins.'io.containerd.grpc.v1.cri']
+  sandbox_image = 'rancher/mirrored-pause:3.6'
+[plugins.'io.containerd.grpc.v1.cri'.containerd]
+  snapshotter = 'overlayfs'
+  disable_snapshot_annotations = true
+[plugins.'io.containerd.grpc.v1.cri'.registry]
+  config_path = %q
+[plugins.'io.containerd.grpc.v1.cri'.cni]
+  conf_dir = %q
+`, d.folder+"/certs.d", d.folder+"/cni")
+	}
+	return fmt.Sprintf(`
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = 'overlayfs'
+  disable_snapshot_annotations = true
+  use_local_image_pull = true
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = 'rancher/mirrored-pause:3.6'
+[plugins.'io.containerd.cri.v1.images'.registry]
+  config_path = %q
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  conf_dir = %q
+`, d.folder+"/certs.d", d.folder+"/cni")
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.folder, "s.sock") }
@@ -356,7 +398,7 @@ var base, top = images.Layer{Name: "base", Size: 2_000_000}, images.Layer{Name: 
 func TestEveryDigest(t *testing.T) {
 	all := formats(t)
 	withEach(t, func(t *testing.T, v version) {
-		for _, b := range []blobs{kept, dropped, asInKind} {
+		for _, b := range []blobs{kept, dropped, asInKind, asInK3s} {
 			t.Run("blobs "+string(b), func(t *testing.T) { testEveryDigest(t, start(t, v, b), v, b, all) })
 		}
 	})
@@ -393,7 +435,7 @@ func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []format) 
 	for _, f := range all {
 		pull(f)
 	}
-	chains := b != kept
+	chains := b.inChains()
 	var result *read.Result
 	livetest.Eventually(t, 30*time.Second, "blobs are kept or dropped", func(ctx context.Context) error {
 		var err error
@@ -453,7 +495,8 @@ func missing(result *read.Result, image *images.Pushed) int64 {
 }
 
 // TestMissingBytesArePulled: A = [1 2], B = [1 3] and C = [4 1] are pulled in every order. What
-// is called missing before each pull is what the registry then sends, within 1 %.
+// the index of plugin and extender calls missing before each pull is what the registry then sends,
+// within 1 %.
 func TestMissingBytesArePulled(t *testing.T) { withEach(t, testMissingBytes) }
 
 func testMissingBytes(t *testing.T, v version) {
@@ -461,7 +504,7 @@ func testMissingBytes(t *testing.T, v version) {
 	a, b, c := h.push(t, "a:v1", "one", "two"), h.push(t, "b:v1", "one", "three"), h.push(t, "c:v1", "four", "one")
 	other := h.push(t, "other:v1", "five")
 	rows := [][]string{{"blobs", "order", "called missing", "pulled"}}
-	for _, does := range []blobs{kept, dropped} {
+	for _, does := range []blobs{kept, dropped, asInK3s} {
 		for _, order := range [][]*images.Pushed{{a, b, c}, {a, c, b}, {b, a, c}, {b, c, a}, {c, a, b}, {c, b, a}} {
 			d := start(t, v, does)
 			r := d.reader()
@@ -474,7 +517,7 @@ func testMissingBytes(t *testing.T, v version) {
 				got := h.sent.Load() - before
 				name, _, _ := strings.Cut(strings.TrimPrefix(image.Reference, h.host+"/"), ":")
 				names, called, pulled = append(names, name), append(called, livetest.Megabytes(want)), append(pulled, livetest.Megabytes(got))
-				if does == dropped { // a moment later
+				if does.inChains() { // a moment later
 					nudged := time.Now()
 					livetest.Eventually(t, 60*time.Second, "the blobs are dropped", func(ctx context.Context) error {
 						result, err := r.Read(ctx)

@@ -6,8 +6,8 @@
 //     registry: blobs kept or dropped after unpacking, in every order of pulls
 //   - pulls, removals and restarts are followed
 //
-// The containerd is the one of the local cluster, with FULL=1 also an older and a newer one. The
-// first test also has one that is configured as in the nodes of kind.
+// The containerd is the one of the local cluster, with FULL=1 also an older and a newer one. It is
+// also configured as k3s does, and in the first test as in the nodes of kind.
 //
 // The tests need root and the build tag e2e, and no network but loopback and what downloads
 // kind's module. Nothing is left of them.
