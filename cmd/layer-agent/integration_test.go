@@ -64,7 +64,7 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 
 func start(t *testing.T) *plane {
 	t.Helper()
-	started, err := controlplane.StartWith("../..", controlplane.Settings{NoFsync: true})
+	started, err := controlplane.StartWith("../..", controlplane.Settings{Stock: true, NoFsync: true})
 	must(t, err)
 	t.Cleanup(func() {
 		if err := started.Stop(); err != nil {
