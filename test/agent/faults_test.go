@@ -158,10 +158,7 @@ func TestNodeIsRemoved(t *testing.T) {
 	must(t, err)
 	object, err := nodeLayers(t.Context(), before.Name)
 	must(t, err)
-	// Without the label, no DaemonSet has a pod there.
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, scenario.RuntimeLabel)
-	_, err = nodes.Patch(t.Context(), before.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	must(t, err)
+	unlabel(t, before.Name)
 	agents(t, len(c.Nodes())-1)
 	must(t, kubelet.Stop(t.Context()))
 	t.Cleanup(func() {
@@ -181,6 +178,14 @@ func TestNodeIsRemoved(t *testing.T) {
 	if after := comesBack(t, before); after.UID == object.UID {
 		t.Errorf("the NodeLayers are %s, as before", after.UID)
 	}
+}
+
+// unlabel takes the label from a node without which no DaemonSet has a pod there.
+func unlabel(t *testing.T, node string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, scenario.RuntimeLabel)
+	_, err := lab.Client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
 }
 
 // TestEvicted: all agents are evicted, as when nodes are drained. Others take over the NodeLayers.

@@ -49,8 +49,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestUninstall: what was applied is deleted, as kubectl delete -k does. Nothing is left, and
-// NodeStatus counts.
+// TestUninstall: what was applied is deleted, as kubectl delete -k does, and so are the labels of
+// nodes. Nothing is left, and NodeStatus counts.
 func TestUninstall(t *testing.T) {
 	config, err := c.RESTConfig()
 	must(t, err)
@@ -92,6 +92,16 @@ func TestUninstall(t *testing.T) {
 		return err
 	})
 	for _, node := range c.Nodes() {
+		unlabel(t, node.Name)
+		object, err := lab.Client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})
+		must(t, err)
+		for _, left := range []map[string]string{object.Labels, object.Annotations} {
+			for key := range left {
+				if strings.Contains(key, v1alpha1.GroupVersion.Group) {
+					t.Errorf("%s still has %s", node.Name, key)
+				}
+			}
+		}
 		// The brackets keep the pattern from finding itself.
 		if out, err := node.Exec(t.Context(), "pgrep", "-a", "-f", "[l]ayer-agent"); err == nil && strings.TrimSpace(string(out)) != "" {
 			t.Errorf("%s: %s", node.Name, out)
