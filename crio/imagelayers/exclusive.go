@@ -40,26 +40,26 @@ type StoredImage struct {
 // from stores that cannot be written. Images with a layer of unknown size among
 // what goes are left out.
 func ExclusiveBytes(images []StoredImage, layers []StoredLayer) map[string]int64 {
-	s := newStored(images, layers)
 	exclusive := make(map[string]int64, len(images))
+	// An ID can be in several stores, and is removed from all that can be written.
+	writable := make(map[string][]StoredImage, len(images))
 
 	for i := range images {
-		if images[i].ReadOnly {
-			exclusive[images[i].ID] = 0
+		image := &images[i]
+		if image.ReadOnly {
+			exclusive[image.ID] = 0
+		} else {
+			writable[image.ID] = append(writable[image.ID], *image)
 		}
 	}
 
-	// An ID can be in several stores.
-	for i := range images {
-		if images[i].ReadOnly {
-			continue
-		}
-
-		size, known := s.exclusive(&images[i])
+	s := newStored(writable, layers)
+	for id, records := range writable {
+		size, known := s.exclusive(records)
 		if known {
-			exclusive[images[i].ID] = size
+			exclusive[id] = size
 		} else {
-			delete(exclusive, images[i].ID)
+			delete(exclusive, id)
 		}
 	}
 
@@ -69,12 +69,12 @@ func ExclusiveBytes(images []StoredImage, layers []StoredLayer) map[string]int64
 // stored is what stores have that can be written.
 type stored struct {
 	layers map[string]StoredLayer
-	// children counts the layers that lie on a layer, tops the images of which it
-	// is a top.
+	// children counts the layers that lie on a layer, tops the image IDs of which
+	// it is a top.
 	children, tops map[string]int
 }
 
-func newStored(images []StoredImage, layers []StoredLayer) *stored {
+func newStored(images map[string][]StoredImage, layers []StoredLayer) *stored {
 	s := &stored{
 		layers:   make(map[string]StoredLayer, len(layers)),
 		children: make(map[string]int, len(layers)),
@@ -88,14 +88,17 @@ func newStored(images []StoredImage, layers []StoredLayer) *stored {
 		}
 	}
 
-	for i := range images {
-		if images[i].ReadOnly {
-			continue
+	for _, records := range images {
+		tops := map[string]struct{}{}
+
+		for i := range records {
+			tops[records[i].Top] = struct{}{}
+			for _, top := range records[i].MappedTops {
+				tops[top] = struct{}{}
+			}
 		}
 
-		s.tops[images[i].Top]++
-
-		for _, top := range images[i].MappedTops {
+		for top := range tops {
 			s.tops[top]++
 		}
 	}
@@ -103,43 +106,65 @@ func newStored(images []StoredImage, layers []StoredLayer) *stored {
 	return s
 }
 
-// exclusive returns what goes with an image; known is false if a size is not known.
-func (s *stored) exclusive(image *StoredImage) (size int64, known bool) {
-	known = true
-	// going counts the children of a layer that go as well.
-	going := map[string]int{}
-	remove := func(layer StoredLayer) {
-		going[layer.Parent]++
-		size += layer.Size
-		known = known && layer.Size >= 0
-	}
-	inUse := func(id string, ownTops int) bool {
-		return s.tops[id] > ownTops || s.children[id] > going[id]
+// exclusive returns what goes with the records of an image; known is false if a
+// size is not known.
+func (s *stored) exclusive(records []StoredImage) (size int64, known bool) {
+	g := going{stored: s, layers: map[string]struct{}{}, children: map[string]int{}, known: true}
+	for i := range records {
+		g.remove(&records[i])
 	}
 
-	topInUse := inUse(image.Top, 1)
+	return g.size, g.known
+}
+
+// going is what goes with an image.
+type going struct {
+	*stored
+
+	layers map[string]struct{}
+	// children counts those of a layer that go as well.
+	children map[string]int
+	size     int64
+	known    bool
+}
+
+func (g *going) inUse(id string, ownTops int) bool {
+	return g.tops[id] > ownTops || g.stored.children[id] > g.children[id]
+}
+
+func (g *going) removeLayer(layer StoredLayer) {
+	if _, gone := g.layers[layer.ID]; gone {
+		return
+	}
+
+	g.layers[layer.ID] = struct{}{}
+	g.children[layer.Parent]++
+	g.size += layer.Size
+	g.known = g.known && layer.Size >= 0
+}
+
+func (g *going) remove(image *StoredImage) {
+	topInUse := g.inUse(image.Top, 1)
 
 	for _, id := range image.MappedTops {
-		topInUse = topInUse || inUse(id, 1)
+		topInUse = topInUse || g.inUse(id, 1)
 
-		if layer, ok := s.layers[id]; ok {
-			remove(layer)
+		if layer, ok := g.stored.layers[id]; ok {
+			g.removeLayer(layer)
 		}
 	}
 
-	top, ok := s.layers[image.Top]
+	top, ok := g.stored.layers[image.Top]
 	if !ok || topInUse {
-		return size, known
+		return
 	}
 
-	remove(top)
+	g.removeLayer(top)
 
 	// This ends even if parents form a ring: there, a child of each layer stays.
-	for layer, ok := s.layers[top.Parent]; ok && !inUse(layer.ID, 0); layer, ok = s.layers[layer.Parent] {
-		remove(layer)
+	for layer, ok := g.stored.layers[top.Parent]; ok && !g.inUse(layer.ID, 0); layer, ok = g.stored.layers[layer.Parent] {
+		g.removeLayer(layer)
 	}
-
-	return size, known
 }
 
 // WithExclusive returns what also says how many bytes are exclusively the image's.

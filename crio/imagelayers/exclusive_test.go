@@ -90,6 +90,21 @@ func TestExclusiveBytes(t *testing.T) {
 			append(with(StoredLayer{ID: "b1", Size: -1}), StoredLayer{ID: "base", Size: 100, ReadOnly: true}, StoredLayer{ID: "middle", Parent: "base", Size: 20, ReadOnly: true}),
 			map[string]int64{"a": 120},
 		},
+		"in two stores that can be written": {
+			[]StoredImage{{ID: "a", Top: "a1"}, {ID: "b", Top: "base"}, {ID: "a", Top: "a1", MappedTops: []string{"m1"}}},
+			with(StoredLayer{ID: "a1", Parent: "middle", Size: 3}, StoredLayer{ID: "m1", Parent: "middle", Size: 3}),
+			map[string]int64{"a": 26, "b": 0},
+		},
+		"in two such stores, with other layers": {
+			[]StoredImage{{ID: "a", Top: "a1"}, {ID: "a", Top: "a2"}},
+			with(StoredLayer{ID: "a1", Parent: "middle", Size: 3}, StoredLayer{ID: "a2", Parent: "middle", Size: 5}),
+			map[string]int64{"a": 128},
+		},
+		"in two such stores, and above another image": {
+			[]StoredImage{{ID: "a", Top: "a1"}, {ID: "a", Top: "a1"}, {ID: "b", Top: "b1"}},
+			with(StoredLayer{ID: "a1", Parent: "middle", Size: 3}, StoredLayer{ID: "b1", Parent: "a1", Size: 5}),
+			map[string]int64{"a": 0, "b": 5},
+		},
 		"in both, with other layers": {
 			[]StoredImage{{ID: "a", Top: "middle"}, {ID: "a", Top: "elsewhere", ReadOnly: true}},
 			with(StoredLayer{ID: "elsewhere", Size: 7, ReadOnly: true}),
