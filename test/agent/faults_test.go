@@ -319,7 +319,7 @@ func TestTwiceOnANode(t *testing.T) {
 func TestRuntimeIsKilled(t *testing.T) {
 	nodes := []string{"n4"}
 	if os.Getenv("FULL") != "" {
-		nodes = append([]string{"n1"}, slices.Sorted(maps.Keys(containerds))...)
+		nodes = runtimes()
 	}
 	for _, node := range nodes {
 		t.Run(c.Node(node).Runtime().Name(), func(t *testing.T) { testRuntimeIsKilled(t, c.Node(node)) })
@@ -395,7 +395,7 @@ func testRuntimeIsKilled(t *testing.T, node *cluster.Node) {
 	// This is younger than the restart: it has the other image.
 	object, err := nodeLayers(t.Context(), node.Name)
 	must(t, err)
-	if _, err := held(object, half.Reference); err == nil {
+	if _, err := livetest.FromNodeLayers(&object.Spec, half.Reference); err == nil {
 		t.Errorf("%s is listed", half.Reference)
 	}
 	for _, part := range half.Layers[1:] {

@@ -13,8 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -22,10 +20,6 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -296,107 +290,13 @@ func (d *daemon) reader() *reader.Reader {
 	return r
 }
 
-// held returns the layers of an image as the texts of a NodeLayers say.
-func held(spec *v1alpha1.NodeLayersSpec, name string) (livetest.Layers, error) {
-	for _, text := range spec.Images {
-		image, err := v1alpha1.ParseNodeImage(text, len(spec.Layers))
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Contains(image.Names, name) {
-			continue
-		}
-		layers := livetest.Layers{}
-		for _, place := range image.Layers {
-			l, err := v1alpha1.ParseLayer(spec.Layers[place])
-			if err != nil {
-				return nil, err
-			}
-			layers[l.Digest] = l.Size
-		}
-		return layers, nil
-	}
-	return nil, fmt.Errorf("%s is not among %q", name, spec.Images)
-}
-
-// format is an image in a form of its own.
-type format struct {
-	name string
-	what remote.Taggable
-	// byDigest is whether it is pulled by its digest, and so has no tag.
-	byDigest bool
-}
-
-// formats are the images of TestEveryDigest in the order in which they are pulled.
-func formats(t *testing.T) []format {
-	t.Helper()
-	build := func(image images.Image) v1.Image {
-		t.Helper()
-		built, err := images.Build(image)
-		must(t, err)
-		return built
-	}
-	index := func(members ...v1.Image) v1.ImageIndex {
-		t.Helper()
-		made, err := images.Index(members...)
-		must(t, err)
-		return made
-	}
-	layers := func(name string, sizes ...int64) (all []images.Layer) {
-		for i, size := range sizes {
-			all = append(all, images.Layer{Name: fmt.Sprint(name, i), Size: size})
-		}
-		return all
-	}
-	var all []format
-	// In this order most layers are not fetched: the files of "zstd" and "plain" are there
-	// already, with another compression.
-	for _, next := range []format{
-		{name: "gzip", what: build(images.Image{Layers: []images.Layer{base, top}})},
-		{name: "docker", what: build(images.Image{Layers: []images.Layer{top, base, top}, Format: images.Docker})},
-		{name: "zstd", what: build(images.Image{Layers: []images.Layer{base}, Compression: images.Zstd})},
-		{name: "plain", what: build(images.Image{Layers: []images.Layer{top}, Compression: images.Uncompressed})},
-	} {
-		all = append(all, next, format{name: next.name + "-index", what: index(next.what.(v1.Image))})
-	}
-	// An index begins with an image for other machines, which is not fetched.
-	other := v1.Platform{OS: "linux", Architecture: "arm64"}
-	if runtime.GOARCH == other.Architecture {
-		other.Architecture = "amd64"
-	}
-	platforms := func(name string, f images.Format) v1.ImageIndex {
-		t.Helper()
-		return index(build(images.Image{Format: f, Platform: other, Layers: layers(name+"-other", 70_000)}),
-			build(images.Image{Format: f, Layers: layers(name, 40_000, 1<<20)}))
-	}
-	many := 20
-	if os.Getenv("FULL") != "" {
-		many = 200 // they take containerd a minute on a busy machine
-	}
-	// As builders add it, for no platform.
-	attestation := mutate.IndexAddendum{
-		Add:        build(images.Image{Entrypoint: []string{"/none"}, Layers: layers("attestation", 500)}),
-		Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}, Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest"}},
-	}
-	return append(all,
-		format{name: "list", what: mutate.IndexMediaType(platforms("list", images.Docker), types.DockerManifestList)},
-		format{name: "attested", what: mutate.AppendManifests(platforms("attested", images.OCI), attestation)},
-		format{name: "index-by-digest", what: platforms("index-by-digest", images.OCI), byDigest: true},
-		format{name: "by-digest", what: build(images.Image{Layers: layers("by-digest", 123_456)}), byDigest: true},
-		format{name: "shared", what: build(images.Image{Layers: append([]images.Layer{base}, layers("shared", 200_000, 3000)...)})},
-		format{name: "small", what: build(images.Image{Layers: layers("small", 900, 0)})},
-		format{name: "many-layers", what: build(images.Image{Layers: layers("many", slices.Repeat([]int64{300}, many)...)})},
-		// An author's claims say nothing.
-		format{name: "annotated", what: build(images.Image{Layers: layers("annotated", 50_000), Annotations: map[string]string{livetest.AnnotationPrefix + "sha256:" + strings.Repeat("1", 64): "1073741824"}})},
-	)
-}
-
-// The layers of several formats.
-var base, top = images.Layer{Name: "base", Size: 2_000_000}, images.Layer{Name: "top", Size: 20_000}
-
 // TestEveryDigest: of images in every format, each digest and size is as in the registry.
 func TestEveryDigest(t *testing.T) {
-	all := formats(t)
+	most := 20
+	if os.Getenv("FULL") != "" {
+		most = 200 // they take containerd a minute on a busy machine
+	}
+	all := livetest.Formats(t, most)
 	withEach(t, func(t *testing.T, v version) {
 		for _, b := range []blobs{kept, dropped, asInKind, asInK3s} {
 			t.Run("blobs "+string(b), func(t *testing.T) { testEveryDigest(t, start(t, v, b), v, b, all) })
@@ -404,18 +304,15 @@ func TestEveryDigest(t *testing.T) {
 	})
 }
 
-func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []format) {
+func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []livetest.Format) {
 	h, r := newHub(t), d.reader()
 	// names are those by which each image is looked for.
 	names := map[string]*images.Pushed{}
-	pull := func(f format) {
+	pull := func(f livetest.Format) {
 		t.Helper()
-		pushed, err := images.Push(t.Context(), h.host+"/"+f.name+":v1", f.what)
-		must(t, err)
+		pushed := f.Push(t, h.host)
 		names[pushed.Digest.String()] = pushed
-		if f.byDigest {
-			pushed.Reference = pushed.ByDigest
-		} else {
+		if !f.ByDigest {
 			names[pushed.Reference] = pushed
 		}
 		d.pull(pushed)
@@ -425,7 +322,7 @@ func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []format) 
 		for name, image := range names {
 			want, err := livetest.FromRegistry(t.Context(), image.ByDigest)
 			must(t, err)
-			got, err := held(spec, name)
+			got, err := livetest.FromNodeLayers(spec, name)
 			must(t, err)
 			if diff := livetest.Diff(got, want); diff != "" {
 				t.Errorf("%s of %s:%s", name, image.Reference, diff)
@@ -454,10 +351,8 @@ func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []format) 
 	}
 
 	// The tag moves, and the image with the same configuration gets layers of another form.
-	again, err := images.Build(images.Image{Layers: []images.Layer{base, top}, Compression: images.Zstd})
-	must(t, err)
-	pull(format{name: "gzip", what: again})
-	result, err = r.Read(t.Context())
+	pull(livetest.Recompressed(t))
+	result, err := r.Read(t.Context())
 	must(t, err)
 	compare(result.Contents.Spec())
 }
@@ -567,7 +462,7 @@ func testFollows(t *testing.T, v version) {
 			if report != nil {
 				last = report
 			}
-			if _, err = held(last.Spec, image.Reference); there {
+			if _, err = livetest.FromNodeLayers(last.Spec, image.Reference); there {
 				return err
 			}
 			if err == nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 )
@@ -151,4 +152,27 @@ func Growth(ctx context.Context, client kubernetes.Interface, node string) (int,
 		return 0, errors.New("the apiserver answered with node " + stock.Name + " instead of " + node)
 	}
 	return len(envelope.Raw) - stock.Size(), nil
+}
+
+// FromNodeLayers returns the layers of an image as the texts of a NodeLayers say.
+func FromNodeLayers(spec *v1alpha1.NodeLayersSpec, name string) (Layers, error) {
+	for _, text := range spec.Images {
+		image, err := v1alpha1.ParseNodeImage(text, len(spec.Layers))
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(image.Names, name) {
+			continue
+		}
+		layers := Layers{}
+		for _, place := range image.Layers {
+			layer, err := v1alpha1.ParseLayer(spec.Layers[place])
+			if err != nil {
+				return nil, err
+			}
+			layers[layer.Digest] = layer.Size
+		}
+		return layers, nil
+	}
+	return nil, fmt.Errorf("%s is not among the %d images %.2000q", name, len(spec.Images), spec.Images)
 }
