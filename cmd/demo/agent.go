@@ -298,8 +298,23 @@ func (d *agentDemo) ancestor(ctx context.Context) error {
 	}
 	fmt.Println()
 	printRows(rows)
-	fmt.Println()
-	return nil
+	// Its containerd drops blobs a little after each pull; by now the agent has seen that.
+	if err := d.chains(ctx, "n2"); err != nil {
+		return err
+	}
+	return d.show(ctx)
+}
+
+// chains waits until the NodeLayers of a node say that it uses layers in chains.
+func (d *agentDemo) chains(ctx context.Context, node string) error {
+	return scenario.Poll(ctx, func(ctx context.Context) error {
+		object := &v1alpha1.NodeLayers{}
+		err := d.api.Get(ctx, client.ObjectKey{Name: node}, object)
+		if err == nil && object.Spec.Reuse != v1alpha1.ReuseInChains {
+			err = fmt.Errorf("the NodeLayers of %s say reuse: %s, want %s: its containerd drops the blobs of layers", node, object.Spec.Reuse, v1alpha1.ReuseInChains)
+		}
+		return err
+	})
 }
 
 // explain prints what the Deployment's debug endpoint says of an image.
