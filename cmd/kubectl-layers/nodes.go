@@ -30,7 +30,7 @@ func (c *command) nodes() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, Pods: true, Images: true})
+			known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, UntoldPods: true, Images: true})
 			if err != nil {
 				return nil, err
 			}

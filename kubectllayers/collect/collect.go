@@ -33,7 +33,7 @@ type Reader struct {
 	Client kubernetes.Interface
 	// Config has the user's credentials.
 	Config *rest.Config
-	own    rest.Interface
+	ours   rest.Interface
 	host   string
 	clock  *clock
 }
@@ -53,7 +53,7 @@ func New(config *rest.Config) (*Reader, error) {
 	// What kubectl has: lists in chunks would wait long with the default of clients.
 	config.QPS, config.Burst = 50, 300
 	var err error
-	if r.own, err = nodelayers.NewClient(config); err != nil {
+	if r.ours, err = nodelayers.NewClient(config); err != nil {
 		return nil, err
 	}
 	core := rest.CopyConfig(config)
@@ -70,8 +70,9 @@ type Parts struct {
 	// Nodes with their NodeLayers, of this name alone unless it is empty.
 	Nodes bool
 	Node  string
-	// Pods that are placed and not finished; with Node, those there.
-	Pods bool
+	// Pods that are placed and not finished; with Node, those there. UntoldPods are these, but only if a node
+	// has no NodeLayers that counts: that of the others names all images that pods use.
+	Pods, UntoldPods bool
 	// Images are the ImageManifests.
 	Images bool
 }
@@ -168,6 +169,9 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 	read(2, parts.Pods, func(ctx context.Context, c *Cluster) *Problem { return r.pods(ctx, c, parts.Node) })
 	read(3, parts.Images, r.imageManifests)
 	wait.Wait()
+	if parts.UntoldPods && problems[0] == nil && !c.told() {
+		problems[2] = r.pods(ctx, c, parts.Node)
+	}
 	if needsNodes && problems[0] != nil && !errors.Is(problems[0], context.Canceled) {
 		return nil, problems[0]
 	}
@@ -187,6 +191,14 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 	}
 	c.Now = r.Now()
 	return c, nil
+}
+
+// told tells whether there is a NodeLayers of each node that stands for its NodeStatus.
+func (c *Cluster) told() bool {
+	return !slices.ContainsFunc(c.Nodes, func(node *v1.Node) bool {
+		report := c.Reports.Of(node.Name)
+		return report == nil || !report.Fresh || report.UID != node.UID
+	})
 }
 
 // each lists in chunks and calls f with each object, from one goroutine at a time.
@@ -347,11 +359,8 @@ func slim(pod *v1.Pod) *v1.Pod {
 }
 
 func (r *Reader) nodeLayers(ctx context.Context, c *Cluster, name string) *Problem {
-	return own(ctx, r, v1alpha1.NodeLayersResource.Resource, "NodeLayers", name, func(list *v1alpha1.NodeLayersList) int {
-		for i := range list.Items {
-			c.agent(&list.Items[i], r.Now())
-		}
-		return len(list.Items)
+	return r.own(ctx, v1alpha1.NodeLayersResource.Resource, "NodeLayers", name, func(text []byte) (int, error) {
+		return eachNodeLayers(text, func(o *v1alpha1.NodeLayers) { c.agent(o, r.Now()) })
 	})
 }
 
@@ -370,13 +379,13 @@ func (c *Cluster) agent(o *v1alpha1.NodeLayers, now time.Time) {
 }
 
 func (r *Reader) imageManifests(ctx context.Context, c *Cluster) *Problem {
-	return own(ctx, r, v1alpha1.ImageManifestsResource.Resource, "ImageManifests", "", func(list *v1alpha1.ImageManifestList) int {
+	return r.own(ctx, v1alpha1.ImageManifestsResource.Resource, "ImageManifests", "", decoded(func(list *v1alpha1.ImageManifestList) int {
 		for i := range list.Items {
 			c.Records = append(c.Records, recordOf(&list.Items[i]))
 			_ = c.Manifests.Add(&list.Items[i]) // what is left out is not known
 		}
 		return len(list.Items)
-	})
+	}))
 }
 
 func recordOf(m *v1alpha1.ImageManifest) Record {

@@ -257,6 +257,30 @@ func TestReadOne(t *testing.T) {
 	}
 }
 
+// Pods are asked for if a node has no NodeLayers that counts.
+func TestUntoldPods(t *testing.T) {
+	stale := nodeLayers("n2")
+	stale.Spec.RenewTime = metav1.NewTime(time.Now().Add(-time.Hour))
+	another := nodeLayers("n2")
+	another.OwnerReferences[0].UID = "another"
+	for name, test := range map[string]struct {
+		layers []v1alpha1.NodeLayers
+		want   int
+	}{
+		"all are told":                     {[]v1alpha1.NodeLayers{nodeLayers("n1"), nodeLayers("n2")}, 0},
+		"one is not":                       {[]v1alpha1.NodeLayers{nodeLayers("n1")}, 1},
+		"a silent one":                     {[]v1alpha1.NodeLayers{nodeLayers("n1"), stale}, 1},
+		"of a Node before it of that name": {[]v1alpha1.NodeLayers{nodeLayers("n1"), another}, 1},
+	} {
+		pod := v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{NodeName: "n2"}}
+		r, server := start(t, map[string][]answer{"nodes": {nodeList("", "n1", "n2")}, "nodelayers": {layersList(test.layers...)}, "pods": {podList(pod)}})
+		c, err := r.Read(t.Context(), Parts{Nodes: true, UntoldPods: true})
+		if err != nil || len(server.asked["pods"]) != test.want || len(c.Pods) != test.want {
+			t.Errorf("%s: %v: pods asked for %d times, want %d", name, err, len(server.asked["pods"]), test.want)
+		}
+	}
+}
+
 // The clock of the apiserver counts: on a machine whose own is hours ahead, or behind, an agent that
 // works is no silent one.
 func TestClock(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,33 +28,78 @@ func (p *page) DeepCopyObject() runtime.Object {
 	return &same
 }
 
-// own lists objects of this project in chunks, all or the one of a name, and calls f with each
+// own lists objects of this project in chunks, all or the one of a name, and calls f with the text of each
 // chunk; f returns how many objects it has.
-func own[List any, L interface {
-	*List
-	runtime.Object
-}](ctx context.Context, r *Reader, resource, what, name string, f func(L) int) *Problem {
+func (r *Reader) own(ctx context.Context, resource, what, name string, f func(text []byte) (int, error)) *Problem {
+	packing := &packing{plain: r.Config.DisableCompression, settled: r.Config.DisableCompression}
 	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		if name != "" {
 			o.FieldSelector = "metadata.name=" + name
 		}
-		text, err := r.own.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).DoRaw(ctx)
+		request := r.ours.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec)
+		if packing.plain {
+			request.SetHeader("Accept-Encoding", "identity")
+		}
+		began := time.Now()
+		text, err := request.DoRaw(ctx)
 		if err != nil {
 			return nil, err
 		}
+		packing.took(len(text), time.Since(began))
 		meta, err := listMeta(text)
 		return &page{ListMeta: meta, Items: []runtime.Unknown{{Raw: text}}}, err
 	}
 	return r.pages(ctx, what, ownChunks, list, func(object runtime.Object) (int, error) {
+		return f(object.(*runtime.Unknown).Raw) //nolint:forcetypeassert // see page
+	})
+}
+
+// packing decides whether pages are asked for plain. The apiserver packs them with gzip if they may be
+// packed, which takes both sides more time than a fast link takes for three times the bytes. So the first
+// page comes packed. If that is fast, the second one comes plain, and the faster way is that of the others.
+type packing struct {
+	plain, settled bool
+	// packed is how fast the first page came, in bytes of text a second.
+	packed float64
+}
+
+// worthTrying is how fast the first page has to come for another one to be tried plain: over a link that
+// is slow, in bytes a second, that page alone would take seconds.
+const worthTrying = 8e6
+
+func (p *packing) took(size int, took time.Duration) {
+	speed := float64(size) / max(took.Seconds(), 1e-6)
+	switch {
+	case p.settled:
+	case p.plain:
+		p.plain, p.settled = speed > p.packed, true
+	case speed < worthTrying:
+		p.settled = true
+	default:
+		p.plain, p.packed = true, speed
+	}
+}
+
+// decoded returns a function that decodes a list and calls f with it.
+func decoded[List any, L interface {
+	*List
+	runtime.Object
+}](f func(L) int) func([]byte) (int, error) {
+	return func(text []byte) (int, error) {
 		var list L = new(List)
-		if err := json.Unmarshal(object.(*runtime.Unknown).Raw, list); err != nil { //nolint:forcetypeassert // see page
+		if err := json.Unmarshal(text, list); err != nil {
 			return 0, err
 		}
-		if kind := list.GetObjectKind().GroupVersionKind().Kind; !strings.HasSuffix(kind, "List") {
-			return 0, fmt.Errorf("the server answers with a %q in place of a list", kind)
-		}
-		return f(list), nil
-	})
+		return f(list), isList(list.GetObjectKind().GroupVersionKind().Kind)
+	}
+}
+
+// isList returns an error if something of a kind is no list.
+func isList(kind string) error {
+	if !strings.HasSuffix(kind, "List") {
+		return fmt.Errorf("the server answers with a %q in place of a list", kind)
+	}
+	return nil
 }
 
 // listMeta returns the metadata of a list. An apiserver writes it last, so that nothing else has to

@@ -3,6 +3,7 @@ package collect
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -26,6 +27,37 @@ func TestListMeta(t *testing.T) {
 	for _, text := range []string{``, `{"metadata":{"continue":"more"}`, `{"metadata":7}`, `"metadata":{"continue":"more"}}x`} {
 		if got, err := listMeta([]byte(text)); err == nil {
 			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}
+
+// Pages come packed where the link is slow, and otherwise in the way that was faster.
+func TestPacking(t *testing.T) {
+	type took struct {
+		size    int
+		seconds float64
+	}
+	const mb = 1_000_000
+	for name, test := range map[string]struct {
+		begin packing
+		pages []took
+		// want is whether each page is asked for plain, and the one behind them.
+		want []bool
+	}{
+		"slow link":        {packing{}, []took{{6 * mb, 2}, {6 * mb, .1}, {6 * mb, .1}}, []bool{false, false, false, false}},
+		"plain is faster":  {packing{}, []took{{6 * mb, .3}, {5 * mb, .1}, {6 * mb, 9}}, []bool{false, true, true, true}},
+		"packed is faster": {packing{}, []took{{6 * mb, .3}, {6 * mb, .5}, {6 * mb, 9}}, []bool{false, true, false, false}},
+		"user's option":    {packing{plain: true, settled: true}, []took{{6 * mb, .3}, {6 * mb, 9}}, []bool{true, true, true}},
+		"no time":          {packing{}, []took{{0, 0}, {0, 0}}, []bool{false, false, false}},
+	} {
+		p := test.begin
+		for i, want := range test.want {
+			if p.plain != want {
+				t.Errorf("%s: page %d is plain: %t", name, i, p.plain)
+			}
+			if i < len(test.pages) {
+				p.took(test.pages[i].size, time.Duration(test.pages[i].seconds*float64(time.Second)))
+			}
 		}
 	}
 }

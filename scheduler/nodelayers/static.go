@@ -93,6 +93,9 @@ func (s *Static) Add(object *v1alpha1.NodeLayers, now time.Time) error {
 // Stats count what was added.
 func (s *Static) Stats() Stats { return s.source.Stats() }
 
+// Of returns what the NodeLayers of a node says; nil if there is none.
+func (s *Static) Of(node string) *locality.NodeReport { return s.reports[node] }
+
 // Report tells a sink what the objects say.
 func (s *Static) Report(sink locality.LayerSink) {
 	for name, report := range s.reports {
