@@ -24,7 +24,11 @@ const (
 	// All images lie on a base. Together they fill the file system above the high threshold;
 	// to come below the low one, most of what they have alone has to go.
 	disk, base, own, count = 420 * mega, 230 * mega, 10 * mega, 16
-	high, low              = 85, 65
+	// Images that are nothing but the base. The kubelet sees all images at once, so it takes them
+	// in any order: a rule that goes by order alone, and removes twelve that free something, spares
+	// all of these in less than one run of a thousand.
+	bases     = 8
+	high, low = 85, 65
 
 	// The kubelet collects at its start, when it does not know the file system yet, and then
 	// every five minutes.
@@ -68,7 +72,7 @@ func must(t testing.TB, err error) {
 
 // TestCollection fills the disks of two nodes with the same images. Stock counts the base with
 // each image, removes one or two, and stops far above the low threshold; the next pass, five minutes
-// later, has to go on. With exclusive bytes, one pass comes below it, and leaves the image that is
+// later, has to go on. With exclusive bytes, one pass comes below it, and leaves the images that are
 // nothing but the base.
 func TestCollection(t *testing.T) {
 	if os.Getenv("FULL") == "" {
@@ -98,7 +102,7 @@ func TestCollection(t *testing.T) {
 		must(t, node.Kubelet().Start(t.Context()))
 	}
 
-	rows := [][]string{{"node", "before", "after", "images left of " + fmt.Sprint(len(names)), "the base image"}}
+	rows := [][]string{{"node", "before", "after", "images left of " + fmt.Sprint(len(names)), fmt.Sprintf("of %d base images", bases)}}
 	after, left := map[string]int64{}, map[string][]string{}
 	// A pass begins with the first removal, and ends when nothing is removed any more.
 	removes := func(node *cluster.Node, before int) {
@@ -117,11 +121,7 @@ func TestCollection(t *testing.T) {
 			left[node.Name] = present(t, node, names)
 		}
 		after[node.Name] = used(t, node)
-		hasBase := "removed"
-		if slices.Contains(left[node.Name], names[0]) {
-			hasBase = "there"
-		}
-		rows = append(rows, []string{node.Name, percent(before[node.Name]), percent(after[node.Name]), fmt.Sprint(len(left[node.Name])), hasBase})
+		rows = append(rows, []string{node.Name, percent(before[node.Name]), percent(after[node.Name]), fmt.Sprint(len(left[node.Name])), fmt.Sprint(len(present(t, node, names[:bases])))})
 	}
 	livetest.Table(t, rows...)
 	if share := after[exclusive] * 100 / disk; share > low {
@@ -130,11 +130,11 @@ func TestCollection(t *testing.T) {
 	if share := after[stock] * 100 / disk; share <= low {
 		t.Errorf("%s is only %d %% full after a pass: stock does as well, and nothing is shown", stock, share)
 	}
-	if !slices.Contains(left[exclusive], names[0]) {
-		t.Errorf("%s removed the image of which all layers are needed", exclusive)
+	if n := len(present(t, c.Node(exclusive), names[:bases])); n != bases {
+		t.Errorf("%s removed %d images of which all layers are needed", exclusive, bases-n)
 	}
 	// No more than had to go.
-	if n := len(left[exclusive]); n < 1+(low*disk/100-base)/own-2 {
+	if n := len(left[exclusive]); n < bases+(low*disk/100-base)/own-2 {
 		t.Errorf("%s has only %d images left", exclusive, n)
 	}
 
@@ -161,16 +161,16 @@ func shrink(t *testing.T, node *cluster.Node) {
 	must(t, node.Runtime().Start(ctx))
 }
 
-// pushAll pushes an image that is nothing but the base, and others on it.
+// pushAll pushes the images that are nothing but the base, and then others on it.
 func pushAll(t *testing.T) (names []string) {
 	t.Helper()
 	bottom := images.Layer{Name: "base", Size: base}
-	for i := range count + 1 {
+	for i := range bases + count {
 		layers := []images.Layer{bottom}
-		if i > 0 {
+		if i >= bases {
 			layers = append(layers, images.Layer{Name: fmt.Sprint("own-", i), Size: own})
 		}
-		image, err := images.Build(images.Image{Layers: layers})
+		image, err := images.Build(images.Image{Layers: layers, Entrypoint: []string{fmt.Sprint("/none-", i)}})
 		must(t, err)
 		pushed, err := images.Push(t.Context(), fmt.Sprintf("%s/imagegc/%d:v1", c.Registry().Address, i), image)
 		must(t, err)
