@@ -156,17 +156,18 @@ func Self() (Process, error) { return Identify(os.Getpid()) }
 // Identify returns the identity of a running process. Unless the process is a
 // child of the caller, it may be a different one than meant: ids are reused.
 func Identify(pid int) (Process, error) {
-	_, started, err := stat(pid)
-	return Process{PID: pid, Started: started}, err
+	s, err := readStat(pid)
+	return Process{PID: pid, Started: s.started}, err
 }
 
-// Alive reports whether the process still runs; a zombie does not.
+// Alive reports whether the process still runs; a zombie does not. A killed process with several threads
+// may show as a zombie while some of them have still to end, and until then its ports are taken.
 func (p Process) Alive() bool {
 	if p.PID <= 0 {
 		return false
 	}
-	state, started, err := stat(p.PID)
-	return err == nil && started == p.Started && state != 'Z' && state != 'X'
+	s, err := readStat(p.PID)
+	return err == nil && s.started == p.Started && (s.state != 'Z' && s.state != 'X' || s.threads > 1)
 }
 
 // Signal sends sig to the process if it is still the one recorded.
@@ -226,25 +227,35 @@ func CheckInotify(need int) error {
 	return nil
 }
 
-// stat reads state and start time of a process.
-func stat(pid int) (state byte, started uint64, err error) {
+// stat is a part of what /proc/PID/stat says: the state and the start of a process, or rather of its
+// first thread, and the number of threads.
+type stat struct {
+	state   byte
+	threads int
+	started uint64
+}
+
+func readStat(pid int) (stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, 0, err
+		return stat{}, err
 	}
 	return parseStat(string(data))
 }
 
-// parseStat reads fields 3 and 22. The second field is the command's name in
+// parseStat reads fields 3, 20 and 22 (proc_pid_stat(5)). The second field is the command's name in
 // brackets, which may contain spaces and brackets itself.
-func parseStat(line string) (state byte, started uint64, err error) {
+func parseStat(line string) (s stat, err error) {
 	_, rest, ok := cutLast(line, ") ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 {
-		return 0, 0, fmt.Errorf("not the content of a /proc/PID/stat file: %q", line)
+		return s, fmt.Errorf("not the content of a /proc/PID/stat file: %q", line)
 	}
-	started, err = strconv.ParseUint(fields[19], 10, 64)
-	return fields[0][0], started, err
+	s.state = fields[0][0]
+	if s.threads, err = strconv.Atoi(fields[17]); err == nil {
+		s.started, err = strconv.ParseUint(fields[19], 10, 64)
+	}
+	return s, err
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {

@@ -6,9 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -22,13 +24,13 @@ func TestParseStat(t *testing.T) {
 		"7 (evil) R 1 1 1) D" + fields: 'D',
 		"7 (two\nlines) S" + fields:    'S',
 	} {
-		state, started, err := parseStat(line)
-		if err != nil || state != want || started != 98765 {
-			t.Errorf("%q: %c, %d, %v", line, state, started, err)
+		s, err := parseStat(line)
+		if err != nil || s != (stat{want, 17, 98765}) {
+			t.Errorf("%q: %+v, %v", line, s, err)
 		}
 	}
-	for _, line := range []string{"", "7", "7 (sh)", "7 (sh) S 1 2 3", "7 (sh) S" + strings.Replace(fields, "98765", "x", 1)} {
-		if _, _, err := parseStat(line); err == nil {
+	for _, line := range []string{"", "7", "7 (sh)", "7 (sh) S 1 2 3", "7 (sh) S" + strings.Replace(fields, "98765", "x", 1), "7 (sh) S" + strings.Replace(fields, " 17 ", " x ", 1)} {
+		if _, err := parseStat(line); err == nil {
 			t.Errorf("%q: no error", line)
 		}
 	}
@@ -122,6 +124,58 @@ func TestProcessEnds(t *testing.T) {
 	}
 	if (Process{}).Alive() {
 		t.Error("no process is alive")
+	}
+}
+
+// headless tells the test binary to end its first thread, and to go on with the others.
+const headless = "MACHINE_TEST_HEADLESS"
+
+func init() {
+	if os.Getenv(headless) != "" {
+		runtime.LockOSThread() // the first thread runs init
+		go func() {
+			time.Sleep(time.Minute)
+			os.Exit(0)
+		}()
+		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+	}
+}
+
+// What shows as a zombie is alive as long as one of its threads is: a component that was killed keeps its
+// ports until the last one has ended.
+func TestZombieWithThreads(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = []string{headless + "=1"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill() }()
+	p, err := Identify(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		s, err := readStat(p.PID)
+		if err != nil || ctx.Err() != nil {
+			t.Fatal("its first thread has not ended", err)
+		}
+		if s.state == 'Z' {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if !p.Alive() {
+		t.Error("its other threads count for nothing")
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Gone(ctx); err != nil { // nobody has reaped it
+		t.Error(err)
 	}
 }
 
