@@ -72,7 +72,7 @@ render() {
     case $line in
     @PINS@)
       echo "%global layerlocality_revision $LAYERLOCALITY_REVISION"
-      echo "%global go_minimum $(sed -n 's/^go //p' "$("$ROOT/scripts/tree.sh" vendored "$component")/go.mod")"
+      echo "%global go_minimum $(sed -n 's/^go //p' "$(module_dir "$(upstream_module "$component")" "$(pinned_version "$component")")/go.mod")"
       case $component in
       cri-o)
         echo "%global crio_version ${CRIO_VERSION#v}"

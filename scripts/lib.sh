@@ -268,7 +268,7 @@ go_tool() {
   if [ ! -x "$bin/$(basename "$1")" ]; then
     say "installing $1@$2"
     mkdir -p "$BUILD/log"
-    (cd / && GOFLAGS=-buildvcs=false GOBIN=$bin go install "$1@$2") >"$BUILD/log/go-tool.log" 2>&1 ||
+    (cd / && CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOBIN=$bin go install "$1@$2") >"$BUILD/log/go-tool.log" 2>&1 ||
       die "cannot install $1@$2; the log is $BUILD/log/go-tool.log"
   fi
   echo "$bin/$(basename "$1")"

@@ -31,5 +31,5 @@ with_lock layersim build
 
 say "playing: size $SIZE, seeds: $SEEDS, ${LAYER_DATA:-generated images}"
 "$LAYERSIM" eval --size "$SIZE" --seeds "$SEEDS" --out "$OUT/report.json" ${EXPERIMENTS:+--experiments "$EXPERIMENTS"}
-go run ./cmd/evalpage "$OUT/report.json" --out "$OUT" --assets "$assets" >/dev/null
+CGO_ENABLED=0 go run ./cmd/evalpage "$OUT/report.json" --out "$OUT" --assets "$assets" >/dev/null
 say "done: open $OUT/index.html; raw numbers are in report.csv and report.json beside it, the program is $LAYERSIM"

@@ -127,7 +127,7 @@ in_shell() { flake develop "$TREE" --command sh -c 'echo "in $name"'; }
 
 pulls() {
   scripts/build.sh tools registry runc
-  GOFLAGS=-buildvcs=false go test -tags e2e -count=1 -timeout 5m ./test/nix/ -v -result "$STORE/roots/crio"
+  CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go test -vet=off -tags e2e -count=1 -timeout 5m ./test/nix/ -v -result "$STORE/roots/crio"
 }
 
 prepare

@@ -164,7 +164,7 @@ for platform in "${foreign[@]}"; do
   check "krew finds it" grep -F "kubectl-layers_${VERSION/+/_}_${system}_$arch.tar.gz" "$RELEASE/layers.yaml"
 done
 check "its krew manifest keeps krew's rules, and it installs as krew does" \
-  env -C "$ROOT" go run ./test/release/krew --manifest "$RELEASE/layers.yaml" --archives "$RELEASE" --install "$WORK/krew"
+  env -C "$ROOT" CGO_ENABLED=0 go run ./test/release/krew --manifest "$RELEASE/layers.yaml" --archives "$RELEASE" --install "$WORK/krew"
 check "kubectl for what follows" "$ROOT/scripts/build.sh" stock kubectl
 plugin() { env PATH="$WORK/krew/bin:$PATH" "$BUILD/bin/stock/kubectl" "$@"; }
 check "kubectl finds the plugin" says "$WORK/krew/bin/kubectl-layers" plugin plugin list
