@@ -47,7 +47,8 @@ buildGo126Module {
   meta = {
     description = "CRI-O that reports the layers of images over CRI";
     homepage = pins.repository;
-    license = lib.licenses.asl20;
+    # glibc and libseccomp are linked in.
+    license = with lib.licenses; [ asl20 lgpl21Plus lgpl21Only ];
     platforms = lib.platforms.linux;
     mainProgram = "crio";
   };

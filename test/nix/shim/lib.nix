@@ -35,6 +35,10 @@ rec {
     in
     f (builtins.intersectAttrs (builtins.functionArgs f) set // extra);
 
-  licenses.asl20.spdxId = "Apache-2.0";
+  licenses = {
+    asl20.spdxId = "Apache-2.0";
+    lgpl21Only.spdxId = "LGPL-2.1-only";
+    lgpl21Plus.spdxId = "LGPL-2.1-or-later";
+  };
   platforms.linux = [ "x86_64-linux" "aarch64-linux" ];
 }
