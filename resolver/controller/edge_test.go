@@ -415,12 +415,14 @@ func TestDeniedTakeQueues(t *testing.T) {
 	go func() { defer close(ended); r.queues.run(ctx, nil) }()
 	<-r.queues.started
 	for i := range maxQueues {
-		c := claimFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i))
-		for _, image := range r.usage.set(c).added {
+		// As handlers do it: a worker may have queued an image again before it is gone.
+		changed := r.usage.set(claimFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
+		r.release(changed.unused...)
+		for _, image := range changed.added {
 			r.queues.add(image, 0, resolving)
 		}
 	}
-	r.usage.set(claimFor("w", "ns")) // and they are gone again
+	r.release(r.usage.set(claimFor("w", "ns")).unused...) // and they are gone again
 	soon(t, "the queues of those that are gone end", func() bool {
 		r.queues.mu.Lock()
 		defer r.queues.mu.Unlock()
