@@ -7,6 +7,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -20,31 +21,38 @@ import (
 	"github.com/layer-locality/layer-locality/internal/mutants"
 )
 
-// Where a fault would be worst: what decides, what is shared among tenants, and what
-// runs in upstream's processes.
-var defaultFolders = []string{
-	"scheduler/index", "scheduler/locality", "scheduler/layerlocality",
-	"resolver/controller", "resolver/registry", "crio/imagelayers", "crio/layershare", "kubelet/imagelayers",
-}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var sample int
 	var seed uint64
+	var only []string
 	command := &cobra.Command{
 		Use:           "mutants [FOLDER...]",
 		Short:         "List changes of code that no unit test notices",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, folders []string) error {
-			if len(folders) == 0 {
-				folders = defaultFolders
+			accepted, err := mutants.ReadAccepted()
+			if err == nil {
+				err = accepted.Check()
 			}
-			return run(cmd.Context(), folders, sample, seed)
+			if err != nil {
+				return err
+			}
+			switch {
+			case len(only) > 0 && len(folders) > 0:
+				return errors.New("either folders or --only")
+			case len(only) > 0:
+				return runOnly(cmd.Context(), only, accepted)
+			case len(folders) == 0:
+				folders = mutants.Folders
+			}
+			return run(cmd.Context(), folders, sample, seed, accepted)
 		},
 	}
 	command.Flags().IntVar(&sample, "sample", 0, "how many mutants of each folder, chosen at random; 0: all, which takes hours")
 	command.Flags().Uint64Var(&seed, "seed", 1, "another seed chooses others")
+	command.Flags().StringArrayVar(&only, "only", nil, "these mutants and no others: 'file: function: change', 'file: function' or 'file'")
 	err := command.ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -60,11 +68,20 @@ func (c count) String() string {
 	return fmt.Sprintf("killed=%.2f of=%d accepted=%d", float64(c.killed)/float64(max(c.killed+c.survived, 1)), c.killed+c.survived, c.accepted)
 }
 
-func run(ctx context.Context, folders []string, sample int, seed uint64) error {
-	accepted, err := mutants.ReadAccepted()
+func runOnly(ctx context.Context, only []string, accepted mutants.Accepted) error {
+	all, err := mutants.Only(only)
 	if err != nil {
 		return err
 	}
+	total, err := tryAll(ctx, all, accepted)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("mutants %s\n", total)
+	return nil
+}
+
+func run(ctx context.Context, folders []string, sample int, seed uint64, accepted mutants.Accepted) error {
 	var total count
 	for _, folder := range folders {
 		all, err := mutants.Of(filepath.Clean(folder))

@@ -21,15 +21,49 @@ type Mutant struct {
 	// File is the path of the changed file.
 	File string
 	Line int
+	// Function is the declaration that it is in: Receiver.Name or Name of a function,
+	// and the name of a variable, constant or type of the package.
+	Function string
 	// Change is what was changed, in one line: the old code and the new.
 	Change string
+	// Nth and Same tell apart mutants of a function with the same change: this is the
+	// Nth, from 1, of Same.
+	Nth, Same int
 	// Locks tells that only the race detector may notice it.
 	Locks bool
 	// Source is the whole changed file.
 	Source []byte
 }
 
-func (m Mutant) String() string { return fmt.Sprintf("%s:%d: %s", m.File, m.Line, m.Change) }
+// Name is what accepted.txt calls the mutant: "file: function: change", with
+// " #2 of 3" where the function has this change three times. No other mutant has it.
+func (m Mutant) Name() string {
+	if m.Same > 1 {
+		return fmt.Sprintf("%s #%d of %d", m.whole(), m.Nth, m.Same)
+	}
+	return m.whole()
+}
+
+// whole is the name of all mutants of the function with this change.
+func (m Mutant) whole() string { return m.File + ": " + m.Function + ": " + m.Change }
+
+func (m Mutant) String() string {
+	return fmt.Sprintf("%s:%d%s", m.File, m.Line, strings.TrimPrefix(m.Name(), m.File))
+}
+
+// in tells whether the mutant has this name, with its number or without, or is of this
+// file or function.
+func (m Mutant) in(name string) bool {
+	rest, ok := strings.CutPrefix(m.Name(), name)
+	return ok && (rest == "" || strings.HasPrefix(rest, ": ") || strings.HasPrefix(rest, " #"))
+}
+
+// Folders are those where a fault would be worst: what decides, what is shared among
+// tenants, and what runs in upstream's processes.
+var Folders = []string{
+	"scheduler/index", "scheduler/locality", "scheduler/layerlocality",
+	"resolver/controller", "resolver/registry", "crio/imagelayers", "crio/layershare", "kubelet/imagelayers",
+}
 
 // Of returns the mutants of the package in a folder, in the order of its files and
 // lines. Test files and generated files have none. It fails if a file cannot be
@@ -67,27 +101,89 @@ func ofFile(name string, source []byte) ([]Mutant, error) {
 		return nil, nil
 	}
 	m := mutator{name: name, source: source, set: set}
-	ast.Inspect(file, func(node ast.Node) bool {
-		// What is imported, and with which tags of fields, no unit test has to know.
-		switch node := node.(type) {
-		case *ast.ImportSpec:
-			return false
-		case *ast.Field:
-			return node.Tag == nil
-		}
-		m.expression(node)
-		m.statements(node)
-		return true
-	})
+	for _, part := range declarations(file) {
+		m.function = part.name
+		ast.Inspect(part.node, func(node ast.Node) bool {
+			// With which tags of fields no unit test has to know.
+			if field, ok := node.(*ast.Field); ok {
+				return field.Tag == nil
+			}
+			m.expression(node)
+			m.statements(node)
+			return true
+		})
+	}
 	slices.SortStableFunc(m.found, func(a, b Mutant) int { return a.Line - b.Line })
+	same := map[string]int{}
+	for i := range m.found {
+		whole := m.found[i].whole()
+		same[whole]++
+		m.found[i].Nth = same[whole]
+	}
+	for i := range m.found {
+		m.found[i].Same = same[m.found[i].whole()]
+	}
 	return m.found, nil
 }
 
+type declaration struct {
+	name string
+	node ast.Node
+}
+
+// declarations returns what a file declares, but for imports.
+func declarations(file *ast.File) []declaration {
+	var all []declaration
+	for _, one := range file.Decls {
+		switch one := one.(type) {
+		case *ast.FuncDecl:
+			name := one.Name.Name
+			if one.Recv != nil {
+				name = receiver(one.Recv.List[0].Type) + "." + name
+			}
+			all = append(all, declaration{name, one})
+		case *ast.GenDecl:
+			for _, spec := range one.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					all = append(all, declaration{spec.Name.Name, spec})
+				case *ast.ValueSpec:
+					if spec.Type != nil {
+						all = append(all, declaration{spec.Names[0].Name, spec.Type})
+					}
+					for i, value := range spec.Values {
+						all = append(all, declaration{spec.Names[i].Name, value})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// receiver is the name of a method's type, without * and type parameters.
+func receiver(node ast.Expr) string {
+	switch node := node.(type) {
+	case *ast.StarExpr:
+		return receiver(node.X)
+	case *ast.ParenExpr:
+		return receiver(node.X)
+	case *ast.IndexExpr:
+		return receiver(node.X)
+	case *ast.IndexListExpr:
+		return receiver(node.X)
+	case *ast.Ident:
+		return node.Name
+	}
+	return ""
+}
+
 type mutator struct {
-	name   string
-	source []byte
-	set    *token.FileSet
-	found  []Mutant
+	name     string
+	source   []byte
+	set      *token.FileSet
+	function string
+	found    []Mutant
 }
 
 // replace adds the mutant that has other code from one position to the other.
@@ -99,7 +195,7 @@ func (m *mutator) replace(from, to token.Pos, code string, locks bool) {
 		change = "without " + line(string(m.source[start.Offset:end.Offset]))
 	}
 	m.found = append(m.found, Mutant{
-		File: m.name, Line: start.Line, Change: change, Locks: locks,
+		File: m.name, Line: start.Line, Function: m.function, Change: change, Locks: locks,
 		Source: slices.Concat(m.source[:start.Offset], []byte(code), m.source[end.Offset:]),
 	})
 }
