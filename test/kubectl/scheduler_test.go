@@ -356,8 +356,9 @@ func TestTheUsersTokenStaysHere(t *testing.T) {
 			if !slices.Equal(rule.Verbs, []string{"get"}) {
 				t.Errorf("the token may %q %s", rule.Verbs, path)
 			}
-			// What Kubernetes lets every user read: system:discovery, system:public-info-viewer.
-			if !regexp.MustCompile(`^/(api|apis|openapi|version|healthz|livez|readyz)(/\*)?/?$`).MatchString(path) {
+			// What Kubernetes lets every user or service account read: system:discovery,
+			// system:public-info-viewer, system:service-account-issuer-discovery.
+			if !regexp.MustCompile(`^/(api|apis|openapi|version|healthz|livez|readyz|openid/v1/jwks|\.well-known/openid-configuration)(/\*)?/?$`).MatchString(path) {
 				paths = append(paths, path)
 			}
 		}
