@@ -8,18 +8,18 @@ import (
 // The last line is the one that docs/benchmarks.md quotes; medians and the most memory count.
 func TestWrite(t *testing.T) {
 	r := &Result{Config: Config{Nodes: 5000}, Runs: []Run{
-		{Command: "nodes", Seconds: []float64{9, 5, 4}, RSSMiB: 300}, {Command: "node", Seconds: []float64{.25}, RSSMiB: 50},
-		{Command: "plan", Seconds: []float64{8.5}, RSSMiB: 350}, {Command: "why", Seconds: []float64{.5}, RSSMiB: 60}, {Command: forgotten, Seconds: []float64{9}, RSSMiB: 401},
+		{Command: "nodes", Seconds: []float64{9, 5, 4}, Processors: []float64{3, 1, 2}, RSSMiB: 300}, {Command: "node", Seconds: []float64{.25}, Processors: []float64{.2}, RSSMiB: 50},
+		{Command: "plan", Seconds: []float64{8.5}, Processors: []float64{6}, RSSMiB: 350}, {Command: "why", Seconds: []float64{.5}, Processors: []float64{.1}, RSSMiB: 60}, {Command: forgotten, Seconds: []float64{9}, Processors: []float64{7}, RSSMiB: 401},
 	}}
 	var out strings.Builder
 	if err := r.Write(&out); err != nil {
 		t.Fatal(err)
 	}
-	const want = `nodes                  5.00 s (goal 6: met),  300 MiB
-node                   0.25 s (goal 0.5: met),   50 MiB
-plan                   8.50 s (goal 8: missed),  350 MiB
-why                    0.50 s (goal 0.5: met),   60 MiB
-why, not remembered    9.00 s (no goal),  401 MiB
+	const want = `nodes                  5.00 s (goal 6: met),  2.00 s of processors,  300 MiB
+node                   0.25 s (goal 0.5: met),  0.20 s of processors,   50 MiB
+plan                   8.50 s (goal 8: missed),  6.00 s of processors,  350 MiB
+why                    0.50 s (goal 0.5: met),  0.10 s of processors,   60 MiB
+why, not remembered    9.00 s (no goal),  7.00 s of processors,  401 MiB
 memory  401 MiB (goal 400: missed)
 kubectl_layers nodes=5000 nodes_s=5.00 node_s=0.25 plan_s=8.50 why_s=0.50 rss_mib=401
 `
