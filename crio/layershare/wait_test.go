@@ -404,6 +404,45 @@ func TestHungPull(t *testing.T) {
 	})
 }
 
+// A pull that downloads the same layer on top of others does not bring it here: that it gets
+// on is no reason to wait longer for one that hangs.
+func TestSameLayerOnOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, second := newNode(), layer("second", 100*mb)
+		n.stored[base.Digest] = true
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		go func() {
+			other := n.on("other", base, layer("between", mb), second)
+
+			pull := n.pulls.Begin(other, other.store())
+			defer pull.End()
+
+			if _, err := pull.Source().NewImageSource(ctx, amd64); err != nil {
+				t.Error(err)
+			}
+
+			// One byte a second.
+			_ = load(ctx, 1<<40, 1, func() { pull.Observe(readOf(second)) })
+		}()
+
+		time.Sleep(time.Millisecond)
+
+		hangs := n.on("hangs", base, second)
+		hangs.download = never
+		go hangs.pull(ctx)
+
+		time.Sleep(time.Millisecond)
+
+		results := pullAll(t, n.on("waits", base, second))
+		noErrors(t, results)
+		// 9 s for 95 MiB that may be unpacked.
+		within(t, "the pull that waits", results[0].took, patience+(9+12)*time.Second, patience+(9+13)*time.Second)
+	})
+}
+
 func TestWaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -50,6 +51,29 @@ func TestNodeSet(t *testing.T) {
 			t.Error("goes on after the first")
 		}
 		break
+	}
+}
+
+// Any number of nodes has an image, on one platform or in turn on two.
+func TestAnyNumberOfNodes(t *testing.T) {
+	for _, platforms := range [][]Platform{{amd64}, {amd64, arm64}} {
+		x := New()
+		var nodes []string
+		for n := range 200 {
+			node := fmt.Sprintf("n%03d", n)
+			nodes = append(nodes, node)
+			x.SetNode(node, platforms[n%len(platforms)])
+			x.SetImages("s", node, []Image{image("ab", "docker.io/library/one:1")})
+			if got := slices.Sorted(slices.Values(x.NodesWith(want("one:1")[0].Names))); !slices.Equal(got, nodes) {
+				t.Errorf("of %d nodes that have it: %q", len(nodes), got)
+			}
+			m := measured(x, want("one:1"))
+			for _, node := range nodes {
+				if bytes, _ := m.Node(node); bytes != (NodeBytes{Total: sum("ab"), Present: sum("ab")}) {
+					t.Errorf("%s of %d nodes: %+v", node, len(nodes), bytes)
+				}
+			}
+		}
 	}
 }
 
