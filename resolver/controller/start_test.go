@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,8 +52,8 @@ func TestStart(t *testing.T) {
 			t.Errorf("asked for %q, leading %t", f.resolves, r.leading.Load())
 		}
 
-		// Somebody else changes an object, once while the API server takes no writes.
-		for _, fails := range []error{nil, errors.New("etcdserver: no leader")} {
+		// Somebody else changes an object, first while the API server takes no writes.
+		for _, fails := range []error{errors.New("etcdserver: no leader"), nil} {
 			var object v1alpha1.ImageManifest
 			s.must(s.client.Get(t.Context(), client.ObjectKey{Name: a}, &object))
 			object.Status.References[0].Name = "reg/forged:1"
@@ -83,6 +85,32 @@ func TestStartIsCanceled(t *testing.T) {
 	cancel()
 	if err := r.Start(ctx); err == nil || r.leading.Load() {
 		t.Errorf("error %v, leading %t", err, r.leading.Load())
+	}
+}
+
+// TestWatchServices: ServiceCIDRs are watched where the API server has them; that it does not say
+// whether is an error.
+func TestWatchServices(t *testing.T) {
+	has := meta.NewDefaultRESTMapper(nil)
+	has.Add(networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), meta.RESTScopeRoot)
+	for _, test := range []struct {
+		mapper  meta.RESTMapper
+		watched int
+		err     string
+	}{
+		{meta.NewDefaultRESTMapper(nil), 0, "<nil>"},
+		{has, 1, "<nil>"},
+		{undiscovered{}, 0, "looking for ServiceCIDRs: connection refused"},
+	} {
+		r, _, _ := newTestResolver(t, &fakeRegistry{})
+		watched := 0
+		err := r.watchServices(&discovering{mapper: test.mapper}, func(client.Object, cache.ResourceEventHandler) error {
+			watched++
+			return nil
+		})
+		if watched != test.watched || fmt.Sprint(err) != test.err {
+			t.Errorf("%T: watched %d times, error %v; want %d, %s", test.mapper, watched, err, test.watched, test.err)
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
@@ -30,6 +32,32 @@ func templatesOf(t *testing.T, texts ...string) []Template {
 		}
 	}
 	return templates
+}
+
+// TestServedTemplates: templates of kinds that the API server does not have yet are left out;
+// objects in no namespace, and an API server that does not say what it has, are errors.
+func TestServedTemplates(t *testing.T) {
+	templates := templatesOf(t, "new.io/v1/Later={.spec}", "argoproj.io/v1alpha1/Rollout={.spec.template}")
+	mapper := func(scope meta.RESTScope) meta.RESTMapper {
+		m := meta.NewDefaultRESTMapper(nil)
+		m.Add(templates[1].GroupVersionKind, scope)
+		return m
+	}
+	for _, test := range []struct {
+		mapper meta.RESTMapper
+		served []Template
+		err    string
+	}{
+		{mapper(meta.RESTScopeNamespace), templates[1:], ""},
+		{meta.NewDefaultRESTMapper(nil), nil, ""},
+		{mapper(meta.RESTScopeRoot), nil, "Rollout: its objects are in no namespace"},
+		{undiscovered{}, nil, "connection refused"},
+	} {
+		served, err := ServedTemplates(logr.Discard(), test.mapper, templates)
+		if !slices.Equal(served, test.served) || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%T: served %v, error %v; want %v, %q", test.mapper, served, err, test.served, test.err)
+		}
+	}
 }
 
 // TestTemplates: images and pull secrets of templates in other kinds, wherever a path leads.
