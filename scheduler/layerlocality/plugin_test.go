@@ -16,10 +16,12 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2/ktesting"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -594,6 +596,36 @@ func TestDebugHandler(t *testing.T) {
 	if recorder.Code != http.StatusNotFound {
 		t.Errorf("without a profile: %d", recorder.Code)
 	}
+}
+
+// noNodes and noPods are caches that fail.
+type noNodes struct{ corelisters.NodeLister }
+
+func (noNodes) List(labels.Selector) ([]*v1.Node, error) { return nil, errors.New("no nodes") }
+
+type noPods struct{ corelisters.PodLister }
+
+func (noPods) Pods(string) corelisters.PodNamespaceLister { return noPodsOf{} }
+
+type noPodsOf struct{ corelisters.PodNamespaceLister }
+
+func (noPodsOf) Get(string) (*v1.Pod, error) { return nil, errors.New("no pods") }
+
+// Where a cache fails, the endpoint says so instead of answering with nothing.
+func TestDebugHandlerWithoutCache(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1"), pod("p", "quay.io/a:1"))
+	ask := func(want string) {
+		t.Helper()
+		recorder := httptest.NewRecorder()
+		s.factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DebugPath+"?pod=ns/p", nil))
+		if body := strings.TrimSpace(recorder.Body.String()); recorder.Code != http.StatusInternalServerError || body != want {
+			t.Errorf("%d %q, want %q", recorder.Code, body, want)
+		}
+	}
+	s.plugin.nodes = noNodes{}
+	ask("listing nodes: no nodes")
+	s.plugin.pods = noPods{}
+	ask("no pods")
 }
 
 // A pod is rated by the profile that schedules it, unless another one is asked for.
