@@ -370,9 +370,9 @@ func (c *Cluster) agent(o *v1alpha1.NodeLayers, now time.Time) {
 		Runtime: s.Runtime, Reuse: s.Reuse, RenewTime: s.RenewTime.Time, TotalImages: int(s.TotalImages), TotalLayers: int(s.TotalLayers),
 		ListedImages: len(s.Images), ListedLayers: len(s.Layers), TotalBytes: s.TotalBytes,
 	}
-	before := c.Reports.Stats().Refused
+	before := c.Reports.Refused()
 	err := c.Reports.Add(o, now)
-	if a.Invalid = int(c.Reports.Stats().Refused - before); err != nil {
+	if a.Invalid = int(c.Reports.Refused() - before); err != nil {
 		a.Problem = err.Error()
 	}
 	c.Agents[o.Name] = a

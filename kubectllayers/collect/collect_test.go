@@ -180,8 +180,8 @@ func TestRead(t *testing.T) {
 	if a := c.Agents["n2"]; a.Invalid != 1 || !strings.Contains(a.Problem, "0 owners") {
 		t.Errorf("%+v", a)
 	}
-	if s := c.Reports.Stats(); s.Fresh != 1 || s.Stale != 0 || s.Refused != 2 {
-		t.Errorf("%+v", s)
+	if told := c.Reports.Of("n1"); told == nil || !told.Fresh || c.Reports.Of("n2") != nil || c.Reports.Refused() != 2 {
+		t.Errorf("%+v, %d refused", told, c.Reports.Refused())
 	}
 	if len(c.Records) != 1 || c.Records[0].Reason != "Unauthorized" || c.Records[0].Message != "the registry wants credentials" || c.Records[0].References[0].Name != "quay.io/c:1" {
 		t.Errorf("%+v", c.Records)

@@ -107,6 +107,8 @@ type scanner struct {
 	text []byte
 	at   int
 	err  error
+	// most is how many strings an array had so far at the most: nodes are alike.
+	most int
 }
 
 func (s *scanner) fail(err error) {
@@ -221,7 +223,7 @@ func (s *scanner) strings() (all []string) {
 		s.fail(json.Unmarshal(s.value(), &all))
 		return all
 	}
-	all = []string{}
+	all = make([]string, 0, s.most)
 	s.array(func() {
 		quoted := s.quoted()
 		if s.err != nil {
@@ -235,5 +237,6 @@ func (s *scanner) strings() (all []string) {
 		s.fail(json.Unmarshal(quoted, &one))
 		all = append(all, one)
 	})
+	s.most = min(1024, max(s.most, len(all)))
 	return all
 }

@@ -90,8 +90,12 @@ func (s *Static) Add(object *v1alpha1.NodeLayers, now time.Time) error {
 	return s.source.apply(object, now)
 }
 
-// Stats count what was added.
-func (s *Static) Stats() Stats { return s.source.Stats() }
+// Refused is what was refused so far; see Stats.
+func (s *Static) Refused() int64 {
+	s.source.mu.Lock()
+	defer s.source.mu.Unlock()
+	return s.source.stats.Refused
+}
 
 // Of returns what the NodeLayers of a node says; nil if there is none.
 func (s *Static) Of(node string) *locality.NodeReport { return s.reports[node] }
