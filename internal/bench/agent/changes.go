@@ -92,11 +92,11 @@ func (m *measurement) pulls(ctx context.Context, node *node, name string, n int,
 // and appends to known how long it takes from the end of each pull or removal until the index has
 // that. It returns these ends.
 func (m *measurement) follow(ctx context.Context, node *node, all []*images.Pushed, every time.Duration, there bool, known *[]time.Duration) (ends []time.Time, err error) {
-	change := store.Remove
+	change, doing := store.Remove, "removing"
 	if there {
-		change = store.Pull
+		change, doing = store.Pull, "pulling"
 	}
-	m.Logf("%s: an image every %s, pulled: %t", node.Name, every, there)
+	m.Logf("%s: %s an image every %s", node.Name, doing, every)
 	took := make([]time.Duration, len(all))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
