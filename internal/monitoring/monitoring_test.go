@@ -107,9 +107,10 @@ func TestDiscover(t *testing.T) {
 func TestServer(t *testing.T) {
 	answers := map[string]string{
 		"1": `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2.5"]},{"metric":{},"value":[1,"NaN"]}]}}`,
+		"up": `{"status":"success","data":{"result":[{"metric":{"__name__":"up","job":"j","instance":"i","pod":"p"},"value":[1,"1"]},{"metric":{"__name__":"up","job":"k","instance":"i"},"value":[1,"1"]}]}}`,
 		`{__name__=~"p_.*"}`: `{"status":"success","data":{"result":[
-			{"metric":{"__name__":"p_t_sum","job":"j"},"value":[1,"1"]},{"metric":{"__name__":"p_t_bucket","le":"1","of":"x"},"value":[1,"1"]},{"metric":{"__name__":"p_t_count","instance":"i"},"value":[1,"1"]},
-			{"metric":{"__name__":"p_count","why":"a","by":"b"},"value":[1,"1"]},{"metric":{"__name__":"p_count","why":"c"},"value":[1,"1"]}]}}`,
+			{"metric":{"__name__":"p_t_sum","job":"j","pod":"p"},"value":[1,"1"]},{"metric":{"__name__":"p_t_bucket","job":"j","le":"1","of":"x"},"value":[1,"1"]},{"metric":{"__name__":"p_t_count","job":"j","instance":"i"},"value":[1,"1"]},
+			{"metric":{"__name__":"p_count","job":"k","why":"a","pod":"b"},"value":[1,"1"]},{"metric":{"__name__":"p_count","job":"k","why":"c"},"value":[1,"1"]}]}}`,
 	}
 	rules := ""
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -133,7 +134,7 @@ func TestServer(t *testing.T) {
 		t.Error(err)
 	}
 	metrics, err := server.Metrics(t.Context(), "p_")
-	if err != nil || !reflect.DeepEqual(metrics, map[string][]string{"p_count": {"by", "why"}, "p_t": {"of"}}) {
+	if err != nil || !reflect.DeepEqual(metrics, map[string][]string{"p_count": {"pod", "why"}, "p_t": {"of"}}) {
 		t.Errorf("%q, %v", metrics, err)
 	}
 	for health, good := range map[string]bool{"ok": true, "err": false, "unknown": false} {

@@ -76,11 +76,19 @@ func (s Server) Query(ctx context.Context, expr string) (samples []Sample, err e
 }
 
 // Metrics returns the metrics with a prefix that are there now, a histogram once, with the names of their
-// labels, sorted; not those of scraping and of histograms' buckets.
+// labels, sorted; not those of scraping, which a target's up has, too, and of histograms' buckets.
 func (s Server) Metrics(ctx context.Context, prefix string) (map[string][]string, error) {
 	samples, err := s.Query(ctx, fmt.Sprintf(`{__name__=~"%s.*"}`, prefix))
 	if err != nil {
 		return nil, err
+	}
+	targets, err := s.Query(ctx, "up")
+	if err != nil {
+		return nil, err
+	}
+	scraped := map[string]map[string]string{} // by job
+	for _, target := range targets {
+		scraped[target.Labels["job"]] = target.Labels
 	}
 	there := map[string]bool{}
 	for _, sample := range samples {
@@ -96,7 +104,7 @@ func (s Server) Metrics(ctx context.Context, prefix string) (map[string][]string
 		}
 		labels := metrics[name]
 		for label := range sample.Labels {
-			if !slices.Contains([]string{"__name__", "job", "instance", "le"}, label) && !slices.Contains(labels, label) {
+			if _, ok := scraped[sample.Labels["job"]][label]; !ok && label != "__name__" && label != "le" && !slices.Contains(labels, label) {
 				labels = append(labels, label)
 			}
 		}
