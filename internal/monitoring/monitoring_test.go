@@ -106,7 +106,7 @@ func TestDiscover(t *testing.T) {
 // What is no number is no data, and what is no answer is an error.
 func TestServer(t *testing.T) {
 	answers := map[string]string{
-		"1": `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2.5"]},{"metric":{},"value":[1,"NaN"]}]}}`,
+		"1":  `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2.5"]},{"metric":{},"value":[1,"NaN"]}]}}`,
 		"up": `{"status":"success","data":{"result":[{"metric":{"__name__":"up","job":"j","instance":"i","pod":"p"},"value":[1,"1"]},{"metric":{"__name__":"up","job":"k","instance":"i"},"value":[1,"1"]}]}}`,
 		`{__name__=~"p_.*"}`: `{"status":"success","data":{"result":[
 			{"metric":{"__name__":"p_t_sum","job":"j","pod":"p"},"value":[1,"1"]},{"metric":{"__name__":"p_t_bucket","job":"j","le":"1","of":"x"},"value":[1,"1"]},{"metric":{"__name__":"p_t_count","job":"j","instance":"i"},"value":[1,"1"]},
