@@ -162,16 +162,23 @@ func requestsOf(pod *v1.Pod) amounts {
 	return a
 }
 
+// cordoned is the taint that a node's field unschedulable stands for.
+var cordoned = v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
+
 // ruleOut returns why the pod cannot run on a node.
 func (f *filters) ruleOut(node *v1.Node) (why []string) {
 	if f.pod.Spec.NodeName != "" && f.pod.Spec.NodeName == node.Name {
 		return nil // it is there
 	}
-	taint, tainted := corev1helpers.FindMatchingUntoleratedTaint(f.logger, node.Spec.Taints, f.pod.Spec.Tolerations, func(t *v1.Taint) bool {
+	taints := node.Spec.Taints
+	if node.Spec.Unschedulable {
+		taints = append(slices.Clip(taints), cordoned)
+	}
+	taint, tainted := corev1helpers.FindMatchingUntoleratedTaint(f.logger, taints, f.pod.Spec.Tolerations, func(t *v1.Taint) bool {
 		return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
 	}, true)
 	switch {
-	case node.Spec.Unschedulable && (!tainted || taint.Key == v1.TaintNodeUnschedulable):
+	case node.Spec.Unschedulable && taint.MatchTaint(&cordoned):
 		why = append(why, "cordoned")
 	case tainted:
 		why = append(why, "taint "+text.Line(taint.ToString(), 100))

@@ -68,6 +68,10 @@ func TestRuleOut(t *testing.T) {
 		}
 	}
 	dedicated := v1.Taint{Key: "dedicated", Value: "db", Effect: v1.TaintEffectNoSchedule}
+	cordon := func(n *v1.Node) { n.Spec.Unschedulable = true }
+	tolerates := func(all ...v1.Toleration) func(*v1.Pod) {
+		return func(p *v1.Pod) { p.Spec.Tolerations = all }
+	}
 	for _, c := range []struct {
 		name   string
 		pod    func(*v1.Pod)
@@ -76,23 +80,31 @@ func TestRuleOut(t *testing.T) {
 		want   string
 	}{
 		{name: "it fits"},
-		{name: "cordoned", node: func(n *v1.Node) { n.Spec.Unschedulable = true }, want: "cordoned"},
+		{name: "cordoned", node: cordon, want: "cordoned"},
 		{
 			name: "cordoned, with the taint of that", want: "cordoned",
 			node: func(n *v1.Node) {
-				n.Spec.Unschedulable = true
+				cordon(n)
 				n.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}}
 			},
+		},
+		{
+			name: "cordoned, with another taint", want: "taint dedicated=db:NoSchedule",
+			node: func(n *v1.Node) {
+				cordon(n)
+				tainted(dedicated)(n)
+			},
+		},
+		{name: "cordoned, and a pod that tolerates everything", node: cordon, pod: tolerates(v1.Toleration{Operator: v1.TolerationOpExists})},
+		{name: "cordoned, and a pod of a DaemonSet", node: cordon, pod: tolerates(v1.Toleration{Key: v1.TaintNodeUnschedulable, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoSchedule})},
+		{
+			name: "cordoned, and a pod that tolerates something else", node: cordon, want: "cordoned",
+			pod: tolerates(v1.Toleration{Key: "dedicated", Operator: v1.TolerationOpExists}, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}),
 		},
 		{name: "a taint", node: tainted(dedicated), want: "taint dedicated=db:NoSchedule"},
 		{name: "NoExecute", node: tainted(v1.Taint{Key: "k", Effect: v1.TaintEffectNoExecute}), want: "taint k:NoExecute"},
 		{name: "a wish", node: tainted(v1.Taint{Key: "k", Effect: v1.TaintEffectPreferNoSchedule})},
-		{
-			name: "tolerated", node: tainted(dedicated),
-			pod: func(p *v1.Pod) {
-				p.Spec.Tolerations = []v1.Toleration{{Key: "dedicated", Operator: v1.TolerationOpExists}}
-			},
-		},
+		{name: "tolerated", node: tainted(dedicated), pod: tolerates(v1.Toleration{Key: "dedicated", Operator: v1.TolerationOpExists})},
 		{
 			name: "a long taint with escape sequences", node: tainted(v1.Taint{Key: "k\x1b[2J" + strings.Repeat("k", 1000), Effect: v1.TaintEffectNoSchedule}),
 			want: "taint k\uFFFD[2J" + strings.Repeat("k", 92) + "...",
