@@ -115,22 +115,24 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 		return nil, fmt.Errorf("%q is no kind of workload: want pod, %s; for other kinds save the object in a file and use -f", text.Line(wanted, maxName), strings.Join(Kinds(), ", "))
 	}
 	var found []*Target
-	var failed error
-	take := func(t *Target, err error) {
+	forbidden := false
+	// take notes what a kind has. After an error that says nothing about the name, no other kind is asked.
+	take := func(kind string, pod *v1.Pod, err error) error {
 		switch {
 		case err == nil:
-			found = append(found, t)
-		case wanted == "" && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-			if failed == nil || apierrors.IsForbidden(err) {
-				failed = err
-			}
-		default:
-			failed = err
+			found = append(found, &Target{Kind: kind, Namespace: namespace, Name: name, Pod: pod})
+		case apierrors.IsForbidden(err):
+			forbidden = true
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("cannot get %q in namespace %q: %s: check that the apiserver answers", text.Line(argument, maxName), namespace, text.Line(err.Error(), 300))
 		}
+		return nil
 	}
 	if wanted == "" || isPod(wanted) {
 		pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-		take(&Target{Kind: "pod", Namespace: namespace, Name: name, Pod: pod}, err)
+		if err := take("pod", pod, err); err != nil {
+			return nil, err
+		}
 	}
 	for i := range kinds {
 		k := &kinds[i]
@@ -138,7 +140,9 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 			continue
 		}
 		template, err := k.get(ctx, client, namespace, name)
-		take(&Target{Kind: k.name, Namespace: namespace, Name: name, Pod: podOf(namespace, template)}, err)
+		if err := take(k.name, podOf(namespace, template), err); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case len(found) == 1:
@@ -149,12 +153,10 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 			all = append(all, t.String())
 		}
 		return nil, fmt.Errorf("%q fits %s: name one of them", text.Line(name, maxName), strings.Join(all, " and "))
-	case failed == nil || apierrors.IsNotFound(failed):
-		return nil, fmt.Errorf("there is no %s %q in namespace %q: see kubectl get %s -A, or name another namespace with -n", kindOr(wanted, "pod or workload"), text.Line(name, maxName), namespace, kindOr(wanted, "pods"))
-	case apierrors.IsForbidden(failed):
+	case forbidden:
 		return nil, fmt.Errorf("you may not get %s %q in namespace %q: name a kind that you may get (KIND/NAME), or ask for the role view there", kindOr(wanted, "pod or workload"), text.Line(name, maxName), namespace)
 	}
-	return nil, fmt.Errorf("cannot get %q in namespace %q: %s: check that the apiserver answers", text.Line(argument, maxName), namespace, text.Line(failed.Error(), 300))
+	return nil, fmt.Errorf("there is no %s %q in namespace %q: see kubectl get %s -A, or name another namespace with -n", kindOr(wanted, "pod or workload"), text.Line(name, maxName), namespace, kindOr(wanted, "pods"))
 }
 
 func kindOr(kind, other string) string {

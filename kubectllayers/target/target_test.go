@@ -1,6 +1,7 @@
 package target
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -48,6 +49,27 @@ func TestGet(t *testing.T) {
 	}
 	if _, err := Get(t.Context(), client, "ns", "none"); err == nil || !strings.Contains(err.Error(), "you may not get pod or workload") {
 		t.Error(err)
+	}
+}
+
+// Nothing else is asked of an apiserver that fails: each kind would take its time-out again.
+func TestGetFails(t *testing.T) {
+	for resource, want := range map[string][]string{"pods": {"pods"}, "deployments": {"pods", "deployments"}} {
+		client := fake.NewClientset(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "set"}})
+		client.PrependReactor("get", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewTimeoutError("\x1b[2Jslow", 0)
+		})
+		got, err := Get(t.Context(), client, "ns", "set")
+		if err == nil || !strings.HasPrefix(err.Error(), `cannot get "set" in namespace "ns": `) || !strings.HasSuffix(err.Error(), "\uFFFD[2Jslow: check that the apiserver answers") {
+			t.Errorf("%s: %+v, %v", resource, got, err)
+		}
+		var asked []string
+		for _, action := range client.Actions() {
+			asked = append(asked, action.GetResource().Resource)
+		}
+		if !slices.Equal(asked, want) {
+			t.Errorf("%s fail, and %q are asked, want %q", resource, asked, want)
+		}
 	}
 }
 
