@@ -1,7 +1,11 @@
 // Command mutants tests the unit tests of packages: it changes their code in one place
-// at a time, and lists the changes that no test notices. It ends with a line such as
+// at a time, and lists the changes that no test notices. Before that, the tests have to pass on
+// the code as it is. It prints a line for each folder, and ends with one for all, such as
 //
-//	mutants killed=0.93 of=412
+//	mutants killed=0.93 of=412 accepted=14 strict=0.90
+//
+// Of 412 changes tests notice 93 %. 14 more may survive, for the reasons in
+// internal/mutants/accepted.txt: strict is the share that is noticed of these too.
 package main
 
 import (
@@ -65,7 +69,9 @@ func main() {
 type count struct{ killed, accepted, survived int }
 
 func (c count) String() string {
-	return fmt.Sprintf("killed=%.2f of=%d accepted=%d", float64(c.killed)/float64(max(c.killed+c.survived, 1)), c.killed+c.survived, c.accepted)
+	of := func(all int) float64 { return float64(c.killed) / float64(max(all, 1)) }
+	all := c.killed + c.survived
+	return fmt.Sprintf("killed=%.2f of=%d accepted=%d strict=%.2f", of(all), all, c.accepted, of(all+c.accepted))
 }
 
 func runOnly(ctx context.Context, only []string, accepted mutants.Accepted) error {
@@ -113,6 +119,9 @@ func run(ctx context.Context, folders []string, sample int, seed uint64, accepte
 // tryAll prints the survivors, and those for which the tests took too long.
 func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted) (count, error) {
 	var c count
+	if err := mutants.Baseline(ctx, all); err != nil {
+		return c, err
+	}
 	for _, m := range all {
 		outcome, err := mutants.Try(ctx, m)
 		if err != nil {

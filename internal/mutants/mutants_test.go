@@ -1,6 +1,7 @@
 package mutants
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,6 +66,39 @@ func TestTryForEver(t *testing.T) {
 	endless.Source = []byte("package weak\n\nfunc Clamp(n int) int {\n\tfor {\n\t}\n}\n")
 	if got, err := try(t.Context(), endless, time.Second); err != nil || got != TimedOut {
 		t.Errorf("outcome %d, error %v, want %d", got, err, TimedOut)
+	}
+}
+
+func TestBaseline(t *testing.T) {
+	all, err := Of("testdata/weak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Baseline(t.Context(), all[2:]); err != nil {
+		t.Error(err)
+	}
+	folder := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module broken\n")
+	write("a.go", "package broken\n")
+	// A folder of two packages, with the race detector alone.
+	write("race.go", "//go:build race\n\npackage other\n")
+	m := Mutant{File: filepath.Join(folder, "a.go")}
+	locks := m
+	locks.Locks = true
+	if err := Baseline(t.Context(), []Mutant{m}); err != nil {
+		t.Error(err)
+	}
+	if err := Baseline(t.Context(), []Mutant{m, locks}); err == nil || !strings.Contains(err.Error(), folder) || !strings.Contains(err.Error(), "race detector: true") {
+		t.Errorf("with the race detector: %v", err)
+	}
+	write("a_test.go", "package broken\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) { t.Fatal(\"is broken\") }\n")
+	if err := Baseline(t.Context(), []Mutant{m}); err == nil || !strings.Contains(err.Error(), folder) || !strings.Contains(err.Error(), "is broken") {
+		t.Errorf("tests that fail: %v", err)
 	}
 }
 

@@ -49,30 +49,62 @@ func try(ctx context.Context, m Mutant, timeout time.Duration) (Outcome, error) 
 	if err := errors.Join(os.WriteFile(changed, m.Source, 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
 		return 0, err
 	}
-	args := []string{"test", "-overlay", overlay, "-count=1", "-failfast", "-vet=off", "-timeout", timeout.String()}
-	if m.Locks {
-		args = append(args, "-race")
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
-	cmd.Dir = filepath.Dir(path)
-	if m.Locks {
-		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=1") // the race detector needs it
-	}
-	out, err := cmd.CombinedOutput()
+	out, err := test(ctx, m, timeout, "-overlay", overlay)
 	var exit *exec.ExitError
 	switch {
-	case ctx.Err() != nil:
-		return 0, ctx.Err()
 	case err == nil:
 		return Survived, nil
 	case !errors.As(err, &exit):
 		return 0, err
-	case strings.Contains(string(out), "[build failed]"):
+	case strings.Contains(out, "[build failed]"):
 		return NotCompiled, nil
-	case strings.Contains(string(out), "[setup failed]"):
+	case strings.Contains(out, "[setup failed]"):
 		return 0, fmt.Errorf("%s: %s", m, out)
-	case strings.Contains(string(out), "panic: test timed out after "):
+	case strings.Contains(out, "panic: test timed out after "):
 		return TimedOut, nil
 	}
 	return Killed, nil
+}
+
+// Baseline runs the unit tests of the mutants' packages without a mutant, as Try runs them with one.
+// It fails if tests fail, because they would kill every mutant.
+func Baseline(ctx context.Context, all []Mutant) error {
+	type way struct {
+		folder string
+		race   bool
+	}
+	passed := map[way]bool{}
+	for _, m := range all {
+		one := way{filepath.Dir(m.File), m.Locks}
+		if passed[one] {
+			continue
+		}
+		out, err := test(ctx, m, timeout)
+		switch exit := new(exec.ExitError); {
+		case errors.As(err, &exit):
+			return fmt.Errorf("%s: the tests fail without a mutant (race detector: %t), so they say nothing about mutants: %s", one.folder, one.race, out)
+		case err != nil:
+			return err
+		}
+		passed[one] = true
+	}
+	return nil
+}
+
+// test runs the unit tests of the mutant's package, with more flags. It returns what they print.
+func test(ctx context.Context, m Mutant, timeout time.Duration, flags ...string) (string, error) {
+	args := append([]string{"test", "-count=1", "-failfast", "-vet=off", "-timeout", timeout.String()}, flags...)
+	if m.Locks {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
+	cmd.Dir = filepath.Dir(m.File)
+	if m.Locks {
+		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=1") // the race detector needs it
+	}
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return string(out), err
 }
