@@ -756,6 +756,8 @@ func TestObjectChanges(t *testing.T) {
 // With inotify, nobody waits for the next look at the folder.
 func TestWatchesFolder(t *testing.T) {
 	folder := t.TempDir()
+	w := handover.NewWriter(folder)
+	must(t, w.WriteState(&handover.State{Read: time.Now()}))
 	server := &apiserver{t: t}
 	p, err := New(Options{
 		Config: &rest.Config{Host: "https://apiserver.example", Transport: server}, Token: func() (string, error) { return Identity{"n1", "u1"}.token(), nil },
@@ -765,15 +767,17 @@ func TestWatchesFolder(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
-	time.Sleep(500 * time.Millisecond) // it has looked, and looks again in 15 s
-	w := handover.NewWriter(folder)
-	must(t, w.WriteState(&handover.State{Read: time.Now()}))
-	must(t, w.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Images: []string{"- a"}}, Changed: time.Now()}))
-	for deadline := time.Now().Add(10 * time.Second); p.Ready() != nil; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not written in 10 s")
+	within10s := func(what string, done func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not %s in 10 s", what)
+			}
 		}
 	}
+	within10s("looked at", func() bool { return p.readAge() >= 0 }) // and again in 15 s
+	must(t, w.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Images: []string{"- a"}}, Changed: time.Now()}))
+	within10s("written", func() bool { return p.Ready() == nil })
 	cancel()
 	must(t, <-done)
 }
