@@ -67,13 +67,16 @@ func TestDeleteOneOfTwo(t *testing.T) {
 
 // The resolver is restarted while a registry has asked it to wait.
 func TestRetryAfterRestart(t *testing.T) {
-	w := newWorld(t)
+	const ttl = 3 * time.Second
+	w, other := newWorld(t), newRegistry(t)
+	w.others = []string{other.host}
 	var references []string
 	for i := range 20 {
 		references = append(references, w.push(fmt.Sprintf("app-%d:1", i)))
 		w.deployment(fmt.Sprintf("d-%d", i), references[i])
 	}
-	stop := w.start(func(o *Options) { o.TagTTL = 3 * time.Second })
+	start := func() (stop func()) { return w.start(func(o *Options) { o.TagTTL = ttl }) }
+	stop := start()
 	for _, r := range references {
 		w.resolved(r, 1)
 	}
@@ -103,10 +106,27 @@ func TestRetryAfterRestart(t *testing.T) {
 		return nil
 	})
 	stop()
+	w.eventually(func() error {
+		for _, reference := range references {
+			if confirmed := w.manifests(reference)[0].Status.References[0].LastConfirmed; time.Since(confirmed.Time) < ttl {
+				return fmt.Errorf("%s need not be confirmed before %v", reference, confirmed.Add(ttl))
+			}
+		}
+		return nil
+	})
 	before := w.manifestRequests()
-	for range 3 {
-		stop = w.start(func(o *Options) { o.TagTTL = 3 * time.Second })
-		time.Sleep(3 * time.Second)
+	for i := range 3 {
+		stop = start()
+		w.eventually(func() error {
+			if !w.resolver.leading.Load() {
+				return errors.New("the resolver does not lead")
+			}
+			return nil
+		})
+		// What it asks another registry for comes after all that was due.
+		marker := other.push(fmt.Sprintf("marker-%d:1", i))
+		w.deployment(fmt.Sprintf("marker-%d", i), marker)
+		w.resolved(marker, 1)
 		stop()
 	}
 	if after := w.manifestRequests(); after["HEAD"]+after["GET"] > 0 {

@@ -89,6 +89,8 @@ type world struct {
 	t    *testing.T
 	ctx  context.Context
 	host string
+	// others are registries that the resolver may ask besides.
+	others []string
 	// before answers a request instead of the registry if it returns true.
 	before   atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 	mu       sync.Mutex
@@ -98,6 +100,22 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
+	w := newRegistry(t)
+	w.node("amd", "amd64")
+	t.Cleanup(func() {
+		ctx := context.Background()
+		for _, list := range []client.ObjectList{&corev1.PodList{}, &appsv1.DeploymentList{}, &corev1.NodeList{}, &v1alpha1.ImageManifestList{}, &corev1.SecretList{}, &eventsv1.EventList{}} {
+			w.must(direct.List(ctx, list))
+			w.must(meta.EachListItem(list, func(o runtime.Object) error {
+				return client.IgnoreNotFound(direct.Delete(ctx, o.(client.Object), client.GracePeriodSeconds(0)))
+			}))
+		}
+	})
+	return w
+}
+
+// newRegistry returns a world that is a registry only.
+func newRegistry(t *testing.T) *world {
 	w := &world{t: t, ctx: t.Context(), requests: map[string]int{}}
 	backend := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -113,16 +131,6 @@ func newWorld(t *testing.T) *world {
 	}))
 	t.Cleanup(server.Close)
 	w.host = strings.TrimPrefix(server.URL, "http://")
-	w.node("amd", "amd64")
-	t.Cleanup(func() {
-		ctx := context.Background()
-		for _, list := range []client.ObjectList{&corev1.PodList{}, &appsv1.DeploymentList{}, &corev1.NodeList{}, &v1alpha1.ImageManifestList{}, &corev1.SecretList{}, &eventsv1.EventList{}} {
-			w.must(direct.List(ctx, list))
-			w.must(meta.EachListItem(list, func(o runtime.Object) error {
-				return client.IgnoreNotFound(direct.Delete(ctx, o.(client.Object), client.GracePeriodSeconds(0)))
-			}))
-		}
-	})
 	return w
 }
 
@@ -215,10 +223,14 @@ func (w *world) deployment(deployName, image string, secrets ...string) *appsv1.
 // start runs a resolver and returns a function that ends it.
 func (w *world) start(change ...func(*Options)) (stop func()) {
 	w.t.Helper()
-	allowed, err := policy.New(policy.Config{Registries: []string{w.host}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	hosts := append([]string{w.host}, w.others...)
+	allowed, err := policy.New(policy.Config{Registries: hosts, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	w.must(err)
-	conf := filepath.Join(w.t.TempDir(), "registries.conf")
-	w.must(os.WriteFile(conf, []byte(fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", w.host)), 0o600))
+	conf, text := filepath.Join(w.t.TempDir(), "registries.conf"), ""
+	for _, host := range hosts {
+		text += fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", host)
+	}
+	w.must(os.WriteFile(conf, []byte(text), 0o600))
 	options := Options{Policy: allowed, TagTTL: time.Hour, KeepUnused: time.Hour, Workers: 4}
 	for _, f := range change {
 		f(&options)
