@@ -192,7 +192,7 @@ fi
 [ "$(id -u)" = 0 ] || die "debootstrap and chroot need root: run as root"
 [ -z "$load" ] || use_engine
 for tool in debootstrap cc jq; do
-  command -v "$tool" >/dev/null || die "$tool is missing: install it ('scripts/install-deps.sh kind' on Debian)"
+  command -v "$tool" >/dev/null || die "$tool is missing: install it ('scripts/install-deps.sh kind-image' on Debian)"
 done
 "$ROOT/scripts/build.sh" patched "${NODE[@]}" "${CONTROL_PLANE[@]}"
 "$ROOT/scripts/build.sh" stock "${CLIENTS[@]}" kube-proxy
