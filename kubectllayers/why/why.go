@@ -161,7 +161,7 @@ func Remembered(pod *v1.Pod, decision placements.Placement, pulls []Pull) *Answe
 	}
 	switch mean := decision.Mean; {
 	case mean == nil && decision.FeasibleNodes == 1:
-		a.say("It fitted on no other node.")
+		a.say("kube-scheduler chose from this node alone: no other fitted, or it was tried first, because it was nominated or opportunistic batching named it.")
 	case mean == nil:
 		a.say("Layers were not asked about: no image of the pod has a valid name, or it was placed with others in one step.")
 	default:

@@ -215,7 +215,7 @@ func TestRemembered(t *testing.T) {
 		}},
 		{placements.Placement{Known: "layers", FeasibleNodes: 3, Chosen: chosen, Best: &chosen, Mean: &placements.Mean{MissingBytes: 5 * mb}}, []string{"1.0 MB more than the mean", "No other node scored more."}},
 		{placements.Placement{Known: "unknown", FeasibleNodes: 3, Mean: &placements.Mean{}}, []string{"Nothing was known about its images (unknown)."}},
-		{placements.Placement{Known: "layers", FeasibleNodes: 1, Chosen: chosen}, []string{"It fitted on no other node."}},
+		{placements.Placement{Known: "layers", FeasibleNodes: 1, Chosen: chosen}, []string{"kube-scheduler chose from this node alone: no other fitted, or it was tried first"}},
 		{placements.Placement{Chosen: chosen}, []string{"no image of the pod has a valid name, or it was placed with others in one step"}},
 		{placements.Placement{Known: "layers", FeasibleNodes: 2, Chosen: chosen, Mean: mean}, []string{"No node scored more than 0"}},
 	} {

@@ -89,7 +89,8 @@ type podState struct {
 	cycle *cycle
 	// meanMissing is what the nodes would have to pull on average.
 	meanMissing float64
-	// scored means that there was more than one node to choose from: feasible ones.
+	// scored means that there was more than one node to choose from: feasible ones. There is one also
+	// where kube-scheduler tries a node first: a nominated one, or that of opportunistic batching.
 	scored   bool
 	feasible int32
 	// known is the least that is known about any of the pod's images.
@@ -236,7 +237,7 @@ func (pl *LayerLocality) remember(s *podState, pod *v1.Pod, node string, missing
 		if s.scored {
 			p.Mean = &placements.Mean{MissingBytes: s.meanMissing}
 		} else {
-			p.FeasibleNodes = 1
+			p.FeasibleNodes = 1 // no other fitted, or kube-scheduler did not look for one
 		}
 		if c := s.cycle; c != nil {
 			if slot, ok := c.measured.Slot(node); ok {

@@ -53,14 +53,15 @@ type Placement struct {
 	// (waitForManifest).
 	HeldMilliseconds int64 `json:"heldMilliseconds,omitempty"`
 	Known            Known `json:"known,omitempty"`
-	// FeasibleNodes is from how many nodes the scheduler chose; 0 if it was not asked, as for
-	// pods that opportunistic batching places.
+	// FeasibleNodes is from how many nodes the scheduler chose: 1 also if it tried that one first and
+	// looked at no other, as with a node that is nominated or that opportunistic batching names. 0 if
+	// the plugin was not asked.
 	FeasibleNodes int32   `json:"feasibleNodes"`
 	Chosen        Weights `json:"chosen"`
 	// Best is the feasible node with the highest score, the chosen one if that has it too;
 	// missing if no node scored more than 0.
 	Best *Weights `json:"best,omitempty"`
-	// Mean is missing if there was one feasible node.
+	// Mean is missing if the scheduler did not choose from several nodes.
 	Mean *Mean `json:"mean,omitempty"`
 }
 
@@ -76,7 +77,7 @@ type Answer struct {
 }
 
 // Saved is what the placements of a profile saved, in compressed bytes of images whose layers
-// were known. Pods that had one feasible node do not count, nor those placed in a group.
+// were known. Pods for which the scheduler chose from one node do not count, nor those of a group.
 type Saved struct {
 	Profile string `json:"profile"`
 	Pods    int64  `json:"pods"`

@@ -245,6 +245,28 @@ func TestWhy(t *testing.T) {
 	}
 }
 
+// A pod whose node is nominated would fit on six nodes: kube-scheduler looks at that one alone, and why
+// does not say that it fitted on no other.
+func TestNominated(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "nominated"}, Spec: corev1.PodSpec{
+		SchedulerName: "layer-locality", SchedulingGates: []corev1.PodSchedulingGate{{Name: "test/nomination"}},
+		Containers: []corev1.Container{{Name: "c", Image: "registry.example.com/team/app-8:v1"}},
+	}}
+	must(t, objects.Create(t.Context(), p))
+	p.Status.NominatedNodeName = empty // what preemption writes
+	must(t, objects.Status().Update(t.Context(), p))
+	p.Spec.SchedulingGates = nil
+	must(t, objects.Update(t.Context(), p))
+	if on := placed(t, p); on != empty {
+		t.Fatalf("it is on %s", on)
+	}
+	var all []decision
+	answers(t, &all, "why", "nominated", "--scheduler-url", schedulerURL)
+	if d := all[0].Decision; d == nil || d.FeasibleNodes != 1 || all[0].SavedBytes != nil || !slices.ContainsFunc(all[0].Words, func(s string) bool { return strings.Contains(s, "or it was tried first, because it was nominated") }) {
+		t.Errorf("%+v", all[0])
+	}
+}
+
 // A pod that has ended: plan is for another one like it, and why tells how it was.
 func TestEnded(t *testing.T) {
 	const image = "registry.example.com/team/app-8:v1"
