@@ -1,6 +1,7 @@
 package monitoring
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -45,7 +46,7 @@ func TestSooner(t *testing.T) {
 // Pods are chosen by the labels and the port of a monitor, and get the job and the instance that it
 // says; what has no token is scraped without one.
 func TestScrapeConfig(t *testing.T) {
-	monitors, err := Monitors(root)
+	monitors, _, err := Operator(root, "base")
 	must(t, err)
 	var got []string
 	for _, m := range monitors {
@@ -79,6 +80,57 @@ func TestScrapeConfig(t *testing.T) {
 	}
 	if strings.Contains(got[0], "token") || strings.Contains(got[0], "scheme") || len(got) != 3 {
 		t.Errorf("%q", got)
+	}
+}
+
+// rightsOf are those with which a monitor of a namespace is scraped.
+const rightsOf = `
+- apiVersion: v1
+  kind: ServiceAccount
+  metadata: {name: %[1]s-metrics, namespace: %[2]s}
+  automountServiceAccountToken: false
+- apiVersion: v1
+  kind: Secret
+  metadata: {name: %[1]s-metrics, namespace: %[2]s, annotations: {kubernetes.io/service-account.name: %[1]s-metrics}}
+  type: kubernetes.io/service-account-token
+- apiVersion: rbac.authorization.k8s.io/v1
+  kind: ClusterRoleBinding
+  metadata: {name: %[1]s-metrics}
+  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s-metrics-reader}
+  subjects: [{kind: ServiceAccount, name: %[1]s-metrics, namespace: %[2]s}]
+`
+
+// What is scraped with HTTPS has a certificate that nobody signed, so it never gets the token of Prometheus:
+// it gets that of an account in the namespace of the monitor, which may read metrics and has no other binding.
+func TestRights(t *testing.T) {
+	for _, overlay := range []string{"base", "okd"} {
+		monitors, rights, err := Operator(root, overlay)
+		must(t, err)
+		var got, want []map[string]any
+		for _, object := range rights {
+			got = append(got, object.Object)
+		}
+		for _, m := range monitors {
+			endpoint, err := m.Endpoint()
+			must(t, err)
+			if endpoint.Scheme != "https" {
+				if endpoint.Authorization != nil {
+					t.Errorf("%s: %s: everybody can read what is sent there", overlay, m.Metadata.Name)
+				}
+				continue
+			}
+			authorization := Authorization{Type: "Bearer"}
+			authorization.Credentials.Name, authorization.Credentials.Key = m.Metadata.Name+"-metrics", "token"
+			if a := endpoint.Authorization; a == nil || *a != authorization {
+				t.Errorf("%s: %s: %+v, want %+v", overlay, m.Metadata.Name, a, authorization)
+			}
+			var its []map[string]any
+			must(t, yaml.Unmarshal(fmt.Appendf(nil, rightsOf, m.Metadata.Name, m.Metadata.Namespace), &its))
+			want = append(want, its...)
+		}
+		if !reflect.DeepEqual(got, want) || len(want) != 6 {
+			t.Errorf("%s: the rights are\n%v\nwant\n%v", overlay, got, want)
+		}
 	}
 }
 

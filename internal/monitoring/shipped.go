@@ -3,11 +3,7 @@
 package monitoring
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
@@ -18,8 +14,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/internal/kustomize"
 )
 
 // Folder has the files, from the root of the repository.
@@ -78,11 +76,11 @@ func Sooner(text []byte, wait, window string) []byte {
 	return ranges.ReplaceAll(waits.ReplaceAll(text, []byte("${1}"+wait)), []byte("["+window+"]"))
 }
 
-// Monitor is a PodMonitor or a ServiceMonitor of monitors.yaml.
+// Monitor is a PodMonitor or a ServiceMonitor.
 type Monitor struct {
-	Kind     string
-	Metadata struct{ Name, Namespace string }
-	Spec     struct {
+	APIVersion, Kind string
+	Metadata         struct{ Name, Namespace string }
+	Spec             struct {
 		JobLabel string
 		Selector struct{ MatchLabels map[string]string }
 		// PodMetricsEndpoints are those of a PodMonitor, Endpoints those of a ServiceMonitor.
@@ -92,40 +90,55 @@ type Monitor struct {
 
 // Endpoint is what is scraped of each pod that is selected.
 type Endpoint struct {
-	Port, Scheme    string
-	BearerTokenFile string
-	Authorization   *struct{ Credentials struct{ Name, Key string } }
-	TLSConfig       struct{ InsecureSkipVerify bool }
-	Relabelings     []struct {
+	Port, Scheme  string
+	Authorization *Authorization
+	TLSConfig     struct{ InsecureSkipVerify bool }
+	Relabelings   []struct {
 		SourceLabels []string
 		TargetLabel  string
 	}
 }
 
-// Monitors returns the monitors of monitors.yaml. A field that is not known is an error.
-func Monitors(root string) (all []Monitor, err error) {
-	text, err := os.ReadFile(filepath.Join(root, Folder, "monitors.yaml"))
+// Authorization names the Secret, in the namespace of the monitor, whose token pods get to see.
+type Authorization struct {
+	Type        string
+	Credentials struct{ Name, Key string }
+}
+
+// Endpoint returns what a monitor scrapes, which is one thing.
+func (m *Monitor) Endpoint() (Endpoint, error) {
+	all := slices.Concat(m.Spec.PodMetricsEndpoints, m.Spec.Endpoints)
+	if len(all) != 1 {
+		return Endpoint{}, fmt.Errorf("%s %s: want one endpoint, not %d", m.Kind, m.Metadata.Name, len(all))
+	}
+	return all[0], nil
+}
+
+// Operator returns what an overlay of the folder has for Prometheus Operator: monitors, in which a field
+// that is not known is an error, and the rights with which they are scraped.
+func Operator(root, overlay string) (monitors []Monitor, rights []*unstructured.Unstructured, err error) {
+	objects, err := kustomize.Build(filepath.Join(root, Folder, overlay), nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	decoder := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	for {
-		document, err := decoder.Read()
-		if errors.Is(err, io.EOF) {
-			return all, nil
+	for _, object := range objects {
+		switch object.GetKind() {
+		case "PodMonitor", "ServiceMonitor":
+			text, err := object.MarshalJSON()
+			if err != nil {
+				return nil, nil, err
+			}
+			var m Monitor
+			if err := yaml.UnmarshalStrict(text, &m); err != nil {
+				return nil, nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+			}
+			monitors = append(monitors, m)
+		case "PrometheusRule":
+		default:
+			rights = append(rights, object)
 		}
-		if err != nil {
-			return nil, err
-		}
-		m := struct {
-			APIVersion string
-			Monitor    `json:",inline"`
-		}{}
-		if err := yaml.UnmarshalStrict(document, &m); err != nil {
-			return nil, fmt.Errorf("monitors.yaml: %w", err)
-		}
-		all = append(all, m.Monitor)
 	}
+	return monitors, rights, nil
 }
 
 var notInLabels = regexp.MustCompile(`[^a-zA-Z0-9_]`)
@@ -174,13 +187,16 @@ func Discover(pods []corev1.Pod) []Targets {
 // Prometheus that gets the pods of its namespace from a URL, as Discover finds them, and shows them
 // a token if the monitor names one.
 func (m *Monitor) ScrapeConfig(url, token string) (map[string]any, error) {
-	if m.Kind != "PodMonitor" || len(m.Spec.PodMetricsEndpoints) != 1 {
-		return nil, fmt.Errorf("%s %s: want a PodMonitor with one endpoint", m.Kind, m.Metadata.Name)
+	if m.Kind != "PodMonitor" {
+		return nil, fmt.Errorf("%s %s: want a PodMonitor", m.Kind, m.Metadata.Name)
+	}
+	endpoint, err := m.Endpoint()
+	if err != nil {
+		return nil, err
 	}
 	keep := func(source, value string) map[string]any {
 		return map[string]any{"action": "keep", "source_labels": []string{source}, "regex": regexp.QuoteMeta(value)}
 	}
-	endpoint := m.Spec.PodMetricsEndpoints[0]
 	relabel := []any{keep(podPort, endpoint.Port)}
 	for name, value := range m.Spec.Selector.MatchLabels {
 		relabel = append(relabel, keep(podLabel(name), value))

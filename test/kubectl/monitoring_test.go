@@ -196,7 +196,7 @@ func shipped(t *testing.T, file string, into any) {
 func TestAlerts(t *testing.T) {
 	var plain, operators map[string]any
 	shipped(t, "rules.yaml", &plain)
-	shipped(t, "prometheusrule.yaml", &operators)
+	shipped(t, "base/prometheusrule.yaml", &operators)
 	spec, _ := operators["spec"].(map[string]any)
 	if !reflect.DeepEqual(plain["groups"], spec["groups"]) {
 		t.Error("prometheusrule.yaml has other groups than rules.yaml: copy them")

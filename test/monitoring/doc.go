@@ -1,6 +1,6 @@
 // Package monitoring tests what deploy/monitoring ships with a real Prometheus, on a cluster with
 // layer-agent on stock and patched nodes, layer-resolver, and the scheduler as a Deployment. Pods
-// are chosen and scraped as the shipped monitors say, with the rights that docs/monitoring.md gives.
+// are chosen and scraped as the shipped monitors say, with their tokens.
 // Debian's Prometheus cannot ask an apiserver for pods: the test does that for it.
 //
 //   - after a minute of pods, with FULL=1 after ten, each query of each panel has data, and the page

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -15,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -137,38 +137,36 @@ func label(ctx context.Context, node string, agent bool) error {
 	return err
 }
 
-// rights are those that docs/monitoring.md gives the account of Prometheus.
-const rights = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: monitoring}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: prometheus, namespace: monitoring}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: prometheus-layers-scheduler}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: layer-locality-scheduler-metrics-reader}
-subjects: [{kind: ServiceAccount, name: prometheus, namespace: monitoring}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: prometheus-layers-resolver}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: layer-resolver-metrics-reader}
-subjects: [{kind: ServiceAccount, name: prometheus, namespace: monitoring}]
-`
+// tokenOf returns what the Secret of a monitor holds, once the controller manager has filled it in; empty if
+// the monitor names none.
+func tokenOf(ctx context.Context, m monitoring.Monitor) (token string, err error) {
+	endpoint, err := m.Endpoint()
+	if err != nil || endpoint.Authorization == nil {
+		return "", err
+	}
+	of := endpoint.Authorization.Credentials
+	err = scenario.Poll(ctx, func(ctx context.Context) error {
+		secret, err := lab.Client.CoreV1().Secrets(m.Metadata.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if token = string(secret.Data[of.Key]); token == "" {
+			return fmt.Errorf("secret %s has no %s", of.Name, of.Key)
+		}
+		return nil
+	})
+	return token, err
+}
 
-// monitor has Prometheus scrape what the shipped monitors say, and evaluate the shipped rules with
-// shorter times. layer-resolver is no pod here, so its target is given.
+// monitor has Prometheus scrape what the shipped monitors say, with the shipped rights, and evaluate the
+// shipped rules with shorter times. layer-resolver is no pod here, so its target is given.
 func monitor(ctx context.Context) error {
 	server = monitoring.Server(addons.PrometheusURL(c))
-	if err := c.Apply(ctx, metav1.NamespaceDefault, []byte(rights)); err != nil {
+	monitors, rights, err := monitoring.Operator(root, "base")
+	if err != nil {
 		return err
 	}
-	token, err := lab.Client.CoreV1().ServiceAccounts("monitoring").CreateToken(ctx, "prometheus", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
+	if err := lab.Apply(ctx, rights...); err != nil {
 		return err
 	}
 	pods, err := discovery()
@@ -183,18 +181,18 @@ func monitor(ctx context.Context) error {
 	if err := os.WriteFile(rules, monitoring.Sooner(shipped, wait, window), 0o600); err != nil {
 		return err
 	}
-	monitors, err := monitoring.Monitors(root)
-	if err != nil {
-		return err
-	}
 	var scrape []any
 	for _, m := range monitors {
-		scraped, err := m.ScrapeConfig(pods+"/"+m.Metadata.Namespace, token.Status.Token)
+		token, err := tokenOf(ctx, m)
+		if err != nil {
+			return err
+		}
+		scraped, err := m.ScrapeConfig(pods+"/"+m.Metadata.Namespace, token)
 		switch {
 		case m.Metadata.Name == addons.LayerResolver:
 			scraped = map[string]any{
 				"job_name": addons.LayerResolver, "scheme": "https", "tls_config": map[string]any{"insecure_skip_verify": true},
-				"authorization":  map[string]any{"credentials": token.Status.Token},
+				"authorization":  map[string]any{"credentials": token},
 				"static_configs": []any{map[string]any{"targets": []string{strings.TrimPrefix(addons.ResolverURL(c), "http://")}}},
 			}
 		case err != nil:

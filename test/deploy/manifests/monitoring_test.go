@@ -17,57 +17,50 @@ import (
 )
 
 // TestMonitors: what deploy/monitoring has Prometheus Operator scrape is in the shipped manifests: pods
-// and a Service with these labels, and ports of these names. The jobs get the names that alerts and
-// dashboards look for.
+// and a Service with these labels, in these namespaces, and ports of these names. The jobs get the names
+// that alerts and dashboards look for.
 func TestMonitors(t *testing.T) {
 	agents := func(overlay string) []runtime.Object {
 		objects, _ := buildAgent(t, overlay)
 		return objects
 	}
-	installations := map[string][][]runtime.Object{
-		"layer-agent":              {agents("containerd"), agents("cri-o"), agents("k3s"), agents("mixed")},
-		"layer-locality-scheduler": {build(t, "second-scheduler"), build(t, "default-scheduler")},
-		"layer-resolver":           {buildResolver(t)},
-	}
-	monitors, err := monitoring.Monitors("../../..")
-	must(t, err)
-	var names []string
-	for _, m := range monitors {
-		names = append(names, m.Metadata.Name)
-		selector := labels.SelectorFromSet(m.Spec.Selector.MatchLabels)
-		if len(installations[m.Metadata.Name]) == 0 || selector.Empty() {
-			t.Errorf("%s %s: want the name of what it is about, and a selector", m.Kind, m.Metadata.Name)
-		}
-		for i, objects := range installations[m.Metadata.Name] {
-			var found map[string]string
-			var ports, scraped []string
-			switch m.Kind {
-			case "PodMonitor":
-				for _, e := range m.Spec.PodMetricsEndpoints {
-					scraped = append(scraped, e.Port)
-				}
-				found, ports = podsOf(objects, m.Metadata.Namespace, selector)
-			case "ServiceMonitor":
-				for _, e := range m.Spec.Endpoints {
-					scraped = append(scraped, e.Port)
-				}
-				found, ports = serviceOf(objects, m.Metadata.Namespace, selector)
+	jobs := []string{"layer-agent", "layer-locality-scheduler", "layer-resolver"}
+	for overlay, installations := range map[string]map[string][][]runtime.Object{
+		"base": {
+			jobs[0]: {agents("containerd"), agents("cri-o"), agents("k3s"), agents("mixed")},
+			jobs[1]: {build(t, "second-scheduler"), build(t, "default-scheduler")},
+			jobs[2]: {buildResolver(t)},
+		},
+		"okd": {jobs[0]: {agents("okd")}, jobs[1]: {build(t, "okd")}, jobs[2]: {buildResolver(t, "openshift")}},
+	} {
+		monitors, _, err := monitoring.Operator("../../..", overlay)
+		must(t, err)
+		var names []string
+		for _, m := range monitors {
+			names = append(names, m.Metadata.Name)
+			selector := labels.SelectorFromSet(m.Spec.Selector.MatchLabels)
+			if selector.Empty() {
+				t.Errorf("%s %s: want a selector", m.Kind, m.Metadata.Name)
 			}
-			if found == nil || len(scraped) == 0 {
-				t.Errorf("%s %s: it scrapes %q, and finds nothing in installation %d", m.Kind, m.Metadata.Name, scraped, i)
+			endpoint, err := m.Endpoint()
+			must(t, err)
+			find := podsOf
+			if m.Kind == "ServiceMonitor" {
+				find = serviceOf
 			}
-			for _, port := range scraped {
-				if !slices.Contains(ports, port) {
-					t.Errorf("%s %s: installation %d has the ports %q, not %s", m.Kind, m.Metadata.Name, i, ports, port)
+			for i, objects := range installations[m.Metadata.Name] {
+				found, ports := find(objects, m.Metadata.Namespace, selector)
+				if !slices.Contains(ports, endpoint.Port) {
+					t.Errorf("%s: %s %s: installation %d has the ports %q, not %s", overlay, m.Kind, m.Metadata.Name, i, ports, endpoint.Port)
 				}
-			}
-			if job := found[m.Spec.JobLabel]; job != m.Metadata.Name {
-				t.Errorf("%s %s: the label %s of installation %d is %q", m.Kind, m.Metadata.Name, m.Spec.JobLabel, i, job)
+				if job := found[m.Spec.JobLabel]; job != m.Metadata.Name {
+					t.Errorf("%s: %s %s: the label %s of installation %d is %q", overlay, m.Kind, m.Metadata.Name, m.Spec.JobLabel, i, job)
+				}
 			}
 		}
-	}
-	if slices.Sort(names); !slices.Equal(names, []string{"layer-agent", "layer-locality-scheduler", "layer-resolver"}) {
-		t.Errorf("there are monitors of %q", names)
+		if slices.Sort(names); !slices.Equal(names, jobs) {
+			t.Errorf("%s: there are monitors of %q", overlay, names)
+		}
 	}
 	files, err := filepath.Glob(filepath.Join(deployed, "monitoring", "grafana", "*.json"))
 	must(t, err)
@@ -77,12 +70,12 @@ func TestMonitors(t *testing.T) {
 		text, err := os.ReadFile(file)
 		must(t, err)
 		for _, m := range job.FindAllSubmatch(text, -1) {
-			if seen[string(m[1])] = true; !slices.Contains(names, string(m[1])) {
+			if seen[string(m[1])] = true; !slices.Contains(jobs, string(m[1])) {
 				t.Errorf("%s: no monitor makes the job %s", file, m[1])
 			}
 		}
 	}
-	if len(seen) != len(names) {
+	if len(seen) != len(jobs) {
 		t.Errorf("alerts and dashboards use the jobs %v", seen)
 	}
 }
