@@ -59,6 +59,7 @@ func newCommand(in io.Reader, out, err io.Writer) *cobra.Command {
 	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", debugport.DefaultServiceAccount, "service account that may read the scheduler's debug path and nothing else")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces)
+	_ = root.RegisterFlagCompletionFunc("context", c.completeContexts)
 	root.SetFlagErrorFunc(func(sub *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, sub.CommandPath())
 	})

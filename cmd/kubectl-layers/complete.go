@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,6 +60,15 @@ func (c *command) completePods(_ *cobra.Command, args []string, _ string) ([]str
 		}
 		return r.Client.CoreV1().Pods(namespace).List(ctx, o)
 	})
+}
+
+// completeContexts returns the contexts of the kubeconfig.
+func (c *command) completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	config, err := c.config.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return slices.Sorted(maps.Keys(config.Contexts)), cobra.ShellCompDirectiveNoFileComp
 }
 
 func (c *command) completeNamespaces(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

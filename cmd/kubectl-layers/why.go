@@ -233,6 +233,7 @@ func (c *command) savings() *cobra.Command {
 	cmd.Flags().StringVar(&since, "since", "24h", "time before now, with --prometheus")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, _ []string) (*answer, error) {
 		var s *placements.Savings
+		var problems []*collect.Problem
 		if prometheus == "" {
 			for _, flag := range []string{"since", "prometheus-selector"} {
 				if cmd.Flags().Changed(flag) {
@@ -252,7 +253,7 @@ func (c *command) savings() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			if s, err = savings.Of(ctx, prometheus, selector, ago); err != nil {
+			if s, problems, err = savings.Of(ctx, prometheus, selector, ago); err != nil {
 				return nil, err
 			}
 		}
@@ -272,7 +273,7 @@ func (c *command) savings() *cobra.Command {
 		if len(s.Profiles) == 0 {
 			t.Above = []string{"No pod was placed on one of several nodes yet."}
 		}
-		return &answer{kind: "Savings", value: s, table: t}, nil
+		return &answer{kind: "Savings", value: s, problems: problems, table: t}, nil
 	})
 	return cmd
 }

@@ -3,9 +3,11 @@ package savings
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -16,12 +18,31 @@ import (
 	prometheusv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 
+	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
-// timeout is how long an answer may take.
-const timeout = 20 * time.Second
+const (
+	// timeout is how long answers may take.
+	timeout = 20 * time.Second
+	// maxAnswer is more than a series for each of thousands of profiles has.
+	maxAnswer = 16 << 20
+	// maxWarnings is how many of Prometheus' warnings are told.
+	maxWarnings = 5
+)
+
+// bounded refuses answers that are too large.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		response.Body = http.MaxBytesReader(nil, response.Body, maxAnswer)
+	}
+	return response, err
+}
 
 // ParseSince reads a time such as 90m, 24h or 7d.
 func ParseSince(value string) (time.Duration, error) {
@@ -37,23 +58,25 @@ var selector = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n
 
 // Of asks a Prometheus what was saved, by profile, since a time before now; matchers say by which series,
 // such as cluster="a", all if they are empty. Counters are extrapolated by Prometheus (increase), so bytes
-// are not exact.
-func Of(ctx context.Context, address, matchers string, since time.Duration) (*placements.Savings, error) {
+// are not exact. Problems are what Prometheus warns of: it may not have all series.
+func Of(ctx context.Context, address, matchers string, since time.Duration) (*placements.Savings, []*collect.Problem, error) {
 	if matchers != "" && !selector.MatchString(matchers) {
-		return nil, fmt.Errorf("--prometheus-selector %q: want labels such as cluster=\"a\", with commas between them", text.Line(matchers, 200))
+		return nil, nil, fmt.Errorf("--prometheus-selector %q: want labels such as cluster=\"a\", with commas between them", text.Line(matchers, 200))
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("--prometheus %q: want a URL such as http://prometheus.monitoring:9090", text.Line(address, 200))
+		return nil, nil, fmt.Errorf("--prometheus %q: want a URL such as http://prometheus.monitoring:9090", text.Line(address, 200))
 	}
-	client, err := api.NewClient(api.Config{Address: address})
+	name := "Prometheus at " + text.Line(u.Redacted(), 200)
+	client, err := api.NewClient(api.Config{Address: address, RoundTripper: bounded{api.DefaultRoundTripper}})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	answer := &placements.Savings{Since: time.Now().Add(-since), Profiles: []placements.Saved{}}
 	found := map[string]*placements.Saved{}
+	var problems []*collect.Problem
 	for _, q := range []struct {
 		query string
 		take  func(s *placements.Saved, labels model.Metric, value float64)
@@ -67,18 +90,30 @@ func Of(ctx context.Context, address, matchers string, since time.Duration) (*pl
 			}
 		}},
 	} {
-		value, _, err := prometheusv1.NewAPI(client).Query(ctx, fmt.Sprintf(q.query, matchers, model.Duration(since)), time.Time{}) // now, on the clock of Prometheus
+		value, warnings, err := prometheusv1.NewAPI(client).Query(ctx, fmt.Sprintf(q.query, matchers, model.Duration(since)), time.Time{}) // now, on the clock of Prometheus
+		if errors.As(err, new(*http.MaxBytesError)) {
+			return nil, nil, fmt.Errorf("%s answers with more than %d MiB: it is none", name, maxAnswer>>20)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("Prometheus at %s does not answer: %s: check the address, with kubectl port-forward if it is in the cluster", text.Line(u.Redacted(), 200), text.Line(err.Error(), 200)) //nolint:staticcheck // a name
+			return nil, nil, fmt.Errorf("%s does not answer: %s: check the address, with kubectl port-forward if it is in the cluster", name, text.Line(err.Error(), 200))
 		}
 		vector, ok := value.(model.Vector)
 		if !ok {
-			return nil, fmt.Errorf("Prometheus at %s answers with a %s: it is none", text.Line(u.Redacted(), 200), value.Type()) //nolint:staticcheck // a name
+			return nil, nil, fmt.Errorf("%s answers with a %s: it is none", name, value.Type())
+		}
+		for _, warning := range warnings {
+			why := text.Line(warning, 300)
+			if len(problems) < maxWarnings && !slices.ContainsFunc(problems, func(p *collect.Problem) bool { return p.Why == why }) {
+				problems = append(problems, &collect.Problem{What: "all series of " + name, Why: why, Help: "the sums may be too small; see its log"})
+			}
 		}
 		for _, sample := range vector {
+			if sample == nil {
+				continue // null in an answer
+			}
 			count := float64(sample.Value)
 			if math.IsNaN(count) || count < 0 || count >= math.MaxInt64 {
-				return nil, fmt.Errorf("Prometheus at %s answers with %s: it is not a count", text.Line(u.Redacted(), 200), sample.Value) //nolint:staticcheck // a name
+				return nil, nil, fmt.Errorf("%s answers with %s: it is not a count", name, sample.Value)
 			}
 			profile := text.Line(string(sample.Metric["profile"]), 253)
 			s := found[profile]
@@ -91,10 +126,10 @@ func Of(ctx context.Context, address, matchers string, since time.Duration) (*pl
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("Prometheus at %s has no scheduler_layerlocality_missing_bytes_total: have it scrape the scheduler (docs/monitoring.md)", text.Line(u.Redacted(), 200)) //nolint:staticcheck // a name
+		return nil, nil, fmt.Errorf("%s has no scheduler_layerlocality_missing_bytes_total: have it scrape the scheduler (docs/monitoring.md)", name)
 	}
 	for _, s := range slices.SortedFunc(maps.Values(found), func(a, b *placements.Saved) int { return strings.Compare(a.Profile, b.Profile) }) {
 		answer.Profiles = append(answer.Profiles, *s)
 	}
-	return answer, nil
+	return answer, problems, nil
 }

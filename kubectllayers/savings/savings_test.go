@@ -61,9 +61,9 @@ func TestOf(t *testing.T) {
 	address, asked := serve(t,
 		"["+sample(`"profile":"second"`, "2.4")+","+sample(`"profile":"first"`, "9.6")+"]",
 		"["+sample(`"profile":"first","of":"chosen"`, "100.6")+","+sample(`"profile":"first","of":"mean"`, "250.5")+","+sample(`"profile":"third\u001b[2J","of":"mean"`, "7")+"]")
-	got, err := Of(t.Context(), address, `cluster="a",job=~"layer-.*"`, 36*time.Hour)
-	if err != nil {
-		t.Fatal(err)
+	got, problems, err := Of(t.Context(), address, `cluster="a",job=~"layer-.*"`, 36*time.Hour)
+	if err != nil || len(problems) != 0 {
+		t.Fatal(problems, err)
 	}
 	// On the clock of Prometheus.
 	if !got.Since.Equal(time.Unix(1700000000, 0).Add(-36 * time.Hour)) {
@@ -88,9 +88,11 @@ func TestOfBad(t *testing.T) {
 	one := "[" + sample(`"profile":"p"`, "1") + "]"
 	for _, c := range []struct{ name, placed, missing, want string }{
 		{"no such metrics", "[]", "[]", "has no scheduler_layerlocality_missing_bytes_total: have it scrape the scheduler (docs/monitoring.md)"},
+		{"null", "[null]", "[null]", "has no scheduler_layerlocality_missing_bytes_total"},
 		{"an error", `{"status":"error","errorType":"bad_data","error":"\u001b[2Jno"}`, one, "does not answer: bad_data"},
 		{"another kind of answer", `{"status":"success","data":{"resultType":"scalar","result":[1700000000,"1"]}}`, one, "answers with a scalar: it is none"},
 		{"no JSON", "<html>", one, "does not answer: "},
+		{"more than is read", one, strings.Repeat(" ", maxAnswer+1), "answers with more than 16 MiB: it is none"},
 		{"not a number", one, "[" + sample(`"profile":"p","of":"mean"`, "NaN") + "]", "answers with NaN: it is not a count"},
 		{"no end", "[" + sample(`"profile":"p"`, "+Inf") + "]", one, "answers with +Inf: it is not a count"},
 		{"negative", one, "[" + sample(`"profile":"p","of":"chosen"`, "-1") + "]", "answers with -1: it is not a count"},
@@ -98,23 +100,39 @@ func TestOfBad(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			address, _ := serve(t, c.placed, c.missing)
-			got, err := Of(t.Context(), address, "", time.Hour)
+			got, _, err := Of(t.Context(), address, "", time.Hour)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "Prometheus at "+address) || strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 700 {
 				t.Errorf("%+v, %v, want %s", got, err, c.want)
 			}
 		})
 	}
 	for _, address := range []string{"", "prometheus:9090", "ftp://prometheus", "http://", "http://a b", "\x1b[2J" + strings.Repeat("x", 1<<20)} {
-		if _, err := Of(t.Context(), address, "", time.Hour); err == nil || !strings.Contains(err.Error(), "want a URL such as http://prometheus.monitoring:9090") || len(err.Error()) > 1000 || strings.Contains(err.Error(), "\x1b") {
+		if _, _, err := Of(t.Context(), address, "", time.Hour); err == nil || !strings.Contains(err.Error(), "want a URL such as http://prometheus.monitoring:9090") || len(err.Error()) > 1000 || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%.100q: %.400v", address, err)
 		}
+	}
+}
+
+// What Prometheus warns of is told, each once, and not without end.
+func TestWarnings(t *testing.T) {
+	warns := func(warnings ...string) string {
+		return `{"status":"success","warnings":["` + strings.Join(warnings, `","`) + `"],"data":{"resultType":"vector","result":[` + sample(`"profile":"p","of":"mean"`, "1") + `]}}`
+	}
+	address, _ := serve(t, warns(`a store \u001b[2Jis away`, "b"), warns("b", "c", "d", "e", "f", "g"))
+	got, problems, err := Of(t.Context(), address, "", time.Hour)
+	if err != nil || len(got.Profiles) != 1 || len(problems) != maxWarnings || problems[2].Why != "c" {
+		t.Fatalf("%+v, %v, %v", got, problems, err)
+	}
+	want := "cannot read all series of Prometheus at " + address + ": a store \uFFFD[2Jis away: the sums may be too small; see its log"
+	if problems[0].Error() != want {
+		t.Errorf("%v, want %s", problems[0], want)
 	}
 }
 
 // Labels are no way to ask something else.
 func TestSelector(t *testing.T) {
 	for _, matchers := range []string{"a", `a="b`, `a="b"}) or vector(1) #`, `a="b"} or up{c="d"`, `a="b",`, `a=b`, "a=\"\x1b[2J\n\"", `a="\\" or "b"`} {
-		if _, err := Of(t.Context(), "http://127.0.0.1:1", matchers, time.Hour); err == nil || !strings.HasPrefix(err.Error(), "--prometheus-selector ") || strings.Contains(err.Error(), "\x1b") {
+		if _, _, err := Of(t.Context(), "http://127.0.0.1:1", matchers, time.Hour); err == nil || !strings.HasPrefix(err.Error(), "--prometheus-selector ") || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%q: %v", matchers, err)
 		}
 	}
@@ -128,7 +146,7 @@ func TestPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword("user", "secret")
-	if _, err := Of(t.Context(), u.String(), "", time.Hour); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, _, err := Of(t.Context(), u.String(), "", time.Hour); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
 	}
 }
