@@ -56,7 +56,7 @@ func newCommand(in io.Reader, out, err io.Writer) *cobra.Command {
 	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", debugport.DefaultNamespace, "namespace of the scheduler's lease and of the service account")
 	flags.StringVar(&c.scheduler.PodNamespace, "scheduler-pod-namespace", "", "namespace of the scheduler's pod, if it is another one: layer-locality with deploy/scheduler/okd")
 	flags.StringSliceVar(&c.scheduler.Leases, "scheduler-lease", debugport.DefaultLeases, "lease of the scheduler; of several, the first that there is")
-	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", debugport.DefaultServiceAccount, "service account that may read the scheduler's debug path and nothing else")
+	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", debugport.DefaultServiceAccount, "service account whose token the scheduler gets: it may read the debug path, besides what every account may")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces)
 	_ = root.RegisterFlagCompletionFunc("context", c.completeContexts)

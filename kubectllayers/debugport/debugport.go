@@ -1,7 +1,7 @@
 // Package debugport asks the debug endpoint of the scheduler that works: the holder of its
 // lease. Nobody signed the certificate of that port, so whoever poses as the scheduler gets to
 // see what is sent: it is never the user's own token, but one of a service account that may read
-// the debug path and nothing else, for ten minutes.
+// the debug path, besides what every account may, for ten minutes.
 package debugport
 
 import (
