@@ -180,9 +180,13 @@ copy_overlay_source() {
   done
 }
 
-# rpmbuild_in FOLDER ARGS...: runs rpmbuild with its own package database and folders.
+# rpmbuild_in FOLDER ARGS...: runs rpmbuild with its own folders. Where the specs ask for packages, on
+# Fedora and Enterprise Linux, it looks for them in the system's package database. Elsewhere it has its
+# own, so that none is made for the system.
 rpmbuild_in() {
-  rpmbuild --target "$ARCH" --define "_topdir $1" --define "_dbpath $1/db" --define "_tmppath $1/tmp" "${@:2}"
+  local database=()
+  [ "$(rpm --eval '0%{?fedora}%{?rhel}')" != 0 ] || database=(--define "_dbpath $1/db")
+  rpmbuild --target "$ARCH" --define "_topdir $1" "${database[@]}" --define "_tmppath $1/tmp" "${@:2}"
 }
 
 # build PACKAGE FOLDER OUTPUT: builds the source package from what is staged in FOLDER,

@@ -77,13 +77,21 @@ bats      podman            podman               podman
 bats      runc              runc                 runc
 bats      /usr/share/zoneinfo/Asia/Singapore     tzdata                 tzdata
 '
+# The system's package manager. Debian may have dnf, too.
+MANAGER=$(basename "$(command -v apt-get || command -v dnf || true)")
+if [ "$MANAGER" = dnf ]; then
+  # The specs ask for it there, and only there.
+  EXTRAS+='
+rpm       /usr/lib/rpm/macros.d/macros.systemd     -                      systemd-rpm-macros
+'
+fi
 case $(uname -m) in
-x86_64) EXTRAS+='
+x86_64) OWN=amd64 EXTRAS+='
 cross     aarch64-linux-gnu-gcc                    gcc-aarch64-linux-gnu  gcc-aarch64-linux-gnu
 cross     /usr/aarch64-linux-gnu/lib/libc.a        libc6-dev-arm64-cross  -
 qemu      qemu-aarch64-static                      qemu-user-static       qemu-user-static-aarch64
 ' ;;
-aarch64) EXTRAS+='
+aarch64) OWN=arm64 EXTRAS+='
 cross     x86_64-linux-gnu-gcc                     gcc-x86-64-linux-gnu   gcc-x86_64-linux-gnu
 cross     /usr/x86_64-linux-gnu/lib/libc.a         libc6-dev-amd64-cross  -
 qemu      qemu-x86_64-static                       qemu-user-static       qemu-user-static-x86
@@ -131,12 +139,13 @@ missing() {
   done <<<"$TABLE"
 }
 
-# packages_for COLUMN NEED...: prints the names in that column (2 apt, 3 dnf), each once.
+# packages_for COLUMN NEED...: prints the names in that column (2 apt, 3 dnf), each once; - means
+# that there is none.
 packages_for() {
   local column=$1
   shift
   printf '%s\n' "$@" | awk -v column="$column" \
-    'NR == FNR { package[$1] = $column; next } package[$1] != "-" { print package[$1] }' <(echo "$TABLE") - | sort -u
+    'NR == FNR { package[$1] = $column; next } { print package[$1] }' <(echo "$TABLE") - | sort -u
 }
 
 # Go 1.21 and later fetch the toolchain that go.mod requires through the module proxy.
@@ -171,15 +180,20 @@ install_missing() {
   local needs packages install
   mapfile -t needs < <(missing)
   [ ${#needs[@]} -gt 0 ] || return 0
-  if command -v apt-get >/dev/null; then
+  case $MANAGER in
+  apt-get)
     mapfile -t packages < <(packages_for 2 "${needs[@]}")
     install=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends)
-  elif command -v dnf >/dev/null; then
+    ;;
+  dnf)
     mapfile -t packages < <(packages_for 3 "${needs[@]}")
     install=(dnf install -y --setopt=install_weak_deps=False)
-  else
-    die "neither apt-get nor dnf here; install these yourself: ${needs[*]}"
-  fi
+    ;;
+  *) die "neither apt-get nor dnf here; install these yourself: ${needs[*]}" ;;
+  esac
+  # Only the extra "cross" has such a need.
+  [[ " ${packages[*]} " != *" - "* ]] ||
+    die "$MANAGER has no static C library for another architecture, which crio takes: run 'make release PLATFORM=linux/$OWN' here, and that of the other on a machine of its own"
   if [ -n "$check" ]; then
     die "missing: ${needs[*]}; without --check this runs: ${install[*]} ${packages[*]}"
   fi
@@ -187,7 +201,7 @@ install_missing() {
   say "installing system packages: ${packages[*]}"
   mkdir -p "$BUILD/log"
   {
-    if command -v apt-get >/dev/null; then apt-get update; fi
+    if [ "$MANAGER" = apt-get ]; then apt-get update; fi
     "${install[@]}" "${packages[@]}"
   } >"$BUILD/log/install-deps.log" 2>&1 || die "installing failed; the log is $BUILD/log/install-deps.log"
   mapfile -t needs < <(missing)

@@ -1,6 +1,6 @@
-# Which of Fedora's packages compiling and linking crio and pinns takes. Sourced by
-# run.sh. No Fedora is here: the compiler and the linker of this machine write down what
-# they read, and the facts below name Fedora's package for each file.
+# Which of Fedora's packages compiling and linking crio and pinns takes, and how rpm finds them
+# there. Sourced by run.sh. No Fedora is here: the compiler and the linker of this machine write
+# down what they read, and the facts below name Fedora's package for each file.
 # shellcheck shell=bash
 
 # fedora_package DEBIAN-PACKAGE FILE: prints Fedora's package with that file. From the
@@ -78,8 +78,26 @@ names() {
   awk 'NR == FNR { has[$1]; next } !($1 in has) { print $1 " is missing, for " $2; bad = 1 } END { exit bad }' "$1.all" "$2"
 }
 
-# named_by_install_deps: prints the packages that scripts/install-deps.sh installs with
-# dnf, without extras.
+# named_by_install_deps [EXTRA]: prints the packages that scripts/install-deps.sh installs with
+# dnf, with those of an extra or without extras.
 named_by_install_deps() {
-  sed -n "/^TABLE='\$/,/^'\$/p" "$ROOT/scripts/install-deps.sh" | awk 'NF == 3 { print $3 }' | sort -u
+  {
+    sed -n "/^TABLE='\$/,/^'\$/p" "$ROOT/scripts/install-deps.sh" | awk 'NF == 3 { print $3 }'
+    awk -v extra="${1:-}" 'NF == 4 && $1 == extra { print $4 }' "$ROOT/scripts/install-deps.sh"
+  } | sort -u
+}
+
+# fedora_home FOLDER PACKAGE...: makes a home folder whose rpm takes this machine for a Fedora that has
+# these packages, in any version, and no other.
+fedora_home() {
+  local home=$1
+  mkdir -p "$home/db"
+  printf '%%fedora 43\n%%_dbpath %s\n' "$home/db" >"$home/.rpmmacros"
+  {
+    printf '%s\n' 'Name: packages' 'Version: 1' 'Release: 1' 'Summary: Names' 'License: Apache-2.0' 'BuildArch: noarch'
+    printf 'Provides: %s = 99\n' "${@:2}"
+    printf '%%description\nNames.\n%%files\n'
+  } >"$home/packages.spec"
+  HOME=$home rpmbuild -bb --quiet --define "_topdir $home" "$home/packages.spec"
+  HOME=$home rpm -i --nodeps --justdb "$home"/RPMS/noarch/*.rpm
 }

@@ -189,6 +189,27 @@ check "cri-o: the spec parses as on Fedora, and asks for static libraries" fedor
 check "cri-o: --without static does not ask for them" dynamic
 check "cri-o: nor is it under their license" \
   diff <(licensed | sed 's/LGPL-[^ ]* AND //g') <(licensed --without static)
+# Go is the package golang there, which the guide names.
+asked_for() {
+  local name
+  for name in "${PACKAGES[@]}"; do build_requires "$(spec "$name")" --define 'fedora 43'; done | grep -vx golang | sort -u
+}
+asked_for >"$T/asked"
+installed_for_rpms() {
+  test -s "$T/asked"
+  test -z "$(comm -23 "$T/asked" <(named_by_install_deps rpm) | tee /dev/stderr)"
+}
+check "install-deps.sh rpm names everything that the specs ask for on Fedora but Go" installed_for_rpms
+# With another date, so that the package is in no cache.
+asks_the_system() {
+  local packages
+  mapfile -t packages < <(grep -vx zstd "$T/fedora")
+  fedora_home "$T/fedora-home" "${packages[@]}"
+  fails 'zstd is needed by' env HOME="$T/fedora-home" GOENV="$(go env GOENV)" GOPATH="$(go env GOPATH)" GOCACHE="$(go env GOCACHE)" \
+    LAYERLOCALITY_CACHE="$CACHE" SOURCE_DATE_EPOCH=1577836800 "$ROOT/rpm/rpms.sh" --output "$T/nowhere" cri-o
+  ! grep ' is needed by ' "$T/message" | grep -v zstd
+}
+check "on Fedora rpms.sh looks for what the specs ask for among the system's packages" asks_the_system
 guide() { # git has git-core
   sed -n 's/^# dnf install \(rpm-build .*[^ ]\) *# Fedora$/\1/p' "$ROOT/docs/install-rpm.md" | tr -s ' ' '\n' | sed 's/^git$/git-core/' | sort >"$T/guide"
   test -s "$T/guide"
@@ -529,8 +550,21 @@ check "rpms.sh leaves nothing beside it" no_scratch
 mkdir "$T/bin"
 ln -s /usr/bin/* /usr/sbin/* "$T/bin/" 2>/dev/null || true
 rm -f "$T/bin/rpmbuild"
-check "without rpmbuild: a message that names the package to install" fails 'rpmbuild is missing: install rpm' \
-  env PATH="$T/bin:$(dirname "$(command -v go)")" "$ROOT/rpm/rpms.sh"
+without() { env PATH="$T/bin:$(dirname "$(command -v go)")" "$@"; }
+check "without rpmbuild: a message that names the package to install" fails 'rpmbuild is missing: install rpm' without "$ROOT/rpm/rpms.sh"
+rm -f "$T/bin/apt-get"
+check "install-deps.sh with dnf alone: it names Fedora's macros of systemd for RPMs" \
+  fails 'dnf install .* systemd-rpm-macros' without "$ROOT/scripts/install-deps.sh" --check rpm
+# As on a machine of the other architecture: the cross compiler for this one is surely not here.
+case $arch in
+x86_64) other=(aarch64 arm64) ;;
+*) other=(x86_64 amd64) ;;
+esac
+rm -f "$T/bin/uname" # a link
+printf '#!/bin/sh\necho %s\n' "${other[0]}" >"$T/bin/uname"
+chmod +x "$T/bin/uname"
+check "and says how to make a release for the machine's own architecture" \
+  fails "make release PLATFORM=linux/${other[1]}" without "$ROOT/scripts/install-deps.sh" --check cross
 check "unknown package" fails "unknown package 'etcd'" "$ROOT/rpm/rpms.sh" etcd
 check "unknown architecture" fails "unknown architecture 'riscv64'" "$ROOT/rpm/rpms.sh" --arch riscv64
 check "unknown key" fails "no secret key 'nobody@example.com'" "$ROOT/rpm/rpms.sh" --sign nobody@example.com
