@@ -24,6 +24,9 @@ const (
 	// the name of the snapshotter follows. containerd sets it when unpacking is done. Its value
 	// is the chain ID of all layers (github.com/opencontainers/image-spec, config.md).
 	snapshotLabel = "containerd.io/gc.ref.snapshot."
+	// sourceLabel begins the labels of a blob that was pulled, which name the registry
+	// (containerd's pkg/labels). What was imported from an archive has none.
+	sourceLabel = "containerd.io/distribution.source."
 )
 
 // blob is what is known about a blob in the content store.
@@ -32,6 +35,8 @@ type blob struct {
 	// unpacked are the snapshotters into which the image was unpacked whose configuration it
 	// is, each with the chain ID of the image.
 	unpacked map[string]string
+	// pulled tells whether it came from a registry.
+	pulled bool
 }
 
 // blobs are those of the content store.
@@ -96,6 +101,7 @@ func newBlob(info *contentapi.Info) *blob {
 			}
 			b.unpacked[snapshotter] = chain
 		}
+		b.pulled = b.pulled || strings.HasPrefix(label, sourceLabel)
 	}
 	return b
 }

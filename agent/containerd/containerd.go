@@ -138,7 +138,8 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		return nil, fmt.Errorf("content: %w", err)
 	}
 	// What is known is renewed as a whole with the list of all blobs.
-	whole, known, kept := blobs.all, r.known, map[string]bool{}
+	whole, known := blobs.all, r.known
+	pulled, imported := map[string]bool{}, map[string]bool{}
 	if whole {
 		known = map[string]*manifest.Manifest{}
 		clear(nowSettled)
@@ -173,6 +174,10 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 			result.Skip(handover.NoLayers, 1)
 		}
 		if found.chain != "" && len(found.manifest.Layers) > 0 {
+			kept := imported
+			if found.pulled {
+				kept = pulled
+			}
 			kept[found.chain] = kept[found.chain] || found.kept
 		}
 		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(records[target].names, found.digest), Layers: found.manifest.Layers})
@@ -181,7 +186,10 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	if whole {
 		r.listed = began
 	}
-	result.Contents.InChains = r.chains(kept)
+	if len(pulled) == 0 {
+		pulled = imported
+	}
+	result.Contents.InChains = r.chains(pulled)
 	result.Pulls = r.pulls(ctx)
 	return result, nil
 }
@@ -191,7 +199,8 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 // there. Where blobs are dropped, they go a little after the pull. Where they are kept, that blob
 // is there: containerd fetches what it has not unpacked already. Missing it is an image whose
 // layers are the first ones of another image, pulled before with another compression. Once most
-// were dropped, it is believed as long as any is.
+// were dropped, it is believed as long as any is. Images that were imported, as by "kind load" or
+// "ctr import", keep their blobs in any case: they are asked only where none was pulled.
 func (r *Reader) chains(kept map[string]bool) bool {
 	dropped := 0
 	for _, here := range kept {
@@ -246,8 +255,9 @@ type found struct {
 	unpacked bool
 	// chain is the chain ID of an image whose whole layers were fetched and unpacked.
 	chain string
-	// kept tells whether the blob of its last layer is there.
-	kept bool
+	// kept tells whether the blob of its last layer is there, pulled whether the image came from
+	// a registry.
+	kept, pulled bool
 }
 
 // errNotHere: nothing of an image can be used, it was not unpacked, and layers are missing.
@@ -281,7 +291,7 @@ func (r *Reader) find(ctx context.Context, target string, blobs *blobs, known ma
 		config := blobs.get(m.Config)
 		if config != nil && len(config.unpacked) > 0 {
 			kept := len(m.Layers) > 0 && blobs.get(m.Layers[len(m.Layers)-1].Digest) != nil
-			return &found{digest, m, true, chain(config.unpacked), kept}, nil
+			return &found{digest, m, true, chain(config.unpacked), kept, config.pulled}, nil
 		}
 		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { return blobs.get(l.Digest) == nil })
 		if config != nil && !missing && complete == nil && len(m.Layers) > 0 {

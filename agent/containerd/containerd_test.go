@@ -439,6 +439,29 @@ func TestTwins(t *testing.T) {
 	}
 }
 
+// Images that were imported keep their blobs, and do not outvote those that were pulled.
+func TestImported(t *testing.T) {
+	d := start(t)
+	r := d.reader()
+	for _, name := range []string{"one", "two", "three"} {
+		d.record(d.manifest(name, name+" base"), "registry.k8s.io/"+name+":1")
+		d.labels[digest("config of "+name)] = map[string]string{snapshotLabel + "overlayfs": digest("chain of " + name)}
+		d.fetched(name + " base")
+	}
+	if d.read(r).Contents.InChains {
+		t.Error("all blobs are there, and yet layers count in chains")
+	}
+	d.record(d.manifest("app", "app base"), "quay.io/app:1")
+	d.unpacked("app", "overlayfs")
+	if !d.read(r).Contents.InChains {
+		t.Error("the only image that was pulled lacks its layer, and yet layers count by their digests")
+	}
+	d.images = d.images[:3]
+	if d.read(r).Contents.InChains {
+		t.Error("what is left was imported and has all blobs, and yet layers count in chains")
+	}
+}
+
 // Only what is there counts.
 func TestNotUnpacked(t *testing.T) {
 	d := start(t)

@@ -47,8 +47,8 @@ const (
 type Reader struct {
 	// roots of the stores, the main one first.
 	roots []string
-	// known are manifests by their digest, so that each is read once. A nil one is not of an
-	// image whose layers can be known.
+	// known are manifests by their digest, so that each is read once. A nil one is none that
+	// can be used.
 	known map[string]*manifest.Manifest
 	// missing are images without a manifest, by their ID, and since when they are.
 	missing map[string]time.Time
@@ -165,8 +165,10 @@ func isID(text string) bool {
 	return len(text) > 0 && len(text) <= 128 && strings.Trim(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-// manifest returns the manifest of an image; nil if it is none whose layers can be known, with
-// an error the first time.
+// errUnusable is said of a manifest that was looked at before.
+var errUnusable = errors.New("not a manifest that can be used")
+
+// manifest returns the manifest of an image, an error if it is none that can be used.
 func (r *Reader) manifest(root *os.Root, found *image, known map[string]*manifest.Manifest) (*manifest.Manifest, error) {
 	// Not by the image's ID: an image that is pulled again may get another manifest.
 	digest := found.BigDataDigests[manifestKey]
@@ -175,7 +177,9 @@ func (r *Reader) manifest(root *os.Root, found *image, known map[string]*manifes
 	}
 	for _, before := range []map[string]*manifest.Manifest{known, r.known} {
 		if m, ok := before[digest]; ok && digest != "" {
-			known[digest] = m
+			if known[digest] = m; m == nil {
+				return nil, errUnusable
+			}
 			return m, nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -143,6 +144,9 @@ func TestRead(t *testing.T) {
 	expect(t, "images", result.Contents.Images, want...)
 	if result.Incomplete || result.Skipped["manifest"] != 1 || result.Skipped["layers"] != 1 || result.Contents.Runtime != "cri-o" || result.Contents.InChains || result.Contents.JoinsDownloads != nil {
 		t.Errorf("%+v", result)
+	}
+	if again := s.read(r); !reflect.DeepEqual(again.Skipped, result.Skipped) {
+		t.Errorf("skipped %v, before %v", again.Skipped, result.Skipped)
 	}
 	// What was read once is not read again.
 	must(t, os.WriteFile(s.path("aa", "manifest"), []byte(manifestOf("other")), 0o600))

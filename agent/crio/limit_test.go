@@ -62,6 +62,9 @@ func withoutInotify(t *testing.T, root string) {
 			t.Fatalf("%v: want %q", err, part)
 		}
 	}
+	s := &store{t: t, root: root}
+	s.add("aa", manifestOf("base"), "quay.io/a:1")
+	s.write()
 	folder := t.TempDir()
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
 	done := make(chan error, 1)
@@ -78,11 +81,10 @@ func withoutInotify(t *testing.T, root string) {
 		}
 		t.Fatalf("not %d images within %v", want, within)
 	}
-	images(20*time.Second, 0)
-	s := &store{t: t, root: root}
-	s.add("aa", manifestOf("base"), "quay.io/a:1")
+	images(20*time.Second, 1)
+	s.add("bb", manifestOf("top"), "quay.io/b:1")
 	s.write()
-	images(40*time.Second, 1)
+	images(40*time.Second, 2)
 	cancel()
 	must(t, <-done)
 	if n := strings.Count(log.String(), "max_user_instances"); n != 1 {

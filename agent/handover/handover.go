@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -149,11 +150,19 @@ func (r *Reader) State() (*State, error) {
 }
 
 func readJSON(path string, most int64, value any) error {
-	file, err := os.Open(path)
+	// Who took over the reader may leave something that blocks, or that leads elsewhere.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no regular file", path)
+	}
 	text, err := io.ReadAll(io.LimitReader(file, most+1))
 	if err != nil {
 		return err

@@ -1,10 +1,12 @@
 package handover
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +71,23 @@ func TestRefused(t *testing.T) {
 		}
 		if report, err := NewReader(folder).Report(); err == nil || !strings.Contains(err.Error(), folder) {
 			t.Errorf("%s: %+v, %v", name, report, err)
+		}
+	}
+	for name, leave := range map[string]func(path string) error{
+		"what blocks":          func(path string) error { return syscall.Mkfifo(path, 0o644) },
+		"what leads elsewhere": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a folder":             func(path string) error { return os.Mkdir(path, 0o755) },
+	} {
+		folder := t.TempDir()
+		if err := errors.Join(leave(filepath.Join(folder, reportFile)), leave(filepath.Join(folder, stateFile))); err != nil {
+			t.Fatal(err)
+		}
+		r := NewReader(folder)
+		if report, err := r.Report(); err == nil || !strings.Contains(err.Error(), folder) {
+			t.Errorf("%s: %+v, %v", name, report, err)
+		}
+		if state, err := r.State(); err == nil || !strings.Contains(err.Error(), folder) {
+			t.Errorf("%s: %+v, %v", name, state, err)
 		}
 	}
 	if err := NewWriter(filepath.Join(t.TempDir(), "missing")).WriteState(&State{}); err == nil {

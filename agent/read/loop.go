@@ -47,6 +47,13 @@ type Loop struct {
 // ErrStuck means that a reading does not end: a new process may succeed.
 var ErrStuck = fmt.Errorf("reading the runtime has not ended after %v: start again", stuck)
 
+// errHandover means that what was read could not be handed over.
+var errHandover = errors.New("handing over")
+
+// errEmpty means that another runtime, or another part of it, is read than that of the kubelet:
+// whoever believed it would take this node for an empty one.
+var errEmpty = errors.New("not a single image is there, not even that of this agent: is it what the kubelet uses? See --runtime, --socket and --namespace, or --storage")
+
 // Run reads until the context is done, or until it has to be started again.
 func (l *Loop) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -90,7 +97,11 @@ func (l *Loop) Run(ctx context.Context) error {
 		case errors.Is(err, ErrGone), errors.Is(err, ErrStuck):
 			return err
 		case err != nil && ctx.Err() == nil:
-			l.failed(ctx, handover.ReadFailed, err)
+			what := handover.ReadFailed
+			if errors.Is(err, errHandover) {
+				what = handover.HandoverFailed
+			}
+			l.failed(ctx, what, err)
 			next, retry = retry, min(2*retry, lastRetry)
 		default:
 			changed, retry = time.Time{}, firstRetry
@@ -134,6 +145,9 @@ func (l *Loop) read(ctx context.Context, changed time.Time) (next time.Duration,
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	result, err := l.readIn(limited)
+	if err == nil && len(result.Contents.Images) == 0 {
+		err = errEmpty
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -141,7 +155,7 @@ func (l *Loop) read(ctx context.Context, changed time.Time) (next time.Duration,
 		changed = began
 	}
 	if err := l.Writer.WriteReport(&handover.Report{Spec: result.Contents.Spec(), Changed: changed}); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", errHandover, err)
 	}
 	if !maps.Equal(result.Skipped, l.state.Skipped) && len(result.Skipped) > 0 {
 		klog.FromContext(ctx).Info("Of some images the layers are not known", "images", result.Skipped)

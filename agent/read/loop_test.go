@@ -3,6 +3,8 @@ package read
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
@@ -308,6 +310,61 @@ func TestStuck(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
+	})
+}
+
+// A runtime without any image is not the kubelet's: nothing is handed over.
+func TestEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+		folder := t.TempDir()
+		node, reader := &runtime{}, handover.NewReader(folder)
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(folder)}).Run(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		state, err := reader.State()
+		if report, reportErr := reader.Report(); report != nil || err != nil || reportErr != nil || !state.Read.IsZero() || state.Errors["read"] == 0 {
+			t.Errorf("%+v, %+v, %v, %v", report, state, err, reportErr)
+		}
+		if said := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); !strings.Contains(said, "--namespace") {
+			t.Errorf("said %q", said)
+		}
+		node.set("a", nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if report, err := reader.Report(); err != nil || report == nil || !reflect.DeepEqual(report.Spec.Images, []string{"- a"}) {
+			t.Errorf("%+v, %v", report, err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What cannot be handed over is no fault of the runtime.
+func TestNotHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		folder := t.TempDir()
+		if err := os.Mkdir(filepath.Join(folder, "report.json"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		node := &runtime{}
+		node.set("a", nil)
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(folder)}).Run(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if state, err := handover.NewReader(folder).State(); err != nil || state.Errors["read"] != 0 || state.Errors["handover"] == 0 {
+			t.Errorf("%+v, %v", state, err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
