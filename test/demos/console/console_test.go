@@ -242,6 +242,13 @@ func TestRunUntil(t *testing.T) {
 	}
 }
 
+func TestRunLimit(t *testing.T) {
+	t.Parallel()
+	if _, err := run(t, t.Context(), "```console\n$ sleep 600\n```\n", Options{Limit: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "not finished after 1ms") {
+		t.Errorf("error %v for a command that takes ten minutes", err)
+	}
+}
+
 // What a text started ends with it.
 func TestRunEnds(t *testing.T) {
 	t.Parallel()

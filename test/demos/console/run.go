@@ -2,6 +2,7 @@ package console
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -16,8 +17,8 @@ import (
 	"time"
 )
 
-// limit is how long one command may take.
-const limit = 3 * time.Minute
+// defaultLimit is how long one command may take.
+const defaultLimit = 3 * time.Minute
 
 // Options for Run.
 type Options struct {
@@ -27,6 +28,8 @@ type Options struct {
 	Env []string
 	// Print, if set, gets each command and what it printed.
 	Print io.Writer
+	// Limit is how long one command may take; 0: three minutes.
+	Limit time.Duration
 	// Until, if set, is the heading before which to end.
 	Until string
 }
@@ -68,6 +71,8 @@ type shell struct {
 	in   io.WriteCloser
 	out  *bufio.Reader
 	mark string // what ends the output of a command
+	// limit is how long one command may take.
+	limit time.Duration
 }
 
 func start(ctx context.Context, options Options) (*shell, error) {
@@ -91,7 +96,7 @@ func start(ctx context.Context, options Options) (*shell, error) {
 		out.Close()
 		return nil, err
 	}
-	return &shell{cmd, in, bufio.NewReader(out), "mark-" + rand.Text()}, nil
+	return &shell{cmd, in, bufio.NewReader(out), "mark-" + rand.Text(), cmp.Or(options.Limit, defaultLimit)}, nil
 }
 
 func (s *shell) stop() {
@@ -104,10 +109,10 @@ func (s *shell) try(command Command, printer io.Writer) error {
 	if printer != nil {
 		fmt.Fprintf(printer, "$ %s\n", strings.ReplaceAll(command.Text, "\n", "\n> "))
 	}
-	timer := time.AfterFunc(limit, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
+	timer := time.AfterFunc(s.limit, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
 	output, status, err := s.run(command.Text)
 	if !timer.Stop() {
-		err = fmt.Errorf("not finished after %s", limit)
+		err = fmt.Errorf("not finished after %s", s.limit)
 	}
 	if printer != nil {
 		fmt.Fprint(printer, output)
