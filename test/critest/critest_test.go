@@ -298,7 +298,7 @@ func configureContainerd(ctx context.Context, c *cluster.Cluster, node *cluster.
 func installGinkgo(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
-	build := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-buildvcs=false", "-o", bin, "github.com/onsi/ginkgo/v2/ginkgo")
+	build := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", bin, "github.com/onsi/ginkgo/v2/ginkgo")
 	build.Dir = livetest.Module(t, "sigs.k8s.io/cri-tools", "CRI_TOOLS_VERSION")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 	if output, err := build.CombinedOutput(); err != nil {
