@@ -207,7 +207,7 @@ step_e2e() {
   if [ -n "$FULL" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
   return "$status"
 }
-# Real clusters with layer-agent: not in e2e, whose lane is the longest one.
+# Real clusters with layer-agent: not in e2e, whose lane is the longest one where all is compiled.
 step_agent() {
   raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 2 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
 }
@@ -310,12 +310,12 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# Three lanes: one computes until its last step, the others mostly wait for clusters, for their
-# pods and for downloads. What several lanes look at on the machine has names of its own, so that
+# Three lanes: one computes, the others mostly wait for clusters, for their pods and for downloads;
+# on a new machine the one that computes takes longest. What several lanes look at on the machine has names of its own, so that
 # no test sees what another one does.
-PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release agent)
+PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release)
 CLUSTERS=(e2e nix rpm)
-NODES=(critest skew stock kind okd)
+NODES=(critest skew stock agent kind okd)
 
 # Five clusters run at once, and each of their nodes takes 14 inotify instances: more than
 # the 128 that most kernels allow.
