@@ -54,8 +54,13 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// environment has kubectl talk to the cluster.
-func environment() []string { return []string{"KUBECONFIG=" + c.Kubeconfig()} }
+// environment has kubectl talk to the cluster, and keep what it learns of it in the cluster's
+// folder, which goes with it, and not in ~/.kube.
+func environment() []string {
+	return []string{"KUBECONFIG=" + c.Kubeconfig(), "KUBECACHEDIR=" + learned()}
+}
+
+func learned() string { return filepath.Join(c.Dir(), "kubectl-cache") }
 
 // bash runs a script in the root of the repository, and returns what it prints.
 func bash(ctx context.Context, script string, env ...string) (string, error) {
@@ -80,6 +85,9 @@ var prepared = sync.OnceValues(func() (string, error) {
 // TestTexts runs each text, and checks that it has removed what it made.
 func TestTexts(t *testing.T) {
 	prepare(t)
+	if _, err := os.Stat(learned()); err != nil {
+		t.Errorf("kubectl keeps what it learns elsewhere: %v", err)
+	}
 	texts, err := filepath.Glob(filepath.Join(root, "demos/*/README.md"))
 	must(t, err)
 	if len(texts) < 2 {

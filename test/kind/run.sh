@@ -310,6 +310,8 @@ if [[ " $* " = *" containerd "* ]]; then
 fi
 kind/build-node-image.sh --archive >/dev/null
 go_tool sigs.k8s.io/kind "$KIND_VERSION" >/dev/null
+# Where kubectl keeps what it learns of a server, instead of ~/.kube/cache.
+export KUBECACHEDIR=$WORK/kubectl-cache
 export TMPDIR=$WORK FAMILY=$WORK/family NETWORK=$WORK/network PEER=$WORK/peer
 GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 go build -o "$WORK/" ./test/kind/{family,network,peer}
 # In a shell of its own, whose "nix" and "build" have other meanings.
