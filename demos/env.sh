@@ -61,7 +61,7 @@ forget() {
 demos_states() {
   local has states
   has=$(on "$1" crictl images -o json | jq -c '[.images[].repoTags[]?] | sort') || return
-  states=$(kubectl get node "$1" -o json | jq -c '[.status.images[]?.names[] | select(contains("@") | not)] | sort') || return
+  states=$(kubectl get node "$1" -o json | jq -c '[.status.images[]?.names[]? | select(contains("@") | not)] | sort') || return
   [ "$has" = "$states" ]
 }
 
