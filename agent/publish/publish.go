@@ -28,7 +28,8 @@ const (
 	// when it is as before again: what refused large bodies may do so no more.
 	minBytes = 4 << 10
 	enlarge  = time.Hour
-	// settle is for how long changes are collected before they are written.
+	// settle is for how long changes are collected before they are written, since the reader
+	// noticed the first one.
 	settle = time.Second
 	// spacing is the time between two writes.
 	spacing = 5 * time.Second
@@ -225,7 +226,9 @@ func (p *Publisher) take(ctx context.Context) {
 	case report != nil:
 		p.report = report
 		if p.pending.IsZero() {
-			p.pending, p.noticed = time.Now(), report.Changed
+			// The reader has collected for a part of that time. Clocks may be set meanwhile.
+			now := time.Now()
+			p.pending, p.noticed = now.Add(-min(max(now.Sub(report.Changed), 0), settle)), report.Changed
 		}
 	}
 	if state != nil {

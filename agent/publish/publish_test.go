@@ -493,6 +493,35 @@ func TestApiserverAway(t *testing.T) {
 	})
 }
 
+// A change is written a second after the reader noticed it, not a second after it was handed over.
+// A reader with another clock, or none, changes that by a second at most.
+func TestSettles(t *testing.T) {
+	test(t, func(s *suite) {
+		s.finds("- a")
+		s.later(time.Minute)
+		writes := 1
+		s.expect("the first", writes, "- a")
+		for _, c := range []struct{ ago, want time.Duration }{
+			{700 * time.Millisecond, 300 * time.Millisecond}, {0, time.Second}, {time.Hour, 0}, {-time.Hour, time.Second},
+		} {
+			image := "- " + c.ago.String()
+			handed := time.Now()
+			must(t, s.writer.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Images: []string{image}}, Changed: handed.Add(-c.ago)}))
+			s.beats()
+			s.events <- struct{}{}
+			s.later(5 * time.Second)
+			writes++
+			s.expect(image, writes, image)
+			s.server.now(func() {
+				if took := s.server.writes[writes-1].Sub(handed); (took - c.want).Abs() > 10*time.Millisecond {
+					t.Errorf("noticed %v before it was handed over: written %v after that, want %v", c.ago, took, c.want)
+				}
+			})
+			s.later(time.Minute)
+		}
+	})
+}
+
 // Two agents on one node, as while a DaemonSet is replaced by another one: they write no more
 // often than each needs to, and the object is there.
 func TestTwoAgents(t *testing.T) {

@@ -15,8 +15,9 @@ import (
 
 // Times of a Loop.
 const (
-	// settle is for how long changes are collected: an image has several records.
-	settle = 200 * time.Millisecond
+	// settle is for how long changes are collected: an image has several records, and one pull
+	// changes CRI-O's list several times. Nothing is written before a second is over anyway.
+	settle = 700 * time.Millisecond
 	// again is when an image is looked at again that was just being added or removed, or of
 	// which something could not be read; twice as late each time in a row, up to resync.
 	again = time.Second
