@@ -4,7 +4,7 @@
 #   test.sh test           what every change has to pass, as root (make test)
 #   test.sh all            everything, as root (make test-all): also what takes long and rarely
 #                          breaks; a release needs it
-#   test.sh STEP [STEP...] single steps: lint, unit (no root, no patched tree), race, scheduler,
+#   test.sh STEP [STEP...] single steps: compile, lint, unit (no root, no patched tree), race, scheduler,
 #                          integration, eval, fuzz, rebase, generated, upstream-cri-o,
 #                          upstream-kubernetes, upstream-compared, upstream-bats, e2e, agent, stock, skew, critest, vm, nix, rpm, okd, kind,
 #                          release, arch
@@ -27,10 +27,44 @@ WRAP=()
 # that they are built on besides, a quarter of the processors' time on a new machine: with FULL alone.
 go_test() {
   local name=$1 dir=$2 vet=(-vet=off)
-  [ -z "$FULL" ] || vet=()
   shift 2
+  if [ -n "$COMPILE" ]; then
+    compile "$dir" "$@"
+    return
+  fi
+  [ -z "$FULL" ] || vet=()
   (cd "$dir" && CGO_ENABLED=${CGO_ENABLED:-0} "${WRAP[@]}" "$GOTESTSUM" --format standard-quiet --format-hide-empty-pkg \
     --jsonfile "$OUT/$name.json" -- "${vet[@]}" "$@")
+}
+
+# While step compile runs, go_test only compiles.
+COMPILE=''
+# compile DIR ARGS...: compiles the packages that go_test would run with ARGS, and what they are
+# built on, into Go's build cache. Nothing is linked: go test links again in any case.
+compile() {
+  local dir=$1 args=()
+  shift
+  while [ $# -gt 0 ]; do
+    case $1 in
+    -tags | -overlay) args+=("$1" "$2") && shift ;;
+    -race | ./* | k8s.io/*) args+=("$1") ;;
+    esac
+    shift
+  done
+  (cd "$dir" && CGO_ENABLED=${CGO_ENABLED:-0} go list -export -test "${args[@]}" >/dev/null)
+}
+
+# All binaries of clusters and all tests, compiled before the first cluster runs. Beside
+# compilers, clusters and what waits for them are slow, and use processors all the while.
+step_compile() {
+  local COMPILE=1 name status=0
+  for name in unit race scheduler integration upstream-cri-o upstream-kubernetes e2e agent stock skew critest; do
+    say "$name"
+    "step_$name" || status=1
+  done
+  say kind
+  scripts/build.sh stock kubeadm kubectl kube-proxy && scripts/build.sh tools coredns local-path-provisioner || status=1
+  return "$status"
 }
 
 step_lint() { scripts/lint.sh; }
@@ -204,7 +238,7 @@ step_e2e() {
   local status=0
   raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && containerds || return 1
   go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/layershare/... ./test/monitoring/... ./test/report/... || status=1
-  if [ -n "$FULL" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
+  if [ -n "$FULL" ] && [ -z "$COMPILE" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
   return "$status"
 }
 # Real clusters with layer-agent: not in e2e, whose lane is the longest one where all is compiled.
@@ -310,10 +344,11 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# Three lanes: one computes, the others mostly wait for clusters, for their pods and for downloads;
-# on a new machine the one that computes takes longest. What several lanes look at on the machine has names of its own, so that
-# no test sees what another one does.
-PROCESSOR=(lint unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release)
+# What takes all processors by itself, and then three lanes: one computes, the others mostly wait
+# for clusters, for their pods and for downloads. What several lanes look at on the machine has
+# names of its own, so that no test sees what another one does.
+FIRST=(compile lint)
+PROCESSOR=(unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release)
 CLUSTERS=(e2e nix rpm)
 NODES=(critest skew stock agent kind okd)
 
@@ -345,7 +380,7 @@ test | all)
     PROCESSOR+=(upstream-compared arch vm)
     NODES+=(upstream-bats)
   fi
-  steps=("${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")
+  steps=("${FIRST[@]}" "${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")
   ;;
 '') die "usage: test.sh test | all | STEP..." ;;
 *)
@@ -366,6 +401,7 @@ GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
   raise_inotify
+  run "${FIRST[@]}"
   # Process groups of their own, so that each can be ended with everything it started.
   set -m
   run "${PROCESSOR[@]}" &
