@@ -38,11 +38,12 @@ const (
 	minPassed = 95
 	// Specs that run side by side on one node. They mostly wait, for instance
 	// until a container ends after SIGTERM.
-	parallel = 6
+	parallel = 3
 	// seed for the order of specs, the same for all.
 	seed = 1
-	// timeout of one run. The whole test takes a few minutes.
-	timeout = 15 * time.Minute
+	// timeout of one run. The whole test takes a few minutes, and 15 on a slow machine with much
+	// other work.
+	timeout = 25 * time.Minute
 )
 
 // outDir is where logs and reports of tests go.
@@ -57,15 +58,21 @@ type subject struct {
 	name string
 }
 
-// subjects are tested side by side.
-var subjects = []subject{
-	{"n1", cluster.CRIO, cluster.Stock, "stock-cri-o"},
-	{"n2", cluster.CRIO, cluster.Patched, "patched-cri-o"},
-	{"n3", cluster.Containerd, cluster.Stock, "containerd"},
-}
+// subjects are tested side by side. Of containerd, which is as upstream has it, the specs say
+// whether the laboratory's nodes with it are sound: with FULL=1 only.
+var subjects = func() []subject {
+	all := []subject{
+		{"n1", cluster.CRIO, cluster.Stock, "stock-cri-o"},
+		{"n2", cluster.CRIO, cluster.Patched, "patched-cri-o"},
+	}
+	if os.Getenv("FULL") != "" {
+		all = append(all, subject{"n3", cluster.Containerd, cluster.Stock, "containerd"})
+	}
+	return all
+}()
 
-// TestCritest checks that the same specs pass with stock and patched CRI-O and with containerd,
-// and that only the patched CRI-O answers with layers.
+// TestCritest checks that the same specs pass with stock and patched CRI-O, with FULL=1 also with
+// containerd, and that only the patched CRI-O answers with layers.
 func TestCritest(t *testing.T) {
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
