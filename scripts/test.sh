@@ -243,11 +243,11 @@ step_e2e() {
 }
 # Real clusters with layer-agent: not in e2e, whose lane is the longest one where all is compiled.
 step_agent() {
-  raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 2 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
+  raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 1 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
 }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
-  raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 2 \
+  raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 1 \
     -run '^(TestAncestor|TestRollingUpdate|TestNeverPulled|TestHeldImages|TestDeploy)$/^(|images|by-namespace)$' ./test/scheduler/... ./test/resolver/... ./test/extender/... ./test/deploy/...
 }
 step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
@@ -348,11 +348,11 @@ summary() {
 # for clusters, for their pods and for downloads. What several lanes look at on the machine has
 # names of its own, so that no test sees what another one does.
 FIRST=(compile lint)
-PROCESSOR=(unit race scheduler integration eval fuzz rebase generated upstream-cri-o upstream-kubernetes release)
+PROCESSOR=(unit race scheduler integration eval rebase generated upstream-cri-o upstream-kubernetes)
 CLUSTERS=(e2e nix rpm)
 NODES=(critest skew stock agent kind okd)
 
-# Five clusters run at once, and each of their nodes takes 14 inotify instances: more than
+# Three clusters run at once, and each of their nodes takes 14 inotify instances: more than
 # the 128 that most kernels allow.
 INOTIFY=/proc/sys/fs/inotify/max_user_instances
 INOTIFY_BEFORE=$(cat "$INOTIFY" 2>/dev/null || true)
@@ -377,7 +377,7 @@ test | all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
   if [ "$1" = all ]; then
     FULL=1
-    PROCESSOR+=(upstream-compared arch vm)
+    PROCESSOR+=(fuzz release upstream-compared arch vm)
     NODES+=(upstream-bats)
   fi
   steps=("${FIRST[@]}" "${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")

@@ -153,6 +153,7 @@ func comesBack(t *testing.T, before *corev1.Node) (object *v1alpha1.NodeLayers) 
 // TestNodeIsRemoved: a Node whose agent and kubelet are gone is deleted. The garbage collector
 // removes its NodeLayers; when the Node comes back, another one is made.
 func TestNodeIsRemoved(t *testing.T) {
+	livetest.Long(t, "TestNodeComesBack")
 	nodes, kubelet := lab.Client.CoreV1().Nodes(), c.Node("n2").Kubelet()
 	before, err := nodes.Get(t.Context(), "n2", metav1.GetOptions{})
 	must(t, err)
@@ -223,11 +224,9 @@ func TestEvicted(t *testing.T) {
 // TestTwiceOnANode: two agents of one node both say what it holds. Neither takes back what the other
 // one wrote, and each writes as often as it would alone.
 func TestTwiceOnANode(t *testing.T) {
+	livetest.Long(t, "the unit tests of agent/publish")
 	const node = "n2"
-	renewals := 1
-	if os.Getenv("FULL") != "" {
-		renewals = 5
-	}
+	const renewals = 5
 	sets := lab.Client.AppsV1().DaemonSets(namespace)
 	list, err := sets.List(t.Context(), metav1.ListOptions{LabelSelector: labelled + "," + scenario.RuntimeLabel + "=cri-o"})
 	must(t, err)

@@ -281,6 +281,7 @@ type packed struct {
 // TestPacking places 30 pods of three sizes with each objective, and with the default
 // profile.
 func TestPacking(t *testing.T) {
+	livetest.Long(t, "the unit tests of packing")
 	packing := func(name, objective string) map[string]any {
 		return configured(only(name, "Packing"), "Packing", map[string]any{"objective": objective})
 	}
@@ -367,6 +368,7 @@ func notExpected(t *testing.T, ctx context.Context) int {
 // TestSameNodes places 20 pods one by one by the same plugins in our kube-scheduler, and as
 // agents behind a stock one.
 func TestSameNodes(t *testing.T) {
+	livetest.Long(t, "the unit tests of the agents, which call the plugins")
 	use(t, "n1", .20, .31, .11)
 	use(t, "n2", .26, .17, .07)
 	use(t, "n3", .23, .22, .16)

@@ -35,6 +35,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/cluster/machine"
 	"github.com/layer-locality/layer-locality/internal/poll"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // clusters is the default folder of clusters.
@@ -676,6 +677,7 @@ func podSandbox(t *testing.T) string {
 // TestFailedStart: if a component cannot start, the error names it and its log,
 // and the start is undone.
 func TestFailedStart(t *testing.T) {
+	livetest.Long(t, "the unit tests of internal/cluster, and clusters that stop")
 	ctx := timeout(t, 5*time.Minute)
 	dir := shortDir(t)
 	before := observe(t)
@@ -742,6 +744,7 @@ func interruptedUp(t *testing.T, command, dir, until string, signal os.Signal) (
 // TestKilledCommand: what a command killed with kill -9 leaves, the next
 // command removes.
 func TestKilledCommand(t *testing.T) {
+	livetest.Long(t, "the unit tests of internal/cluster/machine")
 	command := localcluster(t)
 	dir := shortDir(t)
 	before := observe(t)
@@ -778,6 +781,7 @@ func TestKilledCommand(t *testing.T) {
 
 // TestInterruptedCommand: Ctrl-C cleans up.
 func TestInterruptedCommand(t *testing.T) {
+	livetest.Long(t, "the unit tests of internal/cluster/machine")
 	command := localcluster(t)
 	for _, signal := range []os.Signal{unix.SIGINT, unix.SIGTERM} {
 		dir := shortDir(t)

@@ -23,6 +23,7 @@ import (
 // TestScale pulls 300 images to n3. All of them must be in every list; the
 // Node must report as many layers as fit, and then not be written again.
 func TestScale(t *testing.T) {
+	livetest.Long(t, "TestFormats, and the unit tests of kubelet/imagelayers for Nodes that are full")
 	t.Parallel()
 	node := c.Node("n3")
 	pod := runPod(t, node)

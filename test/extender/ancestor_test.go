@@ -78,6 +78,7 @@ func TestAncestor(t *testing.T) {
 
 // TestImageOnOneNode: one of four nodes has a 90 MB image, that 12 pods name as users do.
 func TestImageOnOneNode(t *testing.T) {
+	livetest.Long(t, "TestAncestor")
 	const pods = 12
 	provide(t, bringImages(t).ofOtherNode)
 	for _, side := range []string{scenario.Layers, scenario.Stock} { // the other one pulls the image to other nodes

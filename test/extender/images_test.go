@@ -86,7 +86,7 @@ func ancestorRuns() int {
 	if os.Getenv("FULL") != "" {
 		return 10
 	}
-	return 4
+	return 2
 }
 
 // roles returns the nodes that have the two images of a family.

@@ -3,7 +3,7 @@
 # Debian's docker, one on podman. The programs that are put into running nodes come from
 # `nix build`, as in docs/install-kind.md.
 #
-#   run.sh [docker|podman|containerd]...   default: docker and podman, with FULL=1 all
+#   run.sh [docker|podman|containerd]...   default: docker, with FULL=1 all
 #
 # "containerd" is a cluster of one node on docker, as kind's own nodes are, with layer-agent.
 #
@@ -293,7 +293,7 @@ if [ "${1:-}" = --inside ]; then
 fi
 
 [ "$(id -u)" = 0 ] || die "container engines and the node image need root"
-[ $# -gt 0 ] || set -- docker podman ${FULL:+containerd}
+[ $# -gt 0 ] || set -- docker ${FULL:+podman containerd}
 CGROUP=layer-locality-test-${WORK##*.} pid=''
 clean_up() {
   [ -z "$pid" ] || kill -KILL "$pid" || true

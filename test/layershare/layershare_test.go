@@ -198,6 +198,7 @@ func TestBaseOnce(t *testing.T) {
 
 // TestNothingShared: images with nothing in common do not wait for each other.
 func TestNothingShared(t *testing.T) {
+	livetest.Long(t, "TestBaseOnce")
 	var names []string
 	for i := range 3 {
 		name := fmt.Sprintf("alone-%d", i)
@@ -258,6 +259,7 @@ func TestCRIOIsKilled(t *testing.T) {
 // next pull downloads the base itself. Everybody gets the image when the link is back, which is
 // before its connection fails, as it would alone.
 func TestLinkIsCutOff(t *testing.T) {
+	livetest.Long(t, "TestCRIOIsKilled, and the unit tests of crio/layershare")
 	const cut, back = 2 * time.Second, 27 * time.Second
 	const resigns = "other pulls do not get on"
 	node, names := c.Node(patched), push(t, "cut", 5, images.Gzip)

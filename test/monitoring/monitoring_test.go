@@ -23,16 +23,11 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// full tells whether the long parts run.
-func full() bool { return os.Getenv("FULL") != "" }
-
 // TestPanels: after some minutes of pods, each query of each panel and of each variable has data, and
 // docs/monitoring.md has the metrics that are served, and no others.
 func TestPanels(t *testing.T) {
-	pods := time.Minute
-	if full() {
-		pods = 10 * time.Minute
-	}
+	livetest.Long(t, "Prometheus' own tests of the rules, and the dashboards held against Grafana's types")
+	const pods = 10 * time.Minute
 	all, err := dashboards.Read(root)
 	must(t, err)
 	queries, err := dashboards.Queries(all)
@@ -131,9 +126,7 @@ func ends(t *testing.T, alert string, labels map[string]string) {
 // TestAlerts makes the cause of each alert but NodeLayersCut, which takes more than a thousand images.
 // Each fires, and ends when the cause is taken away.
 func TestAlerts(t *testing.T) {
-	if !full() {
-		t.Skip("the causes of alerts take minutes: FULL=1 makes them")
-	}
+	livetest.Long(t, "Prometheus' own tests of the rules")
 	livetest.Eventually(t, 2*time.Minute, "no alert fires", func(ctx context.Context) error {
 		alerts, err := server.Firing(ctx)
 		if err == nil && len(alerts) > 0 {

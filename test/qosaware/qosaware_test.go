@@ -64,7 +64,7 @@ func TestPromises(t *testing.T) {
 		share = .25 // with priorities, one has 0
 	}
 	begin := time.Now()
-	livetest.Eventually(t, 3*time.Minute, "all three have their share after a minute", func(ctx context.Context) error {
+	livetest.Eventually(t, 6*time.Minute, "all three have their share after a minute", func(ctx context.Context) error {
 		if time.Since(begin) < time.Minute {
 			return fmt.Errorf("not yet a minute")
 		}
@@ -469,6 +469,7 @@ func TestSurvives(t *testing.T) {
 // TestJob checks that of a Job the pods that succeed count, although schedulers do not see
 // finished pods, and that the work of those that are preempted is lost.
 func TestJob(t *testing.T) {
+	livetest.Long(t, "the integration tests of QosAware")
 	room(t, 2, 2, 0)
 	before, err := lab.MetricOf(t.Context(), c.SchedulerURL(), "scheduler_qosaware_seconds_total", "state")
 	must(t, err)
@@ -516,7 +517,7 @@ func TestJob(t *testing.T) {
 }
 
 // worksFor is for how long the containers of working work.
-const worksFor = 5 * time.Second
+const worksFor = 10 * time.Second
 
 // working pushes an image whose containers end by themselves.
 func working(t *testing.T) string {
@@ -536,6 +537,7 @@ func working(t *testing.T) string {
 // TestConcurrent has a concurrent workload of three, of which there is room for two: it is the
 // first victim, although another one, which is not, has a smaller SLO.
 func TestConcurrent(t *testing.T) {
+	livetest.Long(t, "the integration tests of QosAware")
 	room(t, 1, 1, 1)
 	all := on(template("0.9", measuring, "concurrent"), "n1", "n2")
 	all.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{

@@ -54,6 +54,7 @@ func TestNeverPulled(t *testing.T) {
 
 // TestNeverPulledOneByOne does the same ten times, one pod after the other.
 func TestNeverPulledOneByOne(t *testing.T) {
+	livetest.Long(t, "TestNeverPulled")
 	const holder, rounds = "n2", 10
 	shared := base("single")
 	holds(t, holder, shared)
@@ -96,6 +97,7 @@ func TestWaitForManifest(t *testing.T) {
 // TestEveryLinkIsBehind starts pods while every node still has to pull twice the bytes of
 // their images: the base counts all the same.
 func TestEveryLinkIsBehind(t *testing.T) {
+	livetest.Long(t, "TestNeverPulled, and the unit tests of scores")
 	const holder, pods, fillBytes = "n3", 3, 2*baseBytes + 10*ownBytes
 	shared := base("behind")
 	holds(t, holder, shared)

@@ -4,6 +4,7 @@ package scheduler
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -24,7 +25,10 @@ const layerBytes = 10_000_000
 // another node in each role. Both schedulers find the same state, because what
 // the third pod brought is removed again.
 func TestAncestor(t *testing.T) {
-	const runs = 10
+	runs := 4 // each takes some ten seconds
+	if os.Getenv("FULL") != "" {
+		runs = 10
+	}
 	use(t, "n1", "n2", "n3")
 	cpu, err := lab.FillingCPU(t.Context())
 	must(t, err)
@@ -77,6 +81,7 @@ func TestAncestor(t *testing.T) {
 // scheduler knows that a pod started there, and knows the layers of its image
 // from another node.
 func TestAncestorImmediately(t *testing.T) {
+	livetest.Long(t, "TestAncestor, and TestBurst for layers on their way")
 	const runs = 2
 	use(t, "n1", "n2", "n3")
 	cpu, err := lab.FillingCPU(t.Context())

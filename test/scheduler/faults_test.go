@@ -113,6 +113,7 @@ func TestAPIServerRestart(t *testing.T) {
 // TestNodeRemovedAndBack removes a node with an image, and adds it again with its
 // images.
 func TestNodeRemovedAndBack(t *testing.T) {
+	livetest.Long(t, "the unit tests of the index, and test/agent for Nodes that come back")
 	const name, image = "n4", "gone:v1"
 	node, pid := c.Node(name), c.Scheduler().PID()
 	provide(t, placement{Node: name, Reference: "docker.io/library/" + image, Image: hubImage(t, image, 90_000_000, 3)})

@@ -50,6 +50,7 @@ func TestImageOnOneNode(t *testing.T) {
 // TestSmallImage: one of four nodes has busybox. Its 771 kB must not cause
 // imbalance.
 func TestSmallImage(t *testing.T) {
+	livetest.Long(t, "TestImageOnOneNode, and the unit tests of scores")
 	const holder, pods = "n3", 12
 	inTree, ours := sides("busybox")
 	results := compareScores(t, holder, 771_000, inTree, ours, pods)
@@ -153,6 +154,7 @@ func explain(t *testing.T, image string) map[string]imagelocality.Rating {
 // TestTwoImages: image A is on one node, image B on another. There are 21 pods
 // with each, and a profile that only scores locality.
 func TestTwoImages(t *testing.T) {
+	livetest.Long(t, "TestImageOnOneNode")
 	const pods = 21
 	use(t, "n1", "n2")
 	columns := []side{
