@@ -299,7 +299,7 @@ func TestLargeAnswers(t *testing.T) {
 		<-release
 		_, _ = w.Write(make([]byte, maxBody))
 	})
-	w := newWorld(t, func(c *Config) { c.RequestsPerSecond, c.Burst = 1000, 1000 })
+	w := newWorld(t, func(c *Config) { c.RequestsPerSecond, c.Burst, c.Timeout = 1000, 1000, time.Minute })
 	var group sync.WaitGroup
 	for range hosts {
 		s := listen(t, "127.0.0.1:0", "registry.test", false, large)
