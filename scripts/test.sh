@@ -344,11 +344,12 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# What takes all processors by itself, and then three lanes: one computes, the others mostly wait
+# What takes all processors by itself, or waits for servers as upstream's tests do, half a minute at
+# most, and then three lanes: one computes, the others mostly wait
 # for clusters, for their pods and for downloads. What several lanes look at on the machine has
 # names of its own, so that no test sees what another one does.
-FIRST=(compile lint)
-PROCESSOR=(unit race scheduler integration eval rebase generated upstream-cri-o upstream-kubernetes)
+FIRST=(compile lint unit race scheduler integration)
+PROCESSOR=(eval rebase generated upstream-cri-o upstream-kubernetes)
 CLUSTERS=(e2e nix rpm)
 NODES=(critest skew stock agent kind okd)
 

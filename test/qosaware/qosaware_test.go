@@ -36,6 +36,9 @@ import (
 // same with PrioritySort and DefaultPreemption: one of them gets nothing. Then the scheduler is
 // killed, and another one takes over: what everybody got is known to the next one.
 func TestPromises(t *testing.T) {
+	// What starting and stopping containers costs is lost for the three. On a machine that does
+	// other work, too, it is more than the third that they have to spare.
+	livetest.Long(t, "TestOrder, TestSurvives and the integration tests of QosAware")
 	room(t, 2, 2, 4)
 	plain := func(slo string) corev1.PodTemplateSpec {
 		pod := on(template(slo), "n3")
@@ -56,15 +59,9 @@ func TestPromises(t *testing.T) {
 		deploy(t, "default", silver[i], 1, on(template("0.5"), "n1", "n2"))
 		deploy(t, "default", "plain-"+silver[i], 1, plain("0.5"))
 	}
-	// What starting and stopping containers costs is lost for the three. On a machine that does
-	// other work, too, it is more than the third that they have to spare.
-	share := .5
-	if os.Getenv("FULL") == "" {
-		t.Log("skipped: that all three reach .5; it needs a machine that does nothing else: FULL=1, make test-all")
-		share = .25 // with priorities, one has 0
-	}
+	const share = .5
 	begin := time.Now()
-	livetest.Eventually(t, 6*time.Minute, "all three have their share after a minute", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "all three have their share after a minute", func(ctx context.Context) error {
 		if time.Since(begin) < time.Minute {
 			return fmt.Errorf("not yet a minute")
 		}
