@@ -349,9 +349,9 @@ summary() {
 # for clusters, for their pods and for downloads. What several lanes look at on the machine has
 # names of its own, so that no test sees what another one does.
 FIRST=(compile lint unit race scheduler integration)
-PROCESSOR=(eval rebase generated upstream-cri-o upstream-kubernetes)
+PROCESSOR=(eval rebase generated upstream-cri-o upstream-kubernetes skew)
 CLUSTERS=(e2e nix rpm)
-NODES=(critest skew stock agent kind okd)
+NODES=(critest stock agent kind okd)
 
 # Three clusters run at once, and each of their nodes takes 14 inotify instances: more than
 # the 128 that most kernels allow.

@@ -22,6 +22,7 @@ import (
 // second for the resolver, where there never was one, and while it is alive, dead, back again,
 // hung, and behind.
 func TestPatience(t *testing.T) {
+	livetest.Long(t, "TestWaitForManifest, and the unit tests of waiting")
 	const pods, first = 16, 3
 	rows := [][]string{{"layer-resolver", "scheduled after (median)", "longest", "held and answered", "held in vain", "held, median after the first three", "longest"}}
 	// outcome is how it went for the pods that were held, by how that ended; how many in a row
