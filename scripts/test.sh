@@ -344,16 +344,16 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# What takes all processors by itself, or waits for servers as upstream's tests do, half a minute at
-# most, and then three lanes: one computes, the others mostly wait
-# for clusters, for their pods and for downloads. What several lanes look at on the machine has
+# First, one after the other, what keeps all processors busy, and the integration tests: upstream's
+# test apiserver has to start in half a minute. Then three lanes: one mostly computes, the others mostly
+# wait for clusters, for their pods and for downloads. What several lanes look at on the machine has
 # names of its own, so that no test sees what another one does.
 FIRST=(compile lint unit race scheduler integration)
 PROCESSOR=(eval rebase generated upstream-cri-o upstream-kubernetes skew)
 CLUSTERS=(e2e nix rpm)
 NODES=(critest stock agent kind okd)
 
-# Three clusters run at once, and each of their nodes takes 14 inotify instances: more than
+# Up to five clusters run at once, two of them of skew, and each of their nodes takes 14 inotify instances: more than
 # the 128 that most kernels allow.
 INOTIFY=/proc/sys/fs/inotify/max_user_instances
 INOTIFY_BEFORE=$(cat "$INOTIFY" 2>/dev/null || true)

@@ -4,7 +4,6 @@ package extender
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/layer-locality/layer-locality/internal/scenario"
@@ -15,7 +14,7 @@ import (
 // that the first ones bring count for the others at once. layer-extender only guesses where
 // its answers lead, until the bindings show: it may cost one node more.
 func TestBurst(t *testing.T) {
-	livetest.Long(t, "TestBurst of test/scheduler, and the unit tests of the guess")
+	livetest.Long(t, "TestBurst of test/scheduler, and the unit tests of extender/arrivals")
 	if stock() {
 		t.Skip("STOCK_NODES=1 has no kube-scheduler with the plugin to compare with")
 	}
@@ -41,11 +40,7 @@ func TestBurst(t *testing.T) {
 		must(t, lab.Drop(t.Context(), names...))
 		return len(per)
 	}
-	if os.Getenv("FULL") != "" {
-		run("plain", scenario.Stock)
-	} else {
-		t.Log("not without layer-extender, which shows nothing of it and takes half a minute: FULL=1 has it")
-	}
+	run("plain", scenario.Stock)
 	ours := run("extender", scenario.Layers)
 	expectedPods(t)
 

@@ -27,7 +27,7 @@ const hollow = "hollow"
 // few connections. The Nodes are objects only: what is counted is between scheduler and
 // layer-extender.
 func TestConnections(t *testing.T) {
-	livetest.Long(t, "the unit tests of the server")
+	livetest.Long(t, "TestConnections of extender/handler, without a cluster")
 	const pods, most = 1000, 10
 	for _, name := range []string{"hollow-1", "hollow-2"} {
 		addHollow(t, name)

@@ -75,9 +75,8 @@ func must(t testing.TB, err error) {
 // later, has to go on. With exclusive bytes, one pass comes below it, and leaves the images that are
 // nothing but the base.
 func TestCollection(t *testing.T) {
-	if os.Getenv("FULL") == "" {
-		t.Skip("the kubelet collects every five minutes: FULL=1, make test-all")
-	}
+	// The kubelet collects every five minutes.
+	livetest.Long(t, "upstream-kubernetes' tests of what an image frees")
 	begin := time.Now()
 	nodes := []*cluster.Node{c.Node(stock), c.Node(exclusive)}
 	for _, node := range nodes {

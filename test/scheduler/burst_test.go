@@ -5,7 +5,6 @@ package scheduler
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -19,9 +18,7 @@ func TestBurst(t *testing.T) {
 	use(t, "n1", "n2", "n3")
 	t.Run("pulls in parallel", func(t *testing.T) { burst(t, "burst") })
 	t.Run("serializeImagePulls", func(t *testing.T) {
-		if os.Getenv("FULL") == "" {
-			t.Skip("the same with kubelets that pull one image after another: FULL=1, make test-all")
-		}
+		livetest.Long(t, "the same with pulls in parallel")
 		for _, n := range c.Nodes() {
 			must(t, n.Kubelet().Restart(t.Context(), serialPulls(true)))
 			t.Cleanup(func() {
