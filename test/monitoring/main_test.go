@@ -48,6 +48,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("FULL") == "" {
+		os.Exit(m.Run()) // the tests say why they do not run
+	}
 	var err error
 	if folder, err = os.MkdirTemp("", "monitoring"); err != nil {
 		panic(err)

@@ -26,10 +26,8 @@ import (
 // TestPanels: after some minutes of pods, each query of each panel and of each variable has data, and
 // docs/monitoring.md has the metrics that are served, and no others.
 func TestPanels(t *testing.T) {
-	pods := time.Minute
-	if os.Getenv("FULL") != "" {
-		pods = 10 * time.Minute
-	}
+	livetest.Long(t, "TestMonitoring of test/kubectl, where a Prometheus runs each query and the scheduler's have data, and the dashboards held against Grafana's types")
+	const pods = 10 * time.Minute
 	all, err := dashboards.Read(root)
 	must(t, err)
 	queries, err := dashboards.Queries(all)
