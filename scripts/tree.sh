@@ -148,16 +148,17 @@ update() {
 }
 
 scheduler_tree() {
-  local workspace=$BUILD/scheduler kubernetes=$1 tree file
+  local workspace=$BUILD/scheduler kubernetes=$1 tree sums file
   tree=$workspace/layer-locality
   update "$tree/go.mod" < <(scheduler_module)
   update "$workspace/go.work" < <(sed 's,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,' "$kubernetes/go.work")
   update "$workspace/go.work.sum" <"$kubernetes/go.work.sum"
   # One process compares all of them: one or more for each file takes ten seconds on a slow machine.
-  (cd "$ROOT" && scheduler_files | xargs -d '\n' sha256sum) | (cd "$tree" && sha256sum --check --quiet 2>/dev/null || true) |
-    sed -n 's/: FAILED.*//p' | while read -r file; do
-    update "$tree/$file" <"$ROOT/$file"
-  done
+  sums=$(cd "$ROOT" && scheduler_files | xargs -d '\n' sha256sum)
+  { (cd "$tree" && sha256sum --check --quiet 2>/dev/null <<<"$sums") || true; } | sed -n 's/: FAILED.*//p' |
+    while read -r file; do
+      update "$tree/$file" <"$ROOT/$file"
+    done
   update "$tree/LICENSE" <"$ROOT/LICENSE"
   # What is deleted here is also deleted there.
   comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod ! -path ./LICENSE -printf '%P\n' | sort) <(scheduler_files) |
