@@ -298,6 +298,15 @@ run() {
   done
 }
 
+# lane STEP...: these, and then what is left of the rest. Who makes the folder has the step.
+lane() {
+  local name
+  run "$@"
+  for name in "${REST[@]}"; do
+    if mkdir "$OUT/$name.taken" 2>/dev/null; then run "$name"; fi
+  done
+}
+
 # processor_seconds FILE: adds up what bash's times wrote, such as 1m2.345s.
 processor_seconds() { tr ' ' '\n' <"$1" | awk -F'[ms]' '{ sum += 60 * $1 + $2 } END { printf "%d", sum }'; }
 
@@ -346,12 +355,14 @@ summary() {
 
 # First, one after the other, what keeps all processors busy, and the integration tests: upstream's
 # test apiserver has to start in half a minute. Then three lanes: one mostly computes, the others mostly
-# wait for clusters, for their pods and for downloads. What several lanes look at on the machine has
-# names of its own, so that no test sees what another one does.
+# wait for clusters, for their pods and for downloads. A lane that has done its own steps takes from the rest
+# what no other one has taken: which one is free first differs between machines. What several lanes look at
+# on the machine has names of its own, so that no test sees what another one does.
 FIRST=(compile lint unit race scheduler integration)
 PROCESSOR=(eval rebase generated upstream-cri-o upstream-kubernetes skew)
-CLUSTERS=(e2e nix rpm)
-NODES=(critest stock agent kind okd)
+CLUSTERS=(e2e)
+NODES=(critest stock)
+REST=(agent rpm kind okd nix)
 
 # Up to five clusters run at once, two of them of skew, and each of their nodes takes 14 inotify instances: more than
 # the 128 that most kernels allow.
@@ -379,9 +390,9 @@ test | all)
   if [ "$1" = all ]; then
     FULL=1
     PROCESSOR+=(fuzz release upstream-compared arch vm)
-    NODES+=(upstream-bats)
+    REST+=(upstream-bats)
   fi
-  steps=("${FIRST[@]}" "${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}")
+  steps=("${FIRST[@]}" "${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}" "${REST[@]}")
   ;;
 '') die "usage: test.sh test | all | STEP..." ;;
 *)
@@ -405,14 +416,14 @@ if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
   run "${FIRST[@]}"
   # Process groups of their own, so that each can be ended with everything it started.
   set -m
-  run "${PROCESSOR[@]}" &
+  lane "${PROCESSOR[@]}" &
   lanes=("$!")
-  run "${NODES[@]}" &
+  lane "${NODES[@]}" &
   lanes+=("$!")
   set +m
   # A second signal, as make sends one after that of the terminal, must not end the end.
   trap 'trap "" INT TERM; kill -- "${lanes[@]/#/-}" 2>/dev/null || true; restore_settings' EXIT
-  run "${CLUSTERS[@]}"
+  lane "${CLUSTERS[@]}"
   wait "${lanes[@]}" || true # a lane that was killed has no result of its steps: the summary says so
   trap restore_settings EXIT
 else
