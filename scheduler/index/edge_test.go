@@ -45,6 +45,10 @@ func TestOneNodeOneVote(t *testing.T) {
 // An image that a node lists twice counts once, and nothing is left of it when it is gone.
 func TestListedTwice(t *testing.T) {
 	x := newIndex("n1")
+	x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1"), image("ab", "docker.io/library/one:1")}) // and nobody had it before
+	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: sum("ab"), Present: sum("ab")}})
+	checkInvariants(t, x)
+	x.SetImages("s", "n1", nil)
 	once := func() Stats {
 		x.SetImages("s", "n1", []Image{image("ab", "docker.io/library/one:1"), image("cd")})
 		return x.Stats()
@@ -199,6 +203,25 @@ func benchmarkFleet(b *testing.B, change func(x *Index)) {
 	var w Measurement
 	for b.Loop() {
 		x.Measure(want("nginx"), joining, t0, &w)
+	}
+}
+
+// A node whose report of 1,024 images is replaced by another one of as many, in turns. Nobody can
+// measure meanwhile, so it has to stay in proportion to the number of layers (here with 64 each).
+func BenchmarkReplacedReport(b *testing.B) {
+	x := newIndex("n1")
+	var reports [2][]Image
+	for i := range reports {
+		for j := range maxImages {
+			img := Image{Names: []string{fmt.Sprint("image:", j)}}
+			for k := range 64 {
+				img.Layers = append(img.Layers, Layer{digest(fmt.Sprint(i, (j*61+k)%4096)), 1000})
+			}
+			reports[i] = append(reports[i], img)
+		}
+	}
+	for i := 0; b.Loop(); i++ {
+		x.SetImages("s", "n1", reports[i%2])
 	}
 }
 

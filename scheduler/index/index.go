@@ -40,6 +40,8 @@ type Index struct {
 
 	// reservations by the UID of the pod.
 	reservations map[types.UID]*reservation
+	// keeps counts calls of markLayers.
+	keeps uint64
 	// union is memory that Reserve uses again.
 	union union
 	// nextExpiry is when to look at the deadlines of reservations again.
@@ -141,7 +143,7 @@ func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	records := make([]*record, 0, len(images))
 	taken := make(map[*name]bool, 2*len(images))
 	for i := range images {
-		if r := x.record(&images[i], taken); r != nil {
+		if r := x.record(&images[i], taken, records); r != nil {
 			records = append(records, r)
 		}
 	}
@@ -251,6 +253,9 @@ func (x *Index) setRecords(n *node, source string, records []*record) {
 	for ; i < len(records); i++ {
 		x.hold(n, source, records[i])
 	}
+	if len(removed) > 0 {
+		x.markLayers(n)
+	}
 	for _, r := range removed {
 		x.drop(n, source, r)
 	}
@@ -268,14 +273,27 @@ func (x *Index) hold(n *node, source string, r *record) {
 	}
 }
 
-// drop undoes hold, except for what something else on the node still needs.
+// markLayers marks the layers of all records that the node has now. A node may have many of both: to look
+// through the records for each layer that is dropped would take as long as there are pairs of them.
+func (x *Index) markLayers(n *node) {
+	x.keeps++
+	for _, records := range n.sources {
+		for _, r := range records {
+			for _, l := range r.content.layers {
+				l.kept = x.keeps
+			}
+		}
+	}
+}
+
+// drop undoes hold, except for what something else on the node still needs: markLayers was called.
 func (x *Index) drop(n *node, source string, r *record) {
 	if n.hasRecord(source, r) {
 		return
 	}
 	r.nodes = remove(r.nodes, n.slot)
 	for _, l := range r.content.layers {
-		if !n.hasLayer(l) {
+		if l.kept != x.keeps {
 			l.nodes.remove(n.slot, len(x.slots))
 		}
 	}
@@ -289,19 +307,6 @@ func (n *node) hasRecord(except string, r *record) bool {
 	for source, records := range n.sources {
 		if source != except && slices.Contains(records, r) {
 			return true
-		}
-	}
-	return false
-}
-
-// hasLayer tells whether any record of the node has the layer. It looks at the
-// records, not at the layer's nodes, which are about to change.
-func (n *node) hasLayer(l *layer) bool {
-	for _, records := range n.sources {
-		for _, r := range records {
-			if slices.Contains(r.content.layers, l) {
-				return true
-			}
 		}
 	}
 	return false
@@ -344,8 +349,8 @@ func keyOf(image *Image) recordKey {
 // record returns the record of an image that a node reports, and creates it if
 // needed. It leaves out names that are taken by another image of the node, and
 // takes those of this one. It returns nil if the image has no valid name and
-// no layers.
-func (x *Index) record(image *Image, taken map[*name]bool) *record {
+// no layers. reported are the records of the images before it, which no node may have yet.
+func (x *Index) record(image *Image, taken map[*name]bool, reported []*record) *record {
 	if len(image.Names)+len(image.Canonical) > maxNames || len(image.Layers) > maxLayers {
 		bounded := *image
 		bounded.Names = image.Names[:min(len(image.Names), maxNames)]
@@ -362,7 +367,7 @@ func (x *Index) record(image *Image, taken map[*name]bool) *record {
 				free.Canonical = append(free.Canonical, n.canonical)
 			}
 		}
-		if len(r.nodes) == 0 { // was created, but is not needed
+		if len(r.nodes) == 0 && !slices.Contains(reported, r) { // was created, but is not needed
 			x.deleteRecord(r)
 		}
 		r = x.recordOf(&free)

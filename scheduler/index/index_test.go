@@ -703,6 +703,9 @@ func TestEqualsRebuild(t *testing.T) {
 					} else {
 						images = append(images, randomImage(r))
 					}
+					if r.IntN(8) == 0 {
+						images = append(images, images...) // each once more
+					}
 				}
 				x.SetNode(node, platform)
 				x.SetJoins(node, randomJoins(r))
@@ -765,6 +768,16 @@ func checkInvariants(t *testing.T, x *Index) {
 	}
 	if !slices.Equal(pending, x.pending) {
 		t.Fatalf("pending %v, by layers %v", x.pending, pending)
+	}
+	for key, r := range x.records {
+		if r.key != key || len(r.nodes) == 0 || x.contents[r.content.key] != r.content {
+			t.Fatalf("record %+v, content %+v", r, r.content)
+		}
+		for _, l := range r.content.layers {
+			if x.layers[l.key] != l {
+				t.Fatalf("layer %s of a record is not in the index", l.key)
+			}
+		}
 	}
 	for pod, r := range x.reservations {
 		if r.node.reservations[pod] != r || len(r.brings) == 0 {

@@ -42,7 +42,7 @@ type arriving struct {
 type reservation struct {
 	node   *node
 	brings []brought
-	// named has the pod's images if some were expected by name only.
+	// named has the pod's images if some are expected by name only.
 	named    []Wanted
 	started  bool
 	deadline time.Time
@@ -91,10 +91,19 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 			p.layer = x.layer(p.key, false)
 			p.layer.size = size
 		}
-		if !p.layer.nodes.has(n.slot) {
-			if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
-				missing += n
+		if p.layer.nodes.has(n.slot) {
+			continue
+		}
+		expected := p.layer
+		if expected.whole {
+			// By the name that pods have: that is how it is found again once its layers are known.
+			if expected = x.layer(p.image, true); expected.claims.total == 0 {
+				expected.size = size
 			}
+			r.named = wanted
+		}
+		if n := x.expect(r, expected, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
+			missing += n
 		}
 	}
 	for _, image := range u.images {

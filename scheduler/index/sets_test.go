@@ -325,6 +325,35 @@ func TestLearn(t *testing.T) {
 	}
 }
 
+// Nodes know an image by its name only, as stock CRI-O's do, and call it by its digest. A pod
+// that was placed before its layers became known still brings them.
+func TestLearnOfReportedNames(t *testing.T) {
+	byName := Image{Names: []string{"docker.io/library/one:1", "docker.io/library/one@" + digest("one")}, SizeBytes: 500}
+	for _, compressed := range []bool{false, true} {
+		for _, name := range []string{"one:1", "one@" + digest("one")} {
+			byName.Compressed = compressed
+			x := newIndex("n1", "n2")
+			x.SetImages("s", "n2", []Image{byName})
+			wanted := want(name)
+			if got := x.Reserve("p", "n1", wanted, joining, t0, t0.Add(time.Hour)); got != 500 {
+				t.Errorf("%s: %d bytes to pull", name, got)
+			}
+			check(t, x, wanted, map[string]NodeBytes{"n1": {Total: 500, Arriving: 500, Pending: 500}, "n2": {Total: 500, Present: 500}})
+			wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ab").Layers}}
+			if !measured(x, wanted).Outdated() {
+				t.Fatalf("%s: the manifest is not news", name)
+			}
+			x.Learn(wanted, joining)
+			checkInvariants(t, x)
+			check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("ab"), Arriving: sum("ab"), Pending: sum("ab")}, "n2": {Total: sum("ab"), Present: sum("ab")}})
+			x.SetImages("s", "n1", []Image{image("ab", byName.Names...)})
+			if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
+				t.Errorf("%s: left %+v", name, s)
+			}
+		}
+	}
+}
+
 // A pod that started waits no more: the next pod may wait in its place.
 func TestWaitingEndsWithTheStart(t *testing.T) {
 	x := newIndex("n1", "n2")
