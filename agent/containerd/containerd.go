@@ -260,7 +260,7 @@ type found struct {
 	kept, pulled bool
 }
 
-// errNotHere: nothing of an image can be used, it was not unpacked, and layers are missing.
+// errNotHere: nothing of an image can be used, its manifest is missing, or it was not unpacked, and layers are missing.
 var errNotHere = errors.New("not unpacked")
 
 // find returns the manifest that is in use of a target, which may be an index: the one that
@@ -328,7 +328,7 @@ func (r *Reader) manifest(ctx context.Context, digest string, blobs *blobs, know
 	if !ok {
 		b := blobs.get(digest)
 		if b == nil {
-			return nil, errUnusable // not for ever: not remembered
+			return nil, errNotHere // containerd does not list such an image to the kubelet, which pulls it again
 		}
 		text, err := r.read(ctx, digest, b.size)
 		if err != nil && status.Code(err) != codes.OutOfRange {

@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +44,30 @@ type descriptor struct {
 	} `json:"platform"`
 }
 
+// descriptors are the first of a list, and one more than may count: a list of empty ones takes
+// over twenty times its length in memory, and the agent has little.
+type descriptors []descriptor
+
+const maxDescriptors = max(maxManifests, v1alpha1.MaxLayers) + 1
+
+// UnmarshalJSON implements json.Unmarshaler. It is called with valid JSON.
+func (d *descriptors) UnmarshalJSON(data []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	if token, err := decoder.Token(); err != nil || token == nil {
+		return err
+	} else if token != json.Delim('[') {
+		return errors.New("not a list")
+	}
+	for *d = (descriptors{}); decoder.More() && len(*d) < maxDescriptors; {
+		var next descriptor
+		if err := decoder.Decode(&next); err != nil {
+			return err
+		}
+		*d = append(*d, next)
+	}
+	return nil
+}
+
 // Parse reads a manifest or an index in the form of OCI or Docker (schema 2).
 func Parse(data []byte) (*Manifest, error) {
 	if len(data) > MaxBytes {
@@ -51,8 +76,8 @@ func Parse(data []byte) (*Manifest, error) {
 	var parsed struct {
 		SchemaVersion int             `json:"schemaVersion"`
 		Config        *descriptor     `json:"config"`
-		Layers        []descriptor    `json:"layers"`
-		Manifests     []descriptor    `json:"manifests"`
+		Layers        descriptors     `json:"layers"`
+		Manifests     descriptors     `json:"manifests"`
 		FSLayers      json.RawMessage `json:"fsLayers"`
 	}
 	if err := json.Unmarshal(data, &parsed); err != nil {
@@ -73,7 +98,7 @@ func Parse(data []byte) (*Manifest, error) {
 
 func layers(all []descriptor) ([]v1alpha1.ImageLayer, error) {
 	if len(all) > v1alpha1.MaxLayers {
-		return nil, fmt.Errorf("%d layers, at most %d are possible", len(all), v1alpha1.MaxLayers)
+		return nil, fmt.Errorf("more than %d layers", v1alpha1.MaxLayers)
 	}
 	layers := make([]v1alpha1.ImageLayer, len(all))
 	for i, l := range all {

@@ -47,6 +47,7 @@ func TestRefused(t *testing.T) {
 		"an artifact":      {`{"schemaVersion":2,"layers":[]}`, "of no image"},
 		"an odd config":    {`{"config":{"digest":"../../etc"}}`, "of no image"},
 		"an empty index":   {`{"manifests":[]}`, "without manifests"},
+		"no list":          {`{"manifests":{}}`, "not a list"},
 		"attestation only": {`{"manifests":[{"digest":"` + digest("a") + `","platform":{"os":"unknown","architecture":"unknown"}}]}`, "without manifests"},
 		"too large":        {strings.Repeat(" ", MaxBytes+1), "bytes"},
 	} {
@@ -56,7 +57,7 @@ func TestRefused(t *testing.T) {
 	}
 	// What is an image, but has no layers that could be told.
 	for name, test := range map[string]struct{ text, why string }{
-		"many layers":   {image(many...), "513 layers"},
+		"many layers":   {image(many...), "more than 512 layers"},
 		"encrypted":     {strings.Replace(image("a", "b"), "tar+gzip", "tar+gzip+encrypted", 1), "encrypted"},
 		"negative":      {strings.Replace(image("a"), `"size":1}`, `"size":-1}`, 1), "-1 bytes"},
 		"larger than 1": {strings.Replace(image("a"), `"size":1}`, `"size":1099511627777}`, 1), "1099511627777 bytes"},
@@ -66,6 +67,21 @@ func TestRefused(t *testing.T) {
 		if err != nil || m.Config == "" || m.Layers != nil || m.Unknown == nil || !strings.Contains(m.Unknown.Error(), test.why) {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
+	}
+}
+
+// A list that no runtime would take costs no memory in proportion to its length.
+func TestManyDescriptors(t *testing.T) {
+	text := []byte(`{"manifests":[` + strings.Repeat("{},", 1_000_000) + `{}]}`)
+	result := testing.Benchmark(func(b *testing.B) {
+		for b.Loop() {
+			if m, err := Parse(text); err == nil {
+				b.Fatalf("%+v", m)
+			}
+		}
+	})
+	if got := result.AllocedBytesPerOp(); got > 1<<20 {
+		t.Errorf("%d bytes for a text of %d", got, len(text))
 	}
 }
 
