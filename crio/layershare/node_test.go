@@ -39,6 +39,9 @@ type node struct {
 	requests int
 	looks    int  // for a layer
 	full     bool // its disk
+	// unpacks, if not 0, is how long each of other pulls, one after the other, locks the
+	// store.
+	unpacks time.Duration
 }
 
 func newNode() *node {
@@ -191,7 +194,15 @@ func marshal(value any) []byte {
 var amd64 = &types.SystemContext{OSChoice: "linux", ArchitectureChoice: "amd64"}
 
 func (i *image) store() Store {
-	return Store{Has: i.node.has, Silent: func(types.BlobInfo) bool { return i.silent }}
+	has := func(layer types.BlobInfo) bool {
+		if unpacks := i.node.unpacks; unpacks > 0 {
+			time.Sleep(unpacks - time.Duration(time.Now().UnixNano())%unpacks)
+		}
+
+		return i.node.has(layer)
+	}
+
+	return Store{Has: has, Silent: func(types.BlobInfo) bool { return i.silent }}
 }
 
 // pull does what a copy into the store does, one layer after the other.

@@ -16,7 +16,8 @@ const (
 	// all that it lacks: waiting has a price, as its other layers wait as well.
 	minBytes, minPart = 16 << 20, 4
 
-	// maxWait bounds the whole of waiting.
+	// maxWait bounds the whole of waiting. It ends a little later if the store is locked
+	// then: whoever unpacks a layer holds the lock that a look needs.
 	maxWait = 10 * time.Minute
 
 	// patience is how long a pull waits while nothing that it waits for moves; if
@@ -78,7 +79,9 @@ func (p *Pull) wait(ctx context.Context, prove func(context.Context, types.BlobI
 		return
 	}
 
-	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, errSlow)
+	pull := ctx
+
+	ctx, cancel := context.WithTimeoutCause(pull, maxWait, errSlow)
 	defer cancel()
 
 	learn(ctx, append(older, p))
@@ -93,7 +96,10 @@ func (p *Pull) wait(ctx context.Context, prove func(context.Context, types.BlobI
 	p.turn(waits, w.moved)
 
 	defer func() {
-		if next == copies {
+		switch {
+		case pull.Err() != nil:
+			next = waits // it downloads nothing any more, so it is nobody's failure either
+		case next == copies:
 			w.moved = time.Now()
 		}
 
@@ -151,7 +157,6 @@ func (w *waiter) run(ctx context.Context) (reason string, next phase) {
 				return errSlow.Error(), resigned
 			}
 
-			// It downloads nothing any more, so it is nobody's failure either.
 			return "the pull was cancelled", waits
 		case <-ticker.C:
 		}
@@ -210,8 +215,8 @@ func (w *waiter) missing(now time.Time) (missing []int) {
 
 		switch {
 		case w.stored[layer.Digest]:
-		case look && (w.pull.store.Has(layer) || w.reused(layer.Digest)):
-			w.stored[layer.Digest], w.moved = true, now
+		case look && (w.has(layer) || w.reused(layer.Digest)):
+			w.stored[layer.Digest], w.moved = true, latest(w.moved, now)
 		default:
 			missing = append(missing, i)
 		}
@@ -220,6 +225,19 @@ func (w *waiter) missing(now time.Time) (missing []int) {
 	w.looked = true
 
 	return missing
+}
+
+// has tells whether the store has a layer. Whoever unpacks one locks the store, and what this
+// pull waits for may be next: while it could not look, nothing can be said not to have moved.
+func (w *waiter) has(layer types.BlobInfo) bool {
+	began := time.Now()
+	has := w.pull.store.Has(layer)
+
+	if took := time.Since(began); took > lookInterval {
+		w.moved = w.moved.Add(took)
+	}
+
+	return has
 }
 
 // reused tells whether an earlier pull found the layer in the store, in another form.
@@ -281,7 +299,7 @@ func (w *waiter) worthwhile(missing []int) bool {
 	var lacks int64
 
 	for _, layer := range w.pull.image.known() {
-		if !w.stored[layer.Digest] && !w.pull.store.Has(layer) {
+		if !w.stored[layer.Digest] && !w.has(layer) {
 			lacks += size(layer)
 		}
 	}

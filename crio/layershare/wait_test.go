@@ -544,8 +544,7 @@ func TestHangsInSilence(t *testing.T) {
 	})
 }
 
-// Failures of what comes in parts are seen as well, but who was cancelled while he waited
-// has not failed.
+// Failures of what comes in parts are seen as well.
 func TestFailsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
@@ -560,38 +559,67 @@ func TestFailsInSilence(t *testing.T) {
 			within(t, "a pull", result.took, 0, time.Duration(maxFailures+1)*10*time.Second+time.Second)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode()
+}
 
-		images := n.several(5, base)
-		for _, image := range images {
-			image.silent = true
-		}
+// Who was cancelled while he waited, or asked whether he may share, has not failed.
+func TestCancelledInSilence(t *testing.T) {
+	for _, slow := range []time.Duration{0, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode()
 
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
+			images := n.several(5, base)
+			for _, image := range images {
+				image.silent = true
+			}
 
-		first := make(chan error)
+			for _, image := range images[1:4] {
+				image.slow = slow
+			}
 
-		go func() { first <- images[0].pull(t.Context()) }()
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
 
-		time.Sleep(time.Millisecond)
+			first := make(chan error)
 
-		for _, image := range images[1:4] {
-			go image.pull(ctx)
+			go func() { first <- images[0].pull(t.Context()) }()
 
 			time.Sleep(time.Millisecond)
-		}
 
-		noErrors(t, pullAll(t, images[4]))
+			for _, image := range images[1:4] {
+				go image.pull(ctx)
 
-		if err := <-first; err != nil {
-			t.Error(err)
-		}
+				time.Sleep(time.Millisecond)
+			}
+
+			noErrors(t, pullAll(t, images[4]))
+
+			if err := <-first; err != nil {
+				t.Error(err)
+			}
+
+			if got := n.times(base); got != 1 {
+				t.Errorf("answers after %s: the base was downloaded %d times", slow, got)
+			}
+		})
+	}
+}
+
+// Other pulls unpack, one after the other, before the one that is waited for: it gets on as
+// soon as the store lets it.
+func TestStoreIsLocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		n.unpacks = 12 * time.Second
+		images := n.several(2, base)
+		images[0].unpack = 200 * time.Second
+		results := pullAll(t, images...)
+		noErrors(t, results)
 
 		if got := n.times(base); got != 1 {
 			t.Errorf("the base was downloaded %d times", got)
 		}
+
+		within(t, "the younger pull", results[1].took, 210*time.Second, 230*time.Second)
 	})
 }
 
