@@ -24,6 +24,7 @@ const gcPercent = 50
 func main() {
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends it at once, as if nobody caught it
 	code := run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

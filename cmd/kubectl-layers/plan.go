@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -90,14 +89,14 @@ func (c *command) target(ctx context.Context, r *collect.Reader, args []string, 
 	case len(images) > 0:
 		return target.Images(namespace, images)
 	case file == "-":
-		return target.File(c.in, "standard input", namespace, name)
+		return target.File(ctx, c.in, "standard input", namespace, name)
 	case file != "":
 		from, err := os.Open(file)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the file: %w", err)
 		}
 		defer from.Close()
-		return target.File(io.Reader(from), file, namespace, name)
+		return target.File(ctx, from, file, namespace, name)
 	}
 	return target.Get(ctx, r.Client, namespace, name)
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
+	daemonutil "k8s.io/kubernetes/pkg/controller/daemon/util"
 
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
@@ -47,6 +49,8 @@ type kind struct {
 	get   func(context.Context, kubernetes.Interface, string, string) (*v1.PodTemplateSpec, error)
 }
 
+const daemonSet = "daemonset"
+
 var kinds = []kind{
 	{"deployment", []string{"deploy"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
 		o, err := c.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -56,7 +60,7 @@ var kinds = []kind{
 		o, err := c.AppsV1().StatefulSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		return &o.Spec.Template, err
 	}},
-	{"daemonset", []string{"ds"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
+	{daemonSet, []string{"ds"}, func(ctx context.Context, c kubernetes.Interface, namespace, name string) (*v1.PodTemplateSpec, error) {
 		o, err := c.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		return &o.Spec.Template, err
 	}},
@@ -140,7 +144,7 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 			continue
 		}
 		template, err := k.get(ctx, client, namespace, name)
-		if err := take(k.name, podOf(namespace, template), err); err != nil {
+		if err := take(k.name, podOf(k.name, namespace, template), err); err != nil {
 			return nil, err
 		}
 	}
@@ -166,15 +170,22 @@ func kindOr(kind, other string) string {
 	return strings.ToLower(kind)
 }
 
-// podOf returns a pod made of a template.
-func podOf(namespace string, template *v1.PodTemplateSpec) *v1.Pod {
+// podOf returns the pod that a kind of workload would make of its template, as the apiserver would store it.
+func podOf(kind, namespace string, template *v1.PodTemplateSpec) *v1.Pod {
 	if template == nil {
 		return nil
 	}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec}
 	pod.Spec.NodeName = ""
+	if kind == daemonSet {
+		daemonutil.AddOrUpdateDaemonPodTolerations(&pod.Spec)
+	}
+	setDefaults(pod)
 	return pod
 }
+
+// setDefaults sets what the apiserver sets in pods only, not in templates: requests where there are only limits.
+func setDefaults(pod *v1.Pod) { corev1.SetDefaults_Pod(pod) }
 
 // Images returns a pod made of images. Each must be a valid reference.
 func Images(namespace string, references []string) (*Target, error) {
@@ -197,9 +208,9 @@ const (
 
 // File reads the pod in a file, in YAML or JSON: a pod, or anything with a pod template. If
 // there are several, wanted (KIND/NAME) tells which.
-func File(from io.Reader, file, namespace, wanted string) (*Target, error) {
+func File(ctx context.Context, from io.Reader, file, namespace, wanted string) (*Target, error) {
 	file = text.Line(file, 200)
-	data, err := io.ReadAll(io.LimitReader(from, maxFile+1))
+	data, err := read(ctx, io.LimitReader(from, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %s", file, text.Line(err.Error(), 300))
 	}
@@ -247,6 +258,26 @@ func File(from io.Reader, file, namespace, wanted string) (*Target, error) {
 	return nil, fmt.Errorf("%s has %d objects with pods (%s): add the one that you mean, as KIND/NAME", file, len(found), strings.Join(names, ", "))
 }
 
+// read reads all. A terminal or a pipe may never end, so it does not outlive the context; what waits for
+// more of it then ends with the program.
+func read(ctx context.Context, from io.Reader) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		data, err := io.ReadAll(from)
+		done <- result{data, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case r := <-done:
+		return r.data, r.err
+	}
+}
+
 // flatten returns an object, or the objects of a list.
 func flatten(raw map[string]any, depth int) []map[string]any {
 	items, ok := raw["items"].([]any)
@@ -281,6 +312,7 @@ func fromObject(raw map[string]any, namespace string) *Target {
 		}
 		pod.Spec.NodeName, pod.Status = "", v1.PodStatus{} // it is not there yet
 		pod.UID = ""
+		setDefaults(pod)
 		t.Pod = pod
 		return t
 	}
@@ -291,7 +323,7 @@ func fromObject(raw map[string]any, namespace string) *Target {
 		}
 		template := &v1.PodTemplateSpec{}
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(inside, template) == nil && len(template.Spec.Containers) > 0 {
-			t.Pod = podOf(t.Namespace, template)
+			t.Pod = podOf(t.Kind, t.Namespace, template)
 			return t
 		}
 	}

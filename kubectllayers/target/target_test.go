@@ -1,6 +1,8 @@
 package target
 
 import (
+	"context"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -52,6 +55,53 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// A pod is as the apiserver would store it, and a controller make it: what has a limit and no request
+// requests that much, and a DaemonSet's pod goes to nodes that are cordoned.
+func TestDefaults(t *testing.T) {
+	limited := template("a")
+	limited.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("8Gi")}
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "x"}
+	client := fake.NewClientset(&appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Template: limited}},
+		&appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Template: limited}})
+	const spec = `{containers: [{name: c, image: a, resources: {limits: {memory: 8Gi}}}]}`
+	for name, get := range map[string]func() (*Target, error){
+		"deployment": func() (*Target, error) { return Get(t.Context(), client, "ns", "deployment/x") },
+		"daemonset":  func() (*Target, error) { return Get(t.Context(), client, "ns", "ds/x") },
+		"a pod in a file": func() (*Target, error) {
+			return File(t.Context(), strings.NewReader(`{kind: Pod, spec: `+spec+`}`), "f", "ns", "")
+		},
+		"a template in a file": func() (*Target, error) {
+			return File(t.Context(), strings.NewReader(`{kind: Job, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
+		},
+		"daemonset in a file": func() (*Target, error) {
+			return File(t.Context(), strings.NewReader(`{kind: DaemonSet, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
+		},
+	} {
+		got, err := get()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if requests := got.Pod.Spec.Containers[0].Resources.Requests; requests.Memory().String() != "8Gi" {
+			t.Errorf("%s: requests %v", name, requests)
+		}
+		goes := slices.ContainsFunc(got.Pod.Spec.Tolerations, func(t v1.Toleration) bool { return t.Key == v1.TaintNodeUnschedulable })
+		if goes != strings.HasPrefix(name, "daemonset") {
+			t.Errorf("%s: tolerations %v", name, got.Pod.Spec.Tolerations)
+		}
+	}
+}
+
+// A terminal on which nobody types does not hold up who interrupts the command.
+func TestFileIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	from, typed := io.Pipe()
+	defer typed.Close()
+	cancel()
+	if got, err := File(ctx, from, "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "cannot read f: context canceled") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // Nothing else is asked of an apiserver that fails: each kind would take its time-out again.
 func TestGetFails(t *testing.T) {
 	for resource, want := range map[string][]string{"pods": {"pods"}, "deployments": {"pods", "deployments"}} {
@@ -75,24 +125,24 @@ func TestGetFails(t *testing.T) {
 
 func TestFile(t *testing.T) {
 	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: other}, spec: {nodeName: n1, containers: [{name: c, image: a}]}}`
-	got, err := File(strings.NewReader(pod), "f", "ns", "")
+	got, err := File(t.Context(), strings.NewReader(pod), "f", "ns", "")
 	if err != nil || got.String() != "pod/p" || got.Namespace != "other" || got.Pod.Spec.NodeName != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	rollout := `{"kind":"List","items":[{"kind":"List","items":[{"kind":"Rollout","metadata":{"name":"r"},"spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}]}]}`
-	if got, err = File(strings.NewReader(rollout), "f", "ns", ""); err != nil || got.String() != "rollout/r" || got.Namespace != "ns" || got.Pod.Spec.Containers[0].Image != "b" {
+	if got, err = File(t.Context(), strings.NewReader(rollout), "f", "ns", ""); err != nil || got.String() != "rollout/r" || got.Namespace != "ns" || got.Pod.Spec.Containers[0].Image != "b" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err = File(strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "2 objects with pods (pod/p, rollout/r)") {
+	if _, err = File(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "2 objects with pods (pod/p, rollout/r)") {
 		t.Error(err)
 	}
-	if got, err = File(strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "rollout/r"); err != nil || got.Name != "r" {
+	if got, err = File(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "rollout/r"); err != nil || got.Name != "r" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err = File(strings.NewReader(pod), "f", "ns", "pod/q"); err == nil || !strings.Contains(err.Error(), `has no "pod/q" with pods`) {
+	if _, err = File(t.Context(), strings.NewReader(pod), "f", "ns", "pod/q"); err == nil || !strings.Contains(err.Error(), `has no "pod/q" with pods`) {
 		t.Error(err)
 	}
-	if _, err = File(strings.NewReader(strings.Repeat("---\na: b\n", maxObjects+1)), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "more than 10000 objects") {
+	if _, err = File(t.Context(), strings.NewReader(strings.Repeat("---\na: b\n", maxObjects+1)), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "more than 10000 objects") {
 		t.Error(err)
 	}
 }
@@ -103,7 +153,7 @@ func FuzzFile(f *testing.F) {
 	f.Add(`{"kind":"List","items":[1,null,{"items":{}}]}`, "")
 	f.Add(`{"kind":"\u001b]0;x`+strings.Repeat("y", 100)+`","spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}`, "")
 	f.Fuzz(func(t *testing.T, text, wanted string) {
-		got, err := File(strings.NewReader(text), "f", "ns", wanted)
+		got, err := File(t.Context(), strings.NewReader(text), "f", "ns", wanted)
 		if (got == nil) == (err == nil) {
 			t.Errorf("%+v, %v", got, err)
 		}
