@@ -133,11 +133,16 @@ func (p *plane) with(t *testing.T) *plane {
 // token returns a token of the agent's service account that is bound to a Node, or to nothing.
 func (p *plane) token(node string) string {
 	p.t.Helper()
+	return p.tokenOf("layer-agent", node)
+}
+
+func (p *plane) tokenOf(account, node string) string {
+	p.t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}
 	if node != "" {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: p.nodes[node].UID}
 	}
-	answer, err := p.kube.CoreV1().ServiceAccounts(namespace).CreateToken(p.t.Context(), "layer-agent", request, metav1.CreateOptions{})
+	answer, err := p.kube.CoreV1().ServiceAccounts(namespace).CreateToken(p.t.Context(), account, request, metav1.CreateOptions{})
 	must(p.t, err)
 	return answer.Status.Token
 }
@@ -145,8 +150,14 @@ func (p *plane) token(node string) string {
 // agent returns a client with such a token.
 func (p *plane) agent(node string) client.Client {
 	p.t.Helper()
+	return p.as(p.token(node))
+}
+
+// as returns a client with a token.
+func (p *plane) as(token string) client.Client {
+	p.t.Helper()
 	config := rest.AnonymousClientConfig(p.config)
-	config.BearerToken = p.token(node)
+	config.BearerToken = token
 	return newClient(p.t, config)
 }
 
@@ -238,6 +249,20 @@ func testPolicy(t *testing.T, p *plane) {
 	changed = current.DeepCopy()
 	changed.Annotations = map[string]string{"example.com/note": "by an agent"}
 	refused("a note by another agent", "another one", other.Update(ctx, changed))
+	// An administrator's tool may be in a pod, whose token is bound to a node as well.
+	tool := metav1.ObjectMeta{Namespace: namespace, Name: "tool"}
+	must(t, p.admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: tool}))
+	must(t, p.admin.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "tool"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: tool.Namespace, Name: tool.Name}},
+	}))
+	byTool := p.as(p.tokenOf(tool.Name, "n2"))
+	current.Annotations["example.com/note"] = "by a tool"
+	must(t, byTool.Update(ctx, current))
+	changed = current.DeepCopy()
+	changed.Spec.TotalImages = 9
+	refused("what a tool says", "written by layer-agent", byTool.Update(ctx, changed))
+	refused("what a tool says of its own node", "written by layer-agent", byTool.Create(ctx, p.object("n2")))
 	// As the garbage collector does when a Node is deleted and what it owns is to stay.
 	current.OwnerReferences = nil
 	must(t, p.admin.Update(ctx, current))
