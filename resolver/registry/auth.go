@@ -181,6 +181,12 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 	if err != nil {
 		return "", false, err
 	}
+	// go-containerregistry asks no private address that is not the registry it is given. Which
+	// addresses may be asked is our policy's to say, and it has.
+	server, err := name.NewRegistry(realm.Host)
+	if err != nil {
+		return "", false, unusableRealm(s)
+	}
 	token, err = shared(ctx, &a.flights, fmt.Sprintf("token %#v", key), func(ctx context.Context) (string, error) {
 		// Somebody else may have asked since.
 		if known, ok := a.tokens.Get(key); ok {
@@ -190,7 +196,7 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, host: realm.Host}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
 			scopes := []string{registry.Repo(s.repository).Scope(ggcr.PullScope)}
-			answer, err = ggcr.Exchange(ctx, registry, authn.FromConfig(credential), a.transport, scopes, challenge)
+			answer, err = ggcr.Exchange(ctx, server, authn.FromConfig(credential), a.transport, scopes, challenge)
 			return err
 		})
 		if err != nil {
@@ -213,7 +219,7 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 func (a *authorizer) realm(s *source, challenge *ggcr.Challenge) (*url.URL, error) {
 	realm, err := url.Parse(challenge.Parameters["realm"])
 	if err != nil || realm.Host == "" {
-		return nil, &Error{Reason: v1alpha1.ReasonUnavailable, Host: s.domain, Err: text(nil, "registry %s names no usable token server", s.domain)}
+		return nil, unusableRealm(s)
 	}
 	if realm.Scheme != "https" && !challenge.Insecure {
 		return nil, denied(realm.Host, text(nil, "registry %s names a token server that is not asked by HTTPS", s.domain))
@@ -224,6 +230,10 @@ func (a *authorizer) realm(s *source, challenge *ggcr.Challenge) (*url.URL, erro
 		}
 	}
 	return realm, nil
+}
+
+func unusableRealm(s *source) error {
+	return &Error{Reason: v1alpha1.ReasonUnavailable, Host: s.domain, Err: text(nil, "registry %s names no usable token server", s.domain)}
 }
 
 // shared calls do once for all callers that ask for the same key at the same

@@ -423,6 +423,15 @@ func TestTokenServers(t *testing.T) {
 			t.Error("the token server was given something else than the password")
 		}
 	})
+	t.Run("by a private address", func(t *testing.T) {
+		w := newWorld(t)
+		ts := listen(t, "127.0.0.1:0", "127.0.0.1", false, tokens)
+		s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, fromAnn))
+		if _, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{login(s.host, "ann", "s3cret")}); err != nil {
+			t.Fatal(err)
+		}
+		wantRequests(t, ts, "GET /token")
+	})
 	t.Run("redirected", func(t *testing.T) {
 		w := newWorld(t)
 		o := listen(t, "127.0.0.1:0", "other.test", false, tokens)

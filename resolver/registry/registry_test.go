@@ -530,11 +530,12 @@ func TestMetrics(t *testing.T) {
 	_, err := w.Resolve(t.Context(), "nowhere.test/app:1", amd64, nil)
 	wantError(t, err, v1alpha1.ReasonUnavailable, "no such host")
 	want := fmt.Sprintf(`
-		# HELP layerlocality_resolver_registry_requests_total HTTP requests sent for a registry, redirects and requests for tokens included, by status code; error if there was no answer.
+		# HELP layerlocality_resolver_registry_requests_total HTTP requests sent for a registry, redirects and requests for tokens included, by what they are for and status code; error if there was no answer.
 		# TYPE layerlocality_resolver_registry_requests_total counter
-		layerlocality_resolver_registry_requests_total{code="200",method="GET",registry=%[1]q} 2
-		layerlocality_resolver_registry_requests_total{code="404",method="HEAD",registry=%[1]q} 1
-		layerlocality_resolver_registry_requests_total{code="error",method="GET",registry="nowhere.test"} 1
+		layerlocality_resolver_registry_requests_total{code="200",method="GET",registry=%[1]q,request="manifest"} 1
+		layerlocality_resolver_registry_requests_total{code="200",method="GET",registry=%[1]q,request="ping"} 1
+		layerlocality_resolver_registry_requests_total{code="404",method="HEAD",registry=%[1]q,request="manifest"} 1
+		layerlocality_resolver_registry_requests_total{code="error",method="GET",registry="nowhere.test",request="ping"} 1
 	`, s.host)
 	if err := testutil.GatherAndCompare(metrics, strings.NewReader(want), "layerlocality_resolver_registry_requests_total"); err != nil {
 		t.Error(err)

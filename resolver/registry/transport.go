@@ -45,12 +45,13 @@ var (
 	errBusy = errors.New("too many large answers")
 )
 
-type kind int
+// kind is what a request is for, as metrics name it.
+type kind string
 
 const (
-	kindPing kind = iota
-	kindToken
-	kindManifest
+	kindPing     kind = "ping" // asks how the registry authenticates
+	kindToken    kind = "token"
+	kindManifest kind = "manifest"
 )
 
 // exchange is one request and its redirects. It travels in the context, because
@@ -146,8 +147,8 @@ func newTransport(config Config) (*transport, error) {
 		large:     newLarge(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_registry_requests_total",
-			Help: "HTTP requests sent for a registry, redirects and requests for tokens included, by status code; error if there was no answer.",
-		}, []string{"registry", "method", "code"}),
+			Help: "HTTP requests sent for a registry, redirects and requests for tokens included, by what they are for and status code; error if there was no answer.",
+		}, []string{"registry", "request", "method", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "layerlocality_resolver_registry_request_duration_seconds",
 			Help:    "Time from sending an HTTP request for a registry to the headers of the answer.",
@@ -249,7 +250,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err == nil {
 		code = strconv.Itoa(resp.StatusCode)
 	}
-	t.requests.WithLabelValues(registry, req.Method, code).Inc()
+	t.requests.WithLabelValues(registry, string(x.kind), req.Method, code).Inc()
 	t.duration.WithLabelValues(registry).Observe(time.Since(begin).Seconds())
 	if err != nil {
 		return nil, err
