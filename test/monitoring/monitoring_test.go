@@ -234,7 +234,7 @@ func testNoScheduler(t *testing.T) {
 		must(t, err)
 	}
 	scale(0)
-	fires(t, "LayerSchedulerNoLeader", nil)
+	fires(t, "LayerSchedulerMissing", nil)
 	scale(1)
-	ends(t, "LayerSchedulerNoLeader", nil)
+	ends(t, "LayerSchedulerMissing", nil)
 }
