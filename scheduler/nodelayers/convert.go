@@ -9,6 +9,11 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
+// maxPlaces is how many layers all images of a node may name together, the shared ones each time. What an agent
+// writes, at most 128 KiB, cannot have as many: each takes two characters. The schema allows six times that, and the
+// index is locked while it takes a report over.
+const maxPlaces = 64 << 10
+
 // convert returns what an object says, and how many of its lines are left out because they are
 // not valid. The schema bounds what the apiserver accepts, but not what it stored under an
 // older schema, so nothing here relies on it.
@@ -27,12 +32,14 @@ func convert(spec *v1alpha1.NodeLayersSpec) (report locality.NodeReport, refused
 	// Without the small layers, nothing is known about what is above them.
 	unknown := report.InChains && spec.MinLayerBytes > 0
 	report.Images = make([]index.Image, 0, min(len(spec.Images), v1alpha1.MaxNodeImages))
+	left := maxPlaces
 	for _, text := range spec.Images[:min(len(spec.Images), v1alpha1.MaxNodeImages)] {
 		parsed, err := v1alpha1.ParseNodeImage(text, len(layers))
-		if err != nil {
+		if err != nil || len(parsed.Layers) > left {
 			refused++
 			continue
 		}
+		left -= len(parsed.Layers)
 		image := index.Image{}
 		for _, name := range parsed.Names {
 			if v1alpha1.IsDigest(name) {

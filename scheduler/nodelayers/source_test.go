@@ -139,6 +139,12 @@ func TestBounds(t *testing.T) {
 	if got, refused := convert(&spec); len(got.Images) != v1alpha1.MaxNodeImages || refused != 12 {
 		t.Errorf("%d images, %d lines refused", len(got.Images), refused)
 	}
+	// As many layers as fit into each of the images.
+	spec = v1alpha1.NodeLayersSpec{Layers: []string{line("a", 1)}, Images: slices.Repeat([]string{strings.Repeat("0,", 511) + "0 a"}, 129)}
+	spec.Images = append(spec.Images, "- b")
+	if got, refused := convert(&spec); len(got.Images) != maxPlaces/512+1 || refused != 1 {
+		t.Errorf("%d images, %d lines refused", len(got.Images), refused)
+	}
 }
 
 func TestOwner(t *testing.T) {
