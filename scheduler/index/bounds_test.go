@@ -3,6 +3,7 @@ package index
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/layer-locality/layer-locality/imageref"
 )
@@ -62,6 +63,53 @@ func TestManyPlatforms(t *testing.T) {
 	}
 	if measuredNodes != maxGroups {
 		t.Errorf("%d nodes, each of its own platform, were measured, want %d", measuredNodes, maxGroups)
+	}
+}
+
+// However many groups there are, that of most nodes is measured, each time.
+func TestMostNodesCount(t *testing.T) {
+	x := newIndex("n1", "n2")
+	x.SetImages("s", "n1", []Image{image("a", "quay.io/a:1")})
+	for i := range 3 * maxGroups {
+		x.SetNode(fmt.Sprint("odd", i), Platform{"linux", fmt.Sprint("invented", i)})
+	}
+	for range 20 {
+		check(t, x, want("quay.io/a:1"), map[string]NodeBytes{"n1": {Total: sum("a"), Present: sum("a")}, "n2": {Total: sum("a")}})
+	}
+}
+
+// Images whose layers claim more bytes than there can be do not make the sums over all images overflow.
+func TestSumsOfHugeImages(t *testing.T) {
+	x := newIndex("n1")
+	huge := Image{SizeBytes: maxSize}
+	for i := range maxLayers {
+		huge.Layers = append(huge.Layers, Layer{digest(fmt.Sprint("huge", i)), maxSize})
+	}
+	for i := range 10 {
+		huge.SizeBytes--
+		x.SetImages(fmt.Sprint("s", i), "n1", []Image{huge})
+	}
+	if x.compressed != 10*maxSize {
+		t.Errorf("%d compressed bytes of 10 images, want the bound of each", x.compressed)
+	}
+}
+
+// A pod of hundreds of images costs no more than a bounded number of layers.
+func TestPodOfTooManyLayers(t *testing.T) {
+	x := newIndex("n1")
+	var wanted []Wanted
+	for i := range 20 {
+		w := want(fmt.Sprint("quay.io/a:", i))[0]
+		m := Manifest{Platform: amd64}
+		for j := range maxLayers {
+			m.Layers = append(m.Layers, Layer{digest(fmt.Sprint(i, j)), 1})
+		}
+		w.Manifests = []Manifest{m}
+		wanted = append(wanted, w)
+	}
+	check(t, x, wanted, map[string]NodeBytes{"n1": {Total: maxParts}})
+	if got := x.Reserve("p", "n1", wanted, joining, t0, t0.Add(time.Hour)); got != maxParts {
+		t.Errorf("%d bytes to pull", got)
 	}
 }
 

@@ -62,6 +62,8 @@ type Measurement struct {
 	totals   []int64
 	// groups has the number of each node's group, from 1, if there are several.
 	groups []uint8
+	// order has the groups, in the order in which they were measured.
+	order []group
 	// sum is the sum of the totals of all nodes.
 	sum float64
 	// empty means that no node has anything, still that no link has anything to
@@ -207,10 +209,9 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 	if len(x.groups) > 1 {
 		m.groups = zeroed(m.groups, len(x.slots))
 	}
-	for of, nodes := range x.groups {
-		if len(m.totals) == maxGroups {
-			break
-		}
+	m.order = x.largestGroups(m.order[:0])
+	for _, of := range m.order {
+		nodes := x.groups[of]
 		var mask bitmap
 		m.totals = append(m.totals, 0)
 		if len(m.groups) > 0 {
@@ -223,6 +224,24 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 		x.measure(wanted, of, mask, rules, m)
 		m.sum += float64(m.totals[len(m.totals)-1]) * float64(nodes.n)
 	}
+}
+
+// largestGroups returns the groups that count: if there are too many, those with the most nodes.
+func (x *Index) largestGroups(order []group) []group {
+	for of := range x.groups {
+		order = append(order, of)
+	}
+	if len(order) <= maxGroups {
+		return order
+	}
+	slices.SortFunc(order, func(a, b group) int {
+		chains := 0 // those without first
+		if a.chains != b.chains {
+			chains = map[bool]int{false: -1, true: 1}[a.chains]
+		}
+		return cmp.Or(cmp.Compare(x.groups[b].n, x.groups[a].n), cmp.Compare(a.OS, b.OS), cmp.Compare(a.Architecture, b.Architecture), chains)
+	})
+	return order[:maxGroups]
 }
 
 // nobody is the empty set; it is only read.
@@ -368,6 +387,10 @@ type union struct {
 	index map[string]int
 }
 
+// maxParts is how many layers of a pod count. Its images may have 512 each, and it may have
+// hundreds of images; the time of a scheduling cycle is in proportion to their layers.
+const maxParts = 8192
+
 // many is the number of parts from which a map is faster than a linear search.
 const many = 64
 
@@ -480,6 +503,9 @@ func (x *Index) addExpected(u *union, expected *layer, known Known, of group) {
 func (u *union) add(key, image string, l *layer, size int64) {
 	if i, ok := u.find(key); ok {
 		u.current = append(u.current, i)
+		return
+	}
+	if len(u.parts) == maxParts {
 		return
 	}
 	if l != nil && l.claims.total > 0 && !l.whole {

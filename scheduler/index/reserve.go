@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 // Rules say how downloads count.
@@ -105,6 +107,9 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 		if n := x.expect(r, expected, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
 			missing += n
 		}
+		if expected != p.layer { // for pods that call the image by another name; the bytes are counted
+			x.expect(r, p.layer, p.image, 0, rules)
+		}
 	}
 	for _, image := range u.images {
 		if image.key == "" || image.Known != Unknown && image.Known != Arriving {
@@ -193,41 +198,58 @@ func (x *Index) started(r *reservation, deadline time.Time) {
 
 // Learn replaces what is expected under the bare names of images by their layers, as far
 // as these are known by now: until then it counts as Rules.UnknownBytes. Measure tells
-// when there is something to replace.
+// when there is something to replace. Each reservation is made again once, however many of
+// its images are known now.
 func (x *Index) Learn(wanted []Wanted, rules Rules) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	type place struct {
+		slot  Slot
+		piece *layer
+	}
+	learned, slots, known := map[place]bool{}, map[Slot]bool{}, map[imageref.Canonical]*Wanted{}
 	for i := range wanted {
-		if len(wanted[i].Names) == 0 {
+		w := &wanted[i]
+		if len(w.Names) == 0 {
 			continue
 		}
-		piece := x.layers[wholeKey(wanted[i].Names[0])]
+		piece := x.layers[wholeKey(w.Names[0])]
 		if piece == nil {
 			continue
 		}
-		// Replacing changes the list.
-		for _, a := range slices.Clone(piece.arriving) {
-			n := x.slots[a.slot]
-			if content := x.contentOf(wanted[i].Names, n.group); content == nil || content.whole {
-				if _, ok := wanted[i].manifest(n.group); !ok {
-					continue
-				}
+		for _, a := range piece.arriving {
+			if x.knows(w, x.slots[a.slot].group) {
+				learned[place{a.slot, piece}], slots[a.slot], known[w.Names[0]] = true, true, w
 			}
-			for pod, r := range n.reservations {
-				if slices.ContainsFunc(r.brings, func(b brought) bool { return b.layer == piece }) {
-					x.relearn(pod, r, &wanted[i], rules)
-				}
+		}
+	}
+	for slot := range slots {
+		for pod, r := range x.slots[slot].reservations {
+			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.whole && learned[place{slot, b.layer}] }) {
+				x.relearn(pod, r, known, rules)
 			}
 		}
 	}
 }
 
-// relearn makes a reservation again, now that one of its images is known.
-func (x *Index) relearn(pod types.UID, r *reservation, known *Wanted, rules Rules) {
+// knows tells whether the layers of an image are known on the nodes of a group.
+func (x *Index) knows(w *Wanted, of group) bool {
+	if content := x.contentOf(w.Names, of); content != nil && !content.whole {
+		return true
+	}
+	_, ok := w.manifest(of)
+	return ok
+}
+
+// relearn makes a reservation again, now that some of its images are known.
+func (x *Index) relearn(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
 	wanted := slices.Clone(r.named)
 	for i := range wanted {
-		if len(wanted[i].Names) > 0 && wanted[i].Names[0] == known.Names[0] { // the piece's name
-			wanted[i].Manifests = known.Manifests
+		if len(wanted[i].Names) == 0 {
+			continue
+		}
+		if w := known[wanted[i].Names[0]]; w != nil { // the piece's name
+			wanted[i].Manifests = w.Manifests
 		}
 	}
 	x.release(pod, r)
@@ -267,6 +289,9 @@ func (x *Index) dropReported(n *node) {
 // namedOn tells whether the node has reported an image that was expected by
 // name only, under any of its names and with any layers.
 func (x *Index) namedOn(r *reservation, l *layer) bool {
+	if !l.whole {
+		return false
+	}
 	for _, w := range r.named {
 		if len(w.Names) == 0 || wholeKey(w.Names[0]) != l.key {
 			continue

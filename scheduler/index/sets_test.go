@@ -325,6 +325,21 @@ func TestLearn(t *testing.T) {
 	}
 }
 
+// Several images of a pod become known at once.
+func TestLearnOfSeveral(t *testing.T) {
+	x := newIndex("n1")
+	x.Reserve("p", "n1", want("one:1", "two:1", "three:1"), joining, t0, t0.Add(time.Hour))
+	wanted := want("one:1", "two:1")
+	wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ab").Layers}}
+	wanted[1].Manifests = []Manifest{{Platform: amd64, Layers: image("bc").Layers}}
+	x.Learn(wanted, joining)
+	checkInvariants(t, x)
+	check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("abc"), Arriving: sum("abc"), Pending: sum("abc") + joining.UnknownBytes}})
+	if measured(x, wanted).Outdated() {
+		t.Error("still outdated")
+	}
+}
+
 // Nodes know an image by its name only, as stock CRI-O's do, and call it by its digest. A pod
 // that was placed before its layers became known still brings them.
 func TestLearnOfReportedNames(t *testing.T) {
@@ -339,6 +354,10 @@ func TestLearnOfReportedNames(t *testing.T) {
 				t.Errorf("%s: %d bytes to pull", name, got)
 			}
 			check(t, x, wanted, map[string]NodeBytes{"n1": {Total: 500, Arriving: 500, Pending: 500}, "n2": {Total: 500, Present: 500}})
+			// By whatever name it is called, and once.
+			for _, other := range []string{"one:1", "one@" + digest("one")} {
+				check(t, x, want(other), map[string]NodeBytes{"n1": {Total: 500, Arriving: 500, Pending: 500}})
+			}
 			wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ab").Layers}}
 			if !measured(x, wanted).Outdated() {
 				t.Fatalf("%s: the manifest is not news", name)

@@ -142,13 +142,14 @@ type content struct {
 	refs       int
 }
 
-// ofLayers returns the sum of the claimed layer sizes.
+// ofLayers returns the sum of the claimed layer sizes, bounded as sizes of images are: sums over all
+// contents must not overflow.
 func (c *content) ofLayers() int64 {
 	var sum int64
 	for _, size := range c.sizes {
 		sum += size
 	}
-	return sum
+	return min(sum, maxSize)
 }
 
 // record is an image exactly as one or more nodes report it.

@@ -107,6 +107,12 @@ func TestSavedMetric(t *testing.T) {
 		t.Errorf("a pod of a group, which is reserved more than once: %.0f bytes counted", got)
 	}
 	s.plugin.Unreserve(s.ctx, state, p, "n2")
+	state.SetPodGroupSchedulingCycle(nil) // as kube-scheduler does before it reserves for good
+	s.plugin.Reserve(s.ctx, state, p, "n2")
+	if got := bytes("chosen") - chosen; got != 0 {
+		t.Errorf("a pod of a group, reserved for good: %.0f bytes counted", got)
+	}
+	s.plugin.Unreserve(s.ctx, state, p, "n2")
 	chosen, mean = bytes("chosen"), bytes("mean")
 	state, p = framework.NewCycleState(), pod("h", "quay.io/a:1")
 	s.scoresIn(state, p, s.nodes)

@@ -95,6 +95,8 @@ type podState struct {
 	feasible int32
 	// known is the least that is known about any of the pod's images.
 	known index.Known
+	// group: it was measured in the cycle of a pod group, which places pods on trial.
+	group bool
 }
 
 // Clone returns the same state: scores do not change it.
@@ -140,13 +142,14 @@ func (pl *LayerLocality) measure(ctx context.Context, state fwk.CycleState, pod 
 		return nil
 	}
 	c := &cycle{}
-	if group := state.IsPodGroupSchedulingCycle(); !group {
+	group := state.IsPodGroupSchedulingCycle()
+	if !group {
 		// Within the cycle of a group, pods are assumed in the snapshot and
 		// generations are restored, so nothing may be remembered.
 		c = pl.cycles.Get().(*cycle)
 	}
 	pl.profile.Measure(images, &c.measured)
-	s := &podState{of: state, cycle: c, known: least(c.measured.Images)}
+	s := &podState{of: state, cycle: c, known: least(c.measured.Images), group: group}
 	state.Write(stateKey, s)
 	pl.last.Store(s)
 	return s
@@ -208,13 +211,16 @@ func (pl *LayerLocality) ScoreExtensions() fwk.ScoreExtensions { return nil }
 // Reserve notes what the node now has to pull.
 func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodeName string) *fwk.Status {
 	missing := pl.profile.Reserve(pod, nodeName)
-	var held time.Duration
-	if pl.gate != nil {
-		held = pl.gate.placed(pod.UID)
-	}
 	s := pl.stateOf(state)
-	if !state.IsPodGroupSchedulingCycle() { // which reserves more than once
-		pl.remember(s, pod, nodeName, missing, held)
+	// The cycle of a pod group reserves on trial, gives that back, and reserves once more with the same state.
+	if trial := state.IsPodGroupSchedulingCycle(); !trial {
+		var held time.Duration
+		if pl.gate != nil {
+			held = pl.gate.placed(pod.UID)
+		}
+		if s == nil || !s.group {
+			pl.remember(s, pod, nodeName, missing, held)
+		}
 	}
 	if s != nil {
 		pl.giveBack(state, s) // scoring is over

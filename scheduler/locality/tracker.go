@@ -353,7 +353,11 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 	}
 	switch progressOf(pod) {
 	case pulling:
-		reserve(placedAt(pod, now).Add(profile.Args.ArrivalTimeout.Duration))
+		from := placedAt(pod, now)
+		if changed { // it pulls again, perhaps another image, long after it was placed
+			from = now
+		}
+		reserve(from.Add(profile.Args.ArrivalTimeout.Duration))
 	case started:
 		// Reserve also for a pod whose reservation has ended, because a pull failed
 		// or took long, and for a pod that started while no scheduler was running.
