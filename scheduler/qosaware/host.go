@@ -207,8 +207,14 @@ func (h *host) begins() {
 // ownerAdded observes pods again whose owner is known now.
 func (h *host) ownerAdded(uid types.UID) {
 	for _, name := range h.book.Orphans(uid) {
-		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil {
-			_ = h.book.Observe(pod) // it is not new: nobody is told
+		pod, err := h.pods.Pods(name.Namespace).Get(name.Name)
+		if err != nil {
+			continue
+		}
+		_ = h.book.Observe(pod) // it is not new: nobody is told
+		// Its deletion may have been handled in between. The lister knows of it before its handlers do.
+		if now, err := h.pods.Pods(name.Namespace).Get(name.Name); err != nil || now.UID != pod.UID {
+			h.remove(pod)
 		}
 	}
 }

@@ -68,7 +68,11 @@ func strip(object any) (any, error) {
 	case *appsv1.Deployment:
 		return &appsv1.Deployment{ObjectMeta: bare(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}}, nil
 	case *batchv1.Job:
-		return &batchv1.Job{ObjectMeta: bare(&o.ObjectMeta), Spec: batchv1.JobSpec{Parallelism: o.Spec.Parallelism}}, nil
+		return &batchv1.Job{
+			ObjectMeta: bare(&o.ObjectMeta),
+			Spec:       batchv1.JobSpec{Parallelism: o.Spec.Parallelism, Completions: o.Spec.Completions},
+			Status:     batchv1.JobStatus{Active: o.Status.Active, Succeeded: o.Status.Succeeded},
+		}, nil
 	default:
 		return object, nil
 	}
@@ -92,10 +96,23 @@ func (o *owners) get(namespace string, reference metav1.OwnerReference) (book.Ow
 		return owner(object, err, reference.UID, func() *int32 { return object.Spec.Replicas })
 	case "Job":
 		object, err := o.jobs.Jobs(namespace).Get(reference.Name)
-		return owner(object, err, reference.UID, func() *int32 { return object.Spec.Parallelism })
+		return owner(object, err, reference.UID, func() *int32 { return ptr.To(together(object)) })
 	default:
 		return book.Owner{}, true
 	}
+}
+
+// together returns how many pods of a Job run at once from now on: no more than still have to succeed. A Job without
+// completions makes no new ones once one has succeeded.
+func together(job *batchv1.Job) int32 {
+	left := ptr.Deref(job.Spec.Parallelism, 1)
+	switch {
+	case job.Spec.Completions != nil:
+		left = min(left, *job.Spec.Completions-job.Status.Succeeded)
+	case job.Status.Succeeded > 0:
+		left = min(left, job.Status.Active)
+	}
+	return max(0, left)
 }
 
 // owner returns what is known of an object, if it is the one that is meant and not another

@@ -135,11 +135,15 @@ type candidateVictim struct {
 	// judged is nil if the pod has no SLO.
 	judged *book.Judgement
 	// bySLO is why it may be preempted although its priority is not lower.
-	bySLO reason
+	bySLO    reason
+	endsSoon bool
 }
 
 // rank puts pods that are to be spared before others.
 func (p *preemptor) rank(a, b *candidateVictim) int {
+	if a.endsSoon != b.endsSoon {
+		return boolean(a.endsSoon, 1, -1)
+	}
 	if a.priority != b.priority {
 		return cmp.Compare(b.priority, a.priority)
 	}
@@ -184,6 +188,7 @@ func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
 	var all []candidateVictim
 	for _, info := range node.GetPods() {
 		v := candidateVictim{info: info, pod: info.GetPod(), priority: corev1helpers.PodPriority(info.GetPod())}
+		v.endsSoon = p.endsSoon(v.pod, now)
 		if j, ok := p.judge(v.pod, now); ok {
 			v.judged = &j
 		}
@@ -203,6 +208,12 @@ func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
 }
 
 func ending(pod *v1.Pod) bool { return pod.DeletionTimestamp != nil }
+
+// endsSoon tells whether a pod makes room by itself within the safety margin: nothing is gained by sparing it, and
+// nothing lost. One with a longer grace period holds its node for that long.
+func (p *preemptor) endsSoon(pod *v1.Pod, now time.Time) bool {
+	return ending(pod) && pod.DeletionTimestamp.Sub(now).Seconds() <= p.rules.margin
+}
 
 // SelectVictimsOnNode finds the pods that have to go from a node so that a pod fits: it takes
 // away all that may be preempted, and puts them back one by one as long as the pod fits,
@@ -373,8 +384,13 @@ func (p *preemptor) OrderedScoreFuncs(_ context.Context, victims map[string]*ext
 		for _, pod := range v.Pods {
 			j, ok := p.judge(pod, now)
 			if ok {
-				c.add(&j, p.rules.margin)
 				classes[j.Terms.SLO] = true
+			}
+			if p.endsSoon(pod, now) {
+				continue
+			}
+			if ok {
+				c.add(&j, p.rules.margin)
 			}
 			c.nothing = c.nothing && ok && j.GainsNothing
 		}

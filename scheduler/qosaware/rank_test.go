@@ -39,7 +39,9 @@ func TestRank(t *testing.T) {
 		victim("can wait long", 0, 9, of(.9, 1000)),
 		victim("in vain", 0, 1, vain),
 		victim("unimportant", -1, 1, nil),
+		victim("important, ends soon", 5, 1, of(.9, -20)),
 	}
+	want[len(want)-1].endsSoon = true
 	for seed := range uint64(20) {
 		got := slices.Clone(want)
 		rand.New(rand.NewPCG(seed, 1)).Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })

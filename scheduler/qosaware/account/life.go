@@ -13,10 +13,11 @@ type Life struct {
 	Reserved time.Time
 	// Since is when the pod began to run; zero if it does not run.
 	Since time.Time
-	// Earlier are seconds that it ran before it was interrupted, and First is when it first
-	// began to run, if it was.
-	Earlier Counter
-	First   time.Time
+	// Earlier are seconds that it ran before it was interrupted, EarlierPlain the same unweighed,
+	// and First is when it first began to run, if it was.
+	Earlier      Counter
+	EarlierPlain float64
+	First        time.Time
 	// Ended is when the pod finished or its deletion was asked for.
 	Ended time.Time
 }
@@ -58,6 +59,14 @@ func (l *Life) Run(now time.Time) Interval {
 // Exists returns the interval from the creation of the pod to its end.
 func (l *Life) Exists(now time.Time) Interval { return Interval{From: l.Created, To: l.end(now)} }
 
+// Began returns when the pod first began to run; zero if it never did.
+func (l *Life) Began() time.Time {
+	if !l.First.IsZero() || l.Since.IsZero() {
+		return l.First
+	}
+	return later(l.Since, l.Created)
+}
+
 // Ran returns how long ago the pod began to run; 0 if it never did. An interruption does not
 // begin anew, or a pod could keep itself young.
 func (l *Life) Ran(now time.Time) time.Duration {
@@ -69,10 +78,14 @@ func (l *Life) Ran(now time.Time) time.Duration {
 }
 
 // Sums divides the age of the pod into running, waiting and binding. What is lost depends on
-// more than one pod.
+// more than one pod. Without a window nothing is weighed.
 func (l *Life) Sums(w Window, now time.Time) Sums {
+	ran := l.EarlierPlain
+	if w > 0 {
+		ran = l.Earlier.As(w, now).Running
+	}
 	s := Sums{
-		Running: l.Earlier.As(w, now).Running + l.Run(now).weigh(w, now),
+		Running: ran + l.Run(now).weigh(w, now),
 		Binding: l.binding(now).weigh(w, now),
 	}
 	s.Waiting = max(0, w.Weigh(l.Created, l.end(now), now)-s.Running-s.Binding)
@@ -83,6 +96,7 @@ func (l *Life) Sums(w Window, now time.Time) Sums {
 func (l *Life) Interrupt(w Window, at time.Time) {
 	if run := l.Run(at); run.From.Before(run.To) {
 		l.Earlier.Add(Sums{Running: run.weigh(w, at)}, w, at)
+		l.EarlierPlain += run.To.Sub(run.From).Seconds()
 		if l.First.IsZero() {
 			l.First = run.From
 		}

@@ -37,10 +37,20 @@ type Book struct {
 	pods      map[types.UID]*pod
 	// orphans are the pods with an owner that is not known yet.
 	orphans map[types.UID]map[types.UID]struct{}
+	// apart are the pods that exist and have no record now, but had one or will have one: those
+	// that withdrew their SLO, and those with scheduling gates.
+	apart map[types.UID]apart
 	// seconds are those of all pods that are gone, unweighed.
 	seconds account.Sums
 	// changes counts what a saved state would have, and has not: of pods that are gone.
 	changes int
+}
+
+// apart is a pod that counts for nothing for a while. What it got before is in the sums of the workload
+// already.
+type apart struct {
+	// first is when it first began to run, if it did.
+	first time.Time
 }
 
 // New returns an empty Book.
@@ -48,7 +58,7 @@ func New(c Config) *Book {
 	return &Book{
 		reader: NewReader(c.Args), window: account.Window(c.Args.Window.Duration), ready: c.Args.MeasureFrom == config.MeasureFromReady,
 		owners: c.Owners, clock: c.Clock,
-		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{},
+		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{}, apart: map[types.UID]apart{},
 	}
 }
 
@@ -66,9 +76,15 @@ func (b *Book) Observe(p *v1.Pod) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known := b.pods[p.UID]
-	if statement.Terms.SLO == 0 {
+	// Nobody can keep a promise to a pod that may not be scheduled yet. If it counted, its owner
+	// could make any number of them, and what runs of the workload would always be urgent.
+	gated := len(p.Spec.SchedulingGates) > 0
+	if statement.Terms.SLO == 0 || gated {
 		if known != nil { // it states none any more
+			b.apart[p.UID] = apart{first: known.life.Began()}
 			b.bury(p.UID, known, false, now)
+		} else if gated && statement.Terms.SLO > 0 {
+			b.apart[p.UID] = apart{}
 		}
 		return err
 	}
@@ -77,6 +93,10 @@ func (b *Book) Observe(p *v1.Pod) error {
 			return err // it is in the saved state, or nobody saw it
 		}
 		known = &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
+		if before, ok := b.apart[p.UID]; ok { // it counts from now on
+			known.life.Created, known.life.First = now, before.first
+			delete(b.apart, p.UID)
+		}
 		b.pods[p.UID] = known
 	}
 	if known.workload == nil || known.unknown != "" || known.controller != statement.Controller {
@@ -228,6 +248,7 @@ func (b *Book) Remove(p *v1.Pod) (ask bool) {
 	now := b.clock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	delete(b.apart, p.UID)
 	known := b.pods[p.UID]
 	if known == nil {
 		return false

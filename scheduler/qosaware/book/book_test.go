@@ -314,6 +314,66 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
+// TestRestated checks that what a pod got before it withdrew its SLO counts once if it states one again, and that it
+// is no younger then.
+func TestRestated(t *testing.T) {
+	l := newLab()
+	p := bound(promised("p", 0, ".5", account.Average), 0)
+	for i := range 3 {
+		l.to(1000 * i)
+		_ = l.Observe(p)
+		l.to(1000*i + 500)
+		withdrawn := p.DeepCopy()
+		delete(withdrawn.Annotations, book.AnnotationSLO)
+		_ = l.Observe(withdrawn)
+	}
+	l.to(3000)
+	_ = l.Observe(p)
+	l.to(3100)
+	j, ok := l.Judge(p, l.Now())
+	if got, want := measured(j.Sums), [4]float64{1600, 0, 0, 0}; !ok || got != want {
+		t.Errorf("%v, want %v: three times 500 s, and 100 s", got, want)
+	}
+	if j.Ran != 3100*time.Second {
+		t.Errorf("it ran %s", j.Ran)
+	}
+	gone := bound(promised("q", 3100, ".5", account.Average), 3100)
+	_ = l.Observe(gone)
+	withdrawn := gone.DeepCopy()
+	delete(withdrawn.Annotations, book.AnnotationSLO)
+	_ = l.Observe(withdrawn)
+	l.Remove(withdrawn)
+	l.to(3200)
+	_ = l.Observe(gone) // another one, as far as the Book knows
+	if j, _ = l.Judge(gone, l.Now()); measured(j.Sums)[0] != 1700+100 {
+		t.Errorf("%v", measured(j.Sums))
+	}
+}
+
+// TestGated checks that pods with scheduling gates are not waiting: nobody can make a workload urgent with
+// them.
+func TestGated(t *testing.T) {
+	l := newLab()
+	running := bound(promised("running", 0, ".6", account.Average), 0)
+	_ = l.Observe(running)
+	gated := promised("gated", 0, ".6", account.Average)
+	gated.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/for-ever"}}
+	_ = l.Observe(gated)
+	l.to(1000)
+	j, _ := l.Judge(running, l.Now())
+	if got, want := measured(j.Sums), [4]float64{1000, 0, 0, 0}; got != want {
+		t.Errorf("with a gated pod %v, want %v", got, want)
+	}
+	gated = gated.DeepCopy()
+	gated.Spec.SchedulingGates = nil
+	_ = l.Observe(gated)
+	l.to(1010)
+	j, _ = l.Judge(running, l.Now())
+	if got, want := measured(j.Sums), [4]float64{1010, 0, 10, 0}; got != want {
+		t.Errorf("10 s after the gate opened %v, want %v", got, want)
+	}
+}
+
 // TestOwners checks that a pod belongs to the root of its owners, however late they are
 // known, and that namespaces and objects that were made again are told apart.
 func TestOwners(t *testing.T) {
