@@ -210,10 +210,14 @@ build() {
     rm -rf "$folder"
     die "$name: rpmbuild failed; the whole log is $log"
   }
-  rm -rf "$output.tmp"
-  mkdir -p "$output.tmp"
-  find "$folder/RPMS" "$folder/SRPMS" -name '*.rpm' -exec mv -t "$output.tmp" {} +
-  mv "$output.tmp" "$output"
+  # Other clones use the same cache: the first one stays.
+  local tmp
+  mkdir -p "$(dirname "$output")"
+  tmp=$(mktemp -d "$output.XXXXXX")
+  chmod 755 "$tmp"
+  find "$folder/RPMS" "$folder/SRPMS" -name '*.rpm' -exec mv -t "$tmp" {} +
+  mv -T "$tmp" "$output" 2>/dev/null || rm -r "$tmp"
+  [ -d "$output" ]
   say "$name: built in $(($(date +%s) - started)) s"
 }
 

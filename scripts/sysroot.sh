@@ -19,10 +19,11 @@ command -v apt-get >/dev/null ||
 command -v "$compiler" >/dev/null || die "$compiler is missing: apt-get install $package libc6-dev-$arch-cross"
 
 fetch() {
-  local tmp=$sysroot.tmp
+  local tmp
   [ -z "$(find "$sysroot" -maxdepth 0 -mtime -7 2>/dev/null)" ] || return 0
   say "fetching libseccomp for $arch"
-  rm -rf "$tmp"
+  mkdir -p "$(dirname "$sysroot")"
+  tmp=$(mktemp -d "$sysroot.XXXXXX") # other clones use the same cache
   mkdir -p "$tmp/state/lists/partial" "$tmp/cache/archives/partial" "$tmp/root" "$BUILD/log"
   # A separate package list: apt need not know the architecture.
   (
@@ -33,7 +34,7 @@ fetch() {
   ) >"$BUILD/log/sysroot-$arch.log" 2>&1 || die "cannot fetch libseccomp-dev for $arch; the log is $BUILD/log/sysroot-$arch.log"
   rm -rf "$sysroot"
   touch "$tmp/root"
-  mv "$tmp/root" "$sysroot"
+  mv -T "$tmp/root" "$sysroot" 2>/dev/null || [ -d "$sysroot" ]
   rm -rf "$tmp"
 }
 with_lock "sysroot-$arch" fetch

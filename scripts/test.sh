@@ -403,6 +403,12 @@ test | all)
   ;;
 esac
 command -v jq >/dev/null || die "jq is missing: 'make deps' installs it"
+# A run at the same time would lose its results, and its settings of the machine.
+mkdir -p "$BUILD"
+other=$(cat "$BUILD/.tests" 2>/dev/null || true)
+! grep -qs 'scripts/test\.sh' "/proc/${other:-none}/cmdline" ||
+  die "other tests run in this clone, process $other: wait for them, or use another clone"
+echo $$ >"$BUILD/.tests"
 rm -rf "$OUT"
 mkdir -p "$OUT"
 STARTED=$(date +%s)
