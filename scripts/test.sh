@@ -426,10 +426,11 @@ if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
   lanes=("$!")
   lane "${NODES[@]}" &
   lanes+=("$!")
+  lane "${CLUSTERS[@]}" &
+  lanes+=("$!")
   set +m
   # A second signal, as make sends one after that of the terminal, must not end the end.
   trap 'trap "" INT TERM; kill -- "${lanes[@]/#/-}" 2>/dev/null || true; restore_settings' EXIT
-  lane "${CLUSTERS[@]}"
   wait "${lanes[@]}" || true # a lane that was killed has no result of its steps: the summary says so
   trap restore_settings EXIT
 else

@@ -181,7 +181,7 @@ func (w *waiter) look(now time.Time) (missing []int) {
 		still := slices.Contains(going, gone.pull)
 		if !still && slices.ContainsFunc(missing, func(i int) bool { return gone.began(w.layers, i) || w.silent(gone, i) }) {
 			w.failures++
-			w.moved = now
+			w.moved = latest(w.moved, now)
 		}
 	}
 

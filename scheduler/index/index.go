@@ -519,6 +519,11 @@ func wholeKey(n imageref.Canonical) string { return "image " + string(n) }
 // than one of that name whose size is not; a node that has either has something of that name.
 const compressedKey = "compressed "
 
+// nameOf returns the name of the image that an indivisible piece stands for.
+func nameOf(l *layer) imageref.Canonical {
+	return imageref.Canonical(strings.TrimPrefix(strings.TrimPrefix(l.key, compressedKey), wholeKey("")))
+}
+
 // preferDigest sorts digests before tags: nodes may report different tags of
 // the same image.
 func preferDigest(a, b imageref.Canonical) int {

@@ -96,19 +96,19 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 		if p.layer.nodes.has(n.slot) {
 			continue
 		}
-		expected := p.layer
-		if expected.whole {
-			// By the name that pods have: that is how it is found again once its layers are known.
-			if expected = x.layer(p.image, true); expected.claims.total == 0 {
-				expected.size = size
-			}
-			r.named = wanted
-		}
-		if n := x.expect(r, expected, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
+		if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
 			missing += n
 		}
-		if expected != p.layer { // for pods that call the image by another name; the bytes are counted
-			x.expect(r, p.layer, p.image, 0, rules)
+		if !p.layer.whole {
+			continue
+		}
+		r.named = wanted
+		// Also under the name that the pod has, without bytes: that is how Learn finds it.
+		if l := x.layer(p.image, true); l != p.layer {
+			if l.claims.total == 0 {
+				l.size = size
+			}
+			x.expect(r, l, p.image, 0, rules)
 		}
 	}
 	for _, image := range u.images {
@@ -292,17 +292,14 @@ func (x *Index) namedOn(r *reservation, l *layer) bool {
 	if !l.whole {
 		return false
 	}
-	for _, w := range r.named {
-		if len(w.Names) == 0 || wholeKey(w.Names[0]) != l.key {
-			continue
-		}
-		for _, n := range w.Names {
-			if known := x.names[n]; known != nil && slices.ContainsFunc(known.records, func(other *record) bool { return has(other.nodes, r.node.slot) }) {
-				return true
-			}
-		}
+	on := func(n imageref.Canonical) bool {
+		known := x.names[n]
+		return known != nil && slices.ContainsFunc(known.records, func(other *record) bool { return has(other.nodes, r.node.slot) })
 	}
-	return false
+	name := nameOf(l)
+	return on(name) || slices.ContainsFunc(r.named, func(w Wanted) bool {
+		return len(w.Names) > 0 && w.Names[0] == name && slices.ContainsFunc(w.Names, on)
+	})
 }
 
 func (x *Index) release(pod types.UID, r *reservation) {

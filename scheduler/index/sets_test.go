@@ -362,9 +362,15 @@ func TestLearnOfReportedNames(t *testing.T) {
 			if !measured(x, wanted).Outdated() {
 				t.Fatalf("%s: the manifest is not news", name)
 			}
+			if got := x.Reserve("q", "n1", want("one@"+digest("one")), joining, t0, t0.Add(time.Hour)); got != 0 {
+				t.Errorf("%s: %d bytes more for the same image", name, got)
+			}
+			x.Release("q")
 			x.Learn(wanted, joining)
 			checkInvariants(t, x)
 			check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("ab"), Arriving: sum("ab"), Pending: sum("ab")}, "n2": {Total: sum("ab"), Present: sum("ab")}})
+			// A pod that was placed before that ends waiting as well, once the node says so in layers.
+			x.Reserve("r", "n1", want(name), joining, t0, t0.Add(time.Hour))
 			x.SetImages("s", "n1", []Image{image("ab", byName.Names...)})
 			if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
 				t.Errorf("%s: left %+v", name, s)

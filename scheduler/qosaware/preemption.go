@@ -210,9 +210,10 @@ func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
 func ending(pod *v1.Pod) bool { return pod.DeletionTimestamp != nil }
 
 // endsSoon tells whether a pod makes room by itself within the safety margin: nothing is gained by sparing it, and
-// nothing lost. One with a longer grace period holds its node for that long.
+// nothing lost. One with a longer grace period holds its node for that long, and one that should have ended long ago
+// may never do.
 func (p *preemptor) endsSoon(pod *v1.Pod, now time.Time) bool {
-	return ending(pod) && pod.DeletionTimestamp.Sub(now).Seconds() <= p.rules.margin
+	return ending(pod) && math.Abs(pod.DeletionTimestamp.Sub(now).Seconds()) <= p.rules.margin
 }
 
 // SelectVictimsOnNode finds the pods that have to go from a node so that a pod fits: it takes
@@ -311,6 +312,10 @@ func splitByBudget(all []candidateVictim, budgets []*policy.PodDisruptionBudget)
 		known = append(known, budget{b.Namespace, selector, b.Status.DisruptedPods, b.Status.DisruptionsAllowed})
 	}
 	for _, v := range all {
+		if v.endsSoon { // with or without its budget
+			others = append(others, v)
+			continue
+		}
 		violates := false
 		for i := range known {
 			b := &known[i]

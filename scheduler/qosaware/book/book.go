@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -46,12 +47,9 @@ type Book struct {
 	changes int
 }
 
-// apart is a pod that counts for nothing for a while. What it got before is in the sums of the workload
-// already.
-type apart struct {
-	// first is when it first began to run, if it did.
-	first time.Time
-}
+// apart is a pod that counts for nothing for a while. What it got before is in the sums of its
+// workload already; life has it, too, if it stated an SLO.
+type apart struct{ life account.Life }
 
 // New returns an empty Book.
 func New(c Config) *Book {
@@ -81,7 +79,7 @@ func (b *Book) Observe(p *v1.Pod) error {
 	gated := len(p.Spec.SchedulingGates) > 0
 	if statement.Terms.SLO == 0 || gated {
 		if known != nil { // it states none any more
-			b.apart[p.UID] = apart{first: known.life.Began()}
+			b.apart[p.UID] = apart{known.life}
 			b.bury(p.UID, known, false, now)
 		} else if gated && statement.Terms.SLO > 0 {
 			b.apart[p.UID] = apart{}
@@ -93,8 +91,8 @@ func (b *Book) Observe(p *v1.Pod) error {
 			return err // it is in the saved state, or nobody saw it
 		}
 		known = &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
-		if before, ok := b.apart[p.UID]; ok { // it counts from now on
-			known.life.Created, known.life.First = now, before.first
+		if before, ok := b.apart[p.UID]; ok {
+			known.life = before.again(p, statement, now)
 			delete(b.apart, p.UID)
 		}
 		b.pods[p.UID] = known
@@ -111,6 +109,16 @@ func (b *Book) Observe(p *v1.Pod) error {
 		b.bury(p.UID, known, p.Status.Phase == v1.PodSucceeded, now)
 	}
 	return err
+}
+
+// again returns the life of a pod that counts again: from now on, because sums have what was before. Nothing
+// else has it of a pod that is judged alone, or that is its workload, which went with it.
+func (a *apart) again(p *v1.Pod, s Statement, now time.Time) account.Life {
+	alone := s.Terms.Measuring == account.Independent || s.Controller == "" && metav1.GetControllerOfNoCopy(p) == nil
+	if alone && !a.life.Created.IsZero() {
+		return a.life
+	}
+	return account.Life{Created: now, First: a.life.Began()}
 }
 
 func finished(p *v1.Pod) bool {

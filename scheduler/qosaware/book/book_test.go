@@ -350,6 +350,30 @@ func TestRestated(t *testing.T) {
 	}
 }
 
+// TestRestatedAlone checks that nothing is lost of pods whose workload has no sums of what they got.
+func TestRestatedAlone(t *testing.T) {
+	for name, p := range map[string]*v1.Pod{
+		"independent":   promised("p", 0, ".5", account.Independent),
+		"without owner": promised("p", 0, ".5", account.Average),
+	} {
+		l := newLab()
+		if name == "without owner" {
+			p.OwnerReferences = nil
+		}
+		p = bound(p, 0)
+		_ = l.Observe(p)
+		l.to(1000)
+		withdrawn := p.DeepCopy()
+		delete(withdrawn.Annotations, book.AnnotationSLO)
+		_ = l.Observe(withdrawn)
+		_ = l.Observe(p)
+		l.to(1100)
+		if j, ok := l.Judge(p, l.Now()); !ok || measured(j.Sums) != [4]float64{1100, 0, 0, 0} {
+			t.Errorf("%s: %v", name, measured(j.Sums))
+		}
+	}
+}
+
 // TestGated checks that pods with scheduling gates are not waiting: nobody can make a workload urgent with
 // them.
 func TestGated(t *testing.T) {
