@@ -319,7 +319,7 @@ func TestCluster(t *testing.T) {
 // pod's container ID.
 func runPod(ctx context.Context, t *testing.T, c *cluster.Cluster, client kubernetes.Interface, name, node string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	image, err := images.Build(images.Image{Layers: []images.Layer{{Name: "base", Size: 2 << 20}, {Name: name, Size: 1 << 20}}})
 	check(t, err)

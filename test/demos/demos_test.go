@@ -207,6 +207,14 @@ func TestWrongCluster(t *testing.T) {
 		refused(t, "nodes run containerd://2.1.0, not CRI-O: make a cluster of our node image")
 		patch(t, fmt.Sprintf(`{"status":{"nodeInfo":{"containerRuntimeVersion":%q}}}`, runtime), "status")
 		must(t, kubelet.Start(t.Context()))
+		// It may be NotReady for a moment, which is a taint.
+		livetest.Eventually(t, time.Minute, "the node is as before", func(ctx context.Context) error {
+			now, err := client.CoreV1().Nodes().Get(ctx, "n3", metav1.GetOptions{})
+			if err == nil && !reflect.DeepEqual(now.Spec.Taints, node.Spec.Taints) {
+				err = fmt.Errorf("taints %v", now.Spec.Taints)
+			}
+			return err
+		})
 	})
 	settings, err := c.Scheduler().Settings()
 	must(t, err)

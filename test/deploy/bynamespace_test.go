@@ -44,7 +44,7 @@ func testByNamespace(t *testing.T, image string) {
 	patchLabel(`"` + scheduler + `"`)
 	t.Cleanup(func() { patchLabel("null") })
 
-	livetest.Eventually(t, time.Minute, "the policy works", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "the policy works", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods(ours).Create(ctx, pause("probe"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && pod.Spec.SchedulerName != scheduler {
 			err = fmt.Errorf("the pod is for %s", pod.Spec.SchedulerName)
@@ -101,7 +101,7 @@ func testDaemonSet(t *testing.T) {
 		}},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	livetest.Eventually(t, time.Minute, "a pod on each node", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "a pod on each node", func(ctx context.Context) error {
 		pods, err := client.CoreV1().Pods(ours).List(ctx, metav1.ListOptions{LabelSelector: "app=daemon"})
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func testSchedulerDown(t *testing.T) {
 		must(t, err)
 	}
 	scale(0)
-	livetest.Eventually(t, time.Minute, "no scheduler runs", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "no scheduler runs", func(ctx context.Context) error {
 		pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name})
 		if err == nil && len(pods.Items) > 0 {
 			err = fmt.Errorf("%d pods are left", len(pods.Items))
@@ -157,7 +157,7 @@ func testSchedulerDown(t *testing.T) {
 	// The way out that the documentation names.
 	_, err = client.CoreV1().Namespaces().Patch(ctx, ours, types.MergePatchType, []byte(`{"metadata":{"labels":{"layerlocality.io/scheduler":null}}}`), metav1.PatchOptions{})
 	must(t, err)
-	livetest.Eventually(t, time.Minute, "new pods go the usual way", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "new pods go the usual way", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods(ours).Create(ctx, pause("usual"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && pod.Spec.SchedulerName != corev1.DefaultSchedulerName {
 			err = fmt.Errorf("the pod is for %s", pod.Spec.SchedulerName)
@@ -187,7 +187,7 @@ func namespaceWith(t *testing.T, space string, labels map[string]string) {
 	t.Helper()
 	_, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space, Labels: labels}}, metav1.CreateOptions{})
 	must(t, err)
-	livetest.Eventually(t, time.Minute, "the service account of "+space, func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "the service account of "+space, func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(space).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
@@ -214,7 +214,7 @@ func namespaceWith(t *testing.T, space string, labels map[string]string) {
 // placedBy checks which scheduler placed a pod.
 func placedBy(t *testing.T, space, podName, by string) {
 	t.Helper()
-	livetest.Eventually(t, time.Minute, "the event of "+podName, func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "the event of "+podName, func(ctx context.Context) error {
 		events, err := client.EventsV1().Events(space).List(ctx, metav1.ListOptions{FieldSelector: "reason=Scheduled,regarding.name=" + podName})
 		if err != nil {
 			return err

@@ -54,7 +54,7 @@ func testControlPlane(t *testing.T, image, stock string) {
 		apply(t, render(t, filepath.Join(deployed, "extender"), map[string]any{
 			"images": []map[string]string{kustomize.Image(kustomize.Shipped+"layer-extender", image)},
 		}), "no-lease-of-"+extender)
-		livetest.Eventually(t, time.Minute, "a pod on the control-plane node, and on no other", func(ctx context.Context) error {
+		livetest.Eventually(t, 3*time.Minute, "a pod on the control-plane node, and on no other", func(ctx context.Context) error {
 			running, err := replicas(ctx, extender)
 			if err == nil && (len(running) != 1 || running[0].Spec.NodeName != node.Name) {
 				err = fmt.Errorf("%d are ready", len(running))
@@ -68,13 +68,8 @@ func testControlPlane(t *testing.T, image, stock string) {
 			return node.Exec(ctx, "curl", "-sS", "http://127.0.0.1:5401/debug/layerlocality?image="+reference)
 		})
 		const pods = 5
-		for _, podName := range scenario.Names("extended", pods) {
-			create(t, podName, of(corev1.DefaultSchedulerName, held))
-			// This node has the schedulers' requests: without the image, it would be the other.
-			if on, by := placed(t, podName, corev1.DefaultSchedulerName); on != node.Name || by != corev1.DefaultSchedulerName+"-"+node.Name {
-				t.Errorf("pod %s is on %s, placed by %s; the image is on %s", podName, on, by, node.Name)
-			}
-		}
+		// This node has the schedulers' requests: without the image, it would be the other.
+		follow(t, "extended", pods, corev1.DefaultSchedulerName, held, node.Name, corev1.DefaultSchedulerName+"-"+node.Name)
 		metric := documented(t, node, "docs/extender.md", "curl -s http://127.0.0.1:5401/metrics | grep layer_extender_requests_total")
 		answers := 0
 		if found := regexp.MustCompile(`(?m)^layer_extender_requests_total\{agent="layers",code="200",verb="priorities"\} (\d+)$`).FindStringSubmatch(metric); found != nil {
@@ -110,15 +105,31 @@ func testSideCar(t *testing.T, image, stock string) {
 	node := c.Nodes()[1]
 	held := heldImage(t, "beside", node, nil)
 	// Without the image, they would be spread.
-	for _, podName := range scenario.Names("beside", 6) {
-		create(t, podName, of(scheduler, held))
-		if on, by := placed(t, podName, scheduler); on != node.Name || by != scheduler+"-"+holder {
-			t.Errorf("pod %s is on %s, placed by %s; the image is on %s", podName, on, by, node.Name)
-		}
-	}
+	follow(t, "beside", 6, scheduler, held, node.Name, scheduler+"-"+holder)
 	if _, refused := requests(t, begin); len(refused) > 0 {
 		t.Errorf("refused: %q", refused)
 	}
+}
+
+// follow makes pods of an image that one node has, until a scheduler places all of them there. It waits 200 ms for
+// layer-extender, as shipped; a busy machine is late once in a while, and then a pod goes where there is most room.
+func follow(t *testing.T, name string, pods int, scheduler, image, node, placedBy string) {
+	t.Helper()
+	attempt := 0
+	livetest.Eventually(t, 3*time.Minute, "all pods are where their image is", func(context.Context) error {
+		attempt++
+		for _, podName := range scenario.Names(fmt.Sprintf("%s-%d", name, attempt), pods) {
+			create(t, podName, of(scheduler, image))
+			on, by := placed(t, podName, scheduler)
+			if by != placedBy {
+				t.Errorf("pod %s was placed by %s, not by %s", podName, by, placedBy)
+			}
+			if on != node {
+				return fmt.Errorf("pod %s is on %s, the image is on %s", podName, on, node)
+			}
+		}
+		return nil
+	})
 }
 
 // stockScheduler pushes an image with the unmodified kube-scheduler, and returns its name
@@ -171,7 +182,7 @@ func heldImage(t *testing.T, imageName string, node *cluster.Node, rate func(ctx
 	must(t, err)
 	_, err = livetest.Pull(t.Context(), node, pushed.Reference)
 	must(t, err)
-	livetest.Eventually(t, time.Minute, node.Name+" is known to have the image", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, node.Name+" is known to have the image", func(ctx context.Context) error {
 		if rate == nil {
 			list, err := nodeimages.Get(ctx, client, node.Name)
 			if _, ok := livetest.FindNode(list, pushed.Reference); err == nil && !ok {

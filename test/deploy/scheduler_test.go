@@ -81,7 +81,7 @@ func testImages(t *testing.T, images map[string]string) {
 					SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: ptr.To(true)},
 				}
 			})
-			livetest.Eventually(t, time.Minute, component+" --version", func(ctx context.Context) error {
+			livetest.Eventually(t, 3*time.Minute, component+" --version", func(ctx context.Context) error {
 				pod, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, component, metav1.GetOptions{})
 				if err != nil {
 					return err
@@ -162,7 +162,7 @@ func staticPod(t *testing.T, manifest, image string, files map[string][]byte) *c
 			t.Error(err)
 		}
 		// Until it has ended, it would renew the lease, and be taken for the next one.
-		err := poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+		err := poll.Until(ctx, 200*time.Millisecond, 3*time.Minute, func(ctx context.Context) error {
 			_, err := client.CoreV1().Pods(namespace).Get(ctx, mirror, metav1.GetOptions{})
 			if err == nil {
 				return fmt.Errorf("pod %s is still there", mirror)
@@ -178,7 +178,7 @@ func staticPod(t *testing.T, manifest, image string, files map[string][]byte) *c
 	})
 	write(staticPods+"/kube-scheduler.yaml", []byte(manifest))
 	must(t, c.WaitPodRunning(ctx, namespace, mirror))
-	livetest.Eventually(t, time.Minute, "elected", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, "elected", func(ctx context.Context) error {
 		holder, err := leader(ctx, "kube-scheduler")
 		if err == nil && holder != node.Name {
 			err = fmt.Errorf("the lease is of %s", holder)
@@ -369,7 +369,7 @@ func testReaders(t *testing.T, running []corev1.Pod) {
 			bind(t, reader, endpoint.role)
 			for _, pod := range running {
 				// The refusal is remembered for 10 s.
-				livetest.Eventually(t, time.Minute, pod.Name+" lets the reader in", func(ctx context.Context) error {
+				livetest.Eventually(t, 3*time.Minute, pod.Name+" lets the reader in", func(ctx context.Context) error {
 					status, body, err := get(ctx, pod, token, endpoint.path)
 					if err == nil && (status != "200" || !bytes.Contains(body, []byte(endpoint.want))) {
 						err = fmt.Errorf("status %s: %.300s", status, body)
@@ -422,7 +422,7 @@ func testLeaderKilled(t *testing.T) {
 	_, err = node.Exec(ctx, "kill", "-KILL", strings.TrimSpace(string(pid)))
 	must(t, err)
 
-	livetest.Eventually(t, time.Minute, other.Name+" takes over", func(ctx context.Context) error {
+	livetest.Eventually(t, 3*time.Minute, other.Name+" takes over", func(ctx context.Context) error {
 		now, err := leader(ctx, name)
 		if err == nil && now != other.Name {
 			err = fmt.Errorf("%s leads", now)

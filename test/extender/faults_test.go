@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// httpTimeout is the one of addons.ExtenderEntry.
+	// httpTimeout is the one that is shipped (deploy/extender).
 	httpTimeout = 200 * time.Millisecond
 	// margin is for a machine that is busy, and for the look whether half of the pods are
 	// placed. Without httpTimeout, kube-scheduler would wait for 5 s for each pod.
@@ -69,9 +69,7 @@ func TestFaults(t *testing.T) {
 	back := func(name string) {
 		t.Helper()
 		attempt := 0
-		// On a busy machine an answer can be later than httpTimeout: that pod has no scores,
-		// which is as it should be.
-		livetest.Eventually(t, 30*time.Second, name+": scores are back", func(context.Context) error {
+		livetest.Eventually(t, time.Minute, name+": scores are back", func(context.Context) error {
 			attempt++
 			took, per := burst(fmt.Sprintf("%s-%d", name, attempt), kept, nil)
 			if per[holder] != pods {
@@ -82,13 +80,13 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	back("at-first")
-	normal, _ := burst("normal", free, nil)
-
 	took, per := burst("killed", free, func() { must(t, extender.Kill(t.Context())) })
 	report("killed after half of the pods", took, per)
 	must(t, extender.Start(t.Context()))
 	back("after-kill")
 
+	restore := withScheduler(t, extended(map[string]any{"httpTimeout": httpTimeout.String()}))
+	normal, _ := burst("normal", free, nil)
 	process, err := os.FindProcess(extender.PID())
 	must(t, err)
 	goOn := func() { must(t, process.Signal(syscall.SIGCONT)) }
@@ -106,6 +104,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("stopped: %d pods had a node after %s, want %s at most: each waits for httpTimeout once", pods, took, most)
 	}
 	report("stopped after half of the pods: the others wait for httpTimeout, 0.2 s", took, per)
+	restore()
 	back("after-stop")
 
 	took, per = burst("restarted", free, func() { must(t, extender.Restart(t.Context())) })
@@ -115,7 +114,7 @@ func TestFaults(t *testing.T) {
 	failing := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "on purpose", http.StatusInternalServerError)
 	})
-	restore := withScheduler(t, extended(map[string]any{"urlPrefix": failing + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}}))
+	restore = withScheduler(t, extended(map[string]any{"urlPrefix": failing + "/scheduler", "enableHTTPS": false, "tlsConfig": map[string]any{}}))
 	took, per = burst("failing", free, nil)
 	report("answers 500", took, per)
 	restore()

@@ -5,6 +5,7 @@ package extender
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -85,8 +86,11 @@ func TestMain(m *testing.M) {
 }
 
 // extended configures a stock kube-scheduler that asks layer-extender. Further fields
-// replace those of the entry of extenders.
+// replace those of the entry of extenders. It waits 5 s for an answer: what is shipped waits 0.2 s,
+// within which a busy machine does not answer always, and then a pod has no scores. TestFaults has that.
 func extended(further map[string]any) cluster.Component {
+	fields := map[string]any{"httpTimeout": "5s"}
+	maps.Copy(fields, further)
 	return cluster.Component{
 		Flavour: cluster.Stock,
 		Args:    []string{scenario.LogScores},
@@ -95,7 +99,7 @@ func extended(further map[string]any) cluster.Component {
 				"schedulerName": scenario.Layers,
 				"plugins":       map[string]any{"multiPoint": map[string]any{"disabled": []map[string]any{{"name": "ImageLocality"}}}},
 			}},
-			"extenders": []map[string]any{addons.ExtenderEntry(agent, weight, further)},
+			"extenders": []map[string]any{addons.ExtenderEntry(agent, weight, fields)},
 			// More pods a second than by default, so that tests wait less.
 			"clientConnection": map[string]any{"qps": 500, "burst": 1000},
 		},

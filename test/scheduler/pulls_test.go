@@ -40,8 +40,12 @@ func TestSharedPulls(t *testing.T) {
 		configure(test.flavour, test.serial)
 		before, err := scenario.Pulled(c, "library/shared")
 		must(t, err)
+		if test.times > 1 { // all of them have to begin before the first one ends
+			must(t, n.SetBandwidth(30_000_000))
+		}
 		names := submit(t, fmt.Sprintf("shared-%s-%t", test.flavour, test.serial), int(test.pods), scenario.Pod{Image: name, Node: n.Name})
 		must(t, lab.Ready(t.Context(), names...))
+		must(t, n.SetBandwidth(bandwidth))
 		after, err := scenario.Pulled(c, "library/shared")
 		must(t, err)
 		pulled := after[n.Name] - before[n.Name]

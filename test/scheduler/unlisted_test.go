@@ -77,11 +77,11 @@ func TestImagesBeyondTheList(t *testing.T) {
 		return nil
 	})
 
+	// On two nodes with nothing and the holder, the base decides.
+	use(t, "n1", "n2", holder)
 	for _, image := range []*images.Pushed{idle, running, elsewhere} {
 		must(t, lab.Present(t.Context(), image.Reference, holder, baseBytes))
 	}
-	// On two nodes with nothing and the holder, the base decides.
-	use(t, "n1", "n2", holder)
 	for i := range 3 {
 		names := submit(t, fmt.Sprintf("beyond-%d", i+1), 1, scenario.Pod{Image: elsewhere.Reference, Scheduler: onlyLayers, MilliCPU: 10})
 		nodes, err := lab.Placed(t.Context(), names...)
