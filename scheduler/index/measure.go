@@ -234,12 +234,15 @@ func (x *Index) largestGroups(order []group) []group {
 	if len(order) <= maxGroups {
 		return order
 	}
-	slices.SortFunc(order, func(a, b group) int {
-		chains := 0 // those without first
-		if a.chains != b.chains {
-			chains = map[bool]int{false: -1, true: 1}[a.chains]
+	chains := func(g group) int {
+		if g.chains {
+			return 1
 		}
-		return cmp.Or(cmp.Compare(x.groups[b].n, x.groups[a].n), cmp.Compare(a.OS, b.OS), cmp.Compare(a.Architecture, b.Architecture), chains)
+		return 0
+	}
+	slices.SortFunc(order, func(a, b group) int {
+		return cmp.Or(cmp.Compare(x.groups[b].n, x.groups[a].n), cmp.Compare(a.OS, b.OS), cmp.Compare(a.Architecture, b.Architecture),
+			cmp.Compare(chains(a), chains(b)))
 	})
 	return order[:maxGroups]
 }

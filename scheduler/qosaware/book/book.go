@@ -38,25 +38,21 @@ type Book struct {
 	pods      map[types.UID]*pod
 	// orphans are the pods with an owner that is not known yet.
 	orphans map[types.UID]map[types.UID]struct{}
-	// apart are the pods that exist and have no record now, but had one or will have one: those
-	// that withdrew their SLO, and those with scheduling gates.
-	apart map[types.UID]apart
+	// apart are the pods that exist and count for nothing for a while: those that withdrew their SLO, with
+	// their life until then, which the sums of their workload have already, and those with scheduling gates.
+	apart map[types.UID]account.Life
 	// seconds are those of all pods that are gone, unweighed.
 	seconds account.Sums
 	// changes counts what a saved state would have, and has not: of pods that are gone.
 	changes int
 }
 
-// apart is a pod that counts for nothing for a while. What it got before is in the sums of its
-// workload already; life has it, too, if it stated an SLO.
-type apart struct{ life account.Life }
-
 // New returns an empty Book.
 func New(c Config) *Book {
 	return &Book{
 		reader: NewReader(c.Args), window: account.Window(c.Args.Window.Duration), ready: c.Args.MeasureFrom == config.MeasureFromReady,
 		owners: c.Owners, clock: c.Clock,
-		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{}, apart: map[types.UID]apart{},
+		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{}, apart: map[types.UID]account.Life{},
 	}
 }
 
@@ -79,10 +75,10 @@ func (b *Book) Observe(p *v1.Pod) error {
 	gated := len(p.Spec.SchedulingGates) > 0
 	if statement.Terms.SLO == 0 || gated {
 		if known != nil { // it states none any more
-			b.apart[p.UID] = apart{known.life}
+			b.apart[p.UID] = known.life
 			b.bury(p.UID, known, false, now)
 		} else if gated && statement.Terms.SLO > 0 {
-			b.apart[p.UID] = apart{}
+			b.apart[p.UID] = account.Life{}
 		}
 		return err
 	}
@@ -92,7 +88,7 @@ func (b *Book) Observe(p *v1.Pod) error {
 		}
 		known = &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
 		if before, ok := b.apart[p.UID]; ok {
-			known.life = before.again(p, statement, now)
+			known.life = again(before, p, statement, now)
 			delete(b.apart, p.UID)
 		}
 		b.pods[p.UID] = known
@@ -113,12 +109,12 @@ func (b *Book) Observe(p *v1.Pod) error {
 
 // again returns the life of a pod that counts again: from now on, because sums have what was before. Nothing
 // else has it of a pod that is judged alone, or that is its workload, which went with it.
-func (a *apart) again(p *v1.Pod, s Statement, now time.Time) account.Life {
+func again(before account.Life, p *v1.Pod, s Statement, now time.Time) account.Life {
 	alone := s.Terms.Measuring == account.Independent || s.Controller == "" && metav1.GetControllerOfNoCopy(p) == nil
-	if alone && !a.life.Created.IsZero() {
-		return a.life
+	if alone && !before.Created.IsZero() {
+		return before
 	}
-	return account.Life{Created: now, First: a.life.Began()}
+	return account.Life{Created: now, First: before.Began()}
 }
 
 func finished(p *v1.Pod) bool {

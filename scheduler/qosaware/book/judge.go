@@ -52,7 +52,7 @@ func (b *Book) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
 	}
 	stranger := &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
 	if before, ok := b.apart[p.UID]; ok { // its informer has not said yet that it counts again
-		stranger.life = before.again(p, statement, now)
+		stranger.life = again(before, p, statement, now)
 	}
 	root := rootOf(p, statement.Controller, b.owners)
 	if stranger.workload = b.workloads[root.key]; stranger.workload == nil {
