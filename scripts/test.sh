@@ -237,13 +237,13 @@ containerds() {
 step_e2e() {
   local status=0
   raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && containerds || return 1
-  go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/layershare/... ./test/monitoring/... ./test/report/... || status=1
+  go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/layershare/... ./test/report/... || status=1
   if [ -n "$FULL" ] && [ -z "$COMPILE" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
   return "$status"
 }
 # Real clusters with layer-agent: not in e2e, whose lane is the longest one where all is compiled.
 step_agent() {
-  raise_inotify && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 1 ./test/agent/... ./test/containerd/... ./test/kubectl/live/...
+  raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 1 ./test/agent/... ./test/containerd/... ./test/kubectl/live/... ./test/monitoring/...
 }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {

@@ -16,7 +16,7 @@ func crioCommand() *cobra.Command {
 			f.IntVar(&config.Rounds, "rounds", 6, "rounds; one measures stock and patched CRI-O once each")
 			f.IntVar(&config.Lists, "lists", 150, "ListImages calls a measurement")
 			f.IntVar(&config.Pulls, "pulls", 3, "pulls of the 100 MB image, and of five images at once that have nothing in common, a measurement")
-			f.IntVar(&config.Starts, "starts", 3, "starts of CRI-O a measurement, each with its first list")
+			f.IntVar(&config.Starts, "starts", 5, "starts of stock and patched CRI-O by turns a round, each with its first list")
 			f.StringVar(&config.BinDir, "bin-dir", "", "folder that holds stock, patched and tools (default: _build/bin of this repository)")
 			f.StringVar(&config.LogDir, "log-dir", "_out/bench/log", "folder for the logs of all components")
 			f.StringVar(&config.ProfileDir, "profile-dir", "", "folder for CPU profiles of CRI-O, one a measurement (pprof); they cost time themselves")

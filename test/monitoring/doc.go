@@ -3,9 +3,9 @@
 // are chosen and scraped as the shipped monitors say, with their tokens.
 // Debian's Prometheus cannot ask an apiserver for pods: the test does that for it.
 //
-//   - after ten minutes of pods, each query of each panel has data, and the page
+//   - after three minutes of pods, ten with FULL=1, each query of each panel has data, and the page
 //     of metrics has those that are served
-//   - the causes of alerts are made; each fires, and ends when its cause is taken away.
+//   - with FULL=1 the causes of alerts are made; each fires, and ends when its cause is taken away.
 //     The rules are the shipped ones with shorter times
 //
 // The tests need root, a Prometheus server (Debian: prometheus) and the build tag e2e; the cluster is

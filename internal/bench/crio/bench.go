@@ -29,14 +29,14 @@ type Config struct {
 	Rounds int `json:"rounds"` // in each, both flavours are measured once
 	Lists  int `json:"lists"`  // ListImages calls a measurement, at least listsBeforeRSS
 	Pulls  int `json:"pulls"`  // of the large image, and of images with nothing in common, a measurement
-	Starts int `json:"starts"` // of CRI-O a measurement
+	Starts int `json:"starts"` // of each flavour a round, by turns, before it is measured
 
 	// BinDir holds the folders stock, patched and tools. Default: _build/bin of
 	// the repository around the working directory.
 	BinDir string `json:"-"`
 	// LogDir gets the logs of CRI-O and the registry.
 	LogDir string `json:"-"`
-	// ProfileDir, if set, gets a CPU profile of each run of CRI-O.
+	// ProfileDir, if set, gets a CPU profile of CRI-O for each measurement, without FirstLists.
 	ProfileDir string `json:"profileDir,omitempty"`
 }
 
@@ -67,10 +67,10 @@ type Measurement struct {
 	Flavour cluster.Flavour `json:"flavour"`
 	// Load is the machine's load average over one minute at the end.
 	Load float64 `json:"load"`
-	// FirstLists are the first ListImages calls after each start, when CRI-O's
-	// cache is empty.
+	// FirstLists are the first ListImages calls after each of the round's starts of this
+	// flavour, when CRI-O's cache is empty.
 	FirstLists []time.Duration `json:"firstLists"`
-	// Lists are the calls that follow after the last start, as a client sees them.
+	// Lists are later calls, as a client sees them.
 	Lists []time.Duration `json:"lists"`
 	// ListCPU is the mean processor time of CRI-O for one call of Lists.
 	ListCPU time.Duration `json:"listCPU"`
@@ -149,11 +149,16 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	}
 	result := &Result{Config: config, Started: time.Now().UTC().Truncate(time.Second)}
 	for round := range config.Rounds {
+		firsts, err := firstLists(ctx, node, binaries, config.Starts)
+		if err != nil {
+			return nil, err
+		}
 		for _, flavour := range order(round) {
 			m, err := measure(ctx, node, flavour, binaries[flavour], pushed, config, len(result.Measurements))
 			if err != nil {
 				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
 			}
+			m.FirstLists = firsts[flavour]
 			config.Logf("round %d of %d, %-7s  first list %s, list %s (bare %s), processor %s, pull %s, %d images %.0f MB in %s, apart %s, %.1f MiB, load %.1f",
 				round+1, config.Rounds, flavour, ms(median(m.FirstLists)), ms(median(m.Lists)), ms(median(m.Bare)), ms(m.ListCPU), ms(median(m.Pulls)),
 				sharedImages, float64(m.Shared.Bytes)/1e6, ms(m.Shared.Took), ms(median(tooks(m.Apart))), mib(m.Memory.RSS), m.Load)
@@ -197,35 +202,59 @@ func copyBinaries(c *cluster.Cluster) (map[cluster.Flavour]string, error) {
 	return binaries, nil
 }
 
+// list has CRI-O list its images, and returns how long that took.
+func list(ctx context.Context, node *cluster.Node) (*runtimeapi.ListImagesResponse, time.Duration, error) {
+	cri, err := node.CRI()
+	if err != nil {
+		return nil, 0, err
+	}
+	begin := time.Now()
+	answer, err := cri.Image.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	return answer, time.Since(begin), err
+}
+
+// start starts a flavour in place of the CRI-O that runs, and lists its images for the first time.
+func start(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary string, args ...string) (*runtimeapi.ListImagesResponse, time.Duration, error) {
+	err := node.Runtime().Restart(ctx, func(s *cluster.Component) {
+		s.Flavour, s.Binary, s.Args = flavour, binary, args
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return list(ctx, node)
+}
+
+// firstLists starts both flavours so many times, and returns how long their first lists took. They take turns
+// from one start to the next: a first list reads thousands of small files, for which a machine can take half as long
+// again for a minute.
+func firstLists(ctx context.Context, node *cluster.Node, binaries map[cluster.Flavour]string, starts int) (map[cluster.Flavour][]time.Duration, error) {
+	firsts := map[cluster.Flavour][]time.Duration{}
+	for i := range starts {
+		for _, flavour := range order(i) {
+			_, took, err := start(ctx, node, flavour, binaries[flavour])
+			if err != nil {
+				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
+			}
+			firsts[flavour] = append(firsts[flavour], took)
+		}
+	}
+	return firsts, nil
+}
+
 func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary string, pushed pushed, config Config, number int) (*Measurement, error) {
+	var profile []string
+	if config.ProfileDir != "" {
+		profile = []string{"--profile-cpu", filepath.Join(config.ProfileDir, fmt.Sprintf("%02d-%s.pprof", number, flavour))}
+	}
+	first, _, err := start(ctx, node, flavour, binary, profile...)
+	if err != nil {
+		return nil, err
+	}
 	cri, err := node.CRI()
 	if err != nil {
 		return nil, err
 	}
 	m := &Measurement{Flavour: flavour}
-	list := func() (*runtimeapi.ListImagesResponse, time.Duration, error) {
-		begin := time.Now()
-		answer, err := cri.Image.ListImages(ctx, &runtimeapi.ListImagesRequest{})
-		return answer, time.Since(begin), err
-	}
-	var first *runtimeapi.ListImagesResponse
-	for range config.Starts {
-		err := node.Runtime().Restart(ctx, func(s *cluster.Component) {
-			s.Flavour, s.Binary = flavour, binary
-			if config.ProfileDir != "" {
-				s.Args = []string{"--profile-cpu", filepath.Join(config.ProfileDir, fmt.Sprintf("%02d-%s.pprof", number, flavour))}
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-		answer, took, err := list()
-		if err != nil {
-			return nil, err
-		}
-		first = answer
-		m.FirstLists = append(m.FirstLists, took)
-	}
 	m.Bytes = proto.Size(first)
 	for _, image := range first.GetImages() {
 		for key := range image.GetSpec().GetAnnotations() {
@@ -246,7 +275,7 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 				return nil, err
 			}
 		}
-		_, took, err := list()
+		_, took, err := list(ctx, node)
 		if err != nil {
 			return nil, err
 		}
