@@ -53,6 +53,13 @@ func TestChains(t *testing.T) {
 	}
 }
 
+// An image without layers has no order that would have to be known.
+func TestChainOfNothing(t *testing.T) {
+	if layers, ok := (&Manifest{}).Chain(); !ok || len(layers) > 0 {
+		t.Errorf("an image without layers: %v, %t", layers, ok)
+	}
+}
+
 // A node that is found to use layers otherwise is another node to measure; what is wanted of
 // it without an order is known from nodes alone.
 func TestSetChains(t *testing.T) {

@@ -291,15 +291,17 @@ func TestUnlistedIsExplained(t *testing.T) {
 }
 
 // Nodes that state no layers use them again as the arguments say: what is above another
-// base counts only where digests alone matter.
+// base counts only where digests alone matter, and what is above the same everywhere.
 func TestLayerReuse(t *testing.T) {
 	for reuse, want := range map[string]int64{config.ReuseByDigest: 100, config.ReuseInChains: 0} {
 		source := &fixture.FollowedImages{}
 		s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &reuse })
 		source.Set(sha("held"), ordered(layer("base", 10), layer("shared", 100)))
 		source.Set("quay.io/other:1", ordered(layer("another", 20), layer("shared", 100)))
+		source.Set("quay.io/grown:1", ordered(layer("base", 10), layer("shared", 100), layer("own", 30)))
 		s.lists("n1", amd64, []string{at("quay.io/held", "held")})
 		s.expect(reuse, "n1", "quay.io/other:1", want, 120)
+		s.expect(reuse, "n1", "quay.io/grown:1", 110, 140)
 	}
 }
 

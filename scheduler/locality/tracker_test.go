@@ -424,11 +424,13 @@ func TestFutureDeadline(t *testing.T) {
 	}
 }
 
-// While an init container runs, the images of the others are not pulled.
+// While an init container runs, the images of the others are not pulled. That begins when it has finished,
+// however long ago the pod was placed.
 func TestInitContainer(t *testing.T) {
 	p := on(pod("p", "quay.io/a:1"), "n1", "")
 	p.Spec.InitContainers = []v1.Container{{Name: "wait", Image: "quay.io/wait:1"}}
 	p.Status = v1.PodStatus{Phase: v1.PodPending,
+		Conditions:            []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))}},
 		InitContainerStatuses: []v1.ContainerStatus{{Name: "wait", ImageID: "y", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}},
 		ContainerStatuses:     []v1.ContainerStatus{{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "PodInitializing"}}}}}
 	s := newSuite(t, args(), nodes("n1", "n2"), p)
