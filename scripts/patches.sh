@@ -3,6 +3,7 @@
 #
 #   patches.sh refresh [COMPONENT]         commits of _build/<component> -> patches/<component>
 #   patches.sh lint    [COMPONENT]         form, order, clean application, size, what can be dropped
+#   patches.sh compile COMPONENT           compiles the series patch by patch, and without what can be dropped
 #   patches.sh rebase  COMPONENT VERSION   tries the series on another version, reports every hunk
 #
 # COMPONENT is cri-o or kubernetes; without one: both.
@@ -130,32 +131,82 @@ lint() {
   echo "$component: ${#patches[@]} patches apply to $(pinned_version "$component"); changed lines in upstream files $touched of at most $(limit "$component"), in new files $new, in tests $tests, generated $generated"
 }
 
-# droppable COMPONENT FOLDER PATCH...: checks in a scratch tree that the others apply
-# without the patches of each row of the table in docs/patches.md, and that each patch
-# is in a row.
-droppable() {
-  local component=$1 scratch=$2 name numbers range number row patch known='' first
-  shift 2
-  first=$(git -C "$scratch" rev-list --max-parents=0 HEAD)
+# rows COMPONENT: prints the numbers of the patches of each row of the table in docs/patches.md, a row a line,
+# with a space before and after each number.
+rows() {
+  local name numbers range
   while IFS='|' read -r _ name numbers _; do
-    [ "${name// /}" = "$component" ] || continue
-    row=' '
+    [ "${name// /}" = "$1" ] || continue
     while read -r range; do
-      for number in $(seq -f '%04.0f' "${range%-*}" "${range#*-}"); do row+="$number "; done
-    done < <(grep -oE '\b[0-9]{4}(-[0-9]{4})?\b' <<<"$numbers" || true)
-    known+=$row
-    [ "$row" != ' ' ] || continue
-    git -C "$scratch" checkout -q -f --detach "$first"
-    for patch in "$@"; do
-      [[ $row != *" $(basename "$patch" | cut -c1-4) "* ]] || continue
-      git -C "$scratch" apply --index "$patch" ||
-        die "$(basename "$patch") does not apply without$row, which docs/patches.md says can be dropped"
-    done
-  done <"$ROOT/docs/patches.md"
+      seq -f ' %04.0f ' "${range%-*}" "${range#*-}"
+    done < <(grep -oE '\b[0-9]{4}(-[0-9]{4})?\b' <<<"$numbers" || true) | tr -d '\n'
+    echo
+  done <"$ROOT/docs/patches.md" | grep .
+}
+
+# without ROW FOLDER PATCH...: makes a scratch tree that of all patches but those of the row.
+without() {
+  local row=$1 scratch=$2 patch
+  shift 2
+  git -C "$scratch" checkout -q -f --detach "$(git -C "$scratch" rev-list --max-parents=0 HEAD)"
+  for patch in "$@"; do
+    [[ $row != *" $(basename "$patch" | cut -c1-4) "* ]] || continue
+    git -C "$scratch" apply --index "$patch" ||
+      die "$(basename "$patch") does not apply without $row, which docs/patches.md says can be dropped"
+  done
+}
+
+# droppable COMPONENT FOLDER PATCH...: checks in a scratch tree that the others apply
+# without the patches of each row, and that each patch is in a row.
+droppable() {
+  local component=$1 scratch=$2 row patch known=''
+  shift 2
+  while read -r row; do
+    row=" $row " known+=$row
+    without "$row" "$scratch" "$@"
+  done < <(rows "$component")
   for patch in "$@"; do
     [[ $known == *" $(basename "$patch" | cut -c1-4) "* ]] ||
       die "$(basename "$patch") is in no row of docs/patches.md: say when it can be dropped"
   done
+}
+
+# compile COMPONENT: compiles the packages that the patches touch after each patch of the series, and without those of
+# each row. The files of a scratch tree stand in for those of the patched one.
+compile() {
+  local component=$1 tree scratch patches patch row later packages
+  tree=$(scripts/tree.sh patched "$component") || exit 1
+  mapfile -t patches < <(series "$component")
+  scratch=$(mktemp -d "$BUILD/compile-$component.XXXXXX")
+  SCRATCH+=("$scratch")
+  scratch_tree "$component" "$(pinned_version "$component")" "$scratch" "${patches[@]}"
+  mapfile -t packages < <(sed -n 's,^diff --git a/\(.*\)/[^/]*\.go b/.*,./\1,p' "${patches[@]}" | grep -v -e /testdata -e '^\./test/' | sort -u)
+  later=" $(basename -a "${patches[@]}" | cut -c1-4 | tr '\n' ' ')"
+  for patch in "${patches[@]}"; do
+    later=${later#" $(basename "$patch" | cut -c1-4)"}
+    without "$later" "$scratch" "${patches[@]}"
+    compiled "$component" "$tree" "$scratch" "${packages[@]}" || die "$component does not compile with $(basename "$patch") and those before it"
+  done
+  while read -r row; do
+    without " $row " "$scratch" "${patches[@]}"
+    compiled "$component" "$tree" "$scratch" "${packages[@]}" || die "$component does not compile without $row, which docs/patches.md says can be dropped"
+  done < <(rows "$component")
+  echo "$component: compiles after each of ${#patches[@]} patches, and without those of each row"
+}
+
+# compiled COMPONENT TREE SCRATCH PACKAGE...: compiles packages of a tree with the files of a scratch tree.
+compiled() {
+  local component=$1 tree=$2 scratch=$3
+  shift 3
+  # A file that is not there is "": deleted.
+  git -C "$tree" diff --name-only --diff-filter=AM overlay HEAD | while read -r file; do
+    if [ -f "$scratch/$file" ]; then echo "$tree/$file $scratch/$file"; else echo "$tree/$file"; fi
+  done | jq -Rn '{Replace: [inputs / " " | {key: .[0], value: (.[1] // "")}] | from_entries}' >"$scratch/.git/overlay.json"
+  (cd "$tree" && if [ "$component" = cri-o ]; then
+    CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" go build -overlay "$scratch/.git/overlay.json" -tags "$CRIO_TAGS" "$@"
+  else
+    CGO_ENABLED=0 go build -overlay "$scratch/.git/overlay.json" "$@"
+  fi)
 }
 
 # upstream_file COMPONENT VERSION PATH: prints where that file of the upstream tree
@@ -256,6 +307,11 @@ refresh | lint)
     "$command" "$component"
   done
   ;;
+compile)
+  [ $# -eq 1 ] || die "usage: patches.sh compile COMPONENT"
+  upstream_module "$1" >/dev/null
+  compile "$1"
+  ;;
 rebase)
   [ $# -eq 2 ] || die "usage: patches.sh rebase COMPONENT VERSION, as in 'make rebase COMPONENT=kubernetes VERSION=v1.37.0'"
   upstream_module "$1" >/dev/null
@@ -266,5 +322,5 @@ rebase)
   SCRATCH+=("$scratch")
   rebase "$1" "$2" "$scratch" | tee "$report" || die "the report is in ${report#"$ROOT"/}; docs/patches.md tells how to go on"
   ;;
-*) die "usage: patches.sh refresh|lint [COMPONENT] | rebase COMPONENT VERSION" ;;
+*) die "usage: patches.sh refresh|lint [COMPONENT] | compile COMPONENT | rebase COMPONENT VERSION" ;;
 esac

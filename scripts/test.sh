@@ -146,23 +146,33 @@ fuzz() {
   go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$2"
 }
 
-# The versions to which the series apply according to docs/patches.md.
+# The versions to which the series apply according to docs/patches.md, and what of CRI-O's can be dropped: that is
+# compiled once for the same patches.
 step_rebase() {
+  local known
   scripts/patches.sh rebase cri-o v1.35.2 &&
     scripts/patches.sh rebase cri-o v1.36.1 &&
     scripts/patches.sh rebase cri-o v1.36.2 &&
-    scripts/patches.sh rebase kubernetes v1.36.3
+    scripts/patches.sh rebase kubernetes v1.36.3 || return 1
+  known=$(succeeded compiled cri-o scripts/patches.sh docs/patches.md)
+  [ -e "$known" ] || scripts/patches.sh compile cri-o && mkdir -p "${known%/*}" && touch "$known"
+}
+
+# succeeded NAME COMPONENT FILE...: prints the path of the file that is there if something succeeded earlier with the
+# same patches and these files.
+succeeded() {
+  echo "$CACHE/$1/$({
+    tree_hash "$2"
+    cat "${@:3}"
+    go version
+  } | sha256sum | cut -c1-16)"
 }
 
 # What generators made for the patched Kubernetes, made again and compared: once for the
 # same inputs.
 step_generated() {
   local known
-  known=$CACHE/generated/$({
-    tree_hash kubernetes
-    cat scripts/generate.sh
-    go version
-  } | sha256sum | cut -c1-16)
+  known=$(succeeded generated kubernetes scripts/generate.sh)
   if [ -e "$known" ]; then
     touch "$known"
     echo "skipped: the generated code of patches/kubernetes: compared earlier with the same inputs"

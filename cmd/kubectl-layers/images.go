@@ -35,7 +35,7 @@ func (c *command) image() *cobra.Command {
 				return nil, err
 			}
 			if !slices.ContainsFunc(images, func(i inventory.Image) bool { return !i.Unknown() }) {
-				return nil, unknown(images, cluster.Problems)
+				return nil, unknown(args, cluster.Problems)
 			}
 			return imagesAnswer(images, cluster), nil
 		}),
@@ -158,16 +158,13 @@ func look(ctx context.Context, r *collect.Reader, names []string) ([]inventory.I
 // whereFrom is how images become known.
 const whereFrom = "check the name, or have layer-resolver ask its registry (docs/resolver-install.md)"
 
-// unknown says that nothing is known of any of the images. problems are what could not be read.
-func unknown(images []inventory.Image, problems []*collect.Problem) error {
-	var names []string
-	for i := range images {
-		names = append(names, images[i].Image)
-	}
+// unknown says that nothing is known of any of the images, which are valid references. problems are
+// what could not be read.
+func unknown(images []string, problems []*collect.Problem) error {
 	if len(problems) > 0 {
-		return fmt.Errorf("nothing is known of %s, and not everything could be looked at: %w", some(names), problems[0])
+		return fmt.Errorf("nothing is known of %s, and not everything could be looked at: %w", some(images), problems[0])
 	}
-	return fmt.Errorf("nothing is known of %s: no node has it, and no ImageManifest names it: %s", some(names), whereFrom)
+	return fmt.Errorf("nothing is known of %s: no node has it, and no ImageManifest names it: %s", some(images), whereFrom)
 }
 
 func imagesAnswer(images []inventory.Image, cluster *collect.Cluster) *answer {
@@ -238,14 +235,17 @@ func holders(by map[locality.Evidence]int) string {
 func (c *command) shared() *cobra.Command {
 	var images []string
 	var rows int
+	var single bool
 	cmd := &cobra.Command{
-		Use: "shared [--images IMAGE,...]", Args: cobra.ArbitraryArgs,
+		Use: "shared [--layers | --images IMAGE,...]", Args: cobra.ArbitraryArgs,
 		Short: "The layers and bases that images on the nodes share, those that save most first",
-		Long: "The layers and bases that images on the nodes share, those that save most first. A base is a set of layers that the same images have.\n\n" +
+		Long: "The bases that images on the nodes share, those that save most first; with --layers, single layers. A base is a set of layers that the same images have.\n\n" +
 			"With --images A B ..., how many bytes each two of these images have in common.",
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringSliceVar(&images, "images", nil, "images to compare: --images A B C, or A,B,C")
+	cmd.Flags().BoolVar(&single, "layers", false, "a table of single layers instead of bases")
+	cmd.MarkFlagsMutuallyExclusive("layers", "images")
 	cmd.Flags().IntVar(&rows, "limit", 20, "at most so many rows in a table; 0 for all")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 		if len(images) == 0 && len(args) > 0 {
@@ -258,37 +258,70 @@ func (c *command) shared() *cobra.Command {
 		if _, err := target.Images("", images); err != nil {
 			return nil, err
 		}
+		if len(images) > 0 {
+			return compare(ctx, r, images)
+		}
 		known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, Images: true})
 		if err != nil {
 			return nil, err
 		}
-		if len(images) > 0 {
-			return c.matrix(known.Common(images), cluster), nil
-		}
 		shared := known.Shared()
-		t := output.Answer{Columns: []output.Column{{Title: "BASE"}, {Title: "LAYERS"}, {Title: "SIZE"}, {Title: "IMAGES"}, {Title: "NODES"}, {Title: "SAVES"}, {Title: "IMAGES AMONG OTHERS", Wide: true}}}
-		for _, base := range shared.Bases {
-			t.Names = append(t.Names, base.Digests...)
-			if rows > 0 && len(t.Rows) >= rows {
-				continue
-			}
-			t.Rows = append(t.Rows, []string{
-				short(base.Digests[0]), strconv.Itoa(len(base.Digests)), text.Bytes(float64(base.Bytes)), strconv.Itoa(base.Images), strconv.Itoa(base.Nodes), text.Bytes(float64(base.SavedBytes)),
-				strings.Join(base.Names, " "),
-			})
+		table := basesTable(shared.Bases)
+		if single {
+			table = layersTable(shared.Layers)
 		}
-		switch {
-		case len(shared.Bases) == 0:
-			t.Above = []string{"No layer on the nodes is in more than one image."}
-		case len(shared.Bases) > len(t.Rows):
-			t.Below = []string{fmt.Sprintf("%d more: --limit 0 shows them, -o json single layers too", len(shared.Bases)-len(t.Rows))}
+		switch all := len(table.Rows); {
+		case all == 0:
+			table.Above = []string{"No layer on the nodes is in more than one image."}
+		case rows > 0 && all > rows:
+			table.Rows = table.Rows[:rows]
+			table.Below = []string{fmt.Sprintf("%d more: --limit 0 shows them", all-rows)}
 		}
-		return &answer{kind: "Shared", value: shared, problems: cluster.Problems, table: t}, nil
+		return &answer{kind: "Shared", value: shared, problems: cluster.Problems, table: table}, nil
 	})
 	return cmd
 }
 
-func (c *command) matrix(m inventory.Matrix, cluster *collect.Cluster) *answer {
+func basesTable(bases []inventory.Base) output.Answer {
+	t := output.Answer{Columns: []output.Column{{Title: "BASE"}, {Title: "LAYERS"}, {Title: "SIZE"}, {Title: "IMAGES"}, {Title: "NODES"}, {Title: "SAVES"}, {Title: "IMAGES AMONG OTHERS", Wide: true}}}
+	for _, base := range bases {
+		t.Names = append(t.Names, base.Digests...)
+		t.Rows = append(t.Rows, []string{
+			short(base.Digests[0]), strconv.Itoa(len(base.Digests)), text.Bytes(float64(base.Bytes)), strconv.Itoa(base.Images), strconv.Itoa(base.Nodes), text.Bytes(float64(base.SavedBytes)),
+			strings.Join(base.Names, " "),
+		})
+	}
+	return t
+}
+
+func layersTable(layers []inventory.SharedLayer) output.Answer {
+	t := output.Answer{Columns: []output.Column{{Title: "LAYER"}, {Title: "SIZE"}, {Title: "IMAGES"}, {Title: "NODES"}, {Title: "SAVES"}, {Title: "DIGEST", Wide: true}}}
+	for _, l := range layers {
+		t.Names = append(t.Names, l.Digest)
+		t.Rows = append(t.Rows, []string{short(l.Digest), text.Bytes(float64(l.Bytes)), strconv.Itoa(l.Images), strconv.Itoa(l.Nodes), text.Bytes(float64(l.SavedBytes)), l.Digest})
+	}
+	return t
+}
+
+// compare tells what images have in common. Without the right to read nodes, that is what ImageManifests
+// say.
+func compare(ctx context.Context, r *collect.Reader, images []string) (*answer, error) {
+	cluster, err := r.ReadSome(ctx, collect.Parts{Nodes: true, Images: true})
+	if err != nil {
+		return nil, err
+	}
+	known, err := inventory.New(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	m := known.Common(images)
+	if !slices.Contains(m.Known, true) {
+		return nil, unknown(images, cluster.Problems)
+	}
+	return matrix(m, cluster), nil
+}
+
+func matrix(m inventory.Matrix, cluster *collect.Cluster) *answer {
 	t := output.Answer{Columns: []output.Column{{Title: "IMAGE"}}, Names: m.Images}
 	for i, image := range m.Images {
 		t.Columns = append(t.Columns, output.Column{Title: fmt.Sprintf("[%d]", i+1)})

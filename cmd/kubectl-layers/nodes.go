@@ -52,8 +52,11 @@ func nodesTable(nodes []inventory.Node, now time.Time) output.Answer {
 	for i := range nodes {
 		n := &nodes[i]
 		source := string(n.Source)
-		if n.StaleAgent {
+		switch {
+		case n.StaleAgent:
 			source += ", agent silent"
+		case n.Problem != "":
+			source += ", agent left out"
 		}
 		t.Rows = append(t.Rows, []string{
 			n.Name, strconv.Itoa(n.Images), strconv.Itoa(n.Layers), text.Bytes(float64(n.Bytes)), share(ptr.Deref(n.ElsewhereBytes, 0), n.Bytes), source, text.Age(n.Reported, now), cuts(n), string(n.Reuse),
@@ -128,6 +131,9 @@ func (c *command) node() *cobra.Command {
 			t := nodesTable([]inventory.Node{node.Node}, cluster.Now)
 			table := output.Answer{Columns: []output.Column{{Title: "IMAGE"}, {Title: "SIZE"}, {Title: "SHARED HERE"}, {Title: "FREED"}, {Title: "LAYERS"}, {Title: "KNOWN BY"}, {Title: "NAMES", Wide: true}}}
 			table.Above = []string{fmt.Sprintf("%s: %s images, %s layers, %s; told by %s, %s old; layers used again by %s", name, t.Rows[0][1], t.Rows[0][2], t.Rows[0][3], t.Rows[0][5], t.Rows[0][6], strings.ToLower(string(node.Reuse)))}
+			if node.Problem != "" {
+				table.Above = append(table.Above, "Its NodeLayers is left out: "+node.Problem)
+			}
 			for _, held := range node.Held {
 				table.Rows = append(table.Rows, []string{
 					first(held.Names), text.Bytes(float64(held.Bytes)), text.Bytes(float64(held.SharedBytes)), text.Bytes(float64(held.FreedBytes)), strconv.Itoa(held.Layers), string(held.Known),

@@ -25,7 +25,7 @@ func (c *command) why() *cobra.Command {
 		Use: "why [POD]", Args: cobra.MaximumNArgs(1),
 		Short: "Why a pod is on its node, and what it pulled",
 		Long: "Why a pod is on its node, as far as layers are concerned: what that node, the best and the mean one had when the pod was placed, and what the kubelet pulled.\n\n" +
-			"The scheduler remembers its last 10,000 placements. It is asked through a port that is forwarded to the pod that holds its lease, with a token of ten minutes that may read the debug path only, never with yours. " +
+			"The scheduler remembers its last 10,000 placements, or fewer if their names are long. It is asked through a port that is forwarded to the pod that holds its lease, with a token of ten minutes that may read the debug path only, never with yours. " +
 			"Without it, nodes are rated now, and the answer says so.",
 		ValidArgsFunction: c.completePods,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
@@ -49,7 +49,7 @@ func (c *command) why() *cobra.Command {
 					return nil, err
 				}
 				answers = append(answers, a)
-				told = told || a.Decision != nil || a.Now != nil
+				told = told || a.Decision != nil || a.Now != nil || len(a.Pulls) > 0
 			}
 			if !told {
 				return nil, w.nothing(pods)

@@ -105,7 +105,7 @@ type Agent struct {
 	// Totals are before cuts; Listed what the object has. Bytes are compressed.
 	TotalImages, TotalLayers, ListedImages, ListedLayers int
 	TotalBytes                                           int64
-	// Invalid is how many of its lines are not valid; Problem why it is left out as a whole.
+	// Invalid is how many of its lines are left out, not being valid; Problem why all of it is.
 	Invalid int
 	Problem string
 }
@@ -371,9 +371,10 @@ func (c *Cluster) agent(o *v1alpha1.NodeLayers, now time.Time) {
 		ListedImages: len(s.Images), ListedLayers: len(s.Layers), TotalBytes: s.TotalBytes,
 	}
 	before := c.Reports.Refused()
-	err := c.Reports.Add(o, now)
-	if a.Invalid = int(c.Reports.Refused() - before); err != nil {
+	if err := c.Reports.Add(o, now); err != nil && c.Reports.Of(o.Name) == nil {
 		a.Problem = err.Error()
+	} else {
+		a.Invalid = int(c.Reports.Refused() - before)
 	}
 	c.Agents[o.Name] = a
 }

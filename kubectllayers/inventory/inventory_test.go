@@ -114,14 +114,17 @@ func cluster(t *testing.T) *collect.Cluster {
 	for i := range kubeletLists {
 		full.Status.Images = append(full.Status.Images, named(fmt.Sprintf("quay.io/some-%d:1", i)))
 	}
+	former := node("former")
+	former.UID = "made-again"
 	c.Nodes = []*v1.Node{
-		node("agent", named("quay.io/not-counted:1")), node("other-agent"), node("stale", named("quay.io/thing:1")), node("empty"),
+		former, node("agent", named("quay.io/not-counted:1")), node("other-agent"), node("stale", named("quay.io/thing:1")), node("empty"),
 		node("joined", named("quay.io/second:1", "quay.io/second@"+digestOf("2"))), full,
 	}
 	app, other := held{"quay.io/first:1", []v1alpha1.ImageLayer{base, tools, first}}, held{"quay.io/second:1", []v1alpha1.ImageLayer{base, tools, second}}
 	agent(c, "agent", c.Now, app, other)
 	agent(c, "other-agent", c.Now, app)
 	agent(c, "stale", c.Now.Add(-time.Hour), app)
+	agent(c, "former", c.Now, app)
 	return c
 }
 
@@ -179,6 +182,9 @@ func TestNodes(t *testing.T) {
 	}
 	// Of a stale agent, the names that the node has count.
 	if n := found["stale"]; n.Source != FromNames || !n.StaleAgent || !n.Reported.Equal(heartbeat) || n.Images != 1 || n.CutImages != 0 {
+		t.Errorf("%+v", n)
+	}
+	if n := found["former"]; n.Source != FromNothing || n.StaleAgent || n.Problem != "it is of a Node that had this name before" {
 		t.Errorf("%+v", n)
 	}
 	if n := found["full"]; n.Source != FromNames || !n.FullList || n.StaleAgent || n.Images != kubeletLists {
@@ -318,7 +324,7 @@ func TestUntrusted(t *testing.T) {
 		}
 	}
 	for _, n := range i.Nodes() {
-		if n.Name == "empty" && (n.InvalidLines != 7 || !n.StaleAgent || len(n.Problem) == 0) {
+		if n.Name == "empty" && (n.InvalidLines != 7 || n.StaleAgent || len(n.Problem) == 0) {
 			t.Errorf("%+v", n)
 		}
 	}

@@ -116,7 +116,12 @@ func (i *Inventory) node(node *v1.Node) Node {
 		n.CutImages, n.CutLayers = max(0, agent.TotalImages-agent.ListedImages), max(0, agent.TotalLayers-agent.ListedLayers)
 		return n
 	}
-	n.StaleAgent = has
+	if report := i.cluster.Reports.Of(node.Name); report != nil {
+		n.StaleAgent = report.UID == node.UID && !report.Fresh
+		if report.UID != node.UID {
+			n.Problem = "it is of a Node that had this name before"
+		}
+	}
 	n.Source = sourceOf(n.Known)
 	n.FullList = len(node.Status.Images) >= kubeletLists
 	for _, condition := range node.Status.Conditions {

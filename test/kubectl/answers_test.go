@@ -221,6 +221,12 @@ func TestShared(t *testing.T) {
 	if len(shared.Bases) != 3 || len(shared.Layers) != 6 || len(shared.Bases[0].Digests) != 2 || shared.Bases[0].Bytes != 90*mb || shared.Bases[0].Images != 3 || shared.Bases[0].SavedBytes != 180*mb || shared.Bases[2].Images != 2 {
 		t.Errorf("%+v", shared)
 	}
+	if r := layers(t, "shared", "--layers"); r.code != 0 || strings.Count(r.out, "\n") != 1+6 || !strings.HasPrefix(strings.Split(r.out, "\n")[1], "sha256:") || !strings.HasSuffix(strings.Split(r.out, "\n")[1], "60.0 MB   3        3       120.0 MB") {
+		t.Errorf("%+v", r)
+	}
+	if r := layers(t, "shared", "--layers", "--limit", "2"); r.code != 0 || !strings.HasSuffix(r.out, "\n4 more: --limit 0 shows them\n") {
+		t.Errorf("%+v", r)
+	}
 	var m struct{ CommonBytes [][]int64 }
 	answers(t, &m, "shared", "--images", "registry.example.com/team/app-0:v1", "registry.example.com/team/app-3:v1", "registry.example.com/team/app-1:v1")
 	if want := [][]int64{{91 * mb, 90 * mb, 0}, {90 * mb, 94 * mb, 0}, {0, 0, 92 * mb}}; !slices.EqualFunc(m.CommonBytes, want, slices.Equal) {

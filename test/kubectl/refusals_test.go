@@ -27,6 +27,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+
 	"github.com/layer-locality/layer-locality/internal/controlplane"
 )
 
@@ -95,6 +97,7 @@ func TestBadInput(t *testing.T) {
 		{"nodes -l =,=", "--selector: "},
 		{"shared -l kind=empty", "unknown shorthand flag: 'l' in -l: see kubectl layers shared --help"},
 		{"node " + byAgent + " -A", "unknown shorthand flag: 'A' in -A: see kubectl layers node --help"},
+		{"shared --layers --images a b", "if any flags in the group [layers images] are set none of the others can be"},
 		{"shared --images a", "want 2 to 50 images, not 1"},
 		{"nodes --none", "unknown flag: --none: see kubectl layers nodes --help"},
 		{"none", `unknown command "none" for "kubectl layers"`},
@@ -161,6 +164,10 @@ func TestRights(t *testing.T) {
 	bind(t, "scheduler-erin", "Role", "layer-locality-scheduler-reader", "kube-system", "erin")
 	bind(t, "viewer-frank", "ClusterRole", "aggregated-view", "default", "frank")
 	bind(t, "scheduler-frank", "Role", "layer-locality-scheduler-reader", "kube-system", "frank")
+	must(t, objects.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "manifests"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ImageManifestsResource.Resource}, Verbs: []string{"get", "list"}},
+	}}))
+	bind(t, "manifests-grace", "ClusterRole", "manifests", "", "grace")
 	bind(t, "layers-bob", "ClusterRole", "layer-locality-viewer", "", "bob")
 	bind(t, "layers-carol", "ClusterRole", "layer-locality-viewer", "", "carol")
 	bind(t, "scheduler-carol", "Role", "layer-locality-scheduler-reader", "kube-system", "carol")
@@ -168,6 +175,9 @@ func TestRights(t *testing.T) {
 	placed(t, p)
 	other := pod(t, "not-ours", "nobody", "registry.example.com/team/app-1:v1")
 	must(t, core.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: other.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: byNames}}, metav1.CreateOptions{}))
+	pulled := pod(t, "pulled", "nobody", "registry.example.com/team/app-1:v1")
+	must(t, core.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pulled.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: byNames}}, metav1.CreateOptions{}))
+	event(t, pulled, `Successfully pulled image "registry.example.com/team/app-1:v1" in 2s (2s including waiting). Image size: 1000 bytes.`)
 	for _, p := range []*corev1.Pod{p, other} {
 		must(t, objects.Patch(t.Context(), p, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"rights":"both"}}}`))))
 	}
@@ -180,12 +190,14 @@ func TestRights(t *testing.T) {
 		{"alice", "pod rights", 0, "note: cannot read ImageManifests: you may not: ask for the ClusterRole layer-locality-viewer"},
 		{"alice", "pod rights -n kube-system", 1, `you may not get pod "rights" in namespace "kube-system"`},
 		{"alice", "why rights", 1, "The scheduler's memory cannot be read (cannot read the lease kube-system/layer-locality-scheduler: you may not: ask for the Role layer-locality-scheduler-reader"},
+		{"alice", "why pulled", 0, "Its kubelet pulled registry.example.com/team/app-1:v1 in 2.0 s."},
 		{"bob", "nodes", 0, "by-agent"},
 		{"bob", "plan rights", 0, "fits on 6 of 6 nodes"},
 		{"bob", "why rights --scheduler-url " + schedulerURL, 0, "cannot get a token of service account kube-system/layer-locality-debug: you may not"},
 		{"carol", "why rights --scheduler-url " + schedulerURL, 0, "When it was placed,"},
 		{"carol", "savings --scheduler-url " + schedulerURL, 0, "PROFILE"},
 		{"dave", "nodes", 1, "cannot read nodes: you may not"},
+		{"dave", "shared --images registry.example.com/team/app-1:v1 registry.example.com/team/app-2:v1", 1, "error: nothing is known of registry.example.com/team/app-1:v1, registry.example.com/team/app-2:v1, and not everything could be looked at: cannot read nodes: you may not: ask for"},
 		{"dave", "image registry.example.com/team/app-1:v1", 1, "error: nothing is known of registry.example.com/team/app-1:v1, and not everything could be looked at: cannot read nodes: you may not: ask for"},
 		// Nodes and pods, and nothing of ours: patched nodes speak for themselves.
 		{"erin", "nodes", 0, "note: cannot read NodeLayers: you may not: ask for the ClusterRole layer-locality-viewer"},
@@ -194,6 +206,9 @@ func TestRights(t *testing.T) {
 		{"erin", "plan rights", 0, "fits on 6 of 6 nodes"},
 		{"erin", "image registry.example.com/team/app-2:v1", 0, "app-2:v1: 93.0 MB in 3 layers; on 1 (1 by layers)"},
 		{"erin", "why rights --scheduler-url " + schedulerURL, 0, "note: cannot read events in namespace default: you may not"},
+		// ImageManifests tell what images have in common, whoever has them.
+		{"grace", "shared --images registry.example.com/team/app-2:v1 registry.example.com/team/app-8:v1", 0, "[1] registry.example.com/team/app-2:v1   93.0 MB"},
+		{"grace", "shared --images registry.example.com/team/app-2:v1 registry.example.com/team/app-8:v1", 0, "note: cannot read nodes: you may not"},
 		// The scheduler may be asked, but nodes may not be read: of what it does not remember, there
 		// is less.
 		{"frank", "why rights --scheduler-url " + schedulerURL, 0, "When it was placed,"},
