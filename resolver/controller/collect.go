@@ -14,7 +14,7 @@ const keepUnresolved = 10 * time.Minute
 // collect removes references that nothing has used for KeepUnused, and the oldest of
 // namespaces with too many, until the context is done.
 func (r *Resolver) collect(ctx context.Context) {
-	ticker := time.NewTicker(min(max(r.options.KeepUnused/10, time.Second), 5*time.Second))
+	ticker := time.NewTicker(sweepEvery(r.options.KeepUnused))
 	defer ticker.Stop()
 	for {
 		r.sweep(ctx)
@@ -24,6 +24,11 @@ func (r *Resolver) collect(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// sweepEvery is how often references are looked at that are kept for a time.
+func sweepEvery(keep time.Duration) time.Duration {
+	return min(max(keep/10, time.Second), 5*time.Second)
 }
 
 // sweep does once what collect does.

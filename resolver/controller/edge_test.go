@@ -240,6 +240,14 @@ func soon(t *testing.T, what string, f func() bool) {
 	}
 }
 
+func TestSweepEvery(t *testing.T) {
+	for keep, want := range map[time.Duration]time.Duration{time.Second: time.Second, 20 * time.Second: 2 * time.Second, time.Hour: 5 * time.Second} {
+		if got := sweepEvery(keep); got != want {
+			t.Errorf("kept for %s: every %s, want %s", keep, got, want)
+		}
+	}
+}
+
 // A digest comes into use while its object is being collected.
 func TestUsedWhileCollected(t *testing.T) {
 	pinned := "reg/x@" + hash("a")

@@ -47,6 +47,9 @@ func TestHeldBy(t *testing.T) {
 	if got := registriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
 		t.Errorf("registries: %q", got)
 	}
+	if got := registriesOf(nodeWith(t, "n", "quay.io/b:1", "docker.io/library/a:1")); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
+		t.Errorf("registries of the same images in another order: %q", got)
+	}
 	var many []string
 	for i := range maxHeldPerNode + 10 {
 		many = append(many, fmt.Sprintf("quay.io/a@sha256:%064x", i))

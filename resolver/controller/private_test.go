@@ -149,13 +149,27 @@ func TestPrivateImages(t *testing.T) {
 			t.Errorf("%s: who has a wrong secret is told %q", user, note)
 		}
 		for _, other := range []string{"stranger", "thief"} {
-			if note := notes[other]; note == "" || strings.Contains(note, "owner") || strings.Contains(note, user) {
+			// Pull secrets are read: nobody is told to have that done.
+			if note := notes[other]; note == "" || strings.Contains(note, "owner") || strings.Contains(note, user) || strings.Contains(note, "--pull-secrets") {
 				t.Errorf("%s: the %s is told %q", user, other, note)
 			}
 		}
 	}
 	if written["right"] != written["wrong"] {
 		t.Errorf("the object shows whether somebody's secret works:\n%s\n%s", written["right"], written["wrong"])
+	}
+}
+
+// Whose pull secrets were tried is told how that ended, not what everybody is told.
+func TestOwnReasonIsTold(t *testing.T) {
+	r, _, told := privateWorld(t, &lockedRegistry{}, false, map[string]string{"owner": "wrong"})
+	r.work(t.Context(), &queue{}, privateImage)
+	asked := one(privateImage)
+	r.attempts.noteSecrets(asked.key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"})
+	told.notes = nil
+	r.reportFailure(asked, r.usage.workloadsIn(asked.key, "owner", maxEvents)...)
+	if got := strings.Join(told.notes, "\n"); !strings.HasSuffix(got, "(NotFound): it is not there") {
+		t.Errorf("told %q", got)
 	}
 }
 

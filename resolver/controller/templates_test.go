@@ -142,6 +142,7 @@ func TestParseTemplate(t *testing.T) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
 	}
+	templatesOf(t, "a.io/v1/Deployment={.spec.template}", "apps/v1/Other={.spec.template}") // only the name or the group is known
 	options := CacheOptions(templatesOf(t, "a.io/v1/A={.spec.x}", "a.io/v1/A={.spec.y}", "b.io/v1/B={.spec}")...)
 	if got, want := len(options.ByObject), len(CacheOptions().ByObject)+2; got != want {
 		t.Errorf("%d kinds, want %d", got, want)

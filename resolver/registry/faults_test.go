@@ -3,6 +3,8 @@ package registry
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -609,6 +611,19 @@ func TestTimedOut(t *testing.T) {
 		if timedOut(err) {
 			t.Errorf("%v is taken for a timeout", err)
 		}
+	}
+}
+
+// What crypto/tls says of a certificate: that its authority is not known, that it is another host's, that it has
+// expired.
+func TestCertificateErrors(t *testing.T) {
+	for _, err := range []error{x509.UnknownAuthorityError{}, x509.HostnameError{Certificate: &x509.Certificate{}, Host: "h"}, x509.CertificateInvalidError{Reason: x509.Expired}} {
+		if !isCertificateError(&tls.CertificateVerificationError{Err: err}) {
+			t.Errorf("%T is not taken for an error of a certificate", err)
+		}
+	}
+	if isCertificateError(tls.AlertError(40)) {
+		t.Error("a failed handshake is taken for an error of a certificate")
 	}
 }
 
