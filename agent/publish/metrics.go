@@ -44,7 +44,7 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "writes_total",
 			Help: "NodeLayers written, because of a change or to renew them."}, []string{"why"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "errors_total",
-			Help: "Failures, by what failed (reader: reading the runtime; write: writing to the apiserver) and why."}, []string{"in", "reason"}),
+			Help: "Failures, by what failed (reader: reading the runtime; write: writing to the apiserver; handover: between the two containers) and why."}, []string{"in", "reason"}),
 		skipped: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "skipped_images",
 			Help: "Images of which something could not be used at the last reading, by what."}, []string{"reason"}),
 		reader: map[string]int64{},

@@ -141,7 +141,7 @@ func TestAlerts(t *testing.T) {
 		test func(t *testing.T)
 	}{
 		{"agent stopped", testStopped}, {"agent gone", testGone}, {"agent without rights", testWithoutRights},
-		{"registry", testRegistry}, {"scheduler gone", testNoScheduler},
+		{"registry", testRegistry}, {"scheduler without its lease", testNoLeader}, {"scheduler gone", testNoScheduler},
 	} {
 		if !t.Run(part.name, part.test) {
 			return // the next ones would start from something else
@@ -226,6 +226,19 @@ func testRegistry(t *testing.T) {
 	registry.answers(well)
 	must(t, lab.Drop(t.Context(), pods...))
 	ends(t, "HeldPodsTimingOut", nil)
+}
+
+// The scheduler ends when it can no longer renew its lease, and the next one does not get it.
+func testNoLeader(t *testing.T) {
+	bindings := lab.Client.RbacV1().RoleBindings(scenario.AgentNamespace)
+	binding, err := bindings.Get(t.Context(), scenario.SecondScheduler+"-leader-election", metav1.GetOptions{})
+	must(t, err)
+	must(t, bindings.Delete(t.Context(), binding.Name, metav1.DeleteOptions{}))
+	fires(t, "LayerSchedulerNoLeader", nil)
+	binding.ObjectMeta = metav1.ObjectMeta{Name: binding.Name, Labels: binding.Labels}
+	_, err = bindings.Create(t.Context(), binding, metav1.CreateOptions{})
+	must(t, err)
+	ends(t, "LayerSchedulerNoLeader", nil)
 }
 
 func testNoScheduler(t *testing.T) {
