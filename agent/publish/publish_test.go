@@ -309,7 +309,7 @@ func TestPublish(t *testing.T) {
 # TYPE layerlocality_agent_writes_total counter
 layerlocality_agent_writes_total{why="change"} 2
 layerlocality_agent_writes_total{why="renewal"} 1
-# HELP layerlocality_agent_errors_total Failures, by what failed (reader: reading the runtime; write: writing to the apiserver) and why.
+# HELP layerlocality_agent_errors_total Failures, by what failed (reader: reading the runtime; write: writing to the apiserver; handover: between the two containers) and why.
 # TYPE layerlocality_agent_errors_total counter
 layerlocality_agent_errors_total{in="reader",reason="handover"} 0
 layerlocality_agent_errors_total{in="reader",reason="read"} 0
