@@ -8,6 +8,8 @@
 #
 # COMPONENT is cri-o or kubernetes; without one: both.
 . "$(dirname "$0")/lib.sh"
+# As scripts/build.sh compiles, so that what is compiled is shared.
+export GOFLAGS="-trimpath -buildvcs=false"
 
 # Every patch has these parts, in this order (docs/patches.md).
 HEADERS=("What:" "Difference from upstream:" "Why not upstream yet:" "Related:" "Droppable from:")
@@ -144,17 +146,19 @@ rows() {
   done <"$ROOT/docs/patches.md" | grep .
 }
 
-# without ROW FOLDER PATCH...: makes a scratch tree that of all patches but those of the row.
+# without NUMBERS WHY FOLDER PATCH...: makes a scratch tree that of all patches but these. WHY is said of one that does
+# not apply.
 without() {
-  local row=$1 scratch=$2 patch
-  shift 2
+  local numbers=$1 why=$2 scratch=$3 patch
+  shift 3
   git -C "$scratch" checkout -q -f --detach "$(git -C "$scratch" rev-list --max-parents=0 HEAD)"
   for patch in "$@"; do
-    [[ $row != *" $(basename "$patch" | cut -c1-4) "* ]] || continue
-    git -C "$scratch" apply --index "$patch" ||
-      die "$(basename "$patch") does not apply without $row, which docs/patches.md says can be dropped"
+    [[ $numbers != *" $(basename "$patch" | cut -c1-4) "* ]] || continue
+    git -C "$scratch" apply --index "$patch" || die "$(basename "$patch") does not apply $why"
   done
 }
+
+DROPPABLE="which docs/patches.md says can be dropped"
 
 # droppable COMPONENT FOLDER PATCH...: checks in a scratch tree that the others apply
 # without the patches of each row, and that each patch is in a row.
@@ -163,7 +167,7 @@ droppable() {
   shift 2
   while read -r row; do
     row=" $row " known+=$row
-    without "$row" "$scratch" "$@"
+    without "$row" "without $row, $DROPPABLE" "$scratch" "$@"
   done < <(rows "$component")
   for patch in "$@"; do
     [[ $known == *" $(basename "$patch" | cut -c1-4) "* ]] ||
@@ -175,7 +179,7 @@ droppable() {
 # each row. The files of a scratch tree stand in for those of the patched one.
 compile() {
   local component=$1 tree scratch patches patch row later packages
-  tree=$(scripts/tree.sh patched "$component") || exit 1
+  tree=$("$ROOT/scripts/tree.sh" patched "$component") || exit 1
   mapfile -t patches < <(series "$component")
   scratch=$(mktemp -d "$BUILD/compile-$component.XXXXXX")
   SCRATCH+=("$scratch")
@@ -184,24 +188,26 @@ compile() {
   later=" $(basename -a "${patches[@]}" | cut -c1-4 | tr '\n' ' ')"
   for patch in "${patches[@]}"; do
     later=${later#" $(basename "$patch" | cut -c1-4)"}
-    without "$later" "$scratch" "${patches[@]}"
+    without "$later" "to those before it" "$scratch" "${patches[@]}"
     compiled "$component" "$tree" "$scratch" "${packages[@]}" || die "$component does not compile with $(basename "$patch") and those before it"
   done
   while read -r row; do
-    without " $row " "$scratch" "${patches[@]}"
-    compiled "$component" "$tree" "$scratch" "${packages[@]}" || die "$component does not compile without $row, which docs/patches.md says can be dropped"
+    without " $row " "without $row, $DROPPABLE" "$scratch" "${patches[@]}"
+    compiled "$component" "$tree" "$scratch" "${packages[@]}" || die "$component does not compile without $row, $DROPPABLE"
   done < <(rows "$component")
   echo "$component: compiles after each of ${#patches[@]} patches, and without those of each row"
 }
 
 # compiled COMPONENT TREE SCRATCH PACKAGE...: compiles packages of a tree with the files of a scratch tree.
 compiled() {
-  local component=$1 tree=$2 scratch=$3
+  local component=$1 tree=$2 scratch=$3 files file
   shift 3
+  files=$(git -C "$tree" diff --name-only --diff-filter=AM overlay HEAD) || return 1
+  [ -n "$files" ] || die "$tree has no patches"
   # A file that is not there is "": deleted.
-  git -C "$tree" diff --name-only --diff-filter=AM overlay HEAD | while read -r file; do
+  while read -r file; do
     if [ -f "$scratch/$file" ]; then echo "$tree/$file $scratch/$file"; else echo "$tree/$file"; fi
-  done | jq -Rn '{Replace: [inputs / " " | {key: .[0], value: (.[1] // "")}] | from_entries}' >"$scratch/.git/overlay.json"
+  done <<<"$files" | jq -Rn '{Replace: [inputs / " " | {key: .[0], value: (.[1] // "")}] | from_entries}' >"$scratch/.git/overlay.json" || return 1
   (cd "$tree" && if [ "$component" = cri-o ]; then
     CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" go build -overlay "$scratch/.git/overlay.json" -tags "$CRIO_TAGS" "$@"
   else

@@ -154,8 +154,13 @@ step_rebase() {
     scripts/patches.sh rebase cri-o v1.36.1 &&
     scripts/patches.sh rebase cri-o v1.36.2 &&
     scripts/patches.sh rebase kubernetes v1.36.3 || return 1
-  known=$(succeeded compiled cri-o scripts/patches.sh docs/patches.md)
-  [ -e "$known" ] || scripts/patches.sh compile cri-o && mkdir -p "${known%/*}" && touch "$known"
+  known=$(succeeded compiled cri-o scripts/patches.sh <(grep '^| cri-o ' docs/patches.md && echo "$CRIO_TAGS"))
+  if [ -e "$known" ]; then
+    touch "$known"
+    echo "CRI-O without what can be dropped: compiled earlier with the same patches"
+    return
+  fi
+  scripts/patches.sh compile cri-o && mkdir -p "${known%/*}" && touch "$known"
 }
 
 # succeeded NAME COMPONENT FILE...: prints the path of the file that is there if something succeeded earlier with the

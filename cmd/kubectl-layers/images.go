@@ -314,11 +314,10 @@ func compare(ctx context.Context, r *collect.Reader, images []string) (*answer, 
 	if err != nil {
 		return nil, err
 	}
-	m := known.Common(images)
-	if !slices.Contains(m.Known, true) {
+	if !slices.ContainsFunc(known.Images(images), func(i inventory.Image) bool { return !i.Unknown() }) {
 		return nil, unknown(images, cluster.Problems)
 	}
-	return matrix(m, cluster), nil
+	return matrix(known.Common(images), cluster), nil
 }
 
 func matrix(m inventory.Matrix, cluster *collect.Cluster) *answer {

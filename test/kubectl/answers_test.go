@@ -227,6 +227,13 @@ func TestShared(t *testing.T) {
 	if r := layers(t, "shared", "--layers", "--limit", "2"); r.code != 0 || !strings.HasSuffix(r.out, "\n4 more: --limit 0 shows them\n") {
 		t.Errorf("%+v", r)
 	}
+	// Of an image that a node names, its layers may not be known.
+	if r := layers(t, "shared", "--images", "registry.example.com/other/thing:v1", "registry.example.com/team/none:v1"); r.code != 0 || !strings.Contains(r.out, "other/thing:v1: its layers are not known") {
+		t.Errorf("%+v", r)
+	}
+	if r := layers(t, "shared", "--images", "registry.example.com/team/none:v1", "registry.example.com/team/nor:v1"); r.code != 1 || !strings.Contains(r.err, "no node has it, and no ImageManifest names it") {
+		t.Errorf("%+v", r)
+	}
 	var m struct{ CommonBytes [][]int64 }
 	answers(t, &m, "shared", "--images", "registry.example.com/team/app-0:v1", "registry.example.com/team/app-3:v1", "registry.example.com/team/app-1:v1")
 	if want := [][]int64{{91 * mb, 90 * mb, 0}, {90 * mb, 94 * mb, 0}, {0, 0, 92 * mb}}; !slices.EqualFunc(m.CommonBytes, want, slices.Equal) {

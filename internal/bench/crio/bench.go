@@ -149,7 +149,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	}
 	result := &Result{Config: config, Started: time.Now().UTC().Truncate(time.Second)}
 	for round := range config.Rounds {
-		firsts, err := firstLists(ctx, node, binaries, config.Starts)
+		firsts, err := firstLists(ctx, node, binaries, config.Starts, round)
 		if err != nil {
 			return nil, err
 		}
@@ -226,11 +226,11 @@ func start(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, bin
 
 // firstLists starts both flavours so many times, and returns how long their first lists took. They take turns
 // from one start to the next: a first list reads thousands of small files, for which a machine can take half as long
-// again for a minute.
-func firstLists(ctx context.Context, node *cluster.Node, binaries map[cluster.Flavour]string, starts int) (map[cluster.Flavour][]time.Duration, error) {
+// again for a minute. round decides which is first.
+func firstLists(ctx context.Context, node *cluster.Node, binaries map[cluster.Flavour]string, starts, round int) (map[cluster.Flavour][]time.Duration, error) {
 	firsts := map[cluster.Flavour][]time.Duration{}
 	for i := range starts {
-		for _, flavour := range order(i) {
+		for _, flavour := range order(round + i) {
 			_, took, err := start(ctx, node, flavour, binaries[flavour])
 			if err != nil {
 				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
