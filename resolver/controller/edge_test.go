@@ -303,6 +303,22 @@ func TestConfirmedOfDigest(t *testing.T) {
 	}
 }
 
+// A tag is confirmed when the registry answers. A digest always means the same.
+func TestConfirmed(t *testing.T) {
+	for reference, want := range map[string]bool{"reg/x:1": true, "reg/x@" + hash("a"): false} {
+		_, s, _ := newTestResolver(t, &fakeRegistry{})
+		s.wrote(s.resolved(t.Context(), reference, plain(hash("a")), amd64))
+		if len(s.records) != 1 {
+			t.Fatalf("%d records of %s", len(s.records), reference)
+		}
+		for _, r := range s.records {
+			if got := meta.IsStatusConditionTrue(r.status.Conditions, v1alpha1.ConditionConfirmed); got != want {
+				t.Errorf("%s is confirmed: %t", reference, got)
+			}
+		}
+	}
+}
+
 // The patch finds no object: it was deleted before load listed the objects that the
 // cache still had, so no informer will ever report it.
 func TestGoneUnnoticed(t *testing.T) {
