@@ -37,6 +37,15 @@ func nodeWith(t *testing.T, name string, images ...string) *corev1.Node {
 
 func byDigest(repository, letter string) string { return repository + "@" + hash(letter) }
 
+// podRunning is a pod whose containers run images with these IDs.
+func podRunning(ids ...string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	for _, id := range ids {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{ImageID: id, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+	}
+	return pod
+}
+
 func TestHeldBy(t *testing.T) {
 	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
 	node := nodeWith(t, "n", "docker.io/library/a:1 "+a+" "+byDigest("quay.io/mirror/a", "c"), "docker.io/library/tag:only",
@@ -49,6 +58,10 @@ func TestHeldBy(t *testing.T) {
 	}
 	if got := registriesOf(nodeWith(t, "n", "quay.io/b:1", "docker.io/library/a:1")); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
 		t.Errorf("registries of the same images in another order: %q", got)
+	}
+	running := podRunning("quay.io/b@"+hash("b"), "docker.io/library/a@"+hash("a"))
+	if got := runningFrom(running); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
+		t.Errorf("registries that a pod runs images of: %q", got)
 	}
 	var many []string
 	for i := range maxHeldPerNode + 10 {

@@ -31,6 +31,26 @@ func queued(t *testing.T, r *Resolver) <-chan string {
 	return keys
 }
 
+// What was refused is asked for again when mirrors change, and what was not refused is not.
+func TestMirrorsChanged(t *testing.T) {
+	r, _, _ := newTestResolver(t, &fakeRegistry{})
+	keys := queued(t, r)
+	for _, tag := range []string{"reg/refused:1", "reg/well:1"} {
+		r.usage.set(claimFor(tag, "ns", tag))
+	}
+	refused := one("reg/refused:1")
+	r.attempts.failed(refused, r.attempts.of(refused), v1alpha1.ReasonNotFound, "404", 0)
+	r.mirrorsChanged()
+	if key := <-keys; key != refused.key {
+		t.Errorf("asked for %s", key)
+	}
+	select {
+	case key := <-keys:
+		t.Errorf("asked for %s, too", key)
+	default:
+	}
+}
+
 // An object with two tags is deleted. Both tags are asked again, no matter
 // which part notices it.
 func TestLostReferencesAreAskedAgain(t *testing.T) {
