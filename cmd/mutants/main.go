@@ -54,7 +54,7 @@ func main() {
 			return run(cmd.Context(), folders, sample, seed, accepted)
 		},
 	}
-	command.Flags().IntVar(&sample, "sample", 0, "how many mutants of each folder, chosen at random; 0: all, which takes hours")
+	command.Flags().IntVar(&sample, "sample", 0, "how many mutants of each folder, chosen at random; 0: all")
 	command.Flags().Uint64Var(&seed, "seed", 1, "another seed chooses others")
 	command.Flags().StringArrayVar(&only, "only", nil, "these mutants and no others: 'file: function: change', 'file: function' or 'file'")
 	err := command.ExecuteContext(ctx)
@@ -119,14 +119,7 @@ func run(ctx context.Context, folders []string, sample int, seed uint64, accepte
 // tryAll prints the survivors, and those for which the tests took too long.
 func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted) (count, error) {
 	var c count
-	if err := mutants.Baseline(ctx, all); err != nil {
-		return c, err
-	}
-	for _, m := range all {
-		outcome, err := mutants.Try(ctx, m)
-		if err != nil {
-			return c, err
-		}
+	err := mutants.TryAll(ctx, all, func(m mutants.Mutant, outcome mutants.Outcome) {
 		switch {
 		case outcome == mutants.Killed:
 			c.killed++
@@ -140,6 +133,6 @@ func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted
 			c.survived++
 			fmt.Printf("survived: %s\n", m)
 		}
-	}
-	return c, nil
+	})
+	return c, err
 }

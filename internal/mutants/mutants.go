@@ -33,6 +33,11 @@ type Mutant struct {
 	Locks bool
 	// Source is the whole changed file.
 	Source []byte
+
+	// In the original file, code takes the place of what is between these offsets.
+	original string
+	from, to int
+	code     string
 }
 
 // Name is what accepted.txt calls the mutant: "file: function: change", with
@@ -196,7 +201,8 @@ func (m *mutator) replace(from, to token.Pos, code string, locks bool) {
 	}
 	m.found = append(m.found, Mutant{
 		File: m.name, Line: start.Line, Function: m.function, Change: change, Locks: locks,
-		Source: slices.Concat(m.source[:start.Offset], []byte(code), m.source[end.Offset:]),
+		Source:   slices.Concat(m.source[:start.Offset], []byte(code), m.source[end.Offset:]),
+		original: string(m.source), from: start.Offset, to: end.Offset, code: code,
 	})
 }
 

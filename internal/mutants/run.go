@@ -5,11 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Outcome is what a package's tests made of a mutant.
@@ -50,20 +55,79 @@ func try(ctx context.Context, m Mutant, timeout time.Duration) (Outcome, error) 
 		return 0, err
 	}
 	out, err := test(ctx, m, timeout, "-overlay", overlay)
-	var exit *exec.ExitError
 	switch {
-	case err == nil:
-		return Survived, nil
-	case !errors.As(err, &exit):
-		return 0, err
-	case strings.Contains(out, "[build failed]"):
+	case err != nil && strings.Contains(out, "[build failed]"):
 		return NotCompiled, nil
-	case strings.Contains(out, "[setup failed]"):
+	case err != nil && strings.Contains(out, "[setup failed]"):
 		return 0, fmt.Errorf("%s: %s", m, out)
-	case strings.Contains(out, "panic: test timed out after "):
-		return TimedOut, nil
 	}
-	return Killed, nil
+	return judge(out, err)
+}
+
+// TryAll is Try for many mutants: done is told what became of each, of one at a time and not in
+// order. It fails if tests fail without a mutant, because they would kill every mutant.
+func TryAll(ctx context.Context, all []Mutant, done func(Mutant, Outcome)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var apart []Mutant // the others have their own way
+	folders := map[string][]Mutant{}
+	for _, m := range all {
+		folders[filepath.Dir(m.File)] = append(folders[filepath.Dir(m.File)], m)
+	}
+	var lock sync.Mutex
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		work, err := os.MkdirTemp("", "mutants")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(work) }()
+		b, refused, err := compile(ctx, folder, work, folders[folder])
+		if err != nil {
+			return err
+		}
+		if err := b.baseline(ctx); err != nil {
+			return err
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(parallel)
+		for _, m := range folders[folder] {
+			number, ok := b.numbers[m.Name()]
+			switch {
+			case refused[m.Name()]:
+				lock.Lock()
+				done(m, NotCompiled)
+				lock.Unlock()
+				continue
+			case !ok:
+				apart = append(apart, m)
+				continue
+			}
+			group.Go(func() error {
+				outcome, err := b.try(ctx, number)
+				if err != nil {
+					return err
+				}
+				lock.Lock()
+				defer lock.Unlock()
+				done(m, outcome)
+				return nil
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+	}
+	if err := Baseline(ctx, apart); err != nil {
+		return err
+	}
+	for _, m := range apart {
+		outcome, err := Try(ctx, m)
+		if err != nil {
+			return err
+		}
+		done(m, outcome)
+	}
+	return nil
 }
 
 // Baseline runs the unit tests of the mutants' packages without a mutant, as Try runs them with one.

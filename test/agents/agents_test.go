@@ -462,8 +462,11 @@ func TestInstallation(t *testing.T) {
 	}
 	state("n2", .10, .10)
 	state("n3", .10, .10)
-	waiting := scenario.Pod{Name: "old-waiting", Image: image, Scheduler: name}
+	attempt := 0
 	livetest.Eventually(t, time.Minute, "all nodes are overloaded", func(context.Context) error {
+		attempt++ // a name of its own, for events stay
+		waiting := scenario.Pod{Name: fmt.Sprintf("old-waiting-%d", attempt), Image: image, Scheduler: name}
+		livetest.RemoveAtEnd(t, lab, waiting.Name)
 		must(t, lab.Submit(t.Context(), waiting))
 		text := complaint(t, waiting.Name)
 		must(t, lab.Remove(t.Context(), waiting.Name))

@@ -244,10 +244,19 @@ func drop(t *testing.T, pods ...scenario.Pod) {
 	must(t, lab.Remove(t.Context(), names...))
 }
 
-// complaint waits until a pod has an event FailedScheduling, and returns what it says.
+// complaint waits until a pod has an event FailedScheduling, and returns what it says. Of a
+// pod that has a node meanwhile, it returns which.
 func complaint(t *testing.T, pod string) (text string) {
 	t.Helper()
 	must(t, scenario.Poll(t.Context(), func(ctx context.Context) error {
+		state, err := lab.Client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, pod, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if node := state.Spec.NodeName; node != "" {
+			text = fmt.Sprintf("pod %s went to %s", pod, node)
+			return nil
+		}
 		events, err := lab.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling,involvedObject.name=" + pod})
 		if err != nil {
 			return err

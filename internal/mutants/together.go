@@ -1,0 +1,309 @@
+package mutants
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Compiling is most of the work of one mutant. So those that change the body of a function
+// are compiled together: each is a copy of its function, and a variable of the environment
+// tells the function which copy to call.
+const variable = "LAYER_LOCALITY_MUTANT"
+
+// binary is a package's test binary with many mutants in it.
+type binary struct {
+	folder, path string
+	// numbers are what the variable says of those that are in it.
+	numbers map[string]int
+	// slow are the tests that take long: they run after the others.
+	slow []string
+	// timeout bounds the tests of one mutant: it may loop for ever.
+	timeout time.Duration
+}
+
+// compile builds the test binary of a folder, in the directory work, with all mutants that
+// it can have. refused are the names of those that do not compile.
+func compile(ctx context.Context, folder, work string, all []Mutant) (b binary, refused map[string]bool, err error) {
+	b = binary{folder: folder, path: filepath.Join(work, "mutants.test"), numbers: map[string]int{}}
+	refused = map[string]bool{}
+	for {
+		clear(b.numbers)
+		lines, err := b.write(work, slices.DeleteFunc(slices.Clone(all), func(m Mutant) bool { return m.Locks || refused[m.Name()] }))
+		if err != nil {
+			return b, nil, err
+		}
+		// -e: all errors, not the first ten.
+		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-gcflags=-e", "-overlay", filepath.Join(work, "overlay.json"), "-o", b.path, ".")
+		cmd.Dir = folder
+		out, err := cmd.CombinedOutput()
+		switch {
+		case ctx.Err() != nil:
+			return b, nil, ctx.Err()
+		case err == nil:
+			return b, refused, nil
+		}
+		before := len(refused)
+		for _, at := range position.FindAllSubmatch(out, -1) {
+			line, _ := strconv.Atoi(string(at[2]))
+			for _, copied := range lines[string(at[1])] {
+				if copied.first <= line && line <= copied.last {
+					refused[copied.name] = true
+				}
+			}
+		}
+		if len(refused) == before {
+			return b, nil, fmt.Errorf("compile the mutants of %s: %w: %s", folder, err, out)
+		}
+	}
+}
+
+// position is where the compiler says that an error is.
+var position = regexp.MustCompile(`(?m)([^/\s:]+\.go):(\d+):\d+: `)
+
+// lines are those of a changed file that have the copy of a mutant.
+type lines struct {
+	name        string
+	first, last int
+}
+
+// write writes changed files, and the overlay that has the go command take them.
+func (b *binary) write(work string, all []Mutant) (map[string][]lines, error) {
+	absolute, err := filepath.Abs(b.folder)
+	if err != nil {
+		return nil, err
+	}
+	replace := map[string]string{}
+	add := func(name string, text []byte) error {
+		replace[filepath.Join(absolute, name)] = filepath.Join(work, name)
+		return os.WriteFile(filepath.Join(work, name), text, 0o600)
+	}
+	copies := map[string][]lines{}
+	var pkg string
+	for i := 0; i < len(all); {
+		end := i
+		for end < len(all) && all[end].File == all[i].File {
+			end++
+		}
+		name := filepath.Base(all[i].File)
+		text, of, in, err := b.file(all[i:end])
+		if err != nil {
+			return nil, err
+		}
+		if err := add(name, text); err != nil {
+			return nil, err
+		}
+		copies[name], pkg, i = of, in, end
+	}
+	choose := fmt.Sprintf("package %s\n\nimport (\n\t\"os\"\n\t\"strconv\"\n)\n\nvar theMutant, _ = strconv.Atoi(os.Getenv(%q))\n", pkg, variable)
+	if err := add("the_mutant.go", []byte(choose)); err != nil {
+		return nil, err
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return nil, err
+	}
+	return copies, os.WriteFile(filepath.Join(work, "overlay.json"), overlay, 0o600)
+}
+
+// edit is text in place of a part of a file.
+type edit struct {
+	from, to int
+	text     string
+}
+
+// file returns a file with copies of functions for its mutants, where they are, and the
+// name of its package.
+func (b *binary) file(all []Mutant) (text []byte, at []lines, pkg string, err error) {
+	source := all[0].original
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, all[0].File, source, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	offset := func(pos token.Pos) int { return set.Position(pos).Offset }
+	var edits []edit
+	var copied, names []string
+	for _, decl := range file.Decls {
+		function, ok := decl.(*ast.FuncDecl)
+		if !ok || function.Body == nil || function.Name.Name == "init" || function.Name.Name == "_" {
+			continue
+		}
+		var cases strings.Builder
+		call, named := caller(function, offset)
+		for _, m := range all {
+			if m.from <= offset(function.Body.Lbrace) || m.to > offset(function.Body.Rbrace) {
+				continue
+			}
+			number := len(b.numbers) + 1
+			b.numbers[m.Name()] = number
+			suffix := fmt.Sprintf("_mutant%d", number)
+			after := offset(function.Name.End())
+			copied = append(copied, source[offset(function.Pos()):after]+suffix+source[after:m.from]+m.code+source[m.to:offset(function.End())])
+			names = append(names, m.Name())
+			if function.Type.Results == nil {
+				fmt.Fprintf(&cases, " case %d: %s; return;", number, call(suffix))
+			} else {
+				fmt.Fprintf(&cases, " case %d: return %s;", number, call(suffix))
+			}
+		}
+		if cases.Len() > 0 {
+			edits = append(edits, named...)
+			after := offset(function.Body.Lbrace) + 1
+			edits = append(edits, edit{after, after, " switch theMutant {" + cases.String() + " };"})
+		}
+	}
+	slices.SortFunc(edits, func(a, b edit) int { return a.from - b.from })
+	var out strings.Builder
+	end := 0
+	for _, e := range edits {
+		out.WriteString(source[end:e.from])
+		out.WriteString(e.text)
+		end = e.to
+	}
+	out.WriteString(source[end:])
+	line := strings.Count(out.String(), "\n") + 1
+	for i, text := range copied {
+		out.WriteString("\n" + text)
+		last := line + 1 + strings.Count(text, "\n")
+		at = append(at, lines{names[i], line + 1, last})
+		line = last
+	}
+	out.WriteString("\n")
+	return []byte(out.String()), at, file.Name.Name, nil
+}
+
+// caller returns code that calls a function's copy with the arguments of the function, and
+// what has to be changed for it: each argument needs a name.
+func caller(function *ast.FuncDecl, offset func(token.Pos) int) (call func(suffix string) string, named []edit) {
+	name := func(field *ast.Field) (all []string) {
+		for _, ident := range field.Names {
+			name := ident.Name
+			if name == "_" {
+				name = fmt.Sprintf("mutantArgument%d", ident.Pos())
+				named = append(named, edit{offset(ident.Pos()), offset(ident.End()), name})
+			}
+			all = append(all, name)
+		}
+		if len(all) == 0 {
+			name := fmt.Sprintf("mutantArgument%d", field.Pos())
+			named = append(named, edit{offset(field.Type.Pos()), offset(field.Type.Pos()), name + " "})
+			all = []string{name}
+		}
+		return all
+	}
+	var receiver, types string
+	if function.Recv != nil {
+		receiver = name(function.Recv.List[0])[0] + "."
+	}
+	if list := function.Type.TypeParams; list != nil {
+		var all []string
+		for _, field := range list.List {
+			for _, ident := range field.Names {
+				all = append(all, ident.Name)
+			}
+		}
+		types = "[" + strings.Join(all, ", ") + "]"
+	}
+	var arguments []string
+	for _, field := range function.Type.Params.List {
+		all := name(field)
+		if _, ok := field.Type.(*ast.Ellipsis); ok {
+			all[len(all)-1] += "..."
+		}
+		arguments = append(arguments, all...)
+	}
+	return func(suffix string) string {
+		return receiver + function.Name.Name + suffix + types + "(" + strings.Join(arguments, ", ") + ")"
+	}, named
+}
+
+// took is how long a test took, as -test.v prints it.
+var took = regexp.MustCompile(`(?m)^--- PASS: (\S+) \(([0-9.]+)s\)`)
+
+// parallel is how many mutants are tried at a time: more than there are processors, for
+// tests wait, too.
+var parallel = 4 * runtime.NumCPU()
+
+// baseline runs the tests without a mutant, as many times at once as there will be mutants,
+// and finds the slow ones. It fails if tests fail.
+func (b *binary) baseline(ctx context.Context) error {
+	begin := time.Now()
+	outs := make([]string, parallel)
+	var group errgroup.Group
+	for i := range outs {
+		group.Go(func() (err error) {
+			if outs[i], err = b.run(ctx, 0, "-test.v", "-test.timeout", timeout.String()); err != nil {
+				return fmt.Errorf("%s: the tests fail without a mutant, so they say nothing about mutants: %w: %s", b.folder, err, outs[i])
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	b.timeout = min(timeout, 5*time.Since(begin).Round(time.Second)+2*time.Second)
+	for _, one := range took.FindAllStringSubmatch(outs[0], -1) {
+		if seconds, err := strconv.ParseFloat(one[2], 64); err == nil && seconds >= .1 {
+			b.slow = append(b.slow, one[1])
+		}
+	}
+	return nil
+}
+
+// try runs the tests with a mutant: the slow ones if the others do not notice it.
+func (b *binary) try(ctx context.Context, number int) (Outcome, error) {
+	parts := [][]string{nil}
+	if len(b.slow) > 0 {
+		slow := "^(" + strings.Join(b.slow, "|") + ")$"
+		parts = [][]string{{"-test.skip", slow}, {"-test.run", slow}}
+	}
+	for _, part := range parts {
+		out, err := b.run(ctx, number, append([]string{"-test.failfast", "-test.timeout", b.timeout.String()}, part...)...)
+		if outcome, err := judge(out, err); outcome != Survived || err != nil {
+			return outcome, err
+		}
+	}
+	return Survived, nil
+}
+
+// run runs the tests with the mutant of a number, or without one: 0.
+func (b *binary) run(ctx context.Context, number int, flags ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, b.path, flags...)
+	cmd.Dir = b.folder
+	cmd.Env = append(cmd.Environ(), fmt.Sprintf("%s=%d", variable, number))
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return string(out), err
+}
+
+// judge tells what tests made of a mutant by what they printed and how they ended.
+func judge(out string, err error) (Outcome, error) {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return Survived, nil
+	case !errors.As(err, &exit):
+		return 0, err
+	case strings.Contains(out, "panic: test timed out after "):
+		return TimedOut, nil
+	}
+	return Killed, nil
+}
