@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,5 +87,68 @@ func TestAllowRetry(t *testing.T) {
 	}
 	if got := a.of(image); got.reason != "" || got.retry.After(clock.Now()) || got.failures != 1 {
 		t.Errorf("%+v: at once, reported again, after as many failures", got)
+	}
+}
+
+// A namespace has something new to know if the reason or the message is another one. An
+// image with as many namespaces as are remembered takes no other, but goes on with those.
+func TestNoteSecrets(t *testing.T) {
+	a, _ := newTestAttempts(nil)
+	const key = "reg/x:1"
+	refused := secretAttempt{reason: v1alpha1.ReasonUnauthorized, message: "wrong password"}
+	for _, test := range []struct {
+		name string
+		now  secretAttempt
+		want bool
+	}{
+		{"first", refused, true},
+		{"the same", refused, false},
+		{"another message", secretAttempt{reason: refused.reason, message: "no such user"}, true},
+		{"another reason", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "no such user"}, true},
+		{"opened", secretAttempt{opened: time.Now()}, true},
+		{"opened again", secretAttempt{opened: time.Now().Add(time.Minute)}, false},
+	} {
+		if got := a.noteSecrets(key, "a", test.now); got != test.want || a.secretsOf(key, "a") != test.now {
+			t.Errorf("%s: something new is %v, want %v; remembered %+v", test.name, got, test.want, a.secretsOf(key, "a"))
+		}
+	}
+	for i := 1; i < maxSecretAttempts; i++ {
+		if !a.noteSecrets(key, fmt.Sprintf("namespace-%d", i), refused) {
+			t.Fatalf("namespace %d is not told", i)
+		}
+	}
+	if a.noteSecrets(key, "one-too-many", refused) || a.secretsOf(key, "one-too-many") != (secretAttempt{}) {
+		t.Error("more namespaces are remembered than maxSecretAttempts")
+	}
+	if !a.noteSecrets(key, "a", refused) || a.secretsOf(key, "a") != refused {
+		t.Error("a namespace that is remembered was forgotten")
+	}
+	if !a.noteSecrets("reg/y:1", "one-too-many", refused) {
+		t.Error("the bound is not of one image")
+	}
+}
+
+// Each namespace that brings other pull secrets is told once, and no more than
+// maxSecretAttempts are.
+func TestNewcomers(t *testing.T) {
+	a, _ := newTestAttempts(nil)
+	const key = "reg/x:1"
+	if got := a.newcomers(key); got != nil {
+		t.Errorf("%v are told of an image that nobody uses", got)
+	}
+	a.welcome(key, "a")
+	a.welcome(key, "b")
+	a.welcome(key, "a")
+	if got := a.newcomers(key); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%v are told, want a and b", got)
+	}
+	if got := a.newcomers(key); got != nil {
+		t.Errorf("%v are told twice", got)
+	}
+	for i := range maxSecretAttempts + 1 {
+		a.welcome(key, fmt.Sprintf("namespace-%d", i))
+	}
+	if got := len(a.newcomers(key)); got != maxSecretAttempts {
+		t.Errorf("%d namespaces are told, want %d", got, maxSecretAttempts)
 	}
 }
