@@ -34,8 +34,8 @@ func (c *command) image() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			if !slices.ContainsFunc(images, func(i inventory.Image) bool { return !i.Unknown() }) {
-				return nil, unknown(args, cluster.Problems)
+			if err := oneKnown(images, args, cluster.Problems); err != nil {
+				return nil, err
 			}
 			return imagesAnswer(images, cluster), nil
 		}),
@@ -158,13 +158,16 @@ func look(ctx context.Context, r *collect.Reader, names []string) ([]inventory.I
 // whereFrom is how images become known.
 const whereFrom = "check the name, or have layer-resolver ask its registry (docs/resolver-install.md)"
 
-// unknown says that nothing is known of any of the images, which are valid references. problems are
-// what could not be read.
-func unknown(images []string, problems []*collect.Problem) error {
-	if len(problems) > 0 {
-		return fmt.Errorf("nothing is known of %s, and not everything could be looked at: %w", some(images), problems[0])
+// oneKnown fails if nothing is known of any of the images with these names, which are valid
+// references. problems are what could not be read.
+func oneKnown(images []inventory.Image, names []string, problems []*collect.Problem) error {
+	switch {
+	case slices.ContainsFunc(images, func(i inventory.Image) bool { return !i.Unknown() }):
+		return nil
+	case len(problems) > 0:
+		return fmt.Errorf("nothing is known of %s, and not everything could be looked at: %w", some(names), problems[0])
 	}
-	return fmt.Errorf("nothing is known of %s: no node has it, and no ImageManifest names it: %s", some(images), whereFrom)
+	return fmt.Errorf("nothing is known of %s: no node has it, and no ImageManifest names it: %s", some(names), whereFrom)
 }
 
 func imagesAnswer(images []inventory.Image, cluster *collect.Cluster) *answer {
@@ -314,8 +317,8 @@ func compare(ctx context.Context, r *collect.Reader, images []string) (*answer, 
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(known.Images(images), func(i inventory.Image) bool { return !i.Unknown() }) {
-		return nil, unknown(images, cluster.Problems)
+	if err := oneKnown(known.Images(images), images, cluster.Problems); err != nil {
+		return nil, err
 	}
 	return matrix(known.Common(images), cluster), nil
 }
