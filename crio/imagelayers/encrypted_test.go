@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/opencontainers/go-digest"
 	specsv1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -108,6 +109,36 @@ func TestCopyWatchNeedsNobodyWhoListens(t *testing.T) {
 
 	watch.Close()
 	watch.Close() // nothing happens
+}
+
+// Whoever closes it may close what the reports are passed on to.
+func TestCopyWatchClosedWithAReportOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forwarded := make(chan types.ProgressProperties)
+		watch := WatchCopy(forwarded)
+		watch.Reports() <- artifact(types.ProgressEventNewArtifact, digestA, specsv1.MediaTypeImageLayerGzip)
+
+		closed := false
+
+		go func() {
+			watch.Close()
+
+			closed = true
+		}()
+
+		synctest.Wait()
+
+		if closed {
+			t.Error("closed while a report was passed on")
+		}
+
+		<-forwarded
+		synctest.Wait()
+
+		if !closed {
+			t.Error("not closed")
+		}
+	})
 }
 
 func TestCopyWatchRefusesWhatIsNoManifest(t *testing.T) {

@@ -203,8 +203,9 @@ func TestWithExclusive(t *testing.T) {
 	layers := FromManifest([]types.BlobInfo{blob(digestA, 10)})
 	before := layers.Spec().GetAnnotations()
 
-	for _, bytes := range []int64{5, 5, 7, 0} {
-		last := layers.exclusive.Load()
+	var last *Layers
+
+	for i, bytes := range []int64{5, 5, 12, 0} {
 		stated := layers.WithExclusive(bytes)
 		value := strconv.FormatInt(bytes, 10)
 
@@ -212,9 +213,11 @@ func TestWithExclusive(t *testing.T) {
 			t.Errorf("%v, want %v", stated.Spec().GetAnnotations(), want)
 		}
 
-		if same := last != nil && last.annotations[ExclusiveKey] == value; (stated == last) != same {
-			t.Errorf("%d bytes: the same value is %v, want %v", bytes, stated == last, same)
+		if want := i == 1; (stated == last) != want {
+			t.Errorf("%d bytes: the same value is %v, want %v", bytes, stated == last, want)
 		}
+
+		last = stated
 	}
 
 	if want := map[string]string{key(digestA): "10"}; !maps.Equal(before, want) || !maps.Equal(layers.Spec().GetAnnotations(), want) {

@@ -41,6 +41,12 @@ func TestLayersOf(t *testing.T) {
 			"digest": "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "size": 1, "platform": {"os": "linux", "architecture": "ARCH"}}]}`
 	)
 
+	many := func(layers int) string {
+		one := `{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": "sha256:a", "size": 7}`
+
+		return strings.Replace(image, one, strings.TrimSuffix(strings.Repeat(one+",", layers), ","), 1)
+	}
+
 	for name, tc := range map[string]struct {
 		texts, mimeTypes []string
 		want             int
@@ -56,6 +62,8 @@ func TestLayersOf(t *testing.T) {
 		"broken":                    {[]string{"{"}, []string{specsv1.MediaTypeImageManifest}, 0},
 		"of an unknown kind":        {[]string{image}, []string{"text/plain"}, 0},
 		"nothing":                   {nil, nil, 0},
+		"as many layers as we take": {[]string{many(maxLayers)}, []string{specsv1.MediaTypeImageManifest}, maxLayers},
+		"one more":                  {[]string{many(maxLayers + 1)}, []string{specsv1.MediaTypeImageManifest}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			layers := layersOf(t.Context(), &manifests{texts: tc.texts, mimeTypes: tc.mimeTypes}, amd64)
@@ -79,6 +87,7 @@ func TestServes(t *testing.T) {
 		"as the manifest says":                  {100, nil, true},
 		"a size that the registry does not say": {-1, nil, true},
 		"another size":                          {99, nil, false},
+		"nothing":                               {0, nil, false},
 		"refused":                               {100, errors.New("401"), false},
 	} {
 		source := &blobs{size: tc.size, err: tc.err}
@@ -168,4 +177,13 @@ func FuzzCommonBase(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A layer may be empty, and as large as any is.
+func TestCanShare(t *testing.T) {
+	for bytes, want := range map[int64]bool{-1: false, 0: true, maxLayerBytes: true, maxLayerBytes + 1: false} {
+		if got := canShare(types.BlobInfo{Digest: base.Digest, Size: bytes}); got != want {
+			t.Errorf("a layer of %d bytes: %v", bytes, got)
+		}
+	}
 }

@@ -147,6 +147,18 @@ func TestNothingInCommon(t *testing.T) {
 	}
 }
 
+// It is worth waiting for 16 MiB, a quarter of what the pull lacks.
+func TestJustWorthwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, just := newNode(), layer("l", 16<<20)
+		noErrors(t, pullAll(t, n.on("a", just), n.on("b", just)))
+
+		if got := n.times(just); got != 1 {
+			t.Errorf("the layer was downloaded %d times", got)
+		}
+	})
+}
+
 // A third image shares more with the second than with the first.
 func TestBaseOnBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
