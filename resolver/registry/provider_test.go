@@ -251,6 +251,28 @@ func TestCredentialProviderCache(t *testing.T) {
 	}
 }
 
+// TestCredentialProviderDefault: an answer that does not say how long it lasts lasts as long as
+// the configuration says.
+func TestCredentialProviderDefault(t *testing.T) {
+	p := newTestProvider(t)
+	p.answers("*.test", "s3cret", "Registry", "")
+	keychain := p.keychain("*.test")
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	keychain.setClock(clock)
+	for _, step := range []struct {
+		passes time.Duration
+		runs   int
+	}{{0, 1}, {9 * time.Minute, 0}, {2 * time.Minute, 1}} {
+		clock.SetTime(clock.Now().Add(step.passes))
+		if _, err := lookUp(t.Context(), keychain, resource{"a.test", "x"}); err != nil {
+			t.Error(err)
+		}
+		if got := p.asked(); len(got) != step.runs {
+			t.Errorf("%v later: asked %q", step.passes, got)
+		}
+	}
+}
+
 // TestCredentialProviderFailsForOne: a failure for an image takes nothing from others of its
 // registry that have an answer, and the provider is not run for each of the rest.
 func TestCredentialProviderFailsForOne(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	podman "go.podman.io/image/v5/manifest"
 	"go.podman.io/image/v5/types"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
@@ -151,6 +152,8 @@ func TestOneLoginOfABadSecret(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(c *Config) { c.RequestsPerSecond, c.Burst = 1000, 1000 })
+			clock := testingclock.NewFakePassiveClock(time.Now())
+			w.auth.setClock(clock)
 			s := serve(t)
 			logins.Store(0)
 			var group sync.WaitGroup
@@ -167,6 +170,16 @@ func TestOneLoginOfABadSecret(t *testing.T) {
 			group.Wait()
 			if n := logins.Load(); n != 1 {
 				t.Errorf("%d logins with one bad secret", n)
+			}
+			// Perhaps it is a good one by now.
+			for i, passes := range []time.Duration{refusedLogin - time.Second, 2 * time.Second} {
+				want := i + 1
+				clock.SetTime(clock.Now().Add(passes))
+				_, err := w.Resolve(t.Context(), s.host+"/app1:1", amd64, []authn.Keychain{login(s.host, "bob", "s3cret")})
+				wantError(t, err, v1alpha1.ReasonUnauthorized)
+				if n := logins.Load(); int(n) != want {
+					t.Errorf("%d logins %v later, want %d", n, passes, want)
+				}
 			}
 		})
 	}
