@@ -31,8 +31,13 @@ type binary struct {
 	folder, path string
 	// numbers are what the variable says of those that are in it.
 	numbers map[string]int
-	// slow are the tests that take long: they run after the others.
-	slow []string
+	// parts are the quick tests, and after them the slow ones.
+	parts []part
+}
+
+// part is some of the tests.
+type part struct {
+	flags []string // that choose them
 	// timeout bounds the tests of one mutant: it may loop for ever.
 	timeout time.Duration
 }
@@ -240,46 +245,56 @@ var took = regexp.MustCompile(`(?m)^--- PASS: (\S+) \(([0-9.]+)s\)`)
 // tests wait, too.
 var parallel = 4 * runtime.NumCPU()
 
-// baseline runs the tests without a mutant, as many times at once as there will be mutants,
-// and finds the slow ones. It fails if tests fail.
+// baseline runs the tests without a mutant, as many times at once as there will be mutants:
+// this is how long they take, and they have to pass.
 func (b *binary) baseline(ctx context.Context) error {
-	begin := time.Now()
-	outs := make([]string, parallel)
-	var group errgroup.Group
-	for i := range outs {
-		group.Go(func() (err error) {
-			if outs[i], err = b.run(ctx, 0, "-test.v", "-test.timeout", timeout.String()); err != nil {
-				return fmt.Errorf("%s: the tests fail without a mutant, so they say nothing about mutants: %w: %s", b.folder, err, outs[i])
-			}
-			return nil
-		})
+	out, err := b.run(ctx, 0, "-test.v", "-test.timeout", timeout.String())
+	if err != nil {
+		return fmt.Errorf("%s: the tests fail without a mutant, so they say nothing about mutants: %w: %s", b.folder, err, out)
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	b.timeout = min(timeout, 5*time.Since(begin).Round(time.Second)+2*time.Second)
-	for _, one := range took.FindAllStringSubmatch(outs[0], -1) {
+	var slow []string
+	for _, one := range took.FindAllStringSubmatch(out, -1) {
 		if seconds, err := strconv.ParseFloat(one[2], 64); err == nil && seconds >= .1 {
-			b.slow = append(b.slow, one[1])
+			slow = append(slow, one[1])
 		}
+	}
+	if b.parts = []part{{}}; len(slow) > 0 {
+		all := "^(" + strings.Join(slow, "|") + ")$"
+		b.parts = []part{{flags: []string{"-test.skip", all}}, {flags: []string{"-test.run", all}}}
+	}
+	for i := range b.parts {
+		part := &b.parts[i]
+		part.timeout = timeout
+		begin := time.Now()
+		var group errgroup.Group
+		for range parallel {
+			group.Go(func() error {
+				if out, err := b.test(ctx, 0, part); err != nil {
+					return fmt.Errorf("%s: the tests fail without a mutant if %d run at once: %w: %s", b.folder, parallel, err, out)
+				}
+				return nil
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		part.timeout = min(timeout, 5*time.Since(begin).Round(time.Second)+2*time.Second)
 	}
 	return nil
 }
 
-// try runs the tests with a mutant: the slow ones if the others do not notice it.
+// try runs the tests with a mutant, and ends with the first that notices it.
 func (b *binary) try(ctx context.Context, number int) (Outcome, error) {
-	parts := [][]string{nil}
-	if len(b.slow) > 0 {
-		slow := "^(" + strings.Join(b.slow, "|") + ")$"
-		parts = [][]string{{"-test.skip", slow}, {"-test.run", slow}}
-	}
-	for _, part := range parts {
-		out, err := b.run(ctx, number, append([]string{"-test.failfast", "-test.timeout", b.timeout.String()}, part...)...)
-		if outcome, err := judge(out, err); outcome != Survived || err != nil {
+	for i := range b.parts {
+		if outcome, err := judge(b.test(ctx, number, &b.parts[i])); outcome != Survived || err != nil {
 			return outcome, err
 		}
 	}
 	return Survived, nil
+}
+
+func (b *binary) test(ctx context.Context, number int, p *part) (string, error) {
+	return b.run(ctx, number, append([]string{"-test.failfast", "-test.timeout", p.timeout.String()}, p.flags...)...)
 }
 
 // run runs the tests with the mutant of a number, or without one: 0.
