@@ -47,6 +47,7 @@ func TestRetryAllowedDuringAttempt(t *testing.T) {
 		{"refused", false, v1alpha1.ReasonUnauthorized, 0, minRefusal * 4 / 5, minRefusal * 6 / 5},
 		{"refused, the registry asks for more", false, v1alpha1.ReasonUnauthorized, time.Hour, minRefusal * 4 / 5, minRefusal * 6 / 5},
 		{"refused, another secret meanwhile", true, v1alpha1.ReasonUnauthorized, 0, 0, 0},
+		{"refused, another secret meanwhile, the registry asks for more", true, v1alpha1.ReasonUnauthorized, time.Hour, 0, 0},
 		{"no answer", false, v1alpha1.ReasonUnavailable, 0, minError * 4 / 5, minError * 6 / 5},
 		{"no answer, another secret meanwhile", true, v1alpha1.ReasonUnavailable, 0, minError * 4 / 5, minError * 6 / 5},
 		{"asked to wait, another secret meanwhile", true, v1alpha1.ReasonRateLimited, time.Hour, time.Hour, time.Hour},
@@ -150,5 +151,16 @@ func TestNewcomers(t *testing.T) {
 	}
 	if got := len(a.newcomers(key)); got != maxSecretAttempts {
 		t.Errorf("%d namespaces are told, want %d", got, maxSecretAttempts)
+	}
+}
+
+// Nothing is left of an image that is not in use any longer.
+func TestForgetSecrets(t *testing.T) {
+	a, _ := newTestAttempts(nil)
+	a.noteSecrets("reg/x:1", "a", secretAttempt{opened: time.Now()})
+	a.noteSecrets("reg/y:1", "a", secretAttempt{opened: time.Now()})
+	a.forget("reg/x:1")
+	if len(a.secrets) != 1 || a.secretsOf("reg/y:1", "a").opened.IsZero() {
+		t.Errorf("remembered of secrets: %v", a.secrets)
 	}
 }

@@ -116,7 +116,6 @@ func (c *census) set(resolved, unresolved tally) {
 	resolved.addAll(c.newResolved)
 	unresolved.addAll(c.newUnresolved)
 	c.resolved, c.unresolved = resolved, unresolved
-	c.newResolved, c.newUnresolved = newTally(), newTally()
 }
 
 // admit counts a reference in tallies, if the first of them has room.

@@ -85,6 +85,21 @@ func TestCensusAdmits(t *testing.T) {
 	expect(false, "a")
 	expect(true, "a", "b") // counts for b
 	expect(false, "b")     // no room at all
+
+	for range maxUnresolved.each {
+		c.admitUnresolved([]string{"a"})
+	}
+	c.begin()
+	admitted := c.admitUnresolved([]string{"b"})
+	c.set(newTally(), newTally())
+	if !admitted || c.unresolved.all != 1 || c.unresolved.each["b"] != 1 {
+		t.Errorf("not resolved: %+v, want the one that came meanwhile", c.unresolved)
+	}
+	c.begin()
+	c.set(newTally(), newTally())
+	if c.unresolved.all != 0 {
+		t.Errorf("not resolved: %+v, want none: what came before was counted", c.unresolved)
+	}
 }
 
 // An image of hundreds of layers counts as several: it is as large.

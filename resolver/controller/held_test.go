@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -343,6 +346,93 @@ func TestHeldOrder(t *testing.T) {
 	}
 	if added, gone := h.set("n6", nil); added != nil || !slices.Equal(gone, []string{image("e").key}) {
 		t.Errorf("then new %q, gone %q", added, gone)
+	}
+}
+
+// Whatever nodes hold and whatever ends in whatever order: those that are handed over are on
+// the most nodes of all that wait.
+func TestHeldAnyOrder(t *testing.T) {
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		h := newHeld()
+		nodes, waiting, asked := map[string][]string{}, map[string]bool{}, map[string]bool{}
+		on := func(reference string) (n int) {
+			for _, holds := range nodes {
+				if slices.Contains(holds, reference) {
+					n++
+				}
+			}
+			return n
+		}
+		// next is what has to be handed over.
+		next := func() (handed []string) {
+			for len(asked) < maxAsked && len(waiting) > 0 {
+				first := slices.MinFunc(slices.Collect(maps.Keys(waiting)), func(a, b string) int {
+					return cmp.Or(on(b)-on(a), strings.Compare(a, b))
+				})
+				delete(waiting, first)
+				asked[first] = true
+				handed = append(handed, first)
+			}
+			return handed
+		}
+		for step := range 200 {
+			reference := fmt.Sprintf("quay.io/x@sha256:%064x", random.IntN(20))
+			var got, want []string
+			switch random.IntN(3) {
+			case 0:
+				node := fmt.Sprint("n", random.IntN(6))
+				nodes[node] = nil
+				for i := range 20 {
+					if random.IntN(3) == 0 {
+						nodes[node] = append(nodes[node], fmt.Sprintf("quay.io/x@sha256:%064x", i))
+					}
+				}
+				h.set(node, nodes[node])
+			case 1:
+				got = keys(h.want(one(reference)))
+				waiting[reference] = !asked[reference]
+				maps.DeleteFunc(waiting, func(_ string, waits bool) bool { return !waits })
+				want = next()
+			default:
+				got = keys(h.done(one(reference)))
+				if waiting[reference] || asked[reference] {
+					delete(waiting, reference)
+					delete(asked, reference)
+					want = next()
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d, step %d: handed over %q, want %q", seed, step, got, want)
+			}
+		}
+	}
+}
+
+// Of more images than maxHeld none is asked for.
+func TestHeldIsBounded(t *testing.T) {
+	references := make([]string, maxHeld+1)
+	for i := range references {
+		references[i] = fmt.Sprintf("quay.io/x@sha256:%064x", i)
+	}
+	h := newHeld()
+	if added, _ := h.set("n1", references[:maxHeld]); len(added) != maxHeld {
+		t.Errorf("%d images are new, want %d", len(added), maxHeld)
+	}
+	if added, _ := h.set("n2", references[maxHeld:]); len(added) != 0 {
+		t.Errorf("%d more are new", len(added))
+	}
+}
+
+// After heldAttempts without an answer others have their turn, but not after as many
+// refusals or requests to wait.
+func TestGaveUp(t *testing.T) {
+	for reason, want := range map[string]bool{v1alpha1.ReasonUnavailable: true, v1alpha1.ReasonRateLimited: false, v1alpha1.ReasonNotFound: false} {
+		for failures, want := range map[int]bool{heldAttempts - 1: false, heldAttempts: want} {
+			if a := (attempt{failures: failures, reason: reason}); a.gaveUp() != want {
+				t.Errorf("%d times %s: gave up is %v", failures, reason, a.gaveUp())
+			}
+		}
 	}
 }
 
