@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -127,6 +128,47 @@ func TestPullSecretsAreBounded(t *testing.T) {
 	found = c.of(t.Context(), pull{namespace: "ns", serviceAccount: "builder", secrets: "s00,big,fits"})
 	if len(found.keychains) != 3 || len(found.problems) != 1 || !strings.Contains(found.problems[0], "ns/big has") {
 		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
+	}
+}
+
+// A pull secret of either kind is bounded, and so is one that has both contents.
+func TestPullSecretOfTwoContents(t *testing.T) {
+	both := secret("both", "user")
+	half := bytes.Repeat([]byte(" "), maxSecretSize/2+1)
+	both.Data = map[string][]byte{corev1.DockerConfigJsonKey: half, corev1.DockerConfigKey: half}
+	c := newCredentials(nil, fake.NewClientBuilder().WithObjects(both).Build())
+	if found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: "both"}); len(found.problems) != 1 || !strings.Contains(found.problems[0], "at most") {
+		t.Errorf("problems %q", found.problems)
+	}
+}
+
+// A service account that cannot be read is a problem, but for one: each namespace has a default
+// one, if perhaps not yet.
+func TestServiceAccountProblems(t *testing.T) {
+	for _, test := range []struct {
+		account string
+		err     error
+		want    string
+	}{
+		{defaultAccount, nil, ""},
+		{"builder", nil, "service account ns/builder does not exist"},
+		{defaultAccount, errors.New("etcd is slow"), "service account ns/default could not be read: etcd is slow"},
+	} {
+		c := newCredentials(nil, interceptor.NewClient(fake.NewClientBuilder().WithObjects(secret("one", "one")).Build(), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if klog.FromContext(ctx).GetSink() != nil {
+					t.Errorf("reading %s is logged, perhaps with what it has", key)
+				}
+				if _, ok := o.(*corev1.ServiceAccount); ok && test.err != nil {
+					return test.err
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		}))
+		found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: test.account, secrets: "one"})
+		if got := strings.Join(found.problems, "; "); got != test.want || len(found.keychains) != 1 {
+			t.Errorf("%s: problems %q, want %q; %d secrets", test.account, got, test.want, len(found.keychains))
+		}
 	}
 }
 

@@ -135,6 +135,18 @@ func TestHeldImages(t *testing.T) {
 		if n := r.usage.heldOnly(); n != 5 {
 			t.Errorf("%d images are on nodes, want 5", n)
 		}
+		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		if err := testutil.GatherAndCompare(registerer, strings.NewReader(`
+# HELP layerlocality_resolver_images_in_use Images that workloads name.
+# TYPE layerlocality_resolver_images_in_use gauge
+layerlocality_resolver_images_in_use 1
+# HELP layerlocality_resolver_images_on_nodes Images that nodes hold and no workload names.
+# TYPE layerlocality_resolver_images_on_nodes gauge
+layerlocality_resolver_images_on_nodes 5
+`), "layerlocality_resolver_images_in_use", "layerlocality_resolver_images_on_nodes"); err != nil {
+			t.Error(err)
+		}
+		r.usage.unset(claimFor("w", "ns").workload)
 		// Start asks for one after the other; here all wait before the first is asked for.
 		for _, image := range r.usage.all() {
 			r.held.add(image)

@@ -111,10 +111,17 @@ func TestWatchMirrors(t *testing.T) {
 		{both, []string{"ImageDigestMirrorSet", "ImageTagMirrorSet"}, ""},
 		{undiscovered{}, nil, "looking for ImageDigestMirrorSet: connection refused"},
 	} {
-		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Mirrors = &setMirrors{} })
+		to := &setMirrors{}
+		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Mirrors = to })
 		var watched []string
-		err := r.watchMirrors(&discovering{mapper: test.mapper}, func(o client.Object, _ cache.ResourceEventHandler) error {
-			watched = append(watched, o.GetObjectKind().GroupVersionKind().Kind)
+		err := r.watchMirrors(&discovering{mapper: test.mapper}, func(o client.Object, handler cache.ResourceEventHandler) error {
+			kind := o.GetObjectKind().GroupVersionKind().Kind
+			watched = append(watched, kind)
+			field := map[string]string{"ImageDigestMirrorSet": "imageDigestMirrors", "ImageTagMirrorSet": "imageTagMirrors"}[kind]
+			handler.OnAdd(objectOf(t, "metadata: {name: a}\nspec: {"+field+": [{source: quay.io, mirrors: [m.example]}]}"), true)
+			if len(to.got) != len(watched) {
+				t.Errorf("%s: mirrors %+v", kind, to.got)
+			}
 			return nil
 		})
 		if !slices.Equal(watched, test.watched) || fmt.Sprint(err) != cmp.Or(test.err, "<nil>") {
