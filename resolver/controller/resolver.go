@@ -276,7 +276,7 @@ func (r *Resolver) repair(ctx context.Context) {
 		if ctx.Err() == nil && r.store.drifted(next.name, next.version) {
 			repaired, lost, err := r.store.repair(ctx, next.name, next.version)
 			r.askAgain(lost)
-			if repaired {
+			if repaired && err == nil {
 				r.metrics.repaired.Inc()
 				r.log.Info("Somebody else changed an ImageManifest", "name", next.name)
 			}

@@ -11,11 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -26,11 +28,23 @@ import (
 // running, or synctest fails.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const known, missing = "reg/known:1", "reg/missing:1"
-		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("b")), nil }}
+		const known, missing, unused = "reg/known:1", "reg/missing:1", "reg/unused:1"
+		f := &fakeRegistry{
+			resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("b")), nil },
+			digest:  func(string) (string, error) { return hash("a"), nil },
+		}
 		before, s, _ := newTestResolver(t, f)
 		s.wrote(s.resolved(t.Context(), known, plain(hash("a")), amd64))
-		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: s.client, live: s.client, events: before.events})
+		s.wrote(s.resolved(t.Context(), unused, plain(hash("c")), amd64))
+		s.wrote(s.noteUnused(t.Context(), unused, s.clock.Now()))
+		s.clock.SetTime(s.clock.Now().Add(before.options.KeepUnused - time.Minute))
+		live := s.client
+		cached := interceptor.NewClient(live.(client.WithWatch), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return errors.New("the cache may be behind")
+			},
+		})
+		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: cached, live: live, events: before.events})
 		s.store = r.store
 		r.nodes.set("n", nodeFacts{platform: amd64[0]})
 		r.usage.set(claimFor("w", "ns", known, missing))
@@ -46,8 +60,8 @@ func TestStart(t *testing.T) {
 		}
 		synced.Store(true)
 		time.Sleep(time.Second)
-		a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
-		s.expect(map[string]string{a: known, b: missing})
+		a, b, c := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b")), v1alpha1.ManifestName(hash("c"))
+		s.expect(map[string]string{a: known, b: missing, c: unused})
 		if f.asked() != 1 || !r.leading.Load() || !r.nodes.known {
 			t.Errorf("asked for %q, leading %t", f.resolves, r.leading.Load())
 		}
@@ -55,9 +69,9 @@ func TestStart(t *testing.T) {
 		// Somebody else changes an object, first while the API server takes no writes.
 		for _, fails := range []error{errors.New("etcdserver: no leader"), nil} {
 			var object v1alpha1.ImageManifest
-			s.must(s.client.Get(t.Context(), client.ObjectKey{Name: a}, &object))
+			s.must(live.Get(t.Context(), client.ObjectKey{Name: a}, &object))
 			object.Status.References[0].Name = "reg/forged:1"
-			s.must(s.client.Update(t.Context(), &object))
+			s.must(live.Update(t.Context(), &object))
 			s.mu.Lock()
 			s.fails = fails
 			s.mu.Unlock()
@@ -67,7 +81,70 @@ func TestStart(t *testing.T) {
 			s.fails = nil
 			s.mu.Unlock()
 			time.Sleep(time.Second)
-			s.expect(map[string]string{a: known, b: missing})
+			s.expect(map[string]string{a: known, b: missing, c: unused})
+		}
+		if n := testutil.ToFloat64(r.metrics.repaired); n != 2 {
+			t.Errorf("%v repaired objects are counted", n)
+		}
+
+		// The process before noted since when it is unused.
+		s.clock.SetTime(s.clock.Now().Add(time.Minute))
+		time.Sleep(10 * time.Second)
+		s.expect(map[string]string{a: known, b: missing})
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A process that ends asks for nothing any more when the next one begins to lead.
+func TestStartEndsWithItsWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, proceed := 0, make(chan struct{})
+		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+			asked++
+			<-proceed
+			return plain(hash("a")), nil
+		}})
+		r.live = s.client
+		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := false
+		go func() {
+			if err := r.Start(ctx); err != nil {
+				t.Error(err)
+			}
+			ended = true
+		}()
+		for i, step := range []func(){func() {}, cancel, func() { close(proceed) }} {
+			step()
+			synctest.Wait()
+			if want := i == 2; asked != 1 || ended != want {
+				t.Errorf("step %d: asked %d times, ended is %v", i, asked, ended)
+			}
+		}
+	})
+}
+
+// Images on nodes are asked for although they are known before there are queues.
+func TestStartWithImagesOnNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+			return plain(digestOf(reference)), nil
+		}}
+		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
+		r.live = s.client
+		for i, leads := range []bool{false, true} { // that is set before there are queues
+			r.leading.Store(leads)
+			r.nodeHandler().OnAdd(nodeWith(t, fmt.Sprint("n", i), byDigest("quay.io/x", fmt.Sprint(i))), true)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.Start(ctx) }()
+		time.Sleep(time.Minute)
+		if f.asked() != 2 {
+			t.Errorf("asked for %q, want both images", f.resolves)
 		}
 		cancel()
 		if err := <-ended; err != nil {
