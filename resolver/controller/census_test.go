@@ -319,3 +319,42 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 		t.Errorf("left: %s", got)
 	}
 }
+
+// What the policy forbids now has no object any longer, and is asked about again: it may be
+// allowed by then.
+func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	again := queued(t, r)
+	const denied, missing = "reg/once:1", "reg/missing:1"
+	for reference, reason := range map[string]string{denied: v1alpha1.ReasonDenied, missing: v1alpha1.ReasonNotFound} {
+		r.usage.set(claimFor(reference, "ns", reference))
+		s.wrote(s.notResolved(t.Context(), reference, attempt{failures: 1, reason: reason, message: "no"}))
+	}
+	r.sweep(t.Context())
+	s.expect(map[string]string{v1alpha1.UnresolvedName(missing): missing})
+	if got := <-again; got != denied {
+		t.Errorf("%s is asked for again", got)
+	}
+	if r.census.unresolved.all != 1 {
+		t.Errorf("not resolved: %+v", r.census.unresolved)
+	}
+}
+
+// What a namespace no longer uses is bounded: the oldest goes.
+func TestUnusedIsBounded(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	name := func(i int) string { return fmt.Sprintf("reg/x@sha256:%064x", i) }
+	for i := range maxUnused.each + 20 {
+		s.wrote(s.resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
+		c := claimFor("w", "ns", name(i))
+		r.usage.set(c)
+		r.release(r.usage.unset(c.workload)...)
+		s.clock.SetTime(s.clock.Now().Add(time.Second))
+	}
+	r.sweep(t.Context())
+	resolved, _ := r.store.count()
+	if resolved > maxUnused.each || resolved < maxUnused.each/2 || r.store.has(name(0)) || !r.store.has(name(maxUnused.each+19)) {
+		t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, maxUnused.each+20, r.store.has(name(0)), r.store.has(name(maxUnused.each+19)))
+	}
+}

@@ -195,16 +195,22 @@ func TestRegistriesOfRunningPods(t *testing.T) {
 		{"", true, ""},
 		{"x@" + id, true, "docker.io"},
 	} {
-		handler.OnAdd(kept(pod(false, "")), false)
-		handler.OnUpdate(kept(pod(false, "")), kept(pod(c.running, c.imageID)))
-		for _, host := range []string{"registry.example.com", "docker.io"} {
-			if err := allowed.Registry(host); (err == nil) != (host == c.host) {
-				t.Errorf("%q, running %t: %s: %v", c.imageID, c.running, host, err)
+		for _, running := range []bool{false, true} { // when it is first seen
+			if running {
+				handler.OnAdd(kept(pod(c.running, c.imageID)), true)
+			} else {
+				handler.OnAdd(kept(pod(false, "")), false)
+				handler.OnUpdate(kept(pod(false, "")), kept(pod(c.running, c.imageID)))
 			}
-		}
-		handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: kept(pod(c.running, c.imageID))})
-		if err := allowed.Registry("registry.example.com"); err == nil || len(r.nodes.pods) > 0 {
-			t.Errorf("%q: in use after the pod has gone", c.imageID)
+			for _, host := range []string{"registry.example.com", "docker.io"} {
+				if err := allowed.Registry(host); (err == nil) != (host == c.host) {
+					t.Errorf("%q, running %t: %s: %v", c.imageID, c.running, host, err)
+				}
+			}
+			handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: kept(pod(c.running, c.imageID))})
+			if err := allowed.Registry("registry.example.com"); err == nil || len(r.nodes.pods) > 0 {
+				t.Errorf("%q: in use after the pod has gone", c.imageID)
+			}
 		}
 	}
 }

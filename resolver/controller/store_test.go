@@ -682,3 +682,92 @@ func TestDeleteIsOfOneState(t *testing.T) {
 		t.Errorf("deleted under the conditions %+v, want the resource version %s", p, object.ResourceVersion)
 	}
 }
+
+// What credentials or the policy refused is asked for at once after a restart, which may have
+// changed them; what a registry does not have is not.
+func TestStoreRetriesAfterRestart(t *testing.T) {
+	for reason, atOnce := range map[string]bool{v1alpha1.ReasonUnauthorized: true, v1alpha1.ReasonDenied: true, v1alpha1.ReasonNotFound: false, v1alpha1.ReasonUnavailable: false} {
+		s := newStoreTest(t)
+		s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 3, reason: reason, message: "no", retry: s.clock.Now().Add(time.Hour)}))
+		var list v1alpha1.ImageManifestList
+		s.must(s.client.List(t.Context(), &list))
+		next := newStore(s.client, s.clock)
+		s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+		if got := next.failure("reg/x:1"); got.reason != reason || got.failures != 3 || got.retry.IsZero() != atOnce {
+			t.Errorf("%s: %+v", reason, got)
+		}
+	}
+}
+
+// A registry that fails for what is known is remembered, with how often, until it answers.
+func TestStoreFailuresOfKnown(t *testing.T) {
+	const tag = "reg/x:1"
+	s := newStoreTest(t)
+	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+	failed := attempt{failures: 3, reason: v1alpha1.ReasonUnavailable, message: "down", retry: s.clock.Now().Add(time.Hour)}
+	s.wrote(s.notConfirmed(t.Context(), tag, failed))
+	if got := s.failure(tag); got.failures != 3 || got.reason != failed.reason || !got.retry.Equal(failed.retry) {
+		t.Errorf("%+v, want %+v", got, failed)
+	}
+	s.wrote(s.confirmed(t.Context(), tag, hash("a")))
+	status := &s.records[v1alpha1.ManifestName(hash("a"))].status
+	if s.failure(tag) != (attempt{}) || status.Failures != 0 || status.RetryTime != nil {
+		t.Errorf("the registry answered: %+v", status)
+	}
+}
+
+// A digest that is known under other names was confirmed with the last of them, and is private
+// if one of them is.
+func TestStoreAdopts(t *testing.T) {
+	for _, test := range []struct{ first, second bool }{{false, false}, {true, false}, {false, true}} {
+		s := newStoreTest(t)
+		write := func(private bool) func(context.Context, string, *registry.Resolution, []string) ([]string, error) {
+			if private {
+				return s.resolvedPrivately
+			}
+			return s.resolved
+		}
+		s.wrote(write(test.first)(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.wrote(write(test.second)(t.Context(), "reg/x:2", plain(hash("a")), amd64))
+		pinned := "reg/x@" + hash("a")
+		s.wrote(s.adopt(t.Context(), pinned))
+		found := s.records[v1alpha1.ManifestName(hash("a"))]
+		at := slices.IndexFunc(found.status.References, func(r v1alpha1.ImageReference) bool { return r.Name == pinned })
+		if at < 0 {
+			t.Fatalf("%+v", found.status.References)
+		}
+		if ref := found.status.References[at]; !confirmedAt(&ref).Equal(s.clock.Now()) || ref.Private != (test.first || test.second) {
+			t.Errorf("%+v: %+v", test, ref)
+		}
+		if len(found.spec.Layers) != 0 || found.layers != len(plain(hash("a")).Manifests[0].Layers) {
+			t.Errorf("%d layers are in memory, %d are counted", len(found.spec.Layers), found.layers)
+		}
+	}
+}
+
+func TestLatest(t *testing.T) {
+	early, late := &metav1.Time{Time: time.Unix(1, 0)}, &metav1.Time{Time: time.Unix(2, 0)}
+	for _, test := range []struct{ a, b, want *metav1.Time }{
+		{nil, nil, nil}, {early, nil, early}, {nil, early, early}, {early, late, late}, {late, early, late},
+	} {
+		if got := latest(test.a, test.b); got != test.want {
+			t.Errorf("latest of %v and %v: %v", test.a, test.b, got)
+		}
+	}
+}
+
+// One of the names of an object is unused, not the others.
+func TestStoreUnusedName(t *testing.T) {
+	s := newStoreTest(t)
+	for _, tag := range []string{"reg/x:1", "reg/x:2", "reg/x:3"} {
+		s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+	}
+	since := s.clock.Now().Add(-time.Hour)
+	s.wrote(s.noteUnused(t.Context(), "reg/x:2", since))
+	for _, h := range s.all() {
+		if want := h.reference == "reg/x:2"; h.unused.Equal(since) != want || h.unused.IsZero() == want {
+			t.Errorf("%s: unused since %v", h.reference, h.unused)
+		}
+	}
+}

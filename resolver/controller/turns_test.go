@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -213,5 +214,28 @@ func TestAskedForWhileWorkedOn(t *testing.T) {
 	q.done(now, running)
 	if _, ok := q.next(now); ok || len(q.items) != 0 {
 		t.Errorf("left: %v", q.items)
+	}
+}
+
+// What is for later is worked on by the time at which it is due, in whatever order it came and
+// whatever goes meanwhile.
+func TestLaterByTime(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	name := func(minute int) string { return fmt.Sprintf("reg/a:%02d", minute) }
+	var want []string
+	keys := order(t, func(q *queues) {
+		for _, minute := range random.Perm(50) {
+			q.add(one(name(minute)), time.Duration(minute)*time.Minute, resolving)
+		}
+		for minute := range 50 {
+			if random.IntN(3) == 0 {
+				q.remove(name(minute))
+			} else {
+				want = append(want, name(minute))
+			}
+		}
+	})
+	if !slices.Equal(keys, want) {
+		t.Errorf("order %q, want %q", keys, want)
 	}
 }

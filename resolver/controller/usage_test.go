@@ -325,3 +325,81 @@ func TestUsagePullsOfOneNamespace(t *testing.T) {
 		t.Errorf("%d of 101 had a turn", len(seen))
 	}
 }
+
+// As many pull secrets as may be used are all used: none is next.
+func TestUsagePullsWithinLimit(t *testing.T) {
+	u, _ := newTestUsage()
+	u.set(claimFor("one", "a", "reg/x:1"))
+	u.set(claimFor("two", "b", "reg/x:1"))
+	if turn, next := u.pullsFrom("reg/x:1", pull{namespace: "b"}, 2); len(turn) != 2 || next != (pull{}) {
+		t.Errorf("%v, next %v", turn, next)
+	}
+}
+
+// A reference counts for some of the namespaces that use it, and not for the nodes if there are
+// any.
+func TestUsageNamespaces(t *testing.T) {
+	u, _ := newTestUsage()
+	const x = "reg/x@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	u.set(heldClaim(x))
+	if got := u.namespaces(x); !slices.Equal(got, []string{""}) {
+		t.Errorf("only on nodes: %q", got)
+	}
+	for i := range 2 * maxNamespaces {
+		u.set(claimFor("w", fmt.Sprintf("ns%02d", i), x))
+		got := u.namespaces(x)
+		slices.Sort(got)
+		if n := len(slices.Compact(got)); n != min(i+1, maxNamespaces) || slices.Contains(got, "") {
+			t.Errorf("used by %d namespaces: %q", i+1, got)
+		}
+	}
+}
+
+// A reference is in use since the first of the images that may mean it is.
+func TestUsageSince(t *testing.T) {
+	for _, names := range [][]string{{"x", "a.example/x:latest"}, {"a.example/x:latest", "x"}} {
+		u, clock := newTestUsage()
+		begin := clock.Now()
+		for i, name := range names {
+			u.set(claimFor(fmt.Sprint("w", i), "ns", name))
+			clock.SetTime(clock.Now().Add(time.Minute))
+		}
+		u.set(claimFor("another", "ns", names[0]))
+		if got := u.tenantOf("a.example/x:latest"); !got.inUse || !got.since.Equal(begin) {
+			t.Errorf("%q: %+v, want since %v", names, got, begin)
+		}
+		u.unset(claimFor("w0", "ns").workload)
+		u.unset(claimFor("another", "ns").workload)
+		if got := u.tenantOf("a.example/x:latest"); !got.inUse || !got.since.Equal(begin.Add(time.Minute)) {
+			t.Errorf("%q, without the first: %+v", names, got)
+		}
+	}
+}
+
+// Since when references are unused is forgotten when it no longer matters, at the latest a tenth
+// of the time later.
+func TestUsageForgets(t *testing.T) {
+	for _, keep := range []time.Duration{10 * time.Hour, 0} {
+		clock := testingclock.NewFakePassiveClock(time.Now())
+		u := newUsage(expandForTest, clock, keep)
+		ends := func() {
+			u.set(claimFor("w", "ns", "reg/x:1"))
+			u.unset(claimFor("w", "ns").workload)
+		}
+		ends()
+		u.remember("reg/old:1", clock.Now().Add(time.Minute-10*time.Hour), nil)
+		ends()
+		if len(u.idle) != 2 {
+			t.Errorf("kept for %v: remembered %v, want both", keep, u.idle)
+		}
+		clock.SetTime(clock.Now().Add(time.Hour))
+		ends()
+		want := 1
+		if keep == 0 {
+			want = 2 // nothing is kept for a time
+		}
+		if _, ok := u.idle["reg/x:1"]; !ok || len(u.idle) != want {
+			t.Errorf("kept for %v: remembered %v, want %d", keep, u.idle, want)
+		}
+	}
+}

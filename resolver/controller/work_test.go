@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -403,5 +404,67 @@ func TestBacklogIsBounded(t *testing.T) {
 	}
 	if n := len(b.answers); n != maxLearned {
 		t.Errorf("%d answers", n)
+	}
+}
+
+// A workload is changed: of the image that it no longer names nothing is left, neither that it
+// failed nor that it is to be asked for.
+func TestChangedWorkload(t *testing.T) {
+	r, _, _ := newTestResolver(t, &fakeRegistry{})
+	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	handler := r.workloadHandler(&kinds[1])
+	before, after := deploymentOf("default", "reg/old:1"), deploymentOf("default", "reg/new:1")
+	handler.OnAdd(before, false)
+	old := one("reg/old:1")
+	r.attempts.failed(old, r.attempts.of(old), v1alpha1.ReasonNotFound, "404", 0)
+	r.queues.add(old, time.Hour, resolving)
+	handler.OnUpdate(before, after)
+	r.queues.mu.Lock()
+	queue := r.queues.byName["reg"]
+	waits := queue != nil && queue.turns.items[old.key] != nil
+	r.queues.mu.Unlock()
+	if got := r.attempts.of(old); got.reason != "" || waits {
+		t.Errorf("remembered: %+v; waits: %v", got, waits)
+	}
+}
+
+// A workload's own pull secrets are tried before all others, if they are read at all.
+func TestPullSecretsOfNewWorkload(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) {
+			if reads {
+				d.secrets = fake.NewClientBuilder().Build()
+			}
+		})
+		queued(t, r)
+		c := claimFor("w", "ns", "reg/x:1")
+		c.pull.secrets = "mine"
+		r.askForNew(c, []image{one("reg/x:1")})
+		if _, brought := r.attempts.turn("reg/x:1"); (brought == c.pull) != reads || !reads && brought != (pull{}) {
+			t.Errorf("secrets are read: %v; brought: %+v", reads, brought)
+		}
+	}
+}
+
+// Only the leader puts back what somebody else changed, and only ImageManifests are looked at.
+func TestStandbyRepairsNothing(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	r.drifts = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[drift]())
+	defer r.drifts.ShutDown()
+	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	own := &v1alpha1.ImageManifest{}
+	s.must(s.client.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, own))
+	changed := own.DeepCopy()
+	changed.ResourceVersion = "another"
+	for _, test := range []struct {
+		leads  bool
+		object any
+		want   int
+	}{{false, changed, 0}, {true, own, 0}, {true, &corev1.Pod{}, 0}, {true, changed, 1}} {
+		r.leading.Store(test.leads)
+		r.manifestHandler().OnAdd(test.object, false)
+		if got := r.drifts.Len(); got != test.want {
+			t.Errorf("leads: %v, %T: %d objects to repair, want %d", test.leads, test.object, got, test.want)
+		}
 	}
 }
