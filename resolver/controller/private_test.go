@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -188,6 +189,101 @@ func TestWrongSecretOfPublicImage(t *testing.T) {
 	r, s, _ = privateWorld(t, l, false, map[string]string{"a": "right"})
 	r.work(t.Context(), &queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
+	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
+		t.Errorf("asked by %q, want %q", l.users, want)
+	}
+}
+
+// otherForAll has other content for everybody than for the user "right".
+type otherForAll struct{ lockedRegistry }
+
+func (o *otherForAll) digest(by authn.Keychain) string {
+	if by == nil {
+		return hash("b")
+	}
+	return hash("a")
+}
+
+func (o *otherForAll) Resolve(ctx context.Context, _ string, _ []string, keychains []authn.Keychain) (*registry.Resolution, error) {
+	by, err := o.opener(ctx, keychains)
+	found := plain(o.digest(by))
+	found.By = by
+	return found, err
+}
+
+func (o *otherForAll) Digest(ctx context.Context, _ string, keychains []authn.Keychain) (string, error) {
+	by, err := o.opener(ctx, keychains)
+	return o.digest(by), err
+}
+
+// A registry has something else for whoever has a secret: what it has for everybody is published.
+func TestOtherContentForAll(t *testing.T) {
+	l := &otherForAll{lockedRegistry{open: true}}
+	r, s, _ := privateWorld(t, &l.lockedRegistry, false, map[string]string{"a": "right"})
+	r.options.Registry = l
+	r.work(t.Context(), &queue{}, privateImage)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): privateImage})
+}
+
+// Secrets are not used to confirm what is public, also if it is not for a time, nor for what
+// has become public.
+func TestConfirmedWithoutSecrets(t *testing.T) {
+	for _, private := range []bool{false, true} {
+		l := &lockedRegistry{open: private}
+		r, s, _ := privateWorld(t, l, true, map[string]string{"a": "right"})
+		save := s.resolved
+		if private {
+			save = s.resolvedPrivately
+		}
+		s.wrote(save(t.Context(), privateImage, plain(hash("a")), amd64))
+		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		r.work(t.Context(), &queue{}, privateImage)
+		if !slices.Equal(l.users, []string{""}) {
+			t.Errorf("private %v: asked by %q", private, l.users)
+		}
+	}
+}
+
+// A namespace is told when there is something else wrong with its pull secret, but not again
+// and again, and not that it works.
+func TestChangedSecretIsTold(t *testing.T) {
+	l := &lockedRegistry{}
+	r, s, told := privateWorld(t, l, false, map[string]string{"owner": "wrong", "other": ""})
+	_, right := asker("owner", "right")
+	none := fake.NewClientBuilder().Build()
+	for i, step := range []struct {
+		reader client.Reader
+		owner  string // is told; empty: nothing
+		other  bool   // is told
+	}{
+		{r.credentials.reader, brief(v1alpha1.ReasonUnauthorized), true},
+		{r.credentials.reader, "", false},
+		{none, "owner/pull-of-owner does not exist", false},
+		{none, "", false},
+		{fake.NewClientBuilder().WithObjects(right).Build(), "", false},
+	} {
+		told.notes, told.about = nil, nil
+		r.credentials = newCredentials(nil, step.reader)
+		r.work(t.Context(), &queue{}, privateImage)
+		s.clock.SetTime(s.clock.Now().Add(2 * maxRefusal))
+		var owner, other []string
+		for i, namespace := range told.about {
+			if namespace == "owner" {
+				owner = append(owner, told.notes[i])
+			} else {
+				other = append(other, told.notes[i])
+			}
+		}
+		if step.owner == "" && owner != nil || step.owner != "" && (len(owner) != 1 || !strings.Contains(owner[0], step.owner)) {
+			t.Errorf("step %d: the owner is told %q, want %q", i, owner, step.owner)
+		}
+		if (len(other) == 1) != step.other || len(other) > 1 {
+			t.Errorf("step %d: the other is told %q", i, other)
+		}
+	}
+	if !slices.Contains(l.users, "right") {
+		t.Errorf("asked by %q", l.users)
+	}
 }
 
 // A pull secret for another registry says nothing about an image that does not exist, and

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -386,12 +388,19 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 		r.usage.set(claimFor("w", fmt.Sprintf("ns-%02d", i), tag))
 	}
 	for brought, place := range map[string]int{"ns-03": 3, "ns-23": 0} {
+		next := fmt.Sprintf("ns-%02d", maxPulls)
+		if place == 0 {
+			next = fmt.Sprintf("ns-%02d", maxPulls-1) // it gave its place
+		}
 		r.attempts.setTurn(tag, pull{})
 		p := claimFor("w", brought, tag).pull
 		r.attempts.bring(tag, p)
 		tried := r.nextSecrets(t.Context(), one(tag))
 		if len(tried) != maxPulls || tried[place].namespace != brought {
 			t.Errorf("of %d namespaces the secrets are tried, want %d with %s in place %d", len(tried), maxPulls, brought, place)
+		}
+		if tried := r.nextSecrets(t.Context(), one(tag)); tried[0].namespace != next {
+			t.Errorf("%s is next, want %s", tried[0].namespace, next)
 		}
 	}
 }
@@ -466,5 +475,174 @@ func TestStandbyRepairsNothing(t *testing.T) {
 		if got := r.drifts.Len(); got != test.want {
 			t.Errorf("leads: %v, %T: %d objects to repair, want %d", test.leads, test.object, got, test.want)
 		}
+	}
+}
+
+// What a registry answers tells whether it has to be left alone: one that does not answer has,
+// one that refuses has not. What never reached it says nothing.
+func TestAnswersAndTheQueue(t *testing.T) {
+	const tag = "reg/x:1"
+	for _, known := range []bool{false, true} {
+		for _, test := range []struct {
+			reason   string // empty: it has the image
+			asks     time.Duration
+			failures int // in a row, after one before
+		}{
+			{"", 0, 0}, {v1alpha1.ReasonNotFound, 0, 0}, {v1alpha1.ReasonDenied, 0, 1},
+			{v1alpha1.ReasonUnavailable, time.Hour, 2}, {v1alpha1.ReasonRateLimited, time.Hour, 2},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				answer := error(nil)
+				if test.reason != "" {
+					answer = &registry.Error{Reason: test.reason, Err: errors.New("no"), RetryAfter: test.asks}
+				}
+				r, s, _ := newTestResolver(t, &fakeRegistry{
+					resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), answer },
+					digest:  func(string) (string, error) { return hash("a"), answer },
+				})
+				r.usage.set(claimFor("w", "ns", tag))
+				question := "resolve"
+				if known {
+					question = "confirm"
+					s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+					s.clock.SetTime(s.clock.Now().Add(time.Hour))
+				}
+				q := &queue{name: "reg", failures: 1}
+				r.work(t.Context(), q, tag)
+				if pause := time.Until(q.resume); q.failures != test.failures || (pause > 0) != (test.asks > 0) || pause < test.asks && test.asks > 0 {
+					t.Errorf("known %v, %q: %d failures in a row, a pause of %v", known, test.reason, q.failures, pause)
+				}
+				failed := r.attempts.of(one(tag))
+				if wait := failed.retry.Sub(s.clock.Now()); failed.reason != test.reason || wait < test.asks && test.asks > 0 {
+					t.Errorf("known %v, %q: %+v, tried again after %v", known, test.reason, failed, wait)
+				}
+				counted := cmp.Or(test.reason, v1alpha1.ReasonResolved)
+				if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues(question, counted)); n != 1 {
+					t.Errorf("known %v, %q: %v times %s is counted for %s", known, test.reason, n, counted, question)
+				}
+			})
+		}
+	}
+}
+
+// An image of many layers has no room although one of few would have: its workloads are told.
+func TestLargeImageWithoutRoom(t *testing.T) {
+	large := plain(hash("a"))
+	for len(large.Manifests[0].Layers) < 512 {
+		large.Manifests[0].Layers = append(large.Manifests[0].Layers, large.Manifests[0].Layers[0])
+	}
+	r, s, told := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return large, nil }},
+		func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 4, 4 })
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.work(t.Context(), &queue{}, "reg/x:1")
+	if len(s.objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
+		t.Errorf("%d objects, events %q", len(s.objects()), told.notes)
+	}
+}
+
+// What is known is confirmed also where nothing else has room.
+func TestConfirmedWithoutRoom(t *testing.T) {
+	f := &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }}
+	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 1, 1 })
+	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	r.census.admit([]string{"ns"}, 1)
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	r.work(t.Context(), &queue{}, "reg/x:1")
+	if len(f.digests) != 1 || len(told.notes) != 0 {
+		t.Errorf("confirmed %q, events %q", f.digests, told.notes)
+	}
+}
+
+// An image is found under its second name, and that cannot be written: the answer is kept, and
+// the registries are not asked again.
+func TestSecondNameNotWritten(t *testing.T) {
+	image := newImage([]string{"first/x:1", "second/x:1"})
+	missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+	f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		if reference == image.references[0] {
+			return nil, missing
+		}
+		return plain(hash("a")), nil
+	}}
+	r, s, _ := newTestResolver(t, f)
+	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.fails = errors.New("etcdserver: no leader")
+	r.work(t.Context(), &queue{}, image.key)
+	s.fails = nil
+	r.work(t.Context(), &queue{}, image.key)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+	if f.asked() != 2 || r.attempts.of(image) != (attempt{}) {
+		t.Errorf("asked for %q, remembered %+v", f.resolves, r.attempts.of(image))
+	}
+}
+
+// The last workload goes while an object is written: since when that is unused is known, and
+// for whom it counts.
+func TestUnusedWhileWritten(t *testing.T) {
+	for _, missing := range []error{nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}} {
+		const tag = "reg/x:1"
+		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), missing }})
+		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+		c := claimFor("w", "ns", tag)
+		r.usage.set(c)
+		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+			Create: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				r.release(r.usage.unset(c.workload)...)
+				return w.Create(ctx, o, opts...)
+			},
+		})
+		r.work(t.Context(), &queue{}, tag)
+		if got := r.usage.tenantOf(tag); len(s.objects()) != 1 || got.inUse || !slices.Equal(got.namespaces, []string{"ns"}) {
+			t.Errorf("error %v: %d objects, of %+v", missing, len(s.objects()), got)
+		}
+	}
+}
+
+// A process that stops to lead asks no further registry for an image.
+func TestCanceledAtTheFirstName(t *testing.T) {
+	image := newImage([]string{"first/x:1", "second/x:1"})
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &fakeRegistry{references: image.references, resolve: func(string, []string) (*registry.Resolution, error) {
+		cancel()
+		return nil, ctx.Err()
+	}}
+	r, _, _ := newTestResolver(t, f)
+	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.work(ctx, &queue{}, image.key)
+	if f.asked() != 1 {
+		t.Errorf("asked for %q", f.resolves)
+	}
+}
+
+// A tag has moved: the registry that is known to have it is asked, not the others that might.
+// If that cannot be written and the tag moves back, what it was meanwhile is forgotten.
+func TestMovedThereAndBack(t *testing.T) {
+	image := newImage([]string{"first/x:1", "second/x:1"})
+	points := hash("b")
+	f := &fakeRegistry{
+		references: image.references,
+		resolve:    func(string, []string) (*registry.Resolution, error) { return plain(points), nil },
+		digest:     func(string) (string, error) { return points, nil },
+	}
+	r, s, _ := newTestResolver(t, f)
+	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.usage.set(claimFor("w", "ns", "x:1"))
+	s.wrote(s.resolved(t.Context(), image.references[1], plain(hash("a")), amd64))
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.fails = errors.New("etcdserver: no leader")
+	r.work(t.Context(), &queue{}, image.key)
+	if !slices.Equal(f.resolves, image.references[1:]) || r.backlog.of(image) == nil {
+		t.Errorf("asked for %q", f.resolves)
+	}
+	s.fails, points = nil, hash("a")
+	r.work(t.Context(), &queue{}, image.key)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+	if r.backlog.of(image) != nil {
+		t.Error("what the tag was meanwhile may still be written")
 	}
 }
