@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -356,5 +357,40 @@ func TestUnusedIsBounded(t *testing.T) {
 	resolved, _ := r.store.count()
 	if resolved > maxUnused.each || resolved < maxUnused.each/2 || r.store.has(name(0)) || !r.store.has(name(maxUnused.each+19)) {
 		t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, maxUnused.each+20, r.store.has(name(0)), r.store.has(name(maxUnused.each+19)))
+	}
+}
+
+// Since when references are unused is noted for all at once. What could not be removed is still
+// known to be unused, and goes the next time.
+func TestSweepNotesAndRetries(t *testing.T) {
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	tags := []string{"reg/x:1", "reg/y:1", "reg/z:1"}
+	for i, tag := range tags {
+		s.wrote(s.resolved(t.Context(), tag, plain(hash(string(rune('a'+i)))), amd64))
+		c := claimFor("w", "ns", tag)
+		r.usage.set(c)
+		r.usage.unset(c.workload)
+	}
+	begin := s.clock.Now()
+	s.clock.SetTime(begin.Add(time.Minute))
+	r.sweep(t.Context())
+	for _, h := range s.all() {
+		if !h.unused.Equal(begin) {
+			t.Errorf("%s: noted is %v, want %v", h.reference, h.unused, begin)
+		}
+	}
+	s.clock.SetTime(begin.Add(r.options.KeepUnused))
+	s.fails = errors.New("etcdserver: no leader")
+	r.sweep(t.Context())
+	for _, tag := range tags {
+		if got := r.usage.tenantOf(tag); !s.has(tag) || !got.since.Equal(begin) || len(got.namespaces) != 1 {
+			t.Errorf("%s could not be removed; known is %+v", tag, got)
+		}
+	}
+	s.fails = nil
+	r.sweep(t.Context())
+	s.expect(map[string]string{})
+	if len(r.usage.idle) != 0 {
+		t.Errorf("remembered of what is gone: %v", r.usage.idle)
 	}
 }

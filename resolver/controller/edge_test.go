@@ -637,6 +637,26 @@ func TestFailedJob(t *testing.T) {
 	}
 }
 
+// A Job ends when it is complete or failed, not when it is about to, nor when it is suspended.
+func TestEnded(t *testing.T) {
+	for condition, want := range map[batchv1.JobCondition]bool{
+		{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}:           true,
+		{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}:             true,
+		{Type: batchv1.JobComplete, Status: corev1.ConditionFalse}:          false,
+		{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}:          false,
+		{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue}: false,
+	} {
+		job := &batchv1.Job{}
+		job.Status.Conditions = []batchv1.JobCondition{condition}
+		if got := ended(job); got != want {
+			t.Errorf("%s %s: ended is %v", condition.Type, condition.Status, got)
+		}
+	}
+	if ended(&batchv1.Job{}) {
+		t.Error("a Job without conditions has ended")
+	}
+}
+
 // The clock of the last leader was ahead.
 func TestFuture(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})

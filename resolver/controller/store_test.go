@@ -771,3 +771,19 @@ func TestStoreUnusedName(t *testing.T) {
 		}
 	}
 }
+
+// An object takes as many references as it may have, and a reference that it has again.
+func TestSetReference(t *testing.T) {
+	status := &v1alpha1.ImageManifestStatus{}
+	for i := range v1alpha1.MaxReferences {
+		if !setReference(status, v1alpha1.ImageReference{Name: fmt.Sprint(i)}) {
+			t.Fatalf("no room for number %d", i+1)
+		}
+	}
+	if setReference(status, v1alpha1.ImageReference{Name: "another"}) {
+		t.Errorf("room for %d", len(status.References))
+	}
+	if !setReference(status, v1alpha1.ImageReference{Name: "7", Digest: hash("a")}) || status.References[7].Digest != hash("a") || len(status.References) != v1alpha1.MaxReferences {
+		t.Errorf("number 7 is %+v", status.References[7])
+	}
+}

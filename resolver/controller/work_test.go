@@ -108,6 +108,11 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		keys := queued(t, r)
 		r.usage.set(claimFor("w", "ns", "reg/x:1"))
 		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
+		defer func() {
+			if looked, failed := testutil.ToFloat64(r.metrics.looked), testutil.ToFloat64(r.metrics.writeErrors); looked != 4 || failed != 3 {
+				t.Errorf("counted are %v looks and %v failed writes, want 4 and 3", looked, failed)
+			}
+		}()
 		for failures := range 3 {
 			q := &queue{}
 			r.work(t.Context(), q, "reg/x:1")

@@ -169,3 +169,38 @@ func TestEndedPods(t *testing.T) {
 		}
 	}
 }
+
+// Each pull secret counts once, in whatever order they are named, and a workload without images
+// needs nothing.
+func TestClaim(t *testing.T) {
+	names := func(all ...string) (secrets []corev1.LocalObjectReference) {
+		for _, name := range all {
+			secrets = append(secrets, corev1.LocalObjectReference{Name: name})
+		}
+		return secrets
+	}
+	a, b := deploymentOf("", "reg/x:1"), deploymentOf("default", "reg/x:1")
+	a.Spec.Template.Spec.ImagePullSecrets = names("two", "one", "two")
+	b.Spec.Template.Spec.ImagePullSecrets = names("one", "two")
+	first, ok := kinds[1].claimOf(a)
+	second, also := kinds[1].claimOf(b)
+	if !ok || !also || first.pull != second.pull || first.pull.secrets != "one,two" {
+		t.Errorf("%+v and %+v", first.pull, second.pull)
+	}
+	b.Spec.Template.Spec.Containers = nil
+	if c, ok := kinds[1].claimOf(b); ok {
+		t.Errorf("without images: %+v", c)
+	}
+}
+
+// Of all kinds the cache keeps only what is needed.
+func TestCacheTransforms(t *testing.T) {
+	for object, by := range CacheOptions().ByObject {
+		if by.Transform == nil {
+			t.Errorf("%T is kept as it is", object)
+		}
+	}
+	if n := len(CacheOptions().ByObject); n != len(kinds)+2 {
+		t.Errorf("%d kinds, want the %d of workloads, Node and ImageManifest", n, len(kinds))
+	}
+}
