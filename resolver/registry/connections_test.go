@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -337,5 +338,27 @@ func TestConnectionsConfig(t *testing.T) {
 		if _, err := New(config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+}
+
+// Files have changed if one has other content, as long as before, or another name.
+func TestFingerprint(t *testing.T) {
+	dir := t.TempDir()
+	c := &connector{certsDir: dir}
+	seen := map[[sha256.Size]byte]bool{}
+	for i, change := range []func() error{
+		func() error { writeFile(t, filepath.Join(dir, "a.test", "ca.crt"), []byte("one")); return nil },
+		func() error { writeFile(t, filepath.Join(dir, "a.test", "ca.crt"), []byte("two")); return nil },
+		func() error { return os.Rename(filepath.Join(dir, "a.test"), filepath.Join(dir, "b.test")) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		sum, err := c.fingerprint()
+		again, _ := c.fingerprint()
+		if err != nil || seen[sum] || sum != again {
+			t.Errorf("step %d: seen before %v, the same again %v, error %v", i, seen[sum], sum == again, err)
+		}
+		seen[sum] = true
 	}
 }

@@ -152,7 +152,11 @@ func TestInvalidMirrors(t *testing.T) {
 	if sources, err := w.sources("a.test/x:1"); err == nil {
 		t.Errorf("%v are asked although nobody wants it", sources)
 	}
-	for _, source := range []string{"", "*", "*.", "a b", "https://a.test", "a.test/UPPER", "a.test/x:1", "*.a.test/x", "a.test/" + strings.Repeat("a", 600)} {
+	longest := "a.test/" + strings.Repeat("a", 512-len("a.test/"))
+	if errs := w.SetMirrors([]Mirrors{{Source: longest}}); errs != nil {
+		t.Errorf("source of 512 bytes: errors %v", errs)
+	}
+	for _, source := range []string{longest + "a", "", "*", "*.", "a b", "https://a.test", "a.test/UPPER", "a.test/x:1", "*.a.test/x", "a.test/" + strings.Repeat("a", 600)} {
 		if errs := w.SetMirrors([]Mirrors{{Source: source}}); len(errs) != 1 {
 			t.Errorf("source %.50q: errors %v", source, errs)
 		}

@@ -376,11 +376,19 @@ func TestCredentialProviderConfig(t *testing.T) {
 		{`"defaultCacheDuration":"10m",`, "", "defaultCacheDuration"},
 		{`"args"`, `"tokenAttributes":{"serviceAccountTokenAudience":"a","cacheType":"Token","requireServiceAccount":true},"args"`, "tokenAttributes"},
 		{`"providers":[`, `"providers":[],"x":[`, `"x"`},
+		{`"defaultCacheDuration":"10m"`, `"defaultCacheDuration":"0s"`, ""}, // nothing is kept
+		{`"defaultCacheDuration":"10m"`, `"defaultCacheDuration":"-1s"`, "defaultCacheDuration"},
 	} {
 		text := strings.Replace(string(good), c.old, c.new, 1)
 		_, err := KeychainsFromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(text)), p.dir)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q for %q: error %v, want %q", c.new, c.old, err, c.want)
 		}
+	}
+	_, one, _ := strings.Cut(string(good), `"providers":[`)
+	one = one[:strings.LastIndex(one, "]")]
+	twice := strings.Replace(string(good), one, one+","+one, 1)
+	if _, err := KeychainsFromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(twice)), p.dir); err == nil || !strings.Contains(err.Error(), `"cloud": is there twice`) {
+		t.Errorf("twice: error %v", err)
 	}
 }

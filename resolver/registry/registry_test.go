@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -344,6 +345,85 @@ func TestCredentials(t *testing.T) {
 	}
 	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{broken})
 	wantError(t, err, v1alpha1.ReasonUnauthorized, "cannot be read: no such secret")
+}
+
+// Of several refusals that an image is not there tells most, whichever came first. A registry in
+// trouble is not asked with further credentials.
+func TestRefusalsOfSeveralCredentials(t *testing.T) {
+	codes := map[string]int{"none": 404, "wrong": 401, "busy": 503}
+	reasons := map[int]string{404: v1alpha1.ReasonNotFound, 401: v1alpha1.ReasonUnauthorized, 503: v1alpha1.ReasonUnavailable}
+	for _, c := range []struct {
+		users []string
+		want  int
+		asked int
+	}{
+		{[]string{"none", "wrong"}, 404, 2}, {[]string{"wrong", "none"}, 404, 2}, {[]string{"wrong", "none", "wrong"}, 404, 2},
+		{[]string{"none", "busy", "wrong"}, 503, 2}, {[]string{"wrong", "busy", "none"}, 503, 2}, {[]string{"wrong"}, 401, 1},
+	} {
+		asked := map[string]bool{}
+		var mu sync.Mutex
+		s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			user, _, ok := r.BasicAuth()
+			if !ok {
+				w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			mu.Lock()
+			asked[user] = true
+			mu.Unlock()
+			w.WriteHeader(codes[user])
+		}))
+		w := newWorld(t)
+		keychains := []authn.Keychain{authn.NewMultiKeychain(brokenKeychain{})}
+		for _, user := range c.users {
+			keychains = append(keychains, login(s.host, user, "s3cret"))
+		}
+		_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, keychains)
+		wantError(t, err, reasons[c.want])
+		if told := strings.Contains(err.Error(), "cannot be read"); told != (c.want == 401) {
+			t.Errorf("%q: %v", c.users, err)
+		}
+		if len(asked) != c.asked {
+			t.Errorf("%q: asked as %v", c.users, asked)
+		}
+	}
+}
+
+// An administrator may want a registry to be asked without credentials, too, in that order.
+func TestAnonymousAmongKeychains(t *testing.T) {
+	s := &source{domain: "a.test", repository: "x"}
+	ann := login("a.test", "ann", "s3cret")
+	for _, c := range []struct {
+		keychains []authn.Keychain
+		users     []string
+	}{
+		{[]authn.Keychain{ann, Anonymous}, []string{"ann", ""}},
+		{[]authn.Keychain{Anonymous, ann, Anonymous}, []string{"", "ann"}},
+		{[]authn.Keychain{NotAnonymously}, nil},
+		{nil, []string{""}},
+	} {
+		found, err := credentials(t.Context(), s, c.keychains)
+		var users []string
+		for _, credential := range found {
+			users = append(users, credential.config.Username)
+		}
+		if err != nil || !slices.Equal(users, c.users) {
+			t.Errorf("%v: %q, error %v, want %q", c.keychains, users, err, c.users)
+		}
+	}
+}
+
+// A name without a password beside both in one is no reason to forget these.
+func TestNameWithoutPassword(t *testing.T) {
+	for _, config := range []authn.AuthConfig{{Username: "ann", Auth: "YW5uOnMzY3JldA=="}, {Password: "s3cret", Auth: "YW5uOnMzY3JldA=="}} {
+		content := &repository{}
+		content.push("app", manifestType, manifestOf(), "1")
+		s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content))
+		if _, err := newWorld(t).Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, config}}); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // An invalid token in a pull secret must not count as a failure of the
