@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ type hub struct {
 	repository
 	mu    sync.Mutex
 	limit int
+	// down means that it is in trouble.
+	down bool
 	// left by user; "" is everybody without one.
 	left map[string]int
 }
@@ -32,6 +35,10 @@ func (h *hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/v2/" {
 		w.Header().Set("WWW-Authenticate", `Basic realm="hub"`)
 		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	if h.down {
+		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
 	if strings.Contains(r.URL.Path, "/manifests/") {
@@ -340,5 +347,35 @@ func TestQuotaEnds(t *testing.T) {
 	q.hear(http.StatusOK, http.Header{}, begun, begun)
 	if q.unsure(hub, begun) {
 		t.Error("the hub is asked again at once")
+	}
+}
+
+// A registry that cannot tell how much is left, because it is in trouble, is not asked for what
+// may count.
+func TestQuotaOfRegistryInTrouble(t *testing.T) {
+	h, s, w := newHub(t, 100, 1)
+	h.down = true
+	_, err := w.Resolve(t.Context(), "docker.io/team/app:0", amd64, nil)
+	wantError(t, err, v1alpha1.ReasonUnavailable)
+	requests := s.take()
+	if !slices.ContainsFunc(requests, func(r string) bool { return strings.HasPrefix(r, "HEAD /v2/team") }) ||
+		slices.ContainsFunc(requests, func(r string) bool { return strings.HasPrefix(r, "GET /v2/team") }) {
+		t.Errorf("requests %q", requests)
+	}
+}
+
+// Half of what has to be stated is no quota.
+func TestQuotaStatedInPart(t *testing.T) {
+	for _, header := range []http.Header{
+		{"Ratelimit-Limit": {"60"}}, {"Ratelimit-Remaining": {"0"}}, {"Ratelimit-Limit": {"0"}, "Ratelimit-Remaining": {"0"}},
+		{"Ratelimit-Limit": {"60"}, "Ratelimit-Remaining": {"few"}}, {"Ratelimit-Limit": {"many"}, "Ratelimit-Remaining": {"0"}},
+	} {
+		q := &quota{}
+		if left, stated := q.hear(http.StatusOK, header, time.Now(), time.Now()); stated || left != 0 {
+			t.Errorf("%v: %d left, stated %v", header, left, stated)
+		}
+		if err := q.take(&source{domain: "registry.test"}, 0.5); err != nil {
+			t.Errorf("%v: %v", header, err)
+		}
 	}
 }
