@@ -212,6 +212,11 @@ func TestUnlisted(t *testing.T) {
 		l.has(f, 60)
 		l.start("q", f)
 		l.stop("q")
+		l.report(func(n *v1.Node) {
+			n.Status.Conditions = []v1.NodeCondition{
+				{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse}, {Type: v1.NodeMemoryPressure, Status: v1.ConditionTrue},
+			}
+		})
 		l.expect("before", map[string]bool{e: true, f: true})
 		l.report(func(n *v1.Node) {
 			n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue}}
@@ -268,6 +273,18 @@ func TestUnlisted(t *testing.T) {
 		if n := l.tracker.NodesWithRest(); n != 0 {
 			t.Errorf("%d deleted nodes are remembered", n)
 		}
+	})
+	t.Run("very many", func(t *testing.T) {
+		l := full(t)
+		const most, more = 512, 3
+		name := func(i int) string { return fmt.Sprintf("quay.io/many:%d", i) }
+		for i := range most + more {
+			l.has(name(i), 1)
+			l.start("p", name(i))
+			l.stop("p")
+			l.pass(time.Second)
+		}
+		l.expect("the last that were used count", map[string]bool{name(0): false, name(more - 1): false, name(more): true, name(most + more - 1): true})
 	})
 	t.Run("off", func(t *testing.T) {
 		l := full(t)
