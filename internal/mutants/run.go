@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -67,43 +68,13 @@ func try(ctx context.Context, m Mutant, timeout time.Duration) (Outcome, error) 
 // TryAll is Try for many mutants: done is told what became of each, of one at a time and not in
 // order. It fails if tests fail without a mutant, because they would kill every mutant.
 func TryAll(ctx context.Context, all []Mutant, done func(Mutant, Outcome)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var apart []Mutant // the others have their own way
-	folders := map[string][]Mutant{}
-	for _, m := range all {
-		folders[filepath.Dir(m.File)] = append(folders[filepath.Dir(m.File)], m)
-	}
 	var lock sync.Mutex
-	for _, folder := range slices.Sorted(maps.Keys(folders)) {
-		work, err := os.MkdirTemp("", "mutants")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(work) }()
-		b, refused, err := compile(ctx, folder, work, folders[folder])
-		if err != nil {
-			return err
-		}
-		if err := b.baseline(ctx); err != nil {
-			return err
-		}
+	each := func(some []Mutant, atOnce int, try func(context.Context, Mutant) (Outcome, error)) error {
 		group, ctx := errgroup.WithContext(ctx)
-		group.SetLimit(parallel)
-		for _, m := range folders[folder] {
-			number, ok := b.numbers[m.Name()]
-			switch {
-			case refused[m.Name()]:
-				lock.Lock()
-				done(m, NotCompiled)
-				lock.Unlock()
-				continue
-			case !ok:
-				apart = append(apart, m)
-				continue
-			}
+		group.SetLimit(atOnce)
+		for _, m := range some {
 			group.Go(func() error {
-				outcome, err := b.try(ctx, number)
+				outcome, err := try(ctx, m)
 				if err != nil {
 					return err
 				}
@@ -113,21 +84,42 @@ func TryAll(ctx context.Context, all []Mutant, done func(Mutant, Outcome)) error
 				return nil
 			})
 		}
-		if err := group.Wait(); err != nil {
+		return group.Wait()
+	}
+	folders := map[string][]Mutant{}
+	for _, m := range all {
+		folders[filepath.Dir(m.File)] = append(folders[filepath.Dir(m.File)], m)
+	}
+	var apart []Mutant // that no binary has
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		work, err := os.MkdirTemp("", "mutants")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(work) }()
+		b, err := compile(ctx, folder, work, folders[folder])
+		if err != nil {
+			return err
+		}
+		if err := b.baseline(ctx); err != nil {
+			return err
+		}
+		var together []Mutant
+		for _, m := range folders[folder] {
+			if b.knows(m) {
+				together = append(together, m)
+			} else {
+				apart = append(apart, m)
+			}
+		}
+		if err := each(together, parallel, b.try); err != nil {
 			return err
 		}
 	}
 	if err := Baseline(ctx, apart); err != nil {
 		return err
 	}
-	for _, m := range apart {
-		outcome, err := Try(ctx, m)
-		if err != nil {
-			return err
-		}
-		done(m, outcome)
-	}
-	return nil
+	return each(apart, runtime.NumCPU(), Try)
 }
 
 // Baseline runs the unit tests of the mutants' packages without a mutant, as Try runs them with one.

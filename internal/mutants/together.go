@@ -29,8 +29,10 @@ const variable = "LAYER_LOCALITY_MUTANT"
 // binary is a package's test binary with many mutants in it.
 type binary struct {
 	folder, path string
-	// numbers are what the variable says of those that are in it.
+	// numbers are what the variable says of those that are in it, by their names.
 	numbers map[string]int
+	// refused do not compile.
+	refused map[string]bool
 	// parts are the quick tests, and after them the slow ones.
 	parts []part
 }
@@ -43,15 +45,14 @@ type part struct {
 }
 
 // compile builds the test binary of a folder, in the directory work, with all mutants that
-// it can have. refused are the names of those that do not compile.
-func compile(ctx context.Context, folder, work string, all []Mutant) (b binary, refused map[string]bool, err error) {
-	b = binary{folder: folder, path: filepath.Join(work, "mutants.test"), numbers: map[string]int{}}
-	refused = map[string]bool{}
+// it can have.
+func compile(ctx context.Context, folder, work string, all []Mutant) (*binary, error) {
+	b := &binary{folder: folder, path: filepath.Join(work, "mutants.test"), refused: map[string]bool{}}
 	for {
-		clear(b.numbers)
-		lines, err := b.write(work, slices.DeleteFunc(slices.Clone(all), func(m Mutant) bool { return m.Locks || refused[m.Name()] }))
+		b.numbers = map[string]int{}
+		copies, err := b.write(work, slices.DeleteFunc(slices.Clone(all), func(m Mutant) bool { return m.Locks || b.refused[m.Name()] }))
 		if err != nil {
-			return b, nil, err
+			return nil, err
 		}
 		// -e: all errors, not the first ten.
 		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-gcflags=-e", "-overlay", filepath.Join(work, "overlay.json"), "-o", b.path, ".")
@@ -59,23 +60,29 @@ func compile(ctx context.Context, folder, work string, all []Mutant) (b binary, 
 		out, err := cmd.CombinedOutput()
 		switch {
 		case ctx.Err() != nil:
-			return b, nil, ctx.Err()
+			return nil, ctx.Err()
 		case err == nil:
-			return b, refused, nil
+			return b, nil
 		}
-		before := len(refused)
+		before := len(b.refused)
 		for _, at := range position.FindAllSubmatch(out, -1) {
 			line, _ := strconv.Atoi(string(at[2]))
-			for _, copied := range lines[string(at[1])] {
+			for _, copied := range copies[string(at[1])] {
 				if copied.first <= line && line <= copied.last {
-					refused[copied.name] = true
+					b.refused[copied.name] = true
 				}
 			}
 		}
-		if len(refused) == before {
-			return b, nil, fmt.Errorf("compile the mutants of %s: %w: %s", folder, err, out)
+		if len(b.refused) == before {
+			return nil, fmt.Errorf("compile the mutants of %s: %w: %s", folder, err, out)
 		}
 	}
+}
+
+// knows reports whether try can tell what becomes of a mutant.
+func (b *binary) knows(m Mutant) bool {
+	_, ok := b.numbers[m.Name()]
+	return ok || b.refused[m.Name()]
 }
 
 // position is where the compiler says that an error is.
@@ -284,9 +291,12 @@ func (b *binary) baseline(ctx context.Context) error {
 }
 
 // try runs the tests with a mutant, and ends with the first that notices it.
-func (b *binary) try(ctx context.Context, number int) (Outcome, error) {
+func (b *binary) try(ctx context.Context, m Mutant) (Outcome, error) {
+	if b.refused[m.Name()] {
+		return NotCompiled, nil
+	}
 	for i := range b.parts {
-		if outcome, err := judge(b.test(ctx, number, &b.parts[i])); outcome != Survived || err != nil {
+		if outcome, err := judge(b.test(ctx, b.numbers[m.Name()], &b.parts[i])); outcome != Survived || err != nil {
 			return outcome, err
 		}
 	}
