@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,4 +327,41 @@ func TestQueueOfNothing(t *testing.T) {
 			t.Errorf("%s is gone: %d queues, want %d", key, len(q.byName), want)
 		}
 	}
+}
+
+// After a pause all workers go on, not only the first.
+func TestAllWorkersGoOnAfterPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers = 4
+		var begun atomic.Int32
+		release := make(chan struct{})
+		q := runPausedQueues(t, workers, map[string]time.Time{"reg": time.Now().Add(time.Minute)}, func(context.Context, *queue, string) {
+			begun.Add(1)
+			<-release
+		})
+		for i := range 2 * workers {
+			q.add(one(fmt.Sprintf("reg/x:%d", i)), 0, resolving)
+		}
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		if n := begun.Load(); n != workers {
+			t.Errorf("%d images are worked on, want %d", n, workers)
+		}
+		close(release)
+	})
+}
+
+// A queue waits as long as the longest pause asks for, and no pause ends another one.
+func TestHoldQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &queue{}
+		for _, step := range []struct{ pause, want time.Duration }{
+			{0, 0}, {time.Minute, time.Minute}, {time.Second, time.Minute}, {0, time.Minute}, {time.Hour, time.Hour},
+		} {
+			q.pause(step.pause)
+			if got := max(0, time.Until(q.resume)); got != step.want {
+				t.Errorf("after a pause of %v: %v left, want %v", step.pause, got, step.want)
+			}
+		}
+	})
 }
