@@ -651,3 +651,23 @@ func TestMovedThereAndBack(t *testing.T) {
 		t.Error("what the tag was meanwhile may still be written")
 	}
 }
+
+// Of several reasons the first counts, and the first temporary one before all final ones.
+func TestReasonOf(t *testing.T) {
+	const notFound, unauthorized, down, limited = v1alpha1.ReasonNotFound, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonUnavailable, v1alpha1.ReasonRateLimited
+	for _, test := range []struct {
+		reasons []string
+		want    string
+	}{
+		{nil, ""}, {[]string{notFound, unauthorized}, notFound}, {[]string{unauthorized, notFound}, unauthorized},
+		{[]string{notFound, down, limited}, down}, {[]string{limited, down, notFound}, limited},
+	} {
+		var refusals []refusal
+		for _, reason := range test.reasons {
+			refusals = append(refusals, refusal{"reg/x:1", &registry.Error{Reason: reason, Err: errors.New("no")}})
+		}
+		if got, _ := reasonOf(refusals); got != test.want {
+			t.Errorf("%q: %s, want %s", test.reasons, got, test.want)
+		}
+	}
+}
