@@ -373,6 +373,12 @@ func TestSweepNotesAndRetries(t *testing.T) {
 	}
 	begin := s.clock.Now()
 	s.clock.SetTime(begin.Add(time.Minute))
+	// The first write that fails tells how the others would end.
+	s.fails, s.writes = errors.New("etcdserver: no leader"), 0
+	if r.sweep(t.Context()); s.writes != 1 {
+		t.Errorf("%d writes although the first failed", s.writes)
+	}
+	s.fails = nil
 	r.sweep(t.Context())
 	for _, h := range s.all() {
 		if !h.unused.Equal(begin) {

@@ -323,8 +323,8 @@ func (q *queue) hold(pause time.Duration) {
 // most. The result varies randomly by up to a fifth in both directions.
 func backoff(failures int, least, most time.Duration) time.Duration {
 	d := most
-	if failures < 30 {
-		d = min(most, least<<failures)
+	if least <= most>>failures { // so that nothing overflows
+		d = least << failures
 	}
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // for jitter, not for security
 }

@@ -231,14 +231,17 @@ func TestQueuesOfPausedRegistriesMakeRoom(t *testing.T) {
 }
 
 func TestBackoff(t *testing.T) {
-	for failures := range 100 {
-		d := backoff(failures, time.Second, time.Minute)
-		if d < 800*time.Millisecond || d > 72*time.Second {
-			t.Errorf("%v after %d failures", d, failures)
+	for _, of := range []struct{ least, most time.Duration }{
+		{time.Second, time.Minute}, {minPause, maxPause}, {minError, maxError}, {minRefusal, maxRefusal},
+	} {
+		want := of.least
+		for failures := range 100 {
+			d := backoff(failures, of.least, of.most)
+			if d < want*8/10 || d > want*12/10 {
+				t.Errorf("%v after %d failures, want %v, a fifth more or less", d, failures, want)
+			}
+			want = min(of.most, 2*want)
 		}
-	}
-	if d := backoff(100, time.Second, time.Minute); d < 48*time.Second {
-		t.Errorf("%v after 100 failures", d)
 	}
 }
 

@@ -273,22 +273,28 @@ func (r *Resolver) repair(ctx context.Context) {
 		if ended {
 			return
 		}
+		var err error
 		if ctx.Err() == nil && r.store.drifted(next.name, next.version) {
-			repaired, lost, err := r.store.repair(ctx, next.name, next.version)
-			r.askAgain(lost)
-			if repaired && err == nil {
-				r.metrics.repaired.Inc()
-				r.log.Info("Somebody else changed an ImageManifest", "name", next.name)
-			}
-			if err != nil && ctx.Err() == nil {
-				r.log.Error(err, "Repairing an ImageManifest", "name", next.name)
-				r.drifts.AddRateLimited(next)
-			} else {
-				r.drifts.Forget(next)
-			}
+			err = r.repairOne(ctx, next)
+		}
+		if err == nil || ctx.Err() != nil {
+			r.drifts.Forget(next)
+		} else {
+			r.log.Error(err, "Repairing an ImageManifest", "name", next.name)
+			r.drifts.AddRateLimited(next)
 		}
 		r.drifts.Done(next)
 	}
+}
+
+func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
+	repaired, lost, err := r.store.repair(ctx, changed.name, changed.version)
+	r.askAgain(lost)
+	if repaired && err == nil {
+		r.metrics.repaired.Inc()
+		r.log.Info("Somebody else changed an ImageManifest", "name", changed.name)
+	}
+	return err
 }
 
 // release drops what is remembered about images that nothing uses any longer, but not

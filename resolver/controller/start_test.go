@@ -67,6 +67,7 @@ func TestStart(t *testing.T) {
 		}
 
 		// Somebody else changes an object, first while the API server takes no writes.
+		var changes []drift
 		for _, fails := range []error{errors.New("etcdserver: no leader"), nil} {
 			var object v1alpha1.ImageManifest
 			s.must(live.Get(t.Context(), client.ObjectKey{Name: a}, &object))
@@ -75,6 +76,7 @@ func TestStart(t *testing.T) {
 			s.mu.Lock()
 			s.fails = fails
 			s.mu.Unlock()
+			changes = append(changes, drift{a, object.ResourceVersion})
 			r.manifestHandler().OnUpdate(nil, &object)
 			synctest.Wait()
 			s.mu.Lock()
@@ -85,6 +87,18 @@ func TestStart(t *testing.T) {
 		}
 		if n := testutil.ToFloat64(r.metrics.repaired); n != 2 {
 			t.Errorf("%v repaired objects are counted", n)
+		}
+
+		// What could not be repaired until another change came is not remembered for ever.
+		var object v1alpha1.ImageManifest
+		s.must(live.Get(t.Context(), client.ObjectKey{Name: a}, &object))
+		overtaken := drift{a, object.ResourceVersion}
+		r.drifts.AddRateLimited(overtaken)
+		time.Sleep(time.Second)
+		for _, one := range append(changes, overtaken) {
+			if n := r.drifts.NumRequeues(one); n != 0 {
+				t.Errorf("%v: %d failures are remembered", one, n)
+			}
 		}
 
 		// The process before noted since when it is unused.
