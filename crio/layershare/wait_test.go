@@ -147,7 +147,7 @@ func TestNothingInCommon(t *testing.T) {
 	}
 }
 
-// It is worth waiting for 16 MiB, a quarter of what the pull lacks.
+// It is just worth waiting for 16 MiB.
 func TestJustWorthwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, just := newNode(), layer("l", 16<<20)
@@ -479,6 +479,19 @@ func TestWaitingIsBounded(t *testing.T) {
 		}()
 
 		time.Sleep(time.Second)
+
+		// Others that wait for it have to know that it downloads now.
+		images[1].download = func(ctx context.Context, layer specsv1.Descriptor) error {
+			n.pulls.lock.Lock()
+			second := n.pulls.going[1]
+			n.pulls.lock.Unlock()
+
+			if now, _ := second.state(); now != resigned {
+				t.Errorf("the second pull is in phase %d, want %d", now, resigned)
+			}
+
+			return load(ctx, layer.Size, rate, func() {})
+		}
 
 		results := pullAll(t, images[1])
 		noErrors(t, results)
