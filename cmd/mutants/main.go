@@ -9,7 +9,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +100,7 @@ func run(ctx context.Context, folders []string, sample int, seed uint64, accepte
 			random := rand.New(rand.NewPCG(seed, 0))
 			random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 			all = all[:sample]
-			slices.SortFunc(all, func(a, b mutants.Mutant) int { return cmp.Or(cmp.Compare(a.File, b.File), a.Line-b.Line) })
+			slices.SortFunc(all, mutants.Compare)
 		}
 		one, err := tryAll(ctx, all, accepted)
 		if err != nil {
@@ -123,6 +122,9 @@ func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted
 		switch {
 		case outcome == mutants.Killed:
 			c.killed++
+			if accepted.Reason(m) != "" {
+				fmt.Printf("killed, so accepted.txt need not name it: %s\n", m)
+			}
 		case outcome == mutants.TimedOut:
 			c.killed++
 			fmt.Printf("timed out: %s\n", m)

@@ -88,10 +88,11 @@ func file(name string) string {
 	return file
 }
 
-// Only returns the mutants with these names, or of these files or functions. It fails
-// if one of the names is of none.
+// Only returns the mutants with these names, or of these files or functions, each once
+// and in the order of files and lines. It fails if one of the names is of none.
 func Only(names []string) ([]Mutant, error) {
 	var all []Mutant
+	named := map[string]bool{}
 	for _, name := range names {
 		found, err := Of(filepath.Dir(file(name)))
 		if err != nil {
@@ -101,7 +102,13 @@ func Only(names []string) ([]Mutant, error) {
 		if len(found) == 0 {
 			return nil, fmt.Errorf("%q is no mutant", name)
 		}
-		all = append(all, found...)
+		for _, m := range found {
+			if !named[m.Name()] {
+				named[m.Name()] = true
+				all = append(all, m)
+			}
+		}
 	}
+	slices.SortStableFunc(all, Compare)
 	return all, nil
 }

@@ -4,6 +4,7 @@ package mutants
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -31,8 +32,6 @@ type Mutant struct {
 	Nth, Same int
 	// Locks tells that only the race detector may notice it.
 	Locks bool
-	// Source is the whole changed file.
-	Source []byte
 
 	// In the original file, code takes the place of what is between these offsets.
 	original string
@@ -63,6 +62,12 @@ func (m Mutant) in(name string) bool {
 	return ok && (rest == "" || strings.HasPrefix(rest, ": ") || strings.HasPrefix(rest, " #"))
 }
 
+// source is the whole changed file.
+func (m Mutant) source() string { return m.original[:m.from] + m.code + m.original[m.to:] }
+
+// Compare orders mutants by file and line.
+func Compare(a, b Mutant) int { return cmp.Or(cmp.Compare(a.File, b.File), a.Line-b.Line) }
+
 // Folders are those where a fault would be worst: what decides, what is shared among
 // tenants, and what runs in upstream's processes.
 var Folders = []string{
@@ -87,7 +92,7 @@ func Of(folder string) ([]Mutant, error) {
 		if err != nil {
 			return nil, err
 		}
-		found, err := ofFile(file, source)
+		found, err := ofFile(file, string(source))
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +101,7 @@ func Of(folder string) ([]Mutant, error) {
 	return all, nil
 }
 
-func ofFile(name string, source []byte) ([]Mutant, error) {
+func ofFile(name, source string) ([]Mutant, error) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, name, source, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
@@ -118,7 +123,7 @@ func ofFile(name string, source []byte) ([]Mutant, error) {
 			return true
 		})
 	}
-	slices.SortStableFunc(m.found, func(a, b Mutant) int { return a.Line - b.Line })
+	slices.SortStableFunc(m.found, Compare)
 	same := map[string]int{}
 	for i := range m.found {
 		whole := m.found[i].whole()
@@ -185,7 +190,7 @@ func receiver(node ast.Expr) string {
 
 type mutator struct {
 	name     string
-	source   []byte
+	source   string
 	set      *token.FileSet
 	function string
 	found    []Mutant
@@ -195,14 +200,14 @@ type mutator struct {
 func (m *mutator) replace(from, to token.Pos, code string, locks bool) {
 	start, end := m.set.Position(from), m.set.Position(to)
 	line := func(text string) string { return strings.Join(strings.Fields(text), " ") }
-	change := line(string(m.source[start.Offset:end.Offset])) + " -> " + line(code)
+	before := line(m.source[start.Offset:end.Offset])
+	change := before + " -> " + line(code)
 	if code == "" {
-		change = "without " + line(string(m.source[start.Offset:end.Offset]))
+		change = "without " + before
 	}
 	m.found = append(m.found, Mutant{
 		File: m.name, Line: start.Line, Function: m.function, Change: change, Locks: locks,
-		Source:   slices.Concat(m.source[:start.Offset], []byte(code), m.source[end.Offset:]),
-		original: string(m.source), from: start.Offset, to: end.Offset, code: code,
+		original: m.source, from: start.Offset, to: end.Offset, code: code,
 	})
 }
 

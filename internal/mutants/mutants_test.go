@@ -38,7 +38,7 @@ func TestTry(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := all[0]
-	broken.Source = []byte("package weak\nfunc Clamp() {}\n")
+	broken.original, broken.from, broken.to, broken.code = "", 0, 0, "package weak\nfunc Clamp() {}\n"
 	for _, test := range []struct {
 		mutant Mutant
 		want   Outcome
@@ -63,7 +63,7 @@ func TestTryForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	endless := all[2]
-	endless.Source = []byte("package weak\n\nfunc Clamp(n int) int {\n\tfor {\n\t}\n}\n")
+	endless.original, endless.from, endless.to, endless.code = "", 0, 0, "package weak\n\nfunc Clamp(n int) int {\n\tfor {\n\t}\n}\n"
 	if got, err := try(t.Context(), endless, time.Second); err != nil || got != TimedOut {
 		t.Errorf("outcome %d, error %v, want %d", got, err, TimedOut)
 	}
@@ -103,7 +103,7 @@ func TestBaseline(t *testing.T) {
 }
 
 func TestName(t *testing.T) {
-	all, err := ofFile("a.go", []byte(`package a
+	all, err := ofFile("a.go", `package a
 
 import "time"
 
@@ -127,7 +127,7 @@ func twice() (n int) {
 	go func() { n = 9 }()
 	return 9
 }
-`))
+`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,5 +260,22 @@ func TestOnly(t *testing.T) {
 		if len(all) != want || (err == nil) != (want > 0) {
 			t.Errorf("%s: %d mutants, error %v, want %d", name, len(all), err, want)
 		}
+	}
+}
+
+// Each is there once, in the order that TryAll needs.
+func TestOnlyOrder(t *testing.T) {
+	const file = "testdata/shapes/shapes.go: "
+	want := []string{file + "list.add: 3 -> 4", file + "list.top: 2 -> 3"}
+	all, err := Only([]string{want[1], want[0], file + "list.top: 2 -> 3", want[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range all {
+		got = append(got, m.Name())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -52,10 +53,10 @@ func try(ctx context.Context, m Mutant, timeout time.Duration) (Outcome, error) 
 	if err != nil {
 		return 0, err
 	}
-	if err := errors.Join(os.WriteFile(changed, m.Source, 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(changed, []byte(m.source()), 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
 		return 0, err
 	}
-	out, err := test(ctx, m, timeout, "-overlay", overlay)
+	out, err := test(ctx, m, work, timeout, "-overlay", overlay)
 	switch {
 	case err != nil && strings.Contains(out, "[build failed]"):
 		return NotCompiled, nil
@@ -65,8 +66,9 @@ func try(ctx context.Context, m Mutant, timeout time.Duration) (Outcome, error) 
 	return judge(out, err)
 }
 
-// TryAll is Try for many mutants: done is told what became of each, of one at a time and not in
-// order. It fails if tests fail without a mutant, because they would kill every mutant.
+// TryAll is Try for many mutants, in the order of Compare: done is told what became of each, of
+// one at a time and not in order. It fails if tests fail without a mutant, because they would
+// kill every mutant.
 func TryAll(ctx context.Context, all []Mutant, done func(Mutant, Outcome)) error {
 	var lock sync.Mutex
 	each := func(some []Mutant, atOnce int, try func(context.Context, Mutant) (Outcome, error)) error {
@@ -91,7 +93,7 @@ func TryAll(ctx context.Context, all []Mutant, done func(Mutant, Outcome)) error
 		folders[filepath.Dir(m.File)] = append(folders[filepath.Dir(m.File)], m)
 	}
 	var apart []Mutant // that no binary has
-	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+	tryTogether := func(folder string) error {
 		work, err := os.MkdirTemp("", "mutants")
 		if err != nil {
 			return err
@@ -101,8 +103,10 @@ func TryAll(ctx context.Context, all []Mutant, done func(Mutant, Outcome)) error
 		if err != nil {
 			return err
 		}
-		if err := b.baseline(ctx); err != nil {
-			return err
+		if len(b.numbers) > 0 {
+			if err := b.baseline(ctx); err != nil {
+				return err
+			}
 		}
 		var together []Mutant
 		for _, m := range folders[folder] {
@@ -112,7 +116,10 @@ func TryAll(ctx context.Context, all []Mutant, done func(Mutant, Outcome)) error
 				apart = append(apart, m)
 			}
 		}
-		if err := each(together, parallel, b.try); err != nil {
+		return each(together, parallel, b.try)
+	}
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		if err := tryTogether(folder); err != nil {
 			return err
 		}
 	}
@@ -129,13 +136,18 @@ func Baseline(ctx context.Context, all []Mutant) error {
 		folder string
 		race   bool
 	}
+	work, err := os.MkdirTemp("", "mutant")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
 	passed := map[way]bool{}
 	for _, m := range all {
 		one := way{filepath.Dir(m.File), m.Locks}
 		if passed[one] {
 			continue
 		}
-		out, err := test(ctx, m, timeout)
+		out, err := test(ctx, m, work, timeout)
 		switch exit := new(exec.ExitError); {
 		case errors.As(err, &exit):
 			return fmt.Errorf("%s: the tests fail without a mutant (race detector: %t), so they say nothing about mutants: %s", one.folder, one.race, out)
@@ -148,16 +160,25 @@ func Baseline(ctx context.Context, all []Mutant) error {
 }
 
 // test runs the unit tests of the mutant's package, with more flags. It returns what they print.
-func test(ctx context.Context, m Mutant, timeout time.Duration, flags ...string) (string, error) {
-	args := append([]string{"test", "-count=1", "-failfast", "-vet=off", "-timeout", timeout.String()}, flags...)
+func test(ctx context.Context, m Mutant, work string, timeout time.Duration, flags ...string) (string, error) {
+	args := append([]string{"go", "test", "-count=1", "-failfast", "-vet=off", "-timeout", timeout.String()}, flags...)
+	var env []string
 	if m.Locks {
 		args = append(args, "-race")
+		env = append(env, "CGO_ENABLED=1") // the race detector needs it
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
-	cmd.Dir = filepath.Dir(m.File)
-	if m.Locks {
-		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=1") // the race detector needs it
-	}
+	return command(ctx, filepath.Dir(m.File), work, env, append(args, ".")...)
+}
+
+// command runs a command in a folder, with more variables of the environment, and returns what it
+// prints. What it starts ends with the context, too, and leaves its temporary files in the
+// directory work.
+func command(ctx context.Context, folder, work string, env []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir = folder
+	cmd.Env = append(append(cmd.Environ(), "TMPDIR="+work), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		err = ctx.Err()

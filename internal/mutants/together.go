@@ -8,6 +8,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,7 @@ const variable = "LAYER_LOCALITY_MUTANT"
 
 // binary is a package's test binary with many mutants in it.
 type binary struct {
-	folder, path string
+	folder, work, path string
 	// numbers are what the variable says of those that are in it, by their names.
 	numbers map[string]int
 	// refused do not compile.
@@ -47,27 +48,32 @@ type part struct {
 // compile builds the test binary of a folder, in the directory work, with all mutants that
 // it can have.
 func compile(ctx context.Context, folder, work string, all []Mutant) (*binary, error) {
-	b := &binary{folder: folder, path: filepath.Join(work, "mutants.test"), refused: map[string]bool{}}
+	b := &binary{folder: folder, work: work, path: filepath.Join(work, "mutants.test"), refused: map[string]bool{}}
 	for {
 		b.numbers = map[string]int{}
-		copies, err := b.write(work, slices.DeleteFunc(slices.Clone(all), func(m Mutant) bool { return m.Locks || b.refused[m.Name()] }))
+		rest := slices.DeleteFunc(slices.Clone(all), func(m Mutant) bool { return m.Locks || b.refused[m.Name()] })
+		if len(rest) == 0 {
+			return b, nil
+		}
+		copies, err := b.write(rest)
 		if err != nil {
 			return nil, err
 		}
 		// -e: all errors, not the first ten.
-		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-gcflags=-e", "-overlay", filepath.Join(work, "overlay.json"), "-o", b.path, ".")
-		cmd.Dir = folder
-		out, err := cmd.CombinedOutput()
+		out, err := command(ctx, folder, work, nil, "go", "test", "-c", "-vet=off", "-gcflags=-e", "-overlay", filepath.Join(work, "overlay.json"), "-o", b.path, ".")
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err == nil:
+			if _, err := os.Stat(b.path); errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("%s has no tests that could notice its mutants", folder)
+			}
 			return b, nil
 		}
 		before := len(b.refused)
-		for _, at := range position.FindAllSubmatch(out, -1) {
-			line, _ := strconv.Atoi(string(at[2]))
-			for _, copied := range copies[string(at[1])] {
+		for _, at := range position.FindAllStringSubmatch(out, -1) {
+			line, _ := strconv.Atoi(at[2])
+			for _, copied := range copies[at[1]] {
 				if copied.first <= line && line <= copied.last {
 					b.refused[copied.name] = true
 				}
@@ -86,7 +92,7 @@ func (b *binary) knows(m Mutant) bool {
 }
 
 // position is where the compiler says that an error is.
-var position = regexp.MustCompile(`(?m)([^/\s:]+\.go):(\d+):\d+: `)
+var position = regexp.MustCompile(`([^/\s:]+\.go):(\d+):\d+: `)
 
 // lines are those of a changed file that have the copy of a mutant.
 type lines struct {
@@ -95,15 +101,15 @@ type lines struct {
 }
 
 // write writes changed files, and the overlay that has the go command take them.
-func (b *binary) write(work string, all []Mutant) (map[string][]lines, error) {
+func (b *binary) write(all []Mutant) (map[string][]lines, error) {
 	absolute, err := filepath.Abs(b.folder)
 	if err != nil {
 		return nil, err
 	}
 	replace := map[string]string{}
 	add := func(name string, text []byte) error {
-		replace[filepath.Join(absolute, name)] = filepath.Join(work, name)
-		return os.WriteFile(filepath.Join(work, name), text, 0o600)
+		replace[filepath.Join(absolute, name)] = filepath.Join(b.work, name)
+		return os.WriteFile(filepath.Join(b.work, name), text, 0o600)
 	}
 	copies := map[string][]lines{}
 	var pkg string
@@ -130,7 +136,7 @@ func (b *binary) write(work string, all []Mutant) (map[string][]lines, error) {
 	if err != nil {
 		return nil, err
 	}
-	return copies, os.WriteFile(filepath.Join(work, "overlay.json"), overlay, 0o600)
+	return copies, os.WriteFile(filepath.Join(b.work, "overlay.json"), overlay, 0o600)
 }
 
 // edit is text in place of a part of a file.
@@ -252,10 +258,14 @@ var took = regexp.MustCompile(`(?m)^--- PASS: (\S+) \(([0-9.]+)s\)`)
 // tests wait, too.
 var parallel = 4 * runtime.NumCPU()
 
+// slack is what tests may take beside five times what they take without a mutant: the machine may
+// be busier then.
+const slack = 10 * time.Second
+
 // baseline runs the tests without a mutant, as many times at once as there will be mutants:
 // this is how long they take, and they have to pass.
 func (b *binary) baseline(ctx context.Context) error {
-	out, err := b.run(ctx, 0, "-test.v", "-test.timeout", timeout.String())
+	out, err := b.run(ctx, 0, timeout, "-test.v")
 	if err != nil {
 		return fmt.Errorf("%s: the tests fail without a mutant, so they say nothing about mutants: %w: %s", b.folder, err, out)
 	}
@@ -285,7 +295,7 @@ func (b *binary) baseline(ctx context.Context) error {
 		if err := group.Wait(); err != nil {
 			return err
 		}
-		part.timeout = min(timeout, 5*time.Since(begin).Round(time.Second)+2*time.Second)
+		part.timeout = min(timeout, 5*time.Since(begin).Round(time.Second)+slack)
 	}
 	return nil
 }
@@ -304,19 +314,16 @@ func (b *binary) try(ctx context.Context, m Mutant) (Outcome, error) {
 }
 
 func (b *binary) test(ctx context.Context, number int, p *part) (string, error) {
-	return b.run(ctx, number, append([]string{"-test.failfast", "-test.timeout", p.timeout.String()}, p.flags...)...)
+	return b.run(ctx, number, p.timeout, append([]string{"-test.failfast"}, p.flags...)...)
 }
 
 // run runs the tests with the mutant of a number, or without one: 0.
-func (b *binary) run(ctx context.Context, number int, flags ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, b.path, flags...)
-	cmd.Dir = b.folder
-	cmd.Env = append(cmd.Environ(), fmt.Sprintf("%s=%d", variable, number))
-	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		err = ctx.Err()
-	}
-	return string(out), err
+func (b *binary) run(ctx context.Context, number int, timeout time.Duration, flags ...string) (string, error) {
+	// The binary looks at its own limit when it runs tests, and not while it starts.
+	ctx, cancel := context.WithTimeout(ctx, timeout+slack)
+	defer cancel()
+	args := append([]string{b.path, "-test.timeout", timeout.String()}, flags...)
+	return command(ctx, b.folder, b.work, []string{fmt.Sprintf("%s=%d", variable, number)}, args...)
 }
 
 // judge tells what tests made of a mutant by what they printed and how they ended.
@@ -325,10 +332,10 @@ func judge(out string, err error) (Outcome, error) {
 	switch {
 	case err == nil:
 		return Survived, nil
+	case errors.Is(err, context.DeadlineExceeded), strings.Contains(out, "panic: test timed out after "):
+		return TimedOut, nil
 	case !errors.As(err, &exit):
 		return 0, err
-	case strings.Contains(out, "panic: test timed out after "):
-		return TimedOut, nil
 	}
 	return Killed, nil
 }

@@ -1,13 +1,16 @@
 package mutants
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
-// What is said of a mutant is the same whether it is compiled with others or alone.
+// There are mutants that are compiled with others, alone, and not at all.
 func TestTryAll(t *testing.T) {
 	const file = "testdata/shapes/shapes.go: "
 	want := map[string]Outcome{
@@ -49,6 +52,76 @@ func TestTryAll(t *testing.T) {
 	}
 }
 
+// None can be compiled together: one needs the race detector, the other does not compile.
+func TestTryAllOfNone(t *testing.T) {
+	all, err := Only([]string{"testdata/weak/weak.go: Clamp: without mu.Lock()", "testdata/shapes/shapes.go: unused: without _ = n"})
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	got := map[string]Outcome{}
+	if err := TryAll(t.Context(), all, func(m Mutant, outcome Outcome) { got[m.Function] = outcome }); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || got["Clamp"] != Killed || got["unused"] != NotCompiled {
+		t.Errorf("outcomes %v", got)
+	}
+}
+
+// Neither files nor processes are left of a mutant that has no end.
+func TestTryAllCancelled(t *testing.T) {
+	work := t.TempDir()
+	t.Setenv("TMPDIR", work)
+	// The names of the programs of all processes that were compiled for it.
+	running := func() (all []string) {
+		links, err := filepath.Glob("/proc/[0-9]*/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range links {
+			if program, err := os.Readlink(link); err == nil && strings.HasPrefix(program, work) {
+				all = append(all, program)
+			}
+		}
+		return all
+	}
+	all, err := Only([]string{"testdata/shapes/shapes.go: count: without n++"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, try := range map[string]func(context.Context) error{
+		"alone": func(ctx context.Context) error {
+			_, err := Try(ctx, all[0])
+			return err
+		},
+		"together": func(ctx context.Context) error { return TryAll(ctx, all, func(Mutant, Outcome) {}) },
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- try(ctx) }()
+		for len(running()) == 0 {
+			select {
+			case err := <-ended:
+				t.Fatalf("%s: ended: %v", name, err)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		// The kernel may still be at it.
+		for deadline := time.Now().Add(10 * time.Second); len(running()) > 0 && time.Now().Before(deadline); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if left := running(); len(left) > 0 {
+			t.Errorf("%s: these run on: %q", name, left)
+		}
+		if left, err := os.ReadDir(work); err != nil || len(left) > 0 {
+			t.Errorf("%s: these are left: %v, %v", name, left, err)
+		}
+	}
+}
+
 func TestTryAllOfBroken(t *testing.T) {
 	folder := t.TempDir()
 	for name, text := range map[string]string{
@@ -67,6 +140,12 @@ func TestTryAllOfBroken(t *testing.T) {
 	none := func(m Mutant, outcome Outcome) { t.Errorf("%s: outcome %d", m, outcome) }
 	if err := TryAll(t.Context(), all, none); err == nil || !strings.Contains(err.Error(), folder) || !strings.Contains(err.Error(), "is broken") {
 		t.Errorf("tests that fail: %v", err)
+	}
+	if err := os.Remove(filepath.Join(folder, "a_test.go")); err != nil {
+		t.Fatal(err)
+	}
+	if err := TryAll(t.Context(), all, none); err == nil || !strings.Contains(err.Error(), folder+" has no tests") {
+		t.Errorf("no tests: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "b.go"), []byte("package broken\n\nvar x = y\n"), 0o600); err != nil {
 		t.Fatal(err)
