@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -324,21 +325,28 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 // What the policy forbids now has no object any longer, and is asked about again: it may be
 // allowed by then.
 func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
-	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	again := queued(t, r)
-	const denied, missing = "reg/once:1", "reg/missing:1"
-	for reference, reason := range map[string]string{denied: v1alpha1.ReasonDenied, missing: v1alpha1.ReasonNotFound} {
-		r.usage.set(claimFor(reference, "ns", reference))
-		s.wrote(s.notResolved(t.Context(), reference, attempt{failures: 1, reason: reason, message: "no"}))
-	}
-	r.sweep(t.Context())
-	s.expect(map[string]string{v1alpha1.UnresolvedName(missing): missing})
-	if got := <-again; got != denied {
-		t.Errorf("%s is asked for again", got)
-	}
-	if r.census.unresolved.all != 1 {
-		t.Errorf("not resolved: %+v", r.census.unresolved)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r, s, _ := newTestResolver(t, &fakeRegistry{})
+		again := queued(t, r)
+		const denied, missing = "reg/once:1", "reg/missing:1"
+		for reference, reason := range map[string]string{denied: v1alpha1.ReasonDenied, missing: v1alpha1.ReasonNotFound} {
+			r.usage.set(claimFor(reference, "ns", reference))
+			s.wrote(s.notResolved(t.Context(), reference, attempt{failures: 1, reason: reason, message: "no"}))
+		}
+		r.sweep(t.Context())
+		synctest.Wait()
+		s.expect(map[string]string{v1alpha1.UnresolvedName(missing): missing})
+		var asked []string
+		for len(again) > 0 {
+			asked = append(asked, <-again)
+		}
+		if !slices.Equal(asked, []string{denied}) {
+			t.Errorf("asked for again: %q", asked)
+		}
+		if r.census.unresolved.all != 1 {
+			t.Errorf("not resolved: %+v", r.census.unresolved)
+		}
+	})
 }
 
 // What a namespace no longer uses is bounded: the oldest goes.

@@ -83,9 +83,7 @@ func (q *queues) run(ctx context.Context, paused map[string]time.Time) {
 	q.mu.Lock()
 	for _, queue := range q.byName { // none is added any more, since the context is done
 		queue.mu.Lock()
-		if queue.timer != nil {
-			queue.timer.Stop()
-		}
+		queue.stopTimer()
 		queue.mu.Unlock()
 	}
 	q.mu.Unlock()
@@ -208,9 +206,7 @@ func (q *queues) wake(queue *queue) {
 
 // sleep calls wake after a while, once.
 func (q *queue) sleep(duration time.Duration, wake func()) {
-	if q.timer != nil {
-		q.timer.Stop()
-	}
+	q.stopTimer()
 	q.timer = time.AfterFunc(duration, wake)
 }
 
@@ -244,6 +240,13 @@ func (q *queues) worker(queue *queue) {
 	}
 }
 
+// stopTimer has no more worker started for what is due later. The caller holds the mutex.
+func (q *queue) stopTimer() {
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
+
 // idle reports whether nothing is left to remember. The caller holds the mutex.
 func (q *queue) idle() bool {
 	return q.busy == 0 && len(q.turns.items) == 0 && !time.Now().Before(q.resume)
@@ -272,6 +275,7 @@ func (q *queues) closeIdle() {
 func (q *queues) close(queue *queue) {
 	if queue.idle() && q.byName[queue.name] == queue {
 		delete(q.byName, queue.name)
+		queue.stopTimer() // it would keep the queue until an image is due that has gone
 	}
 }
 

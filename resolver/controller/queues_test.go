@@ -294,41 +294,20 @@ func TestQueuesRun(t *testing.T) {
 	})
 }
 
-// What waits while a registry is paused is worked on after the pause, though nobody asks again.
-func TestQueueGoesOnAfterPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var done []string
-		q := runQueues(t, 1, func(_ context.Context, queue *queue, key string) {
-			if done = append(done, key); len(done) == 1 {
-				queue.failed(time.Minute)
-			}
-		})
-		begin := time.Now()
-		q.add(one("reg/x:1"), 0, resolving)
-		q.add(one("reg/x:2"), 0, resolving)
-		for q.length() > 0 {
-			time.Sleep(time.Second)
-			synctest.Wait()
-			if time.Since(begin) > time.Hour {
-				t.Fatalf("after an hour, done are %q", done)
-			}
-		}
-		if took := time.Since(begin); len(done) != 2 || took < time.Minute || took > time.Minute+2*time.Second {
-			t.Errorf("%q done after %v", done, took)
-		}
-	})
-}
-
 // A registry is forgotten with the last of its images, however long that would have waited.
 func TestQueueOfNothing(t *testing.T) {
 	q := runQueues(t, 1, func(context.Context, *queue, string) {})
 	q.add(one("reg/x:1"), time.Hour, resolving)
 	q.add(one("reg/x:2"), time.Hour, resolving)
+	queue := q.byName["reg"]
 	for i, key := range []string{"reg/x:1", "reg/x:2"} {
 		q.remove(key)
 		if want := 1 - i; len(q.byName) != want {
 			t.Errorf("%s is gone: %d queues, want %d", key, len(q.byName), want)
 		}
+	}
+	if queue.timer.Stop() {
+		t.Error("the timer keeps the queue in memory")
 	}
 }
 
@@ -355,7 +334,7 @@ func TestAllWorkersGoOnAfterPause(t *testing.T) {
 }
 
 // A queue waits as long as the longest pause asks for, and no pause ends another one.
-func TestHoldQueue(t *testing.T) {
+func TestPauseIsNeverShortened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{}
 		for _, step := range []struct{ pause, want time.Duration }{

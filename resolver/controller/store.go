@@ -552,6 +552,13 @@ func (s *store) drop(r *record) (references []string) {
 	return references
 }
 
+// adopted reports whether an object with content has a reference.
+func (s *store) adopted(reference string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.byReference[reference], func(r *record) bool { return r.spec.Digest != "" })
+}
+
 // holders returns the names of the objects that have a reference.
 func (s *store) holders(reference string) []string {
 	s.mu.Lock()

@@ -59,7 +59,7 @@ func (r *Resolver) due(image image) todo {
 			// At most the TTL, in case the clock of the process that confirmed it was
 			// ahead.
 			wait = max(wait, min(known.confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
-		case len(r.store.holders(reference)) == 0:
+		case !r.store.adopted(reference):
 			t.task = adopt
 		default: // a digest means the same for ever
 			t.after = -1
@@ -139,15 +139,29 @@ func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue, t todo
 	}
 	switch t.task {
 	case adopt:
-		if !r.admit(t.image, places(r.store.layersOf(digestOf(t.reference)))) {
-			return nil
-		}
-		return r.saved(r.store.adopt(ctx, t.reference))
+		return r.adopt(ctx, t)
 	case confirm:
 		return r.confirm(ctx, log, queue, t)
 	case resolve:
 		return r.resolve(ctx, log, queue, t)
 	}
+	return nil
+}
+
+// adopt writes that an image is used whose content is known.
+func (r *Resolver) adopt(ctx context.Context, t todo) error {
+	namespaces := r.usage.namespaces(t.image.key)
+	if !r.admit(t.image, places(r.store.layersOf(digestOf(t.reference)))) {
+		return nil
+	}
+	// It may have failed before the content was resolved for another reference.
+	if err := r.saved(r.store.removeUnresolved(ctx, t.reference)); err != nil {
+		return err
+	}
+	if err := r.saved(r.store.adopt(ctx, t.reference)); err != nil {
+		return err
+	}
+	r.succeeded(t.image, t.reference, namespaces)
 	return nil
 }
 
@@ -392,18 +406,28 @@ func (r *Resolver) write(ctx context.Context, image image, answer *learned) erro
 	if answer.private {
 		save = r.store.resolvedPrivately
 	}
-	err := r.saved(save(ctx, answer.reference, answer.found, answer.platforms))
-	if first := image.references[0]; err == nil && first != answer.reference { // the first reference, which failed before
+	var err error
+	// The first reference failed before. It goes first: once the other is written, there is
+	// nothing to do any more.
+	if first := image.references[0]; first != answer.reference {
 		err = r.saved(r.store.removeUnresolved(ctx, first))
+	}
+	if err == nil {
+		err = r.saved(save(ctx, answer.reference, answer.found, answer.platforms))
 	}
 	if err != nil {
 		r.backlog.keep(image, answer)
 		return err
 	}
+	r.succeeded(image, answer.reference, namespaces)
+	return nil
+}
+
+// succeeded notes that a reference was written for an image. namespaces used it before.
+func (r *Resolver) succeeded(image image, reference string, namespaces []string) {
 	r.attempts.succeeded(image.key)
 	r.backlog.forget(image.key)
-	r.usage.remember(answer.reference, time.Time{}, namespaces) // if its last workload went meanwhile
-	return nil
+	r.usage.remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 }
 
 // admit counts an image that is known now, if there is room for it.

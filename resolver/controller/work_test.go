@@ -424,22 +424,26 @@ func TestBacklogIsBounded(t *testing.T) {
 // A workload is changed: of the image that it no longer names nothing is left, neither that it
 // failed nor that it is to be asked for.
 func TestChangedWorkload(t *testing.T) {
-	r, _, _ := newTestResolver(t, &fakeRegistry{})
-	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-	handler := r.workloadHandler(&kinds[1])
-	before, after := deploymentOf("default", "reg/old:1"), deploymentOf("default", "reg/new:1")
-	handler.OnAdd(before, false)
-	old := one("reg/old:1")
-	r.attempts.failed(old, r.attempts.of(old), v1alpha1.ReasonNotFound, "404", 0)
-	r.queues.add(old, time.Hour, resolving)
-	handler.OnUpdate(before, after)
-	r.queues.mu.Lock()
-	queue := r.queues.byName["reg"]
-	waits := queue != nil && queue.turns.items[old.key] != nil
-	r.queues.mu.Unlock()
-	if got := r.attempts.of(old); got.reason != "" || waits {
-		t.Errorf("remembered: %+v; waits: %v", got, waits)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r, _, _ := newTestResolver(t, &fakeRegistry{})
+		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+		handler := r.workloadHandler(&kinds[1])
+		before, after := deploymentOf("default", "reg/old:1"), deploymentOf("default", "reg/new:1")
+		handler.OnAdd(before, false)
+		synctest.Wait()
+		old := one("reg/old:1")
+		r.attempts.failed(old, r.attempts.of(old), v1alpha1.ReasonNotFound, "404", 0)
+		r.queues.add(old, time.Hour, resolving)
+		handler.OnUpdate(before, after)
+		synctest.Wait()
+		r.queues.mu.Lock()
+		queue := r.queues.byName["reg"]
+		waits := queue != nil && queue.turns.items[old.key] != nil
+		r.queues.mu.Unlock()
+		if got := r.attempts.of(old); got.reason != "" || waits {
+			t.Errorf("remembered: %+v; waits: %v", got, waits)
+		}
+	})
 }
 
 // A workload's own pull secrets are tried before all others, if they are read at all.
@@ -536,12 +540,12 @@ func TestLargeImageWithoutRoom(t *testing.T) {
 	for len(large.Manifests[0].Layers) < 512 {
 		large.Manifests[0].Layers = append(large.Manifests[0].Layers, large.Manifests[0].Layers[0])
 	}
-	r, s, told := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return large, nil }},
-		func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 4, 4 })
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return large, nil }}
+	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 4, 4 })
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
 	r.work(t.Context(), &queue{}, "reg/x:1")
-	if len(s.objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
-		t.Errorf("%d objects, events %q", len(s.objects()), told.notes)
+	if f.asked() != 1 || len(s.objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
+		t.Errorf("asked for %q, %d objects, events %q", f.resolves, len(s.objects()), told.notes)
 	}
 }
 
@@ -560,30 +564,79 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	}
 }
 
-// An image is found under its second name, and that cannot be written: the answer is kept, and
-// the registries are not asked again.
+// An image is found under its second name, and that cannot be written, or that it was not found
+// under the first cannot be removed: the answer is kept, and the registries are not asked again.
 func TestSecondNameNotWritten(t *testing.T) {
-	image := newImage([]string{"first/x:1", "second/x:1"})
-	missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
-	f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-		if reference == image.references[0] {
-			return nil, missing
+	for name, fail := range map[string]func(s *storeTest, err error){
+		"no write":    func(s *storeTest, err error) { s.fails = err },
+		"no deletion": func(s *storeTest, err error) { s.failsDelete = err },
+	} {
+		image := newImage([]string{"first/x:1", "second/x:1"})
+		missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
+		f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+			if reference == image.references[0] {
+				return nil, missing
+			}
+			return plain(hash("a")), nil
+		}}
+		r, s, _ := newTestResolver(t, f)
+		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+		r.usage.set(claimFor("w", "ns", "x:1"))
+		failed := r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
+		s.wrote(s.notResolved(t.Context(), image.references[0], failed))
+		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		fail(s, errors.New("etcdserver: no leader"))
+		r.work(t.Context(), &queue{}, image.key)
+		fail(s, nil)
+		r.work(t.Context(), &queue{}, image.key)
+		s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+		if f.asked() != 2 || r.attempts.of(image) != (attempt{}) || r.backlog.of(image) != nil {
+			t.Errorf("%s: asked for %q, remembered %+v", name, f.resolves, r.attempts.of(image))
+		}
+	}
+}
+
+// A digest could not be resolved, and a tag of the same content can: the digest is known, too, also
+// once the tag is no longer used.
+func TestFailedDigestBecomesKnown(t *testing.T) {
+	const tag = "reg/x:1"
+	digest := "reg/x@" + hash("a")
+	r, s, told := newTestResolver(t, &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		if reference == digest {
+			return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Err: errors.New("503")}
 		}
 		return plain(hash("a")), nil
-	}}
-	r, s, _ := newTestResolver(t, f)
+	}})
 	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-	r.usage.set(claimFor("w", "ns", "x:1"))
-	r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.fails = errors.New("etcdserver: no leader")
-	r.work(t.Context(), &queue{}, image.key)
-	s.fails = nil
-	r.work(t.Context(), &queue{}, image.key)
-	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
-	if f.asked() != 2 || r.attempts.of(image) != (attempt{}) {
-		t.Errorf("asked for %q, remembered %+v", f.resolves, r.attempts.of(image))
+	r.usage.set(claimFor("pinned", "ns", digest))
+	tagged := claimFor("tagged", "ns", tag)
+	r.usage.set(tagged)
+	r.work(t.Context(), &queue{}, digest)
+	r.work(t.Context(), &queue{}, tag)
+	s.expect(map[string]string{v1alpha1.UnresolvedName(digest): digest, v1alpha1.ManifestName(hash("a")): tag})
+
+	s.clock.SetTime(s.clock.Now().Add(10 * time.Minute))
+	s.failsDelete = errors.New("etcdserver: no leader")
+	r.work(t.Context(), &queue{}, digest)
+	s.failsDelete = nil
+	r.work(t.Context(), &queue{}, digest)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): tag + " " + digest})
+	if got := r.attempts.of(one(digest)); got != (attempt{}) {
+		t.Errorf("remembered: %+v", got)
 	}
+	if next := r.due(one(digest)); next.after >= 0 {
+		t.Errorf("next: %+v", next)
+	}
+	before := len(told.notes)
+	r.askForNew(claimFor("another", "ns", digest), []image{one(digest)})
+	if len(told.notes) != before {
+		t.Errorf("a new workload is told %q", told.notes[before:])
+	}
+
+	r.release(r.usage.unset(tagged.workload)...)
+	s.clock.SetTime(s.clock.Now().Add(r.options.KeepUnused))
+	r.sweep(t.Context())
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): digest})
 }
 
 // The last workload goes while an object is written: since when that is unused is known, and
@@ -601,8 +654,9 @@ func TestUnusedWhileWritten(t *testing.T) {
 				return w.Create(ctx, o, opts...)
 			},
 		})
+		s.clock.SetTime(s.clock.Now().Add(time.Minute))
 		r.work(t.Context(), &queue{}, tag)
-		if got := r.usage.tenantOf(tag); len(s.objects()) != 1 || got.inUse || !slices.Equal(got.namespaces, []string{"ns"}) {
+		if got := r.usage.tenantOf(tag); len(s.objects()) != 1 || got.inUse || !got.since.Equal(s.clock.Now()) || !slices.Equal(got.namespaces, []string{"ns"}) {
 			t.Errorf("error %v: %d objects, of %+v", missing, len(s.objects()), got)
 		}
 	}
