@@ -146,10 +146,8 @@ func TestLayersAreCounted(t *testing.T) {
 	if n := f.asked(); n != 2 {
 		t.Errorf("%d requests", n)
 	}
-	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(t.Context(), &list))
 	next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
-	s.must(next.store.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+	s.handOver(next.store)
 	next.usage.set(claimFor("w", "ns", "reg/x:1", pinned))
 	next.sweep(t.Context())
 	if n := next.census.resolved.each["ns"]; n != 16 {
@@ -297,10 +295,8 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 	s.wrote(s.resolved(t.Context(), used, plain(hash("b")), amd64))
 	s.wrote(s.notResolved(t.Context(), missing, attempt{failures: 1, reason: v1alpha1.ReasonNotFound, message: "404"}))
 	for restart := range 10 {
-		var list v1alpha1.ImageManifestList
-		s.must(s.client.List(t.Context(), &list))
 		next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
-		s.must(next.store.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+		s.handOver(next.store)
 		next.usage.set(claimFor("w", "ns", used))
 		next.rememberUnused()
 		next.sweep(t.Context())
@@ -310,10 +306,8 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 		s.clock.SetTime(s.clock.Now().Add(11 * time.Minute))
 	}
 	s.clock.SetTime(s.clock.Now().Add(23 * time.Hour))
-	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(t.Context(), &list))
 	last := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
-	s.must(last.store.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+	s.handOver(last.store)
 	last.usage.set(claimFor("w", "ns", used))
 	last.rememberUnused()
 	last.sweep(t.Context())
@@ -368,7 +362,7 @@ func TestUnusedIsBounded(t *testing.T) {
 	}
 }
 
-// Since when references are unused is noted for all at once. What could not be removed is still
+// A sweep notes for all references since when they are unused. What could not be removed is still
 // known to be unused, and goes the next time.
 func TestSweepNotesAndRetries(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})

@@ -421,7 +421,7 @@ func TestHeldAnyOrder(t *testing.T) {
 	}
 }
 
-// Of more images than maxHeld none is asked for.
+// Images beyond maxHeld are not asked for.
 func TestHeldIsBounded(t *testing.T) {
 	references := make([]string, maxHeld+1)
 	for i := range references {

@@ -225,8 +225,8 @@ func TestOtherContentForAll(t *testing.T) {
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): privateImage})
 }
 
-// Secrets are not used to confirm what is public, also if it is not for a time, nor for what
-// has become public.
+// Secrets are not used to confirm what is public, not even while the registry refuses it, nor for
+// what has become public.
 func TestConfirmedWithoutSecrets(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		l := &lockedRegistry{open: private}

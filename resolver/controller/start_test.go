@@ -149,7 +149,7 @@ func TestStartWithImagesOnNodes(t *testing.T) {
 		}}
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
 		r.live = s.client
-		for i, leads := range []bool{false, true} { // that is set before there are queues
+		for i, leads := range []bool{false, true} { // leading is set before there are queues
 			r.leading.Store(leads)
 			r.nodeHandler().OnAdd(nodeWith(t, fmt.Sprint("n", i), byDigest("quay.io/x", fmt.Sprint(i))), true)
 		}

@@ -104,6 +104,14 @@ func (s *storeTest) must(err error) {
 	}
 }
 
+// handOver lets the store of the next process read what this one left.
+func (s *storeTest) handOver(next *store) {
+	s.t.Helper()
+	var list v1alpha1.ImageManifestList
+	s.must(s.client.List(s.t.Context(), &list))
+	s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+}
+
 // wrote records the references that the store lost during a write.
 func (s *storeTest) wrote(lost []string, err error) {
 	s.t.Helper()
@@ -137,10 +145,8 @@ func (s *storeTest) expect(want map[string]string) {
 		s.t.Errorf("%d in memory, want %d", resolved+unresolved, len(want))
 	}
 	// The next process reads what this one knows.
-	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(s.t.Context(), &list))
 	next := newStore(s.client, s.clock)
-	s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+	s.handOver(next)
 	for _, reference := range s.references() {
 		a, b := s.lookup(reference), next.lookup(reference)
 		if (a == nil) != (b == nil) || a != nil && (a.digest != b.digest || !a.confirmed.Equal(b.confirmed) || !slices.Equal(a.platforms, b.platforms)) {
@@ -689,10 +695,8 @@ func TestStoreRetriesAfterRestart(t *testing.T) {
 	for reason, atOnce := range map[string]bool{v1alpha1.ReasonUnauthorized: true, v1alpha1.ReasonDenied: true, v1alpha1.ReasonNotFound: false, v1alpha1.ReasonUnavailable: false} {
 		s := newStoreTest(t)
 		s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 3, reason: reason, message: "no", retry: s.clock.Now().Add(time.Hour)}))
-		var list v1alpha1.ImageManifestList
-		s.must(s.client.List(t.Context(), &list))
 		next := newStore(s.client, s.clock)
-		s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+		s.handOver(next)
 		if got := next.failure("reg/x:1"); got.reason != reason || got.failures != 3 || got.retry.IsZero() != atOnce {
 			t.Errorf("%s: %+v", reason, got)
 		}

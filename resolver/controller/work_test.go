@@ -108,11 +108,6 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		keys := queued(t, r)
 		r.usage.set(claimFor("w", "ns", "reg/x:1"))
 		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
-		defer func() {
-			if looked, failed := testutil.ToFloat64(r.metrics.looked), testutil.ToFloat64(r.metrics.writeErrors); looked != 4 || failed != 3 {
-				t.Errorf("counted are %v looks and %v failed writes, want 4 and 3", looked, failed)
-			}
-		}()
 		for failures := range 3 {
 			q := &queue{}
 			r.work(t.Context(), q, "reg/x:1")
@@ -131,6 +126,9 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		r.work(t.Context(), &queue{}, "reg/x:1")
 		if r.backlog.failures != 0 || r.backlog.of(one("reg/x:1")) != nil {
 			t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
+		}
+		if looked, failed := testutil.ToFloat64(r.metrics.looked), testutil.ToFloat64(r.metrics.writeErrors); looked != 4 || failed != 3 {
+			t.Errorf("counted are %v looks and %v failed writes, want 4 and 3", looked, failed)
 		}
 	})
 }
@@ -395,7 +393,7 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 	for brought, place := range map[string]int{"ns-03": 3, "ns-23": 0} {
 		next := fmt.Sprintf("ns-%02d", maxPulls)
 		if place == 0 {
-			next = fmt.Sprintf("ns-%02d", maxPulls-1) // it gave its place
+			next = fmt.Sprintf("ns-%02d", maxPulls-1) // the last one gave up its place
 		}
 		r.attempts.setTurn(tag, pull{})
 		p := claimFor("w", brought, tag).pull

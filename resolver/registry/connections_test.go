@@ -341,7 +341,7 @@ func TestConnectionsConfig(t *testing.T) {
 	}
 }
 
-// Files have changed if one has other content, as long as before, or another name.
+// Files have changed if one has other content, of the same length, or another name.
 func TestFingerprint(t *testing.T) {
 	dir := t.TempDir()
 	c := &connector{certsDir: dir}

@@ -156,7 +156,7 @@ func TestInvalidMirrors(t *testing.T) {
 	if errs := w.SetMirrors([]Mirrors{{Source: longest}}); errs != nil {
 		t.Errorf("source of 512 bytes: errors %v", errs)
 	}
-	for _, source := range []string{longest + "a", "", "*", "*.", "a b", "https://a.test", "a.test/UPPER", "a.test/x:1", "*.a.test/x", "a.test/" + strings.Repeat("a", 600)} {
+	for _, source := range []string{longest + "a", "", "*", "*.", "a b", "https://a.test", "a.test/UPPER", "a.test/x:1", "*.a.test/x"} {
 		if errs := w.SetMirrors([]Mirrors{{Source: source}}); len(errs) != 1 {
 			t.Errorf("source %.50q: errors %v", source, errs)
 		}

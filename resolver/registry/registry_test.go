@@ -347,7 +347,7 @@ func TestCredentials(t *testing.T) {
 	wantError(t, err, v1alpha1.ReasonUnauthorized, "cannot be read: no such secret")
 }
 
-// Of several refusals that an image is not there tells most, whichever came first. A registry in
+// Of several refusals the one that says most is told: the image is not there. A registry in
 // trouble is not asked with further credentials.
 func TestRefusalsOfSeveralCredentials(t *testing.T) {
 	codes := map[string]int{"none": 404, "wrong": 401, "busy": 503}
@@ -414,7 +414,7 @@ func TestAnonymousAmongKeychains(t *testing.T) {
 	}
 }
 
-// A name without a password beside both in one is no reason to forget these.
+// A user name or a password alone does not hide the pair that Auth has.
 func TestNameWithoutPassword(t *testing.T) {
 	for _, config := range []authn.AuthConfig{{Username: "ann", Auth: "YW5uOnMzY3JldA=="}, {Password: "s3cret", Auth: "YW5uOnMzY3JldA=="}} {
 		content := &repository{}

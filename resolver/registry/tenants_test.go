@@ -178,7 +178,7 @@ func TestOneLoginOfABadSecret(t *testing.T) {
 				_, err := w.Resolve(t.Context(), s.host+"/app1:1", amd64, []authn.Keychain{login(s.host, "bob", "s3cret")})
 				wantError(t, err, v1alpha1.ReasonUnauthorized)
 				if n := logins.Load(); int(n) != want {
-					t.Errorf("%d logins %v later, want %d", n, passes, want)
+					t.Errorf("step %d: %d logins, want %d", i, n, want)
 				}
 			}
 		})
