@@ -132,14 +132,23 @@ func (a *attempts) setTurn(key string, next pull) {
 }
 
 // noteSecrets notes how it went with the pull secrets of a namespace, and reports whether
-// the namespace has something new to know.
-func (a *attempts) noteSecrets(key, namespace string, now secretAttempt) (changed bool) {
+// the namespace has something new to know. using returns the namespaces that use the image: if
+// there is no room, others are forgotten.
+func (a *attempts) noteSecrets(key, namespace string, now secretAttempt, using func() []string) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := a.withSecrets(key)
 	before, known := all.byNamespace[namespace]
 	if !known && len(all.byNamespace) >= maxSecretAttempts {
-		return false
+		left := map[string]secretAttempt{}
+		for _, one := range using() {
+			if had, ok := all.byNamespace[one]; ok {
+				left[one] = had
+			}
+		}
+		if all.byNamespace = left; len(left) >= maxSecretAttempts {
+			return false
+		}
 	}
 	all.byNamespace[namespace] = now
 	return before.reason != now.reason || before.message != now.message
@@ -164,6 +173,13 @@ func (a *attempts) withSecrets(key string) *secretAttempts {
 		a.secrets[key] = all
 	}
 	return all
+}
+
+// reset forgets how attempts ended: what the objects say counts.
+func (a *attempts) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.byKey)
 }
 
 // of returns how the last attempt at an image ended, in this process or in the one

@@ -96,6 +96,8 @@ func TestAllowRetry(t *testing.T) {
 func TestNoteSecrets(t *testing.T) {
 	a, _ := newTestAttempts(nil)
 	const key = "reg/x:1"
+	var using []string // the namespaces that use the image
+	all := func() []string { return using }
 	refused := secretAttempt{reason: v1alpha1.ReasonUnauthorized, message: "wrong password"}
 	for _, test := range []struct {
 		name string
@@ -109,23 +111,33 @@ func TestNoteSecrets(t *testing.T) {
 		{"opened", secretAttempt{opened: time.Now()}, true},
 		{"opened again", secretAttempt{opened: time.Now().Add(time.Minute)}, false},
 	} {
-		if got := a.noteSecrets(key, "a", test.now); got != test.want || a.secretsOf(key, "a") != test.now {
+		if got := a.noteSecrets(key, "a", test.now, all); got != test.want || a.secretsOf(key, "a") != test.now {
 			t.Errorf("%s: something new is %v, want %v; remembered %+v", test.name, got, test.want, a.secretsOf(key, "a"))
 		}
 	}
+	using = append(using, "a")
 	for i := 1; i < maxSecretAttempts; i++ {
-		if !a.noteSecrets(key, fmt.Sprintf("namespace-%d", i), refused) {
+		using = append(using, fmt.Sprintf("namespace-%d", i))
+		if !a.noteSecrets(key, using[i], refused, all) {
 			t.Fatalf("namespace %d is not told", i)
 		}
 	}
-	if a.noteSecrets(key, "one-too-many", refused) || a.secretsOf(key, "one-too-many") != (secretAttempt{}) {
+	if a.noteSecrets(key, "one-too-many", refused, all) || a.secretsOf(key, "one-too-many") != (secretAttempt{}) {
 		t.Error("more namespaces are remembered than maxSecretAttempts")
 	}
-	if !a.noteSecrets(key, "a", refused) || a.secretsOf(key, "a") != refused {
+	if !a.noteSecrets(key, "a", refused, all) || a.secretsOf(key, "a") != refused {
 		t.Error("a namespace that is remembered was forgotten")
 	}
-	if !a.noteSecrets("reg/y:1", "one-too-many", refused) {
+	if !a.noteSecrets("reg/y:1", "one-too-many", refused, all) {
 		t.Error("the bound is not of one image")
+	}
+	// Those that no longer use it make room.
+	using = []string{"a", "namespace-1", "one-too-many"}
+	if !a.noteSecrets(key, "one-too-many", refused, all) || a.secretsOf(key, "one-too-many") != refused {
+		t.Error("namespaces that have gone leave no room")
+	}
+	if a.secretsOf(key, "namespace-1") != refused || a.secretsOf(key, "namespace-2") != (secretAttempt{}) {
+		t.Error("the wrong ones are forgotten")
 	}
 }
 
@@ -157,8 +169,8 @@ func TestNewcomers(t *testing.T) {
 // Nothing is left of an image that is not in use any longer.
 func TestForgetSecrets(t *testing.T) {
 	a, _ := newTestAttempts(nil)
-	a.noteSecrets("reg/x:1", "a", secretAttempt{opened: time.Now()})
-	a.noteSecrets("reg/y:1", "a", secretAttempt{opened: time.Now()})
+	a.noteSecrets("reg/x:1", "a", secretAttempt{opened: time.Now()}, nil)
+	a.noteSecrets("reg/y:1", "a", secretAttempt{opened: time.Now()}, nil)
 	a.forget("reg/x:1")
 	if len(a.secrets) != 1 || a.secretsOf("reg/y:1", "a").opened.IsZero() {
 		t.Errorf("remembered of secrets: %v", a.secrets)

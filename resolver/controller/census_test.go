@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -343,23 +345,37 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 	})
 }
 
-// What a namespace no longer uses is bounded: the oldest goes.
+// What a namespace no longer uses is bounded: the oldest goes, but what comes into use meanwhile
+// is asked for again.
 func TestUnusedIsBounded(t *testing.T) {
-	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-	name := func(i int) string { return fmt.Sprintf("reg/x@sha256:%064x", i) }
-	for i := range maxUnused.each + 20 {
-		s.wrote(s.resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
-		c := claimFor("w", "ns", name(i))
-		r.usage.set(c)
-		r.release(r.usage.unset(c.workload)...)
-		s.clock.SetTime(s.clock.Now().Add(time.Second))
-	}
-	r.sweep(t.Context())
-	resolved, _ := r.store.count()
-	if resolved > maxUnused.each || resolved < maxUnused.each/2 || r.store.has(name(0)) || !r.store.has(name(maxUnused.each+19)) {
-		t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, maxUnused.each+20, r.store.has(name(0)), r.store.has(name(maxUnused.each+19)))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r, s, _ := newTestResolver(t, &fakeRegistry{})
+		again := queued(t, r)
+		name := func(i int) string { return fmt.Sprintf("reg/x@sha256:%064x", i) }
+		for i := range maxUnused.each + 20 {
+			s.wrote(s.resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
+			c := claimFor("w", "ns", name(i))
+			r.usage.set(c)
+			r.release(r.usage.unset(c.workload)...)
+			s.clock.SetTime(s.clock.Now().Add(time.Second))
+		}
+		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+				if o.GetName() == v1alpha1.ManifestName(digestOf(name(0))) {
+					r.usage.set(claimFor("other", "ns", name(0)))
+				}
+				return c.Delete(ctx, o, opts...)
+			},
+		})
+		r.sweep(t.Context())
+		if synctest.Wait(); len(again) != 1 || <-again != name(0) {
+			t.Errorf("it is not asked again for %s", name(0))
+		}
+		resolved, _ := r.store.count()
+		if resolved > maxUnused.each || resolved < maxUnused.each/2 || r.store.has(name(0)) || !r.store.has(name(maxUnused.each+19)) {
+			t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, maxUnused.each+20, r.store.has(name(0)), r.store.has(name(maxUnused.each+19)))
+		}
+	})
 }
 
 // A sweep notes for all references since when they are unused. What could not be removed is still

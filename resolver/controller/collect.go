@@ -58,10 +58,12 @@ func (r *Resolver) sweep(ctx context.Context) {
 			noted = append(noted, func() ([]string, error) { return r.store.noteUnused(ctx, h.reference, since) })
 		}
 	}
-	for _, sort := range []*tenants{unresolved, unused} {
-		for _, reference := range sort.excess() {
-			r.remove(ctx, reference)
-		}
+	for _, reference := range unresolved.excess() {
+		r.remove(ctx, reference)
+	}
+	for _, reference := range unused.excess() {
+		r.remove(ctx, reference)
+		r.askAgain([]string{reference}) // if it came into use meanwhile
 	}
 	for _, reference := range resolved.excess() {
 		r.remove(ctx, reference)

@@ -103,10 +103,12 @@ func (n *notifier) allowed(namespace string) bool {
 }
 
 // reportFailure tells workloads why an image is not resolved: how it went with the pull
-// secrets of their namespace if these were tried, and else what everybody is told.
+// secrets of their namespace if these were tried, and else what everybody is told. What is known
+// stays known if it cannot be confirmed.
 func (r *Resolver) reportFailure(image image, workloads ...corev1.ObjectReference) {
 	public := r.attempts.of(image)
-	if public.reason == "" {
+	_, known := r.known(image)
+	if public.reason == "" || known != nil && known.covers(r.nodes.clusterPlatforms()) {
 		return
 	}
 	for _, workload := range workloads {

@@ -255,6 +255,10 @@ func (r *Resolver) worked(image image) {
 		return
 	}
 	r.handOver(r.held.done(image))
+	// There may be more to do since it began, which was not noted while it had its turn.
+	if r.usage.onlyHeld(image.key) && r.due(image).task != nothing {
+		r.ask(image)
+	}
 }
 
 // gaveUp reports whether a registry failed so often on an image that others have their turn.

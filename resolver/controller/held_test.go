@@ -576,3 +576,30 @@ func TestHeldOrderFollowsNodes(t *testing.T) {
 		t.Errorf("in the order %q, want %q", order, want)
 	}
 }
+
+// A node of another platform joins while a registry is asked for an image that nodes hold: it is
+// asked again.
+func TestHeldImageWhileANodeJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		image := byDigest("quay.io/x", "f")
+		proceed := make(chan bool)
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+			<-proceed
+			return twoPlatforms(), nil
+		}}
+		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
+		r.queues = runQueues(t, 1, r.work)
+		r.nodeHandler().OnAdd(nodeWith(t, "n", image), false)
+		synctest.Wait()
+		addNodes(r, both...)
+		close(proceed)
+		synctest.Wait()
+		s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image, v1alpha1.ManifestName(hash("b")): image})
+		if known := s.lookup(image); f.asked() != 2 || !known.covers(both) {
+			t.Errorf("asked for %q, known is %+v", f.resolves, known)
+		}
+		if len(r.held.waiting) != 0 {
+			t.Errorf("left: %+v", r.held.waiting)
+		}
+	})
+}

@@ -166,7 +166,7 @@ func TestOwnReasonIsTold(t *testing.T) {
 	r, _, told := privateWorld(t, &lockedRegistry{}, false, map[string]string{"owner": "wrong"})
 	r.work(t.Context(), &queue{}, privateImage)
 	asked := one(privateImage)
-	r.attempts.noteSecrets(asked.key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"})
+	r.attempts.noteSecrets(asked.key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"}, nil)
 	told.notes = nil
 	r.reportFailure(asked, r.usage.workloadsIn(asked.key, "owner", maxEvents)...)
 	if got := strings.Join(told.notes, "\n"); !strings.HasSuffix(got, "(NotFound): it is not there") {

@@ -217,6 +217,7 @@ func (r *Resolver) Start(ctx context.Context) error {
 	if err := r.store.load(func() ([]*record, error) { return listAll(ctx, r.live) }); err != nil {
 		return fmt.Errorf("reading ImageManifests: %w", err)
 	}
+	r.attempts.reset() // what it noted before it knew the objects
 	r.rememberUnused()
 	r.nodesChanged() // before anything is asked
 	r.drifts = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[drift]())
@@ -308,6 +309,10 @@ func (r *Resolver) release(keys ...string) {
 			if !r.store.has(reference) {
 				r.usage.forgetIdle(reference)
 			}
+		}
+		// It may have come into use again meanwhile, and what was queued for that is gone.
+		if r.leading.Load() && r.usage.inUse(key) {
+			r.ask(imageOf(key))
 		}
 	}
 }

@@ -112,6 +112,31 @@ func TestStart(t *testing.T) {
 	})
 }
 
+// What a replica noted before it led does not hide how attempts of the process before it ended.
+func TestStartKeepsToFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tag = "reg/x:1"
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+		before, s, _ := newTestResolver(t, f)
+		failed := before.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", time.Hour)
+		s.wrote(s.notResolved(t.Context(), tag, failed))
+		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: s.client, live: s.client, events: before.events})
+		r.usage.set(claimFor("w", "ns", tag))
+		r.circumstancesChanged(arrivals{networks: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Start(ctx) }()
+		time.Sleep(time.Minute)
+		if got := r.attempts.of(one(tag)); f.asked() != 0 || got.reason != failed.reason || got.failures != 1 {
+			t.Errorf("asked for %q, known is %+v", f.resolves, got)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A process that ends asks for nothing any more when the next one begins to lead.
 func TestStartEndsWithItsWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

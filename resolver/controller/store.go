@@ -552,11 +552,17 @@ func (s *store) drop(r *record) (references []string) {
 	return references
 }
 
-// adopted reports whether an object with content has a reference.
+// adopted reports whether the content of a reference by digest is known and all of it has the
+// reference: each manifest of an index, and no object that says that it is not resolved.
 func (s *store) adopted(reference string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.byReference[reference], func(r *record) bool { return r.spec.Digest != "" })
+	named := map[string]bool{}
+	for _, r := range s.byReference[reference] {
+		named[r.spec.Digest] = true
+	}
+	content := s.byDigest[digestOf(reference)]
+	return len(content) > 0 && !named[""] && !slices.ContainsFunc(content, func(r *record) bool { return !named[r.spec.Digest] })
 }
 
 // holders returns the names of the objects that have a reference.

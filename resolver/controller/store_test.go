@@ -689,6 +689,32 @@ func TestDeleteIsOfOneState(t *testing.T) {
 	}
 }
 
+// A reference by digest is adopted when all that is known of its content has it.
+func TestStoreAdopted(t *testing.T) {
+	s, digest := newStoreTest(t), "reg/x@"+hash("f")
+	amd, all := twoPlatforms(), twoPlatforms()
+	amd.Manifests = amd.Manifests[:1]
+	for i, step := range []struct {
+		do   func() ([]string, error)
+		want bool
+	}{
+		{func() ([]string, error) { return nil, nil }, false},
+		{func() ([]string, error) { return s.resolved(t.Context(), "reg/x:1", amd, amd64) }, false},
+		{func() ([]string, error) { return s.adopt(t.Context(), digest) }, true},
+		{func() ([]string, error) { return s.resolved(t.Context(), "reg/x:1", all, both) }, false}, // not for arm64
+		{func() ([]string, error) { return s.adopt(t.Context(), digest) }, true},
+		{func() ([]string, error) {
+			return s.notResolved(t.Context(), digest, attempt{reason: v1alpha1.ReasonNotFound})
+		}, false},
+		{func() ([]string, error) { return s.removeUnresolved(t.Context(), digest) }, true},
+		{func() ([]string, error) { return s.removeReference(t.Context(), "reg/x:1") }, true},
+	} {
+		if s.wrote(step.do()); s.adopted(digest) != step.want {
+			t.Errorf("step %d: adopted: %t", i, !step.want)
+		}
+	}
+}
+
 // What credentials or the policy refused is asked for at once after a restart, which may have
 // changed them; what a registry does not have is not.
 func TestStoreRetriesAfterRestart(t *testing.T) {

@@ -45,29 +45,33 @@ type todo struct {
 func (r *Resolver) due(image image) todo {
 	now := r.clock.Now()
 	wait := r.attempts.of(image).retry.Sub(now)
-	for _, reference := range image.references {
-		known := r.store.lookup(reference)
-		if known == nil {
-			continue
-		}
-		t := todo{image: image, reference: reference, known: known}
-		switch {
-		case !known.covers(r.nodes.clusterPlatforms()):
-			t.task = resolve
-		case digestOf(reference) == "":
-			t.task = confirm
-			// At most the TTL, in case the clock of the process that confirmed it was
-			// ahead.
-			wait = max(wait, min(known.confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
-		case !r.store.adopted(reference):
-			t.task = adopt
-		default: // a digest means the same for ever
-			t.after = -1
-			return t
-		}
-		return t.notBefore(wait)
+	t := todo{image: image, task: resolve}
+	t.reference, t.known = r.known(image)
+	switch {
+	case t.known == nil || !t.known.covers(r.nodes.clusterPlatforms()):
+	case digestOf(t.reference) == "":
+		t.task = confirm
+		// At most the TTL, in case the clock of the process that confirmed it was
+		// ahead.
+		wait = max(wait, min(t.known.confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
+	case !r.store.adopted(t.reference):
+		t.task = adopt
+	default: // a digest means the same for ever
+		t.task, t.after = nothing, -1
+		return t
 	}
-	return todo{image: image, task: resolve}.notBefore(wait)
+	return t.notBefore(wait)
+}
+
+// known returns what is known about an image, and about which of its references; nil if nothing
+// is.
+func (r *Resolver) known(image image) (reference string, known *answer) {
+	for _, reference := range image.references {
+		if known := r.store.lookup(reference); known != nil {
+			return reference, known
+		}
+	}
+	return "", nil
 }
 
 // notBefore returns what there is to do if it has to wait that long: nothing yet.
@@ -370,7 +374,7 @@ func (r *Resolver) noteSecrets(image image, own *own, refusals []refusal) (chang
 	case len(own.keychains) > 0:
 		now = secretAttempt{opened: r.clock.Now()}
 	}
-	changed = r.attempts.noteSecrets(image.key, own.namespace, now)
+	changed = r.attempts.noteSecrets(image.key, own.namespace, now, func() []string { return r.usage.namespaces(image.key) })
 	if changed && now.message != "" && r.attempts.of(image).reason != "" { // or it is told with the refusal
 		r.reportFailure(image, r.usage.workloadsIn(image.key, own.namespace, maxEvents)...)
 	}

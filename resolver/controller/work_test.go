@@ -637,6 +637,64 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): digest})
 }
 
+// A digest is resolved in the end, and that it was not cannot be removed: that is tried again.
+func TestFailureOfDigestNotRemoved(t *testing.T) {
+	digest, refused := "reg/x@"+hash("a"), error(&registry.Error{Reason: v1alpha1.ReasonUnavailable, Err: errors.New("503")})
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), refused }}
+	r, s, _ := newTestResolver(t, f)
+	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.usage.set(claimFor("w", "ns", digest))
+	r.work(t.Context(), &queue{}, digest)
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	refused, s.failsDelete = nil, errors.New("etcdserver: no leader")
+	r.work(t.Context(), &queue{}, digest)
+	s.failsDelete = nil
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	r.work(t.Context(), &queue{}, digest)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): digest})
+	if f.asked() != 2 || r.attempts.of(one(digest)) != (attempt{}) || r.backlog.of(one(digest)) != nil {
+		t.Errorf("asked for %q, remembered %+v and %+v", f.resolves, r.attempts.of(one(digest)), r.backlog.of(one(digest)))
+	}
+}
+
+// The handlers of pods and Jobs run at the same time: a pod comes between the end of a Job, the
+// last one that used the image, and the release of the image.
+func TestUsedWhileReleased(t *testing.T) {
+	for _, leads := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			r, _, _ := newTestResolver(t, &fakeRegistry{})
+			r.leading.Store(leads)
+			keys := queued(t, r)
+			const tag = "reg/x:1"
+			job := claimFor("job", "ns", tag)
+			r.usage.set(job)
+			unused := r.usage.unset(job.workload)
+			r.usage.set(claimFor("pod", "ns", tag))
+			r.release(unused...)
+			synctest.Wait()
+			if asked := len(keys) == 1; asked != leads {
+				t.Errorf("leads: %t; asked: %t", leads, asked)
+			}
+		})
+	}
+}
+
+// A tag that cannot be confirmed is known all the same, unless it is not for all platforms: no
+// workload is told that its layers are not known.
+func TestNotConfirmedIsKnown(t *testing.T) {
+	const tag = "reg/x:1"
+	r, s, told := newTestResolver(t, &fakeRegistry{})
+	s.wrote(s.resolved(t.Context(), tag, twoPlatforms(), amd64))
+	r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", 0)
+	for platforms, want := range []int{0, 1} {
+		addNodes(r, both[:platforms+1]...)
+		r.reportFailure(one(tag), claimFor("w", "ns", tag).workload)
+		if len(told.notes) != want {
+			t.Errorf("%q: events %q", both[:platforms+1], told.notes)
+		}
+	}
+}
+
 // The last workload goes while an object is written: since when that is unused is known, and
 // for whom it counts.
 func TestUnusedWhileWritten(t *testing.T) {
