@@ -49,6 +49,7 @@ func (p *Pull) open(ctx context.Context, opened types.ImageSource, system *types
 type pulledImage struct {
 	ask    func()
 	cancel context.CancelFunc // nobody wants to know any more
+	asked  time.Time          // set by ask
 	told   chan struct{}      // closed when layers is set
 	layers []types.BlobInfo
 }
@@ -57,6 +58,8 @@ func newImage(ctx context.Context, opened types.ImageSource, system *types.Syste
 	ctx, cancel := context.WithCancel(ctx)
 	i := &pulledImage{cancel: cancel, told: make(chan struct{})}
 	i.ask = sync.OnceFunc(func() {
+		i.asked = time.Now()
+
 		go func() {
 			defer close(i.told)
 
@@ -77,11 +80,8 @@ func (i *pulledImage) known() []types.BlobInfo {
 	}
 }
 
-// learn returns when the images of all the pulls are known, or when that takes too long.
+// learn returns when the images of all the pulls are known, but for those that take too long.
 func learn(ctx context.Context, pulls []*Pull) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-
 	for _, pull := range pulls {
 		pull.image.ask()
 	}
@@ -89,6 +89,8 @@ func learn(ctx context.Context, pulls []*Pull) {
 	for _, pull := range pulls {
 		select {
 		case <-pull.image.told:
+		// An earlier pull may have asked long ago.
+		case <-time.After(time.Until(pull.image.asked.Add(patience))):
 		case <-ctx.Done():
 			return
 		}

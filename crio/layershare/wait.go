@@ -142,13 +142,13 @@ func (w *waiter) run(ctx context.Context) (reason string, next phase) {
 	for {
 		now := time.Now()
 
-		switch missing := w.look(now); {
-		case len(missing) == 0:
+		missing := w.look(now)
+		if len(missing) == 0 {
 			return "nobody downloads them any more", copies
-		case w.failures >= maxFailures:
-			return "other pulls failed", resigned
-		case now.Sub(w.moved) >= w.patience(missing):
-			return "other pulls do not get on", resigned
+		}
+
+		if reason := w.hopeless(now, missing); reason != "" {
+			return reason, resigned
 		}
 
 		select {
@@ -161,6 +161,18 @@ func (w *waiter) run(ctx context.Context) (reason string, next phase) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// hopeless returns why there is no point in waiting for what is missing; empty if there is.
+func (w *waiter) hopeless(now time.Time, missing []int) string {
+	switch {
+	case w.failures >= maxFailures:
+		return "other pulls failed"
+	case now.Sub(w.moved) >= w.patience(missing):
+		return "other pulls do not get on"
+	}
+
+	return ""
 }
 
 // look returns which of the pull's layers, by their number, earlier pulls have to
@@ -185,14 +197,12 @@ func (w *waiter) look(now time.Time) (missing []int) {
 		}
 	}
 
+	// The lowest one is the next that can be stored. Those above it may arrive although it failed
+	// or hangs, as a copy downloads several at a time.
 	for _, other := range w.older {
-		for _, i := range missing {
-			if i >= other.layers {
-				break
-			}
-
+		if len(missing) > 0 && missing[0] < other.layers {
 			_, moved := other.pull.state()
-			w.moved = latest(w.moved, moved, other.pull.reported(w.layers[i].Digest).moved)
+			w.moved = latest(w.moved, moved, other.pull.reported(w.layers[missing[0]].Digest).moved)
 		}
 	}
 
@@ -263,15 +273,20 @@ func (w *waiter) silent(other sharing, i int) bool {
 }
 
 // keep leaves of the image what is below the first missing layer that is not proved,
-// and returns what is missing of that.
+// and returns what is missing of that; nothing if there is no point in waiting for it.
 func (w *waiter) keep(ctx context.Context, prove func(context.Context, types.BlobInfo) bool) (missing []int) {
 	for proved := -1; ; {
 		// Some may have come meanwhile.
-		missing = w.look(time.Now())
+		now := time.Now()
+		missing = w.look(now)
 
 		next := slices.IndexFunc(missing, func(i int) bool { return i > proved })
 		if next < 0 {
 			return missing
+		}
+
+		if w.hopeless(now, missing) != "" {
+			return nil
 		}
 
 		proved = missing[next]
@@ -318,13 +333,15 @@ func (w *waiter) patience(missing []int) time.Duration {
 		}
 	}
 
-	// What has arrived is unpacked without reports.
+	// What has arrived is unpacked without reports, one layer after the other.
 	var unpacked, silent []int
 
 	for _, i := range missing {
 		switch {
 		case slices.ContainsFunc(w.older, func(other sharing) bool { return other.began(w.layers, i) }):
-			unpacked = append(unpacked, i)
+			if i == missing[0] {
+				unpacked = append(unpacked, i)
+			}
 		case slices.ContainsFunc(w.older, func(other sharing) bool { return w.silent(other, i) }):
 			silent = append(silent, i)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	specsv1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.podman.io/image/v5/types"
 )
 
 var base = layer("base", 100*mb)
@@ -710,7 +711,32 @@ func TestNoAnswerForOthers(t *testing.T) {
 		noErrors(t, results)
 
 		for _, result := range results {
-			within(t, "a pull", result.took, 12500*time.Millisecond, patience+12500*time.Millisecond)
+			// They are asked for one after the other, within a few milliseconds.
+			within(t, "a pull", result.took, 12480*time.Millisecond, patience+12500*time.Millisecond)
+		}
+	})
+}
+
+// A pull whose image nobody learns holds up none that comes later.
+func TestNoAnswerForLaterOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, base)
+		images[0].index, images[0].slow, images[0].download = true, time.Hour, never
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		go images[0].pull(ctx)
+
+		time.Sleep(time.Millisecond)
+
+		for _, want := range []time.Duration{patience, 0} {
+			other := n.on(fmt.Sprint("other-", want), layer(fmt.Sprint("other base ", want), 100*mb))
+			other.download = func(context.Context, specsv1.Descriptor) error { return nil }
+			results := pullAll(t, other)
+			noErrors(t, results)
+			within(t, "a pull", results[0].took, want, want)
 		}
 	})
 }
@@ -740,25 +766,86 @@ func TestLateAnswersForOthers(t *testing.T) {
 
 // Each of many questions is answered, but late.
 func TestSlowAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode()
+	for name, test := range map[string]struct {
+		download func(context.Context, specsv1.Descriptor) error // of the older pull
+		want     time.Duration
+	}{
+		"the older pull gets on": {nil, maxWait},
+		"it hangs":               {never, 3 * (patience - time.Second)}, // 9 s for 95 MiB that may be unpacked
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode()
 
-		var layers []specsv1.Descriptor
-		for i := range 100 {
-			layers = append(layers, layer(fmt.Sprint(i), 10*mb))
-		}
+				var layers []specsv1.Descriptor
+				for i := range 100 {
+					layers = append(layers, layer(fmt.Sprint(i), 100*mb))
+				}
 
-		images := n.several(2, layers...)
-		images[0].download = func(ctx context.Context, layer specsv1.Descriptor) error {
-			return load(ctx, layer.Size, mb/2, func() {})
-		}
-		images[1].slow = patience - time.Second
-		images[1].download = func(context.Context, specsv1.Descriptor) error { return nil }
+				images := n.several(2, layers...)
+				images[0].download = test.download
+				images[1].slow = patience - time.Second
+				images[1].download = func(context.Context, specsv1.Descriptor) error { return nil }
 
-		results := pullAll(t, images...)
-		noErrors(t, results)
-		within(t, "the second pull", results[1].took, maxWait, maxWait)
-	})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+
+				go images[0].pull(ctx)
+
+				time.Sleep(time.Millisecond)
+
+				results := pullAll(t, images[1])
+				noErrors(t, results)
+				within(t, "the second pull", results[0].took, test.want, test.want)
+			})
+		})
+	}
+}
+
+// The first layer of a pull has failed, which nobody is told, or hangs, and those above it arrive:
+// they cannot be stored, so that nobody waits for them.
+func TestLayersAboveAFailedOne(t *testing.T) {
+	for name, events := range map[string][]types.ProgressEvent{
+		"failed": {types.ProgressEventNewArtifact, types.ProgressEventDone},
+		"hangs":  {types.ProgressEventNewArtifact},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, second := newNode(), layer("second", 2000*mb)
+
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+
+				go func() {
+					other := n.on("other", base, second)
+
+					pull := n.pulls.Begin(other, other.store())
+					defer pull.End()
+
+					if _, err := pull.Source().NewImageSource(ctx, amd64); err != nil {
+						t.Error(err)
+					}
+
+					for _, event := range events {
+						pull.Observe(&types.ProgressProperties{Event: event, Artifact: types.BlobInfo{Digest: base.Digest}})
+					}
+
+					pull.Observe(&types.ProgressProperties{Event: types.ProgressEventNewArtifact, Artifact: types.BlobInfo{Digest: second.Digest}})
+					// One byte a second.
+					_ = load(ctx, 1<<40, 1, func() { pull.Observe(readOf(second)) })
+				}()
+
+				time.Sleep(time.Millisecond)
+
+				waits := n.on("waits", base, second)
+				waits.download = func(context.Context, specsv1.Descriptor) error { return nil }
+				results := pullAll(t, waits)
+				noErrors(t, results)
+				// 9 s for 95 MiB that may be unpacked.
+				within(t, "the pull that waits", results[0].took, patience+9*time.Second-time.Millisecond, patience+10*time.Second)
+			})
+		})
+	}
 }
 
 // A pull is cancelled at once also while it asks, and whoever ends takes along what he was
