@@ -163,7 +163,7 @@ func (l *Loop) read(ctx context.Context, changed time.Time) (next time.Duration,
 	}
 	l.state.Read, l.state.Pulls, l.state.Skipped = began, result.Pulls, result.Skipped
 	klog.FromContext(ctx).V(2).Info("Read", "images", len(result.Contents.Images), "took", time.Since(began))
-	if next = l.again; result.Incomplete && next < resync {
+	if next = l.again; result.Incomplete && next < l.resync {
 		l.again = 2 * next
 		return next, nil
 	}

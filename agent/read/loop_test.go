@@ -180,6 +180,31 @@ func (u *unwatchable) Watch(ctx context.Context, changed func()) error {
 	return u.runtime.Watch(ctx, changed)
 }
 
+// Without a watch, what could not be read whole is read as often as the rest.
+func TestUnwatchedAndIncomplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		node := &unwatchable{runtime: &runtime{}}
+		node.set("a", nil)
+		node.result.Incomplete = true
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(t.TempDir())}).Run(ctx) }()
+		time.Sleep(2 * time.Second)
+		for range 20 {
+			before, _ := node.count()
+			time.Sleep(unwatched*5/4 + time.Millisecond)
+			synctest.Wait()
+			if after, _ := node.count(); after == before {
+				t.Errorf("nothing was read in %v, after %d readings", unwatched*5/4, before)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // What cannot be watched is read more often, until it can.
 func TestUnwatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -72,7 +72,7 @@ type Agent struct {
 	snapshot *schedulercache.Snapshot
 	expected *arrivals.Table
 	// assumed are the expected pods that the snapshot has.
-	assumed []*v1.Pod
+	assumed []assumed
 }
 
 // Config is what agents need of their host.
@@ -383,13 +383,21 @@ func reason(status *fwk.Status) string {
 	return status.Code().String()
 }
 
+// assumed is an expected pod that the snapshot has, and the generation of its node before.
+type assumed struct {
+	pod        *v1.Pod
+	node       *framework.NodeInfo
+	generation int64
+}
+
 // update brings the snapshot up to date: the pods that are placed, and those that this agent
 // expects, but for the one that is asked about. Other agents expect pods on other nodes.
 func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	for last := len(a.assumed) - 1; last >= 0; last-- {
 		assumed := a.assumed[last]
 		a.assumed = a.assumed[:last]
-		if err := a.snapshot.ForgetPod(klog.FromContext(ctx), assumed); err != nil {
+		err := a.snapshot.ForgetPod(klog.FromContext(ctx), assumed.pod)
+		if assumed.node.Generation = assumed.generation; err != nil {
 			return err
 		}
 	}
@@ -402,14 +410,19 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 		if arrival.Pod.UID == pod.UID {
 			return
 		}
-		if _, err := a.snapshot.Get(arrival.Node); err != nil {
+		known, err := a.snapshot.Get(arrival.Node)
+		if err != nil {
 			return // the node is gone
 		}
 		if err := a.snapshot.AssumePod(arrival.Info); err != nil {
 			errs = append(errs, err)
 			return
 		}
-		a.assumed = append(a.assumed, arrival.Info.Pod)
+		node := known.(*framework.NodeInfo) // what a snapshot is made of
+		a.assumed = append(a.assumed, assumed{arrival.Info.Pod, node, node.Generation})
+		// AssumePod keeps the generation of the node, and plugins may remember by it what a node
+		// has. Of 0 they remember nothing.
+		node.Generation = 0
 	})
 	return errors.Join(errs...)
 }

@@ -144,6 +144,51 @@ func TestExpectedLoad(t *testing.T) {
 	}
 }
 
+// TestExpectedLoadOfLayers asks the real plugin, which remembers how loaded a node is: a pod that
+// is expected there counts from the next request on, and not any longer than it is expected.
+func TestExpectedLoadOfLayers(t *testing.T) {
+	nodes, names := fixture.Nodes(2)
+	for _, node := range nodes {
+		node.(*v1.Node).Status.Images = []v1.ContainerImage{{Names: []string{"docker.io/library/app:v1"}, SizeBytes: 900_000_000}}
+	}
+	requesting := func(name string) *v1.Pod {
+		pod := fixture.Pod(name, "app:v1")
+		pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+		return pod
+	}
+	light := requesting("light")
+	light.Spec.Containers[0].Resources.Requests[v1.ResourceCPU] = resource.MustParse("1m")
+	c := fixture.NewCluster(t, append(nodes, light)...)
+	clock := clocktesting.NewFakeClock(time.Now())
+	a := c.Agent(t, layers(), clock)
+	c.Follow(t, a)
+	asks := fixture.Pod("asks", "app:v1")
+	asks.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m")}
+	asks.UID = "" // it is expected nowhere itself
+
+	if got := score(t, a, asks, names...); got[0] != got[1] {
+		t.Fatalf("of equal nodes: %v", got)
+	}
+	score(t, a, requesting("first"), names...)
+	if got := score(t, a, asks, names...); got[0] >= got[1] {
+		t.Errorf("a pod is expected on n1: %v", got)
+	}
+	// Meanwhile something else changes on n1.
+	c.Bind(t, light, "n1")
+	fixture.Eventually(t, "the other pod is there", func() bool { return c.Placed(light) == "n1" })
+	if got := score(t, a, asks, names...); got[0] >= got[1] {
+		t.Errorf("a pod is expected on n1, another one is there: %v", got)
+	}
+	clock.Step(arrivals.Timeout)
+	light.Spec.NodeName = "n1"
+	same := fixture.NewCluster(t, append(nodes, light)...)
+	other := same.Agent(t, layers(), nil)
+	same.Follow(t, other)
+	if got, want := score(t, a, asks, names...), score(t, other, asks, names...); !slices.Equal(got, want) {
+		t.Errorf("nothing is expected any more: %v, want %v as for an agent that never expected anything", got, want)
+	}
+}
+
 // TestTwoAgents has two agents expect the same pods on different nodes: for each the pods count
 // where it expects them itself, also for pods that only one of them is asked about, and once
 // where they are bound.
