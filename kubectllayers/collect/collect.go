@@ -400,6 +400,12 @@ func recordOf(m *v1alpha1.ImageManifest) Record {
 	return record
 }
 
+// stopped is a clock that stands still.
+type stopped struct{ now time.Time }
+
+func (s stopped) Now() time.Time                  { return s.now }
+func (s stopped) Since(t time.Time) time.Duration { return s.now.Sub(t) }
+
 // Snapshot returns what the scheduler's plugin knows of the cluster if it begins now. Its
 // arguments are the defaults: those of a scheduler are not in the API. It is made once, as that is
 // most of the work: what was read must not change afterwards.
@@ -414,6 +420,7 @@ func (c *Cluster) Snapshot(ctx context.Context) (*locality.Snapshot, error) {
 	slices.SortFunc(c.Nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
 	c.snapshot = locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{
 		Args: args, Nodes: c.Nodes, Pods: c.Pods, Images: []locality.ImageSource{c.Manifests}, Reports: c.Reports.Report,
+		Clock: stopped{c.Now},
 	})
 	return c.snapshot, nil
 }

@@ -277,32 +277,45 @@ type Matrix struct {
 	CommonBytes [][]int64 `json:"commonBytes"`
 }
 
-// Common returns how much images have in common, on the first platform of which the layers of
-// an image are known.
+// Common returns how much images have in common, of each pair on the first platform, by name, of
+// which the layers of both are known; nothing if there is none: no node takes both.
 func (i *Inventory) Common(references []string) Matrix {
 	m := Matrix{Images: []string{}, Known: []bool{}, CommonBytes: [][]int64{}}
-	var sets []map[string]int64
+	var all [][]Variant
 	for _, reference := range references {
-		image, set := i.image(reference), map[string]int64{}
-		if len(image.Variants) > 0 {
-			for _, layer := range image.Variants[0].Layers {
-				set[layer.Digest] = layer.Bytes
-			}
-		}
-		m.Images, m.Known, sets = append(m.Images, image.Image), append(m.Known, len(image.Variants) > 0), append(sets, set)
+		image := i.image(reference)
+		slices.SortFunc(image.Variants, func(a, b Variant) int { return strings.Compare(a.Platform, b.Platform) })
+		m.Images, m.Known, all = append(m.Images, image.Image), append(m.Known, len(image.Variants) > 0), append(all, image.Variants)
 	}
-	for _, a := range sets {
+	for _, a := range all {
 		row := []int64{}
-		for _, b := range sets {
-			var common int64
-			for digest, bytes := range a {
-				if _, ok := b[digest]; ok {
-					common += bytes
-				}
-			}
-			row = append(row, common)
+		for _, b := range all {
+			row = append(row, common(a, b))
 		}
 		m.CommonBytes = append(m.CommonBytes, row)
 	}
 	return m
+}
+
+// common returns how many bytes two images have in common.
+func common(a, b []Variant) (bytes int64) {
+	for _, one := range a {
+		for _, other := range b {
+			if one.Platform != other.Platform && one.Platform != "" && other.Platform != "" {
+				continue
+			}
+			has := map[string]bool{}
+			for _, layer := range other.Layers {
+				has[layer.Digest] = true
+			}
+			for _, layer := range one.Layers {
+				if has[layer.Digest] {
+					bytes += layer.Bytes
+					delete(has, layer.Digest) // an image may have a layer twice
+				}
+			}
+			return bytes
+		}
+	}
+	return 0
 }

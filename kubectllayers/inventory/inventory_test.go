@@ -87,12 +87,18 @@ func agent(c *collect.Cluster, name string, renewed time.Time, images ...held) {
 
 func manifest(t *testing.T, c *collect.Cluster, name, letter string, layers ...v1alpha1.ImageLayer) {
 	t.Helper()
+	member(t, c, name, letter, letter, "linux/amd64", layers...)
+}
+
+// member is a manifest for a platform, and of an index unless the digests are the same.
+func member(t *testing.T, c *collect.Cluster, name, of, letter, platform string, layers ...v1alpha1.ImageLayer) {
+	t.Helper()
 	confirmed := metav1.NewTime(heartbeat)
 	m := &v1alpha1.ImageManifest{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(digestOf(letter))},
-		Spec:       v1alpha1.ImageManifestSpec{Digest: digestOf(letter), Platform: "linux/amd64", Layers: layers},
+		Spec:       v1alpha1.ImageManifestSpec{Digest: digestOf(letter), Platform: platform, Layers: layers},
 		Status: v1alpha1.ImageManifestStatus{
-			References: []v1alpha1.ImageReference{{Name: name, Digest: digestOf(letter), LastConfirmed: &confirmed}},
+			References: []v1alpha1.ImageReference{{Name: name, Digest: digestOf(of), LastConfirmed: &confirmed}},
 			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionResolved, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonResolved}},
 		},
 	}
@@ -348,6 +354,22 @@ func TestShared(t *testing.T) {
 	m := i.Common([]string{"quay.io/first:1", "quay.io/second:1", "quay.io/nobody:1"})
 	if fmt.Sprint(m.Known) != "[true true false]" || fmt.Sprint(m.CommonBytes) != fmt.Sprint([][]int64{{92 * mb, 90 * mb, 0}, {90 * mb, 95 * mb, 0}, {0, 0, 0}}) {
 		t.Errorf("%+v", m)
+	}
+}
+
+// Images for several platforms are compared on the same one, in whichever order these are found.
+func TestCommonPlatform(t *testing.T) {
+	c := &collect.Cluster{Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic()}
+	member(t, c, "quay.io/a:1", "a", "1", "linux/amd64", base, first)
+	member(t, c, "quay.io/a:1", "a", "4", "linux/arm64", tools)
+	member(t, c, "quay.io/b:1", "b", "3", "linux/amd64", base, base, second)
+	member(t, c, "quay.io/b:1", "b", "2", "linux/arm64", second)
+	manifest(t, c, "quay.io/c:1", "5", base)
+	member(t, c, "quay.io/d:1", "6", "6", "linux/arm64", base)
+	m := inventory(t, c).Common([]string{"quay.io/a:1", "quay.io/b:1", "quay.io/c:1", "quay.io/d:1"})
+	want := [][]int64{{62 * mb, 60 * mb, 60 * mb, 0}, {60 * mb, 65 * mb, 60 * mb, 0}, {60 * mb, 60 * mb, 60 * mb, 0}, {0, 0, 0, 60 * mb}}
+	if fmt.Sprint(m.CommonBytes) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", m.CommonBytes, want)
 	}
 }
 
