@@ -234,17 +234,24 @@ func TestOfLittle(t *testing.T) {
 }
 
 // A pod that waits on a node for layers makes them arrive there: another does not pull them again.
+// That ends after some time, by the clock of the apiserver.
 func TestOfArriving(t *testing.T) {
-	c := cluster(t)
-	waits := placed("waits", "base", "100m")
-	waits.Spec.Containers[0].Image = "quay.io/app:1"
-	c.Pods = []*v1.Pod{waits}
-	got, err := Of(t.Context(), c, "pod/p", pod("quay.io/app:1"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := slices.IndexFunc(got.Nodes, func(n Node) bool { return n.Node == "base" })
-	if n := got.Nodes[at]; n.ArrivingBytes != 20*mb || n.MissingBytes != 0 || n.PendingBytes != 20*mb {
-		t.Errorf("%+v", n)
+	for _, wrong := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour} {
+		for waited, want := range map[time.Duration]int64{time.Minute: 20 * mb, time.Hour: 0} {
+			c := cluster(t)
+			c.Now = c.Now.Add(wrong)
+			waits := placed("waits", "base", "100m")
+			waits.Spec.Containers[0].Image = "quay.io/app:1"
+			waits.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: metav1.NewTime(c.Now.Add(-waited))}}
+			c.Pods = []*v1.Pod{waits}
+			got, err := Of(t.Context(), c, "pod/p", pod("quay.io/app:1"), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := slices.IndexFunc(got.Nodes, func(n Node) bool { return n.Node == "base" })
+			if n := got.Nodes[at]; n.ArrivingBytes != want || n.MissingBytes != 20*mb-want || n.PendingBytes != want {
+				t.Errorf("on a clock that is off by %s, after %s: %+v", wrong, waited, n)
+			}
+		}
 	}
 }
