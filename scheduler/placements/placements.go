@@ -24,7 +24,8 @@ type Weights struct {
 	// TotalBytes is the size of the union of the layers of the pod's images that were known.
 	TotalBytes   int64 `json:"totalBytes"`
 	PresentBytes int64 `json:"presentBytes"`
-	// ArrivingBytes were on their way because of other pods.
+	// ArrivingBytes were on their way because of other pods, also those for which enough pods
+	// waited already.
 	ArrivingBytes int64 `json:"arrivingBytes"`
 	MissingBytes  int64 `json:"missingBytes"`
 	// PendingBytes is what the link of the node still had to pull, for any pod.
