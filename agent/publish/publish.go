@@ -74,10 +74,11 @@ type Publisher struct {
 	Options
 	client  *Client
 	metrics *metrics
+	began   time.Time
 
 	// Only Run uses these. report is what the node holds; nil if nobody said yet. pending is
 	// since when it has not been written; zero if it has. noticed is when the reader noticed the
-	// first of the changes since.
+	// first of the changes since; zero if that is not known.
 	report           *handover.Report
 	pending, noticed time.Time
 	// last is the last write, notBefore the earliest time of the next one, retry the pause
@@ -107,7 +108,7 @@ func New(o Options) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{Options: o, client: client, limit: MaxBytes, retry: firstRetry}
+	p := &Publisher{Options: o, client: client, limit: MaxBytes, retry: firstRetry, began: time.Now()}
 	p.metrics = newMetrics(o.Registerer, p.readAge)
 	return p, nil
 }
@@ -224,11 +225,15 @@ func (p *Publisher) take(ctx context.Context) {
 		logger.Error(err, "Cannot read what the reader found")
 		return // as if the reader had said nothing: what is known grows old
 	case report != nil:
+		first := p.report == nil
 		p.report = report
 		if p.pending.IsZero() {
 			// The reader has collected for a part of that time. Clocks may be set meanwhile.
 			now := time.Now()
 			p.pending, p.noticed = now.Add(-min(max(now.Sub(report.Changed), 0), settle)), report.Changed
+			if first && report.Changed.Before(p.began) {
+				p.noticed = time.Time{} // the process before this one may have written it
+			}
 		}
 	}
 	if state != nil {
@@ -296,7 +301,7 @@ func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 	}
 	p.metrics.wrote(spec, left)
 	p.metrics.writes.WithLabelValues(why).Inc()
-	if why == changed {
+	if why == changed && !p.noticed.IsZero() {
 		p.metrics.delay.Observe(max(0, time.Since(p.noticed).Seconds())) // clocks may be set back
 	}
 	p.pending, p.last, p.notBefore, p.retry = time.Time{}, now, time.Time{}, firstRetry

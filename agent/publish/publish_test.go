@@ -453,6 +453,25 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A process that begins with an old report did not need days to write it.
+func TestDelayOfAnOldReport(t *testing.T) {
+	test(t, func(s *suite) {
+		spec := &v1alpha1.NodeLayersSpec{Runtime: "test", Reuse: v1alpha1.ReuseByDigest, TotalImages: 1, Images: []string{"- a"}}
+		must(t, s.writer.WriteReport(&handover.Report{Spec: spec, Changed: time.Now().Add(-72 * time.Hour)}))
+		s.later(2 * time.Minute)
+		s.expect("the old report", 1, "- a")
+		if d := s.delay(); d != 0 {
+			t.Errorf("it took %s", d)
+		}
+		s.finds("- b")
+		s.later(2 * time.Minute)
+		s.expect("a change", 2, "- b")
+		if d := s.delay(); d <= 0 || d > time.Minute {
+			t.Errorf("it took %s", d)
+		}
+	})
+}
+
 // An apiserver that cannot be reached for minutes is tried again, less and less often; then the
 // object is what the node holds by then.
 func TestApiserverAway(t *testing.T) {
