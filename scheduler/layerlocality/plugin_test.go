@@ -91,6 +91,7 @@ func newSuite(t testing.TB, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	s.informers.WaitForCacheSync(ctx.Done())
 	t.Cleanup(func() { cancel(); s.informers.Shutdown() })
 	s.plugin.tracker.WaitForSync(ctx)
+	fixture.Watched(t, s.client, "nodes", "pods")
 	return s
 }
 

@@ -79,6 +79,7 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	factory.Start(ctx.Done())
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	s.tracker.WaitForSync(ctx)
+	fixture.Watched(t, s.client, "nodes", "pods")
 	return s
 }
 
