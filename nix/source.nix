@@ -46,7 +46,7 @@ stdenvNoCC.mkDerivation {
     for patch in $patches; do
       if ! git apply --verbose "$patch" >../apply.log 2>&1 || grep -q '(offset ' ../apply.log; then
         cat ../apply.log >&2
-        echo "$patch does not apply exactly to ${component} ${upstream.tag}: make patches-refresh" >&2
+        echo "$patch does not apply exactly to ${component} ${upstream.tag}: make patches P=refresh" >&2
         exit 1
       fi
     done

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Builds binaries into _build/bin/<flavour>/, each only if its inputs changed.
 #
-#   build.sh patched [NAME...]   crio pinns kubelet kube-apiserver kube-controller-manager,
-#                                kube-scheduler with the plugin LayerLocality, layer-extender,
-#                                layer-resolver, layer-agent and kubectl-layers
-#   build.sh stock   [NAME...]   the same from unmodified upstream source, but for the last four;
-#                                kubeadm, kubectl and kube-proxy when named
-#   build.sh tools   [NAME...]   etcd registry runc crictl critest; coredns,
-#                                local-path-provisioner, containerd and containerd-shim-runc-v2
-#                                (with -1.7 or -2.4: of that version), containerd's ctr, kwok and
-#                                helm when named
+#   build.sh FLAVOUR [NAME...] [FLAVOUR [NAME...]]...
+#
+#   patched  crio pinns kubelet kube-apiserver kube-controller-manager, kube-scheduler with the
+#            plugin LayerLocality, layer-extender, layer-resolver, layer-agent and kubectl-layers
+#   stock    crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler from
+#            unmodified upstream source; kubeadm, kubectl and kube-proxy when named
+#   tools    etcd registry runc crictl critest; coredns, local-path-provisioner, containerd and
+#            containerd-shim-runc-v2 (with -1.7 or -2.4: of that version), containerd's ctr, kwok
+#            and helm when named
+#   lab      what only the demo and make test run: demo registry layer-resolver. This layer-resolver
+#            has Kubernetes' versions of libraries; that of a release has those of go.mod
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -19,7 +21,6 @@
 # second clone or a CI run finds them there.
 . "$(dirname "$0")/lib.sh"
 
-export GOFLAGS="-trimpath -buildvcs=false -mod=mod"
 # The trees are separate main modules; a go.work above them does not apply to
 # them.
 unset GOWORK
@@ -38,55 +39,164 @@ darwin | windows)
 *) die "unknown system '$OS': linux, darwin or windows" ;;
 esac
 
-# progress LABEL LOG TOTAL PID: says how far a compilation is until it ends: on a
-# terminal in one line, elsewhere once a minute.
-progress() {
-  local n=0 line
-  while kill -0 "$4" 2>/dev/null; do
-    sleep 1
-    n=$((n + 1))
-    line="$1: $(wc -l <"$2")${3:+ of at most $3} packages, $n s"
-    if [ -t 2 ]; then
-      printf '\r==> %s\033[K' "$line" >&2
-    elif [ $((n % 60)) -eq 0 ]; then
-      say "$line"
-    fi
-  done
-  [ ! -t 2 ] || printf '\r\033[K' >&2
-}
-
-# go_build LABEL OUTPUT ARGS...: runs go build or go test -c and prints its
-# progress.
-go_build() {
-  local label=$1 output=$2 log started pid total=''
-  shift 2
-  log=$BUILD/log/build-$(basename "$output").log
-  mkdir -p "$BUILD/log"
-  started=$(date +%s)
-  if [ -t 2 ]; then # nobody else waits for it, and it takes seconds
-    total=$(go list -deps ${TAGS:+-tags "$TAGS"} "${@: -1}" 2>"$log" | wc -l) || die "$label: see $log"
-  fi
-  go "$VERB" -v ${TAGS:+-tags "$TAGS"} -o "$output" "$@" >"$log" 2>&1 &
-  pid=$!
-  progress "$label" "$log" "$total" "$pid"
-  wait "$pid" || {
-    tail -n 20 "$log" >&2
-    die "$label: build failed; the whole log is $log"
-  }
-  say "$label: built in $(($(date +%s) - started)) s"
-}
-
-# source_tree ORIGIN: prints the tree to build from, which is made only if a
-# build needs it.
-source_tree() {
-  case $FLAVOUR-$1 in
-  *-scheduler | *-extender | *-kubectl) "$ROOT/scripts/tree.sh" scheduler ;;
-  patched-*) "$ROOT/scripts/tree.sh" patched "$1" ;;
-  *) "$ROOT/scripts/tree.sh" upstream "$1" ;;
+# group_of FLAVOUR/NAME: prints what it is compiled in one go with. A tool with a source of its own is alone.
+group_of() {
+  case $1 in
+  patched/crio | patched/pinns) echo cri-o ;;
+  stock/crio | stock/pinns) echo stock-cri-o ;;
+  patched/layer-resolver | patched/layer-agent) echo own ;;
+  patched/kubelet | patched/kube-* | patched/layer-extender | patched/kubectl-layers | lab/* | tools/etcd | tools/crictl) echo workspace ;;
+  stock/kubelet | stock/kube-* | stock/kubeadm | stock/kubectl) echo stock-kubernetes ;;
+  tools/*) echo "$1" ;;
+  *) die "there is no ${1%%/*} ${1#*/}" ;;
   esac
 }
 
-kubernetes_version() { if [ "$FLAVOUR" = patched ]; then our_version kubernetes; else echo "$KUBERNETES_VERSION"; fi; }
+# package_of FLAVOUR/NAME: the main package, as its group's folder names it.
+package_of() {
+  case $1 in
+  patched/kube-scheduler | patched/layer-* | patched/kubectl-layers) echo "./cmd/${1#*/}" ;;
+  lab/registry) echo ./internal/cluster/registry ;;
+  lab/*) echo "./cmd/${1#*/}" ;;
+  tools/etcd) echo go.etcd.io/etcd/server/v3 ;;
+  tools/crictl) echo sigs.k8s.io/cri-tools/cmd/crictl ;;
+  */crio) echo ./cmd/crio ;;
+  *) echo "k8s.io/kubernetes/cmd/${1#*/}" ;;
+  esac
+}
+
+# tool_module NAME: the module of a tool and its pinned version.
+tool_module() {
+  case $1 in
+  etcd) echo "go.etcd.io/etcd/server/v3 $ETCD_VERSION" ;;
+  registry) echo "github.com/distribution/distribution/v3 $DISTRIBUTION_VERSION" ;;
+  runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
+  crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
+  coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
+  containerd | containerd-shim-runc-v2 | ctr) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
+  containerd-1.7 | containerd-shim-runc-v2-1.7) echo "github.com/containerd/containerd $CONTAINERD_1_7_VERSION" ;;
+  containerd-2.4 | containerd-shim-runc-v2-2.4) echo "github.com/containerd/containerd/v2 $CONTAINERD_2_4_VERSION" ;;
+  local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
+  kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
+  helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
+  *) die "unknown tool '$1'" ;;
+  esac
+}
+
+kubernetes_version() { if [ "$1" = stock-kubernetes ]; then echo "$KUBERNETES_VERSION"; else our_version kubernetes; fi; }
+
+# kubernetes_ldflags GROUP: one line for all that is compiled with Kubernetes: -X is for those that have such a variable.
+kubernetes_ldflags() {
+  local v module flags=(-s -w)
+  v=$(kubernetes_version "$1")
+  for module in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+    flags+=(-X "$module.gitVersion=$v" -X "$module.gitMajor=1" -X "$module.gitMinor=$(echo "$v" | cut -d. -f2)" -X "$module.gitTreeState=clean")
+  done
+  echo "${flags[*]} -X main.version=$v -X sigs.k8s.io/cri-tools/pkg/version.Version=$CRI_TOOLS_VERSION"
+}
+
+# enter GROUP: goes to the folder from which the group is compiled, and sets TAGS, FLAGS (arguments of go build)
+# and the environment. It makes the source tree, if that is not there.
+enter() {
+  local tree module version
+  export GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0
+  TAGS='' FLAGS=()
+  case $1 in
+  workspace)
+    tree=$("$ROOT/scripts/tree.sh" workspace)
+    TAGS=$SCHEDULER_TAGS FLAGS=(-ldflags "$(kubernetes_ldflags "$1")")
+    ;;
+  stock-kubernetes)
+    tree=$("$ROOT/scripts/tree.sh" upstream kubernetes)
+    FLAGS=(-ldflags "$(kubernetes_ldflags "$1")")
+    ;;
+  cri-o | stock-cri-o)
+    if [ "$1" = cri-o ]; then tree=$("$ROOT/scripts/tree.sh" patched cri-o); else tree=$("$ROOT/scripts/tree.sh" upstream cri-o); fi
+    use_c
+    export CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod"
+    TAGS=$CRIO_TAGS FLAGS=(-ldflags "$CRIO_LDFLAGS")
+    ;;
+  own)
+    tree=$ROOT
+    FLAGS=(-ldflags "-s -w -X main.version=$(kubernetes_version "$1")")
+    ;;
+  tools/*) enter_tool "${1#*/}" ;;
+  esac
+  cd "$tree"
+}
+
+# enter_tool NAME: the same for a tool, and sets PACKAGE and VERB.
+enter_tool() {
+  local name=$1
+  read -r module version <<<"$(tool_module "$name")"
+  FLAGS=(-ldflags "-s -w") PACKAGE=. VERB=build
+  case $name in
+  runc | critest | local-path-provisioner | kwok | helm) tree=$(module_dir "$module" "$version") ;;
+  *) tree=$BUILD/tools/$name ;;
+  esac
+  case $name in
+  runc)
+    TAGS=seccomp
+    export CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=readonly"
+    ;;
+  critest) VERB="test" PACKAGE=./cmd/critest FLAGS=(-c) ;;
+  kwok | helm) PACKAGE=./cmd/$name ;;
+  # Without snapshotters that need C libraries, and with its version, as upstream's Makefile has it.
+  containerd* | ctr)
+    TAGS="no_btrfs no_zfs no_devmapper" FLAGS=(-ldflags "-s -w -X $module/version.Version=$version")
+    PACKAGE=$module/cmd/${name%-[0-9].[0-9]}
+    main_module "$name" "$PACKAGE"
+    ;;
+  # With the plugins that kubeadm configures
+  # (https://coredns.io/2017/07/25/compile-time-enabling-or-disabling-plugins/).
+  coredns)
+    parts "$name" 'coremain.Run()' coremain \
+      plugin/{cache,errors,forward,health,kubernetes,loadbalance,loop,metrics,ready,reload}
+    ;;
+  registry)
+    parts "$name" '_ = registry.RootCmd.Execute()' registry \
+      registry/auth/{htpasswd,silly,token} registry/proxy registry/storage/driver/{filesystem,inmemory}
+    ;;
+  esac
+}
+
+# main_module NAME PACKAGE: makes a module that requires the tool's: such a main package cannot be built in place,
+# because its go.mod has replace directives for its own repository.
+main_module() {
+  [ "$(cat "$tree/.version" 2>/dev/null)" != "$version" ] || return 0
+  rm -rf "$tree"
+  mkdir -p "$tree"
+  (
+    cd "$tree"
+    go mod init "layerlocality.io/build/$1"
+    go get "$module@$version"
+    go get "$2@$version"
+  ) >"$tree/get.log" 2>&1 || die "$1: cannot resolve $module@$version; see $tree/get.log"
+  echo "$version" >"$tree/.version"
+}
+
+# parts NAME CALL PACKAGE...: makes a main package of servers that are made of parts: CALL, of the first
+# package of the module, with the others. Upstream's own main packages have the parts for all clouds, too,
+# whose libraries take minutes to compile.
+parts() {
+  local name=$1 call=$2 package blank=''
+  shift 2
+  mkdir -p "$tree"
+  {
+    printf 'package main\n\nimport (\n'
+    for package in "$@"; do
+      printf '\t%s"%s/%s"\n' "$blank" "$module" "$package"
+      blank='_ '
+    done
+    printf ')\n\nfunc main() { %s }\n' "$call"
+  } >"$tree/main.go.new"
+  ! cmp -s "$tree/main.go.new" "$tree/main.go" || [ "$(cat "$tree/.version" 2>/dev/null)" != "$version" ] || return 0
+  mv "$tree/main.go.new" "$tree/main.go"
+  rm -f "$tree/go.mod" "$tree/go.sum"
+  (cd "$tree" && go mod init "layerlocality.io/build/$name" && go get "$module@$version" && go mod tidy) >"$tree/get.log" 2>&1 ||
+    die "$name: cannot resolve $module@$version; see $tree/get.log"
+  echo "$version" >"$tree/.version"
+}
 
 # own_hash COMMAND: prints the hash of everything in this repository that a command of its
 # module is made from.
@@ -99,258 +209,224 @@ own_hash() {
   } | sha256sum | cut -c1-16
 }
 
-# The recipe of layer-resolver and layer-agent. It and the next two are not in the hash of the
-# other binaries.
-compile_own() {
-  local VERB=build TAGS=""
-  (cd "$ROOT" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
-    go_build "$1" "$2" -ldflags "-s -w -X main.version=$(kubernetes_version)" "./cmd/$1")
-}
-
-# The recipe of layer-extender, which is compiled as kube-scheduler is.
-compile_extender() {
-  local VERB=build TAGS=$SCHEDULER_TAGS tree version=k8s.io/component-base/version
-  tree=$(source_tree extender)
-  (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
-    go_build layer-extender "$1" -ldflags "-s -w -X $version.gitVersion=$(kubernetes_version) -X $version.gitTreeState=clean" ./cmd/layer-extender)
-}
-
-# The recipe of kubectl-layers, a client that is compiled there too, because the stock types have
-# no layers. It runs on machines of users: GOOS says on which.
-compile_kubectl() {
-  local VERB=build TAGS=$SCHEDULER_TAGS tree
-  tree=$(source_tree kubectl)
-  (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
-    go_build kubectl-layers "$1" -ldflags "-s -w -X main.version=$(kubernetes_version)" ./cmd/kubectl-layers)
-}
-
-# The recipe of the tools that only a kind node or a benchmark has: a main package of a
-# module, by default that in its root.
-compile_module() {
-  local VERB=build TAGS="" tree module version
-  read -r module version <<<"$(origin "$1")"
-  tree=$(module_dir "$module" "$version")
-  (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
-    go_build "$1 $version" "$2" -ldflags "-s -w" "${3:-.}")
-}
-
-# The recipe of containerd, which layer-agent is tested with, and of the shim between it and
-# runc: without snapshotters that need C libraries, and with its version, as upstream's Makefile has it.
-compile_containerd() {
-  local VERB=build TAGS="no_btrfs no_zfs no_devmapper" module version
-  read -r module version <<<"$(origin "$1")"
-  local GOFLAGS="$GOFLAGS '-ldflags=-s -w -X $module/version.Version=$version'"
-  CGO_ENABLED=0 go_module_build "$1" "$module/cmd/${1%-[0-9].[0-9]}" "$2"
-}
-
-# compile_parts NAME OUTPUT CALL PACKAGE...: the recipe of servers that are made of parts: CALL, of the first
-# package of the module, with the others. Upstream's own main packages have the parts for all clouds, too,
-# whose libraries take minutes to compile.
-compile_parts() {
-  local VERB=build TAGS="" name=$1 output=$2 call=$3 dir=$BUILD/tools/$1 module version package blank=''
-  read -r module version <<<"$(origin "$name")"
-  shift 3
-  rm -rf "$dir"
-  mkdir -p "$dir"
-  {
-    printf 'package main\n\nimport (\n'
-    for package in "$@"; do
-      printf '\t%s"%s/%s"\n' "$blank" "$module" "$package"
-      blank='_ '
-    done
-    printf ')\n\nfunc main() { %s }\n' "$call"
-  } >"$dir/main.go"
-  (cd "$dir" && go mod init "layerlocality.io/build/$name" && go get "$module@$version" && go mod tidy) >"$dir/get.log" 2>&1 ||
-    die "$name: cannot resolve $module@$version; see $dir/get.log"
-  (cd "$dir" && CGO_ENABLED=0 go_build "$name $version" "$output" -ldflags "-s -w" .)
-}
-# With the plugins that kubeadm configures
-# (https://coredns.io/2017/07/25/compile-time-enabling-or-disabling-plugins/).
-compile_coredns() {
-  compile_parts coredns "$1" 'coremain.Run()' coremain \
-    plugin/{cache,errors,forward,health,kubernetes,loadbalance,loop,metrics,ready,reload}
-}
-compile_registry() {
-  compile_parts registry "$1" '_ = registry.RootCmd.Execute()' registry \
-    registry/auth/{htpasswd,silly,token} registry/proxy registry/storage/driver/{filesystem,inmemory}
-}
-
-# Where a binary comes from: "cri-o", "kubernetes", "scheduler", "extender" and "kubectl" (this
-# repository in a workspace with the patched Kubernetes), "own" (this repository), or
-# the pin of a tool.
-origin() {
+# inputs FLAVOUR/NAME: prints everything that a binary is made from.
+inputs() {
+  local name=${1#*/} group
+  group=$(group_of "$1")
+  toolchain
+  echo "$GOARCH $1 $OS"
   case $1 in
-  layer-resolver | layer-agent) if [ "$FLAVOUR" = patched ]; then echo own; else die "there is no $FLAVOUR $1"; fi ;;
-  layer-extender) if [ "$FLAVOUR" = patched ]; then echo extender; else die "there is no $FLAVOUR layer-extender"; fi ;;
-  kubectl-layers) if [ "$FLAVOUR" = patched ]; then echo kubectl; else die "there is no $FLAVOUR kubectl-layers"; fi ;;
-  crio | pinns) echo cri-o ;;
-  kube-scheduler) if [ "$FLAVOUR" = patched ]; then echo scheduler; else echo kubernetes; fi ;;
-  kubelet | kube-apiserver | kube-controller-manager | kube-proxy | kubeadm | kubectl) echo kubernetes ;;
-  etcd) echo "go.etcd.io/etcd/server/v3 $ETCD_VERSION" ;;
-  registry) echo "github.com/distribution/distribution/v3 $DISTRIBUTION_VERSION" ;;
-  runc) echo "github.com/opencontainers/runc $RUNC_VERSION" ;;
-  crictl | critest) echo "sigs.k8s.io/cri-tools $CRI_TOOLS_VERSION" ;;
-  coredns) echo "github.com/coredns/coredns $COREDNS_VERSION" ;;
-  containerd | containerd-shim-runc-v2 | ctr) echo "github.com/containerd/containerd/v2 $CONTAINERD_VERSION" ;;
-  containerd-1.7 | containerd-shim-runc-v2-1.7) echo "github.com/containerd/containerd $CONTAINERD_1_7_VERSION" ;;
-  containerd-2.4 | containerd-shim-runc-v2-2.4) echo "github.com/containerd/containerd/v2 $CONTAINERD_2_4_VERSION" ;;
-  local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
-  kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
-  helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
-  *) die "unknown binary '$1'" ;;
+  tools/*) tool_module "$name" ;;
+  lab/*) (cd "$ROOT" && workspace_files | grep -v -e '_test\.go$' -e '\.md$' -e '/testdata/' | xargs -d '
+' cat | sha256sum) ;;
+  patched/layer-resolver | patched/layer-agent) own_hash "$name" ;;
   esac
-}
-
-# go_module_build NAME PACKAGE: builds a main package of a module that cannot be
-# built in place because its go.mod has replace directives for its own
-# repository.
-go_module_build() {
-  local dir=$BUILD/tools/$1 module version
-  read -r module version <<<"$(origin "$1")"
-  rm -rf "$dir"
-  mkdir -p "$dir"
-  (
-    cd "$dir"
-    go mod init "layerlocality.io/build/$1"
-    go get "$module@$version"
-    go get "$2@$version"
-  ) >"$dir/get.log" 2>&1 || die "$1: cannot resolve $module@$version; see $dir/get.log"
-  (cd "$dir" && go_build "$1 $version" "$3" "$2")
-}
-
-compile() {
-  local name=$1 output=$2 from tree module version
-  local VERB=build TAGS="" v
-  case $name in
-  crio)
-    tree=$(source_tree cri-o)
-    TAGS=$CRIO_TAGS
-    use_c
-    (cd "$tree" && CGO_ENABLED=1 go_build "crio ($FLAVOUR)" "$output" -ldflags "$CRIO_LDFLAGS" ./cmd/crio)
-    ;;
-  pinns)
-    tree=$(source_tree cri-o)
-    mkdir -p "$BUILD/log"
-    use_c
-    "${CC:-cc}" -std=c99 -Os -Wall -Wextra -static -o "$output" "$tree"/pinns/src/*.c >"$BUILD/log/build-pinns.log" 2>&1 ||
-      die "pinns: build failed; see $BUILD/log/build-pinns.log"
-    ;;
-  kubelet | kube-* | kubeadm | kubectl)
-    from=$(origin "$name")
-    tree=$(source_tree "$from")
-    [ "$from" != scheduler ] || TAGS=$SCHEDULER_TAGS
-    v=$(kubernetes_version)
-    for module in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-      set -- "$@" -X "$module.gitVersion=$v" -X "$module.gitMajor=1" \
-        -X "$module.gitMinor=$(echo "$v" | cut -d. -f2)" -X "$module.gitTreeState=clean"
-    done
-    shift 2
-    # A go.work joins the staging modules: -mod=readonly there.
-    (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
-      go_build "$name ($FLAVOUR)" "$output" -ldflags "-s -w $*" "./cmd/$name")
-    ;;
-  etcd) CGO_ENABLED=0 go_module_build etcd go.etcd.io/etcd/server/v3 "$output" ;;
-  runc | crictl | critest)
-    read -r module version <<<"$(origin "$name")"
-    tree=$(module_dir "$module" "$version")
-    case $name in
-    runc)
-      TAGS=seccomp
-      (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=1 \
-        go_build "runc $version" "$output" -ldflags "-s -w" .)
-      ;;
-    crictl)
-      (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
-        go_build "crictl $version" "$output" -ldflags "-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=$version" ./cmd/crictl)
-      ;;
-    critest)
-      VERB="test"
-      (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false -mod=readonly" CGO_ENABLED=0 \
-        go_build "critest $version" "$output" -c ./cmd/critest)
-      ;;
-    esac
-    ;;
+  case $1 in
+  tools/etcd) echo "$KUBERNETES_VERSION" ;; # its libraries
+  tools/crictl | lab/* | patched/kube*) tree_hash kubernetes ;;
   esac
-}
-
-build_one() {
-  local name=$1 from hash cached bin=$BUILD/bin/$FLAVOUR${CROSS:+-$GOARCH}
-  [ -z "$OS" ] || bin=$BUILD/bin/$FLAVOUR-$OS-$GOARCH
-  from=$(origin "$name")
-  {
-    toolchain
-    echo "$GOARCH $name $FLAVOUR $from${OS:+ $OS}"
+  case $1 in
+  patched/kube-scheduler) scheduler_hash ;;
+  patched/layer-extender) extender_hash ;;
+  patched/kubectl-layers) kubectl_hash ;;
+  patched/crio | patched/pinns) tree_hash cri-o ;;
+  stock/crio | stock/pinns) pinned_version cri-o ;;
+  stock/*) pinned_version kubernetes ;;
+  esac
+  case $group in
+  cri-o | stock-cri-o)
     # What is linked in from outside.
-    case $name in crio | pinns) c_libraries ;; esac
-    case $FLAVOUR-$from in
-    *-scheduler) scheduler_hash ;;
-    *-extender) extender_hash ;;
-    *-kubectl) kubectl_hash ;;
-    *-own) own_hash "$name" ;;
-    patched-*) tree_hash "$from" ;;
-    stock-*) pinned_version "$from" ;;
-    esac
-    case $from in
-    kubernetes | scheduler) kubernetes_version ;;
-    own) declare -f compile_own ;;
-    extender)
-      kubernetes_version
-      declare -f compile_extender
-      ;;
-    kubectl)
-      kubernetes_version
-      declare -f compile_kubectl
-      ;;
-    esac
-    case $name in
-    coredns | registry) declare -f compile_parts "compile_$name" ;;
-    local-path-provisioner | kwok | helm) declare -f compile_module ;;
-    containerd* | ctr) declare -f compile_containerd ;;
-    esac
+    c_libraries
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
-    declare -f go_build go_module_build compile # the recipe
-  } | sha256sum | cut -c1-16 >"$BUILD/.hash-$name"
-  hash=$(cat "$BUILD/.hash-$name")
-  cached=$CACHE/bin/$name-$FLAVOUR-$hash
-  if [ ! -x "$cached" ]; then
-    mkdir -p "$CACHE/bin"
-    say "$name ($FLAVOUR): fetching modules, compiling"
-    case $name in
-    layer-extender) compile_extender "$cached.tmp.$$" ;;
-    kubectl-layers) compile_kubectl "$cached.tmp.$$" ;;
-    layer-resolver | layer-agent) compile_own "$name" "$cached.tmp.$$" ;;
-    coredns | registry) "compile_$name" "$cached.tmp.$$" ;;
-    local-path-provisioner) compile_module "$name" "$cached.tmp.$$" ;;
-    kwok | helm) compile_module "$name" "$cached.tmp.$$" "./cmd/$name" ;;
-    containerd* | ctr) compile_containerd "$name" "$cached.tmp.$$" ;;
-    *) compile "$name" "$cached.tmp.$$" ;;
-    esac
-    mv "$cached.tmp.$$" "$cached"
-  fi
-  touch "$cached"
-  mkdir -p "$bin"
-  ln -sfn "$cached" "$bin/$name"
+    ;;
+  workspace | stock-kubernetes) kubernetes_ldflags "$group" ;;
+  own) kubernetes_version "$group" ;;
+  esac
+  # The recipe.
+  declare -f enter enter_tool main_module parts compile
 }
 
-# Removes cached binaries that were not used for two weeks.
-prune() { find "$CACHE/bin" -type f -mtime +14 -delete; }
+# compile GROUP FOLDER PACKAGE...: compiles and links all of them side by side, into the folder.
+compile() (
+  VERB=build
+  group=$1 folder=$2
+  shift 2
+  enter "$group"
+  case $group in tools/*) folder=$folder/${group#*/} ;; *) folder=$folder/ ;; esac
+  go "$VERB" -v ${TAGS:+-tags "$TAGS"} "${FLAGS[@]}" -o "$folder" "${@:-$PACKAGE}"
+)
 
-build_all() {
-  local name
-  for name in "$@"; do build_one "$name"; done
-  prune
+# fetch GROUP PACKAGE...: fetches all modules that a group is compiled from, and prints the number of packages that
+# are not compiled yet.
+fetch() (
+  group=$1
+  shift
+  enter "$group"
+  go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' ${TAGS:+-tags "$TAGS"} "${@:-$PACKAGE}" | wc -l
+)
+
+# packages_file GROUP: where fetch_all notes the number of packages of a group.
+packages_file() { echo "$BUILD/log/packages-${1//\//-}"; }
+
+minutes() { if [ "$1" -lt 90 ]; then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi; }
+
+# left: how long what is not there yet will take on this machine, once the first binary is there, from the packages
+# that were compiled since. To link one takes about as long as to compile 25 packages.
+left() {
+  local done_units=$((COMPILED + 25 * READY)) units=$((25 * WANTED)) group
+  [ "$READY" -gt 0 ] || return 0
+  for group in "${GROUP_NAMES[@]}"; do
+    [ -s "$(packages_file "$group")" ] || return 0
+    units=$((units + $(cat "$(packages_file "$group")")))
+  done
+  echo ", about $(minutes $(((units - done_units) * ($(date +%s) - BEGAN) / done_units))) left"
 }
 
-FLAVOUR=${1:-}
-[ $# -gt 0 ] && shift
-case $FLAVOUR in
-patched | stock)
-  if [ $# -eq 0 ]; then
-    set -- crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler
-    [ "$FLAVOUR" = stock ] || set -- "$@" layer-extender layer-resolver layer-agent kubectl-layers
+# watch LOG FOLDER PID: shows how far a compilation is until it ends: on a terminal in one line, elsewhere in a line
+# per binary.
+watch() {
+  local before=$COMPILED file seen=' '
+  while kill -0 "$3" 2>/dev/null; do
+    sleep 1
+    COMPILED=$((before + $(wc -l <"$1")))
+    [ "$COMPILED" -gt 0 ] || BEGAN=$(date +%s)
+    for file in "$2"/*; do
+      [ -f "$file" ] && [[ $seen != *" $file "* ]] || continue
+      seen+="$file "
+      READY=$((READY + 1))
+      [ -t 2 ] || say "$READY of $WANTED: $(basename "${file/%server/etcd}"), after $(minutes $(($(date +%s) - STARTED)))$(left)"
+    done
+    [ ! -t 2 ] || printf '\r==> %s\033[K' "$READY of $WANTED binaries, $COMPILED packages, $(minutes $(($(date +%s) - STARTED)))$(left)" >&2
+  done
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
+# build_group GROUP FLAVOUR/NAME...: builds them, and moves them to where they are kept.
+build_group() {
+  local group=$1 item pid log folder file ready=$READY packages=()
+  log=$BUILD/log/build-${group//\//-}.log
+  folder=$CACHE/bin/.building-$$
+  shift
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  for item in "$@"; do
+    if [[ $item == */pinns ]]; then
+      compile_pinns "$group" "$folder"
+    elif [[ $group != tools/* ]]; then
+      packages+=("$(package_of "$item")")
+    fi
+  done
+  if [ ${#packages[@]} -gt 0 ] || [[ $group == tools/* ]]; then
+    compile "$group" "$folder" "${packages[@]}" >"$log" 2>&1 &
+    pid=$!
+    watch "$log" "$folder" "$pid"
+    wait "$pid" || {
+      grep -v '^[a-zA-Z0-9._/@-]*$' "$log" | tail -n 20 >&2
+      die "$*: build failed; the whole log is $log"
+    }
   fi
-  ;;
-tools) [ $# -gt 0 ] || set -- etcd registry runc crictl critest ;;
-*) die "usage: build.sh patched|stock|tools [NAME...]" ;;
-esac
-with_lock build build_all "$@"
+  for item in "$@"; do
+    file=$folder/${item#*/}
+    [ "$item" != tools/etcd ] || file=$folder/server # the last part of its path
+    mv "$file" "${CACHED[$item]}"
+  done
+  rmdir "$folder"
+  READY=$((ready + $#))
+}
+
+compile_pinns() (
+  mkdir -p "$BUILD/log"
+  enter "$1"
+  "${CC:-cc}" -std=c99 -Os -Wall -Wextra -static -o "$2/pinns" pinns/src/*.c >"$BUILD/log/build-pinns.log" 2>&1 ||
+    die "pinns: build failed; see $BUILD/log/build-pinns.log"
+)
+
+# fetch_all: fetches what each group is compiled from, and notes its number of packages.
+fetch_all() {
+  local group item packages
+  for group in "${GROUP_NAMES[@]}"; do
+    packages=()
+    for item in ${ITEMS[$group]}; do
+      [[ $item == tools/[!ec]* || $item == */pinns ]] || packages+=("$(package_of "$item")")
+    done
+    fetch "$group" "${packages[@]}" >"$(packages_file "$group")" 2>"$BUILD/log/fetch.log" || return 0
+  done
+}
+
+# build FLAVOUR/NAME...: builds what is missing, group by group.
+build() {
+  local item group hash bin missing=() fetcher
+  for item in "$@"; do
+    group=$(group_of "$item")
+    inputs "$item" | sha256sum | cut -c1-16 >"$BUILD/.hash"
+    hash=$(cat "$BUILD/.hash")
+    CACHED[$item]=$CACHE/bin/${item#*/}-${item%%/*}-$hash
+    [ -x "${CACHED[$item]}" ] || {
+      [ -n "${ITEMS[$group]:-}" ] || GROUP_NAMES+=("$group")
+      ITEMS[$group]+="$item "
+      missing+=("$item")
+    }
+  done
+  WANTED=${#missing[@]}
+  if [ "$WANTED" -gt 0 ]; then
+    mkdir -p "$CACHE/bin" "$BUILD/log"
+    say "fetching modules, compiling $WANTED: ${missing[*]#*/}"
+    # What is compiled later is fetched meanwhile.
+    for group in "${GROUP_NAMES[@]}"; do : >"$(packages_file "$group")"; done
+    fetch_all &
+    fetcher=$!
+    for group in "${GROUP_NAMES[@]}"; do
+      # shellcheck disable=SC2086 # names
+      build_group "$group" ${ITEMS[$group]}
+    done
+    wait "$fetcher" || true # who needs what could not be fetched has said so
+    say "compiled $WANTED in $(minutes $(($(date +%s) - STARTED)))"
+  fi
+  for item in "$@"; do
+    touch "${CACHED[$item]}"
+    bin=$BUILD/bin/${item%%/*}${CROSS:+-$GOARCH}
+    [ -z "$OS" ] || bin=$BUILD/bin/${item%%/*}-$OS-$GOARCH
+    mkdir -p "$bin"
+    ln -sfn "${CACHED[$item]}" "$bin/${item#*/}"
+  done
+  # Cached binaries that were not used for two weeks.
+  find "$CACHE/bin" -type f -mtime +14 -delete
+}
+
+# By FLAVOUR/NAME, where it is kept; by group, which of them are missing. Groups in the order in which they are built.
+declare -A CACHED=() ITEMS=()
+GROUP_NAMES=()
+# Binaries that are wanted and that are ready; packages that were compiled; when that began.
+WANTED=0 READY=0 COMPILED=0
+STARTED=$(date +%s)
+BEGAN=$STARTED
+
+# defaults FLAVOUR: prints what is built if no name follows.
+defaults() {
+  case $1 in
+  patched) echo crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent kubectl-layers ;;
+  stock) echo crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
+  tools) echo etcd registry runc crictl critest ;;
+  lab) echo demo registry layer-resolver ;;
+  esac
+}
+usage='usage: build.sh patched|stock|tools|lab [NAME...] [patched|stock|tools|lab [NAME...]]...'
+wanted=()
+while [ $# -gt 0 ]; do
+  flavour=$1
+  shift
+  case $flavour in patched | stock | tools | lab) ;; *) die "$usage" ;; esac
+  names=()
+  while [ $# -gt 0 ]; do
+    case $1 in patched | stock | tools | lab) break ;; esac
+    names+=("$1")
+    shift
+  done
+  # shellcheck disable=SC2207 # names
+  [ ${#names[@]} -gt 0 ] || names=($(defaults "$flavour"))
+  wanted+=("${names[@]/#/$flavour/}")
+done
+[ ${#wanted[@]} -gt 0 ] || die "$usage"
+trap restore_huge_pages EXIT
+use_huge_pages
+with_lock build build "${wanted[@]}"

@@ -219,7 +219,7 @@ check() {
     (generate)
     git_in "$TREE" add -A -f
     git_in "$TREE" diff --cached --exit-code --stat "$commit" >&2 ||
-      die "the generators make something else than $(basename "$patch"): run 'make generate'"
+      die "the generators make something else than $(basename "$patch"): run 'make patches P=generate'"
   done < <(paste -d ' ' <(series kubernetes) <(git_in "$patched" rev-list --reverse overlay..main))
   [ -n "$found" ] || die "no patch of generated code is in patches/kubernetes"
 }

@@ -3,7 +3,7 @@
 # Debian/Ubuntu (apt) or Fedora (dnf).
 #
 #   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
-#                                          EXTRA: npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
+#                                          EXTRA: dev, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the package that has
@@ -30,19 +30,20 @@ openssl         openssl                    openssl
 find            findutils                  findutils
 diff            diffutils                  diffutils
 awk             gawk                       gawk
-skopeo          skopeo                     skopeo
-buildah         buildah                    buildah
-protoc          protobuf-compiler          protobuf-compiler
-protobuf.proto  libprotobuf-dev            protobuf-devel
-shellcheck      shellcheck                 ShellCheck
 ca-certificates ca-certificates            ca-certificates
 '
-# Large packages, or packages for a single purpose: installed only if named. npm and
+# Packages that the demo and make test do without: installed only if named. dev: what a change to this
+# project needs (lint, generators, images); npm and
 # chromium: the page of an evaluation and its test; prometheus: what layer-extender asks in a
 # test; cross: crio for the other architecture; qemu: runs it; kind-image: a kind node image;
 # vm: a virtual machine; bats: what CRI-O's own tests need (bats itself is from npm);
 # the others: packages of that kind and their tests.
 EXTRAS='
+dev       skopeo          skopeo                     skopeo
+dev       buildah         buildah                    buildah
+dev       protoc          protobuf-compiler          protobuf-compiler
+dev       protobuf.proto  libprotobuf-dev            protobuf-devel
+dev       shellcheck      shellcheck                 ShellCheck
 npm       npm               npm                  nodejs-npm
 chromium  chromium          chromium             chromium
 prometheus prometheus       prometheus           golang-github-prometheus
@@ -172,7 +173,7 @@ for arg in "$@"; do
   if [ "$arg" = --check ]; then
     check=1
   else
-    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': dev, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
   fi
 done
 # One at a time: apt waits for another's packages, but not for its lists.

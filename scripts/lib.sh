@@ -80,27 +80,42 @@ tree_hash() {
   } | sha256sum | cut -c1-16
 }
 
-# Folders of this repository whose code is built against the patched Kubernetes,
-# in the workspace that tree.sh makes: those of the binary kube-scheduler, and those
-# of the laboratory. They may import each other only, and of other modules what
-# Kubernetes vendors. test/layout compares the lists with what Go says.
+# What is compiled beside the patched Kubernetes for users: the folders that the binary kube-scheduler is
+# made from. They may import each other only, and of other modules what Kubernetes vendors.
+# test/layout compares these lists with what Go says.
 SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref scheduler)
 # What the binary layer-extender is made from in addition.
 EXTENDER_PRODUCT=(cmd/layer-extender extender)
 # What the binary kubectl-layers is made from, besides api, imageref and scheduler.
 KUBECTL_PRODUCT=(cmd/kubectl-layers internal/imagelocality kubectllayers)
-SCHEDULER_LAB=(
-  agent/contents cmd/layersim internal/bench/extender/measure internal/bench/fleet internal/bench/qos/measure internal/bench/scheduler/measure
-  internal/bench/throughput/perf internal/bench/timing
-  internal/eval/dataset internal/eval/evaluation internal/eval/prototype internal/eval/sim test/integration
-)
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
 
-# scheduler_files: the files of those folders, relative to the root.
-scheduler_files() { (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" "${EXTENDER_PRODUCT[@]}" "${KUBECTL_PRODUCT[@]}" "${SCHEDULER_LAB[@]}" -type f ! -name README.md | sort); }
+# Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
+# their tests are about this repository as a whole. Step unit tests them here.
+NOT_IN_WORKSPACE=(cmd/evalpage cmd/resolver-image cmd/sbom crio internal/eval/page internal/sbom test/layout test/template)
+# Modules that this repository or crictl requires and Kubernetes does not. The workspace has them without
+# their own requirements, so that what is compiled there has the libraries of Kubernetes, each compiled once.
+WORKSPACE_MODULES=(
+  cloud.google.com/go/compute/metadata github.com/BurntSushi/toml github.com/containerd/platforms
+  github.com/containers/libtrust github.com/containers/ocicrypt github.com/docker/cli github.com/docker/docker
+  github.com/docker/docker-credential-helpers github.com/evanphx/json-patch/v5 github.com/go-jose/go-jose/v4
+  github.com/google/go-containerregistry github.com/google/go-containerregistry/pkg/authn/kubernetes
+  github.com/klauspost/compress github.com/miekg/pkcs11 github.com/moby/sys/capability github.com/moby/sys/user
+  github.com/smallstep/pkcs7 github.com/stefanberger/go-pkcs11uri go.podman.io/image/v5 go.podman.io/storage
+  gomodules.xyz/jsonpatch/v2 gonum.org/v1/gonum sigs.k8s.io/controller-runtime
+  github.com/bahlo/generic-list-go github.com/buger/jsonparser github.com/invopop/jsonschema
+  github.com/urfave/cli/v2 github.com/wk8/go-ordered-map/v2 github.com/xrash/smetrics
+)
 
-# scheduler_product_files: those of them that the binary kube-scheduler is made from.
+# workspace_files: the files of this repository that the workspace has.
+workspace_files() {
+  local name skip=()
+  for name in _build _out .git "${NOT_IN_WORKSPACE[@]}"; do skip+=(-path "./$name" -o); done
+  (cd "$ROOT" && find . \( "${skip[@]}" -path ./go.mod -o -path ./go.sum \) -prune -o -type f -printf '%P\n' | sort)
+}
+
+# scheduler_product_files: the files that the binary kube-scheduler is made from.
 scheduler_product_files() {
   (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort)
 }
@@ -134,15 +149,22 @@ scheduler_hash() {
   } | sha256sum | cut -c1-16
 }
 
-# module_dir MODULE VERSION: downloads the module, verified against the
-# checksum database by Go, and prints the folder that holds it.
+# module_dirs MODULE@VERSION...: downloads modules side by side, verified against the checksum database by
+# Go, and prints "<module> <folder that holds it>", one a line.
+module_dirs() {
+  local out found
+  out=$(cd / && go mod download -json "$@" 2>&1) ||
+    die "cannot download $*: $(printf '%s' "$out" | sed -n 's/.*"Error": "\(.*\)".*/\1/p')"
+  found=$(printf '%s' "$out" | sed -n -e 's/^\t"Path": "\(.*\)",$/\1/p' -e 's/^\t"Dir": "\(.*\)",$/\1/p' | paste -d ' ' - -)
+  [ "$(wc -l <<<"$found")" = $# ] || die "go mod download of $# modules gave other folders: $out"
+  echo "$found"
+}
+
+# module_dir MODULE VERSION: the folder of one module.
 module_dir() {
-  local out dir
-  out=$(cd / && go mod download -json "$1@$2" 2>&1) ||
-    die "cannot download $1@$2: $(printf '%s' "$out" | sed -n 's/.*"Error": "\(.*\)".*/\1/p')"
-  dir=$(printf '%s' "$out" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-  [ -d "$dir" ] || die "go mod download $1@$2 gave no folder: $out"
-  echo "$dir"
+  local found
+  found=$(module_dirs "$1@$2") || exit 1
+  echo "${found#* }"
 }
 
 # toolchain: prints Go's version and the cryptographic module that it compiles in
@@ -247,6 +269,16 @@ git_in() {
     -c commit.gpgsign=false -c core.autocrlf=false -c core.hooksPath=/dev/null \
     -c gc.auto=0 -c advice.detachedHead=false "${@:2}"
 }
+
+# use_huge_pages: compilers touch new memory all the time. In virtual machines that takes a third less time with
+# huge pages for all processes, as Debian's kernels have it by default; others want to be asked for them. Root alone
+# may change it; restore_huge_pages gives back what was.
+HUGE_PAGES=/sys/kernel/mm/transparent_hugepage/enabled
+HUGE_PAGES_BEFORE=''
+use_huge_pages() {
+  ! grep -q '\[madvise\]' "$HUGE_PAGES" 2>/dev/null || ! { echo always >"$HUGE_PAGES"; } 2>/dev/null || HUGE_PAGES_BEFORE=madvise
+}
+restore_huge_pages() { [ -z "$HUGE_PAGES_BEFORE" ] || echo "$HUGE_PAGES_BEFORE" >"$HUGE_PAGES"; }
 
 # with_lock NAME COMMAND...: one run at a time of what writes below _build.
 with_lock() {

@@ -23,7 +23,7 @@ check() {
 export GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0
 check golangci-lint "$golangci" run --allow-parallel-runners ./...
 # Again where the build tag and the patched types make a difference.
-scheduler=$(scripts/tree.sh scheduler)
+scheduler=$(scripts/tree.sh workspace)
 mapfile -t patched < <(git grep -l --untracked "^//go:build .*\b$SCHEDULER_TAGS\b" -- '*.go' | xargs -n 1 dirname | sort -u)
 check "golangci-lint, patched" env -C "$scheduler" \
   "$golangci" run --allow-parallel-runners --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" "${patched[@]/#/./}"

@@ -76,7 +76,7 @@ lint() {
   for patch in "${patches[@]}"; do
     n=$((n + 1))
     [ "$(basename "$patch" | cut -c1-4)" = "$(printf %04d $n)" ] || complain "number $n of the series, but its name does not start with $(printf %04d $n)"
-    head -n 1 "$patch" | grep -q '^From 0\{40\} ' || complain "made without --zero-commit: run 'make patches-refresh'"
+    head -n 1 "$patch" | grep -q '^From 0\{40\} ' || complain "made without --zero-commit: run 'make patches P=refresh'"
     previous=0
     for header in "${HEADERS[@]}"; do
       lines=$(sed '/^diff --git/,$d' "$patch" | grep -n "^$header" | head -n 1 | cut -d: -f1)
@@ -258,7 +258,7 @@ rebase() {
   git -C "$scratch" tag pinned
   for i in "${!patches[@]}"; do
     git -C "$scratch" apply --index "${patches[i]}" ||
-      die "$(basename "${patches[i]}") does not even apply to $pinned: 'make patches-lint' first"
+      die "$(basename "${patches[i]}") does not even apply to $pinned: 'make patches P=lint' first"
     git_in "$scratch" commit -q -m "$(basename "${patches[i]}")"
     git -C "$scratch" tag "patch-$i"
   done
@@ -278,7 +278,7 @@ rebase() {
       else
         echo "FAILS   $(basename "$patch")"
       fi
-      if generated "$patch"; then echo "        generated: 'make generate' writes it anew"; fi
+      if generated "$patch"; then echo "        generated: 'make patches P=generate' writes it anew"; fi
       for file in "${files[@]}"; do
         echo "        $file"
         generated "$patch" || explain "$scratch" "$file" "$pinned" "$version"
@@ -319,7 +319,7 @@ compile)
   compile "$1"
   ;;
 rebase)
-  [ $# -eq 2 ] || die "usage: patches.sh rebase COMPONENT VERSION, as in 'make rebase COMPONENT=kubernetes VERSION=v1.37.0'"
+  [ $# -eq 2 ] || die "usage: patches.sh rebase COMPONENT VERSION, as in 'make patches P=rebase COMPONENT=kubernetes VERSION=v1.37.0'"
   upstream_module "$1" >/dev/null
   [[ $2 =~ ^v[0-9]+\.[0-9]+\.[0-9]+ ]] || die "VERSION must look like v1.36.4, not '$2'"
   mkdir -p "$BUILD/log"

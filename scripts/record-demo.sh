@@ -3,7 +3,7 @@
 # end of that run into README.md.
 #
 #   record-demo.sh                  needs root, as the demo does, and asciinema and termtosvg
-#   record-demo.sh kubectl-layers   the end of a run of `make demo-agent`, as the picture
+#   record-demo.sh kubectl-layers   the end of a run of `make demo D=agent`, as the picture
 #                                   docs/kubectl-layers.svg
 #
 # Pauses are shortened to two seconds; nothing else is changed.
@@ -18,7 +18,7 @@ trap 'rm -rf "$work"' EXIT
 # Both read text as the locale says, and images of layers may have any name.
 export LC_ALL=C.UTF-8
 if [ "${1-}" = kubectl-layers ]; then
-  make demo-agent | tee "$work/run"
+  make demo D=agent | tee "$work/run"
   # Without the last note of savings, which is wider than the picture.
   sed -n '/^\$ kubectl layers nodes/,/^Since /p' "$work/run" | sed '/^Since /d' >"$work/end"
   [ -s "$work/end" ] || die "the demo did not end with kubectl layers"

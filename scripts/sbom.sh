@@ -35,7 +35,7 @@ crio)
   ;;
 kube* | layer-extender)
   case $name in
-  kube-scheduler | kubectl-layers | layer-extender) part=(scheduler) ;;
+  kube-scheduler | kubectl-layers | layer-extender) part=(workspace) ;;
   *) part=(patched kubernetes) ;;
   esac
   source=$("$ROOT/scripts/tree.sh" "${part[@]}")

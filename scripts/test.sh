@@ -1,19 +1,55 @@
 #!/usr/bin/env bash
 # Runs the tests and ends with "N passed, N failed".
 #
-#   test.sh test           what every change has to pass, as root (make test)
-#   test.sh all            everything, as root (make test-all): also what takes long and rarely
-#                          breaks; a release needs it
-#   test.sh STEP [STEP...] single steps: compile, lint, unit (no root, no patched tree), race, scheduler,
-#                          integration, eval, fuzz, rebase, generated, upstream-cri-o,
-#                          upstream-kubernetes, upstream-compared, upstream-bats, e2e, agent, stock, skew, critest, vm, nix, rpm, okd, kind,
-#                          release, arch
+#   test.sh test           what a stranger runs, as root (make test): unit, overlays, core
+#   test.sh clusters       besides, every step of the table LANES below (make test-clusters)
+#   test.sh changed        of that table, the steps whose paths have changed since CI_BASE, in CI_MINUTES
+#   test.sh all            everything, with FULL=1 (make test-all), as before a release: also the packages rpm, nix,
+#                          okd, kind and release, arch, vm, fuzz, upstream-compared and upstream-bats
+#   test.sh STEP [STEP...] single steps
 #
-# FULL=1, which "all" sets, has the steps do their long parts, too; CONTRIBUTING.md lists them.
+# FULL=1 has the steps do their long parts, too; CONTRIBUTING.md lists them.
 # Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
 # of each step, those of processors, its result, and when it began.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
+
+# Every step but those of "make test", in the order in which they begin: what it mostly takes (p: processors, c: clusters,
+# which wait; a: packages of other kinds, in "all" only), its minutes on a slow machine where nothing is compiled yet,
+# and the paths that it tests. A change of one below none of all these paths is in doubt: every step is chosen; and so it
+# is with a change below SHARED. What is below APART is tested by lint and module alone.
+LANES='
+lint                p 6 .
+module              p 12 .
+nodes               c 14 cmd/localcluster crio internal/cluster kubelet patches test/cluster test/e2e test/imagegc test/layershare test/livetest test/report
+placement           c 20 api imageref internal/cluster internal/imagelocality internal/scenario kubectllayers kubelet patches scheduler test/livetest test/qosaware test/scheduler
+integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet patches/kubernetes resolver scheduler test/integration test/kubectl test/nodepatch test/oldserver test/deploy
+resolver            c 14 api cmd/layer-resolver deploy/resolver imageref internal/cluster internal/scenario resolver test/livetest test/resolver
+agent               c 20 agent api cmd/layer-agent deploy internal/cluster internal/dashboards internal/monitoring internal/scenario kubectllayers scheduler test/agent test/containerd test/kubectl test/livetest test/monitoring
+extender            c 16 api cmd/layer-extender deploy/extender extender internal/cluster internal/scenario scheduler test/agents test/extender test/livetest
+skew                c 12 api crio internal/cluster kubelet patches scheduler test/livetest test/skew
+deploy              c 14 api cmd demos deploy internal/cluster internal/scenario resolver scheduler test/demos test/deploy test/livetest
+critest             c 6 crio internal/cluster patches/cri-o test/critest
+race                p 3 crio imageref kubelet resolver scheduler
+upstream-cri-o      p 6 crio patches/cri-o
+upstream-kubernetes p 12 kubelet patches/kubernetes
+rebase              p 3 crio docs/patches.md kubelet patches
+eval                p 6 README.md cmd/layersim docs/evaluation.md internal/eval scheduler
+stock               c 30 api extender internal/cluster internal/scenario resolver scheduler test/deploy test/extender test/livetest test/resolver test/scheduler
+generated           p 22 patches/kubernetes scripts/generate.sh
+rpm                 a 19 api cmd crio deploy imageref kubelet patches rpm scheduler test/rpm test/engine
+kind                a 19 api cmd crio demos deploy imageref kind kubelet patches scheduler test/demos test/engine test/kind
+okd                 a 12 api cmd crio deploy imageref kubelet okd-machine-os patches rpm scheduler test/engine test/okd
+nix                 a 8 api cmd crio deploy flake.lock flake.nix imageref kubelet nix patches resolver scheduler test/nix
+release             a 60 .
+arch                a 30 agent api cmd crio extender imageref kubectllayers kubelet patches resolver scheduler test/arch
+vm                  a 15 cmd/localcluster crio docs/install-binaries.md internal/cluster kubelet patches scheduler test/vm
+'
+SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
+# Paths that lint and module alone test.
+APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' '*.svg' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind test/layout test/template test/README.md test/checks.sh test/registry.sh
+  test/arch test/engine test/formulas test/kind test/nix test/okd test/release test/rpm test/upstream test/vm test/core scripts internal/bench internal/mutants internal/sbom)
+
 OUT=$ROOT/_out/test
 # As scripts/build.sh compiles, so that tests, linters and binaries share what is compiled.
 export GOFLAGS="-trimpath -buildvcs=false"
@@ -28,83 +64,66 @@ WRAP=()
 go_test() {
   local name=$1 dir=$2 vet=(-vet=off)
   shift 2
-  if [ -n "$COMPILE" ]; then
-    compile "$dir" "$@"
-    return
-  fi
   [ -z "$FULL" ] || vet=()
   (cd "$dir" && CGO_ENABLED=${CGO_ENABLED:-0} "${WRAP[@]}" "$GOTESTSUM" --format standard-quiet --format-hide-empty-pkg \
     --jsonfile "$OUT/$name.json" -- "${vet[@]}" "$@")
 }
 
-# While step compile runs, go_test only compiles.
-COMPILE=''
-# compile DIR ARGS...: compiles the packages that go_test would run with ARGS, and what they are
-# built on, into Go's build cache. Nothing is linked: go test links again in any case.
-compile() {
-  local dir=$1 args=()
-  shift
-  while [ $# -gt 0 ]; do
-    case $1 in
-    -tags | -overlay) args+=("$1" "$2") && shift ;;
-    -race | ./* | k8s.io/*) args+=("$1") ;;
-    esac
-    shift
-  done
-  (cd "$dir" && CGO_ENABLED=${CGO_ENABLED:-0} go list -export -test "${args[@]}" >/dev/null)
-}
-
-# All binaries of clusters and all tests, compiled before the first cluster runs. Beside
-# compilers, clusters and what waits for them are slow, and use processors all the while.
-step_compile() {
-  local COMPILE=1 name status=0
-  for name in unit race scheduler integration upstream-cri-o upstream-kubernetes e2e agent stock skew critest; do
-    say "$name"
-    "step_$name" || status=1
-  done
-  say kind
-  scripts/build.sh stock kubeadm kubectl kube-proxy && scripts/build.sh tools coredns local-path-provisioner || status=1
-  return "$status"
-}
-
 step_lint() { scripts/lint.sh; }
-step_unit() { go_test unit . ./...; }
 
-# What many goroutines share, with the race detector. All that the rest of the resolver and
-# layer-extender are built on would be compiled for it again, half an hour on a new machine beside
-# other steps: they have their turn with FULL, as the scheduler has in its step.
-step_race() {
+# workspace STEP ARGS...: go_test in the workspace, whose packages the binaries are compiled from, too. ARGS has the tags.
+workspace() {
+  local name=$1 tree tags=$SCHEDULER_TAGS
+  shift
+  if [ "$1" = -tags ]; then
+    tags+=,$2
+    shift 2
+  fi
+  tree=$(scripts/tree.sh workspace) || return 1
+  PATH=$BUILD/bin/tools:$PATH go_test "$name" "$tree" -tags "$tags" "$@"
+}
+
+# Unit tests, on the patched types.
+step_unit() { workspace unit ./...; }
+
+# What is compiled into CRI-O and the kubelet, in their trees.
+step_overlays() {
   local tree status=0
-  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./resolver/registry/... ./resolver/policy/... ${FULL:+./scheduler/qosaware/book/... ./resolver/controller/... ./cmd/layer-resolver/...} || status=1
-  [ -n "$FULL" ] || return "$status"
-  tree=$(scripts/tree.sh scheduler) || return 1
-  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS" go_test race-extender "$tree" -race ./extender/... ./cmd/layer-extender/... ./scheduler/safe/... ./scheduler/packing/... ./scheduler/congestion/... ./scheduler/internal/pernode/... || status=1
+  workspace overlays-kubernetes k8s.io/kubernetes/pkg/kubelet/imagelayers/... || status=1
+  tree=$(scripts/tree.sh patched cri-o) || return 1
+  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" go_test overlays-cri-o "$tree" -tags "test $CRIO_TAGS" ./internal/imagelayers/... ./internal/layershare/... || status=1
   return "$status"
 }
 
-# Code that is built against the patched Kubernetes, tested there; the unit step tests the
-# same code against stock Kubernetes.
-step_scheduler() {
-  local tree GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS"
-  tree=$(scripts/tree.sh scheduler) || return 1
-  CGO_ENABLED=${FULL:+1} go_test scheduler "$tree" ${FULL:+-race} ./...
+# The core of it on one real cluster.
+step_core() { raise_inotify && lab_binaries && workspace core -tags e2e -count=1 -timeout 20m ./test/core/...; }
+
+# This repository as a module by itself, as go test ./... has it in a clone: on stock Kubernetes; its layout.
+step_module() { go_test module . ./...; }
+
+# What many goroutines share, with the race detector; the rest with FULL.
+step_race() {
+  local status=0
+  CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./resolver/registry/... ./resolver/policy/... || status=1
+  [ -n "$FULL" ] || return "$status"
+  CGO_ENABLED=1 workspace race-full -race ./resolver/... ./cmd/layer-resolver/... ./extender/... ./cmd/layer-extender/... ./scheduler/... || status=1
+  return "$status"
 }
 
 # Scheduler, apiserver and etcd in one process, as in upstream's integration tests; the
 # resolver, the agent and our scheduler with their own apiserver and etcd.
 step_integration() {
-  local tree status=0
-  scripts/install-deps.sh prometheus && scripts/build.sh tools etcd helm && scripts/build.sh patched kube-apiserver kube-scheduler kubectl-layers && scripts/build.sh stock kube-apiserver kube-scheduler &&
-    tree=$(scripts/tree.sh scheduler) || return 1
-  go_test integration-kubectl . -tags integration -count=1 ./test/kubectl/... || status=1
-  go_test integration-resolver . -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... ./test/nodepatch/... || status=1
-  GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,integration" PATH=$BUILD/bin/tools:$PATH \
-    go_test integration-scheduler "$tree" -count=1 ./test/integration/... || status=1
+  local status=0
+  scripts/install-deps.sh prometheus &&
+    scripts/build.sh tools etcd helm patched kube-apiserver kube-scheduler kubectl-layers stock kube-apiserver kube-scheduler || return 1
+  workspace integration-kubectl -tags integration -count=1 ./test/kubectl/... || status=1
+  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... ./test/nodepatch/... || status=1
+  workspace integration-scheduler -tags integration -count=1 ./test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
   scripts/install-deps.sh chromium && internal/eval/page/assets.sh >/dev/null &&
     go_test integration-page . -tags integration -count=1 ./internal/eval/page/... || status=1
   internal/dashboards/schema/fetch.sh >/dev/null &&
-    go_test integration-dashboards . -tags integration -count=1 ./internal/dashboards/... || status=1
+    workspace integration-dashboards -tags integration -count=1 ./internal/dashboards/... || status=1
   return "$status"
 }
 
@@ -113,8 +132,8 @@ upstream_preemption() {
   # shellcheck source=../test/integration/upstream.sh
   . test/integration/upstream.sh
   mkdir -p "$BUILD/overlay" && upstream_overlay "$BUILD/kubernetes" "$BUILD/overlay" || return 1
-  GOWORK=$BUILD/scheduler/go.work GOFLAGS="$GOFLAGS -tags=$SCHEDULER_TAGS,inplace" PATH=$BUILD/bin/tools:$PATH \
-    go_test integration-preemption "$BUILD/kubernetes" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m ./test/integration/scheduler/preemption/...
+  GOWORK=$BUILD/workspace/go.work PATH=$BUILD/bin/tools:$PATH \
+    go_test integration-preemption "$BUILD/kubernetes" -tags "$SCHEDULER_TAGS,inplace" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m ./test/integration/scheduler/preemption/...
 }
 
 # A small evaluation, as a user runs it, and the figures at the top of README.md.
@@ -236,40 +255,46 @@ step_upstream-compared() {
 
 # CRI-O's own tests for bats, with the stock binary and with the patched one.
 step_upstream-bats() {
-  raise_inotify && scripts/install-deps.sh bats && scripts/build.sh tools registry runc crictl && scripts/build.sh stock crio pinns && scripts/build.sh patched crio pinns &&
-    go_test upstream-bats . -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
+  raise_inotify && scripts/install-deps.sh bats && scripts/build.sh tools registry runc crictl stock crio pinns patched crio pinns &&
+    workspace upstream-bats -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
 }
 
-cluster_binaries() {
-  scripts/build.sh tools && scripts/build.sh stock && scripts/build.sh patched
-}
+lab_binaries() { scripts/build.sh lab tools etcd crictl runc patched crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler; }
+cluster_binaries() { scripts/build.sh tools stock patched; }
 # containerd and its shim, with FULL in three versions.
 containerds() {
   local version names=()
   for version in '' ${FULL:+-1.7 -2.4}; do names+=("containerd$version" "containerd-shim-runc-v2$version"); done
   scripts/build.sh tools "${names[@]}"
 }
-step_e2e() {
+# on_clusters STEP FOLDER...: tests that start clusters, one package after the other.
+on_clusters() {
+  local name=$1 folders
+  shift
+  mapfile -t folders < <(printf './%s/...\n' "$@")
+  raise_inotify && cluster_binaries && workspace "$name" -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
+}
+step_nodes() { on_clusters nodes internal/cluster test/cluster test/e2e test/imagegc test/layershare test/report; }
+step_placement() { on_clusters placement test/scheduler test/qosaware; }
+step_resolver() { on_clusters resolver test/resolver; }
+step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
+step_deploy() {
   local status=0
-  raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && containerds || return 1
-  go_test e2e . -tags e2e -count=1 -timeout 40m -p 2 ./internal/cluster/... ./test/cluster/... ./test/e2e/... ./test/scheduler/... ./test/qosaware/... ./test/resolver/... ./test/extender/... ./test/agents/... ./test/deploy/... ./test/demos/... ./test/imagegc/... ./test/layershare/... ./test/report/... || status=1
-  if [ -n "$FULL" ] && [ -z "$COMPILE" ]; then CGO_ENABLED=0 make demo-agent || status=1; fi
+  containerds && on_clusters deploy test/deploy test/demos || status=1
+  if [ -n "$FULL" ]; then make demo D=agent || status=1; fi
   return "$status"
 }
-# Real clusters with layer-agent: not in e2e, whose lane is the longest one where all is compiled.
-step_agent() {
-  raise_inotify && scripts/install-deps.sh prometheus && cluster_binaries && containerds && go_test agent . -tags e2e -count=1 -timeout 40m -p 1 ./test/agent/... ./test/containerd/... ./test/kubectl/live/... ./test/monitoring/...
-}
+step_agent() { scripts/install-deps.sh prometheus && containerds && on_clusters agent test/agent test/containerd test/kubectl/live test/monitoring; }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
-  raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 1 \
+  raise_inotify && cluster_binaries && STOCK_NODES=1 workspace stock -tags e2e -count=1 -timeout 40m -p 1 \
     -run '^(TestAncestor|TestRollingUpdate|TestNeverPulled|TestHeldImages|TestDeploy)$/^(|images|by-namespace)$' ./test/scheduler/... ./test/resolver/... ./test/extender/... ./test/deploy/...
 }
-step_skew() { cluster_binaries && go_test skew . -tags e2e -count=1 -timeout 30m ./test/skew/...; }
-step_critest() { cluster_binaries && { [ -z "$FULL" ] || scripts/build.sh tools containerd containerd-shim-runc-v2; } && go_test critest . -tags e2e -count=1 -timeout 30m ./test/critest/...; }
+step_skew() { on_clusters skew test/skew; }
+step_critest() { { [ -z "$FULL" ] || containerds; } && on_clusters critest test/critest; }
 
 # A node in a virtual machine.
-step_vm() { scripts/install-deps.sh vm && cluster_binaries && go_test vm . -tags e2e -count=1 -timeout 40m ./test/vm/...; }
+step_vm() { scripts/install-deps.sh vm && on_clusters vm test/vm; }
 
 # The packages. Each test prints one line per check and ends with "N passed, N failed".
 step_nix() { scripts/install-deps.sh nix && test/nix/run.sh; }
@@ -287,10 +312,48 @@ failures() {
   tail -n 40 "$1"
 }
 
-# run STEP...: runs them one after the other, each with its log, its result and its times.
+# of_step STEP COLUMN: what LANES has of it: 2 is its kind, 3 its minutes, 4 and on its paths.
+of_step() { awk -v step="$1" -v column="$2" '$1 == step { for (i = column; i <= (column == 4 ? NF : column); i++) print $i }' <<<"$LANES"; }
+# of_kind KIND: the steps of this kind.
+of_kind() { awk -v kind="$1" '$2 == kind { print $1 }' <<<"$LANES"; }
+
+# left_out STEP: prints why a step that is chosen does not run now; nothing if it runs.
+left_out() {
+  local name=$1 minutes gone
+  if [ "$(of_step "$name" 2)" = a ] && [ -z "${AGAIN:-}" ] && [ -e "$(remembered "$name")" ]; then
+    echo "passed earlier with the same inputs (AGAIN=1 runs it again)"
+  elif [ -n "${LIMIT:-}" ]; then
+    minutes=$(cat "$CACHE/minutes/$name" 2>/dev/null || of_step "$name" 3)
+    gone=$((($(date +%s) - ${CI_STARTED:-$STARTED}) / 60))
+    [ "$((gone + minutes))" -le "$LIMIT" ] || echo "it takes $minutes minutes, and $gone of $LIMIT are gone"
+  fi
+}
+
+# remembered STEP: the path of the file that is there if the step passed with what its paths have now.
+remembered() {
+  local paths
+  mapfile -t paths < <(of_step "$1" 4)
+  echo "$CACHE/passed/$1-$({
+    echo "$FULL"
+    go version
+    git ls-files -co --exclude-standard -z -- "${paths[@]}" "${SHARED[@]}" | xargs -0 sha256sum 2>/dev/null
+  } | sha256sum | cut -c1-16)"
+}
+
+# run STEP...: runs them one after the other, each with its log, its result and its times. What passes is noted: the
+# commit, for "changed"; what it takes here.
 run() {
-  local name started seconds cpu
+  local name started seconds cpu why
+  mkdir -p "$CACHE/passed" "$CACHE/minutes"
   for name in "$@"; do
+    why=$(left_out "$name")
+    if [ -n "$why" ]; then
+      say "$name: left out: $why"
+      echo "skipped: $name: $why" >"$OUT/$name.log"
+      echo "0 passed, 0 failed" >>"$OUT/$name.log"
+      echo 0 >"$OUT/$name.exit"
+      continue
+    fi
     started=$(date +%s)
     say "$name: started; log _out/test/$name.log"
     if (
@@ -305,6 +368,9 @@ run() {
     cpu=$(processor_seconds "$OUT/$name.times") || cpu=0 # it was killed
     if [ "$(cat "$OUT/$name.exit")" = 0 ]; then
       say "$name: ok, $seconds s, $cpu s of processors"
+      [ -n "$(git status --porcelain 2>/dev/null)" ] || git rev-parse HEAD >"$CACHE/passed/$name" 2>/dev/null || true
+      [ "$(of_step "$name" 2)" != a ] || touch "$(remembered "$name")"
+      echo $(((seconds + 59) / 60)) >"$CACHE/minutes/$name"
     else
       say "$name: FAILED after $seconds s; from _out/test/$name.log:"
       failures "$OUT/$name.log" >&2
@@ -313,12 +379,44 @@ run() {
   done
 }
 
-# lane STEP...: these, and then what is left of the rest. Who makes the folder has the step.
+# lane KINDS: runs what is chosen, those of KINDS first; what another lane has begun is its own. Who makes the
+# folder has the step.
 lane() {
-  local name
-  run "$@"
-  for name in "${REST[@]}"; do
-    if mkdir "$OUT/$name.taken" 2>/dev/null; then run "$name"; fi
+  local kind name
+  for kind in $1 p c a ''; do
+    for name in "${STEPS[@]}"; do
+      [ "$(of_step "$name" 2)" = "$kind" ] || continue
+      if mkdir "$OUT/$name.taken" 2>/dev/null; then run "$name"; fi
+    done
+  done
+}
+
+# changed: prints the steps whose paths have changed since CI_BASE, the last state that landed; if it is not known, those
+# whose paths have changed since they passed on this machine. Says why of each.
+changed() {
+  local name base files file apart known=${CI_BASE:-} paths
+  if [ -z "$known" ] && known=$(git merge-base HEAD origin/main 2>/dev/null) && [ "$known" = "$(git rev-parse HEAD)" ]; then known=''; fi
+  for name in $(of_kind p) $(of_kind c); do
+    base=${known:-$(cat "$CACHE/passed/$name" 2>/dev/null || true)}
+    if [ -z "$base" ] || ! git cat-file -e "$base^{commit}" 2>/dev/null; then
+      say "$name: chosen: what has landed is not known (CI_BASE), and it never passed on this machine"
+      echo "$name"
+      continue
+    fi
+    mapfile -t paths < <(of_step "$name" 4)
+    # In doubt: what no row names.
+    mapfile -t apart < <(of_kind p | grep -v -x -e lint -e module)
+    files=$(git diff --name-only "$base" -- "${paths[@]}" "${SHARED[@]}")
+    if [ -z "$files" ]; then
+      files=$(git diff --name-only "$base" -- . $(printf ':(exclude)%s ' "${APART[@]}" $(awk '$4 != "." { for (i = 4; i <= NF; i++) print $i }' <<<"$LANES")))
+    fi
+    if [ -n "$files" ]; then
+      file=$(head -n 1 <<<"$files")
+      say "$name: chosen: $file$([ "$(wc -l <<<"$files")" = 1 ] || echo " and $(($(wc -l <<<"$files") - 1)) more") changed since ${base:0:12}"
+      echo "$name"
+    else
+      say "$name: left out: nothing that it tests has changed since ${base:0:12}"
+    fi
   done
 }
 
@@ -368,18 +466,7 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# First, one after the other, what keeps all processors busy, and the integration tests: upstream's
-# test apiserver has to start in half a minute. Then three lanes: one mostly computes, the others mostly
-# wait for clusters, for their pods and for downloads. A lane that has done its own steps takes from the rest
-# what no other one has taken: which one is free first differs between machines. What several lanes look at
-# on the machine has names of its own, so that no test sees what another one does.
-FIRST=(compile lint unit race scheduler integration)
-PROCESSOR=(eval rebase generated upstream-cri-o upstream-kubernetes skew)
-CLUSTERS=(e2e)
-NODES=(critest stock)
-REST=(agent rpm kind okd nix)
-
-# Up to five clusters run at once, two of them of skew, and each of their nodes takes 14 inotify instances: more than
+# Up to four clusters run at once, two of them of skew, and each of their nodes takes 14 inotify instances: more than
 # the 128 that most kernels allow.
 INOTIFY=/proc/sys/fs/inotify/max_user_instances
 INOTIFY_BEFORE=$(cat "$INOTIFY" 2>/dev/null || true)
@@ -388,36 +475,47 @@ raise_inotify() {
     die "clusters that run at once need more inotify instances: run 'sysctl -w fs.inotify.max_user_instances=512'"
 }
 
-# Compilers touch new memory all the time. In virtual machines that takes a third less time with
-# huge pages for all, as Debian's kernels have it by default; others want to be asked for them.
-HUGE_PAGES=/sys/kernel/mm/transparent_hugepage/enabled
-HUGE_PAGES_BEFORE=$(sed -n 's/.*\[\(.*\)\].*/\1/p' "$HUGE_PAGES" 2>/dev/null || true)
-use_huge_pages() { [ "$HUGE_PAGES_BEFORE" != madvise ] || { echo always >"$HUGE_PAGES"; } 2>/dev/null || true; }
-
 restore_settings() {
   [ "$(cat "$INOTIFY")" = "$INOTIFY_BEFORE" ] || echo "$INOTIFY_BEFORE" >"$INOTIFY"
-  [ "$HUGE_PAGES_BEFORE" != madvise ] || { echo madvise >"$HUGE_PAGES"; } 2>/dev/null || true
+  restore_huge_pages
 }
 
+LIMIT=''
+# Two lanes for what a stranger runs: the cluster waits while the others compute. Three for all: one that mostly
+# computes, and two with clusters.
+lanes_of=(p c)
 case ${1:-} in
-test | all)
-  [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test-unit'"
-  if [ "$1" = all ]; then
+test | clusters | changed | all)
+  [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test STEP=unit'"
+  STEPS=(core unit overlays)
+  [ "$1" = test ] || lanes_of=(p c c)
+  mapfile -t table < <(awk 'NF { print $1 }' <<<"$LANES")
+  case $1 in
+  clusters) STEPS+=($(of_kind p) $(of_kind c)) ;;
+  changed)
+    LIMIT=${CI_MINUTES:-75}
+    mapfile -t STEPS < <(changed)
+    ;;
+  all)
     FULL=1
-    PROCESSOR+=(fuzz release upstream-compared arch vm)
-    REST+=(upstream-bats)
-  fi
-  steps=("${FIRST[@]}" "${PROCESSOR[@]}" "${CLUSTERS[@]}" "${NODES[@]}" "${REST[@]}")
+    STEPS+=("${table[@]}" fuzz upstream-compared upstream-bats)
+    ;;
+  esac
   ;;
-'') die "usage: test.sh test | all | STEP..." ;;
+'') die "usage: test.sh test | clusters | changed | all | STEP..." ;;
 *)
-  steps=("$@")
-  for name in "${steps[@]}"; do
+  STEPS=("$@")
+  for name in "${STEPS[@]}"; do
     [ "$(type -t "step_$name")" = function ] || die "unknown step '$name'"
   done
+  lanes_of=()
   ;;
 esac
-command -v jq >/dev/null || die "jq is missing: 'make deps' installs it"
+case $* in
+test) scripts/install-deps.sh ;;
+unit | module) command -v jq >/dev/null || die "jq is missing: 'make deps' installs it" ;;
+*) scripts/install-deps.sh dev ;;
+esac
 # A run at the same time would lose its results, and its settings of the machine.
 mkdir -p "$BUILD"
 other=$(cat "$BUILD/.tests" 2>/dev/null || true)
@@ -432,23 +530,24 @@ use_huge_pages
 printf 'step\tseconds\tprocessors\tfailed\tbegan\n' >"$OUT/times.tsv"
 GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
-if [ "${1:-}" = test ] || [ "${1:-}" = all ]; then
+if [ ${#lanes_of[@]} -gt 0 ]; then
   raise_inotify
-  run "${FIRST[@]}"
+  # What clusters run is compiled before the first one: beside compilers they are slow, and take processors all the while.
+  say "binaries"
+  if [ "$1" = test ]; then lab_binaries; else cluster_binaries; fi
   # Process groups of their own, so that each can be ended with everything it started.
   set -m
-  lane "${PROCESSOR[@]}" &
-  lanes=("$!")
-  lane "${NODES[@]}" &
-  lanes+=("$!")
-  lane "${CLUSTERS[@]}" &
-  lanes+=("$!")
+  lanes=()
+  for kind in "${lanes_of[@]}"; do
+    lane "$kind" &
+    lanes+=("$!")
+  done
   set +m
   # A second signal, as make sends one after that of the terminal, must not end the end.
   trap 'trap "" INT TERM; kill -- "${lanes[@]/#/-}" 2>/dev/null || true; restore_settings' EXIT
   wait "${lanes[@]}" || true # a lane that was killed has no result of its steps: the summary says so
   trap restore_settings EXIT
 else
-  run "${steps[@]}"
+  run "${STEPS[@]}"
 fi
-summary "${steps[@]}"
+summary "${STEPS[@]}"

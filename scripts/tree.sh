@@ -5,19 +5,18 @@
 #   tree.sh vendored COMPONENT             _build/vendored/<component>-<version>: unmodified, with vendor/,
 #                                          as upstream's tag has it; builds offline
 #   tree.sh patched  COMPONENT             _build/<component>: upstream, overlay, patches
-#   tree.sh scheduler                      _build/scheduler/layer-locality: kube-scheduler with our plugin
+#   tree.sh workspace                      _build/workspace/layer-locality: this repository beside the patched Kubernetes
 #
 # COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
 # `upstream`, one commit with the overlay (tag `overlay`), one commit per patch.
 # It is made again only if the pin, the overlay or a patch changed.
 #
-# The scheduler's tree is a copy of a few folders of this repository, as a
-# module without requirements. A Go workspace joins it with the patched
-# Kubernetes tree and gives it exactly the dependency versions of that tree.
-# Every call updates it.
+# The workspace has a copy of this repository as a module without requirements. A Go workspace joins it
+# with the patched Kubernetes tree, and gives it exactly the dependency versions of that tree; so what both
+# are built on is compiled once. Every call updates it.
 . "$(dirname "$0")/lib.sh"
 
-usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh vendored COMPONENT | tree.sh patched COMPONENT | tree.sh scheduler"; }
+usage() { die "usage: tree.sh upstream COMPONENT [VERSION] | tree.sh vendored COMPONENT | tree.sh patched COMPONENT | tree.sh workspace"; }
 
 # Copies a module out of Go's read-only cache.
 copy_module() {
@@ -40,16 +39,14 @@ upstream_tree() {
     if [ "$component" = kubernetes ]; then
       # The module zip has no staging/: each staging repository is a module of
       # its own, with the same minor and patch as v0.x.y.
-      local names total n=0
-      mapfile -t names < <(sed -n 's,^\tk8s.io/\([a-z0-9-]*\) => ./staging/.*,\1,p' "$tmp/go.mod")
-      total=${#names[@]}
-      [ "$total" -gt 0 ] || die "no staging modules in go.mod of kubernetes $version"
-      for name in "${names[@]}"; do
-        n=$((n + 1))
-        say "$component $version: staging module $n/$total k8s.io/$name"
-        from=$(module_dir "k8s.io/$name" "v0${version#v1}") || exit 1
-        copy_module "$from" "$tmp/staging/src/k8s.io/$name"
-      done
+      local names dirs
+      mapfile -t names < <(sed -n "s,^\t\(k8s.io/[a-z0-9-]*\) => ./staging/.*,\1@v0${version#v1},p" "$tmp/go.mod")
+      [ ${#names[@]} -gt 0 ] || die "no staging modules in go.mod of kubernetes $version"
+      say "$component $version: fetching ${#names[@]} staging modules"
+      dirs=$(module_dirs "${names[@]}") || exit 1
+      while read -r name from; do
+        copy_module "$from" "$tmp/staging/src/$name"
+      done <<<"$dirs"
     fi
     touch "$tmp/.complete"
     mv "$tmp" "$tree"
@@ -88,11 +85,11 @@ patched_tree() {
   # Unfinished edits are worth more than a fresh tree.
   if [ -e "$tree/.git/layerlocality-inputs" ] && [ -n "$(git_in "$tree" status --porcelain)" ]; then
     die "$tree has uncommitted edits, and the patches or the overlay changed since it was made.
-Commit them there and run 'make patches-refresh', or drop them: git -C $tree reset --hard && git -C $tree clean -fd"
+Commit them there and run 'make patches P=refresh', or drop them: git -C $tree reset --hard && git -C $tree clean -fd"
   fi
   if [ -e "$tree/.git/layerlocality-head" ] &&
     [ "$(git_in "$tree" rev-parse HEAD)" != "$(cat "$tree/.git/layerlocality-head")" ]; then
-    die "$tree has commits that are not in patches/$component yet: run 'make patches-refresh' first, or drop them: rm -rf $tree"
+    die "$tree has commits that are not in patches/$component yet: run 'make patches P=refresh' first, or drop them: rm -rf $tree"
   fi
 
   if [ "$(git_in "$tree" log -1 --format=%s upstream -- 2>/dev/null)" = "$component $version" ]; then
@@ -130,7 +127,7 @@ Commit them there and run 'make patches-refresh', or drop them: git -C $tree res
   series "$component" | while read -r file; do
     git_in "$tree" am -q "$file" </dev/null || {
       git_in "$tree" am --abort
-      die "$(basename "$file") does not apply to $component $version: 'make rebase COMPONENT=$component VERSION=$version' shows the hunks"
+      die "$(basename "$file") does not apply to $component $version: 'make patches P=rebase COMPONENT=$component VERSION=$version' shows the hunks"
     }
   done
   git_in "$tree" rev-parse HEAD >"$tree/.git/layerlocality-head"
@@ -147,25 +144,63 @@ update() {
   if cmp -s "$new" "$1"; then rm "$new"; else mv "$new" "$1"; fi
 }
 
-scheduler_tree() {
-  local workspace=$BUILD/scheduler kubernetes=$1 tree sums file
+# required_version MODULE: the version that this repository requires or, if it does not, crictl.
+required_version() {
+  local version
+  version=$(sed -n "s,^\(\t\|require \)$1 \(v[^ ]*\).*,\2,p" "$ROOT/go.mod" "$2" | head -n 1)
+  [ -n "$version" ] || die "WORKSPACE_MODULES has $1, which neither go.mod nor crictl requires"
+  echo "$version"
+}
+
+# bare_name MODULE: the name of its folder.
+bare_name() { echo "${1//\//+}"; }
+
+# bare_modules FOLDER: has links to the modules that Kubernetes does not require, each with a go.mod without
+# requirements, in the folder.
+bare_modules() {
+  local folder=$1 crictl name want=() dirs dir to
+  crictl=$(module_dir sigs.k8s.io/cri-tools "$CRI_TOOLS_VERSION")
+  want=("sigs.k8s.io/cri-tools@$CRI_TOOLS_VERSION")
+  for name in "${WORKSPACE_MODULES[@]}"; do want+=("$name@$(required_version "$name" "$crictl/go.mod")"); done
+  # What is there already is what is wanted, or all is made again.
+  [ "$(cat "$folder/.modules" 2>/dev/null)" != "${want[*]}" ] || return 0
+  rm -rf "$folder"
+  dirs=$(module_dirs "${want[@]}")
+  while read -r name dir; do
+    # Not one inside another: what is in a folder may be a link to Go's module cache.
+    to=$folder/$(bare_name "$name")
+    mkdir -p "$to"
+    find "$dir" -mindepth 1 -maxdepth 1 ! -name go.mod ! -name go.sum -exec ln -s -t "$to" {} +
+    { sed -n "s/^go \\([0-9]*[.][0-9]*\\).*/go \\1/p" "$dir/go.mod" 2>/dev/null | grep . || echo "go 1.20"; } | sed "1i module $name" >"$to/go.mod"
+  done <<<"$dirs"
+  echo "${want[*]}" >"$folder/.modules"
+}
+
+workspace() {
+  local workspace=$BUILD/workspace kubernetes=$1 tree sums file name
   tree=$workspace/layer-locality
+  mkdir -p "$tree"
+  bare_modules "$workspace/modules"
   update "$tree/go.mod" < <(scheduler_module)
-  update "$workspace/go.work" < <(sed 's,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,' "$kubernetes/go.work")
+  update "$workspace/go.work" < <(
+    sed 's,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,; /^)/d' "$kubernetes/go.work"
+    for name in sigs.k8s.io/cri-tools "${WORKSPACE_MODULES[@]}"; do printf '\t./modules/%s\n' "$(bare_name "$name")"; done
+    echo ')'
+  )
   update "$workspace/go.work.sum" <"$kubernetes/go.work.sum"
   # One process compares all of them: one or more for each file takes ten seconds on a slow machine.
-  sums=$(cd "$ROOT" && scheduler_files | xargs -d '\n' sha256sum)
+  sums=$(cd "$ROOT" && workspace_files | xargs -d '\n' sha256sum)
   { (cd "$tree" && sha256sum --check --quiet 2>/dev/null <<<"$sums") || true; } | sed -n 's/: FAILED.*//p' |
     while read -r file; do
       update "$tree/$file" <"$ROOT/$file"
+      [ ! -x "$ROOT/$file" ] || chmod +x "$tree/$file"
     done
-  update "$tree/LICENSE" <"$ROOT/LICENSE"
   # What is deleted here is also deleted there.
-  comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod ! -path ./LICENSE -printf '%P\n' | sort) <(scheduler_files) |
+  comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod -printf '%P\n' | sort) <(workspace_files) |
     (cd "$tree" && xargs -r -d '\n' rm)
   find "$tree" -mindepth 1 -type d -empty -delete
-  # Tests compare with the documentation.
-  ln -sfn ../../../docs "$tree/docs"
+  # Tests start the binaries.
+  ln -sfn ../.. "$tree/_build"
   echo "$tree"
 }
 
@@ -182,9 +217,9 @@ case "${1:-} $#" in
   upstream_module "$2" >/dev/null
   with_lock "tree-$2" patched_tree "$2"
   ;;
-"scheduler 1")
+"workspace 1")
   kubernetes=$("$0" patched kubernetes)
-  with_lock tree-scheduler scheduler_tree "$kubernetes"
+  with_lock workspace workspace "$kubernetes"
   ;;
 *) usage ;;
 esac

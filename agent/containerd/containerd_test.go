@@ -644,23 +644,26 @@ func TestFailures(t *testing.T) {
 func TestWatch(t *testing.T) {
 	d := start(t)
 	r := d.reader()
-	changes, ended := make(chan struct{}, 100), make(chan error, 1)
-	go func() { ended <- r.Watch(t.Context(), func() { changes <- struct{}{} }) }()
-	seen := func(what string) {
+	// Each change with whether all blobs would be listed.
+	changes, ended := make(chan bool, 100), make(chan error, 1)
+	watch := func() { ended <- r.Watch(t.Context(), func() { changes <- r.relist.Swap(false) }) }
+	go watch()
+	seen := func(what string) (all bool) {
 		t.Helper()
 		select {
-		case <-changes:
-		case <-time.After(10 * time.Second):
+		case all = <-changes:
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: not seen", what)
 		}
+		return all
 	}
 	for _, what := range []string{"subscribed", "a moment later"} {
-		if seen(what); !r.relist.Swap(false) {
+		if !seen(what) {
 			t.Errorf("%s: not everything would be read", what)
 		}
 	}
 	d.events <- &types.Envelope{Topic: "/images/create"}
-	if seen("an event"); r.relist.Load() {
+	if seen("an event") {
 		t.Error("after an event, all blobs would be listed")
 	}
 	if want := []string{`topic~="^/images/",namespace=="k8s.io"`}; !slices.Equal(d.filters, want) {
@@ -672,11 +675,11 @@ func TestWatch(t *testing.T) {
 		if err == nil {
 			t.Error("it ended without an error")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it does not notice that containerd is gone")
 	}
 	// A containerd that comes later is waited for.
-	go func() { ended <- r.Watch(t.Context(), func() { changes <- struct{}{} }) }()
+	go watch()
 	d.serve()
 	seen("subscribed again")
 	expect(t, "and read", d.read(r).Contents.Images)

@@ -3,6 +3,7 @@ package crio
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/agent/read"
+	"github.com/layer-locality/layer-locality/internal/poll"
 )
 
 // storeKey is where the child of TestInotifyLimit finds the root of its store.
@@ -70,21 +72,20 @@ func withoutInotify(t *testing.T, root string) {
 	done := make(chan error, 1)
 	go func() { done <- (&read.Loop{Runtime: reader, Writer: handover.NewWriter(folder)}).Run(ctx) }()
 	from := handover.NewReader(folder)
-	images := func(within time.Duration, want int32) {
+	images := func(want int32) {
 		t.Helper()
-		for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		must(t, poll.Until(t.Context(), 100*time.Millisecond, 2*time.Minute, func(context.Context) error {
 			report, err := from.Report()
-			must(t, err)
-			if report != nil && report.Spec.TotalImages == want {
-				return
+			if err == nil && (report == nil || report.Spec.TotalImages != want) {
+				err = fmt.Errorf("not a report with %d images: %+v", want, report)
 			}
-		}
-		t.Fatalf("not %d images within %v", want, within)
+			return err
+		}))
 	}
-	images(20*time.Second, 1)
+	images(1)
 	s.add("bb", manifestOf("top"), "quay.io/b:1")
 	s.write()
-	images(40*time.Second, 2)
+	images(2)
 	cancel()
 	must(t, <-done)
 	if n := strings.Count(log.String(), "max_user_instances"); n != 1 {

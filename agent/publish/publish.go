@@ -75,6 +75,8 @@ type Publisher struct {
 	client  *Client
 	metrics *metrics
 	began   time.Time
+	// look is how often the folder is looked at without an event.
+	look time.Duration
 
 	// Only Run uses these. report is what the node holds; nil if nobody said yet. pending is
 	// since when it has not been written; zero if it has. noticed is when the reader noticed the
@@ -108,7 +110,7 @@ func New(o Options) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{Options: o, client: client, limit: MaxBytes, retry: firstRetry, began: time.Now()}
+	p := &Publisher{Options: o, client: client, limit: MaxBytes, retry: firstRetry, began: time.Now(), look: poll}
 	p.metrics = newMetrics(o.Registerer, p.readAge)
 	return p, nil
 }
@@ -163,7 +165,7 @@ func (p *Publisher) run(ctx context.Context, events <-chan struct{}) error {
 		if why, at := p.due(now); why != "" && !now.Before(at) {
 			p.write(ctx, why, now)
 		}
-		next := poll
+		next := p.look
 		if why, at := p.due(time.Now()); why != "" {
 			next = min(next, max(time.Until(at), 0)+10*time.Millisecond)
 		}
@@ -182,7 +184,7 @@ func (p *Publisher) watch(ctx context.Context) (events <-chan struct{}, stop fun
 		}
 		_ = watcher.Close()
 	}
-	klog.FromContext(ctx).Error(err, "Cannot watch the folder of the reader: it is looked at from time to time", "every", poll)
+	klog.FromContext(ctx).Error(err, "Cannot watch the folder of the reader: it is looked at from time to time", "every", p.look)
 	return nil, func() {}
 }
 

@@ -812,20 +812,21 @@ func TestWatchesFolder(t *testing.T) {
 		From: handover.NewReader(folder), Renew: time.Hour, Registerer: prometheus.NewRegistry(),
 	})
 	must(t, err)
+	p.look = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
-	within10s := func(what string, done func() bool) {
+	within := func(what string, done func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("not %s in 10 s", what)
+				t.Fatalf("not %s in a minute", what)
 			}
 		}
 	}
-	within10s("looked at", func() bool { return p.readAge() >= 0 }) // and again in 15 s
+	within("looked at", func() bool { return p.readAge() >= 0 })
 	must(t, w.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Images: []string{"- a"}}, Changed: time.Now()}))
-	within10s("written", func() bool { return p.Ready() == nil })
+	within("written", func() bool { return p.Ready() == nil })
 	cancel()
 	must(t, <-done)
 }

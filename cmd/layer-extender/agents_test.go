@@ -67,12 +67,18 @@ func serve(t testing.TB, with settings, objects ...runtime.Object) string {
 			t.Error(err)
 		}
 	})
-	for end := time.Now().Add(30 * time.Second); !h.HasSynced(); time.Sleep(time.Millisecond) {
+	eventually(t, "the agents have synced", h.HasSynced)
+	return server.URL
+}
+
+// eventually waits until something is true.
+func eventually(t testing.TB, what string, check func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !check(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the agents do not sync")
+			t.Fatalf("not after a minute: %s", what)
 		}
 	}
-	return server.URL
 }
 
 // ask sends a request for names of nodes.

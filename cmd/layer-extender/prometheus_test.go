@@ -38,7 +38,7 @@ var n1, n2 = `{"metric":{"node":"n1"},"value":[1,"1"]}`, `{"metric":{"node":"n2"
 // sourceOf returns a source that asks a server.
 func sourceOf(t *testing.T, server *httptest.Server, change func(*prometheus.Config)) *prometheus.Source {
 	t.Helper()
-	config := prometheus.Config{Address: server.URL, Window: defaultWindow, NodeLabel: defaultLabel}
+	config := prometheus.Config{Address: server.URL, Window: defaultWindow, NodeLabel: defaultLabel, Timeout: time.Minute}
 	change(&config)
 	source, err := prometheus.New(config)
 	must(t, err)
@@ -82,12 +82,12 @@ func TestPrometheusFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(c.answer)
 			defer server.Close()
-			if c.answer == nil {
-				server.Close()
-			}
 			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 			source := sourceOf(t, server, func(config *prometheus.Config) {
-				if name == "hanging" {
+				switch name {
+				case "away":
+					config.Address = "http://127.0.0.1:1"
+				case "hanging":
 					config.Timeout = 20 * time.Millisecond
 				}
 			})
@@ -191,17 +191,11 @@ func TestPrometheusIsAskedRarely(t *testing.T) {
 			rated(t, url)
 			clock.Step(1)
 		}
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		eventually(t, fmt.Sprintf("round %d comes", round), func() bool {
 			mu.Lock()
-			last := asked[statistics[len(statistics)-1]]
-			mu.Unlock()
-			if last > round {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("round %d does not come", round)
-			}
-		}
+			defer mu.Unlock()
+			return asked[statistics[len(statistics)-1]] > round
+		})
 		for range 10 {
 			rated(t, url)
 		}

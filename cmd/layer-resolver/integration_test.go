@@ -26,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
@@ -37,6 +36,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/eval/collect"
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/internal/inspect"
+	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
 )
 
@@ -84,9 +84,7 @@ func TestShipped(t *testing.T) {
 		apply("", controlplane.OpenKind(kind[0], kind[1], kind[2]))
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(schema.GroupVersionKind{Group: kind[0], Version: kind[1], Kind: kind[2] + "List"})
-		must(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-			return cluster.List(ctx, list) == nil, nil
-		}))
+		must(t, poll.Until(t.Context(), 100*time.Millisecond, time.Minute, func(ctx context.Context) error { return cluster.List(ctx, list) }))
 	}
 	built := shipped(t)
 	for _, resource := range built.Resources() {
@@ -164,26 +162,21 @@ func TestShipped(t *testing.T) {
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 		}
 	})
 
 	eventually := func(what string, check func() error) {
 		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for {
-			err := check()
-			if err == nil {
-				return
-			}
+		if err := poll.Until(t.Context(), 100*time.Millisecond, time.Minute, func(context.Context) error {
 			select {
 			case <-ended:
-				t.Fatalf("the resolver ended: %v", result)
-			case <-time.After(100 * time.Millisecond):
+				return poll.Permanent(fmt.Errorf("the resolver ended: %w", result))
+			default:
+				return check()
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %v", what, err)
-			}
+		}); err != nil {
+			t.Fatalf("%s: %v", what, err)
 		}
 	}
 	eventually("an image of a namespace that shows its secrets", func() error {

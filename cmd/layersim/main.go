@@ -1,7 +1,7 @@
 // Command layersim plays workloads on simulated clusters with the real
 // kube-scheduler and LayerLocality, and collects data sets for them:
 // docs/evaluation.md. What plays is built against the patched Kubernetes, in the
-// workspace that scripts/tree.sh scheduler makes; what collects is built without it.
+// workspace that scripts/tree.sh workspace makes; what collects is built without it.
 package main
 
 import (

@@ -16,13 +16,13 @@ import (
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 )
 
-// SchedulerWorkspace updates the workspace in which scheduler code is built
+// SchedulerWorkspace updates the workspace in which this repository is built
 // against the patched Kubernetes, and returns its path. The working directory
 // must be the root of the repository.
 func SchedulerWorkspace(ctx context.Context) (string, error) {
-	path, err := tree(ctx, "scheduler")
+	path, err := tree(ctx, "workspace")
 	if err != nil {
-		return "", fmt.Errorf("bring the scheduler's workspace up to date (is this the root of the repository?): %w", err)
+		return "", fmt.Errorf("bring the workspace up to date (is this the root of the repository?): %w", err)
 	}
 	return path, nil
 }

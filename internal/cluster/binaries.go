@@ -37,6 +37,9 @@ func (c *Config) checkProgram(build, name string) error {
 // flavour returns the build that the component's program comes from, unless the
 // settings name the program.
 func (p *Process) flavour(settings Component) string {
+	if settings.Flavour == Lab {
+		return string(Lab)
+	}
 	return cmp.Or(p.build, string(settings.Flavour), string(p.cluster.config.Flavour))
 }
 

@@ -163,6 +163,9 @@ func (c *Cluster) Node(name string) *Node {
 // APIServer is the kube-apiserver, nil in a cluster without a control plane.
 func (c *Cluster) APIServer() *Process { return find(c.control, "kube-apiserver") }
 
+// Etcd is the etcd of the kube-apiserver, nil in a cluster without a control plane.
+func (c *Cluster) Etcd() *Process { return find(c.control, "etcd") }
+
 // ControllerManager is the kube-controller-manager, nil in a cluster without a
 // control plane.
 func (c *Cluster) ControllerManager() *Process { return find(c.control, "kube-controller-manager") }

@@ -20,6 +20,9 @@ type Flavour string
 const (
 	Stock   Flavour = "stock"   // unmodified upstream source
 	Patched Flavour = "patched" // with this repository's patches
+	// Lab has a registry and a layer-resolver that are compiled in less time: the one is not the distribution
+	// project's, the other has Kubernetes' versions of libraries.
+	Lab Flavour = "lab"
 )
 
 // ContainerRuntime is the container runtime of a node.
@@ -95,8 +98,8 @@ type Config struct {
 
 // Component holds the settings of one process, on top of what the cluster sets.
 type Component struct {
-	// Flavour chooses among the builds of CRI-O and the Kubernetes components.
-	// Default Config.Flavour.
+	// Flavour chooses among the builds of CRI-O and the Kubernetes components, default Config.Flavour;
+	// and Lab among those of the registry and layer-resolver.
 	Flavour Flavour `json:"flavour,omitempty"`
 	// Binary is the program to run instead of the one Flavour names.
 	Binary string `json:"binary,omitempty"`
@@ -155,7 +158,7 @@ func (c *Config) complete() error {
 	c.Flavour = cmp.Or(c.Flavour, Stock)
 	for _, p := range c.components() {
 		switch flavour := cmp.Or(p.settings.Flavour, c.Flavour); flavour {
-		case Stock, Patched:
+		case Stock, Patched, Lab:
 		default:
 			return fmt.Errorf("%s: flavour %q: want %s or %s", p.name, flavour, Stock, Patched)
 		}

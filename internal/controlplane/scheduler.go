@@ -65,7 +65,7 @@ func (c *ControlPlane) StartScheduler(root, build, configuration string, args ..
 
 // ready waits until the scheduler is ready.
 func (s *Scheduler) ready(within time.Duration) error {
-	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 2 * time.Second} //nolint:gosec // a scheduler's own certificate
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 30 * time.Second} //nolint:gosec // a scheduler's own certificate
 	defer insecure.CloseIdleConnections()
 	for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
 		response, err := insecure.Get(s.URL + "/readyz")

@@ -18,7 +18,7 @@ LAYERSIM=$BUILD/bin/tools/layersim
 # As build.sh builds kube-scheduler, so that one compilation serves both.
 build() {
   local tree
-  tree=$(scripts/tree.sh scheduler)
+  tree=$(scripts/tree.sh workspace)
   say "building layersim: minutes the first time, for it contains kube-scheduler"
   (cd "$tree" && GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 \
     go build -tags "$SCHEDULER_TAGS" -ldflags "-X main.version=$(git -C "$ROOT" describe --always --dirty)" -o "$LAYERSIM" ./cmd/layersim)

@@ -183,7 +183,7 @@ func TestNothingIsLeft(t *testing.T) {
 			wait := func(what string, c <-chan struct{}) {
 				select {
 				case <-c:
-				case <-time.After(30 * time.Second):
+				case <-time.After(time.Minute):
 					t.Fatalf("the forwarding has not %s", what)
 				}
 			}
@@ -191,6 +191,7 @@ func TestNothingIsLeft(t *testing.T) {
 			case s != nil: // it was forwarded
 				wait("begun", api.began)
 				wait("ended", api.ended)
+				wait("ended on this machine", s.done)
 				if conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "https://")); !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("the port on this machine: %v, %v", conn, err)
 				}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,7 +211,7 @@ func TestSecretDuringAttempt(t *testing.T) {
 	close(answer)
 	begin := time.Now()
 	w.resolved(reference, 1)
-	if waited := time.Since(begin); waited > minRefusal/2 {
+	if waited := time.Since(begin); waited >= minRefusal*4/5 { // backoff varies by a fifth
 		t.Errorf("resolved after %v: the old refusal was believed", waited)
 	}
 }
@@ -224,7 +225,7 @@ func TestFlood(t *testing.T) {
 	if os.Getenv("FULL") != "" {
 		updates = 1000
 	}
-	w := newWorld(t)
+	w, began := newWorld(t), time.Now()
 	stop := w.start(func(o *Options) { o.KeepUnused = keep })
 	job := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "flood", Namespace: "flood"}}
 	job.Spec.Schedule, job.Spec.Suspend = "0 0 1 1 *", ptr.To(true)
@@ -240,8 +241,9 @@ func TestFlood(t *testing.T) {
 	name(0)
 	w.must(direct.Create(w.ctx, job))
 	flooded := make(chan error, 1)
+	var honest atomic.Int32
 	go func() {
-		for update := range updates {
+		for update := 0; update < updates || honest.Load() < 5; update++ {
 			name(update + 1)
 			if err := direct.Update(w.ctx, job); err != nil {
 				flooded <- err
@@ -250,32 +252,32 @@ func TestFlood(t *testing.T) {
 		}
 		flooded <- direct.Delete(w.ctx, job)
 	}()
-	honest, most := 0, 0
+	most := 0
 	for ended := false; !ended; {
 		select {
 		case err := <-flooded:
 			w.must(err)
 			ended = true
 		default:
-			reference := w.push(fmt.Sprintf("honest-%d:1", honest))
-			d := w.deployment(fmt.Sprintf("honest-%d", honest), reference)
+			reference := w.push(fmt.Sprintf("honest-%d:1", honest.Load()))
+			d := w.deployment(fmt.Sprintf("honest-%d", honest.Load()), reference)
 			w.resolved(reference, 1)
 			w.must(direct.Delete(w.ctx, d))
-			honest++
+			honest.Add(1)
 			var list v1alpha1.ImageManifestList
 			w.must(direct.List(w.ctx, &list))
-			most = max(most, len(list.Items)-honest)
+			most = max(most, len(list.Items)-int(honest.Load()))
 		}
 	}
-	t.Logf("%d honest images resolved during %d updates; at most %d objects of the flood", honest, updates, most)
+	t.Logf("%d honest images resolved during the flood; at most %d objects of it", honest.Load(), most)
 	// What a worker is about to write is not counted yet when a sweep counts.
-	if limit := maxUnresolved.each + 16; honest < 5 || most > limit || most == 0 {
-		t.Errorf("%d honest images resolved during the flood; at most %d objects of it, want 1 to %d", honest, most, limit)
+	if limit := maxUnresolved.each + 16; most > limit || most == 0 {
+		t.Errorf("at most %d objects of the flood, want 1 to %d", most, limit)
 	}
 	var events eventsv1.EventList
 	w.must(direct.List(w.ctx, &events, client.InNamespace("flood")))
-	if n := len(events.Items); n == 0 || n > 2*eventBurst {
-		t.Errorf("%d events", n)
+	if n, allowed := len(events.Items), eventBurst+1+int(time.Since(began)/eventInterval); n == 0 || n > allowed {
+		t.Errorf("%d events, want 1 to %d", n, allowed)
 	}
 	left := func() int {
 		var list v1alpha1.ImageManifestList

@@ -35,9 +35,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -45,6 +45,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/controlplane"
+	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
@@ -119,7 +120,7 @@ func newRegistry(t *testing.T) *world {
 	w := &world{t: t, ctx: t.Context(), requests: map[string]int{}}
 	backend := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.UserAgent() == "layer-resolver" { // and not from push
 			w.mu.Lock()
 			w.requests[r.Method+" "+r.URL.Path]++
 			w.mu.Unlock()
@@ -170,6 +171,7 @@ func (w *world) expectRequests(get int) {
 // architectures, into the registry and returns its reference.
 func (w *world) push(tag string, architectures ...string) string {
 	w.t.Helper()
+	w.manifestRequests() // those after this count
 	reference := w.host + "/" + tag
 	parsed, err := name.ParseReference(reference, name.Insecure)
 	w.must(err)
@@ -189,9 +191,6 @@ func (w *world) push(tag string, architectures ...string) string {
 		}
 		w.must(remote.WriteIndex(parsed, index))
 	}
-	w.mu.Lock()
-	clear(w.requests)
-	w.mu.Unlock()
 	return reference
 }
 
@@ -244,6 +243,7 @@ func (w *world) start(change ...func(*Options)) (stop func()) {
 		Scheme: scheme, Cache: CacheOptions(), Metrics: server.Options{BindAddress: "0"},
 		Controller:     config.Controller{SkipNameValidation: &again},
 		LeaderElection: true, LeaderElectionID: "resolver-test", LeaderElectionNamespace: "default", LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: ptr.To(50 * time.Second), RenewDeadline: ptr.To(40 * time.Second), // of a machine that is busy
 	})
 	w.must(err)
 	ctx, cancel := context.WithCancel(w.ctx)
@@ -265,14 +265,7 @@ func (w *world) start(change ...func(*Options)) (stop func()) {
 // does.
 func (w *world) eventually(f func() error) {
 	w.t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(w.ctx, 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		last = f()
-		return last == nil, nil
-	})
-	if err != nil {
-		w.t.Fatalf("not in time: %v", last)
-	}
+	w.must(poll.Until(w.ctx, 20*time.Millisecond, time.Minute, func(context.Context) error { return f() }))
 }
 
 // manifests returns the ImageManifests that have a reference.
@@ -444,7 +437,7 @@ func TestNotFoundIsTold(t *testing.T) {
 	// Deleting the object asks again.
 	real := w.push("none:1")
 	for _, m := range w.manifests(reference) {
-		w.must(direct.Delete(w.ctx, &m))
+		w.must(client.IgnoreNotFound(direct.Delete(w.ctx, &m)))
 	}
 	w.resolved(real, 1)
 }

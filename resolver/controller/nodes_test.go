@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -77,26 +76,18 @@ func TestNodeEvents(t *testing.T) {
 	s.wrote(s.resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
 	keys := queued(t, r)
-	next := func() string {
-		select {
-		case key := <-keys:
-			return key
-		case <-time.After(10 * time.Second):
-			return "nothing"
-		}
-	}
 	handler := r.nodeHandler()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "arm"}}
 	node.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "arm64"}
 	handler.OnAdd(node, false)
-	if got := next(); got != "reg/x:1" {
+	if got := next(keys); got != "reg/x:1" {
 		t.Errorf("a new platform: %s is asked for", got)
 	}
 	handler.OnUpdate(node, node)
 	other := node.DeepCopy()
 	other.Status.NodeInfo.Architecture = "s390x"
 	handler.OnUpdate(node, other)
-	if got := next(); got != "reg/x:1" {
+	if got := next(keys); got != "reg/x:1" {
 		t.Errorf("a node of a platform that nobody had: %s is asked for", got)
 	}
 	if len(keys) != 0 {

@@ -264,7 +264,7 @@ func TestQueuesEndWithItemsLeft(t *testing.T) {
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("workers wait for work that does not come")
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -122,24 +121,9 @@ func TestCertsDir(t *testing.T) {
 // listenMutual starts a server that wants the certificate of the tests from clients.
 func listenMutual(t *testing.T, handler http.Handler) *server {
 	t.Helper()
-	s := listen(t, "127.0.0.1:0", "registry.test", true, nil)
-	s.Close()
-	listener, err := net.Listen("tcp", s.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Listener = tls.NewListener(listener, &tls.Config{
-		Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authorities,
+	return listen(t, "127.0.0.1:0", "registry.test", false, handler, func(c *tls.Config) {
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, authorities
 	})
-	mutual := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		s.requests = append(s.requests, r.Method+" "+r.URL.Path)
-		s.mu.Unlock()
-		handler.ServeHTTP(w, r)
-	}), ErrorLog: s.Config.ErrorLog}
-	go func() { _ = mutual.Serve(s.Listener) }()
-	t.Cleanup(func() { mutual.Close() })
-	return s
 }
 
 // TestCertificatesChange: changed files count a minute later at most; unreadable ones do not

@@ -192,11 +192,8 @@ func TestFaultsOfTokenServer(t *testing.T) {
 
 func TestNoConnection(t *testing.T) {
 	t.Run("down", func(t *testing.T) {
-		w := newWorld(t)
-		s := listen(t, "127.0.0.1:0", "registry.test", false, nil)
-		s.Close()
-		_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
-		wantError(t, err, v1alpha1.ReasonUnavailable, s.host, "connection refused")
+		_, err := newWorld(t).Resolve(t.Context(), "registry.test:1/app:1", amd64, nil)
+		wantError(t, err, v1alpha1.ReasonUnavailable, "registry.test:1", "connection refused")
 	})
 	t.Run("no such host", func(t *testing.T) {
 		_, err := newWorld(t).Resolve(t.Context(), "nowhere.test/app:1", amd64, nil)
@@ -209,13 +206,13 @@ func TestNoConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer listener.Close()
-		_, err = w.Resolve(t.Context(), fmt.Sprintf("registry.test:%d/app:1", listener.Addr().(*net.TCPAddr).Port), amd64, nil)
+		_, err = w.Resolve(t.Context(), listener.Addr().String()+"/app:1", amd64, nil) // no name, whose address could come late
 		wantError(t, err, v1alpha1.ReasonUnavailable, "in time")
 	})
 	t.Run("slow body", func(t *testing.T) {
 		w := newWorld(t, func(c *Config) { c.Timeout = time.Second })
 		end := make(chan struct{})
-		s := listen(t, "127.0.0.1:0", "registry.test", false, faulty(func(w http.ResponseWriter, r *http.Request) {
+		s := listen(t, "127.0.0.1:0", "127.0.0.1", false, faulty(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write([]byte(`{"schemaVersion":`))
 			w.(http.Flusher).Flush()
 			<-end

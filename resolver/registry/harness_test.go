@@ -71,7 +71,7 @@ type server struct {
 
 // listen starts a server at an address, known by a name. Without handler it
 // answers 404.
-func listen(t *testing.T, address, name string, plain bool, handler http.Handler) *server {
+func listen(t *testing.T, address, name string, plain bool, handler http.Handler, change ...func(*tls.Config)) *server {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -104,6 +104,9 @@ func listen(t *testing.T, address, name string, plain bool, handler http.Handler
 		s.Start()
 	} else {
 		s.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+		for _, f := range change {
+			f(s.TLS)
+		}
 		s.EnableHTTP2 = true
 		s.StartTLS()
 	}

@@ -119,7 +119,9 @@ func (p *testProvider) keychain(images ...string) *provider {
 	if err != nil || len(keychains) != 1 {
 		p.t.Fatalf("%d keychains, error %v", len(keychains), err)
 	}
-	return keychains[0].(*provider)
+	keychain := keychains[0].(*provider)
+	keychain.setClock(testingclock.NewFakePassiveClock(time.Now()))
+	return keychain
 }
 
 // changing wants a password that changes.

@@ -90,7 +90,7 @@ func newSuite(t testing.TB, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	s.informers.Start(ctx.Done())
 	s.informers.WaitForCacheSync(ctx.Done())
 	t.Cleanup(func() { cancel(); s.informers.Shutdown() })
-	s.plugin.tracker.WaitForSync(ctx)
+	fixture.Synced(ctx, t, s.plugin.tracker)
 	fixture.Watched(t, s.client, "nodes", "pods")
 	return s
 }

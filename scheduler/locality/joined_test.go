@@ -217,7 +217,7 @@ func TestPullAlways(t *testing.T) {
 // What the node states itself counts, whatever a manifest says.
 func TestStatedLayersWin(t *testing.T) {
 	if !nodestatus.Layers {
-		t.Skip("this build does not see layers in NodeStatus: the workspace that scripts/tree.sh scheduler makes does, with -tags imagelayers")
+		t.Skip("this build does not see layers in NodeStatus: the workspace that scripts/tree.sh workspace makes does, with -tags imagelayers")
 	}
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)

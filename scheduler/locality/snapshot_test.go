@@ -94,7 +94,7 @@ func TestSnapshot(t *testing.T) {
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	defer cancel()
-	tracker.WaitForSync(ctx)
+	fixture.Synced(ctx, t, tracker)
 	snapshot := locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{Args: args, Nodes: nodes, Pods: pods, Reports: reports.tell, Clock: clock})
 
 	some := false

@@ -78,7 +78,7 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	}
 	factory.Start(ctx.Done())
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
-	s.tracker.WaitForSync(ctx)
+	fixture.Synced(ctx, t, s.tracker)
 	fixture.Watched(t, s.client, "nodes", "pods")
 	return s
 }
@@ -155,8 +155,7 @@ func podsBeforeNodes(t *testing.T) {
 		t.Error("it has synced without nodes")
 	}
 	nodes.Start(ctx.Done())
-	fixture.Eventually(t, "a host that puts off questions goes on", func() any { return tracker.Stats() }, tracker.HasSynced)
-	tracker.WaitForSync(ctx)
+	fixture.Synced(ctx, t, tracker)
 	if got := tracker.Stats().Reservations; got != 1 {
 		t.Errorf("%d reservations, want that of the pod", got)
 	}

@@ -27,7 +27,7 @@ func NeedLayers() error {
 	if Layers {
 		return nil
 	}
-	return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh scheduler makes, with -tags imagelayers")
+	return errors.New("this build does not see layers in NodeStatus: build it in the workspace that scripts/tree.sh workspace makes, with -tags imagelayers")
 }
 
 // Platform returns the platform that the images of a node are built for.

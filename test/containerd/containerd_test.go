@@ -456,7 +456,7 @@ func testFollows(t *testing.T, v version) {
 	from, last := handover.NewReader(folder), &handover.Report{Spec: (&contents.Contents{}).Spec()}
 	sees := func(what string, image *images.Pushed, there bool) {
 		t.Helper()
-		livetest.Eventually(t, 30*time.Second, what, func(context.Context) error {
+		livetest.Eventually(t, time.Minute, what, func(context.Context) error {
 			report, err := from.Report()
 			if err != nil {
 				return err

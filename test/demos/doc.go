@@ -1,6 +1,6 @@
 // Package demos follows the texts of demos/ word for word on the local cluster:
 //
-//	scripts/test.sh e2e
+//	scripts/test.sh deploy
 //	go test -tags e2e -count=1 -v ./test/demos/ -run TestTexts/image-locality
 //
 // It needs root and the binaries in _build/bin. The blocks of a text are read, run and

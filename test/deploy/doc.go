@@ -1,6 +1,6 @@
 // Package deploy applies what deploy/ ships to a real cluster, as a user would:
 //
-//	scripts/test.sh e2e
+//	scripts/test.sh deploy
 //	go test -tags e2e -count=1 ./test/deploy/
 //
 // It needs root, the binaries in _build/bin, and buildah.

@@ -340,7 +340,7 @@ func account(t *testing.T, accountName string) (token string) {
 			t.Error(err)
 		}
 	})
-	livetest.Eventually(t, 30*time.Second, "token for "+accountName, func(ctx context.Context) error {
+	livetest.Eventually(t, time.Minute, "token for "+accountName, func(ctx context.Context) error {
 		request, err := client.CoreV1().RESTClient().Post().Namespace(metav1.NamespaceDefault).Resource("serviceaccounts").Name(accountName).
 			SubResource("token").SetHeader("Content-Type", "application/json").
 			Body([]byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}`)).DoRaw(ctx)

@@ -218,7 +218,7 @@ func testBeside(t *testing.T) {
 // testUnschedulable checks that the pod and an event say why.
 func testUnschedulable(t *testing.T) {
 	create(t, "nowhere", func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"no": "node"} })
-	livetest.Eventually(t, 30*time.Second, "the reason", func(ctx context.Context) error {
+	livetest.Eventually(t, time.Minute, "the reason", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, "nowhere", metav1.GetOptions{})
 		if err != nil {
 			return err

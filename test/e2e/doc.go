@@ -1,7 +1,7 @@
 // Package e2e follows image layers from the registry through CRI-O and the
 // kubelet to the Node, on a real cluster and with real pulls:
 //
-//	scripts/test.sh e2e
+//	scripts/test.sh nodes
 //	go test -tags e2e -count=1 ./test/e2e/ -run TestFormats
 //
 // It needs root and the binaries in _build/bin. All tests share one cluster of

@@ -212,7 +212,7 @@ func killDuringPull(t *testing.T, node *cluster.Node, reference string) {
 		result <- err
 	}()
 	before := received(t, node)
-	livetest.Eventually(t, 30*time.Second, "CRI-O downloads a layer", func(context.Context) error {
+	livetest.Eventually(t, time.Minute, "CRI-O downloads a layer", func(context.Context) error {
 		select {
 		case err := <-result:
 			t.Fatalf("the pull has ended before it could be interrupted: %v", err)

@@ -109,7 +109,7 @@ func TestForeign(t *testing.T) {
 		keeps := func(name string, extended corev1.ResourceName) (there, elsewhere int64) {
 			t.Helper()
 			attempt := 0
-			livetest.Eventually(t, 30*time.Second, name+": the score for layers is kept", func(context.Context) error {
+			livetest.Eventually(t, time.Minute, name+": the score for layers is kept", func(context.Context) error {
 				attempt++
 				var score int64
 				score, there, elsewhere = try(fmt.Sprintf("%s-%d", name, attempt), extended)

@@ -100,8 +100,8 @@ func TestMonitoring(t *testing.T) {
 			MeanMissingBytes float64
 		}
 	}
-	must(t, poll.Until(t.Context(), time.Second, 30*time.Second, func(context.Context) error {
-		answers(t, &savings, "savings", "--prometheus", string(server), "--since", "1m")
+	must(t, poll.Until(t.Context(), time.Second, time.Minute, func(context.Context) error {
+		answers(t, &savings, "savings", "--prometheus", string(server), "--since", "10m")
 		for _, p := range savings.Profiles {
 			if p.Profile == "layer-locality" && p.Pods >= 2 && p.MeanMissingBytes > 0 {
 				return nil

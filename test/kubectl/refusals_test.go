@@ -3,6 +3,7 @@
 package kubectl
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -30,6 +31,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 
 	"github.com/layer-locality/layer-locality/internal/controlplane"
+	"github.com/layer-locality/layer-locality/internal/poll"
 )
 
 // bind gives a user a role, in a namespace or everywhere.
@@ -125,9 +127,13 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%q: %+v", args, r)
 		}
 	}
-	if r := layers(t, "__complete", "node", ""); !strings.Contains(r.out, byAgent+"\n") {
-		t.Errorf("%+v", r)
-	}
+	// A shell waits three seconds for names.
+	must(t, poll.Until(t.Context(), time.Second, time.Minute, func(context.Context) error {
+		if r := layers(t, "__complete", "node", ""); !strings.Contains(r.out, byAgent+"\n") {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	}))
 }
 
 // aggregated returns a role with the rules of all roles that another one aggregates: what the

@@ -46,7 +46,7 @@ func endpoint(t *testing.T, query url.Values) map[string]rating {
 	must(t, err)
 	var answer struct{ Nodes []rating }
 	// The scheduler hears of a new pod a moment later.
-	must(t, poll.Until(t.Context(), 20*time.Millisecond, 10*time.Second, func(ctx context.Context) error {
+	must(t, poll.Until(t.Context(), 20*time.Millisecond, time.Minute, func(ctx context.Context) error {
 		text, err := get(ctx, schedulerURL+"/debug/layerlocality?"+query.Encode(), token.Status.Token)
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ func placed(t *testing.T, p *corev1.Pod) string {
 
 func placedIn(t *testing.T, objects client.Client, p *corev1.Pod) string {
 	t.Helper()
-	must(t, poll.Until(t.Context(), 50*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
+	must(t, poll.Until(t.Context(), 50*time.Millisecond, time.Minute, func(ctx context.Context) error {
 		if err := objects.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
 			return err
 		}

@@ -294,7 +294,7 @@ func begin(t *testing.T, ctx context.Context, node *cluster.Node, name string) <
 		_, err := livetest.Pull(ctx, node, name)
 		ended <- err
 	}()
-	livetest.Eventually(t, 30*time.Second, "the first pull has begun", func(ctx context.Context) error {
+	livetest.Eventually(t, time.Minute, "the first pull has begun", func(ctx context.Context) error {
 		now, err := node.Received(ctx)
 		if err == nil && now < before+base/50 {
 			err = fmt.Errorf("%d bytes came", now-before)

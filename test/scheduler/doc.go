@@ -1,7 +1,7 @@
 // Package scheduler tests on a real cluster, with real pulls over links of
 // 100 Mbit/s, where the plugin LayerLocality sends pods:
 //
-//	scripts/test.sh e2e
+//	scripts/test.sh placement
 //	go test -tags e2e -count=1 -v ./test/scheduler/ -run TestAncestor
 //
 // It needs root and the binaries in _build/bin. With -v, every test prints what

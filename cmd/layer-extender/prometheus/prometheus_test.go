@@ -60,7 +60,7 @@ func start(t *testing.T) *server {
 }
 
 func (s *server) config() Config {
-	return Config{Address: s.URL, Window: 15 * time.Minute, NodeLabel: "node", Queries: map[string]string{
+	return Config{Address: s.URL, Window: 15 * time.Minute, NodeLabel: "node", Timeout: time.Minute, Queries: map[string]string{
 		"cpu-mean": "cpu_mean", "cpu-deviation": "cpu_deviation", "memory-mean": "memory_mean", "memory-deviation": "memory_deviation",
 	}}
 }
@@ -243,7 +243,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() { source.Run(ctx); close(done) }()
-	for end := time.Now().Add(30 * time.Second); source.Of(node("n1"), v1.ResourceCPU).Problem != usage.None; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); source.Of(node("n1"), v1.ResourceCPU).Problem != usage.None; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("nothing is known")
 		}

@@ -73,7 +73,7 @@ func Measure(ctx context.Context, tree string, nodes [][]dataset.Image) ([]Measu
 	// The tree has a go.work of its own and is built with its flags.
 	test.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=", "NODE_STATUS_IMAGES="+input, "NODE_STATUS_RESULTS="+output)
 	if out, err := test.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("measuring in %s, which 'make trees' assembles: %w\n%s", tree, err, out)
+		return nil, fmt.Errorf("measuring in %s, which 'make patches P=trees' assembles: %w\n%s", tree, err, out)
 	}
 	results, err := os.ReadFile(output)
 	if err != nil {

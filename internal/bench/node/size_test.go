@@ -62,7 +62,7 @@ func TestSummarize(t *testing.T) {
 
 func TestMeasureNamesTheWayOut(t *testing.T) {
 	_, err := Measure(context.Background(), t.TempDir(), nil)
-	if err == nil || !strings.Contains(err.Error(), "make trees") {
+	if err == nil || !strings.Contains(err.Error(), "make patches P=trees") {
 		t.Errorf("got %v", err)
 	}
 }

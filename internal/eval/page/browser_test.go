@@ -57,6 +57,7 @@ func startBrowser(t *testing.T) *browser {
 	ctx, stop := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
 		chromedp.NoSandbox, // tests run as root
 		chromedp.DisableGPU,
+		chromedp.WSURLReadTimeout(time.Minute),
 		chromedp.UserDataDir(t.TempDir()),
 		chromedp.Env("TMPDIR="+t.TempDir()), // it leaves files behind
 		chromedp.Flag("disable-quic", true),
@@ -116,11 +117,14 @@ func do[T any](t *testing.T, b *browser, action chromedp.Action[T]) T {
 	return result
 }
 
+// patient has a poll last as long as do.
+var patient = chromedp.WithPollingTimeout(time.Minute)
+
 // open shows the page and waits until none of its figures is empty.
 func (b *browser) open(t *testing.T, url string) {
 	t.Helper()
 	do(t, b, chromedp.Navigate(url))
-	do(t, b, chromedp.Poll[bool](`document.readyState === "complete" && [...document.querySelectorAll(".panels")].every((p) => p.childElementCount > 0)`))
+	do(t, b, chromedp.Poll[bool](`document.readyState === "complete" && [...document.querySelectorAll(".panels")].every((p) => p.childElementCount > 0)`, patient))
 }
 
 // serve writes and serves the report's page. It returns the address and a
@@ -286,7 +290,7 @@ func TestPageInBrowser(t *testing.T) {
 		return [x + width / 2, y + height / 2];
 	})()`))
 	do(t, b, chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, at[0], at[1]))
-	tip := do(t, b, chromedp.Poll[string](`document.querySelector("figure .panel svg [aria-label=tip]")?.textContent`))
+	tip := do(t, b, chromedp.Poll[string](`document.querySelector("figure .panel svg [aria-label=tip]")?.textContent`, patient))
 	if !strings.Contains(tip, "Bytes: 1 × (1 to 1)") || !strings.Contains(tip, "5 seeds") {
 		t.Errorf("tooltip %q", tip)
 	}

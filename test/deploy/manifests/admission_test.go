@@ -62,8 +62,10 @@ func policies[P policyPlugin](t *testing.T, plugin P, objects ...runtime.Object)
 		utilfeature.DefaultFeatureGate, compatibility.DefaultBuildEffectiveVersion(), t.Context().Done(), meta.NewDefaultRESTMapper(nil)).Initialize(plugin)
 	must(t, plugin.ValidateInitialization())
 	factory.Start(t.Context().Done())
-	if !plugin.WaitForReady() {
-		t.Fatal("the plugin is not ready")
+	for tries := 1; !plugin.WaitForReady(); tries++ { // ten seconds each
+		if tries == 6 {
+			t.Fatal("the plugin is not ready")
+		}
 	}
 	return plugin
 }
