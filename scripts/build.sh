@@ -10,8 +10,9 @@
 #   tools    etcd registry runc crictl critest; coredns, local-path-provisioner, containerd and
 #            containerd-shim-runc-v2 (with -1.7 or -2.4: of that version), containerd's ctr, kwok
 #            and helm when named
-#   lab      what only the demo and make test run: demo registry layer-resolver. This layer-resolver
-#            has Kubernetes' versions of libraries; that of a release has those of go.mod
+#   lab      what only the demo and make test run: demo registry layer-resolver runc. This layer-resolver
+#            has Kubernetes' versions of libraries; that of a release has those of go.mod. This runc is the
+#            system's, unless that is older than 1.1
 #
 # Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
@@ -45,8 +46,9 @@ group_of() {
   patched/crio | patched/pinns) echo cri-o ;;
   stock/crio | stock/pinns) echo stock-cri-o ;;
   patched/layer-resolver | patched/layer-agent) echo own ;;
-  patched/kubelet | patched/kube-* | patched/layer-extender | patched/kubectl-layers | lab/* | tools/etcd | tools/crictl) echo workspace ;;
+  patched/kubelet | patched/kube-* | patched/layer-extender | patched/kubectl-layers | lab/demo | lab/registry | lab/layer-resolver | tools/etcd | tools/crictl) echo workspace ;;
   stock/kubelet | stock/kube-* | stock/kubeadm | stock/kubectl) echo stock-kubernetes ;;
+  lab/runc) echo tools/runc ;;
   tools/*) echo "$1" ;;
   *) die "there is no ${1%%/*} ${1#*/}" ;;
   esac
@@ -216,7 +218,7 @@ inputs() {
   toolchain
   echo "$GOARCH $1 $OS"
   case $1 in
-  tools/*) tool_module "$name" ;;
+  tools/* | lab/runc) tool_module "$name" ;;
   lab/*) (cd "$ROOT" && workspace_files | grep -v -e '_test\.go$' -e '\.md$' -e '/testdata/' | xargs -d '
 ' cat | sha256sum) ;;
   patched/layer-resolver | patched/layer-agent) own_hash "$name" ;;
@@ -358,6 +360,10 @@ build() {
   local item group hash bin missing=() fetcher
   for item in "$@"; do
     group=$(group_of "$item")
+    if [ "$item" = lab/runc ] && runc features >/dev/null 2>&1; then # which is there from 1.1 on
+      CACHED[$item]=$(command -v runc)
+      continue
+    fi
     inputs "$item" | sha256sum | cut -c1-16 >"$BUILD/.hash"
     hash=$(cat "$BUILD/.hash")
     CACHED[$item]=$CACHE/bin/${item#*/}-${item%%/*}-$hash
@@ -383,7 +389,7 @@ build() {
     say "compiled $WANTED in $(minutes $(($(date +%s) - STARTED)))"
   fi
   for item in "$@"; do
-    touch "${CACHED[$item]}"
+    [[ ${CACHED[$item]} != "$CACHE"/* ]] || touch "${CACHED[$item]}"
     bin=$BUILD/bin/${item%%/*}${CROSS:+-$GOARCH}
     [ -z "$OS" ] || bin=$BUILD/bin/${item%%/*}-$OS-$GOARCH
     mkdir -p "$bin"
@@ -407,7 +413,7 @@ defaults() {
   patched) echo crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent kubectl-layers ;;
   stock) echo crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
   tools) echo etcd registry runc crictl critest ;;
-  lab) echo demo registry layer-resolver ;;
+  lab) echo demo registry layer-resolver runc ;;
   esac
 }
 usage='usage: build.sh patched|stock|tools|lab [NAME...] [patched|stock|tools|lab [NAME...]]...'

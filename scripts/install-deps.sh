@@ -18,6 +18,7 @@ libseccomp.a    libseccomp-dev             libseccomp-static
 busybox         busybox-static             busybox
 conmon          conmon                     conmon
 cni             containernetworking-plugins containernetworking-plugins
+runc            runc                       runc
 ip              iproute2                   iproute
 tc              iproute2                   iproute-tc
 iptables        iptables                   iptables-nft

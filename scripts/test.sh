@@ -259,7 +259,7 @@ step_upstream-bats() {
     workspace upstream-bats -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
 }
 
-lab_binaries() { scripts/build.sh lab tools etcd crictl runc patched crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler; }
+lab_binaries() { scripts/build.sh lab tools etcd crictl patched crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler; }
 cluster_binaries() { scripts/build.sh tools stock patched; }
 # containerd and its shim, with FULL in three versions.
 containerds() {

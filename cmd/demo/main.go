@@ -114,9 +114,9 @@ func run(ctx context.Context, logDir string, e edition) (err error) {
 		LogDir:    logDir,
 		Flavour:   e.flavour,
 		Bandwidth: bandwidth,
-		Registry:  cluster.Component{Flavour: cluster.Lab},
+		Lab:       true,
 		Scheduler: scheduler,
-		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{Flavour: cluster.Lab})},
+		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{})},
 	}, e.summary, func(lab *scenario.Lab) error { return show(ctx, lab, e) })
 }
 

@@ -34,7 +34,7 @@ type Addon struct {
 	// Tool tells that its program is in BinDir/tools. Others are in BinDir/patched: upstream
 	// has no such programs.
 	Tool bool `json:"tool,omitempty"`
-	// Settings it starts with. Of the flavours, only Lab has an effect here.
+	// Settings it starts with. Flavour has no effect here.
 	Settings Component `json:"settings"`
 	// Args of its program, before those of Settings.
 	Args []string `json:"args,omitempty"`
@@ -124,6 +124,8 @@ func (a *Addon) entry(c *Cluster) entry {
 	build := string(Patched)
 	if a.Tool {
 		build = tools
+	} else if a.Name == "layer-resolver" {
+		build = c.config.labOr(build)
 	}
 	return entry{
 		name: a.Name, build: build, settings: a.Settings,

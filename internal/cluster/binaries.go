@@ -18,6 +18,17 @@ import (
 // flavour.
 const tools = "tools"
 
+// lab is the folder of BinDir with what Config.Lab names.
+const lab = "lab"
+
+// labOr returns lab, or another build without Config.Lab.
+func (c *Config) labOr(build string) string {
+	if c.Lab {
+		return lab
+	}
+	return build
+}
+
 // cniDirs are where distributions install the CNI plugins.
 var cniDirs = []string{"/usr/libexec/cni", "/usr/lib/cni", "/opt/cni/bin"}
 
@@ -37,9 +48,6 @@ func (c *Config) checkProgram(build, name string) error {
 // flavour returns the build that the component's program comes from, unless the
 // settings name the program.
 func (p *Process) flavour(settings Component) string {
-	if settings.Flavour == Lab {
-		return string(Lab)
-	}
 	return cmp.Or(p.build, string(settings.Flavour), string(p.cluster.config.Flavour))
 }
 
@@ -108,7 +116,7 @@ func (c *Config) preflight() error {
 	if c.ControlPlaneOnly {
 		return errors.Join(errs...)
 	}
-	errs = append(errs, c.checkProgram(tools, "runc"))
+	errs = append(errs, c.checkProgram(c.labOr(tools), "runc"))
 	for _, kind := range c.kinds() {
 		for _, name := range kind.binaries {
 			errs = append(errs, c.checkProgram(cmp.Or(kind.build, string(c.Runtime.Flavour), string(c.Flavour)), name))

@@ -145,7 +145,7 @@ func (c *Cluster) LogDir() string { return c.config.LogDir }
 
 // Tool returns the path of a program that is the same in every flavour: crictl,
 // critest, runc, ...
-func (c *Cluster) Tool(name string) string { return filepath.Join(c.config.BinDir, "tools", name) }
+func (c *Cluster) Tool(name string) string { return filepath.Join(c.config.BinDir, tools, name) }
 
 // Nodes are all nodes, n1 first.
 func (c *Cluster) Nodes() []*Node { return c.nodes }

@@ -36,7 +36,7 @@ type entry struct {
 // need it and start side by side.
 func (c *Cluster) entries() []entry {
 	all := []entry{{
-		name: "registry", build: tools, settings: c.config.Registry,
+		name: "registry", build: c.config.labOr(tools), settings: c.config.Registry,
 		arguments: c.registryArguments,
 		healthy:   func(ctx context.Context) error { return c.get(ctx, "http://"+c.Registry().Address+"/v2/") },
 		env:       []string{"OTEL_TRACES_EXPORTER=none"},

@@ -20,9 +20,6 @@ type Flavour string
 const (
 	Stock   Flavour = "stock"   // unmodified upstream source
 	Patched Flavour = "patched" // with this repository's patches
-	// Lab has a registry and a layer-resolver that are compiled in less time: the one is not the distribution
-	// project's, the other has Kubernetes' versions of libraries.
-	Lab Flavour = "lab"
 )
 
 // ContainerRuntime is the container runtime of a node.
@@ -65,6 +62,11 @@ type Config struct {
 	// Default: _build/bin of the repository around the working directory.
 	BinDir string `json:"binDir"`
 
+	// Lab takes registry, runc and layer-resolver from BinDir/lab, where they are sooner: a small registry instead of
+	// the distribution project's, the system's runc instead of the pinned one, and a layer-resolver with Kubernetes'
+	// versions of libraries instead of its own.
+	Lab bool `json:"lab,omitempty"`
+
 	// ContainerRuntime of the nodes, default CRIO; ContainerRuntimes those of single nodes, by
 	// their names. Containerd is upstream's in every flavour.
 	ContainerRuntime  ContainerRuntime            `json:"containerRuntime,omitempty"`
@@ -98,8 +100,8 @@ type Config struct {
 
 // Component holds the settings of one process, on top of what the cluster sets.
 type Component struct {
-	// Flavour chooses among the builds of CRI-O and the Kubernetes components, default Config.Flavour;
-	// and Lab among those of the registry and layer-resolver.
+	// Flavour chooses among the builds of CRI-O and the Kubernetes components.
+	// Default Config.Flavour.
 	Flavour Flavour `json:"flavour,omitempty"`
 	// Binary is the program to run instead of the one Flavour names.
 	Binary string `json:"binary,omitempty"`
@@ -158,7 +160,7 @@ func (c *Config) complete() error {
 	c.Flavour = cmp.Or(c.Flavour, Stock)
 	for _, p := range c.components() {
 		switch flavour := cmp.Or(p.settings.Flavour, c.Flavour); flavour {
-		case Stock, Patched, Lab:
+		case Stock, Patched:
 		default:
 			return fmt.Errorf("%s: flavour %q: want %s or %s", p.name, flavour, Stock, Patched)
 		}

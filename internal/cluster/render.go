@@ -66,7 +66,7 @@ func (c *Cluster) writeShared() error {
 		if err := os.WriteFile(c.runcPath(), runcScript, 0o755); err != nil {
 			return err
 		}
-		if err := os.Symlink(c.Tool("runc"), c.runcPath()+".real"); err != nil {
+		if err := os.Symlink(c.runc(), c.runcPath()+".real"); err != nil {
 			return err
 		}
 	}
@@ -82,10 +82,13 @@ func (c *Cluster) writeShared() error {
 //go:embed runc.sh
 var runcScript []byte
 
+// runc is the path of runc itself.
+func (c *Cluster) runc() string { return c.config.program(c.config.labOr(tools), "runc") }
+
 // runcPath returns the path of the program that container runtimes run as runc.
 func (c *Cluster) runcPath() string {
 	if machine.MayLowerOOMScore() {
-		return c.Tool("runc")
+		return c.runc()
 	}
 	return c.path("config", "runc")
 }

@@ -29,15 +29,16 @@ var (
 	lab *scenario.Lab
 )
 
-// All components have the settings of deploy/ and of their own defaults. The links of 100 Mbit/s are as in the demo.
+// All components have the settings of deploy/ and of their own defaults. The links of 100 Mbit/s and
+// what Lab stands for are as in the demo.
 func TestMain(m *testing.M) {
 	schedulers := scenario.Schedulers()
 	schedulers.Flavour = cluster.Patched
 	config := cluster.Config{
 		Name: "core", Flavour: cluster.Patched, Bandwidth: 100_000_000,
-		Registry:  cluster.Component{Flavour: cluster.Lab},
+		Lab:       true,
 		Scheduler: schedulers,
-		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{Flavour: cluster.Lab})},
+		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{})},
 	}
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
 		c = started
