@@ -93,7 +93,7 @@ SCHEDULER_TAGS=imagelayers
 
 # Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
 # their tests are about this repository as a whole. Step unit tests them here.
-NOT_IN_WORKSPACE=(cmd/evalpage cmd/resolver-image cmd/sbom crio internal/eval/page internal/sbom test/layout test/template)
+NOT_IN_WORKSPACE=(cmd/evalpage cmd/resolver-image cmd/sbom internal/eval/page internal/sbom test/layout test/template)
 # Modules that this repository or crictl requires and Kubernetes does not. The workspace has them without
 # their own requirements, so that what is compiled there has the libraries of Kubernetes, each compiled once.
 WORKSPACE_MODULES=(

@@ -101,7 +101,7 @@ func TestCore(t *testing.T) {
 			must(t, c.WaitNodeReady(t.Context(), node.Name))
 		}
 		checkLayers(t, holds)
-		must(t, lab.Present(t.Context(), family.One.Reference, "n2", bytesOf(family.Shared()...)))
+		must(t, lab.Present(t.Context(), family.One.Reference, "n2", shared(family)))
 		checkThird(t, "after", family, cpu)
 	})
 	if !ok {
@@ -174,7 +174,7 @@ func checkThird(t *testing.T, name string, family scenario.Family, cpu int64) {
 		ratings, err := lab.Rate(t.Context(), family.One.Reference)
 		t.Errorf("the pod went to %s and not to n2: %+v %v", start.Node, ratings, err)
 	}
-	checkPulled(t, start.Bytes, bytesOf(family.One.Layers...)-bytesOf(family.Shared()...))
+	checkPulled(t, start.Bytes, lacked(family.One, family.Two))
 }
 
 // checkNeverPulled checks where pods go whose images layer-resolver has read in the registry.
@@ -190,18 +190,14 @@ func checkNeverPulled(t *testing.T) {
 	must(t, err)
 	started, err := lab.Together(t.Context(), "core-new", way.Scheduler, all)
 	must(t, err)
-	var lacked int64
+	var bytes int64
 	for i, image := range all {
 		if started.Nodes[i] != holder {
 			t.Errorf("the pod of %s went to %s and not to %s", image.Reference, started.Nodes[i], holder)
 		}
-		for _, layer := range image.Layers {
-			if !slices.ContainsFunc(first.Layers, func(d v1.Descriptor) bool { return d.Digest == layer.Digest }) {
-				lacked += layer.Size
-			}
-		}
+		bytes += lacked(image, first)
 	}
-	checkPulled(t, started.Pulled.Total(), lacked)
+	checkPulled(t, started.Pulled.Total(), bytes)
 }
 
 // checkPulled checks that so much was pulled; the configuration of an image comes on top.
@@ -213,8 +209,19 @@ func checkPulled(t *testing.T, got, want int64) {
 	}
 }
 
-func bytesOf(layers ...v1.Descriptor) (sum int64) {
-	for _, layer := range layers {
+// lacked returns the compressed bytes of the layers of an image that another one does not have.
+func lacked(image, other *images.Pushed) (sum int64) {
+	for _, layer := range image.Layers {
+		if !slices.ContainsFunc(other.Layers, func(d v1.Descriptor) bool { return d.Digest == layer.Digest }) {
+			sum += layer.Size
+		}
+	}
+	return sum
+}
+
+// shared returns the compressed bytes of the layers of both images that nodes report.
+func shared(family scenario.Family) (sum int64) {
+	for _, layer := range family.Shared() {
 		sum += layer.Size
 	}
 	return sum
