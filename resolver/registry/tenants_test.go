@@ -352,9 +352,10 @@ func TestLargeAnswerThatWaits(t *testing.T) {
 	if !w.transport.large.all.TryAcquire(maxLarge) {
 		t.Fatal("a place is taken")
 	}
+	// The time for a request grows until the answer comes within it, and waits.
 	limit, busy := w.transport.timeout, false
 	var err error
-	for w.transport.timeout = time.Second; !busy && w.transport.timeout < limit; w.transport.timeout *= 2 { // until the answer comes before it is over
+	for w.transport.timeout = time.Second; !busy && w.transport.timeout < limit; w.transport.timeout *= 2 {
 		_, err = w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
 		busy = wantError(t, err, v1alpha1.ReasonUnavailable, s.host).Busy
 	}
