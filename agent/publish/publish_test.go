@@ -397,7 +397,9 @@ func TestUnreadableReport(t *testing.T) {
 		s.finds("- a")
 		s.later(time.Minute)
 		s.expect("at first", 1, "- a")
-		must(t, os.WriteFile(filepath.Join(s.p.From.Folder(), "report.json"), []byte("{}"), 0o600))
+		report := filepath.Join(s.p.From.Folder(), "report.json")
+		must(t, os.WriteFile(report+".new", []byte("{}"), 0o600))
+		must(t, os.Rename(report+".new", report)) // another file: its time may be that of the one before
 		s.later(4 * time.Minute)
 		must(t, s.p.Ready())
 		s.later(time.Hour)
