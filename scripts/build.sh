@@ -293,10 +293,10 @@ watch() {
     COMPILED=$((before + $(wc -l <"$1")))
     [ "$COMPILED" -gt 0 ] || BEGAN=$(date +%s)
     for file in "$2"/*; do
-      [ -f "$file" ] && [[ $seen != *" $file "* ]] || continue
+      if [ ! -f "$file" ] || [[ $seen == *" $file "* ]]; then continue; fi
       seen+="$file "
       READY=$((READY + 1))
-      [ -t 2 ] || say "$READY of $WANTED: $(basename "${file/%server/etcd}"), after $(minutes $(($(date +%s) - STARTED)))$(left)"
+      [ -t 2 ] || say "$READY of $WANTED: $(basename "${file/%\/server/\/etcd}"), after $(minutes $(($(date +%s) - STARTED)))$(left)"
     done
     [ ! -t 2 ] || printf '\r==> %s\033[K' "$READY of $WANTED binaries, $COMPILED packages, $(minutes $(($(date +%s) - STARTED)))$(left)" >&2
   done

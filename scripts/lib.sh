@@ -4,6 +4,9 @@ set -euo pipefail
 # One locale for everything that sorts, hashes or parses tool output.
 export LC_ALL=C
 
+# Where Go's own instructions install it, and where sudo does not look.
+command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BUILD=$ROOT/_build
 # Built binaries, by the hash of everything they are made from. Kept outside
@@ -96,6 +99,7 @@ SCHEDULER_TAGS=imagelayers
 NOT_IN_WORKSPACE=(cmd/evalpage cmd/resolver-image cmd/sbom internal/eval/page internal/sbom test/layout test/template)
 # Modules that this repository or crictl requires and Kubernetes does not. The workspace has them without
 # their own requirements, so that what is compiled there has the libraries of Kubernetes, each compiled once.
+# shellcheck disable=SC2034 # tree.sh
 WORKSPACE_MODULES=(
   cloud.google.com/go/compute/metadata github.com/BurntSushi/toml github.com/containerd/platforms
   github.com/containers/libtrust github.com/containers/ocicrypt github.com/docker/cli github.com/docker/docker

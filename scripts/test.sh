@@ -47,7 +47,7 @@ vm                  a 15 cmd/localcluster crio docs/install-binaries.md internal
 '
 SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
-APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' '*.svg' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind test/layout test/template test/README.md test/checks.sh test/registry.sh
+APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind test/layout test/template test/README.md test/checks.sh test/registry.sh
   test/arch test/engine test/formulas test/kind test/nix test/okd test/release test/rpm test/upstream test/vm test/core scripts internal/bench internal/mutants internal/sbom)
 
 OUT=$ROOT/_out/test
@@ -394,7 +394,12 @@ lane() {
 # changed: prints the steps whose paths have changed since CI_BASE, the last state that landed; if it is not known, those
 # whose paths have changed since they passed on this machine. Says why of each.
 changed() {
-  local name base files file apart known=${CI_BASE:-} paths
+  local name base files known=${CI_BASE:-} paths doubtful
+  # What no row names.
+  mapfile -t doubtful < <({
+    printf '%s\n' "${APART[@]}"
+    awk '$4 != "." { for (i = 4; i <= NF; i++) print $i }' <<<"$LANES"
+  } | sed 's/^/:(exclude)/')
   if [ -z "$known" ] && known=$(git merge-base HEAD origin/main 2>/dev/null) && [ "$known" = "$(git rev-parse HEAD)" ]; then known=''; fi
   for name in $(of_kind p) $(of_kind c); do
     base=${known:-$(cat "$CACHE/passed/$name" 2>/dev/null || true)}
@@ -404,15 +409,10 @@ changed() {
       continue
     fi
     mapfile -t paths < <(of_step "$name" 4)
-    # In doubt: what no row names.
-    mapfile -t apart < <(of_kind p | grep -v -x -e lint -e module)
     files=$(git diff --name-only "$base" -- "${paths[@]}" "${SHARED[@]}")
-    if [ -z "$files" ]; then
-      files=$(git diff --name-only "$base" -- . $(printf ':(exclude)%s ' "${APART[@]}" $(awk '$4 != "." { for (i = 4; i <= NF; i++) print $i }' <<<"$LANES")))
-    fi
+    [ -n "$files" ] || files=$(git diff --name-only "$base" -- . "${doubtful[@]}")
     if [ -n "$files" ]; then
-      file=$(head -n 1 <<<"$files")
-      say "$name: chosen: $file$([ "$(wc -l <<<"$files")" = 1 ] || echo " and $(($(wc -l <<<"$files") - 1)) more") changed since ${base:0:12}"
+      say "$name: chosen: $(wc -l <<<"$files") files changed since ${base:0:12}, $(head -n 1 <<<"$files") for one"
       echo "$name"
     else
       say "$name: left out: nothing that it tests has changed since ${base:0:12}"
@@ -489,16 +489,16 @@ test | clusters | changed | all)
   [ "$(id -u)" = 0 ] || die "the cluster tests make network namespaces and mounts: run as root, or 'make test STEP=unit'"
   STEPS=(core unit overlays)
   [ "$1" = test ] || lanes_of=(p c c)
-  mapfile -t table < <(awk 'NF { print $1 }' <<<"$LANES")
   case $1 in
-  clusters) STEPS+=($(of_kind p) $(of_kind c)) ;;
+  clusters) mapfile -t -O "${#STEPS[@]}" STEPS < <(awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$LANES") ;;
   changed)
     LIMIT=${CI_MINUTES:-75}
     mapfile -t STEPS < <(changed)
     ;;
   all)
     FULL=1
-    STEPS+=("${table[@]}" fuzz upstream-compared upstream-bats)
+    mapfile -t -O "${#STEPS[@]}" STEPS < <(awk 'NF { print $1 }' <<<"$LANES")
+    STEPS+=(fuzz upstream-compared upstream-bats)
     ;;
   esac
   ;;

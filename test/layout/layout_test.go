@@ -77,39 +77,100 @@ func compare(t *testing.T, what string, folders, needed []string) {
 	}
 }
 
-// TestWorkspace checks that scripts/lib.sh copies exactly those folders into the
-// workspace with the patched Kubernetes that its programs and tests need.
+// TestProducts checks that scripts/lib.sh lists exactly those folders that the programs are made from which are compiled
+// beside the patched Kubernetes: packages and hashes of binaries rely on it.
+func TestProducts(t *testing.T) {
+	scheduler := shellList(t, "SCHEDULER_PRODUCT")
+	compare(t, "SCHEDULER_PRODUCT", scheduler, packages(t, "-deps", "-tags", "imagelayers", "./cmd/kube-scheduler"))
+	for list, program := range map[string]string{"EXTENDER_PRODUCT": "./cmd/layer-extender", "KUBECTL_PRODUCT": "./cmd/kubectl-layers"} {
+		compare(t, list, shellList(t, list), slices.DeleteFunc(packages(t, "-deps", "-tags", "imagelayers", program),
+			func(folder string) bool { return inFolders(scheduler, folder) }))
+	}
+}
+
+// TestWorkspace checks that the workspace has every package of this repository but for NOT_IN_WORKSPACE, and every
+// module that these need and Kubernetes does not require: go.mod has the versions.
 func TestWorkspace(t *testing.T) {
-	product := packages(t, "-deps", "-tags", "imagelayers", "./cmd/kube-scheduler")
-	compare(t, "SCHEDULER_PRODUCT", shellList(t, "SCHEDULER_PRODUCT"), product)
-
-	extender := shellList(t, "EXTENDER_PRODUCT")
-	compare(t, "EXTENDER_PRODUCT", extender, slices.DeleteFunc(packages(t, "-deps", "-tags", "imagelayers", "./cmd/layer-extender"),
-		func(folder string) bool { return inFolders(shellList(t, "SCHEDULER_PRODUCT"), folder) }))
-
-	kubectl := shellList(t, "KUBECTL_PRODUCT")
-	compare(t, "KUBECTL_PRODUCT", kubectl, slices.DeleteFunc(packages(t, "-deps", "-tags", "imagelayers", "./cmd/kubectl-layers"),
-		func(folder string) bool { return inFolders(shellList(t, "SCHEDULER_PRODUCT"), folder) }))
-
-	lab := shellList(t, "SCHEDULER_LAB")
-	all := slices.Concat(lab, extender, kubectl, shellList(t, "SCHEDULER_PRODUCT"))
-	patterns := make([]string, len(all))
-	for i, folder := range all {
-		patterns[i] = "./" + folder + "/..."
+	without := shellList(t, "NOT_IN_WORKSPACE")
+	for _, folder := range without {
+		if _, err := os.Stat(filepath.Join(root, folder)); err != nil {
+			t.Errorf("NOT_IN_WORKSPACE: %v", err)
+		}
 	}
-	needed := packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, patterns...)...)
-	compare(t, "SCHEDULER_PRODUCT, EXTENDER_PRODUCT, KUBECTL_PRODUCT and SCHEDULER_LAB", all, needed)
-	// A folder of the laboratory is there only if a program or a test that runs in
-	// the workspace needs it.
-	roots := []string{
-		"./cmd/layersim", "./internal/bench/extender/measure", "./internal/bench/qos/measure", "./internal/bench/scheduler/measure",
-		"./internal/bench/throughput/perf", "./test/integration",
+	var patterns []string
+	for _, folder := range packages(t, "-tags", "imagelayers,e2e,bench,integration", "./...") {
+		if !inFolders(without, folder) {
+			patterns = append(patterns, "./"+folder)
+		}
 	}
-	compare(t, "SCHEDULER_LAB", lab, slices.DeleteFunc(
-		packages(t, append([]string{"-deps", "-test", "-tags", "imagelayers,bench,integration"}, roots...)...),
-		func(folder string) bool {
-			return inFolders(product, folder) || inFolders(extender, folder) || inFolders(kubectl, folder) || strings.HasPrefix(folder, "scheduler/")
-		}))
+	needed := map[string]bool{}
+	list := append([]string{"list", "-deps", "-test", "-tags", "imagelayers,e2e,bench,integration", "-f", "{{with .Module}}{{.Path}}{{end}}"}, patterns...)
+	for path := range strings.Lines(output(t, "go", list...)) {
+		needed[strings.TrimSpace(path)] = true
+	}
+	kubernetes := strings.TrimSpace(output(t, "go", "list", "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes"))
+	required, err := os.ReadFile(kubernetes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := shellList(t, "WORKSPACE_MODULES")
+	for path := range needed {
+		if path == "" || path == module || path == "k8s.io/kubernetes" || strings.Contains(string(required), "\t"+path+" ") {
+			continue
+		}
+		if !slices.Contains(modules, path) {
+			t.Errorf("WORKSPACE_MODULES in scripts/lib.sh lacks %s, which is needed and which Kubernetes does not require", path)
+		}
+	}
+}
+
+// TestLanes checks that the table of scripts/test.sh, from which CI chooses what to run, has only paths that exist and
+// steps that there are, and that some row names every package: a change of one that no row names runs all steps.
+func TestLanes(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "scripts/test.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	variable := func(name, open, end string) string {
+		_, rest, found := strings.Cut(string(text), "\n"+name+"="+open)
+		value, _, closed := strings.Cut(rest, end)
+		if !found || !closed {
+			t.Fatalf("scripts/test.sh has no %s", name)
+		}
+		return value
+	}
+	named := strings.Fields(variable("SHARED", "(", ")"))
+	for _, path := range strings.Fields(variable("APART", "(", ")")) {
+		named = append(named, strings.Trim(path, "'"))
+	}
+	steps := 0
+	for row := range strings.Lines(variable("LANES", "'", "'\n")) {
+		fields := strings.Fields(row)
+		if len(fields) == 0 {
+			continue
+		}
+		steps++
+		if len(fields) < 4 || !strings.Contains("pca", fields[1]) || !bytes.Contains(text, []byte("\nstep_"+fields[0]+"() {")) {
+			t.Errorf("row %q: want a step of scripts/test.sh, its kind, minutes and paths", row)
+			continue
+		}
+		if fields[3] != "." {
+			named = append(named, fields[3:]...)
+		}
+	}
+	if steps < 20 {
+		t.Fatalf("only %d rows", steps)
+	}
+	for _, path := range named {
+		if matches, err := filepath.Glob(filepath.Join(root, path)); err != nil || len(matches) == 0 {
+			t.Errorf("scripts/test.sh names %s, which is not there", path)
+		}
+	}
+	for _, folder := range packages(t, "-tags", "e2e,bench,integration", "./...") {
+		if !inFolders(named, folder) {
+			t.Errorf("no row names %s: a change there runs all steps", folder)
+		}
+	}
 }
 
 // TestNixParts checks that nix/part.nix takes only those parts of this repository
