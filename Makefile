@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
+# Where Go's own instructions install it, and where sudo does not look.
+export PATH := $(PATH):/usr/local/go/bin
 NODES ?= 3
 BANDWIDTH ?=
 # JSON Lines of real image manifests; empty: a generator.

@@ -219,8 +219,7 @@ inputs() {
   echo "$GOARCH $1 $OS"
   case $1 in
   tools/* | lab/runc) tool_module "$name" ;;
-  lab/*) (cd "$ROOT" && workspace_files | grep -v -e '_test\.go$' -e '\.md$' -e '/testdata/' | xargs -d '
-' cat | sha256sum) ;;
+  lab/*) (cd "$ROOT" && { workspace_files | grep -v -e '_test\.go$' -e '\.md$' -e '/testdata/' | xargs -d '\n' cat && cat go.mod; } | sha256sum) ;;
   patched/layer-resolver | patched/layer-agent) own_hash "$name" ;;
   esac
   case $1 in
@@ -245,7 +244,7 @@ inputs() {
   own) kubernetes_version "$group" ;;
   esac
   # The recipe.
-  declare -f enter enter_tool main_module parts compile
+  declare -f enter enter_tool main_module parts compile compile_pinns package_of
 }
 
 # compile GROUP FOLDER PACKAGE...: compiles and links all of them side by side, into the folder.
@@ -281,7 +280,8 @@ left() {
     [ -s "$(packages_file "$group")" ] || return 0
     units=$((units + $(cat "$(packages_file "$group")")))
   done
-  echo ", about $(minutes $(((units - done_units) * ($(date +%s) - BEGAN) / done_units))) left"
+  units=$((units > done_units ? units - done_units : 0))
+  echo ", about $(minutes $((units * ($(date +%s) - BEGAN) / done_units))) left"
 }
 
 # watch LOG FOLDER PID: shows how far a compilation is until it ends: on a terminal in one line, elsewhere in a line
@@ -290,7 +290,7 @@ watch() {
   local before=$COMPILED file seen=' '
   while kill -0 "$3" 2>/dev/null; do
     sleep 1
-    COMPILED=$((before + $(wc -l <"$1")))
+    COMPILED=$((before + $(grep -vc ' ' "$1" || true)))
     [ "$COMPILED" -gt 0 ] || BEGAN=$(date +%s)
     for file in "$2"/*; do
       if [ ! -f "$file" ] || [[ $seen == *" $file "* ]]; then continue; fi
@@ -320,16 +320,17 @@ build_group() {
   done
   if [ ${#packages[@]} -gt 0 ] || [[ $group == tools/* ]]; then
     compile "$group" "$folder" "${packages[@]}" >"$log" 2>&1 &
-    pid=$!
+    pid=$! JOBS+=("$!")
     watch "$log" "$folder" "$pid"
     wait "$pid" || {
-      grep -v '^[a-zA-Z0-9._/@-]*$' "$log" | tail -n 20 >&2
+      { grep -v '^[a-zA-Z0-9._/@-]*$' "$log" || true; } | tail -n 20 >&2
       die "$*: build failed; the whole log is $log"
     }
   fi
   for item in "$@"; do
     file=$folder/${item#*/}
     [ "$item" != tools/etcd ] || file=$folder/server # the last part of its path
+    [ "$OS" != windows ] || file+=.exe
     mv "$file" "${CACHED[$item]}"
   done
   rmdir "$folder"
@@ -348,8 +349,10 @@ fetch_all() {
   local group item packages
   for group in "${GROUP_NAMES[@]}"; do
     packages=()
+    # The module of a tool is made where it is compiled.
+    [[ $group != tools/* ]] || { echo 100 >"$(packages_file "$group")" && continue; }
     for item in ${ITEMS[$group]}; do
-      [[ $item == tools/[!ec]* || $item == */pinns ]] || packages+=("$(package_of "$item")")
+      [[ $item == */pinns ]] || packages+=("$(package_of "$item")")
     done
     fetch "$group" "${packages[@]}" >"$(packages_file "$group")" 2>"$BUILD/log/fetch.log" || return 0
   done
@@ -380,7 +383,7 @@ build() {
     # What is compiled later is fetched meanwhile.
     for group in "${GROUP_NAMES[@]}"; do : >"$(packages_file "$group")"; done
     fetch_all &
-    fetcher=$!
+    fetcher=$! JOBS+=("$!")
     for group in "${GROUP_NAMES[@]}"; do
       # shellcheck disable=SC2086 # names
       build_group "$group" ${ITEMS[$group]}
@@ -433,6 +436,14 @@ while [ $# -gt 0 ]; do
   wanted+=("${names[@]/#/$flavour/}")
 done
 [ ${#wanted[@]} -gt 0 ] || die "$usage"
-trap restore_huge_pages EXIT
+# Jobs are process groups of their own, so that each can be ended with everything it started.
+JOBS=()
+clean_up() {
+  for job in "${JOBS[@]}"; do kill -- "-$job" 2>/dev/null || true; done
+  rm -rf "$CACHE/bin/.building-$$"
+  restore_huge_pages
+}
+trap clean_up EXIT
+set -m
 use_huge_pages
 with_lock build build "${wanted[@]}"

@@ -15,7 +15,7 @@ nodes=(crio pinns kubelet kube-apiserver kube-controller-manager)
 case ${1:-} in
 '') binaries=(lab tools etcd crictl patched kube-scheduler "${nodes[@]}") ;;
 stock) binaries=(lab tools etcd crictl patched kube-scheduler stock "${nodes[@]}") ;;
-agent) binaries=(lab tools etcd registry runc crictl containerd containerd-shim-runc-v2 patched kube-scheduler layer-resolver layer-agent kubectl-layers stock "${nodes[@]}" kube-scheduler) ;;
+agent) binaries=(lab demo tools etcd registry runc crictl containerd containerd-shim-runc-v2 patched kube-scheduler layer-resolver layer-agent kubectl-layers stock "${nodes[@]}" kube-scheduler) ;;
 image-locality | scheduler-tour) binaries=(tools patched) ;;
 *) die "usage: demo.sh [stock | agent | image-locality | scheduler-tour]" ;;
 esac

@@ -4,6 +4,8 @@ set -euo pipefail
 # One locale for everything that sorts, hashes or parses tool output.
 export LC_ALL=C
 
+# A user's workspace is none of ours.
+unset GOWORK
 # Where Go's own instructions install it, and where sudo does not look.
 command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
 
@@ -95,7 +97,7 @@ KUBECTL_PRODUCT=(cmd/kubectl-layers internal/imagelocality kubectllayers)
 SCHEDULER_TAGS=imagelayers
 
 # Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
-# their tests are about this repository as a whole. Step unit tests them here.
+# their tests are about this repository as a whole. Step module tests them.
 NOT_IN_WORKSPACE=(cmd/evalpage cmd/resolver-image cmd/sbom internal/eval/page internal/sbom test/layout test/template)
 # Modules that this repository or crictl requires and Kubernetes does not. The workspace has them without
 # their own requirements, so that what is compiled there has the libraries of Kubernetes, each compiled once.

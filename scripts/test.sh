@@ -21,30 +21,34 @@ cd "$ROOT"
 LANES='
 lint                p 6 .
 module              p 12 .
-nodes               c 14 cmd/localcluster crio internal/cluster kubelet patches test/cluster test/e2e test/imagegc test/layershare test/livetest test/report
-placement           c 20 api imageref internal/cluster internal/imagelocality internal/scenario kubectllayers kubelet patches scheduler test/livetest test/qosaware test/scheduler
+nodes               c 14 LAB cmd/localcluster crio kubelet patches scheduler test/cluster test/e2e test/imagegc test/layershare test/report
+placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
 integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet patches/kubernetes resolver scheduler test/integration test/kubectl test/nodepatch test/oldserver test/deploy
-resolver            c 14 api cmd/layer-resolver deploy/resolver imageref internal/cluster internal/scenario resolver test/livetest test/resolver
-agent               c 20 agent api cmd/layer-agent deploy internal/cluster internal/dashboards internal/monitoring internal/scenario kubectllayers scheduler test/agent test/containerd test/kubectl test/livetest test/monitoring
-extender            c 16 api cmd/layer-extender deploy/extender extender internal/cluster internal/scenario scheduler test/agents test/extender test/livetest
-skew                c 12 api crio internal/cluster kubelet patches scheduler test/livetest test/skew
-deploy              c 14 api cmd demos deploy internal/cluster internal/scenario resolver scheduler test/demos test/deploy test/livetest
-critest             c 6 crio internal/cluster patches/cri-o test/critest
+resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/inspect internal/registrytest resolver scheduler test/resolver
+agent               c 20 LAB agent cmd/layer-agent internal/dashboards internal/monitoring kubectllayers scheduler test/agent test/containerd test/kubectl test/monitoring
+extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler test/agents test/extender
+skew                c 12 LAB crio kubelet patches scheduler test/skew
+deploy              c 14 LAB cmd demos extender internal/monitoring kubectllayers resolver scheduler test/demos test/deploy
+critest             c 6 LAB crio patches/cri-o scheduler test/critest
 race                p 3 crio imageref kubelet resolver scheduler
 upstream-cri-o      p 6 crio patches/cri-o
 upstream-kubernetes p 12 kubelet patches/kubernetes
-rebase              p 3 crio docs/patches.md kubelet patches
-eval                p 6 README.md cmd/layersim docs/evaluation.md internal/eval scheduler
-stock               c 30 api extender internal/cluster internal/scenario resolver scheduler test/deploy test/extender test/livetest test/resolver test/scheduler
-generated           p 22 patches/kubernetes scripts/generate.sh
-rpm                 a 19 api cmd crio deploy imageref kubelet patches rpm scheduler test/rpm test/engine
-kind                a 19 api cmd crio demos deploy imageref kind kubelet patches scheduler test/demos test/engine test/kind
-okd                 a 12 api cmd crio deploy imageref kubelet okd-machine-os patches rpm scheduler test/engine test/okd
-nix                 a 8 api cmd crio deploy flake.lock flake.nix imageref kubelet nix patches resolver scheduler test/nix
+rebase              p 3 crio docs/patches.md kubelet patches scripts/patches.sh
+eval                p 6 README.md agent api cmd/layersim docs/evaluation.md extender imageref internal/eval scheduler
+stock               c 30 LAB cmd extender internal/controlplane internal/imagelocality internal/monitoring internal/registrytest kubectllayers resolver scheduler test/deploy test/extender test/resolver test/scheduler
+generated           p 22 kubelet patches/kubernetes scripts/generate.sh
+rpm                 a 19 PRODUCT docs/install-rpm.md rpm test/rpm test/engine
+kind                a 19 PRODUCT demos kind test/demos test/engine test/kind
+okd                 a 12 PRODUCT okd-machine-os rpm test/engine test/okd
+nix                 a 8 PRODUCT flake.lock flake.nix nix test/nix
 release             a 60 .
-arch                a 30 agent api cmd crio extender imageref kubectllayers kubelet patches resolver scheduler test/arch
-vm                  a 15 cmd/localcluster crio docs/install-binaries.md internal/cluster kubelet patches scheduler test/vm
+arch                a 30 PRODUCT test/arch
+vm                  a 15 PRODUCT LAB docs/install-binaries.md test/vm
 '
+# What packages have in them, and what every test on a cluster is made of.
+PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet patches resolver scheduler"
+LAB="api deploy imageref internal/auditlog internal/cluster internal/kustomize internal/nodeimages internal/poll internal/scenario test/livetest"
+LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
 APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind test/layout test/template test/README.md test/checks.sh test/registry.sh
@@ -308,7 +312,7 @@ step_arch() { scripts/install-deps.sh cross && { scripts/install-deps.sh qemu ||
 # failures LOG: prints each check that failed with its reason, which stands below it, and the end
 # of the log.
 failures() {
-  awk '/^FAILED: / { failed = 1; print; next } failed && /^    / { print; next } { failed = 0 }' "$1" | head -n 300
+  awk '/^FAILED: / { failed = 1 } !/^(FAILED: |    )/ { failed = 0 } failed && ++n <= 300' "$1"
   tail -n 40 "$1"
 }
 
@@ -329,10 +333,11 @@ left_out() {
   fi
 }
 
-# remembered STEP: the path of the file that is there if the step passed with what its paths have now.
+# remembered STEP: prints the path of the file that is there if the step passed with what its paths have now.
 remembered() {
   local paths
   mapfile -t paths < <(of_step "$1" 4)
+  git rev-parse HEAD >/dev/null 2>&1 || return 0 # without git nothing is remembered
   echo "$CACHE/passed/$1-$({
     echo "$FULL"
     go version
@@ -343,7 +348,7 @@ remembered() {
 # run STEP...: runs them one after the other, each with its log, its result and its times. What passes is noted: the
 # commit, for "changed"; what it takes here.
 run() {
-  local name started seconds cpu why
+  local name started seconds cpu why inputs commit
   mkdir -p "$CACHE/passed" "$CACHE/minutes"
   for name in "$@"; do
     why=$(left_out "$name")
@@ -355,6 +360,10 @@ run() {
       continue
     fi
     started=$(date +%s)
+    # Before it runs: what changes meanwhile has not passed.
+    inputs='' commit=''
+    [ "$(of_step "$name" 2)" != a ] || inputs=$(remembered "$name")
+    [ -n "$(git status --porcelain 2>/dev/null)" ] || commit=$(git rev-parse HEAD 2>/dev/null) || true
     say "$name: started; log _out/test/$name.log"
     if (
       trap 'times >"$OUT/$name.times"' EXIT
@@ -368,9 +377,9 @@ run() {
     cpu=$(processor_seconds "$OUT/$name.times") || cpu=0 # it was killed
     if [ "$(cat "$OUT/$name.exit")" = 0 ]; then
       say "$name: ok, $seconds s, $cpu s of processors"
-      [ -n "$(git status --porcelain 2>/dev/null)" ] || git rev-parse HEAD >"$CACHE/passed/$name" 2>/dev/null || true
-      [ "$(of_step "$name" 2)" != a ] || touch "$(remembered "$name")"
-      echo $(((seconds + 59) / 60)) >"$CACHE/minutes/$name"
+      [ -z "$commit" ] || echo "$commit" >"$CACHE/passed/$name"
+      [ -z "$inputs" ] || touch "$inputs"
+      [ -n "$FULL" ] || echo $(((seconds + 59) / 60)) >"$CACHE/minutes/$name"
     else
       say "$name: FAILED after $seconds s; from _out/test/$name.log:"
       failures "$OUT/$name.log" >&2
@@ -383,7 +392,7 @@ run() {
 # folder has the step.
 lane() {
   local kind name
-  for kind in $1 p c a ''; do
+  for kind in '' "$1" p c a; do
     for name in "${STEPS[@]}"; do
       [ "$(of_step "$name" 2)" = "$kind" ] || continue
       if mkdir "$OUT/$name.taken" 2>/dev/null; then run "$name"; fi
@@ -402,7 +411,9 @@ changed() {
   } | sed 's/^/:(exclude)/')
   if [ -z "$known" ] && known=$(git merge-base HEAD origin/main 2>/dev/null) && [ "$known" = "$(git rev-parse HEAD)" ]; then known=''; fi
   for name in $(of_kind p) $(of_kind c); do
-    base=${known:-$(cat "$CACHE/passed/$name" 2>/dev/null || true)}
+    # What did not fit into CI_MINUTES the last time is older than what landed.
+    base=$(cat "$CACHE/passed/$name" 2>/dev/null || true)
+    if [ -n "$known" ] && ! git merge-base --is-ancestor "${base:-none}" "$known" 2>/dev/null; then base=$known; fi
     if [ -z "$base" ] || ! git cat-file -e "$base^{commit}" 2>/dev/null; then
       say "$name: chosen: what has landed is not known (CI_BASE), and it never passed on this machine"
       echo "$name"
@@ -494,6 +505,7 @@ test | clusters | changed | all)
   changed)
     LIMIT=${CI_MINUTES:-75}
     mapfile -t STEPS < <(changed)
+    [ ${#STEPS[@]} -gt 0 ] || exit 0
     ;;
   all)
     FULL=1
@@ -518,6 +530,7 @@ unit | module) command -v jq >/dev/null || die "jq is missing: 'make deps' insta
 esac
 # A run at the same time would lose its results, and its settings of the machine.
 mkdir -p "$BUILD"
+[ -w "$BUILD" ] || die "$BUILD is another user's: run this as root, or remove it"
 other=$(cat "$BUILD/.tests" 2>/dev/null || true)
 ! grep -qs 'scripts/test\.sh' "/proc/${other:-none}/cmdline" ||
   die "other tests run in this clone, process $other: wait for them, or use another clone"
@@ -533,8 +546,8 @@ GOTESTSUM=$(go_tool gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 if [ ${#lanes_of[@]} -gt 0 ]; then
   raise_inotify
   # What clusters run is compiled before the first one: beside compilers they are slow, and take processors all the while.
-  say "binaries"
-  if [ "$1" = test ]; then lab_binaries; else cluster_binaries; fi
+  [ "$1" != test ] || lab_binaries
+  if [ "$1" != test ] && comm -12 <(printf '%s\n' "${STEPS[@]}" | sort) <({ of_kind c; of_kind a; } | sort) | grep -q .; then cluster_binaries; fi
   # Process groups of their own, so that each can be ended with everything it started.
   set -m
   lanes=()

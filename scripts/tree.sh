@@ -158,12 +158,13 @@ bare_name() { echo "${1//\//+}"; }
 # bare_modules FOLDER: has links to the modules that Kubernetes does not require, each with a go.mod without
 # requirements, in the folder.
 bare_modules() {
-  local folder=$1 crictl name want=() dirs dir to
+  local folder=$1 crictl name want=() want_all dirs dir to
   crictl=$(module_dir sigs.k8s.io/cri-tools "$CRI_TOOLS_VERSION")
   want=("sigs.k8s.io/cri-tools@$CRI_TOOLS_VERSION")
   for name in "${WORKSPACE_MODULES[@]}"; do want+=("$name@$(required_version "$name" "$crictl/go.mod")"); done
-  # What is there already is what is wanted, or all is made again.
-  [ "$(cat "$folder/.modules" 2>/dev/null)" != "${want[*]}" ] || return 0
+  # What is there already is what is wanted, or all is made again: also if Go's module cache is elsewhere now, or empty.
+  want_all="$(go env GOMODCACHE) ${want[*]}"
+  if [ "$(cat "$folder/.modules" 2>/dev/null)" = "$want_all" ] && [ -d "$crictl" ] && [ -e "$folder/github.com+docker+cli/cli" ]; then return 0; fi
   rm -rf "$folder"
   dirs=$(module_dirs "${want[@]}")
   while read -r name dir; do
@@ -173,7 +174,7 @@ bare_modules() {
     find "$dir" -mindepth 1 -maxdepth 1 ! -name go.mod ! -name go.sum -exec ln -s -t "$to" {} +
     { sed -n "s/^go \\([0-9]*[.][0-9]*\\).*/go \\1/p" "$dir/go.mod" 2>/dev/null | grep . || echo "go 1.20"; } | sed "1i module $name" >"$to/go.mod"
   done <<<"$dirs"
-  echo "${want[*]}" >"$folder/.modules"
+  echo "$want_all" >"$folder/.modules"
 }
 
 workspace() {
@@ -199,8 +200,10 @@ workspace() {
   comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod -printf '%P\n' | sort) <(workspace_files) |
     (cd "$tree" && xargs -r -d '\n' rm)
   find "$tree" -mindepth 1 -type d -empty -delete
-  # Tests start the binaries.
+  # Tests start the binaries, and leave logs.
   ln -sfn ../.. "$tree/_build"
+  mkdir -p "$ROOT/_out/test"
+  ln -sfn "$ROOT/_out" "$tree/_out"
   echo "$tree"
 }
 

@@ -46,12 +46,12 @@ qos)
   binaries=(tools etcd registry kwok "${patched[@]}" kube-controller-manager kube-scheduler)
   arguments=(${SCALE:+--scale "$SCALE"} ${MINUTES:+--minutes "$MINUTES"})
   ;;
-*)
-  echo "make bench B=NAME runs one of:" >&2
-  list >&2
-  [ -z "$name" ] || die "no benchmark is called '$name'"
-  exit 1
+'')
+  echo "make bench B=NAME runs one of:"
+  list
+  exit
   ;;
+*) die "no benchmark is called '$name': 'make bench' lists them" ;;
 esac
 scripts/install-deps.sh
 [ ${#binaries[@]} = 0 ] || scripts/build.sh "${binaries[@]}"

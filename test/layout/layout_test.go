@@ -125,7 +125,8 @@ func TestWorkspace(t *testing.T) {
 }
 
 // TestLanes checks that the table of scripts/test.sh, from which CI chooses what to run, has only paths that exist and
-// steps that there are, and that some row names every package: a change of one that no row names runs all steps.
+// steps that there are; that a row of tests on clusters names every package that these are made from; and that some
+// row names every package: a change of one that no row names runs all steps.
 func TestLanes(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "scripts/test.sh"))
 	if err != nil {
@@ -139,13 +140,14 @@ func TestLanes(t *testing.T) {
 		}
 		return value
 	}
+	expand := strings.NewReplacer("PRODUCT", variable("PRODUCT", `"`, `"`), "LAB", variable("LAB", `"`, `"`))
 	named := strings.Fields(variable("SHARED", "(", ")"))
 	for _, path := range strings.Fields(variable("APART", "(", ")")) {
 		named = append(named, strings.Trim(path, "'"))
 	}
 	steps := 0
 	for row := range strings.Lines(variable("LANES", "'", "'\n")) {
-		fields := strings.Fields(row)
+		fields := strings.Fields(expand.Replace(row))
 		if len(fields) == 0 {
 			continue
 		}
@@ -154,8 +156,23 @@ func TestLanes(t *testing.T) {
 			t.Errorf("row %q: want a step of scripts/test.sh, its kind, minutes and paths", row)
 			continue
 		}
-		if fields[3] != "." {
-			named = append(named, fields[3:]...)
+		if fields[3] == "." {
+			continue
+		}
+		named = append(named, fields[3:]...)
+		if fields[1] != "c" {
+			continue
+		}
+		list := []string{"-deps", "-test", "-tags", "imagelayers,e2e"}
+		for _, path := range fields[3:] {
+			if strings.HasPrefix(path, "test/") {
+				list = append(list, "./"+path+"/...")
+			}
+		}
+		for _, folder := range packages(t, list...) {
+			if !inFolders(fields[3:], folder) {
+				t.Errorf("row %s does not name %s, which its tests are made from", fields[0], folder)
+			}
 		}
 	}
 	if steps < 20 {
