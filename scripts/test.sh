@@ -407,6 +407,7 @@ lane() {
 # whose paths have changed since they passed on this machine. Says why of each.
 changed() {
   local name base files known=${CI_BASE:-} paths doubtful
+  mkdir -p "$CACHE/passed"
   # What no row names.
   mapfile -t doubtful < <({
     printf '%s\n' "${APART[@]}"
@@ -414,9 +415,12 @@ changed() {
   } | sed 's/^/:(exclude)/')
   if [ -z "$known" ] && known=$(git merge-base HEAD origin/main 2>/dev/null) && [ "$known" = "$(git rev-parse HEAD)" ]; then known=''; fi
   for name in $(of_kind p) $(of_kind c); do
-    # What did not fit into CI_MINUTES the last time is older than what landed.
+    # What passed here may be older than what landed: what did not fit into CI_MINUTES the last time is still to run.
     base=$(cat "$CACHE/passed/$name" 2>/dev/null || true)
-    if [ -n "$known" ] && ! git merge-base --is-ancestor "${base:-none}" "$known" 2>/dev/null; then base=$known; fi
+    if [ -n "$known" ] && ! git merge-base --is-ancestor "${base:-none}" "$known" 2>/dev/null; then
+      base=$known
+      echo "$base" >"$CACHE/passed/$name"
+    fi
     if [ -z "$base" ] || ! git cat-file -e "$base^{commit}" 2>/dev/null; then
       say "$name: chosen: what has landed is not known (CI_BASE), and it never passed on this machine"
       echo "$name"
