@@ -271,11 +271,11 @@ packages_file() { echo "$BUILD/log/packages-${1//\//-}"; }
 
 minutes() { if [ "$1" -lt 90 ]; then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi; }
 
-# left: how long what is not there yet will take on this machine, once the first binary is there, from the packages
-# that were compiled since. To link one takes about as long as to compile 25 packages.
+# left: how long what is not there yet will take on this machine, from what it has compiled so far, once that is a binary
+# or 200 packages. To link a binary takes about as long as to compile 25 packages.
 left() {
   local done_units=$((COMPILED + 25 * READY)) units=$((25 * WANTED)) group
-  [ "$READY" -gt 0 ] || return 0
+  [ "$READY" -gt 0 ] || [ "$COMPILED" -ge 200 ] || return 0
   for group in "${GROUP_NAMES[@]}"; do
     [ -s "$(packages_file "$group")" ] || return 0
     units=$((units + $(cat "$(packages_file "$group")")))
@@ -287,7 +287,7 @@ left() {
 # watch LOG FOLDER PID: shows how far a compilation is until it ends: on a terminal in one line, elsewhere in a line
 # per binary.
 watch() {
-  local before=$COMPILED file seen=' '
+  local before=$COMPILED file seen=' ' first
   while kill -0 "$3" 2>/dev/null; do
     sleep 1
     COMPILED=$((before + $(grep -vc ' ' "$1" || true)))
@@ -298,6 +298,10 @@ watch() {
       READY=$((READY + 1))
       [ -t 2 ] || say "$READY of $WANTED: $(basename "${file/%\/server/\/etcd}"), after $(minutes $(($(date +%s) - STARTED)))$(left)"
     done
+    if [ ! -t 2 ] && [ -z "$TOLD" ] && first=$(left) && [ -n "$first" ]; then
+      say "after $(minutes $(($(date +%s) - STARTED)))$first"
+      TOLD=1
+    fi
     [ ! -t 2 ] || printf '\r==> %s\033[K' "$READY of $WANTED binaries, $COMPILED packages, $(minutes $(($(date +%s) - STARTED)))$(left)" >&2
   done
   [ ! -t 2 ] || printf '\r\033[K' >&2
@@ -409,6 +413,7 @@ GROUP_NAMES=()
 WANTED=0 READY=0 COMPILED=0
 STARTED=$(date +%s)
 BEGAN=$STARTED
+TOLD=''
 
 # defaults FLAVOUR: prints what is built if no name follows.
 defaults() {
