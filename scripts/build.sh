@@ -253,17 +253,25 @@ compile() (
   group=$1 folder=$2
   shift 2
   enter "$group"
-  case $group in tools/*) folder=$folder/${group#*/} ;; *) folder=$folder/ ;; esac
+  case $group in
+  tools/*)
+    folder=$folder/${group#*/}
+    count "$PACKAGE" >"$(packages_file "$group")"
+    ;;
+  *) folder=$folder/ ;;
+  esac
   go "$VERB" -v ${TAGS:+-tags "$TAGS"} "${FLAGS[@]}" -o "$folder" "${@:-$PACKAGE}"
 )
 
-# fetch GROUP PACKAGE...: fetches all modules that a group is compiled from, and prints the number of packages that
-# are not compiled yet.
+# count PACKAGE...: prints how many packages of what these are made from are not compiled yet.
+count() { go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' ${TAGS:+-tags "$TAGS"} "$@" | wc -l; }
+
+# fetch GROUP PACKAGE...: fetches all modules that a group is compiled from, and counts.
 fetch() (
   group=$1
   shift
   enter "$group"
-  go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' ${TAGS:+-tags "$TAGS"} "${@:-$PACKAGE}" | wc -l
+  count "$@"
 )
 
 # packages_file GROUP: where fetch_all notes the number of packages of a group.
@@ -353,8 +361,8 @@ fetch_all() {
   local group item packages
   for group in "${GROUP_NAMES[@]}"; do
     packages=()
-    # The module of a tool is made where it is compiled.
-    [[ $group != tools/* ]] || { echo 100 >"$(packages_file "$group")" && continue; }
+    # The module of a tool is made where it is compiled, and counted there.
+    [[ $group != tools/* ]] || { echo 300 >"$(packages_file "$group")" && continue; }
     for item in ${ITEMS[$group]}; do
       [[ $item == */pinns ]] || packages+=("$(package_of "$item")")
     done
