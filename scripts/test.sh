@@ -555,7 +555,9 @@ if [ ${#lanes_of[@]} -gt 0 ]; then
   raise_inotify
   # What clusters run is compiled before the first one: beside compilers they are slow, and take processors all the while.
   [ "$1" != test ] || lab_binaries
-  if [ "$1" != test ] && comm -12 <(printf '%s\n' "${STEPS[@]}" | sort) <({ of_kind c; of_kind a; } | sort) | grep -q .; then cluster_binaries; fi
+  for name in "${STEPS[@]}"; do
+    case $1-$(of_step "$name" 2) in *-c | *-a) cluster_binaries && break ;; esac
+  done
   # Process groups of their own, so that each can be ended with everything it started.
   set -m
   lanes=()
