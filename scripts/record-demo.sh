@@ -31,9 +31,7 @@ if [ "${1-}" = kubectl-layers ]; then
   exit
 fi
 # First what takes minutes and shows nothing.
-make deps
-scripts/build.sh tools
-scripts/build.sh patched
+make demo >/dev/null
 asciinema rec --quiet --overwrite --cols 120 --rows 32 \
   --command "bash -o pipefail -c 'make demo | tee $work/run'" "$work/cast" </dev/null
 tail -n 1 "$work/run" | grep '^demo: ok' >/dev/null || die "the demo failed: $(tail -n 2 "$work/run")"
