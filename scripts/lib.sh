@@ -114,11 +114,13 @@ WORKSPACE_MODULES=(
   github.com/urfave/cli/v2 github.com/wk8/go-ordered-map/v2 github.com/xrash/smetrics
 )
 
-# workspace_files: the files of this repository that the workspace has.
+# workspace_files [-type l -printf '%P\t%l\n']: prints the files of this repository that the workspace has; or its links,
+# and where they lead.
 workspace_files() {
   local name skip=()
+  [ $# -gt 0 ] || set -- -type f -printf '%P\n'
   for name in _build _out .git "${NOT_IN_WORKSPACE[@]}"; do skip+=(-path "./$name" -o); done
-  (cd "$ROOT" && find . \( "${skip[@]}" -path ./go.mod -o -path ./go.sum \) -prune -o -type f -printf '%P\n' | sort)
+  (cd "$ROOT" && find . \( "${skip[@]}" -path ./go.mod -o -path ./go.sum \) -prune -o "$@" | sort)
 }
 
 # scheduler_product_files: the files that the binary kube-scheduler is made from.

@@ -196,6 +196,10 @@ workspace() {
       update "$tree/$file" <"$ROOT/$file"
       [ ! -x "$ROOT/$file" ] || chmod +x "$tree/$file"
     done
+  workspace_files -type l -printf '%P\t%l\n' | while IFS=$'\t' read -r name file; do
+    mkdir -p "$(dirname "$tree/$name")"
+    ln -sfn "$file" "$tree/$name"
+  done
   # What is deleted here is also deleted there.
   comm -23 <(cd "$tree" && find . -type f ! -path ./go.mod -printf '%P\n' | sort) <(workspace_files) |
     (cd "$tree" && xargs -r -d '\n' rm)
