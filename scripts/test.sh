@@ -261,7 +261,7 @@ step_upstream-compared() {
 # CRI-O's own tests for bats, with the stock binary and with the patched one.
 step_upstream-bats() {
   raise_inotify && scripts/install-deps.sh bats && scripts/build.sh tools registry runc crictl stock crio pinns patched crio pinns &&
-    workspace upstream-bats -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
+    go_test upstream-bats . -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
 }
 
 lab_binaries() { scripts/build.sh lab tools etcd crictl patched crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler; }
@@ -272,16 +272,15 @@ containerds() {
   for version in '' ${FULL:+-1.7 -2.4}; do names+=("containerd$version" "containerd-shim-runc-v2$version"); done
   scripts/build.sh tools "${names[@]}"
 }
-# on_clusters STEP FOLDER...: tests that start clusters, one package after the other.
+# on_clusters STEP FOLDER...: tests that start clusters, one package after the other. They are built here and not in
+# the workspace, on types that have no layers: as stock clients of a patched apiserver.
 on_clusters() {
   local name=$1 folders
   shift
   mapfile -t folders < <(printf './%s/...\n' "$@")
-  raise_inotify && cluster_binaries && "${TYPES:-workspace}" "$name" -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
+  raise_inotify && cluster_binaries && go_test "$name" . -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
 }
-# here STEP ARGS...: go_test in this repository, whose types have no layers: as stock clients of a patched apiserver.
-here() { go_test "$1" . "${@:2}"; }
-step_nodes() { TYPES=here on_clusters nodes internal/cluster test/cluster test/e2e test/imagegc test/layershare test/report; }
+step_nodes() { on_clusters nodes internal/cluster test/cluster test/e2e test/imagegc test/layershare test/report; }
 step_placement() { on_clusters placement test/scheduler test/qosaware; }
 step_resolver() { on_clusters resolver test/resolver; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
@@ -294,10 +293,10 @@ step_deploy() {
 step_agent() { scripts/install-deps.sh prometheus && containerds && on_clusters agent test/agent test/containerd test/kubectl/live test/monitoring; }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
-  raise_inotify && cluster_binaries && STOCK_NODES=1 workspace stock -tags e2e -count=1 -timeout 40m -p 1 \
+  raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 1 \
     -run '^(TestAncestor|TestRollingUpdate|TestNeverPulled|TestHeldImages|TestDeploy)$/^(|images|by-namespace)$' ./test/scheduler/... ./test/resolver/... ./test/extender/... ./test/deploy/...
 }
-step_skew() { TYPES=here on_clusters skew test/skew; }
+step_skew() { on_clusters skew test/skew; }
 step_critest() { { [ -z "$FULL" ] || containerds; } && on_clusters critest test/critest; }
 
 # A node in a virtual machine.
