@@ -22,7 +22,7 @@ cd "$ROOT"
 LANES='
 lint                p 6 .
 module              p 12 .
-nodes               c 14 LAB cmd/localcluster crio kubelet patches scheduler test/cluster test/e2e test/imagegc test/layershare test/report
+nodes               c 18 LAB cmd/localcluster crio kubelet patches scheduler test/cluster test/e2e test/imagegc test/layershare test/report
 placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
 integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet patches/kubernetes resolver scheduler test/integration test/kubectl test/nodepatch test/oldserver test/deploy
 resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/inspect internal/registrytest resolver scheduler test/resolver
