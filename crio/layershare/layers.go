@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	specsv1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.podman.io/image/v5/manifest"
 	"go.podman.io/image/v5/types"
@@ -23,52 +24,54 @@ const (
 )
 
 // layersOf returns the layers of the image that a copy from source copies, from the
-// bottom up; none of what is no image to run, or cannot be read. A source has the
-// manifest of a single image at hand; that of a member of an index takes a request.
-func layersOf(ctx context.Context, source types.ImageSource, system *types.SystemContext) []types.BlobInfo {
+// bottom up, and which member it chooses if the image is an index; no layers of what is no
+// image to run, or cannot be read. A source has the manifest of a single image at hand; that
+// of a member of an index takes a request.
+func layersOf(ctx context.Context, source types.ImageSource, system *types.SystemContext) (layers []types.BlobInfo, member *digest.Digest) {
 	text, mimeType, err := source.GetManifest(ctx, nil)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 
 	if manifest.MIMETypeIsMultiImage(mimeType) {
 		list, err := manifest.ListFromBlob(text, mimeType)
 		if err != nil {
-			return nil
+			return nil, nil
 		}
 
-		member, err := list.ChooseInstance(system)
+		chosen, err := list.ChooseInstance(system)
 		if err != nil {
-			return nil
+			return nil, nil
 		}
 
-		if text, mimeType, err = source.GetManifest(ctx, &member); err != nil {
-			return nil
+		member = &chosen
+		if text, mimeType, err = source.GetManifest(ctx, member); err != nil {
+			return nil, nil
 		}
 	}
 
 	parsed, err := manifest.FromBlob(text, mimeType)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 
 	switch parsed.ConfigInfo().MediaType {
 	case specsv1.MediaTypeImageConfig, manifest.DockerV2Schema2ConfigMediaType:
 	default:
-		return nil
+		return nil, nil
 	}
 
 	infos := parsed.LayerInfos()
 	if len(infos) > maxLayers {
-		return nil
+		return nil, nil
 	}
 
-	layers := make([]types.BlobInfo, len(infos))
+	layers = make([]types.BlobInfo, len(infos))
 	for i := range infos {
 		layers[i] = infos[i].BlobInfo
 	}
 
-	return layers
+	return layers, member
 }
 
 // commonBase returns how many layers two images have in common, from the bottom up.

@@ -66,9 +66,9 @@ func TestLayersOf(t *testing.T) {
 		"one more":                  {[]string{many(maxLayers + 1)}, []string{specsv1.MediaTypeImageManifest}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			layers := layersOf(t.Context(), &manifests{texts: tc.texts, mimeTypes: tc.mimeTypes}, amd64)
-			if len(layers) != tc.want {
-				t.Fatalf("got %v, want %d layers", layers, tc.want)
+			layers, member := layersOf(t.Context(), &manifests{texts: tc.texts, mimeTypes: tc.mimeTypes}, amd64)
+			if len(layers) != tc.want || tc.want > 0 && (member != nil) != (len(tc.texts) == 2) {
+				t.Fatalf("got %v of %v, want %d layers", layers, member, tc.want)
 			}
 
 			if tc.want > 0 && (layers[0].Digest != "sha256:a" || layers[0].Size != 7) {
@@ -145,7 +145,7 @@ func FuzzCommonBase(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		layers := map[int][]types.BlobInfo{}
 		for i, text := range [][]byte{a, b} {
-			layers[i] = layersOf(t.Context(), &manifests{texts: []string{string(text)}, mimeTypes: []string{mimeType}}, amd64)
+			layers[i], _ = layersOf(t.Context(), &manifests{texts: []string{string(text)}, mimeTypes: []string{mimeType}}, amd64)
 		}
 
 		common := commonBase(layers[0], layers[1])

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,8 +36,10 @@ type node struct {
 	// that only sharing asks for.
 	loaded   map[digest.Digest]int
 	requests int
-	looks    int  // for a layer
-	full     bool // its disk
+	looks    int   // for a layer
+	full     bool  // its disk
+	link     int64 // what all connections together get, in bytes a second, if it is not 0
+	flows    int64 // connections in use
 	// unpacks, if not 0, is how long each of other pulls, one after the other, locks the
 	// store.
 	unpacks time.Duration
@@ -80,6 +81,9 @@ type image struct {
 	unpack   time.Duration                                   // of each layer
 	silent   bool                                            // is downloaded in parts, without reports
 	again    digest.Digest                                   // a layer that is in the store in another form
+	rejected bool                                            // by the policy for signatures
+	mute     bool                                            // of layers that are asked for, nothing comes
+	now      *Pull                                           // that goes on
 }
 
 func (n *node) image(name string, layers ...specsv1.Descriptor) *image {
@@ -169,7 +173,67 @@ func (s imageSource) GetBlob(ctx context.Context, blob types.BlobInfo, _ types.B
 		return nil, 0, errors.New("404")
 	}
 
-	return io.NopCloser(strings.NewReader("the beginning")), blob.Size, nil
+	if s.mute {
+		return io.NopCloser(muted{ctx}), blob.Size, nil
+	}
+
+	return &stream{ctx: ctx, node: s.node, left: blob.Size}, blob.Size, nil
+}
+
+// stream is the content of a layer, as fast as a download is.
+type stream struct {
+	ctx  context.Context
+	node *node
+	left int64
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	if s.left == 0 {
+		return 0, io.EOF
+	}
+
+	s.node.flow(1)
+	defer s.node.flow(-1)
+
+	n := min(s.left, int64(len(p)), int64(20*time.Millisecond/s.node.time(1, rate)))
+	if err := sleep(s.ctx, s.node.time(n, rate)); err != nil {
+		return 0, err
+	}
+
+	s.left -= n
+
+	return int(n), nil
+}
+
+func (s *stream) Close() error { return nil }
+
+// muted is content that never comes.
+type muted struct{ ctx context.Context }
+
+func (m muted) Read([]byte) (int, error) {
+	<-m.ctx.Done()
+
+	return 0, m.ctx.Err()
+}
+
+// flow says that a connection more, or less, is in use.
+func (n *node) flow(change int64) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+
+	n.flows += change
+}
+
+// time is how long so many bytes take, at this rate, or less on a full link.
+func (n *node) time(bytes, rate int64) time.Duration {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+
+	if n.link > 0 {
+		rate = min(rate, n.link/n.flows)
+	}
+
+	return time.Duration(bytes) * time.Second / time.Duration(rate)
 }
 
 func sleep(ctx context.Context, duration time.Duration) error {
@@ -202,13 +266,19 @@ func (i *image) store() Store {
 		return i.node.has(layer)
 	}
 
-	return Store{Has: has, Silent: func(types.BlobInfo) bool { return i.silent }}
+	allowed := func(_ context.Context, opened types.ImageSource, member *digest.Digest) bool {
+		return opened == i.opened() && (member != nil) == i.index && !i.rejected
+	}
+
+	return Store{Has: has, Silent: func(types.BlobInfo) bool { return i.silent }, Allowed: allowed}
 }
 
 // pull does what a copy into the store does, one layer after the other.
 func (i *image) pull(ctx context.Context) error {
 	pull := i.node.pulls.Begin(i, i.store())
 	defer pull.End()
+
+	i.now = pull
 
 	source, err := pull.Source().NewImageSource(ctx, amd64)
 	if err != nil {
@@ -219,24 +289,18 @@ func (i *image) pull(ctx context.Context) error {
 		return fmt.Errorf("the source is wrapped in a %T", source)
 	}
 
-	report := func(event types.ProgressEvent, layer specsv1.Descriptor) {
-		if !i.silent {
-			pull.Observe(&types.ProgressProperties{Event: event, Artifact: types.BlobInfo{Digest: layer.Digest}})
-		}
-	}
-
 	for _, layer := range i.layers {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 
 		if i.node.has(types.BlobInfo{Digest: layer.Digest}) || layer.Digest == i.again {
-			report(types.ProgressEventSkipped, layer)
+			i.report(types.ProgressEventSkipped, layer, 0)
 
 			continue
 		}
 
-		report(types.ProgressEventNewArtifact, layer)
+		i.report(types.ProgressEventNewArtifact, layer, 0)
 		i.node.lock.Lock()
 		i.node.loaded[layer.Digest]++
 		i.node.lock.Unlock()
@@ -244,7 +308,7 @@ func (i *image) pull(ctx context.Context) error {
 		if i.download != nil {
 			err = i.download(ctx, layer)
 		} else {
-			err = load(ctx, layer.Size, rate, func() { report(types.ProgressEventRead, layer) })
+			err = i.load(ctx, layer, layer.Size, rate)
 		}
 
 		if err != nil {
@@ -257,7 +321,7 @@ func (i *image) pull(ctx context.Context) error {
 		full := i.node.full
 		i.node.stored[layer.Digest] = !full
 		i.node.lock.Unlock()
-		report(types.ProgressEventDone, layer)
+		i.report(types.ProgressEventDone, layer, layer.Size)
 
 		if full {
 			return errors.New("no space left on device")
@@ -267,15 +331,43 @@ func (i *image) pull(ctx context.Context) error {
 	return nil
 }
 
+// report is one of the copy.
+func (i *image) report(event types.ProgressEvent, layer specsv1.Descriptor, arrived int64) {
+	if !i.silent {
+		i.now.Observe(&types.ProgressProperties{Event: event, Artifact: types.BlobInfo{Digest: layer.Digest}, Offset: uint64(arrived)})
+	}
+}
+
+// load downloads so many bytes of the layer at this rate, and reports that as a copy does.
+func (i *image) load(ctx context.Context, layer specsv1.Descriptor, bytes, rate int64) error {
+	return i.loadFrom(ctx, layer, 0, bytes, rate)
+}
+
+func (i *image) loadFrom(ctx context.Context, layer specsv1.Descriptor, from, to, rate int64) error {
+	i.node.flow(1)
+	defer i.node.flow(-1)
+
+	for from < to {
+		bytes := min(to-from, max(int64(ReportInterval/i.node.time(1, rate)), 1))
+		if err := sleep(ctx, i.node.time(bytes, rate)); err != nil {
+			return err
+		}
+
+		from += bytes
+		i.report(types.ProgressEventRead, layer, from)
+	}
+
+	return ctx.Err()
+}
+
 // load takes as long as so many bytes at this rate, and reports once a second.
 func load(ctx context.Context, bytes, rate int64, report func()) error {
 	for ; bytes > 0; bytes -= rate {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Duration(min(bytes, rate)) * time.Second / time.Duration(rate)):
-			report()
+		if err := sleep(ctx, time.Duration(min(bytes, rate))*time.Second/time.Duration(rate)); err != nil {
+			return err
 		}
+
+		report()
 	}
 
 	return ctx.Err()

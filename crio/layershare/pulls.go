@@ -5,6 +5,7 @@
 package layershare
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +16,7 @@ import (
 )
 
 // ReportInterval is how often a copy has to report how far a download is.
-const ReportInterval = time.Second
+const ReportInterval = 200 * time.Millisecond
 
 // Pulls are the pulls of images into one store that go on in this process. The zero
 // value has none.
@@ -32,6 +33,9 @@ type Store struct {
 	// Silent tells whether a copy may download the layer without a report, as it does if
 	// it fetches only the parts that the store lacks.
 	Silent func(types.BlobInfo) bool
+	// Allowed tells whether the copy will accept the image of an opened source, or that
+	// member of its index. A pull that it refuses waits for nothing.
+	Allowed func(ctx context.Context, opened types.ImageSource, member *digest.Digest) bool
 }
 
 // Pull is one of them.
@@ -46,6 +50,8 @@ type Pull struct {
 
 	lock  sync.Mutex
 	phase phase
+	// since is when the phase began.
+	since time.Time
 	// moved is when the pull began to copy or, while it waits, when it saw something move
 	// in what it waits for.
 	moved time.Time
@@ -73,6 +79,16 @@ type report struct {
 	moved time.Time
 	// reused: it found the blob in the store.
 	reused bool
+	// done: all of it has arrived.
+	done bool
+	// arrived says how much had arrived when, the oldest first: what was said in the last
+	// rateWindow, and one before that.
+	arrived []arrival
+}
+
+type arrival struct {
+	at    time.Time
+	bytes int64 // from the beginning of the blob
 }
 
 // Begin announces a pull of source into store. The caller copies from Source instead,
@@ -107,9 +123,11 @@ func (p *Pull) Observe(progress *types.ProgressProperties) {
 
 	switch progress.Event {
 	case types.ProgressEventNewArtifact:
-		said.begun = true
+		said.begun, said.arrived = true, nil
 	case types.ProgressEventRead, types.ProgressEventDone:
+		said.done = progress.Event == types.ProgressEventDone
 		said.moved = time.Now()
+		said.arrived = withArrival(said.arrived, arrival{said.moved, int64(min(progress.Offset, maxLayerBytes))})
 	case types.ProgressEventSkipped:
 		said.reused = true
 	}
@@ -132,11 +150,19 @@ func (p *Pull) state() (now phase, moved time.Time) {
 	return p.phase, p.moved
 }
 
+// copying tells whether the pull copies, because it waited in vain or without that, and since when.
+func (p *Pull) copying() (copying, inVain bool, since time.Time) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	return p.phase != waits, p.phase == resigned, p.since
+}
+
 func (p *Pull) turn(to phase, moved time.Time) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	p.phase, p.moved = to, moved
+	p.phase, p.since, p.moved = to, time.Now(), moved
 }
 
 // saw notes when something moved last in what the pull waits for, if it does: those that

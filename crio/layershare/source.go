@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	"go.podman.io/image/v5/pkg/blobinfocache/none"
 	"go.podman.io/image/v5/types"
 )
@@ -40,7 +41,7 @@ func (p *Pull) open(ctx context.Context, opened types.ImageSource, system *types
 	p.image = newImage(ctx, opened, system)
 	p.turn(copies, time.Now())
 	p.pulls.enter(p)
-	p.wait(ctx, func(ctx context.Context, layer types.BlobInfo) bool { return serves(ctx, opened, layer) })
+	p.wait(ctx, opened)
 }
 
 // pulledImage is what a pull pulls. The registry is asked for it once, when the first pull wants
@@ -50,8 +51,9 @@ type pulledImage struct {
 	ask    func()
 	cancel context.CancelFunc // nobody wants to know any more
 	asked  time.Time          // set by ask
-	told   chan struct{}      // closed when layers is set
+	told   chan struct{}      // closed when layers and member are set
 	layers []types.BlobInfo
+	member *digest.Digest // that the copy chooses, if the image is an index
 }
 
 func newImage(ctx context.Context, opened types.ImageSource, system *types.SystemContext) *pulledImage {
@@ -63,7 +65,7 @@ func newImage(ctx context.Context, opened types.ImageSource, system *types.Syste
 		go func() {
 			defer close(i.told)
 
-			i.layers = layersOf(ctx, opened, system)
+			i.layers, i.member = layersOf(ctx, opened, system)
 		}()
 	})
 
@@ -80,17 +82,23 @@ func (i *pulledImage) known() []types.BlobInfo {
 	}
 }
 
-// learn returns when the images of all the pulls are known, but for those that take too long.
-func learn(ctx context.Context, pulls []*Pull) {
-	for _, pull := range pulls {
-		pull.image.ask()
+// learn returns when the images of the pull and of the older ones are known, but for those that
+// take too long.
+func learn(ctx context.Context, pull *Pull, older []*Pull) {
+	for _, other := range append(older, pull) {
+		other.image.ask()
 	}
 
-	for _, pull := range pulls {
+	for _, other := range append(older, pull) {
+		limit := answerTime
+		if other == pull {
+			limit = patience // the copy will ask for it as well
+		}
+
 		select {
-		case <-pull.image.told:
+		case <-other.image.told:
 		// An earlier pull may have asked long ago.
-		case <-time.After(time.Until(pull.image.asked.Add(patience))):
+		case <-time.After(time.Until(other.image.asked.Add(limit))):
 		case <-ctx.Done():
 			return
 		}

@@ -2,7 +2,7 @@ package layershare
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -16,15 +16,21 @@ const (
 	// all that it lacks: waiting has a price, as its other layers wait as well.
 	minBytes, minPart = 16 << 20, 4
 
-	// maxWait bounds the whole of waiting. It ends a little later if the store is locked
-	// then: whoever unpacks a layer holds the lock that a look needs.
+	// maxWait bounds the whole of waiting for a pull of which nobody knows how long its own
+	// download would take; rate.go bounds that of others. It ends a little later if the store
+	// is locked then: whoever unpacks a layer holds the lock that a look needs.
 	maxWait = 10 * time.Minute
 
-	// patience is how long a pull waits while nothing that it waits for moves; if
-	// others that wait for the same are before it, twice as long, so that the oldest
-	// can try first. It is also how long it waits for answers of registries that it
-	// needs only to share: what other pulls pull, and whether it may have a layer.
+	// patience is how long a pull waits while nothing that it waits for moves; if others
+	// that wait for the same are before it, twice as long, and turn for each of these but
+	// the first, so that they try one after the other. It is also how long it waits for
+	// answers of its registry: what it pulls itself, and whether it may have a layer.
 	patience = 10 * time.Second
+	turn     = 2 * time.Second
+
+	// answerTime is how long it waits for what only sharing needs to know of others: what
+	// they pull.
+	answerTime = 4 * time.Second
 
 	// unpackRate is how many compressed bytes a second a store unpacks, at the
 	// least. The copy reports nothing meanwhile, so patience is longer by the time
@@ -43,13 +49,12 @@ const (
 	lookInterval = 200 * time.Millisecond
 )
 
-// errSlow is why waiting ends after maxWait.
-var errSlow = errors.New("other pulls are slow")
-
 // waiter is a pull that waits for earlier ones.
 type waiter struct {
 	pull   *Pull
+	began  time.Time        // to wait, or to ask whether to
 	layers []types.BlobInfo // of its image
+	lacked []int            // the layers, by their number, that were missing when it began
 	// stored are the layers that have been seen in the store, where it has looked once for
 	// all of them.
 	stored map[digest.Digest]bool
@@ -61,6 +66,8 @@ type waiter struct {
 	// moved is when something moved last in what it waits for.
 	moved    time.Time
 	failures int
+
+	own ownRate
 }
 
 type sharing struct {
@@ -68,36 +75,27 @@ type sharing struct {
 	layers int
 }
 
-// wait returns when no earlier pull downloads what this one needs, or when that does
-// not get on. It has no error: what is not there, the copy downloads, and meets the
-// same end as without waiting. Prove tells whether the registry serves a layer to who
-// pulls this image: that its manifest names a layer proves nothing, and a layer of
-// somebody else must not come from the store because he pulls it right now.
-func (p *Pull) wait(ctx context.Context, prove func(context.Context, types.BlobInfo) bool) {
+// wait returns when no earlier pull downloads what this one needs, or when its own download
+// would be faster. It has no error: what is not there, the copy downloads, and meets the
+// same end as without waiting. Before it waits, the pull asks the registry for each layer:
+// that its manifest names a layer proves nothing, and a layer of somebody else must not
+// come from the store because he pulls it right now.
+func (p *Pull) wait(ctx context.Context, opened types.ImageSource) {
 	older := p.pulls.older(p)
 	if len(older) == 0 {
 		return
 	}
 
-	pull := ctx
+	began := time.Now()
 
-	ctx, cancel := context.WithTimeoutCause(pull, maxWait, errSlow)
+	asks, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 
-	learn(ctx, append(older, p))
-
-	w := newWaiter(p, older)
-	if !w.worthwhile(w.look(time.Now())) {
-		return
-	}
-
-	next := copies
-
-	p.turn(waits, w.moved)
+	next, w := copies, &waiter{}
 
 	defer func() {
 		switch {
-		case pull.Err() != nil:
+		case ctx.Err() != nil:
 			next = waits // it downloads nothing any more, so it is nobody's failure either
 		case next == copies:
 			w.moved = time.Now()
@@ -106,24 +104,33 @@ func (p *Pull) wait(ctx context.Context, prove func(context.Context, types.BlobI
 		p.turn(next, w.moved)
 	}()
 
-	missing := w.keep(ctx, prove)
-	if !w.worthwhile(missing) {
+	learn(asks, p, older)
+
+	w = newWaiter(p, older, began)
+	if !w.worthwhile(w.look(time.Now())) || !p.store.Allowed(asks, opened, p.image.member) {
 		return
 	}
 
-	began, bytes := time.Now(), w.bytes(missing)
+	p.turn(waits, w.moved)
+
+	w.lacked = w.keep(asks, opened)
+	if !w.worthwhile(w.lacked) {
+		return
+	}
+
+	bytes := w.bytes(w.lacked)
 	logrus.Infof("Pull of %s waits for %d bytes of layers that other pulls download", p.name(), bytes)
 
 	var reason string
 
-	reason, next = w.run(ctx)
+	reason, next = w.run(ctx, opened)
 	logrus.Infof("Pull of %s waited %s for %d bytes of layers that other pulls download: %s", p.name(), time.Since(began).Round(time.Millisecond), bytes, reason)
 }
 
 // newWaiter compares the images of the pulls, as far as they are known. What they have
 // in common does not change, and no pull becomes an older one later.
-func newWaiter(pull *Pull, older []*Pull) *waiter {
-	w := &waiter{pull: pull, layers: pull.image.known(), stored: map[digest.Digest]bool{}}
+func newWaiter(pull *Pull, older []*Pull, began time.Time) *waiter {
+	w := &waiter{pull: pull, began: began, layers: pull.image.known(), stored: map[digest.Digest]bool{}}
 
 	for _, other := range older {
 		if common := commonBase(w.layers, other.image.known()); common > 0 {
@@ -135,7 +142,10 @@ func newWaiter(pull *Pull, older []*Pull) *waiter {
 }
 
 // run waits, and returns why it ended, and what the pull does next.
-func (w *waiter) run(ctx context.Context) (reason string, next phase) {
+func (w *waiter) run(ctx context.Context, opened types.ImageSource) (reason string, next phase) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 
@@ -151,13 +161,18 @@ func (w *waiter) run(ctx context.Context) (reason string, next phase) {
 			return reason, resigned
 		}
 
+		switch behind := w.behind(now, missing); {
+		case behind && w.own.recent(now):
+			return fmt.Sprintf("other pulls are slower than this one, which gets %d bytes a second", w.own.bytes), resigned
+		case behind:
+			w.own.measure(ctx, now, opened, w.largest(missing))
+		}
+
 		select {
 		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), errSlow) {
-				return errSlow.Error(), resigned
-			}
-
 			return "the pull was cancelled", waits
+		case bytes := <-w.own.measured:
+			w.own.note(time.Now(), bytes)
 		case <-ticker.C:
 		}
 	}
@@ -170,6 +185,8 @@ func (w *waiter) hopeless(now time.Time, missing []int) string {
 		return "other pulls failed"
 	case now.Sub(w.moved) >= w.patience(missing):
 		return "other pulls do not get on"
+	case w.own.bytes <= 0 && now.Sub(w.began) >= maxWait+time.Duration(w.before(missing))*turn:
+		return "other pulls are slow"
 	}
 
 	return ""
@@ -244,7 +261,7 @@ func (w *waiter) has(layer types.BlobInfo) bool {
 	has := w.pull.store.Has(layer)
 
 	if took := time.Since(began); took > lookInterval {
-		w.moved = w.moved.Add(took)
+		w.moved, w.began = w.moved.Add(took), w.began.Add(took)
 	}
 
 	return has
@@ -274,7 +291,7 @@ func (w *waiter) silent(other sharing, i int) bool {
 
 // keep leaves of the image what is below the first missing layer that is not proved,
 // and returns what is missing of that; nothing if there is no point in waiting for it.
-func (w *waiter) keep(ctx context.Context, prove func(context.Context, types.BlobInfo) bool) (missing []int) {
+func (w *waiter) keep(ctx context.Context, opened types.ImageSource) (missing []int) {
 	for proved := -1; ; {
 		// Some may have come meanwhile.
 		now := time.Now()
@@ -290,7 +307,7 @@ func (w *waiter) keep(ctx context.Context, prove func(context.Context, types.Blo
 		}
 
 		proved = missing[next]
-		if !prove(ctx, w.layers[proved]) {
+		if !serves(ctx, opened, w.layers[proved]) {
 			w.cut(proved)
 		}
 	}
@@ -322,15 +339,23 @@ func (w *waiter) worthwhile(missing []int) bool {
 	return bytes >= lacks/minPart
 }
 
+// before returns how many pulls before this one wait for the same, or have waited in vain.
+func (w *waiter) before(missing []int) (count int) {
+	for _, other := range w.older {
+		if now, _ := other.pull.state(); now != copies && missing[0] < other.layers {
+			count++
+		}
+	}
+
+	return count
+}
+
 // patience returns how long nothing may move: longer if another pull that waited for
 // the same is before this one, and tries when its own patience is at an end.
 func (w *waiter) patience(missing []int) time.Duration {
 	limit := patience
-
-	for _, other := range w.older {
-		if now, _ := other.pull.state(); now != copies && missing[0] < other.layers {
-			limit = 2 * patience
-		}
+	if before := w.before(missing); before > 0 {
+		limit = 2*patience + time.Duration(before-1)*turn
 	}
 
 	// What has arrived is unpacked without reports, one layer after the other.
