@@ -13,8 +13,9 @@ import (
 
 const (
 	// A pull waits if it saves this many compressed bytes at least, and this part of
-	// all that it lacks: waiting has a price, as its other layers wait as well.
-	minBytes, minPart = 16 << 20, 4
+	// all that it lacks: waiting has a price, as its other layers wait as well. If there
+	// are none, fewer bytes are enough.
+	minBytes, minPart, minAll = 16 << 20, 4, 1 << 20
 
 	// maxWait bounds the whole of waiting for a pull of which nobody knows how long its own
 	// download would take; rate.go bounds that of others. It ends a little later if the store
@@ -324,7 +325,7 @@ func (w *waiter) cut(i int) {
 // worthwhile tells whether to begin to wait for what is missing.
 func (w *waiter) worthwhile(missing []int) bool {
 	bytes := w.bytes(missing)
-	if bytes < minBytes {
+	if bytes < minAll {
 		return false
 	}
 
@@ -336,7 +337,7 @@ func (w *waiter) worthwhile(missing []int) bool {
 		}
 	}
 
-	return bytes >= lacks/minPart
+	return bytes >= minBytes && bytes >= lacks/minPart || bytes == lacks
 }
 
 // before returns how many pulls before this one wait for the same, or have waited in vain.

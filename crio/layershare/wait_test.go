@@ -161,6 +161,20 @@ func TestJustWorthwhile(t *testing.T) {
 	})
 }
 
+// It is just worth waiting for 1 MiB if nothing else is to be downloaded.
+func TestJustWorthwhileForAll(t *testing.T) {
+	for bytes, want := range map[int64]int{1 << 20: 1, 1<<20 - 1: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			n, all := newNode(), layer("l", bytes)
+			noErrors(t, pullAll(t, n.image("registry.example.com/a", all), n.image("registry.example.com/b", all)))
+
+			if got := n.times(all); got != want {
+				t.Errorf("a layer of %d bytes was downloaded %d times, want %d", bytes, got, want)
+			}
+		})
+	}
+}
+
 // A third image shares more with the second than with the first.
 func TestBaseOnBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
