@@ -2,6 +2,7 @@ package layershare
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,6 +84,7 @@ type image struct {
 	again    digest.Digest                                   // a layer that is in the store in another form
 	rejected bool                                            // by the policy for signatures
 	mute     bool                                            // of layers that are asked for, nothing comes
+	reads    int64                                           // what it measures, in bytes a second; rate if it is 0
 	now      *Pull                                           // that goes on
 }
 
@@ -177,7 +179,7 @@ func (s imageSource) GetBlob(ctx context.Context, blob types.BlobInfo, _ types.B
 		return io.NopCloser(muted{ctx}), blob.Size, nil
 	}
 
-	return &stream{ctx: ctx, node: s.node, left: blob.Size}, blob.Size, nil
+	return &stream{ctx: ctx, node: s.node, left: blob.Size, rate: cmp.Or(s.reads, rate)}, blob.Size, nil
 }
 
 // stream is the content of a layer, as fast as a download is.
@@ -185,6 +187,7 @@ type stream struct {
 	ctx  context.Context
 	node *node
 	left int64
+	rate int64
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -195,8 +198,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	s.node.flow(1)
 	defer s.node.flow(-1)
 
-	n := min(s.left, int64(len(p)), int64(20*time.Millisecond/s.node.time(1, rate)))
-	if err := sleep(s.ctx, s.node.time(n, rate)); err != nil {
+	n := min(s.left, int64(len(p)), int64(20*time.Millisecond/s.node.time(1, s.rate)))
+	if err := sleep(s.ctx, s.node.time(n, s.rate)); err != nil {
 		return 0, err
 	}
 

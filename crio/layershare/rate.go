@@ -109,12 +109,17 @@ func rateOf(ctx context.Context, source types.ImageSource, layer types.BlobInfo)
 // for each of the pulls that download the lowest missing layer.
 func (w *waiter) behind(now time.Time, missing []int) (behind bool) {
 	waited := now.Sub(w.began)
+	from := rateWindow
 
 	for _, other := range w.older {
 		// Those who wait before this pull try before it.
 		if copying, _, _ := other.pull.copying(); !copying && missing[0] < other.layers {
-			waited -= patience
+			from += patience
 		}
+	}
+
+	if waited < from {
+		return false
 	}
 
 	for _, other := range w.older {

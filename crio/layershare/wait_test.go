@@ -584,6 +584,34 @@ func TestNeverMuchLater(t *testing.T) {
 	}
 }
 
+// The oldest of those that wait tries, also if others know earlier how fast they are.
+func TestOldestTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(5, base)
+		images[0].download = func(ctx context.Context, layer specsv1.Descriptor) error {
+			return images[0].load(ctx, layer, layer.Size, 20_000)
+		}
+		images[1].reads = mb
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		go images[0].pull(ctx)
+
+		time.Sleep(time.Millisecond)
+		noErrors(t, pullAll(t, images[1:]...))
+
+		if got := n.times(base); got != 2 {
+			t.Errorf("the base was downloaded %d times, want 2", got)
+		}
+
+		if now, _ := images[1].now.state(); now != resigned {
+			t.Errorf("the second pull is in phase %d, want %d", now, resigned)
+		}
+	})
+}
+
 // On a link that is full a download more helps nobody: nobody tries, however long it takes.
 func TestFullLink(t *testing.T) {
 	for _, link := range []int64{20_000, 125_000, mb, 10 * mb} {

@@ -1,0 +1,141 @@
+//go:build e2e
+
+package layershare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/test/livetest"
+)
+
+// throttle has the registry send the first answer with this blob at so many bytes a second, and
+// all others as fast as the link is, to the node. It lasts until the test ends. begun is closed
+// when the blob is asked for.
+func throttle(t *testing.T, node *cluster.Node, blob string, bytesPerSecond int) (begun <-chan struct{}) {
+	t.Helper()
+	registry, err := url.Parse("http://" + c.Registry().Address)
+	must(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(registry)
+	proxy.FlushInterval = -1
+	taken := make(chan struct{})
+	var first atomic.Bool
+	handler := http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
+		if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, blob) && first.CompareAndSwap(false, true) {
+			close(taken)
+			answer = &slowAnswer{answer, request.Context(), bytesPerSecond}
+		}
+		proxy.ServeHTTP(answer, request)
+	})
+	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
+	must(t, err)
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { _ = server.Close() })
+	// The node takes the proxy for the registry.
+	rule := func(action string) {
+		_, err := node.Exec(context.WithoutCancel(t.Context()), "iptables", "-w", "-t", "nat", action, "OUTPUT", "-p", "tcp",
+			"-d", registry.Hostname(), "--dport", registry.Port(), "-j", "DNAT", "--to-destination", listener.Addr().String())
+		must(t, err)
+	}
+	rule("-A")
+	t.Cleanup(func() { rule("-D") })
+	return taken
+}
+
+type slowAnswer struct {
+	http.ResponseWriter
+	ctx            context.Context
+	bytesPerSecond int
+}
+
+func (a *slowAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *slowAnswer) Write(all []byte) (written int, err error) {
+	for part := a.bytesPerSecond / 5; len(all) > 0 && err == nil; all = all[part:] {
+		part = min(part, len(all))
+		_, err = a.ResponseWriter.Write(all[:part])
+		err = errors.Join(err, http.NewResponseController(a.ResponseWriter).Flush())
+		written += part
+		select {
+		case <-a.ctx.Done():
+			return written, a.ctx.Err()
+		case <-time.After(time.Second / 5):
+		}
+	}
+	return written, err
+}
+
+// TestFirstConnectionIsSlow pulls five images on one base at once, the first over a connection
+// that gets 20 kB a second: the others end soon, as without sharing, and the base comes once more.
+func TestFirstConnectionIsSlow(t *testing.T) {
+	took := map[string]time.Duration{}
+	rows := [][]string{{"CRI-O", "the last of the other four was there after", "came over the link"}}
+	for _, name := range []string{off, patched} {
+		node, names := c.Node(name), push(t, "slow-"+name, 5, images.Gzip)
+		layers, err := bases[images.Gzip].Layers()
+		must(t, err)
+		blob, err := layers[0].Digest()
+		must(t, err)
+		begun := throttle(t, node, blob.String(), 20_000)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() {
+			_, err := livetest.Pull(ctx, node, names[0])
+			first <- err
+		}()
+		select {
+		case <-begun:
+		case err := <-first:
+			t.Fatalf("the first pull ended: %v", err)
+		}
+		before, err := node.Received(t.Context())
+		must(t, err)
+		began := time.Now()
+		var group errgroup.Group
+		for _, name := range names[1:] {
+			group.Go(func() error {
+				_, err := livetest.Pull(t.Context(), node, name)
+				return err
+			})
+		}
+		must(t, group.Wait())
+		took[name] = time.Since(began)
+		after, err := node.Received(t.Context())
+		must(t, err)
+		complete(t, node, names[1:]...)
+		select {
+		case err := <-first:
+			t.Errorf("%s: the first pull ended: %v", name, err)
+		default:
+		}
+		cancel()
+		<-first
+		rows = append(rows, []string{name, fmt.Sprintf("%.1f s", took[name].Seconds()), livetest.Megabytes(after - before)})
+		if name == patched {
+			atMost(t, "with a slow connection", after-before, base+4*own)
+		}
+		remove(t, node, names[1:]...)
+	}
+	livetest.Table(t, rows...)
+	if limit := took[off]*3/2 + 5*time.Second; took[patched] > limit {
+		t.Errorf("the others took %v, and %v without sharing: want %v at the most", took[patched], took[off], limit)
+	}
+}
