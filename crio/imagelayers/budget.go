@@ -9,11 +9,15 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// DefaultBudget is how many bytes of one CRI message the layers of all images
-// may take. The kubelet and crictl refuse messages of more than 16 MiB; the
-// other half is left to what CRI-O reports anyway. At about 96 bytes a layer
-// it is enough for 2,000 images of 40 layers.
-const DefaultBudget = 8 << 20
+const (
+	// DefaultBudget is how many bytes of one CRI message the layers of all images
+	// may take. At about 96 bytes a layer it is enough for 2,000 images of 40 layers.
+	DefaultBudget = 8 << 20
+
+	// messageLimit is the size of a message above which the kubelet and crictl refuse it. A
+	// little less is used, as what CRI-O reports besides layers is counted roughly.
+	messageLimit, messageMargin = 16 << 20, 1 << 20
+)
 
 // Budget bounds the layers in one list of images. A list that fits is passed on
 // as it is. From one that does not, the smallest layers are left out, as
@@ -28,17 +32,20 @@ func NewBudget(limit int) *Budget {
 	return &Budget{limit: limit}
 }
 
-// Apply returns what of each image's layers to report, in the same order. The
-// same images give the same answer, and a layer is reported for all images that
+// Apply returns what of each image's layers to report, in the same order, in a message
+// that has other bytes besides: layers never make a message too large that is not without
+// them. The same images give the same answer, and a layer is reported for all images that
 // have it or for none. The arguments are not changed. The log tells when lists
 // start and when they cease to exceed the budget.
-func (b *Budget) Apply(images []*Layers) []*Layers {
+func (b *Budget) Apply(images []*Layers, other int) []*Layers {
 	total := 0
 	for _, image := range images {
 		total += image.WireSize()
 	}
 
-	if total <= b.limit {
+	limit := min(b.limit, max(messageLimit-messageMargin-other, 0))
+
+	if total <= limit {
 		if b.over.Swap(false) {
 			logrus.Infof("The layers of all images fit into one list again, nothing is left out")
 		}
@@ -46,13 +53,13 @@ func (b *Budget) Apply(images []*Layers) []*Layers {
 		return images
 	}
 
-	dropped, largestDropped := b.drop(images, total)
+	dropped, largestDropped := drop(images, total, limit)
 	if !b.over.Swap(true) {
 		logrus.Warnf(
 			"The layers of %d images need %d bytes in a list of images, of which %d may be used: "+
 				"leaving out the %d smallest layers (up to %d bytes each). Containers run as usual, but schedulers know less "+
 				"about this node. Remove unused images (crictl rmi --prune), or set %s=off to report no layers",
-			len(images), total, b.limit, len(dropped), largestDropped, SwitchEnv,
+			len(images), total, limit, len(dropped), largestDropped, SwitchEnv,
 		)
 	}
 
@@ -64,9 +71,9 @@ func (b *Budget) Apply(images []*Layers) []*Layers {
 	return kept
 }
 
-// drop selects the smallest layers so that the others fit into the budget. It
+// drop selects the smallest layers so that the others fit into the limit. It
 // returns their annotation keys and the compressed size of the largest of them.
-func (b *Budget) drop(images []*Layers, total int) (dropped map[string]struct{}, largestDropped int64) {
+func drop(images []*Layers, total, limit int) (dropped map[string]struct{}, largestDropped int64) {
 	type layer struct {
 		key      string
 		size     int64 // the largest that a manifest gives
@@ -105,7 +112,7 @@ func (b *Budget) drop(images []*Layers, total int) (dropped map[string]struct{},
 	dropped = map[string]struct{}{}
 
 	for _, layer := range layers {
-		if total <= b.limit {
+		if total <= limit {
 			break
 		}
 

@@ -35,13 +35,34 @@ func TestBudgetPassesOnWhatFits(t *testing.T) {
 	images := []*Layers{FromManifest(blobs("x", 3)), nil, FromManifest(blobs("y", 4))}
 
 	for _, limit := range []int{wireSize(images), DefaultBudget} {
-		if got := NewBudget(limit).Apply(images); !slices.Equal(got, images) {
+		if got := NewBudget(limit).Apply(images, 0); !slices.Equal(got, images) {
 			t.Errorf("limit %d: got %v, want the same values", limit, annotations(got))
 		}
 	}
 
-	if got := NewBudget(0).Apply(nil); len(got) != 0 {
+	if got := NewBudget(0).Apply(nil, 0); len(got) != 0 {
 		t.Errorf("no images: got %v", got)
+	}
+}
+
+// A message is never larger than clients take because of layers.
+func TestBudgetIsWhatTheMessageLeaves(t *testing.T) {
+	images := []*Layers{FromManifest(blobs("x", 40))}
+	size := wireSize(images)
+
+	for other, want := range map[int]bool{
+		0: true, messageLimit - messageMargin - size: true, messageLimit - messageMargin - size + 1: false,
+	} {
+		got := NewBudget(DefaultBudget).Apply(images, other)
+		if all := wireSize(got) == size; all != want || other+wireSize(got) > messageLimit-messageMargin {
+			t.Errorf("beside %d bytes, %d of %d bytes of layers are reported", other, wireSize(got), size)
+		}
+	}
+
+	for _, other := range []int{messageLimit, 1 << 30} {
+		if got := wireSize(NewBudget(DefaultBudget).Apply(images, other)); got != 0 {
+			t.Errorf("beside %d bytes, %d bytes of layers are reported", other, got)
+		}
 	}
 }
 
@@ -70,7 +91,7 @@ func TestBudgetDropsTheSmallestLayersEverywhere(t *testing.T) {
 		{0, make([]map[string]string, len(images))},
 		{-1, make([]map[string]string, len(images))},
 	} {
-		got := NewBudget(tc.limit).Apply(images)
+		got := NewBudget(tc.limit).Apply(images, 0)
 		for i := range images {
 			if !maps.Equal(got[i].Spec().GetAnnotations(), tc.want[i]) || (got[i] == nil) != (tc.want[i] == nil) {
 				t.Errorf("limit %d, image %d: got %v, want %v", tc.limit, i, got[i].Spec().GetAnnotations(), tc.want[i])
@@ -92,7 +113,7 @@ func TestBudgetTakesTheLargestOfContradictorySizes(t *testing.T) {
 		FromManifest([]types.BlobInfo{blob(digestA, 1000)}),
 		FromManifest([]types.BlobInfo{blob(digestA, 1), blob(digestB, 500)}),
 	}
-	got := NewBudget(wireSize(images) - 1).Apply(images)
+	got := NewBudget(wireSize(images) - 1).Apply(images, 0)
 
 	if want := []map[string]string{{key(digestA): "1000"}, {key(digestA): "1"}}; !slices.EqualFunc(annotations(got), want, maps.Equal) {
 		t.Errorf("got %v, want %v", annotations(got), want)
@@ -116,7 +137,7 @@ func TestBudgetProperties(t *testing.T) {
 		}
 
 		limit := random.IntN(wireSize(images) + 100)
-		kept := NewBudget(limit).Apply(images)
+		kept := NewBudget(limit).Apply(images, 0)
 
 		if wireSize(kept) > limit {
 			t.Fatalf("round %d: %d bytes, the limit is %d", round, wireSize(kept), limit)
@@ -144,7 +165,7 @@ func TestBudgetProperties(t *testing.T) {
 			shuffled[i] = images[j]
 		}
 
-		for i, again := range NewBudget(limit).Apply(shuffled) {
+		for i, again := range NewBudget(limit).Apply(shuffled, 0) {
 			if !maps.Equal(again.Spec().GetAnnotations(), kept[order[i]].Spec().GetAnnotations()) {
 				t.Fatalf("round %d: the result depends on the order of images", round)
 			}
@@ -189,7 +210,7 @@ func TestBudgetLogsTransitions(t *testing.T) {
 		{many, logrus.WarnLevel, SwitchEnv + "=off"},
 	} {
 		logs.Reset()
-		budget.Apply(step.images)
+		budget.Apply(step.images, 0)
 
 		entries := logs.AllEntries()
 		if step.says == "" {
@@ -219,7 +240,7 @@ func BenchmarkBudget(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			budget := NewBudget(limit)
 			for b.Loop() {
-				budget.Apply(images)
+				budget.Apply(images, 0)
 			}
 		})
 	}

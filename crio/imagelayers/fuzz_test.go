@@ -59,7 +59,7 @@ func checkLayers(t *testing.T, infos []types.BlobInfo) {
 
 	// Half of the budget must do, too.
 	limit := layers.WireSize() / 2
-	if kept := NewBudget(limit).Apply([]*Layers{layers, layers}); wireSize(kept) > limit {
+	if kept := NewBudget(limit).Apply([]*Layers{layers, layers}, 0); wireSize(kept) > limit {
 		t.Errorf("%d bytes in a budget of %d", wireSize(kept), limit)
 	}
 }
