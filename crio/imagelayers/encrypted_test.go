@@ -40,6 +40,21 @@ func storedManifest(t *testing.T, layers ...digest.Digest) []byte {
 	return data
 }
 
+// A copy that stores no manifest, of which nothing was encrypted, has nothing to note.
+func TestEncryptedWithoutManifest(t *testing.T) {
+	for suffix, wantError := range map[string]bool{"": false, encryptedSuffix: true} {
+		watch := WatchCopy(nil)
+		watch.Reports() <- types.ProgressProperties{Artifact: types.BlobInfo{Digest: digestA, MediaType: specsv1.MediaTypeImageLayerGzip + suffix}}
+
+		noted, err := watch.Encrypted(nil)
+		watch.Close()
+
+		if len(noted) > 0 || (err != nil) != wantError {
+			t.Errorf("%q: %q, %v", suffix, noted, err)
+		}
+	}
+}
+
 func TestCopyWatch(t *testing.T) {
 	const layerType, encryptedType = specsv1.MediaTypeImageLayerGzip, specsv1.MediaTypeImageLayerGzip + encryptedSuffix
 
