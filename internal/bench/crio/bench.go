@@ -28,8 +28,7 @@ type Config struct {
 	Layers int `json:"layers"` // of each image
 	Rounds int `json:"rounds"` // in each, both flavours are measured once
 	Lists  int `json:"lists"`  // ListImages calls a measurement, at least listsBeforeRSS
-	Pulls  int `json:"pulls"`  // of the large image, and of images with nothing in common, a measurement
-	Starts int `json:"starts"` // of each flavour a round, by turns, before it is measured
+	Starts int `json:"starts"` // of each flavour a round, by turns: each with a first list and pulls
 
 	// BinDir holds the folders stock, patched and tools. Default: _build/bin of
 	// the repository around the working directory.
@@ -52,7 +51,6 @@ func (c *Config) check() error {
 		{"layers", c.Layers, 1, imagelayers.MaxPerImage},
 		{"rounds", c.Rounds, 1, 1000},
 		{"lists", c.Lists, listsBeforeRSS, 100_000},
-		{"pulls", c.Pulls, 1, 1000},
 		{"starts", c.Starts, 1, 1000},
 	} {
 		if field.value < field.low || field.value > field.high {
@@ -79,11 +77,11 @@ type Measurement struct {
 	Bytes  int `json:"bytes"`
 	// Memory of CRI-O after 20 lists.
 	Memory process.Memory `json:"memory"`
-	// Pulls of the large image, which is removed before each pull.
+	// Pulls of the large image after each of these starts. It is removed before each pull.
 	Pulls []time.Duration `json:"pulls"`
 	// Shared is the pull of images with a common base at once.
 	Shared PullAtOnce `json:"shared"`
-	// Apart are those of images with nothing in common.
+	// Apart are those of images with nothing in common, after each of the round's starts.
 	Apart []PullAtOnce `json:"apart"`
 	// Bare are lists by a server that is nothing but gRPC, with the images of this
 	// flavour's answer. The patched one's have layers, as a hook would add them that does
@@ -149,7 +147,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	}
 	result := &Result{Config: config, Started: time.Now().UTC().Truncate(time.Second)}
 	for round := range config.Rounds {
-		firsts, err := firstLists(ctx, node, binaries, config.Starts, round)
+		turns, err := takeTurns(ctx, node, binaries, pushed, config.Starts, round)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +156,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
 			}
-			m.FirstLists = firsts[flavour]
+			m.FirstLists, m.Pulls, m.Apart = turns[flavour].FirstLists, turns[flavour].Pulls, turns[flavour].Apart
 			config.Logf("round %d of %d, %-7s  first list %s, list %s (bare %s), processor %s, pull %s, %d images %.0f MB in %s, apart %s, %.1f MiB, load %.1f",
 				round+1, config.Rounds, flavour, ms(median(m.FirstLists)), ms(median(m.Lists)), ms(median(m.Bare)), ms(m.ListCPU), ms(median(m.Pulls)),
 				sharedImages, float64(m.Shared.Bytes)/1e6, ms(m.Shared.Took), ms(median(tooks(m.Apart))), mib(m.Memory.RSS), m.Load)
@@ -224,21 +222,45 @@ func start(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, bin
 	return list(ctx, node)
 }
 
-// firstLists starts both flavours so many times, and returns how long their first lists took. They take turns
-// from one start to the next: a first list reads thousands of small files, for which a machine can take half as long
-// again for a minute. round decides which is first.
-func firstLists(ctx context.Context, node *cluster.Node, binaries map[cluster.Flavour]string, starts, round int) (map[cluster.Flavour][]time.Duration, error) {
-	firsts := map[cluster.Flavour][]time.Duration{}
+// takeTurns starts both flavours so many times, and returns how long their first lists and pulls took. They take
+// turns from one start to the next: for a minute, a machine can take half as long again for the thousands of small
+// files that a first list reads, or for what a pull writes. round decides which is first.
+func takeTurns(ctx context.Context, node *cluster.Node, binaries map[cluster.Flavour]string, pushed pushed, starts, round int) (map[cluster.Flavour]*Measurement, error) {
+	turns := map[cluster.Flavour]*Measurement{cluster.Stock: {}, cluster.Patched: {}}
 	for i := range starts {
 		for _, flavour := range order(round + i) {
-			_, took, err := start(ctx, node, flavour, binaries[flavour])
-			if err != nil {
+			if err := turns[flavour].turn(ctx, node, flavour, binaries[flavour], pushed); err != nil {
 				return nil, fmt.Errorf("%s CRI-O: %w", flavour, err)
 			}
-			firsts[flavour] = append(firsts[flavour], took)
 		}
 	}
-	return firsts, nil
+	return turns, nil
+}
+
+// turn adds a first list, a pull, and one of several images at once.
+func (m *Measurement) turn(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary string, pushed pushed) error {
+	_, took, err := start(ctx, node, flavour, binary)
+	if err != nil {
+		return err
+	}
+	m.FirstLists = append(m.FirstLists, took)
+	cri, err := node.CRI()
+	if err != nil {
+		return err
+	}
+	if err := store.Remove(ctx, cri, pushed.large); err != nil {
+		return err
+	}
+	// Pending disk writes must not slow down the next pull.
+	unix.Sync()
+	begin := time.Now()
+	if err := store.Pull(ctx, cri, pushed.large); err != nil {
+		return err
+	}
+	m.Pulls = append(m.Pulls, time.Since(begin))
+	apart, err := pullAtOnce(ctx, node, cri, pushed.apart)
+	m.Apart = append(m.Apart, apart)
+	return err
 }
 
 func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, binary string, pushed pushed, config Config, number int) (*Measurement, error) {
@@ -291,27 +313,8 @@ func measure(ctx context.Context, node *cluster.Node, flavour cluster.Flavour, b
 		return nil, err
 	}
 
-	for range config.Pulls {
-		if err := store.Remove(ctx, cri, pushed.large); err != nil {
-			return nil, err
-		}
-		// Pending disk writes must not slow down the next pull.
-		unix.Sync()
-		begin := time.Now()
-		if err := store.Pull(ctx, cri, pushed.large); err != nil {
-			return nil, err
-		}
-		m.Pulls = append(m.Pulls, time.Since(begin))
-	}
 	if m.Shared, err = pullAtOnce(ctx, node, cri, pushed.shared); err != nil {
 		return nil, err
-	}
-	for range config.Pulls {
-		apart, err := pullAtOnce(ctx, node, cri, pushed.apart)
-		if err != nil {
-			return nil, err
-		}
-		m.Apart = append(m.Apart, apart)
 	}
 	m.Load, err = process.Load()
 	return m, err

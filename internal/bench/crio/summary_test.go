@@ -1,6 +1,7 @@
 package crio
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -51,15 +52,33 @@ func TestSummary(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	want := "list_images stock_ms=11.000 patched_ms=16.000 added_us_per_layer=0.500 first_ratio=1.100 pull_ratio=1.010 rss_added_mib=4.0 bare_ratio=2.000 shared_ratio=0.380 apart_ratio=1.010"
+	want := "list_images stock_ms=11.000 patched_ms=16.000 added_us_per_layer=0.500 list_over_bare=1.185 list_over_bare_spread=0.000 first_ratio=1.100 first_spread=0.000 pull_ratio=1.010 pull_spread=0.000 rss_added_mib=4.0 shared_ratio=0.380 apart_ratio=1.010 apart_spread=0.000"
 	if got := lines[len(lines)-1]; got != want {
 		t.Errorf("last line: got %q, want %q", got, want)
 	}
-	if !strings.Contains(out.String(), "goal missed: first_ratio <= 1.05, measured 1.100") {
+	if !strings.Contains(out.String(), "goal missed: first_ratio <= 1.05, measured 1.100 ± 0.000") {
 		t.Errorf("a missed goal is not named in:\n%s", out.String())
 	}
-	if !strings.Contains(out.String(), "goal met: added_us_per_layer <= 1, measured 0.500") {
+	if !strings.Contains(out.String(), "goal met: pull_ratio <= 1.02, measured 1.010 ± 0.000") {
 		t.Errorf("a goal that is met is not named in:\n%s", out.String())
+	}
+}
+
+func TestRatioOf(t *testing.T) {
+	for _, tc := range []struct {
+		pairs []float64
+		want  Ratio
+	}{
+		{nil, Ratio{}},
+		{[]float64{1.5}, Ratio{Mean: 1.5}},
+		{[]float64{1, 1, 1}, Ratio{Mean: 1}},
+		{[]float64{0.5, 2}, Ratio{1, 3}}, // each is 2 away, and so is the mean's error
+		{[]float64{0.8, 1.25, 0.8, 1.25}, Ratio{1, 0.294}},
+	} {
+		got := ratioOf(tc.pairs)
+		if math.Abs(got.Mean-tc.want.Mean) > 0.001 || math.Abs(got.Spread-tc.want.Spread) > 0.001 {
+			t.Errorf("%v: got %v, want %v", tc.pairs, got, tc.want)
+		}
 	}
 }
 
@@ -83,7 +102,7 @@ func TestResultOfTheWrongPrograms(t *testing.T) {
 }
 
 func TestConfigCheck(t *testing.T) {
-	good := Config{Images: 1, Layers: 1, Rounds: 1, Lists: listsBeforeRSS, Pulls: 1, Starts: 1}
+	good := Config{Images: 1, Layers: 1, Rounds: 1, Lists: listsBeforeRSS, Starts: 1}
 	if err := good.check(); err != nil {
 		t.Errorf("the least of everything: %v", err)
 	}
@@ -92,7 +111,6 @@ func TestConfigCheck(t *testing.T) {
 		"layers": func(c *Config) { c.Layers = 513 },
 		"rounds": func(c *Config) { c.Rounds = -1 },
 		"lists":  func(c *Config) { c.Lists = listsBeforeRSS - 1 },
-		"pulls":  func(c *Config) { c.Pulls = 0 },
 		"starts": func(c *Config) { c.Starts = 0 },
 	} {
 		bad := good
