@@ -216,7 +216,7 @@ func stateLayers(ctx context.Context, lab *scenario.Lab, placements []placement,
 			return err
 		}
 	}
-	say(listing)
+	say("our kubelets report an image when it has been pulled: waiting for the Node objects")
 	for _, p := range placements {
 		if err := showNode(ctx, lab.Cluster, p, shared); err != nil {
 			return err
@@ -225,12 +225,10 @@ func stateLayers(ctx context.Context, lab *scenario.Lab, placements []placement,
 	return nil
 }
 
-const listing = "the kubelets list images every 30 s: waiting for the Node objects"
-
 // stateNames shows the two objects from which the scheduler knows layers on stock nodes: the
 // Node names a digest, and an ImageManifest says what that consists of.
 func stateNames(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error {
-	say(listing)
+	say("stock kubelets list images every 30 s: waiting for the Node objects")
 	for _, p := range placements {
 		if err := showNode(ctx, lab.Cluster, p, nil); err != nil {
 			return err
