@@ -165,6 +165,8 @@ const (
 	// ReasonTooMany: the workloads' namespace, or the cluster, has as many images as
 	// the resolver keeps. Only in events.
 	ReasonTooMany = "TooManyImages"
+	// ReasonNotAccepted: the API server refuses the object that would say what is known.
+	ReasonNotAccepted = "NotAccepted"
 	// ReasonInvalidManifest: what the registry sent is no manifest, not the one asked
 	// for, or larger than allowed.
 	ReasonInvalidManifest = "InvalidManifest"

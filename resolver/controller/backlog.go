@@ -30,17 +30,23 @@ func (l *learned) places() int {
 // again.
 const maxLearned = 1000
 
+// maxOutage is how long an API server that fails is not asked. It is short, as only some writes may fail.
+const maxOutage = 10 * time.Second
+
 // backlog has the answers that could not be written to the API server. So a
 // registry that has answered is not asked again.
 type backlog struct {
 	mu sync.Mutex
-	// failures of the API server in a row.
+	// failures of the API server in a row, and of which images; at most toleratedFailures.
 	failures int
+	failing  map[string]bool
 	// answers by key of the image.
 	answers map[string]*learned
 }
 
-func newBacklog() *backlog { return &backlog{answers: map[string]*learned{}} }
+func newBacklog() *backlog {
+	return &backlog{failing: map[string]bool{}, answers: map[string]*learned{}}
+}
 
 // of returns the answer for an image, or nil if there is none.
 func (b *backlog) of(image image) *learned {
@@ -67,13 +73,16 @@ func (b *backlog) forget(keys ...string) {
 	}
 }
 
-// failed notes that the API server did not accept a write, and returns how long
-// to wait.
-func (b *backlog) failed() time.Duration {
+// failed notes that the API server did not accept a write about an image, and returns how long
+// to wait, and whether it fails for several images: then it is the server.
+func (b *backlog) failed(image image) (wait time.Duration, outage bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures++
-	return backoff(b.failures, time.Second, maxError)
+	if len(b.failing) < toleratedFailures {
+		b.failing[image.key] = true
+	}
+	return backoff(b.failures, time.Second, maxOutage), len(b.failing) >= toleratedFailures
 }
 
 // succeeded notes that the API server accepts writes.
@@ -81,4 +90,5 @@ func (b *backlog) succeeded() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures = 0
+	clear(b.failing)
 }

@@ -131,7 +131,7 @@ func TestCensusCountsLayers(t *testing.T) {
 // memory.
 func TestLayersAreCounted(t *testing.T) {
 	wide := plain(hash("a"))
-	wide.Manifests[0].Layers = make([]v1alpha1.ImageLayer, 500)
+	wide.Manifests[0].Layers = slices.Repeat([]v1alpha1.ImageLayer{{Digest: hash("b"), Size: 1}}, 500)
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return wide, nil }}
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 100, 20 })
 	pinned := "reg/x@" + hash("a")

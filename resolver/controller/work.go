@@ -109,20 +109,45 @@ func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
 		if ctx.Err() != nil {
 			return // the next leader does it
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			r.backlog.succeeded()
+		case refused(err):
+			r.backlog.succeeded() // the API server works
+			r.notAccepted(ctx, log, image, err)
+		default:
 			log.Error(err, "Writing what is known about an image")
 			r.metrics.writeErrors.Inc()
-			// There is no point in asking this registry for more meanwhile.
-			pause := r.backlog.failed()
-			queue.pause(pause)
-			r.enqueue(image, pause, resolving)
+			wait, outage := r.backlog.failed(image)
+			if outage {
+				queue.pause(wait) // there is no point in asking this registry for more meanwhile
+			}
+			r.enqueue(image, wait, resolving)
 			return
 		}
-		r.backlog.succeeded()
 		next = r.due(image)
 	}
 	if next.after >= 0 {
 		r.enqueue(image, next.after, confirming)
+	}
+}
+
+// notAccepted notes that the API server takes no object with what is known about an image. That is
+// an outcome of this image, which its workloads are told.
+func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image image, err error) {
+	r.metrics.writeErrors.Inc()
+	r.backlog.forget(image.key)
+	before := r.attempts.of(image)
+	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
+	if before.known() != failure.reason {
+		log.Error(err, "Not accepted by the API server", "retry", failure.retry)
+	}
+	r.tell(image, before)
+	if _, known := r.known(image); known != nil {
+		return
+	}
+	if err := r.notResolved(ctx, image, failure); err != nil {
+		log.V(1).Info("Nor is an object that says so", "cause", err.Error())
 	}
 }
 

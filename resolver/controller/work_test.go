@@ -101,21 +101,24 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 	}
 }
 
-// If an API server accepts no writes, it is not asked for a growing time, and
-// neither is the registry.
+// If an API server accepts no writes, whichever image they are about, it is not asked for a
+// growing time, and neither is the registry.
 func TestPauseAfterFailedWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+			return plain(hash(reference[len(reference)-1:])), nil
+		}}
 		r, s, _ := newTestResolver(t, f)
 		keys := queued(t, r)
-		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		names := []string{"reg/x:1", "reg/x:2", "reg/x:3", "reg/x:4"}
+		r.usage.set(claimFor("w", "ns", names...))
 		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
-		for failures := range 3 {
+		for failures, name := range names {
 			q := &queue{}
-			r.work(t.Context(), q, "reg/x:1")
-			least := time.Second << (failures + 1) * 4 / 5
-			if pause := time.Until(q.resume); pause < least-time.Second/2 {
-				t.Errorf("paused for %v after %d failures, want at least %v", pause, failures+1, least)
+			r.work(t.Context(), q, name)
+			pause, least := time.Until(q.resume), min(time.Second<<(failures+1), maxOutage)*4/5
+			if outage := failures+1 >= toleratedFailures; outage != (pause > 0) || outage && pause < least-time.Second/2 {
+				t.Errorf("paused for %v after %d failures, want at least %v from %d on", pause, failures+1, least, toleratedFailures)
 			}
 		}
 		synctest.Wait()
@@ -129,10 +132,89 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		if r.backlog.failures != 0 || r.backlog.of(one("reg/x:1")) != nil {
 			t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
 		}
-		if looked, failed := testutil.ToFloat64(r.metrics.looked), testutil.ToFloat64(r.metrics.writeErrors); looked != 4 || failed != 3 {
-			t.Errorf("counted are %v looks and %v failed writes, want 4 and 3", looked, failed)
+		if looked, failed := testutil.ToFloat64(r.metrics.looked), testutil.ToFloat64(r.metrics.writeErrors); looked != 5 || failed != 4 {
+			t.Errorf("counted are %v looks and %v failed writes, want 5 and 4", looked, failed)
 		}
 	})
+}
+
+// Whatever the API server answers to a write about one image, others are not kept waiting.
+func TestWritesAboutOneImageFail(t *testing.T) {
+	kind := v1alpha1.ImageManifestsResource.GroupResource()
+	for name, fails := range map[string]error{
+		"invalid":          apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("ImageManifest").GroupKind(), "x", nil),
+		"bad request":      apierrors.NewBadRequest("no"),
+		"forbidden":        apierrors.NewForbidden(kind, "x", errors.New("a webhook says so")),
+		"too large":        apierrors.NewRequestEntityTooLargeError("limit is 3145728"),
+		"conflict":         apierrors.NewConflict(kind, "x", errors.New("again and again")),
+		"internal error":   apierrors.NewInternalError(errors.New("failed calling webhook")),
+		"what it must not": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+					digest := "sha256:" + strings.TrimPrefix(v1alpha1.UnresolvedName(reference), "unresolved-")
+					answer := plain(digest)
+					if strings.Contains(reference, "/evil/") && fails == nil {
+						answer.Manifests[0].Platform = "linux/amd64/" + strings.Repeat("v", 100)
+					}
+					time.Sleep(10 * time.Millisecond)
+					return answer, nil
+				}}
+				r, s, told := newTestResolver(t, f)
+				evil := map[string]bool{}
+				refusing := interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+					Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+						for _, reference := range o.(*v1alpha1.ImageManifest).Status.References {
+							if fails != nil && evil[reference.Name] {
+								return fails
+							}
+						}
+						return c.Create(ctx, o, opts...)
+					},
+				})
+				r.store.client, r.store.live = refusing, refusing
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { r.queues.run(ctx, nil); close(ended) }()
+				<-r.queues.started
+				ask := func(namespace, image string) {
+					for _, image := range r.usage.set(claimFor(image, namespace, image)).added {
+						r.ask(image)
+					}
+				}
+				const hostile, honest = 8, 200
+				for i := range hostile {
+					image := fmt.Sprintf("docker.io/evil/x:%d", i)
+					evil[image] = true
+					ask("evil", image)
+				}
+				time.Sleep(10 * time.Second) // the hostile ones come first
+				began := time.Now()
+				for i := range honest {
+					ask(fmt.Sprint("team-", i%10), fmt.Sprintf("docker.io/library/app:%d", i))
+				}
+				for resolved := 0; resolved < honest && time.Since(began) < time.Hour; resolved, _ = r.store.count() {
+					time.Sleep(100 * time.Millisecond)
+				}
+				took := time.Since(began)
+				t.Logf("%d images are known after %v", honest, took)
+				// An error of the server may be its outage, for as long as no other write succeeds.
+				if limit := map[bool]time.Duration{false: time.Second, true: 2 * maxOutage}[name == "internal error"]; took > limit {
+					t.Errorf("want at most %v", limit)
+				}
+				if name != "internal error" {
+					told.mu.Lock()
+					if n := len(told.notes); n != hostile || !strings.Contains(told.notes[0], v1alpha1.ReasonNotAccepted) {
+						t.Errorf("%d events: %.200q", n, told.notes)
+					}
+					told.mu.Unlock()
+				}
+				cancel()
+				<-ended
+			})
+		})
+	}
 }
 
 // What a registry said about an image that nothing uses any longer is old when the image

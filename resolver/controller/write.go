@@ -3,13 +3,15 @@ package controller
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
+	"net/http"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -156,6 +158,9 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 // states the same, and replaced if not.
 func (s *store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec *v1alpha1.ImageManifestSpec, status *v1alpha1.ImageManifestStatus) error {
 	wanted := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: object.Name}, Spec: *spec, Status: *status}
+	if errs := wanted.Validate(); len(errs) > 0 {
+		return invalid(object.Name, errs)
+	}
 	for range maxConflicts {
 		wanted.DeepCopyInto(object)
 		err := s.client.Create(ctx, object)
@@ -176,7 +181,27 @@ func (s *store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec
 			return err
 		}
 	}
-	return fmt.Errorf("ImageManifest %s: somebody else makes it again and again", object.Name)
+	return apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), object.Name, errors.New("somebody else makes it again and again"))
+}
+
+// invalid is the error of an API server that refuses an object for what it says.
+func invalid(name string, errs field.ErrorList) error {
+	return apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("ImageManifest").GroupKind(), name, errs)
+}
+
+// refused reports whether an API server that works refused a write for what it says, or whose it is: the
+// next one may succeed.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false // it was not reached
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
 }
 
 // maxConflicts bounds how often a write is tried that somebody else's write came before.
@@ -185,6 +210,10 @@ const maxConflicts = 5
 // patch replaces the status of an object that exists. What somebody else changed in it is
 // put back. The error is NotFound if it was deleted, or another object has its name.
 func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, status *v1alpha1.ImageManifestStatus) error {
+	changed := v1alpha1.ImageManifest{Status: *status}
+	if errs := changed.ValidateStatus(); len(errs) > 0 {
+		return invalid(object.Name, errs)
+	}
 	return s.retry(ctx, object, func() error {
 		patch, err := json.Marshal(map[string]any{
 			"metadata": preconditions(object),

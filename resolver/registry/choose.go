@@ -64,15 +64,23 @@ func (c *content) choose(wanted []string) ([]choice, error) {
 	return chosen, nil
 }
 
-// variant returns the variant of a node's architecture that an index states for a manifest.
+// variant returns the variant of a node's architecture that an index states for a manifest, where
+// the node takes it. An author may list the manifest with others: these do not count.
 func (c *content) variant(chosen digest.Digest, node *v1.Platform) string {
+	matcher := matcherOf(node)
 	for i := range c.entries {
 		entry := &c.entries[i]
-		if p := entry.Platform; entry.Digest == chosen && p != nil && p.OS == node.OS && p.Architecture == node.Architecture {
+		if p := entry.Platform; entry.Digest == chosen && p != nil && p.OS == node.OS && p.Architecture == node.Architecture &&
+			matcher.Match(ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}) {
 			return p.Variant
 		}
 	}
 	return ""
+}
+
+// matcherOf matches what a node of this platform runs.
+func matcherOf(node *v1.Platform) platforms.MatchComparer {
+	return platforms.Only(ocispec.Platform{OS: node.OS, Architecture: node.Architecture, Variant: newest(node)})
 }
 
 // newest returns the variant of a node's architecture. Nodes do not report it: an arm node
@@ -112,7 +120,7 @@ func (c *content) containerd(node *v1.Platform) (digest.Digest, error) {
 	if err := json.Unmarshal(c.body, &index); err != nil {
 		return "", invalidManifest("an index that container runtimes cannot read")
 	}
-	matcher := platforms.Only(ocispec.Platform{OS: node.OS, Architecture: node.Architecture, Variant: newest(node)})
+	matcher := matcherOf(node)
 	manifests := slices.DeleteFunc(index.Manifests, func(d ocispec.Descriptor) bool {
 		return d.Platform != nil && !matcher.Match(*d.Platform)
 	})

@@ -123,6 +123,8 @@ func TestChoose(t *testing.T) {
 		{"the first of two", []object{entryOf(id("a"), "linux/amd64"), entryOf(id("b"), "linux/amd64")}, amd64, "a linux/amd64"},
 		{"no variant of amd64", []object{entryOf(id("v3"), "linux/amd64/v3"), entryOf(id("a"), "linux/amd64")}, amd64, "a linux/amd64"},
 		{"only a variant of amd64", []object{entryOf(id("v3"), "linux/amd64/v3")}, amd64, ""},
+		{"a variant that its author made up", []object{entryOf(id("a"), "linux/amd64/\x1b]0;"+strings.Repeat("v", 100)), entryOf(id("a"), "linux/amd64")}, amd64, "a linux/amd64"},
+		{"arm v7 and another variant", []object{entryOf(id("a"), "linux/arm/x"), entryOf(id("a"), "linux/arm/v7")}, []string{"linux/arm"}, "a linux/arm/v7"},
 		{"arm64 v8", []object{entryOf(id("a"), "linux/arm64"), entryOf(id("v8"), "linux/arm64/v8")}, []string{"linux/arm64"}, "v8 linux/arm64/v8"},
 		{"arm64", []object{entryOf(id("v9"), "linux/arm64/v9"), entryOf(id("a"), "linux/arm64")}, []string{"linux/arm64"}, "a linux/arm64"},
 		{"arm", []object{entryOf(id("v5"), "linux/arm/v5"), entryOf(id("v7"), "linux/arm/v7"), entryOf(id("v6"), "linux/arm/v6")}, []string{"linux/arm"}, "v7 linux/arm/v7"},
