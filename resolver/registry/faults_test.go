@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -666,5 +667,19 @@ func TestBoundsOfTexts(t *testing.T) {
 	}
 	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), "1048576 bytes") {
 		t.Errorf("a docker config that is too large: %v", err)
+	}
+}
+
+// A registry makes up no labels: a status of HTTP/2 is any number.
+func TestCodesAreFew(t *testing.T) {
+	labels := map[string]bool{}
+	for code := -1; code < 100_000; code++ {
+		labels[codeLabel(code)] = true
+	}
+	for _, code := range []int{math.MinInt, math.MaxInt, 1_000_200} {
+		labels[codeLabel(code)] = true
+	}
+	if len(labels) != 20 || !labels["429"] || !labels["5xx"] || !labels["other"] {
+		t.Errorf("%d labels: %v", len(labels), labels)
 	}
 }

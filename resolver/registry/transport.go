@@ -147,7 +147,7 @@ func newTransport(config Config) (*transport, error) {
 		large:     newLarge(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_registry_requests_total",
-			Help: "HTTP requests sent for a registry, redirects and requests for tokens included, by what they are for and status code; error if there was no answer.",
+			Help: "HTTP requests sent for a registry, redirects and requests for tokens included, by what they are for and status code; an unusual code is counted by its class (4xx) or as other; error if there was no answer.",
 		}, []string{"registry", "request", "method", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "layerlocality_resolver_registry_request_duration_seconds",
@@ -225,6 +225,21 @@ func (t *transport) wait(ctx context.Context, x *exchange, host string) error {
 	return nil
 }
 
+// codeLabel returns a status code for metrics: itself if registries use it, else its class. Over HTTP/2
+// a code can be any number.
+func codeLabel(code int) string {
+	switch code {
+	case http.StatusOK, http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect,
+		http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests,
+		http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return strconv.Itoa(code)
+	}
+	if class := code / 100; class >= 1 && class <= 5 {
+		return strconv.Itoa(class) + "xx"
+	}
+	return "other"
+}
+
 // RoundTrip makes one hop of a request.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := req.Context().Value(exchangeKey{}).(*exchange)
@@ -248,7 +263,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.connections(req.Context()).through(x, contact).RoundTrip(req)
 	registry, code := t.label(x.source.domain), "error"
 	if err == nil {
-		code = strconv.Itoa(resp.StatusCode)
+		code = codeLabel(resp.StatusCode)
 	}
 	t.requests.WithLabelValues(registry, string(x.kind), req.Method, code).Inc()
 	t.duration.WithLabelValues(registry).Observe(time.Since(begin).Seconds())
