@@ -610,7 +610,7 @@ func TestMetrics(t *testing.T) {
 	_, err := w.Resolve(t.Context(), "nowhere.test/app:1", amd64, nil)
 	wantError(t, err, v1alpha1.ReasonUnavailable, "no such host")
 	want := fmt.Sprintf(`
-		# HELP layerlocality_resolver_registry_requests_total HTTP requests sent for a registry, redirects and requests for tokens included, by what they are for and status code; error if there was no answer.
+		# HELP layerlocality_resolver_registry_requests_total HTTP requests sent for a registry, redirects and requests for tokens included, by what they are for and status code; an unusual code is counted by its class (4xx) or as other; error if there was no answer.
 		# TYPE layerlocality_resolver_registry_requests_total counter
 		layerlocality_resolver_registry_requests_total{code="200",method="GET",registry=%[1]q,request="manifest"} 1
 		layerlocality_resolver_registry_requests_total{code="200",method="GET",registry=%[1]q,request="ping"} 1
