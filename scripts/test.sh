@@ -24,7 +24,7 @@ lint                p 6 .
 module              p 12 .
 nodes               c 18 LAB cmd/localcluster crio kubelet patches scheduler test/cluster test/e2e test/imagegc test/layershare test/report
 placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
-integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet patches/kubernetes resolver scheduler test/integration test/kubectl test/nodepatch test/oldserver test/deploy
+integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet patches/kubernetes resolver scheduler test/integration test/kubectl test/oldserver test/deploy
 resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/inspect internal/registrytest resolver scheduler test/resolver
 agent               c 20 LAB agent cmd/layer-agent internal/dashboards internal/monitoring kubectllayers scheduler test/agent test/containerd test/kubectl test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler test/agents test/extender
@@ -122,7 +122,7 @@ step_integration() {
   scripts/install-deps.sh prometheus &&
     scripts/build.sh tools etcd helm patched kube-apiserver kube-scheduler kubectl-layers stock kube-apiserver kube-scheduler || return 1
   workspace integration-kubectl -tags integration -count=1 ./test/kubectl/... || status=1
-  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... ./test/nodepatch/... || status=1
+  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... || status=1
   workspace integration-scheduler -tags integration -count=1 ./test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
   scripts/install-deps.sh chromium && internal/eval/page/assets.sh >/dev/null &&
@@ -245,7 +245,7 @@ step_upstream-kubernetes() {
     ./plugin/pkg/admission/noderestriction/... ./pkg/kubelet/nodeshutdown/... k8s.io/kubectl/pkg/describe/... \
     ./test/compatibility_lifecycle/... k8s.io/api/... k8s.io/client-go/applyconfigurations/... \
     k8s.io/component-helpers/node/... k8s.io/kubelet/config/... \
-    k8s.io/apiserver/pkg/endpoints/handlers/...
+    k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/...
 }
 
 # More of upstream's tests, on the unpatched tree and on the patched one, compared. ROWS names
