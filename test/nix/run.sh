@@ -179,7 +179,7 @@ check "an edit of a test builds nothing again" rebuilt "" kubelet/imagelayers/gu
 check "an edit of CRI-O's overlay builds crio again" rebuilt "crio default" crio/imagelayers/layers.go '1i //'
 check "an edit of the plugin builds the scheduler again" rebuilt kube-scheduler scheduler/layerlocality/plugin.go '1i //'
 check "an edit of a patch builds what it patches again" rebuilt "kube-apiserver kube-controller-manager kube-scheduler kubelet" \
-  patches/kubernetes/0004-Kubelet-report-the-layers-of-images.patch '/^Subject:/s/$/ again/'
+  patches/kubernetes/0005-Kubelet-report-the-layers-of-images.patch '/^Subject:/s/$/ again/'
 check "an edit of the resolver builds it again" rebuilt layer-resolver cmd/layer-resolver/main.go '1i //'
 
 refuses "a patch whose context differs is refused" "does not apply exactly" series '/^@@ /{n;s/$/ /}'
