@@ -177,7 +177,8 @@ step_rebase() {
   scripts/patches.sh rebase cri-o v1.35.2 &&
     scripts/patches.sh rebase cri-o v1.36.1 &&
     scripts/patches.sh rebase cri-o v1.36.2 &&
-    scripts/patches.sh rebase kubernetes v1.36.3 || return 1
+    scripts/patches.sh rebase kubernetes v1.36.3 &&
+    scripts/patches.sh rebase kubernetes v1.36.5 || return 1
   known=$(succeeded compiled cri-o scripts/patches.sh <(grep '^| cri-o ' docs/patches.md && echo "$CRIO_TAGS"))
   if [ -e "$known" ]; then
     touch "$known"
