@@ -113,7 +113,7 @@ func TestBudgetTakesTheLargestOfContradictorySizes(t *testing.T) {
 		FromManifest([]types.BlobInfo{blob(digestA, 1000)}),
 		FromManifest([]types.BlobInfo{blob(digestA, 1), blob(digestB, 500)}),
 	}
-	got := NewBudget(wireSize(images) - 1).Apply(images, 0)
+	got := NewBudget(wireSize(images)-1).Apply(images, 0)
 
 	if want := []map[string]string{{key(digestA): "1000"}, {key(digestA): "1"}}; !slices.EqualFunc(annotations(got), want, maps.Equal) {
 		t.Errorf("got %v, want %v", annotations(got), want)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,6 +84,7 @@ type image struct {
 	silent   bool                                            // is downloaded in parts, without reports
 	again    digest.Digest                                   // a layer that is in the store in another form
 	rejected bool                                            // by the policy for signatures
+	asks     time.Duration                                   // how long that takes
 	mute     bool                                            // of layers that are asked for, nothing comes
 	reads    int64                                           // what it measures, in bytes a second; rate if it is 0
 	now      *Pull                                           // that goes on
@@ -188,9 +190,14 @@ type stream struct {
 	node *node
 	left int64
 	rate int64
+	// reading is set during a read: real streams are not safe then.
+	reading atomic.Bool
 }
 
 func (s *stream) Read(p []byte) (int, error) {
+	s.reading.Store(true)
+	defer s.reading.Store(false)
+
 	if s.left == 0 {
 		return 0, io.EOF
 	}
@@ -208,7 +215,13 @@ func (s *stream) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-func (s *stream) Close() error { return nil }
+func (s *stream) Close() error {
+	if s.reading.Load() {
+		panic("a stream is closed while it is read")
+	}
+
+	return nil
+}
 
 // muted is content that never comes.
 type muted struct{ ctx context.Context }
@@ -269,8 +282,8 @@ func (i *image) store() Store {
 		return i.node.has(layer)
 	}
 
-	allowed := func(_ context.Context, opened types.ImageSource, member *digest.Digest) bool {
-		return opened == i.opened() && (member != nil) == i.index && !i.rejected
+	allowed := func(ctx context.Context, opened types.ImageSource, member *digest.Digest) bool {
+		return sleep(ctx, i.asks) == nil && opened == i.opened() && (member != nil) == i.index && !i.rejected
 	}
 
 	return Store{Has: has, Silent: func(types.BlobInfo) bool { return i.silent }, Allowed: allowed}

@@ -47,14 +47,11 @@ type Pull struct {
 	registry string
 	// image is what is pulled. It is set when the source has been opened.
 	image *pulledImage
+	// cancelled tells whether nobody wants it any more.
+	cancelled func() bool
 
 	lock  sync.Mutex
-	phase phase
-	// since is when the phase began.
-	since time.Time
-	// moved is when the pull began to copy or, while it waits, when it saw something move
-	// in what it waits for.
-	moved time.Time
+	state state
 	// reports are what the copy said of each blob.
 	reports map[digest.Digest]report
 }
@@ -81,14 +78,16 @@ type report struct {
 	reused bool
 	// done: all of it has arrived.
 	done bool
-	// arrived says how much had arrived when, the oldest first: what was said in the last
-	// rateWindow, and one before that.
-	arrived []arrival
+	// bytes have arrived of it.
+	bytes int64
+	// arrivals are what has arrived in the last longWindow, the oldest first.
+	arrivals []arrival
 }
 
+// arrival is what has arrived since the report before.
 type arrival struct {
 	at    time.Time
-	bytes int64 // from the beginning of the blob
+	bytes int64
 }
 
 // Begin announces a pull of source into store. The caller copies from Source instead,
@@ -123,11 +122,10 @@ func (p *Pull) Observe(progress *types.ProgressProperties) {
 
 	switch progress.Event {
 	case types.ProgressEventNewArtifact:
-		said.begun, said.arrived = true, nil
+		said.begun, said.bytes, said.arrivals = true, 0, nil
 	case types.ProgressEventRead, types.ProgressEventDone:
 		said.done = progress.Event == types.ProgressEventDone
-		said.moved = time.Now()
-		said.arrived = withArrival(said.arrived, arrival{said.moved, int64(min(progress.Offset, maxLayerBytes))})
+		said.arrive(time.Now(), int64(min(progress.Offset, maxLayerBytes)))
 	case types.ProgressEventSkipped:
 		said.reused = true
 	}
@@ -143,26 +141,35 @@ func (p *Pull) reported(layer digest.Digest) report {
 	return p.reports[layer]
 }
 
-func (p *Pull) state() (now phase, moved time.Time) {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-
-	return p.phase, p.moved
+// state is what a pull does, since when, and when it began to copy or, while it waits, when it
+// saw something move in what it waits for.
+type state struct {
+	phase        phase
+	since, moved time.Time
+	// unknown: it could not measure its own rate.
+	unknown bool
 }
 
-// copying tells whether the pull copies, because it waited in vain or without that, and since when.
-func (p *Pull) copying() (copying, inVain bool, since time.Time) {
+func (p *Pull) now() state {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	return p.phase != waits, p.phase == resigned, p.since
+	return p.state
+}
+
+// noteUnknown notes whether the pull cannot measure its own rate.
+func (p *Pull) noteUnknown(unknown bool) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	p.state.unknown = unknown
 }
 
 func (p *Pull) turn(to phase, moved time.Time) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	p.phase, p.since, p.moved = to, time.Now(), moved
+	p.state.phase, p.state.since, p.state.moved = to, time.Now(), moved
 }
 
 // saw notes when something moved last in what the pull waits for, if it does: those that
@@ -171,8 +178,8 @@ func (p *Pull) saw(moved time.Time) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	if p.phase == waits {
-		p.moved = moved
+	if p.state.phase == waits {
+		p.state.moved = moved
 	}
 }
 

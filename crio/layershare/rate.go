@@ -17,19 +17,30 @@ const (
 	slack = 4 * time.Second
 
 	// rateWindow is the time in which rates are seen, and how long a pull has to show its own.
+	// Between two arrivals there may be a pause, after which the rate is seen anew, but for
+	// silence nothing is a pause.
 	rateWindow = 3 * time.Second
+	pause      = time.Second
+	silence    = 4 * time.Second
+
+	// longWindow has pauses in it: over it, the mean rate is not less than this part of the
+	// other one, or that is of bursts.
+	longWindow = 10 * time.Second
+	burstPart  = 0.4
 
 	// secondTry is how long the last pull that waited in vain has to get ahead of the others
 	// before the next one tries, too.
 	secondTry = 30 * time.Second
 
 	// measureBytes and measureTime bound what a measurement reads. Between two of a pull there is
-	// measurePause, twice as long each time.
+	// measurePause, twice as long each time, up to maxPause.
 	measureBytes = 2 << 20
 	measureTime  = 2 * time.Second
 	measurePause = 5 * time.Second
+	maxPause     = 30 * time.Second
 
-	// copyRate is more than many nodes copy: a pull hashes, unpacks and stores what it downloads.
+	// copyRate is what a pull downloads at the most, in bytes a second: it hashes, unpacks and stores
+	// that, too. Nodes with fast disks do more.
 	copyRate = 50 << 20
 )
 
@@ -58,7 +69,7 @@ func (r *ownRate) measure(ctx context.Context, now time.Time, opened types.Image
 }
 
 func (r *ownRate) note(now time.Time, bytes int64) {
-	r.bytes, r.at, r.measured, r.pause = bytes, now, nil, max(2*r.pause, measurePause)
+	r.bytes, r.at, r.measured, r.pause = bytes, now, nil, min(max(2*r.pause, measurePause), maxPause)
 }
 
 // rateOf returns how many bytes of a layer come in a second, after the beginning, in which a
@@ -73,20 +84,17 @@ func rateOf(ctx context.Context, source types.ImageSource, layer types.BlobInfo)
 	}
 
 	defer stream.Close()
-
-	// A read does not end with measureTime by itself.
-	stop := context.AfterFunc(ctx, func() { stream.Close() })
-	defer stop()
+	// With the context ends a read that waits. Closing the stream meanwhile would not be safe.
 	defer time.AfterFunc(measureTime, cancel).Stop()
 
-	arrived := []arrival{{time.Now(), 0}}
+	total := []arrival{{time.Now(), 0}}
 	buffer := make([]byte, 32<<10)
 
 	for sum := int64(0); sum < measureBytes; {
 		n, err := stream.Read(buffer)
 		if n > 0 {
 			sum += int64(n)
-			arrived = append(arrived, arrival{time.Now(), sum})
+			total = append(total, arrival{time.Now(), sum})
 		}
 
 		if err != nil {
@@ -94,8 +102,8 @@ func rateOf(ctx context.Context, source types.ImageSource, layer types.BlobInfo)
 		}
 	}
 
-	last := arrived[len(arrived)-1]
-	half := arrived[slices.IndexFunc(arrived, func(a arrival) bool { return a.bytes >= last.bytes/2 })]
+	last := total[len(total)-1]
+	half := total[slices.IndexFunc(total, func(a arrival) bool { return a.bytes >= last.bytes/2 })]
 
 	end := last.at
 	if ctx.Err() != nil {
@@ -105,31 +113,45 @@ func rateOf(ctx context.Context, source types.ImageSource, layer types.BlobInfo)
 	return int64(float64(last.bytes-half.bytes) / max(end.Sub(half.at), time.Millisecond).Seconds())
 }
 
+// myTurn tells whether the pull is behind, and those that wait before it have had time to try.
+func (w *waiter) myTurn(now time.Time, missing []int) bool {
+	if !w.behind(now, missing) {
+		w.trouble = time.Time{}
+
+		return false
+	}
+
+	if w.trouble.IsZero() {
+		w.trouble = now
+	}
+
+	from := w.trouble
+
+	for _, other := range w.older {
+		if state := other.pull.now(); state.phase == waits && !state.unknown && missing[0] < other.layers {
+			from = from.Add(patience)
+		}
+	}
+
+	return !now.Before(from)
+}
+
 // behind tells whether the pull waits longer than it should, with what it knows of its own rate,
 // for each of the pulls that download the lowest missing layer.
 func (w *waiter) behind(now time.Time, missing []int) (behind bool) {
 	waited := now.Sub(w.began)
-	from := rateWindow
-
-	for _, other := range w.older {
-		// Those who wait before this pull try before it.
-		if copying, _, _ := other.pull.copying(); !copying && missing[0] < other.layers {
-			from += patience
-		}
-	}
-
-	if waited < from {
+	if waited < rateWindow {
 		return false
 	}
 
 	for _, other := range w.older {
-		copying, inVain, since := other.pull.copying()
-		if missing[0] >= other.layers || !copying {
+		state := other.pull.now()
+		if missing[0] >= other.layers || state.phase == waits {
 			continue
 		}
 
-		shown := now.Sub(since)
-		if shown < rateWindow || inVain && shown < secondTry || waited <= w.limit(other, missing, now) {
+		shown := now.Sub(state.since)
+		if shown < rateWindow || state.phase == resigned && shown < secondTry || waited <= w.limit(other, state, missing, now) {
 			return false
 		}
 
@@ -141,90 +163,134 @@ func (w *waiter) behind(now time.Time, missing []int) (behind bool) {
 
 // limit returns how long the pull may have waited, if it goes on to wait for what the other one
 // downloads.
-func (w *waiter) limit(other sharing, missing []int, now time.Time) time.Duration {
+func (w *waiter) limit(other sharing, state state, missing []int, now time.Time) time.Duration {
 	above, _ := slices.BinarySearch(missing, other.layers)
 	missing = missing[:above]
 
 	if slices.ContainsFunc(missing, func(i int) bool { return w.silent(other, i) && !other.began(w.layers, i) }) {
-		return maxWait
+		return maxWait // nobody knows
 	}
 
-	limit := slack
+	d := other.download(w.layers, missing, state.since, now)
+	if d.rest == 0 || !d.known {
+		return forEver // all has arrived, and patience is for what is unpacked, or it is too early
+	}
+
+	limit, rest := slack, seconds(float64(d.rest)/d.rate)
+
 	if w.own.bytes > 0 {
+		// A copy has several connections as well.
+		rate := min(float64(w.own.bytes)*float64(d.connections), copyRate)
+		if rest <= seconds(float64(w.bytes(missing))/rate) {
+			return forEver // its own download would not end earlier
+		}
+
 		above, _ = slices.BinarySearch(w.lacked, other.layers)
-		limit += seconds(float64(w.bytes(w.lacked[:above])) / float64(min(w.own.bytes, copyRate)) * 3 / 2)
+		limit += seconds(float64(w.bytes(w.lacked[:above])) / rate * 3 / 2)
 	}
 
-	rest, rate := other.download(w.layers, missing, now)
-	if rest == 0 {
-		return limit + seconds(float64(w.bytes(missing))/unpackRate) // all has arrived
-	}
-
-	return limit - seconds(float64(rest)/rate)
+	return limit - rest
 }
 
-// download returns how many bytes the other pull has to download of missing layers, and how many
-// of layers that both have arrive in a second.
-func (s sharing) download(layers []types.BlobInfo, missing []int, now time.Time) (rest int64, rate float64) {
+// download is what a pull still has to download, and how fast it does.
+type download struct {
+	rest        int64   // bytes
+	rate        float64 // bytes a second
+	connections int     // over which something comes
+	known       bool    // the rate is
+}
+
+// download tells how far the other pull is with the missing layers, and how fast layers that both
+// have arrive. It copies since then.
+func (s sharing) download(layers []types.BlobInfo, missing []int, since, now time.Time) (d download) {
 	s.pull.lock.Lock()
 	defer s.pull.lock.Unlock()
 
 	for _, i := range missing {
-		rest += s.pull.reports[layers[i].Digest].rest(size(layers[i]))
+		d.rest += s.pull.reports[layers[i].Digest].rest(size(layers[i]))
 	}
+
+	var all []arrival
 
 	for _, layer := range layers[:s.layers] {
-		rate += float64(s.pull.reports[layer.Digest].since(now.Add(-rateWindow))) / rateWindow.Seconds()
+		report := s.pull.reports[layer.Digest]
+		all = append(all, report.arrivals...)
+
+		if report.begun && !report.done && now.Sub(report.moved) < rateWindow {
+			d.connections++
+		}
 	}
 
-	return rest, rate
+	d.connections = max(d.connections, 1)
+	d.rate, d.known = rateOfArrivals(all, since, now)
+
+	return d
+}
+
+// rateOfArrivals returns the rate since the last pause; not if it is too early to tell.
+func rateOfArrivals(all []arrival, since, now time.Time) (rate float64, known bool) {
+	all = slices.DeleteFunc(all, func(a arrival) bool { return now.Sub(a.at) >= longWindow })
+	slices.SortFunc(all, func(a, b arrival) int { return a.at.Compare(b.at) })
+
+	if len(all) > 0 {
+		since = all[len(all)-1].at
+	}
+
+	switch {
+	case now.Sub(since) >= silence:
+		return 0, true
+	case len(all) == 0:
+		return 0, false
+	}
+
+	var bytes, total int64
+
+	begin := since
+
+	for i := len(all) - 1; i >= 0; i-- {
+		if total += all[i].bytes; total == bytes+all[i].bytes && begin.Sub(all[i].at) <= pause && since.Sub(all[i].at) <= rateWindow {
+			bytes, begin = total, all[i].at
+		}
+	}
+
+	if now.Sub(begin) < rateWindow/6 {
+		return 0, false // after a pause
+	}
+
+	rate = float64(bytes) / (since.Sub(begin) + ReportInterval).Seconds()
+	if long := now.Sub(all[0].at); long >= rateWindow {
+		rate = min(rate, float64(total)/long.Seconds()/burstPart)
+	}
+
+	return rate, true
 }
 
 // rest returns how much of a blob of that size has not arrived. The copy says nothing of what
 // arrives in less than ReportInterval after its last report.
 func (r report) rest(size int64) int64 {
-	last := len(r.arrived) - 1
+	last := len(r.arrivals) - 1
 
 	switch {
 	case r.done || r.reused:
 		return 0
-	case last < 0, r.arrived[last].bytes > size: // nothing yet, or something else
+	case r.bytes > size: // it is something else
 		return size
+	case last < 0:
+		return size - r.bytes
 	}
 
-	step := r.arrived[last].bytes
-	if last > 0 {
-		step -= r.arrived[last-1].bytes
-	}
-
-	return max(size-r.arrived[last].bytes-step*3/2, 0)
+	return max(size-r.bytes-r.arrivals[last].bytes*3/2, 0)
 }
 
-// since returns how many bytes of a blob have arrived since then.
-func (r report) since(then time.Time) int64 {
-	if len(r.arrived) == 0 {
-		return 0
-	}
-
-	before := int64(0)
-
-	for _, a := range r.arrived {
-		if !a.at.After(then) {
-			before = a.bytes
-		}
-	}
-
-	return r.arrived[len(r.arrived)-1].bytes - before
-}
-
-// withArrival adds the last one, and drops what is not needed to know a rate from now on.
-func withArrival(arrived []arrival, last arrival) []arrival {
+// arrive notes that so many bytes of the blob have arrived now.
+func (r *report) arrive(now time.Time, bytes int64) {
 	old := 0
-	for old+1 < len(arrived) && last.at.Sub(arrived[old+1].at) >= rateWindow {
+	for old < len(r.arrivals) && now.Sub(r.arrivals[old].at) >= longWindow {
 		old++
 	}
 
-	return append(slices.Delete(arrived, 0, old), last)
+	r.arrivals = append(slices.Clone(r.arrivals[old:]), arrival{now, max(bytes-r.bytes, 0)})
+	r.bytes, r.moved = bytes, now
 }
 
 // largest returns the largest of the missing layers.
@@ -239,7 +305,9 @@ func (w *waiter) largest(missing []int) types.BlobInfo {
 	return w.layers[largest]
 }
 
-// seconds is a duration, of a year at the most.
+// forEver is longer than any pull lasts.
+const forEver = 365 * 24 * time.Hour
+
 func seconds(s float64) time.Duration {
-	return time.Duration(min(s, 365*24*3600) * float64(time.Second))
+	return time.Duration(min(s*float64(time.Second), float64(forEver)))
 }

@@ -38,7 +38,7 @@ func (p *Pull) open(ctx context.Context, opened types.ImageSource, system *types
 		return
 	}
 
-	p.image = newImage(ctx, opened, system)
+	p.image, p.cancelled = newImage(ctx, opened, system), func() bool { return ctx.Err() != nil }
 	p.turn(copies, time.Now())
 	p.pulls.enter(p)
 	p.wait(ctx, opened)
@@ -82,26 +82,33 @@ func (i *pulledImage) known() []types.BlobInfo {
 	}
 }
 
-// learn returns when the images of the pull and of the older ones are known, but for those that
-// take too long.
-func learn(ctx context.Context, pull *Pull, older []*Pull) {
-	for _, other := range append(older, pull) {
-		other.image.ask()
+// learn returns when the images of the pulls are known, but for those that take longer than limit.
+func learn(ctx context.Context, limit time.Duration, pulls ...*Pull) {
+	for _, pull := range pulls {
+		pull.image.ask()
 	}
 
-	for _, other := range append(older, pull) {
-		limit := answerTime
-		if other == pull {
-			limit = patience // the copy will ask for it as well
-		}
-
+	for _, pull := range pulls {
 		select {
-		case <-other.image.told:
+		case <-pull.image.told:
 		// An earlier pull may have asked long ago.
-		case <-time.After(time.Until(other.image.asked.Add(limit))):
+		case <-time.After(time.Until(pull.image.asked.Add(limit))):
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// allowed tells whether the copy will accept the image. What it cannot tell in time is not.
+func (p *Pull) allowed(ctx context.Context, opened types.ImageSource) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+
+	select {
+	case <-p.image.told:
+		return p.store.Allowed(ctx, opened, p.image.member)
+	default:
+		return false
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -23,11 +24,12 @@ const (
 	maxWait = 10 * time.Minute
 
 	// patience is how long a pull waits while nothing that it waits for moves; if others
-	// that wait for the same are before it, twice as long, and turn for each of these but
-	// the first, so that they try one after the other. It is also how long it waits for
-	// answers of its registry: what it pulls itself, and whether it may have a layer.
+	// that wait for the same are before it, twice as long, and stagger for each of these but
+	// the first, so that they try one after the other. It is also how long it waits for each
+	// answer of its own registry: what it pulls, whether the policy allows that, and whether
+	// it may have a layer.
 	patience = 10 * time.Second
-	turn     = 2 * time.Second
+	stagger  = 2 * time.Second
 
 	// answerTime is how long it waits for what only sharing needs to know of others: what
 	// they pull.
@@ -43,8 +45,12 @@ const (
 	silentRate = 1 << 20
 
 	// maxFailures is how many earlier pulls may fail while they download what a pull
-	// waits for. After that it tries itself, whoever else is before it.
+	// waits for. After that it tries itself, beside one other that is before it, and with
+	// each failure more beside twice as many.
 	maxFailures = 2
+
+	// maxQuestions is how many layers a pull asks for at once.
+	maxQuestions = 6
 
 	// lookInterval is how often a pull that waits looks at the store.
 	lookInterval = 200 * time.Millisecond
@@ -69,6 +75,8 @@ type waiter struct {
 	failures int
 
 	own ownRate
+	// trouble is since when the pull is behind; zero if it is not.
+	trouble time.Time
 }
 
 type sharing struct {
@@ -105,19 +113,19 @@ func (p *Pull) wait(ctx context.Context, opened types.ImageSource) {
 		p.turn(next, w.moved)
 	}()
 
-	learn(asks, p, older)
+	// Before it is compared with others: how long a refusal takes says nothing of what they pull.
+	if learn(asks, patience, p); !p.allowed(asks, opened) {
+		return
+	}
+
+	learn(asks, answerTime, older...)
 
 	w = newWaiter(p, older, began)
-	if !w.worthwhile(w.look(time.Now())) || !p.store.Allowed(asks, opened, p.image.member) {
+	if w.lacked = w.look(time.Now()); !w.worthwhile(w.lacked) {
 		return
 	}
 
 	p.turn(waits, w.moved)
-
-	w.lacked = w.keep(asks, opened)
-	if !w.worthwhile(w.lacked) {
-		return
-	}
 
 	bytes := w.bytes(w.lacked)
 	logrus.Infof("Pull of %s waits for %d bytes of layers that other pulls download", p.name(), bytes)
@@ -150,6 +158,8 @@ func (w *waiter) run(ctx context.Context, opened types.ImageSource) (reason stri
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 
+	refused := w.prove(ctx, opened)
+
 	for {
 		now := time.Now()
 
@@ -162,18 +172,25 @@ func (w *waiter) run(ctx context.Context, opened types.ImageSource) (reason stri
 			return reason, resigned
 		}
 
-		switch behind := w.behind(now, missing); {
-		case behind && w.own.recent(now):
+		switch try := w.myTurn(now, missing); {
+		case try && w.own.recent(now):
 			return fmt.Sprintf("other pulls are slower than this one, which gets %d bytes a second", w.own.bytes), resigned
-		case behind:
+		case try:
 			w.own.measure(ctx, now, opened, w.largest(missing))
 		}
 
 		select {
 		case <-ctx.Done():
 			return "the pull was cancelled", waits
+		case i := <-refused:
+			w.cut(i)
+
+			if missing := w.look(time.Now()); !w.worthwhile(missing) {
+				return "the registry does not serve them to this pull", copies
+			}
 		case bytes := <-w.own.measured:
 			w.own.note(time.Now(), bytes)
+			w.pull.noteUnknown(bytes == 0)
 		case <-ticker.C:
 		}
 	}
@@ -182,11 +199,11 @@ func (w *waiter) run(ctx context.Context, opened types.ImageSource) (reason stri
 // hopeless returns why there is no point in waiting for what is missing; empty if there is.
 func (w *waiter) hopeless(now time.Time, missing []int) string {
 	switch {
-	case w.failures >= maxFailures:
+	case w.failures >= maxFailures && w.before(missing) < 2<<min(w.failures-maxFailures, 10):
 		return "other pulls failed"
 	case now.Sub(w.moved) >= w.patience(missing):
 		return "other pulls do not get on"
-	case w.own.bytes <= 0 && now.Sub(w.began) >= maxWait+time.Duration(w.before(missing))*turn:
+	case w.own.bytes <= 0 && now.Sub(w.began) >= maxWait+time.Duration(w.before(missing))*stagger:
 		return "other pulls are slow"
 	}
 
@@ -208,8 +225,8 @@ func (w *waiter) look(now time.Time) (missing []int) {
 	missing = w.missing(now)
 
 	for _, gone := range before {
-		still := slices.Contains(going, gone.pull)
-		if !still && slices.ContainsFunc(missing, func(i int) bool { return gone.began(w.layers, i) || w.silent(gone, i) }) {
+		failed := !slices.Contains(going, gone.pull) && !gone.pull.cancelled()
+		if failed && slices.ContainsFunc(missing, func(i int) bool { return gone.began(w.layers, i) || w.silent(gone, i) }) {
 			w.failures++
 			w.moved = latest(w.moved, now)
 		}
@@ -219,8 +236,7 @@ func (w *waiter) look(now time.Time) (missing []int) {
 	// or hangs, as a copy downloads several at a time.
 	for _, other := range w.older {
 		if len(missing) > 0 && missing[0] < other.layers {
-			_, moved := other.pull.state()
-			w.moved = latest(w.moved, moved, other.pull.reported(w.layers[missing[0]].Digest).moved)
+			w.moved = latest(w.moved, other.pull.now().moved, other.pull.reported(w.layers[missing[0]].Digest).moved)
 		}
 	}
 
@@ -285,38 +301,44 @@ func (w *waiter) silent(other sharing, i int) bool {
 		return false
 	}
 
-	now, _ := other.pull.state()
-
-	return now != waits
+	return other.pull.now().phase != waits
 }
 
-// keep leaves of the image what is below the first missing layer that is not proved,
-// and returns what is missing of that; nothing if there is no point in waiting for it.
-func (w *waiter) keep(ctx context.Context, opened types.ImageSource) (missing []int) {
-	for proved := -1; ; {
-		// Some may have come meanwhile.
-		now := time.Now()
-		missing = w.look(now)
+// prove asks the registry for the layers that the pull lacks, from the bottom up, and returns
+// where to learn the number of the lowest one that it does not serve to this pull. Nothing
+// comes if it serves all.
+func (w *waiter) prove(ctx context.Context, opened types.ImageSource) <-chan int {
+	refused, layers, has := make(chan int, 1), w.layers, w.pull.store.Has
 
-		next := slices.IndexFunc(missing, func(i int) bool { return i > proved })
-		if next < 0 {
-			return missing
-		}
+	go func() {
+		for some := range slices.Chunk(w.lacked, maxQuestions) {
+			served := make([]bool, len(some))
 
-		if w.hopeless(now, missing) != "" {
-			return nil
-		}
+			var questions sync.WaitGroup
 
-		proved = missing[next]
-		if !serves(ctx, opened, w.layers[proved]) {
-			w.cut(proved)
+			for at, i := range some {
+				// Some may have come meanwhile.
+				questions.Go(func() { served[at] = has(layers[i]) || serves(ctx, opened, layers[i]) })
+			}
+
+			questions.Wait()
+
+			if at := slices.Index(served, false); at >= 0 {
+				refused <- some[at]
+
+				return
+			}
 		}
-	}
+	}()
+
+	return refused
 }
 
 // cut forgets all layers from i on.
 func (w *waiter) cut(i int) {
 	w.layers = w.layers[:i]
+	w.lacked = slices.DeleteFunc(slices.Clone(w.lacked), func(j int) bool { return j >= i })
+
 	for j := range w.older {
 		w.older[j].layers = min(w.older[j].layers, i)
 	}
@@ -343,7 +365,7 @@ func (w *waiter) worthwhile(missing []int) bool {
 // before returns how many pulls before this one wait for the same, or have waited in vain.
 func (w *waiter) before(missing []int) (count int) {
 	for _, other := range w.older {
-		if now, _ := other.pull.state(); now != copies && missing[0] < other.layers {
+		if other.pull.now().phase != copies && missing[0] < other.layers {
 			count++
 		}
 	}
@@ -356,7 +378,7 @@ func (w *waiter) before(missing []int) (count int) {
 func (w *waiter) patience(missing []int) time.Duration {
 	limit := patience
 	if before := w.before(missing); before > 0 {
-		limit = 2*patience + time.Duration(before-1)*turn
+		limit = 2*patience + time.Duration(before-1)*stagger
 	}
 
 	// What has arrived is unpacked without reports, one layer after the other.
@@ -373,9 +395,7 @@ func (w *waiter) patience(missing []int) time.Duration {
 		}
 	}
 
-	seconds := w.bytes(unpacked)/unpackRate + w.bytes(silent)/silentRate
-
-	return limit + time.Duration(min(seconds, int64(maxWait/time.Second)))*time.Second
+	return limit + min(seconds(float64(w.bytes(unpacked)/unpackRate+w.bytes(silent)/silentRate)), maxWait)
 }
 
 // bytes returns how many compressed bytes the layers have.

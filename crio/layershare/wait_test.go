@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -413,7 +414,7 @@ func TestRegistryIsCutOff(t *testing.T) {
 
 		// Everybody gets to the error that he would get alone, and soon.
 		for i := range images {
-			if tried[i] == 0 && i > 0 || tried[i] > 2*patience+time.Duration(i)*turn+10*time.Second {
+			if tried[i] == 0 && i > 0 || tried[i] > 2*patience+time.Duration(i)*stagger+10*time.Second {
 				t.Errorf("pull %d tried after %s", i, tried[i])
 			}
 		}
@@ -496,7 +497,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		}
 		images[1].mute = true
 		images[1].download = func(ctx context.Context, layer specsv1.Descriptor) error {
-			if now, _ := images[1].now.state(); now != resigned {
+			if now := images[1].now.now().phase; now != resigned {
 				t.Errorf("the second pull is in phase %d, want %d", now, resigned)
 			}
 
@@ -606,9 +607,206 @@ func TestOldestTries(t *testing.T) {
 			t.Errorf("the base was downloaded %d times, want 2", got)
 		}
 
-		if now, _ := images[1].now.state(); now != resigned {
+		if now := images[1].now.now().phase; now != resigned {
 			t.Errorf("the second pull is in phase %d, want %d", now, resigned)
 		}
+	})
+}
+
+// What the first pull does before its first byte, or a pause, is no slow connection: on a full
+// link nobody tries.
+func TestPauses(t *testing.T) {
+	for name, pauses := range map[string][]time.Duration{
+		"before the first byte": {3 * time.Second, 0},
+		"half way":              {0, 3 * time.Second},
+		"both":                  {3 * time.Second, 3 * time.Second},
+	} {
+		for _, link := range []int64{mb, 10 * mb} {
+			for _, bytes := range []int64{20 * mb, 200 * mb} {
+				synctest.Test(t, func(t *testing.T) {
+					n, base := newNode(), layer("base", bytes)
+					n.link = link
+					images := n.several(5, base)
+					images[0].download = func(ctx context.Context, layer specsv1.Descriptor) error {
+						time.Sleep(pauses[0])
+
+						if err := images[0].load(ctx, layer, layer.Size/2, rate); err != nil {
+							return err
+						}
+
+						time.Sleep(pauses[1])
+
+						return images[0].loadFrom(ctx, layer, layer.Size/2, layer.Size, rate)
+					}
+					noErrors(t, pullAll(t, images...))
+
+					if got := n.times(base); got != 1 {
+						t.Errorf("a pause %s, %d bytes over %d B/s: the base was downloaded %d times", name, bytes, link, got)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Pods that are deleted, one after the other, are nobody's failure.
+func TestTwoAreCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		n.link = 10 * mb
+		images := n.several(20, base)
+
+		for i, after := range []time.Duration{4 * time.Second, 8 * time.Second} {
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			defer cancel()
+
+			go images[i].pull(ctx)
+
+			time.Sleep(time.Millisecond)
+		}
+
+		noErrors(t, pullAll(t, images[2:]...))
+
+		if got := n.times(base); got != 3 {
+			t.Errorf("the base was downloaded %d times, want 3", got)
+		}
+	})
+}
+
+// Two failures have some more pulls try, and not all.
+func TestTwoFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+
+		images := n.several(20, base)
+		for _, image := range images[:2] {
+			image.fail(50*mb, errDownload)
+		}
+
+		noErrors(t, pullAll(t, images...)[2:])
+
+		if got := n.times(base); got > 5 {
+			t.Errorf("the base was downloaded %d times, want at most 5", got)
+		}
+	})
+}
+
+// A copy has several connections: that a single one of another pull is as fast as this one's is not
+// enough.
+func TestSeveralConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+
+		var layers []specsv1.Descriptor
+		for i := range 6 {
+			layers = append(layers, layer(fmt.Sprint(i), 100*mb))
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		go func() {
+			other := n.on("other", layers...)
+			other.now = n.pulls.Begin(other, other.store())
+
+			defer other.now.End()
+
+			if _, err := other.now.Source().NewImageSource(ctx, amd64); err != nil {
+				t.Error(err)
+			}
+
+			var all sync.WaitGroup
+
+			for _, layer := range layers {
+				all.Go(func() {
+					other.report(types.ProgressEventNewArtifact, layer, 0)
+					_ = other.load(ctx, layer, layer.Size, 1_500_000)
+				})
+			}
+
+			all.Wait()
+		}()
+
+		time.Sleep(time.Millisecond)
+
+		waits := n.on("waits", layers...)
+		waits.download = func(ctx context.Context, layer specsv1.Descriptor) error {
+			return waits.load(ctx, layer, layer.Size, 6*rate) // all at once
+		}
+		results := pullAll(t, waits)
+		noErrors(t, results)
+		within(t, "the second pull", results[0].took, 0, 24*time.Second)
+	})
+}
+
+// Many layers, each asked for with a slow answer, do not keep a pull from seeing that another is slow.
+func TestManyQuestions(t *testing.T) {
+	for count, slow := range map[int]time.Duration{30: 500 * time.Millisecond, 100: 300 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode()
+
+			var layers []specsv1.Descriptor
+			for i := range count {
+				layers = append(layers, layer(fmt.Sprint(i), 100*mb/int64(count)))
+			}
+
+			images := n.several(2, layers...)
+			images[0].download = func(ctx context.Context, layer specsv1.Descriptor) error {
+				return images[0].load(ctx, layer, layer.Size, 20_000)
+			}
+			images[1].slow = slow
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+
+			go images[0].pull(ctx)
+
+			time.Sleep(time.Millisecond)
+
+			results := pullAll(t, images[1])
+			noErrors(t, results)
+			within(t, "the second pull", results[0].took, 0, 24*time.Second)
+		})
+	}
+}
+
+// A pull that cannot measure its own rate keeps nobody from trying.
+func TestOldestKnowsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(5, base)
+		images[0].download = func(ctx context.Context, layer specsv1.Descriptor) error {
+			return images[0].load(ctx, layer, layer.Size, 20_000)
+		}
+		images[1].mute = true
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		go images[0].pull(ctx)
+
+		time.Sleep(time.Millisecond)
+
+		for _, result := range pullAll(t, images[1:]...) {
+			within(t, "a pull", result.took, 0, 24*time.Second)
+		}
+
+		if got := n.times(base); got != 2 {
+			t.Errorf("the base was downloaded %d times, want 2", got)
+		}
+	})
+}
+
+// A policy that does not answer keeps a pull no longer than the copy would.
+func TestPolicyHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		images := n.several(2, base)
+		images[1].asks = time.Hour
+		images[1].download = func(context.Context, specsv1.Descriptor) error { return nil }
+		results := pullAll(t, images...)
+		noErrors(t, results)
+		within(t, "the second pull", results[1].took, patience, patience)
 	})
 }
 
@@ -652,7 +850,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// Others try for themselves when two have failed, ten seconds each, instead of one after the other.
+// When two have failed, ten seconds each, others try beside each other, twice as many with each failure,
+// instead of one after the other.
 func TestDiskIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
@@ -664,7 +863,7 @@ func TestDiskIsFull(t *testing.T) {
 				t.Errorf("pull %d: %v", i, result.err)
 			}
 
-			within(t, "a pull", result.took, 0, 31*time.Second)
+			within(t, "a pull", result.took, 0, 45*time.Second)
 		}
 	})
 }
@@ -734,7 +933,7 @@ func TestFailsInSilence(t *testing.T) {
 		}
 
 		for _, result := range pullAll(t, images...) {
-			within(t, "a pull", result.took, 0, 31*time.Second)
+			within(t, "a pull", result.took, 0, 45*time.Second)
 		}
 	})
 }
@@ -922,8 +1121,8 @@ func TestSlowAnswers(t *testing.T) {
 		download func(context.Context, specsv1.Descriptor) error // of the older pull
 		want     time.Duration
 	}{
-		"the older pull gets on": {nil, maxWait},
-		"it hangs":               {never, 3 * (patience - time.Second)}, // 9 s for 95 MiB that may be unpacked
+		"the older pull gets on": {nil, 1000 * time.Second}, // as fast as this one would
+		"it hangs":               {never, silence + patience - time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -948,7 +1147,7 @@ func TestSlowAnswers(t *testing.T) {
 
 				results := pullAll(t, images[1])
 				noErrors(t, results)
-				within(t, "the second pull", results[0].took, test.want, test.want)
+				within(t, "the second pull", results[0].took, test.want, test.want+500*time.Millisecond)
 			})
 		})
 	}
