@@ -1303,7 +1303,7 @@ func TestAnyMixture(t *testing.T) {
 
 				switch random.IntN(8) {
 				case 2:
-					rate := int64(1000) << random.IntN(16)
+					rate := int64(100_000) << random.IntN(9)
 					image.download = func(ctx context.Context, layer specsv1.Descriptor) error {
 						return image.load(ctx, layer, layer.Size, rate)
 					}
