@@ -22,7 +22,7 @@ cd "$ROOT"
 LANES='
 lint                p 6 .
 module              p 12 .
-nodes               c 18 LAB cmd/localcluster crio kubelet patches scheduler test/cluster test/e2e test/imagegc test/layershare test/report
+nodes               c 20 LAB cmd/localcluster crio kubelet patches scheduler test/cluster test/e2e test/imagegc test/layershare test/report test/tenants
 placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
 integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet patches/kubernetes resolver scheduler test/integration test/kubectl test/oldserver test/deploy
 resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/inspect internal/registrytest resolver scheduler test/resolver
@@ -281,7 +281,7 @@ on_clusters() {
   mapfile -t folders < <(printf './%s/...\n' "$@")
   raise_inotify && cluster_binaries && go_test "$name" . -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
 }
-step_nodes() { on_clusters nodes internal/cluster test/cluster test/e2e test/imagegc test/layershare test/report; }
+step_nodes() { on_clusters nodes internal/cluster test/cluster test/e2e test/imagegc test/layershare test/report test/tenants; }
 step_placement() { on_clusters placement test/scheduler test/qosaware; }
 step_resolver() { on_clusters resolver test/resolver; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
