@@ -16,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -295,4 +297,53 @@ func TestFlood(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// An admission policy refuses the objects of some images. Others of the same registry do not wait, and
+// who uses a refused one is told.
+func TestObjectsThatAreRefused(t *testing.T) {
+	w := newWorld(t)
+	refuse := &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "no-evil"},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"imagemanifests"}},
+			}}}},
+			Validations: []admissionv1.Validation{{Expression: `!has(object.spec.digest) || !object.status.references.exists(r, r.name.contains("/evil:"))`}},
+		},
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "no-evil"},
+		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "no-evil", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+	}
+	for _, object := range []client.Object{refuse, binding} {
+		w.must(direct.Create(w.ctx, object))
+		t.Cleanup(func() { w.must(direct.Delete(context.WithoutCancel(w.ctx), object)) })
+	}
+	// The API server takes some time to notice.
+	w.eventually(func() error {
+		probe := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName("sha256:" + strings.Repeat("e", 64))}}
+		probe.Spec.Digest = "sha256:" + strings.Repeat("e", 64)
+		probe.Status.References = []v1alpha1.ImageReference{{Name: "x/evil:1"}}
+		err := direct.Create(w.ctx, probe, client.DryRunAll)
+		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			return nil
+		}
+		return fmt.Errorf("the policy is not in force: %w", err)
+	})
+	w.start()
+	for i := range 8 {
+		w.deployment(fmt.Sprint("evil-", i), w.push(fmt.Sprintf("evil:%d", i), "amd64"))
+	}
+	w.told("evil-7", v1alpha1.ReasonNotAccepted)
+	var honest []string
+	for i := range 40 {
+		honest = append(honest, w.push(fmt.Sprintf("app:%d", i), "amd64"))
+		w.deployment(fmt.Sprint("app-", i), honest[i])
+	}
+	for _, reference := range honest {
+		w.resolved(reference, 1)
+	}
+	w.refused(w.host+"/evil:0", v1alpha1.ReasonNotAccepted)
 }
