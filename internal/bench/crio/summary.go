@@ -93,6 +93,9 @@ func ratioOf(pairs []float64) Ratio {
 	return r
 }
 
+// Write writes the Summary.
+func (r *Result) Write(w io.Writer) error { return r.Summary().Write(w) }
+
 func numbers(all []Measurement, flavour cluster.Flavour) Numbers {
 	var lists, cpu, first, pulls, bare, sharedTook, apartTook []time.Duration
 	var rss, anonymous, sharedBytes []int64
