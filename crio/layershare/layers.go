@@ -87,7 +87,7 @@ func commonBase(a, b []types.BlobInfo) int {
 	return min(len(a), len(b))
 }
 
-// canShare tells whether a copy takes such a layer from the store.
+// canShare reports whether a copy takes such a layer from the store.
 func canShare(layer types.BlobInfo) bool {
 	return layer.Digest.Validate() == nil && layer.Size >= 0 && layer.Size <= maxLayerBytes &&
 		len(layer.URLs) == 0 && !strings.HasSuffix(layer.MediaType, encryptedSuffix)

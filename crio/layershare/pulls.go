@@ -28,12 +28,12 @@ type Pulls struct {
 
 // Store is what a pull copies to.
 type Store struct {
-	// Has tells whether the store has a layer of that digest.
+	// Has reports whether the store has a layer of that digest.
 	Has func(types.BlobInfo) bool
-	// Silent tells whether a copy may download the layer without a report, as it does if
+	// Silent reports whether a copy may download the layer without a report, as it does if
 	// it fetches only the parts that the store lacks.
 	Silent func(types.BlobInfo) bool
-	// Allowed tells whether the copy will accept the image of an opened source, or that
+	// Allowed reports whether the copy will accept the image of an opened source, or that
 	// member of its index. A pull that it refuses waits for nothing.
 	Allowed func(ctx context.Context, opened types.ImageSource, member *digest.Digest) bool
 }
@@ -47,7 +47,7 @@ type Pull struct {
 	registry string
 	// image is what is pulled. It is set when the source has been opened.
 	image *pulledImage
-	// cancelled tells whether nobody wants it any more.
+	// cancelled reports whether nobody wants it any more.
 	cancelled func() bool
 
 	lock  sync.Mutex

@@ -53,7 +53,7 @@ type ownRate struct {
 	pause    time.Duration
 }
 
-// recent tells whether the last measurement still holds.
+// recent reports whether the last measurement still holds.
 func (r *ownRate) recent(now time.Time) bool { return r.bytes > 0 && now.Sub(r.at) < measurePause }
 
 // measure begins to measure with that layer, unless it does so already or has lately.
@@ -113,7 +113,7 @@ func rateOf(ctx context.Context, source types.ImageSource, layer types.BlobInfo)
 	return int64(float64(last.bytes-half.bytes) / max(end.Sub(half.at), time.Millisecond).Seconds())
 }
 
-// myTurn tells whether the pull is behind, and those that wait before it have had time to try.
+// myTurn reports whether the pull is behind, and those that wait before it have had time to try.
 func (w *waiter) myTurn(now time.Time, missing []int) bool {
 	if !w.behind(now, missing) {
 		w.trouble = time.Time{}
@@ -136,7 +136,7 @@ func (w *waiter) myTurn(now time.Time, missing []int) bool {
 	return !now.Before(from)
 }
 
-// behind tells whether the pull waits longer than it should, with what it knows of its own rate,
+// behind reports whether the pull waits longer than it should, with what it knows of its own rate,
 // for each of the pulls that download the lowest missing layer.
 func (w *waiter) behind(now time.Time, missing []int) (behind bool) {
 	waited := now.Sub(w.began)
@@ -200,7 +200,7 @@ type download struct {
 	known       bool    // the rate is
 }
 
-// download tells how far the other pull is with the missing layers, and how fast layers that both
+// download returns how far the other pull is with the missing layers, and how fast layers that both
 // have arrive. It copies since then.
 func (s sharing) download(layers []types.BlobInfo, missing []int, since, now time.Time) (d download) {
 	s.pull.lock.Lock()
@@ -247,14 +247,20 @@ func rateOfArrivals(all []arrival, since, now time.Time) (rate float64, known bo
 
 	begin := since
 
-	for i := len(all) - 1; i >= 0; i-- {
-		if total += all[i].bytes; total == bytes+all[i].bytes && begin.Sub(all[i].at) <= pause && since.Sub(all[i].at) <= rateWindow {
-			bytes, begin = total, all[i].at
+	for _, a := range slices.Backward(all) {
+		if begin.Sub(a.at) > pause || since.Sub(a.at) > rateWindow {
+			break
 		}
+
+		bytes, begin = bytes+a.bytes, a.at
+	}
+
+	for _, a := range all {
+		total += a.bytes
 	}
 
 	if now.Sub(begin) < rateWindow/6 {
-		return 0, false // after a pause
+		return 0, false // it has just begun, or gone on after a pause
 	}
 
 	rate = float64(bytes) / (since.Sub(begin) + ReportInterval).Seconds()

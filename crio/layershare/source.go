@@ -99,7 +99,7 @@ func learn(ctx context.Context, limit time.Duration, pulls ...*Pull) {
 	}
 }
 
-// allowed tells whether the copy will accept the image. What it cannot tell in time is not.
+// allowed reports whether the copy will accept the image. What it cannot tell in time is not.
 func (p *Pull) allowed(ctx context.Context, opened types.ImageSource) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -112,7 +112,7 @@ func (p *Pull) allowed(ctx context.Context, opened types.ImageSource) bool {
 	}
 }
 
-// serves tells whether the registry serves the layer to who pulls from source. It
+// serves reports whether the registry serves the layer to who pulls from source. It
 // looks at the beginning of the answer only.
 func serves(ctx context.Context, source types.ImageSource, layer types.BlobInfo) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -271,7 +271,7 @@ func (w *waiter) missing(now time.Time) (missing []int) {
 	return missing
 }
 
-// has tells whether the store has a layer. Whoever unpacks one locks the store, and what this
+// has reports whether the store has a layer. Whoever unpacks one locks the store, and what this
 // pull waits for may be next: while it could not look, nothing can be said not to have moved.
 func (w *waiter) has(layer types.BlobInfo) bool {
 	began := time.Now()
@@ -284,17 +284,17 @@ func (w *waiter) has(layer types.BlobInfo) bool {
 	return has
 }
 
-// reused tells whether an earlier pull found the layer in the store, in another form.
+// reused reports whether an earlier pull found the layer in the store, in another form.
 func (w *waiter) reused(layer digest.Digest) bool {
 	return slices.ContainsFunc(w.older, func(other sharing) bool { return other.pull.reported(layer).reused })
 }
 
-// began tells whether the other pull began to download a layer that both have.
+// began reports whether the other pull began to download a layer that both have.
 func (s sharing) began(layers []types.BlobInfo, i int) bool {
 	return i < s.layers && s.pull.reported(layers[i].Digest).begun
 }
 
-// silent tells whether the other pull may be downloading a layer that both have without
+// silent reports whether the other pull may be downloading a layer that both have without
 // a report.
 func (w *waiter) silent(other sharing, i int) bool {
 	if i >= other.layers || !w.pull.store.Silent(w.layers[i]) {
@@ -344,7 +344,7 @@ func (w *waiter) cut(i int) {
 	}
 }
 
-// worthwhile tells whether to begin to wait for what is missing.
+// worthwhile reports whether to begin to wait for what is missing.
 func (w *waiter) worthwhile(missing []int) bool {
 	bytes := w.bytes(missing)
 	if bytes < minAll {

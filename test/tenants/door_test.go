@@ -101,7 +101,7 @@ func (d *door) hold(node, blob string, size int64) (release func()) {
 	return sync.OnceFunc(func() { close(held.first) })
 }
 
-// requests tells how many for the blob there have been, and how many of them got all of it.
+// requests returns how many requests for the blob there have been, and how many of them got all of it.
 func (d *door) requests(node, blob string) (asked, sent int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
