@@ -1,4 +1,4 @@
-package v1alpha1
+package manifests
 
 import (
 	"encoding/json"
@@ -14,25 +14,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
 // full has every field.
-func full() *ImageManifest {
+func full() *v1alpha1.ImageManifest {
 	now := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	digest := "sha256:" + strings.Repeat("a", 64)
-	return &ImageManifest{
-		ObjectMeta: metav1.ObjectMeta{Name: ManifestName(digest)},
-		Spec:       ImageManifestSpec{Digest: digest, MediaType: "m", Platform: "linux/amd64", Size: 1, Layers: []ImageLayer{{digest, 1}}},
-		Status: ImageManifestStatus{
-			References: []ImageReference{{Name: "n", Digest: digest, Platforms: []string{"linux/amd64"}, LastConfirmed: &now, UnusedSince: &now, Private: true}},
-			Conditions: []metav1.Condition{{Type: ConditionResolved, Status: metav1.ConditionTrue, Reason: ReasonResolved, Message: "m", ObservedGeneration: 1, LastTransitionTime: now}},
+	return &v1alpha1.ImageManifest{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(digest)},
+		Spec:       v1alpha1.ImageManifestSpec{Digest: digest, MediaType: "m", Platform: "linux/amd64", Size: 1, Layers: []v1alpha1.ImageLayer{{Digest: digest, Size: 1}}},
+		Status: v1alpha1.ImageManifestStatus{
+			References: []v1alpha1.ImageReference{{Name: "n", Digest: digest, Platforms: []string{"linux/amd64"}, LastConfirmed: &now, UnusedSince: &now, Private: true}},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionResolved, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonResolved, Message: "m", ObservedGeneration: 1, LastTransitionTime: now}},
 			Failures:   1, RetryTime: &now,
 		},
 	}
 }
 
 func TestValidateAcceptsWhatIsThere(t *testing.T) {
-	for name, object := range map[string]*ImageManifest{"full": full(), "empty": {}} {
+	for name, object := range map[string]*v1alpha1.ImageManifest{"full": full(), "empty": {}} {
 		if errs := object.Validate(); len(errs) > 0 {
 			t.Errorf("%s: %v", name, errs)
 		}
@@ -42,7 +44,7 @@ func TestValidateAcceptsWhatIsThere(t *testing.T) {
 // TestValidateKnowsTheSchema changes a valid object in each way that a bound of the shipped schema
 // forbids.
 func TestValidateKnowsTheSchema(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/resolver/crd/layerlocality.io_imagemanifests.yaml")
+	text, err := os.ReadFile("../../../deploy/resolver/crd/layerlocality.io_imagemanifests.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +67,7 @@ func TestValidateKnowsTheSchema(t *testing.T) {
 				t.Fatal(err)
 			}
 			set(object, value)
-			changed := &ImageManifest{}
+			changed := &v1alpha1.ImageManifest{}
 			if encoded, err = json.Marshal(object); err != nil {
 				t.Fatal(err)
 			}
