@@ -136,7 +136,7 @@ func (w *waiter) myTurn(now time.Time, missing []int) bool {
 	return !now.Before(from)
 }
 
-// behind reports whether the pull waits longer than it should, with what it knows of its own rate,
+// behind reports whether the pull waits longer than it should, at the own rate that it measured last,
 // for each of the pulls that download the lowest missing layer.
 func (w *waiter) behind(now time.Time, missing []int) (behind bool) {
 	waited := now.Sub(w.began)

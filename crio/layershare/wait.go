@@ -86,7 +86,7 @@ type sharing struct {
 
 // wait returns when no earlier pull downloads what this one needs, or when its own download
 // would be faster. It has no error: what is not there, the copy downloads, and meets the
-// same end as without waiting. Before it waits, the pull asks the registry for each layer:
+// same end as without waiting. While it waits, the pull asks the registry for each layer:
 // that its manifest names a layer proves nothing, and a layer of somebody else must not
 // come from the store because he pulls it right now.
 func (p *Pull) wait(ctx context.Context, opened types.ImageSource) {
