@@ -199,8 +199,9 @@ func TestWritesAboutOneImageFail(t *testing.T) {
 				}
 				took := time.Since(began)
 				t.Logf("%d images are known after %v", honest, took)
-				// An error of the server may be its outage, for as long as no other write succeeds.
-				if limit := map[bool]time.Duration{false: time.Second, true: 2 * maxOutage}[name == "internal error"]; took > limit {
+				// An error of the server may be its outage, for as long as no other write succeeds: chance
+				// may have it tried first after a pause or two.
+				if limit := map[bool]time.Duration{false: time.Second, true: 6 * maxOutage}[name == "internal error"]; took > limit {
 					t.Errorf("want at most %v", limit)
 				}
 				if name != "internal error" {

@@ -57,7 +57,7 @@ func burst(t *testing.T, name string) {
 				t.Errorf("%s: %d pods wait on %s, at most %d may", scheduler, n, node, bound)
 			}
 			// However many pods wait, a node pulls an image once.
-			if got := after[node] - before[node]; got < size(image) || got > size(image)+64<<10 {
+			if got := after[node] - before[node]; got < size(image) || got > size(image)+measured {
 				t.Errorf("%s: %s pulled %d bytes for its %d pods, the image has %d", scheduler, node, got, n, size(image))
 			}
 		}
