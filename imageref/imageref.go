@@ -79,7 +79,7 @@ func ValidateDigest(d digest.Digest) error {
 
 func checkLength(name string) error {
 	if len(name) > MaxLength {
-		return fmt.Errorf("%d characters, at most %d are possible", len(name), MaxLength)
+		return fmt.Errorf("more than %d characters", MaxLength)
 	}
 	return nil
 }

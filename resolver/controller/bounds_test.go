@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/documented"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
@@ -31,11 +32,13 @@ func TestBoundsAreDocumented(t *testing.T) {
 		fmt.Sprintf("up to %s %shs of `--max-images`", word(headroom-1), word(headroom)),
 		fmt.Sprintf("again after %s, doubling up to %s, if the registry did not answer", short(minError), short(maxError)),
 		fmt.Sprintf("after %s, doubling up to %s, if it refused", short(minRefusal), short(maxRefusal)),
+		fmt.Sprintf("after failures about %s images, that registry's queue waits, up to %s", word(toleratedFailures), short(maxOutage)),
 		fmt.Sprintf("%s failures of a registry in a row | its queue waits %s, doubling up to %s", word(toleratedFailures), short(minPause), short(maxPause)),
 		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)),
 		fmt.Sprintf("each %sh turn is a tag's", word(share[levelConfirming])))
 	documented.Check(t, "security.md",
 		fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates),
+		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)),
 		fmt.Sprintf("%d of a workload and %d KiB each are read", maxSecrets, maxSecretSize>>10))
 	documented.Check(t, "resolver-install.md",
 		fmt.Sprintf("| `--max-images` | %d |", r.census.images.all),

@@ -91,6 +91,9 @@ func (r *Resolver) reportKnown(c claim, changed change) {
 	for _, image := range append(changed.added, changed.shared...) {
 		r.reportFailure(image, c.workload)
 	}
+	if changed.over {
+		r.notifier.reportFailure(changed.first, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), c.workload)
+	}
 	for _, invalid := range changed.invalid {
 		r.notifier.reportInvalid(invalid, c.workload)
 	}

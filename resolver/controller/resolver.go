@@ -120,15 +120,16 @@ type dependencies struct {
 }
 
 func newResolver(options Options, d dependencies) *Resolver {
+	images := limits{all: cmp.Or(options.MaxImages, 50_000), each: cmp.Or(options.MaxImagesPerNamespace, 10_000)}
 	r := &Resolver{
 		options: options, dependencies: d,
 		credentials: newCredentials(options.Keychains, d.secrets),
-		usage:       newUsage(options.Registry.References, d.clock, options.KeepUnused),
+		usage:       newUsage(options.Registry.References, d.clock, options.KeepUnused, images),
 		nodes:       newNodes(options.Policy, options.InUse),
 		held:        newHeld(),
 		store:       newStore(d.client, d.clock),
 		backlog:     newBacklog(),
-		census:      newCensus(limits{all: cmp.Or(options.MaxImages, 50_000), each: cmp.Or(options.MaxImagesPerNamespace, 10_000)}),
+		census:      newCensus(images),
 	}
 	if d.live != nil {
 		r.store.live = d.live
@@ -313,6 +314,11 @@ func (r *Resolver) release(keys ...string) {
 		// It may have come into use again meanwhile, and what was queued for that is gone.
 		if r.leading.Load() && r.usage.inUse(key) {
 			r.ask(imageOf(key))
+		}
+	}
+	for _, admitted := range r.usage.admit() {
+		if r.leading.Load() {
+			r.askForNew(admitted.claim, []image{admitted.image})
 		}
 	}
 }

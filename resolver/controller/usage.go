@@ -46,6 +46,8 @@ func newImage(references []string) image {
 	return image{key: strings.Join(references, " "), references: references}
 }
 
+func (i image) equal(other image) bool { return i.key == other.key }
+
 // imageOf returns the image that a key identifies.
 func imageOf(key string) image { return image{key: key, references: strings.Split(key, " ")} }
 
@@ -68,7 +70,10 @@ type usage struct {
 	pruned time.Time
 
 	mu     sync.Mutex
+	names  *names
 	claims map[corev1.ObjectReference]*usedBy
+	// over has the claims with names for which there is no room, by namespace.
+	over map[string]map[*usedBy]struct{}
 	// images has those in use, and those that only settled objects name.
 	images map[string]*used
 	// references has, for each reference, the keys of the images in use that may
@@ -87,6 +92,7 @@ type idling struct {
 
 type usedBy struct {
 	claim
+	// keys of the images for which there is room.
 	keys []string
 }
 
@@ -104,10 +110,10 @@ type used struct {
 // inUse reports whether more than settled objects name the image.
 func (u *used) inUse() bool { return u != nil && len(u.pulls) > 0 }
 
-func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock, keep time.Duration) *usage {
+func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock, keep time.Duration, images limits) *usage {
 	return &usage{
-		expand: expand, clock: clock, keep: keep, begun: clock.Now(),
-		claims: map[corev1.ObjectReference]*usedBy{}, images: map[string]*used{},
+		expand: expand, clock: clock, keep: keep, begun: clock.Now(), names: newNames(images),
+		claims: map[corev1.ObjectReference]*usedBy{}, over: map[string]map[*usedBy]struct{}{}, images: map[string]*used{},
 		references: map[string][]string{}, idle: map[string]idling{},
 	}
 }
@@ -127,6 +133,10 @@ type change struct {
 	shared []image
 	// invalid are the invalid image names that are new to the workload.
 	invalid []invalidName
+	// over is set if the workload has names for which there is no room, and had none before. first is
+	// one of them.
+	over  bool
+	first image
 	// unused are the keys of images that nothing uses any longer.
 	unused []string
 }
@@ -140,7 +150,7 @@ func (u *usage) set(c claim) change {
 		return change{}
 	}
 	var changed change
-	entry := &usedBy{claim: c}
+	images := make([]image, 0, len(c.images))
 	for _, name := range c.images {
 		references, err := u.expand(name)
 		if err != nil {
@@ -149,8 +159,21 @@ func (u *usage) set(c claim) change {
 			}
 			continue
 		}
-		image := newImage(references)
-		if slices.Contains(entry.keys, image.key) {
+		if image := newImage(references); !slices.ContainsFunc(images, image.equal) {
+			images = append(images, image)
+		}
+	}
+	if old != nil {
+		for _, key := range old.keys {
+			u.names.remove(c.pull.namespace, key)
+		}
+	}
+	entry := &usedBy{claim: c}
+	for _, image := range images {
+		if !u.names.add(c.pull.namespace, image.key) {
+			if !changed.over {
+				changed.over, changed.first = true, image
+			}
 			continue
 		}
 		entry.keys = append(entry.keys, image.key)
@@ -161,9 +184,69 @@ func (u *usage) set(c claim) change {
 		}
 	}
 	u.claims[c.workload] = entry
+	wasOver := u.dropOver(old)
+	if changed.over {
+		if u.over[c.pull.namespace] == nil {
+			u.over[c.pull.namespace] = map[*usedBy]struct{}{}
+		}
+		u.over[c.pull.namespace][entry] = struct{}{}
+		changed.over = !wasOver
+	}
 	// Last, so that an image that stays in use is never idle.
 	changed.unused = u.release(old)
 	return changed
+}
+
+// dropOver forgets that there is no room for names of a claim, and reports whether there was none.
+func (u *usage) dropOver(entry *usedBy) bool {
+	if entry == nil {
+		return false
+	}
+	claims := u.over[entry.pull.namespace]
+	_, found := claims[entry]
+	if delete(claims, entry); len(claims) == 0 {
+		delete(u.over, entry.pull.namespace)
+	}
+	return found
+}
+
+// admitted is an image for which there is room now.
+type admitted struct {
+	image image
+	claim claim
+}
+
+// admit returns images for which there had been no room and now is, those that are new in use.
+func (u *usage) admit() (added []admitted) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for namespace, claims := range u.over {
+		for entry := range claims {
+			if !u.names.hasRoom(namespace) {
+				break
+			}
+			left := false
+			for _, name := range entry.images {
+				references, err := u.expand(name)
+				if err != nil || slices.Contains(entry.keys, strings.Join(references, " ")) {
+					continue
+				}
+				image := newImage(references)
+				if !u.names.add(namespace, image.key) {
+					left = true
+					continue
+				}
+				entry.keys = append(entry.keys, image.key)
+				if u.add(image, entry) {
+					added = append(added, admitted{image, entry.claim})
+				}
+			}
+			if !left {
+				u.dropOver(entry)
+			}
+		}
+	}
+	return added
 }
 
 // add notes that a claim needs an image, and reports whether that is new:
@@ -196,7 +279,14 @@ func (u *usage) unset(workload corev1.ObjectReference) (unused []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	old := u.claims[workload]
+	if old == nil {
+		return nil
+	}
 	delete(u.claims, workload)
+	u.dropOver(old)
+	for _, key := range old.keys {
+		u.names.remove(old.pull.namespace, key)
+	}
 	return u.release(old)
 }
 

@@ -27,7 +27,7 @@ func expandForTest(name string) ([]string, error) {
 
 func newTestUsage() (*usage, *testingclock.FakePassiveClock) {
 	clock := testingclock.NewFakePassiveClock(time.Now())
-	return newUsage(expandForTest, clock, 0), clock
+	return newUsage(expandForTest, clock, 0, limits{all: 100, each: 50}), clock
 }
 
 func claimFor(name, namespace string, images ...string) claim {
@@ -381,7 +381,7 @@ func TestUsageSince(t *testing.T) {
 func TestUsageForgets(t *testing.T) {
 	for _, keep := range []time.Duration{10 * time.Hour, 0} {
 		clock := testingclock.NewFakePassiveClock(time.Now())
-		u := newUsage(expandForTest, clock, keep)
+		u := newUsage(expandForTest, clock, keep, limits{all: 100, each: 50})
 		ends := func() {
 			u.set(claimFor("w", "ns", "reg/x:1"))
 			u.unset(claimFor("w", "ns").workload)

@@ -120,7 +120,8 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 		settled: k.settled != nil && k.settled(object),
 	}
 	for _, image := range imageref.OfPod(spec) {
-		c.images = append(c.images, unique.Make(image.Name).Value())
+		// One more character shows that a name is too long.
+		c.images = append(c.images, unique.Make(image.Name[:min(len(image.Name), imageref.MaxLength+1)]).Value())
 	}
 	names := make([]string, 0, len(spec.ImagePullSecrets))
 	for i := range spec.ImagePullSecrets {

@@ -1,0 +1,57 @@
+package controller
+
+// names counts the distinct image names of workloads, by namespace, so that each namespace takes
+// a bounded part of the memory. What only nodes hold counts elsewhere, in held.
+type names struct {
+	limit limits
+	tally
+	uses map[nameUse]int
+}
+
+// nameUse is an image, by its key, as workloads of a namespace name it.
+type nameUse struct{ namespace, key string }
+
+// namesPerImage is how many names are followed for each image that may be known (--max-images): some
+// names are those of no image, and a namespace at its limit displaces its oldest images by new ones.
+const namesPerImage = 2
+
+func newNames(images limits) *names {
+	return &names{limit: limits{all: namesPerImage * images.all, each: namesPerImage * images.each}, tally: newTally(), uses: map[nameUse]int{}}
+}
+
+// add counts the use of a name by a workload, and reports whether there was room for it. If all
+// namespaces together are at their limit, there is for those with less than their equal part.
+func (n *names) add(namespace, key string) bool {
+	use := nameUse{namespace, key}
+	switch {
+	case namespace == "":
+		return true
+	case n.uses[use] == 0:
+		if !n.hasRoom(namespace) {
+			return false
+		}
+		n.tally.add(namespace, 1)
+	}
+	n.uses[use]++
+	return true
+}
+
+func (n *names) hasRoom(namespace string) bool {
+	each := n.each[namespace]
+	return each < n.limit.each && (n.all < n.limit.all || each < n.limit.all/max(len(n.each), 1))
+}
+
+func (n *names) remove(namespace, key string) {
+	use := nameUse{namespace, key}
+	switch {
+	case namespace == "":
+		return
+	case n.uses[use] > 1:
+		n.uses[use]--
+		return
+	}
+	delete(n.uses, use)
+	if n.tally.add(namespace, -1); n.each[namespace] == 0 {
+		delete(n.each, namespace)
+	}
+}
