@@ -48,6 +48,8 @@ type held struct {
 	nodes map[string][]string
 	// counts has the number of nodes for each reference.
 	counts map[string]int
+	// over are those for which there is no room.
+	over map[string]struct{}
 	// waiting has the images to ask for, by registry.
 	waiting map[string]*heldQueue
 }
@@ -70,11 +72,11 @@ type heldImage struct {
 }
 
 func newHeld() *held {
-	return &held{nodes: map[string][]string{}, counts: map[string]int{}, waiting: map[string]*heldQueue{}}
+	return &held{nodes: map[string][]string{}, counts: map[string]int{}, over: map[string]struct{}{}, waiting: map[string]*heldQueue{}}
 }
 
-// set replaces what a node holds. It returns the references that no node held before, as far
-// as there is room, and those that none holds any longer.
+// set replaces what a node holds. It returns the references that are new, as far as there is room,
+// and those of earlier ones that no node holds any longer.
 func (h *held) set(node string, references []string) (added, gone []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,8 +91,8 @@ func (h *held) set(node string, references []string) (added, gone []string) {
 		if slices.Contains(old, reference) {
 			continue
 		}
-		if h.counts[reference]++; h.counts[reference] == 1 && len(h.counts) <= maxHeld {
-			added = append(added, reference)
+		if h.counts[reference]++; h.counts[reference] == 1 {
+			h.over[reference] = struct{}{}
 		}
 		h.counted(reference)
 	}
@@ -100,9 +102,20 @@ func (h *held) set(node string, references []string) (added, gone []string) {
 		}
 		if h.counts[reference]--; h.counts[reference] == 0 {
 			delete(h.counts, reference)
-			gone = append(gone, reference)
+			if _, unknown := h.over[reference]; unknown {
+				delete(h.over, reference)
+			} else {
+				gone = append(gone, reference)
+			}
 		}
 		h.counted(reference)
+	}
+	for reference := range h.over {
+		if len(h.counts)-len(h.over) >= maxHeld {
+			break
+		}
+		delete(h.over, reference)
+		added = append(added, reference)
 	}
 	return added, gone
 }

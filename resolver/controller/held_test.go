@@ -421,7 +421,7 @@ func TestHeldAnyOrder(t *testing.T) {
 	}
 }
 
-// Images beyond maxHeld are not asked for.
+// Images beyond maxHeld are not asked for before others leave.
 func TestHeldIsBounded(t *testing.T) {
 	references := make([]string, maxHeld+1)
 	for i := range references {
@@ -433,6 +433,15 @@ func TestHeldIsBounded(t *testing.T) {
 	}
 	if added, _ := h.set("n2", references[maxHeld:]); len(added) != 0 {
 		t.Errorf("%d more are new", len(added))
+	}
+	h.set("n3", references[maxHeld:])
+	if added, gone := h.set("n1", references[2:maxHeld]); len(added) != 1 || added[0] != references[maxHeld] || len(gone) != 2 {
+		t.Errorf("two have left: %d are new, %d gone", len(added), len(gone))
+	}
+	// One that was never asked for has nothing to be dropped.
+	h.set("n4", []string{references[0], references[1]})
+	if added, gone := h.set("n4", nil); len(added) != 0 || !slices.Equal(gone, references[:1]) && !slices.Equal(gone, references[1:2]) {
+		t.Errorf("of two, one had room: %d are new, %d gone", len(added), len(gone))
 	}
 }
 
