@@ -39,7 +39,7 @@ func TestBoundsAreDocumented(t *testing.T) {
 	documented.Check(t, "security.md",
 		fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates),
 		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)),
-		fmt.Sprintf("%d of a workload and %d KiB each are read", maxSecrets, maxSecretSize>>10))
+		fmt.Sprintf("%d of a workload, %d KiB and %d registries each, %d KiB together are read", maxSecrets, maxSecretSize>>10, maxRegistries, maxSecretsSize>>10))
 	documented.Check(t, "resolver-install.md",
 		fmt.Sprintf("| `--max-images` | %d |", r.census.images.all),
 		fmt.Sprintf("| `--max-images-per-namespace` | %d |", r.census.images.each))

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,10 +22,13 @@ import (
 )
 
 const (
-	// maxSecrets bounds the pull secrets of a workload and its service account together,
-	// maxSecretSize each of them (bytes): whoever makes workloads makes secrets, too.
-	maxSecrets    = 32
-	maxSecretSize = 64 << 10
+	// maxSecrets and maxSecretsSize (bytes) bound the pull secrets of a workload and its service
+	// account together, maxSecretSize (bytes) and maxRegistries each of them: whoever makes
+	// workloads makes secrets, too.
+	maxSecrets     = 32
+	maxSecretsSize = 256 << 10
+	maxSecretSize  = 64 << 10
+	maxRegistries  = 256
 	// maxPulls bounds how many workloads' pull secrets are tried for an image at a time.
 	maxPulls = 8
 	// secretsFor is how long pull secrets are remembered, so that a thousand
@@ -152,7 +156,7 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 	} else if !apierrors.IsNotFound(err) || p.serviceAccount != defaultAccount {
 		found.problems = append(found.problems, problem("service account", p.namespace, p.serviceAccount, err))
 	}
-	seen := map[string]bool{}
+	seen, size := map[string]bool{}, 0
 	for _, name := range names {
 		if seen[name] {
 			continue
@@ -165,16 +169,20 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 		keychain, problem := c.secret(ctx, p.namespace, name)
 		if problem != "" {
 			found.problems = append(found.problems, problem)
-		} else {
-			found.keychains = append(found.keychains, keychain)
+			continue
 		}
+		if size += keychain.size(); size > maxSecretsSize {
+			found.problems = append(found.problems, fmt.Sprintf("%s has a workload whose pull secrets have more than %d bytes together: %s and the others are not used", p.namespace, maxSecretsSize, name))
+			break
+		}
+		found.keychains = append(found.keychains, keychain)
 	}
 	c.cache.Set(p, found, secretsFor)
 	return found
 }
 
 // secret reads a pull secret, or describes why it cannot be used.
-func (c *credentials) secret(ctx context.Context, namespace, name string) (authn.Keychain, string) {
+func (c *credentials) secret(ctx context.Context, namespace, name string) (*pullSecret, string) {
 	var secret corev1.Secret
 	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
 		return nil, problem("pull secret", namespace, name, err)
@@ -185,11 +193,55 @@ func (c *credentials) secret(ctx context.Context, namespace, name string) (authn
 	if size := len(secret.Data[corev1.DockerConfigJsonKey]) + len(secret.Data[corev1.DockerConfigKey]); size > maxSecretSize {
 		return nil, fmt.Sprintf("pull secret %s/%s has %d bytes, at most %d are read", namespace, name, size, maxSecretSize)
 	}
-	keychain, err := authk8s.NewFromPullSecrets(ctx, []corev1.Secret{secret})
-	if err != nil { // the error may quote the secret
+	found := &pullSecret{kind: secret.Type, key: corev1.DockerConfigJsonKey}
+	if secret.Type == corev1.SecretTypeDockercfg {
+		found.key = corev1.DockerConfigKey
+	}
+	found.config = secret.Data[found.key]
+	if registries := found.registries(); registries > maxRegistries {
+		return nil, fmt.Sprintf("pull secret %s/%s has credentials for %d registries, at most %d are read", namespace, name, registries, maxRegistries)
+	}
+	if _, err := found.keychain(); err != nil { // the error may quote the secret
 		return nil, fmt.Sprintf("pull secret %s/%s cannot be read as a docker configuration", namespace, name)
 	}
-	return keychain, ""
+	return found, ""
+}
+
+// pullSecret is the keychain of a pull secret. It keeps the text, since its credentials one by one
+// take many times as much memory.
+type pullSecret struct {
+	kind   corev1.SecretType
+	key    string
+	config []byte
+}
+
+// size returns how many bytes of memory it takes.
+func (p *pullSecret) size() int { return len(p.config) }
+
+// Resolve implements authn.Keychain.
+func (p *pullSecret) Resolve(target authn.Resource) (authn.Authenticator, error) {
+	keychain, err := p.keychain()
+	if err != nil {
+		return nil, err
+	}
+	return keychain.Resolve(target)
+}
+
+func (p *pullSecret) keychain() (authn.Keychain, error) {
+	return authk8s.NewFromPullSecrets(context.Background(), []corev1.Secret{{Type: p.kind, Data: map[string][]byte{p.key: p.config}}})
+}
+
+// registries returns for how many registries it has credentials; 0 if it cannot be read.
+func (p *pullSecret) registries() int {
+	var config struct {
+		Auths map[string]json.RawMessage `json:"auths"`
+	}
+	if p.kind == corev1.SecretTypeDockercfg {
+		_ = json.Unmarshal(p.config, &config.Auths)
+	} else {
+		_ = json.Unmarshal(p.config, &config)
+	}
+	return len(config.Auths)
 }
 
 func problem(what, namespace, name string, err error) string {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -129,6 +130,69 @@ func TestPullSecretsAreBounded(t *testing.T) {
 	if len(found.keychains) != 3 || len(found.problems) != 1 || !strings.Contains(found.problems[0], "ns/big has") {
 		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
 	}
+}
+
+// Pull secrets within all bounds take no more memory than their text, a little aside.
+func TestPullSecretsInMemory(t *testing.T) {
+	objects := []client.Object{}
+	var names []string
+	for i := range maxSecretsSize / maxSecretSize {
+		full := secretFor(fmt.Sprint("s", i), maxRegistries, maxSecretSize)
+		names, objects = append(names, full.Name), append(objects, full)
+	}
+	reader := fake.NewClientBuilder().WithObjects(objects...).Build()
+	c := newCredentials(nil, reader)
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before := heap()
+	const workloads = 20
+	for w := range workloads {
+		p := pull{namespace: "ns", serviceAccount: defaultAccount, secrets: strings.Join(names, ",") + strings.Repeat(",", w)}
+		if found := c.of(t.Context(), p); len(found.keychains) != len(names) || len(found.problems) > 0 {
+			t.Fatalf("%d keychains, problems %q", len(found.keychains), found.problems)
+		}
+	}
+	if each := (heap() - before) / workloads; each > maxSecretsSize*5/4 {
+		t.Errorf("%d KiB for each workload, its secrets have %d", each>>10, maxSecretsSize>>10)
+	}
+	runtime.KeepAlive(c)
+	one := names[0]
+	objects = append(objects, secretFor("many", maxRegistries+1, 0), secretFor("more", 1, 0))
+	c = newCredentials(nil, fake.NewClientBuilder().WithObjects(objects...).Build())
+	for list, want := range map[string]string{
+		"many":                             "credentials for 257 registries, at most 256",
+		strings.Join(names, ",") + ",more": "more and the others are not used",
+	} {
+		found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: list})
+		if len(found.problems) != 1 || !strings.Contains(found.problems[0], want) {
+			t.Errorf("%s: problems %q", list, found.problems)
+		}
+	}
+	// What fits still opens.
+	host, err := name.NewRegistry("r7.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: one})
+	if a, err := found.keychains[0].Resolve(host); err != nil || a == authn.Anonymous {
+		t.Errorf("%v, %v", a, err)
+	}
+}
+
+// secretFor has credentials for that many registries, and that many bytes at least.
+func secretFor(named string, registries, bytes int) *corev1.Secret {
+	var auths []string
+	for i := range registries {
+		auths = append(auths, fmt.Sprintf(`"r%d.example":{"username":"u","password":"x"}`, i))
+	}
+	text := `{"auths":{` + strings.Join(auths, ",") + "}}"
+	s := secret(named, "user")
+	s.Data[corev1.DockerConfigJsonKey] = []byte(text + strings.Repeat(" ", max(0, bytes-len(text))))
+	return s
 }
 
 // A pull secret of either kind is bounded, and so is one that has both contents.
