@@ -167,7 +167,7 @@ func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.
 	return challenge, false, err
 }
 
-// token returns a token to read the source's repository with.
+// token returns a token to read the source's repository with; without a scope if it has none.
 func (a *authorizer) token(ctx context.Context, s *source, credential authn.AuthConfig, challenge *ggcr.Challenge) (token string, remembered bool, err error) {
 	key := s.tokenKey(credential)
 	if known, ok := a.tokens.Get(key); ok {
@@ -195,7 +195,10 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 		var answer *ggcr.Token
 		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, host: realm.Host}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
-			scopes := []string{registry.Repo(s.repository).Scope(ggcr.PullScope)}
+			var scopes []string
+			if s.repository != "" {
+				scopes = []string{registry.Repo(s.repository).Scope(ggcr.PullScope)}
+			}
 			answer, err = ggcr.Exchange(ctx, server, authn.FromConfig(credential), a.transport, scopes, challenge)
 			return err
 		})

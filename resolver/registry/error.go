@@ -229,7 +229,7 @@ func (x *exchange) status(e *Error, code int) *Error {
 	}
 	// A token server, or a registry without one, refuses who asks. With a token, a registry
 	// refuses what is asked for.
-	e.login = !x.anonymous && code == http.StatusUnauthorized && !x.indirectManifest() && (x.kind == kindToken || strings.HasPrefix(x.authorization, "Basic "))
+	e.login = !x.anonymous && code == http.StatusUnauthorized && !x.elsewhere() && (x.kind == kindToken || strings.HasPrefix(x.authorization, "Basic "))
 	e.Err = text(nil, "%s", said)
 	if e.Reason == v1alpha1.ReasonUnavailable && x.indirect() {
 		x.conceal(e)
@@ -237,9 +237,9 @@ func (x *exchange) status(e *Error, code int) *Error {
 	return e
 }
 
-// indirectManifest reports whether another host than the registry answered a request for a
-// manifest: it was not given the credential.
-func (x *exchange) indirectManifest() bool { return x.kind == kindManifest && x.indirect() }
+// elsewhere reports whether another host than the registry answered a request for the registry
+// itself: it was not given the credential.
+func (x *exchange) elsewhere() bool { return x.kind != kindToken && x.indirect() }
 
 // refuses reports whether a status is about the requested image and not about
 // the server. Callers stop asking a server that is in trouble. A workload must

@@ -2,6 +2,8 @@ package registry
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,10 +13,10 @@ import (
 )
 
 // How long to remember that a registry refused a credential, or took it. Many registries
-// lock an account after a few wrong passwords: one bad secret must not be tried for each
-// of a thousand images.
+// lock an account after a few wrong passwords: one bad secret, which is tried twice, must not be
+// tried for each of a thousand images.
 const (
-	refusedLogin  = 5 * time.Minute
+	refusedLogin  = 10 * time.Minute
 	acceptedLogin = time.Hour
 )
 
@@ -75,25 +77,51 @@ func withLogin[T any](ctx context.Context, s *session, ask func(context.Context,
 		}
 	}
 	answer, err := ask(ctx, s)
-	a.noteLogin(key, l, err)
+	switch failure := asErrorOrNil(err); {
+	case failure == nil, failure.code != 0 && !failure.login && !temporary(failure.Reason):
+		l.note(true)
+	case failure.login:
+		// Some registries refuse a repository in the same way, and everybody can name one that
+		// the credential is not for.
+		takes, known := a.takes(ctx, s)
+		switch accepted, _ := l.state(); {
+		case ctx.Err() != nil, !known && accepted:
+		case takes:
+			l.note(true)
+		default:
+			l.note(false)
+			a.logins.Add(key, l, refusedLogin)
+		}
+	}
 	return answer, err
 }
 
-// noteLogin notes whether a registry took a credential. A credential that it took before is
-// given up only if it is refused twice in a row: some registries refuse a repository in
-// the same way.
-func (a *authorizer) noteLogin(key loginKey, l *account, err error) {
+func (l *account) note(accepted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch failure := asErrorOrNil(err); {
-	case failure == nil, failure.code != 0 && !failure.login && !temporary(failure.Reason):
-		l.accepted = true
-	case failure.login && l.accepted:
-		l.accepted = false
-	case failure.login:
-		l.refused = true
-		a.logins.Add(key, l, refusedLogin)
+	l.accepted, l.refused = accepted, !accepted
+}
+
+// takes asks whether a registry takes a credential, whatever the repository, as docker login does: at
+// its token server without a scope, or at /v2/. Neither is known if it answers that to everybody, or
+// does not answer.
+func (a *authorizer) takes(ctx context.Context, s *session) (takes, known bool) {
+	challenge, _, err := a.challenge(ctx, s.source)
+	if err != nil || challenge.Scheme == "" {
+		return false, false
 	}
+	all := *s.source
+	all.repository = ""
+	if strings.EqualFold(challenge.Scheme, "bearer") {
+		a.tokens.Remove(all.tokenKey(s.credential)) // it is from an earlier question
+		_, _, err = a.token(ctx, &all, s.credential, challenge)
+	} else {
+		_, err = shared(ctx, &a.flights, fmt.Sprintf("login %#v", all.tokenKey(s.credential)), func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, s.ping(ctx)
+		})
+	}
+	failure := asErrorOrNil(err)
+	return failure == nil, failure == nil || failure.login
 }
 
 func asErrorOrNil(err error) *Error {

@@ -134,6 +134,34 @@ func (s *session) ask(ctx context.Context, method, identifier string) (*answer, 
 	}
 }
 
+// ping asks a registry that wants a password whether it takes this one.
+func (s *session) ping(ctx context.Context) error {
+	g, err := s.client.auth.authorize(ctx, s.source, s.credential)
+	if err != nil {
+		return err
+	}
+	registry, err := s.source.registry()
+	if err != nil {
+		return err
+	}
+	x := &exchange{source: s.source, kind: kindPing, scheme: g.scheme(), host: registry.RegistryStr(), authorization: g.authorization}
+	return s.client.transport.within(ctx, x, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s://%s/v2/", x.scheme, x.host), nil)
+		if err != nil {
+			return err
+		}
+		resp, err := s.client.manifests.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return &ggcr.Error{StatusCode: resp.StatusCode}
+		}
+		return nil
+	})
+}
+
 // send sends one request. If the registry itself answers 401, the headers of
 // that answer are returned with the error.
 func (s *session) send(ctx context.Context, g *grant, method, identifier string) (*answer, http.Header, error) {

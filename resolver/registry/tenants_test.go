@@ -125,9 +125,9 @@ func TestWhatAnotherHostAnswers(t *testing.T) {
 	}
 }
 
-// One bad secret, used for many images by many workers, is one login, and does not keep a
-// good one from being used.
-func TestOneLoginOfABadSecret(t *testing.T) {
+// One bad secret, used for many images by many workers, is two logins, for the image and for none,
+// and does not keep a good one from being used.
+func TestLoginsOfABadSecret(t *testing.T) {
 	content := &repository{}
 	for i := range 50 {
 		content.push(fmt.Sprint("app", i), manifestType, manifestOf(), "1")
@@ -168,12 +168,12 @@ func TestOneLoginOfABadSecret(t *testing.T) {
 				})
 			}
 			group.Wait()
-			if n := logins.Load(); n != 1 {
+			if n := logins.Load(); n != 2 {
 				t.Errorf("%d logins with one bad secret", n)
 			}
 			// Perhaps it is a good one by now.
 			for i, passes := range []time.Duration{refusedLogin - time.Second, 2 * time.Second} {
-				want := i + 1
+				want := 2 * (i + 1)
 				clock.SetTime(clock.Now().Add(passes))
 				_, err := w.Resolve(t.Context(), s.host+"/app1:1", amd64, []authn.Keychain{login(s.host, "bob", "s3cret")})
 				wantError(t, err, v1alpha1.ReasonUnauthorized)
@@ -208,30 +208,84 @@ func TestLoginAfterTrouble(t *testing.T) {
 			_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, bob)
 			wantError(t, err, v1alpha1.ReasonUnauthorized)
 		}
-		wantRequests(t, s, "GET /v2/app/manifests/1")
+		wantRequests(t, s, "GET /v2/app/manifests/1", "GET /v2/")
 	}
 }
 
-// A registry that refuses a repository as it refuses a login: the credential, which it
-// takes for others, stays in use.
+// A registry that refuses a repository as it refuses a login: the credential stays in use for
+// others, whatever is named, also first. Once it is refused for itself, it is not tried for others.
 func TestRefusedRepositoryIsNoRefusedLogin(t *testing.T) {
 	content := &repository{}
 	content.push("app", manifestType, manifestOf(), "1")
-	w := newWorld(t)
-	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.URL.Path, "theirs") {
-			w.WriteHeader(http.StatusUnauthorized)
-			return
+	var changed atomic.Bool // the password
+	var logins atomic.Int32
+	refuse := func(w http.ResponseWriter, r *http.Request, what string) bool {
+		if _, _, ok := r.BasicAuth(); ok {
+			logins.Add(1)
+			if changed.Load() || strings.Contains(what, "theirs") {
+				w.WriteHeader(http.StatusUnauthorized)
+				return true
+			}
 		}
-		content.ServeHTTP(w, r)
-	})))
-	ann := []authn.Keychain{login(s.host, "ann", "s3cret")}
-	for range 5 {
-		if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, ann); err != nil {
-			t.Fatal(err)
-		}
-		_, err := w.Resolve(t.Context(), s.host+"/theirs:1", amd64, ann)
-		wantError(t, err, v1alpha1.ReasonUnauthorized)
+		return false
+	}
+	guarded := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !refuse(w, r, r.URL.String()) {
+				next.ServeHTTP(w, r)
+			}
+		})
+	}
+	for name, serve := range map[string]func(t *testing.T) *server{
+		"password": func(t *testing.T) *server {
+			return listen(t, "127.0.0.1:0", "registry.test", false, guarded(behindPassword(content)))
+		},
+		"tokens": func(t *testing.T) *server {
+			ts := listen(t, "127.0.0.1:0", "token.test", false, guarded(&tokenServer{users: map[string]string{"ann": "s3cret"}, expires: 1}))
+			return listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, func(token string) bool { return strings.HasPrefix(token, "token-of-ann") }))
+		},
+		// What /v2/ answers to everybody says nothing of a password, but that it was taken before does.
+		"password, and /v2/ is for everybody": func(t *testing.T) *server {
+			return listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/v2/" && !refuse(w, r, r.URL.String()) {
+					behindPassword(content).ServeHTTP(w, r)
+				}
+			}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed.Store(false)
+			w, s := newWorld(t), serve(t)
+			ann := []authn.Keychain{login(s.host, "ann", "s3cret")}
+			theirs := func() {
+				t.Helper()
+				_, err := w.Resolve(t.Context(), s.host+"/theirs:1", amd64, ann)
+				wantError(t, err, v1alpha1.ReasonUnauthorized)
+			}
+			if open := strings.Contains(name, "everybody"); !open {
+				theirs()
+			}
+			for range 3 {
+				if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, ann); err != nil {
+					t.Fatal(err)
+				}
+				theirs()
+				theirs()
+			}
+			if strings.Contains(name, "everybody") {
+				return
+			}
+			changed.Store(true)
+			theirs()
+			logins.Store(0)
+			for range 3 {
+				_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, ann)
+				wantError(t, err, v1alpha1.ReasonUnauthorized, "has just refused")
+			}
+			if n := logins.Load(); n > 0 {
+				t.Errorf("%d logins with a password that is refused", n)
+			}
+		})
 	}
 }
 
