@@ -356,30 +356,36 @@ func TestOpenedPrivatelyIsRemembered(t *testing.T) {
 	}
 }
 
-// A namespace whose account has used its quota does not keep the secrets of others from
-// being tried; a registry that has enough of everybody does.
-func TestQuotaOfOneNamespace(t *testing.T) {
-	for _, own := range []bool{true, false} {
-		l := &spentRegistry{own: own}
-		r, _, _ := privateWorld(t, &l.lockedRegistry, true, map[string]string{"a": "spent", "b": "right"})
+// What the secret of one namespace brings about, also if it looks as if the registry were in trouble,
+// keeps the secrets of others from nothing.
+func TestFailuresOfOneNamespace(t *testing.T) {
+	for name, failure := range map[string]*registry.Error{
+		"its own quota":    {Reason: v1alpha1.ReasonRateLimited, Busy: true},
+		"its account's":    {Reason: v1alpha1.ReasonRateLimited},
+		"no usable answer": {Reason: v1alpha1.ReasonUnavailable},
+	} {
+		l := &failingRegistry{failure: failure}
+		r, _, _ := privateWorld(t, &l.lockedRegistry, true, map[string]string{"a": "fails", "b": "right"})
 		r.options.Registry = l
 		r.work(t.Context(), &queue{}, privateImage)
-		if known := r.store.lookup(privateImage) != nil; known != own {
-			t.Errorf("the client's own refusal: %v, the image is known: %v, used were %q", own, known, l.users)
+		if r.store.lookup(privateImage) == nil {
+			t.Errorf("%s: the image is not known, used were %q", name, l.users)
 		}
 	}
 }
 
-// spentRegistry has nothing left for the user "spent".
-type spentRegistry struct {
+// failingRegistry fails for the user "fails".
+type failingRegistry struct {
 	lockedRegistry
-	own bool
+	failure *registry.Error
 }
 
-func (s *spentRegistry) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*registry.Resolution, error) {
-	found, err := s.lockedRegistry.Resolve(ctx, reference, platforms, keychains)
-	if n := len(s.users); err != nil && n > 0 && s.users[n-1] == "spent" {
-		err = &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: s.own, Err: errors.New("nothing left")}
+func (f *failingRegistry) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*registry.Resolution, error) {
+	found, err := f.lockedRegistry.Resolve(ctx, reference, platforms, keychains)
+	if n := len(f.users); err != nil && n > 0 && f.users[n-1] == "fails" {
+		failure := *f.failure
+		failure.Err = errors.New("no answer")
+		err = &failure
 	}
 	return found, err
 }

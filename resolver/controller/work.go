@@ -352,10 +352,7 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, ref
 			if changed {
 				log.Info("Not resolved with pull secrets", "namespace", own.namespace, "cause", detailsOf(refusals))
 			}
-			if reason, _ := reasonOf(refusals); temporary(reason) && !slices.ContainsFunc(refusals, outOfQuota) {
-				break // it is the registry
-			}
-			continue
+			continue // also if it seems to be the registry: a secret may bring that about
 		}
 		digest, err := found.found.Digest, error(nil)
 		if !r.credentials.isForAll(found.found.By) {

@@ -186,6 +186,12 @@ func (x *exchange) failure(err error) *Error {
 	if code := int(x.code.Load()); code >= http.StatusBadRequest {
 		return x.status(e, code)
 	}
+	if x.unsent.Load() && x.shows() {
+		// The rest of the request is the same for everybody.
+		e.Reason = v1alpha1.ReasonUnauthorized
+		e.Err = text(nil, "%s was not asked: the credentials given, an imagePullSecret for example, cannot be sent to it; they are too long, perhaps", x.subject())
+		return e
+	}
 	return unavailable(nil, "gave no usable answer")
 }
 
@@ -202,7 +208,7 @@ func (x *exchange) status(e *Error, code int) *Error {
 	e.code = code
 	said := fmt.Sprintf("%s answered %s", x.subject(), strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code))))
 	switch {
-	case code == http.StatusUnauthorized, code == http.StatusForbidden,
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusRequestHeaderFieldsTooLarge && !x.anonymous,
 		x.kind == kindToken && (code == http.StatusBadRequest || !x.anonymous && refuses(code)):
 		e.Reason = v1alpha1.ReasonUnauthorized
 		if x.anonymous {
@@ -227,14 +233,18 @@ func (x *exchange) status(e *Error, code int) *Error {
 	default:
 		e.Reason = v1alpha1.ReasonUnavailable
 	}
-	// A token server, or a registry without one, refuses who asks. With a token, a registry
-	// refuses what is asked for.
-	e.login = !x.anonymous && code == http.StatusUnauthorized && !x.elsewhere() && (x.kind == kindToken || strings.HasPrefix(x.authorization, "Basic "))
+	// With a token, a registry refuses what is asked for, not who asks.
+	e.login = code == http.StatusUnauthorized && !x.elsewhere() && x.shows() && !x.ownToken
 	e.Err = text(nil, "%s", said)
 	if e.Reason == v1alpha1.ReasonUnavailable && x.indirect() {
 		x.conceal(e)
 	}
 	return e
+}
+
+// shows reports whether the request itself has the credential.
+func (x *exchange) shows() bool {
+	return !x.anonymous && (x.kind == kindToken || strings.HasPrefix(x.authorization, "Basic ") || x.ownToken)
 }
 
 // elsewhere reports whether another host than the registry answered a request for the registry

@@ -176,6 +176,7 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 		scheme:        g.scheme(),
 		host:          registry.RegistryStr(),
 		authorization: g.authorization,
+		ownToken:      s.credential.RegistryToken != "",
 	}
 	var found *answer
 	var challenge http.Header

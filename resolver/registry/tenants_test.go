@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -286,6 +287,28 @@ func TestRefusedRepositoryIsNoRefusedLogin(t *testing.T) {
 				t.Errorf("%d logins with a password that is refused", n)
 			}
 		})
+	}
+}
+
+// A pull secret that cannot be sent, whatever the reason, is no outage of the registry.
+func TestCredentialsThatCannotBeSent(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	long := strings.Repeat("x", 40<<10)
+	for name, credential := range map[string]authn.AuthConfig{
+		"longer than headers": {Username: "bob", Password: long},
+		"a token like that":   {RegistryToken: long},
+		"a line break":        {Auth: "Ym9i\nOng="},
+	} {
+		for _, protocol := range []string{"h2", "http/1.1"} {
+			t.Run(name+", "+protocol, func(t *testing.T) {
+				w := newWorld(t)
+				s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content), func(c *tls.Config) { c.NextProtos = []string{protocol} })
+				s.Config.MaxHeaderBytes = 8 << 10
+				_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, credential}, NotAnonymously})
+				wantError(t, err, v1alpha1.ReasonUnauthorized)
+			})
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -63,12 +64,17 @@ type exchange struct {
 	// scheme and host are those that authorization is for.
 	scheme, host  string
 	authorization string
+	// ownToken is set if authorization is a token that the credential has, and no token server gave.
+	ownToken bool
 
 	// Host of the last hop, and what it answered. Atomic, because a ping may try two
 	// schemes at once.
 	last       atomic.Pointer[string]
 	code       atomic.Int64
 	retryAfter atomic.Int64
+	// unsent is set while the last request has not been sent, and not because there is no
+	// connection.
+	unsent atomic.Bool
 }
 
 type exchangeKey struct{}
@@ -225,6 +231,16 @@ func (t *transport) wait(ctx context.Context, x *exchange, host string) error {
 	return nil
 }
 
+// trace notes whether a request is sent.
+func (x *exchange) trace() *httptrace.ClientTrace {
+	x.unsent.Store(true)
+	return &httptrace.ClientTrace{
+		GetConn:      func(string) { x.unsent.Store(false) },
+		GotConn:      func(httptrace.GotConnInfo) { x.unsent.Store(true) },
+		WroteHeaders: func() { x.unsent.Store(false) },
+	}
+}
+
 // codeLabel returns a status code for metrics: itself if registries use it, else its class. Over HTTP/2
 // a code can be any number.
 func codeLabel(code int) string {
@@ -259,6 +275,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if x.authorization != "" && req.URL.Scheme == x.scheme && req.URL.Host == x.host {
 		req.Header.Set("Authorization", x.authorization)
 	}
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(), x.trace()))
 	begin := time.Now()
 	resp, err := t.connections(req.Context()).through(x, contact).RoundTrip(req)
 	registry, code := t.label(x.source.domain), "error"
