@@ -32,5 +32,5 @@ func main() {
 // commands returns one command for each benchmark, which is a package of
 // internal/bench.
 func commands() []*cobra.Command {
-	return []*cobra.Command{crioCommand(), nodeCommand(), extenderCommand(), kubectlCommand(), schedulerCommand(), throughputCommand(), resolverCommand(), startupCommand(), qosCommand(), nodeLayersCommand(), agentCommand()}
+	return []*cobra.Command{crioCommand(), nodeCommand(), extenderCommand(), kubectlCommand(), schedulerCommand(), throughputCommand(), resolverCommand(), tenantsCommand(), startupCommand(), qosCommand(), nodeLayersCommand(), agentCommand()}
 }

@@ -16,6 +16,8 @@ list() {
                  (NODES=500,1000,2000,5000, PROFILES=layerlocality,extender)
   resolver       layer-resolver on 5,000 images: images a second, requests, memory, restart, confirmation of
                  tags, a flood of names
+  tenants        layer-resolver with hostile tenants, a leader and an API server that are killed, and a registry
+                 that is out: how soon the images of others are known, memory, leaks; one hour
   nodelayers     NodeLayers of 5,000 nodes: size, apiserver, etcd, the scheduler's start and index
   agent          layer-agent on stock nodes with 1,000 images: reading, memory, pulls beside it, how soon the
                  scheduler has it; root
@@ -39,7 +41,7 @@ throughput)
   binaries=(tools etcd)
   [[ ${PROFILES:-} != *extender* ]] || binaries+=(patched layer-extender)
   ;;
-resolver) binaries=(tools etcd "${patched[@]}" layer-resolver) ;;
+resolver | tenants) binaries=(tools etcd "${patched[@]}" layer-resolver) ;;
 nodelayers) binaries=(tools etcd stock kube-apiserver) ;;
 kubectl-layers) binaries=(tools etcd "${patched[@]}" kube-scheduler kubectl-layers) arguments=(--nodes "${NODES:-5000}") ;;
 qos)

@@ -45,8 +45,8 @@ func TestBoundsAreDocumented(t *testing.T) {
 		fmt.Sprintf("| `--max-images-per-namespace` | %d |", r.census.images.each))
 }
 
-// A namespace gets 200 events at once and then one each 3 s, whatever others get. None is
-// longer than the API server takes.
+// A namespace gets 200 events at once and then one each 3 s, whatever others get, and as many lines
+// in the log. None is longer than the API server takes.
 func TestEventsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, suppressed := &toldEvents{}, 0
@@ -65,6 +65,15 @@ func TestEventsAreBounded(t *testing.T) {
 		warn("b", 1, 1)
 		time.Sleep(3 * time.Second)
 		warn("a", 2, 1)
+		logged := 0
+		for range 300 {
+			if n.logs("a") {
+				logged++
+			}
+		}
+		if logged != eventBurst || !n.logs("b") {
+			t.Errorf("%d lines in the log, want %d", logged, eventBurst)
+		}
 		if suppressed != 101 || len(told.notes[0]) != 1024 {
 			t.Errorf("%d are suppressed, one has %d bytes", suppressed, len(told.notes[0]))
 		}

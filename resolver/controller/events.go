@@ -19,10 +19,11 @@ const (
 	maxEvents = 5
 	// maxNote is the API server's limit for the text of an event (bytes).
 	maxNote = 1024
-	// A namespace gets eventBurst events at once, and one each eventInterval after that.
+	// A namespace gets eventBurst events at once, and one each eventInterval after that; and as many
+	// lines in the log.
 	eventBurst    = 200
 	eventInterval = 3 * time.Second
-	// maxRecipients bounds the namespaces whose rate of events is remembered.
+	// maxRecipients bounds the namespaces whose rates are remembered, two each.
 	maxRecipients = 4096
 )
 
@@ -91,6 +92,9 @@ func (n *notifier) warn(workload corev1.ObjectReference, related runtime.Object,
 	note := atMost(maxNote, fmt.Sprintf(format, args...))
 	n.recorder.Eventf(&workload, related, corev1.EventTypeWarning, "ImageNotResolved", "Resolve", "%s", note)
 }
+
+// logs reports whether a namespace may have another line in the log now. Others are for -v=1.
+func (n *notifier) logs(namespace string) bool { return n.allowed("log " + namespace) }
 
 // allowed reports whether a namespace may get another event now.
 func (n *notifier) allowed(namespace string) bool {

@@ -140,7 +140,7 @@ func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image image
 	before := r.attempts.of(image)
 	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
 	if before.known() != failure.reason {
-		log.Error(err, "Not accepted by the API server", "retry", failure.retry)
+		r.logOf(log, image).Info("Not accepted by the API server", "cause", err.Error(), "retry", failure.retry)
 	}
 	r.tell(image, before)
 	if _, known := r.known(image); known != nil {
@@ -213,7 +213,7 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t
 	queue.succeeded()
 	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
 	if digest != t.known.digest {
-		log.Info("Tag moved", "reference", t.reference, "from", t.known.digest, "to", digest)
+		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.digest, "to", digest)
 		return r.resolve(ctx, log, queue, t)
 	}
 	if err := r.saved(r.store.confirmed(ctx, t.reference, digest)); err != nil {
@@ -349,7 +349,7 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, ref
 		}
 		changed := r.noteSecrets(t.image, own, refusals)
 		if found == nil {
-			if changed {
+			if changed && r.notifier.logs(own.namespace) {
 				log.Info("Not resolved with pull secrets", "namespace", own.namespace, "cause", detailsOf(refusals))
 			}
 			continue // also if it seems to be the registry: a secret may bring that about
@@ -471,7 +471,7 @@ func (r *Resolver) noteFull(image image) {
 	before := r.attempts.of(image)
 	r.attempts.failed(image, before, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), 0)
 	if before.known() != v1alpha1.ReasonTooMany {
-		r.log.Info("Not resolved", "image", image.key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.namespaces(image.key))
+		r.logOf(r.log, image).Info("Not resolved", "image", image.key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.namespaces(image.key))
 	}
 	r.tell(image, before)
 }
@@ -509,13 +509,21 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue, image image, befor
 	}
 	failure := r.attempts.failed(image, before, reason, atMost(maxMessage, strings.Join(messages, "; ")), wait)
 	if before.known() != failure.reason {
-		log.Info("Not resolved", "reason", failure.reason, "cause", detailsOf(refusals), "retry", failure.retry)
+		r.logOf(log, image).Info("Not resolved", "reason", failure.reason, "cause", detailsOf(refusals), "retry", failure.retry)
 	}
 	if !slices.ContainsFunc(refusals, func(r refusal) bool { return !outOfQuota(r) }) {
 		// No registry asked to wait: the next process, which may have other settings, need not.
 		failure.retry = time.Time{}
 	}
 	return failure
+}
+
+// logOf returns the log for a line about an image: that with more details, if its namespace has had many.
+func (r *Resolver) logOf(log logr.Logger, image image) logr.Logger {
+	if namespaces := r.usage.namespaces(image.key); len(namespaces) > 0 && !r.notifier.logs(namespaces[0]) {
+		return log.V(1)
+	}
+	return log
 }
 
 // detailsOf returns what the log says about refusals.

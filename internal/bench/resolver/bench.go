@@ -144,7 +144,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 
 	b.Logf("making %d images", b.Images)
 	count := b.Images + b.Singles + honestImages
-	if b.registry, err = newRegistry(count, b.Latency); err != nil {
+	if b.registry, err = newRegistry(count, 100, b.Latency); err != nil {
 		return nil, err
 	}
 	defer b.registry.Close()

@@ -71,15 +71,15 @@ type document struct {
 	body      []byte
 }
 
-// newRegistry starts a registry with that many images, each in its own
+// newRegistry starts a registry with that many images of so many teams, each in its own
 // repository. It answers every request after the latency.
-func newRegistry(images int, latency time.Duration) (*registry, error) {
+func newRegistry(images, teams int, latency time.Duration) (*registry, error) {
 	r := &registry{latency: latency, documents: map[string]map[string]document{}}
 	r.Server = httptest.NewUnstartedServer(r)
 	r.EnableHTTP2 = true
 	r.StartTLS()
 	for i := range images {
-		if err := r.addImage(fmt.Sprintf("team-%d/app-%d", i%100, i), "v1"); err != nil {
+		if err := r.addImage(fmt.Sprintf("team-%d/app-%d", i%teams, i), "v1"); err != nil {
 			r.Close()
 			return nil, err
 		}

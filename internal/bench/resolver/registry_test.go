@@ -41,7 +41,7 @@ func TestRegistry(t *testing.T) {
 		{true, Requests{Pings: 1, Tokens: 3, Gets: 6}, Requests{Heads: 3}},
 	} {
 		t.Run(fmt.Sprintf("tokens=%v", tc.tokens), func(t *testing.T) {
-			r, err := newRegistry(3, 0)
+			r, err := newRegistry(3, 100, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestRegistry(t *testing.T) {
 // Each repository requires its own token. Otherwise the resolver would need
 // fewer token requests than with other registries.
 func TestTokenIsForOneRepository(t *testing.T) {
-	r, err := newRegistry(2, 0)
+	r, err := newRegistry(2, 100, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
