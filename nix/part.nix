@@ -27,6 +27,7 @@ let
         "imageref"
         "internal/inspect"
         "resolver"
+        "terminal"
       ];
     }
     .${name};

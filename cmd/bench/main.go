@@ -4,29 +4,25 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	root := &cobra.Command{
-		Use:           "bench",
-		Short:         "Measure what image layers cost",
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "bench",
+		Short: "Measure what image layers cost",
 	}
 	root.AddCommand(commands()...)
-	err := root.ExecuteContext(ctx)
+	code := terminal.Run(ctx, root)
 	stop()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 // commands returns one command for each benchmark, which is a package of

@@ -27,6 +27,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 const (
@@ -60,11 +61,11 @@ func runAgent(ctx context.Context, logDir string) (err error) {
 	if logDir, err = freshLogs(logDir); err != nil {
 		return err
 	}
-	fmt.Printf(agentIntro+"\n\n", bandwidth/1_000_000)
+	fmt.Fprintf(terminal.Stdout, agentIntro+"\n\n", bandwidth/1_000_000)
 	for _, node := range []string{"n1", "n2", "n3", "n4"} {
-		fmt.Printf("  %s  %s\n", node, agentNodes[node])
+		fmt.Fprintf(terminal.Stdout, "  %s  %s\n", node, agentNodes[node])
 	}
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	say("starting four nodes")
 	return withCluster(ctx, cluster.Config{
 		Name: "demo", LogDir: logDir, Nodes: 4, Flavour: cluster.Stock, Bandwidth: bandwidth,
@@ -162,9 +163,9 @@ func (d *agentDemo) show(ctx context.Context) error {
 		}
 		rows = append(rows, cells)
 	}
-	fmt.Println("\n$ kubectl get nodelayers")
+	fmt.Fprintln(terminal.Stdout, "\n$ kubectl get nodelayers")
 	printRows(rows)
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	return nil
 }
 
@@ -296,7 +297,7 @@ func (d *agentDemo) ancestor(ctx context.Context) error {
 		say("by %s: %d of %d pods are where the layers are", scheduler, there, placedPods)
 		rows = append(rows, []string{scheduler, fmt.Sprint(placedPods), fmt.Sprint(there), fmt.Sprintf("%.1f MB", float64(bytes)/1e6), fmt.Sprintf("%.1f s", seconds)})
 	}
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	printRows(rows)
 	// Its containerd drops blobs a little after each pull; by now the agent has seen that.
 	if err := d.chains(ctx, "n2"); err != nil {
@@ -352,9 +353,9 @@ func (d *agentDemo) explain(ctx context.Context, image *images.Pushed) error {
 	if err := json.Unmarshal(out, &ratings); err != nil {
 		return err
 	}
-	fmt.Printf("\nkube-scheduler# /debug/layerlocality?image=%s\n", image.Reference)
+	fmt.Fprintf(terminal.Stdout, "\nkube-scheduler# /debug/layerlocality?image=%s\n", image.Reference)
 	printRatings(&ratings)
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	return nil
 }
 

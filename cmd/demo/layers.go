@@ -13,6 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/kubectllayers/why"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // print runs kubectl layers as a user does, and shows what it prints.
@@ -21,7 +22,7 @@ func (d *agentDemo) print(ctx context.Context, args ...string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n$ kubectl layers %s\n%s", strings.Join(args, " "), out)
+	fmt.Fprintf(terminal.Stdout, "\n$ kubectl layers %s\n%s", strings.Join(args, " "), out)
 	return nil
 }
 
@@ -79,7 +80,7 @@ func (d *agentDemo) questions(ctx context.Context) error {
 		return fmt.Errorf("savings has the profiles %+v, want %s", saved.Profiles, scenario.Layers)
 	}
 	before, after := planned.Nodes[i].MissingBytes, told[0].Decision.Chosen.MissingBytes
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	say("%s was to pull %.1f MB by plan and by why; the registry sent it %.1f MB", start.Node, float64(after)/1e6, float64(start.Bytes)/1e6)
 	if before != after || math.Abs(float64(after-start.Bytes)) > 0.01*float64(start.Bytes) {
 		return fmt.Errorf("plan says %d bytes, why %d, and the registry sent %d", before, after, start.Bytes)

@@ -27,6 +27,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func main() {
@@ -34,11 +35,9 @@ func main() {
 	var logDir string
 	var stock, agent bool
 	command := &cobra.Command{
-		Use:           "demo",
-		Short:         "Show image layers from the registry to the scheduler on a real three-node cluster",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "demo",
+		Short: "Show image layers from the registry to the scheduler on a real three-node cluster",
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if agent {
 				return runAgent(cmd.Context(), logDir)
@@ -53,20 +52,19 @@ func main() {
 	command.Flags().BoolVar(&stock, "stock", false, "replace nothing: CRI-O, kubelet and control plane are stock, only scheduler and resolver are ours")
 	command.Flags().BoolVar(&agent, "agent", false, "replace nothing, on nodes with containerd and CRI-O: layer-agent says what they hold, and our scheduler is a Deployment")
 	command.MarkFlagsMutuallyExclusive("stock", "agent")
-	err := command.ExecuteContext(ctx)
+	code := terminal.Run(ctx, command)
 	stop()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "demo: FAILED: %v\n", err)
-		fmt.Fprintf(os.Stderr, "demo: the logs of all components are in %s\n", logDir)
-		os.Exit(1)
+	if code != 0 {
+		fmt.Fprintf(terminal.Stderr, "demo: FAILED: the logs of all components are in %s\n", logDir)
 	}
+	os.Exit(code)
 }
 
 // say prints a step with the time since the start.
 var say = func() func(string, ...any) {
 	begin := time.Now()
 	return func(format string, args ...any) {
-		fmt.Printf("%5.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
+		fmt.Fprintf(terminal.Stdout, "%5.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 	}
 }()
 
@@ -105,7 +103,7 @@ func run(ctx context.Context, logDir string, e edition) (err error) {
 	if logDir, err = freshLogs(logDir); err != nil {
 		return err
 	}
-	fmt.Printf(e.intro+"\n\n", bandwidth/1_000_000)
+	fmt.Fprintf(terminal.Stdout, e.intro+"\n\n", bandwidth/1_000_000)
 	say("starting %s", e.nodes)
 	scheduler := scenario.Schedulers()
 	scheduler.Flavour = cluster.Patched
@@ -132,7 +130,9 @@ func freshLogs(logDir string) (string, error) {
 // withCluster starts a cluster, calls f, removes the cluster, and says what was shown if all of
 // that went well.
 func withCluster(ctx context.Context, config cluster.Config, summary string, f func(*scenario.Lab) error) (err error) {
-	config.Logf = func(format string, args ...any) { fmt.Printf("         cluster "+format+"\n", args...) }
+	config.Logf = func(format string, args ...any) {
+		fmt.Fprintf(terminal.Stdout, "         cluster "+format+"\n", args...)
+	}
 	c, err := cluster.Start(ctx, config)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func withCluster(ctx context.Context, config cluster.Config, summary string, f f
 		err = errors.Join(err, c.Stop(cleanup))
 		if err == nil {
 			say("nothing is left")
-			fmt.Println("demo: ok: " + summary)
+			fmt.Fprintln(terminal.Stdout, "demo: ok: "+summary)
 		}
 	}()
 	lab, err := scenario.NewLab(c)
@@ -245,7 +245,7 @@ func stateNames(ctx context.Context, lab *scenario.Lab, placements []placement, 
 		if manifest == nil {
 			return fmt.Errorf("no ImageManifest has %s; see %s", p.image.Reference, lab.Cluster.Addon(addons.LayerResolver).Log())
 		}
-		fmt.Printf("$ kubectl get imagemanifest %.19s... -o json | jq .spec.layers\n%s\n\n", manifest.Name, mark(manifest.Spec.Layers, shared))
+		fmt.Fprintf(terminal.Stdout, "$ kubectl get imagemanifest %.19s... -o json | jq .spec.layers\n%s\n\n", manifest.Name, mark(manifest.Spec.Layers, shared))
 		err = scenario.Poll(ctx, func(ctx context.Context) error { return lab.Joined(ctx, p.image.Reference, p.node.Name) })
 		if err != nil {
 			return fmt.Errorf("%w; see %s", err, lab.Cluster.Scheduler().Log())
@@ -266,9 +266,9 @@ func compare(ctx context.Context, lab *scenario.Lab, family scenario.Family, cpu
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\nkube-scheduler# /debug/layerlocality?image=%s\n", family.One.Reference)
+	fmt.Fprintf(terminal.Stdout, "\nkube-scheduler# /debug/layerlocality?image=%s\n", family.One.Reference)
 	printRatings(ratings)
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 
 	ours, err := tryThird(ctx, lab, family, scenario.Layers, cpu, func(tries, _ int) bool { return tries == rounds })
 	if err != nil {
@@ -329,7 +329,7 @@ func tryThird(ctx context.Context, lab *scenario.Lab, family scenario.Family, sc
 func printRatings(ratings *scenario.Ratings) {
 	for _, node := range ratings.Nodes {
 		why := strings.ReplaceAll(node.Why, "; ", "\n                        ")
-		fmt.Printf("  %s  score %3d of 100  %s\n", node.Node, node.Score, why)
+		fmt.Fprintf(terminal.Stdout, "  %s  score %3d of 100  %s\n", node.Node, node.Score, why)
 	}
 }
 
@@ -362,9 +362,9 @@ func printComparison(family scenario.Family, second string, free []string, ours,
 		rows = append(rows, []string{[]string{"stock", ""}[min(i, 1)], node, megabytes(drawn.Bytes), seconds(drawn.Pull),
 			fmt.Sprintf("1 time in %d", len(free)), fmt.Sprintf("%d of %d times", drawn.tries, tries)})
 	}
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	printRows(rows)
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	say("on average stock pulls %.1f MB in %.1f s for it; LayerLocality saves %.1f MB (%.0f %%) and %.1f s of them",
 		bytes/1e6, pull, (bytes-float64(best.Bytes))/1e6, 100*(1-float64(best.Bytes)/bytes), pull-best.Pull.Seconds())
 }
@@ -422,9 +422,9 @@ func neverPulled(ctx context.Context, lab *scenario.Lab) error {
 		rows = append(rows, []string{way.Name, strings.Join(started.Nodes, ", "),
 			fmt.Sprintf("%.1f MB", float64(started.Pulled.Total())/1e6), started.Pulled.String()})
 	}
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	printRows(rows)
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	return nil
 }
 
@@ -441,14 +441,14 @@ func showManifests(ctx context.Context, lab *scenario.Lab, all []*images.Pushed)
 	for _, row := range rows[1:] {
 		row[0] = row[0][:min(len(row[0]), len("sha256-")+12)] + "..."
 	}
-	fmt.Printf("\n$ kubectl get imagemanifests\n")
+	fmt.Fprintf(terminal.Stdout, "\n$ kubectl get imagemanifests\n")
 	printRows(rows)
-	fmt.Println()
+	fmt.Fprintln(terminal.Stdout)
 	return nil
 }
 
 func printRows(rows [][]string) {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(terminal.Stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
 		_, _ = fmt.Fprintln(w, "  "+strings.Join(row, "\t"))
 	}
@@ -488,7 +488,7 @@ func showCRI(ctx context.Context, p placement, shared []v1.Descriptor) error {
 	if i < 0 {
 		return fmt.Errorf("%s: crictl images does not list %s; see %s", p.node.Name, p.image.Reference, p.node.Runtime().Log())
 	}
-	fmt.Printf("\n%s# crictl images -o json    (%s)\n%s\n\n", p.node.Name, p.image.Reference, mark(list.Images[i], shared))
+	fmt.Fprintf(terminal.Stdout, "\n%s# crictl images -o json    (%s)\n%s\n\n", p.node.Name, p.image.Reference, mark(list.Images[i], shared))
 	for _, layer := range p.image.Layers {
 		key, want := "imageLayer."+layer.Digest.String(), fmt.Sprint(layer.Size)
 		if got := list.Images[i].Spec.Annotations[key]; got != want {
@@ -515,7 +515,7 @@ func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared []v1.
 		}
 		i := slices.IndexFunc(all, func(image nodeimages.Image) bool { return slices.Contains(image.Names, p.image.Reference) })
 		if i >= 0 && statesAll(all[i].Layers, shared) {
-			fmt.Printf("\n$ kubectl get node %s -o json | jq '.status.images[%d]'\n%s\n\n", p.node.Name, i, mark(all[i], shared))
+			fmt.Fprintf(terminal.Stdout, "\n$ kubectl get node %s -o json | jq '.status.images[%d]'\n%s\n\n", p.node.Name, i, mark(all[i], shared))
 			return nil
 		}
 		if time.Since(told) >= tick {

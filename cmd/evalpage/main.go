@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,16 +15,15 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/eval/evaluation"
 	"github.com/layer-locality/layer-locality/internal/eval/page"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func main() {
 	var out, assets, document string
 	command := &cobra.Command{
-		Use:           "evalpage REPORT.json",
-		Short:         "Write the report of an evaluation as a page (index.html), a table (report.csv) and, of all policies, a figure (figure.svg)",
-		Args:          cobra.ExactArgs(1),
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "evalpage REPORT.json",
+		Short: "Write the report of an evaluation as a page (index.html), a table (report.csv) and, of all policies, a figure (figure.svg)",
+		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return run(args[0], out, assets, document)
 		},
@@ -31,10 +31,7 @@ func main() {
 	command.Flags().StringVar(&out, "out", "_out/eval", "folder to write to")
 	command.Flags().StringVar(&assets, "assets", "_build/page-assets", "folder with the page's libraries, from internal/eval/page/assets.sh")
 	command.Flags().StringVar(&document, "document", "", "markdown `file` whose tables to bring up to date (docs/evaluation.md), as far as the report has what they show")
-	if err := command.Execute(); err != nil {
-		fmt.Fprintf(os.Stderr, "evalpage: %v\n", err)
-		os.Exit(1)
-	}
+	os.Exit(terminal.Run(context.Background(), command))
 }
 
 // output is a file to be written.
@@ -96,7 +93,7 @@ func run(file, out, assetFolder, document string) error {
 		if err := os.WriteFile(path, file.content, 0o644); err != nil {
 			return err
 		}
-		fmt.Println(path)
+		fmt.Fprintln(terminal.Stdout, path)
 	}
 	return nil
 }

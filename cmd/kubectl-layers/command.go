@@ -18,14 +18,13 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // command is what all commands share.
 type command struct {
-	in       io.Reader
-	out, err io.Writer
-	config   *genericclioptions.ConfigFlags
+	in     io.Reader
+	config *genericclioptions.ConfigFlags
 	// Flags.
 	output        string
 	selector      string
@@ -34,21 +33,18 @@ type command struct {
 }
 
 // newCommand returns the command with all its commands.
-func newCommand(in io.Reader, out, err io.Writer) *cobra.Command {
-	c := &command{in: in, out: text.NewWriter(out), err: text.NewWriter(err), config: genericclioptions.NewConfigFlags(true)}
+func newCommand(in io.Reader) *cobra.Command {
+	c := &command{in: in, config: genericclioptions.NewConfigFlags(true)}
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // an error is one sentence
 	root := &cobra.Command{
 		Use:   "kubectl-layers",
 		Short: "Which node holds which image layers, and what that is worth for a pod",
 		Long: "Which node holds which image layers, where a pod would find most of its own, and why a pod went where it is.\n" +
 			"Sizes are compressed bytes, as registries send them. docs/kubectl-layers.md has a page on every command.",
-		Version:       version,
-		SilenceErrors: true, SilenceUsage: true,
+		Version:     version,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl layers"},
 	}
 	root.SetIn(in)
-	root.SetOut(c.out)
-	root.SetErr(c.err)
 	flags := root.PersistentFlags()
 	c.config.AddFlags(flags)
 	flags.StringVarP(&c.output, "output", "o", "", "table, wide, json, yaml or name")
@@ -141,11 +137,11 @@ func (c *command) answers(f func(ctx context.Context, r *collect.Reader, args []
 		}
 		table := a.table
 		table.Value = document{apiVersion, a.kind, a.value, a.problems}
-		if err := output.Print(c.out, form, &table); err != nil {
+		if err := output.Print(cmd.OutOrStdout(), form, &table); err != nil {
 			return fmt.Errorf("cannot print the answer: %w", err)
 		}
 		for _, p := range a.problems { // in json too, but there they are easily missed
-			fmt.Fprintf(c.err, "note: %s\n", text.Line(p.Error(), 1000))
+			cmd.PrintErrf("note: %s\n", terminal.Line(p.Error(), 1000))
 		}
 		return nil
 	}
@@ -175,7 +171,7 @@ func parseBandwidth(value string) (int64, error) {
 	number = strings.NewReplacer("g", "G", "m", "M", "ki", "Ki").Replace(number)
 	q, err := resource.ParseQuantity(number)
 	if err != nil || q.Value() <= 0 || q.Value() > math.MaxInt64/16 { // too large a number is 0
-		return 0, fmt.Errorf("--bandwidth %q: want bits a second, such as 100M or 1Gbit", text.Line(value, 50))
+		return 0, fmt.Errorf("--bandwidth %q: want bits a second, such as 100M or 1Gbit", terminal.Line(value, 50))
 	}
 	return q.Value(), nil
 }

@@ -21,7 +21,9 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name
 		t.Fatal(err)
 	}
 	var o, e bytes.Buffer
-	root := newCommand(strings.NewReader(""), &o, &e)
+	root := newCommand(strings.NewReader(""))
+	root.SetOut(&o)
+	root.SetErr(&e)
 	root.SetArgs(slices.Concat(args[:1], []string{"--kubeconfig", kubeconfig}, args[1:]))
 	if err := root.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
@@ -44,7 +46,7 @@ func TestParseBandwidth(t *testing.T) {
 
 // Every command has a sentence of help, and its arguments can be completed.
 func TestCommands(t *testing.T) {
-	root := newCommand(strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{})
+	root := newCommand(strings.NewReader(""))
 	names := map[string]bool{}
 	for _, command := range root.Commands() {
 		names[command.Name()] = true

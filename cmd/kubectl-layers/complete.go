@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // completion is how long a shell waits for names, and maxNames how many it gets.
@@ -39,7 +39,7 @@ func (c *command) complete(args []string, list func(context.Context, *collect.Re
 	var names []string
 	_ = meta.EachListItem(objects, func(object runtime.Object) error { // of lists of Kubernetes, so there is no error
 		if o, err := meta.Accessor(object); err == nil {
-			names = append(names, text.Line(o.GetName(), 253))
+			names = append(names, terminal.Line(o.GetName(), 253))
 		}
 		return nil
 	})

@@ -5,13 +5,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
 
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // version is set by the linker.
@@ -25,18 +24,7 @@ func main() {
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends it at once, as if nobody caught it
-	code := run(ctx, os.Args[1:])
+	code := terminal.Run(ctx, newCommand(os.Stdin))
 	stop()
 	os.Exit(code)
-}
-
-// run runs a command and returns the exit code: 0, or 1 if there is no answer.
-func run(ctx context.Context, args []string) int {
-	command := newCommand(os.Stdin, os.Stdout, os.Stderr)
-	command.SetArgs(args)
-	if err := command.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(text.NewWriter(os.Stderr), "error: %s\n", text.Line(err.Error(), 2000))
-		return 1
-	}
-	return 0
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func (c *command) nodes() *cobra.Command {
@@ -113,7 +114,7 @@ func (c *command) node() *cobra.Command {
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 			name := strings.TrimPrefix(args[0], "node/")
 			if name == "" || len(name) > 253 || strings.ContainsAny(name, "/ %") {
-				return nil, fmt.Errorf("%q is no name of a node: see kubectl get nodes", text.Line(args[0], 253))
+				return nil, fmt.Errorf("%q is no name of a node: see kubectl get nodes", terminal.Line(args[0], 253))
 			}
 			parts := collect.Parts{Nodes: true, Node: name, Pods: true, Images: true}
 			known, cluster, err := inventoryOf(ctx, r, parts)
@@ -126,7 +127,7 @@ func (c *command) node() *cobra.Command {
 			}
 			node, ok := known.Node(name)
 			if !ok {
-				return nil, fmt.Errorf("there is no node %q: see kubectl get nodes", text.Line(name, 253))
+				return nil, fmt.Errorf("there is no node %q: see kubectl get nodes", terminal.Line(name, 253))
 			}
 			t := nodesTable([]inventory.Node{node.Node}, cluster.Now)
 			table := output.Answer{Columns: []output.Column{{Title: "IMAGE"}, {Title: "SIZE"}, {Title: "SHARED HERE"}, {Title: "FREED"}, {Title: "LAYERS"}, {Title: "KNOWN BY"}, {Title: "NAMES", Wide: true}}}

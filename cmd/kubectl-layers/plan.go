@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/target"
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/kubectllayers/why"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func (c *command) plan() *cobra.Command {
@@ -69,7 +70,7 @@ func (c *command) plan() *cobra.Command {
 		case ended != "":
 			table.Below = append(table.Below, fmt.Sprintf("It has ended (%s): this is for another one like it. kubectl layers why %s tells how it was.", ended, t.Name))
 		case t.Pod.Spec.NodeName != "":
-			table.Below = append(table.Below, fmt.Sprintf("It is on %s already: what it brought there counts. kubectl layers why %s tells how it was before.", text.Line(t.Pod.Spec.NodeName, 253), t.Name))
+			table.Below = append(table.Below, fmt.Sprintf("It is on %s already: what it brought there counts. kubectl layers why %s tells how it was before.", terminal.Line(t.Pod.Spec.NodeName, 253), t.Name))
 		}
 		return &answer{kind: "Plan", value: p, problems: cluster.Problems, table: table}, nil
 	})
@@ -158,7 +159,7 @@ func (c *command) imageLocality() *cobra.Command {
 			if !selects(nodes[i].Labels) {
 				continue
 			}
-			v := points{Node: rating.Node, Points: rating.Points, Renamed: rating.Renamed, Why: text.Line(rating.Why, 1000)}
+			v := points{Node: rating.Node, Points: rating.Points, Renamed: rating.Renamed, Why: terminal.Line(rating.Why, 1000)}
 			values = append(values, v)
 			table.Rows = append(table.Rows, []string{v.Node, fmt.Sprint(v.Points), v.Why})
 			table.Names = append(table.Names, "node/"+v.Node)

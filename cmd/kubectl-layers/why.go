@@ -18,6 +18,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/kubectllayers/why"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func (c *command) why() *cobra.Command {
@@ -173,7 +174,7 @@ func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placem
 		}
 	}
 	return nil, fmt.Sprintf("The scheduler does not remember this pod: it has %d placements since %s, and the pod is of the scheduler %s.",
-		a.Remembered, a.Since.UTC().Format(time.RFC3339), text.Line(pod.Spec.SchedulerName, 253))
+		a.Remembered, a.Since.UTC().Format(time.RFC3339), terminal.Line(pod.Spec.SchedulerName, 253))
 }
 
 // openScheduler connects to the debug endpoint of the scheduler that the flags name.
@@ -260,7 +261,7 @@ func (c *command) savings() *cobra.Command {
 		t := output.Answer{Columns: []output.Column{{Title: "PROFILE"}, {Title: "PODS"}, {Title: "PULLED"}, {Title: "MEAN NODE"}, {Title: "SAVED"}, {Title: "SHARE"}}}
 		for i := range s.Profiles {
 			p := &s.Profiles[i]
-			p.Profile = text.Line(p.Profile, 253)
+			p.Profile = terminal.Line(p.Profile, 253)
 			saved := p.MeanMissingBytes - float64(p.MissingBytes)
 			part := "-"
 			if p.MeanMissingBytes > 0 {

@@ -13,25 +13,25 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // version is set by the build.
 var version = "(not built by scripts/build.sh)"
 
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
-	if err := newCommand().ExecuteContext(ctx); err != nil {
-		os.Exit(1) //nolint:gocritic // nothing is left to be released
-	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := terminal.Run(ctx, newCommand())
+	stop()
+	os.Exit(code)
 }
 
 func newCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:          "layer-agent",
-		Short:        "Publishes which images and layers a node holds",
-		Version:      version,
-		SilenceUsage: true,
+		Use:     "layer-agent",
+		Short:   "Publishes which images and layers a node holds",
+		Version: version,
 		PersistentPreRun: func(*cobra.Command, []string) {
 			if os.Getenv("GOGC") == "" {
 				debug.SetGCPercent(25) // it is idle most of the time, and on every node

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/layer-locality/layer-locality/internal/inspect"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func newInspectCommand() *cobra.Command {
@@ -44,7 +45,7 @@ pod. All sizes are compressed bytes, as they are pulled.`,
 			}
 			report, errs := inspect.Images(cmd.Context(), client, images, platforms)
 			for _, err := range errs {
-				cmd.PrintErrf("Error: %v\n", err)
+				cmd.PrintErrf("error: %s\n", terminal.Lines(err.Error()))
 			}
 			if len(report.Images) > 0 {
 				if err := show(&report, cmd.OutOrStdout()); err != nil {

@@ -32,7 +32,7 @@ func TestInspect(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "2 failed") {
 		t.Errorf("error %v", err)
 	}
-	for _, line := range []string{"Error: " + r.Host + "/missing:1: ", "Error: Not A Name: "} {
+	for _, line := range []string{"error: " + r.Host + "/missing:1: ", "error: Not A Name: "} {
 		if strings.Count(stderr, line) != 1 {
 			t.Errorf("%q is not told once in\n%s", line, stderr)
 		}

@@ -7,20 +7,23 @@ import (
 
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // version is set by the build.
 var version = "(not built by scripts/build.sh)"
 
 func main() {
+	os.Exit(terminal.Run(ctrl.SetupSignalHandler(), newCommand()))
+}
+
+func newCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:          "layer-resolver",
-		Short:        "Knows what images consist of before any node has pulled them",
-		Version:      version,
-		SilenceUsage: true,
+		Use:     "layer-resolver",
+		Short:   "Knows what images consist of before any node has pulled them",
+		Version: version,
 	}
 	root.AddCommand(newRunCommand(), newInspectCommand())
-	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
-		os.Exit(1)
-	}
+	return root
 }

@@ -6,14 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/layer-locality/layer-locality/internal/eval/collect"
 	"github.com/layer-locality/layer-locality/internal/inspect"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // collectCommand writes a data set. It asks registries: the workspace with the
@@ -75,15 +74,20 @@ The same images give the same file. Images that fail are told and left out.`,
 				return errors.New(`no images: name some, pass a list on standard input with "-", or use --from-cluster`)
 			}
 			config := collect.Config{Client: client, Platform: platform}
-			if file, ok := cmd.ErrOrStderr().(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-				config.Progress = file
+			if redraw := terminal.Redrawer(); redraw != nil {
+				config.Progress = func(done, all int) {
+					redraw(fmt.Sprintf("%d of %d images", done, all))
+					if done == all {
+						cmd.PrintErrln()
+					}
+				}
 			}
 			result := collect.Images(cmd.Context(), config, found)
 			if err := cmd.Context().Err(); err != nil {
 				return fmt.Errorf("nothing is written: %w", context.Cause(cmd.Context()))
 			}
 			for _, err := range result.Errs {
-				cmd.PrintErrf("Error: %v\n", err)
+				cmd.PrintErrf("error: %s\n", terminal.Lines(err.Error()))
 			}
 			if len(result.Images) > 0 {
 				if err := collect.Write(cmd.OutOrStdout(), output, result.Images); err != nil {

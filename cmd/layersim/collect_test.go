@@ -30,6 +30,7 @@ func collectFrom(ctx context.Context, r *registrytest.Registry, stdin io.Reader,
 	var out, errs bytes.Buffer
 	c.SetOut(&out)
 	c.SetErr(&errs)
+	c.SilenceUsage = true
 	c.SetIn(stdin)
 	c.SetArgs(append([]string{"collect", "--registries-conf", r.Conf}, args...))
 	err = c.ExecuteContext(ctx)
@@ -120,7 +121,7 @@ func TestCollectFailures(t *testing.T) {
 	if err == nil {
 		t.Error("no error although images are missing")
 	}
-	for _, line := range []string{"Error: " + r.Host + "/missing:1: ", "Error: Not A Name: ", "Error: " + empty + ": the image has no layers\n", "1 images written; registries were asked about 3; 3 failed\n"} {
+	for _, line := range []string{"error: " + r.Host + "/missing:1: ", "error: Not A Name: ", "error: " + empty + ": the image has no layers\n", "1 images written; registries were asked about 3; 3 failed\n"} {
 		if strings.Count(stderr, line) != 1 {
 			t.Errorf("%q is not told once in\n%s", line, stderr)
 		}

@@ -256,7 +256,10 @@ func TestBar(t *testing.T) {
 	draw := func(terminal bool, all, until int) string {
 		var out bytes.Buffer
 		b := newBar(&out, "zipf")
-		b.terminal = terminal
+		b.redraw = nil
+		if terminal {
+			b.redraw = func(line string) { out.WriteString("\r" + line) }
+		}
 		for done := range until {
 			b.show(done+1, all)
 		}

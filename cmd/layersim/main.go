@@ -6,8 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // version of the program; the build sets it.
@@ -26,38 +26,32 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	switch err := command().ExecuteContext(ctx); {
-	case err == nil:
-	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "interrupted: nothing was written")
-		os.Exit(130)
-	default:
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
-		os.Exit(1)
+	code := terminal.Run(ctx, command())
+	if code != 0 && ctx.Err() != nil {
+		fmt.Fprintln(terminal.Stderr, "interrupted: nothing was written")
+		code = 130
 	}
+	os.Exit(code)
 }
 
 func command() *cobra.Command {
 	c := &cobra.Command{
-		Use:           "layersim",
-		Short:         "What layer-aware placement saves, on simulated clusters with the real scheduler",
-		Version:       version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:     "layersim",
+		Short:   "What layer-aware placement saves, on simulated clusters with the real scheduler",
+		Version: version,
 	}
 	c.AddCommand(runCommand(), evalCommand(), listCommand(), collectCommand())
 	return c
 }
 
 // prepare makes kube-scheduler ready. It may be called again.
-func prepare() error {
+func prepare() {
 	metrics.Register()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // most objects are short-lived: a fifth less processor time for some memory
 	}
 	// kube-scheduler's own log stays off the terminal, except for errors.
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	klog.SetOutput(io.Discard) // otherwise klog writes files to /tmp
-	return errors.Join(flags.Set("logtostderr", "false"), flags.Set("stderrthreshold", "ERROR"), flags.Set("alsologtostderr", "false"))
+	for _, severity := range []string{"INFO", "WARNING"} {
+		klog.SetOutputBySeverity(severity, io.Discard)
+	}
 }

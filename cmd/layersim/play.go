@@ -39,9 +39,7 @@ func (o *options) flags(c *cobra.Command) {
 // play plays experiments one after another. It returns a text that says how fast
 // that was.
 func (o *options) play(cmd *cobra.Command, d *suite.Data, experiments ...suite.Experiment) (results []evaluation.Experiment, speed string, err error) {
-	if err := prepare(); err != nil {
-		return nil, "", err
-	}
+	prepare()
 	if o.profile != "" {
 		file, err := os.Create(o.profile)
 		if err != nil {

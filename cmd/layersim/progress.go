@@ -3,34 +3,33 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
-	"golang.org/x/term"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // bar shows the progress of an experiment: on a terminal as one line that is
 // redrawn, elsewhere as a line for each tenth.
 type bar struct {
-	w        io.Writer
-	name     string
-	terminal bool
+	w    io.Writer
+	name string
+	// redraw is nil where there is no terminal.
+	redraw func(line string)
 	// begun means that the line has not been ended.
 	begun  bool
 	tenths int
 }
 
 func newBar(w io.Writer, name string) *bar {
-	file, ok := w.(*os.File)
-	return &bar{w: w, name: name, terminal: ok && term.IsTerminal(int(file.Fd()))}
+	return &bar{w: w, name: name, redraw: terminal.Redrawer()}
 }
 
 // show is a suite.Progress.
 func (b *bar) show(done, all int) {
 	const width = 30
-	if b.terminal {
+	if b.redraw != nil {
 		full := width * done / all
-		fmt.Fprintf(b.w, "\r%-22s [%s%s] %d of %d runs", b.name, strings.Repeat("#", full), strings.Repeat(".", width-full), done, all)
+		b.redraw(fmt.Sprintf("%-22s [%s%s] %d of %d runs", b.name, strings.Repeat("#", full), strings.Repeat(".", width-full), done, all))
 		b.begun = true
 		return
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,16 +21,14 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/schedulerconfig"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	err := command().ExecuteContext(ctx)
+	code := terminal.Run(ctx, command())
 	stop()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 // options are the flags that name a cluster.
@@ -47,11 +44,9 @@ func (o *options) folder() string {
 func command() *cobra.Command {
 	o := new(options)
 	root := &cobra.Command{
-		Use:           "localcluster",
-		Short:         "A real Kubernetes cluster on this machine",
-		Long:          "localcluster starts and stops a real Kubernetes cluster on one Linux machine, as root:\netcd, a control plane, an image registry, and nodes with CRI-O and a kubelet each.",
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "localcluster",
+		Short: "A real Kubernetes cluster on this machine",
+		Long:  "localcluster starts and stops a real Kubernetes cluster on one Linux machine, as root:\netcd, a control plane, an image registry, and nodes with CRI-O and a kubelet each.",
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", "demo", "name of the cluster")
 	root.PersistentFlags().StringVar(&o.dir, "dir", "", "folder for everything of the cluster (default "+cluster.DefaultDir("<name>")+")")
@@ -174,9 +169,7 @@ func status(o *options) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				err = encoder.Encode(s)
+				err = terminal.WriteJSON(cmd.OutOrStdout(), s)
 			} else {
 				err = printStatus(cmd.OutOrStdout(), s)
 			}
@@ -221,7 +214,7 @@ func execute(o *options) *cobra.Command {
 				return fmt.Errorf("no node %q in the cluster in %s", args[0], filepath.Clean(o.folder()))
 			}
 			inside := node.Command(args[1], args[2:]...)
-			inside.Stdin, inside.Stdout, inside.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+			inside.Stdin, inside.Stdout, inside.Stderr = os.Stdin, os.Stdout, os.Stderr //nolint:forbidigo // the user's own command: it may need a terminal
 			err = node.Run(cmd.Context(), inside)
 			if exit := new(exec.ExitError); errors.As(err, &exit) {
 				os.Exit(max(1, exit.ExitCode()))

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/layer-locality/layer-locality/internal/mutants"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func main() {
@@ -30,10 +31,8 @@ func main() {
 	var seed uint64
 	var only []string
 	command := &cobra.Command{
-		Use:           "mutants [FOLDER...]",
-		Short:         "List changes of code that no unit test notices",
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "mutants [FOLDER...]",
+		Short: "List changes of code that no unit test notices",
 		RunE: func(cmd *cobra.Command, folders []string) error {
 			accepted, err := mutants.ReadAccepted()
 			if err == nil {
@@ -56,12 +55,9 @@ func main() {
 	command.Flags().IntVar(&sample, "sample", 0, "how many mutants of each folder, chosen at random; 0: all")
 	command.Flags().Uint64Var(&seed, "seed", 1, "another seed chooses others")
 	command.Flags().StringArrayVar(&only, "only", nil, "these mutants and no others: 'file: function: change', 'file: function' or 'file'")
-	err := command.ExecuteContext(ctx)
+	code := terminal.Run(ctx, command)
 	stop()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 // count is what became of the mutants of one folder, or of all.
@@ -82,7 +78,7 @@ func runOnly(ctx context.Context, only []string, accepted mutants.Accepted) erro
 	if err != nil {
 		return err
 	}
-	fmt.Printf("mutants %s\n", total)
+	fmt.Fprintf(terminal.Stdout, "mutants %s\n", total)
 	return nil
 }
 
@@ -106,12 +102,12 @@ func run(ctx context.Context, folders []string, sample int, seed uint64, accepte
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%s: %s\n", folder, one)
+		fmt.Fprintf(terminal.Stdout, "%s: %s\n", folder, one)
 		total.killed += one.killed
 		total.accepted += one.accepted
 		total.survived += one.survived
 	}
-	fmt.Printf("mutants %s\n", total)
+	fmt.Fprintf(terminal.Stdout, "mutants %s\n", total)
 	return nil
 }
 
@@ -123,17 +119,17 @@ func tryAll(ctx context.Context, all []mutants.Mutant, accepted mutants.Accepted
 		case outcome == mutants.Killed:
 			c.killed++
 			if accepted.Reason(m) != "" {
-				fmt.Printf("killed, so accepted.txt need not name it: %s\n", m)
+				fmt.Fprintf(terminal.Stdout, "killed, so accepted.txt need not name it: %s\n", m)
 			}
 		case outcome == mutants.TimedOut:
 			c.killed++
-			fmt.Printf("timed out: %s\n", m)
+			fmt.Fprintf(terminal.Stdout, "timed out: %s\n", m)
 		case outcome == mutants.Survived && accepted.Reason(m) != "":
 			c.accepted++
-			fmt.Printf("accepted: %s (%s)\n", m, accepted.Reason(m))
+			fmt.Fprintf(terminal.Stdout, "accepted: %s (%s)\n", m, accepted.Reason(m))
 		case outcome == mutants.Survived:
 			c.survived++
-			fmt.Printf("survived: %s\n", m)
+			fmt.Fprintf(terminal.Stdout, "survived: %s\n", m)
 		}
 	})
 	return c, err

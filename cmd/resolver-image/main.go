@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/layer-locality/layer-locality/internal/sbom"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 const program = "layer-resolver"
@@ -38,12 +39,10 @@ type options struct {
 func main() {
 	var o options
 	command := &cobra.Command{
-		Use:           "resolver-image",
-		Short:         "Build layer-resolver and its image, in the root of the repository",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE:          func(command *cobra.Command, _ []string) error { return o.run(command.Context()) },
+		Use:   "resolver-image",
+		Short: "Build layer-resolver and its image, in the root of the repository",
+		Args:  cobra.NoArgs,
+		RunE:  func(command *cobra.Command, _ []string) error { return o.run(command.Context()) },
 	}
 	f := command.Flags()
 	f.StringVar(&o.out, "out", "_out/resolver-image", "folder for the binaries and the images")
@@ -52,12 +51,9 @@ func main() {
 	f.StringVar(&o.certificates, "certificates", "", "CA certificates for the image (default: those of this machine)")
 	f.BoolVar(&o.insecure, "insecure", false, "push by plain HTTP")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command.ExecuteContext(ctx)
+	code := terminal.Run(ctx, command)
 	stop()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "resolver-image: %v\n", err)
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 func (o *options) run(ctx context.Context) error {
@@ -118,7 +114,7 @@ func (o *options) build(ctx context.Context, platform *v1.Platform, version stri
 	binary := filepath.Join(folder, program)
 	compile := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+version, "-o", binary, "./cmd/"+program)
 	compile.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+platform.Architecture, "GOFLAGS=", "GOWORK=off")
-	compile.Stdout, compile.Stderr = os.Stderr, os.Stderr
+	compile.Stdout, compile.Stderr = terminal.Stderr, terminal.Stderr
 	if err := compile.Run(); err != nil {
 		return nil, fmt.Errorf("compiling %s for %s: %w", program, platform, err)
 	}
@@ -141,7 +137,7 @@ func (o *options) build(ctx context.Context, platform *v1.Platform, version stri
 	if err := tarball.WriteToFile(archive, tag, image); err != nil {
 		return nil, err
 	}
-	fmt.Printf("%s\n%s (%s, %s)\n", binary, archive, tag, platform)
+	fmt.Fprintf(terminal.Stdout, "%s\n%s (%s, %s)\n", binary, archive, tag, platform)
 	return image, nil
 }
 
@@ -170,7 +166,7 @@ func (o *options) pushTo(ctx context.Context, tag name.Tag, images []v1.Image) e
 	if err != nil {
 		return err
 	}
-	fmt.Println(tag.Digest(digest.String()))
+	fmt.Fprintln(terminal.Stdout, tag.Digest(digest.String()))
 	return nil
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -11,17 +12,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/layer-locality/layer-locality/internal/sbom"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func main() {
 	var options sbom.Options
 	var libraries []string
 	command := &cobra.Command{
-		Use:           "sbom BINARY",
-		Short:         "Print what a Go binary consists of, as CycloneDX JSON",
-		Args:          cobra.ExactArgs(1),
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "sbom BINARY",
+		Short: "Print what a Go binary consists of, as CycloneDX JSON",
+		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			for _, library := range libraries {
 				parts := strings.Split(library, "=")
@@ -50,8 +50,5 @@ func main() {
 			panic(err) // the flag is above
 		}
 	}
-	if err := command.Execute(); err != nil {
-		fmt.Fprintf(os.Stderr, "sbom: %v\n", err)
-		os.Exit(1)
-	}
+	os.Exit(terminal.Run(context.Background(), command))
 }

@@ -6,7 +6,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Report is the information about images.
@@ -150,9 +150,7 @@ func compare(images []Image, platform string) Comparison {
 
 // WriteJSON writes the report as JSON.
 func (r *Report) WriteJSON(w io.Writer) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
+	return terminal.WriteJSON(w, r)
 }
 
 // WriteTable writes the report as readable tables: the layers of each image,

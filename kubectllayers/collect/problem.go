@@ -8,7 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Problem is something that could not be read, and what helps.
@@ -43,7 +43,7 @@ const maxWhy = 300
 
 // explain makes one sentence of an error of the apiserver. read is how many objects came before.
 func (r *Reader) explain(what string, read int, err error) *Problem {
-	p := &Problem{What: what, Why: text.Line(err.Error(), maxWhy), Err: err}
+	p := &Problem{What: what, Why: terminal.Line(err.Error(), maxWhy), Err: err}
 	var status apierrors.APIStatus
 	switch known := help[what]; {
 	case errors.Is(err, context.Canceled):
@@ -62,7 +62,7 @@ func (r *Reader) explain(what string, read int, err error) *Problem {
 		if read > 0 {
 			p.Why = fmt.Sprintf("the apiserver went away after %d of them (%s)", read, p.Why)
 		}
-		p.Help = "check that " + text.Line(r.host, maxWhy) + " answers, and run the command again"
+		p.Help = "check that " + terminal.Line(r.host, maxWhy) + " answers, and run the command again"
 	}
 	return p
 }

@@ -28,8 +28,8 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/utils/ptr"
 
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Path of the endpoint.
@@ -90,7 +90,7 @@ func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface,
 	if o.URL != "" {
 		u, err := url.Parse(o.URL)
 		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return nil, fmt.Errorf("%q is no address of a scheduler: want one such as https://10.0.0.1:10259", text.Line(o.URL, 200))
+			return nil, fmt.Errorf("%q is no address of a scheduler: want one such as https://10.0.0.1:10259", terminal.Line(o.URL, 200))
 		}
 	} else {
 		var err error
@@ -139,12 +139,12 @@ func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Po
 		case err == nil && pod.Status.Phase == v1.PodRunning:
 			return pod, nil
 		case err == nil:
-			return nil, fmt.Errorf("the scheduler %s/%s holds the lease %s, but its pod is %s: wait a moment", o.PodNamespace, text.Line(name, 253), of, pod.Status.Phase)
+			return nil, fmt.Errorf("the scheduler %s/%s holds the lease %s, but its pod is %s: wait a moment", o.PodNamespace, terminal.Line(name, 253), of, pod.Status.Phase)
 		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("cannot get the pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.PodNamespace, text.Line(name, 253), why(err))
+			return nil, fmt.Errorf("cannot get the pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.PodNamespace, terminal.Line(name, 253), why(err))
 		}
 	}
-	return nil, fmt.Errorf("the holder of the lease %s/%s, %q, is no pod in namespace %s: name that of the pod with --scheduler-pod-namespace (layer-locality with deploy/scheduler/okd), or give the address of its secure port with --scheduler-url", o.Namespace, of, text.Line(identity, 200), o.PodNamespace)
+	return nil, fmt.Errorf("the holder of the lease %s/%s, %q, is no pod in namespace %s: name that of the pod with --scheduler-pod-namespace (layer-locality with deploy/scheduler/okd), or give the address of its secure port with --scheduler-url", o.Namespace, of, terminal.Line(identity, 200), o.PodNamespace)
 }
 
 // first returns the first lease that there is.
@@ -272,7 +272,7 @@ func (s *Scheduler) ask(ctx context.Context, query url.Values, into any) error {
 	case response.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("the scheduler (%s) has no %s: it is not ours, or no profile of it enables LayerLocality (docs/scheduler-install.md)", s.Name, Path)
 	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("the scheduler (%s) answers %d, %q: it may be older than this kubectl layers; see docs/upgrade.md", s.Name, response.StatusCode, text.Line(string(body), 200))
+		return fmt.Errorf("the scheduler (%s) answers %d, %q: it may be older than this kubectl layers; see docs/upgrade.md", s.Name, response.StatusCode, terminal.Line(string(body), 200))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("the scheduler (%s) answers with something else than JSON: it is not one of ours", s.Name)
@@ -288,5 +288,5 @@ func why(err error) string {
 	if apierrors.IsNotFound(err) {
 		return "there is none"
 	}
-	return text.Line(err.Error(), 300)
+	return terminal.Line(err.Error(), 300)
 }

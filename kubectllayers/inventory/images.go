@@ -10,10 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/layer-locality/layer-locality/imageref"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Image is what is known of an image.
@@ -78,7 +78,7 @@ func (i *Inventory) Images(references []string) []Image {
 
 func (i *Inventory) image(name string) Image {
 	names := i.known.Names(name)
-	image := Image{Image: text.Line(name, maxShown), Names: shown(names), Nodes: map[locality.Evidence]int{}, Variants: []Variant{}, Objects: []Object{}}
+	image := Image{Image: terminal.Line(name, maxShown), Names: shown(names), Nodes: map[locality.Evidence]int{}, Variants: []Variant{}, Objects: []Object{}}
 	if len(names) == 0 {
 		return image
 	}
@@ -119,7 +119,7 @@ func (i *Inventory) variants(wanted index.Wanted) []Variant {
 func (i *Inventory) variant(platform index.Platform, from string, layers []index.Layer, ordered bool) Variant {
 	v := Variant{From: from, Layers: []Layer{}}
 	if platform != (index.Platform{}) {
-		v.Platform = text.Line(platform.OS+"/"+platform.Architecture, maxShown)
+		v.Platform = terminal.Line(platform.OS+"/"+platform.Architecture, maxShown)
 	}
 	keys := index.ChainKeys(layers)
 	seen := map[string]bool{}
@@ -167,8 +167,8 @@ func (i *Inventory) objects(names []imageref.Canonical) []Object {
 	for _, place := range i.recordsOf(names) {
 		record := &i.cluster.Records[place]
 		object := Object{
-			Name: record.Name, Digest: text.Line(record.Digest, maxShown), Platform: text.Line(record.Platform, maxShown),
-			Reason: text.Line(record.Reason, maxShown), Message: text.Line(record.Message, maxShown),
+			Name: record.Name, Digest: terminal.Line(record.Digest, maxShown), Platform: terminal.Line(record.Platform, maxShown),
+			Reason: terminal.Line(record.Reason, maxShown), Message: terminal.Line(record.Message, maxShown),
 		}
 		for _, reference := range record.References {
 			canonical, err := imageref.Parse(reference.Name)

@@ -13,8 +13,8 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Inventory is what is known of a cluster.
@@ -101,7 +101,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 	sum := i.known.Index().Sum(node.Name)
 	n := Node{
 		Name: node.Name, Images: sum.Images, Layers: sum.Layers, Bytes: sum.Bytes,
-		Known: i.known.ImagesOf(node.Name), Reuse: v1alpha1.ReuseByDigest, Runtime: text.Line(node.Status.NodeInfo.ContainerRuntimeVersion, maxShown),
+		Known: i.known.ImagesOf(node.Name), Reuse: v1alpha1.ReuseByDigest, Runtime: terminal.Line(node.Status.NodeInfo.ContainerRuntimeVersion, maxShown),
 	}
 	if i.cluster.Whole {
 		n.ElsewhereBytes = &sum.ElsewhereBytes
@@ -110,7 +110,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 		n.Reuse = v1alpha1.ReuseInChains
 	}
 	agent, has := i.cluster.Agents[node.Name]
-	n.InvalidLines, n.Problem = agent.Invalid, text.Line(agent.Problem, maxShown)
+	n.InvalidLines, n.Problem = agent.Invalid, terminal.Line(agent.Problem, maxShown)
 	if has && i.known.Told(node) {
 		n.Source, n.Reported = FromAgent, agent.RenewTime
 		n.CutImages, n.CutLayers = max(0, agent.TotalImages-agent.ListedImages), max(0, agent.TotalLayers-agent.ListedLayers)
@@ -240,7 +240,7 @@ func (i *Inventory) Freed(node string, references []string) (bytes int64, ok boo
 func shown(names []imageref.Canonical) []string {
 	all := make([]string, 0, len(names))
 	for _, name := range names {
-		all = append(all, text.Line(string(name), maxShown))
+		all = append(all, terminal.Line(string(name), maxShown))
 	}
 	slices.SortFunc(all, func(a, b string) int { return cmp.Or(cmp.Compare(digest(a), digest(b)), cmp.Compare(a, b)) })
 	return all

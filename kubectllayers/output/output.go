@@ -2,7 +2,7 @@
 package output
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"io"
 	"slices"
@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Form is how answers are printed.
@@ -45,7 +45,7 @@ func ParseForm(value string) (Form, error) {
 	for _, form := range Forms {
 		all = append(all, string(form))
 	}
-	return "", fmt.Errorf("--output %q: want %s", text.Line(value, 50), strings.Join(all, ", "))
+	return "", fmt.Errorf("--output %q: want %s", terminal.Line(value, 50), strings.Join(all, ", "))
 }
 
 // Column of a table.
@@ -73,15 +73,15 @@ const maxCell = 120
 
 // Print prints an answer.
 func Print(w io.Writer, form Form, a *Answer) error {
-	w = text.NewWriter(w)
 	switch form {
 	case JSON:
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(a.Value)
+		return terminal.WriteJSON(w, a.Value)
 	case YAML:
-		data, err := yaml.Marshal(a.Value)
+		var document bytes.Buffer
+		if err := terminal.WriteJSON(&document, a.Value); err != nil {
+			return err
+		}
+		data, err := yaml.JSONToYAML(document.Bytes()) // which takes no control characters
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func Print(w io.Writer, form Form, a *Answer) error {
 		return err
 	case Name:
 		for _, name := range a.Names {
-			if _, err := fmt.Fprintln(w, text.Line(name, 1000)); err != nil {
+			if _, err := fmt.Fprintln(w, terminal.Line(name, 1000)); err != nil {
 				return err
 			}
 		}
@@ -100,7 +100,7 @@ func Print(w io.Writer, form Form, a *Answer) error {
 
 func table(w io.Writer, wide bool, a *Answer) error {
 	for _, line := range a.Above {
-		if _, err := fmt.Fprintln(w, text.Line(line, 1000)); err != nil {
+		if _, err := fmt.Fprintln(w, terminal.Line(line, 1000)); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func table(w io.Writer, wide bool, a *Answer) error {
 		}
 	}
 	for _, line := range a.Below {
-		if _, err := fmt.Fprintln(w, text.Line(line, 1000)); err != nil {
+		if _, err := fmt.Fprintln(w, terminal.Line(line, 1000)); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func cell(s string, wide bool) string {
 		return "-"
 	}
 	if wide {
-		return text.Line(s, 4*maxCell)
+		return terminal.Line(s, 4*maxCell)
 	}
-	return text.Line(s, maxCell)
+	return terminal.Line(s, maxCell)
 }

@@ -17,8 +17,8 @@ import (
 
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Plan is how nodes are rated for a pod.
@@ -74,7 +74,7 @@ func Of(ctx context.Context, cluster *collect.Cluster, name string, pod *v1.Pod,
 		if i := slices.IndexFunc(wanted, func(w index.Wanted) bool { return slices.Equal(w.Names, names) }); i >= 0 {
 			state = m.Images[i]
 		}
-		plan.Images = append(plan.Images, Image{text.Line(image.Name, maxName), state})
+		plan.Images = append(plan.Images, Image{terminal.Line(image.Name, maxName), state})
 	}
 	filters := newFilters(klog.FromContext(ctx), pod, cluster.Pods)
 	for _, node := range cluster.Nodes {
@@ -181,7 +181,7 @@ func (f *filters) ruleOut(node *v1.Node) (why []string) {
 	case node.Spec.Unschedulable && taint.MatchTaint(&cordoned):
 		why = append(why, "cordoned")
 	case tainted:
-		why = append(why, "taint "+text.Line(taint.ToString(), 100))
+		why = append(why, "taint "+terminal.Line(taint.ToString(), 100))
 	}
 	if matches, err := f.affinity.Match(node); err != nil {
 		why = append(why, "its node affinity is not valid")
@@ -193,7 +193,7 @@ func (f *filters) ruleOut(node *v1.Node) (why []string) {
 	var lacking []string
 	for name, n := range f.requests {
 		if n > 0 && n > allocatable[name]-f.used[node.Name][name] {
-			lacking = append(lacking, text.Line(string(name), 100))
+			lacking = append(lacking, terminal.Line(string(name), 100))
 		}
 	}
 	if most, ok := allocatable[v1.ResourcePods]; ok && f.pods[node.Name]+1 > most {

@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 const (
@@ -48,7 +48,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 func ParseSince(value string) (time.Duration, error) {
 	d, err := model.ParseDuration(value)
 	if err != nil || d < model.Duration(time.Minute) || d > model.Duration(366*24*time.Hour) {
-		return 0, fmt.Errorf("--since %q: want a time from 1m to 366d, such as 24h or 7d", text.Line(value, 50))
+		return 0, fmt.Errorf("--since %q: want a time from 1m to 366d, such as 24h or 7d", terminal.Line(value, 50))
 	}
 	return time.Duration(d), nil
 }
@@ -61,13 +61,13 @@ var selector = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n
 // are not exact. Problems are what Prometheus warns of: it may not have all series.
 func Of(ctx context.Context, address, matchers string, since time.Duration) (*placements.Savings, []*collect.Problem, error) {
 	if matchers != "" && !selector.MatchString(matchers) {
-		return nil, nil, fmt.Errorf("--prometheus-selector %q: want labels such as cluster=\"a\", with commas between them", text.Line(matchers, 200))
+		return nil, nil, fmt.Errorf("--prometheus-selector %q: want labels such as cluster=\"a\", with commas between them", terminal.Line(matchers, 200))
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, nil, fmt.Errorf("--prometheus %q: want a URL such as http://prometheus.monitoring:9090", text.Line(address, 200))
+		return nil, nil, fmt.Errorf("--prometheus %q: want a URL such as http://prometheus.monitoring:9090", terminal.Line(address, 200))
 	}
-	name := "Prometheus at " + text.Line(u.Redacted(), 200)
+	name := "Prometheus at " + terminal.Line(u.Redacted(), 200)
 	client, err := api.NewClient(api.Config{Address: address, RoundTripper: bounded{api.DefaultRoundTripper}})
 	if err != nil {
 		return nil, nil, err
@@ -95,14 +95,14 @@ func Of(ctx context.Context, address, matchers string, since time.Duration) (*pl
 			return nil, nil, fmt.Errorf("%s answers with more than %d MiB: it is none", name, maxAnswer>>20)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s does not answer: %s: check the address, with kubectl port-forward if it is in the cluster", name, text.Line(err.Error(), 200))
+			return nil, nil, fmt.Errorf("%s does not answer: %s: check the address, with kubectl port-forward if it is in the cluster", name, terminal.Line(err.Error(), 200))
 		}
 		vector, ok := value.(model.Vector)
 		if !ok {
 			return nil, nil, fmt.Errorf("%s answers with a %s: it is none", name, value.Type())
 		}
 		for _, warning := range warnings {
-			why := text.Line(warning, 300)
+			why := terminal.Line(warning, 300)
 			if len(problems) < maxWarnings && !slices.ContainsFunc(problems, func(p *collect.Problem) bool { return p.Why == why }) {
 				problems = append(problems, &collect.Problem{What: "all series of " + name, Why: why, Help: "the sums may be too small; see its log"})
 			}
@@ -115,7 +115,7 @@ func Of(ctx context.Context, address, matchers string, since time.Duration) (*pl
 			if math.IsNaN(count) || count < 0 || count >= math.MaxInt64 {
 				return nil, nil, fmt.Errorf("%s answers with %s: it is not a count", name, sample.Value)
 			}
-			profile := text.Line(string(sample.Metric["profile"]), 253)
+			profile := terminal.Line(string(sample.Metric["profile"]), 253)
 			s := found[profile]
 			if s == nil {
 				s = &placements.Saved{Profile: profile}

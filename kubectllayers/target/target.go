@@ -22,7 +22,7 @@ import (
 	daemonutil "k8s.io/kubernetes/pkg/controller/daemon/util"
 
 	"github.com/layer-locality/layer-locality/imageref"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Target is a pod, or what a workload makes pods of.
@@ -34,7 +34,7 @@ type Target struct {
 }
 
 // String returns KIND/NAME.
-func (t *Target) String() string { return t.Kind + "/" + text.Line(t.Name, maxName) }
+func (t *Target) String() string { return t.Kind + "/" + terminal.Line(t.Name, maxName) }
 
 // What names of objects and of kinds have at most.
 const (
@@ -113,10 +113,10 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 		wanted, name = "", argument
 	}
 	if name == "" || len(name) > maxName || strings.Contains(name, "/") {
-		return nil, fmt.Errorf("%q is no name: want NAME or KIND/NAME, such as web-0 or deployment/web", text.Line(argument, maxName))
+		return nil, fmt.Errorf("%q is no name: want NAME or KIND/NAME, such as web-0 or deployment/web", terminal.Line(argument, maxName))
 	}
 	if wanted != "" && !isPod(wanted) && !slices.ContainsFunc(kinds, func(k kind) bool { return k.is(wanted) }) {
-		return nil, fmt.Errorf("%q is no kind of workload: want pod, %s; for other kinds save the object in a file and use -f", text.Line(wanted, maxName), strings.Join(Kinds(), ", "))
+		return nil, fmt.Errorf("%q is no kind of workload: want pod, %s; for other kinds save the object in a file and use -f", terminal.Line(wanted, maxName), strings.Join(Kinds(), ", "))
 	}
 	var found []*Target
 	forbidden := false
@@ -128,7 +128,7 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 		case apierrors.IsForbidden(err):
 			forbidden = true
 		case !apierrors.IsNotFound(err):
-			return fmt.Errorf("cannot get %q in namespace %q: %s: check that the apiserver answers", text.Line(argument, maxName), namespace, text.Line(err.Error(), 300))
+			return fmt.Errorf("cannot get %q in namespace %q: %s: check that the apiserver answers", terminal.Line(argument, maxName), namespace, terminal.Line(err.Error(), 300))
 		}
 		return nil
 	}
@@ -156,11 +156,11 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 		for _, t := range found {
 			all = append(all, t.String())
 		}
-		return nil, fmt.Errorf("%q fits %s: name one of them", text.Line(name, maxName), strings.Join(all, " and "))
+		return nil, fmt.Errorf("%q fits %s: name one of them", terminal.Line(name, maxName), strings.Join(all, " and "))
 	case forbidden:
-		return nil, fmt.Errorf("you may not get %s %q in namespace %q: name a kind that you may get (KIND/NAME), or ask for the role view there", kindOr(wanted, "pod or workload"), text.Line(name, maxName), namespace)
+		return nil, fmt.Errorf("you may not get %s %q in namespace %q: name a kind that you may get (KIND/NAME), or ask for the role view there", kindOr(wanted, "pod or workload"), terminal.Line(name, maxName), namespace)
 	}
-	return nil, fmt.Errorf("there is no %s %q in namespace %q: see kubectl get %s -A, or name another namespace with -n", kindOr(wanted, "pod or workload"), text.Line(name, maxName), namespace, kindOr(wanted, "pods"))
+	return nil, fmt.Errorf("there is no %s %q in namespace %q: see kubectl get %s -A, or name another namespace with -n", kindOr(wanted, "pod or workload"), terminal.Line(name, maxName), namespace, kindOr(wanted, "pods"))
 }
 
 func kindOr(kind, other string) string {
@@ -192,7 +192,7 @@ func Images(namespace string, references []string) (*Target, error) {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
 	for _, reference := range references {
 		if _, err := imageref.Parse(reference); err != nil {
-			return nil, fmt.Errorf("%q is no image reference: want REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@DIGEST", text.Line(reference, 200))
+			return nil, fmt.Errorf("%q is no image reference: want REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@DIGEST", terminal.Line(reference, 200))
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: fmt.Sprint("c", len(pod.Spec.Containers)), Image: reference})
 	}
@@ -209,10 +209,10 @@ const (
 // File reads the pod in a file, in YAML or JSON: a pod, or anything with a pod template. If
 // there are several, wanted (KIND/NAME) tells which.
 func File(ctx context.Context, from io.Reader, file, namespace, wanted string) (*Target, error) {
-	file = text.Line(file, 200)
+	file = terminal.Line(file, 200)
 	data, err := read(ctx, io.LimitReader(from, maxFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("cannot read %s: %s", file, text.Line(err.Error(), 300))
+		return nil, fmt.Errorf("cannot read %s: %s", file, terminal.Line(err.Error(), 300))
 	}
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("%s has more than %d MiB: save the one object that you mean in a file of its own", file, maxFile>>20)
@@ -225,7 +225,7 @@ func File(ctx context.Context, from io.Reader, file, namespace, wanted string) (
 		if err := decoder.Decode(&raw); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return nil, fmt.Errorf("%s is neither YAML nor JSON of Kubernetes objects: %s", file, text.Line(err.Error(), 300))
+			return nil, fmt.Errorf("%s is neither YAML nor JSON of Kubernetes objects: %s", file, terminal.Line(err.Error(), 300))
 		}
 		for _, object := range flatten(raw, 0) {
 			if objects++; objects > maxObjects {
@@ -239,7 +239,7 @@ func File(ctx context.Context, from io.Reader, file, namespace, wanted string) (
 	if wanted != "" {
 		found = slices.DeleteFunc(found, func(t *Target) bool { return t.Kind+"/"+t.Name != strings.ToLower(wanted) && t.Name != wanted })
 		if len(found) == 0 {
-			return nil, fmt.Errorf("%s has no %q with pods: see what it has with kubectl apply --dry-run=client -f", file, text.Line(wanted, maxName))
+			return nil, fmt.Errorf("%s has no %q with pods: see what it has with kubectl apply --dry-run=client -f", file, terminal.Line(wanted, maxName))
 		}
 	}
 	switch len(found) {
@@ -301,7 +301,7 @@ func fromObject(raw map[string]any, namespace string) *Target {
 	o := unstructured.Unstructured{Object: raw}
 	kindName, _, _ := unstructured.NestedString(raw, "kind")
 	name, _, _ := unstructured.NestedString(raw, "metadata", "name")
-	t := &Target{Kind: strings.ToLower(text.Line(kindName, maxKind)), Namespace: namespace, Name: name}
+	t := &Target{Kind: strings.ToLower(terminal.Line(kindName, maxKind)), Namespace: namespace, Name: name}
 	if n, _, _ := unstructured.NestedString(raw, "metadata", "namespace"); n != "" {
 		t.Namespace = n
 	}

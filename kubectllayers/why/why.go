@@ -20,6 +20,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 // Answer is why a pod is on its node. Sizes are compressed bytes.
@@ -89,7 +90,7 @@ func ParsePull(message string) (pull Pull, ok bool) {
 		message = message[:maxMessage]
 	}
 	if m := present.FindStringSubmatch(message); m != nil {
-		return Pull{Image: text.Line(m[1], 300), Present: true}, true
+		return Pull{Image: terminal.Line(m[1], 300), Present: true}, true
 	}
 	m := pulled.FindStringSubmatch(message)
 	if m == nil {
@@ -99,7 +100,7 @@ func ParsePull(message string) (pull Pull, ok bool) {
 	if err != nil || took < 0 {
 		return Pull{}, false
 	}
-	pull = Pull{Image: text.Line(m[1], 300), Seconds: took.Seconds(), SecondsWithWaiting: took.Seconds()}
+	pull = Pull{Image: terminal.Line(m[1], 300), Seconds: took.Seconds(), SecondsWithWaiting: took.Seconds()}
 	if waited, err := time.ParseDuration(m[3]); err == nil && waited >= took {
 		pull.SecondsWithWaiting = waited.Seconds()
 	}
@@ -200,12 +201,12 @@ func savedWords(saved float64) string {
 
 // clean cleans the texts of what a scheduler said.
 func clean(p *placements.Placement) {
-	line := func(s *string) { *s = text.Line(*s, 253) }
+	line := func(s *string) { *s = terminal.Line(*s, 253) }
 	line(&p.Namespace)
 	line(&p.Name)
 	line(&p.Profile)
 	line(&p.Chosen.Node)
-	p.Known = placements.Known(text.Line(string(p.Known), 20))
+	p.Known = placements.Known(terminal.Line(string(p.Known), 20))
 	if p.Best != nil {
 		best := *p.Best
 		line(&best.Node)
@@ -293,7 +294,7 @@ func Ended(pod *v1.Pod) string {
 
 func of(pod *v1.Pod, pulls []Pull) *Answer {
 	a := &Answer{
-		Namespace: pod.Namespace, Pod: pod.Name, Node: text.Line(pod.Spec.NodeName, 253), Scheduler: text.Line(pod.Spec.SchedulerName, 253),
+		Namespace: pod.Namespace, Pod: pod.Name, Node: terminal.Line(pod.Spec.NodeName, 253), Scheduler: terminal.Line(pod.Spec.SchedulerName, 253),
 		Ended: Ended(pod), Pulls: pulls, Words: []string{},
 	}
 	switch {
@@ -354,7 +355,7 @@ func noNode(pod *v1.Pod) string {
 	reason := ""
 	for _, c := range pod.Status.Conditions {
 		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Message != "" {
-			reason = " (" + text.Line(strings.TrimSuffix(c.Message, "."), 200) + ")"
+			reason = " (" + terminal.Line(strings.TrimSuffix(c.Message, "."), 200) + ")"
 		}
 	}
 	return fmt.Sprintf("has no node yet%s: kubectl layers plan pod/%s tells what nodes have for it", reason, pod.Name)

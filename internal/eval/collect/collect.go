@@ -76,8 +76,8 @@ type Config struct {
 	Client *inspect.Client
 	// Platform to look for in an index, os/architecture.
 	Platform string
-	// Progress is a terminal that shows progress; nil means none.
-	Progress io.Writer
+	// Progress is called after each image, one call after another; nil means not.
+	Progress func(done, all int)
 }
 
 // Result is the outcome of Images.
@@ -172,15 +172,12 @@ func (c *collector) collect(ctx context.Context, found inspect.Inventory) {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				if done++; c.Progress != nil {
-					fmt.Fprintf(c.Progress, "\r%d of %d images", done, total)
+					c.Progress(done, total)
 				}
 				return nil
 			})
 		}
 		_ = group.Wait() // errors are in errs
-	}
-	if c.Progress != nil && total > 0 {
-		fmt.Fprintln(c.Progress)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/imagelocality"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 func main() {
@@ -26,8 +27,8 @@ func main() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: kubectl get nodes -o json | explain IMAGE...\n       kubectl get nodes -o json | explain -f POD.yaml")
 	}
 	flag.Parse()
-	if err := run(os.Stdin, os.Stdout, *file, flag.Args()); err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+	if err := run(os.Stdin, terminal.Stdout, *file, flag.Args()); err != nil {
+		fmt.Fprintf(terminal.Stderr, "error: %s\n", terminal.Lines(err.Error()))
 		os.Exit(1)
 	}
 }

@@ -1,20 +1,32 @@
-// Package text makes what a cluster says safe to show. Names and messages come from nodes,
+// Package terminal is between every command and the terminal. Names and messages come from nodes,
 // registries and tenants: they may hold escape sequences that move a terminal's cursor, letters
-// that turn the direction of writing, or megabytes.
-package text
+// that turn the direction of writing, lines that look like another's, or megabytes.
+package terminal
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
-	"slices"
+	"os"
 	"strings"
+	"sync"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
+)
+
+// Stdout and Stderr are for what commands print. Nothing else writes to os.Stdout and os.Stderr
+// (forbidigo, .golangci.yml).
+var (
+	Stdout = NewWriter(os.Stdout)
+	Stderr = NewWriter(os.Stderr)
 )
 
 // replacement stands for what is not shown.
 const replacement = '\uFFFD'
 
-// shown tells whether a character is shown as it is: letters, marks, numbers, symbols and the
+// shown reports whether a character is shown as it is: letters, marks, numbers, symbols and the
 // plain space. Control and format characters are not; the latter include those that turn the
 // direction of writing, and characters without width.
 func shown(r rune) bool {
@@ -47,28 +59,55 @@ func Line(s string, most int) string {
 	return b.String()
 }
 
+// Lines returns a text whose lines, but the first, are indented: none looks like one of the command.
+func Lines(s string) string { return strings.ReplaceAll(s, "\n", "\n  ") }
+
+// WriteJSON writes a value as JSON. What NewWriter would replace in a string is escaped.
+func WriteJSON(w io.Writer, value any) error {
+	var plain, escaped bytes.Buffer
+	encoder := json.NewEncoder(&plain)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	for _, r := range plain.String() {
+		if r == '\n' || r == replacement || shown(r) { // no string has a newline
+			escaped.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&escaped, `\u%04x`, unit)
+		}
+	}
+	_, err := escaped.WriteTo(w)
+	return err
+}
+
 // NewWriter returns a writer that lets only text through to w: what a terminal could take for a
 // command is replaced, lines and tabs stay. It is behind every answer, so that nothing depends
 // on each field being cleaned.
 func NewWriter(w io.Writer) io.Writer { return &writer{w: w} }
 
 type writer struct {
-	w io.Writer
+	w  io.Writer
+	mu sync.Mutex
 	// rest is the beginning of a character that came in two parts.
 	rest []byte
 }
 
 // Write implements io.Writer.
 func (w *writer) Write(p []byte) (int, error) {
-	data := slices.Concat(w.rest, p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	data := append(w.rest, p...)
 	clean := make([]byte, 0, len(data))
 	for len(data) > 0 {
 		if !utf8.FullRune(data) {
 			break // the next Write has the rest of it
 		}
 		r, size := utf8.DecodeRune(data)
-		switch {
-		case r == utf8.RuneError && size == 1, r != '\n' && r != '\t' && !shown(r):
+		if r == utf8.RuneError || r != '\n' && r != '\t' && !shown(r) {
 			r = replacement
 		}
 		clean = utf8.AppendRune(clean, r)
