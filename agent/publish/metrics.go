@@ -4,10 +4,47 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
+
+// The values of labels. Reasons of writes are those of Kubernetes: an admission webhook can make up others.
+const (
+	inReader, inWrite, inHandover = "reader", "write", "handover"
+	// stateFailed and reportFailed are what of a handover could not be read.
+	stateFailed, reportFailed = "state", "report"
+	other                     = "other"
+)
+
+var (
+	readerErrors   = []string{handover.ReadFailed, handover.WatchFailed, handover.HandoverFailed}
+	handoverErrors = []string{stateFailed, reportFailed}
+	writeErrors    = reasonsOf(
+		metav1.StatusReasonUnauthorized, metav1.StatusReasonForbidden, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict,
+		metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests,
+		metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonRequestEntityTooLarge, metav1.StatusReasonUnsupportedMediaType,
+		metav1.StatusReasonInternalError, metav1.StatusReasonServiceUnavailable)
+	skipReasons = []string{handover.TooManyImages, handover.NoManifest, handover.NoLayers, handover.NotUnpacked}
+)
+
+func reasonsOf(reasons ...metav1.StatusReason) (texts []string) {
+	for _, reason := range reasons {
+		texts = append(texts, string(reason))
+	}
+	return texts
+}
+
+// oneOf returns the constraint of a label to these values: all others are counted as other.
+func oneOf(values ...string) prometheus.LabelConstraint {
+	return func(value string) string {
+		if slices.Contains(values, value) {
+			return value
+		}
+		return other
+	}
+}
 
 // metrics of the agent on one node; those of the reader come through the handover.
 type metrics struct {
@@ -41,12 +78,18 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Subsystem: subsystem, Name: "write_delay_seconds",
 			Help:    "Time from when a change of the images was noticed until it was written.",
 			Buckets: []float64{0.5, 1, 1.5, 2, 3, 5, 7, 10, 30, 60, 300}}),
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "writes_total",
-			Help: "NodeLayers written, because of a change or to renew them."}, []string{"why"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "errors_total",
-			Help: "Failures, by what failed (reader: reading the runtime; write: writing to the apiserver; handover: between the two containers) and why."}, []string{"in", "reason"}),
-		skipped: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "skipped_images",
-			Help: "Images of which something could not be used at the last reading, by what."}, []string{"reason"}),
+		writes: prometheus.V2.NewCounterVec(prometheus.CounterVecOpts{
+			CounterOpts: prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "writes_total",
+				Help: "NodeLayers written, because of a change or to renew them."},
+			VariableLabels: prometheus.ConstrainedLabels{{Name: "why", Constraint: oneOf(changed, renewed)}}}),
+		errors: prometheus.V2.NewCounterVec(prometheus.CounterVecOpts{
+			CounterOpts: prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "errors_total",
+				Help: "Failures, by what failed (reader: reading the runtime; write: writing to the apiserver; handover: between the two containers) and why."},
+			VariableLabels: prometheus.ConstrainedLabels{{Name: "in", Constraint: oneOf(inReader, inWrite, inHandover)}, {Name: "reason", Constraint: oneOf(slices.Concat(readerErrors, handoverErrors, writeErrors)...)}}}),
+		skipped: prometheus.V2.NewGaugeVec(prometheus.GaugeVecOpts{
+			GaugeOpts: prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "skipped_images",
+				Help: "Images of which something could not be used at the last reading, by what."},
+			VariableLabels: prometheus.ConstrainedLabels{{Name: "reason", Constraint: oneOf(skipReasons...)}}}),
 		reader: map[string]int64{},
 	}
 	registry.MustRegister(m.images, m.layers, m.bytes, m.object, m.left, m.pulls, m.age, m.delay, m.writes, m.errors, m.skipped)
@@ -61,13 +104,13 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 // read takes over what the reader says of itself.
 func (m *metrics) read(state *handover.State) {
 	m.pulls.Set(float64(state.Pulls))
-	counted := known(state.Errors, handover.ReadFailed, handover.WatchFailed, handover.HandoverFailed)
+	counted := known(state.Errors, readerErrors...)
 	for reason, n := range counted {
-		m.errors.WithLabelValues("reader", reason).Add(float64(max(0, n-m.reader[reason]))) // a reader that began again counts from 0
+		m.errors.WithLabelValues(inReader, reason).Add(float64(max(0, n-m.reader[reason]))) // a reader that began again counts from 0
 	}
 	m.reader = counted
 	m.skipped.Reset()
-	for reason, n := range known(state.Skipped, handover.TooManyImages, handover.NoManifest, handover.NoLayers, handover.NotUnpacked) {
+	for reason, n := range known(state.Skipped, skipReasons...) {
 		m.skipped.WithLabelValues(reason).Set(float64(n))
 	}
 }
@@ -81,7 +124,7 @@ func known[N int | int64](counts map[string]N, reasons ...string) map[string]N {
 	}
 	for reason, n := range counts {
 		if !slices.Contains(reasons, reason) {
-			reason = "other"
+			reason = other
 		}
 		bounded[reason] += n
 	}

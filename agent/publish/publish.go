@@ -214,7 +214,7 @@ func (p *Publisher) take(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	state, err := p.From.State()
 	if err != nil {
-		p.metrics.errors.WithLabelValues("handover", "state").Inc()
+		p.metrics.errors.WithLabelValues(inHandover, stateFailed).Inc()
 		logger.Error(err, "Cannot read what the reader says of itself")
 	}
 	if state != nil {
@@ -223,7 +223,7 @@ func (p *Publisher) take(ctx context.Context) {
 	report, err := p.From.Report()
 	switch {
 	case err != nil:
-		p.metrics.errors.WithLabelValues("handover", "report").Inc()
+		p.metrics.errors.WithLabelValues(inHandover, reportFailed).Inc()
 		logger.Error(err, "Cannot read what the reader found")
 		return // as if the reader had said nothing: what is known grows old
 	case report != nil:
@@ -357,11 +357,7 @@ func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) erro
 // failed counts a failure and decides when to try again: when the apiserver says, otherwise
 // later each time.
 func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
-	reason := string(apierrors.ReasonForError(err))
-	if reason == "" {
-		reason = "Other"
-	}
-	p.metrics.errors.WithLabelValues("write", reason).Inc()
+	p.metrics.errors.WithLabelValues(inWrite, string(apierrors.ReasonForError(err))).Inc()
 	p.mu.Lock()
 	if p.failure = err; p.failing.IsZero() {
 		p.failing = now

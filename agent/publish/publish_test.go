@@ -494,7 +494,7 @@ func TestApiserverAway(t *testing.T) {
 			}
 			s.server.away = false
 		})
-		if n := testutil.ToFloat64(s.p.metrics.errors.WithLabelValues("write", "Other")); n < 3 {
+		if n := testutil.ToFloat64(s.p.metrics.errors.WithLabelValues("write", "other")); n < 3 {
 			t.Errorf("%v errors", n)
 		}
 		s.later(7 * time.Minute) // the longest pause, and a quarter of it

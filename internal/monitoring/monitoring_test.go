@@ -2,6 +2,7 @@ package monitoring
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -10,9 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/extender/metrics"
 )
 
 const root = "../.."
@@ -152,6 +156,78 @@ func TestDiscover(t *testing.T) {
 	}
 	if got := Discover(nil); got == nil {
 		t.Error("no targets are null in JSON, which Prometheus does not take")
+	}
+}
+
+// Every label of every metric of ours has a set of values or a bound, and nothing else has.
+func TestBounds(t *testing.T) {
+	bounds, err := Bounds(root)
+	must(t, err)
+	want, got := map[string][]string{}, map[string][]string{}
+	for _, prefix := range []string{"scheduler_layerlocality_", "scheduler_qosaware_", "scheduler_nodes_without_statistics_", "layerlocality_", "layer_extender_"} {
+		metrics, err := DocumentedLabels(root, prefix)
+		must(t, err)
+		if len(metrics) == 0 {
+			t.Errorf("no metrics %s", prefix)
+		}
+		for metric, labels := range metrics {
+			if len(labels) > 0 {
+				want[metric] = labels
+			}
+		}
+	}
+	for metric, labels := range bounds {
+		got[metric] = slices.Sorted(maps.Keys(labels))
+		for label, bound := range labels {
+			if len(bound.Values)+bound.Others == 0 && !bound.Configured {
+				t.Errorf("%s, label %s: neither values nor a bound", metric, label)
+			}
+		}
+	}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("values are stated of\n%q\nthe metrics and their labels are\n%q", got, want)
+	}
+}
+
+// A metric without a constraint, or with more values than it may have, is found.
+func TestCheckBounds(t *testing.T) {
+	vector := func(name string, label prometheus.ConstrainedLabel) *Registered {
+		r := &Registered{}
+		r.MustRegister(prometheus.V2.NewCounterVec(prometheus.CounterVecOpts{CounterOpts: prometheus.CounterOpts{Name: name}, VariableLabels: prometheus.ConstrainedLabels{label}}))
+		return r
+	}
+	const why = "layerlocality_agent_writes_total"
+	two := func(value string) string {
+		if value == "change" || value == "renewal" {
+			return value
+		}
+		return "other"
+	}
+	for want, r := range map[string]*Registered{
+		"can have any value":  vector(why, prometheus.ConstrainedLabel{Name: "why"}),
+		"it has 20003 values": vector(why, prometheus.ConstrainedLabel{Name: "why", Constraint: func(value string) string { return value }}),
+		"it has 1 values":     vector(why, prometheus.ConstrainedLabel{Name: "why", Constraint: func(string) string { return "new" }}),
+		"allows {Values:[] ":  vector("layerlocality_new_total", prometheus.ConstrainedLabel{Name: "why", Constraint: two}),
+	} {
+		if err := r.CheckBounds(root); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := vector(why, prometheus.ConstrainedLabel{Name: "why", Constraint: two}).CheckBounds(root); err != nil {
+		t.Error(err)
+	}
+}
+
+// The page of all metrics has those of layer-extender with their labels, and no others.
+func TestExtenderIsDocumented(t *testing.T) {
+	metrics.Register()
+	registered := &Registered{}
+	registered.MustRegister(metrics.Requests, metrics.Seconds, metrics.WithNodes, metrics.Panics, metrics.Unknown, metrics.Expected, metrics.NotExpected, metrics.Connections)
+	documented, err := DocumentedLabels(root, "layer_extender_")
+	must(t, err)
+	delete(documented, "layer_extender_prometheus_queries_total") // of another package
+	if !maps.EqualFunc(registered.labels, documented, slices.Equal) {
+		t.Errorf("registered are %q\ndocs/monitoring.md has %q", registered.labels, documented)
 	}
 }
 

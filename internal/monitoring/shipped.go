@@ -44,6 +44,57 @@ func DocumentedLabels(root, prefix string) (map[string][]string, error) {
 	return metrics, nil
 }
 
+// Bound is which values a label can have.
+type Bound struct {
+	Values []string
+	// Others is how many more there can be. Configured means that whoever configures the program names them.
+	Others     int
+	Configured bool
+}
+
+// Allows reports whether a label may have all these values.
+func (b Bound) Allows(values map[string]bool) bool {
+	others := 0
+	for value := range values {
+		if !slices.Contains(b.Values, value) {
+			others++
+		}
+	}
+	return b.Configured || others <= b.Others
+}
+
+// Bounds returns what docs/monitoring.md says of the values of labels, by metric and label.
+func Bounds(root string) (map[string]map[string]Bound, error) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
+	if err != nil {
+		return nil, err
+	}
+	_, section, _ := strings.Cut(string(text), "\n### Values of labels\n")
+	section, _, _ = strings.Cut(section, "\n#")
+	quoted := regexp.MustCompile("`([^`]+)`")
+	bounds := map[string]map[string]Bound{}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z_, ]+) \| (`+"`"+`[^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(section, -1) {
+		bound := Bound{Configured: strings.Contains(row[3], "configuration")}
+		for _, value := range quoted.FindAllStringSubmatch(row[3], -1) {
+			bound.Values = append(bound.Values, value[1])
+		}
+		if most := regexp.MustCompile(`at most ([0-9]+)`).FindStringSubmatch(row[3]); most != nil {
+			if bound.Others, err = strconv.Atoi(most[1]); err != nil {
+				return nil, err
+			}
+		}
+		for _, metric := range quoted.FindAllStringSubmatch(row[2], -1) {
+			if bounds[metric[1]] == nil {
+				bounds[metric[1]] = map[string]Bound{}
+			}
+			for label := range strings.SplitSeq(row[1], ", ") {
+				bounds[metric[1]][label] = bound
+			}
+		}
+	}
+	return bounds, nil
+}
+
 // Rule is an alert.
 type Rule struct {
 	Alert, Expr, For    string

@@ -1,6 +1,11 @@
 package controller
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
 
 // metrics of the resolver. Requests to registries are counted by package registry,
 // writes by client-go.
@@ -26,10 +31,18 @@ func newMetrics(usage *usage, store *store, queued func() int, registerer promet
 		unwritten:  counter("layerlocality_resolver_unwritten_total", "Failures without an object, because the namespaces of the image have as many as they may."),
 		suppressed: counter("layerlocality_resolver_suppressed_events_total", "Events that were not sent, because their namespace got too many."),
 		repaired:   counter("layerlocality_resolver_repairs_total", "ImageManifests that somebody else had changed or made, and that were put right."),
-		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "layerlocality_resolver_lookups_total",
-			Help: "Questions about images, by what was asked (resolve, confirm; held: the layers of an image that nodes hold and no workload names) and the reason of the answer.",
-		}, []string{"question", "reason"}),
+		lookups: prometheus.V2.NewCounterVec(prometheus.CounterVecOpts{
+			CounterOpts: prometheus.CounterOpts{
+				Name: "layerlocality_resolver_lookups_total",
+				Help: "Questions about images, by what was asked (resolve, confirm; held: the layers of an image that nodes hold and no workload names) and the reason of the answer.",
+			},
+			VariableLabels: prometheus.ConstrainedLabels{
+				{Name: "question", Constraint: registry.OneOf("resolve", "confirm", "held")},
+				{Name: "reason", Constraint: registry.OneOf(v1alpha1.ReasonResolved, v1alpha1.ReasonInvalidReference, v1alpha1.ReasonDenied, v1alpha1.ReasonUnauthorized,
+					v1alpha1.ReasonNotFound, v1alpha1.ReasonPlatformNotFound, v1alpha1.ReasonRateLimited, v1alpha1.ReasonUnavailable, v1alpha1.ReasonTooMany,
+					v1alpha1.ReasonNotAccepted, v1alpha1.ReasonInvalidManifest)},
+			},
+		}),
 		writeErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "layerlocality_resolver_write_errors_total",
 			Help: "ImageManifests that could not be written; they are tried again.",

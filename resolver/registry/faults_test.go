@@ -674,10 +674,10 @@ func TestBoundsOfTexts(t *testing.T) {
 func TestCodesAreFew(t *testing.T) {
 	labels := map[string]bool{}
 	for code := -1; code < 100_000; code++ {
-		labels[codeLabel(code)] = true
+		labels[codeLabel(strconv.Itoa(code))] = true
 	}
 	for _, code := range []int{math.MinInt, math.MaxInt, 1_000_200} {
-		labels[codeLabel(code)] = true
+		labels[codeLabel(strconv.Itoa(code))] = true
 	}
 	if len(labels) != 20 || !labels["429"] || !labels["5xx"] || !labels["other"] {
 		t.Errorf("%d labels: %v", len(labels), labels)

@@ -61,13 +61,16 @@ type quotas struct {
 	left     *prometheus.GaugeVec
 }
 
-func newQuotas(forNodes float64) *quotas {
+func newQuotas(forNodes float64, registry prometheus.LabelConstraint) *quotas {
 	return &quotas{
 		forNodes: forNodes, clock: clock.RealClock{}, byLogin: lru.New(maxTokens),
-		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "layerlocality_resolver_registry_quota_remaining",
-			Help: "Requests for manifests that a registry with a quota said were left (RateLimit-Remaining), in its last answer to any credential.",
-		}, []string{"registry"}),
+		left: prometheus.V2.NewGaugeVec(prometheus.GaugeVecOpts{
+			GaugeOpts: prometheus.GaugeOpts{
+				Name: "layerlocality_resolver_registry_quota_remaining",
+				Help: "Requests for manifests that a registry with a quota said were left (RateLimit-Remaining), in its last answer to any credential.",
+			},
+			VariableLabels: prometheus.ConstrainedLabels{{Name: "registry", Constraint: registry}},
+		}),
 	}
 }
 
@@ -172,7 +175,7 @@ func parseQuota(field string) (requests int, window time.Duration, ok bool) {
 func (s *session) hearQuota(code int, header http.Header, begun time.Time) {
 	all := s.client.quotas
 	if left, ok := all.of(s.source, s.credential).hear(code, header, begun, all.clock.Now()); ok {
-		all.left.WithLabelValues(s.client.transport.label(s.source.domain)).Set(float64(left))
+		all.left.WithLabelValues(s.source.domain).Set(float64(left))
 	}
 }
 

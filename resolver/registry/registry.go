@@ -121,7 +121,7 @@ func New(config Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	quotas := newQuotas(forNodes)
+	quotas := newQuotas(forNodes, transport.label)
 	if config.Registerer != nil {
 		if err := config.Registerer.Register(quotas.left); err != nil {
 			return nil, err

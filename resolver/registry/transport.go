@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -151,16 +152,25 @@ func newTransport(config Config) (*transport, error) {
 		limiters:  lru.New(maxHosts),
 		labels:    map[string]bool{},
 		large:     newLarge(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+	}
+	t.requests = prometheus.V2.NewCounterVec(prometheus.CounterVecOpts{
+		CounterOpts: prometheus.CounterOpts{
 			Name: "layerlocality_resolver_registry_requests_total",
 			Help: "HTTP requests sent for a registry, redirects and requests for tokens included, by what they are for and status code; an unusual code is counted by its class (4xx) or as other; error if there was no answer.",
-		}, []string{"registry", "request", "method", "code"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		},
+		VariableLabels: prometheus.ConstrainedLabels{
+			{Name: "registry", Constraint: t.label}, {Name: "request", Constraint: OneOf(string(kindPing), string(kindToken), string(kindManifest))},
+			{Name: "method", Constraint: OneOf(http.MethodGet, http.MethodHead, http.MethodPost)}, {Name: "code", Constraint: codeLabel},
+		},
+	})
+	t.duration = prometheus.V2.NewHistogramVec(prometheus.HistogramVecOpts{
+		HistogramOpts: prometheus.HistogramOpts{
 			Name:    "layerlocality_resolver_registry_request_duration_seconds",
 			Help:    "Time from sending an HTTP request for a registry to the headers of the answer.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
-		}, []string{"registry"}),
-	}
+		},
+		VariableLabels: prometheus.ConstrainedLabels{{Name: "registry", Constraint: t.label}},
+	})
 	if config.Registerer != nil {
 		for _, collector := range []prometheus.Collector{t.requests, t.duration} {
 			if err := config.Registerer.Register(collector); err != nil {
@@ -241,19 +251,42 @@ func (x *exchange) trace() *httptrace.ClientTrace {
 	}
 }
 
+// other stands in metrics for all values of a label that have none of their own.
+const other = "other"
+
+// OneOf returns the constraint of a label to these values: all others are counted as other.
+func OneOf(values ...string) prometheus.LabelConstraint {
+	return func(value string) string {
+		if slices.Contains(values, value) {
+			return value
+		}
+		return other
+	}
+}
+
+// noAnswer is the code of a request that nobody answered.
+const noAnswer = "error"
+
 // codeLabel returns a status code for metrics: itself if registries use it, else its class. Over HTTP/2
 // a code can be any number.
-func codeLabel(code int) string {
+func codeLabel(text string) string {
+	if text == noAnswer {
+		return text
+	}
+	code, err := strconv.Atoi(text)
+	if err != nil {
+		return other
+	}
 	switch code {
 	case http.StatusOK, http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect,
 		http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests,
 		http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return strconv.Itoa(code)
+		return text
 	}
 	if class := code / 100; class >= 1 && class <= 5 {
 		return strconv.Itoa(class) + "xx"
 	}
-	return "other"
+	return other
 }
 
 // RoundTrip makes one hop of a request.
@@ -278,12 +311,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.WithContext(httptrace.WithClientTrace(req.Context(), x.trace()))
 	begin := time.Now()
 	resp, err := t.connections(req.Context()).through(x, contact).RoundTrip(req)
-	registry, code := t.label(x.source.domain), "error"
+	code := noAnswer
 	if err == nil {
-		code = codeLabel(resp.StatusCode)
+		code = strconv.Itoa(resp.StatusCode)
 	}
-	t.requests.WithLabelValues(registry, string(x.kind), req.Method, code).Inc()
-	t.duration.WithLabelValues(registry).Observe(time.Since(begin).Seconds())
+	t.requests.WithLabelValues(x.source.domain, string(x.kind), req.Method, code).Inc()
+	t.duration.WithLabelValues(x.source.domain).Observe(time.Since(begin).Seconds())
 	if err != nil {
 		return nil, err
 	}
@@ -328,7 +361,7 @@ func (t *transport) label(registry string) string {
 	defer t.mu.Unlock()
 	if !t.labels[registry] {
 		if len(t.labels) == maxLabels {
-			return "other"
+			return other
 		}
 		t.labels[registry] = true
 	}

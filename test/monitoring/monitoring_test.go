@@ -68,6 +68,8 @@ func TestPanels(t *testing.T) {
 		}
 		return nil
 	})
+	bounds, err := monitoring.Bounds(root)
+	must(t, err)
 	for _, prefix := range []string{"scheduler_layerlocality_", "layerlocality_resolver_", "layerlocality_agent_"} {
 		documented, err := monitoring.DocumentedLabels(root, prefix)
 		must(t, err)
@@ -75,6 +77,19 @@ func TestPanels(t *testing.T) {
 		must(t, err)
 		if !maps.EqualFunc(served, documented, slices.Equal) || len(served) == 0 {
 			t.Errorf("docs/monitoring.md has %q\nserved are %q", documented, served)
+		}
+		for metric, labels := range documented {
+			samples, err := server.Query(t.Context(), fmt.Sprintf(`{__name__=~"%s(_count)?"}`, metric))
+			must(t, err)
+			for _, label := range labels {
+				values := map[string]bool{}
+				for _, sample := range samples {
+					values[sample.Labels[label]] = true
+				}
+				if bound := bounds[metric][label]; !bound.Allows(values) {
+					t.Errorf("%s, label %s: %v, and docs/monitoring.md allows %+v", metric, label, values, bound)
+				}
+			}
 		}
 	}
 	// By its name the leader is known in rules_test.yaml, too.
