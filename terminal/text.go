@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -100,7 +101,7 @@ type writer struct {
 func (w *writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	data := append(w.rest, p...)
+	data := slices.Concat(w.rest, p)
 	clean := make([]byte, 0, len(data))
 	for len(data) > 0 {
 		if !utf8.FullRune(data) {
