@@ -17,6 +17,7 @@ let
         "cmd/kube-scheduler"
         "go.mod"
         "imageref"
+        "memlimit"
         "scheduler"
       ];
       resolver = [
@@ -26,6 +27,7 @@ let
         "go.sum"
         "imageref"
         "internal/inspect"
+        "memlimit"
         "resolver"
         "terminal"
       ];

@@ -88,7 +88,7 @@ tree_hash() {
 # What is compiled beside the patched Kubernetes for users: the folders that the binary kube-scheduler is
 # made from. They may import each other only, and of other modules what Kubernetes vendors.
 # test/layout compares these lists with what Go says.
-SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref scheduler)
+SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref memlimit scheduler)
 # What the binary layer-extender is made from in addition.
 EXTENDER_PRODUCT=(cmd/layer-extender extender)
 # What the binary kubectl-layers is made from, besides api, imageref and scheduler.

@@ -24,7 +24,7 @@ lint                p 6 .
 module              p 12 .
 nodes               c 20 LAB cmd/localcluster crio kubelet patches scheduler terminal test/cluster test/e2e test/imagegc test/layershare test/report test/tenants
 placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
-integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet patches/kubernetes resolver scheduler terminal test/integration test/kubectl test/oldserver test/deploy
+integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal test/integration test/kubectl test/oldserver test/deploy
 resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/inspect internal/registrytest resolver scheduler terminal test/resolver
 agent               c 20 LAB agent cmd/layer-agent internal/dashboards internal/monitoring kubectllayers scheduler terminal test/agent test/containerd test/kubectl test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler test/agents test/extender
@@ -47,7 +47,7 @@ arch                a 30 PRODUCT test/arch
 vm                  a 15 PRODUCT LAB docs/install-binaries.md test/vm
 '
 # What packages have in them, and what every test on a cluster is made of.
-PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet patches resolver scheduler terminal"
+PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet memlimit patches resolver scheduler terminal"
 LAB="api deploy imageref internal/auditlog internal/cluster internal/kustomize internal/nodeimages internal/poll internal/scenario test/livetest"
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)

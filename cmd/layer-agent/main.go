@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	_ "github.com/layer-locality/layer-locality/memlimit"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 

@@ -8,6 +8,8 @@ import (
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
+
+	_ "github.com/layer-locality/layer-locality/memlimit"
 )
 
 func main() { os.Exit(cli.Run(newCommand())) }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	_ "github.com/layer-locality/layer-locality/memlimit"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 

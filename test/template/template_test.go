@@ -15,7 +15,7 @@ import (
 const root = "../.."
 
 // parts are what the steps need: those of the repository from which layer-extender is made.
-var parts = []string{"go.mod", "go.sum", "api", "cmd/layer-extender", "docs/extender.md", "extender", "imageref", "scheduler"}
+var parts = []string{"go.mod", "go.sum", "api", "cmd/layer-extender", "docs/extender.md", "extender", "imageref", "memlimit", "scheduler"}
 
 // TestSteps follows the steps in a copy, and checks that there are five.
 func TestSteps(t *testing.T) {
