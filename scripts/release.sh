@@ -78,7 +78,8 @@ mkdir -p "$(dirname "$out")" "$BUILD"
 staging=$(mktemp -d "$BUILD/release.XXXXXX")
 trap 'rm -rf "$staging"' EXIT
 result=$staging/result
-mkdir -p "$result/images"
+mkdir -p "$result/images" "$staging/source"
+git archive "$commit" deploy | tar -x -C "$staging/source"
 
 for platform in "${platforms[@]}"; do
   arch=${platform#linux/}
@@ -94,9 +95,24 @@ for platform in "${platforms[@]}"; do
     # pinns is written in C, and links only glibc.
     [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" "$folder/licenses" >"$folder/sbom/$binary.cdx.json"
   done
+done
+if [ -z "$only" ]; then
+  say "images"
+  private_store "$staging"
+  deploy/images/build.sh --tool buildah \
+    --platform "$(IFS=, && echo "${platforms[*]}")" --oci "$staging/oci" >"$staging/digests"
+  for layout in "$staging"/oci/*; do
+    archive "$result/images/$(basename "$layout").oci.tar" "$layout" .
+  done
+  # The chart and the manifests name them by digest, in a registry that users put in.
+  sed 's,^localhost/,registry.example.com/,' "$staging/digests" | deploy/images/pin.sh "$staging/source/deploy"
+fi
+for platform in "${platforms[@]}"; do
+  arch=${platform#linux/}
+  folder=$staging/$name-linux-$arch
   # The manifests for a cluster, and the parts of kind/copy.sh.
-  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs deploy/agent deploy/extender deploy/kubectl-layers deploy/monitoring deploy/resolver deploy/scheduler kind \
-    scripts/lib.sh | tar -x -C "$folder"
+  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs kind scripts/lib.sh | tar -x -C "$folder"
+  (cd "$staging/source" && cp -r --parents deploy/{agent,extender,kubectl-layers,monitoring,resolver,scheduler} "$folder")
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"
 done
@@ -134,20 +150,12 @@ say "the Helm chart"
 scripts/build.sh tools helm
 mkdir "$staging/helm" "$staging/chart"
 env HOME="$staging/helm" HELM_CACHE_HOME="$staging/helm" HELM_CONFIG_HOME="$staging/helm" HELM_DATA_HOME="$staging/helm" \
-  "$BUILD/bin/tools/helm" package deploy/helm --destination "$staging/helm" >&2
+  "$BUILD/bin/tools/helm" package "$staging/source/deploy/helm" --destination "$staging/helm" >&2
 # Packed again, so that the bytes depend only on the content.
 chart=$(basename "$staging"/helm/*.tgz .tgz)
 tar -xzf "$staging/helm/$chart.tgz" -C "$staging/chart"
 archive "$staging/$chart.tar" "$staging/chart" layer-locality
 gzip --no-name --stdout "$staging/$chart.tar" >"$result/$chart.tgz" # as Helm names charts
-
-say "images"
-private_store "$staging"
-deploy/images/build.sh --tool buildah \
-  --platform "$(IFS=, && echo "${platforms[*]}")" --oci "$staging/oci" >"$staging/digests"
-for layout in "$staging"/oci/*; do
-  archive "$result/images/$(basename "$layout").oci.tar" "$layout" .
-done
 
 for platform in "${platforms[@]}"; do
   case $platform in
@@ -177,7 +185,9 @@ $(changes "$version")
 | --- | --- |
 $images
 
-To load one: \`skopeo copy --all oci-archive:images/kube-scheduler.oci.tar docker://REGISTRY/kube-scheduler:TAG\`.
+To load one: \`skopeo copy --all --preserve-digests oci-archive:images/kube-scheduler.oci.tar docker://REGISTRY/kube-scheduler:TAG\`.
+The chart and the manifests name them by these digests: only the registry is to be put in, with the chart's value
+\`registry\` or \`newName\` in a \`kustomization.yaml\`.
 
 ## Files
 

@@ -180,8 +180,20 @@ rendered() {
 }
 check "the chart renders" rendered "${CHART[0]}" "$WORK/chart"
 check "so does its folder" rendered "$WORK/one/deploy/helm" "$WORK/folder"
-check "to the same" diff "$WORK/chart" "$WORK/folder"
-check "with images of $VERSION" says "/kube-scheduler:${VERSION/+/_}" cat "$WORK/chart"
+# digests: prints "COMPONENT DIGEST" from the notes.
+digests() { sed -n 's/^| \([a-z-]*\) | \(sha256:[0-9a-f]*\) |$/\1 \2/p' "$RELEASE/RELEASE_NOTES.md"; }
+# by_digest FOLDER: checks that files name our images by the digests of the notes, and not otherwise.
+by_digest() {
+  local component digest
+  digests | while read -r component digest; do
+    case $component in kube-apiserver | kube-controller-manager) continue ;; esac
+    grep -rqF -e "/$component@$digest" "$1" || grep -rqFx -e "  digest: $digest" "$1" || { echo "no $component@$digest" && return 1; }
+  done
+  ! grep -rnE "(image|newTag): .*_layerlocality[.]" "$1"
+}
+check "to the same, but for the digests" diff <(sed 's,@sha256:[0-9a-f]*,:'"${VERSION/+/_}," "$WORK/chart") "$WORK/folder"
+check "the chart names images by digest" by_digest "$WORK/chart"
+check "the manifests do, too" by_digest "$BIN/../deploy"
 
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms-$(uname -m).tar.gz' >'$WORK/rpms' && grep repodata/repomd.xml '$WORK/rpms'"
 check "kind/copy.sh runs from the archive" bash -c "'$BIN/../kind/copy.sh' 2>&1 | grep -F 'kind/copy.sh FOLDER'"
