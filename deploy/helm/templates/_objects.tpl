@@ -31,7 +31,7 @@ cannot differ. Each define gets a dict: root ($), name (of the part), and what i
 {{- range $object := .objects -}}
 {{- $labels := dict "app.kubernetes.io/name" $name "app.kubernetes.io/part-of" "layer-locality" -}}
 {{- $_ := set $object.metadata "labels" (merge $labels (default dict $object.metadata.labels)) -}}
-{{- if has $object.kind (list "ConfigMap" "DaemonSet" "Deployment" "PodDisruptionBudget" "Role" "RoleBinding" "Service" "ServiceAccount") -}}
+{{- if has $object.kind (list "ConfigMap" "DaemonSet" "Deployment" "NetworkPolicy" "PodDisruptionBudget" "Role" "RoleBinding" "Service" "ServiceAccount") -}}
 {{- $_ := set $object.metadata "namespace" $root.Release.Namespace -}}
 {{- end }}
 ---
@@ -52,6 +52,28 @@ cannot differ. Each define gets a dict: root ($), name (of the part), and what i
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end }}
+
+{{/* Adds the NetworkPolicy of a part to its objects, with the addresses of the apiserver. */}}
+{{- define "layer-locality.objects" -}}
+{{- $policy := .root.Values.networkPolicy -}}
+{{- $files := .files -}}
+{{- if and $policy.enabled .policy -}}
+{{- if not $policy.apiServers }}{{ fail "networkPolicy.apiServers is empty: give the addresses of the apiserver as networks, such as 192.0.2.1/32; kubectl get endpointslices --selector kubernetes.io/service-name=kubernetes has them" }}{{ end -}}
+{{- $files = append $files (printf "%s-network-policy/networkpolicy.yaml" .policy) -}}
+{{- end -}}
+{{- $objects := (include "layer-locality.read" (dict "root" .root "files" $files) | fromJson).objects -}}
+{{- $peers := list -}}
+{{- range $network := $policy.apiServers }}{{ $peers = append $peers (dict "ipBlock" (dict "cidr" $network)) }}{{ end -}}
+{{- $extra := .extraEgress -}}
+{{- range $object := $objects -}}
+{{- if eq $object.kind "NetworkPolicy" -}}
+{{- /* The last rule is the one for the apiserver. */ -}}
+{{- $apiServer := dict "to" $peers "ports" (list (dict "protocol" "TCP" "port" $policy.apiServerPort)) -}}
+{{- $_ := set $object.spec "egress" (concat (initial $object.spec.egress) (list $apiServer) $extra) -}}
+{{- end -}}
+{{- end -}}
+{{- dict "objects" $objects | toJson -}}
 {{- end }}
 
 {{/* The minor version of the server. */}}
