@@ -13,3 +13,8 @@ var Viewer []byte
 //
 //go:embed scheduler-reader.yaml
 var SchedulerReader []byte
+
+// Policy confines to which pods users may forward ports.
+//
+//go:embed policy.yaml
+var Policy []byte

@@ -109,7 +109,7 @@ func (s *Source) Start(ctx context.Context, sink locality.LayerSink) (locality.S
 	logger := objects.Logger(ctx, resource)
 	go objects.Followed{
 		Client: s.client, Resource: resource, Example: &v1alpha1.NodeLayers{}, Store: &store{Source: s, logger: logger},
-		Cannot: "Cannot watch NodeLayers: what nodes have is known from NodeStatus. It will be tried again; if layer-agent is to be used, install it and let the scheduler get, list and watch them",
+		Cannot: "Cannot watch NodeLayers: what nodes have is known from NodeStatus. It will be tried again; if layer-agent is to be used, install it and let the scheduler list and watch them",
 		Failed: func(err error) (watched bool) {
 			if !s.insists || objects.None(err) {
 				s.tried.Store(true)

@@ -193,7 +193,7 @@ func fill(ctx context.Context) error {
 	if err := objects.Create(ctx, unresolved()); err != nil {
 		return err
 	}
-	for _, text := range [][]byte{kubectllayers.Viewer, kubectllayers.SchedulerReader} {
+	for _, text := range [][]byte{kubectllayers.Viewer, kubectllayers.SchedulerReader, kubectllayers.Policy} {
 		if err := apply(ctx, text); err != nil {
 			return err
 		}

@@ -19,9 +19,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -370,4 +372,59 @@ func TestOldServer(t *testing.T) {
 	says("plan web", "pod/web fits on 2 of 2 nodes")
 	says("why web", "Pod default/web is on "+on+", placed by default-scheduler.", "The scheduler's memory cannot be read (", "What follows is as of now, not as of then.",
 		"Of 1 other nodes that it fits on, "+others[on]+" lacks least", "No event tells what its kubelet pulled")
+}
+
+// Readers of the scheduler forward ports to its pods alone in kube-system; the policy concerns nobody else,
+// and no other namespace.
+func TestForwarding(t *testing.T) {
+	role := func(namespace, name string, resources ...string) {
+		must(t, objects.Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: resources, Verbs: []string{"get", "create"}},
+		}}))
+	}
+	role("kube-system", "forwards", "pods/portforward")
+	role("kube-system", "runs", "pods/exec")
+	role("default", "forwards", "pods/portforward")
+	const reader = "layer-locality-scheduler-reader"
+	bind(t, "scheduler-heidi", "Role", reader, "kube-system", "heidi")
+	bind(t, "forwards-heidi", "Role", "forwards", "default", "heidi")
+	bind(t, "scheduler-ivan", "Role", reader, "kube-system", "ivan")
+	bind(t, "runs-ivan", "Role", "runs", "kube-system", "ivan")
+	bind(t, "forwards-judy", "Role", "forwards", "kube-system", "judy")
+	ask := func(user, verb, namespace, pod string) error {
+		config := rest.CopyConfig(plane.Config)
+		config.Impersonate.UserName = user
+		c, err := kubernetes.NewForConfig(config)
+		must(t, err)
+		return c.CoreV1().RESTClient().Verb(verb).Namespace(namespace).Resource("pods").Name(pod).SubResource("portforward").Do(t.Context()).Error()
+	}
+	// The policy applies a moment after it was made.
+	must(t, poll.Until(t.Context(), 100*time.Millisecond, time.Minute, func(context.Context) error {
+		if err := ask("heidi", http.MethodPost, "kube-system", "etcd-n1"); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("a reader forwards a port to etcd: %w", err)
+		}
+		return nil
+	}))
+	for _, verb := range []string{http.MethodGet, http.MethodPost} {
+		for _, test := range []struct {
+			user, namespace, pod string
+			may                  bool
+		}{
+			{"heidi", "kube-system", "layer-locality-scheduler-6c9f7d8b5-x2x4z", true},
+			{"heidi", "kube-system", "kube-scheduler-n1", true},
+			{"heidi", "kube-system", "etcd-n1", false},
+			{"heidi", "kube-system", "layer-locality-scheduler-exporter-6c9f7d8b5-x2x4z", false},
+			{"heidi", "kube-system", "not-kube-scheduler-n1", false},
+			{"heidi", "default", "etcd-n1", true},
+			{"ivan", "kube-system", "etcd-n1", true},
+			{"judy", "kube-system", "etcd-n1", true},
+			{"mallory", "kube-system", "kube-scheduler-n1", false},
+		} {
+			// Who may is told that there is no such pod.
+			err := ask(test.user, verb, test.namespace, test.pod)
+			if may := apierrors.IsNotFound(err); may != test.may || !may && !apierrors.IsForbidden(err) {
+				t.Errorf("%s: %s %s/%s: %v, want that it may: %t", test.user, verb, test.namespace, test.pod, err, test.may)
+			}
+		}
+	}
 }

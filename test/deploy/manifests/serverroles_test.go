@@ -19,7 +19,7 @@ func TestServerRoles(t *testing.T) {
 	for variant, in := range map[string]string{"server-roles": namespace, "okd": "layer-locality"} {
 		t.Run(variant, func(t *testing.T) {
 			objects := build(t, variant)
-			if got := named[*rbacv1.ClusterRole](t, objects, name).Rules; !reflect.DeepEqual(atoms(got), atoms([]rbacv1.PolicyRule{readsManifests, readsNodes})) {
+			if got := named[*rbacv1.ClusterRole](t, objects, name).Rules; !reflect.DeepEqual(atoms(got), atoms([]rbacv1.PolicyRule{watches})) {
 				t.Errorf("rights of our own: %q", atoms(got))
 			}
 			account := one[*corev1.ServiceAccount](t, objects)
