@@ -52,11 +52,16 @@ func Build(shipped string, overlay map[string]any) (_ []*unstructured.Unstructur
 	}
 	objects := make([]*unstructured.Unstructured, 0, built.Size())
 	for _, resource := range built.Resources() {
-		content, err := resource.Map()
+		// Not by Map, whose numbers are of types that an Unstructured cannot copy.
+		text, err := resource.MarshalJSON()
 		if err != nil {
 			return nil, err
 		}
-		objects = append(objects, &unstructured.Unstructured{Object: content})
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(text); err != nil {
+			return nil, err
+		}
+		objects = append(objects, object)
 	}
 	return objects, nil
 }

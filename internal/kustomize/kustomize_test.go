@@ -20,6 +20,9 @@ func TestBuild(t *testing.T) {
 	if err != nil || strings.Count(string(text), "image: r.example.com/x@"+digest+"\n") != 2 {
 		t.Errorf("%v, or other images:\n%s", err, text)
 	}
+	for _, object := range built {
+		object.DeepCopy() // panics for values that JSON does not have
+	}
 	if _, err := Build("no/such/folder", nil); err == nil || !strings.Contains(err.Error(), "no/such/folder") {
 		t.Errorf("a folder that is not there: %v", err)
 	}

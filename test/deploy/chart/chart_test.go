@@ -15,10 +15,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/internal/kustomize"
+	"github.com/layer-locality/layer-locality/test/deploy/lint"
 )
 
 const (
@@ -108,16 +110,24 @@ func objects(t *testing.T, text string) map[string]object {
 	return found
 }
 
-// kustomized returns what the folders of deploy install together.
+// kustomized returns what the folders of deploy install together. A folder may have a component of its
+// part: FOLDER+COMPONENT.
 func kustomized(t *testing.T, folders ...string) map[string]object {
 	t.Helper()
 	all := map[string]object{}
 	for _, folder := range folders {
-		result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(deployed, folder))
+		folder, component, has := strings.Cut(folder, "+")
+		overlay := map[string]any{}
+		if part, _, _ := strings.Cut(folder, "/"); has {
+			overlay["components"] = []string{filepath.Join(deployed, part, "components", component)}
+		}
+		built, err := kustomize.Build(filepath.Join(deployed, folder), overlay)
 		must(t, err)
-		text, err := result.AsYaml()
-		must(t, err)
-		maps.Copy(all, objects(t, string(text)))
+		for _, o := range built {
+			text, err := yaml.Marshal(o)
+			must(t, err)
+			maps.Copy(all, objects(t, string(text)))
+		}
 	}
 	return all
 }
@@ -154,6 +164,10 @@ func TestEqualsKustomizations(t *testing.T) {
 		"cri-o":        {"1.36.4", append([]string{"agent.enabled=true", `agent.runtime="cri-o"`}, off...), []string{"agent/cri-o"}},
 		"extender":     {"1.35.1", append([]string{"extender.enabled=true"}, off...), []string{"extender"}},
 		"all":          {"1.36.4", []string{"agent.enabled=true", `agent.runtime="cri-o"`, "extender.enabled=true"}, []string{scheduler, resolver, "agent/cri-o", "extender"}},
+		"network policies": {
+			"1.36.4", []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="k3s"`},
+			[]string{scheduler + "+network-policy", resolver + "+network-policy", "agent/k3s+network-policy"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := template(t, chart, c.server, c.set...)
@@ -162,6 +176,32 @@ func TestEqualsKustomizations(t *testing.T) {
 				t.Errorf("kustomize (-) and the chart (+) differ:\n%s", diff)
 			}
 		})
+	}
+}
+
+// Whatever values say, pods keep the rules for all in deploy/.
+func TestPods(t *testing.T) {
+	pinned := filepath.Join(t.TempDir(), "deploy")
+	must(t, lint.Pin(deployed, pinned))
+	all := []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", "extender.enabled=true"}
+	for _, more := range [][]string{
+		{`agent.runtime="containerd"`},
+		{`agent.runtime="k3s"`, `agent.nodeSelector={"pool":"a"}`, "scheduler.byNamespace=true", "scheduler.serverRoles=true"},
+		{`agent.runtime="cri-o"`, `resolver.resources={"limits":{"memory":"2Gi"}}`, `extender.resources={"limits":{"memory":"2Gi"}}`, "resolver.replicas=3"},
+	} {
+		text, err := template(t, pinned+"/helm", "1.36.4", append(more, all...)...)
+		must(t, err)
+		var rendered []*unstructured.Unstructured
+		for _, o := range objects(t, text) {
+			rendered = append(rendered, &unstructured.Unstructured{Object: o})
+		}
+		problems, err := lint.Pods("../../..", rendered)
+		must(t, err)
+		for _, problem := range problems {
+			if lint.Exceptions[problem] == "" {
+				t.Errorf("%q: %s", more, problem)
+			}
+		}
 	}
 }
 
@@ -189,7 +229,8 @@ func TestValues(t *testing.T) {
 	text, err := template(t, chart, "1.34.2",
 		`registry="r.example.com/x/"`, `tag="v9"`, `scheduler.digest="`+digest+`"`, "scheduler.replicas=3", `scheduler.args={"layerReuse":"Chain"}`, `scheduler.extraArgs=["--v=4"]`,
 		`resolver.extraArgs=["--allow-registry=r.example.com"]`, `resolver.resources={"requests":{"cpu":"1"}}`,
-		"agent.enabled=true", `agent.runtime="containerd"`, `agent.publishArgs=["--renew=5m"]`, `agent.readArgs=["--namespace=moby"]`, `agent.nodeSelector={"pool":"a"}`, `agent.priorityClassName="mine"`)
+		"agent.enabled=true", `agent.runtime="containerd"`, `agent.publishArgs=["--renew=5m"]`, `agent.readArgs=["--namespace=moby"]`, `agent.nodeSelector={"pool":"a"}`, `agent.priorityClassName="mine"`,
+		"networkPolicy.enabled=true", `networkPolicy.apiServers=["10.0.0.1/32","10.0.0.2/32"]`, "networkPolicy.apiServerPort=443", `resolver.extraEgress=[{"ports":[{"port":5000}]}]`)
 	must(t, err)
 	all := objects(t, text)
 	pod := func(key string) object {
@@ -198,6 +239,13 @@ func TestValues(t *testing.T) {
 			t.Fatalf("no %s in %q", key, slices.Sorted(maps.Keys(all)))
 		}
 		return all[key]["spec"].(object)["template"].(object)["spec"].(object)
+	}
+	egress := func(name string) []any {
+		return all["NetworkPolicy kube-system/"+name]["spec"].(object)["egress"].([]any)
+	}
+	toServer := object{
+		"to":    []any{object{"ipBlock": object{"cidr": "10.0.0.1/32"}}, object{"ipBlock": object{"cidr": "10.0.0.2/32"}}},
+		"ports": []any{object{"protocol": "TCP", "port": 443.0}},
 	}
 	container := func(key string, i int) object { return pod(key)["containers"].([]any)[i].(object) }
 	scheduler, resolver, agent := "Deployment kube-system/layer-locality-scheduler", "Deployment kube-system/layer-resolver", "DaemonSet kube-system/layer-agent"
@@ -215,6 +263,9 @@ func TestValues(t *testing.T) {
 		"its publisher":            {container(agent, 1)["args"], []any{"publish", "--renew=5m"}},
 		"its nodes":                {pod(agent)["nodeSelector"], object{"kubernetes.io/os": "linux", "pool": "a"}},
 		"its class":                {pod(agent)["priorityClassName"], "mine"},
+		"what it may reach":        {egress("layer-agent"), []any{toServer}},
+		"the scheduler":            {egress("layer-locality-scheduler"), []any{toServer}},
+		"the resolver":             {egress("layer-resolver")[2:], []any{toServer, object{"ports": []any{object{"port": 5000.0}}}}},
 	} {
 		if diff := cmp.Diff(pair[1], normal(pair[0])); diff != "" {
 			t.Errorf("%s: want (-), got (+)\n%s", what, diff)
@@ -249,6 +300,7 @@ func TestRefused(t *testing.T) {
 		"additional properties 'enabeld' not allowed":    {"agent.enabeld=true"},
 		"does not match pattern":                         {`scheduler.digest="latest"`},
 		"got string, want boolean":                       {`scheduler.enabled="no"`},
+		"networkPolicy.apiServers is empty: give the":    {"networkPolicy.enabled=true"},
 	} {
 		if _, err := template(t, chart, "1.36.4", set...); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %v, want %s", set, err, why)

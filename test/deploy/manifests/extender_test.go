@@ -49,16 +49,12 @@ func TestExtender(t *testing.T) {
 	if set.Namespace != namespace || !reflect.DeepEqual(set.Spec.Selector.MatchLabels, map[string]string{"app.kubernetes.io/name": extender}) || pod.Labels["app.kubernetes.io/name"] != extender {
 		t.Errorf("%s/%s selects %v, the pods have %v", set.Namespace, set.Name, set.Spec.Selector, pod.Labels)
 	}
-	if !pod.Spec.HostNetwork || pod.Spec.PriorityClassName != "system-cluster-critical" {
-		t.Errorf("host network %t, priority %s", pod.Spec.HostNetwork, pod.Spec.PriorityClassName)
+	if !pod.Spec.HostNetwork {
+		t.Error("it is not on the host's loopback")
 	}
 	container := pod.Spec.Containers[0]
 	if container.Image != extenderImage(t) {
 		t.Errorf("image %s, want %s", container.Image, extenderImage(t))
-	}
-	restricted(t, container.SecurityContext)
-	if limits := container.Resources.Limits; limits.Memory().IsZero() || !limits.Cpu().IsZero() {
-		t.Errorf("limits %v: want one of memory, none of CPU", limits)
 	}
 	if !slices.Equal(container.Args, extenderArgs) {
 		t.Errorf("arguments %q", container.Args)
@@ -121,7 +117,6 @@ func TestSideCar(t *testing.T) {
 	if ours.Name != extender || ours.Image != extenderImage(t) || !slices.Equal(ours.Args, extenderArgs) {
 		t.Errorf("%s %s %q", ours.Name, ours.Image, ours.Args)
 	}
-	restricted(t, ours.SecurityContext)
 	text := one[*corev1.ConfigMap](t, objects)
 	if volume := pod.Spec.Volumes[0]; volume.ConfigMap == nil || volume.ConfigMap.Name != text.Name {
 		t.Errorf("volume %+v, the ConfigMap is %s", volume, text.Name)
