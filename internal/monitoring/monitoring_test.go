@@ -132,6 +132,11 @@ func TestRights(t *testing.T) {
 			must(t, yaml.Unmarshal(fmt.Appendf(nil, rightsOf, m.Metadata.Name, m.Metadata.Namespace), &its))
 			want = append(want, its...)
 		}
+		for _, objects := range [][]map[string]any{got, want} {
+			slices.SortFunc(objects, func(a, b map[string]any) int {
+				return strings.Compare(fmt.Sprint(a["kind"], a["metadata"]), fmt.Sprint(b["kind"], b["metadata"]))
+			})
+		}
 		if !reflect.DeepEqual(got, want) || len(want) != 6 {
 			t.Errorf("%s: the rights are\n%v\nwant\n%v", overlay, got, want)
 		}
