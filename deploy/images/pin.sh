@@ -23,9 +23,9 @@ while IFS= read -r line; do
   *) continue ;; # the manifests here name none of the others
   esac
   find "$folder" -name kustomization.yaml -exec sed -i \
-    -e "/^- name: layer-locality\/$component$/{n;s|.*|  newName: $repository/$component|;n;s|.*|  digest: $digest|}" {} +
+    -e "/^- name: layer-locality\/${component}$/{n;s|.*|  newName: $repository/$component|;n;s|.*|  digest: $digest|}" {} +
   find "$folder/scheduler/static-pod" -name '*.yaml' -exec sed -i \
-    -e "s|^\( *image: \).*/$component[:@].*|\1$repository/$component@$digest|" {} +
+    -e "s|^\( *image: \).*/${component}[:@].*|\1$repository/$component@$digest|" {} +
   [ ! -d "$folder/helm" ] || sed -i -e "s|^registry: .*|registry: $repository|" \
     -e "/^$part:/,/^[a-z]/s|^  digest: .*|  digest: $digest|" "$folder/helm/values.yaml"
 done

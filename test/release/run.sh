@@ -187,8 +187,8 @@ by_digest() {
   local component digest
   digests | while read -r component digest; do
     case $component in kube-apiserver | kube-controller-manager) continue ;; esac
-    grep -rqF -e "/$component@$digest" "$1" || grep -rqFx -e "  digest: $digest" "$1" || { echo "no $component@$digest" && return 1; }
-  done
+    grep -rqF -e "/$component@$digest" "$1" || grep -rqFx -e "  digest: $digest" "$1" || { echo "no $component@$digest" && exit 1; }
+  done || return 1
   ! grep -rnE "(image|newTag): .*_layerlocality[.]" "$1"
 }
 check "to the same, but for the digests" diff <(sed 's,@sha256:[0-9a-f]*,:'"${VERSION/+/_}," "$WORK/chart") "$WORK/folder"
