@@ -35,6 +35,7 @@ func TestKubectlLayers(t *testing.T) {
 	must(t, err)
 	provide(t, placement{Node: "n2", Reference: family.One.Reference, Image: family.One}, placement{Node: "n3", Reference: family.Two.Reference, Image: family.Two})
 	must(t, c.Apply(t.Context(), "kube-system", kubectllayers.SchedulerReader))
+	must(t, c.Apply(t.Context(), "kube-system", kubectllayers.Policy))
 	cordon := func(node string, unschedulable bool) {
 		_, err := lab.Client.CoreV1().Nodes().Patch(context.WithoutCancel(t.Context()), node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable), metav1.PatchOptions{})
 		must(t, err)
