@@ -3,8 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,17 +23,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/auditlog"
 	"github.com/layer-locality/layer-locality/internal/controlplane"
 	"github.com/layer-locality/layer-locality/internal/eval/collect"
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
@@ -52,7 +59,8 @@ func must(t *testing.T, err error) {
 // pull secrets where it may and nowhere else. A data set can be made from the
 // ImageManifests that it wrote.
 func TestShipped(t *testing.T) {
-	plane, err := controlplane.Start("../..")
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	plane, err := controlplane.StartWith("../..", controlplane.Settings{AuditLog: audit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,9 +135,10 @@ func TestShipped(t *testing.T) {
 	must(t, os.WriteFile(admin, plane.Kubeconfig(), 0o600))
 	kubeconfig, err := clientcmd.LoadFromFile(admin)
 	must(t, err)
-	for _, user := range kubeconfig.AuthInfos {
-		user.Impersonate = "system:serviceaccount:kube-system:layer-resolver"
-		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}
+	const user = "system:serviceaccount:kube-system:layer-resolver"
+	for _, info := range kubeconfig.AuthInfos {
+		info.Impersonate = user
+		info.ImpersonateGroups = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}
 	}
 	account := filepath.Join(t.TempDir(), "account")
 	must(t, clientcmd.WriteToFile(*kubeconfig, account))
@@ -265,10 +274,75 @@ func TestShipped(t *testing.T) {
 		t.Errorf("asked: %v", questions)
 	}
 
+	// What somebody else changes is put back, and what is known at last is no longer unresolved.
+	known := client.ObjectKey{Name: v1alpha1.ManifestName(registrytest.Digest(t, r.Image("base", "ours")))}
+	var changed v1alpha1.ImageManifest
+	must(t, cluster.Get(t.Context(), known, &changed))
+	must(t, cluster.Patch(t.Context(), &changed, client.RawPatch(types.MergePatchType, []byte(`{"status":{"failures":7}}`))))
+	eventually("the change is put back", func() error {
+		if err := cluster.Get(t.Context(), known, &changed); err != nil || changed.Status.Failures == 0 {
+			return err
+		}
+		return fmt.Errorf("%d failures", changed.Status.Failures)
+	})
+	must(t, cluster.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "main", Image: theirs}}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
+	}}))
+	eventually("an image is known at last", func() error {
+		err := cluster.Get(t.Context(), client.ObjectKey{Name: v1alpha1.UnresolvedName(theirs)}, &v1alpha1.ImageManifest{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return cmp.Or(err, errors.New("it still is unresolved"))
+	})
+
 	cancel()
 	if <-ended; result != nil {
 		t.Errorf("the resolver ended: %v", result)
 	}
+	rights(t, audit, user, rulesOf(t, built))
+}
+
+// rights checks what the resolver asked for: what its roles name, all of it, and no more but the secrets of
+// a namespace that does not show them.
+func rights(t *testing.T, audit, user string, rules []rbacv1.PolicyRule) {
+	t.Helper()
+	log, err := auditlog.Read(audit)
+	must(t, err)
+	use := log.Use(user, rules)
+	for _, request := range use.Forbidden {
+		if !strings.HasPrefix(request, "get /api/v1/namespaces/other/") {
+			t.Errorf("forbidden: %s", request)
+		}
+	}
+	for _, request := range use.Unnamed {
+		if !strings.HasPrefix(request, "get /api") { // who may do what is asked of nobody: all accounts may
+			t.Errorf("no role names %s", request)
+		}
+	}
+	reasons := map[string]string{
+		"list":                       "this apiserver sends what there is as the beginning of a watch (WatchList); others are asked for lists",
+		"patch events.k8s.io/events": "an event that is sent again is counted, a minute later",
+	}
+	for _, right := range use.Unused {
+		if reasons[right.Verbs[0]] == "" && reasons[right.Verbs[0]+" "+strings.Join(right.APIGroups, "")+"/"+strings.Join(right.Resources, "")] == "" {
+			t.Errorf("a role names what was not asked for: %v", right)
+		}
+	}
+}
+
+// rulesOf returns what the resolver may do by its shipped roles, but those that are for others.
+func rulesOf(t *testing.T, built resmap.ResMap) (rules []rbacv1.PolicyRule) {
+	t.Helper()
+	for _, resource := range built.Resources() {
+		if kind := resource.GetKind(); kind != "Role" && kind != "ClusterRole" || strings.HasSuffix(resource.GetName(), "-reader") {
+			continue
+		}
+		var role rbacv1.ClusterRole
+		must(t, yaml.Unmarshal([]byte(resource.MustYaml()), &role))
+		rules = append(rules, role.Rules...)
+	}
+	return rules
 }
 
 // freeAddress returns an address on which nothing listens.

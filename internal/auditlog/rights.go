@@ -22,6 +22,14 @@ rules:
 `, user)
 }
 
+// Requests is an audit policy that records what everybody asks for, but not what it contains.
+const Requests = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+`
+
 // Use is what became of the rights of a user.
 type Use struct {
 	// Forbidden are the requests that the apiserver did not allow.
@@ -41,7 +49,11 @@ func (l Log) Use(user string, rules []rbacv1.PolicyRule) Use {
 	}
 	used := make([]bool, len(rights))
 	for _, event := range l {
-		if event.User.Username != user || event.Stage == auditv1.StageRequestReceived {
+		who := event.User.Username
+		if event.ImpersonatedUser != nil {
+			who = event.ImpersonatedUser.Username
+		}
+		if who != user || event.Stage == auditv1.StageRequestReceived {
 			continue
 		}
 		code := 0

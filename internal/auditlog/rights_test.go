@@ -35,6 +35,8 @@ func TestUse(t *testing.T) {
 		asks("get", "/ours", lease, 404) + asks("update", "/ours", lease, 200) + asks("create", "/leases", lease, 201)
 	for name, test := range map[string]struct{ log, forbidden, unnamed, unused string }{
 		"all of it":               {log: everything},
+		"all of it, impersonated": {log: strings.ReplaceAll(everything, `"username":"u"}`, `"username":"admin"},"impersonatedUser":{"username":"u"}`)},
+		"impersonating others":    {log: everything + strings.Replace(asks("list", "/secrets", `"resource":"secrets"`, 403), `"username":"u"}`, `"username":"u"},"impersonatedUser":{"username":"v"}`, 1)},
 		"forbidden":               {log: everything + asks("list", "/secrets", `"resource":"secrets"`, 403), forbidden: "list /secrets: 403"},
 		"only forbidden":          {log: strings.ReplaceAll(everything, `"verb":"watch","user":{"username":"u"},"objectRef":{"resource":"pods"},"responseStatus":{"code":200}`, `"verb":"watch","user":{"username":"u"},"objectRef":{"resource":"pods"},"responseStatus":{"code":403}`), forbidden: "watch /api/v1/pods: 403", unused: "watch pods"},
 		"another resource":        {log: everything + asks("list", "/nodes", `"resource":"nodes"`, 200), unnamed: "list /nodes: 200"},

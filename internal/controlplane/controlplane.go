@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/layer-locality/layer-locality/internal/auditlog"
 )
 
 // ControlPlane is a running API server with the CustomResourceDefinitions of
@@ -33,6 +35,8 @@ type Settings struct {
 	NoCRDs bool
 	// NoFsync has etcd not wait for the disk, which differs from run to run.
 	NoFsync bool
+	// AuditLog is the file that has every request afterwards, without its content; empty for none.
+	AuditLog string
 }
 
 // Start starts both from the binaries of the repository at root, on loopback.
@@ -69,6 +73,13 @@ func StartWith(root string, settings Settings) (*ControlPlane, error) {
 	}
 	if settings.NoFsync {
 		environment.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	}
+	if settings.AuditLog != "" {
+		policy := settings.AuditLog + ".policy"
+		if err := os.WriteFile(policy, []byte(auditlog.Requests), 0o600); err != nil {
+			return nil, err
+		}
+		environment.ControlPlane.GetAPIServer().Configure().Set("audit-policy-file", policy).Set("audit-log-path", settings.AuditLog)
 	}
 	config, err := environment.Start()
 	if err != nil {

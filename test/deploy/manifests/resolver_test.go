@@ -205,7 +205,7 @@ func TestResolverRights(t *testing.T) {
 		},
 		resolver + "-metrics-reader": {"/metrics:get"},
 		resolver + "-leader-election": {
-			"/events:create", "/events:patch", "coordination.k8s.io/leases:create",
+			"/events:create", "coordination.k8s.io/leases:create",
 			"coordination.k8s.io/leases[" + resolver + "]:get", "coordination.k8s.io/leases[" + resolver + "]:update",
 		},
 		resolver + "-lease-reader": {"coordination.k8s.io/leases[" + resolver + "]:get"},

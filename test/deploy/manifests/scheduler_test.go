@@ -249,7 +249,7 @@ func TestVariants(t *testing.T) {
 
 				lease := named[*rbacv1.Role](t, objects, name+"-leader-election")
 				rights := []string{
-					"/events:create", "/events:patch", "coordination.k8s.io/leases:create",
+					"/events:create", "coordination.k8s.io/leases:create",
 					"coordination.k8s.io/leases[" + want.lease + "]:get", "coordination.k8s.io/leases[" + want.lease + "]:update",
 				}
 				if got := atoms(lease.Rules); !slices.Equal(got, rights) {
