@@ -45,7 +45,7 @@ var priorities = map[string]string{
 	"DaemonSet layer-agent-cri-o":         "",
 }
 
-// Digest is that of all images after Pin, and Registry where they are.
+// Registry and digest are those of all images after Pin.
 const (
 	Registry = "registry.example.com:5000/our-images"
 	digest   = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
