@@ -36,14 +36,16 @@ func TestUninstall(t *testing.T) {
 	client, err := dynamic.NewForConfig(plane.Config)
 	must(t, err)
 
-	set := []string{"--set-json=agent={\"enabled\":true,\"runtime\":\"containerd\"}", "--set-json=extender={\"enabled\":true}", "--set-json=scheduler={\"byNamespace\":true}"}
+	set := []string{"--set-json=agent={\"enabled\":true,\"runtime\":\"containerd\"}", "--set-json=extender={\"enabled\":true}", "--set-json=scheduler={\"byNamespace\":true}",
+		"--set-json=networkPolicy={\"enabled\":true,\"apiServers\":[\"192.0.2.1/32\"]}"}
 	run := func(args ...string) {
 		t.Helper()
 		if out, failed, err := helm(t, append(args, "--namespace=kube-system", "--kubeconfig="+kubeconfig)...); err != nil {
 			t.Fatalf("%q: %v: %s%s", args, err, out, failed)
 		}
 	}
-	text, err := template(t, chart, "1.36.4", "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true", "scheduler.byNamespace=true")
+	text, err := template(t, chart, "1.36.4", "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true", "scheduler.byNamespace=true",
+		"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`)
 	must(t, err)
 	var want []string
 	for key := range objects(t, text) {
