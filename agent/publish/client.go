@@ -38,11 +38,6 @@ func NewClient(base *rest.Config) (*Client, error) {
 	return &Client{client}, nil
 }
 
-// Version returns the resourceVersion of an object.
-func (c *Client) Version(ctx context.Context, name, token string) (string, error) {
-	return send(ctx, c.rest.Get().Name(name), token)
-}
-
 // Update replaces an object and returns its new resourceVersion.
 func (c *Client) Update(ctx context.Context, object *v1alpha1.NodeLayers, token string) (string, error) {
 	return send(ctx, c.rest.Put().Name(object.Name).Body(object), token)
@@ -51,6 +46,12 @@ func (c *Client) Update(ctx context.Context, object *v1alpha1.NodeLayers, token 
 // Create creates an object and returns its resourceVersion.
 func (c *Client) Create(ctx context.Context, object *v1alpha1.NodeLayers, token string) (string, error) {
 	return send(ctx, c.rest.Post().Body(object), token)
+}
+
+// Delete deletes an object.
+func (c *Client) Delete(ctx context.Context, name, token string) error {
+	_, err := send(ctx, c.rest.Delete().Name(name), token)
+	return err
 }
 
 // send sends a request with a token, or with what the configuration has if that is empty.

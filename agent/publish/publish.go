@@ -87,7 +87,7 @@ type Publisher struct {
 	// after another failure.
 	last, notBefore time.Time
 	retry           time.Duration
-	// version of the object in the apiserver; empty if it is not known, or if there is none.
+	// version of the object that was written last; empty if that is not known, or if there is none.
 	version string
 	// limit is what the lists may take now, reduced when it was last made smaller.
 	limit   int
@@ -334,19 +334,22 @@ func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) erro
 		},
 		Spec: *spec,
 	}
-	version := p.version // whatever fails, the next try looks what is there
-	p.version = ""
-	if version == "" {
-		if version, err = p.client.Version(ctx, object.Name, token); err != nil && !apierrors.IsNotFound(err) {
+	if object.ResourceVersion = p.version; p.version != "" {
+		version, err := p.client.Update(ctx, object, token)
+		if err == nil {
+			p.version = version
+		}
+		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
 		}
+		object.ResourceVersion, p.version = "", "" // somebody deleted it, or changed it
 	}
-	if object.ResourceVersion = version; version != "" {
-		version, err = p.client.Update(ctx, object, token)
-	}
-	if object.ResourceVersion == "" || apierrors.IsNotFound(err) { // deleted meanwhile
-		object.ResourceVersion = ""
-		version, err = p.client.Create(ctx, object, token)
+	// Only who may read can update an object of another's: this one goes, and comes again.
+	version, err := p.client.Create(ctx, object, token)
+	if apierrors.IsAlreadyExists(err) {
+		if err = p.client.Delete(ctx, object.Name, token); err == nil || apierrors.IsNotFound(err) {
+			version, err = p.client.Create(ctx, object, token)
+		}
 	}
 	if err == nil {
 		p.version = version
@@ -370,8 +373,6 @@ func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 		p.limit, p.reduced, pause = max(p.limit/2, minBytes), now, 0
 	case named && seconds > 0:
 		pause = min(max(time.Duration(seconds)*time.Second, firstRetry), lastRetry)
-	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
-		pause = firstRetry // somebody else wrote it, or the Node was made again
 	}
 	// Not all agents at the same time.
 	p.notBefore = now.Add(pause + time.Duration(rand.Int64N(int64(pause/4)+1))) //nolint:gosec // no secret
@@ -384,7 +385,7 @@ func hint(err error) string {
 	case apierrors.IsNotFound(err):
 		return "is the CustomResourceDefinition of deploy/agent installed?"
 	case apierrors.IsForbidden(err):
-		return "the policy of deploy/agent lets an agent write for its own Node only, and its ClusterRole get, create and update nodelayers"
+		return "the policy of deploy/agent lets an agent write for its own Node only, and its ClusterRole create, update and delete nodelayers"
 	case apierrors.IsRequestEntityTooLargeError(err):
 		return "something before the apiserver takes no bodies of a few KiB: raise its limit"
 	case apierrors.IsInvalid(err):

@@ -127,7 +127,7 @@ func (a *apiserver) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	const path = "/apis/layerlocality.io/v1alpha1/nodelayers"
 	object := &v1alpha1.NodeLayers{}
-	if r.Method != http.MethodGet {
+	if r.Method != http.MethodDelete {
 		if err := json.Unmarshal(body, object); err != nil {
 			a.t.Error(err)
 		}
@@ -152,17 +152,19 @@ func (a *apiserver) serve(w http.ResponseWriter, r *http.Request) {
 		status(http.StatusConflict, metav1.StatusReasonConflict)
 		return
 	}
-	if r.Method != http.MethodGet {
+	answer := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
+	if r.Method == http.MethodDelete {
+		a.object = nil
+	} else {
 		a.version++
 		object.ResourceVersion = fmt.Sprint(a.version)
-		a.object = object
+		a.object, answer.ObjectMeta = object, object.ObjectMeta
 		a.writes = append(a.writes, time.Now())
 	}
 	if accept := r.Header.Get("Accept"); accept != onlyMetadata {
 		a.t.Errorf("%s accepts %q", r.Method, accept)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	answer := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}, ObjectMeta: a.object.ObjectMeta}
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
 		a.t.Error(err)
 	}
@@ -292,7 +294,7 @@ func TestPublish(t *testing.T) {
 			if o.Name != "n1" || !reflect.DeepEqual(o.OwnerReferences, want) || o.Spec.RenewSeconds != 600 || o.Spec.RenewTime.IsZero() || o.Spec.TotalImages != 1 {
 				t.Errorf("%+v", o)
 			}
-			if !slices.Equal(s.server.requests, []string{"GET 404", "POST 201"}) && !slices.Equal(s.server.requests, []string{"GET 404", "POST 200"}) {
+			if !slices.Equal(s.server.requests, []string{"POST 200"}) {
 				t.Errorf("%q", s.server.requests)
 			}
 		})
@@ -659,10 +661,7 @@ func TestTooLarge(t *testing.T) {
 func TestAlwaysTooLarge(t *testing.T) {
 	test(t, func(s *suite) {
 		s.server.now(func() {
-			s.server.fail = func(r *http.Request, _ int) (int, http.Header) {
-				if r.Method == http.MethodGet {
-					return 0, nil
-				}
+			s.server.fail = func(*http.Request, int) (int, http.Header) {
 				return http.StatusRequestEntityTooLarge, nil
 			}
 		})
@@ -788,13 +787,31 @@ func TestObjectChanges(t *testing.T) {
 		if n := testutil.CollectAndCount(s.p.metrics.errors); n != 3 { // those of the reader
 			t.Errorf("%d kinds of errors: a deleted object is no failure", n)
 		}
+		// An agent may not read, so what somebody else wrote goes first.
+		requests := func(what string, want ...string) {
+			t.Helper()
+			if got := s.server.requests[len(s.server.requests)-len(want):]; !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", what, got, want)
+			}
+		}
 		s.server.now(func() { s.server.object.ResourceVersion = "of somebody else" })
 		s.finds("- c")
 		s.later(time.Minute)
 		s.expect("after somebody wrote it", 3, "- c")
+		s.server.now(func() { requests("after somebody wrote it", "PUT 409", "POST 409", "DELETE 200", "POST 200") })
+		// What may have been written although no answer came is not replaced without need.
+		s.server.now(func() {
+			s.server.fail = func(*http.Request, int) (int, http.Header) { return http.StatusServiceUnavailable, nil }
+		})
+		s.finds("- d")
+		s.later(30 * time.Second)
+		s.server.now(func() { s.server.fail = nil })
+		s.later(2 * time.Minute)
+		s.expect("after it was unavailable", 4, "- d")
+		s.server.now(func() { requests("after it was unavailable", "PUT 503", "PUT 200") })
 		s.server.now(func() { s.server.object = nil; s.identity.UID = "u2" })
 		s.later(11 * time.Minute)
-		s.expect("after the Node was made again", 4, "- c")
+		s.expect("after the Node was made again", 5, "- d")
 		s.server.now(func() {
 			if uid := s.server.object.OwnerReferences[0].UID; uid != "u2" {
 				t.Errorf("it is of the Node %s", uid)

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -207,40 +208,98 @@ func testPolicy(t *testing.T, p *plane) {
 		refused(what, "one owner, the Node of the token", own.Create(ctx, object))
 	}
 
-	must(t, own.Create(ctx, p.object("n1")))
 	current := &v1alpha1.NodeLayers{}
-	must(t, own.Get(ctx, client.ObjectKey{Name: "n1"}, current))
-	current.Spec.TotalImages = 5
+	// now reads the object as an administrator: an agent may not.
+	now := func() *v1alpha1.NodeLayers {
+		t.Helper()
+		must(t, p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, current))
+		return current
+	}
+	must(t, own.Create(ctx, p.object("n1")))
+	now().Spec.TotalImages = 5
 	must(t, own.Update(ctx, current))
 	current.Spec.TotalImages = 6
+
+	// An agent reads nothing, its own object included.
+	for _, try := range []struct {
+		verb string
+		do   func() error
+	}{
+		{"get", func() error { return own.Get(ctx, client.ObjectKey{Name: "n1"}, &v1alpha1.NodeLayers{}) }},
+		{"get", func() error { return own.Get(ctx, client.ObjectKey{Name: "n2"}, &v1alpha1.NodeLayers{}) }},
+		{"list", func() error { return own.List(ctx, &v1alpha1.NodeLayersList{}) }},
+		{"deletecollection", func() error { return own.DeleteAllOf(ctx, &v1alpha1.NodeLayers{}) }},
+		{"get", func() error { return own.Get(ctx, client.ObjectKey{Name: "n1"}, &corev1.Node{}) }},
+	} {
+		refused("what it has no right to", "cannot "+try.verb, try.do())
+	}
+	// Nor by a patch: an apiserver answers one that makes an object invalid with that object.
+	for what, patch := range map[string]client.Patch{
+		"that changes nothing":  client.RawPatch(types.MergePatchType, []byte(`{}`)),
+		"of a number":           client.RawPatch(types.MergePatchType, []byte(`{"spec":{"totalImages":9}}`)),
+		"that makes it invalid": client.RawPatch(types.JSONPatchType, []byte(`[{"op":"copy","from":"/spec/reuse","path":"/metadata/labels"}]`)),
+		"that is applied":       client.RawPatch(types.ApplyPatchType, []byte(`{"apiVersion":"layerlocality.io/v1alpha1","kind":"NodeLayers","metadata":{"name":"n1"},"spec":{"totalImages":9}}`)),
+	} {
+		var options []client.PatchOption
+		if patch.Type() == types.ApplyPatchType {
+			options = append(options, client.FieldOwner("another"), client.ForceOwnership)
+		}
+		for whose, agent := range map[string]client.Client{"of its own": own, "of another node": other} {
+			refused("a patch "+what+" "+whose, "cannot patch", agent.Patch(ctx, p.object("n1"), patch, options...))
+		}
+	}
+
+	// Nor does any other way to write reach the object of another node.
 	refused("an update of another node", "another one", other.Update(ctx, current.DeepCopy()))
-	changed := current.DeepCopy()
-	changed.OwnerReferences[0].UID = "another"
-	refused("a change of the owner", "one owner", own.Update(ctx, changed))
-	refused("a deletion", "cannot delete", own.Delete(ctx, current.DeepCopy()))
-	refused("a list", "cannot list", own.List(ctx, &v1alpha1.NodeLayersList{}))
-	refused("a Node", "cannot get", own.Get(ctx, client.ObjectKey{Name: "n1"}, &corev1.Node{}))
+	refused("an update with an unbound token", "written by layer-agent", unbound.Update(ctx, current.DeepCopy()))
+	refused("a deletion of another node", "another one", other.Delete(ctx, current.DeepCopy()))
+	refused("a deletion with an unbound token", "written by layer-agent", unbound.Delete(ctx, current.DeepCopy()))
+	generated := p.object("n1")
+	generated.Name, generated.GenerateName = "", "n"
+	refused("a name that the server makes", "another one", own.Create(ctx, generated))
+	for what, change := range map[string]func(*metav1.OwnerReference){
+		"another UID":           func(o *metav1.OwnerReference) { o.UID = "another" },
+		"another node":          func(o *metav1.OwnerReference) { *o = p.object("n2").OwnerReferences[0] },
+		"one that controls it":  func(o *metav1.OwnerReference) { o.Controller = ptr.To(true) },
+		"one that waits for it": func(o *metav1.OwnerReference) { o.BlockOwnerDeletion = ptr.To(true) },
+	} {
+		changed := current.DeepCopy()
+		change(&changed.OwnerReferences[0])
+		refused("a change of the owner to "+what, "one owner", own.Update(ctx, changed))
+	}
 
 	// A finalizer would keep it for ever; what makes it large is not its own either.
-	for why, change := range map[string]func(*v1alpha1.NodeLayers){
-		"adds no finalizers": func(o *v1alpha1.NodeLayers) { o.Finalizers = []string{"example.com/for-ever"} },
-		"writes no labels and annotations": func(o *v1alpha1.NodeLayers) {
-			o.Annotations = map[string]string{}
+	for what, change := range map[string]func(*v1alpha1.NodeLayers) string{
+		"a finalizer": func(o *v1alpha1.NodeLayers) string {
+			o.Finalizers = []string{"example.com/for-ever"}
+			return "adds no finalizers"
+		},
+		"many labels": func(o *v1alpha1.NodeLayers) string {
+			o.Labels = map[string]string{}
 			for i := range 9 {
-				o.Annotations[fmt.Sprint("example.com/", i)] = ""
+				o.Labels[fmt.Sprint("example.com/", i)] = ""
 			}
+			return "writes no labels and annotations"
+		},
+		"a long annotation": func(o *v1alpha1.NodeLayers) string {
+			o.Annotations = map[string]string{"example.com/long": strings.Repeat("x", 257)}
+			return "writes no labels and annotations"
 		},
 	} {
 		changed := current.DeepCopy()
-		change(changed)
-		refused("an update with something else", why, own.Update(ctx, changed))
+		why := change(changed)
+		refused("an update with "+what, why, own.Update(ctx, changed))
 	}
-	must(t, own.Get(ctx, client.ObjectKey{Name: "n1"}, current))
+
+	// An agent that was started again does not know the version: it replaces the object.
+	must(t, own.Delete(ctx, current.DeepCopy()))
+	must(t, own.Create(ctx, p.object("n1")))
+	now()
 
 	// Others leave what it says as it is.
 	current.Annotations = map[string]string{"example.com/note": "by an administrator"}
 	must(t, p.admin.Update(ctx, current))
-	changed = current.DeepCopy()
+	changed := current.DeepCopy()
 	changed.Spec.TotalImages = 9
 	refused("what an administrator says", "written by layer-agent", p.admin.Update(ctx, changed))
 	changed = current.DeepCopy()
@@ -270,8 +329,7 @@ func testPolicy(t *testing.T, p *plane) {
 	must(t, own.Update(ctx, current))
 
 	// The garbage collector, which is no agent, takes its finalizer from what is being deleted.
-	must(t, own.Get(ctx, client.ObjectKey{Name: "n1"}, current))
-	must(t, p.admin.Delete(ctx, current, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+	must(t, p.admin.Delete(ctx, now(), client.PropagationPolicy(metav1.DeletePropagationForeground)))
 	must(t, p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, current))
 	if len(current.Finalizers) != 1 {
 		t.Fatalf("finalizers %q", current.Finalizers)
@@ -430,6 +488,13 @@ func testAgent(t *testing.T, p *plane) {
 	must(t, p.admin.Delete(ctx, p.object("n1")))
 	store(t, root, "quay.io/c:1")
 	published("quay.io/c:1")
+	// Somebody labels it, which makes another version of it.
+	labelled := &v1alpha1.NodeLayers{}
+	must(t, p.admin.Get(ctx, client.ObjectKey{Name: "n1"}, labelled))
+	labelled.Labels = map[string]string{"example.com/note": ""}
+	must(t, p.admin.Update(ctx, labelled))
+	store(t, root, "quay.io/d:1")
+	published("quay.io/d:1")
 
 	var table metav1.Table
 	must(t, p.kube.Discovery().RESTClient().Get().AbsPath("/apis/layerlocality.io/v1alpha1/nodelayers").

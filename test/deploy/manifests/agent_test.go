@@ -184,7 +184,7 @@ func TestAgent(t *testing.T) {
 			!reflect.DeepEqual(binding.Subjects, []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: namespace}}) {
 			t.Errorf("%s: the pods are %s, bound is %+v", overlay, spec.ServiceAccountName, binding.Subjects)
 		}
-		if got, want := atoms(role.Rules), []string{"layerlocality.io/nodelayers:create", "layerlocality.io/nodelayers:get", "layerlocality.io/nodelayers:update"}; !slices.Equal(got, want) {
+		if got, want := atoms(role.Rules), []string{"layerlocality.io/nodelayers:create", "layerlocality.io/nodelayers:delete", "layerlocality.io/nodelayers:update"}; !slices.Equal(got, want) {
 			t.Errorf("%s: rights %q, want %q", overlay, got, want)
 		}
 		// And a kube-scheduler that is a static pod.
