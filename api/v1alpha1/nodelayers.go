@@ -48,9 +48,12 @@ func ParseNodeImage(text string, layers int) (NodeImage, error) {
 		return NodeImage{}, invalid("it has no name")
 	}
 	image := NodeImage{Names: fields[1:]}
+	if len(image.Names) > MaxNodeImageNames {
+		return NodeImage{}, invalid(fmt.Sprintf("%d names, at most %d are possible", len(image.Names), MaxNodeImageNames))
+	}
 	for _, name := range image.Names {
-		if name == "" {
-			return NodeImage{}, invalid("a name is empty")
+		if !IsNodeImageName(name) {
+			return NodeImage{}, invalid(fmt.Sprintf("%.50q is no name", name))
 		}
 	}
 	if fields[0] == "-" {
@@ -69,6 +72,21 @@ func ParseNodeImage(text string, layers int) (NodeImage, error) {
 		image.Layers = append(image.Layers, int(place))
 	}
 	return image, nil
+}
+
+// IsNodeImageName reports whether a text can be a name in a list: no spaces, and nothing that takes
+// more than a byte in JSON.
+func IsNodeImageName(text string) bool {
+	if text == "" || len(text) > MaxNodeNameLength {
+		return false
+	}
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c <= ' ', c > '~', c == '"', c == '\\', c == '<', c == '>', c == '&':
+			return false
+		}
+	}
+	return true
 }
 
 // String returns the layer as NodeLayers list it.

@@ -23,11 +23,16 @@ func TestNodeImage(t *testing.T) {
 		}
 	}
 	for text, why := range map[string]string{
-		"":                                      "no name",
-		"0":                                     "no name",
-		"-":                                     "no name",
-		"0 ":                                    "is empty",
-		"0  a":                                  "is empty",
+		"":           "no name",
+		"0":          "no name",
+		"-":          "no name",
+		"0 ":         `"" is no name`,
+		"0  a":       `"" is no name`,
+		"0 a\x1b[2J": `is no name`,
+		"0 é":        `is no name`,
+		"0 <a>":      `is no name`,
+		"-" + strings.Repeat(" a", MaxNodeImageNames+1): "17 names",
+		"- " + strings.Repeat("a", MaxNodeNameLength+1): "is no name",
 		"5 a":                                   `no layer "5"`,
 		"-1 a":                                  `no layer "-1"`,
 		"1,,2 a":                                `no layer ""`,

@@ -40,10 +40,13 @@ const (
 )
 
 // NodeLayersSpec is what a node holds.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.layers) ? self.layers.map(l, size(l) + 3).sum() : 0) + (has(self.images) ? self.images.map(i, size(i) + 3).sum() : 0) <= 131072",message="both lists may take 128 KiB as JSON"
 type NodeLayersSpec struct {
 	// Runtime is the container runtime and its version: "cri-o", "containerd 2.3.1".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[ -~]*$`
 	Runtime string `json:"runtime,omitempty"`
 	// Reuse is Digest or Chain. With Chain, Layers has all layers of its images.
 	Reuse LayerReuse `json:"reuse"`
@@ -54,6 +57,7 @@ type NodeLayersSpec struct {
 	// MinLayerBytes is the size in compressed bytes from which on layers are listed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1099511627776
 	MinLayerBytes int64 `json:"minLayerBytes,omitempty"`
 	// RenewSeconds is how often RenewTime changes at least while the agent works.
 	// +kubebuilder:validation:Minimum=1
@@ -74,18 +78,19 @@ type NodeLayersSpec struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4096
-	// +kubebuilder:validation:items:MaxLength=160
+	// +kubebuilder:validation:items:MaxLength=149
 	// +kubebuilder:validation:items:Pattern=`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}) [0-9]{1,13}$`
 	Layers []string `json:"layers,omitempty"`
 	// Images: "<places in Layers> <names>". The places are those of the image's layers in
 	// the order of its manifest, the base first, separated by commas; "-" if no layer of the
 	// image is listed. The names, separated by spaces, are tags, and digests of its manifest
-	// and of the index that led there: "0,4,2 docker.io/library/busybox:1.36 sha256:...".
+	// and of the index that led there: "0,4,2 docker.io/library/busybox:1.36 sha256:...". They
+	// have printable ASCII characters only, without those that take more than a byte in JSON.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=8192
-	// +kubebuilder:validation:items:Pattern=`^(-|[0-9]{1,4}(,[0-9]{1,4})*)( [^ ]+)+$`
+	// +kubebuilder:validation:items:Pattern=`^(-|[0-9]{1,4}(,[0-9]{1,4})*)( [!#-%'-;=?-\[\]-~]+){1,16}$`
 	Images []string `json:"images,omitempty"`
 }
 
@@ -98,14 +103,24 @@ type NodeLayersList struct {
 	Items           []NodeLayers `json:"items"`
 }
 
-// What NodeLayers hold at most; the schema enforces the same.
+// What NodeLayers hold at most; the schema enforces the same, but for the length of a name.
 const (
+	// MaxNodeListBytes is what both lists take as JSON, each text with its quotes and a comma.
+	MaxNodeListBytes = 128 << 10
 	// MaxNodeImages in the list.
 	MaxNodeImages = 1024
 	// MaxNodeLayers in the list.
 	MaxNodeLayers = 4096
 	// MaxNodeImageLength is the length of an image in the list.
 	MaxNodeImageLength = 8192
+	// MaxNodeImageNames is how many names an image in the list has, MaxNodeNameLength how long each is.
+	// All of them, and the places of a few layers, are an image that can be listed.
+	MaxNodeImageNames = 16
+	MaxNodeNameLength = 400
+	// MaxRuntimeLength is the length of the runtime's name and version.
+	MaxRuntimeLength = 64
 	// MaxLayerBytes is the size of a layer, 1 TiB.
 	MaxLayerBytes = 1 << 40
+	// MaxRenewSeconds is a day.
+	MaxRenewSeconds = 24 * 60 * 60
 )

@@ -119,6 +119,7 @@ type ImageReference struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
 	Platforms []string `json:"platforms,omitempty"`
 	// LastConfirmed is when the registry last said that the reference points here.
 	// +optional
@@ -189,6 +190,7 @@ const (
 	MaxLayers = 512
 	// MaxReferences in an object. Further ones are in further objects of the manifest.
 	MaxReferences = 64
-	// MaxPlatforms of nodes that images are resolved for.
-	MaxPlatforms = 16
+	// MaxPlatforms of nodes that images are resolved for, MaxPlatformLength how long each is.
+	MaxPlatforms      = 16
+	MaxPlatformLength = 64
 )

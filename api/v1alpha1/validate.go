@@ -10,14 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-const (
-	maxConditions = 8
-	maxLayerSize  = 1 << 40 // compressed bytes
-)
+const maxConditions = 8
 
 var (
 	digests         = regexp.MustCompile(`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
 	conditionTypes  = regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$`)
+	runtimes        = regexp.MustCompile(`^[ -~]*$`)
 	conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 )
 
@@ -35,7 +33,7 @@ func (m *ImageManifest) ValidateStatus() field.ErrorList {
 func (s *ImageManifestSpec) validate(path *field.Path) (errs field.ErrorList) {
 	errs = append(errs, text(path.Child("digest"), s.Digest, 135, digests, s.Digest != "")...)
 	errs = append(errs, text(path.Child("mediaType"), s.MediaType, 255, nil, false)...)
-	errs = append(errs, text(path.Child("platform"), s.Platform, 64, nil, false)...)
+	errs = append(errs, text(path.Child("platform"), s.Platform, MaxPlatformLength, nil, false)...)
 	errs = append(errs, atLeastZero(path.Child("size"), s.Size)...)
 	if len(s.Layers) > 0 && s.Digest == "" {
 		errs = append(errs, field.Invalid(path, "", "layers need a digest"))
@@ -46,9 +44,7 @@ func (s *ImageManifestSpec) validate(path *field.Path) (errs field.ErrorList) {
 		layer := &s.Layers[i]
 		errs = append(errs, text(layers.Index(i).Child("digest"), layer.Digest, 135, digests, true)...)
 		errs = append(errs, atLeastZero(layers.Index(i).Child("size"), layer.Size)...)
-		if layer.Size > maxLayerSize {
-			errs = append(errs, field.Invalid(layers.Index(i).Child("size"), layer.Size, "at most "+strconv.Itoa(maxLayerSize)))
-		}
+		errs = append(errs, noMore(layers.Index(i).Child("size"), layer.Size, MaxLayerBytes)...)
 	}
 	return errs
 }
@@ -62,6 +58,9 @@ func (s *ImageManifestStatus) validate(path *field.Path) (errs field.ErrorList) 
 		errs = append(errs, text(at.Child("name"), ref.Name, 1024, nil, true)...)
 		errs = append(errs, text(at.Child("digest"), ref.Digest, 135, nil, false)...)
 		errs = append(errs, atMost(at.Child("platforms"), len(ref.Platforms), MaxPlatforms)...)
+		for n, platform := range ref.Platforms {
+			errs = append(errs, text(at.Child("platforms").Index(n), platform, MaxPlatformLength, nil, false)...)
+		}
 		errs = append(errs, once(at.Child("name"), names, ref.Name)...)
 	}
 	conditions := path.Child("conditions")
@@ -72,6 +71,43 @@ func (s *ImageManifestStatus) validate(path *field.Path) (errs field.ErrorList) 
 		errs = append(errs, once(conditions.Index(i).Child("type"), kinds, s.Conditions[i].Type)...)
 	}
 	return append(errs, atLeastZero(path.Child("failures"), int64(s.Failures))...)
+}
+
+// Validate returns what an API server with the schema of NodeLayers would refuse, and what
+// readers leave out. Texts come from whoever may have images pulled.
+func (n *NodeLayers) Validate() (errs field.ErrorList) {
+	s, path := &n.Spec, field.NewPath("spec")
+	errs = append(errs, text(path.Child("runtime"), s.Runtime, MaxRuntimeLength, runtimes, s.Runtime != "")...)
+	if s.Reuse != ReuseByDigest && s.Reuse != ReuseInChains {
+		errs = append(errs, field.NotSupported(path.Child("reuse"), s.Reuse, []LayerReuse{ReuseByDigest, ReuseInChains}))
+	}
+	for name, value := range map[string]int64{"minLayerBytes": s.MinLayerBytes, "totalImages": int64(s.TotalImages), "totalLayers": int64(s.TotalLayers), "totalBytes": s.TotalBytes} {
+		errs = append(errs, atLeastZero(path.Child(name), value)...)
+	}
+	errs = append(errs, noMore(path.Child("minLayerBytes"), s.MinLayerBytes, MaxLayerBytes)...)
+	if s.RenewSeconds < 1 {
+		errs = append(errs, field.Invalid(path.Child("renewSeconds"), s.RenewSeconds, "at least 1"))
+	}
+	errs = append(errs, noMore(path.Child("renewSeconds"), int64(s.RenewSeconds), MaxRenewSeconds)...)
+	layers, images, size := path.Child("layers"), path.Child("images"), 0
+	errs = append(errs, atMost(layers, len(s.Layers), MaxNodeLayers)...)
+	for i, text := range s.Layers {
+		if _, err := ParseLayer(text); err != nil {
+			errs = append(errs, field.Invalid(layers.Index(i), field.OmitValueType{}, err.Error()))
+		}
+		size += len(text) + len(`"",`)
+	}
+	errs = append(errs, atMost(images, len(s.Images), MaxNodeImages)...)
+	for i, text := range s.Images {
+		if _, err := ParseNodeImage(text, len(s.Layers)); err != nil {
+			errs = append(errs, field.Invalid(images.Index(i), field.OmitValueType{}, err.Error()))
+		}
+		size += len(text) + len(`"",`)
+	}
+	if size > MaxNodeListBytes {
+		errs = append(errs, field.TooLong(path, "", MaxNodeListBytes))
+	}
+	return errs
 }
 
 // condition has the bounds of every metav1.Condition.
@@ -111,6 +147,13 @@ func atMost(path *field.Path, items, limit int) field.ErrorList {
 func atLeastZero(path *field.Path, value int64) field.ErrorList {
 	if value < 0 {
 		return field.ErrorList{field.Invalid(path, value, "at least 0")}
+	}
+	return nil
+}
+
+func noMore(path *field.Path, value, limit int64) field.ErrorList {
+	if value > limit {
+		return field.ErrorList{field.Invalid(path, value, "at most "+strconv.FormatInt(limit, 10))}
 	}
 	return nil
 }

@@ -357,10 +357,23 @@ func testSchema(t *testing.T, p *plane) {
 		"spec.layers":            func(s *v1alpha1.NodeLayersSpec) { s.Layers = []string{digest + " 12345678901234"} },
 		"spec.images[0]":         func(s *v1alpha1.NodeLayersSpec) { s.Images = []string{"0"} },
 		"spec.images[0] in body": func(s *v1alpha1.NodeLayersSpec) { s.Images = []string{"0,, a"} },
-		"spec.images: Too many":  func(s *v1alpha1.NodeLayersSpec) { s.Images = slices.Repeat([]string{"- a"}, v1alpha1.MaxNodeImages+1) },
+		"spec.images[1] in body": func(s *v1alpha1.NodeLayersSpec) { s.Images = []string{"- a", "- a\x1b[2J"} },
+		"spec.images[2] in body": func(s *v1alpha1.NodeLayersSpec) { s.Images = []string{"- a", "- a", "- a\n"} },
+		"spec.images[3] in body": func(s *v1alpha1.NodeLayersSpec) {
+			s.Images = []string{"- a", "- a", "- a", "-" + strings.Repeat(" a", v1alpha1.MaxNodeImageNames+1)}
+		},
+		"spec.images: Too many": func(s *v1alpha1.NodeLayersSpec) { s.Images = slices.Repeat([]string{"- a"}, v1alpha1.MaxNodeImages+1) },
+		"both lists may take 128 KiB": func(s *v1alpha1.NodeLayersSpec) {
+			s.Images = slices.Repeat([]string{"- " + strings.Repeat("a", 123)}, v1alpha1.MaxNodeImages)
+			s.Layers = []string{digest + " 1"}
+		},
+		"both lists may take 128 KiB as": func(s *v1alpha1.NodeLayersSpec) {
+			s.Layers = slices.Repeat([]string{digest + " 1"}, v1alpha1.MaxNodeLayers)
+		},
 		"may not be more than": func(s *v1alpha1.NodeLayersSpec) {
 			s.Images = []string{"- " + strings.Repeat("a", v1alpha1.MaxNodeImageLength)}
 		},
+		"spec.runtime":      func(s *v1alpha1.NodeLayersSpec) { s.Runtime = "\x1b]0;title\x07" },
 		"spec.reuse":        func(s *v1alpha1.NodeLayersSpec) { s.Reuse = "Sometimes" },
 		"spec.renewSeconds": func(s *v1alpha1.NodeLayersSpec) { s.RenewSeconds = 0 },
 		"spec.totalBytes":   func(s *v1alpha1.NodeLayersSpec) { s.TotalBytes = -1 },
@@ -370,10 +383,17 @@ func testSchema(t *testing.T, p *plane) {
 		if err := own.Create(t.Context(), object); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %.300v", why, err)
 		}
+		// The agent does not even ask.
+		if errs := object.Validate(); len(errs) == 0 {
+			t.Errorf("%s: Validate takes it", why)
+		}
 	}
+	// As much as there may be, to the byte.
 	object := p.object("n1")
-	object.Spec.Layers = slices.Repeat([]string{digest + " 1234567890123"}, v1alpha1.MaxNodeLayers)
-	object.Spec.Images = slices.Repeat([]string{"4095 " + digest}, v1alpha1.MaxNodeImages)
+	object.Spec.Images = slices.Repeat([]string{"- " + strings.Repeat("a", 123)}, v1alpha1.MaxNodeImages)
+	if errs := object.Validate(); len(errs) > 0 {
+		t.Error(errs)
+	}
 	must(t, own.Create(t.Context(), object))
 }
 

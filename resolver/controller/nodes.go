@@ -157,7 +157,7 @@ func (n *nodes) update() arrivals {
 func (n *nodes) sum() {
 	platforms, registries, networks := map[string]int{}, map[string]bool{}, map[netip.Prefix]bool{}
 	for _, node := range n.byName {
-		if node.platform != "" {
+		if node.platform != "" && len(node.platform) <= v1alpha1.MaxPlatformLength { // as the kubelet states it
 			platforms[node.platform] += map[bool]int{false: -1, true: 1}[node.foreign]
 		}
 		for _, host := range node.registries {

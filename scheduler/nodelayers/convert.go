@@ -10,7 +10,7 @@ import (
 )
 
 // maxPlaces is how many layers all images of a node may name together, the shared ones each time. What an agent
-// writes, at most 128 KiB, cannot have as many: each takes two characters. The schema allows six times that, and the
+// writes, at most 128 KiB, cannot have as many: each takes two characters. An older schema allowed more, and the
 // index is locked while it takes a report over.
 const maxPlaces = 64 << 10
 
