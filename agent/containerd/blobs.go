@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"strings"
 	"time"
@@ -11,6 +12,8 @@ import (
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/layer-locality/layer-locality/agent/manifest"
 )
 
 const (
@@ -41,44 +44,66 @@ type blob struct {
 
 // blobs are those of the content store.
 type blobs struct {
-	known map[string]*blob // nil: not there
-	// all is set if known has all that there are. Otherwise ask finds one, nil if it is not there,
-	// and list finds all.
-	all  bool
+	// known are those that were asked for, nil if they are not there, and the configurations of images that
+	// were unpacked.
+	known map[string]*blob
+	// all are all that there are; nil unless they were listed. Otherwise ask finds one, nil if it is not
+	// there, and list finds all.
+	all  sizes
 	ask  func(digest string) (*blob, error)
-	list func() (map[string]*blob, error)
+	list func() (map[string]*blob, sizes, error)
 	// asked counts the questions, err is the first error.
 	asked int
 	err   error
+}
+
+// sizes are those of blobs, at most one byte more than a manifest may have, by a hash of their digest: there
+// may be hundreds of thousands, and little of them matters. Nobody knows the seed, so nobody can make two
+// digests with one hash.
+type sizes map[uint64]uint32
+
+var seed = maphash.MakeSeed()
+
+func (s sizes) add(digest string, size int64) {
+	if size < 0 || size > manifest.MaxBytes {
+		size = manifest.MaxBytes + 1
+	}
+	s[maphash.String(seed, digest)] = uint32(size)
 }
 
 // get returns a blob, nil if it is not there or if it could not be found out.
 func (b *blobs) get(digest string) *blob {
 	found, ok := b.known[digest]
 	switch {
-	case ok || b.all || b.err != nil:
+	case ok || b.err != nil:
 		return found
-	case b.asked == maxAsked:
-		b.known, b.err = b.list()
-		b.all = true
-		return b.known[digest]
+	case b.all == nil && b.asked < maxAsked:
+		b.asked++
+		found, b.err = b.ask(digest)
+		b.known[digest] = found
+		return found
+	case b.all == nil:
+		if b.known, b.all, b.err = b.list(); b.err != nil {
+			return nil
+		}
+		return b.get(digest)
 	}
-	b.asked++
-	found, b.err = b.ask(digest)
-	b.known[digest] = found
-	return found
+	if size, ok := b.all[maphash.String(seed, digest)]; ok {
+		return &blob{size: int64(size)}
+	}
+	return nil
 }
 
 // look lists all blobs if that is due. Otherwise those are asked for that are needed of the images
 // that are not settled.
 func (r *Reader) look(ctx context.Context, unsettled int) (*blobs, error) {
-	list := func() (map[string]*blob, error) {
+	list := func() (map[string]*blob, sizes, error) {
 		r.listed = time.Time{} // due again, unless this reading settles what it finds
 		return r.list(ctx)
 	}
 	if due := r.relist.Swap(false); due || time.Since(r.listed) > listEvery || unsettled > maxNew {
-		all, err := list()
-		return &blobs{known: all, all: true}, err
+		unpacked, all, err := list()
+		return &blobs{known: unpacked, all: all}, err
 	}
 	return &blobs{known: map[string]*blob{}, list: list, ask: func(digest string) (*blob, error) {
 		answer, err := r.content.Info(ctx, &contentapi.InfoRequest{Digest: digest})
@@ -106,24 +131,27 @@ func newBlob(info *contentapi.Info) *blob {
 	return b
 }
 
-// list returns all blobs in the content store.
-func (r *Reader) list(ctx context.Context) (map[string]*blob, error) {
+// list returns the configurations of images that were unpacked, and the sizes of all blobs.
+func (r *Reader) list(ctx context.Context) (unpacked map[string]*blob, all sizes, err error) {
 	stream, err := r.content.List(ctx, &contentapi.ListContentRequest{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all := map[string]*blob{}
+	unpacked, all = map[string]*blob{}, sizes{}
 	for {
 		answer, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return all, nil
+			return unpacked, all, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, info := range answer.GetInfo() {
-			if all[info.GetDigest()] = newBlob(info); len(all) > maxBlobs {
-				return nil, fmt.Errorf("more than %d blobs", maxBlobs)
+			if all.add(info.GetDigest(), info.GetSize()); len(all) > maxBlobs {
+				return nil, nil, fmt.Errorf("more than %d blobs: remove images that nobody needs (crictl rmi --prune)", maxBlobs)
+			}
+			if b := newBlob(info); b.unpacked != nil {
+				unpacked[info.GetDigest()] = b
 			}
 		}
 	}

@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	// maxMessage bounds an answer: 10,000 images, each with three records.
-	maxMessage = 64 << 20
+	// maxMessage bounds an answer: maxImages, each with three records. It is in memory twice.
+	maxMessage = 24 << 20
 	// maxImages bounds what is looked at.
 	maxImages = 16_384
 	// lastReconnect is the longest pause between two attempts to connect: containerd may be away
@@ -58,9 +58,7 @@ type Reader struct {
 	events     eventsapi.EventsClient
 	versions   versionapi.VersionClient
 
-	// known are manifests and indexes by their digest, so that each is read once. A nil one
-	// is none that can be used.
-	known map[string]*manifest.Manifest
+	known *manifest.Known
 	// settled are the images that were unpacked when all blobs were last listed, by their target.
 	// Until the next listing they are taken to stay so while their records do not change.
 	settled map[string]settled
@@ -118,6 +116,9 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	version := strings.TrimPrefix(answer.GetVersion(), "v")
 	result := &read.Result{Contents: contents.Contents{Runtime: r.Name() + " " + version[:min(len(version), 40)], JoinsDownloads: ptr.To(true)}}
 	list, err := r.images.List(ctx, &imagesapi.ListImagesRequest{})
+	if status.Code(err) == codes.ResourceExhausted {
+		err = fmt.Errorf("%w: remove images that nobody needs (crictl rmi --prune)", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
@@ -138,10 +139,10 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		return nil, fmt.Errorf("content: %w", err)
 	}
 	// What is known is renewed as a whole with the list of all blobs.
-	whole, known := blobs.all, r.known
+	whole, known := blobs.all != nil, r.known
 	pulled, imported := map[string]bool{}, map[string]bool{}
 	if whole {
-		known = map[string]*manifest.Manifest{}
+		known = r.known.Next()
 		clear(nowSettled)
 	}
 	for _, target := range targets {
@@ -164,7 +165,7 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 			continue
 		case found == nil:
 			result.Skip(handover.NoManifest, 1)
-			result.Contents.Images = append(result.Contents.Images, contents.Image{Names: records[target].names})
+			result.Contents.Add(contents.Image{Names: records[target].names})
 			continue
 		}
 		if whole && found.unpacked {
@@ -180,9 +181,10 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 			}
 			kept[found.chain] = kept[found.chain] || found.kept
 		}
-		result.Contents.Images = append(result.Contents.Images, contents.Image{Names: append(records[target].names, found.digest), Layers: found.manifest.Layers})
+		result.Contents.Add(contents.Image{Names: append(records[target].names, found.digest), Layers: found.manifest.Layers})
 	}
 	r.known, r.settled = known, nowSettled
+	known.Done()
 	if whole {
 		r.listed = began
 	}
@@ -266,14 +268,17 @@ var errNotHere = errors.New("not unpacked")
 // find returns the manifest that is in use of a target, which may be an index: the one that
 // has been unpacked. If there is none, it is one whose layers are all there. With an error beside
 // it, another one may be in use, which could not be read this time.
-func (r *Reader) find(ctx context.Context, target string, blobs *blobs, known map[string]*manifest.Manifest) (*found, error) {
+func (r *Reader) find(ctx context.Context, target string, blobs *blobs, known *manifest.Known) (*found, error) {
 	top, err := r.manifest(ctx, target, blobs, known)
 	if err != nil {
 		return nil, err
 	}
 	candidates := top.Manifests
-	if top.Config != "" {
+	switch {
+	case top.Config != "":
 		candidates = []string{target}
+	case top.Unknown != nil:
+		return nil, errUnusable
 	}
 	var complete *found
 	var failed error
@@ -320,11 +325,8 @@ func chain(unpacked map[string]string) string {
 var errUnusable = errors.New("not a manifest that can be used")
 
 // manifest returns a manifest or an index of the content store.
-func (r *Reader) manifest(ctx context.Context, digest string, blobs *blobs, known map[string]*manifest.Manifest) (*manifest.Manifest, error) {
-	m, ok := known[digest]
-	if !ok {
-		m, ok = r.known[digest]
-	}
+func (r *Reader) manifest(ctx context.Context, digest string, blobs *blobs, known *manifest.Known) (*manifest.Manifest, error) {
+	m, ok := known.Get(digest)
 	if !ok {
 		b := blobs.get(digest)
 		if b == nil {
@@ -337,8 +339,9 @@ func (r *Reader) manifest(ctx context.Context, digest string, blobs *blobs, know
 		if err == nil {
 			m, _ = manifest.Parse(text)
 		}
+		m = known.Put(digest, m)
 	}
-	if known[digest] = m; m == nil {
+	if m == nil {
 		return nil, errUnusable
 	}
 	return m, nil

@@ -272,7 +272,7 @@ func expect(t *testing.T, what string, got []contents.Image, want ...string) {
 		for _, l := range strings.Fields(layers) {
 			text += fmt.Sprintf(" %s %d", digest(l), len(l))
 		}
-		want[i] = strings.Join(slices.Sorted(slices.Values(strings.Fields(names))), " ") + " =" + text
+		want[i] = strings.Join(slices.Compact(slices.Sorted(slices.Values(strings.Fields(names)))), " ") + " =" + text
 	}
 	slices.Sort(texts)
 	slices.Sort(want)
@@ -334,8 +334,8 @@ func TestRead(t *testing.T) {
 		t.Error("all blobs are there, and yet layers count in chains")
 	}
 	d.images = d.images[:3]
-	if expect(t, "removed", d.list(r).Contents.Images, want[0]); len(r.known) != 2 {
-		t.Errorf("%d manifests are remembered", len(r.known))
+	if expect(t, "removed", d.list(r).Contents.Images, want[0]); r.known.Len() != 2 {
+		t.Errorf("%d manifests are remembered", r.known.Len())
 	}
 }
 
@@ -683,4 +683,19 @@ func TestWatch(t *testing.T) {
 	d.serve()
 	seen("subscribed again")
 	expect(t, "and read", d.read(r).Contents.Images)
+}
+
+// An answer that is too large is refused, and said with the way out.
+func TestLargeAnswer(t *testing.T) {
+	d := start(t)
+	target := d.manifest("a", "base")
+	for i := range 25 {
+		d.record(target, fmt.Sprint("quay.io/a:", i, strings.Repeat("x", 1<<20)))
+	}
+	r, err := NewReader(d.socket, "k8s.io")
+	must(t, err)
+	defer r.Close()
+	if _, err := r.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "images: ") || !strings.Contains(err.Error(), "larger than max") || !strings.Contains(err.Error(), "crictl rmi --prune") {
+		t.Error(err)
+	}
 }

@@ -21,6 +21,32 @@ type Contents struct {
 	// pulled at the same time need it; nil if that is not known.
 	JoinsDownloads *bool
 	Images         []Image
+
+	// text is how many bytes the names of Images have that were added, places how many layers these name.
+	text, places int
+}
+
+// What images have in memory together, far more than can be listed.
+const (
+	maxText   = 8 << 20
+	maxPlaces = 1 << 19
+)
+
+// Add adds an image, with those of its names that can be listed. If the names of all have become too many,
+// it has the first one only; without layers, if these have.
+func (c *Contents) Add(image Image) {
+	image.Names = listable(image.Names)
+	for i, name := range image.Names {
+		if c.text += len(name); i > 0 && c.text > maxText {
+			image.Names = image.Names[:i]
+			break
+		}
+	}
+	image.Names = slices.Clone(image.Names) // what was cut off is not kept behind them
+	if c.places += len(image.Layers); c.places > maxPlaces {
+		image.Layers = nil
+	}
+	c.Images = append(c.Images, image)
 }
 
 // Image is an image of a node.
@@ -32,31 +58,38 @@ type Image struct {
 	Layers []v1alpha1.ImageLayer
 }
 
-// MaxNames is how many names of an image are listed. Schedulers look at as many.
-const MaxNames = 16
-
-// Spec returns all that a node holds, sorted, so that the same contents give the same lists.
-// The lists may have more than a NodeLayers can; see Fit.
-func (c *Contents) Spec() *v1alpha1.NodeLayersSpec {
-	spec := &v1alpha1.NodeLayersSpec{Runtime: c.Runtime, Reuse: v1alpha1.ReuseByDigest, JoinsDownloads: c.JoinsDownloads}
+// Spec returns what a NodeLayers of that node says, sorted, so that the same contents give the same
+// lists: without layers below minLayerBytes, unless all are needed because layers are used in chains, and
+// with lists of at most limit bytes as JSON. Beyond that, what takes most of the object for a byte of its
+// image goes first. The totals are those of all that the node holds.
+func (c *Contents) Spec(minLayerBytes int64, limit int) *v1alpha1.NodeLayersSpec {
+	spec := &v1alpha1.NodeLayersSpec{Runtime: printable(c.Runtime), Reuse: v1alpha1.ReuseByDigest, JoinsDownloads: c.JoinsDownloads, MinLayerBytes: minLayerBytes}
 	if c.InChains {
-		spec.Reuse = v1alpha1.ReuseInChains
+		spec.Reuse, spec.MinLayerBytes = v1alpha1.ReuseInChains, 0
 	}
-	l := lists{sizes: map[string]int64{}}
-	for _, image := range c.Images {
-		if len(image.Layers) > v1alpha1.MaxLayers {
-			image.Layers = nil
-		}
-		if names := listable(image.Names); len(names) > 0 {
-			l.images = append(l.images, listed{names: names, digests: l.digests(image.Layers)})
-		}
+	l := c.lists()
+	spec.TotalImages, spec.TotalLayers = int32(len(l.images)), int32(len(l.layers)) //nolint:gosec // readers bound what they read
+	for _, layer := range l.layers {
+		spec.TotalBytes = plus(spec.TotalBytes, layer.Size)
 	}
-	spec.TotalImages, spec.TotalLayers = int32(len(l.images)), int32(len(l.sizes)) //nolint:gosec // readers bound what they read
-	for _, size := range l.sizes {
-		spec.TotalBytes = plus(spec.TotalBytes, size)
+	for i := range l.images {
+		image := &l.images[i]
+		image.layers = slices.DeleteFunc(image.layers, func(n int32) bool { return l.layers[n].Size < spec.MinLayerBytes })
 	}
+	l.cut(limit)
 	l.write(spec)
 	return spec
+}
+
+// printable returns the first printable ones of a text's characters, as many as a runtime's name has.
+func printable(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return -1
+		}
+		return c
+	}, text)
+	return text[:min(len(text), v1alpha1.MaxRuntimeLength)]
 }
 
 // plus adds sizes as manifests claim them: some millions of the largest layers are more than an
@@ -69,24 +102,26 @@ func plus(total, size int64) int64 {
 }
 
 // listable returns the valid ones of an image's names, each once: digests first, then tags,
-// sorted, at most MaxNames. Neither keeps the other from half of the places.
+// sorted, as many as are listed. Neither keeps the other from half of the places.
 func listable(names []string) []string {
+	const most = v1alpha1.MaxNodeImageNames
 	var valid []string
 	for _, name := range names {
-		if isName(name) && !slices.Contains(valid, name) {
+		if v1alpha1.IsNodeImageName(name) {
 			valid = append(valid, name)
 		}
 	}
 	slices.SortFunc(valid, func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), strings.Compare(a, b))
 	})
+	valid = slices.Compact(valid)
 	digests := slices.IndexFunc(valid, func(name string) bool { return !v1alpha1.IsDigest(name) })
 	if digests < 0 {
 		digests = len(valid)
 	}
-	kept := min(digests, max(MaxNames/2, MaxNames-(len(valid)-digests)))
+	kept := min(digests, max(most/2, most-(len(valid)-digests)))
 	valid = slices.Delete(valid, kept, digests)
-	return valid[:min(len(valid), MaxNames)]
+	return valid[:min(len(valid), most)]
 }
 
 func rank(name string) int {
@@ -96,75 +131,70 @@ func rank(name string) int {
 	return 1
 }
 
-// maxName is the length of a name; MaxNames of them, and the places of a few layers, are an
-// image that can be listed.
-const maxName = 400
-
-// isName tells whether a text can be a name in a list: no spaces, and nothing that takes more
-// than a byte in JSON.
-func isName(text string) bool {
-	if text == "" || len(text) > maxName {
-		return false
-	}
-	for i := range len(text) {
-		switch c := text[i]; {
-		case c <= ' ', c > '~', c == '"', c == '\\', c == '<', c == '>', c == '&':
-			return false
-		}
-	}
-	return true
-}
-
 // lists are the lists of a NodeLayers while they are made.
 type lists struct {
-	// sizes of all layers by their digest.
-	sizes  map[string]int64
+	// layers, each once. Images name them by their places.
+	layers []v1alpha1.ImageLayer
+	places map[string]int32
 	images []listed
 }
 
-// listed is an image with the digests of its layers.
-type listed struct{ names, digests []string }
+// listed is an image with the places of its layers.
+type listed struct {
+	names  []string
+	layers []int32
+}
 
-// digests notes the sizes of the layers and returns their digests; nil if one is not valid. Of
-// several sizes of a layer the smallest counts.
-func (l *lists) digests(layers []v1alpha1.ImageLayer) []string {
-	for _, layer := range layers {
-		if !v1alpha1.IsDigest(layer.Digest) || layer.Size < 0 || layer.Size > v1alpha1.MaxLayerBytes {
-			return nil
+// lists returns all that can be listed.
+func (c *Contents) lists() *lists {
+	l := &lists{places: map[string]int32{}}
+	for _, image := range c.Images {
+		if names := listable(image.Names); len(names) > 0 {
+			l.images = append(l.images, listed{names: names, layers: l.add(image.Layers)})
 		}
 	}
-	digests := make([]string, len(layers))
+	return l
+}
+
+// add notes the layers of an image and returns their places; nil if one is not valid, or if they are too
+// many. Of several sizes of a layer the smallest counts.
+func (l *lists) add(layers []v1alpha1.ImageLayer) []int32 {
+	if len(layers) > v1alpha1.MaxLayers || slices.ContainsFunc(layers, func(layer v1alpha1.ImageLayer) bool {
+		return !v1alpha1.IsDigest(layer.Digest) || layer.Size < 0 || layer.Size > v1alpha1.MaxLayerBytes
+	}) {
+		return nil
+	}
+	places := make([]int32, len(layers))
 	for i, layer := range layers {
-		if size, known := l.sizes[layer.Digest]; !known || layer.Size < size {
-			l.sizes[layer.Digest] = layer.Size
+		place, known := l.places[layer.Digest]
+		if !known {
+			place = int32(len(l.layers)) //nolint:gosec // readers bound what they read
+			l.layers, l.places[layer.Digest] = append(l.layers, layer), place
 		}
-		digests[i] = layer.Digest
+		l.layers[place].Size = min(l.layers[place].Size, layer.Size)
+		places[i] = place
 	}
-	return digests
+	return places
 }
 
 // write writes the lists into spec: the images, and the layers that they have.
 func (l *lists) write(spec *v1alpha1.NodeLayersSpec) {
-	used := map[string]int{}
+	var used []int32
 	for _, image := range l.images {
-		for _, digest := range image.digests {
-			used[digest] = 0
-		}
+		used = append(used, image.layers...)
 	}
-	sorted := make([]string, 0, len(used))
-	for digest := range used {
-		sorted = append(sorted, digest)
-	}
-	slices.Sort(sorted)
-	spec.Layers, spec.Images = make([]string, len(sorted)), make([]string, len(l.images))
-	for place, digest := range sorted {
-		used[digest] = place
-		spec.Layers[place] = v1alpha1.ImageLayer{Digest: digest, Size: l.sizes[digest]}.String()
+	slices.Sort(used)
+	used = slices.Compact(used)
+	slices.SortFunc(used, func(a, b int32) int { return strings.Compare(l.layers[a].Digest, l.layers[b].Digest) })
+	spec.Layers, spec.Images = make([]string, len(used)), make([]string, len(l.images))
+	at := make(map[int32]int, len(used))
+	for i, place := range used {
+		at[place], spec.Layers[i] = i, l.layers[place].String()
 	}
 	for i, image := range l.images {
-		places := make([]int, len(image.digests))
-		for j, digest := range image.digests {
-			places[j] = used[digest]
+		places := make([]int, len(image.layers))
+		for j, place := range image.layers {
+			places[j] = at[place]
 		}
 		spec.Images[i] = v1alpha1.NodeImage{Layers: places, Names: image.names}.String()
 	}

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,8 +30,9 @@ const (
 	Folder = "overlay-images"
 	// listFile is the list of images in it.
 	listFile = "images.json"
-	// maxList bounds the list: 10,000 images take some 15 MB.
-	maxList = 64 << 20
+	// maxList bounds the list: 10,000 images take some 15 MB. maxEntry bounds what it has of an image.
+	maxList  = 64 << 20
+	maxEntry = 4 << 20
 	// maxImages bounds how many images are looked at.
 	maxImages = 16_384
 	// manifestKey is the data of an image that is its manifest; others of that prefix are
@@ -47,9 +47,7 @@ const (
 type Reader struct {
 	// roots of the stores, the main one first.
 	roots []string
-	// known are manifests by their digest, so that each is read once. A nil one is none that
-	// can be used.
-	known map[string]*manifest.Manifest
+	known *manifest.Known
 	// missing are images without a manifest, by their ID, and since when they are.
 	missing map[string]time.Time
 }
@@ -72,7 +70,7 @@ type image struct {
 // Read implements read.Runtime.
 func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	result := &read.Result{Contents: contents.Contents{Runtime: r.Name()}}
-	now := &reading{Result: result, began: time.Now(), seen: map[string]bool{}, known: map[string]*manifest.Manifest{}, missing: map[string]time.Time{}}
+	now := &reading{Result: result, began: time.Now(), seen: map[string]bool{}, known: r.known.Next(), missing: map[string]time.Time{}}
 	for i, root := range r.roots {
 		if err := r.readStore(ctx, root, now); err != nil {
 			if i > 0 && errors.Is(err, fs.ErrNotExist) {
@@ -82,6 +80,7 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 		}
 	}
 	r.known, r.missing = now.known, now.missing
+	r.known.Done()
 	return result, nil
 }
 
@@ -91,7 +90,7 @@ type reading struct {
 	began time.Time
 	// seen are IDs of images; known and missing are those of the Reader for the next time.
 	seen    map[string]bool
-	known   map[string]*manifest.Manifest
+	known   *manifest.Known
 	missing map[string]time.Time
 }
 
@@ -105,48 +104,98 @@ func (r *Reader) readStore(ctx context.Context, path string, now *reading) error
 	if gone(root) {
 		return read.ErrGone
 	}
-	text, err := readFile(root, listFile, maxList)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // no image was ever pulled
-	}
-	if err != nil {
-		return err
-	}
-	var images []image
-	if err := json.Unmarshal(text, &images); err != nil {
-		return fmt.Errorf("%s: %w", listFile, err)
-	}
-	if len(images) > maxImages {
-		now.Skip(handover.TooManyImages, len(images)-maxImages)
-		images = images[:maxImages]
-	}
-	for i := range images {
+	images := 0
+	err = list(root, func(found *image) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		found := &images[i]
-		if now.seen[found.ID] || !isID(found.ID) || found.TopLayer == "" { // or an artifact
-			continue
+		if images++; images > maxImages {
+			now.Skip(handover.TooManyImages, 1)
+			return nil
 		}
-		now.seen[found.ID] = true
-		m, err := r.manifest(root, found, now.known)
-		if errors.Is(err, fs.ErrNotExist) && !r.waitedFor(found.ID, now) {
-			now.Incomplete = true // listed before its manifest is there, or removed meanwhile
-			continue
+		r.readImage(root, found, now)
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // no image was ever pulled
+	}
+	return err
+}
+
+// readImage reads what an entry of the list means.
+func (r *Reader) readImage(root *os.Root, found *image, now *reading) {
+	if now.seen[found.ID] || !isID(found.ID) || found.TopLayer == "" { // or an artifact
+		return
+	}
+	now.seen[found.ID] = true
+	m, err := r.manifest(root, found, now.known)
+	if errors.Is(err, fs.ErrNotExist) && !r.waitedFor(found.ID, now) {
+		now.Incomplete = true // listed before its manifest is there, or removed meanwhile
+		return
+	}
+	if err != nil {
+		now.Skip(handover.NoManifest, 1)
+		now.Incomplete = now.Incomplete || unread(err)
+	}
+	listed := contents.Image{Names: found.names()}
+	if m != nil {
+		if listed.Layers = m.Layers; m.Unknown != nil {
+			now.Skip(handover.NoLayers, 1)
 		}
-		if err != nil {
-			now.Skip(handover.NoManifest, 1)
-			now.Incomplete = now.Incomplete || unread(err)
+	}
+	now.Contents.Add(listed)
+}
+
+// list calls each with the images of the list, one after another: all of it may be larger than the
+// memory there is.
+func list(root *os.Root, each func(*image) error) error {
+	file, err := open(root, listFile)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	from := &bounded{from: file, list: maxList, entry: maxEntry}
+	decoder := json.NewDecoder(from)
+	token, err := decoder.Token()
+	if err == nil && token != json.Delim('[') {
+		err = errors.New("not a list")
+	}
+	for err == nil && decoder.More() {
+		var next image
+		if err = decoder.Decode(&next); err == nil {
+			from.entry = maxEntry
+			err = each(&next)
 		}
-		listed := contents.Image{Names: found.names()}
-		if m != nil {
-			if listed.Layers = m.Layers; m.Unknown != nil {
-				now.Skip(handover.NoLayers, 1)
-			}
-		}
-		now.Contents.Images = append(now.Contents.Images, listed)
+	}
+	if err == nil {
+		_, err = decoder.Token() // the end of the list: it is whole
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", listFile, err)
 	}
 	return nil
+}
+
+// bounded reads a list of so many bytes, and so many in an entry.
+type bounded struct {
+	from        io.Reader
+	list, entry int
+}
+
+// ahead is how much is read at once.
+const ahead = 32 << 10
+
+// Read implements io.Reader.
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p[:min(len(p), ahead)])
+	b.list, b.entry = b.list-n, b.entry-n
+	switch {
+	case b.list < 0:
+		err = fmt.Errorf("more than %d MiB: remove images that nobody needs (crictl rmi --prune)", maxList>>20)
+	case b.entry < 0:
+		err = fmt.Errorf("an image takes more than %d MiB there: remove it, it has too many names (crictl images, crictl rmi)", maxEntry>>20)
+	}
+	return n, err
 }
 
 // waitedFor tells whether the manifest of an image, which is not there, has been waited for
@@ -169,19 +218,17 @@ func isID(text string) bool {
 var errUnusable = errors.New("not a manifest that can be used")
 
 // manifest returns the manifest of an image, an error if it is none that can be used.
-func (r *Reader) manifest(root *os.Root, found *image, known map[string]*manifest.Manifest) (*manifest.Manifest, error) {
+func (r *Reader) manifest(root *os.Root, found *image, known *manifest.Known) (*manifest.Manifest, error) {
 	// Not by the image's ID: an image that is pulled again may get another manifest.
 	digest := found.BigDataDigests[manifestKey]
 	if !v1alpha1.IsDigest(digest) {
 		digest = ""
 	}
-	for _, before := range []map[string]*manifest.Manifest{known, r.known} {
-		if m, ok := before[digest]; ok && digest != "" {
-			if known[digest] = m; m == nil {
-				return nil, errUnusable
-			}
-			return m, nil
+	if m, ok := known.Get(digest); ok {
+		if m == nil {
+			return nil, errUnusable
 		}
+		return m, nil
 	}
 	text, err := readFile(root, filepath.Join(found.ID, manifestKey), manifest.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) || unread(err) {
@@ -191,10 +238,7 @@ func (r *Reader) manifest(root *os.Root, found *image, known map[string]*manifes
 	if err == nil {
 		m, err = manifest.Parse(text)
 	}
-	if digest != "" {
-		known[digest] = m
-	}
-	return m, err
+	return known.Put(digest, m), err
 }
 
 // unread tells whether it is the file system that failed, which it may do for a while: what it
@@ -204,44 +248,48 @@ func unread(err error) bool {
 	return errors.As(err, &failure) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// names returns the tags and digests of an image.
+// names returns the tags and digests of an image, some of them twice.
 func (i *image) names() []string {
-	names := []string{}
-	add := func(name string) {
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
+	names := []string{i.Digest}
 	for _, name := range i.Names {
 		// A digest names the same content in every repository.
 		if _, digest, ok := strings.Cut(name, "@"); ok {
 			name = digest
 		}
-		add(name)
+		names = append(names, name)
 	}
-	add(i.Digest)
 	for key, digest := range i.BigDataDigests {
 		if key == manifestKey || strings.HasPrefix(key, manifestKey+"-") {
-			add(digest)
+			names = append(names, digest)
 		}
 	}
 	return names
 }
 
-// readFile reads a regular file that has at most so many bytes.
-func readFile(root *os.Root, name string, most int64) ([]byte, error) {
+// open opens a regular file.
+func open(root *os.Root, name string) (*os.File, error) {
 	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
 	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", name)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// readFile reads a regular file that has at most so many bytes.
+func readFile(root *os.Root, name string, most int64) ([]byte, error) {
+	file, err := open(root, name)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", name)
-	}
+	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, most+1))
 	if err == nil && int64(len(text)) > most {
 		err = fmt.Errorf("%s has more than %d bytes", name, most)

@@ -19,8 +19,8 @@ import (
 const (
 	reportFile = "report.json"
 	stateFile  = "state.json"
-	// maxReport bounds what the publisher reads: 10,000 images take some 4 MB.
-	maxReport = 32 << 20
+	// maxReport bounds what the publisher reads: the lists, and the little else that there is.
+	maxReport = v1alpha1.MaxNodeListBytes + 4<<10
 	maxState  = 64 << 10
 )
 

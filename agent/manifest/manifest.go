@@ -32,6 +32,8 @@ type Manifest struct {
 	Unknown error
 	// Manifests are the digests of the manifests that an index lists, without attestations.
 	Manifests []string
+	// left is how many layers and manifests were left out for want of room.
+	left int
 }
 
 type descriptor struct {

@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// MaxBytes is what the lists of an object take at most, as JSON.
-	MaxBytes = 128 << 10
 	// minBytes is where the limit stops to be halved when an apiserver takes no more. enlarge is
 	// when it is as before again: what refused large bodies may do so no more.
 	minBytes = 4 << 10
@@ -60,8 +58,6 @@ type Options struct {
 	Token func() (string, error)
 	// From has what the reader found.
 	From *handover.Reader
-	// MinLayerBytes is the size of layers from which on they are listed.
-	MinLayerBytes int64
 	// Renew is how often the object is written at least.
 	Renew time.Duration
 	// Spread is the time in which the agents of a cluster make their first writes.
@@ -110,7 +106,7 @@ func New(o Options) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{Options: o, client: client, limit: MaxBytes, retry: firstRetry, began: time.Now(), look: poll}
+	p := &Publisher{Options: o, client: client, limit: v1alpha1.MaxNodeListBytes, retry: firstRetry, began: time.Now(), look: poll}
 	p.metrics = newMetrics(o.Registerer, p.readAge)
 	return p, nil
 }
@@ -289,10 +285,12 @@ func latest(times ...time.Time) (t time.Time) {
 // write writes the object once, and notes what that means for the next time.
 func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 	if now.Sub(p.reduced) >= enlarge {
-		p.limit = MaxBytes
+		p.limit = v1alpha1.MaxNodeListBytes
 	}
-	spec, left, err := contents.Fit(p.report.Spec, p.MinLayerBytes, p.limit)
-	if err == nil {
+	spec, err := contents.Smaller(p.report.Spec, p.limit)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", untrusted, err)
+	} else {
 		err = p.put(ctx, spec)
 	}
 	if err != nil {
@@ -301,6 +299,7 @@ func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 		}
 		return
 	}
+	left := max(0, int(spec.TotalImages)-len(spec.Images))
 	p.metrics.wrote(spec, left)
 	p.metrics.writes.WithLabelValues(why).Inc()
 	if why == changed && !p.noticed.IsZero() {
@@ -313,6 +312,9 @@ func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 	p.mu.Unlock()
 	klog.FromContext(ctx).V(2).Info("Written", "why", why, "images", len(spec.Images), "layers", len(spec.Layers), "leftOut", left)
 }
+
+// untrusted begins errors that only a reader that was taken over can bring about.
+const untrusted = "what the reader handed over is none that a NodeLayers may say"
 
 // put writes the object of the node, whichever way it takes.
 func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) error {
@@ -333,6 +335,9 @@ func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) erro
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: identity.Name, UID: identity.UID}},
 		},
 		Spec: *spec,
+	}
+	if err := object.Validate().ToAggregate(); err != nil {
+		return fmt.Errorf("%s: %w", untrusted, err)
 	}
 	if object.ResourceVersion = p.version; p.version != "" {
 		version, err := p.client.Update(ctx, object, token)

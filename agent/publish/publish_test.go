@@ -529,7 +529,7 @@ func TestSettles(t *testing.T) {
 		} {
 			image := "- " + c.ago.String()
 			handed := time.Now()
-			must(t, s.writer.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Images: []string{image}}, Changed: handed.Add(-c.ago)}))
+			must(t, s.writer.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, Images: []string{image}}, Changed: handed.Add(-c.ago)}))
 			s.beats()
 			s.events <- struct{}{}
 			s.later(5 * time.Second)
@@ -593,7 +593,7 @@ func TestTenThousandImages(t *testing.T) {
 			}
 			held.Images = append(held.Images, image)
 		}
-		must(t, s.writer.WriteReport(&handover.Report{Spec: held.Spec(), Changed: time.Now()}))
+		must(t, s.writer.WriteReport(&handover.Report{Spec: held.Spec(0, v1alpha1.MaxNodeListBytes), Changed: time.Now()}))
 		s.later(time.Minute)
 		s.server.now(func() {
 			if s.server.object == nil {
@@ -604,7 +604,7 @@ func TestTenThousandImages(t *testing.T) {
 			for _, text := range append(slices.Clone(spec.Images), spec.Layers...) {
 				size += len(text) + 3
 			}
-			if spec.TotalImages != n || len(spec.Images) < 100 || size > MaxBytes {
+			if spec.TotalImages != n || len(spec.Images) < 100 || size > v1alpha1.MaxNodeListBytes {
 				t.Errorf("%d of %d images in %d bytes", len(spec.Images), spec.TotalImages, size)
 			}
 		})
@@ -774,6 +774,36 @@ func TestReasonsAreBounded(t *testing.T) {
 	}
 }
 
+// What a reader hands over that no NodeLayers may say is not sent; what it hands over next is.
+func TestInvalidReport(t *testing.T) {
+	const title = "\x1b]0;title\x07"
+	for name, spec := range map[string]*v1alpha1.NodeLayersSpec{
+		"an image":  {Reuse: v1alpha1.ReuseByDigest, Images: []string{"- a" + title}},
+		"a runtime": {Reuse: v1alpha1.ReuseByDigest, Images: []string{"- a"}, Runtime: title},
+		"a total":   {Reuse: v1alpha1.ReuseByDigest, Images: []string{"- a"}, TotalBytes: -1},
+	} {
+		test(t, func(s *suite) {
+			must(t, s.writer.WriteReport(&handover.Report{Spec: spec, Changed: time.Now()}))
+			s.later(10 * time.Minute)
+			s.expect(name, 0)
+			s.server.now(func() {
+				if len(s.server.requests) > 0 {
+					t.Errorf("%s: %q", name, s.server.requests)
+				}
+			})
+			s.p.mu.Lock()
+			err := s.p.failure
+			s.p.mu.Unlock()
+			if err == nil || !strings.Contains(err.Error(), untrusted) || strings.ContainsAny(err.Error(), title[:1]+title[len(title)-1:]) {
+				t.Errorf("%s: %v", name, err)
+			}
+			s.finds("- b")
+			s.later(6 * time.Minute)
+			s.expect("after "+name, 1, "- b")
+		})
+	}
+}
+
 // The object is deleted, is written by somebody else, and the Node is made again.
 func TestObjectChanges(t *testing.T) {
 	test(t, func(s *suite) {
@@ -844,7 +874,7 @@ func TestWatchesFolder(t *testing.T) {
 		}
 	}
 	within("looked at", func() bool { return p.readAge() >= 0 })
-	must(t, w.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Images: []string{"- a"}}, Changed: time.Now()}))
+	must(t, w.WriteReport(&handover.Report{Spec: &v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, Images: []string{"- a"}}, Changed: time.Now()}))
 	within("written", func() bool { return p.Ready() == nil })
 	cancel()
 	must(t, <-done)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/layer-locality/layer-locality/agent/handover"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
 // Times of a Loop.
@@ -38,6 +39,8 @@ const (
 type Loop struct {
 	Runtime Runtime
 	Writer  *handover.Writer
+	// MinLayerBytes is the size of layers from which on they are listed.
+	MinLayerBytes int64
 
 	state handover.State
 	said  map[string]bool
@@ -155,7 +158,7 @@ func (l *Loop) read(ctx context.Context, changed time.Time) (next time.Duration,
 	if changed.IsZero() {
 		changed = began
 	}
-	if err := l.Writer.WriteReport(&handover.Report{Spec: result.Contents.Spec(), Changed: changed}); err != nil {
+	if err := l.Writer.WriteReport(&handover.Report{Spec: result.Contents.Spec(l.MinLayerBytes, v1alpha1.MaxNodeListBytes), Changed: changed}); err != nil {
 		return 0, fmt.Errorf("%w: %w", errHandover, err)
 	}
 	if !maps.Equal(result.Skipped, l.state.Skipped) && len(result.Skipped) > 0 {

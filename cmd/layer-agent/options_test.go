@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -52,17 +53,24 @@ func TestRuntime(t *testing.T) {
 	}
 }
 
+func TestMinLayerBytes(t *testing.T) {
+	for _, bytes := range []int64{-1, 1<<40 + 1} {
+		o := readOptions{minLayerBytes: bytes}
+		if err := o.run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("--min-layer-bytes=%d: want", bytes)) {
+			t.Errorf("%d: %v", bytes, err)
+		}
+	}
+}
+
 func TestPublishOptions(t *testing.T) {
-	valid := publishOptions{renew: 10 * time.Minute, spread: 30 * time.Second, minLayerBytes: 1 << 20}
+	valid := publishOptions{renew: 10 * time.Minute, spread: 30 * time.Second}
 	must(t, valid.validate())
 	for why, change := range map[string]func(*publishOptions){
-		"--renew=0s":              func(o *publishOptions) { o.renew = 0 },
-		"--renew=25h":             func(o *publishOptions) { o.renew = 25 * time.Hour },
-		"--renew=1.5s":            func(o *publishOptions) { o.renew = 1500 * time.Millisecond },
-		"--spread=-1s":            func(o *publishOptions) { o.spread = -time.Second },
-		"--spread=11m":            func(o *publishOptions) { o.spread = 11 * time.Minute },
-		"--min-layer-bytes=-1":    func(o *publishOptions) { o.minLayerBytes = -1 },
-		"--min-layer-bytes=10995": func(o *publishOptions) { o.minLayerBytes = 1<<40 + 1 },
+		"--renew=0s":   func(o *publishOptions) { o.renew = 0 },
+		"--renew=25h":  func(o *publishOptions) { o.renew = 25 * time.Hour },
+		"--renew=1.5s": func(o *publishOptions) { o.renew = 1500 * time.Millisecond },
+		"--spread=-1s": func(o *publishOptions) { o.spread = -time.Second },
+		"--spread=11m": func(o *publishOptions) { o.spread = 11 * time.Minute },
 	} {
 		o := valid
 		change(&o)

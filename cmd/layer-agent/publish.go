@@ -17,7 +17,6 @@ import (
 
 	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/agent/publish"
-	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
 // publishOptions are the flags of the publisher.
@@ -25,7 +24,6 @@ type publishOptions struct {
 	kubeconfig    string
 	token         string
 	handover      string
-	minLayerBytes int64
 	renew, spread time.Duration
 	address       string
 }
@@ -42,7 +40,6 @@ func newPublishCommand() *cobra.Command {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, the pod's service account")
 	f.StringVar(&o.token, "token-file", "/var/run/secrets/kubernetes.io/serviceaccount/token", "file with the token of the service account, which names the node")
 	f.StringVar(&o.handover, "handover", handoverFolder, "folder in which the reader hands over")
-	f.Int64Var(&o.minLayerBytes, "min-layer-bytes", 1<<20, "size of layers, in compressed bytes, from which on they are listed; all are where layers are used in chains")
 	f.DurationVar(&o.renew, "renew", 10*time.Minute, "how often NodeLayers are written although nothing has changed; after three times that, readers go by NodeStatus")
 	f.DurationVar(&o.spread, "spread", 30*time.Second, "time in which the agents of a cluster make their first writes")
 	f.StringVar(&o.address, "bind-address", ":9450", "address that serves /metrics, /livez and /readyz")
@@ -55,8 +52,6 @@ func (o *publishOptions) validate() error {
 		return fmt.Errorf("--renew=%s: want whole seconds, from 1s to 24h", o.renew)
 	case o.spread < 0 || o.spread > o.renew:
 		return fmt.Errorf("--spread=%s: want a time from 0s to that of --renew, %s", o.spread, o.renew)
-	case o.minLayerBytes < 0 || o.minLayerBytes > v1alpha1.MaxLayerBytes:
-		return fmt.Errorf("--min-layer-bytes=%d: want a number from 0 to %d", o.minLayerBytes, int64(v1alpha1.MaxLayerBytes))
 	}
 	return nil
 }
@@ -100,7 +95,7 @@ func (o *publishOptions) run(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	publisher, err := publish.New(publish.Options{
 		Config: config, Token: func() (string, error) { return publish.TokenIn(o.token) }, From: handover.NewReader(o.handover),
-		MinLayerBytes: o.minLayerBytes, Renew: o.renew, Spread: o.spread, Registerer: registry,
+		Renew: o.renew, Spread: o.spread, Registerer: registry,
 	})
 	if err != nil {
 		return err

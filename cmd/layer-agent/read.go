@@ -12,6 +12,7 @@ import (
 	"github.com/layer-locality/layer-locality/agent/crio"
 	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/agent/read"
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
 // The values of --runtime.
@@ -28,6 +29,8 @@ type readOptions struct {
 	namespace string
 	storage   []string
 	handover  string
+	// minLayerBytes is the size of layers from which on they are listed.
+	minLayerBytes int64
 }
 
 func newReadCommand() *cobra.Command {
@@ -44,10 +47,14 @@ func newReadCommand() *cobra.Command {
 	f.StringVar(&o.namespace, "namespace", "k8s.io", "namespace of containerd in which the kubelet's images are; moby with Docker Engine 29 or later")
 	f.StringSliceVar(&o.storage, "storage", []string{"/var/lib/containers/storage"}, "root of CRI-O's containers-storage; further ones are additional image stores")
 	f.StringVar(&o.handover, "handover", handoverFolder, "folder to hand over to the publisher in")
+	f.Int64Var(&o.minLayerBytes, "min-layer-bytes", 1<<20, "size of layers, in compressed bytes, from which on they are listed; all are where layers are used in chains")
 	return cmd
 }
 
 func (o *readOptions) run(ctx context.Context) error {
+	if o.minLayerBytes < 0 || o.minLayerBytes > v1alpha1.MaxLayerBytes {
+		return fmt.Errorf("--min-layer-bytes=%d: want a number from 0 to %d", o.minLayerBytes, int64(v1alpha1.MaxLayerBytes))
+	}
 	runtime, err := o.reader()
 	if err != nil {
 		return err
@@ -58,7 +65,7 @@ func (o *readOptions) run(ctx context.Context) error {
 	if info, err := os.Stat(o.handover); err != nil || !info.IsDir() {
 		return fmt.Errorf("--handover=%s is no folder: mount one that the publisher has too", o.handover)
 	}
-	return (&read.Loop{Runtime: runtime, Writer: handover.NewWriter(o.handover)}).Run(ctx)
+	return (&read.Loop{Runtime: runtime, Writer: handover.NewWriter(o.handover), MinLayerBytes: o.minLayerBytes}).Run(ctx)
 }
 
 // reader returns the reader of the runtime that was chosen, or of the one that is there.

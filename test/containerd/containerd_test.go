@@ -343,7 +343,7 @@ func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []livetest
 		}
 		return err
 	})
-	spec := result.Contents.Spec()
+	spec := result.Contents.Spec(0, v1alpha1.MaxNodeListBytes)
 	compare(spec)
 	if len(spec.Images) != len(all) || len(result.Skipped) > 0 || !*spec.JoinsDownloads || chains != (spec.Reuse == v1alpha1.ReuseInChains) {
 		t.Errorf("%d images, skipped %v, joins downloads %t, layers are used by %s", len(spec.Images), result.Skipped, *spec.JoinsDownloads, spec.Reuse)
@@ -356,7 +356,7 @@ func testEveryDigest(t *testing.T, d *daemon, v version, b blobs, all []livetest
 	pull(livetest.Recompressed(t))
 	result, err := r.Read(t.Context())
 	must(t, err)
-	compare(result.Contents.Spec())
+	compare(result.Contents.Spec(0, v1alpha1.MaxNodeListBytes))
 }
 
 // missing returns what a node lacks of an image by what was read of it.
@@ -453,7 +453,7 @@ func testFollows(t *testing.T, v version) {
 	go func() {
 		done <- (&read.Loop{Runtime: d.reader(), Writer: handover.NewWriter(folder)}).Run(ctx)
 	}()
-	from, last := handover.NewReader(folder), &handover.Report{Spec: (&contents.Contents{}).Spec()}
+	from, last := handover.NewReader(folder), &handover.Report{Spec: (&contents.Contents{}).Spec(0, 0)}
 	sees := func(what string, image *images.Pushed, there bool) {
 		t.Helper()
 		livetest.Eventually(t, time.Minute, what, func(context.Context) error {

@@ -245,7 +245,7 @@ func nodeLayers(node *corev1.Node, held []picture, stale bool) *v1alpha1.NodeLay
 	}
 	o := &v1alpha1.NodeLayers{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
-		Spec:       *holds.Spec(),
+		Spec:       *holds.Spec(0, v1alpha1.MaxNodeListBytes),
 	}
 	// As if some of it had not fitted.
 	o.Spec.TotalImages, o.Spec.TotalLayers, o.Spec.TotalBytes = int32(len(held))+2, 40, 1<<30

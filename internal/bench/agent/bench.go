@@ -233,16 +233,15 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*measureme
 	if err != nil {
 		return nil, err
 	}
-	// The layers of the images are small: all are listed, up to what an object may have.
-	if m.agents, err = m.lab.Agents(ctx, config.Root, image, "--spread=0s", "--min-layer-bytes=0"); err != nil {
+	if m.agents, err = m.lab.Agents(ctx, config.Root, image, "--spread=0s"); err != nil {
 		return nil, err
 	}
 	m.agents = slices.DeleteFunc(m.agents, func(o *unstructured.Unstructured) bool {
 		runtime := o.GetLabels()[scenario.RuntimeLabel]
 		return runtime != "" && !slices.Contains(config.Agents, runtime)
 	})
-	// It logs how long it reads.
-	return m, scenario.AgentArgs(m.agents, "read", "--v=2")
+	// It logs how long it reads. The layers of the images are small: all are listed, up to what an object may have.
+	return m, scenario.AgentArgs(m.agents, "read", "--v=2", "--min-layer-bytes=0")
 }
 
 // start starts the agents, and returns once they have written, and the scheduler has read it: it

@@ -355,7 +355,7 @@ func createNode(ctx context.Context, config *Config, objects client.Client, all 
 	}
 	o := &v1alpha1.NodeLayers{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
-		Spec:       *holds.Spec(),
+		Spec:       *holds.Spec(0, v1alpha1.MaxNodeListBytes),
 	}
 	o.Spec.RenewSeconds, o.Spec.RenewTime = 600, metav1.Now()
 	return objects.Create(ctx, o)

@@ -178,10 +178,7 @@ func (f *fleet) object(node int) (*v1alpha1.NodeLayers, error) {
 		}
 		held.Images = append(held.Images, image)
 	}
-	spec, _, err := contents.Fit(held.Spec(), layerMin, publish.MaxBytes)
-	if err != nil {
-		return nil, err
-	}
+	spec := held.Spec(layerMin, v1alpha1.MaxNodeListBytes)
 	spec.RenewSeconds, spec.RenewTime = 600, metav1.Now()
 	name := nodeName(node)
 	return &v1alpha1.NodeLayers{

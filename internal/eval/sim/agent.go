@@ -11,13 +11,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 )
 
-const (
-	// agentBytes is what the lists of a NodeLayers take at most, as JSON (MaxBytes in
-	// agent/publish).
-	agentBytes = 128 << 10
-	// agentRenew is in the objects. Renewals say nothing new and are left out.
-	agentRenew = 10 * time.Minute
-)
+// agentRenew is in the objects. Renewals say nothing new and are left out.
+const agentRenew = 10 * time.Minute
 
 // agent is the layer-agent of a machine. What it writes is made by the code of layer-agent, and
 // read by that of the plugin.
@@ -51,11 +46,7 @@ func (a *agent) changed() {
 func (a *agent) write() {
 	q := a.m.q
 	a.due, a.next = false, q.now+a.m.model.AgentSpacing
-	spec, _, err := contents.Fit(a.contents().Spec(), a.m.model.MinLayerBytes, agentBytes)
-	if err != nil {
-		a.fail(err)
-		return
-	}
+	spec := a.contents().Spec(a.m.model.MinLayerBytes, v1alpha1.MaxNodeListBytes)
 	spec.RenewSeconds, spec.RenewTime = int32(agentRenew/time.Second), metav1.NewTime(q.Now())
 	a.fail(a.to.Set(&v1alpha1.NodeLayers{
 		ObjectMeta: metav1.ObjectMeta{Name: a.m.Name, OwnerReferences: []metav1.OwnerReference{{

@@ -40,7 +40,7 @@ func tell(wire [][]byte) (plain [][]byte, t *told, err error) {
 		}
 		o := &v1alpha1.NodeLayers{
 			ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
-			Spec:       *holds.Spec(),
+			Spec:       *holds.Spec(0, v1alpha1.MaxNodeListBytes),
 		}
 		o.Spec.RenewSeconds, o.Spec.RenewTime = 600, metav1.Now()
 		text, err := node.Marshal()
