@@ -24,6 +24,10 @@ const (
 	maxState  = 64 << 10
 )
 
+// Spacing is the time between two writes, and so between two readings for changes: another one during
+// the next pull would say nothing sooner.
+const Spacing = 5 * time.Second
+
 // Report is what the node holds.
 type Report struct {
 	// Changed is when the first change that is in here was noticed.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/documented"
 )
@@ -13,6 +14,7 @@ func TestBoundsAreDocumented(t *testing.T) {
 	number, short := documented.Number, documented.Time
 	documented.Check(t, "agent.md",
 		fmt.Sprintf("at most every %s", short(spacing)),
+		fmt.Sprintf("at most every %s, as often as they are written", short(handover.Spacing)),
 		fmt.Sprintf("At most %s images, %s layers and %d KiB of text", number(v1alpha1.MaxNodeImages), number(v1alpha1.MaxNodeLayers), v1alpha1.MaxNodeListBytes>>10),
 		fmt.Sprintf("if the runtime has not been read for %d minutes", int(alive.Minutes())),
 		fmt.Sprintf("pauses double from %s to %d minutes", short(firstRetry), int(lastRetry.Minutes())),

@@ -30,7 +30,7 @@ const (
 	// noticed the first one.
 	settle = time.Second
 	// spacing is the time between two writes.
-	spacing = 5 * time.Second
+	spacing = handover.Spacing
 	// alive is for how long a reader counts as alive that says nothing: longer than some
 	// readings that fail. For as long, writes may fail while the publisher counts as ready.
 	alive = 5 * time.Minute

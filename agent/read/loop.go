@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -71,7 +72,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		timer.Reset(d)
 		due = time.Now().Add(d)
 	}
-	var changed time.Time
+	// changed is when the first change was noticed that has not been read, followed when changes were last read.
+	var changed, followed time.Time
 	retry := firstRetry
 	l.again, l.resync = again, resync
 	for {
@@ -90,8 +92,9 @@ func (l *Loop) Run(ctx context.Context) error {
 			if first {
 				changed = time.Now()
 			}
-			if first || time.Until(due) > settle { // after failures, it may be due much later
-				wait(settle)
+			soon := max(settle, time.Until(followed.Add(handover.Spacing)))
+			if first || time.Until(due) > soon { // after failures, it may be due much later
+				wait(soon)
 			}
 			continue
 		case <-timer.C:
@@ -107,8 +110,11 @@ func (l *Loop) Run(ctx context.Context) error {
 			}
 			l.failed(ctx, what, err)
 			next, retry = retry, min(2*retry, lastRetry)
+		case changed.IsZero():
+			retry = firstRetry
+			debug.FreeOSMemory() // nothing else is going on
 		default:
-			changed, retry = time.Time{}, firstRetry
+			changed, followed, retry = time.Time{}, time.Now(), firstRetry
 		}
 		if err := l.Writer.WriteState(&l.state); err != nil {
 			l.failed(ctx, handover.HandoverFailed, err)

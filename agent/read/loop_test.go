@@ -106,6 +106,7 @@ func TestLoop(t *testing.T) {
 		}
 		later(time.Second)
 		expect("at the start", "- a")
+		later(handover.Spacing)
 
 		// Many changes, as of one pull, are one reading.
 		before, _ := node.count()
@@ -160,6 +161,50 @@ func TestLoop(t *testing.T) {
 		node.set("g", nil)
 		later(1500 * time.Millisecond)
 		expect("soon after", "- g")
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A node that pulls one image after another is read no more often than what it holds can be written, and
+// soon after the last of them.
+func TestManyPulls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		folder := t.TempDir()
+		node, reader := &runtime{}, handover.NewReader(folder)
+		node.set("a", nil)
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Runtime: node, Writer: handover.NewWriter(folder)}).Run(ctx) }()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		before, _ := node.count()
+		for range 100 {
+			node.changed()
+			time.Sleep(300 * time.Millisecond)
+			synctest.Wait()
+		}
+		if after, _ := node.count(); after-before < 5 || after-before > 8 {
+			t.Errorf("%d readings in 30 s of pulls", after-before)
+		}
+		node.set("b", nil)
+		node.changed()
+		time.Sleep(handover.Spacing)
+		synctest.Wait()
+		if report, err := reader.Report(); err != nil || report == nil || !reflect.DeepEqual(report.Spec.Images, []string{"- b"}) {
+			t.Errorf("%+v, %v", report, err)
+		}
+		// After a pause, the first one is read as soon as its changes are collected.
+		time.Sleep(handover.Spacing)
+		node.set("c", nil)
+		node.changed()
+		time.Sleep(settle + 10*time.Millisecond)
+		synctest.Wait()
+		if report, err := reader.Report(); err != nil || report == nil || !reflect.DeepEqual(report.Spec.Images, []string{"- c"}) {
+			t.Errorf("%+v, %v", report, err)
+		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -267,7 +312,7 @@ func TestNeverComplete(t *testing.T) {
 		// Complete once, it is soon looked at again the next time.
 		node.set("a", nil)
 		node.changed()
-		time.Sleep(time.Second)
+		time.Sleep(settle + handover.Spacing)
 		node.mu.Lock()
 		node.result.Incomplete = true
 		node.mu.Unlock()
