@@ -169,7 +169,7 @@ func names(image *dataset.Image) []string {
 }
 
 // object returns the NodeLayers of a node, as its agent writes it.
-func (f *fleet) object(node int) (*v1alpha1.NodeLayers, error) {
+func (f *fleet) object(node int) *v1alpha1.NodeLayers {
 	held := contents.Contents{Runtime: "containerd 2.3.7"}
 	for _, i := range f.nodes[node] {
 		image := contents.Image{Names: names(&f.images[i])}
@@ -187,7 +187,7 @@ func (f *fleet) object(node int) (*v1alpha1.NodeLayers, error) {
 			{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("uid-" + name)},
 		}},
 		Spec: *spec,
-	}, nil
+	}
 }
 
 // stated returns an image as a patched kubelet states it in NodeStatus.
@@ -365,10 +365,7 @@ func (s *server) create(ctx context.Context, f *fleet) (float64, error) {
 	group.SetLimit(4)
 	for i := range f.nodes {
 		group.Go(func() error {
-			object, err := f.object(i)
-			if err != nil {
-				return err
-			}
+			object := f.object(i)
 			if err := s.objects.Create(ctx, object); err != nil {
 				return err
 			}
