@@ -37,7 +37,7 @@ var c *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	config := cluster.Config{
-		Name: livetest.ClusterName("layershare"), Nodes: 3, RuntimeOnly: true, Flavour: cluster.Patched, Bandwidth: bandwidth,
+		Name: livetest.ClusterName("layershare"), Nodes: 3, Flavour: cluster.Patched, Bandwidth: bandwidth,
 		PerNode: func(node string, crio, _ *cluster.Component) {
 			switch node {
 			case stock:
@@ -68,6 +68,12 @@ func push(t *testing.T, name string, count int, compression images.Compression) 
 		bottom = build(t, compression, images.Layer{Name: "base", Size: base})
 		bases[compression] = bottom
 	}
+	return pushOn(t, bottom, name, count, compression)
+}
+
+// pushOn pushes images on the layers of another one.
+func pushOn(t *testing.T, bottom v1.Image, name string, count int, compression images.Compression) (names []string) {
+	t.Helper()
 	for i := range count {
 		top, err := build(t, compression, images.Layer{Name: fmt.Sprint(name, i), Size: own}).Layers()
 		must(t, err)

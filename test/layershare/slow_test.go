@@ -11,21 +11,21 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // throttle has the registry send the first answer with this blob at so many bytes a second, and
-// all others as fast as the link is, to the node. It lasts until the test ends. begun is closed
-// when the blob is asked for.
-func throttle(t *testing.T, node *cluster.Node, blob string, bytesPerSecond int) (begun <-chan struct{}) {
+// all others as fast as the link is, to the node, until stop is called, which ends that answer. begun is
+// closed when the blob is asked for.
+func throttle(t *testing.T, node *cluster.Node, blob string, bytesPerSecond int) (begun <-chan struct{}, stop func()) {
 	t.Helper()
 	registry, err := url.Parse("http://" + c.Registry().Address)
 	must(t, err)
@@ -48,7 +48,6 @@ func throttle(t *testing.T, node *cluster.Node, blob string, bytesPerSecond int)
 			t.Error(err)
 		}
 	}()
-	t.Cleanup(func() { _ = server.Close() })
 	// The node takes the proxy for the registry.
 	rule := func(action string) {
 		_, err := node.Exec(context.WithoutCancel(t.Context()), "iptables", "-w", "-t", "nat", action, "OUTPUT", "-p", "tcp",
@@ -56,8 +55,12 @@ func throttle(t *testing.T, node *cluster.Node, blob string, bytesPerSecond int)
 		must(t, err)
 	}
 	rule("-A")
-	t.Cleanup(func() { rule("-D") })
-	return taken
+	stop = sync.OnceFunc(func() {
+		rule("-D")
+		_ = server.Close()
+	})
+	t.Cleanup(stop)
+	return taken, stop
 }
 
 type slowAnswer struct {
@@ -83,55 +86,47 @@ func (a *slowAnswer) Write(all []byte) (written int, err error) {
 	return written, err
 }
 
-// TestFirstConnectionIsSlow pulls five images on one base at once, the first over a connection
-// that gets 20 kB a second: the others end soon, as without sharing, and the base comes once more.
+// TestFirstConnectionIsSlow starts five pods of five images on one base at once, and the first image
+// comes over a connection that gets 20 kB a second: the other pods run soon, as without sharing, and the
+// base comes once more.
 func TestFirstConnectionIsSlow(t *testing.T) {
+	lab, err := scenario.NewLab(c)
+	must(t, err)
+	// With something to run, below the base.
+	bottom, err := images.Build(images.Image{Layers: []images.Layer{{Name: "base", Size: base}}})
+	must(t, err)
+	layers, err := bottom.Layers()
+	must(t, err)
+	blob, err := layers[len(layers)-1].Digest()
+	must(t, err)
 	took := map[string]time.Duration{}
-	rows := [][]string{{"CRI-O", "the last of the other four was there after", "came over the link"}}
+	rows := [][]string{{"CRI-O", "the other four pods are ready after", "came over the link"}}
 	for _, name := range []string{off, patched} {
-		node, names := c.Node(name), push(t, "slow-"+name, 5, images.Gzip)
-		layers, err := bases[images.Gzip].Layers()
-		must(t, err)
-		blob, err := layers[0].Digest()
-		must(t, err)
-		begun := throttle(t, node, blob.String(), 20_000)
-		ctx, cancel := context.WithCancel(t.Context())
-		first := make(chan error, 1)
-		go func() {
-			_, err := livetest.Pull(ctx, node, names[0])
-			first <- err
-		}()
-		select {
-		case <-begun:
-		case err := <-first:
-			t.Fatalf("the first pull ended: %v", err)
+		node, names := c.Node(name), pushOn(t, bottom, "slow-"+name, 5, images.Gzip)
+		begun, stop := throttle(t, node, blob.String(), 20_000)
+		pods := scenario.Names("slow-"+name, len(names))
+		start := func(i int) {
+			must(t, lab.Submit(t.Context(), scenario.Pod{Name: pods[i], Image: names[i], Node: name}))
 		}
+		start(0)
+		<-begun
 		before, err := node.Received(t.Context())
 		must(t, err)
 		began := time.Now()
-		var group errgroup.Group
-		for _, name := range names[1:] {
-			group.Go(func() error {
-				_, err := livetest.Pull(t.Context(), node, name)
-				return err
-			})
+		for i := range pods[1:] {
+			start(i + 1)
 		}
-		must(t, group.Wait())
+		must(t, lab.Ready(t.Context(), pods[1:]...))
 		took[name] = time.Since(began)
 		after, err := node.Received(t.Context())
 		must(t, err)
 		complete(t, node, names[1:]...)
-		select {
-		case err := <-first:
-			t.Errorf("%s: the first pull ended: %v", name, err)
-		default:
-		}
-		cancel()
-		<-first
 		rows = append(rows, []string{name, fmt.Sprintf("%.1f s", took[name].Seconds()), livetest.Megabytes(after - before)})
 		if name == patched {
 			atMost(t, "with a slow connection", after-before, base+4*own)
 		}
+		stop() // kubelets end a pod after its pull
+		must(t, lab.Remove(t.Context(), pods...))
 		remove(t, node, names[1:]...)
 	}
 	livetest.Table(t, rows...)

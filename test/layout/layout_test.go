@@ -321,6 +321,26 @@ func headings(t *testing.T, path string) []string {
 	return found
 }
 
+// TestNamedTestsExist: documents name tests as proof of what they say.
+func TestNamedTestsExist(t *testing.T) {
+	name := regexp.MustCompile(`\bTest[A-Z]\w*`)
+	exist := map[string]bool{}
+	for line := range strings.Lines(output(t, "git", "grep", "-hE", `^func Test[A-Z]`, "--", "*_test.go")) {
+		exist[name.FindString(line)] = true
+	}
+	for _, path := range strings.Fields(output(t, "git", "ls-files", "docs/*.md")) { // others name tests of upstream
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range name.FindAllString(string(content), -1) {
+			if !exist[found] {
+				t.Errorf("%s: no test is called %s", path, found)
+			}
+		}
+	}
+}
+
 // TestSampleIsOfTheRecording checks that README.md shows what docs/demo.svg, the
 // recording of a real run, shows too. scripts/record-demo.sh writes both.
 func TestSampleIsOfTheRecording(t *testing.T) {
