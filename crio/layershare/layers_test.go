@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	specsv1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -187,3 +189,66 @@ func TestCanShare(t *testing.T) {
 		}
 	}
 }
+
+// The rate of a connection is that of the second half of what is read, unless all of that had
+// come before somebody read it, as on a busy machine.
+func TestRateOf(t *testing.T) {
+	const second = time.Second
+
+	for name, test := range map[string]struct {
+		first, rest time.Duration // until each half
+		want        int64         // bytes a second
+	}{
+		"steady":                  {second / 2, second / 2, measureBytes},
+		"faster in the end":       {second, second / 2, measureBytes},
+		"much faster":             {second, 0, measureBytes / 2 * speedUp},
+		"nothing after the first": {second, 30 * second, measureBytes / 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			got := rateOf(t.Context(), &halves{first: test.first, rest: test.rest}, types.BlobInfo{})
+			if diff := got - test.want; diff < -test.want/20 || diff > test.want/20 {
+				t.Errorf("%s: %d bytes a second, want %d", name, got, test.want)
+			}
+		})
+	}
+}
+
+// halves is a source with one blob, of which the first byte comes at once and the rest in two parts.
+type halves struct {
+	types.ImageSource // not used
+
+	ctx         context.Context //nolint:containedctx // of the request
+	first, rest time.Duration
+	read        int
+}
+
+func (h *halves) GetBlob(ctx context.Context, _ types.BlobInfo, _ types.BlobInfoCache) (io.ReadCloser, int64, error) {
+	h.ctx = ctx
+
+	return h, measureBytes, nil
+}
+
+func (h *halves) Read(p []byte) (int, error) {
+	wait := time.Duration(0)
+
+	switch {
+	case h.read == 0:
+		wait, p = h.first, p[:1]
+	case h.read == measureBytes/2+1:
+		wait = h.rest
+	}
+
+	if err := sleep(h.ctx, wait); err != nil {
+		return 0, err
+	}
+
+	if h.read <= measureBytes/2 {
+		p = p[:min(len(p), measureBytes/2+1-h.read)]
+	}
+
+	h.read += len(p)
+
+	return len(p), nil
+}
+
+func (h *halves) Close() error { return nil }

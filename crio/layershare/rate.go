@@ -38,6 +38,7 @@ const (
 	measureTime  = 2 * time.Second
 	measurePause = 5 * time.Second
 	maxPause     = 30 * time.Second
+	speedUp      = 4
 
 	// copyRate is what a pull downloads at the most, in bytes a second: it hashes, unpacks and stores
 	// that, too. Nodes with fast disks do more.
@@ -72,11 +73,14 @@ func (r *ownRate) note(now time.Time, bytes int64) {
 	r.bytes, r.at, r.measured, r.pause = bytes, now, nil, min(max(2*r.pause, measurePause), maxPause)
 }
 
-// rateOf returns how many bytes of a layer come in a second, after the beginning, in which a
-// connection gets faster; 0 if nothing comes.
+// rateOf returns how many bytes of a layer come in a second, in the second half of what is read: in
+// the first a connection gets faster, but no more than speedUp times. Beyond that, the second half
+// had come before it was read. 0 if nothing comes.
 func rateOf(ctx context.Context, source types.ImageSource, layer types.BlobInfo) int64 {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+
+	asked := time.Now()
 
 	stream, _, err := source.GetBlob(ctx, layer, none.NoCache)
 	if err != nil {
@@ -110,7 +114,9 @@ func rateOf(ctx context.Context, source types.ImageSource, layer types.BlobInfo)
 		end = time.Now()
 	}
 
-	return int64(float64(last.bytes-half.bytes) / max(end.Sub(half.at), time.Millisecond).Seconds())
+	took := max(end.Sub(half.at), half.at.Sub(asked)/speedUp, time.Millisecond)
+
+	return int64(float64(last.bytes-half.bytes) / took.Seconds())
 }
 
 // myTurn reports whether the pull is behind, and those that wait before it have had time to try.
