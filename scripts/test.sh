@@ -558,19 +558,21 @@ if [ ${#lanes_of[@]} -gt 0 ]; then
   for name in "${STEPS[@]}"; do
     case $1-$(of_step "$name" 2) in *-c | *-a) cluster_binaries && break ;; esac
   done
-  # Process groups of their own, so that each can be ended with everything it started.
-  set -m
-  lanes=()
-  for kind in "${lanes_of[@]}"; do
-    lane "$kind" &
-    lanes+=("$!")
-  done
-  set +m
-  # A second signal, as make sends one after that of the terminal, must not end the end.
-  trap 'trap "" INT TERM; kill -- "${lanes[@]/#/-}" 2>/dev/null || true; restore_settings' EXIT
-  wait "${lanes[@]}" || true # a lane that was killed has no result of its steps: the summary says so
-  trap restore_settings EXIT
-else
-  run "${STEPS[@]}"
 fi
+# Process groups of their own, so that each can be ended with everything it started.
+set -m
+lanes=()
+for kind in "${lanes_of[@]}"; do
+  lane "$kind" &
+  lanes+=("$!")
+done
+if [ ${#lanes[@]} = 0 ]; then
+  run "${STEPS[@]}" &
+  lanes+=("$!")
+fi
+set +m
+# A second signal, as make sends one after that of the terminal, must not end the end.
+trap 'trap "" INT TERM; kill -- "${lanes[@]/#/-}" 2>/dev/null || true; restore_settings' EXIT
+wait "${lanes[@]}" || true # a lane that was killed has no result of its steps: the summary says so
+trap restore_settings EXIT
 summary "${STEPS[@]}"
