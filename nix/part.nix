@@ -26,7 +26,6 @@ let
         "go.mod"
         "go.sum"
         "imageref"
-        "internal/inspect"
         "memlimit"
         "resolver"
         "terminal"

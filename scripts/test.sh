@@ -25,7 +25,7 @@ module              p 12 .
 nodes               c 20 LAB cmd/localcluster crio kubelet patches scheduler terminal test/cluster test/e2e test/imagegc test/layershare test/report test/tenants
 placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
 integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal test/integration test/kubectl test/oldserver test/deploy
-resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/inspect internal/registrytest resolver scheduler terminal test/resolver
+resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/registrytest resolver scheduler terminal test/resolver
 agent               c 20 LAB agent cmd/layer-agent internal/dashboards internal/monitoring kubectllayers scheduler terminal test/agent test/containerd test/kubectl test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler test/agents test/extender
 skew                c 12 LAB crio kubelet patches scheduler test/skew

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/internal/inspect"
+	"github.com/layer-locality/layer-locality/resolver/inspect"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/layer-locality/layer-locality/internal/inspect"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
+	"github.com/layer-locality/layer-locality/resolver/inspect"
 )
 
 // runInspect runs the command as a user does at the shell.

@@ -42,9 +42,9 @@ import (
 	"github.com/layer-locality/layer-locality/internal/controlplane"
 	"github.com/layer-locality/layer-locality/internal/eval/collect"
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
-	"github.com/layer-locality/layer-locality/internal/inspect"
 	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
+	"github.com/layer-locality/layer-locality/resolver/inspect"
 )
 
 func must(t *testing.T, err error) {

@@ -29,8 +29,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/internal/inspect"
 	"github.com/layer-locality/layer-locality/resolver/controller"
+	"github.com/layer-locality/layer-locality/resolver/inspect"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )

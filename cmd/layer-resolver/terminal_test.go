@@ -17,9 +17,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/layer-locality/layer-locality/internal/inspect"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
 	"github.com/layer-locality/layer-locality/internal/terminaltest"
+	"github.com/layer-locality/layer-locality/resolver/inspect"
 )
 
 // What a user or a script passes on reaches the terminal as text.

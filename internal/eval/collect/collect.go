@@ -24,7 +24,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
-	"github.com/layer-locality/layer-locality/internal/inspect"
+	"github.com/layer-locality/layer-locality/resolver/inspect"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 

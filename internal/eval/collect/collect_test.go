@@ -10,8 +10,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/internal/inspect"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
+	"github.com/layer-locality/layer-locality/resolver/inspect"
 )
 
 const platform = "linux/amd64"
