@@ -45,11 +45,9 @@ func Child(t *testing.T, env ...string) {
 		if c.Name != "read" {
 			continue
 		}
-		for _, variable := range c.Env {
-			child.Env = append(child.Env, variable.Name+"="+variable.Value)
-		}
-		child.Env = append(child.Env, fmt.Sprint(key, "=", c.Resources.Limits.Memory().Value()))
-		limited = len(c.Env) > 0
+		bytes := c.Resources.Limits.Memory().Value()
+		child.Env = append(child.Env, fmt.Sprint(key, "=", bytes), fmt.Sprint("GOMEMLIMIT=", bytes/10*9)) // as memlimit sets it
+		limited = bytes > 0
 	}
 	if !limited {
 		t.Fatal("no container read with an environment")
