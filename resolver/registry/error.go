@@ -186,7 +186,7 @@ func (x *exchange) failure(err error) *Error {
 	if code := int(x.code.Load()); code >= http.StatusBadRequest {
 		return x.status(e, code)
 	}
-	if x.unsent.Load() && x.shows() {
+	if x.unsent.Load() && x.shows() && (x.kind == kindToken || len(x.authorization) > 4<<10 || strings.ContainsFunc(x.authorization, unicode.IsControl)) {
 		// The rest of the request is the same for everybody.
 		e.Reason = v1alpha1.ReasonUnauthorized
 		e.Err = text(nil, "%s was not asked: the credentials given, an imagePullSecret for example, cannot be sent to it; they are too long, perhaps", x.subject())
