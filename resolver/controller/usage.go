@@ -92,8 +92,8 @@ type idling struct {
 
 type usedBy struct {
 	claim
-	// keys of the images for which there is room.
-	keys []string
+	// keys of the images for which there is room, and of the others.
+	keys, waiting []string
 }
 
 type used struct {
@@ -174,6 +174,7 @@ func (u *usage) set(c claim) change {
 			if !changed.over {
 				changed.over, changed.first = true, image
 			}
+			entry.waiting = append(entry.waiting, image.key)
 			continue
 		}
 		entry.keys = append(entry.keys, image.key)
@@ -225,23 +226,14 @@ func (u *usage) admit() (added []admitted) {
 			if !u.names.hasRoom(namespace) {
 				break
 			}
-			left := false
-			for _, name := range entry.images {
-				references, err := u.expand(name)
-				if err != nil || slices.Contains(entry.keys, strings.Join(references, " ")) {
-					continue
-				}
-				image := newImage(references)
-				if !u.names.add(namespace, image.key) {
-					left = true
-					continue
-				}
-				entry.keys = append(entry.keys, image.key)
+			for len(entry.waiting) > 0 && u.names.add(namespace, entry.waiting[0]) {
+				image := imageOf(entry.waiting[0])
+				entry.keys, entry.waiting = append(entry.keys, image.key), entry.waiting[1:]
 				if u.add(image, entry) {
 					added = append(added, admitted{image, entry.claim})
 				}
 			}
-			if !left {
+			if len(entry.waiting) == 0 {
 				u.dropOver(entry)
 			}
 		}
