@@ -207,6 +207,8 @@ func (c *credentials) secret(ctx context.Context, namespace, name string) (*pull
 	return found, ""
 }
 
+var _ registry.OfTenant = (*pullSecret)(nil)
+
 // pullSecret is the keychain of a pull secret. It keeps the text, since its credentials one by one
 // take many times as much memory.
 type pullSecret struct {
@@ -214,6 +216,9 @@ type pullSecret struct {
 	key    string
 	config []byte
 }
+
+// OfTenant implements registry.OfTenant.
+func (*pullSecret) OfTenant() {}
 
 // size returns how many bytes of memory it takes.
 func (p *pullSecret) size() int { return len(p.config) }

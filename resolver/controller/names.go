@@ -1,5 +1,10 @@
 package controller
 
+import (
+	"maps"
+	"slices"
+)
+
 // names counts the distinct image names of workloads, by namespace, so that each namespace takes
 // a bounded part of the memory. What only nodes hold counts elsewhere, in held.
 type names struct {
@@ -19,8 +24,7 @@ func newNames(images limits) *names {
 	return &names{limit: limits{all: namesPerImage * images.all, each: namesPerImage * images.each}, tally: newTally(), uses: map[nameUse]int{}}
 }
 
-// add counts the use of a name by a workload, and reports whether there was room for it. If all
-// namespaces together are at their limit, there is for those with less than their equal part.
+// add counts the use of a name by a workload, and reports whether there was room for it.
 func (n *names) add(namespace, key string) bool {
 	use := nameUse{namespace, key}
 	switch {
@@ -36,9 +40,18 @@ func (n *names) add(namespace, key string) bool {
 	return true
 }
 
+// counts reports whether a workload of the namespace uses the name.
+func (n *names) counts(namespace, key string) bool { return n.uses[nameUse{namespace, key}] > 0 }
+
+// hasRoom reports whether a namespace may have another name. If all together are at their limit,
+// those may that have fewer than each could have at most: nobody is displaced, but all have no more
+// than twice the limit.
 func (n *names) hasRoom(namespace string) bool {
 	each := n.each[namespace]
-	return each < n.limit.each && (n.all < n.limit.all || each < n.limit.all/max(len(n.each), 1))
+	if each >= n.limit.each || n.all >= 2*n.limit.all {
+		return false
+	}
+	return n.all < n.limit.all || each < level(slices.Sorted(maps.Values(n.each)), n.limit.all-1)
 }
 
 func (n *names) remove(namespace, key string) {

@@ -84,6 +84,37 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
+// While others fill all room, a workload keeps its names whatever changes of it, and namespaces have room
+// up to what each could have at most, however many small ones there are.
+func TestNamesStay(t *testing.T) {
+	u, _ := newTestUsage()
+	u.names = newNames(limits{all: 500, each: 200})
+	list := func(of string, n int) (names []string) {
+		for i := range n {
+			names = append(names, fmt.Sprintf("reg/%s-%d:1", of, i))
+		}
+		return names
+	}
+	for i := range 100 {
+		u.set(claimFor("w", fmt.Sprint("small-", i), "reg/x:1"))
+	}
+	honest := claimFor("w", "honest", list("honest", 50)...)
+	u.set(honest)
+	for i := range 5 {
+		u.set(claimFor("w", fmt.Sprint("many-", i), list(fmt.Sprint("many-", i), 1000)...))
+	}
+	if u.names.all < u.names.limit.all || u.names.all > 2*u.names.limit.all {
+		t.Errorf("%d names, the limit is %d", u.names.all, u.names.limit.all)
+	}
+	honest.settled = true
+	if changed := u.set(honest); changed.over || len(u.claims[honest.workload].keys) != 50 {
+		t.Errorf("%d of 50 names are left after a change of status", len(u.claims[honest.workload].keys))
+	}
+	if changed := u.set(claimFor("other", "honest", list("new", 50)...)); changed.over || len(changed.added) != 50 {
+		t.Errorf("%d of 50 new names of a namespace with few have room", len(changed.added))
+	}
+}
+
 // Names longer than possible take no memory.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)

@@ -46,8 +46,6 @@ func newImage(references []string) image {
 	return image{key: strings.Join(references, " "), references: references}
 }
 
-func (i image) equal(other image) bool { return i.key == other.key }
-
 // imageOf returns the image that a key identifies.
 func imageOf(key string) image { return image{key: key, references: strings.Split(key, " ")} }
 
@@ -92,8 +90,10 @@ type idling struct {
 
 type usedBy struct {
 	claim
-	// keys of the images for which there is room, and of the others.
-	keys, waiting []string
+	// keys of the images for which there is room.
+	keys []string
+	// waiting has the places in images of the others.
+	waiting []int32
 }
 
 type used struct {
@@ -150,8 +150,15 @@ func (u *usage) set(c claim) change {
 		return change{}
 	}
 	var changed change
-	images := make([]image, 0, len(c.images))
-	for _, name := range c.images {
+	entry, kept := &usedBy{claim: c}, map[string]bool{}
+	if old != nil {
+		for _, key := range old.keys {
+			kept[key] = true
+		}
+	}
+	seen := make(map[string]bool, len(c.images))
+	var images []image
+	for at, name := range c.images {
 		references, err := u.expand(name)
 		if err != nil {
 			if old == nil || !slices.Contains(old.images, name) {
@@ -159,28 +166,43 @@ func (u *usage) set(c claim) change {
 			}
 			continue
 		}
-		if image := newImage(references); !slices.ContainsFunc(images, image.equal) {
+		image := newImage(references)
+		if seen[image.key] {
+			continue
+		}
+		seen[image.key] = true
+		// What it had it keeps, and what it no longer has makes room.
+		if kept[image.key] {
 			images = append(images, image)
+		} else {
+			entry.waiting = append(entry.waiting, int32(at)) //nolint:gosec // of the images of one object
 		}
 	}
-	if old != nil {
-		for _, key := range old.keys {
+	for key := range kept {
+		if !seen[key] {
 			u.names.remove(c.pull.namespace, key)
 		}
 	}
-	entry := &usedBy{claim: c}
-	for _, image := range images {
-		if !u.names.add(c.pull.namespace, image.key) {
-			if !changed.over {
-				changed.over, changed.first = true, image
-			}
-			entry.waiting = append(entry.waiting, image.key)
+	waiting := entry.waiting
+	entry.waiting = nil
+	for _, at := range waiting {
+		references, _ := u.expand(c.images[at])
+		image := newImage(references)
+		// After one without room, those that others of the namespace name as well.
+		if full := entry.waiting != nil; (!full || u.names.counts(c.pull.namespace, image.key)) && u.names.add(c.pull.namespace, image.key) {
+			images = append(images, image)
 			continue
 		}
+		if entry.waiting == nil {
+			changed.over, changed.first = true, image
+		}
+		entry.waiting = append(entry.waiting, at)
+	}
+	for _, image := range images {
 		entry.keys = append(entry.keys, image.key)
 		if u.add(image, entry) {
 			changed.added = append(changed.added, image)
-		} else if u.images[image.key].inUse() && (old == nil || !slices.Contains(old.keys, image.key)) {
+		} else if u.images[image.key].inUse() && !kept[image.key] {
 			changed.shared = append(changed.shared, image)
 		}
 	}
@@ -226,9 +248,16 @@ func (u *usage) admit() (added []admitted) {
 			if !u.names.hasRoom(namespace) {
 				break
 			}
-			for len(entry.waiting) > 0 && u.names.add(namespace, entry.waiting[0]) {
-				image := imageOf(entry.waiting[0])
-				entry.keys, entry.waiting = append(entry.keys, image.key), entry.waiting[1:]
+			for len(entry.waiting) > 0 {
+				references, err := u.expand(entry.images[entry.waiting[0]])
+				image := newImage(references)
+				if err == nil && !u.names.add(namespace, image.key) {
+					break
+				}
+				if entry.waiting = entry.waiting[1:]; err != nil {
+					continue
+				}
+				entry.keys = append(entry.keys, image.key)
 				if u.add(image, entry) {
 					added = append(added, admitted{image, entry.claim})
 				}

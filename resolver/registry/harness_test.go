@@ -398,6 +398,15 @@ func (k keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	return authn.FromConfig(k.credential), nil
 }
 
+// secret is a keychain of a tenant.
+type secret struct{ keychain }
+
+func (secret) OfTenant() {}
+
+func pullSecret(registry, user, password string) authn.Keychain {
+	return secret{keychain{registry, authn.AuthConfig{Username: user, Password: password}}}
+}
+
 func login(registry, user, password string) authn.Keychain {
 	return keychain{registry, authn.AuthConfig{Username: user, Password: password}}
 }

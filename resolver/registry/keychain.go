@@ -16,6 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// OfTenant is what the keychain of a tenant's pull secret has besides: see logins.go for what differs.
+type OfTenant interface{ OfTenant() }
+
 // marker is a keychain without credentials that says something about the others.
 type marker string
 

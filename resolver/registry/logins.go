@@ -79,21 +79,30 @@ func withLogin[T any](ctx context.Context, s *session, ask func(context.Context,
 	answer, err := ask(ctx, s)
 	switch failure := asErrorOrNil(err); {
 	case failure == nil, failure.code != 0 && !failure.login && !temporary(failure.Reason):
-		l.note(true)
+		a.taken(key, l)
 	case failure.login:
 		// Some registries refuse a repository in the same way, and everybody can name one that
-		// the credential is not for.
+		// the credential is not for. If they do not say which it is, a password of a tenant that
+		// was never taken counts as wrong, or his account might be locked; one that is for all
+		// is not taken from others because of what one tenant names.
 		takes, known := a.takes(ctx, s)
+		_, tenants := s.keychain.(OfTenant)
 		switch accepted, _ := l.state(); {
-		case ctx.Err() != nil, !known && accepted:
+		case ctx.Err() != nil, !known && (accepted || !tenants):
 		case takes:
-			l.note(true)
+			a.taken(key, l)
 		default:
 			l.note(false)
 			a.logins.Add(key, l, refusedLogin)
 		}
 	}
 	return answer, err
+}
+
+// taken notes that a registry took a credential, which counts for an hour from now on.
+func (a *authorizer) taken(key loginKey, l *account) {
+	l.note(true)
+	a.logins.Add(key, l, acceptedLogin)
 }
 
 func (l *account) note(accepted bool) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -247,7 +248,7 @@ func (s *soak) play(ctx context.Context) error {
 	group.Go(func() error { return s.faults(ctx, lasting) })
 	group.Go(func() error {
 		for hostile.Err() == nil {
-			if err := s.sample(); err != nil {
+			if err := s.sample(lasting); err != nil {
 				return err
 			}
 			sleep(hostile, 10*time.Second)
@@ -343,19 +344,18 @@ func (s *soak) all(ctx context.Context) error {
 // that is killed and starts again.
 func (s *soak) faults(ctx, lasting context.Context) error {
 	at := func(sixtieths int) { sleep(ctx, time.Until(s.began.Add(s.fraction(sixtieths)))) }
-	at(15)
+	at(12)
 	leader, other, err := s.leader()
 	if err != nil {
 		return err
 	}
 	s.TenantsConfig.Logf("killing the leader, %s", leader)
+	s.mu.Lock()
 	dead := s.processes[leader]
+	delete(s.processes, leader)
+	s.mu.Unlock()
 	_ = dead.command.Process.Kill()
 	<-dead.ended
-	s.mu.Lock()
-	delete(s.processes, leader)
-	s.result.Survivor, s.result.Baseline = other, s.fraction(25)
-	s.mu.Unlock()
 	if err := poll.Until(ctx, time.Second, time.Minute, func(context.Context) error {
 		_, _, err := s.leader()
 		return err
@@ -366,22 +366,39 @@ func (s *soak) faults(ctx, lasting context.Context) error {
 	if err := s.replica(lasting, leader+"-again"); err != nil {
 		return err
 	}
-	at(35)
+	at(18)
+	s.TenantsConfig.Logf("killing the API server")
+	if err := s.server.restart(ctx, filepath.Join(s.TenantsConfig.LogDir, "kube-apiserver.log")); err != nil {
+		return err
+	}
+	s.TenantsConfig.Logf("it serves again")
+	at(28)
+	if err := poll.Until(ctx, time.Second, time.Minute, func(context.Context) error {
+		leader, _, err := s.leader()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.result.Survivor, s.result.Baseline = leader, s.fraction(28)
+		return err
+	}); err != nil {
+		return err
+	}
+	at(40)
 	s.TenantsConfig.Logf("a registry is out")
 	s.outage[0] = time.Now()
 	s.out.Store(true)
-	at(40)
+	at(45)
 	s.out.Store(false)
 	s.outage[1] = time.Now()
 	s.TenantsConfig.Logf("it is back")
-	at(45)
-	s.TenantsConfig.Logf("killing the API server")
-	return s.server.restart(filepath.Join(s.TenantsConfig.LogDir, "kube-apiserver.log"))
+	return nil
 }
 
 // leader returns which process leads, and the other one if there is one.
 func (s *soak) leader() (leader, other string, err error) {
-	for name, p := range s.processes {
+	s.mu.Lock()
+	processes := maps.Clone(s.processes)
+	s.mu.Unlock()
+	for name, p := range processes {
 		looked, err := p.looked()
 		switch {
 		case err != nil:
@@ -400,24 +417,33 @@ func (s *soak) leader() (leader, other string, err error) {
 	return leader, other, nil
 }
 
-// sample notes the memory of each process.
-func (s *soak) sample() error {
+// sample notes the memory of each process, and starts one again that has ended, as a kubelet does: a leader
+// ends if it cannot renew its lease.
+func (s *soak) sample(ctx context.Context) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, p := range s.processes {
-		proc, err := procfs.NewProc(p.command.Process.Pid)
-		if err != nil {
-			continue // it is being replaced
-		}
-		stat, err := proc.Stat()
-		if err != nil {
-			continue
-		}
-		s.result.RSS[name] = append(s.result.RSS[name], Sample{time.Since(s.began), int64(stat.ResidentMemory())})
+	processes := maps.Clone(s.processes)
+	s.mu.Unlock()
+	for name, p := range processes {
 		select {
 		case <-p.ended:
-			return fmt.Errorf("%s ended: %w; see %s", name, p.err, p.log)
+			s.TenantsConfig.Logf("%s has ended: %v", name, p.err)
+			s.mu.Lock()
+			delete(s.processes, name)
+			s.mu.Unlock()
+			if err := s.replica(ctx, name+"-again"); err != nil {
+				return err
+			}
+			continue
 		default:
+		}
+		proc, err := procfs.NewProc(p.command.Process.Pid)
+		if err != nil {
+			continue // it is ending
+		}
+		if stat, err := proc.Stat(); err == nil {
+			s.mu.Lock()
+			s.result.RSS[name] = append(s.result.RSS[name], Sample{time.Since(s.began), int64(stat.ResidentMemory())})
+			s.mu.Unlock()
 		}
 	}
 	return nil
@@ -467,8 +493,8 @@ func (s *soak) leaks(ctx context.Context) error {
 	return nil
 }
 
-// restart kills kube-apiserver and starts it again, with the same arguments.
-func (s *apiServer) restart(log string) error {
+// restart kills kube-apiserver and starts it again, with the same arguments, until it serves.
+func (s *apiServer) restart(ctx context.Context, log string) error {
 	children, err := procfs.AllProcs()
 	if err != nil {
 		return err
@@ -489,6 +515,15 @@ func (s *apiServer) restart(log string) error {
 		if err := process.Kill(); err != nil {
 			return err
 		}
+		// The program that started it waits for it.
+		if err := poll.Until(ctx, 10*time.Millisecond, time.Minute, func(context.Context) error {
+			if stat, err := child.Stat(); err == nil && stat.State != "Z" {
+				return errors.New("it has not ended")
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
 		output, err := os.Create(log)
 		if err != nil {
 			return err
@@ -505,7 +540,10 @@ func (s *apiServer) restart(log string) error {
 			_ = command.Wait()
 			return errors.Join(err, output.Close())
 		}
-		return nil
+		return poll.Until(ctx, 100*time.Millisecond, 2*time.Minute, func(ctx context.Context) error {
+			_, err := s.metrics.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+			return err
+		})
 	}
 	return errors.New("kube-apiserver is no process of this one")
 }
@@ -542,7 +580,10 @@ func (r *TenantsResult) Write(w io.Writer) error {
 			peak = max(peak, sample.Bytes)
 		}
 	}
-	_, err := fmt.Fprintf(w, "tenants honest=%d honest_p50_s=%.2f honest_p99_s=%.2f honest_max_s=%.1f rss_mib=%.0f rss_growth=%.3f leaks=%d\n",
-		len(r.Known), quantile(0.5), quantile(0.99), quantile(1), mib(peak), r.growth(), len(r.Leaks))
+	for _, late := range r.Late[:min(len(r.Late), 20)] {
+		fmt.Fprintln(w, "late:", late)
+	}
+	_, err := fmt.Fprintf(w, "tenants honest=%d honest_p50_s=%.2f honest_p99_s=%.2f honest_max_s=%.1f late=%d rss_mib=%.0f rss_growth=%.3f leaks=%d\n",
+		len(r.Known), quantile(0.5), quantile(0.99), quantile(1), len(r.Late), mib(peak), r.growth(), len(r.Leaks))
 	return err
 }
