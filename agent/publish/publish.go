@@ -391,6 +391,8 @@ func hint(err error) string {
 		return "is the CustomResourceDefinition of deploy/agent installed?"
 	case apierrors.IsForbidden(err):
 		return "the policy of deploy/agent lets an agent write for its own Node only, and its ClusterRole create, update and delete nodelayers"
+	case apierrors.IsAlreadyExists(err):
+		return "the object of this node is being deleted and does not go: a finalizer, which somebody has added, keeps it"
 	case apierrors.IsRequestEntityTooLargeError(err):
 		return "something before the apiserver takes no bodies of a few KiB: raise its limit"
 	case apierrors.IsInvalid(err):

@@ -798,7 +798,7 @@ func TestInvalidReport(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			s.finds("- b")
-			s.later(6 * time.Minute)
+			s.later(2 * lastRetry) // with the spread of retries
 			s.expect("after "+name, 1, "- b")
 		})
 	}

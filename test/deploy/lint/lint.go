@@ -163,7 +163,7 @@ func (w *workload) confines(policy networkingv1.NetworkPolicy) bool {
 // opens reports whether a policy lets in who asks a port, from everywhere: probes come from nodes.
 func opens(policy networkingv1.NetworkPolicy, port int) bool {
 	return slices.ContainsFunc(policy.Spec.Ingress, func(rule networkingv1.NetworkPolicyIngressRule) bool {
-		return len(rule.From) == 0 && slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port.IntValue() == port })
+		return len(rule.From) == 0 && slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port != nil && p.Port.IntValue() == port })
 	})
 }
 
