@@ -668,7 +668,7 @@ func TestAlwaysTooLarge(t *testing.T) {
 		s.finds("- a")
 		s.later(10 * time.Minute)
 		s.server.now(func() {
-			if n := len(s.server.requests); n < 10 || n > 50 {
+			if n := len(s.server.requests); n < 5 || n > 50 {
 				t.Errorf("%d requests in ten minutes", n)
 			}
 			s.server.fail = nil
