@@ -40,7 +40,8 @@ func TestRights(t *testing.T) {
 	}
 	for right, want := range map[[3]string]bool{
 		{"create", "layerlocality.io", "nodelayers"}: true, {"update", "layerlocality.io", "nodelayers"}: true,
-		{"delete", "layerlocality.io", "nodelayers"}: false, {"list", "layerlocality.io", "nodelayers"}: false,
+		{"delete", "layerlocality.io", "nodelayers"}: true, {"get", "layerlocality.io", "nodelayers"}: false,
+		{"patch", "layerlocality.io", "nodelayers"}: false, {"list", "layerlocality.io", "nodelayers"}: false,
 		{"get", "", "nodes"}: false, {"list", "", "pods"}: false, {"get", "", "secrets"}: false, {"create", "layerlocality.io", "imagemanifests"}: false,
 	} {
 		if got := access(right[0], right[1], right[2]); got != want {
