@@ -231,10 +231,10 @@ func (h *halves) GetBlob(ctx context.Context, _ types.BlobInfo, _ types.BlobInfo
 func (h *halves) Read(p []byte) (int, error) {
 	wait := time.Duration(0)
 
-	switch {
-	case h.read == 0:
+	switch h.read {
+	case 0:
 		wait, p = h.first, p[:1]
-	case h.read == measureBytes/2+1:
+	case measureBytes/2 + 1:
 		wait = h.rest
 	}
 

@@ -109,7 +109,7 @@ func RunTenants(ctx context.Context, config TenantsConfig) (_ *TenantsResult, er
 	if err := s.registries(); err != nil {
 		return nil, err
 	}
-	s.TenantsConfig.Logf("starting etcd and kube-apiserver")
+	s.Logf("starting etcd and kube-apiserver")
 	if s.server, err = startAPIServer(ctx, s.benchmark.Root); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func RunTenants(ctx context.Context, config TenantsConfig) (_ *TenantsResult, er
 // registries makes hub, quay and the hostile one.
 func (s *soak) registries() (err error) {
 	const latency = 20 * time.Millisecond
-	s.TenantsConfig.Logf("making %d images", s.Images)
+	s.Logf("making %d images", s.Images)
 	for _, r := range []**registry{&s.registry, &s.quay, &s.evil} {
 		if *r, err = newRegistry(0, s.Teams, latency); err != nil {
 			return err
@@ -287,7 +287,7 @@ func (s *soak) honest(ctx context.Context) error {
 			return err
 		}
 		if n%500 == 0 {
-			s.TenantsConfig.Logf("%d of %d honest images, %d objects", n, len(images), s.server.view.count())
+			s.Logf("%d of %d honest images, %d objects", n, len(images), s.server.view.count())
 		}
 	}
 	return nil
@@ -349,7 +349,7 @@ func (s *soak) faults(ctx, lasting context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.TenantsConfig.Logf("killing the leader, %s", leader)
+	s.Logf("killing the leader, %s", leader)
 	s.mu.Lock()
 	dead := s.processes[leader]
 	delete(s.processes, leader)
@@ -362,16 +362,16 @@ func (s *soak) faults(ctx, lasting context.Context) error {
 	}); err != nil {
 		return err
 	}
-	s.TenantsConfig.Logf("%s leads", other)
+	s.Logf("%s leads", other)
 	if err := s.replica(lasting, leader+"-again"); err != nil {
 		return err
 	}
 	at(18)
-	s.TenantsConfig.Logf("killing the API server")
-	if err := s.server.restart(ctx, filepath.Join(s.TenantsConfig.LogDir, "kube-apiserver.log")); err != nil {
+	s.Logf("killing the API server")
+	if err := s.server.restart(ctx, filepath.Join(s.LogDir, "kube-apiserver.log")); err != nil {
 		return err
 	}
-	s.TenantsConfig.Logf("it serves again")
+	s.Logf("it serves again")
 	at(28)
 	if err := poll.Until(ctx, time.Second, time.Minute, func(context.Context) error {
 		leader, _, err := s.leader()
@@ -383,13 +383,13 @@ func (s *soak) faults(ctx, lasting context.Context) error {
 		return err
 	}
 	at(40)
-	s.TenantsConfig.Logf("a registry is out")
+	s.Logf("a registry is out")
 	s.outage[0] = time.Now()
 	s.out.Store(true)
 	at(45)
 	s.out.Store(false)
 	s.outage[1] = time.Now()
-	s.TenantsConfig.Logf("it is back")
+	s.Logf("it is back")
 	return nil
 }
 
@@ -426,7 +426,7 @@ func (s *soak) sample(ctx context.Context) error {
 	for name, p := range processes {
 		select {
 		case <-p.ended:
-			s.TenantsConfig.Logf("%s has ended: %v", name, p.err)
+			s.Logf("%s has ended: %v", name, p.err)
 			s.mu.Lock()
 			delete(s.processes, name)
 			s.mu.Unlock()
