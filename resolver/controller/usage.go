@@ -157,7 +157,8 @@ func (u *usage) set(c claim) change {
 		}
 	}
 	seen := make(map[string]bool, len(c.images))
-	var images []image
+	var images, others []image
+	var places []int32 // of the others
 	for at, name := range c.images {
 		references, err := u.expand(name)
 		if err != nil {
@@ -175,7 +176,7 @@ func (u *usage) set(c claim) change {
 		if kept[image.key] {
 			images = append(images, image)
 		} else {
-			entry.waiting = append(entry.waiting, int32(at)) //nolint:gosec // of the images of one object
+			others, places = append(others, image), append(places, int32(at)) //nolint:gosec // of the images of one object
 		}
 	}
 	for key := range kept {
@@ -183,11 +184,7 @@ func (u *usage) set(c claim) change {
 			u.names.remove(c.pull.namespace, key)
 		}
 	}
-	waiting := entry.waiting
-	entry.waiting = nil
-	for _, at := range waiting {
-		references, _ := u.expand(c.images[at])
-		image := newImage(references)
+	for i, image := range others {
 		// After one without room, those that others of the namespace name as well.
 		if full := entry.waiting != nil; (!full || u.names.counts(c.pull.namespace, image.key)) && u.names.add(c.pull.namespace, image.key) {
 			images = append(images, image)
@@ -196,7 +193,7 @@ func (u *usage) set(c claim) change {
 		if entry.waiting == nil {
 			changed.over, changed.first = true, image
 		}
-		entry.waiting = append(entry.waiting, at)
+		entry.waiting = append(entry.waiting, places[i])
 	}
 	for _, image := range images {
 		entry.keys = append(entry.keys, image.key)
