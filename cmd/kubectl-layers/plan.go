@@ -68,9 +68,9 @@ func (c *command) plan() *cobra.Command {
 		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %d nodes, which lack %s on average.", p.Of, fit, len(cluster.Nodes), text.Bytes(mean)))
 		switch {
 		case ended != "":
-			table.Below = append(table.Below, fmt.Sprintf("It has ended (%s): this is for another one like it. kubectl layers why %s tells how it was.", ended, t.Name))
+			table.Below = append(table.Below, fmt.Sprintf("It has ended (%s): this is for another one like it. kubectl layers why %s shows how it was.", ended, t.Name))
 		case t.Pod.Spec.NodeName != "":
-			table.Below = append(table.Below, fmt.Sprintf("It is on %s already: what it brought there counts. kubectl layers why %s tells how it was before.", terminal.Line(t.Pod.Spec.NodeName, 253), t.Name))
+			table.Below = append(table.Below, fmt.Sprintf("It is on %s already: what it brought there counts. kubectl layers why %s shows how it was before.", terminal.Line(t.Pod.Spec.NodeName, 253), t.Name))
 		}
 		return &answer{kind: "Plan", value: p, problems: cluster.Problems, table: table}, nil
 	})

@@ -267,7 +267,7 @@ func TestNominated(t *testing.T) {
 	}
 }
 
-// A pod that has ended: plan is for another one like it, and why tells how it was.
+// A pod that has ended: plan is for another one like it, and why shows how it was.
 func TestEnded(t *testing.T) {
 	const image = "registry.example.com/team/app-8:v1"
 	end := func(p *corev1.Pod, phase corev1.PodPhase) {
