@@ -1,5 +1,3 @@
-//go:build !imagelayers
-
 package main
 
 import (
@@ -15,8 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-// collectCommand writes a data set. It asks registries: the workspace with the
-// patched Kubernetes has nothing to do that with (collect_patched.go).
+// collectCommand writes a data set, and asks registries for what it lacks.
 func collectCommand() *cobra.Command {
 	var (
 		options     = inspect.Options{UserAgent: "layersim"}

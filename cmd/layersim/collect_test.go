@@ -1,5 +1,3 @@
-//go:build !imagelayers
-
 package main
 
 import (
