@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
 const (
@@ -232,10 +234,11 @@ func (q *queues) worker(queue *queue) {
 		q.wake(queue) // another worker, if there is more
 		queue.mu.Unlock()
 
-		q.work(q.ctx, queue, next.key)
+		ctx, requests := registry.CountRequests(q.ctx)
+		q.work(ctx, queue, next.key)
 
 		queue.mu.Lock()
-		queue.turns.done(time.Now(), next)
+		queue.turns.done(time.Now(), next, int(requests.Load()))
 		queue.mu.Unlock()
 	}
 }

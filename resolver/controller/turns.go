@@ -24,7 +24,8 @@ type item struct {
 }
 
 // turns has the items of one queue. Namespaces take turns: one that names thousands of
-// images delays each other one by a single image. It is not safe for concurrent use.
+// images delays each other one by a single image, and one whose images take many requests
+// waits the longer for its next turn. It is not safe for concurrent use.
 type turns struct {
 	items map[string]*item
 	later later
@@ -133,9 +134,10 @@ func (t *turns) take(now time.Time) *item {
 	return i
 }
 
-// done ends the work on an item.
-func (t *turns) done(now time.Time, i *item) {
+// done ends the work on an item, which took so many requests.
+func (t *turns) done(now time.Time, i *item, requests int) {
 	delete(t.items, i.key)
+	t.ready[i.level].charge(i.namespace, requests)
 	if i.again != nil {
 		t.add(now, i.again)
 	}
@@ -174,53 +176,87 @@ func (t *turns) next(now time.Time) (time.Time, bool) {
 	return t.later[0].due, true
 }
 
+// perTurn is how many requests a turn is worth: those of an image that everybody may pull, a
+// token, an index and the manifests of two platforms.
+const perTurn = 4
+
 // rota has the items of one level that are due, by namespace. Each namespace gives one
-// item, then it is the next one's turn.
+// item, then it is the next one's turn (deficit round robin: Shreedhar and
+// Varghese, SIGCOMM 1995).
 type rota struct {
 	namespaces map[string]*turn
 	order      list.List // of *turn, the next first
 	length     int
 }
 
-// turn are the items of one namespace, which has at least one.
+// turn are the items of one namespace. It has at least one, or owes requests.
 type turn struct {
 	namespace string
 	items     list.List // of *item, the oldest first
+	// owed are the requests that its items took beyond perTurn each. It lets turns go by for them.
+	owed int
 	// place in the order. A namespace has one, however often its items come and go.
 	place *list.Element
 }
 
 func (r *rota) add(i *item) {
+	i.place = r.of(i.namespace).items.PushBack(i)
+	r.length++
+}
+
+// of returns the turn of a namespace, which is the last one if it is new.
+func (r *rota) of(namespace string) *turn {
 	if r.namespaces == nil {
 		r.namespaces = map[string]*turn{}
 	}
-	t := r.namespaces[i.namespace]
+	t := r.namespaces[namespace]
 	if t == nil {
-		t = &turn{namespace: i.namespace}
+		t = &turn{namespace: namespace}
 		t.place = r.order.PushBack(t)
-		r.namespaces[i.namespace] = t
+		r.namespaces[namespace] = t
 	}
-	i.place = t.items.PushBack(i)
-	r.length++
+	return t
+}
+
+// charge notes how many requests an item of a namespace took. That matters only while others wait.
+func (r *rota) charge(namespace string, requests int) {
+	if r.length > 0 && requests > perTurn {
+		r.of(namespace).owed += requests - perTurn
+	}
 }
 
 func (r *rota) remove(i *item) {
 	t := r.namespaces[i.namespace]
 	t.items.Remove(i.place)
 	i.place = nil
-	r.length--
-	if t.items.Len() == 0 {
-		r.order.Remove(t.place)
-		delete(r.namespaces, i.namespace)
+	if r.length--; r.length == 0 {
+		*r = rota{}
+	} else {
+		r.tidy(t)
 	}
 }
 
+// tidy removes a turn that has and owes nothing.
+func (r *rota) tidy(t *turn) {
+	if t.items.Len() == 0 && t.owed <= 0 {
+		r.order.Remove(t.place)
+		delete(r.namespaces, t.namespace)
+	}
+}
+
+// next returns the item whose turn it is; there is one.
 func (r *rota) next() *item {
-	t := r.order.Front().Value.(*turn)
-	r.order.MoveToBack(t.place)
-	i := t.items.Front().Value.(*item)
-	r.remove(i)
-	return i
+	for {
+		t := r.order.Front().Value.(*turn)
+		r.order.MoveToBack(t.place)
+		if t.owed <= 0 {
+			i := t.items.Front().Value.(*item)
+			r.remove(i)
+			return i
+		}
+		t.owed -= perTurn
+		r.tidy(t)
+	}
 }
 
 // later is a heap of items by the time at which they are due.

@@ -4,10 +4,16 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/layer-locality/layer-locality/internal/registrytest"
+	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
 // order runs a queue with one worker and returns the keys in the order in which they are
@@ -71,6 +77,48 @@ func TestComingAndGoingGivesNoTurns(t *testing.T) {
 	})
 	if b := slices.Index(keys, "reg/b:1"); b > 1 || len(keys) != 101 {
 		t.Errorf("the honest image is number %d of %d", b+1, len(keys))
+	}
+}
+
+// A namespace whose images take many requests has as many requests as others, not as many images.
+func TestTurnsAreWorthRequests(t *testing.T) {
+	server := registrytest.New(t)
+	allowed, err := policy.New(policy.Config{Registries: []string{server.Host}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := registry.New(registry.Config{Policy: allowed, RegistriesConf: server.Conf, RequestsPerSecond: 1e6, Burst: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const images, dear = 50, 10 * perTurn
+	of := func(key string) string { return strings.Split(key, "/")[1] }
+	begin, done := make(chan struct{}), make(chan string)
+	q := runQueues(t, 1, func(ctx context.Context, _ *queue, key string) {
+		<-begin
+		for range map[string]int{"dear": dear, "cheap": 1}[of(key)] {
+			_, _ = client.Digest(ctx, key, nil)
+		}
+		done <- of(key)
+	})
+	q.namespaces = func(key string) []string { return []string{of(key)} }
+	for i := range images {
+		for _, namespace := range []string{"dear", "cheap"} {
+			q.add(one(fmt.Sprintf("%s/%s/%d:1", server.Host, namespace, i)), 0, resolving)
+		}
+	}
+	close(begin)
+	ended := map[string]int{}
+	for range 2 * images {
+		if ended[<-done]++; ended["cheap"] == images && ended["dear"] < images {
+			break
+		}
+	}
+	if n := ended["dear"]; n < 2 || n > 2+images*perTurn/dear {
+		t.Errorf("%d images of %d requests had their turn before %d of one request", n, dear, images)
+	}
+	for range 2*images - ended["dear"] - ended["cheap"] { // with nobody else waiting, they go on
+		<-done
 	}
 }
 
@@ -202,7 +250,7 @@ func TestAskedForWhileWorkedOn(t *testing.T) {
 	running := q.take(now)
 	add(time.Hour, levelResolving)
 	add(time.Minute, levelConfirming)
-	q.done(now, running)
+	q.done(now, running, 0)
 	if next, ok := q.next(now); !ok || !next.Equal(now.Add(time.Minute)) {
 		t.Errorf("due at %v, %t", next, ok)
 	}
@@ -211,7 +259,7 @@ func TestAskedForWhileWorkedOn(t *testing.T) {
 	}
 	add(0, levelResolving)
 	q.remove("reg/x:1")
-	q.done(now, running)
+	q.done(now, running, 0)
 	if _, ok := q.next(now); ok || len(q.items) != 0 {
 		t.Errorf("left: %v", q.items)
 	}

@@ -219,6 +219,15 @@ func (t *transport) within(ctx context.Context, x *exchange, do func(context.Con
 	return nil
 }
 
+// requestsKey is the key of what CountRequests returns.
+type requestsKey struct{}
+
+// CountRequests returns a context, and how many requests to registries were made with it.
+func CountRequests(ctx context.Context) (context.Context, *atomic.Int64) {
+	n := new(atomic.Int64)
+	return context.WithValue(ctx, requestsKey{}, n), n
+}
+
 // wait returns when a request to the host may be sent. A host to which a registry sends
 // requests has a rate of its own for that registry, or one registry could use up another's.
 func (t *transport) wait(ctx context.Context, x *exchange, host string) error {
@@ -233,6 +242,9 @@ func (t *transport) wait(ctx context.Context, x *exchange, host string) error {
 		t.limiters.Add(whose, limiter)
 	}
 	t.mu.Unlock()
+	if n, ok := ctx.Value(requestsKey{}).(*atomic.Int64); ok {
+		n.Add(1)
+	}
 	if err := limiter.(*rate.Limiter).Wait(ctx); err != nil {
 		// If the deadline would pass while waiting, the limiter at once returns its
 		// own error.
