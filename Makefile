@@ -62,9 +62,6 @@ test-all: ## Everything, as before a release: also packages, and what takes long
 lint: deps ## golangci-lint, shellcheck, shfmt, go.mod, patches
 	@scripts/lint.sh
 
-mutants: ## Changes of code that no unit test notices (SAMPLE=60 of each folder, 0: all; FOLDERS)
-	@go run ./cmd/mutants --sample $(or $(SAMPLE),60) $(FOLDERS)
-
 ##@ Measure
 bench: ## A benchmark, side by side in one run: make bench lists them (B=NAME, LAYER_DATA=file)
 	@internal/bench/bench.sh $(B)
@@ -98,5 +95,5 @@ trees generate: ; $(call renamed,patches P=$@)
 rebase: ; $(call renamed,patches P=rebase COMPONENT=$(COMPONENT) VERSION=$(VERSION))
 patches-refresh patches-lint: ; $(call renamed,patches P=$(@:patches-%=%))
 
-.PHONY: demo cluster-up cluster-down kind-up deps build resolver-image rpms release clean test test-clusters test-all lint mutants bench eval patches help \
+.PHONY: demo cluster-up cluster-down kind-up deps build resolver-image rpms release clean test test-clusters test-all lint bench eval patches help \
 	test-unit test-nix test-rpm test-okd test-kind test-release test-arch test-vm build-stock trees generate rebase patches-refresh patches-lint

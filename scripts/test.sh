@@ -53,7 +53,7 @@ LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
 APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind test/layout test/template test/README.md test/checks.sh test/registry.sh
-  test/arch test/engine test/formulas test/kind test/nix test/okd test/release test/rpm test/upstream test/vm test/core scripts internal/bench internal/mutants internal/sbom)
+  test/arch test/engine test/formulas test/kind test/nix test/okd test/release test/rpm test/upstream test/vm test/core scripts internal/bench internal/sbom)
 
 OUT=$ROOT/_out/test
 # As scripts/build.sh compiles, so that tests, linters and binaries share what is compiled.
