@@ -34,6 +34,11 @@ func (b Bytes) String() string {
 	return strings.Join(list, ", ")
 }
 
+// Measured is what a node downloads at most, in bytes, while pulls of an image that wait for another one
+// measure their own connection: 2 MiB each time, and what is on its way. They do so after 4 s, and again
+// after 9 s and 19 s if those are slower; docs/layer-sharing.md.
+const Measured = 3 * 4 << 20
+
 // Pulled counts what the nodes of a cluster have downloaded from a repository
 // so far: layers and configs, as the registry sent them. Only downloads by
 // nodes count.

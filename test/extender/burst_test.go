@@ -33,7 +33,7 @@ func TestBurst(t *testing.T) {
 		must(t, err)
 		per := scenario.PerNode(nodes)
 		pulled := after.Total() - before.Total()
-		if want := livetest.Size(image) * int64(len(per)); pulled < want || pulled > want+want/50 {
+		if want := livetest.Size(image) * int64(len(per)); pulled < want || pulled > want+int64(len(per))*scenario.Measured {
 			t.Errorf("%s: %d nodes pulled %d bytes, want %d", name, len(per), pulled, want)
 		}
 		rows = append(rows, []string{name, fmt.Sprint(len(per)), fmt.Sprint(per), livetest.Megabytes(pulled)})

@@ -70,7 +70,7 @@ func TestSchedulerKilled(t *testing.T) {
 	must(t, lab.Ready(t.Context(), names...))
 	pulled, err := scenario.Pulled(c, "library/killed")
 	must(t, err)
-	if want := size(image) * pods / bound; pulled.Total() > want+want/20 {
+	if want := size(image) * pods / bound; pulled.Total() > want+pods/bound*scenario.Measured {
 		t.Errorf("%d bytes pulled, %d are enough: %v", pulled.Total(), want, pulled)
 	}
 	must(t, lab.Remove(t.Context(), names...))

@@ -11,11 +11,6 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// measured is what a registry sends at most, in bytes, to pulls that wait for others and compare
-// their own connection with theirs: 2 MiB each time, and what was on its way. They do so after 4 s,
-// and again after 9 s and 19 s if those are slower; docs/layer-sharing.md.
-const measured = 3 * 4 << 20
-
 // TestSharedPulls starts pods of one image at once on one node, each with a cgroup of its
 // own, as kubelets do by default. Ours pulls the image once; upstream's CRI-O pulls it for
 // each pod where pulls run in parallel, which docs/evaluation.md says and the simulator
@@ -55,7 +50,7 @@ func TestSharedPulls(t *testing.T) {
 		must(t, err)
 		pulled := after[n.Name] - before[n.Name]
 		rows = append(rows, []string{string(test.flavour), fmt.Sprint(test.serial), fmt.Sprint(test.pods), livetest.Megabytes(pulled), livetest.Megabytes(size(image))})
-		if want := test.times * size(image); pulled < want || pulled > want+measured {
+		if want := test.times * size(image); pulled < want || pulled > want+scenario.Measured {
 			t.Errorf("%s, serializeImagePulls %t: %d pods pulled %d bytes of an image of %d, want it %d times", test.flavour, test.serial, test.pods, pulled, size(image), test.times)
 		}
 		must(t, lab.Remove(t.Context(), names...))
