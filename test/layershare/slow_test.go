@@ -128,7 +128,9 @@ func TestFirstConnectionIsSlow(t *testing.T) {
 		}
 		stop() // kubelets end a pod after its pull
 		must(t, lab.Remove(t.Context(), pods...))
-		remove(t, node, names[1:]...)
+		for _, name := range names[1:] {
+			must(t, lab.RemoveImage(t.Context(), node.Name, name))
+		}
 	}
 	livetest.Table(t, rows...)
 	if limit := took[off]*3/2 + 5*time.Second; took[patched] > limit {
