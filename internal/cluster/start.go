@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,7 +30,11 @@ import (
 // start fails or ctx ends, everything is undone; only the log files that the
 // error names stay until the next Start or Clean. If there is a running cluster
 // in the folder, Start returns ErrRunning.
+//
+// From then on, the process gets no SIGPIPE: what reads its output may end on a signal
+// before the cluster is removed, as "go test" and "tee" do.
 func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
+	signal.Ignore(syscall.SIGPIPE)
 	if err := config.complete(); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package controlplane
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -83,7 +84,7 @@ func StartWith(root string, settings Settings) (*ControlPlane, error) {
 	}
 	config, err := environment.Start()
 	if err != nil {
-		return nil, fmt.Errorf("control plane: %w", err)
+		return nil, errors.Join(fmt.Errorf("control plane: %w", err), environment.Stop()) // what did start
 	}
 	config.QPS = -1
 	return &ControlPlane{Config: config, environment: environment}, nil
