@@ -528,19 +528,35 @@ func (s *apiServer) restart(ctx context.Context, log string) error {
 		if err != nil {
 			return err
 		}
-		command := exec.Command(args[0], args[1:]...)
-		command.Stdout, command.Stderr = output, output
-		if err := command.Start(); err != nil {
+		var command *exec.Cmd
+		ended := make(chan error, 1)
+		start := func() error {
+			command = exec.Command(args[0], args[1:]...)
+			command.Stdout, command.Stderr = output, output
+			if err := command.Start(); err != nil {
+				return err
+			}
+			go func() { ended <- command.Wait() }()
+			return nil
+		}
+		if err := start(); err != nil {
 			return errors.Join(err, output.Close())
 		}
 		stop := s.stop
 		s.stop = func() error {
 			err := stop()
 			_ = command.Process.Kill()
-			_ = command.Wait()
+			<-ended
 			return errors.Join(err, output.Close())
 		}
-		return poll.Until(ctx, 100*time.Millisecond, 2*time.Minute, func(ctx context.Context) error {
+		return poll.Until(ctx, 100*time.Millisecond, 5*time.Minute, func(ctx context.Context) error {
+			select {
+			case <-ended: // a connection may have got its port meanwhile
+				if err := start(); err != nil {
+					return poll.Permanent(err)
+				}
+			default:
+			}
 			_, err := s.metrics.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 			return err
 		})
