@@ -200,13 +200,13 @@ func profileOf(kind Kind, configs []PluginConfig) (*config.KubeSchedulerProfile,
 	return &decoded.Profiles[0], nil
 }
 
-// Scores tells whether the agent can score nodes.
+// Scores reports whether the agent can score nodes.
 func (a *Agent) Scores() bool { return a.score != nil }
 
-// Filters tells whether the agent can filter nodes.
+// Filters reports whether the agent can filter nodes.
 func (a *Agent) Filters() bool { return a.filters }
 
-// HasSynced tells whether the agent knows what it needs to answer.
+// HasSynced reports whether the agent knows what it needs to answer.
 func (a *Agent) HasSynced() bool { return a.cluster.HasSynced() && a.synced() }
 
 // Scores are an agent's scores of nodes.

@@ -82,7 +82,7 @@ func New(c clock.PassiveClock) *Table {
 // Len returns how many pods are expected.
 func (t *Table) Len() int { return len(t.pods) }
 
-// Full tells whether there is no room for another pod.
+// Full reports whether there is no room for another pod.
 func (t *Table) Full() bool { return len(t.pods) >= Most }
 
 // Add notes that a pod, as Slim leaves it, is expected on a node, instead of what was noted of

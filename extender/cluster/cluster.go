@@ -72,7 +72,7 @@ func (c *Cluster) Start(ctx context.Context) { c.Informers.Start(ctx.Done()) }
 // Wait waits for what Start began, after its context is done.
 func (c *Cluster) Wait() { c.Informers.Shutdown() }
 
-// HasSynced tells whether the first Nodes and Pods are known.
+// HasSynced reports whether the first Nodes and Pods are known.
 func (c *Cluster) HasSynced() bool {
 	for _, synced := range c.synced {
 		if !synced() {

@@ -52,7 +52,7 @@ func (s *Source) Held(name imageref.Canonical, platform index.Platform) (manifes
 	return found.manifest(platform), true
 }
 
-// moved tells whether the last of the claims gives a tag to another manifest than one before
+// moved reports whether the last of the claims gives a tag to another manifest than one before
 // it, for the same platform.
 func moved(n imageref.Canonical, claims []claim) bool {
 	last := claims[len(claims)-1].object

@@ -80,7 +80,7 @@ func (s *Source) watchLease(ctx context.Context, leases coordinationclient.Lease
 	}, leasePeriod)
 }
 
-// renewed tells whether somebody holds a Lease. The clocks of two machines may differ a
+// renewed reports whether somebody holds a Lease. The clocks of two machines may differ a
 // little.
 func renewed(lease *coordinationv1.Lease, now time.Time) bool {
 	spec := &lease.Spec

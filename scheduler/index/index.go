@@ -75,7 +75,7 @@ func (x *Index) SetNode(nodeName string, platform Platform) {
 	x.move(n, group{platform, n.group.chains})
 }
 
-// SetChains tells whether a node uses a layer again only above the same layers, from the
+// SetChains sets whether a node uses a layer again only above the same layers, from the
 // first one on. Then its layers have the keys of Chain, in what it reports and in what pods
 // want; so whoever calls this has to report again. What pods bring that were placed before
 // keeps its keys and ends with its time. It does nothing for a node that SetNode has not added.
@@ -112,7 +112,7 @@ func (x *Index) joinGroup(n *node) {
 	nodes.add(n.slot, len(x.slots))
 }
 
-// SetJoins tells whether a node downloads a layer once although several images need it;
+// SetJoins sets whether a node downloads a layer once although several images need it;
 // nil if it does not say, and Rules.JoinsDownloads decides. It does nothing for a node that
 // SetNode has not added.
 func (x *Index) SetJoins(nodeName string, joins *bool) {
@@ -151,14 +151,14 @@ func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	return true
 }
 
-// Reported tells whether any node reports an image under one of the names.
+// Reported reports whether any node reports an image under one of the names.
 func (x *Index) Reported(names []imageref.Canonical) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return slices.ContainsFunc(names, func(n imageref.Canonical) bool { return x.names[n] != nil })
 }
 
-// Lists tells whether a source says that a node has an image under one of the names.
+// Lists reports whether a source says that a node has an image under one of the names.
 func (x *Index) Lists(source, nodeName string, names []imageref.Canonical) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -302,7 +302,7 @@ func (x *Index) drop(n *node, source string, r *record) {
 	}
 }
 
-// hasRecord tells whether a source other than the given one has the record.
+// hasRecord reports whether a source other than the given one has the record.
 func (n *node) hasRecord(except string, r *record) bool {
 	for source, records := range n.sources {
 		if source != except && slices.Contains(records, r) {
@@ -499,7 +499,7 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 	return c
 }
 
-// scales tells whether a content states both sizes, so that the ratio of the two counts.
+// scales reports whether a content states both sizes, so that the ratio of the two counts.
 func (c *content) scales() bool { return !c.whole && !c.compressed && c.sizeBytes > 0 } // 0: nobody said
 
 func (x *Index) layer(key string, whole bool) *layer {
@@ -563,7 +563,7 @@ func isTidy(layers []Layer) bool {
 	return len(layers) <= maxLayers
 }
 
-// isKey tells whether a digest can be the key of a layer (see wholeKey).
+// isKey reports whether a digest can be the key of a layer (see wholeKey).
 func isKey(digest string) bool { return digest != "" && strings.IndexByte(digest, ' ') < 0 }
 
 func clamp(size int64) int64 { return max(0, min(size, maxSize)) }

@@ -74,11 +74,11 @@ type Measurement struct {
 	sets  []sized
 }
 
-// Empty tells whether no node has anything of the pod's images, present or
+// Empty reports whether no node has anything of the pod's images, present or
 // arriving.
 func (m *Measurement) Empty() bool { return m.empty }
 
-// Outdated tells whether pods were placed with images whose layers have become known
+// Outdated reports whether pods were placed with images whose layers have become known
 // since: Learn brings that up to date.
 func (m *Measurement) Outdated() bool { return m.outdated }
 
@@ -173,7 +173,7 @@ type rich struct {
 	slot  Slot
 }
 
-// Idle tells whether no link has anything to pull.
+// Idle reports whether no link has anything to pull.
 func (m *Measurement) Idle() bool { return m.still }
 
 // comingTo returns what a node has or gets of the pod's bytes.
@@ -290,7 +290,7 @@ func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *
 
 func (k Known) rank() int { return slices.Index([]Known{ByLayers, ByName, Arriving, Unknown}, k) }
 
-// MoreThan tells whether this is more than another.
+// MoreThan reports whether this is more than another.
 func (k Known) MoreThan(other Known) bool { return k.rank() < other.rank() }
 
 // arrive adds what is on its way: the layer itself, or its image if only the name
@@ -580,7 +580,7 @@ func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
 	return nil
 }
 
-// better tells whether a is better than b: layers beat a bare name, a name with a size one
+// better reports whether a is better than b: layers beat a bare name, a name with a size one
 // without, then the number of nodes decides.
 func better(a *content, nodesA int, b *content, nodesB int) bool {
 	if a.whole != b.whole {

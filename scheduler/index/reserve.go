@@ -158,7 +158,7 @@ func (x *Index) expect(r *reservation, l *layer, image string, bytes int64, rule
 	return missing
 }
 
-// arrivedOn tells whether a pod that needs the layer runs on a node.
+// arrivedOn reports whether a pod that needs the layer runs on a node.
 func (l *layer) arrivedOn(s Slot) bool {
 	i, _ := findArriving(l, s, "")
 	for ; i < len(l.arriving) && l.arriving[i].slot == s; i++ {
@@ -232,7 +232,7 @@ func (x *Index) Learn(wanted []Wanted, rules Rules) {
 	}
 }
 
-// knows tells whether the layers of an image are known on the nodes of a group.
+// knows reports whether the layers of an image are known on the nodes of a group.
 func (x *Index) knows(w *Wanted, of group) bool {
 	if content := x.contentOf(w.Names, of); content != nil && !content.whole {
 		return true
@@ -286,7 +286,7 @@ func (x *Index) dropReported(n *node) {
 	}
 }
 
-// namedOn tells whether the node has reported an image that was expected by
+// namedOn reports whether the node has reported an image that was expected by
 // name only, under any of its names and with any layers.
 func (x *Index) namedOn(r *reservation, l *layer) bool {
 	if !l.whole {

@@ -107,7 +107,7 @@ func TestOneOfTwoExpectedNamesReported(t *testing.T) {
 	}
 }
 
-// has tells whether bytes arrive at the node.
+// has reports whether bytes arrive at the node.
 func (m *Measurement) has(t *testing.T, node string) bool {
 	t.Helper()
 	bytes, ok := m.Node(node)

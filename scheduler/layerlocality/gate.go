@@ -23,8 +23,8 @@ import (
 // does not matter when exactly the queue processes the result of check.
 type gate struct {
 	ctx context.Context //nolint:containedctx // of the scheduler: it ends the loop
-	// unknown returns the images of a pod of which nothing is known yet, and awaits tells
-	// whether an image is one of them; answered tells whether a source has an answer.
+	// unknown returns the images of a pod of which nothing is known yet, and awaits reports
+	// whether an image is one of them; answered reports whether a source has an answer.
 	unknown  func(*v1.Pod) []string
 	awaits   func(image string) bool
 	answered func(image string) bool

@@ -128,7 +128,7 @@ func (p *patience) forget(now time.Time) {
 }
 
 // look draws conclusions from the answers that came, and from those that did not. It
-// reports whether some are still awaited. unknown tells whether nothing is known about an
+// reports whether some are still awaited. unknown reports whether nothing is known about an
 // image yet, answered whether the source had an answer: a node may have been faster.
 func (p *patience) look(unknown, answered func(image string) bool) (more bool) {
 	now := p.clock.Now()

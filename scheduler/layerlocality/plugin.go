@@ -59,7 +59,7 @@ var _ = [1]struct{}{}[locality.MaxScore-fwk.MaxScore]
 // Name returns the name of the plugin.
 func (pl *LayerLocality) Name() string { return Name }
 
-// HasSynced tells whether the first reports are in: before, PreFilter and PreScore wait for
+// HasSynced reports whether the first reports are in: before, PreFilter and PreScore wait for
 // them. kube-scheduler does not ask; layer-extender does, and refuses to answer until then.
 func (pl *LayerLocality) HasSynced() bool { return pl.tracker.HasSynced() }
 

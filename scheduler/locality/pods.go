@@ -54,7 +54,7 @@ func progressOf(pod *v1.Pod) progress {
 	return started
 }
 
-// initializing tells whether the other containers wait for an init container:
+// initializing reports whether the other containers wait for an init container:
 // their images are pulled after it has finished.
 func initializing(pod *v1.Pod) bool {
 	for i := range pod.Status.InitContainerStatuses {

@@ -103,14 +103,14 @@ func (p *Profile) UnknownImages(pod *v1.Pod) (images []string) {
 	return images
 }
 
-// MayLearn tells whether nothing is known about an image, and a source may still learn its
+// MayLearn reports whether nothing is known about an image, and a source may still learn its
 // layers.
 func (p *Profile) MayLearn(image string) bool {
 	names := p.Names(image)
 	return len(names) > 0 && p.tracker.mayLearn(names)
 }
 
-// Answered tells whether a source that is worth waiting for has an answer about an image,
+// Answered reports whether a source that is worth waiting for has an answer about an image,
 // even a negative one.
 func (p *Profile) Answered(image string) bool {
 	names := p.Names(image)
@@ -127,7 +127,7 @@ func (p *Profile) OnAnswer(f func()) {
 	}
 }
 
-// JoinsDownloads tells whether a node is taken to download a layer once although several
+// JoinsDownloads reports whether a node is taken to download a layer once although several
 // images need it.
 func (p *Profile) JoinsDownloads(node *v1.Node) bool {
 	return ptr.Deref(p.tracker.joins(node), p.Args.JoinsDownloads)

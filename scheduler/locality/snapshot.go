@@ -84,5 +84,5 @@ func (s *Snapshot) Evidence(node string, names []imageref.Canonical) Evidence {
 	return s.tracker.Evidence(node, names)
 }
 
-// Told tells whether a report stands for the NodeStatus of a Node.
+// Told reports whether a report stands for the NodeStatus of a Node.
 func (s *Snapshot) Told(node *v1.Node) bool { return s.tracker.told.speaks(node) }

@@ -22,11 +22,11 @@ type ImageSource interface {
 // first used. It may be worth waiting for one (waitForManifest).
 type AwaitedSource interface {
 	ImageSource
-	// Awaits tells whether an answer about an image with these names may still
+	// Awaits reports whether an answer about an image with these names may still
 	// come: there is none yet, not even a negative one, and the source is able to
 	// get one. It must answer from memory.
 	Awaits(names []imageref.Canonical) bool
-	// Answered tells whether there is an answer about an image with one of these names,
+	// Answered reports whether there is an answer about an image with one of these names,
 	// even a negative one. It must answer from memory.
 	Answered(names []imageref.Canonical) bool
 	// OnAnswer has f called soon after there are new answers, negative ones too. It may be
@@ -47,7 +47,7 @@ type FollowedSource interface {
 	// may have another answer about some names, the source calls changed with them, from one
 	// goroutine at a time.
 	Start(ctx context.Context, changed func(names []imageref.Canonical))
-	// HasSynced tells that the first answers are in, or that there are none for now.
+	// HasSynced reports whether the first answers are in, or there are none for now.
 	HasSynced() bool
 }
 
@@ -56,7 +56,7 @@ type LayerSource interface {
 	// Name is the name that the source passes to the sink.
 	Name() string
 	// Start begins to report to the sink and returns. Reports go on until the
-	// context is done. HasSynced of the result tells that the first ones are in.
+	// context is done. HasSynced of the result reports whether the first ones are in.
 	Start(ctx context.Context, sink LayerSink) (Syncer, error)
 }
 
@@ -86,10 +86,10 @@ type NodeReport struct {
 	// InChains means that the node uses a layer again only above the same layers. Then the
 	// layers of Images are those of index.Chain.
 	InChains bool
-	// JoinsDownloads tells whether the node downloads a layer once although two images that
+	// JoinsDownloads is whether the node downloads a layer once although two images that
 	// are pulled at the same time need it; nil if that is not known.
 	JoinsDownloads *bool
 }
 
-// Syncer tells whether the first reports are in.
+// Syncer reports whether the first reports are in.
 type Syncer interface{ HasSynced() bool }

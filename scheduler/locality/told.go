@@ -51,7 +51,7 @@ func (n *toldNodes) of(node *v1.Node) *told {
 	return nil
 }
 
-// speaks tells whether a report stands for the NodeStatus of a Node.
+// speaks reports whether a report stands for the NodeStatus of a Node.
 func (n *toldNodes) speaks(node *v1.Node) bool {
 	report := n.of(node)
 	return report != nil && report.Fresh
@@ -64,7 +64,7 @@ func (n *toldNodes) enter(node *v1.Node) {
 	n.indexed[node.Name] = node.UID
 }
 
-// has tells whether the index has the Node itself, not one before it of its name.
+// has reports whether the index has the Node itself, not one before it of its name.
 func (n *toldNodes) has(node *v1.Node) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -121,7 +121,7 @@ func (t *Tracker) profileOf(pod *v1.Pod) *Profile {
 // Stats returns the size of the index.
 func (t *Tracker) Stats() index.Stats { return t.index.Stats() }
 
-// Follows tells whether the Tracker uses this informer of Nodes.
+// Follows reports whether the Tracker uses this informer of Nodes.
 func (t *Tracker) Follows(nodes cache.SharedIndexInformer) bool { return t.nodes == nodes }
 
 // nodeStatusSource is the name of NodeStatus as a source in the index.
@@ -178,14 +178,14 @@ func (t *Tracker) manifests(names []imageref.Canonical) []index.Manifest {
 	return nil
 }
 
-// mayLearn tells whether nothing is known about an image and a source may still
+// mayLearn reports whether nothing is known about an image and a source may still
 // learn its layers.
 func (t *Tracker) mayLearn(names []imageref.Canonical) bool {
 	return !t.index.Reported(names) && t.manifests(names) == nil &&
 		t.anyAwaited(func(s AwaitedSource) bool { return s.Awaits(names) })
 }
 
-// anyAwaited tells whether something is true of a source that is worth waiting for.
+// anyAwaited reports whether something is true of a source that is worth waiting for.
 func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 	return slices.ContainsFunc(t.sources, func(source ImageSource) bool {
 		awaited, ok := source.(AwaitedSource)
@@ -245,7 +245,7 @@ func lastKnown(obj any) any {
 	return obj
 }
 
-// sameProperties tells whether all that is followed of a Node, besides its images, is the
+// sameProperties reports whether all that is followed of a Node, besides its images, is the
 // same in two versions of it.
 func sameProperties(a, b *v1.Node) bool {
 	return nodestatus.Platform(a) == nodestatus.Platform(b) && pressed(a) == pressed(b) &&
@@ -382,7 +382,7 @@ func (t *Tracker) followAll(node string) {
 	}
 }
 
-// HasSynced tells whether the first reports of nodes, pods and sources are in the index. It
+// HasSynced reports whether the first reports of nodes, pods and sources are in the index. It
 // is for hosts that can put off a question; the others use WaitForSync.
 func (t *Tracker) HasSynced() bool {
 	return t.synced.Load() || !slices.ContainsFunc(t.syncers, func(s Syncer) bool { return !s.HasSynced() })

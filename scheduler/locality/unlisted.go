@@ -129,7 +129,7 @@ func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 	return images
 }
 
-// listFull tells whether a node may have images that it does not list, and how large they
+// listFull reports whether a node may have images that it does not list, and how large they
 // are at most.
 func (t *Tracker) listFull(node *v1.Node) (smallest int64, full bool) {
 	limit := int(t.first.Args.NodeStatusMaxImages)
@@ -217,7 +217,7 @@ func (t *Tracker) vanished(old, node *v1.Node) (images []index.Image) {
 	return images
 }
 
-// lists tells whether a node lists an image under one of the names.
+// lists reports whether a node lists an image under one of the names.
 func (t *Tracker) lists(node string, names []imageref.Canonical) bool {
 	return t.index.Lists(nodeStatusSource, node, names) || t.index.Lists(joinedSource, node, names)
 }
@@ -354,7 +354,7 @@ func (t *Tracker) setUnlisted(node string, r *leftovers) {
 	t.index.SetImages(unlistedSource, node, reported)
 }
 
-// pressed tells whether the kubelet is short of disk, so that it removes images.
+// pressed reports whether the kubelet is short of disk, so that it removes images.
 func pressed(node *v1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == v1.NodeDiskPressure && c.Status == v1.ConditionTrue

@@ -125,7 +125,7 @@ func (l *listing) stop(pod string) {
 
 func (l *listing) pass(d time.Duration) { l.clock.SetTime(l.clock.Now().Add(d)) }
 
-// present tells whether the image of a pod counts as present.
+// present reports whether the image of a pod counts as present.
 func (l *listing) present(image string) bool {
 	var m index.Measurement
 	p := l.tracker.ProfileOf(&v1.Pod{})

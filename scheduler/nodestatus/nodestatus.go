@@ -36,7 +36,7 @@ func Platform(node *v1.Node) index.Platform {
 	return index.Platform{OS: info.OperatingSystem, Architecture: info.Architecture}
 }
 
-// JoinsDownloadsLabel is the label of a Node that says whether the node downloads a layer
+// JoinsDownloadsLabel is the label of a Node that reports whether the node downloads a layer
 // once although two images that are pulled at the same time need it: true or false.
 const JoinsDownloadsLabel = "layerlocality.io/joins-downloads"
 
@@ -47,7 +47,7 @@ const containerdPrefix = "containerd://"
 // crioPrefix begins that of nodes with CRI-O, which uses a layer again whatever is below it.
 const crioPrefix = "cri-o://"
 
-// MayUseChains tells whether the node's runtime is one that may use a layer again only above
+// MayUseChains reports whether the node's runtime is one that may use a layer again only above
 // the same layers.
 func MayUseChains(node *v1.Node) bool {
 	return !strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, crioPrefix)
@@ -76,14 +76,14 @@ func JoinsDownloads(node *v1.Node, stated *bool) (*bool, error) {
 	return nil, err
 }
 
-// Ready tells whether a node's kubelet works.
+// Ready reports whether a node's kubelet works.
 func Ready(node *v1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
 	})
 }
 
-// StatesLayers tells whether a node states the layers of any image.
+// StatesLayers reports whether a node states the layers of any image.
 func StatesLayers(node *v1.Node) bool {
 	return slices.ContainsFunc(node.Status.Images, func(image v1.ContainerImage) bool { return len(appendLayers(nil, &image)) > 0 })
 }
@@ -103,7 +103,7 @@ func Images(node *v1.Node) []index.Image {
 	return images
 }
 
-// SameImages tells whether two versions of a Node report the same images, in the same
+// SameImages reports whether two versions of a Node report the same images, in the same
 // order. Transform lets both versions share memory, so that it costs next to nothing if
 // they do.
 func SameImages(a, b *v1.Node) bool {

@@ -148,7 +148,7 @@ func (n *node) use(demand objective.Vector) (use objective.Vector) {
 	return use
 }
 
-// fits tells whether a pod has room.
+// fits reports whether a pod has room.
 func (n *node) fits(demand objective.Vector) bool {
 	for i, d := range demand {
 		if d > 0 && n.used[i]+d > n.capacity[i] {

@@ -91,7 +91,7 @@ func (e *endings) run(ctx context.Context) {
 	}
 }
 
-// succeeded tells whether a pod that the informer does not have any more succeeded.
+// succeeded reports whether a pod that the informer does not have any more succeeded.
 func (e *endings) succeeded(ctx context.Context, p endedPod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()

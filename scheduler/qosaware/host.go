@@ -273,18 +273,18 @@ func (h *host) reconsider(logger klog.Logger) {
 	}
 }
 
-// waits tells whether a pod exists and has no node.
+// waits reports whether a pod exists and has no node.
 func (h *host) waits(uid types.UID, name types.NamespacedName) bool {
 	pod, err := h.pods.Pods(name.Namespace).Get(name.Name)
 	return err == nil && pod.UID == uid && pod.Spec.NodeName == ""
 }
 
-// mayBeTried tells whether this scheduler could place a pod.
+// mayBeTried reports whether this scheduler could place a pod.
 func (h *host) mayBeTried(pod *v1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && h.serves(pod)
 }
 
-// serves tells whether a pod is one of the profiles that enable the plugin.
+// serves reports whether a pod is one of the profiles that enable the plugin.
 func (h *host) serves(pod *v1.Pod) bool {
 	_, ok := h.profiles.Load(pod.Spec.SchedulerName)
 	return ok

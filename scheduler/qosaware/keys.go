@@ -29,7 +29,7 @@ type key struct {
 	uid       types.UID
 }
 
-// before tells whether a is served before b. It compares one value after the other, so it is
+// before reports whether a is served before b. It compares one value after the other, so it is
 // a strict weak order.
 func (a *key) before(b *key) bool {
 	if a.priority != b.priority {
@@ -59,7 +59,7 @@ func (a *key) before(b *key) bool {
 type keys struct {
 	rules           rules
 	respectPriority bool
-	// states tells, quickly, whether a pod may have an SLO. The queue sorts a pod anew when that
+	// states reports, quickly, whether a pod may have an SLO. The queue sorts a pod anew when that
 	// changes.
 	states func(*v1.Pod) bool
 	judge  func(*v1.Pod, time.Time) (book.Judgement, bool)
@@ -92,7 +92,7 @@ type stay struct {
 	unknown bool
 }
 
-// less tells whether a pod in the queue is served before another one.
+// less reports whether a pod in the queue is served before another one.
 func (k *keys) less(a, b fwk.QueuedPodInfo) bool {
 	var x, y key
 	return k.of(a, &x).before(k.of(b, &y))

@@ -44,7 +44,7 @@ func newOwners(handle fwk.Handle) *owners {
 }
 
 // start begins to follow Deployments and Jobs, and calls added with every owner that appears.
-// It returns what tells whether those that exist are known.
+// It returns what reports whether those that exist are known.
 func (o *owners) start(ctx context.Context, added func(types.UID)) (synced []cache.InformerSynced, err error) {
 	tell := cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 		if meta, ok := object.(metav1.Object); ok {

@@ -209,7 +209,7 @@ func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
 
 func ending(pod *v1.Pod) bool { return pod.DeletionTimestamp != nil }
 
-// endsSoon tells whether a pod makes room by itself within the safety margin: nothing is gained by sparing it, and
+// endsSoon reports whether a pod makes room by itself within the safety margin: nothing is gained by sparing it, and
 // nothing lost. One with a longer grace period holds its node for that long, and one that should have ended long ago
 // may never do.
 func (p *preemptor) endsSoon(pod *v1.Pod, now time.Time) bool {
@@ -368,7 +368,7 @@ func (p *preemptor) PodEligibleToPreemptOthers(ctx context.Context, pod *v1.Pod,
 	return true, ""
 }
 
-// preemptedBefore tells whether a pod is ending because a scheduler preempted it.
+// preemptedBefore reports whether a pod is ending because a scheduler preempted it.
 func preemptedBefore(pod *v1.Pod) bool {
 	return ending(pod) && slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
 		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonPreemptionByScheduler

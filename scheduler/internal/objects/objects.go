@@ -79,6 +79,6 @@ func Logger(ctx context.Context, resource schema.GroupVersionResource) klog.Logg
 	return klog.FromContext(ctx).WithValues("resource", resource.GroupResource().String())
 }
 
-// None tells whether an error means that there are no objects for the reader: it need not
+// None reports whether an error means that there are no objects for the reader: it need not
 // wait for them.
 func None(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }

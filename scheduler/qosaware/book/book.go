@@ -56,7 +56,7 @@ func New(c Config) *Book {
 	}
 }
 
-// TakesPart tells whether a pod states an SLO.
+// TakesPart reports whether a pod states an SLO.
 func (b *Book) TakesPart(p *v1.Pod) bool {
 	s, _ := b.reader.Read(p)
 	return s.Terms.SLO > 0

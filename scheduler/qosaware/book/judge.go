@@ -25,14 +25,14 @@ type Judgement struct {
 	Overhead float64
 	// Ran is how long ago the pod began to run, interruptions or not.
 	Ran time.Duration
-	// Runs tells whether it runs.
+	// Runs is whether it runs.
 	Runs bool
 	// GainsNothing tells that the pod runs in vain: others of its workload have no node, and
 	// only all of them together count (Concurrent).
 	GainsNothing bool
 }
 
-// Accepts tells whether the overhead allows another preemption.
+// Accepts reports whether the overhead allows another preemption.
 func (j *Judgement) Accepts() bool { return j.Terms.Accepts(j.Sums) }
 
 // Now returns the time of the Book's clock.

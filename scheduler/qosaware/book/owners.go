@@ -49,7 +49,7 @@ type root struct {
 // maxName is the length of the longest names of objects, in bytes.
 const maxName = 253
 
-// usable tells whether a text may be part of a Key. References to owners are written by tenants,
+// usable reports whether a text may be part of a Key. References to owners are written by tenants,
 // and the API server only checks that they are not empty: an endless one would not be saved, and
 // one with line breaks would forge rows of the table.
 func usable(name string) bool {

@@ -171,7 +171,7 @@ func (w *workload) inherit(p *pod, window account.Window) {
 	w.changed = true
 }
 
-// Changed tells whether something has changed since the last Save that a state would have and
+// Changed reports whether something has changed since the last Save that a state would have and
 // the API has not.
 func (b *Book) Changed() bool {
 	b.mu.Lock()
@@ -244,12 +244,12 @@ const (
 	maxSeconds = 1e15
 )
 
-// within tells whether numbers are not negative and at most so large.
+// within reports whether numbers are not negative and at most so large.
 func within(most float64, numbers ...float64) bool {
 	return !slices.ContainsFunc(numbers, func(x float64) bool { return !(x >= 0 && x <= most) })
 }
 
-// valid tells whether a Book could have saved the workload at a time. Terms that were stated
+// valid reports whether a Book could have saved the workload at a time. Terms that were stated
 // later than that, by clocks a day apart, would count for ever.
 func (s *saved) valid(at float64) bool {
 	optional := func(name string) bool { return name == "" || usable(name) }

@@ -58,13 +58,13 @@ type pod struct {
 	inherited bool
 }
 
-// alone tells whether the workload is a single pod without owner, which has no successor.
+// alone reports whether the workload is a single pod without owner, which has no successor.
 func (w *workload) alone() bool {
 	_, alone := w.pods[w.key.UID]
 	return alone
 }
 
-// waits tells whether the pod has no node, and nobody asked for its end.
+// waits reports whether the pod has no node, and nobody asked for its end.
 func (p *pod) waits() bool { return p.life.Bound.IsZero() && p.life.Ended.IsZero() }
 
 // tally is what all pods of a workload add up to.

@@ -59,7 +59,7 @@ func (u Usage) Above(t float64) float64 {
 	return min(max(1-Beta(t, k*u.Mean, k*(1-u.Mean)), 0), 1)
 }
 
-// Exceeds tells whether the risk Above(t) is larger than an accepted one. Mostly that takes no
+// Exceeds reports whether the risk Above(t) is larger than an accepted one. Mostly that takes no
 // distribution.
 func (u Usage) Exceeds(t, accepted float64) bool {
 	return !u.within(t, accepted) && u.Above(t) > accepted

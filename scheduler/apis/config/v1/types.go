@@ -77,7 +77,7 @@ type LayerLocalityArgs struct {
 	// +optional
 	LayerReuse *string `json:"layerReuse,omitempty"`
 
-	// NodeLayers tells whether what layer-agent says of a node counts in place of its
+	// NodeLayers is whether the report of layer-agent counts in place of a node's
 	// NodeStatus. Nothing changes where none is installed. The value of the first profile
 	// counts. Default true.
 	// +optional
