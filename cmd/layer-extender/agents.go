@@ -76,7 +76,7 @@ func withoutWaiting(make frameworkruntime.PluginFactory) frameworkruntime.Plugin
 	}
 }
 
-// scoring makes Safe with the score that the name of the agent says.
+// scoring makes Safe with the given score.
 func scoring(score string, make frameworkruntime.PluginFactory) frameworkruntime.PluginFactory {
 	return func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		if args, ok := args.(*config.SafeArgs); ok {

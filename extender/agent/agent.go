@@ -84,8 +84,8 @@ type Config struct {
 	// PluginConfig are the entries of pluginConfig for the plugins, as
 	// PluginConfigs returns them.
 	PluginConfig []PluginConfig
-	// Round returns what a scheduler is told for a score from 0 to 100. Nodes with the same
-	// rounded score are equal for it. nil tells scores as they are.
+	// Round returns the answer for a score from 0 to 100. Nodes with the same rounded score are
+	// equal for the scheduler. nil leaves scores as they are.
 	Round func(score int64) int64
 	// Clock is for the time that answers count; nil means the real one.
 	Clock clock.PassiveClock
@@ -206,7 +206,7 @@ func (a *Agent) Scores() bool { return a.score != nil }
 // Filters reports whether the agent can filter nodes.
 func (a *Agent) Filters() bool { return a.filters }
 
-// HasSynced reports whether the agent knows what it needs to answer.
+// HasSynced reports whether the agent has what it needs to answer.
 func (a *Agent) HasSynced() bool { return a.cluster.HasSynced() && a.synced() }
 
 // Scores are an agent's scores of nodes.
@@ -257,7 +257,7 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	return result, nil
 }
 
-// Round returns what a scheduler is told for a score from 0 to 100.
+// Round returns the answer for a score from 0 to 100.
 func (a *Agent) Round(score int64) int64 { return a.round(score) }
 
 // choose returns the best of the nodes, and whether another one is as good when rounded. It

@@ -24,9 +24,8 @@ const (
 	MaxPod = 16 << 10
 )
 
-// Slim returns a copy of a pod without what is not needed to expect it on a node: what
-// remains says which pod it is, for which scheduler, which images it needs and what it
-// requests. ok is false if that is more than MaxPod.
+// Slim returns a copy of a pod with what is needed to expect it on a node: its identity, its
+// scheduler, its images and its requests. ok is false if that is more than MaxPod.
 func Slim(pod *v1.Pod) (slim *v1.Pod, ok bool) {
 	slim = &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID},

@@ -24,7 +24,7 @@ func (s *Source) HasSynced() bool { return s.tried.Load() }
 // Held implements locality.FollowedSource. The digest of a manifest is that manifest on
 // every node. Any other name is an index, or a tag: it is the manifest for the platform of
 // the node, if there is only one that it can be. When a registry last confirmed it does not
-// matter: a node may have pulled what a tag was before. So a tag that has moved says nothing.
+// matter: a node may have pulled what a tag was before. So a tag that has moved has no answer.
 func (s *Source) Held(name imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -93,8 +93,8 @@ func (o *object) resolved() *object {
 	return o
 }
 
-// tell tells the follower what was noted, and those who wait that there are answers.
-func (s *Source) tell() {
+// notify calls changed with the noted names, and the functions of OnAnswer.
+func (s *Source) notify() {
 	if names := s.noted; len(names) > 0 {
 		s.noted = nil
 		s.changed(names)

@@ -148,7 +148,7 @@ func TestChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.tell()
+		s.notify()
 		for _, name := range names {
 			for _, platform := range []index.Platform{amd64, arm64, every} {
 				if got, want := known[question{name, platform}], holds(s, name, platform); got != want {
@@ -161,7 +161,7 @@ func TestChanges(t *testing.T) {
 		if err := s.apply(manifest("m", "linux/amd64", "ab", reference(tag(7), "m", minutes))); err != nil {
 			t.Fatal(err)
 		}
-		s.tell()
+		s.notify()
 	}
 	apply(0)
 	told = 0

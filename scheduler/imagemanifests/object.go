@@ -32,7 +32,7 @@ type object struct {
 
 type name struct {
 	canonical imageref.Canonical
-	// confirmed is the Unix time at which the registry last said so.
+	// confirmed is the Unix time at which the registry last confirmed it.
 	confirmed int64
 }
 
@@ -69,17 +69,17 @@ func (o *object) sameLayers(other *object) bool {
 	return slices.Equal(o.layers, other.layers) && slices.Equal(o.order, other.order)
 }
 
-// manifest returns what the object says for a platform.
+// manifest returns the manifest for a platform.
 func (o *object) manifest(platform index.Platform) index.Manifest {
 	return index.Manifest{Platform: platform, Layers: o.layers, Order: o.order}
 }
 
 // convert returns the parts of an ImageManifest that matter. It returns nil if
-// the object neither states the layers of an image nor says that they cannot
-// be known. The schema bounds what the apiserver accepts, but not what it
-// stored under an older schema, so nothing here relies on it. An error tells
-// what is wrong. References that are not valid names are left out. Strings
-// that many objects share are interned.
+// the object states neither the layers of an image nor that they cannot be
+// known. The schema bounds what the apiserver accepts, but not what it stored
+// under an older schema, so nothing here relies on it. References that are not
+// valid names are left out, with an error. Strings that many objects share are
+// interned.
 func convert(m *v1alpha1.ImageManifest, intern func(string) string) (*object, error) {
 	o := &object{}
 	var err error

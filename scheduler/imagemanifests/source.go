@@ -1,6 +1,6 @@
-// Package imagemanifests is the scheduler's side of the resolver. From ImageManifest
-// objects, it tells the plugin the layers of images that no node has pulled yet. It
-// does not depend on kube-scheduler.
+// Package imagemanifests is the scheduler's side of the resolver. Its Source has the layers
+// of images that no node has pulled yet, from ImageManifest objects. It does not depend on
+// kube-scheduler.
 package imagemanifests
 
 import (
@@ -30,7 +30,7 @@ type Source struct {
 	// writes uses them.
 	changed func(names []imageref.Canonical)
 	noted   []imageref.Canonical
-	// tried is set once the objects have been listed, or cannot be. insists tells which
+	// tried is set once the objects have been listed, or cannot be. insists decides which
 	// errors mean the latter.
 	tried   atomic.Bool
 	insists bool
@@ -62,8 +62,8 @@ type image struct {
 	// claims are the objects that have the name: one for each platform, more while a
 	// tag moves.
 	claims []claim
-	// manifests are computed from the claims; nil if all claims say that there is no
-	// answer. They are replaced and never changed, because Manifests returns them.
+	// manifests are computed from the claims; nil if all claims are negative answers. They
+	// are replaced and never changed, because Manifests returns them.
 	manifests []index.Manifest
 	// moved is set once a tag was seen to be that of two manifests for one platform, for as
 	// long as the tag is known.
@@ -146,8 +146,8 @@ func (s *Source) hasRoom(old, o *object) bool {
 	return layers <= maxLayers && names <= maxNames && (old != nil || len(s.objects) < maxObjects)
 }
 
-// set replaces what an object says; nil if it is gone or says nothing. An object for which
-// there is no room counts as gone; the error says so.
+// set replaces an object; nil if it is gone or states nothing. An object for which there is no
+// room counts as gone, with errFull.
 func (s *Source) set(key string, o *object) (err error) {
 	old := s.objects[key] // only the caller writes, one at a time
 	if !s.hasRoom(old, o) {

@@ -115,7 +115,7 @@ var _ cache.TransformingStore = &store{}
 
 // Add implements cache.ReflectorStore.
 func (s *store) Add(obj any) error {
-	defer s.tell()
+	defer s.notify()
 	return s.add(obj)
 }
 
@@ -136,7 +136,7 @@ func (s *store) Update(obj any) error { return s.Add(obj) }
 // Delete implements cache.ReflectorStore.
 func (s *store) Delete(obj any) error {
 	if m, ok := obj.(*v1alpha1.ImageManifest); ok {
-		defer s.tell()
+		defer s.notify()
 		return s.set(m.Name, nil)
 	}
 	return nil
@@ -156,7 +156,7 @@ func (s *store) Replace(objs []any, _ string) error {
 			_ = s.set(name, nil) // there is always room for nothing
 		}
 	}
-	s.tell() // of all together: a node that lists many of them is looked at once
+	s.notify() // of all together: a node that lists many of them is looked at once
 	s.tried.Store(true)
 	if s.setWatching(true) {
 		s.logger.Info("Watching ImageManifests", "objects", len(objs))

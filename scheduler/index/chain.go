@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// group is what nodes have in common that need the same layers for an image, and know them by
-// the same keys.
+// group is what nodes have in common that need the same layers for an image, with the same keys.
 type group struct {
 	Platform
 	// chains: see SetChains.

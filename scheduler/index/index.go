@@ -87,7 +87,7 @@ func (x *Index) SetChains(nodeName string, chains bool) {
 	}
 }
 
-// Chains returns what SetChains said last about a node.
+// Chains returns what SetChains last set for a node.
 func (x *Index) Chains(nodeName string) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -113,7 +113,7 @@ func (x *Index) joinGroup(n *node) {
 }
 
 // SetJoins sets whether a node downloads a layer once although several images need it;
-// nil if it does not say, and Rules.JoinsDownloads decides. It does nothing for a node that
+// nil if that is not known, and Rules.JoinsDownloads decides. It does nothing for a node that
 // SetNode has not added.
 func (x *Index) SetJoins(nodeName string, joins *bool) {
 	x.mu.Lock()
@@ -125,13 +125,12 @@ func (x *Index) SetJoins(nodeName string, joins *bool) {
 
 func (n *node) joinsDownloads(rules Rules) bool { return ptr.Deref(n.joins, rules.JoinsDownloads) }
 
-// SetImages replaces what a source says about the images on a node. What
-// several sources say adds up. A name counts for the first image that has it.
+// SetImages replaces the images that a source reports for a node. The reports of
+// several sources add up. A name counts for the first image that has it.
 // Every image is looked at; further cost is in proportion to the images that
-// differ from the last time. images is not kept.
+// differ from the last time. images is not retained.
 //
-// It reports whether the node is known; locality.LayerSink tells what to do if
-// it is not.
+// It reports whether the index has the node; see locality.LayerSink if not.
 func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -158,7 +157,7 @@ func (x *Index) Reported(names []imageref.Canonical) bool {
 	return slices.ContainsFunc(names, func(n imageref.Canonical) bool { return x.names[n] != nil })
 }
 
-// Lists reports whether a source says that a node has an image under one of the names.
+// Lists reports whether a source reports an image under one of the names for a node.
 func (x *Index) Lists(source, nodeName string, names []imageref.Canonical) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -262,10 +261,10 @@ func (x *Index) setRecords(n *node, source string, records []*record) {
 	x.dropReported(n)
 }
 
-// hold notes that a node has what a record says.
+// hold notes that a node has the image of a record.
 func (x *Index) hold(n *node, source string, r *record) {
 	if n.hasRecord(source, r) {
-		return // another source said so before
+		return // another source reports it already
 	}
 	r.nodes = insert(r.nodes, n.slot)
 	for _, l := range r.content.layers {
@@ -500,7 +499,7 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 }
 
 // scales reports whether a content states both sizes, so that the ratio of the two counts.
-func (c *content) scales() bool { return !c.whole && !c.compressed && c.sizeBytes > 0 } // 0: nobody said
+func (c *content) scales() bool { return !c.whole && !c.compressed && c.sizeBytes > 0 } // 0: not known
 
 func (x *Index) layer(key string, whole bool) *layer {
 	l := x.layers[key]

@@ -63,7 +63,7 @@ type HeldImage struct {
 	// image that is known by name only is one piece, whose key is no digest and whose size is
 	// an estimate.
 	Layers []Layer
-	// Report tells who says so.
+	// Report is the source of that.
 	Report Report
 }
 
@@ -116,7 +116,7 @@ type Usage struct {
 func (x *Index) Usages() (layers []Usage, images [][]imageref.Canonical) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	// Contents also differ by what is said of sizes: the same layers are one image.
+	// Contents also differ by the reported sizes: the same layers are one image.
 	byLayers := map[string]int{}
 	numbers := map[*content]int{}
 	users := map[*layer][]int{}

@@ -10,7 +10,7 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Known tells what is known about an image.
+// Known is what is known about an image.
 type Known string
 
 const (
@@ -50,7 +50,7 @@ func (b NodeBytes) Missing() int64 {
 // Measurement is what every node has of one pod's images. It is a snapshot: it
 // does not show later changes of the index.
 type Measurement struct {
-	// Images tells what is known about each wanted image, for the group of nodes of
+	// Images has what is known about each wanted image, for the group of nodes of
 	// which most is known.
 	Images []Known
 
@@ -89,7 +89,7 @@ func (m *Measurement) Nodes() iter.Seq[string] { return maps.Keys(m.slots.byName
 // as long as no node comes or goes.
 func (m *Measurement) Slots() *Slots { return m.slots }
 
-// Slot returns the slot of a node; ok is false if the index does not know it.
+// Slot returns the slot of a node; ok is false if the index does not have it.
 func (m *Measurement) Slot(nodeName string) (s Slot, ok bool) {
 	s, ok = m.slots.byName[nodeName]
 	return s, ok
@@ -98,7 +98,7 @@ func (m *Measurement) Slot(nodeName string) (s Slot, ok bool) {
 // MeanTotal returns the mean of Total over all nodes.
 func (m *Measurement) MeanTotal() float64 { return m.sum / float64(max(1, len(m.slots.byName))) }
 
-// Node returns what a node has; ok is false if the index does not know it.
+// Node returns what a node has; ok is false if the index does not have it.
 func (m *Measurement) Node(nodeName string) (bytes NodeBytes, ok bool) {
 	s, ok := m.Slot(nodeName)
 	if ok {
@@ -442,7 +442,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, of group) {
 	}
 }
 
-// addLayers adds the layers of an image, as far as they are known, and tells how.
+// addLayers adds the layers of an image, as far as they are known, and returns how they are.
 // expected is the piece that stands for it where only its name was known, nil if it is
 // expected nowhere.
 func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *layer) Known {
@@ -469,7 +469,7 @@ func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *l
 }
 
 // addHolders notes which nodes have the layers of the current image because they report an
-// image of its name, whatever they say about its layers.
+// image of its name, with whatever layers.
 func (x *Index) addHolders(u *union, w *Wanted) {
 	for _, n := range w.Names {
 		known := x.names[n]
@@ -593,7 +593,7 @@ func better(a *content, nodesA int, b *content, nodesB int) bool {
 }
 
 // Image returns what an image consists of in the group of a node, without its names:
-// as sources say, or as most nodes report. ok is false if nothing is known about it.
+// from sources, or as most nodes report it. ok is false if nothing is known about it.
 func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -8,15 +8,15 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Report tells how a source knows that a node has an image.
+// Report is how a source reports an image of a node.
 type Report struct {
 	Source string
-	// Layers means that the source says what the image consists of.
+	// Layers means that the source reports its layers.
 	Layers bool
 }
 
-// NodesWith returns the nodes of which any source says that they have an image under one
-// of the names. The cost is in proportion to the names and these nodes.
+// NodesWith returns the nodes for which any source reports an image under one of the names.
+// The cost is in proportion to the names and these nodes.
 func (x *Index) NodesWith(names []imageref.Canonical) (nodes []string) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -40,8 +40,8 @@ func (x *Index) NodesWith(names []imageref.Canonical) (nodes []string) {
 	return nodes
 }
 
-// Reports tells how sources know that a node has an image under one of the names, sorted
-// by source.
+// Reports returns how sources report images under one of the names for a node, sorted by
+// source.
 func (x *Index) Reports(nodeName string, names []imageref.Canonical) (reports []Report) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

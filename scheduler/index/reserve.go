@@ -11,7 +11,7 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Rules say how downloads count.
+// Rules are how downloads count.
 type Rules struct {
 	// MaxWaiting is how many pods may wait on a node for a layer: as long as there are
 	// fewer, it counts as arriving for the next pod.
@@ -19,8 +19,8 @@ type Rules struct {
 	// UnknownBytes is the (compressed) size that an image has while nothing is known
 	// about it.
 	UnknownBytes int64
-	// JoinsDownloads means that nodes which do not say (see SetJoins) download a layer once
-	// although several images need it. Otherwise a layer on its way is of use only to pods
+	// JoinsDownloads means that nodes without a value of their own (see SetJoins) download a layer
+	// once although several images need it. Otherwise a layer on its way is of use only to pods
 	// with the same image: the pull of another image does not see it before it is there.
 	JoinsDownloads bool
 }
@@ -197,9 +197,9 @@ func (x *Index) started(r *reservation, deadline time.Time) {
 }
 
 // Learn replaces what is expected under the bare names of images by their layers, as far
-// as these are known by now: until then it counts as Rules.UnknownBytes. Measure tells
-// when there is something to replace. Each reservation is made again once, however many of
-// its images are known now.
+// as these are known by now: until then it counts as Rules.UnknownBytes. After Measure,
+// Measurement.Outdated reports whether there is something to replace. Each reservation is made
+// again once, however many of its images are known now.
 func (x *Index) Learn(wanted []Wanted, rules Rules) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -48,7 +48,7 @@ type Manifest struct {
 type Wanted struct {
 	// Names are the names it may have on a node; the first that is known counts.
 	Names []imageref.Canonical
-	// Manifests, if not nil, tell what it consists of, from sources other than the
+	// Manifests, if not nil, are what it consists of, from sources other than the
 	// nodes. They take precedence over what nodes report, because a tag may have
 	// moved.
 	Manifests []Manifest
@@ -71,8 +71,8 @@ const (
 	maxLayers = 512
 )
 
-// manifest returns what sources other than the nodes say about a group; ok is
-// false if they say nothing.
+// manifest returns the layers for a group from sources other than the nodes; ok is
+// false if they have none.
 func (w *Wanted) manifest(of group) (layers []Layer, ok bool) {
 	var found *Manifest
 	for i := range w.Manifests {
@@ -173,7 +173,7 @@ type node struct {
 	name  string
 	slot  Slot
 	group group
-	// joins is whether it joins downloads; nil if it does not say (see SetJoins).
+	// joins is whether it joins downloads; nil if that is not known (see SetJoins).
 	joins *bool
 	// sources holds the records of each source that reported, sorted by id.
 	sources map[string][]*record
@@ -183,7 +183,7 @@ type node struct {
 
 // claims counts how often each size is claimed. Nearly always there is one.
 type claims struct {
-	// total counts all, also those of images of which nobody said a size.
+	// total counts all, also those without a size.
 	total int
 	// best is the size that is claimed most often, in a tie the smallest; count is
 	// how often.
@@ -249,7 +249,7 @@ func (c *claims) remove(size int64, whole bool) {
 	switch {
 	case most > 0:
 		c.challenge(rival)
-	case c.count == 0 && c.total > 0: // nobody says a size any more
+	case c.count == 0 && c.total > 0: // no claim of a size is left
 		c.best = 0
 	}
 }

@@ -35,20 +35,20 @@ type Rating struct {
 	Note  string       `json:"note"`
 }
 
-// ImageRating tells what is known about an image.
+// ImageRating is what is known about an image.
 type ImageRating struct {
 	// Names are the names under which the image was looked for.
 	Names []imageref.Canonical `json:"names"`
 	// Known is layers, name, arriving or unknown.
 	Known index.Known `json:"known"`
-	// From tells where its layers are known from: a source of images, such as
+	// From is where its layers are known from: a source of images, such as
 	// ImageManifests, or the nodes that report it.
 	From string `json:"from,omitempty"`
 	// Pull is Always if nodes ask the registry although they have the image.
 	Pull v1.PullPolicy `json:"pull,omitempty"`
 }
 
-// NodeRating tells how a node was rated. Sizes are compressed bytes.
+// NodeRating is how a node was rated. Sizes are compressed bytes.
 type NodeRating struct {
 	Node          string `json:"node"`
 	Score         int64  `json:"score"`

@@ -35,8 +35,8 @@ func registerEvidence(count func() map[locality.Evidence]int, silent func() (mis
 	registerEvidenceOnce.Do(func() { legacyregistry.CustomMustRegister(newEvidenceCollector(count, silent)) })
 }
 
-// evidenceCollector counts the images of nodes, and nodes whose agent says nothing, when metrics are
-// collected.
+// evidenceCollector counts the images of nodes, and nodes without a fresh report of their agent,
+// when metrics are collected.
 type evidenceCollector struct {
 	metrics.BaseStableCollector
 	count   func() map[locality.Evidence]int

@@ -24,7 +24,7 @@ import (
 )
 
 // Factory makes the plugin, once for each profile that enables it. All of them
-// share one Tracker, so that every profile knows what the others placed.
+// share one Tracker, so that the pods of every profile count for the others.
 type Factory struct {
 	imageSources []func(context.Context, fwk.Handle) (locality.ImageSource, error)
 	layerSources []func(context.Context, fwk.Handle) (locality.LayerSource, error)

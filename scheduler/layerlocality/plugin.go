@@ -73,7 +73,7 @@ func (pl *LayerLocality) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status 
 }
 
 // EventsToRegister returns no event: no cluster event lets a pod pass that
-// PreEnqueue holds; the gate tells the queue itself. Without this method the queue
+// PreEnqueue holds; the gate activates it itself. Without this method the queue
 // would ask again at every event.
 func (pl *LayerLocality) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil

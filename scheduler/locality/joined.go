@@ -73,17 +73,17 @@ type surroundings struct {
 const maxExplained = 16
 
 // explain returns an image with the layers that a manifest gives it; ok is false for one
-// whose layers are stated, and for one that is not known. A digest tells for sure what an
-// image is: that of a manifest before that of an index, from which the node may have taken
-// another manifest than the source. A tag does so only if the image has no digest, as one
-// that was loaded from an archive, and if no other manifest has the tag.
+// whose layers are stated, and for one that is not known. A digest identifies an image: that
+// of a manifest before that of an index, from which the node may have taken another manifest
+// than the source. A tag does so only if the image has no digest, as one that was loaded from
+// an archive, and if no other manifest has the tag.
 func (t *Tracker) explain(image index.Image, in surroundings) (explained index.Image, ok bool) {
 	if len(image.Layers) > 0 {
 		return image, false
 	}
 	names := image.Names[:min(len(image.Names), maxExplained)]
 	digests := false
-	for _, of := range [...]index.Platform{{}, in.platform} { // without a platform, an index says nothing
+	for _, of := range [...]index.Platform{{}, in.platform} { // without a platform, an index has no answer
 		for digest := range digestsOf(names, image.Canonical) {
 			digests = true
 			if image.Layers, ok = t.held(digest, surroundings{of, in.chains}); ok {
@@ -134,7 +134,7 @@ func (t *Tracker) held(name imageref.Canonical, in surroundings) (layers []index
 }
 
 // explainAgain brings up to date what the nodes have that list images under one of the
-// names: a FollowedSource now says something else about these.
+// names: a FollowedSource has another answer about these.
 func (t *Tracker) explainAgain(names []imageref.Canonical) {
 	// With both, nothing is being written that was explained before and is not found yet.
 	t.reports.Lock()
@@ -180,7 +180,7 @@ func evidence(r index.Report) Evidence {
 	return FromLayers
 }
 
-// Evidence tells how it is known that a node has an image under one of the names; empty if
+// Evidence returns how it is known that a node has an image under one of the names; empty if
 // it does not have it.
 func (t *Tracker) Evidence(node string, names []imageref.Canonical) Evidence {
 	var best Evidence
@@ -192,7 +192,7 @@ func (t *Tracker) Evidence(node string, names []imageref.Canonical) Evidence {
 	return best
 }
 
-// rank is lower for what says more.
+// rank is lower for better evidence.
 func (e Evidence) rank() int {
 	for i, other := range allEvidence {
 		if e == other {

@@ -14,7 +14,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// Profile rates what a Tracker knows with the arguments of one scheduler profile.
+// Profile rates the nodes of a Tracker with the arguments of one scheduler profile.
 type Profile struct {
 	// Name is the scheduler name of its pods.
 	Name string
@@ -51,8 +51,7 @@ func newTable(args *config.LayerLocalityArgs) *imageref.Table {
 // name is not valid.
 func (p *Profile) Names(image string) []imageref.Canonical { return p.table.Candidates(image) }
 
-// Wanted returns the images of a pod, each once, with what sources say about their
-// layers.
+// Wanted returns the images of a pod, each once, with their layers from sources.
 func (p *Profile) Wanted(pod *v1.Pod) []index.Wanted {
 	var images []index.Wanted
 	for _, image := range imageref.OfPod(&pod.Spec) {

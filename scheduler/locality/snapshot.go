@@ -23,13 +23,13 @@ type Moment struct {
 	Pods  []*v1.Pod
 	// Images are sources of the layers of images. They are not started.
 	Images []ImageSource
-	// Reports tells the sink, once, what is said of nodes in place of their NodeStatus; nil if
-	// nothing is. It is not called without the argument nodeLayers.
+	// Reports writes the reports of nodes that count in place of their NodeStatus to the sink,
+	// once; nil if there are none. It is not called without the argument nodeLayers.
 	Reports func(LayerSink)
 	Clock   clock.PassiveClock
 }
 
-// Snapshot knows what a Tracker knows that starts at one moment, and follows nothing.
+// Snapshot is a Tracker of one moment, which follows nothing.
 type Snapshot struct {
 	*Profile
 }
@@ -78,8 +78,8 @@ func (s *Snapshot) Held(node string) iter.Seq2[index.HeldImage, Evidence] {
 	}
 }
 
-// Evidence tells how it is known that a node has an image under one of the names; empty if it
-// does not have it.
+// Evidence returns how it is known that a node has an image under one of the names; empty if
+// it does not have it.
 func (s *Snapshot) Evidence(node string, names []imageref.Canonical) Evidence {
 	return s.tracker.Evidence(node, names)
 }

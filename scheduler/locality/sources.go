@@ -9,8 +9,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// ImageSource tells which layers images consist of, in addition to what nodes
-// report about the images they hold.
+// ImageSource has the layers of images, in addition to what nodes report about the
+// images they hold.
 type ImageSource interface {
 	// Manifests returns the layers of an image on each platform; nil if they are
 	// not known. It is called in the scheduling cycle and must answer from memory.
@@ -51,7 +51,7 @@ type FollowedSource interface {
 	HasSynced() bool
 }
 
-// LayerSource tells where images are, in addition to NodeStatus or in place of it.
+// LayerSource reports where images are, in addition to NodeStatus or in place of it.
 type LayerSource interface {
 	// Name is the name that the source passes to the sink.
 	Name() string
@@ -62,7 +62,7 @@ type LayerSource interface {
 
 // LayerSink receives the reports of LayerSources. *index.Index is one.
 type LayerSink interface {
-	// SetImages replaces what the source says about the images on a node. If there
+	// SetImages replaces the images that the source reports for a node. If there
 	// is no such Node, it forgets the report and returns false. A source must
 	// report again when the Node is created or re-created, because everything
 	// reported about a Node is forgotten when it is deleted.
@@ -74,12 +74,12 @@ type LayerSink interface {
 	SetReport(source, node string, report *NodeReport)
 }
 
-// NodeReport is what a LayerSource says of a Node in place of its NodeStatus.
+// NodeReport is what a LayerSource reports of a Node in place of its NodeStatus.
 type NodeReport struct {
-	// UID of the Node. Nothing is said of another Node of that name.
+	// UID of the Node. The report is of no other Node of that name.
 	UID types.UID
-	// Fresh means that Images are those that the node has. Otherwise NodeStatus tells that,
-	// and the rest of the report is still true.
+	// Fresh means that Images are those that the node has. Otherwise NodeStatus counts for
+	// that, and the rest of the report is still true.
 	Fresh bool
 	// Images that the node has. Those without layers may be explained by a FollowedSource.
 	Images []index.Image

@@ -21,8 +21,8 @@ func (s layerSink) SetReport(source, node string, report *NodeReport) {
 	s.tracker.setReport(source, node, report)
 }
 
-// toldNodes has what a LayerSource says of nodes in place of their NodeStatus. A report may
-// come before its Node, and be of another Node than the one that is there.
+// toldNodes has the reports of a LayerSource on nodes, in place of their NodeStatus. A report
+// may come before its Node, and be of another Node than the one that is there.
 type toldNodes struct {
 	mu     sync.RWMutex
 	byName map[string]*told
@@ -41,7 +41,7 @@ type told struct {
 	written bool
 }
 
-// of returns what is said of a Node; nil if nothing is.
+// of returns the report on a Node; nil if there is none.
 func (n *toldNodes) of(node *v1.Node) *told {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -72,7 +72,7 @@ func (n *toldNodes) has(node *v1.Node) bool {
 	return ok && uid == node.UID
 }
 
-// set replaces what is said of the Nodes of a name; nil for nothing.
+// set replaces the report on the Nodes of a name; nil for none.
 func (n *toldNodes) set(name string, report *told) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -81,8 +81,8 @@ func (n *toldNodes) set(name string, report *told) {
 	}
 }
 
-// forget forgets what is said of a Node that is gone. A report of the next one of its name
-// may be there already.
+// forget drops the report on a Node that is gone. A report on the next one of its name may be
+// there already.
 func (n *toldNodes) forget(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -119,9 +119,9 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 	}
 }
 
-// Silent counts Ready Nodes whose agent says nothing: those of which nothing is reported, fresh or not,
-// although it is of others (missing; with Linux, and they state no layers themselves), and those with a
-// report that is not fresh (stale). Agents are not in use while there is no report at all.
+// Silent counts Ready Nodes without a fresh report: those without any, although others have one (missing;
+// with Linux, and they state no layers themselves), and those with one that is not fresh (stale). Agents
+// are not in use while there is no report at all.
 func (t *Tracker) Silent() (missing, stale int) {
 	reported := false
 	for _, object := range t.nodeStore.List() {
@@ -145,9 +145,8 @@ func (t *Tracker) Silent() (missing, stale int) {
 	return missing, stale
 }
 
-// writeTold writes into the index what a report says of a node, and returns the images that
-// are still to be written: those without layers, or those of NodeStatus, listed, if the report
-// is not fresh.
+// writeTold writes a report on a node into the index, and returns the images that are still to
+// be written: those without layers, or those of NodeStatus, listed, if the report is not fresh.
 func (t *Tracker) writeTold(name string, report *told, listed []index.Image) []index.Image {
 	if !report.Fresh {
 		t.index.SetImages(report.source, name, nil)

@@ -30,7 +30,7 @@ type Tracker struct {
 	clock clock.PassiveClock
 	nodes cache.SharedIndexInformer // nil in a snapshot
 	pods  cache.SharedIndexInformer
-	// nodeStore and podIndex have what the informers know.
+	// nodeStore and podIndex are those of the informers.
 	nodeStore cache.Store
 	podIndex  cache.Indexer
 	sources   []ImageSource
@@ -58,7 +58,7 @@ type Config struct {
 	// have been started, because the Tracker sets a transform that saves memory.
 	Nodes coreinformers.NodeInformer
 	Pods  coreinformers.PodInformer
-	// Images are sources of the layers of images. The first source that knows an
+	// Images are sources of the layers of images. The first source that has an
 	// image answers; what nodes report comes last.
 	Images []ImageSource
 	// Layers are sources of where layers are, besides NodeStatus. They are not started
@@ -165,8 +165,8 @@ func (t *Tracker) Start(ctx context.Context) error {
 	return nil
 }
 
-// manifests returns what sources say about the layers of an image; nil if none
-// knows.
+// manifests returns the layers of an image from sources; nil if no source has
+// them.
 func (t *Tracker) manifests(names []imageref.Canonical) []index.Manifest {
 	for _, source := range t.sources {
 		for _, name := range names {

@@ -27,7 +27,7 @@ const (
 // unlisted remembers images that nodes have and do not list: a kubelet lists only its
 // largest ones (nodeStatusMaxImages). An image that vanishes from a full list and is no
 // larger than the smallest one there is not known to be gone, and the images of pods that
-// run on the node are there whatever the list says.
+// run on the node are there whatever is listed.
 //
 // What is remembered ends with UnlistedTimeout, and when the kubelet removes images. That
 // shows in images that vanish although they are larger than others in the list. It removes
@@ -110,9 +110,9 @@ func statuses(pod *v1.Pod) iter.Seq[*v1.ContainerStatus] {
 	}
 }
 
-// imagesInUse returns the images of a pod's containers that are on its node, each by what
-// tells it apart: its digest. The name in a status is any name that the image had; a tag
-// may have moved to another image since. It counts if there is no digest.
+// imagesInUse returns the images of a pod's containers that are on its node, each by its
+// digest. The name in a status is any name that the image had; a tag may have moved to
+// another image since. It counts if there is no digest.
 func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 	for s := range statuses(pod) {
 		if s.ImageID == "" {
@@ -280,9 +280,9 @@ func (t *Tracker) inUse(pod *v1.Pod) {
 	}
 }
 
-// absent notes images of a pod of which the kubelet says that they would have to be there
-// and are not: the pod must not pull them. Other failures prove nothing: for want of a
-// credential, or of a registry to ask, the kubelet also refuses images that are there.
+// absent notes images of a pod that the kubelet does not find and that the pod must not pull
+// (ErrImageNeverPull). Other failures prove nothing: for want of a credential, or of a
+// registry to ask, the kubelet also refuses images that are there.
 func (t *Tracker) absent(pod *v1.Pod) {
 	u := &t.unlisted
 	u.mu.Lock()
@@ -326,8 +326,7 @@ func (t *Tracker) keep(images []kept, node string, names []imageref.Canonical, n
 	return append(images, kept{names, image, now}), true
 }
 
-// rewriteUnlisted writes what a node has and does not list again, because manifests say
-// something else now.
+// rewriteUnlisted writes what a node has and does not list again, after manifests changed.
 func (t *Tracker) rewriteUnlisted(node string) {
 	u := &t.unlisted
 	u.mu.Lock()

@@ -14,8 +14,8 @@ import (
 // index is locked while it takes a report over.
 const maxPlaces = 64 << 10
 
-// convert returns what an object says, and how many of its lines are left out because they are
-// not valid. The schema bounds what the apiserver accepts, but not what it stored under an
+// convert returns the report of an object, and how many of its lines are left out because they
+// are not valid. The schema bounds what the apiserver accepts, but not what it stored under an
 // older schema, so nothing here relies on it.
 func convert(spec *v1alpha1.NodeLayersSpec) (report locality.NodeReport, refused int) {
 	report = locality.NodeReport{InChains: spec.Reuse == v1alpha1.ReuseInChains, JoinsDownloads: spec.JoinsDownloads}

@@ -1,5 +1,5 @@
-// Package nodelayers is the scheduler's side of layer-agent. From NodeLayers objects, it tells
-// the plugin what nodes hold, in place of their NodeStatus. It does not depend on
+// Package nodelayers is the scheduler's side of layer-agent. Its Source reports the images of
+// nodes from NodeLayers objects, in place of their NodeStatus. It does not depend on
 // kube-scheduler.
 package nodelayers
 
@@ -36,16 +36,16 @@ const (
 	maxNodes = 20_000
 )
 
-// Source reports what NodeLayers say of nodes.
+// Source reports the NodeLayers of nodes.
 type Source struct {
 	client  rest.Interface
 	strings intern.Strings
-	// tried is set once the objects have been listed, or cannot be. insists tells which
+	// tried is set once the objects have been listed, or cannot be. insists decides which
 	// errors mean the latter.
 	tried   atomic.Bool
 	insists bool
 
-	// mu is held while the sink is told something.
+	// mu is held during calls of the sink.
 	mu    sync.Mutex
 	sink  locality.LayerSink
 	nodes map[string]*node
@@ -56,8 +56,7 @@ type Source struct {
 
 // Stats count objects.
 type Stats struct {
-	// Fresh and Stale are nodes whose agent works, and those whose agent does not renew what
-	// it said.
+	// Fresh and Stale are nodes whose agent renews its report, and those whose agent does not.
 	Fresh, Stale int
 	// Refused are objects that are about no Node, and lines in objects that are not valid;
 	// each as often as it came.
@@ -174,7 +173,7 @@ func (s *Source) ages(now time.Time) Ages {
 // errFull: an object is left out because there are too many.
 var errFull = fmt.Errorf("there are %d NodeLayers already", maxNodes)
 
-// apply takes over an object as the apiserver has it. The error tells what of it is left out.
+// apply takes over an object as the apiserver has it. The error names what is left out.
 func (s *Source) apply(object *v1alpha1.NodeLayers, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

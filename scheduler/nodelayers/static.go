@@ -15,8 +15,7 @@ import (
 // NewClient returns a client for the resources of this project, for those who only list them.
 func NewClient(config *rest.Config) (rest.Interface, error) { return objects.NewClient(config) }
 
-// Static has what NodeLayers say at one moment, and follows nothing. The zero value is not
-// usable.
+// Static has the NodeLayers of one moment, and follows nothing. The zero value is not usable.
 type Static struct {
 	source  *Source
 	reports map[string]*locality.NodeReport
@@ -29,7 +28,7 @@ func NewStatic() *Static {
 	return s
 }
 
-// keeper keeps what it is told. Most images are on many nodes, which share them: otherwise they
+// keeper keeps the reports. Most images are on many nodes, which share them: otherwise they
 // would be most of the memory.
 type keeper struct {
 	locality.LayerSink
@@ -44,7 +43,7 @@ type likeness struct {
 	last   index.Layer
 }
 
-// maxAlike bounds how many images another one is compared with: nodes may say anything.
+// maxAlike bounds how many images another one is compared with: nodes may report anything.
 const maxAlike = 16
 
 // SetReport implements locality.LayerSink.
@@ -84,7 +83,7 @@ func (k keeper) shared(image *index.Image) index.Image {
 }
 
 // Add takes over an object as the apiserver has it. Its texts are shared with other objects
-// afterwards. The error tells what of it is left out.
+// afterwards. The error names what is left out.
 func (s *Static) Add(object *v1alpha1.NodeLayers, now time.Time) error {
 	s.source.slim(object)
 	return s.source.apply(object, now)
@@ -97,10 +96,10 @@ func (s *Static) Refused() int64 {
 	return s.source.stats.Refused
 }
 
-// Of returns what the NodeLayers of a node says; nil if there is none.
+// Of returns the report from the NodeLayers of a node; nil if there is none.
 func (s *Static) Of(node string) *locality.NodeReport { return s.reports[node] }
 
-// Report tells a sink what the objects say.
+// Report writes the reports to a sink.
 func (s *Static) Report(sink locality.LayerSink) {
 	for name, report := range s.reports {
 		sink.SetReport(Name, name, report)

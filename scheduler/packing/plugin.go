@@ -209,7 +209,7 @@ func (pl *Packing) count(pod *v1.Pod, demand, capacity objective.Vector) (variab
 	return pl.demand.Variability(capacity)
 }
 
-// scores are the points of nodes. The object tells a node as well as its name does, and is found
+// scores are the points of nodes. The object identifies a node as its name does, and is found
 // without reading the name.
 type scores map[*v1.Node]int64
 

@@ -38,8 +38,8 @@ type Mean struct {
 	MissingBytes float64 `json:"missingBytes"`
 }
 
-// Known tells what was known about the images of a pod: the least that was known about any of
-// them. The words are those of index.Known.
+// Known is the least that was known about any image of a pod. Its values are those of
+// index.Known.
 type Known string
 
 // Placement is a pod that was placed.
@@ -66,7 +66,7 @@ type Placement struct {
 	Mean *Mean `json:"mean,omitempty"`
 }
 
-// Answer is what the debug endpoint says of the placements of a pod.
+// Answer is the answer of the debug endpoint about the placements of a pod.
 type Answer struct {
 	// Since is when the memory begins: when this scheduler started, or when it placed the
 	// oldest pod that it remembers.
@@ -88,7 +88,7 @@ type Saved struct {
 	MeanMissingBytes float64 `json:"meanMissingBytes"`
 }
 
-// Savings is what the debug endpoint says of all placements since the scheduler started.
+// Savings is the answer of the debug endpoint about all placements since the scheduler started.
 type Savings struct {
 	Since    time.Time `json:"since"`
 	Profiles []Saved   `json:"profiles"`

@@ -31,7 +31,7 @@ type endedPod struct {
 // success looks like deletion.
 type endings struct {
 	client clientset.Interface
-	// finish is told how a pod ended.
+	// finish is called with how a pod ended.
 	finish func(pod types.UID, succeeded bool)
 	queue  workqueue.TypedRateLimitingInterface[endedPod]
 

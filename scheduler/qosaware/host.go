@@ -40,7 +40,7 @@ type host struct {
 	store     *store // nil if nothing is kept
 	metrics   *pluginMetrics
 	endings   *endings
-	// places tells that this scheduler places pods: one that waits to lead follows them, too.
+	// places means that this scheduler places pods: one that waits to lead follows them, too.
 	places atomic.Bool
 	// stop ends everything that goes on; stopped is closed when what is known has been saved.
 	stop    context.CancelFunc
@@ -109,7 +109,7 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 }
 
 // judgeQueued judges a pod for its place in the queue. A pod there is not being bound: if a
-// binding had begun, it failed, which profiles without Reserve are not told.
+// binding had begun, it failed. Profiles without Reserve get no other notice of that.
 func (h *host) judgeQueued(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
 	h.book.Unreserved(pod.UID)
 	return h.book.Judge(pod, now)
@@ -143,8 +143,8 @@ func (h *host) remove(pod *v1.Pod) {
 	}
 }
 
-// complete waits until the Book has all pods and knows their owners, or patience ends: without
-// the right to Deployments or Jobs these never come.
+// complete waits until the Book has all pods and their owners, or until syncPatience ends:
+// without the right to Deployments or Jobs these never come.
 func (h *host) complete(ctx context.Context, synced ...cache.InformerSynced) {
 	patience, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
@@ -163,8 +163,7 @@ func (h *host) judgeRunning(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
 	return h.book.Judge(pod, now)
 }
 
-// observe takes a pod into the Book. Its owner is told of annotations that are wrong when they
-// are new.
+// observe takes a pod into the Book. New annotations that are wrong get an event.
 func (h *host) observe(before *v1.Pod, object any) {
 	pod, ok := object.(*v1.Pod)
 	if !ok {
@@ -177,19 +176,20 @@ func (h *host) observe(before *v1.Pod, object any) {
 	if !h.places.Load() || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
 		return
 	}
-	h.tell(pod, err)
+	h.warn(pod, err)
 }
 
-// tell tells the owner of a pod, if it is one of the profiles that enable the plugin, which of
-// its annotations count as none.
-func (h *host) tell(pod *v1.Pod, err error) {
+// warn writes an event for a pod of the profiles that enable the plugin: which of its
+// annotations count as none.
+func (h *host) warn(pod *v1.Pod, err error) {
 	if err != nil && h.serves(pod) {
 		h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "InvalidSLO", "Scheduling", "%s", err.Error())
 	}
 }
 
-// begins notes that this scheduler places pods: from now on it tells of wrong annotations, first
-// of those of pods that wait. Of pods that have a node the scheduler before it told.
+// begins notes that this scheduler places pods: from now on it writes events about wrong
+// annotations, first about those of pods that wait. The scheduler before it wrote those about
+// pods that have a node.
 func (h *host) begins() {
 	if h.places.Load() || h.places.Swap(true) {
 		return
@@ -199,7 +199,7 @@ func (h *host) begins() {
 	for _, pod := range pods {
 		if pod.Spec.NodeName == "" {
 			_, err := reader.Read(pod)
-			h.tell(pod, err)
+			h.warn(pod, err)
 		}
 	}
 }
@@ -211,8 +211,8 @@ func (h *host) ownerAdded(uid types.UID) {
 		if err != nil {
 			continue
 		}
-		_ = h.book.Observe(pod) // it is not new: nobody is told
-		// Its deletion may have been handled in between. The lister knows of it before its handlers do.
+		_ = h.book.Observe(pod) // it is not new: no event
+		// Its deletion may have been handled in between. The lister shows it before its handlers run.
 		if now, err := h.pods.Pods(name.Namespace).Get(name.Name); err != nil || now.UID != pod.UID {
 			h.remove(pod)
 		}

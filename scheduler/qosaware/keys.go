@@ -65,7 +65,7 @@ type keys struct {
 	judge  func(*v1.Pod, time.Time) (book.Judgement, bool)
 	now    func() time.Time
 
-	// incomplete tells that the Book does not have all pods yet: a place that is made of a part
+	// incomplete means that the Book does not have all pods yet: a place that is made of a part
 	// of them is not kept.
 	incomplete atomic.Bool
 
@@ -88,7 +88,7 @@ type stay struct {
 	version string
 	key     key
 	pod     types.NamespacedName
-	// unknown tells that the pod was not there when last looked for.
+	// unknown means that the pod was not there when last looked for.
 	unknown bool
 }
 

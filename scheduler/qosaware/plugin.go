@@ -47,11 +47,11 @@ func (pl *QosAware) Name() string { return Name }
 // Close is called when the scheduler ends, and returns when it is saved what workloads got.
 func (pl *QosAware) Close() error { return pl.host.close() }
 
-// Less tells which of two pods in the queue is served first.
+// Less reports whether a pod in the queue is served before another one.
 func (pl *QosAware) Less(a, b fwk.QueuedPodInfo) bool { return pl.host.keys.less(a, b) }
 
-// bindingBegins is in the state of an attempt to place a pod once its binding has begun:
-// several points tell of it, of which a profile may have some.
+// bindingBegins is in the state of an attempt to place a pod once its binding has begun: a
+// profile may enable several of the extension points that show it.
 type bindingBegins struct{}
 
 const bindingKey fwk.StateKey = Name + "/binding"

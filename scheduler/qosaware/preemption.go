@@ -427,7 +427,7 @@ type cost struct {
 	bySLO map[float64]float64
 	// all is the sum over all victims.
 	all float64
-	// nothing tells that all victims gain nothing by running.
+	// nothing means that all victims gain nothing by running.
 	nothing bool
 }
 

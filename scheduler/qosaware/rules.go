@@ -9,8 +9,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
 )
 
-// rules say who is served before whom, and who may be preempted for whom. They know nothing
-// of priorities, nodes and budgets.
+// rules decide who is served before whom, and who may be preempted for whom, without
+// priorities, nodes and budgets.
 type rules struct {
 	// margin is the metric, in seconds, below which a workload is urgent.
 	margin float64

@@ -38,11 +38,11 @@ type store struct {
 	book   *book.Book
 	count  func(result string)
 
-	// binds tells that this process has bound a pod.
+	// binds means that this process has bound a pod.
 	binds atomic.Bool
-	// loaded tells that the ConfigMap was read, or that there is none.
+	// loaded means that the ConfigMap was read, or that there is none.
 	loaded bool
-	// tookOver tells that it was read once more after this process began to bind pods: another
+	// tookOver means that it was read once more after this process began to bind pods: another
 	// one may have written it meanwhile.
 	tookOver bool
 	// read and saved are when it was last tried to read and to write the state.

@@ -67,7 +67,7 @@ func service(s account.Sums, t account.Terms) string {
 // duration writes seconds as published: to the second above one, to the millisecond below,
 // and if they are negative.
 func duration(seconds float64) string {
-	if math.Abs(seconds) > 1e9 { // longer than a Duration can say
+	if math.Abs(seconds) > 1e9 { // longer than a Duration can be
 		if seconds > 0 {
 			return "never"
 		}

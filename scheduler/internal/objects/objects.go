@@ -1,5 +1,5 @@
 // Package objects follows all objects of one of this project's resources. The resource may be
-// missing, or may not be read: then it is tried again and again, and said once.
+// missing, or may not be read: then it is tried again and again, and logged once.
 package objects
 
 import (

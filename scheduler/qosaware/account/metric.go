@@ -28,7 +28,7 @@ var Measurings = []Measuring{Average, Independent, Aggregate, Concurrent}
 type Terms struct {
 	// SLO is the share of its time in which a workload shall run: above 0, at most 1.
 	SLO float64
-	// Measuring says what counts as running.
+	// Measuring is what counts as running.
 	Measuring Measuring
 	// Overhead is the largest preemption overhead at which it may still be preempted
 	// although it is short of service, from 0 to 1.

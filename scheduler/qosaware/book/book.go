@@ -1,4 +1,4 @@
-// Package book knows all workloads that state an SLO, what their pods got, and how soon they
+// Package book has all workloads that state an SLO, what their pods got, and how soon they
 // break it. Informers feed it. It keeps a record for each pod that exists and one for each
 // workload; of pods that are gone only sums are left.
 package book
@@ -62,7 +62,7 @@ func (b *Book) TakesPart(p *v1.Pod) bool {
 	return s.Terms.SLO > 0
 }
 
-// Observe notes what the API server says about a pod. It may be called again with the same
+// Observe takes over a pod as the API server has it. It may be called again with the same
 // or a newer pod. The error names annotations that count as none.
 func (b *Book) Observe(p *v1.Pod) error {
 	statement, err := b.reader.Read(p)
@@ -186,7 +186,7 @@ func (b *Book) update(p *v1.Pod, known *pod, now time.Time) {
 	known.workload.changed = true
 	if p.Spec.NodeName != "" && life.Bound.IsZero() {
 		life.Bound = boundAt(p, now)
-		if !life.Reserved.IsZero() { // until PostBind says more exactly
+		if !life.Reserved.IsZero() { // until PostBind is more exact
 			life.Binding = now.Sub(life.Reserved)
 		}
 	}

@@ -27,7 +27,7 @@ type Judgement struct {
 	Ran time.Duration
 	// Runs is whether it runs.
 	Runs bool
-	// GainsNothing tells that the pod runs in vain: others of its workload have no node, and
+	// GainsNothing means that the pod runs in vain: others of its workload have no node, and
 	// only all of them together count (Concurrent).
 	GainsNothing bool
 }
@@ -51,7 +51,7 @@ func (b *Book) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
 		return Judgement{}, false
 	}
 	stranger := &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
-	if before, ok := b.apart[p.UID]; ok { // its informer has not said yet that it counts again
+	if before, ok := b.apart[p.UID]; ok { // no event has shown yet that it counts again
 		stranger.life = again(before, p, statement, now)
 	}
 	root := rootOf(p, statement.Controller, b.owners)

@@ -26,11 +26,11 @@ func (k Key) String() string { return k.Namespace + "/" + k.Name }
 type Owner struct {
 	// Owner is the object's own owner, nil if it has none.
 	Owner *metav1.OwnerReference
-	// Replicas is how many of its pods shall run at once; 0 if it does not say.
+	// Replicas is how many of its pods shall run at once; 0 if it states no number.
 	Replicas int
 }
 
-// Owners looks up the owners of pods. It returns false if it does not know the object (yet):
+// Owners looks up the owners of pods. It returns false for an object that is not there (yet):
 // then that is taken for the root.
 type Owners func(namespace string, reference metav1.OwnerReference) (Owner, bool)
 

@@ -259,7 +259,7 @@ func (s *saved) valid(at float64) bool {
 		within(maxSeconds, s.Running, s.Lost, s.Waiting, s.Binding, s.AllBinding, s.Live, float64(s.Gone))
 }
 
-// Load adds a saved state to the Book. Own tells that it was saved before this process
+// Load adds a saved state to the Book. Own means that it was saved before this process
 // followed any pod, so nothing is in both. Otherwise another process saved it while this one
 // followed the same pods: then of each workload that history counts which has more pods.
 // Skipped is of how many workloads the saved account cannot be used; the error is for none.

@@ -23,7 +23,7 @@ const (
 	AnnotationOverhead  = "qos.layerlocality.io/acceptable-preemption-overhead"
 )
 
-// The published annotations, read if the argument legacyAnnotations says so.
+// The published annotations, read with the argument legacyAnnotations.
 const (
 	legacySLO        = "slo"
 	legacyMeasuring  = "qosMeasuring"
@@ -72,7 +72,7 @@ func MayTakePart(pod *v1.Pod) bool {
 	return pod.Namespace != metav1.NamespaceSystem && (pod.Spec.Priority == nil || *pod.Spec.Priority < scheduling.SystemCriticalPriority)
 }
 
-// States reports, quickly, whether a pod may have an SLO; Read tells for certain.
+// States reports, quickly, whether a pod may have an SLO; Read is certain.
 func (r Reader) States(pod *v1.Pod) bool {
 	if r.defaultSLO > 0 {
 		return true
@@ -164,7 +164,7 @@ func short(text string) string {
 	return strconv.Quote(text)
 }
 
-// origin tells which pod stated the terms of a workload: those of the newest count.
+// origin is the pod that stated the terms of a workload: those of the newest count.
 type origin struct {
 	created int64 // Unix seconds, as in the API
 	pod     string
