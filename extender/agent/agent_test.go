@@ -60,7 +60,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestArrivals has pods with an image that nobody knows come faster than bindings show.
+// TestArrivals has pods with an unknown image come faster than bindings show.
 func TestArrivals(t *testing.T) {
 	nodes, names := fixture.Nodes(4)
 	var pods []*v1.Pod
@@ -285,7 +285,7 @@ func TestBoundMeanwhile(t *testing.T) {
 		score(t, a, pod, names...)
 	}
 	clock.Step(1)
-	// The time of that pod is over: the plugin is told so between snapshot and answer.
+	// The time of that pod is over: Unreserve is called between snapshot and answer.
 	p.OnUnreserve = func(pod *v1.Pod) {
 		if pod.Name != "leaves" {
 			t.Errorf("the time of %s is not over", pod.Name)

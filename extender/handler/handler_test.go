@@ -166,7 +166,7 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// TestBadInput has what callers do wrong, and what they are told.
+// TestBadInput has what callers do wrong, and the answers.
 func TestBadInput(t *testing.T) {
 	s := serve(t, 2, 10, false)
 	pod := fixture.Pod("p", "app")

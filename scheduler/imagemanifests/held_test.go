@@ -101,7 +101,7 @@ func TestHeld(t *testing.T) {
 	check("two manifests of an index", imageref.Canonical(sha("both")), unknown)
 }
 
-// Whoever follows what changed knows at any time what Held says; and a confirmation, which
+// Whoever follows what changed has the answers of Held at any time; and a confirmation, which
 // changes nothing, is not news.
 func TestChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(16, 4)) //nolint:gosec // a test that can be repeated
@@ -171,7 +171,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// The first list is told at once, whatever its size, and then each event; a source that
+// The first list is one call, whatever its size, and then each event is one; a source that
 // cannot watch has synced too.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -129,7 +129,7 @@ func TestWatch(t *testing.T) {
 }
 
 // Any failure lets a scheduler begin. A host that can put off questions waits for the objects,
-// unless the failure says that there will be none.
+// unless the failure means that there will be none.
 func TestInsisting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, insists := range []bool{false, true} {

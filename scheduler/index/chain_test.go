@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// inOrder returns what a manifest with these layers says, the base first.
+// inOrder returns a manifest with these layers, the base first.
 func inOrder(layers string) []Manifest {
 	sorted := slices.Sorted(slices.Values([]rune(layers)))
 	sorted = slices.Compact(sorted)

@@ -243,7 +243,7 @@ func TestManyParts(t *testing.T) {
 	check(t, x, want("one:1", "two:1", "three:1"), map[string]NodeBytes{"n1": {Total: all, Present: all}, "n2": {Total: all}})
 }
 
-// What was last said of an image is forgotten once somebody names it without a size.
+// The last size of an image is forgotten once the image is named without one.
 func TestClaimsWithoutASize(t *testing.T) {
 	var c claims
 	for _, step := range []struct {
@@ -272,7 +272,7 @@ func TestNamesWithoutSizes(t *testing.T) {
 		check(t, x, want("one:1"), map[string]NodeBytes{
 			"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600, Present: 600}, "n4": {Total: 600},
 		})
-		// The one that said it goes, and comes back.
+		// The one that reported it goes, and comes back.
 		x.SetImages("s", "n2", nil)
 		if w := measured(x, want("one:1")); w.Images[0] != ByName {
 			t.Errorf("known by %s", w.Images[0])
@@ -366,7 +366,7 @@ func TestOtherSources(t *testing.T) {
 	x.SetImages("agent", "n1", nil)
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: total}, "n2": {Total: total, Present: total}})
 
-	// What a registry says takes precedence over what nodes say; a node that has the
+	// A manifest takes precedence over what nodes report; a node that has the
 	// name has the image.
 	moved := want("one:1", "new:1")
 	moved[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ac").Layers}}
@@ -376,7 +376,7 @@ func TestOtherSources(t *testing.T) {
 	})
 }
 
-// What a node holds is decided by its own report, whatever another source says.
+// What a node holds is decided by its own report, whatever another source has.
 func TestNodesOwnReportsWin(t *testing.T) {
 	setup := func() *Index {
 		x := newIndex("old", "bare", "base", "none")
@@ -386,7 +386,7 @@ func TestNodesOwnReportsWin(t *testing.T) {
 		return x
 	}
 	// The tag moved to other layers in the registry. One of them has another size
-	// than nodes say.
+	// than nodes report.
 	wanted := want("one:1")
 	wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: []Layer{{digest("b"), 999}, {digest("c"), size('c')}}}}
 	total := sum("bc")
@@ -414,7 +414,7 @@ func TestNodesOwnReportsWin(t *testing.T) {
 		}
 	})
 	t.Run("layers count where they are reported", func(t *testing.T) {
-		// A source says that an image consists of one layer. A node that reports
+		// An image consists of one layer for a source. A node that reports
 		// other layers for the image does not get this layer.
 		lie := want("two:1")
 		lie[0].Manifests = []Manifest{{Platform: amd64, Layers: image("e").Layers}}
@@ -734,7 +734,7 @@ func TestEqualsRebuild(t *testing.T) {
 		if got, rebuilt := x.state(), w.index().state(); !reflect.DeepEqual(got, rebuilt) {
 			t.Fatalf("seed %d: the index differs from a rebuild:\n%+v\n%+v", seed, got, rebuilt)
 		}
-		// They must also say the same about every image.
+		// They must also have the same answers about every image.
 		rebuilt := w.index()
 		for i := range 20 {
 			wanted := want(fmt.Sprintf("example.com/image%d:0", i), fmt.Sprintf("example.com/image%d:1", (i*7)%20))
@@ -832,7 +832,7 @@ func TestMeasureProperties(t *testing.T) {
 	}
 }
 
-// A size that is compressed already is not scaled, and says nothing about the ratio by which
+// A size that is compressed already is not scaled, and does not count in the ratio by which
 // others are.
 func TestCompressedSizes(t *testing.T) {
 	x := newIndex("crio", "containerd", "empty")

@@ -44,7 +44,7 @@ func TestImage(t *testing.T) {
 	if !ok || len(got.Names) != 0 || got.SizeBytes != 1000 || len(got.Layers) != 2 || got.Layers[0].Size+got.Layers[1].Size != sum("ab") {
 		t.Errorf("%+v, known %t", got, ok)
 	}
-	for name, sizeBytes := range map[string]int64{"quay.io/a:1": 1000, "quay.io/unknown:1": 0} { // as sources say
+	for name, sizeBytes := range map[string]int64{"quay.io/a:1": 1000, "quay.io/unknown:1": 0} { // from sources
 		stated := want(name)[0]
 		stated.Manifests = []Manifest{{Platform: amd64, Layers: image("acd").Layers}}
 		if got, ok := x.Image(stated, "n1"); !ok || got.SizeBytes != sizeBytes || len(got.Layers) != 3 {

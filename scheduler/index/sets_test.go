@@ -196,8 +196,8 @@ func TestDownloadsAreNotJoined(t *testing.T) {
 	checkInvariants(t, x)
 }
 
-// Whether downloads are joined is what the node says; the rules are for those that do not.
-func TestNodesSayWhetherTheyJoin(t *testing.T) {
+// Whether downloads are joined is set for a node; the rules are for those without.
+func TestNodesStateWhetherTheyJoin(t *testing.T) {
 	apart := joining
 	apart.JoinsDownloads = false
 	x := newIndex("joins", "apart", "silent", "known")
@@ -205,7 +205,7 @@ func TestNodesSayWhetherTheyJoin(t *testing.T) {
 	x.SetJoins("joins", ptr.To(true))
 	x.SetJoins("apart", ptr.To(false))
 	x.SetJoins("stranger", ptr.To(true))
-	x.SetNode("joins", amd64) // says nothing new
+	x.SetNode("joins", amd64) // nothing new
 	for _, node := range []string{"joins", "apart", "silent"} {
 		x.Reserve(types.UID(node), node, want("one:1"), apart, t0, t0.Add(time.Hour))
 	}
@@ -231,7 +231,7 @@ func TestNodesSayWhetherTheyJoin(t *testing.T) {
 	}
 	checkInvariants(t, x)
 
-	// A node may say something else later, or come back as another one.
+	// A node may join or not later, or come back as another one.
 	x.SetJoins("apart", nil)
 	x.SetJoins("silent", ptr.To(true))
 	expect(apart, map[string]string{"joins": "a", "apart": "", "silent": "a"})
@@ -340,7 +340,7 @@ func TestLearnOfSeveral(t *testing.T) {
 	}
 }
 
-// Nodes know an image by its name only, as stock CRI-O's do, and call it by its digest. A pod
+// Nodes report an image by its name only, as stock CRI-O's do, and call it by its digest. A pod
 // that was placed before its layers became known still brings them.
 func TestLearnOfReportedNames(t *testing.T) {
 	byName := Image{Names: []string{"docker.io/library/one:1", "docker.io/library/one@" + digest("one")}, SizeBytes: 500}
@@ -369,7 +369,7 @@ func TestLearnOfReportedNames(t *testing.T) {
 			x.Learn(wanted, joining)
 			checkInvariants(t, x)
 			check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("ab"), Arriving: sum("ab"), Pending: sum("ab")}, "n2": {Total: sum("ab"), Present: sum("ab")}})
-			// A pod that was placed before that ends waiting as well, once the node says so in layers.
+			// A pod that was placed before that ends waiting as well, once the node reports layers.
 			x.Reserve("r", "n1", want(name), joining, t0, t0.Add(time.Hour))
 			x.SetImages("s", "n1", []Image{image("ab", byName.Names...)})
 			if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {

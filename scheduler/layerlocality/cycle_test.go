@@ -62,8 +62,8 @@ func TestNodeCacheIsBounded(t *testing.T) {
 	}
 }
 
-// A node that changed after PreScore is found by its name, and one that the index does not
-// know has nothing.
+// A node that changed after PreScore is found by its name, and one that is not in the index
+// has nothing.
 func TestNodesThatAreNotRemembered(t *testing.T) {
 	s := newSuite(t, args(), nodes("empty", "n1"))
 	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
@@ -87,8 +87,8 @@ func TestNodesThatAreNotRemembered(t *testing.T) {
 	}
 }
 
-// A cycle that ends without Reserve leaves its memory to the next one, with the nodes that it
-// knows. It ends once: two cycles must not share memory.
+// A cycle that ends without Reserve leaves its memory to the next one, with the nodes in it.
+// It ends once: two cycles must not share memory.
 func TestCycleWithoutReserve(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
 	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})

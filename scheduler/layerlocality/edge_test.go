@@ -122,7 +122,7 @@ func TestSavedMetric(t *testing.T) {
 	}
 }
 
-// After a restart, a scheduler knows which pods have just started.
+// After a restart, pods that have just started count.
 func TestRestart(t *testing.T) {
 	image := "quay.io/a:1"
 	running := on(pod("p", image), "n1", "")

@@ -17,7 +17,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// The debug endpoint and the metric say how it is known what nodes have.
+// The debug endpoint and the metric show how it is known what nodes have.
 func TestEvidence(t *testing.T) {
 	all := nodes("n1", "n2", "n3")
 	of := digest("manifest")

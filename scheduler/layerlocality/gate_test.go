@@ -89,7 +89,7 @@ func (q *queue) state() (passed map[types.UID]time.Duration, activations int, re
 }
 
 // newGate returns a gate for pods whose images are unknown as long as the map
-// says so.
+// has them.
 func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate, *queue, cache.Store) {
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	q := &queue{held: map[types.UID]*v1.Pod{}, passed: map[types.UID]time.Duration{}, start: time.Now()}
@@ -295,8 +295,8 @@ func TestGateHoldsAgain(t *testing.T) {
 	})
 }
 
-// The log says when pods are not held for a while, and only then.
-func TestGateSaysThatItPauses(t *testing.T) {
+// The log shows when pods are not held for a while, and only then.
+func TestGateLogsThatItPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 		_, queue, store := newGate(klog.NewContext(t.Context(), logger), time.Second, &sync.Map{})
@@ -417,7 +417,7 @@ func TestReserveForgetsHeldPods(t *testing.T) {
 	}
 }
 
-// The debug endpoint shows which source knows an image, and why a pod is held.
+// The debug endpoint shows which source has an image, and why a pod is held.
 func TestDebugFrom(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }),
 		nodes("n1"), pod("p", "quay.io/source:1", "quay.io/reported:1", "quay.io/unknown:1"))

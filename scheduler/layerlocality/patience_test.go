@@ -61,7 +61,7 @@ func TestPatience(t *testing.T) {
 }
 
 // play has pods of one image each come one after another, and returns how long each was
-// held. answer says how long the resolver takes for an image that it first sees then.
+// held. answer is how long the resolver takes for an image that it first sees then.
 func play(t *testing.T, wait time.Duration, pods int, apart time.Duration, answer func(at time.Duration) time.Duration) (delays []time.Duration) {
 	t.Helper()
 	unknown := &sync.Map{}

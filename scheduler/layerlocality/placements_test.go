@@ -43,7 +43,7 @@ func (s *suite) remembered(name string) placements.Answer {
 	return answer
 }
 
-// What the plugin knew when it placed a pod is what the debug endpoint says afterwards.
+// The debug endpoint shows what was known when a pod was placed.
 func TestPlacements(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
 	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"base": 300, "top": 100})})

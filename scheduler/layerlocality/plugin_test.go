@@ -612,7 +612,7 @@ type noPodsOf struct{ corelisters.PodNamespaceLister }
 
 func (noPodsOf) Get(string) (*v1.Pod, error) { return nil, errors.New("no pods") }
 
-// Where a cache fails, the endpoint says so instead of answering with nothing.
+// Where a cache fails, the endpoint answers with the error instead of nothing.
 func TestDebugHandlerWithoutCache(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"), pod("p", "quay.io/a:1"))
 	ask := func(want string) {

@@ -197,7 +197,7 @@ func TestTagOfNode(t *testing.T) {
 }
 
 // With pull policy Always, a node that has another image under the tag has only the layers
-// that both have: a manifest tells which.
+// that both have: a manifest shows which.
 func TestPullAlways(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
@@ -214,7 +214,7 @@ func TestPullAlways(t *testing.T) {
 	s.expect("the kubelet uses what is there", "n1", "quay.io/a:1", 120, 120)
 }
 
-// What the node states itself counts, whatever a manifest says.
+// What the node states itself counts, whatever a manifest states.
 func TestStatedLayersWin(t *testing.T) {
 	if !nodestatus.Layers {
 		t.Skip("this build does not see layers in NodeStatus: the workspace that scripts/tree.sh workspace makes does, with -tags imagelayers")
@@ -290,7 +290,7 @@ func TestUnlistedIsExplained(t *testing.T) {
 	s.expect("the manifest is gone", "n1", "quay.io/other:1", 0, 105)
 }
 
-// Nodes that state no layers use them again as the arguments say: what is above another
+// Nodes that state no layers use them again as the arguments are: what is above another
 // base counts only where digests alone matter, and what is above the same everywhere.
 func TestLayerReuse(t *testing.T) {
 	for reuse, want := range map[string]int64{config.ReuseByDigest: 100, config.ReuseInChains: 0} {
@@ -305,8 +305,8 @@ func TestLayerReuse(t *testing.T) {
 	}
 }
 
-// A node with CRI-O uses layers by their digests, whatever the arguments say of nodes that do
-// not tell, also as long as it has no image that would show it.
+// A node with CRI-O uses layers by their digests, whatever the arguments are for nodes that do
+// not state it, also as long as it has no image that would show it.
 func TestLayerReuseOfCRIO(t *testing.T) {
 	for runtime, want := range map[string]int64{"cri-o://1.36.3": 100, "containerd://2.3.7": 0} {
 		source := &fixture.FollowedImages{}

@@ -20,17 +20,17 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// reporter is a source of layers that says something of nodes once.
+// reporter is a source of layers that reports once.
 type reporter map[string]*locality.NodeReport
 
 func (reporter) Name() string    { return "test" }
 func (reporter) HasSynced() bool { return true }
 func (r reporter) Start(_ context.Context, sink locality.LayerSink) (locality.Syncer, error) {
-	r.tell(sink)
+	r.report(sink)
 	return r, nil
 }
 
-func (r reporter) tell(sink locality.LayerSink) {
+func (r reporter) report(sink locality.LayerSink) {
 	for node, report := range r {
 		again := *report
 		sink.SetReport("test", node, &again)
@@ -57,7 +57,7 @@ func TestSnapshot(t *testing.T) {
 	for n := range 20 {
 		node := fixture.Node(fmt.Sprint("n", n))
 		switch n % 3 {
-		case 0: // an agent speaks for it
+		case 0: // an agent reports it
 			reports[node.Name] = &locality.NodeReport{UID: node.UID, Fresh: n != 6, Images: held()}
 		case 1: // it names images
 			for _, image := range held() {
@@ -95,7 +95,7 @@ func TestSnapshot(t *testing.T) {
 	defer factory.Shutdown()
 	defer cancel()
 	fixture.Synced(ctx, t, tracker)
-	snapshot := locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{Args: args, Nodes: nodes, Pods: pods, Reports: reports.tell, Clock: clock})
+	snapshot := locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{Args: args, Nodes: nodes, Pods: pods, Reports: reports.report, Clock: clock})
 
 	some := false
 	for range 100 {

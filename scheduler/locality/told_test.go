@@ -38,7 +38,7 @@ func told(name string, layers ...index.Layer) index.Image {
 	return index.Image{Names: []string{name}, Layers: layers}
 }
 
-// What an agent says stands for NodeStatus as long as it is fresh, also what it leaves out.
+// The report of an agent stands for NodeStatus as long as it is fresh, also what it leaves out.
 func TestAgentsReplaceNodeStatus(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
@@ -69,7 +69,7 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 	}
 }
 
-// Images of which the agent knows no layers are explained as those of NodeStatus are.
+// Images without layers in the report are explained as those of NodeStatus are.
 func TestAgentsNameImages(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
@@ -93,7 +93,7 @@ func TestAgentsAndNodes(t *testing.T) {
 	s.withUID("u1")
 	s.expect("the Node came", "n1", "quay.io/wanted:1", 50, 150)
 
-	// The Node was made again: another machine, of which nothing is said.
+	// The Node was made again: another machine, without a report.
 	s.withUID("u2")
 	s.expect("another Node", "n1", "quay.io/wanted:1", 0, 150)
 	s.tells("u1", image)
@@ -119,9 +119,9 @@ func TestAgentsAndNodes(t *testing.T) {
 	s.expect("a report of a Node that is gone", "n1", "quay.io/wanted:1", 0, 150)
 }
 
-// A node says through its agent how it uses layers again and whether it joins downloads. That
-// holds on when the agent is gone.
-func TestAgentsTellHowLayersAreUsed(t *testing.T) {
+// An agent reports how its node uses layers again and whether it joins downloads. That holds on
+// when the agent is gone.
+func TestAgentsReportHowLayersAreUsed(t *testing.T) {
 	for _, everywhere := range []string{config.ReuseByDigest, config.ReuseInChains} {
 		source := &fixture.FollowedImages{}
 		s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &everywhere })

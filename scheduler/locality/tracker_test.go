@@ -230,7 +230,7 @@ func TestInformers(t *testing.T) {
 	s.eventually("a node that is back", func() bool { st := x.Stats(); return st.Nodes == 2 && st.Images == 1 })
 }
 
-// A pod or a node may be deleted and made again between two updates: only its UID tells.
+// A pod or a node may be deleted and made again between two updates: only its UID shows it.
 func TestMadeAgain(t *testing.T) {
 	image := "quay.io/a:1"
 	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
@@ -340,7 +340,7 @@ func TestManifestComesLater(t *testing.T) {
 	}
 }
 
-// What a Node says about joining downloads is followed.
+// Whether a Node joins downloads is followed.
 func TestNodesThatJoinDownloads(t *testing.T) {
 	labelled := func(name, value string) *v1.Node {
 		n := node(name)
@@ -397,7 +397,7 @@ func TestNodesThatJoinDownloads(t *testing.T) {
 	}
 }
 
-// The argument is for nodes that do not say.
+// The argument is for nodes that do not state it.
 func TestJoinsDownloadsArgument(t *testing.T) {
 	apart, containerd := node("apart"), node("containerd")
 	apart.Labels = map[string]string{nodestatus.JoinsDownloadsLabel: "false"}
@@ -445,8 +445,8 @@ func TestInitContainer(t *testing.T) {
 	s.eventually("the main container's turn", func() bool { return s.tracker.Stats().Reservations == 1 })
 }
 
-// The rules for names are those of the nodes: the pod says opensuse/tumbleweed, the
-// source knows the image by the name that the alias stands for.
+// The rules for names are those of the nodes: the pod has opensuse/tumbleweed, the
+// source has the image under the name that the alias stands for.
 func TestAliasInParts(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) {
 		a.ShortNames = []configv1.ShortName{{Name: "opensuse/tumbleweed", Repository: "registry.opensuse.org/opensuse/tumbleweed"}}
@@ -509,7 +509,7 @@ func TestNodesThatComeLater(t *testing.T) {
 	s.eventually("its pod", func() bool { return s.tracker.Stats().Reservations == 2 })
 }
 
-// A node may register before it knows its platform; its images stay the same.
+// A node may register before its platform is known; its images stay the same.
 func TestPlatformThatComesLater(t *testing.T) {
 	late := node("n1")
 	late.Status.NodeInfo = v1.NodeSystemInfo{}

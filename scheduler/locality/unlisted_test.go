@@ -73,7 +73,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// has puts images on the node: "NAME", whose layers only the source knows.
+// has puts images on the node: "NAME", whose layers only the source has.
 func (l *listing) has(name string, megabytes int64) {
 	l.on[name] = megabytes
 	l.images[imageref.Canonical(name)] = fixture.Manifest(index.Layer{Digest: fixture.Digest(name), Size: megabytes * fixture.MB})

@@ -167,7 +167,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// What an agent said counts as long as it renews it: on the clock of this machine, whatever
+// The report of an agent counts as long as it renews it: on the clock of this machine, whatever
 // the time of the node is.
 func TestStale(t *testing.T) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
@@ -217,7 +217,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// A source copes with every state of the apiserver, and says each once.
+// A source copes with every state of the apiserver, and logs each once.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(3)))
@@ -345,7 +345,7 @@ func TestLarge(t *testing.T) {
 	}, large, object("n1"))
 }
 
-// A newer agent says more than this plugin knows: the rest counts.
+// A newer agent reports fields that are unknown here: the rest counts.
 func TestNewerAgent(t *testing.T) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object("n1", func(o *v1alpha1.NodeLayers) {
 		o.Spec.Layers = append(o.Spec.Layers, line("b", 20)+" zstd")
@@ -370,7 +370,7 @@ func TestNewerAgent(t *testing.T) {
 	}, &unstructured.Unstructured{Object: content})
 }
 
-// An older agent says less than this plugin knows: what the schema requires is enough.
+// An older agent reports fewer fields: what the schema requires is enough.
 func TestOlderAgent(t *testing.T) {
 	older := func(name string, optional ...string) *unstructured.Unstructured {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object(name))
@@ -448,7 +448,7 @@ scheduler_layerlocality_node_layers_refused_total 1
 	}
 }
 
-// Without NodeLayers there is no age: 0 would say that all were just renewed.
+// Without NodeLayers there is no age: 0 would mean that all were just renewed.
 func TestMetricsWithoutObjects(t *testing.T) {
 	registry := metrics.NewKubeRegistry()
 	registry.CustomMustRegister(newCollector(func() Stats { return Stats{} }, func() Ages { return Ages{} }))
@@ -457,7 +457,7 @@ func TestMetricsWithoutObjects(t *testing.T) {
 	}
 }
 
-// The age of a report counts from when its renewal was seen, not from what the node's clock says.
+// The age of a report counts from when its renewal was seen, not from the time of the node's clock.
 func TestAges(t *testing.T) {
 	s := &Source{nodes: map[string]*node{}, sink: &sink{reports: map[string]*locality.NodeReport{}}}
 	begin := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// Nodes say what they say, and images that are equal are in memory once.
+// Reports stay as they are, and images that are equal are in memory once.
 func TestStaticShares(t *testing.T) {
 	s := NewStatic()
 	var texts []string

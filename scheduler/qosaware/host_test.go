@@ -86,10 +86,10 @@ func listed(pods ...*v1.Pod) corelisters.PodLister {
 	return corelisters.NewPodLister(store)
 }
 
-// TestWrongAnnotationsAreToldByWhoPlaces checks that a scheduler which only follows tells
-// nobody, and that one which begins to place pods tells those who wait, not those whose pods
-// have been placed before.
-func TestWrongAnnotationsAreToldByWhoPlaces(t *testing.T) {
+// TestOnlyWhoPlacesWarns checks that a scheduler which only follows writes no events about wrong
+// annotations, and that one which begins to place pods does for pods that wait, not for those
+// that have been placed before.
+func TestOnlyWhoPlacesWarns(t *testing.T) {
 	aPod := func(name, slo string, set ...func(*v1.Pod)) *v1.Pod {
 		pod := queued(name, 0, 0, slo).Pod
 		pod.Spec.SchedulerName = "ours"
@@ -103,13 +103,13 @@ func TestWrongAnnotationsAreToldByWhoPlaces(t *testing.T) {
 		aPod("placed", "NaN", func(p *v1.Pod) { p.Spec.NodeName = "n1" }),
 		aPod("theirs", "NaN", func(p *v1.Pod) { p.Spec.SchedulerName = "theirs" }),
 	}
-	recorder := &told{}
+	recorder := &warned{}
 	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder, args: &config.QosAwareArgs{}, pods: listed(pods...)}
 	h.profiles.Store("ours", nil)
 	check := func(when string, want ...string) {
 		t.Helper()
 		if !slices.Equal(recorder.pods, want) {
-			t.Errorf("%s: the owners of %q are told, want %q", when, recorder.pods, want)
+			t.Errorf("%s: events for %q, want %q", when, recorder.pods, want)
 		}
 	}
 	for _, pod := range pods {
@@ -125,9 +125,9 @@ func TestWrongAnnotationsAreToldByWhoPlaces(t *testing.T) {
 	check("a pod that comes later", "waits", "new")
 }
 
-// TestWrongAnnotationsAreToldOnce checks whose owners are told, and when.
-func TestWrongAnnotationsAreToldOnce(t *testing.T) {
-	recorder := &told{}
+// TestWarnsOnce checks which pods get events about wrong annotations, and when.
+func TestWarnsOnce(t *testing.T) {
+	recorder := &warned{}
 	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder}
 	h.profiles.Store("ours", nil)
 	h.places.Store(true)
@@ -158,16 +158,16 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 	}
 }
 
-// told has the names of the pods whose owners are told.
-type told struct {
+// warned has the names of the pods with events.
+type warned struct {
 	fwk.Handle
 	events.EventRecorderLogger
 	pods []string
 }
 
-func (r *told) EventRecorder() events.EventRecorderLogger { return r }
+func (r *warned) EventRecorder() events.EventRecorderLogger { return r }
 
-func (r *told) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any) {
+func (r *warned) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any) {
 	r.pods = append(r.pods, regarding.(*v1.Pod).Name)
 }
 

@@ -252,7 +252,7 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// TestIncomplete checks what is done while a scheduler that starts does not know all pods yet,
+// TestIncomplete checks what is done while a scheduler that starts does not have all pods yet,
 // and that it ends, at the latest with the patience.
 func TestIncomplete(t *testing.T) {
 	j := &judgements{byName: map[string]book.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
@@ -352,7 +352,7 @@ func TestStrictWeakOrder(t *testing.T) {
 }
 
 // TestQueueOfManyPods puts 10,000 pods through kube-scheduler's own queue while their
-// workloads change: all of them come out, whatever the Book knows of them.
+// workloads change: all of them come out, whatever the Book has of them.
 func TestQueueOfManyPods(t *testing.T) {
 	args := &config.QosAwareArgs{AcceptablePreemptionOverhead: 1, SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, RespectPriority: true}
 	b := book.New(book.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (book.Owner, bool) { return book.Owner{}, true }})

@@ -269,7 +269,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestCloseSaves checks that a scheduler that ends has saved what it knows when its plugin is
+// TestCloseSaves checks that a scheduler that ends has saved its state when its plugin is
 // closed, and that nothing happens when it is closed again, as another profile's plugin.
 func TestCloseSaves(t *testing.T) {
 	client := fake.NewClientset()

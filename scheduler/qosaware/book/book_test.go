@@ -30,7 +30,7 @@ type lab struct {
 	*book.Book
 	clock  *clocktesting.FakePassiveClock
 	owners map[types.UID]book.Owner
-	// objects are the last pods that the Book was told of, by name.
+	// objects are the last pods that the Book observed, by name.
 	objects map[string]*v1.Pod
 }
 
@@ -344,7 +344,7 @@ func TestRestated(t *testing.T) {
 	_ = l.Observe(withdrawn)
 	l.Remove(withdrawn)
 	l.to(3200)
-	_ = l.Observe(gone) // another one, as far as the Book knows
+	_ = l.Observe(gone) // another one for the Book
 	if j, _ = l.Judge(gone, l.Now()); measured(j.Sums)[0] != 1700+100 {
 		t.Errorf("%v", measured(j.Sums))
 	}
@@ -399,7 +399,7 @@ func TestGated(t *testing.T) {
 }
 
 // TestOwners checks that a pod belongs to the root of its owners, however late they are
-// known, and that namespaces and objects that were made again are told apart.
+// known, and that namespaces and objects that were made again are kept apart.
 func TestOwners(t *testing.T) {
 	l := newLab()
 	delete(l.owners, "rs")
@@ -519,7 +519,7 @@ func TestFlapping(t *testing.T) {
 		flapping := bound(promised("flapping", 0, ".5", measuring), 0)
 		_ = l.Observe(steady)
 		var early uint64
-		for i := range turns { // ready for 3 of 5 s; some changes are told twice
+		for i := range turns { // ready for 3 of 5 s; some changes are observed twice
 			for _, change := range []struct {
 				when   int
 				status v1.ConditionStatus
@@ -621,7 +621,7 @@ func TestGainsNothing(t *testing.T) {
 }
 
 // TestScaledKeepsThePast scales a concurrent workload, and has the new pod be seen before
-// anybody asks: in both ways to say how many there shall be, what was stays what it was.
+// anybody asks: in both ways to state how many there shall be, what was stays what it was.
 func TestScaledKeepsThePast(t *testing.T) {
 	for name, says := range map[string]bool{"replicas": true, "nobody says how many": false} {
 		l := newLab()
@@ -670,8 +670,8 @@ type event struct {
 }
 
 // history makes up pods of a workload, and returns what happens to each of them, in order, and the
-// objects that are left at the end. Interrupted tells that a pod was ready and is not any more:
-// then the object does not say since when it ran.
+// objects that are left at the end. Interrupted means that a pod was ready and is not any more:
+// then the object does not show since when it ran.
 func history(random *rand.Rand, measuring account.Measuring, end int) (events [][]event, left []*v1.Pod, interrupted bool) {
 	for i := range 1 + random.IntN(8) {
 		p := promised(fmt.Sprint("p", i), random.IntN(end), ".5", measuring)

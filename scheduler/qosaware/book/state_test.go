@@ -93,7 +93,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	late, leader := newLab(), newLab()
 	first, successor := caseA(leader, ".5", account.Average)
-	late.to(100) // it was started after pod-2 was gone, and knows one of the others
+	late.to(100) // it was started after pod-2 was gone, and has one of the others
 	_ = late.Observe(bound(first, 10))
 	if _, err := late.Load(save(t, leader), false); err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestStrangeAccount has a saved account say less of the pods that exist than these say
+// TestStrangeAccount has a saved account with less of the pods that exist than these have
 // themselves, as if it were of others, and more: nothing becomes negative.
 func TestStrangeAccount(t *testing.T) {
 	for name, test := range map[string]struct {
