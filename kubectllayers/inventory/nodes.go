@@ -111,7 +111,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 	}
 	agent, has := i.cluster.Agents[node.Name]
 	n.InvalidLines, n.Problem = agent.Invalid, terminal.Line(agent.Problem, maxShown)
-	if has && i.known.Told(node) {
+	if has && i.known.HasFreshReport(node) {
 		n.Source, n.Reported = FromAgent, agent.RenewTime
 		n.CutImages, n.CutLayers = max(0, agent.TotalImages-agent.ListedImages), max(0, agent.TotalLayers-agent.ListedLayers)
 		return n

@@ -31,9 +31,9 @@ func (t *Tracker) report(node *v1.Node) {
 // stands for what it lists itself.
 func (t *Tracker) writeReport(node *v1.Node) {
 	images := nodestatus.Images(node)
-	var agent *told
-	if t.told.has(node) {
-		agent = t.told.of(node)
+	var agent *agentReport
+	if t.agentReports.has(node) {
+		agent = t.agentReports.of(node)
 	}
 	in := surroundings{platform: nodestatus.Platform(node)}
 	if in.chains = t.first.Args.LayerReuse == config.ReuseInChains && nodestatus.MayUseChains(node) && !slices.ContainsFunc(images, hasLayers); agent != nil {
@@ -42,7 +42,7 @@ func (t *Tracker) writeReport(node *v1.Node) {
 	t.index.SetJoins(node.Name, t.joins(node))
 	t.index.SetChains(node.Name, in.chains)
 	if agent != nil {
-		images = t.writeTold(node.Name, agent, images)
+		images = t.writeAgentReport(node.Name, agent, images)
 	}
 	stated := images
 	var joined []index.Image

@@ -84,5 +84,7 @@ func (s *Snapshot) Evidence(node string, names []imageref.Canonical) Evidence {
 	return s.tracker.Evidence(node, names)
 }
 
-// Told reports whether a report stands for the NodeStatus of a Node.
-func (s *Snapshot) Told(node *v1.Node) bool { return s.tracker.told.speaks(node) }
+// HasFreshReport reports whether an agent reports the images of a Node, in place of its NodeStatus.
+func (s *Snapshot) HasFreshReport(node *v1.Node) bool {
+	return s.tracker.agentReports.hasFresh(node)
+}

@@ -118,7 +118,7 @@ func TestSnapshot(t *testing.T) {
 	if !some {
 		t.Error("no node has all kinds of bytes")
 	}
-	if told := snapshot.Told(nodes[0]); !told || snapshot.Told(nodes[6]) || snapshot.Told(nodes[1]) {
-		t.Error("not known whom agents speak for")
+	if !snapshot.HasFreshReport(nodes[0]) || snapshot.HasFreshReport(nodes[6]) || snapshot.HasFreshReport(nodes[1]) {
+		t.Error("not known which nodes have fresh reports")
 	}
 }

@@ -44,9 +44,9 @@ type Tracker struct {
 	first *Profile
 
 	// reports is held while the report of a node is read, explained and written.
-	reports  sync.Mutex
-	told     toldNodes
-	unlisted unlisted
+	reports      sync.Mutex
+	agentReports agentReports
+	unlisted     unlisted
 
 	syncers []Syncer
 	synced  atomic.Bool
@@ -82,7 +82,7 @@ func newTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock,
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
-		told: toldNodes{byName: map[string]*told{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*leftovers{}},
+		agentReports: agentReports{byName: map[string]*agentReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*leftovers{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}
@@ -196,7 +196,7 @@ func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 	set := func(old, node *v1.Node) {
 		t.index.SetNode(node.Name, nodestatus.Platform(node))
-		t.told.enter(node)
+		t.agentReports.enter(node)
 		warnOfLabel(logger, old, node)
 		t.report(node)
 		t.updateUnlisted(old, node)
@@ -264,7 +264,7 @@ func warnOfLabel(logger klog.Logger, old, node *v1.Node) {
 
 func (t *Tracker) deleteNode(node *v1.Node) {
 	t.index.DeleteNode(node.Name)
-	t.told.forget(node)
+	t.agentReports.forget(node)
 	t.unlisted.mu.Lock()
 	defer t.unlisted.mu.Unlock()
 	delete(t.unlisted.nodes, node.Name)

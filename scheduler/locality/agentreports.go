@@ -21,17 +21,17 @@ func (s layerSink) SetReport(source, node string, report *NodeReport) {
 	s.tracker.setReport(source, node, report)
 }
 
-// toldNodes has the reports of a LayerSource on nodes, in place of their NodeStatus. A report
+// agentReports has the reports of a LayerSource on nodes, in place of their NodeStatus. A report
 // may come before its Node, and be of another Node than the one that is there.
-type toldNodes struct {
+type agentReports struct {
 	mu     sync.RWMutex
-	byName map[string]*told
+	byName map[string]*agentReport
 	// indexed are the Nodes that the index has.
 	indexed map[string]types.UID
 }
 
-// told is a NodeReport, without images that are in the index already.
-type told struct {
+// agentReport is a NodeReport, without images that are in the index already.
+type agentReport struct {
 	NodeReport
 	source string
 	// bare are those of the images that state no layers.
@@ -42,7 +42,7 @@ type told struct {
 }
 
 // of returns the report on a Node; nil if there is none.
-func (n *toldNodes) of(node *v1.Node) *told {
+func (n *agentReports) of(node *v1.Node) *agentReport {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if report := n.byName[node.Name]; report != nil && report.UID == node.UID {
@@ -51,21 +51,21 @@ func (n *toldNodes) of(node *v1.Node) *told {
 	return nil
 }
 
-// speaks reports whether a report stands for the NodeStatus of a Node.
-func (n *toldNodes) speaks(node *v1.Node) bool {
+// hasFresh reports whether there is a fresh report on a Node, which counts in place of its NodeStatus.
+func (n *agentReports) hasFresh(node *v1.Node) bool {
 	report := n.of(node)
 	return report != nil && report.Fresh
 }
 
 // enter notes that the index has a Node.
-func (n *toldNodes) enter(node *v1.Node) {
+func (n *agentReports) enter(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.indexed[node.Name] = node.UID
 }
 
 // has reports whether the index has the Node itself, not one before it of its name.
-func (n *toldNodes) has(node *v1.Node) bool {
+func (n *agentReports) has(node *v1.Node) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	uid, ok := n.indexed[node.Name]
@@ -73,7 +73,7 @@ func (n *toldNodes) has(node *v1.Node) bool {
 }
 
 // set replaces the report on the Nodes of a name; nil for none.
-func (n *toldNodes) set(name string, report *told) {
+func (n *agentReports) set(name string, report *agentReport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if delete(n.byName, name); report != nil {
@@ -83,7 +83,7 @@ func (n *toldNodes) set(name string, report *told) {
 
 // forget drops the report on a Node that is gone. A report on the next one of its name may be
 // there already.
-func (n *toldNodes) forget(node *v1.Node) {
+func (n *agentReports) forget(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.indexed, node.Name)
@@ -94,9 +94,9 @@ func (n *toldNodes) forget(node *v1.Node) {
 
 // setReport implements LayerSink.SetReport.
 func (t *Tracker) setReport(source, name string, report *NodeReport) {
-	var next *told
+	var next *agentReport
 	if report != nil {
-		next = &told{NodeReport: *report, source: source}
+		next = &agentReport{NodeReport: *report, source: source}
 		for _, image := range report.Images {
 			if !hasLayers(image) {
 				next.bare = append(next.bare, image)
@@ -104,9 +104,9 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 		}
 	}
 	t.reports.Lock()
-	t.told.set(name, next)
+	t.agentReports.set(name, next)
 	node := t.node(name)
-	known := node != nil && t.told.has(node) // otherwise it is reported when its turn comes
+	known := node != nil && t.agentReports.has(node) // otherwise it is reported when its turn comes
 	if known {
 		if next == nil || next.UID != node.UID {
 			t.index.SetImages(source, name, nil)
@@ -129,7 +129,7 @@ func (t *Tracker) Silent() (missing, stale int) {
 		if !ok {
 			continue
 		}
-		report := t.told.of(node)
+		report := t.agentReports.of(node)
 		reported = reported || report != nil
 		switch {
 		case !nodestatus.Ready(node):
@@ -145,9 +145,10 @@ func (t *Tracker) Silent() (missing, stale int) {
 	return missing, stale
 }
 
-// writeTold writes a report on a node into the index, and returns the images that are still to
-// be written: those without layers, or those of NodeStatus, listed, if the report is not fresh.
-func (t *Tracker) writeTold(name string, report *told, listed []index.Image) []index.Image {
+// writeAgentReport writes a report on a node into the index, and returns the images that are
+// still to be written: those without layers, or those of NodeStatus, listed, if the report is
+// not fresh.
+func (t *Tracker) writeAgentReport(name string, report *agentReport, listed []index.Image) []index.Image {
 	if !report.Fresh {
 		t.index.SetImages(report.source, name, nil)
 		return listed
@@ -168,7 +169,7 @@ func (t *Tracker) writeTold(name string, report *told, listed []index.Image) []i
 // joins returns what is known about a node's joining downloads; nil if nothing is.
 func (t *Tracker) joins(node *v1.Node) *bool {
 	var stated *bool
-	if report := t.told.of(node); report != nil {
+	if report := t.agentReports.of(node); report != nil {
 		stated = report.JoinsDownloads
 	}
 	joins, _ := nodestatus.JoinsDownloads(node, stated)
