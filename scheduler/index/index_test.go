@@ -261,14 +261,14 @@ func TestClaimsWithoutASize(t *testing.T) {
 
 // Who names an image without saying its size claims none, not even in a tie.
 func TestNamesWithoutSizes(t *testing.T) {
-	bare := func(size int64, compressed bool) []Image {
+	withoutLayers := func(size int64, compressed bool) []Image {
 		return []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: size, Compressed: compressed}}
 	}
 	for _, compressed := range []bool{false, true} {
 		x := newIndex("n1", "n2", "n3", "n4")
-		x.SetImages("s", "n1", bare(0, false))
-		x.SetImages("s", "n2", bare(600, compressed))
-		x.SetImages("s", "n3", bare(0, false))
+		x.SetImages("s", "n1", withoutLayers(0, false))
+		x.SetImages("s", "n2", withoutLayers(600, compressed))
+		x.SetImages("s", "n3", withoutLayers(0, false))
 		check(t, x, want("one:1"), map[string]NodeBytes{
 			"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600, Present: 600}, "n4": {Total: 600},
 		})
@@ -277,7 +277,7 @@ func TestNamesWithoutSizes(t *testing.T) {
 		if w := measured(x, want("one:1")); w.Images[0] != ByName {
 			t.Errorf("known by %s", w.Images[0])
 		}
-		x.SetImages("s", "n4", bare(500, compressed))
+		x.SetImages("s", "n4", withoutLayers(500, compressed))
 		check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 500, Present: 500}, "n2": {Total: 500}, "n4": {Total: 500, Present: 500}})
 		for _, n := range []string{"n1", "n3", "n4"} {
 			x.SetImages("s", n, nil)
@@ -312,10 +312,10 @@ func TestUntrusted(t *testing.T) {
 
 func TestNamesWithoutLayers(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	bare := func(size int64, names ...string) Image { return Image{Names: names, SizeBytes: size} }
+	withoutLayers := func(size int64, names ...string) Image { return Image{Names: names, SizeBytes: size} }
 	one := []string{"docker.io/library/one@" + digest("one"), "docker.io/library/one:1"}
-	x.SetImages("s", "n1", []Image{bare(600, one...)})
-	x.SetImages("s", "n2", []Image{bare(600, one[0], "docker.io/library/one:alias")})
+	x.SetImages("s", "n1", []Image{withoutLayers(600, one...)})
+	x.SetImages("s", "n2", []Image{withoutLayers(600, one[0], "docker.io/library/one:alias")})
 
 	// A stock control plane: no node reports layers, sizes are as reported.
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600}})
@@ -332,7 +332,7 @@ func TestNamesWithoutLayers(t *testing.T) {
 	// A node reports the layers of the image itself: the others have it too, and a
 	// layer shared with another image counts once.
 	x.SetImages("s", "n3", []Image{{Names: one[1:], SizeBytes: 2 * sum("cd"), Layers: image("cd").Layers}})
-	x.SetImages("s", "n1", []Image{bare(600, one...), image("d", "docker.io/library/d:1")})
+	x.SetImages("s", "n1", []Image{withoutLayers(600, one...), image("d", "docker.io/library/d:1")})
 	check(t, x, want("one:1"), map[string]NodeBytes{
 		"n1": {Total: sum("cd"), Present: sum("cd")}, "n2": {Total: sum("cd")}, "n3": {Total: sum("cd"), Present: sum("cd")},
 	})

@@ -9,8 +9,8 @@ import (
 
 func TestInventory(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	bare := Image{Names: []string{"quay.io/bare:1"}, SizeBytes: 7, Compressed: true}
-	x.SetImages("status", "n1", []Image{image("ab", "quay.io/a:1", "quay.io/also:1"), image("ac", "quay.io/c:1"), bare})
+	withoutLayers := Image{Names: []string{"quay.io/bare:1"}, SizeBytes: 7, Compressed: true}
+	x.SetImages("status", "n1", []Image{image("ab", "quay.io/a:1", "quay.io/also:1"), image("ac", "quay.io/c:1"), withoutLayers})
 	x.SetImages("again", "n1", []Image{image("ab", "quay.io/a:1", "quay.io/also:1")}) // the same, from another source
 	x.SetImages("status", "n2", []Image{image("ab", "quay.io/a:1", "quay.io/also:1")})
 

@@ -580,7 +580,7 @@ func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
 	return nil
 }
 
-// better reports whether a is better than b: layers beat a bare name, a name with a size one
+// better reports whether a is better than b: layers beat a name alone, a name with a size one
 // without, then the number of nodes decides.
 func better(a *content, nodesA int, b *content, nodesB int) bool {
 	if a.whole != b.whole {

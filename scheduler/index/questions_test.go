@@ -131,10 +131,10 @@ func TestLists(t *testing.T) {
 // How it is known what nodes have: by source, and whether that names layers.
 func TestReports(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	bare := func(names ...string) Image { return Image{Names: names, SizeBytes: 1000} }
-	x.SetImages("status", "n1", []Image{image("a", "quay.io/a:1"), bare("quay.io/b:1"), bare("quay.io/c:1")})
+	withoutLayers := func(names ...string) Image { return Image{Names: names, SizeBytes: 1000} }
+	x.SetImages("status", "n1", []Image{image("a", "quay.io/a:1"), withoutLayers("quay.io/b:1"), withoutLayers("quay.io/c:1")})
 	x.SetImages("agent", "n1", []Image{image("a", "quay.io/a:1"), image("b", "quay.io/b:1")})
-	x.SetImages("status", "n2", []Image{bare("quay.io/b:1")})
+	x.SetImages("status", "n2", []Image{withoutLayers("quay.io/b:1")})
 	for _, test := range []struct {
 		node  string
 		names []imageref.Canonical

@@ -196,7 +196,7 @@ func (x *Index) started(r *reservation, deadline time.Time) {
 	}
 }
 
-// Learn replaces what is expected under the bare names of images by their layers, as far
+// Learn replaces what is expected under the names of images alone by their layers, as far
 // as these are known by now: until then it counts as Rules.UnknownBytes. After Measure,
 // Measurement.Outdated reports whether there is something to replace. Each reservation is made
 // again once, however many of its images are known now.

@@ -34,8 +34,8 @@ type agentReports struct {
 type agentReport struct {
 	NodeReport
 	source string
-	// bare are those of the images that state no layers.
-	bare []index.Image
+	// withoutLayers are those of the images that state no layers.
+	withoutLayers []index.Image
 	// written means that the other images are in the index. It is only used with
 	// Tracker.reports held.
 	written bool
@@ -99,7 +99,7 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 		next = &agentReport{NodeReport: *report, source: source}
 		for _, image := range report.Images {
 			if !hasLayers(image) {
-				next.bare = append(next.bare, image)
+				next.withoutLayers = append(next.withoutLayers, image)
 			}
 		}
 	}
@@ -154,7 +154,7 @@ func (t *Tracker) writeAgentReport(name string, report *agentReport, listed []in
 		return listed
 	}
 	if !report.written {
-		complete := make([]index.Image, 0, len(report.Images)-len(report.bare))
+		complete := make([]index.Image, 0, len(report.Images)-len(report.withoutLayers))
 		for _, image := range report.Images {
 			if hasLayers(image) {
 				complete = append(complete, image)
@@ -163,7 +163,7 @@ func (t *Tracker) writeAgentReport(name string, report *agentReport, listed []in
 		t.index.SetImages(report.source, name, complete)
 		report.written, report.Images = true, nil
 	}
-	return report.bare
+	return report.withoutLayers
 }
 
 // joins returns what is known about a node's joining downloads; nil if nothing is.

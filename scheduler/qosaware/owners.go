@@ -66,10 +66,10 @@ func (o *owners) start(ctx context.Context, added func(types.UID)) (synced []cac
 func strip(object any) (any, error) {
 	switch o := object.(type) {
 	case *appsv1.Deployment:
-		return &appsv1.Deployment{ObjectMeta: bare(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}}, nil
+		return &appsv1.Deployment{ObjectMeta: stripMeta(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}}, nil
 	case *batchv1.Job:
 		return &batchv1.Job{
-			ObjectMeta: bare(&o.ObjectMeta),
+			ObjectMeta: stripMeta(&o.ObjectMeta),
 			Spec:       batchv1.JobSpec{Parallelism: o.Spec.Parallelism, Completions: o.Spec.Completions},
 			Status:     batchv1.JobStatus{Active: o.Status.Active, Succeeded: o.Status.Succeeded},
 		}, nil
@@ -78,7 +78,7 @@ func strip(object any) (any, error) {
 	}
 }
 
-func bare(m *metav1.ObjectMeta) metav1.ObjectMeta {
+func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, OwnerReferences: m.OwnerReferences}
 }
 
