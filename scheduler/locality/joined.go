@@ -35,7 +35,7 @@ func (t *Tracker) writeReport(node *v1.Node) {
 	if t.agentReports.has(node) {
 		agent = t.agentReports.of(node)
 	}
-	in := surroundings{platform: nodestatus.Platform(node)}
+	in := nodeTraits{platform: nodestatus.Platform(node)}
 	if in.chains = t.first.Args.LayerReuse == config.ReuseInChains && nodestatus.MayUseChains(node) && !slices.ContainsFunc(images, hasLayers); agent != nil {
 		in.chains = agent.InChains
 	}
@@ -62,9 +62,9 @@ func (t *Tracker) writeReport(node *v1.Node) {
 
 func hasLayers(image index.Image) bool { return len(image.Layers) > 0 }
 
-// surroundings are what the layers of an image on a node depend on: its platform, and whether
+// nodeTraits are what the layers of an image on a node depend on: its platform, and whether
 // it uses a layer again only above the same layers.
-type surroundings struct {
+type nodeTraits struct {
 	platform index.Platform
 	chains   bool
 }
@@ -77,7 +77,7 @@ const maxExplained = 16
 // of a manifest before that of an index, from which the node may have taken another manifest
 // than the source. A tag does so only if the image has no digest, as one that was loaded from
 // an archive, and if no other manifest has the tag.
-func (t *Tracker) explain(image index.Image, in surroundings) (explained index.Image, ok bool) {
+func (t *Tracker) explain(image index.Image, in nodeTraits) (explained index.Image, ok bool) {
 	if len(image.Layers) > 0 {
 		return image, false
 	}
@@ -86,7 +86,7 @@ func (t *Tracker) explain(image index.Image, in surroundings) (explained index.I
 	for _, of := range [...]index.Platform{{}, in.platform} { // without a platform, an index has no answer
 		for digest := range digestsOf(names, image.Canonical) {
 			digests = true
-			if image.Layers, ok = t.held(digest, surroundings{of, in.chains}); ok {
+			if image.Layers, ok = t.held(digest, nodeTraits{of, in.chains}); ok {
 				return image, true
 			}
 		}
@@ -120,7 +120,7 @@ func digestsOf(names []string, more []imageref.Canonical) iter.Seq[imageref.Cano
 }
 
 // held returns what a node has that holds an image under a name.
-func (t *Tracker) held(name imageref.Canonical, in surroundings) (layers []index.Layer, ok bool) {
+func (t *Tracker) held(name imageref.Canonical, in nodeTraits) (layers []index.Layer, ok bool) {
 	for _, source := range t.followed {
 		manifest, ok := source.Held(name, in.platform)
 		if ok && in.chains {

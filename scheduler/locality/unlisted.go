@@ -342,7 +342,7 @@ func (t *Tracker) setUnlisted(node string, r *leftovers) {
 		slices.SortFunc(r.images, func(a, b kept) int { return b.seen.Compare(a.seen) })
 		r.images = r.images[:maxUnlisted]
 	}
-	in := surroundings{chains: t.index.Chains(node)}
+	in := nodeTraits{chains: t.index.Chains(node)}
 	if n := t.node(node); n != nil {
 		in.platform = nodestatus.Platform(n)
 	}
