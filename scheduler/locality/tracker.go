@@ -82,7 +82,7 @@ func newTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock,
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
-		agentReports: agentReports{byName: map[string]*agentReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*leftovers{}},
+		agentReports: agentReports{byName: map[string]*agentReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*unlistedImages{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}

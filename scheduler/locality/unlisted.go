@@ -35,11 +35,11 @@ const (
 // images), so what was used later than those is still there.
 type unlisted struct {
 	mu    sync.Mutex
-	nodes map[string]*leftovers
+	nodes map[string]*unlistedImages
 }
 
-// leftovers are what is remembered about a node.
-type leftovers struct {
+// unlistedImages are those of a node.
+type unlistedImages struct {
 	images []kept
 	// used is when pods last used an image, listed or not.
 	used map[imageref.Canonical]time.Time
@@ -54,7 +54,7 @@ type kept struct {
 }
 
 // lastUsed returns when pods last used an image; the zero time if that is not known.
-func (r *leftovers) lastUsed(names []imageref.Canonical) (last time.Time) {
+func (r *unlistedImages) lastUsed(names []imageref.Canonical) (last time.Time) {
 	for _, n := range names {
 		if at := r.used[n]; at.After(last) {
 			last = at
@@ -64,7 +64,7 @@ func (r *leftovers) lastUsed(names []imageref.Canonical) (last time.Time) {
 }
 
 // use notes that pods use an image.
-func (r *leftovers) use(names []imageref.Canonical, now, since time.Time) {
+func (r *unlistedImages) use(names []imageref.Canonical, now, since time.Time) {
 	if r.used == nil {
 		r.used = map[imageref.Canonical]time.Time{}
 	}
@@ -153,7 +153,7 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 	if !full {
 		if r := u.nodes[node.Name]; r != nil {
 			delete(u.nodes, node.Name)
-			t.setUnlisted(node.Name, &leftovers{})
+			t.setUnlisted(node.Name, &unlistedImages{})
 		}
 		return
 	}
@@ -245,10 +245,10 @@ func (t *Tracker) forgetUnlisted(node string) {
 }
 
 // of returns what is remembered about a node.
-func (u *unlisted) of(node string) *leftovers {
+func (u *unlisted) of(node string) *unlistedImages {
 	r := u.nodes[node]
 	if r == nil {
-		r = &leftovers{}
+		r = &unlistedImages{}
 		u.nodes[node] = r
 	}
 	return r
@@ -337,7 +337,7 @@ func (t *Tracker) rewriteUnlisted(node string) {
 }
 
 // setUnlisted writes what a node has and does not list into the index.
-func (t *Tracker) setUnlisted(node string, r *leftovers) {
+func (t *Tracker) setUnlisted(node string, r *unlistedImages) {
 	if len(r.images) > maxUnlisted {
 		slices.SortFunc(r.images, func(a, b kept) int { return b.seen.Compare(a.seen) })
 		r.images = r.images[:maxUnlisted]
