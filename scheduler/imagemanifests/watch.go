@@ -144,15 +144,15 @@ func (s *store) Delete(obj any) error {
 
 // Replace implements cache.ReflectorStore: objs are all objects.
 func (s *store) Replace(objs []any, _ string) error {
-	kept := make(map[string]bool, len(objs))
+	listed := make(map[string]bool, len(objs))
 	for _, obj := range objs {
 		if err := s.add(obj); err != nil {
 			return err
 		}
-		kept[obj.(*v1alpha1.ImageManifest).Name] = true
+		listed[obj.(*v1alpha1.ImageManifest).Name] = true
 	}
 	for name := range s.objects { // only this goroutine writes
-		if !kept[name] {
+		if !listed[name] {
 			_ = s.set(name, nil) // there is always room for nothing
 		}
 	}

@@ -40,8 +40,8 @@ type Index struct {
 
 	// reservations by the UID of the pod.
 	reservations map[types.UID]*reservation
-	// keeps counts calls of markLayers.
-	keeps uint64
+	// marks counts calls of markLayers.
+	marks uint64
 	// union is memory that Reserve uses again.
 	union union
 	// nextExpiry is when to look at the deadlines of reservations again.
@@ -275,11 +275,11 @@ func (x *Index) hold(n *node, source string, r *record) {
 // markLayers marks the layers of all records that the node has now. A node may have many of both: to look
 // through the records for each layer that is dropped would take as long as there are pairs of them.
 func (x *Index) markLayers(n *node) {
-	x.keeps++
+	x.marks++
 	for _, records := range n.sources {
 		for _, r := range records {
 			for _, l := range r.content.layers {
-				l.kept = x.keeps
+				l.marked = x.marks
 			}
 		}
 	}
@@ -292,7 +292,7 @@ func (x *Index) drop(n *node, source string, r *record) {
 	}
 	r.nodes = remove(r.nodes, n.slot)
 	for _, l := range r.content.layers {
-		if l.kept != x.keeps {
+		if l.marked != x.marks {
 			l.nodes.remove(n.slot, len(x.slots))
 		}
 	}

@@ -124,8 +124,8 @@ type layer struct {
 	arriving []arriving
 	// refs counts the contents and reservations that point here.
 	refs int
-	// kept is the last call of markLayers that found it.
-	kept uint64
+	// marked is the last call of markLayers that found it.
+	marked uint64
 	// whole marks an indivisible piece; its size is uncompressed, unless compressed is set.
 	whole, compressed bool
 }

@@ -40,13 +40,13 @@ type unlisted struct {
 
 // unlistedImages are those of a node.
 type unlistedImages struct {
-	images []kept
+	images []unlistedImage
 	// used is when pods last used an image, listed or not.
 	used map[imageref.Canonical]time.Time
 }
 
-// kept is an image of a node that it does not list.
-type kept struct {
+// unlistedImage is an image of a node that it does not list.
+type unlistedImage struct {
 	names []imageref.Canonical
 	image index.Image
 	// seen is when it was last known to be there.
@@ -168,7 +168,7 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 		names := canonical(image.Names...)
 		if image.SizeBytes <= smallest {
 			image.Layers = slices.Clone(image.Layers) // a part of those of the whole report
-			images = append(images, kept{names, image, now})
+			images = append(images, unlistedImage{names, image, now})
 			continue
 		}
 		removal = true // nothing else explains that it is not listed
@@ -182,18 +182,18 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 			r.use(names, now, since)
 			used = append(used, names)
 			if !t.lists(node.Name, names) {
-				images, _ = t.keep(images, node.Name, names, now)
+				images, _ = t.addUsed(images, node.Name, names, now)
 			}
 		}
 	}
-	r.images = slices.DeleteFunc(images, func(k kept) bool {
+	r.images = slices.DeleteFunc(images, func(image unlistedImage) bool {
 		switch {
-		case t.lists(node.Name, k.names):
+		case t.lists(node.Name, image.names):
 			return true
-		case slices.ContainsFunc(used, func(names []imageref.Canonical) bool { return shareName(names, k.names) }):
+		case slices.ContainsFunc(used, func(names []imageref.Canonical) bool { return shareName(names, image.names) }):
 			return false
 		}
-		return k.seen.Before(since) || removal && !r.lastUsed(k.names).After(collected)
+		return image.seen.Before(since) || removal && !r.lastUsed(image.names).After(collected)
 	})
 	t.setUnlisted(node.Name, r)
 }
@@ -232,7 +232,7 @@ func (t *Tracker) forgetUnlisted(node string) {
 	u, since := &t.unlisted, t.unlistedSince()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	old := func(k kept) bool { return k.seen.Before(since) }
+	old := func(image unlistedImage) bool { return image.seen.Before(since) }
 	if r := u.nodes[node]; r != nil && slices.ContainsFunc(r.images, old) {
 		for _, pod := range t.podsOn(node) {
 			for _, names := range imagesInUse(pod) {
@@ -271,7 +271,7 @@ func (t *Tracker) inUse(pod *v1.Pod) {
 		r.use(names, now, t.unlistedSince())
 		if !t.lists(node.Name, names) {
 			var added bool
-			r.images, added = t.keep(r.images, node.Name, names, now)
+			r.images, added = t.addUsed(r.images, node.Name, names, now)
 			changed = changed || added
 		}
 	}
@@ -297,7 +297,7 @@ func (t *Tracker) absent(pod *v1.Pod) {
 			continue
 		}
 		names := t.profileOf(pod).Names(s.Image)
-		r.images = slices.DeleteFunc(r.images, func(k kept) bool { return shareName(k.names, names) })
+		r.images = slices.DeleteFunc(r.images, func(image unlistedImage) bool { return shareName(image.names, names) })
 	}
 	if len(r.images) != before {
 		t.setUnlisted(pod.Spec.NodeName, r)
@@ -305,16 +305,16 @@ func (t *Tracker) absent(pod *v1.Pod) {
 }
 
 // refresh notes that an image is there, and reports whether it is one of these.
-func refresh(images []kept, names []imageref.Canonical, now time.Time) bool {
-	i := slices.IndexFunc(images, func(k kept) bool { return shareName(k.names, names) })
+func refresh(images []unlistedImage, names []imageref.Canonical, now time.Time) bool {
+	i := slices.IndexFunc(images, func(image unlistedImage) bool { return shareName(image.names, names) })
 	if i >= 0 {
 		images[i].seen = now
 	}
 	return i >= 0
 }
 
-// keep adds an image that pods use, with what is known about it, or notes that it is there.
-func (t *Tracker) keep(images []kept, node string, names []imageref.Canonical, now time.Time) (_ []kept, added bool) {
+// addUsed adds an image that pods use, with what is known about it, or notes that it is there.
+func (t *Tracker) addUsed(images []unlistedImage, node string, names []imageref.Canonical, now time.Time) (_ []unlistedImage, added bool) {
 	if refresh(images, names, now) {
 		return images, false
 	}
@@ -323,7 +323,7 @@ func (t *Tracker) keep(images []kept, node string, names []imageref.Canonical, n
 		return images, false
 	}
 	image.Canonical = names
-	return append(images, kept{names, image, now}), true
+	return append(images, unlistedImage{names, image, now}), true
 }
 
 // rewriteUnlisted writes what a node has and does not list again, after manifests changed.
@@ -339,7 +339,7 @@ func (t *Tracker) rewriteUnlisted(node string) {
 // setUnlisted writes what a node has and does not list into the index.
 func (t *Tracker) setUnlisted(node string, r *unlistedImages) {
 	if len(r.images) > maxUnlisted {
-		slices.SortFunc(r.images, func(a, b kept) int { return b.seen.Compare(a.seen) })
+		slices.SortFunc(r.images, func(a, b unlistedImage) int { return b.seen.Compare(a.seen) })
 		r.images = r.images[:maxUnlisted]
 	}
 	in := nodeTraits{chains: t.index.Chains(node)}
