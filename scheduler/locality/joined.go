@@ -86,7 +86,7 @@ func (t *Tracker) explain(image index.Image, in nodeTraits) (explained index.Ima
 	for _, of := range [...]index.Platform{{}, in.platform} { // without a platform, an index has no answer
 		for digest := range digestsOf(names, image.Canonical) {
 			digests = true
-			if image.Layers, ok = t.held(digest, nodeTraits{of, in.chains}); ok {
+			if image.Layers, ok = t.layersOnNode(digest, nodeTraits{of, in.chains}); ok {
 				return image, true
 			}
 		}
@@ -95,7 +95,7 @@ func (t *Tracker) explain(image index.Image, in nodeTraits) (explained index.Ima
 		return image, false
 	}
 	for _, name := range append(canonical(names...), image.Canonical...) {
-		if image.Layers, ok = t.held(name, in); ok {
+		if image.Layers, ok = t.layersOnNode(name, in); ok {
 			return image, true
 		}
 	}
@@ -119,10 +119,10 @@ func digestsOf(names []string, more []imageref.Canonical) iter.Seq[imageref.Cano
 	}
 }
 
-// held returns what a node has that holds an image under a name.
-func (t *Tracker) held(name imageref.Canonical, in nodeTraits) (layers []index.Layer, ok bool) {
+// layersOnNode returns the layers of a node that has an image under a name.
+func (t *Tracker) layersOnNode(name imageref.Canonical, in nodeTraits) (layers []index.Layer, ok bool) {
 	for _, source := range t.followed {
-		manifest, ok := source.Held(name, in.platform)
+		manifest, ok := source.ManifestOnNode(name, in.platform)
 		if ok && in.chains {
 			return manifest.Chain()
 		}

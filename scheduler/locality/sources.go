@@ -38,14 +38,14 @@ type AwaitedSource interface {
 // by the names of their images. The Tracker starts it and follows its answers.
 type FollowedSource interface {
 	ImageSource
-	// Held returns the manifest that a node of a platform has if it holds an image under a
-	// name, a tag or a digest; ok is false if that is not known, or if it may be one of
+	// ManifestOnNode returns the manifest that a node of a platform has if it has an image under
+	// a name, a tag or a digest; ok is false if that is not known, or if it may be one of
 	// several manifests. It must answer from memory. The result must not be changed
 	// afterwards, by either side.
-	Held(image imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool)
-	// Start begins to learn and returns. It goes on until the context is done. Whenever Held
-	// may have another answer about some names, the source calls changed with them, from one
-	// goroutine at a time.
+	ManifestOnNode(image imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool)
+	// Start begins to follow and returns. It goes on until the context is done. Whenever
+	// ManifestOnNode may have another answer about some names, the source calls changed with
+	// them, from one goroutine at a time.
 	Start(ctx context.Context, changed func(names []imageref.Canonical))
 	// HasSynced reports whether the first answers are in, or there are none for now.
 	HasSynced() bool

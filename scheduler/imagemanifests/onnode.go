@@ -21,11 +21,11 @@ func (s *Source) Start(ctx context.Context, changed func(names []imageref.Canoni
 // HasSynced implements locality.FollowedSource.
 func (s *Source) HasSynced() bool { return s.tried.Load() }
 
-// Held implements locality.FollowedSource. The digest of a manifest is that manifest on
-// every node. Any other name is an index, or a tag: it is the manifest for the platform of
+// ManifestOnNode implements locality.FollowedSource. The digest of a manifest is that manifest
+// on every node. Any other name is an index, or a tag: it is the manifest for the platform of
 // the node, if there is only one that it can be. When a registry last confirmed it does not
 // matter: a node may have pulled what a tag was before. So a tag that has moved has no answer.
-func (s *Source) Held(name imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool) {
+func (s *Source) ManifestOnNode(name imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	known := s.images[name]
@@ -66,7 +66,7 @@ func moved(n imageref.Canonical, claims []claim) bool {
 	})
 }
 
-// note remembers the names about which Held has another answer after old was replaced by o.
+// note remembers the names about which ManifestOnNode has another answer after old was replaced by o.
 func (s *Source) note(old, o *object) {
 	if s.changed == nil {
 		return

@@ -22,18 +22,18 @@ import (
 
 // holds returns the layers, as letters, that a node has; "?" if that is not known.
 func holds(s *Source, name imageref.Canonical, platform index.Platform) string {
-	held, ok := s.Held(name, platform)
+	manifest, ok := s.ManifestOnNode(name, platform)
 	if !ok {
 		return "?"
 	}
 	letters := ""
-	for _, l := range held.Layers {
+	for _, l := range manifest.Layers {
 		letters += string(rune(l.Size))
 	}
 	return letters
 }
 
-func TestHeld(t *testing.T) {
+func TestManifestOnNode(t *testing.T) {
 	const tag = "quay.io/a/b:1"
 	s := newSource()
 	check := func(when string, name imageref.Canonical, want map[index.Platform]string) {
@@ -101,8 +101,8 @@ func TestHeld(t *testing.T) {
 	check("two manifests of an index", imageref.Canonical(sha("both")), unknown)
 }
 
-// Whoever follows what changed has the answers of Held at any time; and a confirmation, which
-// changes nothing, is not news.
+// Whoever follows what changed has the answers of ManifestOnNode at any time; and a confirmation,
+// which changes nothing, is not news.
 func TestChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(16, 4)) //nolint:gosec // a test that can be repeated
 	tag := func(i int) string { return fmt.Sprintf("quay.io/a/b:%d", i) }
@@ -230,8 +230,8 @@ func TestChains(t *testing.T) {
 		if err := s.apply(manifest(of, "", layers)); err != nil {
 			t.Fatal(err)
 		}
-		held, ok := s.Held(imageref.Canonical(sha(of)), amd64)
-		found, ordered := held.Chain()
+		manifest, ok := s.ManifestOnNode(imageref.Canonical(sha(of)), amd64)
+		found, ordered := manifest.Chain()
 		if !ok || !ordered || !slices.IsSortedFunc(found, func(a, b index.Layer) int { return slices.Compare([]byte(a.Digest), []byte(b.Digest)) }) {
 			t.Fatalf("%s: %v", of, found)
 		}
