@@ -180,12 +180,12 @@ func (i *Inventory) Node(name string) (answer NodeImages, ok bool) {
 	}
 	answer = NodeImages{Node: i.node(i.cluster.Nodes[at]), Held: []HeldImage{}}
 	users := map[string]int{}
-	for image := range i.known.Held(name) {
+	for image := range i.known.NodeImages(name) {
 		for _, layer := range image.Layers {
 			users[layer.Digest]++
 		}
 	}
-	for image, evidence := range i.known.Held(name) {
+	for image, evidence := range i.known.NodeImages(name) {
 		held := HeldImage{Names: shown(image.Names), Known: evidence}
 		if image.Report.Layers {
 			held.Layers = len(image.Layers)
@@ -213,7 +213,7 @@ func (i *Inventory) Freed(node string, references []string) (bytes int64, ok boo
 		wanted[at] = i.known.Names(reference)
 	}
 	found, freed, kept := map[int]bool{}, map[string]int64{}, map[string]bool{}
-	for image := range i.known.Held(node) {
+	for image := range i.known.NodeImages(node) {
 		goes := false
 		for at, names := range wanted {
 			if slices.ContainsFunc(names, func(name imageref.Canonical) bool { return slices.Contains(image.Names, name) }) {

@@ -55,8 +55,8 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 	return sum
 }
 
-// HeldImage is an image that a node holds.
-type HeldImage struct {
+// NodeImage is an image that a node has.
+type NodeImage struct {
 	// Names sorted, each once.
 	Names []imageref.Canonical
 	// Layers with the keys that the node has for them (see Chain) and the sizes that count. An
@@ -67,8 +67,8 @@ type HeldImage struct {
 	Report Report
 }
 
-// Held returns the images of a node, in no particular order.
-func (x *Index) Held(nodeName string) (images []HeldImage) {
+// NodeImages returns the images of a node, in no particular order.
+func (x *Index) NodeImages(nodeName string) (images []NodeImage) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	n := x.nodes[nodeName]
@@ -77,7 +77,7 @@ func (x *Index) Held(nodeName string) (images []HeldImage) {
 	}
 	for source, records := range n.sources {
 		for _, r := range records {
-			image := HeldImage{Report: Report{source, !r.content.whole}, Layers: make([]Layer, len(r.content.layers))}
+			image := NodeImage{Report: Report{source, !r.content.whole}, Layers: make([]Layer, len(r.content.layers))}
 			for _, name := range r.names {
 				image.Names = append(image.Names, name.canonical)
 			}

@@ -71,7 +71,7 @@ type NodeRating struct {
 	// the node names the image, and an ImageManifest has its layers. name: the node names
 	// it, and nothing else is known. use: pods use it there, or did, and the node does not
 	// list it.
-	Has    []HeldImage               `json:"has,omitempty"`
+	Has    []NodeImage               `json:"has,omitempty"`
 	Images map[locality.Evidence]int `json:"images,omitempty"`
 	Points locality.Points           `json:"points"`
 	Why    string                    `json:"why"`
@@ -220,7 +220,7 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 			Node: node, Score: p.Score(), Points: p, LoadPercent: math.Round(100*float64(load.Percent)) / 100, WithoutRequest: float64(load.WithoutRequest),
 			TotalBytes: bytes.Total, PresentBytes: bytes.Present, ArrivingBytes: bytes.Arriving,
 			CrowdedBytes: bytes.Crowded, MissingBytes: bytes.Missing(), PendingBytes: bytes.Pending, JoinsDownloads: pl.profile.JoinsDownloads(info.Node()),
-			Has: pl.heldImages(node, images), Images: pl.tracker.ImagesOf(node), Why: pl.why(bytes, p),
+			Has: pl.imagesOn(node, images), Images: pl.tracker.ImagesOf(node), Why: pl.why(bytes, p),
 		})
 	}
 	slices.SortStableFunc(rating.Nodes, func(a, b NodeRating) int { return cmp.Compare(b.Score, a.Score) })

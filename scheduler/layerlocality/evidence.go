@@ -11,20 +11,20 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// HeldImage is an image of the pod that a node has, and from what that is known.
-type HeldImage struct {
+// NodeImage is an image of the pod that a node has, and from what that is known.
+type NodeImage struct {
 	Image imageref.Canonical `json:"image"`
 	By    locality.Evidence  `json:"by"`
 }
 
-// heldImages returns those of the images that a node has.
-func (pl *LayerLocality) heldImages(node string, images []index.Wanted) (held []HeldImage) {
+// imagesOn returns those of the images that a node has.
+func (pl *LayerLocality) imagesOn(node string, images []index.Wanted) (found []NodeImage) {
 	for _, image := range images {
 		if by := pl.tracker.Evidence(node, image.Names); by != "" {
-			held = append(held, HeldImage{image.Names[0], by})
+			found = append(found, NodeImage{image.Names[0], by})
 		}
 	}
-	return held
+	return found
 }
 
 var registerEvidenceOnce sync.Once

@@ -33,7 +33,7 @@ func TestEvidence(t *testing.T) {
 		t.Fatalf("%s: %v", recorder.Body, err)
 	}
 	const a, b = imageref.Canonical("quay.io/a:1"), imageref.Canonical("quay.io/b:1")
-	want := map[string][]HeldImage{
+	want := map[string][]NodeImage{
 		"n1": {{a, locality.FromManifest}, {b, locality.FromName}}, "n2": {{a, locality.FromLayers}}, "n3": nil,
 	}
 	for _, n := range rating.Nodes {

@@ -67,11 +67,11 @@ func (s *Snapshot) Index() *index.Index { return s.tracker.index }
 // ImagesOf counts the images of a node by what they are known from.
 func (s *Snapshot) ImagesOf(node string) map[Evidence]int { return s.tracker.ImagesOf(node) }
 
-// Held yields the images of a node and what they are known from.
-func (s *Snapshot) Held(node string) iter.Seq2[index.HeldImage, Evidence] {
-	return func(yield func(index.HeldImage, Evidence) bool) {
-		for _, held := range s.tracker.index.Held(node) {
-			if !yield(held, evidence(held.Report)) {
+// NodeImages yields the images of a node and what they are known from.
+func (s *Snapshot) NodeImages(node string) iter.Seq2[index.NodeImage, Evidence] {
+	return func(yield func(index.NodeImage, Evidence) bool) {
+		for _, image := range s.tracker.index.NodeImages(node) {
+			if !yield(image, evidence(image.Report)) {
 				return
 			}
 		}
