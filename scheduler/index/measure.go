@@ -272,8 +272,8 @@ func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *
 		if p.layer != nil {
 			present = &p.layer.nodes
 		}
-		if len(p.held) > 0 {
-			present = present.with(p.held, len(x.slots))
+		if len(p.byName) > 0 {
+			present = present.with(p.byName, len(x.slots))
 		}
 		if present.n > 0 {
 			m.sets = append(m.sets, sized{present, p.size})
@@ -412,8 +412,8 @@ type part struct {
 	image string
 	layer *layer // nil if no node has or expects it
 	size  int64
-	// held are nodes that have it because they hold an image of that name.
-	held [][]Slot
+	// byName are nodes that have it because they report an image of that name.
+	byName [][]Slot
 	// expected are nodes to which it comes because the image was expected there
 	// when only its name was known.
 	expected [][]arriving
@@ -482,7 +482,7 @@ func (x *Index) addHolders(u *union, w *Wanted) {
 			}
 			for _, i := range u.current {
 				if p := &u.parts[i]; !slices.Contains(r.content.layers, p.layer) {
-					p.held = append(p.held, r.nodes)
+					p.byName = append(p.byName, r.nodes)
 				}
 			}
 		}

@@ -84,8 +84,8 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 	u := &x.union
 	x.resolve(u, wanted, n.group)
 	for _, p := range u.parts {
-		// Held under its name: the kubelet does not pull it.
-		if slices.ContainsFunc(p.held, func(nodes []Slot) bool { return has(nodes, n.slot) }) {
+		// There under its name: the kubelet does not pull it.
+		if slices.ContainsFunc(p.byName, func(nodes []Slot) bool { return has(nodes, n.slot) }) {
 			continue
 		}
 		size := p.size

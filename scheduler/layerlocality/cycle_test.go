@@ -66,7 +66,7 @@ func TestNodeCacheIsBounded(t *testing.T) {
 // has nothing.
 func TestNodesThatAreNotRemembered(t *testing.T) {
 	s := newSuite(t, args(), nodes("empty", "n1"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	known, stranger := framework.NewNodeInfo(), framework.NewNodeInfo()
 	known.SetNode(s.nodes[1])
 	stranger.SetNode(node("stranger"))
@@ -91,7 +91,7 @@ func TestNodesThatAreNotRemembered(t *testing.T) {
 // It ends once: two cycles must not share memory.
 func TestCycleWithoutReserve(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	made := 0
 	s.plugin.cycles.New = func() any { made++; return &cycle{} }
 	info := framework.NewNodeInfo()

@@ -156,7 +156,7 @@ func (f *Factory) DebugHandler() http.Handler {
 		}
 		rating.Profile = pl.profile.Name
 		if pl.gate != nil {
-			rating.Held = pl.gate.holds(pod.UID)
+			rating.Held = pl.gate.reason(pod.UID)
 		}
 		write(w, rating)
 	})

@@ -23,7 +23,7 @@ func TestEvidence(t *testing.T) {
 	of := digest("manifest")
 	all[0].Status.Images = []v1.ContainerImage{{Names: []string{"quay.io/a@" + of, "quay.io/a:1"}, SizeBytes: mb}, {Names: []string{"quay.io/b:1"}, SizeBytes: mb}}
 	s := newSuite(t, args(), all)
-	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/a:1", layers{"base": 100, "a": 100})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage("quay.io/a:1", layers{"base": 100, "a": 100})})
 	s.followed.Set(imageref.Canonical(of), index.Manifest{Layers: []index.Layer{{Digest: digest("base"), Size: 100 * mb}, {Digest: digest("a"), Size: 100 * mb}}})
 
 	recorder := httptest.NewRecorder()

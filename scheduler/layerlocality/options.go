@@ -25,6 +25,6 @@ func WithLayerSource(make func(context.Context, fwk.Handle) (locality.LayerSourc
 }
 
 // WithClock sets the clock for the timeouts of arrivals and reports; for
-// simulations. How long pods are held (waitForManifest) always depends on the real
+// simulations. How long pods are gated (waitForManifest) always depends on the real
 // clock.
 func WithClock(c clock.PassiveClock) Option { return func(f *Factory) { f.clock = c } }

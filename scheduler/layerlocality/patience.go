@@ -12,12 +12,12 @@ import (
 //
 // It is not safe for concurrent use.
 type patience struct {
-	// wait is how long a pod is held for an image at most.
+	// wait is how long a pod is gated for an image at most.
 	wait  time.Duration
 	clock clock.PassiveClock
 	// images has those that are waited for, and those that were in vain a while ago.
 	images map[string]*awaited
-	// waiting is how many of them pods are held for now.
+	// waiting is how many of them pods are gated for now.
 	waiting int
 	// forgotten is when those of long ago were last dropped.
 	forgotten time.Time
@@ -38,9 +38,9 @@ type patience struct {
 // awaited is an image that pods wait or waited for.
 type awaited struct {
 	deadline time.Time
-	// held means that a pod waits for it; otherwise an answer in time only shows that the
+	// gated means that a pod waits for it; otherwise an answer in time only shows that the
 	// source is well again.
-	held bool
+	gated bool
 	// open until an answer came or the deadline has passed.
 	open bool
 }
@@ -61,8 +61,8 @@ func newPatience(wait time.Duration, c clock.PassiveClock) *patience {
 	return &patience{wait: wait, clock: c, images: map[string]*awaited{}, groups: map[string]time.Time{}, atOnce: leastAtOnce, pause: leastPause}
 }
 
-// until returns until when a pod of a group ("" for none) is held for images of which
-// nothing is known; a time that has passed means that it is not held.
+// until returns until when a pod of a group ("" for none) is gated for images of which
+// nothing is known; a time that has passed means that it is not gated.
 func (p *patience) until(images []string, group string) (deadline time.Time) {
 	now := p.clock.Now()
 	p.forget(now)
@@ -75,7 +75,7 @@ func (p *patience) until(images []string, group string) (deadline time.Time) {
 		if a == nil {
 			a = p.await(image, now)
 		}
-		if a != nil && a.held && a.deadline.After(deadline) {
+		if a != nil && a.gated && a.deadline.After(deadline) {
 			deadline = a.deadline
 		}
 	}
@@ -93,8 +93,8 @@ func (p *patience) await(image string, now time.Time) *awaited {
 	if len(p.images) >= maxAwaited {
 		return nil
 	}
-	a := &awaited{deadline: now.Add(p.wait), held: p.waiting < max(1, p.atOnce-p.late) && !now.Before(p.paused), open: true}
-	if a.held {
+	a := &awaited{deadline: now.Add(p.wait), gated: p.waiting < max(1, p.atOnce-p.late) && !now.Before(p.paused), open: true}
+	if a.gated {
 		p.waiting++
 	}
 	p.images[image] = a
@@ -104,7 +104,7 @@ func (p *patience) await(image string, now time.Time) *awaited {
 // close ends the waiting for an image.
 func (p *patience) close(a *awaited) {
 	a.open = false
-	if a.held {
+	if a.gated {
 		p.waiting--
 	}
 }
@@ -146,7 +146,7 @@ func (p *patience) look(unknown, answered func(image string) bool) (more bool) {
 			more = true
 		default:
 			p.close(a)
-			if a.held && !now.Before(p.paused) {
+			if a.gated && !now.Before(p.paused) {
 				p.missed(now)
 			}
 		}

@@ -22,8 +22,8 @@ func TestPatience(t *testing.T) {
 		answer func(at time.Duration) time.Duration
 		// apart is the time between two pods, each of a new image.
 		apart time.Duration
-		// held is how many of 400 pods are held for 10 ms or more, at most.
-		held int
+		// gated is how many of 400 pods are gated for 10 ms or more, at most.
+		gated int
 	}{
 		"absent":          {func(time.Duration) time.Duration { return never }, 100 * time.Millisecond, 4},
 		"absent, a wave":  {func(time.Duration) time.Duration { return never }, 0, 3},
@@ -39,17 +39,17 @@ func TestPatience(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				delays := play(t, wait, 400, test.apart, test.answer)
-				held := 0
+				gated := 0
 				for _, d := range delays {
 					if d > wait+2*tick {
-						t.Errorf("a pod was held for %s", d)
+						t.Errorf("a pod was gated for %s", d)
 					}
 					if d >= 10*time.Millisecond {
-						held++
+						gated++
 					}
 				}
-				if held == 0 || held > test.held {
-					t.Errorf("%d of 400 pods were held, want 1 to %d", held, test.held)
+				if gated == 0 || gated > test.gated {
+					t.Errorf("%d of 400 pods were gated, want 1 to %d", gated, test.gated)
 				}
 				slices.Sort(delays)
 				if p50 := delays[len(delays)/2]; p50 > 10*time.Millisecond {
@@ -61,7 +61,7 @@ func TestPatience(t *testing.T) {
 }
 
 // play has pods of one image each come one after another, and returns how long each was
-// held. answer is how long the resolver takes for an image that it first sees then.
+// gated. answer is how long the resolver takes for an image that it first sees then.
 func play(t *testing.T, wait time.Duration, pods int, apart time.Duration, answer func(at time.Duration) time.Duration) (delays []time.Duration) {
 	t.Helper()
 	unknown := &sync.Map{}
@@ -105,7 +105,7 @@ func TestPatienceComesBack(t *testing.T) {
 		down := func(at time.Duration) bool { return at > 10*time.Second && at < 20*time.Second }
 		unknown := &sync.Map{}
 		gate, queue, store := newGate(t.Context(), time.Second, unknown)
-		held := map[time.Duration]bool{}
+		gated := map[time.Duration]bool{}
 		for i := range 300 {
 			image := fmt.Sprint("image", i)
 			unknown.Store(image, true)
@@ -120,12 +120,12 @@ func TestPatienceComesBack(t *testing.T) {
 			if err := store.Add(p); err != nil {
 				t.Fatal(err)
 			}
-			held[at.Truncate(time.Second)] = !queue.add(p).IsSuccess()
+			gated[at.Truncate(time.Second)] = !queue.add(p).IsSuccess()
 			time.Sleep(100 * time.Millisecond)
 		}
 		for at, want := range map[time.Duration]bool{5: true, 10: true, 15: false, 19: false, 22: true, 29: true} {
-			if held[at*time.Second] != want {
-				t.Errorf("after %d s pods are held: %t, want %t", at, !want, want)
+			if gated[at*time.Second] != want {
+				t.Errorf("after %d s pods are gated: %t, want %t", at, !want, want)
 			}
 		}
 		time.Sleep(2 * time.Second)
@@ -201,7 +201,7 @@ func TestPatienceOfGangs(t *testing.T) {
 				t.Errorf("%s passed after %s", uid, at)
 			}
 		}
-		// Pods that come later are not held for their own images.
+		// Pods that come later are not gated for their own images.
 		for i := 3; i < 8; i++ {
 			came := time.Duration(i) * 400 * time.Millisecond
 			if at := passed[types.UID(fmt.Sprint("member", i))]; at-came > 10*time.Millisecond {
@@ -223,7 +223,7 @@ func TestPatienceIsBounded(t *testing.T) {
 			t.Errorf("%d images and %d groups are remembered", n, groups)
 		}
 		if until := gate.patience.until([]string{"one more"}, ""); until.After(time.Now()) {
-			t.Error("held for one more")
+			t.Error("gated for one more")
 		}
 	})
 }
@@ -251,16 +251,16 @@ func TestPatienceGrows(t *testing.T) {
 	unknown, answered := map[string]bool{}, func(string) bool { return true }
 	isUnknown := func(image string) bool { return unknown[image] }
 	for _, want := range []int{3, 10} {
-		held := 0
+		gated := 0
 		for i := range 20 {
 			image := fmt.Sprint("image", i)
 			unknown[image] = true
 			if p.until([]string{image}, "").After(clock.Now()) {
-				held++
+				gated++
 			}
 		}
-		if held != want {
-			t.Errorf("%d images are waited for at once, want %d", held, want)
+		if gated != want {
+			t.Errorf("%d images are waited for at once, want %d", gated, want)
 		}
 		if !p.look(isUnknown, answered) {
 			t.Error("no answer is awaited")
@@ -279,18 +279,18 @@ func TestPatienceGrows(t *testing.T) {
 	}
 }
 
-// A later member of a gang is held for images that are waited for, not for the sake of the
+// A later member of a gang is gated for images that are waited for, not for the sake of the
 // gang; and when the gang has waited, nothing more is awaited for it.
 func TestPatienceOfLaterMembers(t *testing.T) {
 	clock := testingclock.NewFakePassiveClock(time.Unix(0, 0))
 	p := newPatience(time.Second, clock)
 	for i := range leastAtOnce {
 		if !p.until([]string{fmt.Sprint("image", i)}, "gang").After(clock.Now()) {
-			t.Errorf("member %d is not held", i)
+			t.Errorf("member %d is not gated", i)
 		}
 	}
 	if p.until([]string{"one too many"}, "gang").After(clock.Now()) {
-		t.Error("held for an image that is one too many")
+		t.Error("gated for an image that is one too many")
 	}
 	clock.SetTime(clock.Now().Add(time.Second))
 	before := len(p.images)

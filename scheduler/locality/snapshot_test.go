@@ -42,7 +42,7 @@ func TestSnapshot(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(25, 1))
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	image := func(n int) string { return fmt.Sprintf("quay.io/image-%d:1", n) }
-	held := func() (images []index.Image) {
+	nodeImages := func() (images []index.Image) {
 		for n := range 20 {
 			if rnd.IntN(3) == 0 {
 				images = append(images, fixture.Image(image(n), fixture.Layers{"base": 100, fmt.Sprint("middle-", n/4): 50, fmt.Sprint("top-", n): int64(n + 1)}))
@@ -58,9 +58,9 @@ func TestSnapshot(t *testing.T) {
 		node := fixture.Node(fmt.Sprint("n", n))
 		switch n % 3 {
 		case 0: // an agent reports it
-			reports[node.Name] = &locality.NodeReport{UID: node.UID, Fresh: n != 6, Images: held()}
+			reports[node.Name] = &locality.NodeReport{UID: node.UID, Fresh: n != 6, Images: nodeImages()}
 		case 1: // it names images
-			for _, image := range held() {
+			for _, image := range nodeImages() {
 				node.Status.Images = append(node.Status.Images, v1.ContainerImage{Names: image.Names, SizeBytes: 5 * fixture.MB})
 			}
 		}

@@ -111,7 +111,7 @@ type record struct {
 	chosen, ofBest     bytes
 	meanMissing        float64
 	meanScore          float32
-	held               int32 // milliseconds
+	gated              int32 // milliseconds
 	feasible           int32
 	score, bestScore   uint8
 	hasBest, undone, _ bool
@@ -172,7 +172,7 @@ func (m *Memory) Add(p Placement) {
 	r := record{
 		namespace: p.Namespace, name: p.Name, uid: p.UID, time: p.Time.UnixNano(),
 		node: p.Chosen.Node, chosen: p.Chosen.bytes(), score: uint8(p.Chosen.Score), //nolint:gosec // at most 100
-		held: int32(min(p.HeldMilliseconds, 1<<31-1)), feasible: p.FeasibleNodes, //nolint:gosec // bounded
+		gated: int32(min(p.HeldMilliseconds, 1<<31-1)), feasible: p.FeasibleNodes, //nolint:gosec // bounded
 	}
 	if p.Best != nil {
 		r.hasBest, r.best, r.ofBest, r.bestScore = true, p.Best.Node, p.Best.bytes(), uint8(p.Best.Score) //nolint:gosec // at most 100
@@ -281,7 +281,7 @@ func (m *Memory) Of(namespace, name string) Answer {
 func (r *record) placement() Placement {
 	p := Placement{
 		Namespace: r.namespace, Name: r.name, UID: r.uid, Profile: r.kind.profile, Time: time.Unix(0, r.time), Known: r.kind.known,
-		HeldMilliseconds: int64(r.held), FeasibleNodes: r.feasible, Chosen: r.chosen.weights(r.node, r.score),
+		HeldMilliseconds: int64(r.gated), FeasibleNodes: r.feasible, Chosen: r.chosen.weights(r.node, r.score),
 	}
 	if r.hasBest {
 		best := r.ofBest.weights(r.best, r.bestScore)
