@@ -63,7 +63,7 @@ type Node struct {
 	ElsewhereBytes *int64 `json:"elsewhereBytes,omitempty"`
 	Source         Source `json:"source"`
 	// Known counts the images by what they are known from: layers, manifest, name, use.
-	Known map[locality.Evidence]int `json:"known"`
+	Known map[locality.Provenance]int `json:"known"`
 	// Reported is when that was last said, on the clock of the node.
 	Reported time.Time `json:"reported,omitzero"`
 	// StaleAgent means that there is a NodeLayers which is not renewed: it does not count.
@@ -132,7 +132,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 	return n
 }
 
-func sourceOf(known map[locality.Evidence]int) Source {
+func sourceOf(known map[locality.Provenance]int) Source {
 	switch {
 	case known[locality.FromLayers] > 0:
 		return FromKubelet
@@ -163,7 +163,7 @@ type HeldImage struct {
 	FreedBytes  int64 `json:"freedBytes"`
 	Layers      int   `json:"layers"`
 	// Known is what this is known from: layers, manifest, name or use.
-	Known locality.Evidence `json:"known"`
+	Known locality.Provenance `json:"known"`
 }
 
 // NodeImages is a node and its images, the largest first.

@@ -71,10 +71,10 @@ type NodeRating struct {
 	// the node names the image, and an ImageManifest has its layers. name: the node names
 	// it, and nothing else is known. use: pods use it there, or did, and the node does not
 	// list it.
-	Has    []NodeImage               `json:"has,omitempty"`
-	Images map[locality.Evidence]int `json:"images,omitempty"`
-	Points locality.Points           `json:"points"`
-	Why    string                    `json:"why"`
+	Has    []NodeImage                 `json:"has,omitempty"`
+	Images map[locality.Provenance]int `json:"images,omitempty"`
+	Points locality.Points             `json:"points"`
+	Why    string                      `json:"why"`
 }
 
 const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean load is that of all nodes."

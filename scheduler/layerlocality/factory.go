@@ -113,7 +113,7 @@ func (f *Factory) newProfile(ctx context.Context, handle fwk.Handle, args *confi
 		return nil, err
 	}
 	f.tracker = tracker
-	registerEvidence(tracker.ImagesOfAll, tracker.Silent)
+	registerProvenance(tracker.ImagesOfAll, tracker.Silent)
 	if !nodestatus.Layers {
 		klog.FromContext(ctx).Info("This build of kube-scheduler does not see image layers in NodeStatus: what nodes have is known from ImageManifests, otherwise by name only", "plugin", Name)
 	}

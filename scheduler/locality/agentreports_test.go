@@ -49,7 +49,7 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 
 	s.agentReports("u1", reported("quay.io/other:1", layer("agent", 50)))
 	s.expect("the agent", "n1", "quay.io/wanted:1", 50, 150)
-	if by := s.tracker.Evidence("n1", []imageref.Canonical{"quay.io/other:1"}); by != locality.FromLayers {
+	if by := s.tracker.Provenance("n1", []imageref.Canonical{"quay.io/other:1"}); by != locality.FromLayers {
 		t.Errorf("known by %q", by)
 	}
 	s.withUID("u1", []string{at("quay.io/listed", "listed")}, []string{"quay.io/new:1"})

@@ -140,7 +140,7 @@ func TestNamesAndManifests(t *testing.T) {
 	s.expect("the tag that nodes state, of the node's platform", "amd", "quay.io/a:1", 110, 110)
 	s.expect("an image for another platform", "arm", "quay.io/arm:1", 200, 200)
 
-	for node, want := range map[string]map[locality.Evidence]int{
+	for node, want := range map[string]map[locality.Provenance]int{
 		"amd": {locality.FromManifest: 1}, "unknown": {locality.FromManifest: 1, locality.FromName: 1},
 		"name only": {locality.FromName: 1}, "none": {},
 	} {
@@ -148,12 +148,12 @@ func TestNamesAndManifests(t *testing.T) {
 			t.Errorf("images of %s: %v, want %v", node, got, want)
 		}
 	}
-	want := map[locality.Evidence]int{locality.FromLayers: 0, locality.FromManifest: 3, locality.FromName: 2, locality.FromUse: 0}
+	want := map[locality.Provenance]int{locality.FromLayers: 0, locality.FromManifest: 3, locality.FromName: 2, locality.FromUse: 0}
 	if got := s.tracker.ImagesOfAll(); !reflect.DeepEqual(got, want) {
 		t.Errorf("all images: %v, want %v", got, want)
 	}
-	for node, want := range map[string]locality.Evidence{"amd": locality.FromManifest, "name only": "", "none": "", "nowhere": ""} {
-		if got := s.tracker.Evidence(node, []imageref.Canonical{"quay.io/a:1"}); got != want {
+	for node, want := range map[string]locality.Provenance{"amd": locality.FromManifest, "name only": "", "none": "", "nowhere": ""} {
+		if got := s.tracker.Provenance(node, []imageref.Canonical{"quay.io/a:1"}); got != want {
 			t.Errorf("quay.io/a:1 on %s is known by %q, want %q", node, got, want)
 		}
 	}
@@ -228,7 +228,7 @@ func TestStatedLayersWin(t *testing.T) {
 	nodestatus.SetLayers(&n.Status.Images[0], []index.Layer{layer("stated", 50)})
 	s.set(n)
 	s.expect("what the node states", "n1", "quay.io/other:1", 50, 150)
-	if got := s.tracker.ImagesOf("n1"); !reflect.DeepEqual(got, map[locality.Evidence]int{locality.FromLayers: 1}) {
+	if got := s.tracker.ImagesOf("n1"); !reflect.DeepEqual(got, map[locality.Provenance]int{locality.FromLayers: 1}) {
 		t.Errorf("known by %v", got)
 	}
 }

@@ -74,9 +74,9 @@ func TestImagesInUse(t *testing.T) {
 	}
 }
 
-// TestEvidenceRank: better evidence comes first, and what is no evidence last.
-func TestEvidenceRank(t *testing.T) {
-	for i, e := range []Evidence{FromLayers, FromManifest, FromUse, FromName, "nothing"} {
+// TestProvenanceRank: better provenance comes first, and what is no provenance last.
+func TestProvenanceRank(t *testing.T) {
+	for i, e := range []Provenance{FromLayers, FromManifest, FromUse, FromName, "nothing"} {
 		if got := e.rank(); got != i {
 			t.Errorf("%s has rank %d, want %d", e, got, i)
 		}

@@ -65,23 +65,23 @@ func NewSnapshot(ctx context.Context, profile string, m Moment) *Snapshot {
 func (s *Snapshot) Index() *index.Index { return s.tracker.index }
 
 // ImagesOf counts the images of a node by what they are known from.
-func (s *Snapshot) ImagesOf(node string) map[Evidence]int { return s.tracker.ImagesOf(node) }
+func (s *Snapshot) ImagesOf(node string) map[Provenance]int { return s.tracker.ImagesOf(node) }
 
 // NodeImages yields the images of a node and what they are known from.
-func (s *Snapshot) NodeImages(node string) iter.Seq2[index.NodeImage, Evidence] {
-	return func(yield func(index.NodeImage, Evidence) bool) {
+func (s *Snapshot) NodeImages(node string) iter.Seq2[index.NodeImage, Provenance] {
+	return func(yield func(index.NodeImage, Provenance) bool) {
 		for _, image := range s.tracker.index.NodeImages(node) {
-			if !yield(image, evidence(image.Report)) {
+			if !yield(image, provenanceOf(image.Report)) {
 				return
 			}
 		}
 	}
 }
 
-// Evidence returns how it is known that a node has an image under one of the names; empty if
+// Provenance returns how it is known that a node has an image under one of the names; empty if
 // it does not have it.
-func (s *Snapshot) Evidence(node string, names []imageref.Canonical) Evidence {
-	return s.tracker.Evidence(node, names)
+func (s *Snapshot) Provenance(node string, names []imageref.Canonical) Provenance {
+	return s.tracker.Provenance(node, names)
 }
 
 // HasFreshReport reports whether an agent reports the images of a Node, in place of its NodeStatus.
