@@ -25,7 +25,7 @@ func provenanceOf(r index.Report) Provenance {
 		return FromUse
 	case !r.Layers:
 		return FromName
-	case r.Source == joinedSource:
+	case r.Source == manifestSource:
 		return FromManifest
 	}
 	return FromLayers

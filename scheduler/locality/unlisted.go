@@ -219,7 +219,7 @@ func (t *Tracker) vanished(old, node *v1.Node) (images []index.Image) {
 
 // lists reports whether a node lists an image under one of the names.
 func (t *Tracker) lists(node string, names []imageref.Canonical) bool {
-	return t.index.Lists(nodeStatusSource, node, names) || t.index.Lists(joinedSource, node, names)
+	return t.index.Lists(nodeStatusSource, node, names) || t.index.Lists(manifestSource, node, names)
 }
 
 // unlistedSince is when an image must have been seen to count.

@@ -13,9 +13,9 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
-// joinedSource is the name in the index of images that nodes name without their layers, and
-// that manifests explain.
-const joinedSource = "manifests"
+// manifestSource is the name in the index of images that nodes name without their layers, and
+// that manifests resolve.
+const manifestSource = "manifests"
 
 // report writes into the index what a node lists: what it states itself, and what a
 // FollowedSource makes of the images of which it states only names. Each image is reported
@@ -45,18 +45,18 @@ func (t *Tracker) writeReport(node *v1.Node) {
 		images = t.writeAgentReport(node.Name, agent, images)
 	}
 	stated := images
-	var joined []index.Image
+	var resolved []index.Image
 	if len(t.followed) > 0 {
 		stated = make([]index.Image, 0, len(images))
 		for _, image := range images {
 			if explained, ok := t.explain(image, in); ok {
-				joined = append(joined, explained)
+				resolved = append(resolved, explained)
 			} else {
 				stated = append(stated, image)
 			}
 		}
 	}
-	t.index.SetImages(joinedSource, node.Name, joined)
+	t.index.SetImages(manifestSource, node.Name, resolved)
 	t.index.SetImages(nodeStatusSource, node.Name, stated)
 }
 
