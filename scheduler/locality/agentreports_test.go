@@ -69,7 +69,7 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 	}
 }
 
-// Images without layers in the report are explained as those of NodeStatus are.
+// Images without layers in the report are resolved as those of NodeStatus are.
 func TestAgentsNameImages(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
@@ -78,7 +78,7 @@ func TestAgentsNameImages(t *testing.T) {
 	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("agent", 50)))
 	s.expect("unknown", "n1", "quay.io/wanted:1", 50, 150)
 	source.Set(sha("bare"), every(layer("base", 100)))
-	s.expect("explained", "n1", "quay.io/wanted:1", 150, 150)
+	s.expect("resolved", "n1", "quay.io/wanted:1", 150, 150)
 	source.Set(sha("bare"))
 	s.expect("unknown again", "n1", "quay.io/wanted:1", 50, 150)
 }

@@ -49,8 +49,8 @@ func (t *Tracker) writeReport(node *v1.Node) {
 	if len(t.followed) > 0 {
 		stated = make([]index.Image, 0, len(images))
 		for _, image := range images {
-			if explained, ok := t.explain(image, in); ok {
-				resolved = append(resolved, explained)
+			if withLayers, ok := t.resolve(image, in); ok {
+				resolved = append(resolved, withLayers)
 			} else {
 				stated = append(stated, image)
 			}
@@ -69,19 +69,19 @@ type nodeTraits struct {
 	chains   bool
 }
 
-// maxExplained bounds how many names of an image are looked up. The kubelet lists five.
-const maxExplained = 16
+// maxLookups bounds how many names of an image are looked up. The kubelet lists five.
+const maxLookups = 16
 
-// explain returns an image with the layers that a manifest gives it; ok is false for one
+// resolve returns an image with the layers that a manifest gives it; ok is false for one
 // whose layers are stated, and for one that is not known. A digest identifies an image: that
 // of a manifest before that of an index, from which the node may have taken another manifest
 // than the source. A tag does so only if the image has no digest, as one that was loaded from
 // an archive, and if no other manifest has the tag.
-func (t *Tracker) explain(image index.Image, in nodeTraits) (explained index.Image, ok bool) {
+func (t *Tracker) resolve(image index.Image, in nodeTraits) (resolved index.Image, ok bool) {
 	if len(image.Layers) > 0 {
 		return image, false
 	}
-	names := image.Names[:min(len(image.Names), maxExplained)]
+	names := image.Names[:min(len(image.Names), maxLookups)]
 	digests := false
 	for _, of := range [...]index.Platform{{}, in.platform} { // without a platform, an index has no answer
 		for digest := range digestsOf(names, image.Canonical) {
@@ -133,10 +133,10 @@ func (t *Tracker) layersOnNode(name imageref.Canonical, in nodeTraits) (layers [
 	return nil, false
 }
 
-// explainAgain brings up to date what the nodes have that list images under one of the
+// resolveAgain brings up to date what the nodes have that list images under one of the
 // names: a FollowedSource has another answer about these.
-func (t *Tracker) explainAgain(names []imageref.Canonical) {
-	// With both, nothing is being written that was explained before and is not found yet.
+func (t *Tracker) resolveAgain(names []imageref.Canonical) {
+	// With both, nothing is being written that was resolved before and is not found yet.
 	t.reports.Lock()
 	t.unlisted.mu.Lock()
 	nodes := t.index.NodesWith(names)

@@ -29,7 +29,7 @@ var (
 	arm64 = index.Platform{OS: "linux", Architecture: "arm64"}
 )
 
-// stock is a cluster whose nodes state names only, and a source that explains some. Events
+// stock is a cluster whose nodes state names only, and a source that resolves some. Events
 // are delivered by hand, one after another.
 type stock struct {
 	t       *testing.T
@@ -269,9 +269,9 @@ func TestManifestsAreFollowed(t *testing.T) {
 	}
 }
 
-// What a node has and does not list any more is explained too, also when the manifest comes
+// What a node has and does not list any more is resolved too, also when the manifest comes
 // later.
-func TestUnlistedIsExplained(t *testing.T) {
+func TestUnlistedIsResolved(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source, func(a *configv1.LayerLocalityArgs) {
 		a.NodeStatusMaxImages, a.UnlistedTimeout = ptr.To[int32](2), &metav1.Duration{Duration: time.Hour}

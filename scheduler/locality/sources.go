@@ -34,8 +34,8 @@ type AwaitedSource interface {
 	OnAnswer(f func())
 }
 
-// FollowedSource is an ImageSource that also explains what nodes hold which state no layers,
-// by the names of their images. The Tracker starts it and follows its answers.
+// FollowedSource is an ImageSource that also resolves the images of nodes that state no layers,
+// by their names. The Tracker starts it and follows its answers.
 type FollowedSource interface {
 	ImageSource
 	// ManifestOnNode returns the manifest that a node of a platform has if it has an image under
@@ -81,7 +81,7 @@ type NodeReport struct {
 	// Fresh means that Images are those that the node has. Otherwise NodeStatus counts for
 	// that, and the rest of the report is still true.
 	Fresh bool
-	// Images that the node has. Those without layers may be explained by a FollowedSource.
+	// Images that the node has. Those without layers may be resolved by a FollowedSource.
 	Images []index.Image
 	// InChains means that the node uses a layer again only above the same layers. Then the
 	// layers of Images are those of index.Chain.

@@ -34,7 +34,7 @@ type Tracker struct {
 	nodeStore cache.Store
 	podIndex  cache.Indexer
 	sources   []ImageSource
-	// followed are those of the sources that explain what nodes hold.
+	// followed are those of the sources that resolve the images of nodes.
 	followed []FollowedSource
 	layers   []LayerSource
 
@@ -43,7 +43,7 @@ type Tracker struct {
 	// first is the profile whose arguments apply to pods of other schedulers.
 	first *Profile
 
-	// reports is held while the report of a node is read, explained and written.
+	// reports is held while the report of a node is read, resolved and written.
 	reports      sync.Mutex
 	agentReports agentReports
 	unlisted     unlisted
@@ -159,7 +159,7 @@ func (t *Tracker) Start(ctx context.Context) error {
 		t.syncers = append(t.syncers, syncer)
 	}
 	for _, source := range t.followed {
-		source.Start(ctx, t.explainAgain)
+		source.Start(ctx, t.resolveAgain)
 		t.syncers = append(t.syncers, source)
 	}
 	return nil

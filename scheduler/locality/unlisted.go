@@ -348,7 +348,7 @@ func (t *Tracker) setUnlisted(node string, r *unlistedImages) {
 	}
 	reported := make([]index.Image, len(r.images))
 	for i := range r.images {
-		reported[i], _ = t.explain(r.images[i].image, in)
+		reported[i], _ = t.resolve(r.images[i].image, in)
 	}
 	t.index.SetImages(unlistedSource, node, reported)
 }
