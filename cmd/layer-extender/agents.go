@@ -40,14 +40,14 @@ func agents(source *prometheus.Source) ([]agent.Kind, map[string]http.Handler) {
 			if err != nil {
 				return nil, err
 			}
-			return source.Unawaited().Insisting(), nil
+			return source.Unawaited().RequireSync(), nil
 		}), layerlocality.WithLayerSource(
 		func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
 			source, err := nodelayers.NewSource(handle.KubeConfig())
 			if err != nil {
 				return nil, err
 			}
-			return source.Insisting(), nil
+			return source.RequireSync(), nil
 		}))
 	var options []safe.Option
 	if source != nil {

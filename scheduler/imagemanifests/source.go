@@ -30,10 +30,9 @@ type Source struct {
 	// writes uses them.
 	changed func(names []imageref.Canonical)
 	noted   []imageref.Canonical
-	// tried is set once the objects have been listed, or cannot be. insists decides which
-	// errors mean the latter.
-	tried   atomic.Bool
-	insists bool
+	// tried is set once the objects have been listed, or cannot be; see RequireSync.
+	tried       atomic.Bool
+	requireSync bool
 
 	mu sync.RWMutex
 	// objects by their name.

@@ -39,11 +39,11 @@ func NewSource(config *rest.Config) (*Source, error) {
 	return s, nil
 }
 
-// Insisting returns the source for a host that can put off questions: HasSynced is false
-// until the objects were listed, unless there is no such resource or it may not be read.
-// Otherwise any error lets the host begin, which may have to wait for HasSynced.
-func (s *Source) Insisting() *Source {
-	s.insists = true
+// RequireSync has HasSynced be false until the objects were listed, unless there is no such
+// resource or it may not be read. It is for a host that can put off questions. Otherwise any
+// error lets the host begin, which may have to wait for HasSynced.
+func (s *Source) RequireSync() *Source {
+	s.requireSync = true
 	return s
 }
 
@@ -97,7 +97,7 @@ func (s *Source) watch(ctx context.Context, client rest.Interface) {
 		Client: client, Resource: resource, Example: &v1alpha1.ImageManifest{}, Store: &store{Source: s, logger: objects.Logger(ctx, resource)},
 		Cannot: "Cannot watch ImageManifests: images that no node has pulled are not known, nor the layers of those on nodes that state names only. It will be tried again; if layer-resolver is to be used, install it and let the scheduler list and watch them",
 		Failed: func(err error) (watched bool) {
-			if !s.insists || objects.None(err) {
+			if !s.requireSync || objects.None(err) {
 				s.tried.Store(true)
 			}
 			return s.setWatching(false)

@@ -130,12 +130,12 @@ func TestWatch(t *testing.T) {
 
 // Any failure lets a scheduler begin. A host that can put off questions waits for the objects,
 // unless the failure means that there will be none.
-func TestInsisting(t *testing.T) {
+func TestRequireSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, insists := range []bool{false, true} {
+		for _, requireSync := range []bool{false, true} {
 			for status, began := range map[int]bool{
 				http.StatusNotFound: true, http.StatusForbidden: true,
-				http.StatusUnauthorized: !insists, http.StatusInternalServerError: !insists, http.StatusServiceUnavailable: !insists,
+				http.StatusUnauthorized: !requireSync, http.StatusInternalServerError: !requireSync, http.StatusServiceUnavailable: !requireSync,
 			} {
 				ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
 				server := newAPIServer(t)
@@ -145,21 +145,21 @@ func TestInsisting(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := newSource()
-				if insists {
-					s = s.Insisting()
+				if requireSync {
+					s = s.RequireSync()
 				}
 				done := make(chan struct{})
 				go func() { defer close(done); s.watch(ctx, client) }()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if s.HasSynced() != began {
-					t.Errorf("insists: %t, after %d: HasSynced is %t", insists, status, s.HasSynced())
+					t.Errorf("requireSync: %t, after %d: HasSynced is %t", requireSync, status, s.HasSynced())
 				}
 				server.set(http.StatusOK)
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if !s.HasSynced() {
-					t.Errorf("insists: %t, %d, then a list: it has not synced", insists, status)
+					t.Errorf("requireSync: %t, %d, then a list: it has not synced", requireSync, status)
 				}
 				cancel()
 				server.CloseWatch()

@@ -40,10 +40,9 @@ const (
 type Source struct {
 	client  rest.Interface
 	strings intern.Strings
-	// tried is set once the objects have been listed, or cannot be. insists decides which
-	// errors mean the latter.
-	tried   atomic.Bool
-	insists bool
+	// tried is set once the objects have been listed, or cannot be; see RequireSync.
+	tried       atomic.Bool
+	requireSync bool
 
 	// mu is held during calls of the sink.
 	mu    sync.Mutex
@@ -87,10 +86,10 @@ func NewSource(config *rest.Config) (*Source, error) {
 	return &Source{client: client, nodes: map[string]*node{}}, nil
 }
 
-// Insisting returns the source for a host that can put off questions: HasSynced is false
-// until the objects were listed, unless there is no such resource or it may not be read.
-func (s *Source) Insisting() *Source {
-	s.insists = true
+// RequireSync has HasSynced be false until the objects were listed, unless there is no such
+// resource or it may not be read. It is for a host that can put off questions.
+func (s *Source) RequireSync() *Source {
+	s.requireSync = true
 	return s
 }
 
@@ -110,7 +109,7 @@ func (s *Source) Start(ctx context.Context, sink locality.LayerSink) (locality.S
 		Client: s.client, Resource: resource, Example: &v1alpha1.NodeLayers{}, Store: &store{Source: s, logger: logger},
 		Cannot: "Cannot watch NodeLayers: what nodes have is known from NodeStatus. It will be tried again; if layer-agent is to be used, install it and let the scheduler list and watch them",
 		Failed: func(err error) (watched bool) {
-			if !s.insists || objects.None(err) {
+			if !s.requireSync || objects.None(err) {
 				s.tried.Store(true)
 			}
 			return s.setWatching(false)

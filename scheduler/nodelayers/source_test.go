@@ -396,7 +396,7 @@ func TestOlderAgent(t *testing.T) {
 }
 
 // A host that can put off questions waits for the objects, unless there will be none.
-func TestInsisting(t *testing.T) {
+func TestRequireSync(t *testing.T) {
 	for status, began := range map[int]bool{http.StatusNotFound: true, http.StatusForbidden: true, http.StatusInternalServerError: false} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -406,7 +406,7 @@ func TestInsisting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Insisting().Start(ctx, &sink{reports: map[string]*locality.NodeReport{}}); err != nil {
+			if _, err := s.RequireSync().Start(ctx, &sink{reports: map[string]*locality.NodeReport{}}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
