@@ -40,7 +40,7 @@ func agents(source *prometheus.Source) ([]agent.Kind, map[string]http.Handler) {
 			if err != nil {
 				return nil, err
 			}
-			return source.Unawaited().RequireSync(), nil
+			return source.WithoutLeaseWatch().RequireSync(), nil
 		}), layerlocality.WithLayerSource(
 		func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
 			source, err := nodelayers.NewSource(handle.KubeConfig())

@@ -45,9 +45,9 @@ type Source struct {
 	seen bool
 	// layers and names are the sums of those of the objects.
 	layers, names int
-	// led means that a layer-resolver renews its Lease. It matters until the first
+	// leaseActive means that a layer-resolver renews its Lease. It matters until the first
 	// object is seen.
-	led bool
+	leaseActive bool
 	// waiting are those of OnAnswer.
 	waiting []func()
 }
@@ -89,7 +89,7 @@ func (s *Source) Manifests(name imageref.Canonical) []index.Manifest {
 func (s *Source) Awaits(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.watching && (s.seen || s.led) && !s.answered(names)
+	return s.watching && (s.seen || s.leaseActive) && !s.answered(names)
 }
 
 // Answered implements locality.AwaitedSource.

@@ -47,10 +47,10 @@ func (s *Source) RequireSync() *Source {
 	return s
 }
 
-// Unawaited returns the source for a host that holds no pods back: it is not asked what may
-// still come, so it does not look whether a layer-resolver is elected, and needs no
-// permission to. Call it before Start.
-func (s *Source) Unawaited() *Source {
+// WithoutLeaseWatch has the source not look whether a layer-resolver is elected, for which it
+// needs a permission. It is for a host that gates no pods, and so does not call Awaits. Call it
+// before Start.
+func (s *Source) WithoutLeaseWatch() *Source {
 	s.leases = nil
 	return s
 }
@@ -73,9 +73,9 @@ func (s *Source) watchLease(ctx context.Context, leases coordinationclient.Lease
 			return
 		}
 		lease, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
-		led := err == nil && renewed(lease, time.Now())
+		leaseActive := err == nil && renewed(lease, time.Now())
 		s.mu.Lock()
-		s.led = led
+		s.leaseActive = leaseActive
 		s.mu.Unlock()
 	}, leasePeriod)
 }

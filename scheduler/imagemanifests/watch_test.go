@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newSource()
-		s.led = true // there is a layer-resolver
+		s.leaseActive = true // there is a layer-resolver
 		done := make(chan struct{})
 		go func() { defer close(done); s.watch(ctx, client) }()
 
