@@ -15,7 +15,7 @@ import (
 )
 
 // gate keeps pods with unknown images out of the scheduling queue while an
-// answer may still come, as long as its patience lasts.
+// answer may still come, as long as its budget lasts.
 //
 // The queue calls check under its own lock. For a pod that is gated, it calls
 // check again only when the pod is activated (Activate). A loop activates a pod
@@ -34,8 +34,8 @@ type gate struct {
 	// answers has an element after there were new answers, so that the loop looks at once.
 	answers chan struct{}
 
-	mu       sync.Mutex
-	patience *patience
+	mu     sync.Mutex
+	budget *waitBudget
 	// entries has the pods that were gated, until they are placed or gone,
 	// because a pod that comes back to the queue is not gated again. The loop
 	// runs while one of them is gated.
@@ -84,7 +84,7 @@ func (g *gate) check(pod *v1.Pod) *fwk.Status {
 		return nil
 	}
 	if e == nil {
-		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.patience.until(images, groupOf(pod)), since: g.now()}
+		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.budget.until(images, groupOf(pod)), since: g.now()}
 		g.start() // also to see whether an answer comes that nobody waits for
 		if !g.now().Before(e.deadline) {
 			return nil
@@ -99,7 +99,7 @@ func (g *gate) check(pod *v1.Pod) *fwk.Status {
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, g.message(e.image))
 }
 
-func (g *gate) now() time.Time { return g.patience.clock.Now() }
+func (g *gate) now() time.Time { return g.budget.clock.Now() }
 
 // start starts the loop unless it runs.
 func (g *gate) start() {
@@ -141,7 +141,7 @@ func (g *gate) placed(pod types.UID) (gated time.Duration) {
 }
 
 func (g *gate) message(image string) string {
-	return fmt.Sprintf("waiting up to %s for the layers of image %s", g.patience.wait, image)
+	return fmt.Sprintf("waiting up to %s for the layers of image %s", g.budget.wait, image)
 }
 
 // reason returns why a pod is gated at the moment; empty if it is not.
@@ -212,10 +212,10 @@ func (g *gate) gatedPods() (gated map[string]waiting, more bool) {
 			gated[e.namespace+"/"+e.name] = waiting{pod, e.deadline}
 		}
 	}
-	before := g.patience.paused
-	g.running = g.patience.look(g.awaits, g.answered) || len(gated) > 0
-	if paused := g.patience.paused; paused.After(before) {
-		klog.FromContext(g.ctx).Info("No answer about the layers of images came in time: pods are not held for a while", "plugin", Name, "images", g.patience.late, "until", paused)
+	before := g.budget.paused
+	g.running = g.budget.look(g.awaits, g.answered) || len(gated) > 0
+	if paused := g.budget.paused; paused.After(before) {
+		klog.FromContext(g.ctx).Info("No answer about the layers of images came in time: pods are not held for a while", "plugin", Name, "images", g.budget.late, "until", paused)
 	}
 	return gated, g.running
 }

@@ -94,7 +94,7 @@ func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate,
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	q := &queue{gated: map[types.UID]*v1.Pod{}, passed: map[types.UID]time.Duration{}, start: time.Now()}
 	q.gate = &gate{
-		ctx: ctx, patience: newPatience(wait, clock.RealClock{}), pods: corelisters.NewPodLister(store), activate: q.activate,
+		ctx: ctx, budget: newWaitBudget(wait, clock.RealClock{}), pods: corelisters.NewPodLister(store), activate: q.activate,
 		unknown: func(pod *v1.Pod) (images []string) {
 			for i := range pod.Spec.Containers {
 				if image := pod.Spec.Containers[i].Image; stored(unknown, image) {
@@ -107,7 +107,7 @@ func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate,
 		answered: func(image string) bool { return !stored(unknown, image) },
 		metrics:  registerMetrics(index.New().Stats), entries: map[types.UID]*entry{}, answers: make(chan struct{}, 1),
 	}
-	q.gate.patience.atOnce = mostAtOnce
+	q.gate.budget.atOnce = mostAtOnce
 	return q.gate, q, store
 }
 

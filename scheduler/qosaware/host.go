@@ -51,9 +51,9 @@ type host struct {
 const (
 	// maxActivated is how many urgent pods are tried again at once.
 	maxActivated = 100
-	// syncPatience is for how long a scheduler that starts waits for all pods and owners before
+	// syncTimeout is for how long a scheduler that starts waits for all pods and owners before
 	// it preempts for SLOs.
-	syncPatience = time.Minute
+	syncTimeout = time.Minute
 	// askRate is how often a second the API server is asked for the account, and askBurst how
 	// often at once.
 	askRate, askBurst = 50, 100
@@ -143,13 +143,13 @@ func (h *host) remove(pod *v1.Pod) {
 	}
 }
 
-// complete waits until the Book has all pods and their owners, or until syncPatience ends:
+// complete waits until the Book has all pods and their owners, or until syncTimeout ends:
 // without the right to Deployments or Jobs these never come.
 func (h *host) complete(ctx context.Context, synced ...cache.InformerSynced) {
-	patience, cancel := context.WithTimeout(ctx, syncPatience)
+	timeout, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	if !cache.WaitForCacheSync(patience.Done(), synced...) && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(nil, "Not all pods and their owners are known yet: promises are kept by what is", "plugin", Name, "after", syncPatience)
+	if !cache.WaitForCacheSync(timeout.Done(), synced...) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(nil, "Not all pods and their owners are known yet: promises are kept by what is", "plugin", Name, "after", syncTimeout)
 	}
 	h.keys.incomplete.Store(false)
 }

@@ -253,7 +253,7 @@ func TestRecent(t *testing.T) {
 }
 
 // TestIncomplete checks what is done while a scheduler that starts does not have all pods yet,
-// and that it ends, at the latest with the patience.
+// and that it ends, at the latest after syncTimeout.
 func TestIncomplete(t *testing.T) {
 	j := &judgements{byName: map[string]book.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
 	h := &host{keys: newKeys(j), book: newProcess(fake.NewClientset()).book}
@@ -281,7 +281,7 @@ func TestIncomplete(t *testing.T) {
 	}
 	h.keys.incomplete.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // as when the patience ends
+	cancel() // as after syncTimeout
 	if h.complete(ctx, func() bool { return false }); h.keys.incomplete.Load() {
 		t.Error("it waits for what never comes")
 	}

@@ -6,12 +6,12 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// patience decides how long pods wait for what a source may still learn about their
+// waitBudget decides how long pods wait for what a source may still learn about their
 // images. It waits once for an image, and less and less for a source that does not answer:
 // a resolver that is gone, or behind, must not delay the pods of a cluster.
 //
 // It is not safe for concurrent use.
-type patience struct {
+type waitBudget struct {
 	// wait is how long a pod is gated for an image at most.
 	wait  time.Duration
 	clock clock.PassiveClock
@@ -57,23 +57,23 @@ const (
 	leastPause, maxPause = 30 * time.Second, 16 * time.Minute
 )
 
-func newPatience(wait time.Duration, c clock.PassiveClock) *patience {
-	return &patience{wait: wait, clock: c, images: map[string]*awaited{}, groups: map[string]time.Time{}, atOnce: leastAtOnce, pause: leastPause}
+func newWaitBudget(wait time.Duration, c clock.PassiveClock) *waitBudget {
+	return &waitBudget{wait: wait, clock: c, images: map[string]*awaited{}, groups: map[string]time.Time{}, atOnce: leastAtOnce, pause: leastPause}
 }
 
 // until returns until when a pod of a group ("" for none) is gated for images of which
 // nothing is known; a time that has passed means that it is not gated.
-func (p *patience) until(images []string, group string) (deadline time.Time) {
-	now := p.clock.Now()
-	p.forget(now)
-	first, member := p.groups[group]
+func (b *waitBudget) until(images []string, group string) (deadline time.Time) {
+	now := b.clock.Now()
+	b.forget(now)
+	first, member := b.groups[group]
 	if member && !now.Before(first) {
 		return first
 	}
 	for _, image := range images[:min(len(images), mostAtOnce)] {
-		a := p.images[image]
+		a := b.images[image]
 		if a == nil {
-			a = p.await(image, now)
+			a = b.await(image, now)
 		}
 		if a != nil && a.gated && a.deadline.After(deadline) {
 			deadline = a.deadline
@@ -82,47 +82,47 @@ func (p *patience) until(images []string, group string) (deadline time.Time) {
 	switch {
 	case member && first.Before(deadline):
 		return first
-	case !member && group != "" && deadline.After(now) && len(p.groups) < maxAwaited:
-		p.groups[group] = deadline
+	case !member && group != "" && deadline.After(now) && len(b.groups) < maxAwaited:
+		b.groups[group] = deadline
 	}
 	return deadline
 }
 
 // await begins to wait for an image; nil if that is one too many.
-func (p *patience) await(image string, now time.Time) *awaited {
-	if len(p.images) >= maxAwaited {
+func (b *waitBudget) await(image string, now time.Time) *awaited {
+	if len(b.images) >= maxAwaited {
 		return nil
 	}
-	a := &awaited{deadline: now.Add(p.wait), gated: p.waiting < max(1, p.atOnce-p.late) && !now.Before(p.paused), open: true}
+	a := &awaited{deadline: now.Add(b.wait), gated: b.waiting < max(1, b.atOnce-b.late) && !now.Before(b.paused), open: true}
 	if a.gated {
-		p.waiting++
+		b.waiting++
 	}
-	p.images[image] = a
+	b.images[image] = a
 	return a
 }
 
 // close ends the waiting for an image.
-func (p *patience) close(a *awaited) {
+func (b *waitBudget) close(a *awaited) {
 	a.open = false
 	if a.gated {
-		p.waiting--
+		b.waiting--
 	}
 }
 
 // forget drops what does not matter any more, at most once a second.
-func (p *patience) forget(now time.Time) {
-	if now.Sub(p.forgotten) < time.Second {
+func (b *waitBudget) forget(now time.Time) {
+	if now.Sub(b.forgotten) < time.Second {
 		return
 	}
-	p.forgotten = now
-	for image, a := range p.images {
+	b.forgotten = now
+	for image, a := range b.images {
 		if now.Sub(a.deadline) > rememberAwaited {
-			delete(p.images, image)
+			delete(b.images, image)
 		}
 	}
-	for group, deadline := range p.groups {
+	for group, deadline := range b.groups {
 		if now.Sub(deadline) > rememberAwaited {
-			delete(p.groups, group)
+			delete(b.groups, group)
 		}
 	}
 }
@@ -130,24 +130,24 @@ func (p *patience) forget(now time.Time) {
 // look draws conclusions from the answers that came, and from those that did not. It
 // reports whether some are still awaited. unknown reports whether nothing is known about an
 // image yet, answered whether the source had an answer: a node may have been faster.
-func (p *patience) look(unknown, answered func(image string) bool) (more bool) {
-	now := p.clock.Now()
-	for image, a := range p.images {
+func (b *waitBudget) look(unknown, answered func(image string) bool) (more bool) {
+	now := b.clock.Now()
+	for image, a := range b.images {
 		switch {
 		case !a.open:
 		case !unknown(image):
-			p.close(a)
-			delete(p.images, image)
+			b.close(a)
+			delete(b.images, image)
 			if answered(image) {
-				p.late, p.paused, p.pause = 0, time.Time{}, leastPause
-				p.atOnce = min(p.atOnce+1, mostAtOnce)
+				b.late, b.paused, b.pause = 0, time.Time{}, leastPause
+				b.atOnce = min(b.atOnce+1, mostAtOnce)
 			}
 		case now.Before(a.deadline):
 			more = true
 		default:
-			p.close(a)
-			if a.gated && !now.Before(p.paused) {
-				p.missed(now)
+			b.close(a)
+			if a.gated && !now.Before(b.paused) {
+				b.missed(now)
 			}
 		}
 	}
@@ -155,10 +155,10 @@ func (p *patience) look(unknown, answered func(image string) bool) (more bool) {
 }
 
 // missed notes that no answer came in time.
-func (p *patience) missed(now time.Time) {
-	p.atOnce = leastAtOnce
-	if p.late++; p.late >= tooLate {
-		p.paused = now.Add(p.pause)
-		p.pause = min(2*p.pause, maxPause)
+func (b *waitBudget) missed(now time.Time) {
+	b.atOnce = leastAtOnce
+	if b.late++; b.late >= tooLate {
+		b.paused = now.Add(b.pause)
+		b.pause = min(2*b.pause, maxPause)
 	}
 }
