@@ -178,8 +178,8 @@ func TestHostileReport(t *testing.T) {
 	if s := x.Stats(); s.Images > maxImages+1 || s.Names > maxImages*maxNames+1 {
 		t.Errorf("taken in: %+v", s)
 	}
-	if records := x.names["docker.io/library/nginx:latest"].records; len(records) != 2 {
-		t.Errorf("nginx is %d times on two nodes", len(records))
+	if reports := x.names["docker.io/library/nginx:latest"].reports; len(reports) != 2 {
+		t.Errorf("nginx is %d times on two nodes", len(reports))
 	}
 	x.SetImages("s", "evil", nil)
 	check(t, x, want("nginx"), map[string]NodeBytes{"n1": {Total: sum("ab"), Present: sum("ab")}, "n2": {Total: sum("ab")}})

@@ -20,7 +20,7 @@ type Index struct {
 	mu       sync.RWMutex
 	layers   map[string]*layer
 	contents map[string]*content
-	records  map[recordKey]*record
+	reports  map[reportKey]*imageReport
 	names    map[imageref.Canonical]*name
 	nodes    map[string]*node
 	// slots has the node of every slot, nil where it is free.
@@ -53,7 +53,7 @@ func New() *Index {
 	return &Index{
 		layers:       map[string]*layer{},
 		contents:     map[string]*content{},
-		records:      map[recordKey]*record{},
+		reports:      map[reportKey]*imageReport{},
 		names:        map[imageref.Canonical]*name{},
 		nodes:        map[string]*node{},
 		groups:       map[group]*nodeSet{},
@@ -139,14 +139,14 @@ func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 		return false
 	}
 	images = images[:min(len(images), maxImages)]
-	records := make([]*record, 0, len(images))
+	reports := make([]*imageReport, 0, len(images))
 	taken := make(map[*name]bool, 2*len(images))
 	for i := range images {
-		if r := x.record(&images[i], taken, records); r != nil {
-			records = append(records, r)
+		if r := x.reportWithFreeNames(&images[i], taken, reports); r != nil {
+			reports = append(reports, r)
 		}
 	}
-	x.setRecords(n, source, records)
+	x.setReports(n, source, reports)
 	return true
 }
 
@@ -168,8 +168,8 @@ func (x *Index) Lists(source, nodeName string, names []imageref.Canonical) bool 
 	listed := n.sources[source]
 	return slices.ContainsFunc(names, func(name imageref.Canonical) bool {
 		known := x.names[name]
-		return known != nil && slices.ContainsFunc(known.records, func(r *record) bool {
-			_, found := slices.BinarySearchFunc(listed, r.id, func(r *record, id uint64) int { return cmp.Compare(r.id, id) })
+		return known != nil && slices.ContainsFunc(known.reports, func(r *imageReport) bool {
+			_, found := slices.BinarySearchFunc(listed, r.id, func(r *imageReport, id uint64) int { return cmp.Compare(r.id, id) })
 			return found
 		})
 	})
@@ -189,7 +189,7 @@ func (x *Index) DeleteNode(nodeName string) {
 		x.release(pod, r)
 	}
 	for source := range n.sources {
-		x.setRecords(n, source, nil)
+		x.setReports(n, source, nil)
 	}
 	x.leaveGroup(n)
 	delete(x.nodes, nodeName)
@@ -199,7 +199,7 @@ func (x *Index) DeleteNode(nodeName string) {
 }
 
 func (x *Index) addNode(nodeName string) *node {
-	n := &node{name: nodeName, sources: map[string][]*record{}, reservations: map[types.UID]*reservation{}}
+	n := &node{name: nodeName, sources: map[string][]*imageReport{}, reservations: map[types.UID]*reservation{}}
 	if last := len(x.free) - 1; last >= 0 {
 		n.slot = x.free[last]
 		x.free = x.free[:last]
@@ -221,49 +221,49 @@ func (x *Index) leaveGroup(n *node) {
 	}
 }
 
-// setRecords replaces the records a source gives for a node.
-func (x *Index) setRecords(n *node, source string, records []*record) {
-	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(a.id, b.id) })
-	records = slices.Compact(records)
+// setReports replaces the reports a source gives for a node.
+func (x *Index) setReports(n *node, source string, reports []*imageReport) {
+	slices.SortFunc(reports, func(a, b *imageReport) int { return cmp.Compare(a.id, b.id) })
+	reports = slices.Compact(reports)
 	old := n.sources[source]
-	if slices.Equal(old, records) {
+	if slices.Equal(old, reports) {
 		return
 	}
-	if len(records) > 0 {
-		n.sources[source] = slices.Clone(records)
+	if len(reports) > 0 {
+		n.sources[source] = slices.Clone(reports)
 	} else {
 		delete(n.sources, source)
 	}
 
-	// Both are sorted: walk them side by side. New records come first, so that
+	// Both are sorted: walk them side by side. New reports come first, so that
 	// a layer that stays is not removed in between.
-	var removed []*record
+	var removed []*imageReport
 	i := 0
 	for _, r := range old {
-		for ; i < len(records) && records[i].id < r.id; i++ {
-			x.hold(n, source, records[i])
+		for ; i < len(reports) && reports[i].id < r.id; i++ {
+			x.addReport(n, source, reports[i])
 		}
-		if i < len(records) && records[i] == r {
+		if i < len(reports) && reports[i] == r {
 			i++
 			continue
 		}
 		removed = append(removed, r)
 	}
-	for ; i < len(records); i++ {
-		x.hold(n, source, records[i])
+	for ; i < len(reports); i++ {
+		x.addReport(n, source, reports[i])
 	}
 	if len(removed) > 0 {
 		x.markLayers(n)
 	}
 	for _, r := range removed {
-		x.drop(n, source, r)
+		x.removeReport(n, source, r)
 	}
 	x.dropReported(n)
 }
 
-// hold notes that a node has the image of a record.
-func (x *Index) hold(n *node, source string, r *record) {
-	if n.hasRecord(source, r) {
+// addReport notes that a node has the image of a report.
+func (x *Index) addReport(n *node, source string, r *imageReport) {
+	if n.hasReport(source, r) {
 		return // another source reports it already
 	}
 	r.nodes = insert(r.nodes, n.slot)
@@ -272,12 +272,12 @@ func (x *Index) hold(n *node, source string, r *record) {
 	}
 }
 
-// markLayers marks the layers of all records that the node has now. A node may have many of both: to look
-// through the records for each layer that is dropped would take as long as there are pairs of them.
+// markLayers marks the layers of all reports that the node has now. A node may have many of both: to look
+// through the reports for each layer that is dropped would take as long as there are pairs of them.
 func (x *Index) markLayers(n *node) {
 	x.marks++
-	for _, records := range n.sources {
-		for _, r := range records {
+	for _, reports := range n.sources {
+		for _, r := range reports {
 			for _, l := range r.content.layers {
 				l.marked = x.marks
 			}
@@ -285,9 +285,9 @@ func (x *Index) markLayers(n *node) {
 	}
 }
 
-// drop undoes hold, except for what something else on the node still needs: markLayers was called.
-func (x *Index) drop(n *node, source string, r *record) {
-	if n.hasRecord(source, r) {
+// removeReport undoes addReport, except for what something else on the node still needs: markLayers was called.
+func (x *Index) removeReport(n *node, source string, r *imageReport) {
+	if n.hasReport(source, r) {
 		return
 	}
 	r.nodes = remove(r.nodes, n.slot)
@@ -297,28 +297,28 @@ func (x *Index) drop(n *node, source string, r *record) {
 		}
 	}
 	if len(r.nodes) == 0 {
-		x.deleteRecord(r)
+		x.deleteReport(r)
 	}
 }
 
-// hasRecord reports whether a source other than the given one has the record.
-func (n *node) hasRecord(except string, r *record) bool {
-	for source, records := range n.sources {
-		if source != except && slices.Contains(records, r) {
+// hasReport reports whether a source other than the given one has the report.
+func (n *node) hasReport(except string, r *imageReport) bool {
+	for source, reports := range n.sources {
+		if source != except && slices.Contains(reports, r) {
 			return true
 		}
 	}
 	return false
 }
 
-// recordKey identifies a record. The hash is seeded, so nobody can make two
+// reportKey identifies a report. The hash is seeded, so nobody can make two
 // images collide on purpose; with 128 bits they do not collide by chance.
-type recordKey [2]uint64
+type reportKey [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func keyOf(image *Image) recordKey {
-	var key recordKey
+func keyOf(image *Image) reportKey {
+	var key reportKey
 	for i, seed := range seeds {
 		var h maphash.Hash
 		h.SetSeed(seed)
@@ -345,11 +345,11 @@ func keyOf(image *Image) recordKey {
 	return key
 }
 
-// record returns the record of an image that a node reports, and creates it if
+// reportWithFreeNames returns the report of an image that a node reports, and creates it if
 // needed. It leaves out names that are taken by another image of the node, and
 // takes those of this one. It returns nil if the image has no valid name and
-// no layers. reported are the records of the images before it, which no node may have yet.
-func (x *Index) record(image *Image, taken map[*name]bool, reported []*record) *record {
+// no layers. reported are the reports of the images before it, which no node may have yet.
+func (x *Index) reportWithFreeNames(image *Image, taken map[*name]bool, reported []*imageReport) *imageReport {
 	if len(image.Names)+len(image.Canonical) > maxNames || len(image.Layers) > maxLayers {
 		bounded := *image
 		bounded.Names = image.Names[:min(len(image.Names), maxNames)]
@@ -357,7 +357,7 @@ func (x *Index) record(image *Image, taken map[*name]bool, reported []*record) *
 		bounded.Layers = image.Layers[:min(len(image.Layers), maxLayers)]
 		image = &bounded
 	}
-	r := x.recordOf(image)
+	r := x.reportOf(image)
 	if r != nil && slices.ContainsFunc(r.names, func(n *name) bool { return taken[n] }) {
 		free := *image
 		free.Names, free.Canonical = nil, nil
@@ -367,9 +367,9 @@ func (x *Index) record(image *Image, taken map[*name]bool, reported []*record) *
 			}
 		}
 		if len(r.nodes) == 0 && !slices.Contains(reported, r) { // was created, but is not needed
-			x.deleteRecord(r)
+			x.deleteReport(r)
 		}
-		r = x.recordOf(&free)
+		r = x.reportOf(&free)
 	}
 	if r != nil {
 		for _, n := range r.names {
@@ -397,9 +397,9 @@ func (i *Image) canonicalNames() (names []imageref.Canonical) {
 	return names
 }
 
-func (x *Index) recordOf(image *Image) *record {
+func (x *Index) reportOf(image *Image) *imageReport {
 	key := keyOf(image)
-	if r := x.records[key]; r != nil {
+	if r := x.reports[key]; r != nil {
 		return r
 	}
 	names := image.canonicalNames()
@@ -408,7 +408,7 @@ func (x *Index) recordOf(image *Image) *record {
 		return nil
 	}
 	x.lastID++
-	r := &record{key: key, id: x.lastID, content: c}
+	r := &imageReport{key: key, id: x.lastID, content: c}
 	c.refs++
 	for _, canonical := range names {
 		n := x.names[canonical]
@@ -416,21 +416,21 @@ func (x *Index) recordOf(image *Image) *record {
 			n = &name{canonical: canonical}
 			x.names[canonical] = n
 		}
-		n.records = append(n.records, r)
+		n.reports = append(n.reports, r)
 		r.names = append(r.names, n)
 	}
-	x.records[key] = r
+	x.reports[key] = r
 	return r
 }
 
-func (x *Index) deleteRecord(r *record) {
+func (x *Index) deleteReport(r *imageReport) {
 	for _, n := range r.names {
-		n.records = slices.DeleteFunc(n.records, func(other *record) bool { return other == r })
-		if len(n.records) == 0 {
+		n.reports = slices.DeleteFunc(n.reports, func(other *imageReport) bool { return other == r })
+		if len(n.reports) == 0 {
 			delete(x.names, n.canonical)
 		}
 	}
-	delete(x.records, r.key)
+	delete(x.reports, r.key)
 	c := r.content
 	if c.refs--; c.refs > 0 {
 		return

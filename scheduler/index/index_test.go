@@ -623,7 +623,7 @@ func (x *Index) state() state {
 		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.total, nodes(slices.Collect(l.nodes.all())), coming)
 	}
 	for key, n := range x.names {
-		for _, r := range n.records {
+		for _, r := range n.reports {
 			s.Names[string(key)] = append(s.Names[string(key)], fmt.Sprint(r.content.key, nodes(r.nodes)))
 		}
 		slices.Sort(s.Names[string(key)])
@@ -769,13 +769,13 @@ func checkInvariants(t *testing.T, x *Index) {
 	if !slices.Equal(pending, x.pending) {
 		t.Fatalf("pending %v, by layers %v", x.pending, pending)
 	}
-	for key, r := range x.records {
+	for key, r := range x.reports {
 		if r.key != key || len(r.nodes) == 0 || x.contents[r.content.key] != r.content {
-			t.Fatalf("record %+v, content %+v", r, r.content)
+			t.Fatalf("report %+v, content %+v", r, r.content)
 		}
 		for _, l := range r.content.layers {
 			if x.layers[l.key] != l {
-				t.Fatalf("layer %s of a record is not in the index", l.key)
+				t.Fatalf("layer %s of a report is not in the index", l.key)
 			}
 		}
 	}

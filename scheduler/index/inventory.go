@@ -29,10 +29,10 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 	if n == nil {
 		return Sum{}
 	}
-	images := map[*record]bool{}
+	images := map[*imageReport]bool{}
 	seen := layerSets.Get().(map[*layer]bool) //nolint:forcetypeassert // see layerSets
-	for _, records := range n.sources {
-		for _, r := range records {
+	for _, reports := range n.sources {
+		for _, r := range reports {
 			images[r] = true
 			for _, l := range r.content.layers {
 				seen[l] = true
@@ -75,8 +75,8 @@ func (x *Index) NodeImages(nodeName string) (images []NodeImage) {
 	if n == nil {
 		return nil
 	}
-	for source, records := range n.sources {
-		for _, r := range records {
+	for source, reports := range n.sources {
+		for _, r := range reports {
 			image := NodeImage{Report: Report{source, !r.content.whole}, Layers: make([]Layer, len(r.content.layers))}
 			for _, name := range r.names {
 				image.Names = append(image.Names, name.canonical)
@@ -120,7 +120,7 @@ func (x *Index) Usages() (layers []Usage, images [][]imageref.Canonical) {
 	byLayers := map[string]int{}
 	numbers := map[*content]int{}
 	users := map[*layer][]int{}
-	for _, r := range x.records {
+	for _, r := range x.reports {
 		c := r.content
 		if c.whole || len(r.nodes) == 0 {
 			continue

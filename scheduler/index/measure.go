@@ -476,7 +476,7 @@ func (x *Index) addHolders(u *union, w *Wanted) {
 		if known == nil {
 			continue
 		}
-		for _, r := range known.records {
+		for _, r := range known.reports {
 			if w.PullAlways && !r.content.whole {
 				continue
 			}
@@ -558,11 +558,11 @@ func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
 		if known == nil {
 			continue
 		}
-		if len(known.records) == 1 && len(x.groups) == 1 {
-			return known.records[0].content
+		if len(known.reports) == 1 && len(x.groups) == 1 {
+			return known.reports[0].content
 		}
 		holders := map[*content]int{}
-		for _, r := range known.records {
+		for _, r := range known.reports {
 			if count := x.countOn(r.nodes, of); count > 0 {
 				holders[r.content] += count
 			}

@@ -165,7 +165,7 @@ func TestReports(t *testing.T) {
 	x.SetNode("another", amd64) // nothing is locked any longer
 }
 
-// An image that many nodes have is one record, and every node counts.
+// An image that many nodes have is one report, and every node counts.
 func TestImageOfManyNodes(t *testing.T) {
 	const nodes = 300
 	x := newIndex()
@@ -173,8 +173,8 @@ func TestImageOfManyNodes(t *testing.T) {
 		x.SetNode(fmt.Sprint("n", i), amd64)
 		x.SetImages("s", fmt.Sprint("n", i), []Image{image("ab", "quay.io/a:1")})
 	}
-	if n := len(x.names["quay.io/a:1"].records); n != 1 {
-		t.Errorf("%d records of the same image", n)
+	if n := len(x.names["quay.io/a:1"].reports); n != 1 {
+		t.Errorf("%d reports of the same image", n)
 	}
 	for _, platform := range []Platform{amd64, arm64} { // the last node's
 		x.SetNode("n299", platform)

@@ -26,7 +26,7 @@ func (x *Index) NodesWith(names []imageref.Canonical) (nodes []string) {
 		if known == nil {
 			continue
 		}
-		for _, r := range known.records {
+		for _, r := range known.reports {
 			for _, s := range r.nodes {
 				found.set(s)
 			}
@@ -49,8 +49,8 @@ func (x *Index) Reports(nodeName string, names []imageref.Canonical) (reports []
 	if n == nil {
 		return nil
 	}
-	for source, records := range n.sources {
-		for _, r := range records {
+	for source, imageReports := range n.sources {
+		for _, r := range imageReports {
 			if slices.ContainsFunc(r.names, func(n *name) bool { return slices.Contains(names, n.canonical) }) {
 				reports = append(reports, Report{source, !r.content.whole})
 			}
@@ -84,8 +84,8 @@ func (x *Index) ImagesOfAll() map[Report]int {
 }
 
 func (n *node) count(counts map[Report]int) {
-	for source, records := range n.sources {
-		for _, r := range records {
+	for source, reports := range n.sources {
+		for _, r := range reports {
 			counts[Report{source, !r.content.whole}]++
 		}
 	}

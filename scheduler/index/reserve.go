@@ -294,7 +294,7 @@ func (x *Index) namedOn(r *reservation, l *layer) bool {
 	}
 	on := func(n imageref.Canonical) bool {
 		known := x.names[n]
-		return known != nil && slices.ContainsFunc(known.records, func(other *record) bool { return has(other.nodes, r.node.slot) })
+		return known != nil && slices.ContainsFunc(known.reports, func(other *imageReport) bool { return has(other.nodes, r.node.slot) })
 	}
 	name := nameOf(l)
 	return on(name) || slices.ContainsFunc(r.named, func(w Wanted) bool {

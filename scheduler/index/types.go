@@ -152,9 +152,9 @@ func (c *content) ofLayers() int64 {
 	return min(sum, maxSize)
 }
 
-// record is an image exactly as one or more nodes report it.
-type record struct {
-	key     recordKey
+// imageReport is an image exactly as one or more nodes report it.
+type imageReport struct {
+	key     reportKey
 	id      uint64
 	names   []*name
 	content *content
@@ -162,10 +162,10 @@ type record struct {
 	nodes []Slot
 }
 
-// name is a canonical name and the records that have it.
+// name is a canonical name and the reports that have it.
 type name struct {
 	canonical imageref.Canonical
-	records   []*record
+	reports   []*imageReport
 }
 
 // node is a node and what is known about it.
@@ -175,8 +175,8 @@ type node struct {
 	group group
 	// joins is whether it joins downloads; nil if that is not known (see SetJoins).
 	joins *bool
-	// sources holds the records of each source that reported, sorted by id.
-	sources map[string][]*record
+	// sources holds the reports of each source that reported, sorted by id.
+	sources map[string][]*imageReport
 	// reservations of pods that were placed here, by their UID.
 	reservations map[types.UID]*reservation
 }
