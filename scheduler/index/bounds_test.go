@@ -78,7 +78,7 @@ func TestMostNodesCount(t *testing.T) {
 	}
 }
 
-// Images whose layers claim more bytes than there can be do not make the sums over all images overflow.
+// Images whose layers have more bytes than there can be do not make the sums over all images overflow.
 func TestSumsOfHugeImages(t *testing.T) {
 	x := newIndex("n1")
 	huge := Image{SizeBytes: maxSize}

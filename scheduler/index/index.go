@@ -437,8 +437,8 @@ func (x *Index) deleteReport(r *imageReport) {
 	}
 	delete(x.contents, c.key)
 	for i, l := range c.layers {
-		l.claims.remove(c.sizes[i], c.whole)
-		l.size = l.claims.best
+		l.votes.remove(c.sizes[i], c.whole)
+		l.size = l.votes.best
 		x.unref(l)
 	}
 	if c.scales() {
@@ -484,8 +484,8 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 	for _, l := range layers {
 		entry := x.layer(l.Digest, whole)
 		entry.compressed = whole && c.compressed
-		entry.claims.add(l.Size, whole)
-		entry.size = entry.claims.best
+		entry.votes.add(l.Size, whole)
+		entry.size = entry.votes.best
 		entry.refs++
 		c.layers = append(c.layers, entry)
 		c.sizes = append(c.sizes, l.Size)

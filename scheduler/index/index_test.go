@@ -176,29 +176,29 @@ func TestNodesDisagreeOnTag(t *testing.T) {
 	check(t, x, always, map[string]NodeBytes{"n1": {Total: total, Present: total}, "n4": {Total: total, Present: sum("a")}})
 }
 
-func TestClaimedSizes(t *testing.T) {
+func TestReportedSizes(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	claim := func(node, name string, size int64) { // three distinct images
+	vote := func(node, name string, size int64) { // three distinct images
 		x.SetImages("s", node, []Image{{Names: []string{name}, SizeBytes: int64(node[1]), Layers: []Layer{{digest("x"), size}}}})
 	}
-	claim("n1", "docker.io/library/a:1", 700)
-	claim("n2", "docker.io/library/b:1", 300)
+	vote("n1", "docker.io/library/a:1", 700)
+	vote("n2", "docker.io/library/b:1", 300)
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 300, Present: 300}}) // a tie: the smaller one
-	claim("n3", "docker.io/library/c:1", 700)
+	vote("n3", "docker.io/library/c:1", 700)
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 700, Present: 700}}) // the majority
-	claim("n3", "docker.io/library/c:1", -5)
-	claim("n2", "docker.io/library/b:1", -7)
+	vote("n3", "docker.io/library/c:1", -5)
+	vote("n2", "docker.io/library/b:1", -7)
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 0, Present: 0}}) // negative ones count as 0
 	x.DeleteNode("n2")
 	x.DeleteNode("n3")
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 700, Present: 700}})
 }
 
-// After any changes the best size is the one that is claimed most often, and sizes that
-// nobody claims any more are forgotten.
-func TestClaimsEqualACount(t *testing.T) {
+// After any changes the best size is the one with the most votes, and sizes without votes are
+// forgotten.
+func TestSizeVotesEqualACount(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
-	var c claims
+	var c sizeVotes
 	counts := map[int64]int{}
 	for range 10_000 {
 		size := random.Int64N(4)
@@ -244,8 +244,8 @@ func TestManyParts(t *testing.T) {
 }
 
 // The last size of an image is forgotten once the image is named without one.
-func TestClaimsWithoutASize(t *testing.T) {
-	var c claims
+func TestSizeVotesWithoutASize(t *testing.T) {
+	var c sizeVotes
 	for _, step := range []struct {
 		change       func(int64, bool)
 		size, best   int64
@@ -259,7 +259,7 @@ func TestClaimsWithoutASize(t *testing.T) {
 	}
 }
 
-// Who names an image without saying its size claims none, not even in a tie.
+// An image without a size has no vote, not even in a tie.
 func TestNamesWithoutSizes(t *testing.T) {
 	withoutLayers := func(size int64, compressed bool) []Image {
 		return []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: size, Compressed: compressed}}
@@ -620,7 +620,7 @@ func (x *Index) state() state {
 			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.image, a.refs, a.waiting, a.arrived, a.bytes))
 		}
 		slices.Sort(coming)
-		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.total, nodes(slices.Collect(l.nodes.all())), coming)
+		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.votes.total, nodes(slices.Collect(l.nodes.all())), coming)
 	}
 	for key, n := range x.names {
 		for _, r := range n.reports {
@@ -665,7 +665,7 @@ func randomImage(r *rand.Rand) Image {
 		l := r.IntN(30)
 		size := int64(l) * 10
 		if r.IntN(20) == 0 {
-			size++ // its own claim
+			size++ // its own vote
 		}
 		img.Layers = append(img.Layers, Layer{digest(fmt.Sprint("layer", l)), size})
 	}

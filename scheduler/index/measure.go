@@ -511,7 +511,7 @@ func (u *union) add(key, image string, l *layer, size int64) {
 	if len(u.parts) == maxParts {
 		return
 	}
-	if l != nil && l.claims.total > 0 && !l.whole {
+	if l != nil && l.votes.total > 0 && !l.whole {
 		size = l.size
 	}
 	if u.index != nil {

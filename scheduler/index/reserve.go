@@ -96,7 +96,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 		if p.layer.nodes.has(n.slot) {
 			continue
 		}
-		if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
+		if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.whole || p.layer.votes.total > 0 {
 			missing += n
 		}
 		if !p.layer.whole {
@@ -105,7 +105,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 		r.named = wanted
 		// Also under the name that the pod has, without bytes: that is how Learn finds it.
 		if l := x.layer(p.image, true); l != p.layer {
-			if l.claims.total == 0 {
+			if l.votes.total == 0 {
 				l.size = size
 			}
 			x.expect(r, l, p.image, 0, rules)
@@ -116,7 +116,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 			continue // known, or no image can be pulled by this name
 		}
 		l := x.layer(image.key, true)
-		if l.claims.total == 0 { // not reported by nodes of another group
+		if l.votes.total == 0 { // not reported by nodes of another group
 			l.size = rules.UnknownBytes
 		}
 		if !slices.ContainsFunc(r.brings, func(b brought) bool { return b.layer == l }) {

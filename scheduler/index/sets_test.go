@@ -114,7 +114,7 @@ func (m *Measurement) has(t *testing.T, node string) bool {
 	return ok && bytes.Arriving > 0
 }
 
-// Two images of a node claim one name: the first has it, and the second is known by its
+// Two images of a node have one name: the first has it, and the second is known by its
 // others.
 func TestNameOfTwoImages(t *testing.T) {
 	x := newIndex("n1", "n2")
