@@ -437,7 +437,7 @@ func (x *Index) deleteReport(r *imageReport) {
 	}
 	delete(x.contents, c.key)
 	for i, l := range c.layers {
-		l.votes.remove(c.sizes[i], c.whole)
+		l.votes.remove(c.sizes[i], c.opaque)
 		l.size = l.votes.best
 		x.unref(l)
 	}
@@ -456,18 +456,18 @@ func (x *Index) unref(l *layer) {
 // content returns the content of an image, and creates it if needed.
 func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 	layers := tidy(image.Layers)
-	whole := len(layers) == 0
-	if whole {
+	opaque := len(layers) == 0
+	if opaque {
 		if len(names) == 0 {
 			return nil
 		}
-		key := wholeKey(slices.MinFunc(names, preferDigest))
+		key := opaqueKey(slices.MinFunc(names, preferDigest))
 		if image.Compressed {
 			key = compressedKey + key
 		}
 		layers = []Layer{{Digest: key, Size: clamp(image.SizeBytes)}}
 	}
-	c := &content{sizeBytes: clamp(image.SizeBytes), compressed: image.Compressed, whole: whole}
+	c := &content{sizeBytes: clamp(image.SizeBytes), compressed: image.Compressed, opaque: opaque}
 	var key strings.Builder
 	for _, l := range layers {
 		key.WriteString(l.Digest)
@@ -482,9 +482,9 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		return known
 	}
 	for _, l := range layers {
-		entry := x.layer(l.Digest, whole)
-		entry.compressed = whole && c.compressed
-		entry.votes.add(l.Size, whole)
+		entry := x.layer(l.Digest, opaque)
+		entry.compressed = opaque && c.compressed
+		entry.votes.add(l.Size, opaque)
 		entry.size = entry.votes.best
 		entry.refs++
 		c.layers = append(c.layers, entry)
@@ -499,20 +499,20 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 }
 
 // scales reports whether a content states both sizes, so that the ratio of the two counts.
-func (c *content) scales() bool { return !c.whole && !c.compressed && c.sizeBytes > 0 } // 0: not known
+func (c *content) scales() bool { return !c.opaque && !c.compressed && c.sizeBytes > 0 } // 0: not known
 
-func (x *Index) layer(key string, whole bool) *layer {
+func (x *Index) layer(key string, opaque bool) *layer {
 	l := x.layers[key]
 	if l == nil {
-		l = &layer{key: key, whole: whole}
+		l = &layer{key: key, opaque: opaque}
 		x.layers[key] = l
 	}
 	return l
 }
 
-// wholeKey is the key of the indivisible piece that stands for an image of
+// opaqueKey is the key of the indivisible piece that stands for an image of
 // which only the name is known. No digest of a layer looks like it.
-func wholeKey(n imageref.Canonical) string { return "image " + string(n) }
+func opaqueKey(n imageref.Canonical) string { return "image " + string(n) }
 
 // compressedKey begins the key of such a piece whose size is compressed. It is another piece
 // than one of that name whose size is not; a node that has either has something of that name.
@@ -520,7 +520,7 @@ const compressedKey = "compressed "
 
 // nameOf returns the name of the image that an indivisible piece stands for.
 func nameOf(l *layer) imageref.Canonical {
-	return imageref.Canonical(strings.TrimPrefix(strings.TrimPrefix(l.key, compressedKey), wholeKey("")))
+	return imageref.Canonical(strings.TrimPrefix(strings.TrimPrefix(l.key, compressedKey), opaqueKey("")))
 }
 
 // preferDigest sorts digests before tags: nodes may report different tags of
@@ -562,7 +562,7 @@ func isTidy(layers []Layer) bool {
 	return len(layers) <= maxLayers
 }
 
-// isKey reports whether a digest can be the key of a layer (see wholeKey).
+// isKey reports whether a digest can be the key of a layer (see opaqueKey).
 func isKey(digest string) bool { return digest != "" && strings.IndexByte(digest, ' ') < 0 }
 
 func clamp(size int64) int64 { return max(0, min(size, maxSize)) }

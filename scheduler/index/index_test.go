@@ -620,7 +620,7 @@ func (x *Index) state() state {
 			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.image, a.refs, a.waiting, a.arrived, a.bytes))
 		}
 		slices.Sort(coming)
-		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.votes.total, nodes(slices.Collect(l.nodes.all())), coming)
+		s.Layers[key] = fmt.Sprint(l.size, l.opaque, l.refs, l.votes.total, nodes(slices.Collect(l.nodes.all())), coming)
 	}
 	for key, n := range x.names {
 		for _, r := range n.reports {

@@ -46,7 +46,7 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 		if l.nodes.n > 1 {
 			sum.ElsewhereBytes += size
 		}
-		if !l.whole {
+		if !l.opaque {
 			sum.Layers++
 		}
 	}
@@ -77,7 +77,7 @@ func (x *Index) NodeImages(nodeName string) (images []NodeImage) {
 	}
 	for source, reports := range n.sources {
 		for _, r := range reports {
-			image := NodeImage{Report: Report{source, !r.content.whole}, Layers: make([]Layer, len(r.content.layers))}
+			image := NodeImage{Report: Report{source, !r.content.opaque}, Layers: make([]Layer, len(r.content.layers))}
 			for _, name := range r.names {
 				image.Names = append(image.Names, name.canonical)
 			}
@@ -122,7 +122,7 @@ func (x *Index) Usages() (layers []Usage, images [][]imageref.Canonical) {
 	users := map[*layer][]int{}
 	for _, r := range x.reports {
 		c := r.content
-		if c.whole || len(r.nodes) == 0 {
+		if c.opaque || len(r.nodes) == 0 {
 			continue
 		}
 		number, ok := numbers[c]

@@ -426,7 +426,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, of group) {
 		w := &wanted[i]
 		image := resolved{Known: Unknown}
 		if len(w.Names) > 0 {
-			image.key = wholeKey(w.Names[0])
+			image.key = opaqueKey(w.Names[0])
 		}
 		expected := x.layers[image.key]
 		if expected != nil && len(expected.arriving) == 0 {
@@ -456,7 +456,7 @@ func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *l
 		for _, l := range c.layers {
 			u.add(l.key, key, l, x.sizeOf(l))
 		}
-		if c.whole {
+		if c.opaque {
 			return ByName
 		}
 		return ByLayers
@@ -477,7 +477,7 @@ func (x *Index) addHolders(u *union, w *Wanted) {
 			continue
 		}
 		for _, r := range known.reports {
-			if w.PullAlways && !r.content.whole {
+			if w.PullAlways && !r.content.opaque {
 				continue
 			}
 			for _, i := range u.current {
@@ -511,7 +511,7 @@ func (u *union) add(key, image string, l *layer, size int64) {
 	if len(u.parts) == maxParts {
 		return
 	}
-	if l != nil && l.votes.total > 0 && !l.whole {
+	if l != nil && l.votes.total > 0 && !l.opaque {
 		size = l.size
 	}
 	if u.index != nil {
@@ -544,7 +544,7 @@ func (u *union) find(key string) (i int, ok bool) {
 // sizeOf returns the compressed size of a layer. It is an estimate for an image
 // of which only the name and the uncompressed size are known.
 func (x *Index) sizeOf(l *layer) int64 {
-	if !l.whole || l.compressed || x.uncompressed == 0 || x.compressed >= x.uncompressed {
+	if !l.opaque || l.compressed || x.uncompressed == 0 || x.compressed >= x.uncompressed {
 		return l.size
 	}
 	return int64(float64(l.size) * float64(x.compressed) / float64(x.uncompressed))
@@ -583,10 +583,10 @@ func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
 // better reports whether a is better than b: layers beat a name alone, a name with a size one
 // without, then the number of nodes decides.
 func better(a *content, nodesA int, b *content, nodesB int) bool {
-	if a.whole != b.whole {
-		return b.whole
+	if a.opaque != b.opaque {
+		return b.opaque
 	}
-	if a.whole && (a.sizeBytes == 0) != (b.sizeBytes == 0) {
+	if a.opaque && (a.sizeBytes == 0) != (b.sizeBytes == 0) {
 		return b.sizeBytes == 0
 	}
 	return cmp.Or(cmp.Compare(nodesB, nodesA), cmp.Compare(a.key, b.key)) < 0
@@ -613,7 +613,7 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 		return Image{}, false
 	}
 	image.SizeBytes, image.Compressed = c.sizeBytes, c.compressed
-	if !c.whole {
+	if !c.opaque {
 		for i, l := range c.layers {
 			image.Layers = append(image.Layers, Layer{l.key, c.sizes[i]})
 		}

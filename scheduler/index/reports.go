@@ -52,7 +52,7 @@ func (x *Index) Reports(nodeName string, names []imageref.Canonical) (reports []
 	for source, imageReports := range n.sources {
 		for _, r := range imageReports {
 			if slices.ContainsFunc(r.names, func(n *name) bool { return slices.Contains(names, n.canonical) }) {
-				reports = append(reports, Report{source, !r.content.whole})
+				reports = append(reports, Report{source, !r.content.opaque})
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func (x *Index) ImagesOfAll() map[Report]int {
 func (n *node) count(counts map[Report]int) {
 	for source, reports := range n.sources {
 		for _, r := range reports {
-			counts[Report{source, !r.content.whole}]++
+			counts[Report{source, !r.content.opaque}]++
 		}
 	}
 }

@@ -96,10 +96,10 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 		if p.layer.nodes.has(n.slot) {
 			continue
 		}
-		if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.whole || p.layer.votes.total > 0 {
+		if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.opaque || p.layer.votes.total > 0 {
 			missing += n
 		}
-		if !p.layer.whole {
+		if !p.layer.opaque {
 			continue
 		}
 		r.named = wanted
@@ -213,7 +213,7 @@ func (x *Index) Learn(wanted []Wanted, rules Rules) {
 		if len(w.Names) == 0 {
 			continue
 		}
-		piece := x.layers[wholeKey(w.Names[0])]
+		piece := x.layers[opaqueKey(w.Names[0])]
 		if piece == nil {
 			continue
 		}
@@ -225,7 +225,7 @@ func (x *Index) Learn(wanted []Wanted, rules Rules) {
 	}
 	for slot := range slots {
 		for pod, r := range x.slots[slot].reservations {
-			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.whole && learned[place{slot, b.layer}] }) {
+			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.opaque && learned[place{slot, b.layer}] }) {
 				x.relearn(pod, r, known, rules)
 			}
 		}
@@ -234,7 +234,7 @@ func (x *Index) Learn(wanted []Wanted, rules Rules) {
 
 // knows reports whether the layers of an image are known on the nodes of a group.
 func (x *Index) knows(w *Wanted, of group) bool {
-	if content := x.contentOf(w.Names, of); content != nil && !content.whole {
+	if content := x.contentOf(w.Names, of); content != nil && !content.opaque {
 		return true
 	}
 	_, ok := w.manifest(of)
@@ -289,7 +289,7 @@ func (x *Index) dropReported(n *node) {
 // namedOn reports whether the node has reported an image that was expected by
 // name only, under any of its names and with any layers.
 func (x *Index) namedOn(r *reservation, l *layer) bool {
-	if !l.whole {
+	if !l.opaque {
 		return false
 	}
 	on := func(n imageref.Canonical) bool {

@@ -126,8 +126,8 @@ type layer struct {
 	refs int
 	// marked is the last call of markLayers that found it.
 	marked uint64
-	// whole marks an indivisible piece; its size is uncompressed, unless compressed is set.
-	whole, compressed bool
+	// opaque marks the indivisible piece that stands for an image known by name; its size is uncompressed, unless compressed is set.
+	opaque, compressed bool
 }
 
 // content is a set of layers that images consist of.
@@ -138,7 +138,7 @@ type content struct {
 	// sizeBytes is the size that was reported: uncompressed, unless compressed is set.
 	sizeBytes  int64
 	compressed bool
-	whole      bool
+	opaque     bool
 	refs       int
 }
 
@@ -193,10 +193,10 @@ type sizeVotes struct {
 	others map[int64]int
 }
 
-// add adds a vote. A whole image of 0 bytes is one whose size is not known: it has no vote.
-func (v *sizeVotes) add(size int64, whole bool) {
+// add adds a vote. An opaque image of 0 bytes is one whose size is not known: it has no vote.
+func (v *sizeVotes) add(size int64, opaque bool) {
 	v.total++
-	if whole && size == 0 {
+	if opaque && size == 0 {
 		if v.count == 0 {
 			v.best = 0
 		}
@@ -227,9 +227,9 @@ func (v *sizeVotes) challenge(size int64) {
 	v.best, v.count = size, count
 }
 
-func (v *sizeVotes) remove(size int64, whole bool) {
+func (v *sizeVotes) remove(size int64, opaque bool) {
 	v.total--
-	if whole && size == 0 {
+	if opaque && size == 0 {
 		return
 	}
 	if size != v.best {
