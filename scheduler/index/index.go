@@ -455,7 +455,7 @@ func (x *Index) unref(l *layer) {
 
 // content returns the content of an image, and creates it if needed.
 func (x *Index) content(image *Image, names []imageref.Canonical) *content {
-	layers := tidy(image.Layers)
+	layers := normalize(image.Layers)
 	opaque := len(layers) == 0
 	if opaque {
 		if len(names) == 0 {
@@ -535,11 +535,11 @@ func preferDigest(a, b imageref.Canonical) int {
 	return cmp.Or(cmp.Compare(tag(a), tag(b)), cmp.Compare(a, b))
 }
 
-// tidy sorts layers by digest, drops duplicates and layers without a digest,
+// normalize sorts layers by digest, drops duplicates and layers without a digest,
 // and bounds their number and sizes. An image may list a layer twice; it is
-// one blob. Layers that are tidy are returned as they are.
-func tidy(layers []Layer) []Layer {
-	if isTidy(layers) {
+// one blob. Normalized layers are returned as they are.
+func normalize(layers []Layer) []Layer {
+	if isNormalized(layers) {
 		return layers
 	}
 	layers = slices.DeleteFunc(slices.Clone(layers), func(l Layer) bool { return !isKey(l.Digest) })
@@ -553,7 +553,7 @@ func tidy(layers []Layer) []Layer {
 	return layers[:min(len(layers), maxLayers)]
 }
 
-func isTidy(layers []Layer) bool {
+func isNormalized(layers []Layer) bool {
 	for i, l := range layers {
 		if !isKey(l.Digest) || l.Size != clamp(l.Size) || i > 0 && layers[i-1].Digest >= l.Digest {
 			return false

@@ -447,7 +447,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, of group) {
 // expected nowhere.
 func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *layer) Known {
 	if layers, ok := w.manifest(of); ok {
-		for _, l := range tidy(layers) {
+		for _, l := range normalize(layers) {
 			u.add(l.Digest, key, x.layers[l.Digest], l.Size)
 		}
 		return ByLayers
