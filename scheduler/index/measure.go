@@ -121,15 +121,15 @@ func (m *Measurement) At(s Slot) NodeBytes {
 	return bytes
 }
 
-// Richest returns the names of the nodes that have most of the pod's bytes, present or
-// arriving: at most n nodes, the richest first, none that has nothing. Which of the nodes
+// TopNodes returns the names of the nodes that have most of the pod's bytes, present or
+// arriving: at most n nodes, the one with most first, none that has nothing. Which of the nodes
 // that have equally much are taken depends on the turn; all of them get one.
-func (m *Measurement) Richest(n int, turn uint32) []string {
+func (m *Measurement) TopNodes(n int, turn uint32) []string {
 	if m.empty || n < 1 {
 		return nil
 	}
 	all := slices.Max(m.totals)
-	best := make([]rich, 0, n+1)
+	best := make([]ranked, 0, n+1)
 	count := uint32(len(m.present)) //nolint:gosec // slots are small
 	// Each turn has an order of its own, so that each of many equal nodes comes first at times.
 	s, stride := shuffled(turn)%count, strides[turn%uint32(len(strides))]%count
@@ -137,7 +137,7 @@ func (m *Measurement) Richest(n int, turn uint32) []string {
 		if s += stride; s >= count {
 			s -= count
 		}
-		r := rich{m.comingTo(Slot(s)), Slot(s)}
+		r := ranked{m.comingTo(Slot(s)), Slot(s)}
 		if r.bytes == 0 || len(best) == n && r.bytes <= best[n-1].bytes { // the common case
 			continue
 		}
@@ -167,8 +167,8 @@ func shuffled(n uint32) uint32 {
 	return n ^ n>>16
 }
 
-// rich is a node that has some of a pod's bytes.
-type rich struct {
+// ranked is a node, and how many of a pod's bytes it has.
+type ranked struct {
 	bytes int64
 	slot  Slot
 }

@@ -126,7 +126,7 @@ type layer struct {
 	refs int
 	// marked is the last call of markLayers that found it.
 	marked uint64
-	// opaque marks the indivisible piece that stands for an image known by name; its size is uncompressed, unless compressed is set.
+	// opaque marks an indivisible piece; its size is uncompressed, unless compressed is set.
 	opaque, compressed bool
 }
 

@@ -123,7 +123,7 @@ func (p preferredNodes) Clone() fwk.StateData { return p }
 // It excludes none.
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if s := pl.measure(ctx, state, pod); s != nil {
-		if names := s.cycle.measured.Richest(maxPreferred, pl.turn.Add(1)); len(names) > 0 {
+		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1)); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
 		}
 	}
