@@ -66,9 +66,9 @@ type Measurement struct {
 	order []group
 	// sum is the sum of the totals of all nodes.
 	sum float64
-	// empty means that no node has anything, still that no link has anything to
+	// empty means that no node has anything, linksIdle that no link has anything to
 	// pull; outdated that Learn has something to do.
-	empty, still, outdated bool
+	empty, linksIdle, outdated bool
 
 	union union
 	sets  []sized
@@ -110,7 +110,7 @@ func (m *Measurement) Node(nodeName string) (bytes NodeBytes, ok bool) {
 // At returns what the node with a slot has.
 func (m *Measurement) At(s Slot) NodeBytes {
 	bytes := NodeBytes{Present: m.present[s]}
-	if !m.still {
+	if !m.linksIdle {
 		bytes.Arriving, bytes.Crowded, bytes.Pending = m.arriving[s], m.crowded[s], m.pending[s]
 	}
 	if len(m.groups) == 0 {
@@ -174,11 +174,11 @@ type ranked struct {
 }
 
 // Idle reports whether no link has anything to pull.
-func (m *Measurement) Idle() bool { return m.still }
+func (m *Measurement) Idle() bool { return m.linksIdle }
 
 // comingTo returns what a node has or gets of the pod's bytes.
 func (m *Measurement) comingTo(s Slot) int64 {
-	if m.still {
+	if m.linksIdle {
 		return m.present[s]
 	}
 	return m.present[s] + m.arriving[s]
@@ -194,8 +194,8 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 
 	m.slots = x.slotsByName
 	m.present = zeroed(m.present, len(x.slots))
-	m.empty, m.still, m.outdated = true, len(x.reservations) == 0, false
-	if !m.still {
+	m.empty, m.linksIdle, m.outdated = true, len(x.reservations) == 0, false
+	if !m.linksIdle {
 		m.arriving = zeroed(m.arriving, len(x.slots))
 		m.crowded = zeroed(m.crowded, len(x.slots))
 		m.pending = append(m.pending[:0], x.pending...)
