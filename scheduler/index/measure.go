@@ -67,7 +67,7 @@ type Measurement struct {
 	// sum is the sum of the totals of all nodes.
 	sum float64
 	// empty means that no node has anything, linksIdle that no link has anything to
-	// pull; outdated that Learn has something to do.
+	// pull; outdated that ResolveReservations has something to do.
 	empty, linksIdle, outdated bool
 
 	union union
@@ -79,7 +79,7 @@ type Measurement struct {
 func (m *Measurement) Empty() bool { return m.empty }
 
 // Outdated reports whether pods were placed with images whose layers have become known
-// since: Learn brings that up to date.
+// since: ResolveReservations brings that up to date.
 func (m *Measurement) Outdated() bool { return m.outdated }
 
 // Nodes yields the names of all nodes, in no particular order.

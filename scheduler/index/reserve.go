@@ -103,7 +103,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 			continue
 		}
 		r.named = wanted
-		// Also under the name that the pod has, without bytes: that is how Learn finds it.
+		// Also under the name that the pod has, without bytes: for ResolveReservations.
 		if l := x.layer(p.image, true); l != p.layer {
 			if l.votes.total == 0 {
 				l.size = size
@@ -196,18 +196,18 @@ func (x *Index) started(r *reservation, deadline time.Time) {
 	}
 }
 
-// Learn replaces what is expected under the names of images alone by their layers, as far
-// as these are known by now: until then it counts as Rules.UnknownBytes. After Measure,
-// Measurement.Outdated reports whether there is something to replace. Each reservation is made
-// again once, however many of its images are known now.
-func (x *Index) Learn(wanted []Wanted, rules Rules) {
+// ResolveReservations replaces what is expected under the names of images alone by their
+// layers, as far as these are known by now: until then it counts as Rules.UnknownBytes. After
+// Measure, Measurement.Outdated reports whether there is something to replace. Each reservation
+// is made again once, however many of its images are known now.
+func (x *Index) ResolveReservations(wanted []Wanted, rules Rules) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	type place struct {
+	type onNode struct {
 		slot  Slot
 		piece *layer
 	}
-	learned, slots, known := map[place]bool{}, map[Slot]bool{}, map[imageref.Canonical]*Wanted{}
+	pieces, slots, known := map[onNode]bool{}, map[Slot]bool{}, map[imageref.Canonical]*Wanted{}
 	for i := range wanted {
 		w := &wanted[i]
 		if len(w.Names) == 0 {
@@ -218,22 +218,22 @@ func (x *Index) Learn(wanted []Wanted, rules Rules) {
 			continue
 		}
 		for _, a := range piece.arriving {
-			if x.knows(w, x.slots[a.slot].group) {
-				learned[place{a.slot, piece}], slots[a.slot], known[w.Names[0]] = true, true, w
+			if x.layersKnown(w, x.slots[a.slot].group) {
+				pieces[onNode{a.slot, piece}], slots[a.slot], known[w.Names[0]] = true, true, w
 			}
 		}
 	}
 	for slot := range slots {
 		for pod, r := range x.slots[slot].reservations {
-			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.opaque && learned[place{slot, b.layer}] }) {
-				x.relearn(pod, r, known, rules)
+			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.opaque && pieces[onNode{slot, b.layer}] }) {
+				x.resolveReservation(pod, r, known, rules)
 			}
 		}
 	}
 }
 
-// knows reports whether the layers of an image are known on the nodes of a group.
-func (x *Index) knows(w *Wanted, of group) bool {
+// layersKnown reports whether the layers of an image are known on the nodes of a group.
+func (x *Index) layersKnown(w *Wanted, of group) bool {
 	if content := x.contentOf(w.Names, of); content != nil && !content.opaque {
 		return true
 	}
@@ -241,8 +241,8 @@ func (x *Index) knows(w *Wanted, of group) bool {
 	return ok
 }
 
-// relearn makes a reservation again, now that some of its images are known.
-func (x *Index) relearn(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
+// resolveReservation makes a reservation again, now that some of its images are known.
+func (x *Index) resolveReservation(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
 	wanted := slices.Clone(r.named)
 	for i := range wanted {
 		if len(wanted[i].Names) == 0 {

@@ -282,7 +282,7 @@ func TestDeadlineOfStarted(t *testing.T) {
 
 // A pod of an unknown image was placed, and then its manifest comes: the link has to pull
 // what the image has, and not what unknown images are taken to have.
-func TestLearn(t *testing.T) {
+func TestResolveReservations(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		x := newIndex("n1", "n2")
 		x.SetNode("arm", arm64)
@@ -299,7 +299,7 @@ func TestLearn(t *testing.T) {
 		if !m.Outdated() {
 			t.Fatal("the manifest is not news")
 		}
-		x.Learn([]Wanted{{}, want("never-heard-of:1")[0], wanted[0]}, joining)
+		x.ResolveReservations([]Wanted{{}, want("never-heard-of:1")[0], wanted[0]}, joining)
 		checkInvariants(t, x)
 		m = measured(x, wanted)
 		if m.Outdated() {
@@ -326,13 +326,13 @@ func TestLearn(t *testing.T) {
 }
 
 // Several images of a pod become known at once.
-func TestLearnOfSeveral(t *testing.T) {
+func TestResolveReservationsOfSeveral(t *testing.T) {
 	x := newIndex("n1")
 	x.Reserve("p", "n1", want("one:1", "two:1", "three:1"), joining, t0, t0.Add(time.Hour))
 	wanted := want("one:1", "two:1")
 	wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ab").Layers}}
 	wanted[1].Manifests = []Manifest{{Platform: amd64, Layers: image("bc").Layers}}
-	x.Learn(wanted, joining)
+	x.ResolveReservations(wanted, joining)
 	checkInvariants(t, x)
 	check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("abc"), Arriving: sum("abc"), Pending: sum("abc") + joining.UnknownBytes}})
 	if measured(x, wanted).Outdated() {
@@ -342,7 +342,7 @@ func TestLearnOfSeveral(t *testing.T) {
 
 // Nodes report an image by its name only, as stock CRI-O's do, and call it by its digest. A pod
 // that was placed before its layers became known still brings them.
-func TestLearnOfReportedNames(t *testing.T) {
+func TestResolveReservationsOfReportedNames(t *testing.T) {
 	byName := Image{Names: []string{"docker.io/library/one:1", "docker.io/library/one@" + digest("one")}, SizeBytes: 500}
 	for _, compressed := range []bool{false, true} {
 		for _, name := range []string{"one:1", "one@" + digest("one")} {
@@ -366,7 +366,7 @@ func TestLearnOfReportedNames(t *testing.T) {
 				t.Errorf("%s: %d bytes more for the same image", name, got)
 			}
 			x.Release("q")
-			x.Learn(wanted, joining)
+			x.ResolveReservations(wanted, joining)
 			checkInvariants(t, x)
 			check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("ab"), Arriving: sum("ab"), Pending: sum("ab")}, "n2": {Total: sum("ab"), Present: sum("ab")}})
 			// A pod that was placed before that ends waiting as well, once the node reports layers.

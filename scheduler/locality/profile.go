@@ -139,7 +139,7 @@ func (p *Profile) Measure(images []index.Wanted, m *index.Measurement) {
 	now := p.tracker.clock.Now()
 	p.tracker.index.Measure(images, p.rules, now, m)
 	if m.Outdated() {
-		p.tracker.index.Learn(images, p.rules)
+		p.tracker.index.ResolveReservations(images, p.rules)
 		p.tracker.index.Measure(images, p.rules, now, m)
 	}
 }
