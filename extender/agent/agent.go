@@ -213,7 +213,7 @@ func (a *Agent) HasSynced() bool { return a.cluster.HasSynced() && a.synced() }
 type Scores struct {
 	// Of has the scores, from 0 to 100, in the order of the names that were asked for.
 	Of []int64
-	// Best is the place of the best node; -1 if no node is known, or if the agent does not
+	// Best is the index of the best node; -1 if no node is known, or if the agent does not
 	// expect pods. Of equal nodes it is the one with the least requests, which the default
 	// profile prefers, other things being equal. The pod is expected there.
 	Best int
@@ -230,7 +230,7 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 		return nil, err
 	}
 	a.withdraw(pod)
-	nodes, places, err := a.nodes(ctx, pod, names)
+	nodes, indexes, err := a.nodes(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -240,13 +240,13 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 		return result, nil
 	}
 	state := framework.NewCycleState()
-	err = a.rate(ctx, state, pod, nodes, places, scores)
+	err = a.rate(ctx, state, pod, nodes, indexes, scores)
 	if err == nil {
 		err = ctx.Err() // nobody reads the answer: the pod is expected nowhere
 	}
 	if err == nil && a.Expects {
-		best, tied := a.choose(nodes, places, scores)
-		result.Best, result.Tied = places[best], tied
+		best, tied := a.choose(nodes, indexes, scores)
+		result.Best, result.Tied = indexes[best], tied
 		a.expect(ctx, state, pod, nodes[best].Node().Name)
 	}
 	// Reserve does not always come. Not after a panic: the state may be anything then.
@@ -262,18 +262,18 @@ func (a *Agent) Round(score int64) int64 { return a.round(score) }
 
 // choose returns the best of the nodes, and whether another one is as good when rounded. It
 // does not depend on the order in which a scheduler asks for them.
-func (a *Agent) choose(nodes []fwk.NodeInfo, places []int, scores []int64) (best int, tied bool) {
-	top := scores[places[0]]
-	for _, place := range places {
-		top = max(top, scores[place])
+func (a *Agent) choose(nodes []fwk.NodeInfo, indexes []int, scores []int64) (best int, tied bool) {
+	top := scores[indexes[0]]
+	for _, at := range indexes {
+		top = max(top, scores[at])
 	}
 	best = -1
 	most, rounded, alike := 0.0, a.round(top), 0
-	for i, place := range places {
-		if a.round(scores[place]) == rounded {
+	for i, at := range indexes {
+		if a.round(scores[at]) == rounded {
 			alike++
 		}
-		if scores[place] < top {
+		if scores[at] < top {
 			continue // what is free there is not looked up, which costs more than a score
 		}
 		share := free(nodes[i])
@@ -284,20 +284,20 @@ func (a *Agent) choose(nodes []fwk.NodeInfo, places []int, scores []int64) (best
 	return best, alike > 1
 }
 
-// rate scores the nodes, each at its place in scores; without the framework's goroutines: a
+// rate scores the nodes, each at its index in scores; without the framework's goroutines: a
 // panic in them would end the process.
-func (a *Agent) rate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, places []int, scores []int64) error {
+func (a *Agent) rate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
 	if status := a.framework.RunPreScorePlugins(ctx, state, pod, nodes); !status.IsSuccess() {
 		return status.AsError()
 	}
 	if state.GetSkipScorePlugins().Has(a.Plugin) {
 		return nil
 	}
-	return a.scoreAll(ctx, state, pod, nodes, places, scores)
+	return a.scoreAll(ctx, state, pod, nodes, indexes, scores)
 }
 
-// scoreAll scores the nodes, each at its place in scores.
-func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, places []int, scores []int64) error {
+// scoreAll scores the nodes, each at its index in scores.
+func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
 	extensions := a.score.ScoreExtensions()
 	var list fwk.NodeScoreList
 	for i, node := range nodes {
@@ -305,7 +305,7 @@ func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 		if !status.IsSuccess() {
 			return fmt.Errorf("node %s: %w", node.Node().Name, status.AsError())
 		}
-		scores[places[i]] = score
+		scores[indexes[i]] = score
 		if extensions != nil {
 			list = append(list, fwk.NodeScore{Name: node.Node().Name, Score: score})
 		}
@@ -315,12 +315,12 @@ func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 			return status.AsError()
 		}
 		for i := range list {
-			scores[places[i]] = list[i].Score
+			scores[indexes[i]] = list[i].Score
 		}
 	}
-	for _, place := range places {
-		if scores[place] < fwk.MinScore || scores[place] > fwk.MaxScore {
-			return fmt.Errorf("plugin %s gave a score of %d, want %d to %d", a.Plugin, scores[place], fwk.MinScore, fwk.MaxScore)
+	for _, at := range indexes {
+		if scores[at] < fwk.MinScore || scores[at] > fwk.MaxScore {
+			return fmt.Errorf("plugin %s gave a score of %d, want %d to %d", a.Plugin, scores[at], fwk.MinScore, fwk.MaxScore)
 		}
 	}
 	return nil
@@ -342,7 +342,7 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	nodes, places, err := a.nodes(ctx, pod, names)
+	nodes, indexes, err := a.nodes(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -367,9 +367,9 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 		if !each.IsSuccess() && !each.IsRejected() {
 			return nil, fmt.Errorf("node %s: %w", node.Node().Name, each.AsError())
 		}
-		rejections[places[i]] = Rejection{}
+		rejections[indexes[i]] = Rejection{}
 		if !each.IsSuccess() {
-			rejections[places[i]] = Rejection{reason(each), each.Code() == fwk.UnschedulableAndUnresolvable}
+			rejections[indexes[i]] = Rejection{reason(each), each.Code() == fwk.UnschedulableAndUnresolvable}
 		}
 	}
 	return rejections, nil
@@ -427,23 +427,23 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	return errors.Join(errs...)
 }
 
-// nodes returns the known nodes among those with the names, each with its place among the
+// nodes returns the known nodes among those with the names, each with its index among the
 // names. The pod that is asked about is on none of them, unless it is placed.
-func (a *Agent) nodes(ctx context.Context, pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, places []int, err error) {
+func (a *Agent) nodes(ctx context.Context, pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, indexes []int, err error) {
 	if err := a.update(ctx, pod); err != nil {
 		return nil, nil, err
 	}
-	nodes, places = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))
+	nodes, indexes = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))
 	all := a.snapshot.NodeInfos()
 	for i, name := range names {
 		if node, err := all.Get(name); err == nil {
-			nodes, places = append(nodes, node), append(places, i)
+			nodes, indexes = append(nodes, node), append(indexes, i)
 		}
 	}
 	if unknown := len(names) - len(nodes); unknown > 0 {
 		metrics.Unknown.WithLabelValues(a.Name).Add(float64(unknown))
 	}
-	return nodes, places, nil
+	return nodes, indexes, nil
 }
 
 // expect has the pod count on a node until its binding shows: what the framework's Reserve

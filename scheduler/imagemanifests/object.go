@@ -173,8 +173,8 @@ func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string) (so
 	sorted = slices.CompactFunc(sorted, func(a, b index.Layer) bool { return a.Digest == b.Digest })
 	order = make([]uint16, len(listed))
 	for i, l := range listed {
-		place, _ := slices.BinarySearchFunc(sorted, l, byDigest)
-		order[i] = uint16(place) //nolint:gosec // at most v1alpha1.MaxLayers
+		at, _ := slices.BinarySearchFunc(sorted, l, byDigest)
+		order[i] = uint16(at) //nolint:gosec // at most v1alpha1.MaxLayers
 	}
 	return sorted, order, nil
 }

@@ -72,9 +72,9 @@ func (m *Manifest) Ordered() []Layer {
 		return m.Layers
 	}
 	ordered := make([]Layer, 0, len(m.Order))
-	for _, place := range m.Order {
-		if int(place) < len(m.Layers) {
-			ordered = append(ordered, m.Layers[place])
+	for _, i := range m.Order {
+		if int(i) < len(m.Layers) {
+			ordered = append(ordered, m.Layers[i])
 		}
 	}
 	return ordered

@@ -521,7 +521,7 @@ func (u *union) add(key, image string, l *layer, size int64) {
 	u.parts = append(u.parts, part{key: key, image: image, layer: l, size: size})
 }
 
-// find returns the place of the part with a key.
+// find returns the index of the part with a key.
 func (u *union) find(key string) (i int, ok bool) {
 	if len(u.parts) < many {
 		for i := range u.parts {

@@ -38,7 +38,7 @@ type Manifest struct {
 	// Manifest of their own.
 	Platform Platform
 	Layers   []Layer
-	// Order has, for each layer that the manifest lists, the base first, its place in Layers.
+	// Order has, for each layer that the manifest lists, the base first, its index in Layers.
 	// Nodes that use a layer again only above the same layers (see SetChains) need it: where
 	// it is nil, they take what nodes report.
 	Order []uint16

@@ -90,8 +90,8 @@ func (s *sink) fresh() []string {
 func TestConvert(t *testing.T) {
 	layers := []string{line("a", 10), line("b", 20), line("c", 30), "no layer"}
 	slices.Sort(layers[:3])
-	parse := func(place int) index.Layer {
-		l, err := v1alpha1.ParseLayer(layers[place])
+	parse := func(i int) index.Layer {
+		l, err := v1alpha1.ParseLayer(layers[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestConvert(t *testing.T) {
 		"a chain with gaps":   {"2,0 quay.io/a:1", v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseInChains, MinLayerBytes: 1}, index.Image{Names: []string{"quay.io/a:1"}}},
 		"small layers missed": {"2,0 quay.io/a:1", v1alpha1.NodeLayersSpec{MinLayerBytes: 1}, index.Image{Names: []string{"quay.io/a:1"}, Layers: []index.Layer{zero, two}}},
 	} {
-		test.spec.Layers, test.spec.Images = layers, []string{"4 no layer of that place", test.image, "no numbers"}
+		test.spec.Layers, test.spec.Images = layers, []string{"4 no layer of that index", test.image, "no numbers"}
 		test.spec.JoinsDownloads = ptr.To(true)
 		got, refused := convert(&test.spec)
 		if len(got.Images) != 1 || !reflect.DeepEqual(normal(got.Images[0]), normal(test.want)) || refused != 3 {
@@ -142,7 +142,7 @@ func TestBounds(t *testing.T) {
 	// As many layers as fit into each of the images.
 	spec = v1alpha1.NodeLayersSpec{Layers: []string{line("a", 1)}, Images: slices.Repeat([]string{strings.Repeat("0,", 511) + "0 a"}, 129)}
 	spec.Images = append(spec.Images, "- b")
-	if got, refused := convert(&spec); len(got.Images) != maxPlaces/512+1 || refused != 1 {
+	if got, refused := convert(&spec); len(got.Images) != maxLayerIndexes/512+1 || refused != 1 {
 		t.Errorf("%d images, %d lines refused", len(got.Images), refused)
 	}
 }

@@ -40,8 +40,8 @@ type host struct {
 	store     *store // nil if nothing is kept
 	metrics   *pluginMetrics
 	endings   *endings
-	// places means that this scheduler places pods: one that waits to lead follows them, too.
-	places atomic.Bool
+	// placing means that this scheduler places pods: one that waits to lead follows them, too.
+	placing atomic.Bool
 	// stop ends everything that goes on; stopped is closed when what is known has been saved.
 	stop    context.CancelFunc
 	stopped chan struct{}
@@ -173,7 +173,7 @@ func (h *host) observe(before *v1.Pod, object any) {
 		h.remove(before)
 	}
 	err := h.book.Observe(pod)
-	if !h.places.Load() || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
+	if !h.placing.Load() || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
 		return
 	}
 	h.warn(pod, err)
@@ -191,7 +191,7 @@ func (h *host) warn(pod *v1.Pod, err error) {
 // annotations, first about those of pods that wait. The scheduler before it wrote those about
 // pods that have a node.
 func (h *host) begins() {
-	if h.places.Load() || h.places.Swap(true) {
+	if h.placing.Load() || h.placing.Swap(true) {
 		return
 	}
 	reader := book.NewReader(h.args)

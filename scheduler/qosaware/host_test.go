@@ -130,7 +130,7 @@ func TestWarnsOnce(t *testing.T) {
 	recorder := &warned{}
 	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder}
 	h.profiles.Store("ours", nil)
-	h.places.Store(true)
+	h.placing.Store(true)
 	pod := queued("p", 0, 0, "NaN").Pod
 	pod.Spec.SchedulerName = "ours"
 	changed := func(name, value string) *v1.Pod {
