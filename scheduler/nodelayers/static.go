@@ -24,60 +24,61 @@ type Static struct {
 // NewStatic returns a Static without objects.
 func NewStatic() *Static {
 	s := &Static{reports: map[string]*locality.NodeReport{}}
-	s.source = &Source{nodes: map[string]*node{}, sink: keeper{reports: s.reports, images: map[likeness][]index.Image{}}}
+	s.source = &Source{nodes: map[string]*node{}, sink: internSink{reports: s.reports, images: map[fingerprint][]index.Image{}}}
 	return s
 }
 
-// keeper keeps the reports. Most images are on many nodes, which share them: otherwise they
+// internSink retains the reports. Most images are on many nodes, which share them: otherwise they
 // would be most of the memory.
-type keeper struct {
+type internSink struct {
 	locality.LayerSink
 	reports map[string]*locality.NodeReport
-	images  map[likeness][]index.Image
+	images  map[fingerprint][]index.Image
 }
 
-// likeness is what images have in common that may be equal.
-type likeness struct {
+// fingerprint is equal for equal images, and seldom for others.
+type fingerprint struct {
 	name   string
 	layers int
 	last   index.Layer
 }
 
-// maxAlike bounds how many images another one is compared with: nodes may report anything.
-const maxAlike = 16
+// maxCompared bounds how many images with its fingerprint an image is compared with: nodes may
+// report anything.
+const maxCompared = 16
 
 // SetReport implements locality.LayerSink.
-func (k keeper) SetReport(_, node string, report *locality.NodeReport) {
+func (s internSink) SetReport(_, node string, report *locality.NodeReport) {
 	if report == nil {
-		delete(k.reports, node)
+		delete(s.reports, node)
 		return
 	}
 	for i := range report.Images {
-		report.Images[i] = k.shared(&report.Images[i])
+		report.Images[i] = s.shared(&report.Images[i])
 	}
-	k.reports[node] = report
+	s.reports[node] = report
 }
 
 // shared returns an image that is equal to the given one: one from before, if there is one.
-func (k keeper) shared(image *index.Image) index.Image {
-	like := likeness{layers: len(image.Layers)}
+func (s internSink) shared(image *index.Image) index.Image {
+	key := fingerprint{layers: len(image.Layers)}
 	switch {
 	case len(image.Names) > 0:
-		like.name = image.Names[0]
+		key.name = image.Names[0]
 	case len(image.Canonical) > 0:
-		like.name = string(image.Canonical[0])
+		key.name = string(image.Canonical[0])
 	}
-	if like.layers > 0 {
-		like.last = image.Layers[like.layers-1]
+	if key.layers > 0 {
+		key.last = image.Layers[key.layers-1]
 	}
-	alike := k.images[like]
-	for _, other := range alike {
+	same := s.images[key]
+	for _, other := range same {
 		if slices.Equal(image.Names, other.Names) && slices.Equal(image.Canonical, other.Canonical) && slices.Equal(image.Layers, other.Layers) {
 			return other
 		}
 	}
-	if len(alike) < maxAlike {
-		k.images[like] = append(alike, *image)
+	if len(same) < maxCompared {
+		s.images[key] = append(same, *image)
 	}
 	return *image
 }

@@ -16,8 +16,8 @@ func TestStaticShares(t *testing.T) {
 	s := NewStatic()
 	var texts []string
 	var layers []string
-	const images = maxAlike + 4
-	for i := range images { // alike: name, number of layers and the last one
+	const images = maxCompared + 4
+	for i := range images { // the same fingerprint: name, number of layers and the last one
 		layers = append(layers, line(fmt.Sprint(i), 5))
 		texts = append(texts, v1alpha1.NodeImage{Names: []string{"quay.io/a:1"}, Layers: []int{i, images}}.String())
 	}
@@ -42,7 +42,7 @@ func TestStaticShares(t *testing.T) {
 			shared++
 		}
 	}
-	if shared != maxAlike {
-		t.Errorf("%d are shared, want %d", shared, maxAlike)
+	if shared != maxCompared {
+		t.Errorf("%d are shared, want %d", shared, maxCompared)
 	}
 }

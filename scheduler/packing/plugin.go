@@ -179,7 +179,7 @@ func (pl *Packing) measure(infos []fwk.NodeInfo) (uses []objective.Vector, capac
 }
 
 // values returns the objective with the pod on each of the nodes; not a number where it has
-// no room. nothing has the places of nodes that have nothing of any resource.
+// no room. nothing has the indexes of nodes that have nothing of any resource.
 func (pl *Packing) values(system *objective.System, infos []fwk.NodeInfo, demand objective.Vector) (values []float64, nothing []int) {
 	values = make([]float64, len(infos))
 	for i, info := range infos {
