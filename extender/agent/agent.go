@@ -30,8 +30,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
-	"github.com/layer-locality/layer-locality/extender/arrivals"
 	"github.com/layer-locality/layer-locality/extender/cluster"
+	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/extender/metrics"
 )
 
@@ -70,7 +70,7 @@ type Agent struct {
 
 	mu       sync.Mutex
 	snapshot *schedulercache.Snapshot
-	expected *arrivals.Table
+	expected *expectedpods.Table
 	// assumed are the expected pods that the snapshot has.
 	assumed []assumed
 }
@@ -127,7 +127,7 @@ func New(ctx context.Context, kind Kind, c Config) (*Agent, error) {
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}
-	a.expected = arrivals.New(c.Clock)
+	a.expected = expectedpods.New(c.Clock)
 	c.Cluster.OnEnd(a.end)
 	if a.round = c.Round; a.round == nil {
 		a.round = func(score int64) int64 { return score }
@@ -406,20 +406,20 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	}
 	a.settle(a.shown)
 	var errs []error
-	a.expected.Each(func(arrival *arrivals.Arrival) {
-		if arrival.Pod.UID == pod.UID {
+	a.expected.Each(func(expected *expectedpods.Pod) {
+		if expected.Pod.UID == pod.UID {
 			return
 		}
-		known, err := a.snapshot.Get(arrival.Node)
+		known, err := a.snapshot.Get(expected.Node)
 		if err != nil {
 			return // the node is gone
 		}
-		if err := a.snapshot.AssumePod(arrival.Info); err != nil {
+		if err := a.snapshot.AssumePod(expected.Info); err != nil {
 			errs = append(errs, err)
 			return
 		}
 		node := known.(*framework.NodeInfo) // what a snapshot is made of
-		a.assumed = append(a.assumed, assumed{arrival.Info.Pod, node, node.Generation})
+		a.assumed = append(a.assumed, assumed{expected.Info.Pod, node, node.Generation})
 		// AssumePod keeps the generation of the node, and plugins may remember by it what a node
 		// has. Of 0 they remember nothing.
 		node.Generation = 0
@@ -459,7 +459,7 @@ func (a *Agent) expect(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n
 	if a.cluster.Placed(pod) != "" {
 		return // it was bound while the request was on its way
 	}
-	pod, ok := arrivals.Slim(pod)
+	pod, ok := expectedpods.Slim(pod)
 	if !ok {
 		metrics.NotExpected.WithLabelValues(a.Name).Inc()
 		return
@@ -500,13 +500,13 @@ func (a *Agent) settle(node func(*v1.Pod) string) {
 	a.expected.Settle(
 		node,
 		a.placed,
-		func(arrival *arrivals.Arrival) { a.undo(arrival, metrics.Over) })
+		func(expected *expectedpods.Pod) { a.undo(expected, metrics.Over) })
 }
 
 // placed counts a pod that has a node. The plugin and the cache follow it themselves.
-func (a *Agent) placed(arrival *arrivals.Arrival, node string) {
+func (a *Agent) placed(expected *expectedpods.Pod, node string) {
 	ended := metrics.Elsewhere
-	if node == arrival.Node {
+	if node == expected.Node {
 		ended = metrics.There
 	}
 	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
@@ -517,20 +517,20 @@ func (a *Agent) placed(arrival *arrivals.Arrival, node string) {
 func (a *Agent) end(pod *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if arrival := a.expected.Take(pod.UID); arrival != nil {
-		a.placed(arrival, pod.Spec.NodeName)
+	if expected := a.expected.Take(pod.UID); expected != nil {
+		a.placed(expected, pod.Spec.NodeName)
 	}
 }
 
 // withdraw forgets an earlier answer for a pod.
 func (a *Agent) withdraw(pod *v1.Pod) {
-	if arrival := a.expected.Take(pod.UID); arrival != nil {
-		a.undo(arrival, metrics.Again)
+	if expected := a.expected.Take(pod.UID); expected != nil {
+		a.undo(expected, metrics.Again)
 	}
 }
 
-func (a *Agent) undo(arrival *arrivals.Arrival, ended string) {
-	a.framework.RunReservePluginsUnreserve(context.Background(), framework.NewCycleState(), arrival.Pod, arrival.Node)
+func (a *Agent) undo(expected *expectedpods.Pod, ended string) {
+	a.framework.RunReservePluginsUnreserve(context.Background(), framework.NewCycleState(), expected.Pod, expected.Node)
 	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
 }
 
@@ -544,7 +544,7 @@ func (a *Agent) Expected() int {
 // Run ends expectations when their time is over, also while nobody asks, until the context
 // is done.
 func (a *Agent) Run(ctx context.Context) {
-	tick := time.NewTicker(arrivals.Timeout / 10)
+	tick := time.NewTicker(expectedpods.Timeout / 10)
 	defer tick.Stop()
 	for {
 		select {
