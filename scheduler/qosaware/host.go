@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // host is what all profiles of a scheduler share.
@@ -32,7 +32,7 @@ type host struct {
 	informers informers.SharedInformerFactory
 	handle    fwk.Handle
 	pods      corelisters.PodLister
-	book      *book.Book
+	ledger    *ledger.Ledger
 	keys      *keys
 	rules     rules
 	limit     *limit
@@ -78,15 +78,15 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 		return nil, err
 	}
 	owners := newOwners(handle)
-	h.book = book.New(book.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
-	h.endings = newEndings(client, h.book.Finish)
-	h.metrics = registerMetrics(h.book)
+	h.ledger = ledger.New(ledger.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
+	h.endings = newEndings(client, h.ledger.Finish)
+	h.metrics = registerMetrics(h.ledger)
 	h.keys = &keys{
-		rules: h.rules, respectPriority: args.RespectPriority, states: book.NewReader(args).States,
-		judge: h.judgeQueued, now: h.book.Now, byID: map[types.UID]*stay{},
+		rules: h.rules, respectPriority: args.RespectPriority, states: ledger.NewReader(args).States,
+		judge: h.judgeQueued, now: h.ledger.Now, byID: map[types.UID]*stay{},
 	}
 	if args.StateConfigMap != "" {
-		h.store = &store{client: client, name: args.StateConfigMap, book: h.book, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
+		h.store = &store{client: client, name: args.StateConfigMap, ledger: h.ledger, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
 		h.store.load(ctx, true)
 	}
 	h.keys.incomplete.Store(true)
@@ -110,12 +110,12 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 
 // judgeQueued judges a pod for its place in the queue. A pod there is not being bound: if a
 // binding had begun, it failed. Profiles without Reserve get no other notice of that.
-func (h *host) judgeQueued(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
-	h.book.Unreserved(pod.UID)
-	return h.book.Judge(pod, now)
+func (h *host) judgeQueued(pod *v1.Pod, now time.Time) (ledger.Judgement, bool) {
+	h.ledger.Unreserved(pod.UID)
+	return h.ledger.Judge(pod, now)
 }
 
-// follow has the Book follow the pods.
+// follow has the Ledger follow the pods.
 func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
 	return h.informers.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { h.observe(nil, object) },
@@ -137,13 +137,13 @@ func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
 // remove notes that a pod is gone from the informer.
 func (h *host) remove(pod *v1.Pod) {
 	switch {
-	case !h.book.Remove(pod):
+	case !h.ledger.Remove(pod):
 	case !h.endings.add(endedPod{pod.Namespace, pod.Name, pod.UID}):
-		h.book.Finish(pod.UID, false)
+		h.ledger.Finish(pod.UID, false)
 	}
 }
 
-// complete waits until the Book has all pods and their owners, or until syncTimeout ends:
+// complete waits until the Ledger has all pods and their owners, or until syncTimeout ends:
 // without the right to Deployments or Jobs these never come.
 func (h *host) complete(ctx context.Context, synced ...cache.InformerSynced) {
 	timeout, cancel := context.WithTimeout(ctx, syncTimeout)
@@ -156,14 +156,14 @@ func (h *host) complete(ctx context.Context, synced ...cache.InformerSynced) {
 
 // judgeRunning judges a pod for a preemption: nobody is preempted for an SLO by an account of
 // which a part is missing.
-func (h *host) judgeRunning(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
+func (h *host) judgeRunning(pod *v1.Pod, now time.Time) (ledger.Judgement, bool) {
 	if h.keys.incomplete.Load() {
-		return book.Judgement{}, false
+		return ledger.Judgement{}, false
 	}
-	return h.book.Judge(pod, now)
+	return h.ledger.Judge(pod, now)
 }
 
-// observe takes a pod into the Book. New annotations that are wrong get an event.
+// observe takes a pod into the Ledger. New annotations that are wrong get an event.
 func (h *host) observe(before *v1.Pod, object any) {
 	pod, ok := object.(*v1.Pod)
 	if !ok {
@@ -172,8 +172,8 @@ func (h *host) observe(before *v1.Pod, object any) {
 	if before != nil && before.UID != pod.UID { // the deletion was not seen
 		h.remove(before)
 	}
-	err := h.book.Observe(pod)
-	if !h.placing.Load() || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
+	err := h.ledger.Observe(pod)
+	if !h.placing.Load() || before != nil && before.UID == pod.UID && ledger.SameStatement(before, pod) {
 		return
 	}
 	h.warn(pod, err)
@@ -194,7 +194,7 @@ func (h *host) begins() {
 	if h.placing.Load() || h.placing.Swap(true) {
 		return
 	}
-	reader := book.NewReader(h.args)
+	reader := ledger.NewReader(h.args)
 	pods, _ := h.pods.List(labels.Everything()) // of an informer: no error
 	for _, pod := range pods {
 		if pod.Spec.NodeName == "" {
@@ -206,12 +206,12 @@ func (h *host) begins() {
 
 // ownerAdded observes pods again whose owner is known now.
 func (h *host) ownerAdded(uid types.UID) {
-	for _, name := range h.book.Orphans(uid) {
+	for _, name := range h.ledger.Orphans(uid) {
 		pod, err := h.pods.Pods(name.Namespace).Get(name.Name)
 		if err != nil {
 			continue
 		}
-		_ = h.book.Observe(pod) // it is not new: no event
+		_ = h.ledger.Observe(pod) // it is not new: no event
 		// Its deletion may have been handled in between. The lister shows it before its handlers run.
 		if now, err := h.pods.Pods(name.Namespace).Get(name.Name); err != nil || now.UID != pod.UID {
 			h.remove(pod)
@@ -250,7 +250,7 @@ func (h *host) run(ctx context.Context) {
 		case <-ticker.C:
 			h.reconsider(klog.FromContext(ctx))
 			h.keys.sweep(h.waits)
-			h.book.Forget()
+			h.ledger.Forget()
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (h *host) run(ctx context.Context) {
 func (h *host) reconsider(logger klog.Logger) {
 	pods := map[string]*v1.Pod{}
 	var waiting []*v1.Pod
-	for _, name := range h.book.Urgent(h.rules.margin, h.rules.compare) {
+	for _, name := range h.ledger.Urgent(h.rules.margin, h.rules.compare) {
 		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil && h.mayBeTried(pod) {
 			waiting = append(waiting, pod)
 		}

@@ -13,7 +13,7 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // key is a pod's place in the queue.
@@ -62,10 +62,10 @@ type keys struct {
 	// states reports, quickly, whether a pod may have an SLO. The queue sorts a pod anew when that
 	// changes.
 	states func(*v1.Pod) bool
-	judge  func(*v1.Pod, time.Time) (book.Judgement, bool)
+	judge  func(*v1.Pod, time.Time) (ledger.Judgement, bool)
 	now    func() time.Time
 
-	// incomplete means that the Book does not have all pods yet: a place that is made of a part
+	// incomplete means that the Ledger does not have all pods yet: a place that is made of a part
 	// of them is not kept.
 	incomplete atomic.Bool
 
@@ -160,7 +160,7 @@ func (k *keys) remember(pod *v1.Pod, attempts int, made key) *stay {
 // plain returns the place of a pod without an SLO: that which PrioritySort gives it.
 func (k *keys) plain(info fwk.QueuedPodInfo, pod *v1.Pod) key {
 	priority := corev1helpers.PodPriority(pod)
-	if !k.respectPriority && book.MayTakePart(pod) {
+	if !k.respectPriority && ledger.MayTakePart(pod) {
 		priority = 0
 	}
 	since := info.GetTimestamp()

@@ -14,7 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // owners looks up what has pods. ReplicaSets and StatefulSets are upstream's informers.
@@ -83,7 +83,7 @@ func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // get looks up an owner. Objects of other kinds have no known owners.
-func (o *owners) get(namespace string, reference metav1.OwnerReference) (book.Owner, bool) {
+func (o *owners) get(namespace string, reference metav1.OwnerReference) (ledger.Owner, bool) {
 	switch reference.Kind {
 	case "ReplicaSet":
 		object, err := o.replicaSets.ReplicaSets(namespace).Get(reference.Name)
@@ -98,7 +98,7 @@ func (o *owners) get(namespace string, reference metav1.OwnerReference) (book.Ow
 		object, err := o.jobs.Jobs(namespace).Get(reference.Name)
 		return owner(object, err, reference.UID, func() *int32 { return ptr.To(together(object)) })
 	default:
-		return book.Owner{}, true
+		return ledger.Owner{}, true
 	}
 }
 
@@ -117,9 +117,9 @@ func together(job *batchv1.Job) int32 {
 
 // owner returns what is known of an object, if it is the one that is meant and not another
 // one of its name.
-func owner(object metav1.Object, err error, uid types.UID, replicas func() *int32) (book.Owner, bool) {
+func owner(object metav1.Object, err error, uid types.UID, replicas func() *int32) (ledger.Owner, bool) {
 	if err != nil || object.GetUID() != uid {
-		return book.Owner{}, false
+		return ledger.Owner{}, false
 	}
-	return book.Owner{Owner: metav1.GetControllerOfNoCopy(object), Replicas: int(ptr.Deref(replicas(), 1))}, true
+	return ledger.Owner{Owner: metav1.GetControllerOfNoCopy(object), Replicas: int(ptr.Deref(replicas(), 1))}, true
 }

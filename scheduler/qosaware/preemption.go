@@ -23,7 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // preemptor decides who is preempted for whom. Upstream's Evaluator and Executor do the rest:
@@ -32,7 +32,7 @@ type preemptor struct {
 	*defaultpreemption.DefaultPreemption // numbers of candidates
 	handle                               fwk.Handle
 	rules                                rules
-	judge                                func(*v1.Pod, time.Time) (book.Judgement, bool)
+	judge                                func(*v1.Pod, time.Time) (ledger.Judgement, bool)
 	now                                  func() time.Time
 	limit                                *limit
 	choices                              choices
@@ -133,7 +133,7 @@ type candidateVictim struct {
 	pod      *v1.Pod
 	priority int32
 	// judged is nil if the pod has no SLO.
-	judged *book.Judgement
+	judged *ledger.Judgement
 	// bySLO is why it may be preempted although its priority is not lower.
 	bySLO    reason
 	endsSoon bool
@@ -432,7 +432,7 @@ type cost struct {
 }
 
 // add adds a victim; one that gains nothing loses nothing.
-func (c *cost) add(j *book.Judgement, margin float64) {
+func (c *cost) add(j *ledger.Judgement, margin float64) {
 	if j.GainsNothing {
 		return
 	}

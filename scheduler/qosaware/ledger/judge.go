@@ -1,4 +1,4 @@
-package book
+package ledger
 
 import (
 	"cmp"
@@ -35,12 +35,12 @@ type Judgement struct {
 // Accepts reports whether the overhead allows another preemption.
 func (j *Judgement) Accepts() bool { return j.Terms.Accepts(j.Sums) }
 
-// Now returns the time of the Book's clock.
-func (b *Book) Now() time.Time { return b.clock.Now() }
+// Now returns the time of the Ledger's clock.
+func (b *Ledger) Now() time.Time { return b.clock.Now() }
 
 // Judge judges a pod. It returns false for pods without an SLO. A pod that no informer has
 // brought yet is judged as a new pod of its workload.
-func (b *Book) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
+func (b *Ledger) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if known := b.pods[p.UID]; known != nil {
@@ -64,7 +64,7 @@ func (b *Book) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
 	return b.judge(stranger, now), true
 }
 
-func (b *Book) judge(p *pod, now time.Time) Judgement {
+func (b *Ledger) judge(p *pod, now time.Time) Judgement {
 	w := p.workload
 	b.scale(w, now)
 	t := w.tally(b.window, now)
@@ -97,7 +97,7 @@ func (b *Book) judge(p *pod, now time.Time) Judgement {
 }
 
 // scale looks up how many pods of a workload have to run at once.
-func (b *Book) scale(w *workload, now time.Time) {
+func (b *Ledger) scale(w *workload, now time.Time) {
 	if w.terms.Measuring != account.Concurrent || w.key.UID == "" {
 		return
 	}
@@ -108,13 +108,13 @@ func (b *Book) scale(w *workload, now time.Time) {
 	}
 }
 
-// atOnce is how many pods or workloads are looked at before others may use the Book: nobody has
+// atOnce is how many pods or workloads are looked at before others may use the Ledger: nobody has
 // to wait for all of them.
 const atOnce = 256
 
 // Urgent returns the pods without a node whose metric is less than a margin, most urgent
 // first by a comparison.
-func (b *Book) Urgent(margin float64, less func(a, b *Judgement) int) []types.NamespacedName {
+func (b *Ledger) Urgent(margin float64, less func(a, b *Judgement) int) []types.NamespacedName {
 	now := b.clock.Now()
 	type candidate struct {
 		name types.NamespacedName
@@ -193,7 +193,7 @@ func phaseOf(l *account.Life) string {
 
 // Rows returns all workloads by name, with their pods if they are asked for. A workload
 // without pods is left out if there is a newer one of its name.
-func (b *Book) Rows(pods bool) []Row {
+func (b *Ledger) Rows(pods bool) []Row {
 	type name struct{ namespace, kind, name string }
 	live := map[name]bool{}
 	var keys []Key
@@ -225,7 +225,7 @@ func (b *Book) Rows(pods bool) []Row {
 	return rows
 }
 
-func (b *Book) row(w *workload, pods bool, now time.Time) Row {
+func (b *Ledger) row(w *workload, pods bool, now time.Time) Row {
 	b.scale(w, now)
 	row := Row{Workload: w.key, Terms: w.terms, Sums: w.tally(b.window, now).sums}
 	row.Left = w.terms.Left(row.Sums)
@@ -239,7 +239,7 @@ func (b *Book) row(w *workload, pods bool, now time.Time) Row {
 
 // Seconds returns the seconds of all pods that are gone since the process started,
 // unweighed.
-func (b *Book) Seconds() account.Sums {
+func (b *Ledger) Seconds() account.Sums {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.seconds

@@ -1,4 +1,4 @@
-package book
+package ledger
 
 import (
 	"bytes"
@@ -84,7 +84,7 @@ func thousandths(seconds float64) float64 { return max(0, math.Round(seconds*1e3
 // Save returns what has to be kept over a restart, compressed: at most 900 kB; nil if there is
 // nothing. If it is too much, workloads are left out of which no pod is gone, then those that
 // have had no pods for longest, then those whose pods are oldest.
-func (b *Book) Save() ([]byte, error) {
+func (b *Ledger) Save() ([]byte, error) {
 	now := b.clock.Now()
 	s := state{Version: stateVersion, Time: seconds(now)}
 	b.mu.Lock()
@@ -173,14 +173,14 @@ func (w *workload) inherit(p *pod, window account.Window) {
 
 // Changed reports whether something has changed since the last Save that a state would have and
 // the API has not.
-func (b *Book) Changed() bool {
+func (b *Ledger) Changed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changes > 0
 }
 
 // Dirty notes that what Save returned was not kept.
-func (b *Book) Dirty() {
+func (b *Ledger) Dirty() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changes++
@@ -249,7 +249,7 @@ func within(most float64, numbers ...float64) bool {
 	return !slices.ContainsFunc(numbers, func(x float64) bool { return !(x >= 0 && x <= most) })
 }
 
-// valid reports whether a Book could have saved the workload at a time. Terms that were stated
+// valid reports whether a Ledger could have saved the workload at a time. Terms that were stated
 // later than that, by clocks a day apart, would count for ever.
 func (s *saved) valid(at float64) bool {
 	optional := func(name string) bool { return name == "" || usable(name) }
@@ -259,11 +259,11 @@ func (s *saved) valid(at float64) bool {
 		within(maxSeconds, s.Running, s.Lost, s.Waiting, s.Binding, s.AllBinding, s.Live, float64(s.Gone))
 }
 
-// Load adds a saved state to the Book. Own means that it was saved before this process
+// Load adds a saved state to the Ledger. Own means that it was saved before this process
 // followed any pod, so nothing is in both. Otherwise another process saved it while this one
 // followed the same pods: then of each workload that history counts which has more pods.
 // Skipped is of how many workloads the saved account cannot be used; the error is for none.
-func (b *Book) Load(data []byte, own bool) (skipped int, err error) {
+func (b *Ledger) Load(data []byte, own bool) (skipped int, err error) {
 	s, skipped, err := decode(data)
 	if err != nil {
 		return 0, err
@@ -277,7 +277,7 @@ func (b *Book) Load(data []byte, own bool) (skipped int, err error) {
 	return skipped, nil
 }
 
-func (b *Book) load(from saved, at, now time.Time, own bool) {
+func (b *Ledger) load(from saved, at, now time.Time, own bool) {
 	w := b.workloads[from.Key]
 	if w == nil {
 		w = &workload{key: from.Key, pods: map[types.UID]*pod{}, empty: timeOf(from.Empty)}
@@ -314,7 +314,7 @@ func (b *Book) load(from saved, at, now time.Time, own bool) {
 
 // Forget drops workloads that have had no pods for as long as the past matters, and of the
 // others without pods those that have had none for longest, if there are more than are saved.
-func (b *Book) Forget() {
+func (b *Ledger) Forget() {
 	after := time.Duration(b.window)
 	if after == 0 {
 		after = forgetAfter

@@ -1,7 +1,7 @@
-// Package book has all workloads that state an SLO, what their pods got, and how soon they
+// Package ledger has all workloads that state an SLO, what their pods got, and how soon they
 // break it. Informers feed it. It keeps a record for each pod that exists and one for each
 // workload; of pods that are gone only sums are left.
-package book
+package ledger
 
 import (
 	"sync"
@@ -16,17 +16,17 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
 )
 
-// Config is what a Book depends on.
+// Config is what a Ledger depends on.
 type Config struct {
 	Args *config.QosAwareArgs
-	// Owners looks up owners of pods; it must not call the Book.
+	// Owners looks up owners of pods; it must not call the Ledger.
 	Owners Owners
 	Clock  clock.PassiveClock
 }
 
-// Book is the book of all workloads. Its methods may be called at once; none of them waits
+// Ledger is the ledger of all workloads. Its methods may be called at once; none of them waits
 // for anything but another one.
-type Book struct {
+type Ledger struct {
 	reader Reader
 	window account.Window
 	ready  bool
@@ -47,9 +47,9 @@ type Book struct {
 	changes int
 }
 
-// New returns an empty Book.
-func New(c Config) *Book {
-	return &Book{
+// New returns an empty Ledger.
+func New(c Config) *Ledger {
+	return &Ledger{
 		reader: NewReader(c.Args), window: account.Window(c.Args.Window.Duration), ready: c.Args.MeasureFrom == config.MeasureFromReady,
 		owners: c.Owners, clock: c.Clock,
 		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{}, apart: map[types.UID]account.Life{},
@@ -57,14 +57,14 @@ func New(c Config) *Book {
 }
 
 // TakesPart reports whether a pod states an SLO.
-func (b *Book) TakesPart(p *v1.Pod) bool {
+func (b *Ledger) TakesPart(p *v1.Pod) bool {
 	s, _ := b.reader.Read(p)
 	return s.Terms.SLO > 0
 }
 
 // Observe takes over a pod as the API server has it. It may be called again with the same
 // or a newer pod. The error names annotations that count as none.
-func (b *Book) Observe(p *v1.Pod) error {
+func (b *Ledger) Observe(p *v1.Pod) error {
 	statement, err := b.reader.Read(p)
 	now := b.clock.Now()
 	b.mu.Lock()
@@ -122,7 +122,7 @@ func finished(p *v1.Pod) bool {
 }
 
 // assign puts a pod into the workload that it belongs to.
-func (b *Book) assign(p *v1.Pod, known *pod, statement Statement, now time.Time) {
+func (b *Ledger) assign(p *v1.Pod, known *pod, statement Statement, now time.Time) {
 	root := rootOf(p, statement.Controller, b.owners)
 	known.controller = statement.Controller
 	b.await(known.unknown, p.UID, false)
@@ -152,7 +152,7 @@ func (b *Book) assign(p *v1.Pod, known *pod, statement Statement, now time.Time)
 }
 
 // await notes, or forgets, that a pod is to be assigned again once its owner is known.
-func (b *Book) await(owner, pod types.UID, waits bool) {
+func (b *Ledger) await(owner, pod types.UID, waits bool) {
 	switch {
 	case owner == "":
 	case waits:
@@ -169,7 +169,7 @@ func (b *Book) await(owner, pod types.UID, waits bool) {
 
 // Orphans returns the names of the pods that should be observed again
 // now that an owner is known.
-func (b *Book) Orphans(owner types.UID) []types.NamespacedName {
+func (b *Ledger) Orphans(owner types.UID) []types.NamespacedName {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var names []types.NamespacedName
@@ -181,7 +181,7 @@ func (b *Book) Orphans(owner types.UID) []types.NamespacedName {
 }
 
 // update takes the times from a pod.
-func (b *Book) update(p *v1.Pod, known *pod, now time.Time) {
+func (b *Ledger) update(p *v1.Pod, known *pod, now time.Time) {
 	life := &known.life
 	known.workload.changed = true
 	if p.Spec.NodeName != "" && life.Bound.IsZero() {
@@ -211,7 +211,7 @@ func (b *Book) update(p *v1.Pod, known *pod, now time.Time) {
 }
 
 // runs returns since when a pod runs, or since when it does not.
-func (b *Book) runs(p *v1.Pod, life *account.Life, now time.Time) (since, until time.Time) {
+func (b *Ledger) runs(p *v1.Pod, life *account.Life, now time.Time) (since, until time.Time) {
 	if !b.ready {
 		return life.Bound, now
 	}
@@ -248,7 +248,7 @@ func condition(p *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 
 // Remove notes that a pod is gone from the informer: deleted or finished. It returns true if
 // it matters which of them; then the caller finds out and calls Finish.
-func (b *Book) Remove(p *v1.Pod) (ask bool) {
+func (b *Ledger) Remove(p *v1.Pod) (ask bool) {
 	now := b.clock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -270,7 +270,7 @@ func (b *Book) Remove(p *v1.Pod) (ask bool) {
 }
 
 // Finish notes how a pod ended for which Remove returned true.
-func (b *Book) Finish(uid types.UID, succeeded bool) {
+func (b *Ledger) Finish(uid types.UID, succeeded bool) {
 	now := b.clock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -280,7 +280,7 @@ func (b *Book) Finish(uid types.UID, succeeded bool) {
 }
 
 // bury replaces the record of a pod by sums.
-func (b *Book) bury(uid types.UID, known *pod, succeeded bool, now time.Time) {
+func (b *Ledger) bury(uid types.UID, known *pod, succeeded bool, now time.Time) {
 	if known.life.Ended.IsZero() {
 		known.life.Ended = now
 	}
@@ -295,7 +295,7 @@ func (b *Book) bury(uid types.UID, known *pod, succeeded bool, now time.Time) {
 }
 
 // Reserved notes that the binding of a pod begins; one that began before has failed.
-func (b *Book) Reserved(uid types.UID) {
+func (b *Ledger) Reserved(uid types.UID) {
 	now := b.clock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,7 +305,7 @@ func (b *Book) Reserved(uid types.UID) {
 }
 
 // Bound notes that the binding of a pod has ended.
-func (b *Book) Bound(uid types.UID) {
+func (b *Ledger) Bound(uid types.UID) {
 	now := b.clock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -315,7 +315,7 @@ func (b *Book) Bound(uid types.UID) {
 }
 
 // Unreserved notes that a pod was not bound after all.
-func (b *Book) Unreserved(uid types.UID) {
+func (b *Ledger) Unreserved(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p := b.pods[uid]; p != nil && !p.life.Reserved.IsZero() {
