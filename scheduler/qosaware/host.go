@@ -83,7 +83,7 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	h.metrics = registerMetrics(h.ledger)
 	h.keys = &keys{
 		rules: h.rules, respectPriority: args.RespectPriority, states: ledger.NewReader(args).States,
-		judge: h.judgeQueued, now: h.ledger.Now, byID: map[types.UID]*stay{},
+		judge: h.judgeQueued, now: h.ledger.Now, byID: map[types.UID]*queueEntry{},
 	}
 	if args.StateConfigMap != "" {
 		h.store = &store{client: client, name: args.StateConfigMap, ledger: h.ledger, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
@@ -108,7 +108,7 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	return h, nil
 }
 
-// judgeQueued judges a pod for its place in the queue. A pod there is not being bound: if a
+// judgeQueued judges a pod for its key in the queue. A pod there is not being bound: if a
 // binding had begun, it failed. Profiles without Reserve get no other notice of that.
 func (h *host) judgeQueued(pod *v1.Pod, now time.Time) (ledger.Judgement, bool) {
 	h.ledger.Unreserved(pod.UID)

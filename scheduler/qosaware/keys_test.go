@@ -64,7 +64,7 @@ func newKeys(j *judgements, set ...func(*config.QosAwareArgs)) *keys {
 	return &keys{
 		rules: newRules(args), respectPriority: args.RespectPriority, judge: j.judge,
 		states: func(p *v1.Pod) bool { return p.Annotations[ledger.AnnotationSLO] != "" },
-		now:    func() time.Time { return start }, byID: map[types.UID]*stay{},
+		now:    func() time.Time { return start }, byID: map[types.UID]*queueEntry{},
 	}
 }
 
@@ -158,7 +158,7 @@ func TestAsPrioritySort(t *testing.T) {
 	}
 }
 
-// TestDefaultSLO checks that pods without annotations have places of their own if all have an
+// TestDefaultSLO checks that pods without annotations have keys of their own if all have an
 // SLO.
 func TestDefaultSLO(t *testing.T) {
 	j := &judgements{byName: map[string]ledger.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
@@ -169,7 +169,7 @@ func TestDefaultSLO(t *testing.T) {
 	}
 }
 
-// TestKeysStay checks that a place is made once for each stay in the queue, whatever becomes
+// TestKeysStay checks that a key is made once for each entry in the queue, whatever becomes
 // of the workload meanwhile, and is forgotten afterwards.
 func TestKeysStay(t *testing.T) {
 	j := &judgements{byName: map[string]ledger.Judgement{"a": judged(.5, 10), "b": judged(.5, 20)}}
@@ -184,7 +184,7 @@ func TestKeysStay(t *testing.T) {
 	}
 	a.Attempts++ // it was taken from the queue and came back
 	if k.less(a, b) {
-		t.Error("the next stay has the place of the one before")
+		t.Error("the next entry has the key of the one before")
 	}
 	gone := func(types.UID, types.NamespacedName) bool { return false }
 	k.sweep(gone)
@@ -193,21 +193,21 @@ func TestKeysStay(t *testing.T) {
 	}
 	k.sweep(func(uid types.UID, _ types.NamespacedName) bool { return uid == "a" })
 	if len(k.byID) != 1 {
-		t.Errorf("%d places are left", len(k.byID))
+		t.Errorf("%d keys are left", len(k.byID))
 	}
 	k.sweep(gone)
 	k.sweep(gone)
 	if len(k.byID) != 0 {
-		t.Errorf("%d places are left of pods that are gone", len(k.byID))
+		t.Errorf("%d keys are left of pods that are gone", len(k.byID))
 	}
 }
 
-// TestRecent has far more pods in the queue than there are recent places: each keeps its own,
+// TestRecent has far more pods in the queue than there are recent keys: each keeps its own,
 // another pod at its place in memory gets another, and nothing is kept of pods that are gone.
 func TestRecent(t *testing.T) {
 	j := &judgements{byName: map[string]ledger.Judgement{}}
 	k := newKeys(j)
-	infos := make([]*framework.QueuedPodInfo, 3*recentStays)
+	infos := make([]*framework.QueuedPodInfo, 3*recentEntries)
 	for i := range infos {
 		name := fmt.Sprintf("p%d", i)
 		j.byName[name] = judged(.5, 100+float64(i))
@@ -227,9 +227,9 @@ func TestRecent(t *testing.T) {
 
 	last := infos[len(infos)-1]
 	k.less(infos[0], last)
-	last.Pod.ResourceVersion = "2" // it is still promised something, and keeps its place
+	last.Pod.ResourceVersion = "2" // it is still promised something, and keeps its key
 	if k.less(infos[0], last); j.asked != len(infos) {
-		t.Error("a pod that was changed got another place")
+		t.Error("a pod that was changed got another key")
 	}
 	last.Pod.ResourceVersion = "3"
 	delete(last.Pod.Annotations, ledger.AnnotationSLO)
@@ -248,7 +248,7 @@ func TestRecent(t *testing.T) {
 		}
 	}
 	if kept > 0 || len(k.byID) > 0 {
-		t.Errorf("%d and %d places are kept of pods that are gone", kept, len(k.byID))
+		t.Errorf("%d and %d keys are kept of pods that are gone", kept, len(k.byID))
 	}
 }
 
@@ -260,7 +260,7 @@ func TestIncomplete(t *testing.T) {
 	h.keys.incomplete.Store(true)
 	a, b := queued("a", 0, 0, "1"), queued("b", 0, 0, "1")
 	if h.keys.less(a, b) || len(h.keys.byID) != 0 {
-		t.Errorf("wrong order, or %d places are kept", len(h.keys.byID))
+		t.Errorf("wrong order, or %d keys are kept", len(h.keys.byID))
 	}
 	if _, ok := h.judgeRunning(a.Pod, start); ok {
 		t.Error("judged for a preemption")
@@ -277,7 +277,7 @@ func TestIncomplete(t *testing.T) {
 		t.Error("not judged although all pods are known")
 	}
 	if h.keys.less(a, b) || len(h.keys.byID) != 2 {
-		t.Errorf("wrong order, or %d places are kept", len(h.keys.byID))
+		t.Errorf("wrong order, or %d keys are kept", len(h.keys.byID))
 	}
 	h.keys.incomplete.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -342,11 +342,11 @@ func TestStrictWeakOrder(t *testing.T) {
 			case k.less(a, b) && k.less(b, c) && !k.less(a, c):
 				t.Fatal("not transitive")
 			case a != b && !k.less(a, b) && !k.less(b, a):
-				t.Fatal("two pods have the same place")
+				t.Fatal("two pods have the same key")
 			}
 		}
 		if now := sorted(); !slices.Equal(now, order) {
-			t.Errorf("pods changed their places while they were in the queue: %v, then %v", order, now)
+			t.Errorf("pods changed their keys while they were in the queue: %v, then %v", order, now)
 		}
 	}
 }
@@ -356,7 +356,7 @@ func TestStrictWeakOrder(t *testing.T) {
 func TestQueueOfManyPods(t *testing.T) {
 	args := &config.QosAwareArgs{AcceptablePreemptionOverhead: 1, SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, RespectPriority: true}
 	b := ledger.New(ledger.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (ledger.Owner, bool) { return ledger.Owner{}, true }})
-	k := &keys{rules: newRules(args), respectPriority: true, states: ledger.NewReader(args).States, judge: b.Judge, now: b.Now, byID: map[types.UID]*stay{}}
+	k := &keys{rules: newRules(args), respectPriority: true, states: ledger.NewReader(args).States, judge: b.Judge, now: b.Now, byID: map[types.UID]*queueEntry{}}
 	logger, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -433,7 +433,7 @@ func BenchmarkQueue(b *testing.B) {
 					for _, p := range pods {
 						_ = known.Observe(p)
 					}
-					k := &keys{rules: newRules(args), respectPriority: true, states: ledger.NewReader(args).States, judge: known.Judge, now: known.Now, byID: map[types.UID]*stay{}}
+					k := &keys{rules: newRules(args), respectPriority: true, states: ledger.NewReader(args).States, judge: known.Judge, now: known.Now, byID: map[types.UID]*queueEntry{}}
 					less = k.less
 				}
 				q := queue.NewTestQueue(ctx, less)
