@@ -27,19 +27,19 @@ import (
 // host is what all profiles of a scheduler share.
 type host struct {
 	// profiles has the names of those that enable the plugin.
-	profiles  sync.Map
-	args      *config.QosAwareArgs
-	informers informers.SharedInformerFactory
-	handle    fwk.Handle
-	pods      corelisters.PodLister
-	ledger    *ledger.Ledger
-	keys      *keys
-	rules     rules
-	limit     *limit
-	rounds    rounds
-	store     *store // nil if nothing is kept
-	metrics   *pluginMetrics
-	endings   *endings
+	profiles     sync.Map
+	args         *config.QosAwareArgs
+	informers    informers.SharedInformerFactory
+	handle       fwk.Handle
+	pods         corelisters.PodLister
+	ledger       *ledger.Ledger
+	keys         *keys
+	rules        rules
+	limit        *limit
+	rounds       rounds
+	store        *store // nil if nothing is kept
+	metrics      *pluginMetrics
+	terminations *terminations
 	// placing means that this scheduler places pods: one that waits to lead follows them, too.
 	placing atomic.Bool
 	// stop ends everything that goes on; stopped is closed when what is known has been saved.
@@ -79,7 +79,7 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	}
 	owners := newOwners(handle)
 	h.ledger = ledger.New(ledger.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
-	h.endings = newEndings(client, h.ledger.Finish)
+	h.terminations = newTerminations(client, h.ledger.Finish)
 	h.metrics = registerMetrics(h.ledger)
 	h.keys = &keys{
 		rules: h.rules, respectPriority: args.RespectPriority, states: ledger.NewReader(args).States,
@@ -101,7 +101,7 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	go h.complete(ctx, append(synced, pods.HasSynced)...)
 	go h.run(ctx)
 	go h.keep(ctx)
-	go h.endings.run(ctx)
+	go h.terminations.run(ctx)
 	if args.DebugBindAddress != "" {
 		go serve(ctx, args.DebugBindAddress, debug)
 	}
@@ -138,7 +138,7 @@ func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
 func (h *host) remove(pod *v1.Pod) {
 	switch {
 	case !h.ledger.Remove(pod):
-	case !h.endings.add(endedPod{pod.Namespace, pod.Name, pod.UID}):
+	case !h.terminations.add(terminatedPod{pod.Namespace, pod.Name, pod.UID}):
 		h.ledger.Finish(pod.UID, false)
 	}
 }

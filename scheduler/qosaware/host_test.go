@@ -251,16 +251,16 @@ func TestAskingHasItsOwnRate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEndings(client, nil)
+	e := newTerminations(client, nil)
 	defer e.queue.ShutDown()
 	for name, want := range map[string]bool{"done": true, "failed": false, "gone": false} {
 		for range 3 { // more than the scheduler's burst
-			if got, err := e.succeeded(t.Context(), endedPod{"team", name, types.UID(name)}); got != want || err != nil {
+			if got, err := e.succeeded(t.Context(), terminatedPod{"team", name, types.UID(name)}); got != want || err != nil {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 		}
 	}
-	if got, err := e.succeeded(t.Context(), endedPod{"team", "done", "another"}); got || err != nil {
+	if got, err := e.succeeded(t.Context(), terminatedPod{"team", "done", "another"}); got || err != nil {
 		t.Errorf("another pod of its name: %v, %v", got, err)
 	}
 	if config.Burst != 1 {
@@ -278,10 +278,10 @@ func TestEndedPodsAreBounded(t *testing.T) {
 		asked <- action.(clienttesting.GetAction).GetName()
 		return true, nil, errors.New("not now")
 	})
-	h.endings = newEndings(client, h.ledger.Finish)
+	h.terminations = newTerminations(client, h.ledger.Finish)
 	const later = time.Hour
-	h.endings.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[endedPod](later, later))
-	defer h.endings.queue.ShutDown()
+	h.terminations.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[terminatedPod](later, later))
+	defer h.terminations.queue.ShutDown()
 	end := func(from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
@@ -296,7 +296,7 @@ func TestEndedPodsAreBounded(t *testing.T) {
 	}
 	waited := func(want int) {
 		t.Helper()
-		if n := len(h.endings.open); n != want || len(h.ledger.Rows(false)) != want {
+		if n := len(h.terminations.open); n != want || len(h.ledger.Rows(false)) != want {
 			t.Errorf("%d answers are waited for, of %d workloads, want %d", n, len(h.ledger.Rows(false)), want)
 		}
 	}
@@ -305,7 +305,7 @@ func TestEndedPodsAreBounded(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		h.endings.run(ctx)
+		h.terminations.run(ctx)
 	}()
 	for range 10 { // each of them waits an hour now
 		<-asked
@@ -315,7 +315,7 @@ func TestEndedPodsAreBounded(t *testing.T) {
 	<-ended
 	end(10, maxEnded+5)
 	waited(maxEnded)
-	h.endings.close(endedPod{"team", "p1", "p1"}, true)
+	h.terminations.close(terminatedPod{"team", "p1", "p1"}, true)
 	waited(maxEnded - 1)
 	end(maxEnded+5, maxEnded+10)
 	waited(maxEnded)

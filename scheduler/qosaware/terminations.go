@@ -21,81 +21,81 @@ const (
 	maxEnded = 10_000
 )
 
-// endedPod is a pod that the informer does not have any more.
-type endedPod struct {
+// terminatedPod is a pod that the informer does not have any more.
+type terminatedPod struct {
 	namespace, name string
 	uid             types.UID
 }
 
-// endings finds out how pods ended: the scheduler's informer leaves finished pods out, so that
+// terminations finds out how pods ended: the scheduler's informer leaves finished pods out, so that
 // success looks like deletion.
-type endings struct {
+type terminations struct {
 	client clientset.Interface
 	// finish is called with how a pod ended.
 	finish func(pod types.UID, succeeded bool)
-	queue  workqueue.TypedRateLimitingInterface[endedPod]
+	queue  workqueue.TypedRateLimitingInterface[terminatedPod]
 
 	mu sync.Mutex
 	// open are the pods of which it is waited for an answer, also those that wait for their
 	// next try, which the queue does not count.
-	open map[endedPod]struct{}
+	open map[terminatedPod]struct{}
 }
 
-func newEndings(client clientset.Interface, finish func(types.UID, bool)) *endings {
-	return &endings{
-		client: client, finish: finish, open: map[endedPod]struct{}{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[endedPod]()),
+func newTerminations(client clientset.Interface, finish func(types.UID, bool)) *terminations {
+	return &terminations{
+		client: client, finish: finish, open: map[terminatedPod]struct{}{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[terminatedPod]()),
 	}
 }
 
 // add has it found out how a pod ended. It returns false if it is waited for too many answers.
-func (e *endings) add(pod endedPod) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if _, again := e.open[pod]; !again && len(e.open) >= maxEnded {
+func (t *terminations) add(pod terminatedPod) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, again := t.open[pod]; !again && len(t.open) >= maxEnded {
 		return false
 	}
-	e.open[pod] = struct{}{}
-	e.queue.Add(pod)
+	t.open[pod] = struct{}{}
+	t.queue.Add(pod)
 	return true
 }
 
 // close ends the wait for an answer.
-func (e *endings) close(pod endedPod, succeeded bool) {
-	e.queue.Forget(pod)
-	e.mu.Lock()
-	delete(e.open, pod)
-	e.mu.Unlock()
-	e.finish(pod.uid, succeeded)
+func (t *terminations) close(pod terminatedPod, succeeded bool) {
+	t.queue.Forget(pod)
+	t.mu.Lock()
+	delete(t.open, pod)
+	t.mu.Unlock()
+	t.finish(pod.uid, succeeded)
 }
 
 // run asks for one pod after the other, until the context is done.
-func (e *endings) run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, e.queue.ShutDown)
+func (t *terminations) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, t.queue.ShutDown)
 	defer stop()
 	for {
-		pod, shutdown := e.queue.Get()
+		pod, shutdown := t.queue.Get()
 		if shutdown {
 			return
 		}
-		succeeded, err := e.succeeded(ctx, pod)
-		if err != nil && e.queue.NumRequeues(pod) < maxAsked {
-			e.queue.AddRateLimited(pod)
+		succeeded, err := t.succeeded(ctx, pod)
+		if err != nil && t.queue.NumRequeues(pod) < maxAsked {
+			t.queue.AddRateLimited(pod)
 		} else {
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot find out whether a pod succeeded: its work counts as lost", "plugin", Name, "pod", klog.KRef(pod.namespace, pod.name))
 			}
-			e.close(pod, succeeded)
+			t.close(pod, succeeded)
 		}
-		e.queue.Done(pod)
+		t.queue.Done(pod)
 	}
 }
 
 // succeeded reports whether a pod that the informer does not have any more succeeded.
-func (e *endings) succeeded(ctx context.Context, p endedPod) (bool, error) {
+func (t *terminations) succeeded(ctx context.Context, p terminatedPod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
-	pod, err := e.client.CoreV1().Pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
+	pod, err := t.client.CoreV1().Pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
