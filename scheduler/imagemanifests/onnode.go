@@ -34,8 +34,8 @@ func (s *Source) ManifestOnNode(name imageref.Canonical, platform index.Platform
 	}
 	unknown := index.Platform{} // of a node; a manifest of none is for all
 	var found *object
-	for _, c := range known.claims {
-		switch o := c.object; {
+	for _, r := range known.references {
+		switch o := r.object; {
 		case o.digest == "":
 		case o.digest == name:
 			return o.manifest(platform), true
@@ -52,15 +52,15 @@ func (s *Source) ManifestOnNode(name imageref.Canonical, platform index.Platform
 	return found.manifest(platform), true
 }
 
-// moved reports whether the last of the claims gives a tag to another manifest than one before
+// moved reports whether the last of the references gives a tag to another manifest than one before
 // it, for the same platform.
-func moved(n imageref.Canonical, claims []claim) bool {
-	last := claims[len(claims)-1].object
+func moved(n imageref.Canonical, references []objectRef) bool {
+	last := references[len(references)-1].object
 	if last.digest == "" || !strings.Contains(string(n), "/") { // digests have none
 		return false
 	}
-	return slices.ContainsFunc(claims, func(c claim) bool {
-		o, every := c.object, index.Platform{}
+	return slices.ContainsFunc(references, func(r objectRef) bool {
+		o, every := r.object, index.Platform{}
 		return o.digest != "" && o.digest != last.digest &&
 			(o.platform == last.platform || o.platform == every || last.platform == every)
 	})

@@ -81,7 +81,7 @@ func TestManifestOnNode(t *testing.T) {
 	apply(manifest("plain", "", "f", reference(tag, "plain", 11)))
 	check("the tag was not known meanwhile", tag, ofPlain)
 
-	// An object that claims the digest of another manifest does not change what that is.
+	// An object that states the digest of another manifest does not change what that is.
 	apply(manifest("victim", "", "g"), manifest("liar", "linux/amd64", "h", reference("quay.io/a/b:2", "victim", 11)))
 	check("a lie about a manifest", imageref.Canonical(sha("victim")), map[index.Platform]string{amd64: "g", arm64: "g", every: "g"})
 	// A manifest with more references than one object holds has several.
@@ -96,7 +96,7 @@ func TestManifestOnNode(t *testing.T) {
 	first.Status.References = append(first.Status.References, reference(another, "manyindex", 1))
 	apply(first)
 	check("a tag in both", another, ofMany)
-	// Two objects claim the same index for the same platform.
+	// Two objects have the same index for the same platform.
 	apply(manifest("one", "linux/amd64", "i", reference("quay.io/a/c:1", "both", 0)), manifest("two", "linux/amd64", "j", reference("quay.io/a/c:2", "both", 0)))
 	check("two manifests of an index", imageref.Canonical(sha("both")), unknown)
 }

@@ -58,10 +58,9 @@ func newSource() *Source {
 
 // image is what is known about a name.
 type image struct {
-	// claims are the objects that have the name: one for each platform, more while a
-	// tag moves.
-	claims []claim
-	// manifests are computed from the claims; nil if all claims are negative answers. They
+	// references are those of the name: one for each platform, more while a tag moves.
+	references []objectRef
+	// manifests are computed from the references; nil if all of these are negative answers. They
 	// are replaced and never changed, because Manifests returns them.
 	manifests []index.Manifest
 	// moved is set once a tag was seen to be that of two manifests for one platform, for as
@@ -69,7 +68,8 @@ type image struct {
 	moved bool
 }
 
-type claim struct {
+// objectRef is an object that has a name.
+type objectRef struct {
 	object    *object
 	confirmed int64
 }
@@ -174,7 +174,7 @@ func (s *Source) set(key string, o *object) (err error) {
 	}
 	for _, n := range old.all() {
 		i := s.images[n.canonical]
-		i.claims = slices.DeleteFunc(i.claims, func(c claim) bool { return c.object == old })
+		i.references = slices.DeleteFunc(i.references, func(r objectRef) bool { return r.object == old })
 	}
 	for _, n := range o.all() {
 		i := s.images[n.canonical]
@@ -182,40 +182,40 @@ func (s *Source) set(key string, o *object) (err error) {
 			i = &image{}
 			s.images[n.canonical] = i
 		}
-		i.claims = append(i.claims, claim{o, n.confirmed})
-		i.moved = i.moved || moved(n.canonical, i.claims)
-		i.manifests = merge(n.canonical, i.claims)
+		i.references = append(i.references, objectRef{o, n.confirmed})
+		i.moved = i.moved || moved(n.canonical, i.references)
+		i.manifests = merge(n.canonical, i.references)
 	}
 	for _, n := range old.all() {
 		switch i := s.images[n.canonical]; {
-		case len(i.claims) == 0:
+		case len(i.references) == 0:
 			delete(s.images, n.canonical)
 		case !o.has(n.canonical):
-			i.manifests = merge(n.canonical, i.claims)
+			i.manifests = merge(n.canonical, i.references)
 		}
 	}
 	return err
 }
 
-// merge combines claims: for each platform, the manifest that the registry confirmed
+// merge combines references: for each platform, the manifest that the registry confirmed
 // last wins. A manifest without an image index is valid for every platform, so it
 // replaces everything that was confirmed before it.
-func merge(name imageref.Canonical, claims []claim) []index.Manifest {
-	var winners []claim
-	for _, c := range claims {
-		if c.object.digest == "" {
+func merge(name imageref.Canonical, references []objectRef) []index.Manifest {
+	var winners []objectRef
+	for _, r := range references {
+		if r.object.digest == "" {
 			continue
 		}
-		i := slices.IndexFunc(winners, func(w claim) bool { return w.object.platformOf(name) == c.object.platformOf(name) })
+		i := slices.IndexFunc(winners, func(w objectRef) bool { return w.object.platformOf(name) == r.object.platformOf(name) })
 		if i < 0 {
-			winners = append(winners, c)
-		} else if compare(c, winners[i]) > 0 {
-			winners[i] = c
+			winners = append(winners, r)
+		} else if compare(r, winners[i]) > 0 {
+			winners[i] = r
 		}
 	}
-	if i := slices.IndexFunc(winners, func(w claim) bool { return w.object.platformOf(name) == index.Platform{} }); i >= 0 {
+	if i := slices.IndexFunc(winners, func(w objectRef) bool { return w.object.platformOf(name) == index.Platform{} }); i >= 0 {
 		every := winners[i]
-		winners = slices.DeleteFunc(winners, func(w claim) bool { return w.confirmed < every.confirmed })
+		winners = slices.DeleteFunc(winners, func(w objectRef) bool { return w.confirmed < every.confirmed })
 	}
 	if len(winners) == 0 {
 		return nil
@@ -227,9 +227,9 @@ func merge(name imageref.Canonical, claims []claim) []index.Manifest {
 	return manifests
 }
 
-// compare orders claims by the time of their confirmation, and within a second by
+// compare orders references by the time of their confirmation, and within a second by
 // digest, so that the order in which objects come does not matter.
-func compare(a, b claim) int {
+func compare(a, b objectRef) int {
 	return cmp.Or(cmp.Compare(a.confirmed, b.confirmed), cmp.Compare(a.object.digest, b.object.digest))
 }
 
