@@ -38,7 +38,7 @@ func (c *cycle) rate(nodes []fwk.NodeInfo, request locality.Resources, profile *
 	var missing float64
 	idle := c.measured.Idle()
 	for _, n := range nodes {
-		known, ok := c.nodes.learn(n, &c.measured)
+		known, ok := c.nodes.remember(n, &c.measured)
 		loads.Add(known.load)
 		if !ok {
 			continue
@@ -139,9 +139,9 @@ func (c *nodeCache) prepare(slots *index.Slots, n int) {
 	c.slots, c.used = slots, 0
 }
 
-// learn remembers a node and returns its entry; ok is false for a node that is
+// remember adds a node and returns its entry; ok is false for a node that is
 // newer than the index. There must be room.
-func (c *nodeCache) learn(n fwk.NodeInfo, m *index.Measurement) (known *cached, ok bool) {
+func (c *nodeCache) remember(n fwk.NodeInfo, m *index.Measurement) (known *cached, ok bool) {
 	generation := n.GetGeneration()
 	known = c.entry(generation)
 	if known.generation == generation && generation != 0 {

@@ -37,7 +37,7 @@ func TestNodeCacheIsBounded(t *testing.T) {
 			if i%7 == round%7 {
 				info.SetNode(node(info.Node().Name)) // another generation
 			}
-			known, ok := c.learn(info, &m)
+			known, ok := c.remember(info, &m)
 			if slot, _ := m.Slot(info.Node().Name); !ok || known.slot != slot {
 				t.Fatalf("round %d: %s has slot %d (known %t), want %d", round, info.Node().Name, known.slot, ok, slot)
 			}

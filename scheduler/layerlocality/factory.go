@@ -72,7 +72,7 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	pl.cycles.New = func() any { return &cycle{} }
 	if wait := args.WaitForManifest.Duration; wait > 0 {
 		pl.gate = &gate{
-			ctx: ctx, unknown: profile.UnknownImages, awaits: profile.MayLearn, answered: profile.Answered, pods: pl.pods, activate: handle.Activate,
+			ctx: ctx, unknown: profile.UnknownImages, awaits: profile.Awaits, answered: profile.Answered, pods: pl.pods, activate: handle.Activate,
 			metrics: pl.metrics, budget: newWaitBudget(wait, clock.RealClock{}), entries: map[types.UID]*entry{},
 			answers: make(chan struct{}, 1),
 		}

@@ -293,7 +293,7 @@ func least(images []index.Known) (known index.Known) {
 // EndCycle ends a scheduling cycle that may have come without Reserve. kube-scheduler does
 // not call it: there, the memory of such a cycle is left to the garbage collector.
 // layer-extender does, because not each of its answers has a Reserve: the next cycle would
-// have to learn all nodes anew.
+// have to look up all nodes anew.
 func (pl *LayerLocality) EndCycle(state fwk.CycleState) {
 	if s := pl.stateOf(state); s != nil {
 		pl.giveBack(state, s)

@@ -6,9 +6,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// waitBudget decides how long pods wait for what a source may still learn about their
-// images. It waits once for an image, and less and less for a source that does not answer:
-// a resolver that is gone, or behind, must not delay the pods of a cluster.
+// waitBudget decides how long pods wait for the answer of a source about their images. It
+// waits once for an image, and less and less for a source that does not answer: a resolver
+// that is gone, or behind, must not delay the pods of a cluster.
 //
 // It is not safe for concurrent use.
 type waitBudget struct {

@@ -87,7 +87,7 @@ func (p *Profile) Signature(pod *v1.Pod) []string {
 	return slices.Compact(signature)
 }
 
-// UnknownImages returns the images of a pod whose layers a source may still learn. It is
+// UnknownImages returns the images of a pod that are awaited (see Awaits). It is
 // empty if waiting would not help: a pod of a DaemonSet has no choice of nodes, an image
 // that must not be pulled stays where it is, and a pod with scheduling gates waits anyway.
 func (p *Profile) UnknownImages(pod *v1.Pod) (images []string) {
@@ -95,18 +95,18 @@ func (p *Profile) UnknownImages(pod *v1.Pod) (images []string) {
 		return nil
 	}
 	for _, image := range imageref.OfPod(&pod.Spec) {
-		if image.PullPolicy != v1.PullNever && p.MayLearn(image.Name) {
+		if image.PullPolicy != v1.PullNever && p.Awaits(image.Name) {
 			images = append(images, image.Name)
 		}
 	}
 	return images
 }
 
-// MayLearn reports whether nothing is known about an image, and a source may still learn its
+// Awaits reports whether nothing is known about an image, and a source may still get its
 // layers.
-func (p *Profile) MayLearn(image string) bool {
+func (p *Profile) Awaits(image string) bool {
 	names := p.Names(image)
-	return len(names) > 0 && p.tracker.mayLearn(names)
+	return len(names) > 0 && p.tracker.awaits(names)
 }
 
 // Answered reports whether a source that is worth waiting for has an answer about an image,

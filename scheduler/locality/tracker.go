@@ -178,9 +178,9 @@ func (t *Tracker) manifests(names []imageref.Canonical) []index.Manifest {
 	return nil
 }
 
-// mayLearn reports whether nothing is known about an image and a source may still
-// learn its layers.
-func (t *Tracker) mayLearn(names []imageref.Canonical) bool {
+// awaits reports whether nothing is known about an image and a source may still
+// get its layers.
+func (t *Tracker) awaits(names []imageref.Canonical) bool {
 	return !t.index.Reported(names) && t.manifests(names) == nil &&
 		t.anyAwaited(func(s AwaitedSource) bool { return s.Awaits(names) })
 }

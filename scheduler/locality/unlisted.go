@@ -203,14 +203,14 @@ func (t *Tracker) vanished(old, node *v1.Node) (images []index.Image) {
 	if old == nil {
 		return nil
 	}
-	still := make(map[string]bool, 2*len(node.Status.Images))
+	listed := make(map[string]bool, 2*len(node.Status.Images))
 	for i := range node.Status.Images {
 		for _, name := range node.Status.Images[i].Names {
-			still[name] = true
+			listed[name] = true
 		}
 	}
 	for _, image := range nodestatus.Images(old) {
-		if !slices.ContainsFunc(image.Names, func(name string) bool { return still[name] }) && len(canonical(image.Names...)) > 0 {
+		if !slices.ContainsFunc(image.Names, func(name string) bool { return listed[name] }) && len(canonical(image.Names...)) > 0 {
 			images = append(images, image)
 		}
 	}
