@@ -36,8 +36,7 @@ type agentReport struct {
 	source string
 	// withoutLayers are those of the images that state no layers.
 	withoutLayers []index.Image
-	// written means that the other images are in the index. It is only used with
-	// Tracker.reports held.
+	// written means that the other images are in the index. Tracker.reports guards it.
 	written bool
 }
 
@@ -111,7 +110,7 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 		if next == nil || next.UID != node.UID {
 			t.index.SetImages(source, name, nil)
 		}
-		t.writeReport(node)
+		t.writeReportLocked(node)
 	}
 	t.reports.Unlock()
 	if known {
@@ -145,10 +144,10 @@ func (t *Tracker) Silent() (missing, stale int) {
 	return missing, stale
 }
 
-// writeAgentReport writes a report on a node into the index, and returns the images that are
+// writeAgentReportLocked writes a report on a node into the index, and returns the images that are
 // still to be written: those without layers, or those of NodeStatus, listed, if the report is
 // not fresh.
-func (t *Tracker) writeAgentReport(name string, report *agentReport, listed []index.Image) []index.Image {
+func (t *Tracker) writeAgentReportLocked(name string, report *agentReport, listed []index.Image) []index.Image {
 	if !report.Fresh {
 		t.index.SetImages(report.source, name, nil)
 		return listed

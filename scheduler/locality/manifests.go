@@ -24,12 +24,12 @@ const manifestSource = "manifests"
 func (t *Tracker) report(node *v1.Node) {
 	t.reports.Lock()
 	defer t.reports.Unlock()
-	t.writeReport(node)
+	t.writeReportLocked(node)
 }
 
-// writeReport is report for a caller that holds the mutex. What an agent reports of the node
+// writeReportLocked is report with Tracker.reports locked. What an agent reports of the node
 // stands for what it lists itself.
-func (t *Tracker) writeReport(node *v1.Node) {
+func (t *Tracker) writeReportLocked(node *v1.Node) {
 	images := nodestatus.Images(node)
 	var agent *agentReport
 	if t.agentReports.has(node) {
@@ -42,7 +42,7 @@ func (t *Tracker) writeReport(node *v1.Node) {
 	t.index.SetJoins(node.Name, t.joins(node))
 	t.index.SetChains(node.Name, in.chains)
 	if agent != nil {
-		images = t.writeAgentReport(node.Name, agent, images)
+		images = t.writeAgentReportLocked(node.Name, agent, images)
 	}
 	stated := images
 	var resolved []index.Image
@@ -147,7 +147,7 @@ func (t *Tracker) resolveAgain(names []imageref.Canonical) {
 		// read with the mutex held: it is at least as new as what was reported last.
 		t.reports.Lock()
 		if node := t.node(name); node != nil {
-			t.writeReport(node)
+			t.writeReportLocked(node)
 		}
 		t.reports.Unlock()
 		t.rewriteUnlisted(name)

@@ -38,6 +38,11 @@ type Tracker struct {
 	followed []FollowedSource
 	layers   []LayerSource
 
+	// Locks are taken in this order: that of a LayerSource, reports, unlisted.mu, and then one of
+	// mu, agentReports.mu, that of the index and that of an ImageSource. No other is taken while one
+	// of the latter is held.
+
+	// mu guards the profiles.
 	mu       sync.RWMutex
 	profiles map[string]*Profile
 	// first is the profile whose arguments apply to pods of other schedulers.

@@ -34,7 +34,8 @@ const (
 // the least recently used ones first (realImageGCManager in k8s.io/kubernetes/pkg/kubelet/
 // images), so what was used later than those is still there.
 type unlisted struct {
-	mu    sync.Mutex
+	mu sync.Mutex
+	// nodes, and what is in them, is guarded by mu.
 	nodes map[string]*unlistedImages
 }
 
@@ -153,11 +154,11 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 	if !full {
 		if r := u.nodes[node.Name]; r != nil {
 			delete(u.nodes, node.Name)
-			t.setUnlisted(node.Name, &unlistedImages{})
+			t.setUnlistedLocked(node.Name, &unlistedImages{})
 		}
 		return
 	}
-	r := u.of(node.Name)
+	r := u.ofLocked(node.Name)
 	images := slices.Clone(r.images)
 	// collected: what was last used before has been removed.
 	collected, removal := time.Time{}, false
@@ -182,7 +183,7 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 			r.use(names, now, since)
 			used = append(used, names)
 			if !t.lists(node.Name, names) {
-				images, _ = t.addUsed(images, node.Name, names, now)
+				images, _ = t.addUsedLocked(images, node.Name, names, now)
 			}
 		}
 	}
@@ -195,7 +196,7 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 		}
 		return image.seen.Before(since) || removal && !r.lastUsed(image.names).After(collected)
 	})
-	t.setUnlisted(node.Name, r)
+	t.setUnlistedLocked(node.Name, r)
 }
 
 // vanished returns the images that a node listed before and does not list now.
@@ -236,16 +237,16 @@ func (t *Tracker) forgetUnlisted(node string) {
 	if r := u.nodes[node]; r != nil && slices.ContainsFunc(r.images, old) {
 		for _, pod := range t.podsOn(node) {
 			for _, names := range imagesInUse(pod) {
-				refresh(r.images, names, t.clock.Now())
+				refreshLocked(r.images, names, t.clock.Now())
 			}
 		}
 		r.images = slices.DeleteFunc(r.images, old)
-		t.setUnlisted(node, r)
+		t.setUnlistedLocked(node, r)
 	}
 }
 
-// of returns what is remembered about a node.
-func (u *unlisted) of(node string) *unlistedImages {
+// ofLocked returns what is remembered about a node.
+func (u *unlisted) ofLocked(node string) *unlistedImages {
 	r := u.nodes[node]
 	if r == nil {
 		r = &unlistedImages{}
@@ -266,17 +267,17 @@ func (t *Tracker) inUse(pod *v1.Pod) {
 	if _, full := t.listFull(node); !full {
 		return
 	}
-	r, changed := u.of(node.Name), false
+	r, changed := u.ofLocked(node.Name), false
 	for _, names := range imagesInUse(pod) {
 		r.use(names, now, t.unlistedSince())
 		if !t.lists(node.Name, names) {
 			var added bool
-			r.images, added = t.addUsed(r.images, node.Name, names, now)
+			r.images, added = t.addUsedLocked(r.images, node.Name, names, now)
 			changed = changed || added
 		}
 	}
 	if changed {
-		t.setUnlisted(node.Name, r)
+		t.setUnlistedLocked(node.Name, r)
 	}
 }
 
@@ -300,12 +301,12 @@ func (t *Tracker) absent(pod *v1.Pod) {
 		r.images = slices.DeleteFunc(r.images, func(image unlistedImage) bool { return shareName(image.names, names) })
 	}
 	if len(r.images) != before {
-		t.setUnlisted(pod.Spec.NodeName, r)
+		t.setUnlistedLocked(pod.Spec.NodeName, r)
 	}
 }
 
-// refresh notes that an image is there, and reports whether it is one of these.
-func refresh(images []unlistedImage, names []imageref.Canonical, now time.Time) bool {
+// refreshLocked notes that an image is there, and reports whether it is one of these.
+func refreshLocked(images []unlistedImage, names []imageref.Canonical, now time.Time) bool {
 	i := slices.IndexFunc(images, func(image unlistedImage) bool { return shareName(image.names, names) })
 	if i >= 0 {
 		images[i].seen = now
@@ -313,9 +314,9 @@ func refresh(images []unlistedImage, names []imageref.Canonical, now time.Time) 
 	return i >= 0
 }
 
-// addUsed adds an image that pods use, with what is known about it, or notes that it is there.
-func (t *Tracker) addUsed(images []unlistedImage, node string, names []imageref.Canonical, now time.Time) (_ []unlistedImage, added bool) {
-	if refresh(images, names, now) {
+// addUsedLocked adds an image that pods use, with what is known about it, or notes that it is there.
+func (t *Tracker) addUsedLocked(images []unlistedImage, node string, names []imageref.Canonical, now time.Time) (_ []unlistedImage, added bool) {
+	if refreshLocked(images, names, now) {
 		return images, false
 	}
 	image, ok := t.index.Image(index.Wanted{Names: names, Manifests: t.manifests(names)}, node)
@@ -332,12 +333,12 @@ func (t *Tracker) rewriteUnlisted(node string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if r := u.nodes[node]; r != nil && len(r.images) > 0 {
-		t.setUnlisted(node, r)
+		t.setUnlistedLocked(node, r)
 	}
 }
 
-// setUnlisted writes what a node has and does not list into the index.
-func (t *Tracker) setUnlisted(node string, r *unlistedImages) {
+// setUnlistedLocked writes what a node has and does not list into the index.
+func (t *Tracker) setUnlistedLocked(node string, r *unlistedImages) {
 	if len(r.images) > maxUnlisted {
 		slices.SortFunc(r.images, func(a, b unlistedImage) int { return b.seen.Compare(a.seen) })
 		r.images = r.images[:maxUnlisted]
