@@ -229,8 +229,8 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	a.withdraw(pod)
-	nodes, indexes, err := a.nodes(ctx, pod, names)
+	a.withdrawLocked(pod)
+	nodes, indexes, err := a.nodesLocked(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -240,14 +240,14 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 		return result, nil
 	}
 	state := framework.NewCycleState()
-	err = a.rate(ctx, state, pod, nodes, indexes, scores)
+	err = a.rateLocked(ctx, state, pod, nodes, indexes, scores)
 	if err == nil {
 		err = ctx.Err() // nobody reads the answer: the pod is expected nowhere
 	}
 	if err == nil && a.Expects {
 		best, tied := a.choose(nodes, indexes, scores)
 		result.Best, result.Tied = indexes[best], tied
-		a.expect(ctx, state, pod, nodes[best].Node().Name)
+		a.expectLocked(ctx, state, pod, nodes[best].Node().Name)
 	}
 	// Reserve does not always come. Not after a panic: the state may be anything then.
 	a.endCycle(state)
@@ -284,20 +284,20 @@ func (a *Agent) choose(nodes []fwk.NodeInfo, indexes []int, scores []int64) (bes
 	return best, alike > 1
 }
 
-// rate scores the nodes, each at its index in scores; without the framework's goroutines: a
+// rateLocked scores the nodes, each at its index in scores; without the framework's goroutines: a
 // panic in them would end the process.
-func (a *Agent) rate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
+func (a *Agent) rateLocked(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
 	if status := a.framework.RunPreScorePlugins(ctx, state, pod, nodes); !status.IsSuccess() {
 		return status.AsError()
 	}
 	if state.GetSkipScorePlugins().Has(a.Plugin) {
 		return nil
 	}
-	return a.scoreAll(ctx, state, pod, nodes, indexes, scores)
+	return a.scoreAllLocked(ctx, state, pod, nodes, indexes, scores)
 }
 
-// scoreAll scores the nodes, each at its index in scores.
-func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
+// scoreAllLocked scores the nodes, each at its index in scores.
+func (a *Agent) scoreAllLocked(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
 	extensions := a.score.ScoreExtensions()
 	var list fwk.NodeScoreList
 	for i, node := range nodes {
@@ -342,7 +342,7 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	nodes, indexes, err := a.nodes(ctx, pod, names)
+	nodes, indexes, err := a.nodesLocked(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -390,9 +390,9 @@ type assumed struct {
 	generation int64
 }
 
-// update brings the snapshot up to date: the pods that are placed, and those that this agent
+// updateLocked brings the snapshot up to date: the pods that are placed, and those that this agent
 // expects, but for the one that is asked about. Other agents expect pods on other nodes.
-func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
+func (a *Agent) updateLocked(ctx context.Context, pod *v1.Pod) error {
 	for last := len(a.assumed) - 1; last >= 0; last-- {
 		assumed := a.assumed[last]
 		a.assumed = a.assumed[:last]
@@ -404,7 +404,7 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	if err := a.cluster.Update(a.snapshot); err != nil {
 		return err
 	}
-	a.settle(a.shown)
+	a.settleLocked(a.shownLocked)
 	var errs []error
 	a.expected.Each(func(expected *expectedpods.Pod) {
 		if expected.Pod.UID == pod.UID {
@@ -427,10 +427,10 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	return errors.Join(errs...)
 }
 
-// nodes returns the known nodes among those with the names, each with its index among the
+// nodesLocked returns the known nodes among those with the names, each with its index among the
 // names. The pod that is asked about is on none of them, unless it is placed.
-func (a *Agent) nodes(ctx context.Context, pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, indexes []int, err error) {
-	if err := a.update(ctx, pod); err != nil {
+func (a *Agent) nodesLocked(ctx context.Context, pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, indexes []int, err error) {
+	if err := a.updateLocked(ctx, pod); err != nil {
 		return nil, nil, err
 	}
 	nodes, indexes = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))
@@ -446,9 +446,9 @@ func (a *Agent) nodes(ctx context.Context, pod *v1.Pod, names []string) (nodes [
 	return nodes, indexes, nil
 }
 
-// expect has the pod count on a node until its binding shows: what the framework's Reserve
+// expectLocked has the pod count on a node until its binding shows: what the framework's Reserve
 // does in a scheduler.
-func (a *Agent) expect(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+func (a *Agent) expectLocked(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	switch {
 	case pod.UID == "":
 		return
@@ -480,9 +480,9 @@ func free(node fwk.NodeInfo) float64 {
 	return (share(used.GetMilliCPU(), all.GetMilliCPU()) + share(used.GetMemory(), all.GetMemory())) / 2
 }
 
-// shown returns the node on which the snapshot has a pod; empty if it has not. A binding may
+// shownLocked returns the node on which the snapshot has a pod; empty if it has not. A binding may
 // show in the cluster after the snapshot was taken: then the pod is expected once more.
-func (a *Agent) shown(pod *v1.Pod) (node string) {
+func (a *Agent) shownLocked(pod *v1.Pod) (node string) {
 	node = a.cluster.Placed(pod)
 	if node == "" {
 		return ""
@@ -494,13 +494,13 @@ func (a *Agent) shown(pod *v1.Pod) (node string) {
 	return node
 }
 
-// settle ends the expectation of pods that have a node, or whose time is over. node returns the
+// settleLocked ends the expectation of pods that have a node, or whose time is over. node returns the
 // node of a pod; empty if it has none.
-func (a *Agent) settle(node func(*v1.Pod) string) {
+func (a *Agent) settleLocked(node func(*v1.Pod) string) {
 	a.expected.Settle(
 		node,
 		a.placed,
-		func(expected *expectedpods.Pod) { a.undo(expected, metrics.Over) })
+		func(expected *expectedpods.Pod) { a.undoLocked(expected, metrics.Over) })
 }
 
 // placed counts a pod that has a node. The plugin and the cache follow it themselves.
@@ -522,14 +522,14 @@ func (a *Agent) end(pod *v1.Pod) {
 	}
 }
 
-// withdraw forgets an earlier answer for a pod.
-func (a *Agent) withdraw(pod *v1.Pod) {
+// withdrawLocked forgets an earlier answer for a pod.
+func (a *Agent) withdrawLocked(pod *v1.Pod) {
 	if expected := a.expected.Take(pod.UID); expected != nil {
-		a.undo(expected, metrics.Again)
+		a.undoLocked(expected, metrics.Again)
 	}
 }
 
-func (a *Agent) undo(expected *expectedpods.Pod, ended string) {
+func (a *Agent) undoLocked(expected *expectedpods.Pod, ended string) {
 	a.framework.RunReservePluginsUnreserve(context.Background(), framework.NewCycleState(), expected.Pod, expected.Node)
 	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
 }
@@ -567,7 +567,7 @@ func (a *Agent) tick(ctx context.Context) {
 			klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", value), "An agent panicked while nobody asked", "agent", a.Name, "stack", string(debug.Stack()))
 		}
 	}()
-	a.settle(a.cluster.Placed) // the next snapshot has them
+	a.settleLocked(a.cluster.Placed) // the next snapshot has them
 }
 
 // Close ends the plugin.

@@ -89,14 +89,14 @@ func (s *Source) Manifests(name imageref.Canonical) []index.Manifest {
 func (s *Source) Awaits(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.watching && (s.seen || s.leaseActive) && !s.answered(names)
+	return s.watching && (s.seen || s.leaseActive) && !s.answeredLocked(names)
 }
 
 // Answered implements locality.AwaitedSource.
 func (s *Source) Answered(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.answered(names)
+	return s.answeredLocked(names)
 }
 
 // OnAnswer implements locality.AwaitedSource.
@@ -106,7 +106,7 @@ func (s *Source) OnAnswer(f func()) {
 	s.waiting = append(s.waiting, f)
 }
 
-func (s *Source) answered(names []imageref.Canonical) bool {
+func (s *Source) answeredLocked(names []imageref.Canonical) bool {
 	return slices.ContainsFunc(names, func(name imageref.Canonical) bool { return s.images[name] != nil })
 }
 

@@ -229,7 +229,7 @@ func TestOnAnswer(t *testing.T) {
 	s.changed = func([]imageref.Canonical) {}
 	var known []bool
 	names := []imageref.Canonical{"quay.io/a/b:1", "quay.io/a/refused:1"}
-	s.OnAnswer(func() { known = append(known, s.answered(names[:1]), s.answered(names[1:])) })
+	s.OnAnswer(func() { known = append(known, s.answeredLocked(names[:1]), s.answeredLocked(names[1:])) })
 	objects := &store{Source: s}
 	if err := objects.Add(manifest("m", "", "a", reference(string(names[0]), "m", 0))); err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	profile, err := f.newProfile(ctx, handle, args)
+	profile, err := f.newProfileLocked(ctx, handle, args)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", Name, err)
 	}
@@ -82,9 +82,9 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	return pl, nil
 }
 
-// newProfile adds a profile to the Tracker; the first profile starts the
+// newProfileLocked adds a profile to the Tracker; the first profile starts the
 // Tracker.
-func (f *Factory) newProfile(ctx context.Context, handle fwk.Handle, args *config.LayerLocalityArgs) (*locality.Profile, error) {
+func (f *Factory) newProfileLocked(ctx context.Context, handle fwk.Handle, args *config.LayerLocalityArgs) (*locality.Profile, error) {
 	core := handle.SharedInformerFactory().Core().V1()
 	if f.tracker != nil {
 		if !f.tracker.Follows(core.Nodes().Informer()) {

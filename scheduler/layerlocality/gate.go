@@ -80,29 +80,29 @@ func (g *gate) check(pod *v1.Pod) *fwk.Status {
 	defer g.mu.Unlock()
 	e := g.entries[pod.UID]
 	if len(images) == 0 {
-		g.pass(e, "known")
+		g.passLocked(e, "known")
 		return nil
 	}
 	if e == nil {
 		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.budget.until(images, groupOf(pod)), since: g.now()}
-		g.start() // also to see whether an answer comes that nobody waits for
+		g.startLocked() // also to see whether an answer comes that nobody waits for
 		if !g.now().Before(e.deadline) {
 			return nil
 		}
 		g.entries[pod.UID] = e
 	} else if !g.now().Before(e.deadline) {
-		g.pass(e, "timeout")
+		g.passLocked(e, "timeout")
 		return nil
 	}
 	e.image = images[0]
-	g.start()
+	g.startLocked()
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, g.message(e.image))
 }
 
 func (g *gate) now() time.Time { return g.budget.clock.Now() }
 
-// start starts the loop unless it runs.
-func (g *gate) start() {
+// startLocked starts the loop unless it runs.
+func (g *gate) startLocked() {
 	if !g.running {
 		g.running = true
 		go g.run()
@@ -118,8 +118,8 @@ func groupOf(pod *v1.Pod) string {
 	return ""
 }
 
-// pass notes that a pod is let through.
-func (g *gate) pass(e *entry, how string) {
+// passLocked notes that a pod is let through.
+func (g *gate) passLocked(e *entry, how string) {
 	if e != nil && e.image != "" {
 		e.image, e.until = "", g.now()
 		g.metrics.released(how)
@@ -206,7 +206,7 @@ func (g *gate) gatedPods() (gated map[string]waiting, more bool) {
 	for uid, e := range g.entries {
 		pod, err := g.pods.Pods(e.namespace).Get(e.name)
 		if err != nil || pod.UID != uid || pod.Spec.NodeName != "" {
-			g.pass(e, "gone")
+			g.passLocked(e, "gone")
 			delete(g.entries, uid)
 		} else if e.image != "" {
 			gated[e.namespace+"/"+e.name] = waiting{pod, e.deadline}

@@ -179,7 +179,7 @@ func (s *Source) apply(object *v1alpha1.NodeLayers, now time.Time) error {
 	uid, err := ownerOf(object)
 	if err != nil {
 		s.stats.Refused++
-		s.forget(object.Name)
+		s.forgetLocked(object.Name)
 		return err
 	}
 	old := s.nodes[object.Name]
@@ -220,10 +220,10 @@ func (n *node) fresh(now time.Time) bool { return now.Sub(n.seen) <= n.lasts }
 func (s *Source) delete(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(name)
+	s.forgetLocked(name)
 }
 
-func (s *Source) forget(name string) {
+func (s *Source) forgetLocked(name string) {
 	if s.nodes[name] != nil {
 		delete(s.nodes, name)
 		s.sink.SetReport(Name, name, nil)

@@ -187,7 +187,7 @@ func (m *Memory) Add(p Placement) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r.kind = m.kind(kind{p.Profile, p.Known})
+	r.kind = m.kindLocked(kind{p.Profile, p.Known})
 	if p.Mean != nil {
 		s := m.saved[p.Profile]
 		if s == nil {
@@ -202,7 +202,7 @@ func (m *Memory) Add(p Placement) {
 		m.ring = make([]record, Most)
 	}
 	for m.count == Most || m.count > 0 && m.texts+r.texts() > maxTexts {
-		m.forget()
+		m.forgetLocked()
 	}
 	m.ring[m.next] = r
 	m.next = (m.next + 1) % Most
@@ -210,8 +210,8 @@ func (m *Memory) Add(p Placement) {
 	m.texts += r.texts()
 }
 
-// kind returns the one copy of a kind.
-func (m *Memory) kind(k kind) *kind {
+// kindLocked returns the one copy of a kind.
+func (m *Memory) kindLocked(k kind) *kind {
 	known := m.kinds[k]
 	if known == nil {
 		known = &kind{k.profile, k.known}
@@ -228,8 +228,8 @@ func (b bytes) weights(node string, score uint8) Weights {
 	return Weights{Node: node, Score: int64(score), TotalBytes: b.total, PresentBytes: b.present, ArrivingBytes: b.arriving, MissingBytes: b.missing, PendingBytes: b.pending}
 }
 
-// forget drops the oldest record.
-func (m *Memory) forget() {
+// forgetLocked drops the oldest record.
+func (m *Memory) forgetLocked() {
 	oldest := &m.ring[(m.next-m.count+Most)%Most]
 	m.texts -= oldest.texts()
 	*oldest = record{}
@@ -243,7 +243,7 @@ func (m *Memory) Undo(pod types.UID) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for r := range m.newest {
+	for r := range m.newestLocked {
 		if r.uid == pod {
 			r.undone = true
 			return
@@ -251,8 +251,8 @@ func (m *Memory) Undo(pod types.UID) {
 	}
 }
 
-// newest yields the records, the newest first.
-func (m *Memory) newest(yield func(*record) bool) {
+// newestLocked yields the records, the newest first.
+func (m *Memory) newestLocked(yield func(*record) bool) {
 	for i := range m.count {
 		if !yield(&m.ring[(m.next-1-i+2*Most)%Most]) {
 			return
@@ -270,7 +270,7 @@ func (m *Memory) Of(namespace, name string) Answer {
 	if m.count > 0 && (m.count == Most || m.texts > maxTexts-maxText) {
 		answer.Since = time.Unix(0, m.ring[(m.next-m.count+Most)%Most].time)
 	}
-	for r := range m.newest {
+	for r := range m.newestLocked {
 		if r.name == name && r.namespace == namespace && !r.undone {
 			answer.Placements = append(answer.Placements, r.placement())
 		}

@@ -462,14 +462,14 @@ type limit struct {
 func (l *limit) left(now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.most - l.recent(now)
+	return l.most - l.recentLocked(now)
 }
 
 // take notes one.
 func (l *limit) take(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.recent(now)
+	l.recentLocked(now)
 	l.times = append(l.times, now)
 }
 
@@ -482,7 +482,7 @@ func (l *limit) giveBack(at time.Time) {
 	}
 }
 
-func (l *limit) recent(now time.Time) int {
+func (l *limit) recentLocked(now time.Time) int {
 	old := 0
 	for old < len(l.times) && now.Sub(l.times[old]) >= time.Minute {
 		old++
