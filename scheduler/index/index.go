@@ -17,7 +17,12 @@ import (
 
 // Index is safe for concurrent use.
 type Index struct {
-	mu       sync.RWMutex
+	mu sync.RWMutex
+	guarded
+}
+
+// guarded is what Index.mu guards. Its methods need the lock.
+type guarded struct {
 	layers   map[string]*layer
 	contents map[string]*content
 	reports  map[reportKey]*imageReport
@@ -50,7 +55,7 @@ type Index struct {
 
 // New returns an empty Index.
 func New() *Index {
-	return &Index{
+	return &Index{guarded: guarded{
 		layers:       map[string]*layer{},
 		contents:     map[string]*content{},
 		reports:      map[reportKey]*imageReport{},
@@ -58,7 +63,7 @@ func New() *Index {
 		nodes:        map[string]*node{},
 		groups:       map[group]*nodeSet{},
 		reservations: map[types.UID]*reservation{},
-	}
+	}}
 }
 
 // SetNode adds a node or changes its platform.
@@ -95,7 +100,7 @@ func (x *Index) Chains(nodeName string) bool {
 	return n != nil && n.group.chains
 }
 
-func (x *Index) move(n *node, to group) {
+func (x *guarded) move(n *node, to group) {
 	if n.group != to {
 		x.leaveGroup(n)
 		n.group = to
@@ -103,7 +108,7 @@ func (x *Index) move(n *node, to group) {
 	}
 }
 
-func (x *Index) joinGroup(n *node) {
+func (x *guarded) joinGroup(n *node) {
 	nodes := x.groups[n.group]
 	if nodes == nil {
 		nodes = &nodeSet{}
@@ -198,7 +203,7 @@ func (x *Index) DeleteNode(nodeName string) {
 	x.slotsByName = nil
 }
 
-func (x *Index) addNode(nodeName string) *node {
+func (x *guarded) addNode(nodeName string) *node {
 	n := &node{name: nodeName, sources: map[string][]*imageReport{}, reservations: map[types.UID]*reservation{}}
 	if last := len(x.free) - 1; last >= 0 {
 		n.slot = x.free[last]
@@ -214,7 +219,7 @@ func (x *Index) addNode(nodeName string) *node {
 	return n
 }
 
-func (x *Index) leaveGroup(n *node) {
+func (x *guarded) leaveGroup(n *node) {
 	nodes := x.groups[n.group]
 	if nodes.remove(n.slot, len(x.slots)); nodes.n == 0 {
 		delete(x.groups, n.group)
@@ -222,7 +227,7 @@ func (x *Index) leaveGroup(n *node) {
 }
 
 // setReports replaces the reports a source gives for a node.
-func (x *Index) setReports(n *node, source string, reports []*imageReport) {
+func (x *guarded) setReports(n *node, source string, reports []*imageReport) {
 	slices.SortFunc(reports, func(a, b *imageReport) int { return cmp.Compare(a.id, b.id) })
 	reports = slices.Compact(reports)
 	old := n.sources[source]
@@ -262,7 +267,7 @@ func (x *Index) setReports(n *node, source string, reports []*imageReport) {
 }
 
 // addReport notes that a node has the image of a report.
-func (x *Index) addReport(n *node, source string, r *imageReport) {
+func (x *guarded) addReport(n *node, source string, r *imageReport) {
 	if n.hasReport(source, r) {
 		return // another source reports it already
 	}
@@ -274,7 +279,7 @@ func (x *Index) addReport(n *node, source string, r *imageReport) {
 
 // markLayers marks the layers of all reports that the node has now. A node may have many of both: to look
 // through the reports for each layer that is dropped would take as long as there are pairs of them.
-func (x *Index) markLayers(n *node) {
+func (x *guarded) markLayers(n *node) {
 	x.marks++
 	for _, reports := range n.sources {
 		for _, r := range reports {
@@ -286,7 +291,7 @@ func (x *Index) markLayers(n *node) {
 }
 
 // removeReport undoes addReport, except for what something else on the node still needs: markLayers was called.
-func (x *Index) removeReport(n *node, source string, r *imageReport) {
+func (x *guarded) removeReport(n *node, source string, r *imageReport) {
 	if n.hasReport(source, r) {
 		return
 	}
@@ -349,7 +354,7 @@ func keyOf(image *Image) reportKey {
 // needed. It leaves out names that are taken by another image of the node, and
 // takes those of this one. It returns nil if the image has no valid name and
 // no layers. reported are the reports of the images before it, which no node may have yet.
-func (x *Index) reportWithFreeNames(image *Image, taken map[*name]bool, reported []*imageReport) *imageReport {
+func (x *guarded) reportWithFreeNames(image *Image, taken map[*name]bool, reported []*imageReport) *imageReport {
 	if len(image.Names)+len(image.Canonical) > maxNames || len(image.Layers) > maxLayers {
 		bounded := *image
 		bounded.Names = image.Names[:min(len(image.Names), maxNames)]
@@ -397,7 +402,7 @@ func (i *Image) canonicalNames() (names []imageref.Canonical) {
 	return names
 }
 
-func (x *Index) reportOf(image *Image) *imageReport {
+func (x *guarded) reportOf(image *Image) *imageReport {
 	key := keyOf(image)
 	if r := x.reports[key]; r != nil {
 		return r
@@ -423,7 +428,7 @@ func (x *Index) reportOf(image *Image) *imageReport {
 	return r
 }
 
-func (x *Index) deleteReport(r *imageReport) {
+func (x *guarded) deleteReport(r *imageReport) {
 	for _, n := range r.names {
 		n.reports = slices.DeleteFunc(n.reports, func(other *imageReport) bool { return other == r })
 		if len(n.reports) == 0 {
@@ -447,14 +452,14 @@ func (x *Index) deleteReport(r *imageReport) {
 	}
 }
 
-func (x *Index) unref(l *layer) {
+func (x *guarded) unref(l *layer) {
 	if l.refs--; l.refs == 0 {
 		delete(x.layers, l.key)
 	}
 }
 
 // content returns the content of an image, and creates it if needed.
-func (x *Index) content(image *Image, names []imageref.Canonical) *content {
+func (x *guarded) content(image *Image, names []imageref.Canonical) *content {
 	layers := normalize(image.Layers)
 	opaque := len(layers) == 0
 	if opaque {
@@ -501,7 +506,7 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 // scales reports whether a content states both sizes, so that the ratio of the two counts.
 func (c *content) scales() bool { return !c.opaque && !c.compressed && c.sizeBytes > 0 } // 0: not known
 
-func (x *Index) layer(key string, opaque bool) *layer {
+func (x *guarded) layer(key string, opaque bool) *layer {
 	l := x.layers[key]
 	if l == nil {
 		l = &layer{key: key, opaque: opaque}

@@ -227,7 +227,7 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 }
 
 // largestGroups returns the groups that count: if there are too many, those with the most nodes.
-func (x *Index) largestGroups(order []group) []group {
+func (x *guarded) largestGroups(order []group) []group {
 	for of := range x.groups {
 		order = append(order, of)
 	}
@@ -255,7 +255,7 @@ var nobody nodeSet
 const maxGroups = 16
 
 // measure adds what nodes of one group have; mask is nil if there is no other.
-func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *Measurement) {
+func (x *guarded) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *Measurement) {
 	u := &m.union
 	x.resolve(u, wanted, of)
 	m.outdated = m.outdated || u.outdated
@@ -420,7 +420,7 @@ type part struct {
 }
 
 // resolve fills in what the images consist of on the nodes of a group.
-func (x *Index) resolve(u *union, wanted []Wanted, of group) {
+func (x *guarded) resolve(u *union, wanted []Wanted, of group) {
 	u.images, u.parts, u.index, u.outdated = u.images[:0], u.parts[:0], nil, false
 	for i := range wanted {
 		w := &wanted[i]
@@ -445,7 +445,7 @@ func (x *Index) resolve(u *union, wanted []Wanted, of group) {
 // addLayers adds the layers of an image, as far as they are known, and returns how they are.
 // expected is the piece that stands for it where only its name was known, nil if it is
 // expected nowhere.
-func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *layer) Known {
+func (x *guarded) addLayers(u *union, w *Wanted, of group, key string, expected *layer) Known {
 	if layers, ok := w.manifest(of); ok {
 		for _, l := range normalize(layers) {
 			u.add(l.Digest, key, x.layers[l.Digest], l.Size)
@@ -470,7 +470,7 @@ func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *l
 
 // addHolders notes which nodes have the layers of the current image because they report an
 // image of its name, with whatever layers.
-func (x *Index) addHolders(u *union, w *Wanted) {
+func (x *guarded) addHolders(u *union, w *Wanted) {
 	for _, n := range w.Names {
 		known := x.names[n]
 		if known == nil {
@@ -491,7 +491,7 @@ func (x *Index) addHolders(u *union, w *Wanted) {
 
 // addExpected notes that the layers of the current image come to the nodes where it is
 // expected by its name.
-func (x *Index) addExpected(u *union, expected *layer, known Known, of group) {
+func (x *guarded) addExpected(u *union, expected *layer, known Known, of group) {
 	u.outdated = u.outdated || known == ByLayers && slices.ContainsFunc(expected.arriving, func(a arriving) bool {
 		return x.slots[a.slot].group == of
 	})
@@ -543,7 +543,7 @@ func (u *union) find(key string) (i int, ok bool) {
 
 // sizeOf returns the compressed size of a layer. It is an estimate for an image
 // of which only the name and the uncompressed size are known.
-func (x *Index) sizeOf(l *layer) int64 {
+func (x *guarded) sizeOf(l *layer) int64 {
 	if !l.opaque || l.compressed || x.uncompressed == 0 || x.compressed >= x.uncompressed {
 		return l.size
 	}
@@ -552,7 +552,7 @@ func (x *Index) sizeOf(l *layer) int64 {
 
 // contentOf returns what most nodes of a group report under the first name
 // that is known there, or nil if none is.
-func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
+func (x *guarded) contentOf(names []imageref.Canonical, of group) *content {
 	for _, n := range names {
 		known := x.names[n]
 		if known == nil {
@@ -621,7 +621,7 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	return image, true
 }
 
-func (x *Index) countOn(nodes []Slot, of group) int {
+func (x *guarded) countOn(nodes []Slot, of group) int {
 	if len(x.groups) == 1 {
 		return len(nodes)
 	}

@@ -79,7 +79,7 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, rules R
 	return x.reserve(pod, n, wanted, rules, deadline)
 }
 
-func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, deadline time.Time) (missing int64) {
+func (x *guarded) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, deadline time.Time) (missing int64) {
 	r := &reservation{node: n, deadline: deadline}
 	u := &x.union
 	x.resolve(u, wanted, n.group)
@@ -138,7 +138,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 // expect notes that the pull of an image, for a reservation, brings a layer of the given
 // size to its node. It returns the bytes that this adds to what the node's link has to
 // pull.
-func (x *Index) expect(r *reservation, l *layer, image string, bytes int64, rules Rules) (missing int64) {
+func (x *guarded) expect(r *reservation, l *layer, image string, bytes int64, rules Rules) (missing int64) {
 	if r.node.joinsDownloads(rules) {
 		image = ""
 	}
@@ -180,7 +180,7 @@ func (x *Index) Started(pod types.UID, deadline time.Time) {
 	}
 }
 
-func (x *Index) started(r *reservation, deadline time.Time) {
+func (x *guarded) started(r *reservation, deadline time.Time) {
 	for _, b := range r.brings {
 		a := r.arriving(b)
 		a.waiting--
@@ -233,7 +233,7 @@ func (x *Index) ResolveReservations(wanted []Wanted, rules Rules) {
 }
 
 // layersKnown reports whether the layers of an image are known on the nodes of a group.
-func (x *Index) layersKnown(w *Wanted, of group) bool {
+func (x *guarded) layersKnown(w *Wanted, of group) bool {
 	if content := x.contentOf(w.Names, of); content != nil && !content.opaque {
 		return true
 	}
@@ -242,7 +242,7 @@ func (x *Index) layersKnown(w *Wanted, of group) bool {
 }
 
 // resolveReservation makes a reservation again, now that some of its images are known.
-func (x *Index) resolveReservation(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
+func (x *guarded) resolveReservation(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
 	wanted := slices.Clone(r.named)
 	for i := range wanted {
 		if len(wanted[i].Names) == 0 {
@@ -271,7 +271,7 @@ func (x *Index) Release(pod types.UID) {
 }
 
 // dropReported ends the expectation of layers that the node now has.
-func (x *Index) dropReported(n *node) {
+func (x *guarded) dropReported(n *node) {
 	for pod, r := range n.reservations {
 		r.brings = slices.DeleteFunc(r.brings, func(b brought) bool {
 			if !b.nodes.has(n.slot) && !x.namedOn(r, b.layer) {
@@ -288,7 +288,7 @@ func (x *Index) dropReported(n *node) {
 
 // namedOn reports whether the node has reported an image that was expected by
 // name only, under any of its names and with any layers.
-func (x *Index) namedOn(r *reservation, l *layer) bool {
+func (x *guarded) namedOn(r *reservation, l *layer) bool {
 	if !l.opaque {
 		return false
 	}
@@ -302,7 +302,7 @@ func (x *Index) namedOn(r *reservation, l *layer) bool {
 	})
 }
 
-func (x *Index) release(pod types.UID, r *reservation) {
+func (x *guarded) release(pod types.UID, r *reservation) {
 	for _, b := range r.brings {
 		x.forget(r, b)
 	}
@@ -310,7 +310,7 @@ func (x *Index) release(pod types.UID, r *reservation) {
 	delete(r.node.reservations, pod)
 }
 
-func (x *Index) forget(r *reservation, b brought) {
+func (x *guarded) forget(r *reservation, b brought) {
 	a := r.arriving(b)
 	if !r.started {
 		a.waiting--
@@ -349,12 +349,12 @@ func (x *Index) expire(now time.Time) {
 	}
 }
 
-func (x *Index) expiryDue(now time.Time) bool {
+func (x *guarded) expiryDue(now time.Time) bool {
 	return len(x.reservations) > 0 && !now.Before(x.nextExpiry)
 }
 
 // dropExpired looks at all reservations, but at most once a second.
-func (x *Index) dropExpired(now time.Time) {
+func (x *guarded) dropExpired(now time.Time) {
 	if !x.expiryDue(now) {
 		return
 	}
