@@ -121,9 +121,9 @@ func TestChanges(t *testing.T) {
 			known[question{name, platform}] = holds(s, name, platform)
 		}
 	}
-	told := 0
+	notified := 0
 	s.changed = func(names []imageref.Canonical) {
-		told += len(names)
+		notified += len(names)
 		for _, name := range names {
 			ask(name)
 		}
@@ -164,10 +164,10 @@ func TestChanges(t *testing.T) {
 		s.notify()
 	}
 	apply(0)
-	told = 0
+	notified = 0
 	apply(5)
-	if told != 0 {
-		t.Errorf("told of %d names that were only confirmed", told)
+	if notified != 0 {
+		t.Errorf("notified of %d names that were only confirmed", notified)
 	}
 }
 

@@ -78,7 +78,7 @@ func lettersOf(t *testing.T, s *Source, image string) map[index.Platform]string 
 	if manifests == nil {
 		return nil
 	}
-	said := map[index.Platform]string{}
+	found := map[index.Platform]string{}
 	for _, m := range manifests {
 		letters := ""
 		for _, l := range m.Layers {
@@ -87,12 +87,12 @@ func lettersOf(t *testing.T, s *Source, image string) map[index.Platform]string 
 				t.Fatalf("%s: layer %+v", image, l)
 			}
 		}
-		if _, twice := said[m.Platform]; twice {
+		if _, twice := found[m.Platform]; twice {
 			t.Fatalf("%s: twice for %v", image, m.Platform)
 		}
-		said[m.Platform] = letters
+		found[m.Platform] = letters
 	}
-	return said
+	return found
 }
 
 type platforms = map[index.Platform]string
@@ -238,7 +238,7 @@ func TestOnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []bool{true, false, true, true}; !slices.Equal(known, want) {
-		t.Errorf("answers known when told: %v, want %v", known, want)
+		t.Errorf("answers known when called: %v, want %v", known, want)
 	}
 }
 

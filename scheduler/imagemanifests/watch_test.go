@@ -55,7 +55,7 @@ func (a apiserver) event(kind string, m *v1alpha1.ImageManifest) {
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
-		said := func(text string) int {
+		logged := func(text string) int {
 			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), text)
 		}
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
@@ -78,8 +78,8 @@ func TestWatch(t *testing.T) {
 			if got := s.Awaits([]imageref.Canonical{"quay.io/a/new:1"}); got != awaits {
 				t.Errorf("%s: an image is awaited: %t", when, got)
 			}
-			if said(cannot) != failures || said(can) != successes {
-				t.Errorf("%s: said %d times that it cannot and %d times that it can, want %d and %d", when, said(cannot), said(can), failures, successes)
+			if logged(cannot) != failures || logged(can) != successes {
+				t.Errorf("%s: logged %d times that it cannot and %d times that it can, want %d and %d", when, logged(cannot), logged(can), failures, successes)
 			}
 		}
 		later := func() { time.Sleep(time.Hour); synctest.Wait() }

@@ -65,7 +65,7 @@ func TestChainOfNothing(t *testing.T) {
 func TestSetChains(t *testing.T) {
 	x := newIndex("n1", "n2")
 	if x.SetChains("unknown", true); x.Chains("unknown") || x.Chains("n1") {
-		t.Error("nobody said that they use layers in chains")
+		t.Error("no node uses layers in chains")
 	}
 	if x.SetChains("n1", true); !x.Chains("n1") || len(x.groups) != 2 {
 		t.Errorf("chains %t, groups %v", x.Chains("n1"), x.groups)

@@ -216,7 +216,7 @@ func TestNodesStateWhetherTheyJoin(t *testing.T) {
 		for node, layers := range arriving {
 			expected := NodeBytes{Total: sum("ac"), Arriving: sum(layers), Pending: sum("ab")}
 			if got, _ := m.Node(node); got != expected {
-				t.Errorf("%s, joined if it does not say %t: %+v, want %+v", node, rules.JoinsDownloads, got, expected)
+				t.Errorf("%s, joined if it has no value %t: %+v, want %+v", node, rules.JoinsDownloads, got, expected)
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func TestNodesThatAreNotRemembered(t *testing.T) {
 			t.Errorf("n1, which has everything, scores %d", got)
 		}
 		if got, _ := s.plugin.Score(s.ctx, state, pod("p"), stranger); got != 0 {
-			t.Errorf("a node that the index does not know scores %d", got)
+			t.Errorf("a node that the index does not have scores %d", got)
 		}
 		known.SetNode(s.nodes[1]) // another generation
 	}

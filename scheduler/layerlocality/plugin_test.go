@@ -539,7 +539,7 @@ func TestDebugHandler(t *testing.T) {
 			t.Errorf("%+v", n3)
 		}
 		if n1.JoinsDownloads || !n3.JoinsDownloads {
-			t.Errorf("n1 joins downloads %t, n3, which says so, %t", n1.JoinsDownloads, n3.JoinsDownloads)
+			t.Errorf("n1 joins downloads %t, n3, which states it, %t", n1.JoinsDownloads, n3.JoinsDownloads)
 		}
 		if n1.LoadPercent != 0 || n2.LoadPercent != 3 || n2.WithoutRequest != 0 { // 300m of ten cores
 			t.Errorf("%v, %v percent, %v containers without a request", n1.LoadPercent, n2.LoadPercent, n2.WithoutRequest)

@@ -104,7 +104,7 @@ func TestSnapshot(t *testing.T) {
 		profile.Measure(profile.Wanted(pod), &a)
 		snapshot.Measure(snapshot.Wanted(pod), &b)
 		if !reflect.DeepEqual(a.Images, b.Images) {
-			t.Errorf("%v: %v, the Tracker knows %v", pod.Spec.Containers, b.Images, a.Images)
+			t.Errorf("%v: %v, the Tracker has %v", pod.Spec.Containers, b.Images, a.Images)
 		}
 		for _, node := range nodes {
 			x, ok1 := a.Node(node.Name)

@@ -124,7 +124,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("a source does not start: %v", err)
 	}
 	if !tracker.Follows(core.Nodes().Informer()) || tracker.Follows(core.Pods().Informer()) {
-		t.Error("the tracker does not know its informer of Nodes")
+		t.Error("the tracker does not recognize its informer of Nodes")
 	}
 }
 
@@ -258,7 +258,7 @@ func TestMadeAgain(t *testing.T) {
 	}
 	s.eventually("the report of the node", func() bool { return s.measure(pod("q", image), "n1").Present > 0 })
 	if got := s.measure(pod("q", "quay.io/b:1"), "n1"); got.Present == 0 {
-		t.Error("what another source says of the node is forgotten")
+		t.Error("the report of another source on the node is forgotten")
 	}
 	fresh := node("n1")
 	fresh.UID = "another"
@@ -453,7 +453,7 @@ func TestAliasInParts(t *testing.T) {
 	}), nodes("n1"))
 	s.images.Images["registry.opensuse.org/opensuse/tumbleweed:latest"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
 	if got := s.measure(pod("p", "opensuse/tumbleweed"), "n1"); got.Total != 200*mb {
-		t.Errorf("%+v, want the 200 MB that the source knows of", got)
+		t.Errorf("%+v, want the 200 MB that the source has", got)
 	}
 }
 

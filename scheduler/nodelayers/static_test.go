@@ -29,9 +29,9 @@ func TestStaticShares(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	told := &sink{reports: map[string]*locality.NodeReport{}}
-	s.Report(told)
-	first, second := told.reports["n1"].Images, told.reports["n2"].Images
+	recorder := &sink{reports: map[string]*locality.NodeReport{}}
+	s.Report(recorder)
+	first, second := recorder.reports["n1"].Images, recorder.reports["n2"].Images
 	shared := 0
 	for i := range images {
 		want := []index.Layer{{Digest: digest(fmt.Sprint(i)), Size: 5}, {Digest: digest("last"), Size: 9}}

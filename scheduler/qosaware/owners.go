@@ -46,13 +46,13 @@ func newOwners(handle fwk.Handle) *owners {
 // start begins to follow Deployments and Jobs, and calls added with every owner that appears.
 // It returns what reports whether those that exist are known.
 func (o *owners) start(ctx context.Context, added func(types.UID)) (synced []cache.InformerSynced, err error) {
-	tell := cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 		if meta, ok := object.(metav1.Object); ok {
 			added(meta.GetUID())
 		}
 	}}
 	for _, informer := range o.informers {
-		registration, err := informer.AddEventHandler(tell)
+		registration, err := informer.AddEventHandler(handler)
 		if err != nil {
 			return nil, err
 		}

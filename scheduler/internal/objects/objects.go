@@ -62,12 +62,12 @@ func (f Followed) Follow(ctx context.Context) {
 	// and is logged once.
 	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 16, Factor: 2, Jitter: 0.2}.
 		DelayWithReset(clock.RealClock{}, 2*time.Minute)
-	var said *metav1.StatusReason
+	var logged *metav1.StatusReason
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (done bool, _ error) {
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
-			if reason := apierrors.ReasonForError(err); f.Failed(err) || said == nil || *said != reason {
+			if reason := apierrors.ReasonForError(err); f.Failed(err) || logged == nil || *logged != reason {
 				logger.Info(f.Cannot, "reason", err)
-				said = &reason
+				logged = &reason
 			}
 		}
 		return false, nil

@@ -623,9 +623,9 @@ func TestGainsNothing(t *testing.T) {
 // TestScaledKeepsThePast scales a concurrent workload, and has the new pod be seen before
 // anybody asks: in both ways to state how many there shall be, what was stays what it was.
 func TestScaledKeepsThePast(t *testing.T) {
-	for name, says := range map[string]bool{"replicas": true, "nobody says how many": false} {
+	for name, states := range map[string]bool{"replicas": true, "nobody states how many": false} {
 		l := newLab()
-		if !says {
+		if !states {
 			l.owners["rs"] = ledger.Owner{}
 		}
 		pods := make([]*v1.Pod, 3)
@@ -634,7 +634,7 @@ func TestScaledKeepsThePast(t *testing.T) {
 			_ = l.Observe(pods[i])
 		}
 		l.to(10)
-		if says {
+		if states {
 			l.owners["rs"] = ledger.Owner{Replicas: 3}
 		}
 		pods[2] = promised("p2", 10, ".5", account.Concurrent)
@@ -648,14 +648,14 @@ func TestScaledKeepsThePast(t *testing.T) {
 		}
 		check(10, [4]float64{20, 0, 0, 0})
 		check(15, [4]float64{20, 10, 5, 0})
-		if says {
+		if states {
 			l.owners["rs"] = ledger.Owner{Replicas: 2}
 		} else {
 			l.Remove(deleted(pods[2], 15))
 		}
 		l.to(15)
 		l.Rows(false)
-		if says {
+		if states {
 			check(20, [4]float64{30, 10, 10, 0})
 		} else {
 			check(20, [4]float64{30, 10, 5, 0})
