@@ -247,8 +247,8 @@ func (x *guarded) largestGroups(order []group) []group {
 	return order[:maxGroups]
 }
 
-// nobody is the empty set; it is only read.
-var nobody nodeSet
+// noNodes is the empty set; it is only read.
+var noNodes nodeSet
 
 // maxGroups bounds how many groups count, because each is measured separately. There are
 // far fewer, unless nodes invent some.
@@ -268,7 +268,7 @@ func (x *guarded) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m
 	for i := range u.parts {
 		p := &u.parts[i]
 		m.totals[len(m.totals)-1] += p.size
-		present := &nobody
+		present := &noNodes
 		if p.layer != nil {
 			present = &p.layer.nodes
 		}

@@ -1,5 +1,5 @@
-// Package placements remembers where pods were placed and why, as far as layers are concerned:
-// what a scheduler knew when it decided is not in the cluster afterwards. It has the ring that
+// Package placements has where pods were placed and why, as far as layers are concerned: the
+// state of a scheduler when it decided is not in the cluster afterwards. It has the ring that
 // the plugin writes into, and the answers that the debug endpoint gives. Readers import it, too:
 // it does not depend on kube-scheduler.
 package placements

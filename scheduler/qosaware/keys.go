@@ -189,7 +189,7 @@ func deadline(now time.Time, seconds float64) int64 {
 }
 
 // sweep forgets the entries of pods that are not in the queue any more: those that did not
-// exist, or had a node, in two sweeps, because the queue may hear later of it. A pod that is
+// exist, or had a node, in two sweeps, because its events may reach the queue later. A pod that is
 // being deleted may be there for long, and one that states no SLO any more, too.
 func (k *keys) sweep(pending func(types.UID, types.NamespacedName) bool) {
 	k.mu.Lock()

@@ -380,7 +380,7 @@ func TestQueueOfManyPods(t *testing.T) {
 			p := pods[random.IntN(many)]
 			switch random.IntN(4) {
 			case 0:
-				b.Remove(p) // the Ledger hears of a pod's end before the queue
+				b.Remove(p) // the event reaches the Ledger before the queue
 			case 1:
 				b.Urgent(30, k.rules.compare)
 			case 2:

@@ -41,7 +41,7 @@ const maxChain = 5
 type root struct {
 	key      Key
 	replicas int
-	// unknown is the owner at which the chain ended because nobody knew it; empty if it
+	// unknown is the owner at which the chain ended because it was not found; empty if it
 	// ended at its root.
 	unknown types.UID
 }

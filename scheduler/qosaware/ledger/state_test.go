@@ -98,7 +98,7 @@ func TestTakeOver(t *testing.T) {
 	if _, err := late.Load(save(t, leader), false); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the other one comes, and changes nothing: the leader knew it
+	for range 2 { // the other one comes, and changes nothing: the leader had it
 		if got := measured(late.Rows(false)[0].Sums); got != [4]float64{130, 0, 68, 2} {
 			t.Errorf("%v", got)
 		}
