@@ -35,7 +35,8 @@ type Source struct {
 	requireSync bool
 
 	mu sync.RWMutex
-	// objects by their name.
+	// objects by their name. One goroutine writes them and what follows from them; it reads them
+	// without mu.
 	objects map[string]*object
 	images  map[imageref.Canonical]*image
 	// watching means that the objects are those of the apiserver, give or take an
@@ -148,7 +149,7 @@ func (s *Source) hasRoom(old, o *object) bool {
 // set replaces an object; nil if it is gone or states nothing. An object for which there is no
 // room counts as gone, with errFull.
 func (s *Source) set(key string, o *object) (err error) {
-	old := s.objects[key] // only the caller writes, one at a time
+	old := s.objects[key]
 	if !s.hasRoom(old, o) {
 		o, err = nil, errFull
 	}

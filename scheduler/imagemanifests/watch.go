@@ -151,7 +151,7 @@ func (s *store) Replace(objs []any, _ string) error {
 		}
 		listed[obj.(*v1alpha1.ImageManifest).Name] = true
 	}
-	for name := range s.objects { // only this goroutine writes
+	for name := range s.objects {
 		if !listed[name] {
 			_ = s.set(name, nil) // there is always room for nothing
 		}
