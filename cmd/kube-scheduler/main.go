@@ -36,7 +36,7 @@ func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSourc
 	return imagemanifests.NewSource(handle.KubeConfig())
 }
 
-// nodeLayers returns the source of what agents on nodes say these hold.
+// nodeLayers returns the source of the reports of agents on nodes.
 func nodeLayers(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
 	return nodelayers.NewSource(handle.KubeConfig())
 }

@@ -23,7 +23,7 @@ const askAgain = 5 * time.Second
 
 // checkServer logs if the apiserver is older than the version that this scheduler emulates, by
 // default its own. If it lacks a resource for which the scheduler would wait for ever before it
-// places any pod, checkServer says so and ends the process.
+// places any pod, checkServer logs that and ends the process.
 func checkServer(ctx context.Context, server discovery.DiscoveryInterface) {
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	if effective == nil {
@@ -46,7 +46,7 @@ func checkServer(ctx context.Context, server discovery.DiscoveryInterface) {
 	})
 }
 
-// judge returns what to say about a server that is older than the emulated version, empty if it
+// judge returns the message about a server that is older than the emulated version, empty if it
 // is not; and whether the scheduler would place no pod, because it has devices enabled
 // (DynamicResourceAllocation) and the server does not have their resources.
 func judge(server discovery.DiscoveryInterface, emulated *utilversion.Version, devices bool) (text string, hopeless bool, err error) {
@@ -81,7 +81,7 @@ func olderThan(info *version.Info, emulated *utilversion.Version) (is, minor str
 	if err != nil {
 		return "", ""
 	}
-	// Servers that can work as older ones do tell so, since 1.34.
+	// Since 1.34, a server reports the version that it emulates.
 	worksAs, err := utilversion.ParseGeneric(info.EmulationMajor + "." + info.EmulationMinor)
 	if err == nil && worksAs.LessThan(utilversion.MajorMinor(server.Major(), server.Minor())) {
 		server, is = worksAs, fmt.Sprintf("%s (it works as %s does)", is, worksAs)

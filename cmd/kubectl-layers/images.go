@@ -221,7 +221,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 	}
 }
 
-func holders(by map[locality.Evidence]int) string {
+func holders(by map[locality.Provenance]int) string {
 	sum := 0
 	var parts []string
 	for evidence, n := range by {

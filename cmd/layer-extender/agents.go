@@ -40,14 +40,14 @@ func agents(source *prometheus.Source) ([]agent.Kind, map[string]http.Handler) {
 			if err != nil {
 				return nil, err
 			}
-			return source.Unawaited().Insisting(), nil
+			return source.WithoutLeaseWatch().RequireSync(), nil
 		}), layerlocality.WithLayerSource(
 		func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
 			source, err := nodelayers.NewSource(handle.KubeConfig())
 			if err != nil {
 				return nil, err
 			}
-			return source.Insisting(), nil
+			return source.RequireSync(), nil
 		}))
 	var options []safe.Option
 	if source != nil {
@@ -76,7 +76,7 @@ func withoutWaiting(make frameworkruntime.PluginFactory) frameworkruntime.Plugin
 	}
 }
 
-// scoring makes Safe with the score that the name of the agent says.
+// scoring makes Safe with the given score.
 func scoring(score string, make frameworkruntime.PluginFactory) frameworkruntime.PluginFactory {
 	return func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		if args, ok := args.(*config.SafeArgs); ok {

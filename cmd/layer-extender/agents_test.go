@@ -30,7 +30,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
 	"github.com/layer-locality/layer-locality/extender/agent"
-	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/extender/host"
 )
 
@@ -232,7 +232,7 @@ func TestPackingGolden(t *testing.T) {
 						t.Errorf("%s, pod %d: %v, want %v", agent, i, got, want[i])
 					}
 				}
-				clock.Step(arrivals.Timeout) // nobody binds it: the next pod finds the nodes as they were
+				clock.Step(expectedpods.Timeout) // nobody binds it: the next pod finds the nodes as they were
 			}
 		})
 	}

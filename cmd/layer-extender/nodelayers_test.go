@@ -15,9 +15,9 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
-// told returns the NodeLayers of a node that holds an image of these layers, in the order of its
-// manifest.
-func told(node *v1.Node, reuse v1alpha1.LayerReuse, image string, layers ...string) v1alpha1.NodeLayers {
+// nodeLayers returns the NodeLayers of a node that holds an image of these layers, in the order of
+// its manifest.
+func nodeLayers(node *v1.Node, reuse v1alpha1.LayerReuse, image string, layers ...string) v1alpha1.NodeLayers {
 	sorted := slices.Sorted(slices.Values(layers))
 	object := v1alpha1.NodeLayers{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeLayers"},
@@ -42,7 +42,7 @@ func layer(name string) v1alpha1.ImageLayer {
 	return v1alpha1.ImageLayer{Digest: fmt.Sprintf("sha256:%064x", name), Size: 500 << 20}
 }
 
-// TestNodeLayers runs the program on nodes whose agents tell what they hold. A node with the base
+// TestNodeLayers runs the program on nodes with NodeLayers. A node with the base
 // of an image is better than one without. Where containerd keeps the blobs of layers, as it does
 // by default and in k3s, a layer is used again whatever is below it; where it drops them
 // (discard_unpacked_layers: EKS, kind, Talos), only above the same layers.
@@ -68,10 +68,10 @@ func TestNodeLayers(t *testing.T) {
 		node.Status.NodeInfo = v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
 		nodes, names = append(nodes, *node), append(names, each.name)
 		if each.reuse != "" {
-			list.Items = append(list.Items, told(node, each.reuse, each.image, each.layers...))
+			list.Items = append(list.Items, nodeLayers(node, each.reuse, each.image, each.layers...))
 		}
 	}
-	// The order of its layers, which nodes that use them whatever is below do not tell.
+	// The order of its layers, which nodes that use them whatever is below do not report.
 	manifest := v1alpha1.ImageManifest{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(layer("app").Digest)},
 		Spec:       v1alpha1.ImageManifestSpec{Digest: layer("app").Digest, Platform: "linux/amd64", Size: 1000 << 20, Layers: []v1alpha1.ImageLayer{layer("base"), layer("own")}},

@@ -91,7 +91,7 @@ func (o *options) apply(f *pflag.FlagSet, lookup func(string) (string, bool), wa
 	})
 }
 
-// address returns where to listen. An error tells which flag is wrong, and the way out.
+// address returns where to listen. An error names the flag that is wrong, and the way out.
 func (o *options) address() (netip.AddrPort, error) {
 	ip, err := netip.ParseAddr(o.bindAddress)
 	if err != nil {

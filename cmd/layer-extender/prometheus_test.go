@@ -63,7 +63,7 @@ func rated(t *testing.T, url string) (passed int, points []int64) {
 	return len(*filtered.NodeNames), append(scores(t, url, "safe-overload", pod, "n1", "n2"), scores(t, url, "safe-balance", pod, "n1", "n2")...)
 }
 
-// TestPrometheusFaults has a Prometheus that does not tell what nodes use: they pass the filter,
+// TestPrometheusFaults has a Prometheus without answers on what nodes use: they pass the filter,
 // get no points and are counted, and the log has each problem once, whoever of both agents is
 // asked, and however often.
 func TestPrometheusFaults(t *testing.T) {

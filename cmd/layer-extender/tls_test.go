@@ -155,8 +155,7 @@ func ready(t *testing.T, ask func() (status int, body string, err error)) {
 	}
 }
 
-// TestPrometheusIsAsked runs the program with and without an agent that needs what Prometheus
-// knows.
+// TestPrometheusIsAsked runs the program with and without an agent that needs Prometheus.
 func TestPrometheusIsAsked(t *testing.T) {
 	for agent, want := range map[string]bool{"safe-balance": true, "template": false} {
 		var asked atomic.Int32

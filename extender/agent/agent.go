@@ -30,8 +30,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
-	"github.com/layer-locality/layer-locality/extender/arrivals"
 	"github.com/layer-locality/layer-locality/extender/cluster"
+	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/extender/metrics"
 )
 
@@ -70,7 +70,7 @@ type Agent struct {
 
 	mu       sync.Mutex
 	snapshot *schedulercache.Snapshot
-	expected *arrivals.Table
+	expected *expectedpods.Table
 	// assumed are the expected pods that the snapshot has.
 	assumed []assumed
 }
@@ -84,8 +84,8 @@ type Config struct {
 	// PluginConfig are the entries of pluginConfig for the plugins, as
 	// PluginConfigs returns them.
 	PluginConfig []PluginConfig
-	// Round returns what a scheduler is told for a score from 0 to 100. Nodes with the same
-	// rounded score are equal for it. nil tells scores as they are.
+	// Round returns the answer for a score from 0 to 100. Nodes with the same rounded score are
+	// equal for the scheduler. nil leaves scores as they are.
 	Round func(score int64) int64
 	// Clock is for the time that answers count; nil means the real one.
 	Clock clock.PassiveClock
@@ -127,7 +127,7 @@ func New(ctx context.Context, kind Kind, c Config) (*Agent, error) {
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}
-	a.expected = arrivals.New(c.Clock)
+	a.expected = expectedpods.New(c.Clock)
 	c.Cluster.OnEnd(a.end)
 	if a.round = c.Round; a.round == nil {
 		a.round = func(score int64) int64 { return score }
@@ -200,20 +200,20 @@ func profileOf(kind Kind, configs []PluginConfig) (*config.KubeSchedulerProfile,
 	return &decoded.Profiles[0], nil
 }
 
-// Scores tells whether the agent can score nodes.
+// Scores reports whether the agent can score nodes.
 func (a *Agent) Scores() bool { return a.score != nil }
 
-// Filters tells whether the agent can filter nodes.
+// Filters reports whether the agent can filter nodes.
 func (a *Agent) Filters() bool { return a.filters }
 
-// HasSynced tells whether the agent knows what it needs to answer.
+// HasSynced reports whether the agent has what it needs to answer.
 func (a *Agent) HasSynced() bool { return a.cluster.HasSynced() && a.synced() }
 
 // Scores are an agent's scores of nodes.
 type Scores struct {
 	// Of has the scores, from 0 to 100, in the order of the names that were asked for.
 	Of []int64
-	// Best is the place of the best node; -1 if no node is known, or if the agent does not
+	// Best is the index of the best node; -1 if no node is known, or if the agent does not
 	// expect pods. Of equal nodes it is the one with the least requests, which the default
 	// profile prefers, other things being equal. The pod is expected there.
 	Best int
@@ -229,8 +229,8 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	a.withdraw(pod)
-	nodes, places, err := a.nodes(ctx, pod, names)
+	a.withdrawLocked(pod)
+	nodes, indexes, err := a.nodesLocked(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -240,14 +240,14 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 		return result, nil
 	}
 	state := framework.NewCycleState()
-	err = a.rate(ctx, state, pod, nodes, places, scores)
+	err = a.rateLocked(ctx, state, pod, nodes, indexes, scores)
 	if err == nil {
 		err = ctx.Err() // nobody reads the answer: the pod is expected nowhere
 	}
 	if err == nil && a.Expects {
-		best, tied := a.choose(nodes, places, scores)
-		result.Best, result.Tied = places[best], tied
-		a.expect(ctx, state, pod, nodes[best].Node().Name)
+		best, tied := a.choose(nodes, indexes, scores)
+		result.Best, result.Tied = indexes[best], tied
+		a.expectLocked(ctx, state, pod, nodes[best].Node().Name)
 	}
 	// Reserve does not always come. Not after a panic: the state may be anything then.
 	a.endCycle(state)
@@ -257,23 +257,23 @@ func (a *Agent) Score(ctx context.Context, pod *v1.Pod, names []string) (*Scores
 	return result, nil
 }
 
-// Round returns what a scheduler is told for a score from 0 to 100.
+// Round returns the answer for a score from 0 to 100.
 func (a *Agent) Round(score int64) int64 { return a.round(score) }
 
 // choose returns the best of the nodes, and whether another one is as good when rounded. It
 // does not depend on the order in which a scheduler asks for them.
-func (a *Agent) choose(nodes []fwk.NodeInfo, places []int, scores []int64) (best int, tied bool) {
-	top := scores[places[0]]
-	for _, place := range places {
-		top = max(top, scores[place])
+func (a *Agent) choose(nodes []fwk.NodeInfo, indexes []int, scores []int64) (best int, tied bool) {
+	top := scores[indexes[0]]
+	for _, at := range indexes {
+		top = max(top, scores[at])
 	}
 	best = -1
 	most, rounded, alike := 0.0, a.round(top), 0
-	for i, place := range places {
-		if a.round(scores[place]) == rounded {
+	for i, at := range indexes {
+		if a.round(scores[at]) == rounded {
 			alike++
 		}
-		if scores[place] < top {
+		if scores[at] < top {
 			continue // what is free there is not looked up, which costs more than a score
 		}
 		share := free(nodes[i])
@@ -284,20 +284,20 @@ func (a *Agent) choose(nodes []fwk.NodeInfo, places []int, scores []int64) (best
 	return best, alike > 1
 }
 
-// rate scores the nodes, each at its place in scores; without the framework's goroutines: a
+// rateLocked scores the nodes, each at its index in scores; without the framework's goroutines: a
 // panic in them would end the process.
-func (a *Agent) rate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, places []int, scores []int64) error {
+func (a *Agent) rateLocked(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
 	if status := a.framework.RunPreScorePlugins(ctx, state, pod, nodes); !status.IsSuccess() {
 		return status.AsError()
 	}
 	if state.GetSkipScorePlugins().Has(a.Plugin) {
 		return nil
 	}
-	return a.scoreAll(ctx, state, pod, nodes, places, scores)
+	return a.scoreAllLocked(ctx, state, pod, nodes, indexes, scores)
 }
 
-// scoreAll scores the nodes, each at its place in scores.
-func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, places []int, scores []int64) error {
+// scoreAllLocked scores the nodes, each at its index in scores.
+func (a *Agent) scoreAllLocked(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, indexes []int, scores []int64) error {
 	extensions := a.score.ScoreExtensions()
 	var list fwk.NodeScoreList
 	for i, node := range nodes {
@@ -305,7 +305,7 @@ func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 		if !status.IsSuccess() {
 			return fmt.Errorf("node %s: %w", node.Node().Name, status.AsError())
 		}
-		scores[places[i]] = score
+		scores[indexes[i]] = score
 		if extensions != nil {
 			list = append(list, fwk.NodeScore{Name: node.Node().Name, Score: score})
 		}
@@ -315,12 +315,12 @@ func (a *Agent) scoreAll(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 			return status.AsError()
 		}
 		for i := range list {
-			scores[places[i]] = list[i].Score
+			scores[indexes[i]] = list[i].Score
 		}
 	}
-	for _, place := range places {
-		if scores[place] < fwk.MinScore || scores[place] > fwk.MaxScore {
-			return fmt.Errorf("plugin %s gave a score of %d, want %d to %d", a.Plugin, scores[place], fwk.MinScore, fwk.MaxScore)
+	for _, at := range indexes {
+		if scores[at] < fwk.MinScore || scores[at] > fwk.MaxScore {
+			return fmt.Errorf("plugin %s gave a score of %d, want %d to %d", a.Plugin, scores[at], fwk.MinScore, fwk.MaxScore)
 		}
 	}
 	return nil
@@ -342,7 +342,7 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	nodes, places, err := a.nodes(ctx, pod, names)
+	nodes, indexes, err := a.nodesLocked(ctx, pod, names)
 	if err != nil {
 		return nil, err
 	}
@@ -367,9 +367,9 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 		if !each.IsSuccess() && !each.IsRejected() {
 			return nil, fmt.Errorf("node %s: %w", node.Node().Name, each.AsError())
 		}
-		rejections[places[i]] = Rejection{}
+		rejections[indexes[i]] = Rejection{}
 		if !each.IsSuccess() {
-			rejections[places[i]] = Rejection{reason(each), each.Code() == fwk.UnschedulableAndUnresolvable}
+			rejections[indexes[i]] = Rejection{reason(each), each.Code() == fwk.UnschedulableAndUnresolvable}
 		}
 	}
 	return rejections, nil
@@ -390,9 +390,9 @@ type assumed struct {
 	generation int64
 }
 
-// update brings the snapshot up to date: the pods that are placed, and those that this agent
+// updateLocked brings the snapshot up to date: the pods that are placed, and those that this agent
 // expects, but for the one that is asked about. Other agents expect pods on other nodes.
-func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
+func (a *Agent) updateLocked(ctx context.Context, pod *v1.Pod) error {
 	for last := len(a.assumed) - 1; last >= 0; last-- {
 		assumed := a.assumed[last]
 		a.assumed = a.assumed[:last]
@@ -404,22 +404,22 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	if err := a.cluster.Update(a.snapshot); err != nil {
 		return err
 	}
-	a.settle(a.shown)
+	a.settleLocked(a.shownLocked)
 	var errs []error
-	a.expected.Each(func(arrival *arrivals.Arrival) {
-		if arrival.Pod.UID == pod.UID {
+	a.expected.Each(func(expected *expectedpods.Pod) {
+		if expected.Pod.UID == pod.UID {
 			return
 		}
-		known, err := a.snapshot.Get(arrival.Node)
+		known, err := a.snapshot.Get(expected.Node)
 		if err != nil {
 			return // the node is gone
 		}
-		if err := a.snapshot.AssumePod(arrival.Info); err != nil {
+		if err := a.snapshot.AssumePod(expected.Info); err != nil {
 			errs = append(errs, err)
 			return
 		}
 		node := known.(*framework.NodeInfo) // what a snapshot is made of
-		a.assumed = append(a.assumed, assumed{arrival.Info.Pod, node, node.Generation})
+		a.assumed = append(a.assumed, assumed{expected.Info.Pod, node, node.Generation})
 		// AssumePod keeps the generation of the node, and plugins may remember by it what a node
 		// has. Of 0 they remember nothing.
 		node.Generation = 0
@@ -427,28 +427,28 @@ func (a *Agent) update(ctx context.Context, pod *v1.Pod) error {
 	return errors.Join(errs...)
 }
 
-// nodes returns the known nodes among those with the names, each with its place among the
+// nodesLocked returns the known nodes among those with the names, each with its index among the
 // names. The pod that is asked about is on none of them, unless it is placed.
-func (a *Agent) nodes(ctx context.Context, pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, places []int, err error) {
-	if err := a.update(ctx, pod); err != nil {
+func (a *Agent) nodesLocked(ctx context.Context, pod *v1.Pod, names []string) (nodes []fwk.NodeInfo, indexes []int, err error) {
+	if err := a.updateLocked(ctx, pod); err != nil {
 		return nil, nil, err
 	}
-	nodes, places = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))
+	nodes, indexes = make([]fwk.NodeInfo, 0, len(names)), make([]int, 0, len(names))
 	all := a.snapshot.NodeInfos()
 	for i, name := range names {
 		if node, err := all.Get(name); err == nil {
-			nodes, places = append(nodes, node), append(places, i)
+			nodes, indexes = append(nodes, node), append(indexes, i)
 		}
 	}
 	if unknown := len(names) - len(nodes); unknown > 0 {
 		metrics.Unknown.WithLabelValues(a.Name).Add(float64(unknown))
 	}
-	return nodes, places, nil
+	return nodes, indexes, nil
 }
 
-// expect has the pod count on a node until its binding shows: what the framework's Reserve
+// expectLocked has the pod count on a node until its binding shows: what the framework's Reserve
 // does in a scheduler.
-func (a *Agent) expect(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+func (a *Agent) expectLocked(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	switch {
 	case pod.UID == "":
 		return
@@ -459,7 +459,7 @@ func (a *Agent) expect(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n
 	if a.cluster.Placed(pod) != "" {
 		return // it was bound while the request was on its way
 	}
-	pod, ok := arrivals.Slim(pod)
+	pod, ok := expectedpods.Slim(pod)
 	if !ok {
 		metrics.NotExpected.WithLabelValues(a.Name).Inc()
 		return
@@ -480,9 +480,9 @@ func free(node fwk.NodeInfo) float64 {
 	return (share(used.GetMilliCPU(), all.GetMilliCPU()) + share(used.GetMemory(), all.GetMemory())) / 2
 }
 
-// shown returns the node on which the snapshot has a pod; empty if it has not. A binding may
+// shownLocked returns the node on which the snapshot has a pod; empty if it has not. A binding may
 // show in the cluster after the snapshot was taken: then the pod is expected once more.
-func (a *Agent) shown(pod *v1.Pod) (node string) {
+func (a *Agent) shownLocked(pod *v1.Pod) (node string) {
 	node = a.cluster.Placed(pod)
 	if node == "" {
 		return ""
@@ -494,19 +494,19 @@ func (a *Agent) shown(pod *v1.Pod) (node string) {
 	return node
 }
 
-// settle ends the expectation of pods that have a node, or whose time is over. node returns the
+// settleLocked ends the expectation of pods that have a node, or whose time is over. node returns the
 // node of a pod; empty if it has none.
-func (a *Agent) settle(node func(*v1.Pod) string) {
+func (a *Agent) settleLocked(node func(*v1.Pod) string) {
 	a.expected.Settle(
 		node,
 		a.placed,
-		func(arrival *arrivals.Arrival) { a.undo(arrival, metrics.Over) })
+		func(expected *expectedpods.Pod) { a.undoLocked(expected, metrics.Over) })
 }
 
 // placed counts a pod that has a node. The plugin and the cache follow it themselves.
-func (a *Agent) placed(arrival *arrivals.Arrival, node string) {
+func (a *Agent) placed(expected *expectedpods.Pod, node string) {
 	ended := metrics.Elsewhere
-	if node == arrival.Node {
+	if node == expected.Node {
 		ended = metrics.There
 	}
 	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
@@ -517,20 +517,20 @@ func (a *Agent) placed(arrival *arrivals.Arrival, node string) {
 func (a *Agent) end(pod *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if arrival := a.expected.Take(pod.UID); arrival != nil {
-		a.placed(arrival, pod.Spec.NodeName)
+	if expected := a.expected.Take(pod.UID); expected != nil {
+		a.placed(expected, pod.Spec.NodeName)
 	}
 }
 
-// withdraw forgets an earlier answer for a pod.
-func (a *Agent) withdraw(pod *v1.Pod) {
-	if arrival := a.expected.Take(pod.UID); arrival != nil {
-		a.undo(arrival, metrics.Again)
+// withdrawLocked forgets an earlier answer for a pod.
+func (a *Agent) withdrawLocked(pod *v1.Pod) {
+	if expected := a.expected.Take(pod.UID); expected != nil {
+		a.undoLocked(expected, metrics.Again)
 	}
 }
 
-func (a *Agent) undo(arrival *arrivals.Arrival, ended string) {
-	a.framework.RunReservePluginsUnreserve(context.Background(), framework.NewCycleState(), arrival.Pod, arrival.Node)
+func (a *Agent) undoLocked(expected *expectedpods.Pod, ended string) {
+	a.framework.RunReservePluginsUnreserve(context.Background(), framework.NewCycleState(), expected.Pod, expected.Node)
 	metrics.Expected.WithLabelValues(a.Name, ended).Inc()
 }
 
@@ -544,7 +544,7 @@ func (a *Agent) Expected() int {
 // Run ends expectations when their time is over, also while nobody asks, until the context
 // is done.
 func (a *Agent) Run(ctx context.Context) {
-	tick := time.NewTicker(arrivals.Timeout / 10)
+	tick := time.NewTicker(expectedpods.Timeout / 10)
 	defer tick.Stop()
 	for {
 		select {
@@ -567,7 +567,7 @@ func (a *Agent) tick(ctx context.Context) {
 			klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", value), "An agent panicked while nobody asked", "agent", a.Name, "stack", string(debug.Stack()))
 		}
 	}()
-	a.settle(a.cluster.Placed) // the next snapshot has them
+	a.settleLocked(a.cluster.Placed) // the next snapshot has them
 }
 
 // Close ends the plugin.

@@ -21,7 +21,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/extender/agent"
-	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/extender/internal/fixture"
 	"github.com/layer-locality/layer-locality/extender/metrics"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
@@ -60,8 +60,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestArrivals has pods with an image that nobody knows come faster than bindings show.
-func TestArrivals(t *testing.T) {
+// TestExpectedPods has pods with an unknown image come faster than bindings show.
+func TestExpectedPods(t *testing.T) {
 	nodes, names := fixture.Nodes(4)
 	var pods []*v1.Pod
 	for i := range 4 {
@@ -104,7 +104,7 @@ func TestArrivals(t *testing.T) {
 	}
 	// Nobody creates what the third pod was to bring, and n4 is gone: after a while nothing
 	// is expected.
-	clock.Step(arrivals.Timeout - time.Millisecond)
+	clock.Step(expectedpods.Timeout - time.Millisecond)
 	score(t, a, fixture.Pod("unrelated", "unrelated"), "n1")
 	if a.Expected() != 2 {
 		t.Errorf("%d are expected before the time is over", a.Expected())
@@ -137,7 +137,7 @@ func TestExpectedLoad(t *testing.T) {
 	if per["n1"] != 2 || per["n2"] != 2 || per["n3"] != 2 {
 		t.Errorf("equal nodes are expected to get %v", per)
 	}
-	clock.Step(arrivals.Timeout)
+	clock.Step(expectedpods.Timeout)
 	score(t, a, fixture.Pod("last", "app"), names...)
 	if len(p.Reserved) != 1 || p.Reserved["last"] != "n1" {
 		t.Errorf("after the time is over: %v", p.Reserved)
@@ -179,7 +179,7 @@ func TestExpectedLoadOfLayers(t *testing.T) {
 	if got := score(t, a, asks, names...); got[0] >= got[1] {
 		t.Errorf("a pod is expected on n1, another one is there: %v", got)
 	}
-	clock.Step(arrivals.Timeout)
+	clock.Step(expectedpods.Timeout)
 	light.Spec.NodeName = "n1"
 	same := fixture.NewCluster(t, append(nodes, light)...)
 	other := same.Agent(t, layers(), nil)
@@ -242,7 +242,7 @@ func TestTwoAgents(t *testing.T) {
 	if got := best(one, requesting("s")); got != "n1" {
 		t.Errorf("s is expected on %s: p is not on n1 after all", got)
 	}
-	clock.Step(arrivals.Timeout)
+	clock.Step(expectedpods.Timeout)
 	if a, b := best(one, requesting("last")), best(two, requesting("last")); a != "n1" || b != "n1" {
 		t.Errorf("after the time is over the last one is expected on %s and %s", a, b)
 	}
@@ -280,12 +280,12 @@ func TestBoundMeanwhile(t *testing.T) {
 	a := c.Agent(t, kind, clock)
 	c.Follow(t, a)
 	score(t, a, fixture.Pod("leaves", "app"), names...)
-	clock.Step(arrivals.Timeout - 1)
+	clock.Step(expectedpods.Timeout - 1)
 	for _, pod := range all {
 		score(t, a, pod, names...)
 	}
 	clock.Step(1)
-	// The time of that pod is over: the plugin is told so between snapshot and answer.
+	// The time of that pod is over: Unreserve is called between snapshot and answer.
 	p.OnUnreserve = func(pod *v1.Pod) {
 		if pod.Name != "leaves" {
 			t.Errorf("the time of %s is not over", pod.Name)
@@ -384,7 +384,7 @@ func TestPanicWithoutRequest(t *testing.T) {
 	}
 	before := panics()
 	score(t, a, fixture.Pod("p", "app"), names...)
-	clock.Step(arrivals.Timeout)
+	clock.Step(expectedpods.Timeout)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { a.Run(ctx) })
@@ -441,17 +441,17 @@ func TestNotExpected(t *testing.T) {
 	if p.Cycles != 0 {
 		t.Errorf("%d cycles of the plugin did not end", p.Cycles)
 	}
-	large := fixture.Pod("large", strings.Repeat("x", arrivals.MaxPod))
+	large := fixture.Pod("large", strings.Repeat("x", expectedpods.MaxPod))
 	score(t, a, large, names...)
 	if a.Expected() != 0 {
 		t.Error("a pod is kept however large it is")
 	}
 	// However many pods somebody makes up, memory is bounded.
-	for i := range arrivals.Most + 10 {
+	for i := range expectedpods.Most + 10 {
 		score(t, a, fixture.Pod(fmt.Sprint("made-up-", i), "app"), "n1")
 	}
-	if a.Expected() != arrivals.Most || len(p.Reserved) != arrivals.Most {
-		t.Errorf("%d are expected, %d at most may be", a.Expected(), arrivals.Most)
+	if a.Expected() != expectedpods.Most || len(p.Reserved) != expectedpods.Most {
+		t.Errorf("%d are expected, %d at most may be", a.Expected(), expectedpods.Most)
 	}
 }
 

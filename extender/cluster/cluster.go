@@ -27,14 +27,14 @@ type Cluster struct {
 	logger klog.Logger
 	cache  schedulercache.Cache
 	synced []cache.InformerSynced
-	// ended are told of each Pod that had a node and is gone.
+	// ended are called with each Pod that had a node and is gone.
 	ended []func(*v1.Pod)
 }
 
 // unfinished selects the Pods that a scheduler follows: the others need nothing of their node.
 const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
 
-// New returns a Cluster that knows nothing before Start.
+// New returns a Cluster that is empty before Start.
 func New(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
 	c := &Cluster{
 		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim)),
@@ -72,7 +72,7 @@ func (c *Cluster) Start(ctx context.Context) { c.Informers.Start(ctx.Done()) }
 // Wait waits for what Start began, after its context is done.
 func (c *Cluster) Wait() { c.Informers.Shutdown() }
 
-// HasSynced tells whether the first Nodes and Pods are known.
+// HasSynced reports whether the first Nodes and Pods are known.
 func (c *Cluster) HasSynced() bool {
 	for _, synced := range c.synced {
 		if !synced() {

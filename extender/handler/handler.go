@@ -281,21 +281,21 @@ func decode(body []byte) (*extenderv1.ExtenderArgs, []string, error) {
 // once returns the names without those that come again.
 func once(names []string) []string {
 	seen := make(map[string]struct{}, len(names))
-	kept := names[:0:0]
+	unique := names[:0:0]
 	for i, name := range names {
 		before := len(seen)
 		seen[name] = struct{}{}
 		switch {
-		case len(seen) == before && kept == nil:
-			kept = slices.Clone(names[:i])
-		case len(seen) > before && kept != nil:
-			kept = append(kept, name)
+		case len(seen) == before && unique == nil:
+			unique = slices.Clone(names[:i])
+		case len(seen) > before && unique != nil:
+			unique = append(unique, name)
 		}
 	}
-	if kept == nil {
+	if unique == nil {
 		return names
 	}
-	return kept
+	return unique
 }
 
 // warn notes that whole Nodes were sent.

@@ -166,7 +166,7 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// TestBadInput has what callers do wrong, and what they are told.
+// TestBadInput has what callers do wrong, and the answers.
 func TestBadInput(t *testing.T) {
 	s := serve(t, 2, 10, false)
 	pod := fixture.Pod("p", "app")
@@ -175,7 +175,7 @@ func TestBadInput(t *testing.T) {
 		name, path string
 		args       any
 		code       int
-		says       string
+		want       string
 	}{
 		{"no JSON", priorities, "{", 400, "no ExtenderArgs in JSON"},
 		{"nothing", priorities, "", 400, "no ExtenderArgs in JSON"},
@@ -212,8 +212,8 @@ func TestBadInput(t *testing.T) {
 			if more := counter(t, counted) - before; more != 1 {
 				t.Errorf("%g requests counted for %s %s", more, agent, verb)
 			}
-			if code != c.code || !strings.Contains(body, c.says) {
-				t.Errorf("%d %q, want %d %q", code, body, c.code, c.says)
+			if code != c.code || !strings.Contains(body, c.want) {
+				t.Errorf("%d %q, want %d %q", code, body, c.code, c.want)
 			}
 			if strings.Count(strings.TrimSpace(body), "\n") > 0 || len(body) > 1000 {
 				t.Errorf("more than a sentence: %q", body)

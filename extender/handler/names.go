@@ -62,7 +62,7 @@ func split(list string) (names []string, ok bool) {
 	return names, true
 }
 
-// plain tells whether a byte stands for itself in a JSON text, whoever writes it.
+// plain reports whether a byte stands for itself in a JSON text, whoever writes it.
 func plain(c byte) bool {
 	return c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
 }

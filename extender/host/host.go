@@ -134,7 +134,7 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// HasSynced tells whether all agents can answer.
+// HasSynced reports whether all agents can answer.
 func (h *Host) HasSynced() bool {
 	return !slices.ContainsFunc(h.agents, func(a *agent.Agent) bool { return !a.HasSynced() })
 }

@@ -100,7 +100,7 @@ func TestPaths(t *testing.T) {
 		method, path string
 		open         bool
 		code         int
-		says         string
+		want         string
 	}{
 		{"GET", "/livez", true, 200, "ok"},
 		{"GET", "/readyz", true, 200, "ok"},
@@ -113,7 +113,7 @@ func TestPaths(t *testing.T) {
 		{"POST", "/livez", true, 405, ""},
 		{"GET", "/", true, 404, ""},
 	} {
-		if code, body := ask(c.method, c.path, "x"); code != c.code || !strings.Contains(body, c.says) {
+		if code, body := ask(c.method, c.path, "x"); code != c.code || !strings.Contains(body, c.want) {
 			t.Errorf("%s %s: %d %s", c.method, c.path, code, body)
 		}
 		if code, _ := ask(c.method, c.path, ""); (code == 401) == c.open {

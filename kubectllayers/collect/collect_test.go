@@ -187,7 +187,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("%+v", c.Records)
 	}
 	known, err := c.Snapshot(t.Context())
-	if err != nil || !known.Told(c.Nodes[0]) || c.Nodes[0].Name != "n1" { // it sorts them
+	if err != nil || !known.HasFreshReport(c.Nodes[0]) || c.Nodes[0].Name != "n1" { // it sorts them
 		t.Errorf("%v, %s", err, c.Nodes[0].Name)
 	}
 	if again, err := c.Snapshot(t.Context()); again != known || err != nil {
@@ -298,7 +298,7 @@ func TestClock(t *testing.T) {
 			t.Errorf("a clock that is off by %s: the answer is as of %s, at %s", wrong, c.Now, there)
 		}
 		known, err := c.Snapshot(t.Context())
-		if err != nil || !known.Told(c.Nodes[0]) {
+		if err != nil || !known.HasFreshReport(c.Nodes[0]) {
 			t.Errorf("a clock that is off by %s: the agent counts as silent, %v", wrong, err)
 		}
 	}

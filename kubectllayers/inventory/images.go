@@ -22,7 +22,7 @@ type Image struct {
 	// Names that it may have on a node; none if the reference is not valid.
 	Names []string `json:"names"`
 	// Nodes counts the nodes that have it, by what that is known from.
-	Nodes map[locality.Evidence]int `json:"nodes"`
+	Nodes map[locality.Provenance]int `json:"nodes"`
 	// Variants are its contents by platform; none if nothing is known of them.
 	Variants []Variant `json:"variants"`
 	// Objects are the ImageManifests that name it.
@@ -78,12 +78,12 @@ func (i *Inventory) Images(references []string) []Image {
 
 func (i *Inventory) image(name string) Image {
 	names := i.known.Names(name)
-	image := Image{Image: terminal.Line(name, maxShown), Names: shown(names), Nodes: map[locality.Evidence]int{}, Variants: []Variant{}, Objects: []Object{}}
+	image := Image{Image: terminal.Line(name, maxShown), Names: shown(names), Nodes: map[locality.Provenance]int{}, Variants: []Variant{}, Objects: []Object{}}
 	if len(names) == 0 {
 		return image
 	}
 	for _, node := range i.known.Index().NodesWith(names) {
-		image.Nodes[i.known.Evidence(node, names)]++
+		image.Nodes[i.known.Provenance(node, names)]++
 	}
 	wanted := i.known.Wanted(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Image: name}}}})
 	if len(wanted) > 0 {

@@ -158,21 +158,21 @@ func TestNodes(t *testing.T) {
 	for name, want := range map[string]Node{
 		"agent": {
 			Images: 2, Layers: 4, Bytes: 97 * mb, ElsewhereBytes: ptr.To[int64](97 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
-			Known: map[locality.Evidence]int{locality.FromLayers: 2},
+			Known: map[locality.Provenance]int{locality.FromLayers: 2},
 		},
 		"other-agent": {
 			Images: 1, Layers: 3, Bytes: 92 * mb, ElsewhereBytes: ptr.To[int64](92 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
-			Known: map[locality.Evidence]int{locality.FromLayers: 1},
+			Known: map[locality.Provenance]int{locality.FromLayers: 1},
 		},
 		"joined": {
 			Images: 1, Layers: 3, Bytes: 95 * mb, ElsewhereBytes: ptr.To[int64](95 * mb), Source: Joined, Reported: heartbeat,
-			Known: map[locality.Evidence]int{locality.FromManifest: 1},
+			Known: map[locality.Provenance]int{locality.FromManifest: 1},
 		},
-		"empty": {ElsewhereBytes: ptr.To[int64](0), Source: FromNothing, Reported: heartbeat, Known: map[locality.Evidence]int{}},
+		"empty": {ElsewhereBytes: ptr.To[int64](0), Source: FromNothing, Reported: heartbeat, Known: map[locality.Provenance]int{}},
 	} {
 		got := found[name]
 		known := maps.Clone(got.Known)
-		maps.DeleteFunc(known, func(_ locality.Evidence, n int) bool { return n == 0 })
+		maps.DeleteFunc(known, func(_ locality.Provenance, n int) bool { return n == 0 })
 		if !maps.Equal(known, want.Known) || !got.Reported.Equal(want.Reported) || got.Runtime != "cri-o://1.36.3" || got.Reuse != v1alpha1.ReuseByDigest {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}

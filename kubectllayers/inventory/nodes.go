@@ -63,7 +63,7 @@ type Node struct {
 	ElsewhereBytes *int64 `json:"elsewhereBytes,omitempty"`
 	Source         Source `json:"source"`
 	// Known counts the images by what they are known from: layers, manifest, name, use.
-	Known map[locality.Evidence]int `json:"known"`
+	Known map[locality.Provenance]int `json:"known"`
 	// Reported is when that was last said, on the clock of the node.
 	Reported time.Time `json:"reported,omitzero"`
 	// StaleAgent means that there is a NodeLayers which is not renewed: it does not count.
@@ -111,7 +111,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 	}
 	agent, has := i.cluster.Agents[node.Name]
 	n.InvalidLines, n.Problem = agent.Invalid, terminal.Line(agent.Problem, maxShown)
-	if has && i.known.Told(node) {
+	if has && i.known.HasFreshReport(node) {
 		n.Source, n.Reported = FromAgent, agent.RenewTime
 		n.CutImages, n.CutLayers = max(0, agent.TotalImages-agent.ListedImages), max(0, agent.TotalLayers-agent.ListedLayers)
 		return n
@@ -132,7 +132,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 	return n
 }
 
-func sourceOf(known map[locality.Evidence]int) Source {
+func sourceOf(known map[locality.Provenance]int) Source {
 	switch {
 	case known[locality.FromLayers] > 0:
 		return FromKubelet
@@ -163,7 +163,7 @@ type HeldImage struct {
 	FreedBytes  int64 `json:"freedBytes"`
 	Layers      int   `json:"layers"`
 	// Known is what this is known from: layers, manifest, name or use.
-	Known locality.Evidence `json:"known"`
+	Known locality.Provenance `json:"known"`
 }
 
 // NodeImages is a node and its images, the largest first.
@@ -180,12 +180,12 @@ func (i *Inventory) Node(name string) (answer NodeImages, ok bool) {
 	}
 	answer = NodeImages{Node: i.node(i.cluster.Nodes[at]), Held: []HeldImage{}}
 	users := map[string]int{}
-	for image := range i.known.Held(name) {
+	for image := range i.known.NodeImages(name) {
 		for _, layer := range image.Layers {
 			users[layer.Digest]++
 		}
 	}
-	for image, evidence := range i.known.Held(name) {
+	for image, evidence := range i.known.NodeImages(name) {
 		held := HeldImage{Names: shown(image.Names), Known: evidence}
 		if image.Report.Layers {
 			held.Layers = len(image.Layers)
@@ -213,7 +213,7 @@ func (i *Inventory) Freed(node string, references []string) (bytes int64, ok boo
 		wanted[at] = i.known.Names(reference)
 	}
 	found, freed, kept := map[int]bool{}, map[string]int64{}, map[string]bool{}
-	for image := range i.known.Held(node) {
+	for image := range i.known.NodeImages(node) {
 		goes := false
 		for at, names := range wanted {
 			if slices.ContainsFunc(names, func(name imageref.Canonical) bool { return slices.Contains(image.Names, name) }) {

@@ -32,7 +32,7 @@ type object struct {
 
 type name struct {
 	canonical imageref.Canonical
-	// confirmed is the Unix time at which the registry last said so.
+	// confirmed is the Unix time at which the registry last confirmed it.
 	confirmed int64
 }
 
@@ -69,17 +69,17 @@ func (o *object) sameLayers(other *object) bool {
 	return slices.Equal(o.layers, other.layers) && slices.Equal(o.order, other.order)
 }
 
-// manifest returns what the object says for a platform.
+// manifest returns the manifest for a platform.
 func (o *object) manifest(platform index.Platform) index.Manifest {
 	return index.Manifest{Platform: platform, Layers: o.layers, Order: o.order}
 }
 
 // convert returns the parts of an ImageManifest that matter. It returns nil if
-// the object neither states the layers of an image nor says that they cannot
-// be known. The schema bounds what the apiserver accepts, but not what it
-// stored under an older schema, so nothing here relies on it. An error tells
-// what is wrong. References that are not valid names are left out. Strings
-// that many objects share are interned.
+// the object states neither the layers of an image nor that they cannot be
+// known. The schema bounds what the apiserver accepts, but not what it stored
+// under an older schema, so nothing here relies on it. References that are not
+// valid names are left out, with an error. Strings that many objects share are
+// interned.
 func convert(m *v1alpha1.ImageManifest, intern func(string) string) (*object, error) {
 	o := &object{}
 	var err error
@@ -173,8 +173,8 @@ func convertLayers(layers []v1alpha1.ImageLayer, intern func(string) string) (so
 	sorted = slices.CompactFunc(sorted, func(a, b index.Layer) bool { return a.Digest == b.Digest })
 	order = make([]uint16, len(listed))
 	for i, l := range listed {
-		place, _ := slices.BinarySearchFunc(sorted, l, byDigest)
-		order[i] = uint16(place) //nolint:gosec // at most v1alpha1.MaxLayers
+		at, _ := slices.BinarySearchFunc(sorted, l, byDigest)
+		order[i] = uint16(at) //nolint:gosec // at most v1alpha1.MaxLayers
 	}
 	return sorted, order, nil
 }

@@ -1,6 +1,6 @@
-// Package imagemanifests is the scheduler's side of the resolver. From ImageManifest
-// objects, it tells the plugin the layers of images that no node has pulled yet. It
-// does not depend on kube-scheduler.
+// Package imagemanifests is the scheduler's side of the resolver. Its Source has the layers
+// of images that no node has pulled yet, from ImageManifest objects. It does not depend on
+// kube-scheduler.
 package imagemanifests
 
 import (
@@ -30,13 +30,13 @@ type Source struct {
 	// writes uses them.
 	changed func(names []imageref.Canonical)
 	noted   []imageref.Canonical
-	// tried is set once the objects have been listed, or cannot be. insists tells which
-	// errors mean the latter.
-	tried   atomic.Bool
-	insists bool
+	// tried is set once the objects have been listed, or cannot be; see RequireSync.
+	tried       atomic.Bool
+	requireSync bool
 
 	mu sync.RWMutex
-	// objects by their name.
+	// objects by their name. One goroutine writes them and what follows from them; it reads them
+	// without mu.
 	objects map[string]*object
 	images  map[imageref.Canonical]*image
 	// watching means that the objects are those of the apiserver, give or take an
@@ -46,9 +46,9 @@ type Source struct {
 	seen bool
 	// layers and names are the sums of those of the objects.
 	layers, names int
-	// led means that a layer-resolver renews its Lease. It matters until the first
+	// leaseActive means that a layer-resolver renews its Lease. It matters until the first
 	// object is seen.
-	led bool
+	leaseActive bool
 	// waiting are those of OnAnswer.
 	waiting []func()
 }
@@ -59,18 +59,18 @@ func newSource() *Source {
 
 // image is what is known about a name.
 type image struct {
-	// claims are the objects that have the name: one for each platform, more while a
-	// tag moves.
-	claims []claim
-	// manifests are computed from the claims; nil if all claims say that there is no
-	// answer. They are replaced and never changed, because Manifests returns them.
+	// references are those of the name: one for each platform, more while a tag moves.
+	references []objectRef
+	// manifests are computed from the references; nil if all of these are negative answers. They
+	// are replaced and never changed, because Manifests returns them.
 	manifests []index.Manifest
 	// moved is set once a tag was seen to be that of two manifests for one platform, for as
 	// long as the tag is known.
 	moved bool
 }
 
-type claim struct {
+// objectRef is an object that has a name.
+type objectRef struct {
 	object    *object
 	confirmed int64
 }
@@ -90,14 +90,14 @@ func (s *Source) Manifests(name imageref.Canonical) []index.Manifest {
 func (s *Source) Awaits(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.watching && (s.seen || s.led) && !s.answered(names)
+	return s.watching && (s.seen || s.leaseActive) && !s.answeredLocked(names)
 }
 
 // Answered implements locality.AwaitedSource.
 func (s *Source) Answered(names []imageref.Canonical) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.answered(names)
+	return s.answeredLocked(names)
 }
 
 // OnAnswer implements locality.AwaitedSource.
@@ -107,7 +107,7 @@ func (s *Source) OnAnswer(f func()) {
 	s.waiting = append(s.waiting, f)
 }
 
-func (s *Source) answered(names []imageref.Canonical) bool {
+func (s *Source) answeredLocked(names []imageref.Canonical) bool {
 	return slices.ContainsFunc(names, func(name imageref.Canonical) bool { return s.images[name] != nil })
 }
 
@@ -146,10 +146,10 @@ func (s *Source) hasRoom(old, o *object) bool {
 	return layers <= maxLayers && names <= maxNames && (old != nil || len(s.objects) < maxObjects)
 }
 
-// set replaces what an object says; nil if it is gone or says nothing. An object for which
-// there is no room counts as gone; the error says so.
+// set replaces an object; nil if it is gone or states nothing. An object for which there is no
+// room counts as gone, with errFull.
 func (s *Source) set(key string, o *object) (err error) {
-	old := s.objects[key] // only the caller writes, one at a time
+	old := s.objects[key]
 	if !s.hasRoom(old, o) {
 		o, err = nil, errFull
 	}
@@ -175,7 +175,7 @@ func (s *Source) set(key string, o *object) (err error) {
 	}
 	for _, n := range old.all() {
 		i := s.images[n.canonical]
-		i.claims = slices.DeleteFunc(i.claims, func(c claim) bool { return c.object == old })
+		i.references = slices.DeleteFunc(i.references, func(r objectRef) bool { return r.object == old })
 	}
 	for _, n := range o.all() {
 		i := s.images[n.canonical]
@@ -183,40 +183,40 @@ func (s *Source) set(key string, o *object) (err error) {
 			i = &image{}
 			s.images[n.canonical] = i
 		}
-		i.claims = append(i.claims, claim{o, n.confirmed})
-		i.moved = i.moved || moved(n.canonical, i.claims)
-		i.manifests = merge(n.canonical, i.claims)
+		i.references = append(i.references, objectRef{o, n.confirmed})
+		i.moved = i.moved || moved(n.canonical, i.references)
+		i.manifests = merge(n.canonical, i.references)
 	}
 	for _, n := range old.all() {
 		switch i := s.images[n.canonical]; {
-		case len(i.claims) == 0:
+		case len(i.references) == 0:
 			delete(s.images, n.canonical)
 		case !o.has(n.canonical):
-			i.manifests = merge(n.canonical, i.claims)
+			i.manifests = merge(n.canonical, i.references)
 		}
 	}
 	return err
 }
 
-// merge combines claims: for each platform, the manifest that the registry confirmed
+// merge combines references: for each platform, the manifest that the registry confirmed
 // last wins. A manifest without an image index is valid for every platform, so it
 // replaces everything that was confirmed before it.
-func merge(name imageref.Canonical, claims []claim) []index.Manifest {
-	var winners []claim
-	for _, c := range claims {
-		if c.object.digest == "" {
+func merge(name imageref.Canonical, references []objectRef) []index.Manifest {
+	var winners []objectRef
+	for _, r := range references {
+		if r.object.digest == "" {
 			continue
 		}
-		i := slices.IndexFunc(winners, func(w claim) bool { return w.object.platformOf(name) == c.object.platformOf(name) })
+		i := slices.IndexFunc(winners, func(w objectRef) bool { return w.object.platformOf(name) == r.object.platformOf(name) })
 		if i < 0 {
-			winners = append(winners, c)
-		} else if compare(c, winners[i]) > 0 {
-			winners[i] = c
+			winners = append(winners, r)
+		} else if compare(r, winners[i]) > 0 {
+			winners[i] = r
 		}
 	}
-	if i := slices.IndexFunc(winners, func(w claim) bool { return w.object.platformOf(name) == index.Platform{} }); i >= 0 {
+	if i := slices.IndexFunc(winners, func(w objectRef) bool { return w.object.platformOf(name) == index.Platform{} }); i >= 0 {
 		every := winners[i]
-		winners = slices.DeleteFunc(winners, func(w claim) bool { return w.confirmed < every.confirmed })
+		winners = slices.DeleteFunc(winners, func(w objectRef) bool { return w.confirmed < every.confirmed })
 	}
 	if len(winners) == 0 {
 		return nil
@@ -228,9 +228,9 @@ func merge(name imageref.Canonical, claims []claim) []index.Manifest {
 	return manifests
 }
 
-// compare orders claims by the time of their confirmation, and within a second by
+// compare orders references by the time of their confirmation, and within a second by
 // digest, so that the order in which objects come does not matter.
-func compare(a, b claim) int {
+func compare(a, b objectRef) int {
 	return cmp.Or(cmp.Compare(a.confirmed, b.confirmed), cmp.Compare(a.object.digest, b.object.digest))
 }
 

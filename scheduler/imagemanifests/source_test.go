@@ -66,9 +66,9 @@ func unresolved(name string, status metav1.ConditionStatus) *v1alpha1.ImageManif
 	}
 }
 
-// says returns the layers, as letters, that a source has under a name for each
+// lettersOf returns the layers, as letters, that a source has under a name for each
 // platform.
-func says(t *testing.T, s *Source, image string) map[index.Platform]string {
+func lettersOf(t *testing.T, s *Source, image string) map[index.Platform]string {
 	t.Helper()
 	canonical, err := imageref.Parse(image)
 	if err != nil {
@@ -78,7 +78,7 @@ func says(t *testing.T, s *Source, image string) map[index.Platform]string {
 	if manifests == nil {
 		return nil
 	}
-	said := map[index.Platform]string{}
+	found := map[index.Platform]string{}
 	for _, m := range manifests {
 		letters := ""
 		for _, l := range m.Layers {
@@ -87,12 +87,12 @@ func says(t *testing.T, s *Source, image string) map[index.Platform]string {
 				t.Fatalf("%s: layer %+v", image, l)
 			}
 		}
-		if _, twice := said[m.Platform]; twice {
+		if _, twice := found[m.Platform]; twice {
 			t.Fatalf("%s: twice for %v", image, m.Platform)
 		}
-		said[m.Platform] = letters
+		found[m.Platform] = letters
 	}
-	return said
+	return found
 }
 
 type platforms = map[index.Platform]string
@@ -100,7 +100,7 @@ type platforms = map[index.Platform]string
 func expect(t *testing.T, s *Source, want map[string]platforms) {
 	t.Helper()
 	for image, platforms := range want {
-		if got := says(t, s, image); !reflect.DeepEqual(got, platforms) {
+		if got := lettersOf(t, s, image); !reflect.DeepEqual(got, platforms) {
 			t.Errorf("%s: %v, want %v", image, got, platforms)
 		}
 	}
@@ -180,7 +180,7 @@ func TestTagMoves(t *testing.T) {
 
 	// In the same second, the order must not matter either.
 	a, b := manifest("a", "linux/amd64", "a", reference(tag, "ia", 0)), manifest("b", "linux/amd64", "b", reference(tag, "ib", 0))
-	if x, y := says(t, apply(newSource(), a, b), tag), says(t, apply(newSource(), b, a), tag); !reflect.DeepEqual(x, y) {
+	if x, y := lettersOf(t, apply(newSource(), a, b), tag), lettersOf(t, apply(newSource(), b, a), tag); !reflect.DeepEqual(x, y) {
 		t.Errorf("%v and %v", x, y)
 	}
 }
@@ -223,13 +223,13 @@ func TestAwaits(t *testing.T) {
 	expect(t, s, map[string]platforms{"quay.io/a/refused:1": {every: "a"}})
 }
 
-// Those who wait are told of every answer, also of one that is no manifest.
+// The functions of OnAnswer are called after every answer, also one that is no manifest.
 func TestOnAnswer(t *testing.T) {
 	s := newSource()
 	s.changed = func([]imageref.Canonical) {}
 	var known []bool
 	names := []imageref.Canonical{"quay.io/a/b:1", "quay.io/a/refused:1"}
-	s.OnAnswer(func() { known = append(known, s.answered(names[:1]), s.answered(names[1:])) })
+	s.OnAnswer(func() { known = append(known, s.answeredLocked(names[:1]), s.answeredLocked(names[1:])) })
 	objects := &store{Source: s}
 	if err := objects.Add(manifest("m", "", "a", reference(string(names[0]), "m", 0))); err != nil {
 		t.Fatal(err)
@@ -238,11 +238,11 @@ func TestOnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []bool{true, false, true, true}; !slices.Equal(known, want) {
-		t.Errorf("answers known when told: %v, want %v", known, want)
+		t.Errorf("answers known when called: %v, want %v", known, want)
 	}
 }
 
-// An invalid object counts for nothing, and removes what the object said
+// An invalid object counts for nothing, and removes what the object stated
 // before.
 func TestInvalid(t *testing.T) {
 	const tag = "quay.io/a/b:1"
@@ -290,7 +290,7 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// An object that says the same again, or was only confirmed, keeps its memory:
+// An object that states the same again, or was only confirmed, keeps its memory:
 // earlier and later answers share it. All objects share digests.
 func TestSharesMemory(t *testing.T) {
 	s := newSource()
@@ -366,7 +366,7 @@ func TestRandomEvents(t *testing.T) {
 		if !strings.Contains(image, "/") {
 			image = "x@" + image
 		}
-		if got, want := says(t, s, image), says(t, fresh, image); !reflect.DeepEqual(got, want) {
+		if got, want := lettersOf(t, s, image), lettersOf(t, fresh, image); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, want %v", image, got, want)
 		}
 	}
@@ -451,20 +451,20 @@ func TestManyReferencesOfOneManifest(t *testing.T) {
 		}
 	}
 	for i := range references {
-		if got := says(t, s, fmt.Sprintf("quay.io/a/one:%d", i)); !reflect.DeepEqual(got, map[index.Platform]string{amd64: "abc"}) {
+		if got := lettersOf(t, s, fmt.Sprintf("quay.io/a/one:%d", i)); !reflect.DeepEqual(got, map[index.Platform]string{amd64: "abc"}) {
 			t.Fatalf("reference %d: %v", i, got)
 		}
 	}
 	byDigest := "quay.io/b/other@" + sha("one")
 	for _, page := range pages {
-		if got := says(t, s, byDigest); !reflect.DeepEqual(got, map[index.Platform]string{every: "abc"}) {
+		if got := lettersOf(t, s, byDigest); !reflect.DeepEqual(got, map[index.Platform]string{every: "abc"}) {
 			t.Errorf("by digest: %v", got)
 		}
 		if err := s.set(page.Name, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := says(t, s, byDigest); got != nil || s.layers != 0 {
+	if got := lettersOf(t, s, byDigest); got != nil || s.layers != 0 {
 		t.Errorf("left: %v, %d layers", got, s.layers)
 	}
 	forged := manifest("one", "linux/amd64", "abc", reference("quay.io/a/one:1", "one", 1))

@@ -39,18 +39,18 @@ func NewSource(config *rest.Config) (*Source, error) {
 	return s, nil
 }
 
-// Insisting returns the source for a host that can put off questions: HasSynced is false
-// until the objects were listed, unless there is no such resource or it may not be read.
-// Otherwise any error lets the host begin, which may have to wait for HasSynced.
-func (s *Source) Insisting() *Source {
-	s.insists = true
+// RequireSync has HasSynced be false until the objects were listed, unless there is no such
+// resource or it may not be read. It is for a host that can put off questions. Otherwise any
+// error lets the host begin, which may have to wait for HasSynced.
+func (s *Source) RequireSync() *Source {
+	s.requireSync = true
 	return s
 }
 
-// Unawaited returns the source for a host that holds no pods back: it is not asked what may
-// still come, so it does not look whether a layer-resolver is elected, and needs no
-// permission to. Call it before Start.
-func (s *Source) Unawaited() *Source {
+// WithoutLeaseWatch has the source not look whether a layer-resolver is elected, for which it
+// needs a permission. It is for a host that gates no pods, and so does not call Awaits. Call it
+// before Start.
+func (s *Source) WithoutLeaseWatch() *Source {
 	s.leases = nil
 	return s
 }
@@ -73,14 +73,14 @@ func (s *Source) watchLease(ctx context.Context, leases coordinationclient.Lease
 			return
 		}
 		lease, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
-		led := err == nil && renewed(lease, time.Now())
+		leaseActive := err == nil && renewed(lease, time.Now())
 		s.mu.Lock()
-		s.led = led
+		s.leaseActive = leaseActive
 		s.mu.Unlock()
 	}, leasePeriod)
 }
 
-// renewed tells whether somebody holds a Lease. The clocks of two machines may differ a
+// renewed reports whether somebody holds a Lease. The clocks of two machines may differ a
 // little.
 func renewed(lease *coordinationv1.Lease, now time.Time) bool {
 	spec := &lease.Spec
@@ -97,7 +97,7 @@ func (s *Source) watch(ctx context.Context, client rest.Interface) {
 		Client: client, Resource: resource, Example: &v1alpha1.ImageManifest{}, Store: &store{Source: s, logger: objects.Logger(ctx, resource)},
 		Cannot: "Cannot watch ImageManifests: images that no node has pulled are not known, nor the layers of those on nodes that state names only. It will be tried again; if layer-resolver is to be used, install it and let the scheduler list and watch them",
 		Failed: func(err error) (watched bool) {
-			if !s.insists || objects.None(err) {
+			if !s.requireSync || objects.None(err) {
 				s.tried.Store(true)
 			}
 			return s.setWatching(false)
@@ -115,7 +115,7 @@ var _ cache.TransformingStore = &store{}
 
 // Add implements cache.ReflectorStore.
 func (s *store) Add(obj any) error {
-	defer s.tell()
+	defer s.notify()
 	return s.add(obj)
 }
 
@@ -136,7 +136,7 @@ func (s *store) Update(obj any) error { return s.Add(obj) }
 // Delete implements cache.ReflectorStore.
 func (s *store) Delete(obj any) error {
 	if m, ok := obj.(*v1alpha1.ImageManifest); ok {
-		defer s.tell()
+		defer s.notify()
 		return s.set(m.Name, nil)
 	}
 	return nil
@@ -144,19 +144,19 @@ func (s *store) Delete(obj any) error {
 
 // Replace implements cache.ReflectorStore: objs are all objects.
 func (s *store) Replace(objs []any, _ string) error {
-	kept := make(map[string]bool, len(objs))
+	listed := make(map[string]bool, len(objs))
 	for _, obj := range objs {
 		if err := s.add(obj); err != nil {
 			return err
 		}
-		kept[obj.(*v1alpha1.ImageManifest).Name] = true
+		listed[obj.(*v1alpha1.ImageManifest).Name] = true
 	}
-	for name := range s.objects { // only this goroutine writes
-		if !kept[name] {
+	for name := range s.objects {
+		if !listed[name] {
 			_ = s.set(name, nil) // there is always room for nothing
 		}
 	}
-	s.tell() // of all together: a node that lists many of them is looked at once
+	s.notify() // of all together: a node that lists many of them is looked at once
 	s.tried.Store(true)
 	if s.setWatching(true) {
 		s.logger.Info("Watching ImageManifests", "objects", len(objs))

@@ -55,7 +55,7 @@ func (a apiserver) event(kind string, m *v1alpha1.ImageManifest) {
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
-		said := func(text string) int {
+		logged := func(text string) int {
 			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), text)
 		}
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newSource()
-		s.led = true // there is a layer-resolver
+		s.leaseActive = true // there is a layer-resolver
 		done := make(chan struct{})
 		go func() { defer close(done); s.watch(ctx, client) }()
 
@@ -78,8 +78,8 @@ func TestWatch(t *testing.T) {
 			if got := s.Awaits([]imageref.Canonical{"quay.io/a/new:1"}); got != awaits {
 				t.Errorf("%s: an image is awaited: %t", when, got)
 			}
-			if said(cannot) != failures || said(can) != successes {
-				t.Errorf("%s: said %d times that it cannot and %d times that it can, want %d and %d", when, said(cannot), said(can), failures, successes)
+			if logged(cannot) != failures || logged(can) != successes {
+				t.Errorf("%s: logged %d times that it cannot and %d times that it can, want %d and %d", when, logged(cannot), logged(can), failures, successes)
 			}
 		}
 		later := func() { time.Sleep(time.Hour); synctest.Wait() }
@@ -129,13 +129,13 @@ func TestWatch(t *testing.T) {
 }
 
 // Any failure lets a scheduler begin. A host that can put off questions waits for the objects,
-// unless the failure says that there will be none.
-func TestInsisting(t *testing.T) {
+// unless the failure means that there will be none.
+func TestRequireSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, insists := range []bool{false, true} {
+		for _, requireSync := range []bool{false, true} {
 			for status, began := range map[int]bool{
 				http.StatusNotFound: true, http.StatusForbidden: true,
-				http.StatusUnauthorized: !insists, http.StatusInternalServerError: !insists, http.StatusServiceUnavailable: !insists,
+				http.StatusUnauthorized: !requireSync, http.StatusInternalServerError: !requireSync, http.StatusServiceUnavailable: !requireSync,
 			} {
 				ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
 				server := newAPIServer(t)
@@ -145,21 +145,21 @@ func TestInsisting(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := newSource()
-				if insists {
-					s = s.Insisting()
+				if requireSync {
+					s = s.RequireSync()
 				}
 				done := make(chan struct{})
 				go func() { defer close(done); s.watch(ctx, client) }()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if s.HasSynced() != began {
-					t.Errorf("insists: %t, after %d: HasSynced is %t", insists, status, s.HasSynced())
+					t.Errorf("requireSync: %t, after %d: HasSynced is %t", requireSync, status, s.HasSynced())
 				}
 				server.set(http.StatusOK)
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if !s.HasSynced() {
-					t.Errorf("insists: %t, %d, then a list: it has not synced", insists, status)
+					t.Errorf("requireSync: %t, %d, then a list: it has not synced", requireSync, status)
 				}
 				cancel()
 				server.CloseWatch()

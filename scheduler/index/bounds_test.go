@@ -8,7 +8,7 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Names are told apart by where each ends, not only by the text of all of them.
+// Names differ by where each ends, not only by the text of all of them.
 func TestNamesThatJoinToTheSameText(t *testing.T) {
 	x := newIndex("n1", "n2")
 	x.SetImages("s", "n1", []Image{image("a", "quay.io/a:1", "2")})
@@ -78,7 +78,7 @@ func TestMostNodesCount(t *testing.T) {
 	}
 }
 
-// Images whose layers claim more bytes than there can be do not make the sums over all images overflow.
+// Images whose layers have more bytes than there can be do not make the sums over all images overflow.
 func TestSumsOfHugeImages(t *testing.T) {
 	x := newIndex("n1")
 	huge := Image{SizeBytes: maxSize}

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// group is what nodes have in common that need the same layers for an image, and know them by
-// the same keys.
+// group is what nodes have in common that need the same layers for an image, with the same keys.
 type group struct {
 	Platform
 	// chains: see SetChains.
@@ -73,9 +72,9 @@ func (m *Manifest) Ordered() []Layer {
 		return m.Layers
 	}
 	ordered := make([]Layer, 0, len(m.Order))
-	for _, place := range m.Order {
-		if int(place) < len(m.Layers) {
-			ordered = append(ordered, m.Layers[place])
+	for _, i := range m.Order {
+		if int(i) < len(m.Layers) {
+			ordered = append(ordered, m.Layers[i])
 		}
 	}
 	return ordered

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// inOrder returns what a manifest with these layers says, the base first.
+// inOrder returns a manifest with these layers, the base first.
 func inOrder(layers string) []Manifest {
 	sorted := slices.Sorted(slices.Values([]rune(layers)))
 	sorted = slices.Compact(sorted)
@@ -19,11 +19,11 @@ func inOrder(layers string) []Manifest {
 // Two nodes hold the same images: one uses layers again by their digest, the other one only
 // above the same layers. What they lack of another image differs.
 func TestChains(t *testing.T) {
-	for _, held := range []string{"ab", "ba", "abc", "aba"} {
+	for _, stored := range []string{"ab", "ba", "abc", "aba"} {
 		x := newIndex("digest", "chain")
 		x.SetChains("chain", true)
-		x.SetImages("s", "digest", []Image{image(held, "quay.io/held:1")})
-		chain := image(held, "quay.io/held:1")
+		x.SetImages("s", "digest", []Image{image(stored, "quay.io/held:1")})
+		chain := image(stored, "quay.io/held:1")
 		chain.Layers = Chain(chain.Layers)
 		x.SetImages("s", "chain", []Image{chain})
 		for _, layers := range []string{"ab", "ac", "da", "abd", "ba", "bac", "aab", "aba", "d"} {
@@ -37,16 +37,16 @@ func TestChains(t *testing.T) {
 					continue
 				}
 				total += size(l)
-				if slices.Contains([]rune(held), l) {
+				if slices.Contains([]rune(stored), l) {
 					digests += size(l)
 				}
-				if len(held) > i && held[:i+1] == layers[:i+1] {
+				if len(stored) > i && stored[:i+1] == layers[:i+1] {
 					chains += size(l)
 				}
 			}
 			for node, present := range map[string]int64{"digest": digests, "chain": chains} {
 				if got, _ := m.Node(node); got.Total != total || got.Present != present {
-					t.Errorf("%s holds %s: %d of %d bytes of %s are there, want %d of %d", node, held, got.Present, got.Total, layers, present, total)
+					t.Errorf("%s has %s: %d of %d bytes of %s are there, want %d of %d", node, stored, got.Present, got.Total, layers, present, total)
 				}
 			}
 		}
@@ -65,7 +65,7 @@ func TestChainOfNothing(t *testing.T) {
 func TestSetChains(t *testing.T) {
 	x := newIndex("n1", "n2")
 	if x.SetChains("unknown", true); x.Chains("unknown") || x.Chains("n1") {
-		t.Error("nobody said that they use layers in chains")
+		t.Error("no node uses layers in chains")
 	}
 	if x.SetChains("n1", true); !x.Chains("n1") || len(x.groups) != 2 {
 		t.Errorf("chains %t, groups %v", x.Chains("n1"), x.groups)

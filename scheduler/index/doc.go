@@ -13,7 +13,7 @@
 //     holds something of that name, and the kubelet will use it.
 //   - Nodes that use a layer again only above the same layers (SetChains) are apart from
 //     the others of their platform, with keys that stand for a layer and all below it.
-//   - A layer has the size that most distinct images claim for it. In a tie, the
+//   - A layer has the size that most distinct images report for it. In a tie, the
 //     smaller size wins.
 //   - An image whose layers no node reports is one indivisible piece.
 //

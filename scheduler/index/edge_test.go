@@ -74,13 +74,13 @@ func TestNamesWithNUL(t *testing.T) {
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: sum("ab"), Present: sum("ab")}})
 }
 
-// Reserve on a platform that does not know an image must not overwrite its
+// Reserve on a platform where an image is not known must not overwrite its
 // size on the other.
 func TestPlatformsOfPieces(t *testing.T) {
 	x := newIndex("n1", "n2")
 	x.SetNode("arm", arm64)
 	x.SetImages("s", "n1", []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: 5000}})
-	// That some nodes have it by name says nothing about what other platforms would pull.
+	// That some nodes have it by name does not show what other platforms would pull.
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}, "arm": {}})
 	x.Reserve("p", "arm", want("one:1"), joining, t0, t0.Add(time.Hour))
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 5000, Present: 5000}, "n2": {Total: 5000}})
@@ -178,8 +178,8 @@ func TestHostileReport(t *testing.T) {
 	if s := x.Stats(); s.Images > maxImages+1 || s.Names > maxImages*maxNames+1 {
 		t.Errorf("taken in: %+v", s)
 	}
-	if records := x.names["docker.io/library/nginx:latest"].records; len(records) != 2 {
-		t.Errorf("nginx is %d times on two nodes", len(records))
+	if reports := x.names["docker.io/library/nginx:latest"].reports; len(reports) != 2 {
+		t.Errorf("nginx is %d times on two nodes", len(reports))
 	}
 	x.SetImages("s", "evil", nil)
 	check(t, x, want("nginx"), map[string]NodeBytes{"n1": {Total: sum("ab"), Present: sum("ab")}, "n2": {Total: sum("ab")}})

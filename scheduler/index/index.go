@@ -17,10 +17,15 @@ import (
 
 // Index is safe for concurrent use.
 type Index struct {
-	mu       sync.RWMutex
+	mu sync.RWMutex
+	guarded
+}
+
+// guarded is what Index.mu guards. Its methods need the lock.
+type guarded struct {
 	layers   map[string]*layer
 	contents map[string]*content
-	records  map[recordKey]*record
+	reports  map[reportKey]*imageReport
 	names    map[imageref.Canonical]*name
 	nodes    map[string]*node
 	// slots has the node of every slot, nil where it is free.
@@ -40,8 +45,8 @@ type Index struct {
 
 	// reservations by the UID of the pod.
 	reservations map[types.UID]*reservation
-	// keeps counts calls of markLayers.
-	keeps uint64
+	// marks counts calls of markLayers.
+	marks uint64
 	// union is memory that Reserve uses again.
 	union union
 	// nextExpiry is when to look at the deadlines of reservations again.
@@ -50,15 +55,15 @@ type Index struct {
 
 // New returns an empty Index.
 func New() *Index {
-	return &Index{
+	return &Index{guarded: guarded{
 		layers:       map[string]*layer{},
 		contents:     map[string]*content{},
-		records:      map[recordKey]*record{},
+		reports:      map[reportKey]*imageReport{},
 		names:        map[imageref.Canonical]*name{},
 		nodes:        map[string]*node{},
 		groups:       map[group]*nodeSet{},
 		reservations: map[types.UID]*reservation{},
-	}
+	}}
 }
 
 // SetNode adds a node or changes its platform.
@@ -75,7 +80,7 @@ func (x *Index) SetNode(nodeName string, platform Platform) {
 	x.move(n, group{platform, n.group.chains})
 }
 
-// SetChains tells whether a node uses a layer again only above the same layers, from the
+// SetChains sets whether a node uses a layer again only above the same layers, from the
 // first one on. Then its layers have the keys of Chain, in what it reports and in what pods
 // want; so whoever calls this has to report again. What pods bring that were placed before
 // keeps its keys and ends with its time. It does nothing for a node that SetNode has not added.
@@ -87,7 +92,7 @@ func (x *Index) SetChains(nodeName string, chains bool) {
 	}
 }
 
-// Chains returns what SetChains said last about a node.
+// Chains returns what SetChains last set for a node.
 func (x *Index) Chains(nodeName string) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -95,7 +100,7 @@ func (x *Index) Chains(nodeName string) bool {
 	return n != nil && n.group.chains
 }
 
-func (x *Index) move(n *node, to group) {
+func (x *guarded) move(n *node, to group) {
 	if n.group != to {
 		x.leaveGroup(n)
 		n.group = to
@@ -103,7 +108,7 @@ func (x *Index) move(n *node, to group) {
 	}
 }
 
-func (x *Index) joinGroup(n *node) {
+func (x *guarded) joinGroup(n *node) {
 	nodes := x.groups[n.group]
 	if nodes == nil {
 		nodes = &nodeSet{}
@@ -112,8 +117,8 @@ func (x *Index) joinGroup(n *node) {
 	nodes.add(n.slot, len(x.slots))
 }
 
-// SetJoins tells whether a node downloads a layer once although several images need it;
-// nil if it does not say, and Rules.JoinsDownloads decides. It does nothing for a node that
+// SetJoins sets whether a node downloads a layer once although several images need it;
+// nil if that is not known, and Rules.JoinsDownloads decides. It does nothing for a node that
 // SetNode has not added.
 func (x *Index) SetJoins(nodeName string, joins *bool) {
 	x.mu.Lock()
@@ -125,13 +130,12 @@ func (x *Index) SetJoins(nodeName string, joins *bool) {
 
 func (n *node) joinsDownloads(rules Rules) bool { return ptr.Deref(n.joins, rules.JoinsDownloads) }
 
-// SetImages replaces what a source says about the images on a node. What
-// several sources say adds up. A name counts for the first image that has it.
+// SetImages replaces the images that a source reports for a node. The reports of
+// several sources add up. A name counts for the first image that has it.
 // Every image is looked at; further cost is in proportion to the images that
-// differ from the last time. images is not kept.
+// differ from the last time. images is not retained.
 //
-// It reports whether the node is known; locality.LayerSink tells what to do if
-// it is not.
+// It reports whether the index has the node; see locality.LayerSink if not.
 func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -140,25 +144,25 @@ func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 		return false
 	}
 	images = images[:min(len(images), maxImages)]
-	records := make([]*record, 0, len(images))
+	reports := make([]*imageReport, 0, len(images))
 	taken := make(map[*name]bool, 2*len(images))
 	for i := range images {
-		if r := x.record(&images[i], taken, records); r != nil {
-			records = append(records, r)
+		if r := x.reportWithFreeNames(&images[i], taken, reports); r != nil {
+			reports = append(reports, r)
 		}
 	}
-	x.setRecords(n, source, records)
+	x.setReports(n, source, reports)
 	return true
 }
 
-// Reported tells whether any node reports an image under one of the names.
+// Reported reports whether any node reports an image under one of the names.
 func (x *Index) Reported(names []imageref.Canonical) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return slices.ContainsFunc(names, func(n imageref.Canonical) bool { return x.names[n] != nil })
 }
 
-// Lists tells whether a source says that a node has an image under one of the names.
+// Lists reports whether a source reports an image under one of the names for a node.
 func (x *Index) Lists(source, nodeName string, names []imageref.Canonical) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -169,8 +173,8 @@ func (x *Index) Lists(source, nodeName string, names []imageref.Canonical) bool 
 	listed := n.sources[source]
 	return slices.ContainsFunc(names, func(name imageref.Canonical) bool {
 		known := x.names[name]
-		return known != nil && slices.ContainsFunc(known.records, func(r *record) bool {
-			_, found := slices.BinarySearchFunc(listed, r.id, func(r *record, id uint64) int { return cmp.Compare(r.id, id) })
+		return known != nil && slices.ContainsFunc(known.reports, func(r *imageReport) bool {
+			_, found := slices.BinarySearchFunc(listed, r.id, func(r *imageReport, id uint64) int { return cmp.Compare(r.id, id) })
 			return found
 		})
 	})
@@ -190,7 +194,7 @@ func (x *Index) DeleteNode(nodeName string) {
 		x.release(pod, r)
 	}
 	for source := range n.sources {
-		x.setRecords(n, source, nil)
+		x.setReports(n, source, nil)
 	}
 	x.leaveGroup(n)
 	delete(x.nodes, nodeName)
@@ -199,8 +203,8 @@ func (x *Index) DeleteNode(nodeName string) {
 	x.slotsByName = nil
 }
 
-func (x *Index) addNode(nodeName string) *node {
-	n := &node{name: nodeName, sources: map[string][]*record{}, reservations: map[types.UID]*reservation{}}
+func (x *guarded) addNode(nodeName string) *node {
+	n := &node{name: nodeName, sources: map[string][]*imageReport{}, reservations: map[types.UID]*reservation{}}
 	if last := len(x.free) - 1; last >= 0 {
 		n.slot = x.free[last]
 		x.free = x.free[:last]
@@ -215,57 +219,57 @@ func (x *Index) addNode(nodeName string) *node {
 	return n
 }
 
-func (x *Index) leaveGroup(n *node) {
+func (x *guarded) leaveGroup(n *node) {
 	nodes := x.groups[n.group]
 	if nodes.remove(n.slot, len(x.slots)); nodes.n == 0 {
 		delete(x.groups, n.group)
 	}
 }
 
-// setRecords replaces the records a source gives for a node.
-func (x *Index) setRecords(n *node, source string, records []*record) {
-	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(a.id, b.id) })
-	records = slices.Compact(records)
+// setReports replaces the reports a source gives for a node.
+func (x *guarded) setReports(n *node, source string, reports []*imageReport) {
+	slices.SortFunc(reports, func(a, b *imageReport) int { return cmp.Compare(a.id, b.id) })
+	reports = slices.Compact(reports)
 	old := n.sources[source]
-	if slices.Equal(old, records) {
+	if slices.Equal(old, reports) {
 		return
 	}
-	if len(records) > 0 {
-		n.sources[source] = slices.Clone(records)
+	if len(reports) > 0 {
+		n.sources[source] = slices.Clone(reports)
 	} else {
 		delete(n.sources, source)
 	}
 
-	// Both are sorted: walk them side by side. New records come first, so that
+	// Both are sorted: walk them side by side. New reports come first, so that
 	// a layer that stays is not removed in between.
-	var removed []*record
+	var removed []*imageReport
 	i := 0
 	for _, r := range old {
-		for ; i < len(records) && records[i].id < r.id; i++ {
-			x.hold(n, source, records[i])
+		for ; i < len(reports) && reports[i].id < r.id; i++ {
+			x.addReport(n, source, reports[i])
 		}
-		if i < len(records) && records[i] == r {
+		if i < len(reports) && reports[i] == r {
 			i++
 			continue
 		}
 		removed = append(removed, r)
 	}
-	for ; i < len(records); i++ {
-		x.hold(n, source, records[i])
+	for ; i < len(reports); i++ {
+		x.addReport(n, source, reports[i])
 	}
 	if len(removed) > 0 {
 		x.markLayers(n)
 	}
 	for _, r := range removed {
-		x.drop(n, source, r)
+		x.removeReport(n, source, r)
 	}
 	x.dropReported(n)
 }
 
-// hold notes that a node has what a record says.
-func (x *Index) hold(n *node, source string, r *record) {
-	if n.hasRecord(source, r) {
-		return // another source said so before
+// addReport notes that a node has the image of a report.
+func (x *guarded) addReport(n *node, source string, r *imageReport) {
+	if n.hasReport(source, r) {
+		return // another source reports it already
 	}
 	r.nodes = insert(r.nodes, n.slot)
 	for _, l := range r.content.layers {
@@ -273,53 +277,53 @@ func (x *Index) hold(n *node, source string, r *record) {
 	}
 }
 
-// markLayers marks the layers of all records that the node has now. A node may have many of both: to look
-// through the records for each layer that is dropped would take as long as there are pairs of them.
-func (x *Index) markLayers(n *node) {
-	x.keeps++
-	for _, records := range n.sources {
-		for _, r := range records {
+// markLayers marks the layers of all reports that the node has now. A node may have many of both: to look
+// through the reports for each layer that is dropped would take as long as there are pairs of them.
+func (x *guarded) markLayers(n *node) {
+	x.marks++
+	for _, reports := range n.sources {
+		for _, r := range reports {
 			for _, l := range r.content.layers {
-				l.kept = x.keeps
+				l.marked = x.marks
 			}
 		}
 	}
 }
 
-// drop undoes hold, except for what something else on the node still needs: markLayers was called.
-func (x *Index) drop(n *node, source string, r *record) {
-	if n.hasRecord(source, r) {
+// removeReport undoes addReport, except for what something else on the node still needs: markLayers was called.
+func (x *guarded) removeReport(n *node, source string, r *imageReport) {
+	if n.hasReport(source, r) {
 		return
 	}
 	r.nodes = remove(r.nodes, n.slot)
 	for _, l := range r.content.layers {
-		if l.kept != x.keeps {
+		if l.marked != x.marks {
 			l.nodes.remove(n.slot, len(x.slots))
 		}
 	}
 	if len(r.nodes) == 0 {
-		x.deleteRecord(r)
+		x.deleteReport(r)
 	}
 }
 
-// hasRecord tells whether a source other than the given one has the record.
-func (n *node) hasRecord(except string, r *record) bool {
-	for source, records := range n.sources {
-		if source != except && slices.Contains(records, r) {
+// hasReport reports whether a source other than the given one has the report.
+func (n *node) hasReport(except string, r *imageReport) bool {
+	for source, reports := range n.sources {
+		if source != except && slices.Contains(reports, r) {
 			return true
 		}
 	}
 	return false
 }
 
-// recordKey identifies a record. The hash is seeded, so nobody can make two
+// reportKey identifies a report. The hash is seeded, so nobody can make two
 // images collide on purpose; with 128 bits they do not collide by chance.
-type recordKey [2]uint64
+type reportKey [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func keyOf(image *Image) recordKey {
-	var key recordKey
+func keyOf(image *Image) reportKey {
+	var key reportKey
 	for i, seed := range seeds {
 		var h maphash.Hash
 		h.SetSeed(seed)
@@ -346,11 +350,11 @@ func keyOf(image *Image) recordKey {
 	return key
 }
 
-// record returns the record of an image that a node reports, and creates it if
+// reportWithFreeNames returns the report of an image that a node reports, and creates it if
 // needed. It leaves out names that are taken by another image of the node, and
 // takes those of this one. It returns nil if the image has no valid name and
-// no layers. reported are the records of the images before it, which no node may have yet.
-func (x *Index) record(image *Image, taken map[*name]bool, reported []*record) *record {
+// no layers. reported are the reports of the images before it, which no node may have yet.
+func (x *guarded) reportWithFreeNames(image *Image, taken map[*name]bool, reported []*imageReport) *imageReport {
 	if len(image.Names)+len(image.Canonical) > maxNames || len(image.Layers) > maxLayers {
 		bounded := *image
 		bounded.Names = image.Names[:min(len(image.Names), maxNames)]
@@ -358,7 +362,7 @@ func (x *Index) record(image *Image, taken map[*name]bool, reported []*record) *
 		bounded.Layers = image.Layers[:min(len(image.Layers), maxLayers)]
 		image = &bounded
 	}
-	r := x.recordOf(image)
+	r := x.reportOf(image)
 	if r != nil && slices.ContainsFunc(r.names, func(n *name) bool { return taken[n] }) {
 		free := *image
 		free.Names, free.Canonical = nil, nil
@@ -368,9 +372,9 @@ func (x *Index) record(image *Image, taken map[*name]bool, reported []*record) *
 			}
 		}
 		if len(r.nodes) == 0 && !slices.Contains(reported, r) { // was created, but is not needed
-			x.deleteRecord(r)
+			x.deleteReport(r)
 		}
-		r = x.recordOf(&free)
+		r = x.reportOf(&free)
 	}
 	if r != nil {
 		for _, n := range r.names {
@@ -398,9 +402,9 @@ func (i *Image) canonicalNames() (names []imageref.Canonical) {
 	return names
 }
 
-func (x *Index) recordOf(image *Image) *record {
+func (x *guarded) reportOf(image *Image) *imageReport {
 	key := keyOf(image)
-	if r := x.records[key]; r != nil {
+	if r := x.reports[key]; r != nil {
 		return r
 	}
 	names := image.canonicalNames()
@@ -409,7 +413,7 @@ func (x *Index) recordOf(image *Image) *record {
 		return nil
 	}
 	x.lastID++
-	r := &record{key: key, id: x.lastID, content: c}
+	r := &imageReport{key: key, id: x.lastID, content: c}
 	c.refs++
 	for _, canonical := range names {
 		n := x.names[canonical]
@@ -417,29 +421,29 @@ func (x *Index) recordOf(image *Image) *record {
 			n = &name{canonical: canonical}
 			x.names[canonical] = n
 		}
-		n.records = append(n.records, r)
+		n.reports = append(n.reports, r)
 		r.names = append(r.names, n)
 	}
-	x.records[key] = r
+	x.reports[key] = r
 	return r
 }
 
-func (x *Index) deleteRecord(r *record) {
+func (x *guarded) deleteReport(r *imageReport) {
 	for _, n := range r.names {
-		n.records = slices.DeleteFunc(n.records, func(other *record) bool { return other == r })
-		if len(n.records) == 0 {
+		n.reports = slices.DeleteFunc(n.reports, func(other *imageReport) bool { return other == r })
+		if len(n.reports) == 0 {
 			delete(x.names, n.canonical)
 		}
 	}
-	delete(x.records, r.key)
+	delete(x.reports, r.key)
 	c := r.content
 	if c.refs--; c.refs > 0 {
 		return
 	}
 	delete(x.contents, c.key)
 	for i, l := range c.layers {
-		l.claims.remove(c.sizes[i], c.whole)
-		l.size = l.claims.best
+		l.votes.remove(c.sizes[i], c.opaque)
+		l.size = l.votes.best
 		x.unref(l)
 	}
 	if c.scales() {
@@ -448,27 +452,27 @@ func (x *Index) deleteRecord(r *record) {
 	}
 }
 
-func (x *Index) unref(l *layer) {
+func (x *guarded) unref(l *layer) {
 	if l.refs--; l.refs == 0 {
 		delete(x.layers, l.key)
 	}
 }
 
 // content returns the content of an image, and creates it if needed.
-func (x *Index) content(image *Image, names []imageref.Canonical) *content {
-	layers := tidy(image.Layers)
-	whole := len(layers) == 0
-	if whole {
+func (x *guarded) content(image *Image, names []imageref.Canonical) *content {
+	layers := normalize(image.Layers)
+	opaque := len(layers) == 0
+	if opaque {
 		if len(names) == 0 {
 			return nil
 		}
-		key := wholeKey(slices.MinFunc(names, preferDigest))
+		key := opaqueKey(slices.MinFunc(names, preferDigest))
 		if image.Compressed {
 			key = compressedKey + key
 		}
 		layers = []Layer{{Digest: key, Size: clamp(image.SizeBytes)}}
 	}
-	c := &content{sizeBytes: clamp(image.SizeBytes), compressed: image.Compressed, whole: whole}
+	c := &content{sizeBytes: clamp(image.SizeBytes), compressed: image.Compressed, opaque: opaque}
 	var key strings.Builder
 	for _, l := range layers {
 		key.WriteString(l.Digest)
@@ -483,10 +487,10 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 		return known
 	}
 	for _, l := range layers {
-		entry := x.layer(l.Digest, whole)
-		entry.compressed = whole && c.compressed
-		entry.claims.add(l.Size, whole)
-		entry.size = entry.claims.best
+		entry := x.layer(l.Digest, opaque)
+		entry.compressed = opaque && c.compressed
+		entry.votes.add(l.Size, opaque)
+		entry.size = entry.votes.best
 		entry.refs++
 		c.layers = append(c.layers, entry)
 		c.sizes = append(c.sizes, l.Size)
@@ -499,21 +503,21 @@ func (x *Index) content(image *Image, names []imageref.Canonical) *content {
 	return c
 }
 
-// scales tells whether a content states both sizes, so that the ratio of the two counts.
-func (c *content) scales() bool { return !c.whole && !c.compressed && c.sizeBytes > 0 } // 0: nobody said
+// scales reports whether a content states both sizes, so that the ratio of the two counts.
+func (c *content) scales() bool { return !c.opaque && !c.compressed && c.sizeBytes > 0 } // 0: not known
 
-func (x *Index) layer(key string, whole bool) *layer {
+func (x *guarded) layer(key string, opaque bool) *layer {
 	l := x.layers[key]
 	if l == nil {
-		l = &layer{key: key, whole: whole}
+		l = &layer{key: key, opaque: opaque}
 		x.layers[key] = l
 	}
 	return l
 }
 
-// wholeKey is the key of the indivisible piece that stands for an image of
+// opaqueKey is the key of the indivisible piece that stands for an image of
 // which only the name is known. No digest of a layer looks like it.
-func wholeKey(n imageref.Canonical) string { return "image " + string(n) }
+func opaqueKey(n imageref.Canonical) string { return "image " + string(n) }
 
 // compressedKey begins the key of such a piece whose size is compressed. It is another piece
 // than one of that name whose size is not; a node that has either has something of that name.
@@ -521,7 +525,7 @@ const compressedKey = "compressed "
 
 // nameOf returns the name of the image that an indivisible piece stands for.
 func nameOf(l *layer) imageref.Canonical {
-	return imageref.Canonical(strings.TrimPrefix(strings.TrimPrefix(l.key, compressedKey), wholeKey("")))
+	return imageref.Canonical(strings.TrimPrefix(strings.TrimPrefix(l.key, compressedKey), opaqueKey("")))
 }
 
 // preferDigest sorts digests before tags: nodes may report different tags of
@@ -536,11 +540,11 @@ func preferDigest(a, b imageref.Canonical) int {
 	return cmp.Or(cmp.Compare(tag(a), tag(b)), cmp.Compare(a, b))
 }
 
-// tidy sorts layers by digest, drops duplicates and layers without a digest,
+// normalize sorts layers by digest, drops duplicates and layers without a digest,
 // and bounds their number and sizes. An image may list a layer twice; it is
-// one blob. Layers that are tidy are returned as they are.
-func tidy(layers []Layer) []Layer {
-	if isTidy(layers) {
+// one blob. Normalized layers are returned as they are.
+func normalize(layers []Layer) []Layer {
+	if isNormalized(layers) {
 		return layers
 	}
 	layers = slices.DeleteFunc(slices.Clone(layers), func(l Layer) bool { return !isKey(l.Digest) })
@@ -554,7 +558,7 @@ func tidy(layers []Layer) []Layer {
 	return layers[:min(len(layers), maxLayers)]
 }
 
-func isTidy(layers []Layer) bool {
+func isNormalized(layers []Layer) bool {
 	for i, l := range layers {
 		if !isKey(l.Digest) || l.Size != clamp(l.Size) || i > 0 && layers[i-1].Digest >= l.Digest {
 			return false
@@ -563,7 +567,7 @@ func isTidy(layers []Layer) bool {
 	return len(layers) <= maxLayers
 }
 
-// isKey tells whether a digest can be the key of a layer (see wholeKey).
+// isKey reports whether a digest can be the key of a layer (see opaqueKey).
 func isKey(digest string) bool { return digest != "" && strings.IndexByte(digest, ' ') < 0 }
 
 func clamp(size int64) int64 { return max(0, min(size, maxSize)) }

@@ -176,29 +176,29 @@ func TestNodesDisagreeOnTag(t *testing.T) {
 	check(t, x, always, map[string]NodeBytes{"n1": {Total: total, Present: total}, "n4": {Total: total, Present: sum("a")}})
 }
 
-func TestClaimedSizes(t *testing.T) {
+func TestReportedSizes(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	claim := func(node, name string, size int64) { // three distinct images
+	vote := func(node, name string, size int64) { // three distinct images
 		x.SetImages("s", node, []Image{{Names: []string{name}, SizeBytes: int64(node[1]), Layers: []Layer{{digest("x"), size}}}})
 	}
-	claim("n1", "docker.io/library/a:1", 700)
-	claim("n2", "docker.io/library/b:1", 300)
+	vote("n1", "docker.io/library/a:1", 700)
+	vote("n2", "docker.io/library/b:1", 300)
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 300, Present: 300}}) // a tie: the smaller one
-	claim("n3", "docker.io/library/c:1", 700)
+	vote("n3", "docker.io/library/c:1", 700)
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 700, Present: 700}}) // the majority
-	claim("n3", "docker.io/library/c:1", -5)
-	claim("n2", "docker.io/library/b:1", -7)
+	vote("n3", "docker.io/library/c:1", -5)
+	vote("n2", "docker.io/library/b:1", -7)
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 0, Present: 0}}) // negative ones count as 0
 	x.DeleteNode("n2")
 	x.DeleteNode("n3")
 	check(t, x, want("a:1"), map[string]NodeBytes{"n1": {Total: 700, Present: 700}})
 }
 
-// After any changes the best size is the one that is claimed most often, and sizes that
-// nobody claims any more are forgotten.
-func TestClaimsEqualACount(t *testing.T) {
+// After any changes the best size is the one with the most votes, and sizes without votes are
+// forgotten.
+func TestSizeVotesEqualACount(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
-	var c claims
+	var c sizeVotes
 	counts := map[int64]int{}
 	for range 10_000 {
 		size := random.Int64N(4)
@@ -243,9 +243,9 @@ func TestManyParts(t *testing.T) {
 	check(t, x, want("one:1", "two:1", "three:1"), map[string]NodeBytes{"n1": {Total: all, Present: all}, "n2": {Total: all}})
 }
 
-// What was last said of an image is forgotten once somebody names it without a size.
-func TestClaimsWithoutASize(t *testing.T) {
-	var c claims
+// The last size of an image is forgotten once the image is named without one.
+func TestSizeVotesWithoutASize(t *testing.T) {
+	var c sizeVotes
 	for _, step := range []struct {
 		change       func(int64, bool)
 		size, best   int64
@@ -259,25 +259,25 @@ func TestClaimsWithoutASize(t *testing.T) {
 	}
 }
 
-// Who names an image without saying its size claims none, not even in a tie.
+// An image without a size has no vote, not even in a tie.
 func TestNamesWithoutSizes(t *testing.T) {
-	bare := func(size int64, compressed bool) []Image {
+	withoutLayers := func(size int64, compressed bool) []Image {
 		return []Image{{Names: []string{"docker.io/library/one:1"}, SizeBytes: size, Compressed: compressed}}
 	}
 	for _, compressed := range []bool{false, true} {
 		x := newIndex("n1", "n2", "n3", "n4")
-		x.SetImages("s", "n1", bare(0, false))
-		x.SetImages("s", "n2", bare(600, compressed))
-		x.SetImages("s", "n3", bare(0, false))
+		x.SetImages("s", "n1", withoutLayers(0, false))
+		x.SetImages("s", "n2", withoutLayers(600, compressed))
+		x.SetImages("s", "n3", withoutLayers(0, false))
 		check(t, x, want("one:1"), map[string]NodeBytes{
 			"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600, Present: 600}, "n4": {Total: 600},
 		})
-		// The one that said it goes, and comes back.
+		// The one that reported it goes, and comes back.
 		x.SetImages("s", "n2", nil)
 		if w := measured(x, want("one:1")); w.Images[0] != ByName {
 			t.Errorf("known by %s", w.Images[0])
 		}
-		x.SetImages("s", "n4", bare(500, compressed))
+		x.SetImages("s", "n4", withoutLayers(500, compressed))
 		check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 500, Present: 500}, "n2": {Total: 500}, "n4": {Total: 500, Present: 500}})
 		for _, n := range []string{"n1", "n3", "n4"} {
 			x.SetImages("s", n, nil)
@@ -312,10 +312,10 @@ func TestUntrusted(t *testing.T) {
 
 func TestNamesWithoutLayers(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	bare := func(size int64, names ...string) Image { return Image{Names: names, SizeBytes: size} }
+	withoutLayers := func(size int64, names ...string) Image { return Image{Names: names, SizeBytes: size} }
 	one := []string{"docker.io/library/one@" + digest("one"), "docker.io/library/one:1"}
-	x.SetImages("s", "n1", []Image{bare(600, one...)})
-	x.SetImages("s", "n2", []Image{bare(600, one[0], "docker.io/library/one:alias")})
+	x.SetImages("s", "n1", []Image{withoutLayers(600, one...)})
+	x.SetImages("s", "n2", []Image{withoutLayers(600, one[0], "docker.io/library/one:alias")})
 
 	// A stock control plane: no node reports layers, sizes are as reported.
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: 600, Present: 600}, "n2": {Total: 600, Present: 600}, "n3": {Total: 600}})
@@ -332,7 +332,7 @@ func TestNamesWithoutLayers(t *testing.T) {
 	// A node reports the layers of the image itself: the others have it too, and a
 	// layer shared with another image counts once.
 	x.SetImages("s", "n3", []Image{{Names: one[1:], SizeBytes: 2 * sum("cd"), Layers: image("cd").Layers}})
-	x.SetImages("s", "n1", []Image{bare(600, one...), image("d", "docker.io/library/d:1")})
+	x.SetImages("s", "n1", []Image{withoutLayers(600, one...), image("d", "docker.io/library/d:1")})
 	check(t, x, want("one:1"), map[string]NodeBytes{
 		"n1": {Total: sum("cd"), Present: sum("cd")}, "n2": {Total: sum("cd")}, "n3": {Total: sum("cd"), Present: sum("cd")},
 	})
@@ -366,7 +366,7 @@ func TestOtherSources(t *testing.T) {
 	x.SetImages("agent", "n1", nil)
 	check(t, x, want("one:1"), map[string]NodeBytes{"n1": {Total: total}, "n2": {Total: total, Present: total}})
 
-	// What a registry says takes precedence over what nodes say; a node that has the
+	// A manifest takes precedence over what nodes report; a node that has the
 	// name has the image.
 	moved := want("one:1", "new:1")
 	moved[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ac").Layers}}
@@ -376,7 +376,7 @@ func TestOtherSources(t *testing.T) {
 	})
 }
 
-// What a node holds is decided by its own report, whatever another source says.
+// What a node holds is decided by its own report, whatever another source has.
 func TestNodesOwnReportsWin(t *testing.T) {
 	setup := func() *Index {
 		x := newIndex("old", "bare", "base", "none")
@@ -386,7 +386,7 @@ func TestNodesOwnReportsWin(t *testing.T) {
 		return x
 	}
 	// The tag moved to other layers in the registry. One of them has another size
-	// than nodes say.
+	// than nodes report.
 	wanted := want("one:1")
 	wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: []Layer{{digest("b"), 999}, {digest("c"), size('c')}}}}
 	total := sum("bc")
@@ -414,7 +414,7 @@ func TestNodesOwnReportsWin(t *testing.T) {
 		}
 	})
 	t.Run("layers count where they are reported", func(t *testing.T) {
-		// A source says that an image consists of one layer. A node that reports
+		// An image consists of one layer for a source. A node that reports
 		// other layers for the image does not get this layer.
 		lie := want("two:1")
 		lie[0].Manifests = []Manifest{{Platform: amd64, Layers: image("e").Layers}}
@@ -620,10 +620,10 @@ func (x *Index) state() state {
 			coming = append(coming, fmt.Sprint(x.slots[a.slot].name, a.image, a.refs, a.waiting, a.arrived, a.bytes))
 		}
 		slices.Sort(coming)
-		s.Layers[key] = fmt.Sprint(l.size, l.whole, l.refs, l.claims.total, nodes(slices.Collect(l.nodes.all())), coming)
+		s.Layers[key] = fmt.Sprint(l.size, l.opaque, l.refs, l.votes.total, nodes(slices.Collect(l.nodes.all())), coming)
 	}
 	for key, n := range x.names {
-		for _, r := range n.records {
+		for _, r := range n.reports {
 			s.Names[string(key)] = append(s.Names[string(key)], fmt.Sprint(r.content.key, nodes(r.nodes)))
 		}
 		slices.Sort(s.Names[string(key)])
@@ -665,7 +665,7 @@ func randomImage(r *rand.Rand) Image {
 		l := r.IntN(30)
 		size := int64(l) * 10
 		if r.IntN(20) == 0 {
-			size++ // its own claim
+			size++ // its own vote
 		}
 		img.Layers = append(img.Layers, Layer{digest(fmt.Sprint("layer", l)), size})
 	}
@@ -734,7 +734,7 @@ func TestEqualsRebuild(t *testing.T) {
 		if got, rebuilt := x.state(), w.index().state(); !reflect.DeepEqual(got, rebuilt) {
 			t.Fatalf("seed %d: the index differs from a rebuild:\n%+v\n%+v", seed, got, rebuilt)
 		}
-		// They must also say the same about every image.
+		// They must also have the same answers about every image.
 		rebuilt := w.index()
 		for i := range 20 {
 			wanted := want(fmt.Sprintf("example.com/image%d:0", i), fmt.Sprintf("example.com/image%d:1", (i*7)%20))
@@ -769,13 +769,13 @@ func checkInvariants(t *testing.T, x *Index) {
 	if !slices.Equal(pending, x.pending) {
 		t.Fatalf("pending %v, by layers %v", x.pending, pending)
 	}
-	for key, r := range x.records {
+	for key, r := range x.reports {
 		if r.key != key || len(r.nodes) == 0 || x.contents[r.content.key] != r.content {
-			t.Fatalf("record %+v, content %+v", r, r.content)
+			t.Fatalf("report %+v, content %+v", r, r.content)
 		}
 		for _, l := range r.content.layers {
 			if x.layers[l.key] != l {
-				t.Fatalf("layer %s of a record is not in the index", l.key)
+				t.Fatalf("layer %s of a report is not in the index", l.key)
 			}
 		}
 	}
@@ -832,7 +832,7 @@ func TestMeasureProperties(t *testing.T) {
 	}
 }
 
-// A size that is compressed already is not scaled, and says nothing about the ratio by which
+// A size that is compressed already is not scaled, and does not count in the ratio by which
 // others are.
 func TestCompressedSizes(t *testing.T) {
 	x := newIndex("crio", "containerd", "empty")

@@ -29,10 +29,10 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 	if n == nil {
 		return Sum{}
 	}
-	images := map[*record]bool{}
+	images := map[*imageReport]bool{}
 	seen := layerSets.Get().(map[*layer]bool) //nolint:forcetypeassert // see layerSets
-	for _, records := range n.sources {
-		for _, r := range records {
+	for _, reports := range n.sources {
+		for _, r := range reports {
 			images[r] = true
 			for _, l := range r.content.layers {
 				seen[l] = true
@@ -46,7 +46,7 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 		if l.nodes.n > 1 {
 			sum.ElsewhereBytes += size
 		}
-		if !l.whole {
+		if !l.opaque {
 			sum.Layers++
 		}
 	}
@@ -55,29 +55,29 @@ func (x *Index) Sum(nodeName string) (sum Sum) {
 	return sum
 }
 
-// HeldImage is an image that a node holds.
-type HeldImage struct {
+// NodeImage is an image that a node has.
+type NodeImage struct {
 	// Names sorted, each once.
 	Names []imageref.Canonical
 	// Layers with the keys that the node has for them (see Chain) and the sizes that count. An
 	// image that is known by name only is one piece, whose key is no digest and whose size is
 	// an estimate.
 	Layers []Layer
-	// Report tells who says so.
+	// Report is the source of that.
 	Report Report
 }
 
-// Held returns the images of a node, in no particular order.
-func (x *Index) Held(nodeName string) (images []HeldImage) {
+// NodeImages returns the images of a node, in no particular order.
+func (x *Index) NodeImages(nodeName string) (images []NodeImage) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	n := x.nodes[nodeName]
 	if n == nil {
 		return nil
 	}
-	for source, records := range n.sources {
-		for _, r := range records {
-			image := HeldImage{Report: Report{source, !r.content.whole}, Layers: make([]Layer, len(r.content.layers))}
+	for source, reports := range n.sources {
+		for _, r := range reports {
+			image := NodeImage{Report: Report{source, !r.content.opaque}, Layers: make([]Layer, len(r.content.layers))}
 			for _, name := range r.names {
 				image.Names = append(image.Names, name.canonical)
 			}
@@ -116,13 +116,13 @@ type Usage struct {
 func (x *Index) Usages() (layers []Usage, images [][]imageref.Canonical) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	// Contents also differ by what is said of sizes: the same layers are one image.
+	// Contents also differ by the reported sizes: the same layers are one image.
 	byLayers := map[string]int{}
 	numbers := map[*content]int{}
 	users := map[*layer][]int{}
-	for _, r := range x.records {
+	for _, r := range x.reports {
 		c := r.content
-		if c.whole || len(r.nodes) == 0 {
+		if c.opaque || len(r.nodes) == 0 {
 			continue
 		}
 		number, ok := numbers[c]

@@ -9,8 +9,8 @@ import (
 
 func TestInventory(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	bare := Image{Names: []string{"quay.io/bare:1"}, SizeBytes: 7, Compressed: true}
-	x.SetImages("status", "n1", []Image{image("ab", "quay.io/a:1", "quay.io/also:1"), image("ac", "quay.io/c:1"), bare})
+	withoutLayers := Image{Names: []string{"quay.io/bare:1"}, SizeBytes: 7, Compressed: true}
+	x.SetImages("status", "n1", []Image{image("ab", "quay.io/a:1", "quay.io/also:1"), image("ac", "quay.io/c:1"), withoutLayers})
 	x.SetImages("again", "n1", []Image{image("ab", "quay.io/a:1", "quay.io/also:1")}) // the same, from another source
 	x.SetImages("status", "n2", []Image{image("ab", "quay.io/a:1", "quay.io/also:1")})
 
@@ -20,26 +20,26 @@ func TestInventory(t *testing.T) {
 	if got, want := x.Sum("n2"), (Sum{Images: 1, Layers: 2, Bytes: sum("ab"), ElsewhereBytes: sum("ab")}); got != want {
 		t.Errorf("n2: %+v, want %+v", got, want)
 	}
-	if x.Sum("n3") != (Sum{}) || x.Sum("gone") != (Sum{}) || x.Held("gone") != nil {
+	if x.Sum("n3") != (Sum{}) || x.Sum("gone") != (Sum{}) || x.NodeImages("gone") != nil {
 		t.Error("something on nodes that have nothing")
 	}
 	found := 0
-	for _, held := range x.Held("n1") {
+	for _, image := range x.NodeImages("n1") {
 		switch {
-		case held.Report == Report{"status", false}:
-			if len(held.Layers) != 1 || held.Layers[0].Size != 7 || !reflect.DeepEqual(held.Names, []imageref.Canonical{"quay.io/bare:1"}) {
-				t.Errorf("%+v", held)
+		case image.Report == Report{"status", false}:
+			if len(image.Layers) != 1 || image.Layers[0].Size != 7 || !reflect.DeepEqual(image.Names, []imageref.Canonical{"quay.io/bare:1"}) {
+				t.Errorf("%+v", image)
 			}
 			found++
-		case held.Report == Report{"status", true} && held.Names[0] == "quay.io/a:1":
-			if len(held.Names) != 2 || held.Layers[0].Size+held.Layers[1].Size != sum("ab") {
-				t.Errorf("%+v", held)
+		case image.Report == Report{"status", true} && image.Names[0] == "quay.io/a:1":
+			if len(image.Names) != 2 || image.Layers[0].Size+image.Layers[1].Size != sum("ab") {
+				t.Errorf("%+v", image)
 			}
 			found++
 		}
 	}
 	if found != 2 {
-		t.Errorf("%+v", x.Held("n1"))
+		t.Errorf("%+v", x.NodeImages("n1"))
 	}
 	a := image("a").Layers[0].Digest
 	if x.Holders(a) != 2 || x.Holders(image("c").Layers[0].Digest) != 1 || x.Holders("none") != 0 {

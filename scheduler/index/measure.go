@@ -10,7 +10,7 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Known tells what is known about an image.
+// Known is what is known about an image.
 type Known string
 
 const (
@@ -50,7 +50,7 @@ func (b NodeBytes) Missing() int64 {
 // Measurement is what every node has of one pod's images. It is a snapshot: it
 // does not show later changes of the index.
 type Measurement struct {
-	// Images tells what is known about each wanted image, for the group of nodes of
+	// Images has what is known about each wanted image, for the group of nodes of
 	// which most is known.
 	Images []Known
 
@@ -66,20 +66,20 @@ type Measurement struct {
 	order []group
 	// sum is the sum of the totals of all nodes.
 	sum float64
-	// empty means that no node has anything, still that no link has anything to
-	// pull; outdated that Learn has something to do.
-	empty, still, outdated bool
+	// empty means that no node has anything, linksIdle that no link has anything to
+	// pull; outdated that ResolveReservations has something to do.
+	empty, linksIdle, outdated bool
 
 	union union
 	sets  []sized
 }
 
-// Empty tells whether no node has anything of the pod's images, present or
+// Empty reports whether no node has anything of the pod's images, present or
 // arriving.
 func (m *Measurement) Empty() bool { return m.empty }
 
-// Outdated tells whether pods were placed with images whose layers have become known
-// since: Learn brings that up to date.
+// Outdated reports whether pods were placed with images whose layers have become known
+// since: ResolveReservations brings that up to date.
 func (m *Measurement) Outdated() bool { return m.outdated }
 
 // Nodes yields the names of all nodes, in no particular order.
@@ -89,7 +89,7 @@ func (m *Measurement) Nodes() iter.Seq[string] { return maps.Keys(m.slots.byName
 // as long as no node comes or goes.
 func (m *Measurement) Slots() *Slots { return m.slots }
 
-// Slot returns the slot of a node; ok is false if the index does not know it.
+// Slot returns the slot of a node; ok is false if the index does not have it.
 func (m *Measurement) Slot(nodeName string) (s Slot, ok bool) {
 	s, ok = m.slots.byName[nodeName]
 	return s, ok
@@ -98,7 +98,7 @@ func (m *Measurement) Slot(nodeName string) (s Slot, ok bool) {
 // MeanTotal returns the mean of Total over all nodes.
 func (m *Measurement) MeanTotal() float64 { return m.sum / float64(max(1, len(m.slots.byName))) }
 
-// Node returns what a node has; ok is false if the index does not know it.
+// Node returns what a node has; ok is false if the index does not have it.
 func (m *Measurement) Node(nodeName string) (bytes NodeBytes, ok bool) {
 	s, ok := m.Slot(nodeName)
 	if ok {
@@ -110,7 +110,7 @@ func (m *Measurement) Node(nodeName string) (bytes NodeBytes, ok bool) {
 // At returns what the node with a slot has.
 func (m *Measurement) At(s Slot) NodeBytes {
 	bytes := NodeBytes{Present: m.present[s]}
-	if !m.still {
+	if !m.linksIdle {
 		bytes.Arriving, bytes.Crowded, bytes.Pending = m.arriving[s], m.crowded[s], m.pending[s]
 	}
 	if len(m.groups) == 0 {
@@ -121,15 +121,15 @@ func (m *Measurement) At(s Slot) NodeBytes {
 	return bytes
 }
 
-// Richest returns the names of the nodes that have most of the pod's bytes, present or
-// arriving: at most n nodes, the richest first, none that has nothing. Which of the nodes
+// TopNodes returns the names of the nodes that have most of the pod's bytes, present or
+// arriving: at most n nodes, the one with most first, none that has nothing. Which of the nodes
 // that have equally much are taken depends on the turn; all of them get one.
-func (m *Measurement) Richest(n int, turn uint32) []string {
+func (m *Measurement) TopNodes(n int, turn uint32) []string {
 	if m.empty || n < 1 {
 		return nil
 	}
 	all := slices.Max(m.totals)
-	best := make([]rich, 0, n+1)
+	best := make([]ranked, 0, n+1)
 	count := uint32(len(m.present)) //nolint:gosec // slots are small
 	// Each turn has an order of its own, so that each of many equal nodes comes first at times.
 	s, stride := shuffled(turn)%count, strides[turn%uint32(len(strides))]%count
@@ -137,7 +137,7 @@ func (m *Measurement) Richest(n int, turn uint32) []string {
 		if s += stride; s >= count {
 			s -= count
 		}
-		r := rich{m.comingTo(Slot(s)), Slot(s)}
+		r := ranked{m.comingTo(Slot(s)), Slot(s)}
 		if r.bytes == 0 || len(best) == n && r.bytes <= best[n-1].bytes { // the common case
 			continue
 		}
@@ -167,18 +167,18 @@ func shuffled(n uint32) uint32 {
 	return n ^ n>>16
 }
 
-// rich is a node that has some of a pod's bytes.
-type rich struct {
+// ranked is a node, and how many of a pod's bytes it has.
+type ranked struct {
 	bytes int64
 	slot  Slot
 }
 
-// Idle tells whether no link has anything to pull.
-func (m *Measurement) Idle() bool { return m.still }
+// Idle reports whether no link has anything to pull.
+func (m *Measurement) Idle() bool { return m.linksIdle }
 
 // comingTo returns what a node has or gets of the pod's bytes.
 func (m *Measurement) comingTo(s Slot) int64 {
-	if m.still {
+	if m.linksIdle {
 		return m.present[s]
 	}
 	return m.present[s] + m.arriving[s]
@@ -194,8 +194,8 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 
 	m.slots = x.slotsByName
 	m.present = zeroed(m.present, len(x.slots))
-	m.empty, m.still, m.outdated = true, len(x.reservations) == 0, false
-	if !m.still {
+	m.empty, m.linksIdle, m.outdated = true, len(x.reservations) == 0, false
+	if !m.linksIdle {
 		m.arriving = zeroed(m.arriving, len(x.slots))
 		m.crowded = zeroed(m.crowded, len(x.slots))
 		m.pending = append(m.pending[:0], x.pending...)
@@ -227,7 +227,7 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 }
 
 // largestGroups returns the groups that count: if there are too many, those with the most nodes.
-func (x *Index) largestGroups(order []group) []group {
+func (x *guarded) largestGroups(order []group) []group {
 	for of := range x.groups {
 		order = append(order, of)
 	}
@@ -247,15 +247,15 @@ func (x *Index) largestGroups(order []group) []group {
 	return order[:maxGroups]
 }
 
-// nobody is the empty set; it is only read.
-var nobody nodeSet
+// noNodes is the empty set; it is only read.
+var noNodes nodeSet
 
 // maxGroups bounds how many groups count, because each is measured separately. There are
 // far fewer, unless nodes invent some.
 const maxGroups = 16
 
 // measure adds what nodes of one group have; mask is nil if there is no other.
-func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *Measurement) {
+func (x *guarded) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *Measurement) {
 	u := &m.union
 	x.resolve(u, wanted, of)
 	m.outdated = m.outdated || u.outdated
@@ -268,12 +268,12 @@ func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *
 	for i := range u.parts {
 		p := &u.parts[i]
 		m.totals[len(m.totals)-1] += p.size
-		present := &nobody
+		present := &noNodes
 		if p.layer != nil {
 			present = &p.layer.nodes
 		}
-		if len(p.held) > 0 {
-			present = present.with(p.held, len(x.slots))
+		if len(p.byName) > 0 {
+			present = present.with(p.byName, len(x.slots))
 		}
 		if present.n > 0 {
 			m.sets = append(m.sets, sized{present, p.size})
@@ -290,7 +290,7 @@ func (x *Index) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m *
 
 func (k Known) rank() int { return slices.Index([]Known{ByLayers, ByName, Arriving, Unknown}, k) }
 
-// MoreThan tells whether this is more than another.
+// MoreThan reports whether this is more than another.
 func (k Known) MoreThan(other Known) bool { return k.rank() < other.rank() }
 
 // arrive adds what is on its way: the layer itself, or its image if only the name
@@ -412,21 +412,21 @@ type part struct {
 	image string
 	layer *layer // nil if no node has or expects it
 	size  int64
-	// held are nodes that have it because they hold an image of that name.
-	held [][]Slot
+	// byName are nodes that have it because they report an image of that name.
+	byName [][]Slot
 	// expected are nodes to which it comes because the image was expected there
 	// when only its name was known.
 	expected [][]arriving
 }
 
 // resolve fills in what the images consist of on the nodes of a group.
-func (x *Index) resolve(u *union, wanted []Wanted, of group) {
+func (x *guarded) resolve(u *union, wanted []Wanted, of group) {
 	u.images, u.parts, u.index, u.outdated = u.images[:0], u.parts[:0], nil, false
 	for i := range wanted {
 		w := &wanted[i]
 		image := resolved{Known: Unknown}
 		if len(w.Names) > 0 {
-			image.key = wholeKey(w.Names[0])
+			image.key = opaqueKey(w.Names[0])
 		}
 		expected := x.layers[image.key]
 		if expected != nil && len(expected.arriving) == 0 {
@@ -442,12 +442,12 @@ func (x *Index) resolve(u *union, wanted []Wanted, of group) {
 	}
 }
 
-// addLayers adds the layers of an image, as far as they are known, and tells how.
+// addLayers adds the layers of an image, as far as they are known, and returns how they are.
 // expected is the piece that stands for it where only its name was known, nil if it is
 // expected nowhere.
-func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *layer) Known {
+func (x *guarded) addLayers(u *union, w *Wanted, of group, key string, expected *layer) Known {
 	if layers, ok := w.manifest(of); ok {
-		for _, l := range tidy(layers) {
+		for _, l := range normalize(layers) {
 			u.add(l.Digest, key, x.layers[l.Digest], l.Size)
 		}
 		return ByLayers
@@ -456,7 +456,7 @@ func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *l
 		for _, l := range c.layers {
 			u.add(l.key, key, l, x.sizeOf(l))
 		}
-		if c.whole {
+		if c.opaque {
 			return ByName
 		}
 		return ByLayers
@@ -469,20 +469,20 @@ func (x *Index) addLayers(u *union, w *Wanted, of group, key string, expected *l
 }
 
 // addHolders notes which nodes have the layers of the current image because they report an
-// image of its name, whatever they say about its layers.
-func (x *Index) addHolders(u *union, w *Wanted) {
+// image of its name, with whatever layers.
+func (x *guarded) addHolders(u *union, w *Wanted) {
 	for _, n := range w.Names {
 		known := x.names[n]
 		if known == nil {
 			continue
 		}
-		for _, r := range known.records {
-			if w.PullAlways && !r.content.whole {
+		for _, r := range known.reports {
+			if w.PullAlways && !r.content.opaque {
 				continue
 			}
 			for _, i := range u.current {
 				if p := &u.parts[i]; !slices.Contains(r.content.layers, p.layer) {
-					p.held = append(p.held, r.nodes)
+					p.byName = append(p.byName, r.nodes)
 				}
 			}
 		}
@@ -491,7 +491,7 @@ func (x *Index) addHolders(u *union, w *Wanted) {
 
 // addExpected notes that the layers of the current image come to the nodes where it is
 // expected by its name.
-func (x *Index) addExpected(u *union, expected *layer, known Known, of group) {
+func (x *guarded) addExpected(u *union, expected *layer, known Known, of group) {
 	u.outdated = u.outdated || known == ByLayers && slices.ContainsFunc(expected.arriving, func(a arriving) bool {
 		return x.slots[a.slot].group == of
 	})
@@ -511,7 +511,7 @@ func (u *union) add(key, image string, l *layer, size int64) {
 	if len(u.parts) == maxParts {
 		return
 	}
-	if l != nil && l.claims.total > 0 && !l.whole {
+	if l != nil && l.votes.total > 0 && !l.opaque {
 		size = l.size
 	}
 	if u.index != nil {
@@ -521,7 +521,7 @@ func (u *union) add(key, image string, l *layer, size int64) {
 	u.parts = append(u.parts, part{key: key, image: image, layer: l, size: size})
 }
 
-// find returns the place of the part with a key.
+// find returns the index of the part with a key.
 func (u *union) find(key string) (i int, ok bool) {
 	if len(u.parts) < many {
 		for i := range u.parts {
@@ -543,8 +543,8 @@ func (u *union) find(key string) (i int, ok bool) {
 
 // sizeOf returns the compressed size of a layer. It is an estimate for an image
 // of which only the name and the uncompressed size are known.
-func (x *Index) sizeOf(l *layer) int64 {
-	if !l.whole || l.compressed || x.uncompressed == 0 || x.compressed >= x.uncompressed {
+func (x *guarded) sizeOf(l *layer) int64 {
+	if !l.opaque || l.compressed || x.uncompressed == 0 || x.compressed >= x.uncompressed {
 		return l.size
 	}
 	return int64(float64(l.size) * float64(x.compressed) / float64(x.uncompressed))
@@ -552,17 +552,17 @@ func (x *Index) sizeOf(l *layer) int64 {
 
 // contentOf returns what most nodes of a group report under the first name
 // that is known there, or nil if none is.
-func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
+func (x *guarded) contentOf(names []imageref.Canonical, of group) *content {
 	for _, n := range names {
 		known := x.names[n]
 		if known == nil {
 			continue
 		}
-		if len(known.records) == 1 && len(x.groups) == 1 {
-			return known.records[0].content
+		if len(known.reports) == 1 && len(x.groups) == 1 {
+			return known.reports[0].content
 		}
 		holders := map[*content]int{}
-		for _, r := range known.records {
+		for _, r := range known.reports {
 			if count := x.countOn(r.nodes, of); count > 0 {
 				holders[r.content] += count
 			}
@@ -580,20 +580,20 @@ func (x *Index) contentOf(names []imageref.Canonical, of group) *content {
 	return nil
 }
 
-// better tells whether a is better than b: layers beat a bare name, a name with a size one
+// better reports whether a is better than b: layers beat a name alone, a name with a size one
 // without, then the number of nodes decides.
 func better(a *content, nodesA int, b *content, nodesB int) bool {
-	if a.whole != b.whole {
-		return b.whole
+	if a.opaque != b.opaque {
+		return b.opaque
 	}
-	if a.whole && (a.sizeBytes == 0) != (b.sizeBytes == 0) {
+	if a.opaque && (a.sizeBytes == 0) != (b.sizeBytes == 0) {
 		return b.sizeBytes == 0
 	}
 	return cmp.Or(cmp.Compare(nodesB, nodesA), cmp.Compare(a.key, b.key)) < 0
 }
 
 // Image returns what an image consists of in the group of a node, without its names:
-// as sources say, or as most nodes report. ok is false if nothing is known about it.
+// from sources, or as most nodes report it. ok is false if nothing is known about it.
 func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -613,7 +613,7 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 		return Image{}, false
 	}
 	image.SizeBytes, image.Compressed = c.sizeBytes, c.compressed
-	if !c.whole {
+	if !c.opaque {
 		for i, l := range c.layers {
 			image.Layers = append(image.Layers, Layer{l.key, c.sizes[i]})
 		}
@@ -621,7 +621,7 @@ func (x *Index) Image(w Wanted, nodeName string) (image Image, ok bool) {
 	return image, true
 }
 
-func (x *Index) countOn(nodes []Slot, of group) int {
+func (x *guarded) countOn(nodes []Slot, of group) int {
 	if len(x.groups) == 1 {
 		return len(nodes)
 	}

@@ -44,7 +44,7 @@ func TestImage(t *testing.T) {
 	if !ok || len(got.Names) != 0 || got.SizeBytes != 1000 || len(got.Layers) != 2 || got.Layers[0].Size+got.Layers[1].Size != sum("ab") {
 		t.Errorf("%+v, known %t", got, ok)
 	}
-	for name, sizeBytes := range map[string]int64{"quay.io/a:1": 1000, "quay.io/unknown:1": 0} { // as sources say
+	for name, sizeBytes := range map[string]int64{"quay.io/a:1": 1000, "quay.io/unknown:1": 0} { // from sources
 		stated := want(name)[0]
 		stated.Manifests = []Manifest{{Platform: amd64, Layers: image("acd").Layers}}
 		if got, ok := x.Image(stated, "n1"); !ok || got.SizeBytes != sizeBytes || len(got.Layers) != 3 {
@@ -131,10 +131,10 @@ func TestLists(t *testing.T) {
 // How it is known what nodes have: by source, and whether that names layers.
 func TestReports(t *testing.T) {
 	x := newIndex("n1", "n2", "n3")
-	bare := func(names ...string) Image { return Image{Names: names, SizeBytes: 1000} }
-	x.SetImages("status", "n1", []Image{image("a", "quay.io/a:1"), bare("quay.io/b:1"), bare("quay.io/c:1")})
+	withoutLayers := func(names ...string) Image { return Image{Names: names, SizeBytes: 1000} }
+	x.SetImages("status", "n1", []Image{image("a", "quay.io/a:1"), withoutLayers("quay.io/b:1"), withoutLayers("quay.io/c:1")})
 	x.SetImages("agent", "n1", []Image{image("a", "quay.io/a:1"), image("b", "quay.io/b:1")})
-	x.SetImages("status", "n2", []Image{bare("quay.io/b:1")})
+	x.SetImages("status", "n2", []Image{withoutLayers("quay.io/b:1")})
 	for _, test := range []struct {
 		node  string
 		names []imageref.Canonical
@@ -165,7 +165,7 @@ func TestReports(t *testing.T) {
 	x.SetNode("another", amd64) // nothing is locked any longer
 }
 
-// An image that many nodes have is one record, and every node counts.
+// An image that many nodes have is one report, and every node counts.
 func TestImageOfManyNodes(t *testing.T) {
 	const nodes = 300
 	x := newIndex()
@@ -173,8 +173,8 @@ func TestImageOfManyNodes(t *testing.T) {
 		x.SetNode(fmt.Sprint("n", i), amd64)
 		x.SetImages("s", fmt.Sprint("n", i), []Image{image("ab", "quay.io/a:1")})
 	}
-	if n := len(x.names["quay.io/a:1"].records); n != 1 {
-		t.Errorf("%d records of the same image", n)
+	if n := len(x.names["quay.io/a:1"].reports); n != 1 {
+		t.Errorf("%d reports of the same image", n)
 	}
 	for _, platform := range []Platform{amd64, arm64} { // the last node's
 		x.SetNode("n299", platform)
@@ -184,7 +184,7 @@ func TestImageOfManyNodes(t *testing.T) {
 				t.Errorf("n%d: %+v", i, got)
 			}
 		}
-		all := m.Richest(2*nodes, 7)
+		all := m.TopNodes(2*nodes, 7)
 		if slices.Sort(all); len(slices.Compact(all)) != nodes || !m.Idle() || m.MeanTotal() != float64(sum("ab")) {
 			t.Errorf("%d nodes have it, idle %t, mean %f", len(all), m.Idle(), m.MeanTotal())
 		}

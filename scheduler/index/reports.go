@@ -8,15 +8,15 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Report tells how a source knows that a node has an image.
+// Report is how a source reports an image of a node.
 type Report struct {
 	Source string
-	// Layers means that the source says what the image consists of.
+	// Layers means that the source reports its layers.
 	Layers bool
 }
 
-// NodesWith returns the nodes of which any source says that they have an image under one
-// of the names. The cost is in proportion to the names and these nodes.
+// NodesWith returns the nodes for which any source reports an image under one of the names.
+// The cost is in proportion to the names and these nodes.
 func (x *Index) NodesWith(names []imageref.Canonical) (nodes []string) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -26,7 +26,7 @@ func (x *Index) NodesWith(names []imageref.Canonical) (nodes []string) {
 		if known == nil {
 			continue
 		}
-		for _, r := range known.records {
+		for _, r := range known.reports {
 			for _, s := range r.nodes {
 				found.set(s)
 			}
@@ -40,8 +40,8 @@ func (x *Index) NodesWith(names []imageref.Canonical) (nodes []string) {
 	return nodes
 }
 
-// Reports tells how sources know that a node has an image under one of the names, sorted
-// by source.
+// Reports returns how sources report images under one of the names for a node, sorted by
+// source.
 func (x *Index) Reports(nodeName string, names []imageref.Canonical) (reports []Report) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -49,10 +49,10 @@ func (x *Index) Reports(nodeName string, names []imageref.Canonical) (reports []
 	if n == nil {
 		return nil
 	}
-	for source, records := range n.sources {
-		for _, r := range records {
+	for source, imageReports := range n.sources {
+		for _, r := range imageReports {
 			if slices.ContainsFunc(r.names, func(n *name) bool { return slices.Contains(names, n.canonical) }) {
-				reports = append(reports, Report{source, !r.content.whole})
+				reports = append(reports, Report{source, !r.content.opaque})
 			}
 		}
 	}
@@ -84,9 +84,9 @@ func (x *Index) ImagesOfAll() map[Report]int {
 }
 
 func (n *node) count(counts map[Report]int) {
-	for source, records := range n.sources {
-		for _, r := range records {
-			counts[Report{source, !r.content.whole}]++
+	for source, reports := range n.sources {
+		for _, r := range reports {
+			counts[Report{source, !r.content.opaque}]++
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Rules say how downloads count.
+// Rules are how downloads count.
 type Rules struct {
 	// MaxWaiting is how many pods may wait on a node for a layer: as long as there are
 	// fewer, it counts as arriving for the next pod.
@@ -19,8 +19,8 @@ type Rules struct {
 	// UnknownBytes is the (compressed) size that an image has while nothing is known
 	// about it.
 	UnknownBytes int64
-	// JoinsDownloads means that nodes which do not say (see SetJoins) download a layer once
-	// although several images need it. Otherwise a layer on its way is of use only to pods
+	// JoinsDownloads means that nodes without a value of their own (see SetJoins) download a layer
+	// once although several images need it. Otherwise a layer on its way is of use only to pods
 	// with the same image: the pull of another image does not see it before it is there.
 	JoinsDownloads bool
 }
@@ -79,13 +79,13 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, rules R
 	return x.reserve(pod, n, wanted, rules, deadline)
 }
 
-func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, deadline time.Time) (missing int64) {
+func (x *guarded) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, deadline time.Time) (missing int64) {
 	r := &reservation{node: n, deadline: deadline}
 	u := &x.union
 	x.resolve(u, wanted, n.group)
 	for _, p := range u.parts {
-		// Held under its name: the kubelet does not pull it.
-		if slices.ContainsFunc(p.held, func(nodes []Slot) bool { return has(nodes, n.slot) }) {
+		// There under its name: the kubelet does not pull it.
+		if slices.ContainsFunc(p.byName, func(nodes []Slot) bool { return has(nodes, n.slot) }) {
 			continue
 		}
 		size := p.size
@@ -96,16 +96,16 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 		if p.layer.nodes.has(n.slot) {
 			continue
 		}
-		if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.whole || p.layer.claims.total > 0 {
+		if n := x.expect(r, p.layer, p.image, size, rules); !p.layer.opaque || p.layer.votes.total > 0 {
 			missing += n
 		}
-		if !p.layer.whole {
+		if !p.layer.opaque {
 			continue
 		}
 		r.named = wanted
-		// Also under the name that the pod has, without bytes: that is how Learn finds it.
+		// Also under the name that the pod has, without bytes: for ResolveReservations.
 		if l := x.layer(p.image, true); l != p.layer {
-			if l.claims.total == 0 {
+			if l.votes.total == 0 {
 				l.size = size
 			}
 			x.expect(r, l, p.image, 0, rules)
@@ -116,7 +116,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 			continue // known, or no image can be pulled by this name
 		}
 		l := x.layer(image.key, true)
-		if l.claims.total == 0 { // not reported by nodes of another group
+		if l.votes.total == 0 { // not reported by nodes of another group
 			l.size = rules.UnknownBytes
 		}
 		if !slices.ContainsFunc(r.brings, func(b brought) bool { return b.layer == l }) {
@@ -138,7 +138,7 @@ func (x *Index) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, de
 // expect notes that the pull of an image, for a reservation, brings a layer of the given
 // size to its node. It returns the bytes that this adds to what the node's link has to
 // pull.
-func (x *Index) expect(r *reservation, l *layer, image string, bytes int64, rules Rules) (missing int64) {
+func (x *guarded) expect(r *reservation, l *layer, image string, bytes int64, rules Rules) (missing int64) {
 	if r.node.joinsDownloads(rules) {
 		image = ""
 	}
@@ -158,7 +158,7 @@ func (x *Index) expect(r *reservation, l *layer, image string, bytes int64, rule
 	return missing
 }
 
-// arrivedOn tells whether a pod that needs the layer runs on a node.
+// arrivedOn reports whether a pod that needs the layer runs on a node.
 func (l *layer) arrivedOn(s Slot) bool {
 	i, _ := findArriving(l, s, "")
 	for ; i < len(l.arriving) && l.arriving[i].slot == s; i++ {
@@ -180,7 +180,7 @@ func (x *Index) Started(pod types.UID, deadline time.Time) {
 	}
 }
 
-func (x *Index) started(r *reservation, deadline time.Time) {
+func (x *guarded) started(r *reservation, deadline time.Time) {
 	for _, b := range r.brings {
 		a := r.arriving(b)
 		a.waiting--
@@ -196,53 +196,53 @@ func (x *Index) started(r *reservation, deadline time.Time) {
 	}
 }
 
-// Learn replaces what is expected under the bare names of images by their layers, as far
-// as these are known by now: until then it counts as Rules.UnknownBytes. Measure tells
-// when there is something to replace. Each reservation is made again once, however many of
-// its images are known now.
-func (x *Index) Learn(wanted []Wanted, rules Rules) {
+// ResolveReservations replaces what is expected under the names of images alone by their
+// layers, as far as these are known by now: until then it counts as Rules.UnknownBytes. After
+// Measure, Measurement.Outdated reports whether there is something to replace. Each reservation
+// is made again once, however many of its images are known now.
+func (x *Index) ResolveReservations(wanted []Wanted, rules Rules) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	type place struct {
+	type onNode struct {
 		slot  Slot
 		piece *layer
 	}
-	learned, slots, known := map[place]bool{}, map[Slot]bool{}, map[imageref.Canonical]*Wanted{}
+	pieces, slots, known := map[onNode]bool{}, map[Slot]bool{}, map[imageref.Canonical]*Wanted{}
 	for i := range wanted {
 		w := &wanted[i]
 		if len(w.Names) == 0 {
 			continue
 		}
-		piece := x.layers[wholeKey(w.Names[0])]
+		piece := x.layers[opaqueKey(w.Names[0])]
 		if piece == nil {
 			continue
 		}
 		for _, a := range piece.arriving {
-			if x.knows(w, x.slots[a.slot].group) {
-				learned[place{a.slot, piece}], slots[a.slot], known[w.Names[0]] = true, true, w
+			if x.layersKnown(w, x.slots[a.slot].group) {
+				pieces[onNode{a.slot, piece}], slots[a.slot], known[w.Names[0]] = true, true, w
 			}
 		}
 	}
 	for slot := range slots {
 		for pod, r := range x.slots[slot].reservations {
-			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.whole && learned[place{slot, b.layer}] }) {
-				x.relearn(pod, r, known, rules)
+			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.opaque && pieces[onNode{slot, b.layer}] }) {
+				x.resolveReservation(pod, r, known, rules)
 			}
 		}
 	}
 }
 
-// knows tells whether the layers of an image are known on the nodes of a group.
-func (x *Index) knows(w *Wanted, of group) bool {
-	if content := x.contentOf(w.Names, of); content != nil && !content.whole {
+// layersKnown reports whether the layers of an image are known on the nodes of a group.
+func (x *guarded) layersKnown(w *Wanted, of group) bool {
+	if content := x.contentOf(w.Names, of); content != nil && !content.opaque {
 		return true
 	}
 	_, ok := w.manifest(of)
 	return ok
 }
 
-// relearn makes a reservation again, now that some of its images are known.
-func (x *Index) relearn(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
+// resolveReservation makes a reservation again, now that some of its images are known.
+func (x *guarded) resolveReservation(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
 	wanted := slices.Clone(r.named)
 	for i := range wanted {
 		if len(wanted[i].Names) == 0 {
@@ -271,7 +271,7 @@ func (x *Index) Release(pod types.UID) {
 }
 
 // dropReported ends the expectation of layers that the node now has.
-func (x *Index) dropReported(n *node) {
+func (x *guarded) dropReported(n *node) {
 	for pod, r := range n.reservations {
 		r.brings = slices.DeleteFunc(r.brings, func(b brought) bool {
 			if !b.nodes.has(n.slot) && !x.namedOn(r, b.layer) {
@@ -286,15 +286,15 @@ func (x *Index) dropReported(n *node) {
 	}
 }
 
-// namedOn tells whether the node has reported an image that was expected by
+// namedOn reports whether the node has reported an image that was expected by
 // name only, under any of its names and with any layers.
-func (x *Index) namedOn(r *reservation, l *layer) bool {
-	if !l.whole {
+func (x *guarded) namedOn(r *reservation, l *layer) bool {
+	if !l.opaque {
 		return false
 	}
 	on := func(n imageref.Canonical) bool {
 		known := x.names[n]
-		return known != nil && slices.ContainsFunc(known.records, func(other *record) bool { return has(other.nodes, r.node.slot) })
+		return known != nil && slices.ContainsFunc(known.reports, func(other *imageReport) bool { return has(other.nodes, r.node.slot) })
 	}
 	name := nameOf(l)
 	return on(name) || slices.ContainsFunc(r.named, func(w Wanted) bool {
@@ -302,7 +302,7 @@ func (x *Index) namedOn(r *reservation, l *layer) bool {
 	})
 }
 
-func (x *Index) release(pod types.UID, r *reservation) {
+func (x *guarded) release(pod types.UID, r *reservation) {
 	for _, b := range r.brings {
 		x.forget(r, b)
 	}
@@ -310,7 +310,7 @@ func (x *Index) release(pod types.UID, r *reservation) {
 	delete(r.node.reservations, pod)
 }
 
-func (x *Index) forget(r *reservation, b brought) {
+func (x *guarded) forget(r *reservation, b brought) {
 	a := r.arriving(b)
 	if !r.started {
 		a.waiting--
@@ -349,12 +349,12 @@ func (x *Index) expire(now time.Time) {
 	}
 }
 
-func (x *Index) expiryDue(now time.Time) bool {
+func (x *guarded) expiryDue(now time.Time) bool {
 	return len(x.reservations) > 0 && !now.Before(x.nextExpiry)
 }
 
 // dropExpired looks at all reservations, but at most once a second.
-func (x *Index) dropExpired(now time.Time) {
+func (x *guarded) dropExpired(now time.Time) {
 	if !x.expiryDue(now) {
 		return
 	}

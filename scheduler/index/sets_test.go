@@ -107,14 +107,14 @@ func TestOneOfTwoExpectedNamesReported(t *testing.T) {
 	}
 }
 
-// has tells whether bytes arrive at the node.
+// has reports whether bytes arrive at the node.
 func (m *Measurement) has(t *testing.T, node string) bool {
 	t.Helper()
 	bytes, ok := m.Node(node)
 	return ok && bytes.Arriving > 0
 }
 
-// Two images of a node claim one name: the first has it, and the second is known by its
+// Two images of a node have one name: the first has it, and the second is known by its
 // others.
 func TestNameOfTwoImages(t *testing.T) {
 	x := newIndex("n1", "n2")
@@ -196,8 +196,8 @@ func TestDownloadsAreNotJoined(t *testing.T) {
 	checkInvariants(t, x)
 }
 
-// Whether downloads are joined is what the node says; the rules are for those that do not.
-func TestNodesSayWhetherTheyJoin(t *testing.T) {
+// Whether downloads are joined is set for a node; the rules are for those without.
+func TestNodesStateWhetherTheyJoin(t *testing.T) {
 	apart := joining
 	apart.JoinsDownloads = false
 	x := newIndex("joins", "apart", "silent", "known")
@@ -205,7 +205,7 @@ func TestNodesSayWhetherTheyJoin(t *testing.T) {
 	x.SetJoins("joins", ptr.To(true))
 	x.SetJoins("apart", ptr.To(false))
 	x.SetJoins("stranger", ptr.To(true))
-	x.SetNode("joins", amd64) // says nothing new
+	x.SetNode("joins", amd64) // nothing new
 	for _, node := range []string{"joins", "apart", "silent"} {
 		x.Reserve(types.UID(node), node, want("one:1"), apart, t0, t0.Add(time.Hour))
 	}
@@ -216,7 +216,7 @@ func TestNodesSayWhetherTheyJoin(t *testing.T) {
 		for node, layers := range arriving {
 			expected := NodeBytes{Total: sum("ac"), Arriving: sum(layers), Pending: sum("ab")}
 			if got, _ := m.Node(node); got != expected {
-				t.Errorf("%s, joined if it does not say %t: %+v, want %+v", node, rules.JoinsDownloads, got, expected)
+				t.Errorf("%s, joined if it has no value %t: %+v, want %+v", node, rules.JoinsDownloads, got, expected)
 			}
 		}
 	}
@@ -231,7 +231,7 @@ func TestNodesSayWhetherTheyJoin(t *testing.T) {
 	}
 	checkInvariants(t, x)
 
-	// A node may say something else later, or come back as another one.
+	// A node may join or not later, or come back as another one.
 	x.SetJoins("apart", nil)
 	x.SetJoins("silent", ptr.To(true))
 	expect(apart, map[string]string{"joins": "a", "apart": "", "silent": "a"})
@@ -282,7 +282,7 @@ func TestDeadlineOfStarted(t *testing.T) {
 
 // A pod of an unknown image was placed, and then its manifest comes: the link has to pull
 // what the image has, and not what unknown images are taken to have.
-func TestLearn(t *testing.T) {
+func TestResolveReservations(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		x := newIndex("n1", "n2")
 		x.SetNode("arm", arm64)
@@ -299,7 +299,7 @@ func TestLearn(t *testing.T) {
 		if !m.Outdated() {
 			t.Fatal("the manifest is not news")
 		}
-		x.Learn([]Wanted{{}, want("never-heard-of:1")[0], wanted[0]}, joining)
+		x.ResolveReservations([]Wanted{{}, want("never-heard-of:1")[0], wanted[0]}, joining)
 		checkInvariants(t, x)
 		m = measured(x, wanted)
 		if m.Outdated() {
@@ -326,13 +326,13 @@ func TestLearn(t *testing.T) {
 }
 
 // Several images of a pod become known at once.
-func TestLearnOfSeveral(t *testing.T) {
+func TestResolveReservationsOfSeveral(t *testing.T) {
 	x := newIndex("n1")
 	x.Reserve("p", "n1", want("one:1", "two:1", "three:1"), joining, t0, t0.Add(time.Hour))
 	wanted := want("one:1", "two:1")
 	wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ab").Layers}}
 	wanted[1].Manifests = []Manifest{{Platform: amd64, Layers: image("bc").Layers}}
-	x.Learn(wanted, joining)
+	x.ResolveReservations(wanted, joining)
 	checkInvariants(t, x)
 	check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("abc"), Arriving: sum("abc"), Pending: sum("abc") + joining.UnknownBytes}})
 	if measured(x, wanted).Outdated() {
@@ -340,9 +340,9 @@ func TestLearnOfSeveral(t *testing.T) {
 	}
 }
 
-// Nodes know an image by its name only, as stock CRI-O's do, and call it by its digest. A pod
+// Nodes report an image by its name only, as stock CRI-O's do, and call it by its digest. A pod
 // that was placed before its layers became known still brings them.
-func TestLearnOfReportedNames(t *testing.T) {
+func TestResolveReservationsOfReportedNames(t *testing.T) {
 	byName := Image{Names: []string{"docker.io/library/one:1", "docker.io/library/one@" + digest("one")}, SizeBytes: 500}
 	for _, compressed := range []bool{false, true} {
 		for _, name := range []string{"one:1", "one@" + digest("one")} {
@@ -366,10 +366,10 @@ func TestLearnOfReportedNames(t *testing.T) {
 				t.Errorf("%s: %d bytes more for the same image", name, got)
 			}
 			x.Release("q")
-			x.Learn(wanted, joining)
+			x.ResolveReservations(wanted, joining)
 			checkInvariants(t, x)
 			check(t, x, wanted, map[string]NodeBytes{"n1": {Total: sum("ab"), Arriving: sum("ab"), Pending: sum("ab")}, "n2": {Total: sum("ab"), Present: sum("ab")}})
-			// A pod that was placed before that ends waiting as well, once the node says so in layers.
+			// A pod that was placed before that ends waiting as well, once the node reports layers.
 			x.Reserve("r", "n1", want(name), joining, t0, t0.Add(time.Hour))
 			x.SetImages("s", "n1", []Image{image("ab", byName.Names...)})
 			if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {

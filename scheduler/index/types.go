@@ -38,7 +38,7 @@ type Manifest struct {
 	// Manifest of their own.
 	Platform Platform
 	Layers   []Layer
-	// Order has, for each layer that the manifest lists, the base first, its place in Layers.
+	// Order has, for each layer that the manifest lists, the base first, its index in Layers.
 	// Nodes that use a layer again only above the same layers (see SetChains) need it: where
 	// it is nil, they take what nodes report.
 	Order []uint16
@@ -48,7 +48,7 @@ type Manifest struct {
 type Wanted struct {
 	// Names are the names it may have on a node; the first that is known counts.
 	Names []imageref.Canonical
-	// Manifests, if not nil, tell what it consists of, from sources other than the
+	// Manifests, if not nil, are what it consists of, from sources other than the
 	// nodes. They take precedence over what nodes report, because a tag may have
 	// moved.
 	Manifests []Manifest
@@ -59,7 +59,7 @@ type Wanted struct {
 }
 
 // maxSize bounds the size of a layer or image (1 TiB), so that sums of what
-// untrusted nodes and registries claim cannot overflow.
+// untrusted nodes and registries report cannot overflow.
 const maxSize = 1 << 40
 
 // Limits of what counts in a report. A kubelet reports 50 images, and CRI-O gives
@@ -71,8 +71,8 @@ const (
 	maxLayers = 512
 )
 
-// manifest returns what sources other than the nodes say about a group; ok is
-// false if they say nothing.
+// manifest returns the layers for a group from sources other than the nodes; ok is
+// false if they have none.
 func (w *Wanted) manifest(of group) (layers []Layer, ok bool) {
 	var found *Manifest
 	for i := range w.Manifests {
@@ -114,9 +114,9 @@ func (s *Slots) Name(slot Slot) string {
 // layer is a blob, or the indivisible piece that stands for an image known by name.
 type layer struct {
 	key string
-	// size is the one that wins among the claims.
-	size   int64
-	claims claims
+	// size is the one with the most votes.
+	size  int64
+	votes sizeVotes
 	// nodes are the nodes that hold it.
 	nodes nodeSet
 	// arriving has the nodes that do not hold it but to which a placed pod brings
@@ -124,10 +124,10 @@ type layer struct {
 	arriving []arriving
 	// refs counts the contents and reservations that point here.
 	refs int
-	// kept is the last call of markLayers that found it.
-	kept uint64
-	// whole marks an indivisible piece; its size is uncompressed, unless compressed is set.
-	whole, compressed bool
+	// marked is the last call of markLayers that found it.
+	marked uint64
+	// opaque marks an indivisible piece; its size is uncompressed, unless compressed is set.
+	opaque, compressed bool
 }
 
 // content is a set of layers that images consist of.
@@ -138,11 +138,11 @@ type content struct {
 	// sizeBytes is the size that was reported: uncompressed, unless compressed is set.
 	sizeBytes  int64
 	compressed bool
-	whole      bool
+	opaque     bool
 	refs       int
 }
 
-// ofLayers returns the sum of the claimed layer sizes, bounded as sizes of images are: sums over all
+// ofLayers returns the sum of the reported layer sizes, bounded as sizes of images are: sums over all
 // contents must not overflow.
 func (c *content) ofLayers() int64 {
 	var sum int64
@@ -152,9 +152,9 @@ func (c *content) ofLayers() int64 {
 	return min(sum, maxSize)
 }
 
-// record is an image exactly as one or more nodes report it.
-type record struct {
-	key     recordKey
+// imageReport is an image exactly as one or more nodes report it.
+type imageReport struct {
+	key     reportKey
 	id      uint64
 	names   []*name
 	content *content
@@ -162,10 +162,10 @@ type record struct {
 	nodes []Slot
 }
 
-// name is a canonical name and the records that have it.
+// name is a canonical name and the reports that have it.
 type name struct {
 	canonical imageref.Canonical
-	records   []*record
+	reports   []*imageReport
 }
 
 // node is a node and what is known about it.
@@ -173,83 +173,83 @@ type node struct {
 	name  string
 	slot  Slot
 	group group
-	// joins is whether it joins downloads; nil if it does not say (see SetJoins).
+	// joins is whether it joins downloads; nil if that is not known (see SetJoins).
 	joins *bool
-	// sources holds the records of each source that reported, sorted by id.
-	sources map[string][]*record
+	// sources holds the reports of each source that reported, sorted by id.
+	sources map[string][]*imageReport
 	// reservations of pods that were placed here, by their UID.
 	reservations map[types.UID]*reservation
 }
 
-// claims counts how often each size is claimed. Nearly always there is one.
-type claims struct {
-	// total counts all, also those of images of which nobody said a size.
+// sizeVotes counts how many images report each size of a layer. Nearly always there is one size.
+type sizeVotes struct {
+	// total counts all, also those without a size.
 	total int
-	// best is the size that is claimed most often, in a tie the smallest; count is
-	// how often.
+	// best is the size with the most votes, in a tie the smallest; count is how
+	// many.
 	best  int64
 	count int
-	// others counts the other sizes; it is nil while all claims agree.
+	// others counts the other sizes; it is nil while all votes agree.
 	others map[int64]int
 }
 
-// add adds a claim. A whole image of 0 bytes is one whose size is not known: that claims none.
-func (c *claims) add(size int64, whole bool) {
-	c.total++
-	if whole && size == 0 {
-		if c.count == 0 {
-			c.best = 0
+// add adds a vote. An opaque image of 0 bytes is one whose size is not known: it has no vote.
+func (v *sizeVotes) add(size int64, opaque bool) {
+	v.total++
+	if opaque && size == 0 {
+		if v.count == 0 {
+			v.best = 0
 		}
 		return
 	}
-	if c.count == 0 || size == c.best {
-		c.best = size
-		c.count++
+	if v.count == 0 || size == v.best {
+		v.best = size
+		v.count++
 		return
 	}
-	if c.others == nil {
-		c.others = map[int64]int{}
+	if v.others == nil {
+		v.others = map[int64]int{}
 	}
-	c.others[size]++
-	c.challenge(size)
+	v.others[size]++
+	v.challenge(size)
 }
 
 // challenge makes size the best if it now wins.
-func (c *claims) challenge(size int64) {
-	count := c.others[size]
-	if count < c.count || count == c.count && size > c.best {
+func (v *sizeVotes) challenge(size int64) {
+	count := v.others[size]
+	if count < v.count || count == v.count && size > v.best {
 		return
 	}
-	delete(c.others, size)
-	if c.count > 0 {
-		c.others[c.best] = c.count
+	delete(v.others, size)
+	if v.count > 0 {
+		v.others[v.best] = v.count
 	}
-	c.best, c.count = size, count
+	v.best, v.count = size, count
 }
 
-func (c *claims) remove(size int64, whole bool) {
-	c.total--
-	if whole && size == 0 {
+func (v *sizeVotes) remove(size int64, opaque bool) {
+	v.total--
+	if opaque && size == 0 {
 		return
 	}
-	if size != c.best {
-		if c.others[size]--; c.others[size] == 0 {
-			delete(c.others, size)
+	if size != v.best {
+		if v.others[size]--; v.others[size] == 0 {
+			delete(v.others, size)
 		}
 		return
 	}
-	// The best lost a claim: only then all sizes have to be compared.
-	c.count--
+	// The best lost a vote: only then all sizes have to be compared.
+	v.count--
 	rival, most := int64(0), 0
-	for size, count := range c.others {
+	for size, count := range v.others {
 		if count > most || count == most && size < rival {
 			rival, most = size, count
 		}
 	}
 	switch {
 	case most > 0:
-		c.challenge(rival)
-	case c.count == 0 && c.total > 0: // nobody says a size any more
-		c.best = 0
+		v.challenge(rival)
+	case v.count == 0 && v.total > 0: // no vote is left
+		v.best = 0
 	}
 }

@@ -38,7 +38,7 @@ func (c *cycle) rate(nodes []fwk.NodeInfo, request locality.Resources, profile *
 	var missing float64
 	idle := c.measured.Idle()
 	for _, n := range nodes {
-		known, ok := c.nodes.learn(n, &c.measured)
+		known, ok := c.nodes.remember(n, &c.measured)
 		loads.Add(known.load)
 		if !ok {
 			continue
@@ -111,7 +111,7 @@ func loadOf(n fwk.NodeInfo) locality.Load {
 // fraction of finding a name and adding up requests.
 type nodeCache struct {
 	slots *index.Slots
-	// An open-addressed hash table; generation 0 is a free place.
+	// An open-addressed hash table; generation 0 is a free entry.
 	entries []cached
 	used    int
 }
@@ -139,11 +139,11 @@ func (c *nodeCache) prepare(slots *index.Slots, n int) {
 	c.slots, c.used = slots, 0
 }
 
-// learn remembers a node and returns its entry; ok is false for a node that is
+// remember adds a node and returns its entry; ok is false for a node that is
 // newer than the index. There must be room.
-func (c *nodeCache) learn(n fwk.NodeInfo, m *index.Measurement) (known *cached, ok bool) {
+func (c *nodeCache) remember(n fwk.NodeInfo, m *index.Measurement) (known *cached, ok bool) {
 	generation := n.GetGeneration()
-	known = c.place(generation)
+	known = c.entry(generation)
 	if known.generation == generation && generation != 0 {
 		return known, true
 	}
@@ -160,12 +160,12 @@ func (c *nodeCache) learn(n fwk.NodeInfo, m *index.Measurement) (known *cached, 
 // find returns the entry of a node. It only reads.
 func (c *nodeCache) find(n fwk.NodeInfo) (*cached, bool) {
 	generation := n.GetGeneration()
-	e := c.place(generation)
+	e := c.entry(generation)
 	return e, e.generation == generation && generation != 0
 }
 
-// place returns the entry of a generation, or the free entry where it belongs.
-func (c *nodeCache) place(generation int64) *cached {
+// entry returns the entry of a generation, or the free entry where it belongs.
+func (c *nodeCache) entry(generation int64) *cached {
 	mask := uint64(len(c.entries) - 1)                              //nolint:gosec // never empty, a power of 2
 	for i := uint64(generation) * 0x9e3779b97f4a7c15 >> 20; ; i++ { //nolint:gosec // any number will do
 		if e := &c.entries[i&mask]; e.generation == generation || e.generation == 0 {

@@ -37,7 +37,7 @@ func TestNodeCacheIsBounded(t *testing.T) {
 			if i%7 == round%7 {
 				info.SetNode(node(info.Node().Name)) // another generation
 			}
-			known, ok := c.learn(info, &m)
+			known, ok := c.remember(info, &m)
 			if slot, _ := m.Slot(info.Node().Name); !ok || known.slot != slot {
 				t.Fatalf("round %d: %s has slot %d (known %t), want %d", round, info.Node().Name, known.slot, ok, slot)
 			}
@@ -62,11 +62,11 @@ func TestNodeCacheIsBounded(t *testing.T) {
 	}
 }
 
-// A node that changed after PreScore is found by its name, and one that the index does not
-// know has nothing.
+// A node that changed after PreScore is found by its name, and one that is not in the index
+// has nothing.
 func TestNodesThatAreNotRemembered(t *testing.T) {
 	s := newSuite(t, args(), nodes("empty", "n1"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	known, stranger := framework.NewNodeInfo(), framework.NewNodeInfo()
 	known.SetNode(s.nodes[1])
 	stranger.SetNode(node("stranger"))
@@ -81,17 +81,17 @@ func TestNodesThatAreNotRemembered(t *testing.T) {
 			t.Errorf("n1, which has everything, scores %d", got)
 		}
 		if got, _ := s.plugin.Score(s.ctx, state, pod("p"), stranger); got != 0 {
-			t.Errorf("a node that the index does not know scores %d", got)
+			t.Errorf("a node that the index does not have scores %d", got)
 		}
 		known.SetNode(s.nodes[1]) // another generation
 	}
 }
 
-// A cycle that ends without Reserve leaves its memory to the next one, with the nodes that it
-// knows. It ends once: two cycles must not share memory.
+// A cycle that ends without Reserve leaves its memory to the next one, with the nodes in it.
+// It ends once: two cycles must not share memory.
 func TestCycleWithoutReserve(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	made := 0
 	s.plugin.cycles.New = func() any { made++; return &cycle{} }
 	info := framework.NewNodeInfo()

@@ -35,20 +35,20 @@ type Rating struct {
 	Note  string       `json:"note"`
 }
 
-// ImageRating tells what is known about an image.
+// ImageRating is what is known about an image.
 type ImageRating struct {
 	// Names are the names under which the image was looked for.
 	Names []imageref.Canonical `json:"names"`
 	// Known is layers, name, arriving or unknown.
 	Known index.Known `json:"known"`
-	// From tells where its layers are known from: a source of images, such as
+	// From is where its layers are known from: a source of images, such as
 	// ImageManifests, or the nodes that report it.
 	From string `json:"from,omitempty"`
 	// Pull is Always if nodes ask the registry although they have the image.
 	Pull v1.PullPolicy `json:"pull,omitempty"`
 }
 
-// NodeRating tells how a node was rated. Sizes are compressed bytes.
+// NodeRating is how a node was rated. Sizes are compressed bytes.
 type NodeRating struct {
 	Node          string `json:"node"`
 	Score         int64  `json:"score"`
@@ -71,10 +71,10 @@ type NodeRating struct {
 	// the node names the image, and an ImageManifest has its layers. name: the node names
 	// it, and nothing else is known. use: pods use it there, or did, and the node does not
 	// list it.
-	Has    []HeldImage               `json:"has,omitempty"`
-	Images map[locality.Evidence]int `json:"images,omitempty"`
-	Points locality.Points           `json:"points"`
-	Why    string                    `json:"why"`
+	Has    []NodeImage                 `json:"has,omitempty"`
+	Images map[locality.Provenance]int `json:"images,omitempty"`
+	Points locality.Points             `json:"points"`
+	Why    string                      `json:"why"`
 }
 
 const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean load is that of all nodes."
@@ -156,7 +156,7 @@ func (f *Factory) DebugHandler() http.Handler {
 		}
 		rating.Profile = pl.profile.Name
 		if pl.gate != nil {
-			rating.Held = pl.gate.holds(pod.UID)
+			rating.Held = pl.gate.reason(pod.UID)
 		}
 		write(w, rating)
 	})
@@ -220,7 +220,7 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 			Node: node, Score: p.Score(), Points: p, LoadPercent: math.Round(100*float64(load.Percent)) / 100, WithoutRequest: float64(load.WithoutRequest),
 			TotalBytes: bytes.Total, PresentBytes: bytes.Present, ArrivingBytes: bytes.Arriving,
 			CrowdedBytes: bytes.Crowded, MissingBytes: bytes.Missing(), PendingBytes: bytes.Pending, JoinsDownloads: pl.profile.JoinsDownloads(info.Node()),
-			Has: pl.heldImages(node, images), Images: pl.tracker.ImagesOf(node), Why: pl.why(bytes, p),
+			Has: pl.imagesOn(node, images), Images: pl.tracker.ImagesOf(node), Why: pl.why(bytes, p),
 		})
 	}
 	slices.SortStableFunc(rating.Nodes, func(a, b NodeRating) int { return cmp.Compare(b.Score, a.Score) })

@@ -21,7 +21,7 @@ import (
 // A short name has more candidates than the name it stands for.
 func TestSignatureOfShortNames(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.UnqualifiedRegistries = []string{"docker.io", "quay.io"} }), nodes("n1", "n2"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/team/app:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/team/app:1", layers{"a": 200})})
 	sign := func(p *v1.Pod) string {
 		f, _ := s.plugin.SignPod(s.ctx, p)
 		data, _ := json.Marshal(f)
@@ -43,7 +43,7 @@ func TestSignatureOfShortNames(t *testing.T) {
 // The snapshot keeps the generation when it assumes a pod of a group (backend/cache/snapshot.go AssumePod).
 func TestPodGroup(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3", "n4"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	var infos []fwk.NodeInfo
 	var n1 *framework.NodeInfo
 	for _, n := range s.nodes {
@@ -95,7 +95,7 @@ func TestSavedMetric(t *testing.T) {
 		t.Errorf("two pods of images nobody has, on any node: saved %.0f bytes", saved)
 	}
 	// pod group: Reserve, Unreserve, Reserve
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	chosen = bytes("chosen")
 	state := groupCycle()
 	p := pod("g", "quay.io/a:1")
@@ -122,7 +122,7 @@ func TestSavedMetric(t *testing.T) {
 	}
 }
 
-// After a restart, a scheduler knows which pods have just started.
+// After a restart, pods that have just started count.
 func TestRestart(t *testing.T) {
 	image := "quay.io/a:1"
 	running := on(pod("p", image), "n1", "")
@@ -143,7 +143,7 @@ func groupCycle() fwk.CycleState {
 // Once a pod is placed, the next one uses the memory of its scores.
 func TestMemoryIsGivenBackOnce(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200}), held("quay.io/b:1", layers{"b": 100})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200}), nodeImage("quay.io/b:1", layers{"b": 100})})
 	info := framework.NewNodeInfo()
 	info.SetNode(s.nodes[0])
 	first, second := framework.NewCycleState(), framework.NewCycleState()
@@ -194,7 +194,7 @@ func TestWhy(t *testing.T) {
 // The memory of a cycle is used again for the next pod: nothing of the last one shows.
 func TestCycleUsedAgain(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 250})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 100, "b": 100}), nodeImage("quay.io/big:1", layers{"big": 250})})
 	var infos []fwk.NodeInfo
 	for _, n := range s.nodes {
 		info := framework.NewNodeInfo()

@@ -24,7 +24,7 @@ import (
 )
 
 // Factory makes the plugin, once for each profile that enables it. All of them
-// share one Tracker, so that every profile knows what the others placed.
+// share one Tracker, so that the pods of every profile count for the others.
 type Factory struct {
 	imageSources []func(context.Context, fwk.Handle) (locality.ImageSource, error)
 	layerSources []func(context.Context, fwk.Handle) (locality.LayerSource, error)
@@ -59,7 +59,7 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	profile, err := f.newProfile(ctx, handle, args)
+	profile, err := f.newProfileLocked(ctx, handle, args)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", Name, err)
 	}
@@ -72,8 +72,8 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	pl.cycles.New = func() any { return &cycle{} }
 	if wait := args.WaitForManifest.Duration; wait > 0 {
 		pl.gate = &gate{
-			ctx: ctx, unknown: profile.UnknownImages, awaits: profile.MayLearn, answered: profile.Answered, pods: pl.pods, activate: handle.Activate,
-			metrics: pl.metrics, patience: newPatience(wait, clock.RealClock{}), entries: map[types.UID]*entry{},
+			ctx: ctx, unknown: profile.UnknownImages, awaits: profile.Awaits, answered: profile.Answered, pods: pl.pods, activate: handle.Activate,
+			metrics: pl.metrics, budget: newWaitBudget(wait, clock.RealClock{}), entries: map[types.UID]*entry{},
 			answers: make(chan struct{}, 1),
 		}
 		profile.OnAnswer(pl.gate.wake)
@@ -82,9 +82,9 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	return pl, nil
 }
 
-// newProfile adds a profile to the Tracker; the first profile starts the
+// newProfileLocked adds a profile to the Tracker; the first profile starts the
 // Tracker.
-func (f *Factory) newProfile(ctx context.Context, handle fwk.Handle, args *config.LayerLocalityArgs) (*locality.Profile, error) {
+func (f *Factory) newProfileLocked(ctx context.Context, handle fwk.Handle, args *config.LayerLocalityArgs) (*locality.Profile, error) {
 	core := handle.SharedInformerFactory().Core().V1()
 	if f.tracker != nil {
 		if !f.tracker.Follows(core.Nodes().Informer()) {
@@ -113,7 +113,7 @@ func (f *Factory) newProfile(ctx context.Context, handle fwk.Handle, args *confi
 		return nil, err
 	}
 	f.tracker = tracker
-	registerEvidence(tracker.ImagesOfAll, tracker.Silent)
+	registerProvenance(tracker.ImagesOfAll, tracker.Silent)
 	if !nodestatus.Layers {
 		klog.FromContext(ctx).Info("This build of kube-scheduler does not see image layers in NodeStatus: what nodes have is known from ImageManifests, otherwise by name only", "plugin", Name)
 	}

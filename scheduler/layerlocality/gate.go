@@ -15,16 +15,16 @@ import (
 )
 
 // gate keeps pods with unknown images out of the scheduling queue while an
-// answer may still come, as long as its patience lasts.
+// answer may still come, as long as its budget lasts.
 //
-// The queue calls check under its own lock. For a pod that is held, it calls
+// The queue calls check under its own lock. For a pod that is gated, it calls
 // check again only when the pod is activated (Activate). A loop activates a pod
 // once it may pass, and repeats that until check has let the pod through. So it
 // does not matter when exactly the queue processes the result of check.
 type gate struct {
 	ctx context.Context //nolint:containedctx // of the scheduler: it ends the loop
-	// unknown returns the images of a pod of which nothing is known yet, and awaits tells
-	// whether an image is one of them; answered tells whether a source has an answer.
+	// unknown returns the images of a pod of which nothing is known yet, and awaits reports
+	// whether an image is one of them; answered reports whether a source has an answer.
 	unknown  func(*v1.Pod) []string
 	awaits   func(image string) bool
 	answered func(image string) bool
@@ -34,34 +34,34 @@ type gate struct {
 	// answers has an element after there were new answers, so that the loop looks at once.
 	answers chan struct{}
 
-	mu       sync.Mutex
-	patience *patience
-	// entries has the pods that were held, until they are placed or gone,
-	// because a pod that comes back to the queue is not held again. The loop
-	// runs while one of them is held.
+	mu     sync.Mutex
+	budget *waitBudget
+	// entries has the pods that were gated, until they are placed or gone,
+	// because a pod that comes back to the queue is not gated again. The loop
+	// runs while one of them is gated.
 	entries map[types.UID]*entry
 	running bool
 }
 
-// entry is a pod that is or was held.
+// entry is a pod that is or was gated.
 type entry struct {
 	namespace, name string
 	// deadline is on the clock of this process, so that clocks of other
 	// machines do not matter, nor how long before the scheduler saw it a pod
 	// was created.
 	deadline time.Time
-	// image is the one that the pod is held for; empty once the pod was let
+	// image is the one that the pod is gated for; empty once the pod was let
 	// through.
 	image string
-	// since and until are when it was held.
+	// since and until are when it was gated.
 	since, until time.Time
 }
 
 const (
-	// tick is the interval at which the loop checks whether held pods may pass.
+	// tick is the interval at which the loop checks whether gated pods may pass.
 	tick = 100 * time.Millisecond
 	// After an answer it does so at once, but no sooner than this after the last time: many
-	// answers may come one after another, and many pods be held.
+	// answers may come one after another, and many pods be gated.
 	leastTick = 10 * time.Millisecond
 )
 
@@ -80,29 +80,29 @@ func (g *gate) check(pod *v1.Pod) *fwk.Status {
 	defer g.mu.Unlock()
 	e := g.entries[pod.UID]
 	if len(images) == 0 {
-		g.pass(e, "known")
+		g.passLocked(e, "known")
 		return nil
 	}
 	if e == nil {
-		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.patience.until(images, groupOf(pod)), since: g.now()}
-		g.start() // also to see whether an answer comes that nobody waits for
+		e = &entry{namespace: pod.Namespace, name: pod.Name, deadline: g.budget.until(images, groupOf(pod)), since: g.now()}
+		g.startLocked() // also to see whether an answer comes that nobody waits for
 		if !g.now().Before(e.deadline) {
 			return nil
 		}
 		g.entries[pod.UID] = e
 	} else if !g.now().Before(e.deadline) {
-		g.pass(e, "timeout")
+		g.passLocked(e, "timeout")
 		return nil
 	}
 	e.image = images[0]
-	g.start()
+	g.startLocked()
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, g.message(e.image))
 }
 
-func (g *gate) now() time.Time { return g.patience.clock.Now() }
+func (g *gate) now() time.Time { return g.budget.clock.Now() }
 
-// start starts the loop unless it runs.
-func (g *gate) start() {
+// startLocked starts the loop unless it runs.
+func (g *gate) startLocked() {
 	if !g.running {
 		g.running = true
 		go g.run()
@@ -118,8 +118,8 @@ func groupOf(pod *v1.Pod) string {
 	return ""
 }
 
-// pass notes that a pod is let through.
-func (g *gate) pass(e *entry, how string) {
+// passLocked notes that a pod is let through.
+func (g *gate) passLocked(e *entry, how string) {
 	if e != nil && e.image != "" {
 		e.image, e.until = "", g.now()
 		g.metrics.released(how)
@@ -127,9 +127,9 @@ func (g *gate) pass(e *entry, how string) {
 }
 
 // placed forgets a pod that was let through and has a node now. If it comes back to the
-// queue, the memory of its images keeps it from being held again. It returns how long the pod
-// was held.
-func (g *gate) placed(pod types.UID) (held time.Duration) {
+// queue, the memory of its images keeps it from being gated again. It returns how long the pod
+// was gated.
+func (g *gate) placed(pod types.UID) (gated time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.entries[pod]
@@ -141,11 +141,11 @@ func (g *gate) placed(pod types.UID) (held time.Duration) {
 }
 
 func (g *gate) message(image string) string {
-	return fmt.Sprintf("waiting up to %s for the layers of image %s", g.patience.wait, image)
+	return fmt.Sprintf("waiting up to %s for the layers of image %s", g.budget.wait, image)
 }
 
-// holds returns why a pod is held at the moment; empty if it is not.
-func (g *gate) holds(pod types.UID) string {
+// reason returns why a pod is gated at the moment; empty if it is not.
+func (g *gate) reason(pod types.UID) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if e := g.entries[pod]; e != nil && e.image != "" {
@@ -154,7 +154,7 @@ func (g *gate) holds(pod types.UID) string {
 	return ""
 }
 
-// run wakes pods that may pass, until none is held and no answer is awaited.
+// run wakes pods that may pass, until none is gated and no answer is awaited.
 func (g *gate) run() {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -179,13 +179,13 @@ func (g *gate) run() {
 // look wakes pods that may pass. It reports whether the loop has to go on.
 func (g *gate) look() (more bool) {
 	now := g.now()
-	held, more := g.held()
-	maps.DeleteFunc(held, func(_ string, w waiting) bool { return now.Before(w.deadline) && len(g.unknown(w.pod)) > 0 })
-	if len(held) == 0 {
+	gated, more := g.gatedPods()
+	maps.DeleteFunc(gated, func(_ string, w waiting) bool { return now.Before(w.deadline) && len(g.unknown(w.pod)) > 0 })
+	if len(gated) == 0 {
 		return more
 	}
-	pods := make(map[string]*v1.Pod, len(held))
-	for key, w := range held {
+	pods := make(map[string]*v1.Pod, len(gated))
+	for key, w := range gated {
 		pods[key] = w.pod
 	}
 	g.activate(klog.FromContext(g.ctx), pods)
@@ -197,25 +197,25 @@ type waiting struct {
 	deadline time.Time
 }
 
-// held forgets pods that are placed or gone. It returns the pods that are held,
+// gatedPods forgets pods that are placed or gone. It returns the pods that are gated,
 // by namespace and name. Without more the loop must end.
-func (g *gate) held() (held map[string]waiting, more bool) {
+func (g *gate) gatedPods() (gated map[string]waiting, more bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	held = map[string]waiting{}
+	gated = map[string]waiting{}
 	for uid, e := range g.entries {
 		pod, err := g.pods.Pods(e.namespace).Get(e.name)
 		if err != nil || pod.UID != uid || pod.Spec.NodeName != "" {
-			g.pass(e, "gone")
+			g.passLocked(e, "gone")
 			delete(g.entries, uid)
 		} else if e.image != "" {
-			held[e.namespace+"/"+e.name] = waiting{pod, e.deadline}
+			gated[e.namespace+"/"+e.name] = waiting{pod, e.deadline}
 		}
 	}
-	before := g.patience.paused
-	g.running = g.patience.look(g.awaits, g.answered) || len(held) > 0
-	if paused := g.patience.paused; paused.After(before) {
-		klog.FromContext(g.ctx).Info("No answer about the layers of images came in time: pods are not held for a while", "plugin", Name, "images", g.patience.late, "until", paused)
+	before := g.budget.paused
+	g.running = g.budget.look(g.awaits, g.answered) || len(gated) > 0
+	if paused := g.budget.paused; paused.After(before) {
+		klog.FromContext(g.ctx).Info("No answer about the layers of images came in time: pods are not held for a while", "plugin", Name, "images", g.budget.late, "until", paused)
 	}
-	return held, g.running
+	return gated, g.running
 }

@@ -33,11 +33,11 @@ import (
 )
 
 // queue stands for kube-scheduler's queue: it asks the gate under its lock, and
-// again when a pod that is held is activated.
+// again when a pod that is gated is activated.
 type queue struct {
 	mu          sync.Mutex
 	gate        *gate
-	held        map[types.UID]*v1.Pod
+	gated       map[types.UID]*v1.Pod
 	passed      map[types.UID]time.Duration
 	start       time.Time
 	activations int
@@ -55,10 +55,10 @@ func (q *queue) add(pod *v1.Pod) *fwk.Status {
 func (q *queue) ask(pod *v1.Pod) *fwk.Status {
 	status := q.gate.check(pod)
 	if status.IsSuccess() {
-		delete(q.held, pod.UID)
+		delete(q.gated, pod.UID)
 		q.passed[pod.UID] = time.Since(q.start)
 	} else {
-		q.held[pod.UID] = pod
+		q.gated[pod.UID] = pod
 	}
 	return status
 }
@@ -72,8 +72,8 @@ func (q *queue) activate(_ klog.Logger, pods map[string]*v1.Pod) {
 		return
 	}
 	for _, pod := range pods {
-		if held := q.held[pod.UID]; held != nil {
-			q.ask(held)
+		if gated := q.gated[pod.UID]; gated != nil {
+			q.ask(gated)
 		}
 	}
 }
@@ -89,12 +89,12 @@ func (q *queue) state() (passed map[types.UID]time.Duration, activations int, re
 }
 
 // newGate returns a gate for pods whose images are unknown as long as the map
-// says so.
+// has them.
 func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate, *queue, cache.Store) {
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	q := &queue{held: map[types.UID]*v1.Pod{}, passed: map[types.UID]time.Duration{}, start: time.Now()}
+	q := &queue{gated: map[types.UID]*v1.Pod{}, passed: map[types.UID]time.Duration{}, start: time.Now()}
 	q.gate = &gate{
-		ctx: ctx, patience: newPatience(wait, clock.RealClock{}), pods: corelisters.NewPodLister(store), activate: q.activate,
+		ctx: ctx, budget: newWaitBudget(wait, clock.RealClock{}), pods: corelisters.NewPodLister(store), activate: q.activate,
 		unknown: func(pod *v1.Pod) (images []string) {
 			for i := range pod.Spec.Containers {
 				if image := pod.Spec.Containers[i].Image; stored(unknown, image) {
@@ -107,7 +107,7 @@ func newGate(ctx context.Context, wait time.Duration, unknown *sync.Map) (*gate,
 		answered: func(image string) bool { return !stored(unknown, image) },
 		metrics:  registerMetrics(index.New().Stats), entries: map[types.UID]*entry{}, answers: make(chan struct{}, 1),
 	}
-	q.gate.patience.atOnce = mostAtOnce
+	q.gate.budget.atOnce = mostAtOnce
 	return q.gate, q, store
 }
 
@@ -119,7 +119,7 @@ func stored(m *sync.Map, key string) bool {
 func released(t *testing.T) func(ended string) int {
 	t.Helper()
 	count := func(ended string) int {
-		n, err := testutil.GetCounterMetricValue(processMetrics.held.WithLabelValues(ended))
+		n, err := testutil.GetCounterMetricValue(processMetrics.gated.WithLabelValues(ended))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,11 +152,11 @@ func TestGate(t *testing.T) {
 				t.Fatal(err)
 			}
 			status := queue.add(pods[image])
-			if held := !status.IsSuccess(); held != (image != "known") {
+			if gated := !status.IsSuccess(); gated != (image != "known") {
 				t.Errorf("%s: %v", image, status)
 			}
-			if want := "waiting up to 5s for the layers of image " + image; image != "known" && (status.Message() != want || gate.holds(pods[image].UID) != want) {
-				t.Errorf("%q, %q", status.Message(), gate.holds(pods[image].UID))
+			if want := "waiting up to 5s for the layers of image " + image; image != "known" && (status.Message() != want || gate.reason(pods[image].UID) != want) {
+				t.Errorf("%q, %q", status.Message(), gate.reason(pods[image].UID))
 			}
 		}
 		queue.mu.Lock()
@@ -179,7 +179,7 @@ func TestGate(t *testing.T) {
 		if got := passed["soon"]; got < 2*time.Second || got > 3*time.Second {
 			t.Errorf("passed after %s, known after 2s", got)
 		}
-		if gate.holds("soon") != "" || counted("known") != 1 || counted("gone") != 2 || counted("timeout") != 0 || !slices.Equal(remembered, []types.UID{"never", "soon"}) {
+		if gate.reason("soon") != "" || counted("known") != 1 || counted("gone") != 2 || counted("timeout") != 0 || !slices.Equal(remembered, []types.UID{"never", "soon"}) {
 			t.Errorf("%d known, %d gone, %d over, remembered %v", counted("known"), counted("gone"), counted("timeout"), remembered)
 		}
 		if activations != 4 { // three of which were lost; no other pod is activated in vain
@@ -190,17 +190,17 @@ func TestGate(t *testing.T) {
 		synctest.Wait()
 		passed, _, _, running := queue.state()
 		if got := passed["never"]; got < wait || got > wait+2*tick {
-			t.Errorf("passed after %s, held for %s", got, wait)
+			t.Errorf("passed after %s, gated for %s", got, wait)
 		}
 		if counted("timeout") != 1 || running {
 			t.Errorf("%d over, running %t", counted("timeout"), running)
 		}
 
-		// A pod that comes back to the queue is not held again.
+		// A pod that comes back to the queue is not gated again.
 		if status := queue.add(pods["never"]); !status.IsSuccess() {
-			t.Errorf("held again: %v", status)
+			t.Errorf("gated again: %v", status)
 		}
-		// It is forgotten once it has a node, a pod that is held is not.
+		// It is forgotten once it has a node, a pod that is gated is not.
 		gate.placed("never")
 		if _, _, remembered, _ := queue.state(); !slices.Equal(remembered, []types.UID{"soon"}) {
 			t.Errorf("remembered %v", remembered)
@@ -212,11 +212,11 @@ func TestGate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if status := queue.add(again); !status.IsSuccess() {
-			t.Errorf("held for an image that was waited for a minute ago: %v", status)
+			t.Errorf("gated for an image that was waited for a minute ago: %v", status)
 		}
 		time.Sleep(10 * time.Minute)
 		if status := queue.add(again); status.IsSuccess() {
-			t.Error("not held for an image that was waited for long ago")
+			t.Error("not gated for an image that was waited for long ago")
 		}
 		time.Sleep(2 * tick)
 		synctest.Wait()
@@ -285,18 +285,18 @@ func TestGateHoldsAgain(t *testing.T) {
 		}
 		unknown.Store("x", true)
 		if queue.add(p).IsSuccess() {
-			t.Error("not held")
+			t.Error("not gated")
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if passed, _, _, _ := queue.state(); passed["p"] < 5*time.Second {
-			t.Errorf("passed after %s, held for 5s at most", passed["p"])
+			t.Errorf("passed after %s, gated for 5s at most", passed["p"])
 		}
 	})
 }
 
-// The log says when pods are not held for a while, and only then.
-func TestGateSaysThatItPauses(t *testing.T) {
+// The log shows when pods are not held for a while, and only then.
+func TestGateLogsThatItPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 		_, queue, store := newGate(klog.NewContext(t.Context(), logger), time.Second, &sync.Map{})
@@ -318,7 +318,7 @@ func TestGateSaysThatItPauses(t *testing.T) {
 	})
 }
 
-// Many pods are held and released while the source changes.
+// Many pods are gated and released while the source changes.
 func TestGateRaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unknown := &sync.Map{}
@@ -347,19 +347,19 @@ func TestGateRaces(t *testing.T) {
 	})
 }
 
-// Which pods are held.
+// Which pods are gated.
 func TestPreEnqueue(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }), nodes("n1"))
 	s.awaited.Images = fixture.Images{"quay.io/source:1": manifest()}
 	s.awaited.Refused = map[imageref.Canonical]bool{"quay.io/refused:1": true}
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
-	expect := func(p *v1.Pod, held bool) {
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/reported:1", layers{"a": 100})})
+	expect := func(p *v1.Pod, gated bool) {
 		t.Helper()
 		enabled := s.framework.PreEnqueuePlugins()
 		if len(enabled) != 1 {
 			t.Fatalf("enabled: %v", enabled)
 		}
-		if got := enabled[0].PreEnqueue(s.ctx, p); got.IsSuccess() == held {
+		if got := enabled[0].PreEnqueue(s.ctx, p); got.IsSuccess() == gated {
 			t.Errorf("%s: %v", p.Name, got)
 		}
 	}
@@ -395,7 +395,7 @@ func TestPreEnqueue(t *testing.T) {
 		p.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/unknown:1"}}}}
 	}), true)
 
-	// Without a time no pod is held, even if its images are unknown.
+	// Without a time no pod is gated, even if its images are unknown.
 	s = newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{} }), nodes("n1"))
 	s.awaited.Ready.Store(true)
 	expect(pod("without waitForManifest", "quay.io/unknown:1"), false)
@@ -404,7 +404,7 @@ func TestPreEnqueue(t *testing.T) {
 	}
 }
 
-// A pod that was held is forgotten once it has a node.
+// A pod that was gated is forgotten once it has a node.
 func TestReserveForgetsHeldPods(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }), nodes("n1"))
 	p := pod("p", "quay.io/a:1")
@@ -417,13 +417,13 @@ func TestReserveForgetsHeldPods(t *testing.T) {
 	}
 }
 
-// The debug endpoint shows which source knows an image, and why a pod is held.
+// The debug endpoint shows which source has an image, and why a pod is gated.
 func TestDebugFrom(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.WaitForManifest = &metav1.Duration{Duration: time.Minute} }),
 		nodes("n1"), pod("p", "quay.io/source:1", "quay.io/reported:1", "quay.io/unknown:1"))
 	s.awaited.Images = fixture.Images{"quay.io/source:1": manifest()}
 	s.awaited.Ready.Store(true)
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/reported:1", layers{"a": 100})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/reported:1", layers{"a": 100})})
 	p, err := s.plugin.pods.Pods("ns").Get("p")
 	if err != nil {
 		t.Fatal(err)

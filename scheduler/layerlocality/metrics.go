@@ -17,7 +17,7 @@ type pluginMetrics struct {
 	placements *metrics.CounterVec
 	requested  *metrics.CounterVec
 	missing    *metrics.CounterVec
-	held       *metrics.CounterVec
+	gated      *metrics.CounterVec
 }
 
 const (
@@ -50,17 +50,17 @@ func registerMetrics(stats func() index.Stats) *pluginMetrics {
 			missing: metrics.NewCounterVec(counter("missing_bytes_total",
 				"Compressed bytes of known images that nodes lacked of the pods they got (of=\"chosen\"), and that the feasible nodes lacked of them on average (of=\"mean\"), by profile. The difference is what the profile saved."),
 				[]string{"profile", "of"}),
-			held: metrics.NewCounterVec(counter("held_pods_total",
+			gated: metrics.NewCounterVec(counter("held_pods_total",
 				"Pods that were held until their images are known (waitForManifest), by how it ended: known, or known to be unresolvable (known), the time was over (timeout), the pod was deleted or placed by another (gone). Those that are held now are in scheduler_pending_pods{queue=\"gated\"}."),
 				[]string{"ended"}),
 		}
-		legacyregistry.MustRegister(m.images, m.placements, m.requested, m.missing, m.held)
+		legacyregistry.MustRegister(m.images, m.placements, m.requested, m.missing, m.gated)
 		// Start at 0, so that the first of each is seen as an increase.
 		for _, known := range allKnown {
 			m.images.WithLabelValues(string(known))
 		}
 		for _, ended := range []string{"known", "timeout", "gone"} {
-			m.held.WithLabelValues(ended)
+			m.gated.WithLabelValues(ended)
 		}
 		legacyregistry.CustomMustRegister(newSizeCollector(stats))
 		processMetrics = m
@@ -99,8 +99,8 @@ func (m *pluginMetrics) start(profile string) {
 
 var allKnown = []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown}
 
-// released counts a pod that was held.
-func (m *pluginMetrics) released(ended string) { m.held.WithLabelValues(ended).Inc() }
+// released counts a pod that was gated.
+func (m *pluginMetrics) released(ended string) { m.gated.WithLabelValues(ended).Inc() }
 
 // sizeCollector reads the size of the index when metrics are collected.
 type sizeCollector struct {

@@ -13,7 +13,7 @@ import (
 type Option func(*Factory)
 
 // WithImageSource adds a source of the layers of images. The first source that
-// knows an image answers; what nodes report comes last. The source is made once,
+// has an image answers; what nodes report comes last. The source is made once,
 // when the scheduler starts.
 func WithImageSource(make func(context.Context, fwk.Handle) (locality.ImageSource, error)) Option {
 	return func(f *Factory) { f.imageSources = append(f.imageSources, make) }
@@ -25,6 +25,6 @@ func WithLayerSource(make func(context.Context, fwk.Handle) (locality.LayerSourc
 }
 
 // WithClock sets the clock for the timeouts of arrivals and reports; for
-// simulations. How long pods are held (waitForManifest) always depends on the real
+// simulations. How long pods are gated (waitForManifest) always depends on the real
 // clock.
 func WithClock(c clock.PassiveClock) Option { return func(f *Factory) { f.clock = c } }

@@ -43,11 +43,11 @@ func (s *suite) remembered(name string) placements.Answer {
 	return answer
 }
 
-// What the plugin knew when it placed a pod is what the debug endpoint says afterwards.
+// The debug endpoint shows what was known when a pod was placed.
 func TestPlacements(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"base": 300, "top": 100})})
-	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"base": 300})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"base": 300, "top": 100})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage("quay.io/b:1", layers{"base": 300})})
 
 	s.place(pod("overruled", "quay.io/a:1"), "n2", s.nodes...)
 	got := s.remembered("overruled")
@@ -130,7 +130,7 @@ func BenchmarkPlace(b *testing.B) {
 			for l := range int64(12) {
 				image[fmt.Sprintf("layer-%d-%d", l, int64(n)/(1+l))] = 1 + l
 			}
-			images[j] = held(fmt.Sprintf("registry.example.com/app-%d:v1", n), image)
+			images[j] = nodeImage(fmt.Sprintf("registry.example.com/app-%d:v1", n), image)
 		}
 		s.agent.Sink.SetImages("test", name, images)
 		info := framework.NewNodeInfo()

@@ -39,7 +39,7 @@ type LayerLocality struct {
 	last atomic.Pointer[podState]
 	// turn counts the pods, so that equal nodes are preferred in turn.
 	turn atomic.Uint32
-	// gate is nil unless pods may be held (waitForManifest).
+	// gate is nil unless pods may be gated (waitForManifest).
 	gate *gate
 }
 
@@ -59,11 +59,11 @@ var _ = [1]struct{}{}[locality.MaxScore-fwk.MaxScore]
 // Name returns the name of the plugin.
 func (pl *LayerLocality) Name() string { return Name }
 
-// HasSynced tells whether the first reports are in: before, PreFilter and PreScore wait for
+// HasSynced reports whether the first reports are in: before, PreFilter and PreScore wait for
 // them. kube-scheduler does not ask; layer-extender does, and refuses to answer until then.
 func (pl *LayerLocality) HasSynced() bool { return pl.tracker.HasSynced() }
 
-// PreEnqueue holds a pod with an unknown image as long as an answer may come and
+// PreEnqueue gates a pod with an unknown image as long as an answer may come and
 // waitForManifest allows it.
 func (pl *LayerLocality) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	if pl.gate == nil {
@@ -73,7 +73,7 @@ func (pl *LayerLocality) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status 
 }
 
 // EventsToRegister returns no event: no cluster event lets a pod pass that
-// PreEnqueue holds; the gate tells the queue itself. Without this method the queue
+// PreEnqueue gates; the gate activates it itself. Without this method the queue
 // would ask again at every event.
 func (pl *LayerLocality) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil
@@ -123,14 +123,14 @@ func (p preferredNodes) Clone() fwk.StateData { return p }
 // It excludes none.
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if s := pl.measure(ctx, state, pod); s != nil {
-		if names := s.cycle.measured.Richest(maxPreferred, pl.turn.Add(1)); len(names) > 0 {
+		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1)); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
 		}
 	}
 	return nil, fwk.NewStatus(fwk.Skip) // there is no Filter
 }
 
-// PreFilterExtensions returns nil: other pods do not change what a node holds.
+// PreFilterExtensions returns nil: other pods do not change what a node has.
 func (pl *LayerLocality) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // measure computes what every node has and lacks of a pod's images in one pass; nil if the
@@ -214,12 +214,12 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	s := pl.stateOf(state)
 	// The cycle of a pod group reserves on trial, gives that back, and reserves once more with the same state.
 	if trial := state.IsPodGroupSchedulingCycle(); !trial {
-		var held time.Duration
+		var gated time.Duration
 		if pl.gate != nil {
-			held = pl.gate.placed(pod.UID)
+			gated = pl.gate.placed(pod.UID)
 		}
 		if s == nil || !s.group {
-			pl.remember(s, pod, nodeName, missing, held)
+			pl.remember(s, pod, nodeName, missing, gated)
 		}
 	}
 	if s != nil {
@@ -233,9 +233,9 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 
 // remember counts a placement, and keeps what was known when it was decided. s is nil if the
 // plugin was not asked about nodes.
-func (pl *LayerLocality) remember(s *podState, pod *v1.Pod, node string, missing int64, held time.Duration) {
+func (pl *LayerLocality) remember(s *podState, pod *v1.Pod, node string, missing int64, gated time.Duration) {
 	p := placements.Placement{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Profile: pl.profile.Name, Time: time.Now(), HeldMilliseconds: held.Milliseconds(),
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Profile: pl.profile.Name, Time: time.Now(), HeldMilliseconds: gated.Milliseconds(),
 		Chosen: placements.Weights{Node: node, TotalBytes: missing, MissingBytes: missing},
 	}
 	if s != nil {
@@ -293,7 +293,7 @@ func least(images []index.Known) (known index.Known) {
 // EndCycle ends a scheduling cycle that may have come without Reserve. kube-scheduler does
 // not call it: there, the memory of such a cycle is left to the garbage collector.
 // layer-extender does, because not each of its answers has a Reserve: the next cycle would
-// have to learn all nodes anew.
+// have to look up all nodes anew.
 func (pl *LayerLocality) EndCycle(state fwk.CycleState) {
 	if s := pl.stateOf(state); s != nil {
 		pl.giveBack(state, s)

@@ -175,8 +175,8 @@ type indexed interface {
 
 // Short names for what tests are made of.
 var (
-	args, node, nodes, pod, on = fixture.Args, fixture.Node, fixture.Nodes, fixture.Pod, fixture.On
-	digest, held, manifest     = fixture.Digest, fixture.Image, fixture.Manifest
+	args, node, nodes, pod, on  = fixture.Args, fixture.Node, fixture.Nodes, fixture.Pod, fixture.On
+	digest, nodeImage, manifest = fixture.Digest, fixture.Image, fixture.Manifest
 )
 
 type layers = fixture.Layers
@@ -187,8 +187,8 @@ const busybox = "docker.io/library/busybox:latest"
 
 func TestScore(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"base": 60, "a": 140}), held(busybox, layers{"bb": 1})})
-	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"base": 60, "b": 20})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"base": 60, "a": 140}), nodeImage(busybox, layers{"bb": 1})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage("quay.io/b:1", layers{"base": 60, "b": 20})})
 
 	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 100, "n2": 30, "n3": 0})
 	// 80 MB are less than 100 MB: at most 80 points.
@@ -243,8 +243,8 @@ func TestLoadPenalty(t *testing.T) {
 		{2, "2", 76},
 	} {
 		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.LoadPenalty = ptr.To(test.penalty) }), nodes("n1", "n2", "n3"), busy...)
-		s.agent.Sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100, "b": 100})})
-		s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
+		s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage(image, layers{"a": 100, "b": 100})})
+		s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage("quay.io/b:1", layers{"b": 100})})
 		for _, p := range busy { // what they pull does not matter here
 			s.index().Release(p.UID)
 		}
@@ -262,7 +262,7 @@ func TestNoRequestPenalty(t *testing.T) {
 	}
 	for penalty, want := range map[int32]int64{0: 100, 2: 92, 100: 0} { // 6 are 4 above the mean of three nodes
 		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.NoRequestPenalty = ptr.To(penalty) }), nodes("n1", "n2", "n3"), there...)
-		s.agent.Sink.SetImages("test", "n1", []index.Image{held(image, layers{"a": 100})})
+		s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage(image, layers{"a": 100})})
 		s.expect(pod("p", image), map[string]int64{"n1": want, "n2": 0, "n3": 0})
 	}
 }
@@ -271,8 +271,8 @@ func TestNoRequestPenalty(t *testing.T) {
 // start later than on an idle node that has nothing.
 func TestLinkPenalty(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 250})})
-	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 100, "b": 100}), nodeImage("quay.io/big:1", layers{"big": 250})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage("quay.io/b:1", layers{"b": 100})})
 	p := pod("p", "quay.io/a:1")
 	s.expect(p, map[string]int64{"n1": 100, "n2": 50, "n3": 0})
 	// n2 pulls 250 MB: with the missing 100 MB that is 150 MB more than 200 MB.
@@ -337,7 +337,7 @@ func TestPermutation(t *testing.T) {
 			}
 		}
 		if len(l) > 0 {
-			s.agent.Sink.SetImages("test", n, []index.Image{held("quay.io/"+n+":1", l)})
+			s.agent.Sink.SetImages("test", n, []index.Image{nodeImage("quay.io/"+n+":1", l)})
 		}
 	}
 	want, _ := s.scores(pod("p", "quay.io/n1:1"))
@@ -393,7 +393,7 @@ func TestNew(t *testing.T) {
 	}
 	// A second profile shares the index.
 	other := s.newFramework("other", args(func(a *configv1.LayerLocalityArgs) { a.MinImageBytes = ptr.To[int64](400 * mb) }))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 100, "n2": 0})
 	s.framework = other
 	s.expect(pod("p", "quay.io/a:1"), map[string]int64{"n1": 50, "n2": 0})
@@ -444,7 +444,7 @@ func TestUnreserveOfABoundPod(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	value := func(known string) float64 {
 		t.Helper()
 		v, err := testutil.GetCounterMetricValue(s.plugin.metrics.images.WithLabelValues(known))
@@ -495,8 +495,8 @@ func TestDebugHandler(t *testing.T) {
 	three := nodes("n1", "n2", "n3")
 	three[2].Labels = map[string]string{nodestatus.JoinsDownloadsLabel: "true"}
 	s := newSuite(t, args(), three, waiting, always, on(pod("x", "x"), "n2", "300m"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 100, "b": 100}), held("quay.io/big:1", layers{"big": 500})})
-	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/b:1", layers{"b": 100}), held("quay.io/x:1", layers{"x": 10})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 100, "b": 100}), nodeImage("quay.io/big:1", layers{"big": 500})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage("quay.io/b:1", layers{"b": 100}), nodeImage("quay.io/x:1", layers{"x": 10})})
 	s.plugin.Reserve(s.ctx, framework.NewCycleState(), pod("q", "quay.io/big:1"), "n3")
 	get := func(query string) (int, string, Rating) {
 		t.Helper()
@@ -539,7 +539,7 @@ func TestDebugHandler(t *testing.T) {
 			t.Errorf("%+v", n3)
 		}
 		if n1.JoinsDownloads || !n3.JoinsDownloads {
-			t.Errorf("n1 joins downloads %t, n3, which says so, %t", n1.JoinsDownloads, n3.JoinsDownloads)
+			t.Errorf("n1 joins downloads %t, n3, which states it, %t", n1.JoinsDownloads, n3.JoinsDownloads)
 		}
 		if n1.LoadPercent != 0 || n2.LoadPercent != 3 || n2.WithoutRequest != 0 { // 300m of ten cores
 			t.Errorf("%v, %v percent, %v containers without a request", n1.LoadPercent, n2.LoadPercent, n2.WithoutRequest)
@@ -612,7 +612,7 @@ type noPodsOf struct{ corelisters.PodNamespaceLister }
 
 func (noPodsOf) Get(string) (*v1.Pod, error) { return nil, errors.New("no pods") }
 
-// Where a cache fails, the endpoint says so instead of answering with nothing.
+// Where a cache fails, the endpoint answers with the error instead of nothing.
 func TestDebugHandlerWithoutCache(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"), pod("p", "quay.io/a:1"))
 	ask := func(want string) {
@@ -673,7 +673,7 @@ func TestNodeCache(t *testing.T) {
 				if has[name] > 100 {
 					l["b"] = 100
 				}
-				images = []index.Image{held(fmt.Sprint("quay.io/", has[name], ":1"), l)}
+				images = []index.Image{nodeImage(fmt.Sprint("quay.io/", has[name], ":1"), l)}
 			}
 			s.agent.Sink.SetImages("test", name, images)
 		case r.IntN(2) == 0: // its slot goes to another

@@ -34,9 +34,9 @@ func TestPreferredNodes(t *testing.T) {
 	}
 	s := newSuite(t, args(), all)
 	for i := range 50 {
-		s.agent.Sink.SetImages("test", all[i].Name, []index.Image{held("quay.io/base:1", layers{"base": 100})})
+		s.agent.Sink.SetImages("test", all[i].Name, []index.Image{nodeImage("quay.io/base:1", layers{"base": 100})})
 	}
-	s.agent.Sink.SetImages("test", "n70", []index.Image{held("quay.io/a:1", layers{"base": 100, "top": 100})})
+	s.agent.Sink.SetImages("test", "n70", []index.Image{nodeImage("quay.io/a:1", layers{"base": 100, "top": 100})})
 
 	counts := map[string]int{}
 	for range 50 {
@@ -68,7 +68,7 @@ func TestPreferredNodes(t *testing.T) {
 // are those that score.
 func TestPreFilterMeasures(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	state := framework.NewCycleState()
 	p := pod("p", "quay.io/a:1")
 	if got := s.preferred(state, p); !slices.Equal(got, []string{"n1"}) {
@@ -80,7 +80,7 @@ func TestPreFilterMeasures(t *testing.T) {
 	}
 	observed := func() float64 { return metricValue(t, s.plugin.metrics.images.WithLabelValues("layers")) }
 	before := observed()
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	state = framework.NewCycleState()
 	s.preferred(state, p)
 	s.scoresIn(state, p, s.nodes)
@@ -92,7 +92,7 @@ func TestPreFilterMeasures(t *testing.T) {
 // A pod that fits on one node only had no choice: nothing was saved.
 func TestNoChoice(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{held("quay.io/a:1", layers{"a": 200})})
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
 	before := metricValue(t, s.plugin.metrics.missing.WithLabelValues("default-scheduler", "chosen"))
 	state := framework.NewCycleState()
 	p := pod("p", "quay.io/a:1")

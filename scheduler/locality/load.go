@@ -48,7 +48,7 @@ func NewLoad(requested Resources, milliCPU int64, allocatable Resources) Load {
 	}
 }
 
-// percent is 0 for a node that says nothing of a resource.
+// percent is 0 for a node that does not state the resource.
 func percent(requested, allocatable int64) float32 {
 	if allocatable <= 0 {
 		return 0

@@ -45,7 +45,7 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// The first pod of a cluster, and a node that says nothing of its CPU.
+// The first pod of a cluster, and a node that does not state its CPU.
 func TestBalanceOfNothing(t *testing.T) {
 	args := args()
 	var none locality.Loads

@@ -22,8 +22,8 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// TestDigestsOf: of names that are known, only digests tell what an image has; whoever has
-// enough gets no more.
+// TestDigestsOf: of names that are known, only digests are yielded; whoever has enough gets no
+// more.
 func TestDigestsOf(t *testing.T) {
 	names := []string{"quay.io/a:1", "quay.io/a@" + digestA}
 	more := []imageref.Canonical{"quay.io/b:1", digestB}
@@ -44,7 +44,7 @@ func TestDigestsOf(t *testing.T) {
 	}
 }
 
-// TestImagesInUse: a container tells its image by digest; by name only if it has none, and not at
+// TestImagesInUse: a container has its image by digest; by name only if it has none, and not at
 // all before the runtime has the image.
 func TestImagesInUse(t *testing.T) {
 	status := func(image, id string) v1.ContainerStatus { return v1.ContainerStatus{Image: image, ImageID: id} }
@@ -74,9 +74,9 @@ func TestImagesInUse(t *testing.T) {
 	}
 }
 
-// TestEvidenceRank: what says more comes first, and what is no evidence last.
-func TestEvidenceRank(t *testing.T) {
-	for i, e := range []Evidence{FromLayers, FromManifest, FromUse, FromName, "nothing"} {
+// TestProvenanceRank: better provenance comes first, and what is no provenance last.
+func TestProvenanceRank(t *testing.T) {
+	for i, e := range []Provenance{FromLayers, FromManifest, FromUse, FromName, "nothing"} {
 		if got := e.rank(); got != i {
 			t.Errorf("%s has rank %d, want %d", e, got, i)
 		}

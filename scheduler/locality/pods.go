@@ -54,7 +54,7 @@ func progressOf(pod *v1.Pod) progress {
 	return started
 }
 
-// initializing tells whether the other containers wait for an init container:
+// initializing reports whether the other containers wait for an init container:
 // their images are pulled after it has finished.
 func initializing(pod *v1.Pod) bool {
 	for i := range pod.Status.InitContainerStatuses {
@@ -73,7 +73,7 @@ func initializing(pod *v1.Pod) bool {
 }
 
 // placedAt returns when a pod was bound to its node, or now if its status does
-// not say.
+// not show it.
 func placedAt(pod *v1.Pod, now time.Time) time.Time {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Time.Before(now) {
@@ -84,7 +84,7 @@ func placedAt(pod *v1.Pod, now time.Time) time.Time {
 }
 
 // startedAt returns when the last container of a pod started, or the zero time
-// if no status says so.
+// if no status shows it.
 func startedAt(pod *v1.Pod, now time.Time) (last time.Time) {
 	for i := range pod.Status.ContainerStatuses {
 		if r := pod.Status.ContainerStatuses[i].State.Running; r != nil && r.StartedAt.After(last) {

@@ -14,7 +14,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// Profile rates what a Tracker knows with the arguments of one scheduler profile.
+// Profile rates the nodes of a Tracker with the arguments of one scheduler profile.
 type Profile struct {
 	// Name is the scheduler name of its pods.
 	Name string
@@ -51,8 +51,7 @@ func newTable(args *config.LayerLocalityArgs) *imageref.Table {
 // name is not valid.
 func (p *Profile) Names(image string) []imageref.Canonical { return p.table.Candidates(image) }
 
-// Wanted returns the images of a pod, each once, with what sources say about their
-// layers.
+// Wanted returns the images of a pod, each once, with their layers from sources.
 func (p *Profile) Wanted(pod *v1.Pod) []index.Wanted {
 	var images []index.Wanted
 	for _, image := range imageref.OfPod(&pod.Spec) {
@@ -88,7 +87,7 @@ func (p *Profile) Signature(pod *v1.Pod) []string {
 	return slices.Compact(signature)
 }
 
-// UnknownImages returns the images of a pod whose layers a source may still learn. It is
+// UnknownImages returns the images of a pod that are awaited (see Awaits). It is
 // empty if waiting would not help: a pod of a DaemonSet has no choice of nodes, an image
 // that must not be pulled stays where it is, and a pod with scheduling gates waits anyway.
 func (p *Profile) UnknownImages(pod *v1.Pod) (images []string) {
@@ -96,21 +95,21 @@ func (p *Profile) UnknownImages(pod *v1.Pod) (images []string) {
 		return nil
 	}
 	for _, image := range imageref.OfPod(&pod.Spec) {
-		if image.PullPolicy != v1.PullNever && p.MayLearn(image.Name) {
+		if image.PullPolicy != v1.PullNever && p.Awaits(image.Name) {
 			images = append(images, image.Name)
 		}
 	}
 	return images
 }
 
-// MayLearn tells whether nothing is known about an image, and a source may still learn its
+// Awaits reports whether nothing is known about an image, and a source may still get its
 // layers.
-func (p *Profile) MayLearn(image string) bool {
+func (p *Profile) Awaits(image string) bool {
 	names := p.Names(image)
-	return len(names) > 0 && p.tracker.mayLearn(names)
+	return len(names) > 0 && p.tracker.awaits(names)
 }
 
-// Answered tells whether a source that is worth waiting for has an answer about an image,
+// Answered reports whether a source that is worth waiting for has an answer about an image,
 // even a negative one.
 func (p *Profile) Answered(image string) bool {
 	names := p.Names(image)
@@ -127,7 +126,7 @@ func (p *Profile) OnAnswer(f func()) {
 	}
 }
 
-// JoinsDownloads tells whether a node is taken to download a layer once although several
+// JoinsDownloads reports whether a node is taken to download a layer once although several
 // images need it.
 func (p *Profile) JoinsDownloads(node *v1.Node) bool {
 	return ptr.Deref(p.tracker.joins(node), p.Args.JoinsDownloads)
@@ -140,7 +139,7 @@ func (p *Profile) Measure(images []index.Wanted, m *index.Measurement) {
 	now := p.tracker.clock.Now()
 	p.tracker.index.Measure(images, p.rules, now, m)
 	if m.Outdated() {
-		p.tracker.index.Learn(images, p.rules)
+		p.tracker.index.ResolveReservations(images, p.rules)
 		p.tracker.index.Measure(images, p.rules, now, m)
 	}
 }

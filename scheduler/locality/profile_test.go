@@ -42,7 +42,7 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// Which image a pod may be held for.
+// Which image a pod may be gated for.
 func TestUnknownImage(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
 	s.images.Images["quay.io/known:1"] = manifest(index.Layer{Digest: digest("a"), Size: mb})

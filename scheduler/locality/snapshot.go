@@ -23,13 +23,13 @@ type Moment struct {
 	Pods  []*v1.Pod
 	// Images are sources of the layers of images. They are not started.
 	Images []ImageSource
-	// Reports tells the sink, once, what is said of nodes in place of their NodeStatus; nil if
-	// nothing is. It is not called without the argument nodeLayers.
+	// Reports writes the reports of nodes that count in place of their NodeStatus to the sink,
+	// once; nil if there are none. It is not called without the argument nodeLayers.
 	Reports func(LayerSink)
 	Clock   clock.PassiveClock
 }
 
-// Snapshot knows what a Tracker knows that starts at one moment, and follows nothing.
+// Snapshot is a Tracker of one moment, which follows nothing.
 type Snapshot struct {
 	*Profile
 }
@@ -65,24 +65,26 @@ func NewSnapshot(ctx context.Context, profile string, m Moment) *Snapshot {
 func (s *Snapshot) Index() *index.Index { return s.tracker.index }
 
 // ImagesOf counts the images of a node by what they are known from.
-func (s *Snapshot) ImagesOf(node string) map[Evidence]int { return s.tracker.ImagesOf(node) }
+func (s *Snapshot) ImagesOf(node string) map[Provenance]int { return s.tracker.ImagesOf(node) }
 
-// Held yields the images of a node and what they are known from.
-func (s *Snapshot) Held(node string) iter.Seq2[index.HeldImage, Evidence] {
-	return func(yield func(index.HeldImage, Evidence) bool) {
-		for _, held := range s.tracker.index.Held(node) {
-			if !yield(held, evidence(held.Report)) {
+// NodeImages yields the images of a node and what they are known from.
+func (s *Snapshot) NodeImages(node string) iter.Seq2[index.NodeImage, Provenance] {
+	return func(yield func(index.NodeImage, Provenance) bool) {
+		for _, image := range s.tracker.index.NodeImages(node) {
+			if !yield(image, provenanceOf(image.Report)) {
 				return
 			}
 		}
 	}
 }
 
-// Evidence tells how it is known that a node has an image under one of the names; empty if it
-// does not have it.
-func (s *Snapshot) Evidence(node string, names []imageref.Canonical) Evidence {
-	return s.tracker.Evidence(node, names)
+// Provenance returns how it is known that a node has an image under one of the names; empty if
+// it does not have it.
+func (s *Snapshot) Provenance(node string, names []imageref.Canonical) Provenance {
+	return s.tracker.Provenance(node, names)
 }
 
-// Told tells whether a report stands for the NodeStatus of a Node.
-func (s *Snapshot) Told(node *v1.Node) bool { return s.tracker.told.speaks(node) }
+// HasFreshReport reports whether an agent reports the images of a Node, in place of its NodeStatus.
+func (s *Snapshot) HasFreshReport(node *v1.Node) bool {
+	return s.tracker.agentReports.hasFresh(node)
+}

@@ -20,17 +20,17 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// reporter is a source of layers that says something of nodes once.
+// reporter is a source of layers that reports once.
 type reporter map[string]*locality.NodeReport
 
 func (reporter) Name() string    { return "test" }
 func (reporter) HasSynced() bool { return true }
 func (r reporter) Start(_ context.Context, sink locality.LayerSink) (locality.Syncer, error) {
-	r.tell(sink)
+	r.report(sink)
 	return r, nil
 }
 
-func (r reporter) tell(sink locality.LayerSink) {
+func (r reporter) report(sink locality.LayerSink) {
 	for node, report := range r {
 		again := *report
 		sink.SetReport("test", node, &again)
@@ -42,7 +42,7 @@ func TestSnapshot(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(25, 1))
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	image := func(n int) string { return fmt.Sprintf("quay.io/image-%d:1", n) }
-	held := func() (images []index.Image) {
+	nodeImages := func() (images []index.Image) {
 		for n := range 20 {
 			if rnd.IntN(3) == 0 {
 				images = append(images, fixture.Image(image(n), fixture.Layers{"base": 100, fmt.Sprint("middle-", n/4): 50, fmt.Sprint("top-", n): int64(n + 1)}))
@@ -57,10 +57,10 @@ func TestSnapshot(t *testing.T) {
 	for n := range 20 {
 		node := fixture.Node(fmt.Sprint("n", n))
 		switch n % 3 {
-		case 0: // an agent speaks for it
-			reports[node.Name] = &locality.NodeReport{UID: node.UID, Fresh: n != 6, Images: held()}
+		case 0: // an agent reports it
+			reports[node.Name] = &locality.NodeReport{UID: node.UID, Fresh: n != 6, Images: nodeImages()}
 		case 1: // it names images
-			for _, image := range held() {
+			for _, image := range nodeImages() {
 				node.Status.Images = append(node.Status.Images, v1.ContainerImage{Names: image.Names, SizeBytes: 5 * fixture.MB})
 			}
 		}
@@ -95,7 +95,7 @@ func TestSnapshot(t *testing.T) {
 	defer factory.Shutdown()
 	defer cancel()
 	fixture.Synced(ctx, t, tracker)
-	snapshot := locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{Args: args, Nodes: nodes, Pods: pods, Reports: reports.tell, Clock: clock})
+	snapshot := locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{Args: args, Nodes: nodes, Pods: pods, Reports: reports.report, Clock: clock})
 
 	some := false
 	for range 100 {
@@ -104,7 +104,7 @@ func TestSnapshot(t *testing.T) {
 		profile.Measure(profile.Wanted(pod), &a)
 		snapshot.Measure(snapshot.Wanted(pod), &b)
 		if !reflect.DeepEqual(a.Images, b.Images) {
-			t.Errorf("%v: %v, the Tracker knows %v", pod.Spec.Containers, b.Images, a.Images)
+			t.Errorf("%v: %v, the Tracker has %v", pod.Spec.Containers, b.Images, a.Images)
 		}
 		for _, node := range nodes {
 			x, ok1 := a.Node(node.Name)
@@ -118,7 +118,7 @@ func TestSnapshot(t *testing.T) {
 	if !some {
 		t.Error("no node has all kinds of bytes")
 	}
-	if told := snapshot.Told(nodes[0]); !told || snapshot.Told(nodes[6]) || snapshot.Told(nodes[1]) {
-		t.Error("not known whom agents speak for")
+	if !snapshot.HasFreshReport(nodes[0]) || snapshot.HasFreshReport(nodes[6]) || snapshot.HasFreshReport(nodes[1]) {
+		t.Error("not known which nodes have fresh reports")
 	}
 }

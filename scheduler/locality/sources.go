@@ -9,8 +9,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// ImageSource tells which layers images consist of, in addition to what nodes
-// report about the images they hold.
+// ImageSource has the layers of images, in addition to what nodes report about the
+// images they hold.
 type ImageSource interface {
 	// Manifests returns the layers of an image on each platform; nil if they are
 	// not known. It is called in the scheduling cycle and must answer from memory.
@@ -22,11 +22,11 @@ type ImageSource interface {
 // first used. It may be worth waiting for one (waitForManifest).
 type AwaitedSource interface {
 	ImageSource
-	// Awaits tells whether an answer about an image with these names may still
+	// Awaits reports whether an answer about an image with these names may still
 	// come: there is none yet, not even a negative one, and the source is able to
 	// get one. It must answer from memory.
 	Awaits(names []imageref.Canonical) bool
-	// Answered tells whether there is an answer about an image with one of these names,
+	// Answered reports whether there is an answer about an image with one of these names,
 	// even a negative one. It must answer from memory.
 	Answered(names []imageref.Canonical) bool
 	// OnAnswer has f called soon after there are new answers, negative ones too. It may be
@@ -34,35 +34,35 @@ type AwaitedSource interface {
 	OnAnswer(f func())
 }
 
-// FollowedSource is an ImageSource that also explains what nodes hold which state no layers,
-// by the names of their images. The Tracker starts it and follows its answers.
+// FollowedSource is an ImageSource that also resolves the images of nodes that state no layers,
+// by their names. The Tracker starts it and follows its answers.
 type FollowedSource interface {
 	ImageSource
-	// Held returns the manifest that a node of a platform has if it holds an image under a
-	// name, a tag or a digest; ok is false if that is not known, or if it may be one of
+	// ManifestOnNode returns the manifest that a node of a platform has if it has an image under
+	// a name, a tag or a digest; ok is false if that is not known, or if it may be one of
 	// several manifests. It must answer from memory. The result must not be changed
 	// afterwards, by either side.
-	Held(image imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool)
-	// Start begins to learn and returns. It goes on until the context is done. Whenever Held
-	// may have another answer about some names, the source calls changed with them, from one
-	// goroutine at a time.
+	ManifestOnNode(image imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool)
+	// Start begins to follow and returns. It goes on until the context is done. Whenever
+	// ManifestOnNode may have another answer about some names, the source calls changed with
+	// them, from one goroutine at a time.
 	Start(ctx context.Context, changed func(names []imageref.Canonical))
-	// HasSynced tells that the first answers are in, or that there are none for now.
+	// HasSynced reports whether the first answers are in, or there are none for now.
 	HasSynced() bool
 }
 
-// LayerSource tells where images are, in addition to NodeStatus or in place of it.
+// LayerSource reports where images are, in addition to NodeStatus or in place of it.
 type LayerSource interface {
 	// Name is the name that the source passes to the sink.
 	Name() string
 	// Start begins to report to the sink and returns. Reports go on until the
-	// context is done. HasSynced of the result tells that the first ones are in.
+	// context is done. HasSynced of the result reports whether the first ones are in.
 	Start(ctx context.Context, sink LayerSink) (Syncer, error)
 }
 
 // LayerSink receives the reports of LayerSources. *index.Index is one.
 type LayerSink interface {
-	// SetImages replaces what the source says about the images on a node. If there
+	// SetImages replaces the images that the source reports for a node. If there
 	// is no such Node, it forgets the report and returns false. A source must
 	// report again when the Node is created or re-created, because everything
 	// reported about a Node is forgotten when it is deleted.
@@ -74,22 +74,22 @@ type LayerSink interface {
 	SetReport(source, node string, report *NodeReport)
 }
 
-// NodeReport is what a LayerSource says of a Node in place of its NodeStatus.
+// NodeReport is what a LayerSource reports of a Node in place of its NodeStatus.
 type NodeReport struct {
-	// UID of the Node. Nothing is said of another Node of that name.
+	// UID of the Node. The report is of no other Node of that name.
 	UID types.UID
-	// Fresh means that Images are those that the node has. Otherwise NodeStatus tells that,
-	// and the rest of the report is still true.
+	// Fresh means that Images are those that the node has. Otherwise NodeStatus counts for
+	// that, and the rest of the report is still true.
 	Fresh bool
-	// Images that the node has. Those without layers may be explained by a FollowedSource.
+	// Images that the node has. Those without layers may be resolved by a FollowedSource.
 	Images []index.Image
 	// InChains means that the node uses a layer again only above the same layers. Then the
 	// layers of Images are those of index.Chain.
 	InChains bool
-	// JoinsDownloads tells whether the node downloads a layer once although two images that
+	// JoinsDownloads is whether the node downloads a layer once although two images that
 	// are pulled at the same time need it; nil if that is not known.
 	JoinsDownloads *bool
 }
 
-// Syncer tells whether the first reports are in.
+// Syncer reports whether the first reports are in.
 type Syncer interface{ HasSynced() bool }

@@ -30,23 +30,28 @@ type Tracker struct {
 	clock clock.PassiveClock
 	nodes cache.SharedIndexInformer // nil in a snapshot
 	pods  cache.SharedIndexInformer
-	// nodeStore and podIndex have what the informers know.
+	// nodeStore and podIndex are those of the informers.
 	nodeStore cache.Store
 	podIndex  cache.Indexer
 	sources   []ImageSource
-	// followed are those of the sources that explain what nodes hold.
+	// followed are those of the sources that resolve the images of nodes.
 	followed []FollowedSource
 	layers   []LayerSource
 
+	// Locks are taken in this order: that of a LayerSource, reports, unlisted.mu, and then one of
+	// mu, agentReports.mu, that of the index and that of an ImageSource. No other is taken while one
+	// of the latter is held.
+
+	// mu guards the profiles.
 	mu       sync.RWMutex
 	profiles map[string]*Profile
 	// first is the profile whose arguments apply to pods of other schedulers.
 	first *Profile
 
-	// reports is held while the report of a node is read, explained and written.
-	reports  sync.Mutex
-	told     toldNodes
-	unlisted unlisted
+	// reports is held while the report of a node is read, resolved and written.
+	reports      sync.Mutex
+	agentReports agentReports
+	unlisted     unlisted
 
 	syncers []Syncer
 	synced  atomic.Bool
@@ -58,7 +63,7 @@ type Config struct {
 	// have been started, because the Tracker sets a transform that saves memory.
 	Nodes coreinformers.NodeInformer
 	Pods  coreinformers.PodInformer
-	// Images are sources of the layers of images. The first source that knows an
+	// Images are sources of the layers of images. The first source that has an
 	// image answers; what nodes report comes last.
 	Images []ImageSource
 	// Layers are sources of where layers are, besides NodeStatus. They are not started
@@ -82,7 +87,7 @@ func newTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock,
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
-		told: toldNodes{byName: map[string]*told{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*leftovers{}},
+		agentReports: agentReports{byName: map[string]*agentReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*unlistedImages{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}
@@ -121,7 +126,7 @@ func (t *Tracker) profileOf(pod *v1.Pod) *Profile {
 // Stats returns the size of the index.
 func (t *Tracker) Stats() index.Stats { return t.index.Stats() }
 
-// Follows tells whether the Tracker uses this informer of Nodes.
+// Follows reports whether the Tracker uses this informer of Nodes.
 func (t *Tracker) Follows(nodes cache.SharedIndexInformer) bool { return t.nodes == nodes }
 
 // nodeStatusSource is the name of NodeStatus as a source in the index.
@@ -159,14 +164,14 @@ func (t *Tracker) Start(ctx context.Context) error {
 		t.syncers = append(t.syncers, syncer)
 	}
 	for _, source := range t.followed {
-		source.Start(ctx, t.explainAgain)
+		source.Start(ctx, t.resolveAgain)
 		t.syncers = append(t.syncers, source)
 	}
 	return nil
 }
 
-// manifests returns what sources say about the layers of an image; nil if none
-// knows.
+// manifests returns the layers of an image from sources; nil if no source has
+// them.
 func (t *Tracker) manifests(names []imageref.Canonical) []index.Manifest {
 	for _, source := range t.sources {
 		for _, name := range names {
@@ -178,14 +183,14 @@ func (t *Tracker) manifests(names []imageref.Canonical) []index.Manifest {
 	return nil
 }
 
-// mayLearn tells whether nothing is known about an image and a source may still
-// learn its layers.
-func (t *Tracker) mayLearn(names []imageref.Canonical) bool {
+// awaits reports whether nothing is known about an image and a source may still
+// get its layers.
+func (t *Tracker) awaits(names []imageref.Canonical) bool {
 	return !t.index.Reported(names) && t.manifests(names) == nil &&
 		t.anyAwaited(func(s AwaitedSource) bool { return s.Awaits(names) })
 }
 
-// anyAwaited tells whether something is true of a source that is worth waiting for.
+// anyAwaited reports whether something is true of a source that is worth waiting for.
 func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 	return slices.ContainsFunc(t.sources, func(source ImageSource) bool {
 		awaited, ok := source.(AwaitedSource)
@@ -196,7 +201,7 @@ func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 	set := func(old, node *v1.Node) {
 		t.index.SetNode(node.Name, nodestatus.Platform(node))
-		t.told.enter(node)
+		t.agentReports.enter(node)
 		warnOfLabel(logger, old, node)
 		t.report(node)
 		t.updateUnlisted(old, node)
@@ -245,7 +250,7 @@ func lastKnown(obj any) any {
 	return obj
 }
 
-// sameProperties tells whether all that is followed of a Node, besides its images, is the
+// sameProperties reports whether all that is followed of a Node, besides its images, is the
 // same in two versions of it.
 func sameProperties(a, b *v1.Node) bool {
 	return nodestatus.Platform(a) == nodestatus.Platform(b) && pressed(a) == pressed(b) &&
@@ -264,7 +269,7 @@ func warnOfLabel(logger klog.Logger, old, node *v1.Node) {
 
 func (t *Tracker) deleteNode(node *v1.Node) {
 	t.index.DeleteNode(node.Name)
-	t.told.forget(node)
+	t.agentReports.forget(node)
 	t.unlisted.mu.Lock()
 	defer t.unlisted.mu.Unlock()
 	delete(t.unlisted.nodes, node.Name)
@@ -382,7 +387,7 @@ func (t *Tracker) followAll(node string) {
 	}
 }
 
-// HasSynced tells whether the first reports of nodes, pods and sources are in the index. It
+// HasSynced reports whether the first reports of nodes, pods and sources are in the index. It
 // is for hosts that can put off a question; the others use WaitForSync.
 func (t *Tracker) HasSynced() bool {
 	return t.synced.Load() || !slices.ContainsFunc(t.syncers, func(s Syncer) bool { return !s.HasSynced() })

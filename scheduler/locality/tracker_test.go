@@ -124,7 +124,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("a source does not start: %v", err)
 	}
 	if !tracker.Follows(core.Nodes().Informer()) || tracker.Follows(core.Pods().Informer()) {
-		t.Error("the tracker does not know its informer of Nodes")
+		t.Error("the tracker does not recognize its informer of Nodes")
 	}
 }
 
@@ -230,7 +230,7 @@ func TestInformers(t *testing.T) {
 	s.eventually("a node that is back", func() bool { st := x.Stats(); return st.Nodes == 2 && st.Images == 1 })
 }
 
-// A pod or a node may be deleted and made again between two updates: only its UID tells.
+// A pod or a node may be deleted and made again between two updates: only its UID shows it.
 func TestMadeAgain(t *testing.T) {
 	image := "quay.io/a:1"
 	s := newSuite(t, args(), nodes("n1", "n2"), on(pod("p", image), "n1", ""))
@@ -258,7 +258,7 @@ func TestMadeAgain(t *testing.T) {
 	}
 	s.eventually("the report of the node", func() bool { return s.measure(pod("q", image), "n1").Present > 0 })
 	if got := s.measure(pod("q", "quay.io/b:1"), "n1"); got.Present == 0 {
-		t.Error("what another source says of the node is forgotten")
+		t.Error("the report of another source on the node is forgotten")
 	}
 	fresh := node("n1")
 	fresh.UID = "another"
@@ -340,7 +340,7 @@ func TestManifestComesLater(t *testing.T) {
 	}
 }
 
-// What a Node says about joining downloads is followed.
+// Whether a Node joins downloads is followed.
 func TestNodesThatJoinDownloads(t *testing.T) {
 	labelled := func(name, value string) *v1.Node {
 		n := node(name)
@@ -397,7 +397,7 @@ func TestNodesThatJoinDownloads(t *testing.T) {
 	}
 }
 
-// The argument is for nodes that do not say.
+// The argument is for nodes that do not state it.
 func TestJoinsDownloadsArgument(t *testing.T) {
 	apart, containerd := node("apart"), node("containerd")
 	apart.Labels = map[string]string{nodestatus.JoinsDownloadsLabel: "false"}
@@ -445,15 +445,15 @@ func TestInitContainer(t *testing.T) {
 	s.eventually("the main container's turn", func() bool { return s.tracker.Stats().Reservations == 1 })
 }
 
-// The rules for names are those of the nodes: the pod says opensuse/tumbleweed, the
-// source knows the image by the name that the alias stands for.
+// The rules for names are those of the nodes: the pod has opensuse/tumbleweed, the
+// source has the image under the name that the alias stands for.
 func TestAliasInParts(t *testing.T) {
 	s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) {
 		a.ShortNames = []configv1.ShortName{{Name: "opensuse/tumbleweed", Repository: "registry.opensuse.org/opensuse/tumbleweed"}}
 	}), nodes("n1"))
 	s.images.Images["registry.opensuse.org/opensuse/tumbleweed:latest"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
 	if got := s.measure(pod("p", "opensuse/tumbleweed"), "n1"); got.Total != 200*mb {
-		t.Errorf("%+v, want the 200 MB that the source knows of", got)
+		t.Errorf("%+v, want the 200 MB that the source has", got)
 	}
 }
 
@@ -509,7 +509,7 @@ func TestNodesThatComeLater(t *testing.T) {
 	s.eventually("its pod", func() bool { return s.tracker.Stats().Reservations == 2 })
 }
 
-// A node may register before it knows its platform; its images stay the same.
+// A node may register before its platform is known; its images stay the same.
 func TestPlatformThatComesLater(t *testing.T) {
 	late := node("n1")
 	late.Status.NodeInfo = v1.NodeSystemInfo{}

@@ -27,26 +27,27 @@ const (
 // unlisted remembers images that nodes have and do not list: a kubelet lists only its
 // largest ones (nodeStatusMaxImages). An image that vanishes from a full list and is no
 // larger than the smallest one there is not known to be gone, and the images of pods that
-// run on the node are there whatever the list says.
+// run on the node are there whatever is listed.
 //
 // What is remembered ends with UnlistedTimeout, and when the kubelet removes images. That
 // shows in images that vanish although they are larger than others in the list. It removes
 // the least recently used ones first (realImageGCManager in k8s.io/kubernetes/pkg/kubelet/
 // images), so what was used later than those is still there.
 type unlisted struct {
-	mu    sync.Mutex
-	nodes map[string]*leftovers
+	mu sync.Mutex
+	// nodes, and what is in them, is guarded by mu.
+	nodes map[string]*unlistedImages
 }
 
-// leftovers are what is remembered about a node.
-type leftovers struct {
-	images []kept
+// unlistedImages are those of a node.
+type unlistedImages struct {
+	images []unlistedImage
 	// used is when pods last used an image, listed or not.
 	used map[imageref.Canonical]time.Time
 }
 
-// kept is an image of a node that it does not list.
-type kept struct {
+// unlistedImage is an image of a node that it does not list.
+type unlistedImage struct {
 	names []imageref.Canonical
 	image index.Image
 	// seen is when it was last known to be there.
@@ -54,7 +55,7 @@ type kept struct {
 }
 
 // lastUsed returns when pods last used an image; the zero time if that is not known.
-func (r *leftovers) lastUsed(names []imageref.Canonical) (last time.Time) {
+func (r *unlistedImages) lastUsed(names []imageref.Canonical) (last time.Time) {
 	for _, n := range names {
 		if at := r.used[n]; at.After(last) {
 			last = at
@@ -64,7 +65,7 @@ func (r *leftovers) lastUsed(names []imageref.Canonical) (last time.Time) {
 }
 
 // use notes that pods use an image.
-func (r *leftovers) use(names []imageref.Canonical, now, since time.Time) {
+func (r *unlistedImages) use(names []imageref.Canonical, now, since time.Time) {
 	if r.used == nil {
 		r.used = map[imageref.Canonical]time.Time{}
 	}
@@ -110,9 +111,9 @@ func statuses(pod *v1.Pod) iter.Seq[*v1.ContainerStatus] {
 	}
 }
 
-// imagesInUse returns the images of a pod's containers that are on its node, each by what
-// tells it apart: its digest. The name in a status is any name that the image had; a tag
-// may have moved to another image since. It counts if there is no digest.
+// imagesInUse returns the images of a pod's containers that are on its node, each by its
+// digest. The name in a status is any name that the image had; a tag may have moved to
+// another image since. It counts if there is no digest.
 func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 	for s := range statuses(pod) {
 		if s.ImageID == "" {
@@ -129,11 +130,11 @@ func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 	return images
 }
 
-// listFull tells whether a node may have images that it does not list, and how large they
+// listFull reports whether a node may have images that it does not list, and how large they
 // are at most.
 func (t *Tracker) listFull(node *v1.Node) (smallest int64, full bool) {
 	limit := int(t.first.Args.NodeStatusMaxImages)
-	if t.told.speaks(node) || limit <= 0 || len(node.Status.Images) < limit || t.first.Args.UnlistedTimeout.Duration == 0 {
+	if t.agentReports.hasFresh(node) || limit <= 0 || len(node.Status.Images) < limit || t.first.Args.UnlistedTimeout.Duration == 0 {
 		return 0, false
 	}
 	smallest = node.Status.Images[0].SizeBytes
@@ -153,11 +154,11 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 	if !full {
 		if r := u.nodes[node.Name]; r != nil {
 			delete(u.nodes, node.Name)
-			t.setUnlisted(node.Name, &leftovers{})
+			t.setUnlistedLocked(node.Name, &unlistedImages{})
 		}
 		return
 	}
-	r := u.of(node.Name)
+	r := u.ofLocked(node.Name)
 	images := slices.Clone(r.images)
 	// collected: what was last used before has been removed.
 	collected, removal := time.Time{}, false
@@ -168,7 +169,7 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 		names := canonical(image.Names...)
 		if image.SizeBytes <= smallest {
 			image.Layers = slices.Clone(image.Layers) // a part of those of the whole report
-			images = append(images, kept{names, image, now})
+			images = append(images, unlistedImage{names, image, now})
 			continue
 		}
 		removal = true // nothing else explains that it is not listed
@@ -182,20 +183,20 @@ func (t *Tracker) updateUnlisted(old, node *v1.Node) {
 			r.use(names, now, since)
 			used = append(used, names)
 			if !t.lists(node.Name, names) {
-				images, _ = t.keep(images, node.Name, names, now)
+				images, _ = t.addUsedLocked(images, node.Name, names, now)
 			}
 		}
 	}
-	r.images = slices.DeleteFunc(images, func(k kept) bool {
+	r.images = slices.DeleteFunc(images, func(image unlistedImage) bool {
 		switch {
-		case t.lists(node.Name, k.names):
+		case t.lists(node.Name, image.names):
 			return true
-		case slices.ContainsFunc(used, func(names []imageref.Canonical) bool { return shareName(names, k.names) }):
+		case slices.ContainsFunc(used, func(names []imageref.Canonical) bool { return shareName(names, image.names) }):
 			return false
 		}
-		return k.seen.Before(since) || removal && !r.lastUsed(k.names).After(collected)
+		return image.seen.Before(since) || removal && !r.lastUsed(image.names).After(collected)
 	})
-	t.setUnlisted(node.Name, r)
+	t.setUnlistedLocked(node.Name, r)
 }
 
 // vanished returns the images that a node listed before and does not list now.
@@ -203,23 +204,23 @@ func (t *Tracker) vanished(old, node *v1.Node) (images []index.Image) {
 	if old == nil {
 		return nil
 	}
-	still := make(map[string]bool, 2*len(node.Status.Images))
+	listed := make(map[string]bool, 2*len(node.Status.Images))
 	for i := range node.Status.Images {
 		for _, name := range node.Status.Images[i].Names {
-			still[name] = true
+			listed[name] = true
 		}
 	}
 	for _, image := range nodestatus.Images(old) {
-		if !slices.ContainsFunc(image.Names, func(name string) bool { return still[name] }) && len(canonical(image.Names...)) > 0 {
+		if !slices.ContainsFunc(image.Names, func(name string) bool { return listed[name] }) && len(canonical(image.Names...)) > 0 {
 			images = append(images, image)
 		}
 	}
 	return images
 }
 
-// lists tells whether a node lists an image under one of the names.
+// lists reports whether a node lists an image under one of the names.
 func (t *Tracker) lists(node string, names []imageref.Canonical) bool {
-	return t.index.Lists(nodeStatusSource, node, names) || t.index.Lists(joinedSource, node, names)
+	return t.index.Lists(nodeStatusSource, node, names) || t.index.Lists(manifestSource, node, names)
 }
 
 // unlistedSince is when an image must have been seen to count.
@@ -232,23 +233,23 @@ func (t *Tracker) forgetUnlisted(node string) {
 	u, since := &t.unlisted, t.unlistedSince()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	old := func(k kept) bool { return k.seen.Before(since) }
+	old := func(image unlistedImage) bool { return image.seen.Before(since) }
 	if r := u.nodes[node]; r != nil && slices.ContainsFunc(r.images, old) {
 		for _, pod := range t.podsOn(node) {
 			for _, names := range imagesInUse(pod) {
-				refresh(r.images, names, t.clock.Now())
+				refreshLocked(r.images, names, t.clock.Now())
 			}
 		}
 		r.images = slices.DeleteFunc(r.images, old)
-		t.setUnlisted(node, r)
+		t.setUnlistedLocked(node, r)
 	}
 }
 
-// of returns what is remembered about a node.
-func (u *unlisted) of(node string) *leftovers {
+// ofLocked returns what is remembered about a node.
+func (u *unlisted) ofLocked(node string) *unlistedImages {
 	r := u.nodes[node]
 	if r == nil {
-		r = &leftovers{}
+		r = &unlistedImages{}
 		u.nodes[node] = r
 	}
 	return r
@@ -266,23 +267,23 @@ func (t *Tracker) inUse(pod *v1.Pod) {
 	if _, full := t.listFull(node); !full {
 		return
 	}
-	r, changed := u.of(node.Name), false
+	r, changed := u.ofLocked(node.Name), false
 	for _, names := range imagesInUse(pod) {
 		r.use(names, now, t.unlistedSince())
 		if !t.lists(node.Name, names) {
 			var added bool
-			r.images, added = t.keep(r.images, node.Name, names, now)
+			r.images, added = t.addUsedLocked(r.images, node.Name, names, now)
 			changed = changed || added
 		}
 	}
 	if changed {
-		t.setUnlisted(node.Name, r)
+		t.setUnlistedLocked(node.Name, r)
 	}
 }
 
-// absent notes images of a pod of which the kubelet says that they would have to be there
-// and are not: the pod must not pull them. Other failures prove nothing: for want of a
-// credential, or of a registry to ask, the kubelet also refuses images that are there.
+// absent notes images of a pod that the kubelet does not find and that the pod must not pull
+// (ErrImageNeverPull). Other failures prove nothing: for want of a credential, or of a
+// registry to ask, the kubelet also refuses images that are there.
 func (t *Tracker) absent(pod *v1.Pod) {
 	u := &t.unlisted
 	u.mu.Lock()
@@ -297,25 +298,25 @@ func (t *Tracker) absent(pod *v1.Pod) {
 			continue
 		}
 		names := t.profileOf(pod).Names(s.Image)
-		r.images = slices.DeleteFunc(r.images, func(k kept) bool { return shareName(k.names, names) })
+		r.images = slices.DeleteFunc(r.images, func(image unlistedImage) bool { return shareName(image.names, names) })
 	}
 	if len(r.images) != before {
-		t.setUnlisted(pod.Spec.NodeName, r)
+		t.setUnlistedLocked(pod.Spec.NodeName, r)
 	}
 }
 
-// refresh notes that an image is there, and reports whether it is one of these.
-func refresh(images []kept, names []imageref.Canonical, now time.Time) bool {
-	i := slices.IndexFunc(images, func(k kept) bool { return shareName(k.names, names) })
+// refreshLocked notes that an image is there, and reports whether it is one of these.
+func refreshLocked(images []unlistedImage, names []imageref.Canonical, now time.Time) bool {
+	i := slices.IndexFunc(images, func(image unlistedImage) bool { return shareName(image.names, names) })
 	if i >= 0 {
 		images[i].seen = now
 	}
 	return i >= 0
 }
 
-// keep adds an image that pods use, with what is known about it, or notes that it is there.
-func (t *Tracker) keep(images []kept, node string, names []imageref.Canonical, now time.Time) (_ []kept, added bool) {
-	if refresh(images, names, now) {
+// addUsedLocked adds an image that pods use, with what is known about it, or notes that it is there.
+func (t *Tracker) addUsedLocked(images []unlistedImage, node string, names []imageref.Canonical, now time.Time) (_ []unlistedImage, added bool) {
+	if refreshLocked(images, names, now) {
 		return images, false
 	}
 	image, ok := t.index.Image(index.Wanted{Names: names, Manifests: t.manifests(names)}, node)
@@ -323,38 +324,37 @@ func (t *Tracker) keep(images []kept, node string, names []imageref.Canonical, n
 		return images, false
 	}
 	image.Canonical = names
-	return append(images, kept{names, image, now}), true
+	return append(images, unlistedImage{names, image, now}), true
 }
 
-// rewriteUnlisted writes what a node has and does not list again, because manifests say
-// something else now.
+// rewriteUnlisted writes what a node has and does not list again, after manifests changed.
 func (t *Tracker) rewriteUnlisted(node string) {
 	u := &t.unlisted
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if r := u.nodes[node]; r != nil && len(r.images) > 0 {
-		t.setUnlisted(node, r)
+		t.setUnlistedLocked(node, r)
 	}
 }
 
-// setUnlisted writes what a node has and does not list into the index.
-func (t *Tracker) setUnlisted(node string, r *leftovers) {
+// setUnlistedLocked writes what a node has and does not list into the index.
+func (t *Tracker) setUnlistedLocked(node string, r *unlistedImages) {
 	if len(r.images) > maxUnlisted {
-		slices.SortFunc(r.images, func(a, b kept) int { return b.seen.Compare(a.seen) })
+		slices.SortFunc(r.images, func(a, b unlistedImage) int { return b.seen.Compare(a.seen) })
 		r.images = r.images[:maxUnlisted]
 	}
-	in := surroundings{chains: t.index.Chains(node)}
+	in := nodeTraits{chains: t.index.Chains(node)}
 	if n := t.node(node); n != nil {
 		in.platform = nodestatus.Platform(n)
 	}
 	reported := make([]index.Image, len(r.images))
 	for i := range r.images {
-		reported[i], _ = t.explain(r.images[i].image, in)
+		reported[i], _ = t.resolve(r.images[i].image, in)
 	}
 	t.index.SetImages(unlistedSource, node, reported)
 }
 
-// pressed tells whether the kubelet is short of disk, so that it removes images.
+// pressed reports whether the kubelet is short of disk, so that it removes images.
 func pressed(node *v1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == v1.NodeDiskPressure && c.Status == v1.ConditionTrue

@@ -73,7 +73,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// has puts images on the node: "NAME", whose layers only the source knows.
+// has puts images on the node: "NAME", whose layers only the source has.
 func (l *listing) has(name string, megabytes int64) {
 	l.on[name] = megabytes
 	l.images[imageref.Canonical(name)] = fixture.Manifest(index.Layer{Digest: fixture.Digest(name), Size: megabytes * fixture.MB})
@@ -125,7 +125,7 @@ func (l *listing) stop(pod string) {
 
 func (l *listing) pass(d time.Duration) { l.clock.SetTime(l.clock.Now().Add(d)) }
 
-// present tells whether the image of a pod counts as present.
+// present reports whether the image of a pod counts as present.
 func (l *listing) present(image string) bool {
 	var m index.Measurement
 	p := l.tracker.ProfileOf(&v1.Pod{})

@@ -13,8 +13,8 @@ import (
 func TestUsedIsBounded(t *testing.T) {
 	name := func(i int) []imageref.Canonical { return canonical(fmt.Sprintf("example.com/image:%d", i)) }
 	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC) }
-	fill := func(n int, since time.Time) *leftovers {
-		r := &leftovers{}
+	fill := func(n int, since time.Time) *unlistedImages {
+		r := &unlistedImages{}
 		for i := range n {
 			r.use(name(i), at(i), since)
 		}

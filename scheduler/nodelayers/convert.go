@@ -9,13 +9,13 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// maxPlaces is how many layers all images of a node may name together, the shared ones each time. What an agent
+// maxLayerIndexes is how many layers all images of a node may name together, the shared ones each time. What an agent
 // writes, at most 128 KiB, cannot have as many: each takes two characters. An older schema allowed more, and the
 // index is locked while it takes a report over.
-const maxPlaces = 64 << 10
+const maxLayerIndexes = 64 << 10
 
-// convert returns what an object says, and how many of its lines are left out because they are
-// not valid. The schema bounds what the apiserver accepts, but not what it stored under an
+// convert returns the report of an object, and how many of its lines are left out because they
+// are not valid. The schema bounds what the apiserver accepts, but not what it stored under an
 // older schema, so nothing here relies on it.
 func convert(spec *v1alpha1.NodeLayersSpec) (report locality.NodeReport, refused int) {
 	report = locality.NodeReport{InChains: spec.Reuse == v1alpha1.ReuseInChains, JoinsDownloads: spec.JoinsDownloads}
@@ -25,14 +25,14 @@ func convert(spec *v1alpha1.NodeLayersSpec) (report locality.NodeReport, refused
 		l, err := v1alpha1.ParseLayer(spec.Layers[i])
 		if err != nil {
 			refused++
-			continue // its place stays empty
+			continue // its index stays empty
 		}
 		layers[i] = index.Layer{Digest: l.Digest, Size: l.Size}
 	}
 	// Without the small layers, nothing is known about what is above them.
 	unknown := report.InChains && spec.MinLayerBytes > 0
 	report.Images = make([]index.Image, 0, min(len(spec.Images), v1alpha1.MaxNodeImages))
-	left := maxPlaces
+	left := maxLayerIndexes
 	for _, text := range spec.Images[:min(len(spec.Images), v1alpha1.MaxNodeImages)] {
 		parsed, err := v1alpha1.ParseNodeImage(text, len(layers))
 		if err != nil || len(parsed.Layers) > left {
@@ -60,28 +60,28 @@ func convert(spec *v1alpha1.NodeLayersSpec) (report locality.NodeReport, refused
 	return report, refused
 }
 
-// layersOf returns the layers at the places, without those that are not valid. They are
+// layersOf returns the layers at the indexes, without those that are not valid. They are
 // sorted by digest if all layers are.
-func layersOf(layers []index.Layer, places []int) []index.Layer {
-	places = slices.Clone(places)
-	slices.Sort(places)
-	found := make([]index.Layer, 0, len(places))
-	for _, place := range slices.Compact(places) {
-		if layers[place].Digest != "" {
-			found = append(found, layers[place])
+func layersOf(layers []index.Layer, indexes []int) []index.Layer {
+	indexes = slices.Clone(indexes)
+	slices.Sort(indexes)
+	found := make([]index.Layer, 0, len(indexes))
+	for _, i := range slices.Compact(indexes) {
+		if layers[i].Digest != "" {
+			found = append(found, layers[i])
 		}
 	}
 	return found
 }
 
-// chainOf returns the chain of the layers at the places, up to the first that is not valid.
-func chainOf(layers []index.Layer, places []int) []index.Layer {
-	ordered := make([]index.Layer, 0, len(places))
-	for _, place := range places {
-		if layers[place].Digest == "" {
+// chainOf returns the chain of the layers at the indexes, up to the first that is not valid.
+func chainOf(layers []index.Layer, indexes []int) []index.Layer {
+	ordered := make([]index.Layer, 0, len(indexes))
+	for _, i := range indexes {
+		if layers[i].Digest == "" {
 			break
 		}
-		ordered = append(ordered, layers[place])
+		ordered = append(ordered, layers[i])
 	}
 	return index.Chain(ordered)
 }

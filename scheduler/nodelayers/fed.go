@@ -29,8 +29,8 @@ func (f *Fed) Start(_ context.Context, sink locality.LayerSink) (locality.Syncer
 // HasSynced implements locality.Syncer.
 func (*Fed) HasSynced() bool { return true }
 
-// Set takes over an object as the apiserver has it, once the source is started. The error tells
-// what of it is left out.
+// Set takes over an object as the apiserver has it, once the source is started. The error names
+// what is left out.
 func (f *Fed) Set(object *v1alpha1.NodeLayers, now time.Time) error {
 	f.source.slim(object)
 	return f.source.apply(object, now)

@@ -1,5 +1,5 @@
-// Package nodelayers is the scheduler's side of layer-agent. From NodeLayers objects, it tells
-// the plugin what nodes hold, in place of their NodeStatus. It does not depend on
+// Package nodelayers is the scheduler's side of layer-agent. Its Source reports the images of
+// nodes from NodeLayers objects, in place of their NodeStatus. It does not depend on
 // kube-scheduler.
 package nodelayers
 
@@ -36,16 +36,15 @@ const (
 	maxNodes = 20_000
 )
 
-// Source reports what NodeLayers say of nodes.
+// Source reports the NodeLayers of nodes.
 type Source struct {
 	client  rest.Interface
 	strings intern.Strings
-	// tried is set once the objects have been listed, or cannot be. insists tells which
-	// errors mean the latter.
-	tried   atomic.Bool
-	insists bool
+	// tried is set once the objects have been listed, or cannot be; see RequireSync.
+	tried       atomic.Bool
+	requireSync bool
 
-	// mu is held while the sink is told something.
+	// mu is held during calls of the sink.
 	mu    sync.Mutex
 	sink  locality.LayerSink
 	nodes map[string]*node
@@ -56,8 +55,7 @@ type Source struct {
 
 // Stats count objects.
 type Stats struct {
-	// Fresh and Stale are nodes whose agent works, and those whose agent does not renew what
-	// it said.
+	// Fresh and Stale are nodes whose agent renews its report, and those whose agent does not.
 	Fresh, Stale int
 	// Refused are objects that are about no Node, and lines in objects that are not valid;
 	// each as often as it came.
@@ -88,10 +86,10 @@ func NewSource(config *rest.Config) (*Source, error) {
 	return &Source{client: client, nodes: map[string]*node{}}, nil
 }
 
-// Insisting returns the source for a host that can put off questions: HasSynced is false
-// until the objects were listed, unless there is no such resource or it may not be read.
-func (s *Source) Insisting() *Source {
-	s.insists = true
+// RequireSync has HasSynced be false until the objects were listed, unless there is no such
+// resource or it may not be read. It is for a host that can put off questions.
+func (s *Source) RequireSync() *Source {
+	s.requireSync = true
 	return s
 }
 
@@ -111,7 +109,7 @@ func (s *Source) Start(ctx context.Context, sink locality.LayerSink) (locality.S
 		Client: s.client, Resource: resource, Example: &v1alpha1.NodeLayers{}, Store: &store{Source: s, logger: logger},
 		Cannot: "Cannot watch NodeLayers: what nodes have is known from NodeStatus. It will be tried again; if layer-agent is to be used, install it and let the scheduler list and watch them",
 		Failed: func(err error) (watched bool) {
-			if !s.insists || objects.None(err) {
+			if !s.requireSync || objects.None(err) {
 				s.tried.Store(true)
 			}
 			return s.setWatching(false)
@@ -174,14 +172,14 @@ func (s *Source) ages(now time.Time) Ages {
 // errFull: an object is left out because there are too many.
 var errFull = fmt.Errorf("there are %d NodeLayers already", maxNodes)
 
-// apply takes over an object as the apiserver has it. The error tells what of it is left out.
+// apply takes over an object as the apiserver has it. The error names what is left out.
 func (s *Source) apply(object *v1alpha1.NodeLayers, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	uid, err := ownerOf(object)
 	if err != nil {
 		s.stats.Refused++
-		s.forget(object.Name)
+		s.forgetLocked(object.Name)
 		return err
 	}
 	old := s.nodes[object.Name]
@@ -222,10 +220,10 @@ func (n *node) fresh(now time.Time) bool { return now.Sub(n.seen) <= n.lasts }
 func (s *Source) delete(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(name)
+	s.forgetLocked(name)
 }
 
-func (s *Source) forget(name string) {
+func (s *Source) forgetLocked(name string) {
 	if s.nodes[name] != nil {
 		delete(s.nodes, name)
 		s.sink.SetReport(Name, name, nil)

@@ -90,8 +90,8 @@ func (s *sink) fresh() []string {
 func TestConvert(t *testing.T) {
 	layers := []string{line("a", 10), line("b", 20), line("c", 30), "no layer"}
 	slices.Sort(layers[:3])
-	parse := func(place int) index.Layer {
-		l, err := v1alpha1.ParseLayer(layers[place])
+	parse := func(i int) index.Layer {
+		l, err := v1alpha1.ParseLayer(layers[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestConvert(t *testing.T) {
 		"a chain with gaps":   {"2,0 quay.io/a:1", v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseInChains, MinLayerBytes: 1}, index.Image{Names: []string{"quay.io/a:1"}}},
 		"small layers missed": {"2,0 quay.io/a:1", v1alpha1.NodeLayersSpec{MinLayerBytes: 1}, index.Image{Names: []string{"quay.io/a:1"}, Layers: []index.Layer{zero, two}}},
 	} {
-		test.spec.Layers, test.spec.Images = layers, []string{"4 no layer of that place", test.image, "no numbers"}
+		test.spec.Layers, test.spec.Images = layers, []string{"4 no layer of that index", test.image, "no numbers"}
 		test.spec.JoinsDownloads = ptr.To(true)
 		got, refused := convert(&test.spec)
 		if len(got.Images) != 1 || !reflect.DeepEqual(normal(got.Images[0]), normal(test.want)) || refused != 3 {
@@ -142,7 +142,7 @@ func TestBounds(t *testing.T) {
 	// As many layers as fit into each of the images.
 	spec = v1alpha1.NodeLayersSpec{Layers: []string{line("a", 1)}, Images: slices.Repeat([]string{strings.Repeat("0,", 511) + "0 a"}, 129)}
 	spec.Images = append(spec.Images, "- b")
-	if got, refused := convert(&spec); len(got.Images) != maxPlaces/512+1 || refused != 1 {
+	if got, refused := convert(&spec); len(got.Images) != maxLayerIndexes/512+1 || refused != 1 {
 		t.Errorf("%d images, %d lines refused", len(got.Images), refused)
 	}
 }
@@ -156,23 +156,23 @@ func TestOwner(t *testing.T) {
 		"of something else": func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].APIVersion = "example.com/v1" },
 		"of no Node":        func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].UID = "" },
 	} {
-		told := &sink{reports: map[string]*locality.NodeReport{}}
-		s := &Source{nodes: map[string]*node{}, sink: told}
-		if err := s.apply(object("n1"), time.Now()); err != nil || len(told.reports) != 1 || told.reports["n1"].UID != "uid-n1" {
-			t.Fatalf("%v, %+v", err, told.reports)
+		recorder := &sink{reports: map[string]*locality.NodeReport{}}
+		s := &Source{nodes: map[string]*node{}, sink: recorder}
+		if err := s.apply(object("n1"), time.Now()); err != nil || len(recorder.reports) != 1 || recorder.reports["n1"].UID != "uid-n1" {
+			t.Fatalf("%v, %+v", err, recorder.reports)
 		}
-		if err := s.apply(object("n1", change), time.Now()); err == nil || len(told.reports) > 0 || s.Stats() != (Stats{Refused: 1}) {
-			t.Errorf("%s: %v, %+v, %+v", name, err, told.reports, s.Stats())
+		if err := s.apply(object("n1", change), time.Now()); err == nil || len(recorder.reports) > 0 || s.Stats() != (Stats{Refused: 1}) {
+			t.Errorf("%s: %v, %+v, %+v", name, err, recorder.reports, s.Stats())
 		}
 	}
 }
 
-// What an agent said counts as long as it renews it: on the clock of this machine, whatever
+// The report of an agent counts as long as it renews it: on the clock of this machine, whatever
 // the time of the node is.
 func TestStale(t *testing.T) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
-	told := &sink{reports: map[string]*locality.NodeReport{}}
-	s := &Source{nodes: map[string]*node{}, sink: told}
+	recorder := &sink{reports: map[string]*locality.NodeReport{}}
+	s := &Source{nodes: map[string]*node{}, sink: recorder}
 	begin := time.Now()
 	apply := func(after time.Duration, name string, renewed time.Time, more ...func(*v1alpha1.NodeLayers)) {
 		t.Helper()
@@ -184,10 +184,10 @@ func TestStale(t *testing.T) {
 	expect := func(when string, after time.Duration, want ...string) {
 		t.Helper()
 		s.expire(logger, begin.Add(after))
-		if got := told.fresh(); !slices.Equal(got, want) {
+		if got := recorder.fresh(); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
-		if stats := s.Stats(); stats.Fresh != len(want) || stats.Fresh+stats.Stale != len(told.reports) {
+		if stats := s.Stats(); stats.Fresh != len(want) || stats.Fresh+stats.Stale != len(recorder.reports) {
 			t.Errorf("%s: %+v", when, stats)
 		}
 	}
@@ -199,13 +199,13 @@ func TestStale(t *testing.T) {
 	// Back on the clock, and the same time again with other content.
 	apply(30*time.Minute, "renewed", begin.Add(-time.Hour))
 	apply(30*time.Minute, "ahead", begin.Add(24*time.Hour), func(o *v1alpha1.NodeLayers) { o.Spec.Images = nil; o.Spec.JoinsDownloads = ptr.To(true) })
-	calls := told.calls
+	calls := recorder.calls
 	expect("later", 30*time.Minute+time.Second, "renewed 1")
 	expect("and later", 40*time.Minute, "renewed 1")
-	if told.calls != calls+1 {
-		t.Errorf("told %d times that one is stale", told.calls-calls)
+	if recorder.calls != calls+1 {
+		t.Errorf("reported %d times that one is stale", recorder.calls-calls)
 	}
-	if report := told.reports["ahead"]; report.JoinsDownloads == nil || report.UID != "uid-ahead" {
+	if report := recorder.reports["ahead"]; report.JoinsDownloads == nil || report.UID != "uid-ahead" {
 		t.Errorf("forgotten with the images: %+v", report)
 	}
 	// An agent that works again, and one of a Node that was made again.
@@ -213,15 +213,15 @@ func TestStale(t *testing.T) {
 	apply(41*time.Minute, "ahead", begin.Add(24*time.Hour), func(o *v1alpha1.NodeLayers) { o.OwnerReferences[0].UID = "another" })
 	expect("at last", 41*time.Minute, "ahead 1", "long-gone 1", "renewed 1")
 	if n := strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "are not renewed"); n != 1 {
-		t.Errorf("said %d times", n)
+		t.Errorf("logged %d times", n)
 	}
 }
 
-// A source copes with every state of the apiserver, and says each once.
+// A source copes with every state of the apiserver, and logs each once.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(3)))
-		said := func(text string) int {
+		logged := func(text string) int {
 			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), text)
 		}
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
@@ -230,7 +230,7 @@ func TestWatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := &sink{reports: map[string]*locality.NodeReport{}}
+		recorder := &sink{reports: map[string]*locality.NodeReport{}}
 		list := func(objects ...*v1alpha1.NodeLayers) *v1alpha1.NodeLayersList {
 			list := &v1alpha1.NodeLayersList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeLayersList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
 			for _, o := range objects {
@@ -242,18 +242,18 @@ func TestWatch(t *testing.T) {
 		const cannot, can = "Cannot watch NodeLayers", "Watching NodeLayers"
 		expect := func(when string, failures, successes int, want ...string) {
 			t.Helper()
-			if got := told.fresh(); !slices.Equal(got, want) {
+			if got := recorder.fresh(); !slices.Equal(got, want) {
 				t.Errorf("%s: %q, want %q", when, got, want)
 			}
-			if said(cannot) != failures || said(can) != successes {
-				t.Errorf("%s: said %d times that it cannot and %d times that it can, want %d and %d", when, said(cannot), said(can), failures, successes)
+			if logged(cannot) != failures || logged(can) != successes {
+				t.Errorf("%s: logged %d times that it cannot and %d times that it can, want %d and %d", when, logged(cannot), logged(can), failures, successes)
 			}
 		}
 		server.Set(http.StatusNotFound, nil)
 		if s.HasSynced() {
 			t.Error("synced before it was started")
 		}
-		if _, err := s.Start(ctx, told); err != nil {
+		if _, err := s.Start(ctx, recorder); err != nil {
 			t.Fatal(err)
 		}
 		later(time.Hour)
@@ -273,8 +273,8 @@ func TestWatch(t *testing.T) {
 		server.Event("DELETED", object("n2"))
 		synctest.Wait()
 		expect("after events", 2, 1, "n1 2", "n4 1")
-		if said("left out") != 2 {
-			t.Errorf("said %d times that something is left out", said("left out"))
+		if logged("left out") != 2 {
+			t.Errorf("logged %d times that something is left out", logged("left out"))
 		}
 
 		// The resource is gone, so nobody renews anything.
@@ -287,8 +287,8 @@ func TestWatch(t *testing.T) {
 		server.Set(http.StatusOK, list(object("n4")))
 		later(time.Minute)
 		expect("with the resource again", 3, 2, "n4 1")
-		if len(told.reports) != 1 || s.Stats() != (Stats{Fresh: 1, Refused: 2}) {
-			t.Errorf("%v, %+v", told.reports, s.Stats())
+		if len(recorder.reports) != 1 || s.Stats() != (Stats{Fresh: 1, Refused: 2}) {
+			t.Errorf("%v, %+v", recorder.reports, s.Stats())
 		}
 		cancel()
 		server.CloseWatch()
@@ -297,7 +297,7 @@ func TestWatch(t *testing.T) {
 }
 
 // followed starts a source on an apiserver with objects, and calls check once they are read.
-func followed(t *testing.T, check func(s *Source, told *sink, server *fixture.Apiserver), objects ...runtime.Object) {
+func followed(t *testing.T, check func(s *Source, recorder *sink, server *fixture.Apiserver), objects ...runtime.Object) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		server := &fixture.Apiserver{T: t, Resource: "nodelayers"}
@@ -310,13 +310,13 @@ func followed(t *testing.T, check func(s *Source, told *sink, server *fixture.Ap
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := &sink{reports: map[string]*locality.NodeReport{}}
-		if _, err := s.Start(ctx, told); err != nil {
+		recorder := &sink{reports: map[string]*locality.NodeReport{}}
+		if _, err := s.Start(ctx, recorder); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		check(s, told, server)
+		check(s, recorder, server)
 		cancel()
 		server.CloseWatch()
 		time.Sleep(time.Hour)
@@ -333,10 +333,10 @@ func TestLarge(t *testing.T) {
 			o.Spec.Images = append(o.Spec.Images, fmt.Sprintf("0 registry.example.com/%s:%d", strings.Repeat("a", 256), i))
 		}
 	})
-	followed(t, func(s *Source, told *sink, server *fixture.Apiserver) {
+	followed(t, func(s *Source, recorder *sink, server *fixture.Apiserver) {
 		server.Event("MODIFIED", large)
 		synctest.Wait()
-		if got := told.fresh(); !slices.Equal(got, []string{fmt.Sprint("large ", v1alpha1.MaxNodeImages), "n1 1"}) {
+		if got := recorder.fresh(); !slices.Equal(got, []string{fmt.Sprint("large ", v1alpha1.MaxNodeImages), "n1 1"}) {
 			t.Errorf("%q", got)
 		}
 		if want := (Stats{Fresh: 2, Refused: 2 * (lines - v1alpha1.MaxNodeImages)}); s.Stats() != want {
@@ -345,7 +345,7 @@ func TestLarge(t *testing.T) {
 	}, large, object("n1"))
 }
 
-// A newer agent says more than this plugin knows: the rest counts.
+// A newer agent reports fields that are unknown here: the rest counts.
 func TestNewerAgent(t *testing.T) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object("n1", func(o *v1alpha1.NodeLayers) {
 		o.Spec.Layers = append(o.Spec.Layers, line("b", 20)+" zstd")
@@ -355,11 +355,11 @@ func TestNewerAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	content["spec"].(map[string]any)["compression"] = map[string]any{"zstd": "1"}
-	followed(t, func(s *Source, told *sink, _ *fixture.Apiserver) {
-		if got := told.fresh(); !slices.Equal(got, []string{"n1 2"}) {
+	followed(t, func(s *Source, recorder *sink, _ *fixture.Apiserver) {
+		if got := recorder.fresh(); !slices.Equal(got, []string{"n1 2"}) {
 			t.Fatalf("%q", got)
 		}
-		for _, image := range told.reports["n1"].Images {
+		for _, image := range recorder.reports["n1"].Images {
 			if len(image.Layers) != 1 || image.Layers[0] != (index.Layer{Digest: digest("a"), Size: 10}) {
 				t.Errorf("%+v", image)
 			}
@@ -370,7 +370,7 @@ func TestNewerAgent(t *testing.T) {
 	}, &unstructured.Unstructured{Object: content})
 }
 
-// An older agent says less than this plugin knows: what the schema requires is enough.
+// An older agent reports fewer fields: what the schema requires is enough.
 func TestOlderAgent(t *testing.T) {
 	older := func(name string, optional ...string) *unstructured.Unstructured {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object(name))
@@ -381,11 +381,11 @@ func TestOlderAgent(t *testing.T) {
 		maps.DeleteFunc(content["spec"].(map[string]any), func(field string, _ any) bool { return !slices.Contains(written, field) })
 		return &unstructured.Unstructured{Object: content}
 	}
-	followed(t, func(s *Source, told *sink, _ *fixture.Apiserver) {
-		if got := told.fresh(); !slices.Equal(got, []string{"n1 1", "n2 0"}) {
+	followed(t, func(s *Source, recorder *sink, _ *fixture.Apiserver) {
+		if got := recorder.fresh(); !slices.Equal(got, []string{"n1 1", "n2 0"}) {
 			t.Fatalf("%q", got)
 		}
-		report := told.reports["n1"]
+		report := recorder.reports["n1"]
 		if layers := report.Images[0].Layers; len(layers) != 1 || layers[0].Size != 10 || report.InChains || report.JoinsDownloads != nil {
 			t.Errorf("%+v", report)
 		}
@@ -396,7 +396,7 @@ func TestOlderAgent(t *testing.T) {
 }
 
 // A host that can put off questions waits for the objects, unless there will be none.
-func TestInsisting(t *testing.T) {
+func TestRequireSync(t *testing.T) {
 	for status, began := range map[int]bool{http.StatusNotFound: true, http.StatusForbidden: true, http.StatusInternalServerError: false} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -406,7 +406,7 @@ func TestInsisting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Insisting().Start(ctx, &sink{reports: map[string]*locality.NodeReport{}}); err != nil {
+			if _, err := s.RequireSync().Start(ctx, &sink{reports: map[string]*locality.NodeReport{}}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
@@ -448,7 +448,7 @@ scheduler_layerlocality_node_layers_refused_total 1
 	}
 }
 
-// Without NodeLayers there is no age: 0 would say that all were just renewed.
+// Without NodeLayers there is no age: 0 would mean that all were just renewed.
 func TestMetricsWithoutObjects(t *testing.T) {
 	registry := metrics.NewKubeRegistry()
 	registry.CustomMustRegister(newCollector(func() Stats { return Stats{} }, func() Ages { return Ages{} }))
@@ -457,7 +457,7 @@ func TestMetricsWithoutObjects(t *testing.T) {
 	}
 }
 
-// The age of a report counts from when its renewal was seen, not from what the node's clock says.
+// The age of a report counts from when its renewal was seen, not from the time of the node's clock.
 func TestAges(t *testing.T) {
 	s := &Source{nodes: map[string]*node{}, sink: &sink{reports: map[string]*locality.NodeReport{}}}
 	begin := time.Now()

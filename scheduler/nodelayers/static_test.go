@@ -11,13 +11,13 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// Nodes say what they say, and images that are equal are in memory once.
+// Reports stay as they are, and images that are equal are in memory once.
 func TestStaticShares(t *testing.T) {
 	s := NewStatic()
 	var texts []string
 	var layers []string
-	const images = maxAlike + 4
-	for i := range images { // alike: name, number of layers and the last one
+	const images = maxCompared + 4
+	for i := range images { // the same fingerprint: name, number of layers and the last one
 		layers = append(layers, line(fmt.Sprint(i), 5))
 		texts = append(texts, v1alpha1.NodeImage{Names: []string{"quay.io/a:1"}, Layers: []int{i, images}}.String())
 	}
@@ -29,9 +29,9 @@ func TestStaticShares(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	told := &sink{reports: map[string]*locality.NodeReport{}}
-	s.Report(told)
-	first, second := told.reports["n1"].Images, told.reports["n2"].Images
+	recorder := &sink{reports: map[string]*locality.NodeReport{}}
+	s.Report(recorder)
+	first, second := recorder.reports["n1"].Images, recorder.reports["n2"].Images
 	shared := 0
 	for i := range images {
 		want := []index.Layer{{Digest: digest(fmt.Sprint(i)), Size: 5}, {Digest: digest("last"), Size: 9}}
@@ -42,7 +42,7 @@ func TestStaticShares(t *testing.T) {
 			shared++
 		}
 	}
-	if shared != maxAlike {
-		t.Errorf("%d are shared, want %d", shared, maxAlike)
+	if shared != maxCompared {
+		t.Errorf("%d are shared, want %d", shared, maxCompared)
 	}
 }

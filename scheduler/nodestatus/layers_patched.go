@@ -10,7 +10,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// Layers tells whether this build sees the layers in NodeStatus.
+// Layers reports whether this build sees the layers in NodeStatus.
 const Layers = true
 
 func appendLayers(layers []index.Layer, image *v1.ContainerImage) []index.Layer {

@@ -8,7 +8,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// Layers tells whether this build sees the layers in NodeStatus.
+// Layers reports whether this build sees the layers in NodeStatus.
 const Layers = false
 
 func appendLayers(layers []index.Layer, _ *v1.ContainerImage) []index.Layer { return layers }

@@ -1,5 +1,5 @@
-// Package nodestatus reads what Nodes say of images and how they pull them, and keeps
-// the Node objects of an informer small.
+// Package nodestatus reads from Nodes which images they have and how they pull them, and
+// keeps the Node objects of an informer small.
 //
 // The layers of an image are a field of the patched API. Only the files layers_*.go use
 // it; without the build tag imagelayers they compile against the stock API and find no
@@ -22,7 +22,7 @@ import (
 )
 
 // NeedLayers returns nil in a build that sees the layers in NodeStatus, and otherwise an
-// error that tells how to get such a build.
+// error that names such a build.
 func NeedLayers() error {
 	if Layers {
 		return nil
@@ -36,7 +36,7 @@ func Platform(node *v1.Node) index.Platform {
 	return index.Platform{OS: info.OperatingSystem, Architecture: info.Architecture}
 }
 
-// JoinsDownloadsLabel is the label of a Node that says whether the node downloads a layer
+// JoinsDownloadsLabel is the label of a Node that states whether the node downloads a layer
 // once although two images that are pulled at the same time need it: true or false.
 const JoinsDownloadsLabel = "layerlocality.io/joins-downloads"
 
@@ -47,17 +47,17 @@ const containerdPrefix = "containerd://"
 // crioPrefix begins that of nodes with CRI-O, which uses a layer again whatever is below it.
 const crioPrefix = "cri-o://"
 
-// MayUseChains tells whether the node's runtime is one that may use a layer again only above
+// MayUseChains reports whether the node's runtime is one that may use a layer again only above
 // the same layers.
 func MayUseChains(node *v1.Node) bool {
 	return !strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, crioPrefix)
 }
 
-// JoinsDownloads returns what a node says about joining downloads: with its label, through an
-// agent (stated, nil if there is none or it does not say), or by having containerd. It is nil
-// if the node does not say. With CRI-O it depends on the
-// kubelet (one pull after another needs no joining), and no Node shows that. The error is
-// about a label that says something else; then the node counts as one without.
+// JoinsDownloads returns whether a node joins downloads, from its label, from its agent
+// (stated, nil if there is none or it does not state it), or because it has containerd; nil if
+// that is not known. With CRI-O it depends on the kubelet (one pull after another needs no
+// joining), and no Node shows that. The error is about a label with another value; then the
+// node counts as one without.
 func JoinsDownloads(node *v1.Node, stated *bool) (*bool, error) {
 	var err error
 	if value, ok := node.Labels[JoinsDownloadsLabel]; ok {
@@ -76,20 +76,20 @@ func JoinsDownloads(node *v1.Node, stated *bool) (*bool, error) {
 	return nil, err
 }
 
-// Ready tells whether a node's kubelet works.
+// Ready reports whether a node's kubelet works.
 func Ready(node *v1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
 	})
 }
 
-// StatesLayers tells whether a node states the layers of any image.
+// StatesLayers reports whether a node states the layers of any image.
 func StatesLayers(node *v1.Node) bool {
 	return slices.ContainsFunc(node.Status.Images, func(image v1.ContainerImage) bool { return len(appendLayers(nil, &image)) > 0 })
 }
 
-// Images returns the images a node reports. The names are shared with node. containerd tells
-// the kubelet the sum of an image's blobs as its size, CRI-O what it takes on the disk.
+// Images returns the images a node reports. The names are shared with node. The size of an
+// image is the sum of its blobs with containerd, and what it takes on the disk with CRI-O.
 func Images(node *v1.Node) []index.Image {
 	compressed := strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, containerdPrefix)
 	images := make([]index.Image, len(node.Status.Images))
@@ -103,7 +103,7 @@ func Images(node *v1.Node) []index.Image {
 	return images
 }
 
-// SameImages tells whether two versions of a Node report the same images, in the same
+// SameImages reports whether two versions of a Node report the same images, in the same
 // order. Transform lets both versions share memory, so that it costs next to nothing if
 // they do.
 func SameImages(a, b *v1.Node) bool {

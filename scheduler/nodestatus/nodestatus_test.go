@@ -152,8 +152,8 @@ func TestJoinsDownloads(t *testing.T) {
 		"no value":                 {map[string]string{JoinsDownloadsLabel: ""}, "cri-o://1.36.3", nil, true, nil},
 		"what cannot be read":      {map[string]string{JoinsDownloadsLabel: "yes"}, "cri-o://1.36.3", nil, true, nil},
 		"the same with containerd": {map[string]string{JoinsDownloadsLabel: "yes"}, "containerd://2.1.4", ptr.To(true), true, nil},
-		"an agent says so":         {runtime: "cri-o://1.36.3", stated: ptr.To(true), want: ptr.To(true)},
-		"an agent knows better":    {runtime: "containerd://2.1.4", stated: ptr.To(false), want: ptr.To(false)},
+		"an agent states it":       {runtime: "cri-o://1.36.3", stated: ptr.To(true), want: ptr.To(true)},
+		"an agent overrides it":    {runtime: "containerd://2.1.4", stated: ptr.To(false), want: ptr.To(false)},
 		"the label wins over it":   {map[string]string{JoinsDownloadsLabel: "true"}, "cri-o://1.36.3", ptr.To(true), false, ptr.To(false)},
 	} {
 		n := node("n")

@@ -148,7 +148,7 @@ func (n *node) use(demand objective.Vector) (use objective.Vector) {
 	return use
 }
 
-// fits tells whether a pod has room.
+// fits reports whether a pod has room.
 func (n *node) fits(demand objective.Vector) bool {
 	for i, d := range demand {
 		if d > 0 && n.used[i]+d > n.capacity[i] {
@@ -179,7 +179,7 @@ func (pl *Packing) measure(infos []fwk.NodeInfo) (uses []objective.Vector, capac
 }
 
 // values returns the objective with the pod on each of the nodes; not a number where it has
-// no room. nothing has the places of nodes that have nothing of any resource.
+// no room. nothing has the indexes of nodes that have nothing of any resource.
 func (pl *Packing) values(system *objective.System, infos []fwk.NodeInfo, demand objective.Vector) (values []float64, nothing []int) {
 	values = make([]float64, len(infos))
 	for i, info := range infos {
@@ -209,7 +209,7 @@ func (pl *Packing) count(pod *v1.Pod, demand, capacity objective.Vector) (variab
 	return pl.demand.Variability(capacity)
 }
 
-// scores are the points of nodes. The object tells a node as well as its name does, and is found
+// scores are the points of nodes. The object identifies a node as its name does, and is found
 // without reading the name.
 type scores map[*v1.Node]int64
 

@@ -1,5 +1,5 @@
-// Package placements remembers where pods were placed and why, as far as layers are concerned:
-// what a scheduler knew when it decided is not in the cluster afterwards. It has the ring that
+// Package placements has where pods were placed and why, as far as layers are concerned: the
+// state of a scheduler when it decided is not in the cluster afterwards. It has the ring that
 // the plugin writes into, and the answers that the debug endpoint gives. Readers import it, too:
 // it does not depend on kube-scheduler.
 package placements
@@ -38,8 +38,8 @@ type Mean struct {
 	MissingBytes float64 `json:"missingBytes"`
 }
 
-// Known tells what was known about the images of a pod: the least that was known about any of
-// them. The words are those of index.Known.
+// Known is the least that was known about any image of a pod. Its values are those of
+// index.Known.
 type Known string
 
 // Placement is a pod that was placed.
@@ -66,7 +66,7 @@ type Placement struct {
 	Mean *Mean `json:"mean,omitempty"`
 }
 
-// Answer is what the debug endpoint says of the placements of a pod.
+// Answer is the answer of the debug endpoint about the placements of a pod.
 type Answer struct {
 	// Since is when the memory begins: when this scheduler started, or when it placed the
 	// oldest pod that it remembers.
@@ -88,7 +88,7 @@ type Saved struct {
 	MeanMissingBytes float64 `json:"meanMissingBytes"`
 }
 
-// Savings is what the debug endpoint says of all placements since the scheduler started.
+// Savings is the answer of the debug endpoint about all placements since the scheduler started.
 type Savings struct {
 	Since    time.Time `json:"since"`
 	Profiles []Saved   `json:"profiles"`
@@ -111,7 +111,7 @@ type record struct {
 	chosen, ofBest     bytes
 	meanMissing        float64
 	meanScore          float32
-	held               int32 // milliseconds
+	gated              int32 // milliseconds
 	feasible           int32
 	score, bestScore   uint8
 	hasBest, undone, _ bool
@@ -172,7 +172,7 @@ func (m *Memory) Add(p Placement) {
 	r := record{
 		namespace: p.Namespace, name: p.Name, uid: p.UID, time: p.Time.UnixNano(),
 		node: p.Chosen.Node, chosen: p.Chosen.bytes(), score: uint8(p.Chosen.Score), //nolint:gosec // at most 100
-		held: int32(min(p.HeldMilliseconds, 1<<31-1)), feasible: p.FeasibleNodes, //nolint:gosec // bounded
+		gated: int32(min(p.HeldMilliseconds, 1<<31-1)), feasible: p.FeasibleNodes, //nolint:gosec // bounded
 	}
 	if p.Best != nil {
 		r.hasBest, r.best, r.ofBest, r.bestScore = true, p.Best.Node, p.Best.bytes(), uint8(p.Best.Score) //nolint:gosec // at most 100
@@ -187,7 +187,7 @@ func (m *Memory) Add(p Placement) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r.kind = m.kind(kind{p.Profile, p.Known})
+	r.kind = m.kindLocked(kind{p.Profile, p.Known})
 	if p.Mean != nil {
 		s := m.saved[p.Profile]
 		if s == nil {
@@ -202,7 +202,7 @@ func (m *Memory) Add(p Placement) {
 		m.ring = make([]record, Most)
 	}
 	for m.count == Most || m.count > 0 && m.texts+r.texts() > maxTexts {
-		m.forget()
+		m.forgetLocked()
 	}
 	m.ring[m.next] = r
 	m.next = (m.next + 1) % Most
@@ -210,8 +210,8 @@ func (m *Memory) Add(p Placement) {
 	m.texts += r.texts()
 }
 
-// kind returns the one copy of a kind.
-func (m *Memory) kind(k kind) *kind {
+// kindLocked returns the one copy of a kind.
+func (m *Memory) kindLocked(k kind) *kind {
 	known := m.kinds[k]
 	if known == nil {
 		known = &kind{k.profile, k.known}
@@ -228,8 +228,8 @@ func (b bytes) weights(node string, score uint8) Weights {
 	return Weights{Node: node, Score: int64(score), TotalBytes: b.total, PresentBytes: b.present, ArrivingBytes: b.arriving, MissingBytes: b.missing, PendingBytes: b.pending}
 }
 
-// forget drops the oldest record.
-func (m *Memory) forget() {
+// forgetLocked drops the oldest record.
+func (m *Memory) forgetLocked() {
 	oldest := &m.ring[(m.next-m.count+Most)%Most]
 	m.texts -= oldest.texts()
 	*oldest = record{}
@@ -243,7 +243,7 @@ func (m *Memory) Undo(pod types.UID) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for r := range m.newest {
+	for r := range m.newestLocked {
 		if r.uid == pod {
 			r.undone = true
 			return
@@ -251,8 +251,8 @@ func (m *Memory) Undo(pod types.UID) {
 	}
 }
 
-// newest yields the records, the newest first.
-func (m *Memory) newest(yield func(*record) bool) {
+// newestLocked yields the records, the newest first.
+func (m *Memory) newestLocked(yield func(*record) bool) {
 	for i := range m.count {
 		if !yield(&m.ring[(m.next-1-i+2*Most)%Most]) {
 			return
@@ -270,7 +270,7 @@ func (m *Memory) Of(namespace, name string) Answer {
 	if m.count > 0 && (m.count == Most || m.texts > maxTexts-maxText) {
 		answer.Since = time.Unix(0, m.ring[(m.next-m.count+Most)%Most].time)
 	}
-	for r := range m.newest {
+	for r := range m.newestLocked {
 		if r.name == name && r.namespace == namespace && !r.undone {
 			answer.Placements = append(answer.Placements, r.placement())
 		}
@@ -281,7 +281,7 @@ func (m *Memory) Of(namespace, name string) Answer {
 func (r *record) placement() Placement {
 	p := Placement{
 		Namespace: r.namespace, Name: r.name, UID: r.uid, Profile: r.kind.profile, Time: time.Unix(0, r.time), Known: r.kind.known,
-		HeldMilliseconds: int64(r.held), FeasibleNodes: r.feasible, Chosen: r.chosen.weights(r.node, r.score),
+		HeldMilliseconds: int64(r.gated), FeasibleNodes: r.feasible, Chosen: r.chosen.weights(r.node, r.score),
 	}
 	if r.hasBest {
 		best := r.ofBest.weights(r.best, r.bestScore)

@@ -32,7 +32,7 @@ func (f *Factory) DebugHandler() http.Handler {
 			write = writeWide
 		}
 		var text bytes.Buffer // written at once, so that no slow reader holds anything up
-		if err := write(&text, host.book.Rows(wide)); err != nil {
+		if err := write(&text, host.ledger.Rows(wide)); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}

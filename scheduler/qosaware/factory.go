@@ -23,7 +23,7 @@ import (
 )
 
 // Factory makes the plugin, once for each profile that enables it. All of them share one
-// book, because they share one queue.
+// ledger, because they share one queue.
 type Factory struct {
 	mu   sync.Mutex           // one profile after the other
 	host atomic.Pointer[host] // nil before the first profile

@@ -21,27 +21,27 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // host is what all profiles of a scheduler share.
 type host struct {
 	// profiles has the names of those that enable the plugin.
-	profiles  sync.Map
-	args      *config.QosAwareArgs
-	informers informers.SharedInformerFactory
-	handle    fwk.Handle
-	pods      corelisters.PodLister
-	book      *book.Book
-	keys      *keys
-	rules     rules
-	limit     *limit
-	rounds    rounds
-	store     *store // nil if nothing is kept
-	metrics   *pluginMetrics
-	endings   *endings
-	// places tells that this scheduler places pods: one that waits to lead follows them, too.
-	places atomic.Bool
+	profiles     sync.Map
+	args         *config.QosAwareArgs
+	informers    informers.SharedInformerFactory
+	handle       fwk.Handle
+	pods         corelisters.PodLister
+	ledger       *ledger.Ledger
+	keys         *keys
+	rules        rules
+	limit        *limit
+	rounds       rounds
+	store        *store // nil if nothing is kept
+	metrics      *pluginMetrics
+	terminations *terminations
+	// placing means that this scheduler places pods: one that waits to lead follows them, too.
+	placing atomic.Bool
 	// stop ends everything that goes on; stopped is closed when what is known has been saved.
 	stop    context.CancelFunc
 	stopped chan struct{}
@@ -51,9 +51,9 @@ type host struct {
 const (
 	// maxActivated is how many urgent pods are tried again at once.
 	maxActivated = 100
-	// syncPatience is for how long a scheduler that starts waits for all pods and owners before
+	// syncTimeout is for how long a scheduler that starts waits for all pods and owners before
 	// it preempts for SLOs.
-	syncPatience = time.Minute
+	syncTimeout = time.Minute
 	// askRate is how often a second the API server is asked for the account, and askBurst how
 	// often at once.
 	askRate, askBurst = 50, 100
@@ -78,15 +78,15 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 		return nil, err
 	}
 	owners := newOwners(handle)
-	h.book = book.New(book.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
-	h.endings = newEndings(client, h.book.Finish)
-	h.metrics = registerMetrics(h.book)
+	h.ledger = ledger.New(ledger.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
+	h.terminations = newTerminations(client, h.ledger.Finish)
+	h.metrics = registerMetrics(h.ledger)
 	h.keys = &keys{
-		rules: h.rules, respectPriority: args.RespectPriority, states: book.NewReader(args).States,
-		judge: h.judgeQueued, now: h.book.Now, byID: map[types.UID]*stay{},
+		rules: h.rules, respectPriority: args.RespectPriority, states: ledger.NewReader(args).States,
+		judge: h.judgeQueued, now: h.ledger.Now, byID: map[types.UID]*queueEntry{},
 	}
 	if args.StateConfigMap != "" {
-		h.store = &store{client: client, name: args.StateConfigMap, book: h.book, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
+		h.store = &store{client: client, name: args.StateConfigMap, ledger: h.ledger, count: func(result string) { h.metrics.writes.WithLabelValues(result).Inc() }}
 		h.store.load(ctx, true)
 	}
 	h.keys.incomplete.Store(true)
@@ -101,21 +101,21 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	go h.complete(ctx, append(synced, pods.HasSynced)...)
 	go h.run(ctx)
 	go h.keep(ctx)
-	go h.endings.run(ctx)
+	go h.terminations.run(ctx)
 	if args.DebugBindAddress != "" {
 		go serve(ctx, args.DebugBindAddress, debug)
 	}
 	return h, nil
 }
 
-// judgeQueued judges a pod for its place in the queue. A pod there is not being bound: if a
-// binding had begun, it failed, which profiles without Reserve are not told.
-func (h *host) judgeQueued(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
-	h.book.Unreserved(pod.UID)
-	return h.book.Judge(pod, now)
+// judgeQueued judges a pod for its key in the queue. A pod there is not being bound: if a
+// binding had begun, it failed. Profiles without Reserve get no other notice of that.
+func (h *host) judgeQueued(pod *v1.Pod, now time.Time) (ledger.Judgement, bool) {
+	h.ledger.Unreserved(pod.UID)
+	return h.ledger.Judge(pod, now)
 }
 
-// follow has the Book follow the pods.
+// follow has the Ledger follow the pods.
 func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
 	return h.informers.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { h.observe(nil, object) },
@@ -137,34 +137,33 @@ func (h *host) follow() (cache.ResourceEventHandlerRegistration, error) {
 // remove notes that a pod is gone from the informer.
 func (h *host) remove(pod *v1.Pod) {
 	switch {
-	case !h.book.Remove(pod):
-	case !h.endings.add(endedPod{pod.Namespace, pod.Name, pod.UID}):
-		h.book.Finish(pod.UID, false)
+	case !h.ledger.Remove(pod):
+	case !h.terminations.add(terminatedPod{pod.Namespace, pod.Name, pod.UID}):
+		h.ledger.Finish(pod.UID, false)
 	}
 }
 
-// complete waits until the Book has all pods and knows their owners, or patience ends: without
-// the right to Deployments or Jobs these never come.
+// complete waits until the Ledger has all pods and their owners, or until syncTimeout ends:
+// without the right to Deployments or Jobs these never come.
 func (h *host) complete(ctx context.Context, synced ...cache.InformerSynced) {
-	patience, cancel := context.WithTimeout(ctx, syncPatience)
+	timeout, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	if !cache.WaitForCacheSync(patience.Done(), synced...) && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(nil, "Not all pods and their owners are known yet: promises are kept by what is", "plugin", Name, "after", syncPatience)
+	if !cache.WaitForCacheSync(timeout.Done(), synced...) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(nil, "Not all pods and their owners are known yet: promises are kept by what is", "plugin", Name, "after", syncTimeout)
 	}
 	h.keys.incomplete.Store(false)
 }
 
 // judgeRunning judges a pod for a preemption: nobody is preempted for an SLO by an account of
 // which a part is missing.
-func (h *host) judgeRunning(pod *v1.Pod, now time.Time) (book.Judgement, bool) {
+func (h *host) judgeRunning(pod *v1.Pod, now time.Time) (ledger.Judgement, bool) {
 	if h.keys.incomplete.Load() {
-		return book.Judgement{}, false
+		return ledger.Judgement{}, false
 	}
-	return h.book.Judge(pod, now)
+	return h.ledger.Judge(pod, now)
 }
 
-// observe takes a pod into the Book. Its owner is told of annotations that are wrong when they
-// are new.
+// observe takes a pod into the Ledger. New annotations that are wrong get an event.
 func (h *host) observe(before *v1.Pod, object any) {
 	pod, ok := object.(*v1.Pod)
 	if !ok {
@@ -173,46 +172,47 @@ func (h *host) observe(before *v1.Pod, object any) {
 	if before != nil && before.UID != pod.UID { // the deletion was not seen
 		h.remove(before)
 	}
-	err := h.book.Observe(pod)
-	if !h.places.Load() || before != nil && before.UID == pod.UID && book.SameStatement(before, pod) {
+	err := h.ledger.Observe(pod)
+	if !h.placing.Load() || before != nil && before.UID == pod.UID && ledger.SameStatement(before, pod) {
 		return
 	}
-	h.tell(pod, err)
+	h.warn(pod, err)
 }
 
-// tell tells the owner of a pod, if it is one of the profiles that enable the plugin, which of
-// its annotations count as none.
-func (h *host) tell(pod *v1.Pod, err error) {
+// warn writes an event for a pod of the profiles that enable the plugin: which of its
+// annotations count as none.
+func (h *host) warn(pod *v1.Pod, err error) {
 	if err != nil && h.serves(pod) {
 		h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "InvalidSLO", "Scheduling", "%s", err.Error())
 	}
 }
 
-// begins notes that this scheduler places pods: from now on it tells of wrong annotations, first
-// of those of pods that wait. Of pods that have a node the scheduler before it told.
+// begins notes that this scheduler places pods: from now on it writes events about wrong
+// annotations, first about those of pods that wait. The scheduler before it wrote those about
+// pods that have a node.
 func (h *host) begins() {
-	if h.places.Load() || h.places.Swap(true) {
+	if h.placing.Load() || h.placing.Swap(true) {
 		return
 	}
-	reader := book.NewReader(h.args)
+	reader := ledger.NewReader(h.args)
 	pods, _ := h.pods.List(labels.Everything()) // of an informer: no error
 	for _, pod := range pods {
 		if pod.Spec.NodeName == "" {
 			_, err := reader.Read(pod)
-			h.tell(pod, err)
+			h.warn(pod, err)
 		}
 	}
 }
 
 // ownerAdded observes pods again whose owner is known now.
 func (h *host) ownerAdded(uid types.UID) {
-	for _, name := range h.book.Orphans(uid) {
+	for _, name := range h.ledger.Orphans(uid) {
 		pod, err := h.pods.Pods(name.Namespace).Get(name.Name)
 		if err != nil {
 			continue
 		}
-		_ = h.book.Observe(pod) // it is not new: nobody is told
-		// Its deletion may have been handled in between. The lister knows of it before its handlers do.
+		_ = h.ledger.Observe(pod) // it is not new: no event
+		// Its deletion may have been handled in between. The lister shows it before its handlers run.
 		if now, err := h.pods.Pods(name.Namespace).Get(name.Name); err != nil || now.UID != pod.UID {
 			h.remove(pod)
 		}
@@ -250,7 +250,7 @@ func (h *host) run(ctx context.Context) {
 		case <-ticker.C:
 			h.reconsider(klog.FromContext(ctx))
 			h.keys.sweep(h.waits)
-			h.book.Forget()
+			h.ledger.Forget()
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (h *host) run(ctx context.Context) {
 func (h *host) reconsider(logger klog.Logger) {
 	pods := map[string]*v1.Pod{}
 	var waiting []*v1.Pod
-	for _, name := range h.book.Urgent(h.rules.margin, h.rules.compare) {
+	for _, name := range h.ledger.Urgent(h.rules.margin, h.rules.compare) {
 		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil && h.mayBeTried(pod) {
 			waiting = append(waiting, pod)
 		}
@@ -273,18 +273,18 @@ func (h *host) reconsider(logger klog.Logger) {
 	}
 }
 
-// waits tells whether a pod exists and has no node.
+// waits reports whether a pod exists and has no node.
 func (h *host) waits(uid types.UID, name types.NamespacedName) bool {
 	pod, err := h.pods.Pods(name.Namespace).Get(name.Name)
 	return err == nil && pod.UID == uid && pod.Spec.NodeName == ""
 }
 
-// mayBeTried tells whether this scheduler could place a pod.
+// mayBeTried reports whether this scheduler could place a pod.
 func (h *host) mayBeTried(pod *v1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && h.serves(pod)
 }
 
-// serves tells whether a pod is one of the profiles that enable the plugin.
+// serves reports whether a pod is one of the profiles that enable the plugin.
 func (h *host) serves(pod *v1.Pod) bool {
 	_, ok := h.profiles.Load(pod.Spec.SchedulerName)
 	return ok

@@ -30,7 +30,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // TestFailedBinding checks that a binding ends that failed without a word, as in the published
@@ -38,18 +38,18 @@ import (
 // next binding begins.
 func TestFailedBinding(t *testing.T) {
 	p := newProcess(fake.NewClientset())
-	h := &host{book: p.book, args: &config.QosAwareArgs{}, pods: listed()}
+	h := &host{ledger: p.ledger, args: &config.QosAwareArgs{}, pods: listed()}
 	plugin := &QosAware{host: h}
 	pod := queued("p", 0, 0, "0.5").Pod
 	pod.CreationTimestamp = metav1.NewTime(start)
-	if err := h.book.Observe(pod); err != nil {
+	if err := h.ledger.Observe(pod); err != nil {
 		t.Fatal(err)
 	}
 	to := func(seconds int) { p.clock.SetTime(start.Add(time.Duration(seconds) * time.Second)) }
 	check := func(when int, waiting, binding float64) {
 		t.Helper()
 		to(when)
-		if s := h.book.Rows(false)[0].Sums; s.Waiting != waiting || s.Binding != binding {
+		if s := h.ledger.Rows(false)[0].Sums; s.Waiting != waiting || s.Binding != binding {
 			t.Errorf("after %d s: %+v, want %v s of waiting and %v of binding", when, s, waiting, binding)
 		}
 	}
@@ -62,17 +62,17 @@ func TestFailedBinding(t *testing.T) {
 	to(10)
 	attempt()
 	check(12, 10, 2)
-	h.judgeQueued(pod, h.book.Now())
+	h.judgeQueued(pod, h.ledger.Now())
 	check(20, 20, 0)
 	attempt()
 	check(25, 20, 5)
 	attempt()
 	check(30, 25, 5)
-	if names := h.book.Urgent(30, (rules{}).compare); len(names) != 0 {
+	if names := h.ledger.Urgent(30, (rules{}).compare); len(names) != 0 {
 		t.Errorf("a pod that is being bound is to be tried again: %v", names)
 	}
-	h.judgeQueued(pod, h.book.Now())
-	if names := h.book.Urgent(30, func(_, _ *book.Judgement) int { return 0 }); len(names) != 1 {
+	h.judgeQueued(pod, h.ledger.Now())
+	if names := h.ledger.Urgent(30, func(_, _ *ledger.Judgement) int { return 0 }); len(names) != 1 {
 		t.Errorf("the pod is not tried again: %v", names)
 	}
 }
@@ -86,10 +86,10 @@ func listed(pods ...*v1.Pod) corelisters.PodLister {
 	return corelisters.NewPodLister(store)
 }
 
-// TestWrongAnnotationsAreToldByWhoPlaces checks that a scheduler which only follows tells
-// nobody, and that one which begins to place pods tells those who wait, not those whose pods
-// have been placed before.
-func TestWrongAnnotationsAreToldByWhoPlaces(t *testing.T) {
+// TestOnlyWhoPlacesWarns checks that a scheduler which only follows writes no events about wrong
+// annotations, and that one which begins to place pods does for pods that wait, not for those
+// that have been placed before.
+func TestOnlyWhoPlacesWarns(t *testing.T) {
 	aPod := func(name, slo string, set ...func(*v1.Pod)) *v1.Pod {
 		pod := queued(name, 0, 0, slo).Pod
 		pod.Spec.SchedulerName = "ours"
@@ -103,13 +103,13 @@ func TestWrongAnnotationsAreToldByWhoPlaces(t *testing.T) {
 		aPod("placed", "NaN", func(p *v1.Pod) { p.Spec.NodeName = "n1" }),
 		aPod("theirs", "NaN", func(p *v1.Pod) { p.Spec.SchedulerName = "theirs" }),
 	}
-	recorder := &told{}
-	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder, args: &config.QosAwareArgs{}, pods: listed(pods...)}
+	recorder := &warned{}
+	h := &host{ledger: newProcess(fake.NewClientset()).ledger, handle: recorder, args: &config.QosAwareArgs{}, pods: listed(pods...)}
 	h.profiles.Store("ours", nil)
 	check := func(when string, want ...string) {
 		t.Helper()
 		if !slices.Equal(recorder.pods, want) {
-			t.Errorf("%s: the owners of %q are told, want %q", when, recorder.pods, want)
+			t.Errorf("%s: events for %q, want %q", when, recorder.pods, want)
 		}
 	}
 	for _, pod := range pods {
@@ -125,12 +125,12 @@ func TestWrongAnnotationsAreToldByWhoPlaces(t *testing.T) {
 	check("a pod that comes later", "waits", "new")
 }
 
-// TestWrongAnnotationsAreToldOnce checks whose owners are told, and when.
-func TestWrongAnnotationsAreToldOnce(t *testing.T) {
-	recorder := &told{}
-	h := &host{book: newProcess(fake.NewClientset()).book, handle: recorder}
+// TestWarnsOnce checks which pods get events about wrong annotations, and when.
+func TestWarnsOnce(t *testing.T) {
+	recorder := &warned{}
+	h := &host{ledger: newProcess(fake.NewClientset()).ledger, handle: recorder}
 	h.profiles.Store("ours", nil)
-	h.places.Store(true)
+	h.placing.Store(true)
 	pod := queued("p", 0, 0, "NaN").Pod
 	pod.Spec.SchedulerName = "ours"
 	changed := func(name, value string) *v1.Pod {
@@ -149,8 +149,8 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 		{"new", nil, pod, 1},
 		{"the same", pod, pod, 1},
 		{"another annotation", pod, changed("somebody/else", "x"), 1},
-		{"still wrong, in another way", pod, changed(book.AnnotationSLO, "2"), 2},
-		{"right", pod, changed(book.AnnotationSLO, "0.5"), 2},
+		{"still wrong, in another way", pod, changed(ledger.AnnotationSLO, "2"), 2},
+		{"right", pod, changed(ledger.AnnotationSLO, "0.5"), 2},
 	} {
 		if h.observe(step.before, step.now); len(recorder.pods) != step.want {
 			t.Errorf("%s: %d events, want %d", step.what, len(recorder.pods), step.want)
@@ -158,16 +158,16 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 	}
 }
 
-// told has the names of the pods whose owners are told.
-type told struct {
+// warned has the names of the pods with events.
+type warned struct {
 	fwk.Handle
 	events.EventRecorderLogger
 	pods []string
 }
 
-func (r *told) EventRecorder() events.EventRecorderLogger { return r }
+func (r *warned) EventRecorder() events.EventRecorderLogger { return r }
 
-func (r *told) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any) {
+func (r *warned) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any) {
 	r.pods = append(r.pods, regarding.(*v1.Pod).Name)
 }
 
@@ -251,16 +251,16 @@ func TestAskingHasItsOwnRate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEndings(client, nil)
+	e := newTerminations(client, nil)
 	defer e.queue.ShutDown()
 	for name, want := range map[string]bool{"done": true, "failed": false, "gone": false} {
 		for range 3 { // more than the scheduler's burst
-			if got, err := e.succeeded(t.Context(), endedPod{"team", name, types.UID(name)}); got != want || err != nil {
+			if got, err := e.succeeded(t.Context(), terminatedPod{"team", name, types.UID(name)}); got != want || err != nil {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 		}
 	}
-	if got, err := e.succeeded(t.Context(), endedPod{"team", "done", "another"}); got || err != nil {
+	if got, err := e.succeeded(t.Context(), terminatedPod{"team", "done", "another"}); got || err != nil {
 		t.Errorf("another pod of its name: %v, %v", got, err)
 	}
 	if config.Burst != 1 {
@@ -271,24 +271,24 @@ func TestAskingHasItsOwnRate(t *testing.T) {
 // TestEndedPodsAreBounded has more pods end than it is waited for an answer of: the account of
 // the others is closed at once. Those that wait for their next try count, too.
 func TestEndedPodsAreBounded(t *testing.T) {
-	h := &host{book: newProcess(fake.NewClientset()).book}
+	h := &host{ledger: newProcess(fake.NewClientset()).ledger}
 	asked := make(chan string, maxEnded)
 	client := fake.NewClientset()
 	client.PrependReactor("get", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		asked <- action.(clienttesting.GetAction).GetName()
 		return true, nil, errors.New("not now")
 	})
-	h.endings = newEndings(client, h.book.Finish)
+	h.terminations = newTerminations(client, h.ledger.Finish)
 	const later = time.Hour
-	h.endings.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[endedPod](later, later))
-	defer h.endings.queue.ShutDown()
+	h.terminations.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[terminatedPod](later, later))
+	defer h.terminations.queue.ShutDown()
 	end := func(from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
 			pod := queued(fmt.Sprintf("p%d", i), 0, 0, "0.5").Pod
-			pod.Annotations[book.AnnotationMeasuring] = string(account.Aggregate)
+			pod.Annotations[ledger.AnnotationMeasuring] = string(account.Aggregate)
 			pod.Spec.NodeName = "n1"
-			if err := h.book.Observe(pod); err != nil {
+			if err := h.ledger.Observe(pod); err != nil {
 				t.Fatal(err)
 			}
 			h.remove(pod)
@@ -296,8 +296,8 @@ func TestEndedPodsAreBounded(t *testing.T) {
 	}
 	waited := func(want int) {
 		t.Helper()
-		if n := len(h.endings.open); n != want || len(h.book.Rows(false)) != want {
-			t.Errorf("%d answers are waited for, of %d workloads, want %d", n, len(h.book.Rows(false)), want)
+		if n := len(h.terminations.open); n != want || len(h.ledger.Rows(false)) != want {
+			t.Errorf("%d answers are waited for, of %d workloads, want %d", n, len(h.ledger.Rows(false)), want)
 		}
 	}
 	end(0, 10)
@@ -305,7 +305,7 @@ func TestEndedPodsAreBounded(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		h.endings.run(ctx)
+		h.terminations.run(ctx)
 	}()
 	for range 10 { // each of them waits an hour now
 		<-asked
@@ -315,7 +315,7 @@ func TestEndedPodsAreBounded(t *testing.T) {
 	<-ended
 	end(10, maxEnded+5)
 	waited(maxEnded)
-	h.endings.close(endedPod{"team", "p1", "p1"}, true)
+	h.terminations.close(terminatedPod{"team", "p1", "p1"}, true)
 	waited(maxEnded - 1)
 	end(maxEnded+5, maxEnded+10)
 	waited(maxEnded)

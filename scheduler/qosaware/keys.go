@@ -13,10 +13,10 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
-// key is a pod's place in the queue.
+// key is what the queue sorts a pod by.
 type key struct {
 	priority int32
 	urgent   bool
@@ -29,7 +29,7 @@ type key struct {
 	uid       types.UID
 }
 
-// before tells whether a is served before b. It compares one value after the other, so it is
+// before reports whether a is served before b. It compares one value after the other, so it is
 // a strict weak order.
 func (a *key) before(b *key) bool {
 	if a.priority != b.priority {
@@ -53,68 +53,68 @@ func (a *key) before(b *key) bool {
 	return cmp.Less(a.uid, b.uid)
 }
 
-// keys has the places of the pods in the queue. A pod with an SLO gets its place when it is
-// first compared, and keeps it until it leaves the queue: a heap is of no use if places
+// keys has the keys of the pods in the queue. A pod with an SLO gets its key when it is
+// first compared, and keeps it until it leaves the queue: a heap is of no use if keys
 // change while they are in it.
 type keys struct {
 	rules           rules
 	respectPriority bool
-	// states tells, quickly, whether a pod may have an SLO. The queue sorts a pod anew when that
+	// states reports, quickly, whether a pod may have an SLO. The queue sorts a pod anew when that
 	// changes.
 	states func(*v1.Pod) bool
-	judge  func(*v1.Pod, time.Time) (book.Judgement, bool)
+	judge  func(*v1.Pod, time.Time) (ledger.Judgement, bool)
 	now    func() time.Time
 
-	// incomplete tells that the Book does not have all pods yet: a place that is made of a part
-	// of them is not kept.
+	// incomplete means that the Ledger does not have all pods yet: a key that is made of a part
+	// of them is not retained.
 	incomplete atomic.Bool
 
 	mu   sync.Mutex
-	byID map[types.UID]*stay
-	// recent has places that were asked for lately, by where in memory the pod is: a pod is
+	byID map[types.UID]*queueEntry
+	// recent has entries that were asked for lately, by where in memory the pod is: a pod is
 	// compared dozens of times while it is in the queue.
-	recent [recentStays]atomic.Pointer[stay]
+	recent [recentEntries]atomic.Pointer[queueEntry]
 }
 
-// recentStays is how many places are found without a lock, at most; a power of two.
-const recentStays = 1 << recentBits
+// recentEntries is how many entries are found without a lock, at most; a power of two.
+const recentEntries = 1 << recentBits
 
 const recentBits = 13
 
-// stay is the time of a pod in the queue between two attempts to place it.
-type stay struct {
+// queueEntry is a pod in the queue between two attempts to place it.
+type queueEntry struct {
 	attempts int
 	// version is the pod's, of which it is known that it may have an SLO.
 	version string
 	key     key
 	pod     types.NamespacedName
-	// unknown tells that the pod was not there when last looked for.
+	// unknown means that the pod was not there when last looked for.
 	unknown bool
 }
 
-// less tells whether a pod in the queue is served before another one.
+// less reports whether a pod in the queue is served before another one.
 func (k *keys) less(a, b fwk.QueuedPodInfo) bool {
 	var x, y key
 	return k.of(a, &x).before(k.of(b, &y))
 }
 
-// of returns the place of a pod. That of a pod without SLO is written to plain.
+// of returns the key of a pod. That of a pod without SLO is written to plain.
 func (k *keys) of(info fwk.QueuedPodInfo, plain *key) *key {
 	pod, attempts := info.GetPodInfo().GetPod(), info.GetAttempts()
-	recent := &k.recent[placeOf(pod)]
-	if s := recent.Load(); s != nil && s.attempts == attempts && s.key.uid == pod.UID && s.version == pod.ResourceVersion {
-		return &s.key
+	recent := &k.recent[recentIndex(pod)]
+	if e := recent.Load(); e != nil && e.attempts == attempts && e.key.uid == pod.UID && e.version == pod.ResourceVersion {
+		return &e.key
 	}
 	if k.states(pod) {
-		if s := k.known(pod, attempts); s != nil {
-			recent.Store(s)
-			return &s.key
+		if e := k.known(pod, attempts); e != nil {
+			recent.Store(e)
+			return &e.key
 		}
 		if made, ok := k.make(info, pod); ok {
 			if !k.incomplete.Load() {
-				s := k.remember(pod, attempts, made)
-				recent.Store(s)
-				return &s.key
+				e := k.remember(pod, attempts, made)
+				recent.Store(e)
+				return &e.key
 			}
 			*plain = made
 			return plain
@@ -124,50 +124,50 @@ func (k *keys) of(info fwk.QueuedPodInfo, plain *key) *key {
 	return plain
 }
 
-// placeOf returns which of the recent stays may be that of a pod.
-func placeOf(pod *v1.Pod) uint64 {
+// recentIndex returns which of the recent entries may be that of a pod.
+func recentIndex(pod *v1.Pod) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // Fibonacci hashing: addresses are multiples of large numbers
 	return uint64(reflect.ValueOf(pod).Pointer()) * golden >> (64 - recentBits)
 }
 
-// known returns the stay of a pod that may have an SLO; nil if it has none yet.
-func (k *keys) known(pod *v1.Pod, attempts int) *stay {
+// known returns the entry of a pod that may have an SLO; nil if it has none yet.
+func (k *keys) known(pod *v1.Pod, attempts int) *queueEntry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.byID[pod.UID]
-	if s == nil || s.attempts != attempts {
+	e := k.byID[pod.UID]
+	if e == nil || e.attempts != attempts {
 		return nil
 	}
-	if s.version != pod.ResourceVersion { // the pod was changed, and keeps its place
-		s = &stay{attempts: attempts, version: pod.ResourceVersion, key: s.key, pod: s.pod, unknown: s.unknown}
-		k.byID[pod.UID] = s
+	if e.version != pod.ResourceVersion { // the pod was changed, and keeps its key
+		e = &queueEntry{attempts: attempts, version: pod.ResourceVersion, key: e.key, pod: e.pod, unknown: e.unknown}
+		k.byID[pod.UID] = e
 	}
-	return s
+	return e
 }
 
-// remember gives a pod a place, unless it has got one meanwhile.
-func (k *keys) remember(pod *v1.Pod, attempts int, made key) *stay {
+// remember gives a pod an entry, unless it has got one meanwhile.
+func (k *keys) remember(pod *v1.Pod, attempts int, made key) *queueEntry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s := k.byID[pod.UID]; s != nil && s.attempts == attempts {
-		return s
+	if e := k.byID[pod.UID]; e != nil && e.attempts == attempts {
+		return e
 	}
-	s := &stay{attempts: attempts, version: pod.ResourceVersion, key: made, pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
-	k.byID[pod.UID] = s
-	return s
+	e := &queueEntry{attempts: attempts, version: pod.ResourceVersion, key: made, pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
+	k.byID[pod.UID] = e
+	return e
 }
 
-// plain returns the place of a pod without an SLO: that which PrioritySort gives it.
+// plain returns the key of a pod without an SLO: the order of PrioritySort.
 func (k *keys) plain(info fwk.QueuedPodInfo, pod *v1.Pod) key {
 	priority := corev1helpers.PodPriority(pod)
-	if !k.respectPriority && book.MayTakePart(pod) {
+	if !k.respectPriority && ledger.MayTakePart(pod) {
 		priority = 0
 	}
 	since := info.GetTimestamp()
 	return key{priority: priority, deadline: since.UnixNano(), timestamp: since, uid: pod.UID}
 }
 
-// make returns the place of a pod, and whether it has an SLO.
+// make returns the key of a pod, and whether it has an SLO.
 func (k *keys) make(info fwk.QueuedPodInfo, pod *v1.Pod) (key, bool) {
 	made, now := k.plain(info, pod), k.now()
 	j, ok := k.judge(pod, now)
@@ -188,26 +188,26 @@ func deadline(now time.Time, seconds float64) int64 {
 	return now.UnixNano() + int64(seconds*float64(time.Second))
 }
 
-// sweep forgets the places of pods that are not in the queue any more: those that did not
-// exist, or had a node, in two sweeps, because the queue may hear later of it. A pod that is
+// sweep forgets the entries of pods that are not in the queue any more: those that did not
+// exist, or had a node, in two sweeps, because its events may reach the queue later. A pod that is
 // being deleted may be there for long, and one that states no SLO any more, too.
 func (k *keys) sweep(pending func(types.UID, types.NamespacedName) bool) {
 	k.mu.Lock()
 	pods := make(map[types.UID]types.NamespacedName, len(k.byID))
-	for uid, s := range k.byID {
-		pods[uid] = s.pod
+	for uid, e := range k.byID {
+		pods[uid] = e.pod
 	}
 	k.mu.Unlock()
 	forgot := false
 	for uid, pod := range pods {
 		known := pending(uid, pod)
 		k.mu.Lock()
-		if s := k.byID[uid]; s != nil {
-			if s.unknown && !known {
+		if e := k.byID[uid]; e != nil {
+			if e.unknown && !known {
 				delete(k.byID, uid)
 				forgot = true
 			}
-			s.unknown = !known
+			e.unknown = !known
 		}
 		k.mu.Unlock()
 	}

@@ -30,7 +30,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 func TestMain(m *testing.M) {
@@ -42,18 +42,18 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // judgements judges pods by name, and counts how often.
 type judgements struct {
-	byName map[string]book.Judgement
+	byName map[string]ledger.Judgement
 	asked  int
 }
 
-func (j *judgements) judge(p *v1.Pod, _ time.Time) (book.Judgement, bool) {
+func (j *judgements) judge(p *v1.Pod, _ time.Time) (ledger.Judgement, bool) {
 	j.asked++
 	judged, ok := j.byName[p.Name]
 	return judged, ok
 }
 
-func judged(slo, metric float64) book.Judgement {
-	return book.Judgement{Terms: account.Terms{SLO: slo, Measuring: account.Average, Overhead: 1}, Metric: metric}
+func judged(slo, metric float64) ledger.Judgement {
+	return ledger.Judgement{Terms: account.Terms{SLO: slo, Measuring: account.Average, Overhead: 1}, Metric: metric}
 }
 
 func newKeys(j *judgements, set ...func(*config.QosAwareArgs)) *keys {
@@ -63,8 +63,8 @@ func newKeys(j *judgements, set ...func(*config.QosAwareArgs)) *keys {
 	}
 	return &keys{
 		rules: newRules(args), respectPriority: args.RespectPriority, judge: j.judge,
-		states: func(p *v1.Pod) bool { return p.Annotations[book.AnnotationSLO] != "" },
-		now:    func() time.Time { return start }, byID: map[types.UID]*stay{},
+		states: func(p *v1.Pod) bool { return p.Annotations[ledger.AnnotationSLO] != "" },
+		now:    func() time.Time { return start }, byID: map[types.UID]*queueEntry{},
 	}
 }
 
@@ -73,7 +73,7 @@ func queued(name string, priority int32, came float64, slo string) *framework.Qu
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team", UID: types.UID(name)}}
 	p.Spec.Priority = ptr.To(priority)
 	if slo != "" {
-		p.Annotations = map[string]string{book.AnnotationSLO: slo}
+		p.Annotations = map[string]string{ledger.AnnotationSLO: slo}
 	}
 	info, err := framework.NewPodInfo(p)
 	if err != nil {
@@ -83,7 +83,7 @@ func queued(name string, priority int32, came float64, slo string) *framework.Qu
 }
 
 func TestOrder(t *testing.T) {
-	j := &judgements{byName: map[string]book.Judgement{
+	j := &judgements{byName: map[string]ledger.Judgement{
 		"soon": judged(.5, 10), "sooner": judged(.5, 5), "large": judged(.9, 20), "late": judged(.9, 31), "never": judged(.1, math.Inf(1)),
 		"behind": judged(.5, -10), "far behind": judged(.5, -100), "edge": judged(.99, 30), "important": judged(.1, 500),
 	}}
@@ -136,7 +136,7 @@ func TestOrder(t *testing.T) {
 
 // TestSystemPriority checks that system-critical pods stay first without respectPriority.
 func TestSystemPriority(t *testing.T) {
-	k := newKeys(&judgements{byName: map[string]book.Judgement{"urgent": judged(1, -5)}}, func(a *config.QosAwareArgs) { a.RespectPriority = false })
+	k := newKeys(&judgements{byName: map[string]ledger.Judgement{"urgent": judged(1, -5)}}, func(a *config.QosAwareArgs) { a.RespectPriority = false })
 	if !k.less(queued("system", 2_000_000_000, 9, ""), queued("urgent", 0, 0, "1")) {
 		t.Error("an urgent pod comes before a system-critical one")
 	}
@@ -158,10 +158,10 @@ func TestAsPrioritySort(t *testing.T) {
 	}
 }
 
-// TestDefaultSLO checks that pods without annotations have places of their own if all have an
+// TestDefaultSLO checks that pods without annotations have keys of their own if all have an
 // SLO.
 func TestDefaultSLO(t *testing.T) {
-	j := &judgements{byName: map[string]book.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
+	j := &judgements{byName: map[string]ledger.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
 	k := newKeys(j)
 	k.states = func(*v1.Pod) bool { return true }
 	if k.less(queued("a", 0, 0, ""), queued("b", 0, 0, "")) || len(k.byID) != 2 {
@@ -169,10 +169,10 @@ func TestDefaultSLO(t *testing.T) {
 	}
 }
 
-// TestKeysStay checks that a place is made once for each stay in the queue, whatever becomes
+// TestKeysStay checks that a key is made once for each entry in the queue, whatever becomes
 // of the workload meanwhile, and is forgotten afterwards.
 func TestKeysStay(t *testing.T) {
-	j := &judgements{byName: map[string]book.Judgement{"a": judged(.5, 10), "b": judged(.5, 20)}}
+	j := &judgements{byName: map[string]ledger.Judgement{"a": judged(.5, 10), "b": judged(.5, 20)}}
 	k := newKeys(j)
 	a, b := queued("a", 0, 0, "1"), queued("b", 0, 0, "1")
 	if !k.less(a, b) {
@@ -184,7 +184,7 @@ func TestKeysStay(t *testing.T) {
 	}
 	a.Attempts++ // it was taken from the queue and came back
 	if k.less(a, b) {
-		t.Error("the next stay has the place of the one before")
+		t.Error("the next entry has the key of the one before")
 	}
 	gone := func(types.UID, types.NamespacedName) bool { return false }
 	k.sweep(gone)
@@ -193,21 +193,21 @@ func TestKeysStay(t *testing.T) {
 	}
 	k.sweep(func(uid types.UID, _ types.NamespacedName) bool { return uid == "a" })
 	if len(k.byID) != 1 {
-		t.Errorf("%d places are left", len(k.byID))
+		t.Errorf("%d keys are left", len(k.byID))
 	}
 	k.sweep(gone)
 	k.sweep(gone)
 	if len(k.byID) != 0 {
-		t.Errorf("%d places are left of pods that are gone", len(k.byID))
+		t.Errorf("%d keys are left of pods that are gone", len(k.byID))
 	}
 }
 
-// TestRecent has far more pods in the queue than there are recent places: each keeps its own,
+// TestRecent has far more pods in the queue than there are recent keys: each keeps its own,
 // another pod at its place in memory gets another, and nothing is kept of pods that are gone.
 func TestRecent(t *testing.T) {
-	j := &judgements{byName: map[string]book.Judgement{}}
+	j := &judgements{byName: map[string]ledger.Judgement{}}
 	k := newKeys(j)
-	infos := make([]*framework.QueuedPodInfo, 3*recentStays)
+	infos := make([]*framework.QueuedPodInfo, 3*recentEntries)
 	for i := range infos {
 		name := fmt.Sprintf("p%d", i)
 		j.byName[name] = judged(.5, 100+float64(i))
@@ -227,12 +227,12 @@ func TestRecent(t *testing.T) {
 
 	last := infos[len(infos)-1]
 	k.less(infos[0], last)
-	last.Pod.ResourceVersion = "2" // it is still promised something, and keeps its place
+	last.Pod.ResourceVersion = "2" // it is still promised something, and keeps its key
 	if k.less(infos[0], last); j.asked != len(infos) {
-		t.Error("a pod that was changed got another place")
+		t.Error("a pod that was changed got another key")
 	}
 	last.Pod.ResourceVersion = "3"
-	delete(last.Pod.Annotations, book.AnnotationSLO)
+	delete(last.Pod.Annotations, ledger.AnnotationSLO)
 	last.Timestamp = start.Add(time.Second)
 	if k.less(infos[0], last) {
 		t.Error("a pod that states no SLO any more is sorted by it")
@@ -248,19 +248,19 @@ func TestRecent(t *testing.T) {
 		}
 	}
 	if kept > 0 || len(k.byID) > 0 {
-		t.Errorf("%d and %d places are kept of pods that are gone", kept, len(k.byID))
+		t.Errorf("%d and %d keys are kept of pods that are gone", kept, len(k.byID))
 	}
 }
 
-// TestIncomplete checks what is done while a scheduler that starts does not know all pods yet,
-// and that it ends, at the latest with the patience.
+// TestIncomplete checks what is done while a scheduler that starts does not have all pods yet,
+// and that it ends, at the latest after syncTimeout.
 func TestIncomplete(t *testing.T) {
-	j := &judgements{byName: map[string]book.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
-	h := &host{keys: newKeys(j), book: newProcess(fake.NewClientset()).book}
+	j := &judgements{byName: map[string]ledger.Judgement{"a": judged(.5, 20), "b": judged(.5, 10)}}
+	h := &host{keys: newKeys(j), ledger: newProcess(fake.NewClientset()).ledger}
 	h.keys.incomplete.Store(true)
 	a, b := queued("a", 0, 0, "1"), queued("b", 0, 0, "1")
 	if h.keys.less(a, b) || len(h.keys.byID) != 0 {
-		t.Errorf("wrong order, or %d places are kept", len(h.keys.byID))
+		t.Errorf("wrong order, or %d keys are kept", len(h.keys.byID))
 	}
 	if _, ok := h.judgeRunning(a.Pod, start); ok {
 		t.Error("judged for a preemption")
@@ -277,11 +277,11 @@ func TestIncomplete(t *testing.T) {
 		t.Error("not judged although all pods are known")
 	}
 	if h.keys.less(a, b) || len(h.keys.byID) != 2 {
-		t.Errorf("wrong order, or %d places are kept", len(h.keys.byID))
+		t.Errorf("wrong order, or %d keys are kept", len(h.keys.byID))
 	}
 	h.keys.incomplete.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // as when the patience ends
+	cancel() // as after syncTimeout
 	if h.complete(ctx, func() bool { return false }); h.keys.incomplete.Load() {
 		t.Error("it waits for what never comes")
 	}
@@ -292,7 +292,7 @@ func TestIncomplete(t *testing.T) {
 func TestStrictWeakOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for _, overload := range []string{config.OverloadShare, config.OverloadAdmit} {
-		j := &judgements{byName: map[string]book.Judgement{}}
+		j := &judgements{byName: map[string]ledger.Judgement{}}
 		k := newKeys(j, func(a *config.QosAwareArgs) { a.Overload = overload })
 		change := func() {
 			metrics := []float64{math.Inf(1), math.Inf(-1), 0, 30, -20, 100, random.Float64()*100 - 50}
@@ -342,21 +342,21 @@ func TestStrictWeakOrder(t *testing.T) {
 			case k.less(a, b) && k.less(b, c) && !k.less(a, c):
 				t.Fatal("not transitive")
 			case a != b && !k.less(a, b) && !k.less(b, a):
-				t.Fatal("two pods have the same place")
+				t.Fatal("two pods have the same key")
 			}
 		}
 		if now := sorted(); !slices.Equal(now, order) {
-			t.Errorf("pods changed their places while they were in the queue: %v, then %v", order, now)
+			t.Errorf("pods changed their keys while they were in the queue: %v, then %v", order, now)
 		}
 	}
 }
 
 // TestQueueOfManyPods puts 10,000 pods through kube-scheduler's own queue while their
-// workloads change: all of them come out, whatever the Book knows of them.
+// workloads change: all of them come out, whatever the Ledger has of them.
 func TestQueueOfManyPods(t *testing.T) {
 	args := &config.QosAwareArgs{AcceptablePreemptionOverhead: 1, SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, RespectPriority: true}
-	b := book.New(book.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (book.Owner, bool) { return book.Owner{}, true }})
-	k := &keys{rules: newRules(args), respectPriority: true, states: book.NewReader(args).States, judge: b.Judge, now: b.Now, byID: map[types.UID]*stay{}}
+	b := ledger.New(ledger.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (ledger.Owner, bool) { return ledger.Owner{}, true }})
+	k := &keys{rules: newRules(args), respectPriority: true, states: ledger.NewReader(args).States, judge: b.Judge, now: b.Now, byID: map[types.UID]*queueEntry{}}
 	logger, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -380,7 +380,7 @@ func TestQueueOfManyPods(t *testing.T) {
 			p := pods[random.IntN(many)]
 			switch random.IntN(4) {
 			case 0:
-				b.Remove(p) // the Book hears of a pod's end before the queue
+				b.Remove(p) // the event reaches the Ledger before the queue
 			case 1:
 				b.Urgent(30, k.rules.compare)
 			case 2:
@@ -392,7 +392,7 @@ func TestQueueOfManyPods(t *testing.T) {
 	})
 	for i, p := range pods {
 		if i%3 > 0 {
-			_ = b.Observe(p) // others the queue sees before the Book does
+			_ = b.Observe(p) // others the queue sees before the Ledger does
 		}
 		q.Add(ctx, p)
 	}
@@ -429,11 +429,11 @@ func BenchmarkQueue(b *testing.B) {
 				b.StopTimer()
 				less := (&queuesort.PrioritySort{}).Less
 				if promising {
-					known := book.New(book.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (book.Owner, bool) { return book.Owner{}, true }})
+					known := ledger.New(ledger.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (ledger.Owner, bool) { return ledger.Owner{}, true }})
 					for _, p := range pods {
 						_ = known.Observe(p)
 					}
-					k := &keys{rules: newRules(args), respectPriority: true, states: book.NewReader(args).States, judge: known.Judge, now: known.Now, byID: map[types.UID]*stay{}}
+					k := &keys{rules: newRules(args), respectPriority: true, states: ledger.NewReader(args).States, judge: known.Judge, now: known.Now, byID: map[types.UID]*queueEntry{}}
 					less = k.less
 				}
 				q := queue.NewTestQueue(ctx, less)

@@ -7,7 +7,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // maxWorkloads is of how many workloads there are metrics of their own: a tenant could make
@@ -27,7 +27,7 @@ var (
 
 // registerMetrics returns the metrics of the process. Workloads are those of the first
 // caller.
-func registerMetrics(b *book.Book) *pluginMetrics {
+func registerMetrics(b *ledger.Ledger) *pluginMetrics {
 	registerOnce.Do(func() {
 		counter := func(name, help string) *metrics.CounterOpts {
 			return &metrics.CounterOpts{Subsystem: "scheduler", Name: "qosaware_" + name, Help: help, StabilityLevel: metrics.ALPHA}
@@ -53,19 +53,19 @@ func registerMetrics(b *book.Book) *pluginMetrics {
 	return processMetrics
 }
 
-// collector reads the Book when metrics are collected.
+// collector reads the Ledger when metrics are collected.
 type collector struct {
 	metrics.BaseStableCollector
-	book                       *book.Book
+	ledger                     *ledger.Ledger
 	workloads, seconds, single *metrics.Desc
 }
 
-func newCollector(b *book.Book) *collector {
+func newCollector(b *ledger.Ledger) *collector {
 	desc := func(name, help string, labels ...string) *metrics.Desc {
 		return metrics.NewDesc(metrics.BuildFQName("", "scheduler", "qosaware_"+name), help, labels, nil, metrics.ALPHA, "")
 	}
 	return &collector{
-		book:      b,
+		ledger:    b,
 		workloads: desc("workloads", "Workloads with an SLO, by whether they are at or above it (met) or below (missed).", "slo"),
 		seconds:   desc("seconds_total", "Seconds of pods with an SLO, by how they were spent; a pod's are added when it is gone.", "state"),
 		single:    desc("workload_service_ratio", "The share of its time in which a workload ran, of at most 500 workloads.", "namespace", "kind", "workload"),
@@ -83,7 +83,7 @@ func (c *collector) DescribeWithStability(ch chan<- *metrics.Desc) {
 func (c *collector) CollectWithStability(ch chan<- metrics.Metric) {
 	met, missed := 0, 0
 	seen := map[[3]string]bool{} // an object that was made again has the same name
-	for _, row := range c.book.Rows(false) {
+	for _, row := range c.ledger.Rows(false) {
 		if row.Sums.Service() >= row.Terms.SLO {
 			met++
 		} else {
@@ -97,7 +97,7 @@ func (c *collector) CollectWithStability(ch chan<- metrics.Metric) {
 	}
 	ch <- metrics.NewLazyConstMetric(c.workloads, metrics.GaugeValue, float64(met), "met")
 	ch <- metrics.NewLazyConstMetric(c.workloads, metrics.GaugeValue, float64(missed), "missed")
-	for state, seconds := range byState(c.book.Seconds()) {
+	for state, seconds := range byState(c.ledger.Seconds()) {
 		ch <- metrics.NewLazyConstMetric(c.seconds, metrics.CounterValue, seconds, state)
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // Workloads of tenants are at most 500 series, of however many there are.
 func TestWorkloadsAreFew(t *testing.T) {
 	args := &config.QosAwareArgs{MeasureFrom: config.MeasureFromBound, AcceptablePreemptionOverhead: 1}
-	b := book.New(book.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (book.Owner, bool) { return book.Owner{}, true }})
+	b := ledger.New(ledger.Config{Args: args, Clock: clock.RealClock{}, Owners: func(string, metav1.OwnerReference) (ledger.Owner, bool) { return ledger.Owner{}, true }})
 	const workloads = 20_000
 	for i := range workloads {
 		if err := b.Observe(queued(fmt.Sprint("pod-", i), 0, 0, "0.5").Pod); err != nil {

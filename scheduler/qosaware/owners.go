@@ -14,7 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // owners looks up what has pods. ReplicaSets and StatefulSets are upstream's informers.
@@ -44,15 +44,15 @@ func newOwners(handle fwk.Handle) *owners {
 }
 
 // start begins to follow Deployments and Jobs, and calls added with every owner that appears.
-// It returns what tells whether those that exist are known.
+// It returns what reports whether those that exist are known.
 func (o *owners) start(ctx context.Context, added func(types.UID)) (synced []cache.InformerSynced, err error) {
-	tell := cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 		if meta, ok := object.(metav1.Object); ok {
 			added(meta.GetUID())
 		}
 	}}
 	for _, informer := range o.informers {
-		registration, err := informer.AddEventHandler(tell)
+		registration, err := informer.AddEventHandler(handler)
 		if err != nil {
 			return nil, err
 		}
@@ -66,10 +66,10 @@ func (o *owners) start(ctx context.Context, added func(types.UID)) (synced []cac
 func strip(object any) (any, error) {
 	switch o := object.(type) {
 	case *appsv1.Deployment:
-		return &appsv1.Deployment{ObjectMeta: bare(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}}, nil
+		return &appsv1.Deployment{ObjectMeta: stripMeta(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}}, nil
 	case *batchv1.Job:
 		return &batchv1.Job{
-			ObjectMeta: bare(&o.ObjectMeta),
+			ObjectMeta: stripMeta(&o.ObjectMeta),
 			Spec:       batchv1.JobSpec{Parallelism: o.Spec.Parallelism, Completions: o.Spec.Completions},
 			Status:     batchv1.JobStatus{Active: o.Status.Active, Succeeded: o.Status.Succeeded},
 		}, nil
@@ -78,12 +78,12 @@ func strip(object any) (any, error) {
 	}
 }
 
-func bare(m *metav1.ObjectMeta) metav1.ObjectMeta {
+func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, OwnerReferences: m.OwnerReferences}
 }
 
 // get looks up an owner. Objects of other kinds have no known owners.
-func (o *owners) get(namespace string, reference metav1.OwnerReference) (book.Owner, bool) {
+func (o *owners) get(namespace string, reference metav1.OwnerReference) (ledger.Owner, bool) {
 	switch reference.Kind {
 	case "ReplicaSet":
 		object, err := o.replicaSets.ReplicaSets(namespace).Get(reference.Name)
@@ -98,7 +98,7 @@ func (o *owners) get(namespace string, reference metav1.OwnerReference) (book.Ow
 		object, err := o.jobs.Jobs(namespace).Get(reference.Name)
 		return owner(object, err, reference.UID, func() *int32 { return ptr.To(together(object)) })
 	default:
-		return book.Owner{}, true
+		return ledger.Owner{}, true
 	}
 }
 
@@ -117,9 +117,9 @@ func together(job *batchv1.Job) int32 {
 
 // owner returns what is known of an object, if it is the one that is meant and not another
 // one of its name.
-func owner(object metav1.Object, err error, uid types.UID, replicas func() *int32) (book.Owner, bool) {
+func owner(object metav1.Object, err error, uid types.UID, replicas func() *int32) (ledger.Owner, bool) {
 	if err != nil || object.GetUID() != uid {
-		return book.Owner{}, false
+		return ledger.Owner{}, false
 	}
-	return book.Owner{Owner: metav1.GetControllerOfNoCopy(object), Replicas: int(ptr.Deref(replicas(), 1))}, true
+	return ledger.Owner{Owner: metav1.GetControllerOfNoCopy(object), Replicas: int(ptr.Deref(replicas(), 1))}, true
 }

@@ -15,7 +15,7 @@ func TestTogether(t *testing.T) {
 		active, succeeded        int32
 		want                     int32
 	}{
-		"nothing said":                   {nil, nil, 1, 0, 1},
+		"nothing stated":                 {nil, nil, 1, 0, 1},
 		"all at once":                    {ptr.To[int32](5), ptr.To[int32](5), 5, 0, 5},
 		"one has succeeded":              {ptr.To[int32](5), ptr.To[int32](5), 4, 1, 4},
 		"in turns":                       {ptr.To[int32](5), ptr.To[int32](20), 5, 7, 5},

@@ -35,7 +35,7 @@ var (
 
 func newPlugin(h *host, upstream *defaultpreemption.DefaultPreemption, handle fwk.Handle) *QosAware {
 	newPreemptor(handle, upstream, &preemptor{
-		rules: h.rules, judge: h.judgeRunning, now: h.book.Now, limit: h.limit,
+		rules: h.rules, judge: h.judgeRunning, now: h.ledger.Now, limit: h.limit,
 		preempted: func(why reason) { h.metrics.preemptions.WithLabelValues(string(why)).Inc() },
 	})
 	return &QosAware{DefaultPreemption: upstream, host: h}
@@ -47,11 +47,11 @@ func (pl *QosAware) Name() string { return Name }
 // Close is called when the scheduler ends, and returns when it is saved what workloads got.
 func (pl *QosAware) Close() error { return pl.host.close() }
 
-// Less tells which of two pods in the queue is served first.
+// Less reports whether a pod in the queue is served before another one.
 func (pl *QosAware) Less(a, b fwk.QueuedPodInfo) bool { return pl.host.keys.less(a, b) }
 
-// bindingBegins is in the state of an attempt to place a pod once its binding has begun:
-// several points tell of it, of which a profile may have some.
+// bindingBegins is in the state of an attempt to place a pod once its binding has begun: a
+// profile may enable several of the extension points that show it.
 type bindingBegins struct{}
 
 const bindingKey fwk.StateKey = Name + "/binding"
@@ -63,7 +63,7 @@ func (b bindingBegins) Clone() fwk.StateData { return b }
 func (pl *QosAware) begin(state fwk.CycleState, pod *v1.Pod) {
 	if _, err := state.Read(bindingKey); err != nil {
 		state.Write(bindingKey, bindingBegins{})
-		pl.host.book.Reserved(pod.UID)
+		pl.host.ledger.Reserved(pod.UID)
 		pl.host.begins()
 	}
 }
@@ -76,7 +76,7 @@ func (pl *QosAware) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod
 
 // Unreserve notes that the pod goes on waiting.
 func (pl *QosAware) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
-	pl.host.book.Unreserved(pod.UID)
+	pl.host.ledger.Unreserved(pod.UID)
 }
 
 // PreBindPreFlight notes that the binding of a pod begins, for profiles without Reserve. It
@@ -96,7 +96,7 @@ func (pl *QosAware) PreBind(_ context.Context, state fwk.CycleState, pod *v1.Pod
 
 // PostBind notes that the binding of a pod has ended.
 func (pl *QosAware) PostBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
-	pl.host.book.Bound(pod.UID)
+	pl.host.ledger.Bound(pod.UID)
 	if pl.host.store != nil {
 		pl.host.store.binds.Store(true)
 	}

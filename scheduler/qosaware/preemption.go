@@ -23,7 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // preemptor decides who is preempted for whom. Upstream's Evaluator and Executor do the rest:
@@ -32,7 +32,7 @@ type preemptor struct {
 	*defaultpreemption.DefaultPreemption // numbers of candidates
 	handle                               fwk.Handle
 	rules                                rules
-	judge                                func(*v1.Pod, time.Time) (book.Judgement, bool)
+	judge                                func(*v1.Pod, time.Time) (ledger.Judgement, bool)
 	now                                  func() time.Time
 	limit                                *limit
 	choices                              choices
@@ -133,7 +133,7 @@ type candidateVictim struct {
 	pod      *v1.Pod
 	priority int32
 	// judged is nil if the pod has no SLO.
-	judged *book.Judgement
+	judged *ledger.Judgement
 	// bySLO is why it may be preempted although its priority is not lower.
 	bySLO    reason
 	endsSoon bool
@@ -196,8 +196,8 @@ func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
 			if !hasSLO || v.judged == nil || v.priority > priority {
 				continue
 			}
-			// A pod that is ending anyway costs nothing.
-			if v.bySLO = p.rules.preempts(&own, v.judged); v.bySLO == notAllowed && !ending(v.pod) {
+			// A pod that is terminating anyway costs nothing.
+			if v.bySLO = p.rules.preempts(&own, v.judged); v.bySLO == notAllowed && !terminating(v.pod) {
 				continue
 			}
 		}
@@ -207,13 +207,13 @@ func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
 	return all
 }
 
-func ending(pod *v1.Pod) bool { return pod.DeletionTimestamp != nil }
+func terminating(pod *v1.Pod) bool { return pod.DeletionTimestamp != nil }
 
-// endsSoon tells whether a pod makes room by itself within the safety margin: nothing is gained by sparing it, and
+// endsSoon reports whether a pod makes room by itself within the safety margin: nothing is gained by sparing it, and
 // nothing lost. One with a longer grace period holds its node for that long, and one that should have ended long ago
 // may never do.
 func (p *preemptor) endsSoon(pod *v1.Pod, now time.Time) bool {
-	return ending(pod) && math.Abs(pod.DeletionTimestamp.Sub(now).Seconds()) <= p.rules.margin
+	return terminating(pod) && math.Abs(pod.DeletionTimestamp.Sub(now).Seconds()) <= p.rules.margin
 }
 
 // SelectVictimsOnNode finds the pods that have to go from a node so that a pod fits: it takes
@@ -246,7 +246,7 @@ func (p *preemptor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleStat
 		}
 		chosen = append(chosen, v)
 		violations += boolean(i < len(protected), 1, 0)
-		if v.bySLO != notAllowed && !ending(v.pod) {
+		if v.bySLO != notAllowed && !terminating(v.pod) {
 			bySLO++
 			p.choices.note(pod.UID, v.pod.UID, v.bySLO)
 		}
@@ -338,7 +338,7 @@ func splitByBudget(all []candidateVictim, budgets []*policy.PodDisruptionBudget)
 }
 
 // PodEligibleToPreemptOthers returns false, and why, for a pod that may not preempt, and for
-// one whose victims are still ending.
+// one whose victims are still terminating.
 func (p *preemptor) PodEligibleToPreemptOthers(ctx context.Context, pod *v1.Pod, nominated *fwk.Status) (bool, string) {
 	if ok, why := p.DefaultPreemption.PodEligibleToPreemptOthers(ctx, pod, nominated); !ok {
 		return false, why
@@ -368,9 +368,9 @@ func (p *preemptor) PodEligibleToPreemptOthers(ctx context.Context, pod *v1.Pod,
 	return true, ""
 }
 
-// preemptedBefore tells whether a pod is ending because a scheduler preempted it.
+// preemptedBefore reports whether a pod is terminating because a scheduler preempted it.
 func preemptedBefore(pod *v1.Pod) bool {
-	return ending(pod) && slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+	return terminating(pod) && slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
 		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonPreemptionByScheduler
 	})
 }
@@ -427,12 +427,12 @@ type cost struct {
 	bySLO map[float64]float64
 	// all is the sum over all victims.
 	all float64
-	// nothing tells that all victims gain nothing by running.
+	// nothing means that all victims gain nothing by running.
 	nothing bool
 }
 
 // add adds a victim; one that gains nothing loses nothing.
-func (c *cost) add(j *book.Judgement, margin float64) {
+func (c *cost) add(j *ledger.Judgement, margin float64) {
 	if j.GainsNothing {
 		return
 	}
@@ -462,14 +462,14 @@ type limit struct {
 func (l *limit) left(now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.most - l.recent(now)
+	return l.most - l.recentLocked(now)
 }
 
 // take notes one.
 func (l *limit) take(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.recent(now)
+	l.recentLocked(now)
 	l.times = append(l.times, now)
 }
 
@@ -482,7 +482,7 @@ func (l *limit) giveBack(at time.Time) {
 	}
 }
 
-func (l *limit) recent(now time.Time) int {
+func (l *limit) recentLocked(now time.Time) int {
 	old := 0
 	for old < len(l.times) && now.Sub(l.times[old]) >= time.Minute {
 		old++

@@ -12,19 +12,19 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // TestRank checks who is spared first of the pods that may be preempted.
 func TestRank(t *testing.T) {
 	p := &preemptor{rules: rulesOf(config.OverloadShare)}
-	victim := func(name string, priority int32, started int, j *book.Judgement) candidateVictim {
+	victim := func(name string, priority int32, started int, j *ledger.Judgement) candidateVictim {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		pod.Spec.Priority = ptr.To(priority)
 		pod.Status.StartTime = ptr.To(metav1.NewTime(start.Add(time.Duration(started) * time.Second)))
 		return candidateVictim{pod: pod, priority: priority, judged: j}
 	}
-	of := func(slo, metric float64) *book.Judgement { j := judged(slo, metric); return &j }
+	of := func(slo, metric float64) *ledger.Judgement { j := judged(slo, metric); return &j }
 	vain := of(.9, -50)
 	vain.GainsNothing = true
 	want := []candidateVictim{
@@ -56,18 +56,18 @@ func TestRank(t *testing.T) {
 
 // TestChooseNode checks on which node pods are preempted.
 func TestChooseNode(t *testing.T) {
-	vain := func(slo, metric float64) book.Judgement {
+	vain := func(slo, metric float64) ledger.Judgement {
 		j := judged(slo, metric)
 		j.GainsNothing = true
 		return j
 	}
-	known := map[string]book.Judgement{
+	known := map[string]ledger.Judgement{
 		"in vain": vain(.9, -500), "in vain too": vain(.5, -100),
 		"urgent": judged(.9, 10), "behind": judged(.5, -50), "secure": judged(.5, 100), "more secure": judged(.9, 1000),
 	}
 	p := &preemptor{
 		rules: rulesOf(config.OverloadShare), now: func() time.Time { return start },
-		judge: func(pod *v1.Pod, _ time.Time) (book.Judgement, bool) { j, ok := known[pod.Name]; return j, ok },
+		judge: func(pod *v1.Pod, _ time.Time) (ledger.Judgement, bool) { j, ok := known[pod.Name]; return j, ok },
 	}
 	node := func(violations int64, priority int32, names ...string) *extenderv1.Victims {
 		v := &extenderv1.Victims{NumPDBViolations: violations}

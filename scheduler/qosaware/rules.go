@@ -6,11 +6,11 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
-// rules say who is served before whom, and who may be preempted for whom. They know nothing
-// of priorities, nodes and budgets.
+// rules decide who is served before whom, and who may be preempted for whom, without
+// priorities, nodes and budgets.
 type rules struct {
 	// margin is the metric, in seconds, below which a workload is urgent.
 	margin float64
@@ -24,10 +24,10 @@ func newRules(args *config.QosAwareArgs) rules {
 	return rules{margin: args.SafetyMargin.Seconds(), minimum: args.MinimumRunningTime.Duration, admit: args.Overload == config.OverloadAdmit}
 }
 
-func (r rules) urgent(j *book.Judgement) bool { return j.Metric < r.margin }
+func (r rules) urgent(j *ledger.Judgement) bool { return j.Metric < r.margin }
 
 // compare returns a negative number if the first is served before the second, 0 if neither.
-func (r rules) compare(a, b *book.Judgement) int {
+func (r rules) compare(a, b *ledger.Judgement) int {
 	if r.urgent(a) != r.urgent(b) {
 		return cmp.Compare(a.Metric, b.Metric)
 	}
@@ -80,7 +80,7 @@ var reasons = []reason{byPriority, inVain, secure, largerSLO, overhead}
 
 // preempts returns why a running pod v may be preempted for a waiting pod p, both with an SLO
 // and v with no higher priority.
-func (r rules) preempts(p, v *book.Judgement) reason {
+func (r rules) preempts(p, v *ledger.Judgement) reason {
 	if v.Workload == p.Workload && p.Terms.Measuring != account.Independent {
 		return notAllowed
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 func rulesOf(overload string) rules {
@@ -20,32 +20,32 @@ func rulesOf(overload string) rules {
 }
 
 func TestPreempts(t *testing.T) {
-	waiting := func(slo, metric float64) book.Judgement {
+	waiting := func(slo, metric float64) ledger.Judgement {
 		j := judged(slo, metric)
-		j.Workload = book.Key{Namespace: "team", Name: "waiting"}
+		j.Workload = ledger.Key{Namespace: "team", Name: "waiting"}
 		return j
 	}
-	running := func(slo, metric float64, ran time.Duration) book.Judgement {
+	running := func(slo, metric float64, ran time.Duration) ledger.Judgement {
 		j := judged(slo, metric)
-		j.Workload, j.Runs, j.Ran = book.Key{Namespace: "team", Name: "running"}, true, ran
+		j.Workload, j.Runs, j.Ran = ledger.Key{Namespace: "team", Name: "running"}, true, ran
 		j.Sums = account.Sums{Running: 95, Binding: 5}
 		return j
 	}
-	incomplete := func(j book.Judgement) book.Judgement {
+	incomplete := func(j ledger.Judgement) ledger.Judgement {
 		j.Terms.Measuring, j.GainsNothing = account.Concurrent, true
 		return j
 	}
-	with := func(j book.Judgement, measuring account.Measuring) book.Judgement {
+	with := func(j ledger.Judgement, measuring account.Measuring) ledger.Judgement {
 		j.Terms.Measuring = measuring
 		return j
 	}
-	same := func(j book.Judgement) book.Judgement {
+	same := func(j ledger.Judgement) ledger.Judgement {
 		j.Workload.Name = "waiting"
 		return j
 	}
 	const long, short = time.Minute, 59 * time.Second
 	for name, test := range map[string]struct {
-		p, v book.Judgement
+		p, v ledger.Judgement
 		want reason
 	}{
 		"victim is safe":                     {waiting(.5, 0), running(.5, 30, long), secure},
@@ -85,7 +85,7 @@ func TestPreempts(t *testing.T) {
 func TestNoTurns(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	metrics := []float64{math.Inf(1), 0, 30, -20, 100, 29}
-	some := func(name string) book.Judgement {
+	some := func(name string) ledger.Judgement {
 		j := judged([]float64{.3, .5, 1}[random.IntN(3)], metrics[random.IntN(len(metrics))])
 		j.Workload.Name, j.Ran, j.Runs = name, time.Hour, true
 		return j

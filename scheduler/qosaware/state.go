@@ -11,7 +11,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // stateKey is the key in the ConfigMap.
@@ -35,14 +35,14 @@ const (
 type store struct {
 	client clientset.Interface
 	name   string
-	book   *book.Book
+	ledger *ledger.Ledger
 	count  func(result string)
 
-	// binds tells that this process has bound a pod.
+	// binds means that this process has bound a pod.
 	binds atomic.Bool
-	// loaded tells that the ConfigMap was read, or that there is none.
+	// loaded means that the ConfigMap was read, or that there is none.
 	loaded bool
-	// tookOver tells that it was read once more after this process began to bind pods: another
+	// tookOver means that it was read once more after this process began to bind pods: another
 	// one may have written it meanwhile.
 	tookOver bool
 	// read and saved are when it was last tried to read and to write the state.
@@ -63,13 +63,13 @@ func (s *store) run(ctx context.Context) {
 			}
 			return
 		case <-ticker.C:
-			s.sync(ctx, s.book.Now())
+			s.sync(ctx, s.ledger.Now())
 		}
 	}
 }
 
 // load reads the state. A state that cannot be used is not a reason not to schedule: the
-// account begins anew then. Own is as in Book.Load.
+// account begins anew then. Own is as in Ledger.Load.
 func (s *store) load(ctx context.Context, own bool) {
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func (s *store) load(ctx context.Context, own bool) {
 		logger.Error(err, "The saved state cannot be read now, and will be read later")
 	default:
 		s.loaded = true
-		skipped, err := s.book.Load(object.BinaryData[stateKey], own)
+		skipped, err := s.ledger.Load(object.BinaryData[stateKey], own)
 		switch {
 		case err != nil:
 			logger.Error(err, "The saved state cannot be used: what workloads got is counted anew from the pods that exist")
@@ -112,7 +112,7 @@ func (s *store) sync(ctx context.Context, now time.Time) {
 		}
 	}
 	pause := saveEvery
-	if s.book.Changed() {
+	if s.ledger.Changed() {
 		pause = s.pause
 	}
 	if now.Sub(s.saved) >= pause {
@@ -123,7 +123,7 @@ func (s *store) sync(ctx context.Context, now time.Time) {
 
 // save writes the state.
 func (s *store) save(ctx context.Context) {
-	data, err := s.book.Save()
+	data, err := s.ledger.Save()
 	if err == nil && data == nil {
 		s.pause = leastPause
 		return
@@ -135,7 +135,7 @@ func (s *store) save(ctx context.Context) {
 	}
 	if err != nil {
 		s.pause = saveEvery
-		s.book.Dirty()
+		s.ledger.Dirty()
 		s.count("error")
 		klog.FromContext(ctx).Error(err, "The state cannot be saved: a restart would count what workloads got from the pods that exist", "plugin", Name, "configMap", klog.KRef(metav1.NamespaceSystem, s.name))
 		return

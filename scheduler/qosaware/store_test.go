@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // process is a scheduler, as far as its state is concerned.
@@ -31,11 +31,11 @@ type process struct {
 
 func newProcess(client *fake.Clientset) *process {
 	p := &process{clock: clocktesting.NewFakePassiveClock(start), results: map[string]int{}}
-	b := book.New(book.Config{
+	b := ledger.New(ledger.Config{
 		Args: &config.QosAwareArgs{MeasureFrom: config.MeasureFromBound, AcceptablePreemptionOverhead: 1}, Clock: p.clock,
-		Owners: func(string, metav1.OwnerReference) (book.Owner, bool) { return book.Owner{}, true },
+		Owners: func(string, metav1.OwnerReference) (ledger.Owner, bool) { return ledger.Owner{}, true },
 	})
-	p.store = &store{client: client, name: "state", book: b, count: func(result string) { p.results[result]++ }}
+	p.store = &store{client: client, name: "state", ledger: b, count: func(result string) { p.results[result]++ }}
 	return p
 }
 
@@ -44,14 +44,14 @@ func (p *process) end(name string, seconds int) {
 	pod := queued(name, 0, 0, "0.5").Pod
 	pod.CreationTimestamp = metav1.NewTime(p.clock.Now())
 	pod.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: name, UID: pod.UID + "-job", Controller: ptr.To(true)}}
-	_ = p.book.Observe(pod)
+	_ = p.ledger.Observe(pod)
 	p.clock.SetTime(p.clock.Now().Add(time.Duration(seconds) * time.Second))
-	p.book.Remove(pod)
+	p.ledger.Remove(pod)
 }
 
 func (p *process) waited() float64 {
 	sum := 0.
-	for _, row := range p.book.Rows(false) {
+	for _, row := range p.ledger.Rows(false) {
 		sum += row.Sums.Waiting
 	}
 	return sum
@@ -176,8 +176,8 @@ func TestDebugHandler(t *testing.T) {
 	p := newProcess(fake.NewClientset())
 	pod := queued("web", 0, 0, "0.5").Pod
 	pod.CreationTimestamp = metav1.NewTime(start)
-	_ = p.book.Observe(pod)
-	factory.host.Store(&host{book: p.book})
+	_ = p.ledger.Observe(pod)
+	factory.host.Store(&host{ledger: p.ledger})
 	if got := ask("POST", ""); got.Code != http.StatusMethodNotAllowed || got.Header().Get("Allow") != "GET" {
 		t.Errorf("POST: %d", got.Code)
 	}
@@ -261,7 +261,7 @@ func TestSplitByBudget(t *testing.T) {
 func TestCost(t *testing.T) {
 	near, far, safe := judged(.9, 20), judged(.5, -100), judged(.5, 500)
 	c := &cost{bySLO: map[float64]float64{}}
-	for _, j := range []book.Judgement{near, far, safe} {
+	for _, j := range []ledger.Judgement{near, far, safe} {
 		c.add(&j, 30)
 	}
 	if c.bySLO[.9] != -10 || c.bySLO[.5] != -130 || c.all != -10-130+470 {
@@ -269,7 +269,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestCloseSaves checks that a scheduler that ends has saved what it knows when its plugin is
+// TestCloseSaves checks that a scheduler that ends has saved its state when its plugin is
 // closed, and that nothing happens when it is closed again, as another profile's plugin.
 func TestCloseSaves(t *testing.T) {
 	client := fake.NewClientset()
@@ -281,7 +281,7 @@ func TestCloseSaves(t *testing.T) {
 	p.tookOver = true
 	p.end("a", 10)
 	ctx, stop := context.WithCancel(t.Context())
-	h := &host{store: p.store, book: p.book, stop: stop, stopped: make(chan struct{})}
+	h := &host{store: p.store, ledger: p.ledger, stop: stop, stopped: make(chan struct{})}
 	go h.keep(ctx)
 	pl := &QosAware{host: h}
 	for range 2 {

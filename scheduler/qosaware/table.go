@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // writeTable writes the published table: a line for each workload, with what its pods got,
 // and for how long nothing of it could run (time to violate).
-func writeTable(w io.Writer, rows []book.Row) error {
+func writeTable(w io.Writer, rows []ledger.Row) error {
 	line := func(columns ...any) error {
 		_, err := fmt.Fprintf(w, "%20s  %9s  %20s  %20s  %20s  %20s\n", columns...)
 		return err
@@ -32,7 +32,7 @@ func writeTable(w io.Writer, rows []book.Row) error {
 }
 
 // writeWide writes a line for each pod, with all that decides about it.
-func writeWide(w io.Writer, rows []book.Row) error {
+func writeWide(w io.Writer, rows []ledger.Row) error {
 	line := func(columns ...any) error {
 		_, err := fmt.Fprintf(w, "%20s  %30s  %8s  %11s  %9s  %12s  %13s  %12s  %12s  %12s  %12s\n", columns...)
 		return err
@@ -53,7 +53,7 @@ func writeWide(w io.Writer, rows []book.Row) error {
 }
 
 // nameOf returns the published column: the name alone in namespace default.
-func nameOf(k book.Key) string {
+func nameOf(k ledger.Key) string {
 	if k.Namespace == metav1.NamespaceDefault {
 		return k.Name
 	}
@@ -67,7 +67,7 @@ func service(s account.Sums, t account.Terms) string {
 // duration writes seconds as published: to the second above one, to the millisecond below,
 // and if they are negative.
 func duration(seconds float64) string {
-	if math.Abs(seconds) > 1e9 { // longer than a Duration can say
+	if math.Abs(seconds) > 1e9 { // longer than a Duration can be
 		if seconds > 0 {
 			return "never"
 		}

@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // TestTable has published rows.
 func TestTable(t *testing.T) {
-	row := func(namespace, name string, slo float64, left time.Duration, s account.Sums) book.Row {
-		return book.Row{Workload: book.Key{Namespace: namespace, Name: name}, Terms: account.Terms{SLO: slo, Measuring: account.Average, Overhead: 1}, Sums: s, Left: left.Seconds()}
+	row := func(namespace, name string, slo float64, left time.Duration, s account.Sums) ledger.Row {
+		return ledger.Row{Workload: ledger.Key{Namespace: namespace, Name: name}, Terms: account.Terms{SLO: slo, Measuring: account.Average, Overhead: 1}, Sums: s, Left: left.Seconds()}
 	}
 	long := (2*time.Hour + 4*time.Minute + 6*time.Second).Seconds()
-	rows := []book.Row{
+	rows := []ledger.Row{
 		row("default", "", .8, 31*time.Minute+1500*time.Millisecond, account.Sums{Running: long}),
 		row("default", "50_slo_1", .5, -(2*time.Minute + 22*time.Second + 541*time.Millisecond), account.Sums{Running: 493.9, Waiting: 636.7, Binding: .5912}),
 		row("team", "web", .5, 0, account.Sums{}),
@@ -33,7 +33,7 @@ func TestTable(t *testing.T) {
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", &got, want)
 	}
-	rows[2].Pods = []book.PodRow{{Name: "web-1", Phase: "running", Judgement: book.Judgement{Terms: rows[2].Terms, Metric: math.Inf(1), Overhead: .25, Sums: account.Sums{Lost: 3}}}}
+	rows[2].Pods = []ledger.PodRow{{Name: "web-1", Phase: "running", Judgement: ledger.Judgement{Terms: rows[2].Terms, Metric: math.Inf(1), Overhead: .25, Sums: account.Sums{Lost: 3}}}}
 	got.Reset()
 	if err := writeWide(&got, rows); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 // DebugPath is where the ratings of nodes are served.
 const DebugPath = "/debug/safe"
 
-// Option changes what plugins know.
+// Option changes where plugins get their statistics.
 type Option func(*Factory)
 
 // WithSource has plugins take the statistics of nodes from a source, and not from the nodes'

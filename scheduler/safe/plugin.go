@@ -143,7 +143,7 @@ func (pl *Safe) risk(p *part) float64 {
 	return p.Above(pl.threshold)
 }
 
-// risky tells whether the risk is larger than what is accepted.
+// risky reports whether the risk is larger than what is accepted.
 func (pl *Safe) risky(p *part) bool {
 	return p.problem == usage.None && p.Exceeds(pl.threshold, pl.accepted)
 }
@@ -179,7 +179,7 @@ func (pl *Safe) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, e
 	}, nil
 }
 
-// fits tells whether a pod is worth another attempt after a node has changed.
+// fits reports whether a pod is worth another attempt after a node has changed.
 func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	_, node, err := util.As[*v1.Node](before, after)
 	if err != nil {
@@ -197,7 +197,7 @@ func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Queuein
 	return fwk.Queue, nil
 }
 
-// isOf tells whether it is the pod itself that has changed.
+// isOf reports whether it is the pod itself that has changed.
 func isOf(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	_, changed, err := util.As[*v1.Pod](before, after)
 	if err != nil {

@@ -279,7 +279,7 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// changing is a source that says something else of the same nodes.
+// changing is a source whose answers for the same nodes change.
 type changing struct{ version uint64 }
 
 func (c *changing) Version() uint64 { return c.version }
@@ -351,7 +351,7 @@ func infoOf(node *v1.Node) fwk.NodeInfo {
 	return info
 }
 
-// FuzzAnnotations: whatever annotations say, a node is rated.
+// FuzzAnnotations: whatever the annotations are, a node is rated.
 func FuzzAnnotations(f *testing.F) {
 	f.Add("1600", "400", "1200", int64(500))
 	f.Add("NaN", "1e400", "-3", int64(0))

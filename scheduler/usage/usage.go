@@ -20,7 +20,7 @@ const (
 	Invalid Problem = "invalid"
 	// NoCapacity means that the node has nothing of the resource.
 	NoCapacity Problem = "capacity"
-	// Unavailable means that who knows it does not answer, or what it said is too old.
+	// Unavailable means that the source does not answer, or its answer is too old.
 	Unavailable Problem = "unavailable"
 )
 
@@ -41,12 +41,12 @@ type Statistics struct {
 	Of      string
 }
 
-// Source tells what is known. Several goroutines ask it at once.
+// Source has the statistics of nodes. Implementations are safe for concurrent use.
 type Source interface {
 	// Of returns what is known of a resource, CPU or memory, of a node.
 	Of(node *v1.Node, resource v1.ResourceName) Statistics
-	// Version returns a number that is another one when Of may say something else of the
-	// same Node object. It is asked for once a pod, Of for each node when that has changed.
+	// Version returns a number that changes when Of may have another answer for the same Node
+	// object. It is asked for once a pod, Of for each node when that has changed.
 	Version() uint64
 }
 
@@ -75,8 +75,8 @@ var annotations = map[v1.ResourceName]names{
 	v1.ResourceMemory: {"mean-free-memory", "std-free-memory", "forcasted-free-memory"},
 }
 
-// Of implements Source. A number that is wrong makes the others useless: what they say
-// without it may be the opposite.
+// Of implements Source. A number that is wrong makes the others useless: without it they may
+// mean the opposite.
 func (Annotations) Of(node *v1.Node, resource v1.ResourceName) Statistics {
 	var s Statistics
 	is := annotations[resource]

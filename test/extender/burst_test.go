@@ -14,7 +14,7 @@ import (
 // that the first ones bring count for the others at once. layer-extender only guesses where
 // its answers lead, until the bindings show: it may cost one node more.
 func TestBurst(t *testing.T) {
-	livetest.Long(t, "TestBurst of test/scheduler, and the unit tests of extender/arrivals")
+	livetest.Long(t, "TestBurst of test/scheduler, and the unit tests of extender/expectedpods")
 	if stock() {
 		t.Skip("STOCK_NODES=1 has no kube-scheduler with the plugin to compare with")
 	}

@@ -37,7 +37,7 @@ import (
 
 	qosv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // promising returns a profile with QosAware in place of upstream's queue and preemption.
@@ -144,7 +144,7 @@ func (c *promises) pod(name, slo string, set ...func(*v1.Pod)) *v1.Pod {
 	c.t.Helper()
 	pod := st.MakePod().Namespace(c.NS.Name).Name(name).Label("name", name).TerminationGracePeriodSeconds(0).Req(map[v1.ResourceName]string{v1.ResourceCPU: "1"}).Obj()
 	if slo != "" {
-		pod.Annotations = map[string]string{book.AnnotationSLO: slo}
+		pod.Annotations = map[string]string{ledger.AnnotationSLO: slo}
 	}
 	for _, f := range set {
 		f(pod)

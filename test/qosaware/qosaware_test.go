@@ -466,7 +466,7 @@ func TestSurvives(t *testing.T) {
 // TestJob checks that of a Job the pods that succeed count, although schedulers do not see
 // finished pods, and that the work of those that are preempted is lost.
 func TestJob(t *testing.T) {
-	livetest.Long(t, "the unit tests of qosaware/book")
+	livetest.Long(t, "the unit tests of qosaware/ledger")
 	room(t, 2, 2, 0)
 	before, err := lab.MetricOf(t.Context(), c.SchedulerURL(), "scheduler_qosaware_seconds_total", "state")
 	must(t, err)
@@ -534,7 +534,7 @@ func working(t *testing.T) string {
 // TestConcurrent has a concurrent workload of three, of which there is room for two: it is the
 // first victim, although another one, which is not, has a smaller SLO.
 func TestConcurrent(t *testing.T) {
-	livetest.Long(t, "the unit tests of qosaware/book")
+	livetest.Long(t, "the unit tests of qosaware/ledger")
 	room(t, 1, 1, 1)
 	all := on(template("0.9", measuring, "concurrent"), "n1", "n2")
 	all.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{

@@ -66,7 +66,7 @@ func Queries() map[string]string {
 	}
 }
 
-// Config says what to ask.
+// Config has what to ask, and whom.
 type Config struct {
 	// Address is the URL of Prometheus.
 	Address string
@@ -81,7 +81,7 @@ type Config struct {
 	TokenFile, CAFile string
 	// Timeout is how long an answer may take; 0 means ten seconds.
 	Timeout time.Duration
-	// Clock tells when to ask and how old answers are; nil means the real one.
+	// Clock is for when to ask and how old answers are; nil means the real one.
 	Clock clock.WithTicker
 }
 
@@ -113,7 +113,7 @@ var queries = metrics.NewCounterVec(&metrics.CounterOpts{
 	Help: "Queries to Prometheus, by statistic and by what came: values of nodes (success), no series with the label of nodes (empty), an error (error).",
 }, []string{"statistic", "result"})
 
-// New returns a Source that knows nothing yet.
+// New returns a Source without statistics.
 func New(c Config) (*Source, error) {
 	address, err := url.Parse(c.Address)
 	if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Host == "" {

@@ -130,8 +130,8 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-// TestNoDeviation: what a node uses is not steady because nobody knows how much it varies, unless
-// nobody is asked.
+// TestNoDeviation: without the deviation, the use of a node does not count as steady, unless no
+// deviation is asked for.
 func TestNoDeviation(t *testing.T) {
 	for query, want := range map[string]usage.Statistics{
 		"cpu_deviation": {Problem: usage.Missing, Of: "cpu-deviation"}, // its answer is empty

@@ -275,7 +275,7 @@ func (f *fleet) read(ctx context.Context, config *rest.Config) (start time.Durat
 		return 0, of, err
 	}
 	began := time.Now()
-	synced, err := source.Insisting().Start(ctx, s)
+	synced, err := source.RequireSync().Start(ctx, s)
 	if err != nil {
 		return 0, of, err
 	}

@@ -45,8 +45,8 @@ func (s *nodeManifests) learn(i *image, name string) {
 	})
 }
 
-// Held implements locality.FollowedSource.
-func (s *nodeManifests) Held(name imageref.Canonical, _ index.Platform) (manifest index.Manifest, ok bool) {
+// ManifestOnNode implements locality.FollowedSource.
+func (s *nodeManifests) ManifestOnNode(name imageref.Canonical, _ index.Platform) (manifest index.Manifest, ok bool) {
 	manifest, ok = s.resolved[name]
 	return manifest, ok
 }

@@ -43,7 +43,7 @@ type ShortName struct {
 	Repository string
 }
 
-// Mirror tells under which other names the images below a prefix may be found.
+// Mirror has the other names under which the images below a prefix may be found.
 type Mirror struct {
 	Prefix    string
 	Locations []string

@@ -132,7 +132,7 @@ func Permutation(t *testing.T, name string, make frameworkruntime.PluginFactory,
 	}
 }
 
-// Filter returns what the filters say of each node for a pod, in order.
+// Filter returns the status of the filters for each node, in order.
 func (f *Framework) Filter(t testing.TB, pod *v1.Pod) []*fwk.Status {
 	t.Helper()
 	state := framework.NewCycleState()

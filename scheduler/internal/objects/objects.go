@@ -1,5 +1,5 @@
 // Package objects follows all objects of one of this project's resources. The resource may be
-// missing, or may not be read: then it is tried again and again, and said once.
+// missing, or may not be read: then it is tried again and again, and logged once.
 package objects
 
 import (
@@ -62,12 +62,12 @@ func (f Followed) Follow(ctx context.Context) {
 	// and is logged once.
 	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 16, Factor: 2, Jitter: 0.2}.
 		DelayWithReset(clock.RealClock{}, 2*time.Minute)
-	var said *metav1.StatusReason
+	var logged *metav1.StatusReason
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (done bool, _ error) {
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
-			if reason := apierrors.ReasonForError(err); f.Failed(err) || said == nil || *said != reason {
+			if reason := apierrors.ReasonForError(err); f.Failed(err) || logged == nil || *logged != reason {
 				logger.Info(f.Cannot, "reason", err)
-				said = &reason
+				logged = &reason
 			}
 		}
 		return false, nil
@@ -79,6 +79,6 @@ func Logger(ctx context.Context, resource schema.GroupVersionResource) klog.Logg
 	return klog.FromContext(ctx).WithValues("resource", resource.GroupResource().String())
 }
 
-// None tells whether an error means that there are no objects for the reader: it need not
+// None reports whether an error means that there are no objects for the reader: it need not
 // wait for them.
 func None(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }

@@ -1,8 +1,8 @@
 // Package pernode remembers what a plugin computed from a Node, until the Node changes: that
 // takes longer than looking it up, and there are many pods between two changes.
 //
-// A Node must never be changed in place: its informer replaces the object when it changes, and by
-// the object it is told whether it has.
+// A Node must never be changed in place: its informer replaces the object when it changes, and
+// another object is what shows the change.
 package pernode
 
 import (

@@ -22,7 +22,7 @@ type Life struct {
 	Ended time.Time
 }
 
-// Runs tells whether the pod runs and nobody has asked for its end.
+// Runs reports whether the pod runs and nobody has asked for its end.
 func (l *Life) Runs() bool { return !l.Since.IsZero() && l.Ended.IsZero() }
 
 // end returns until when time is counted.

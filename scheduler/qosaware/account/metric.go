@@ -28,7 +28,7 @@ var Measurings = []Measuring{Average, Independent, Aggregate, Concurrent}
 type Terms struct {
 	// SLO is the share of its time in which a workload shall run: above 0, at most 1.
 	SLO float64
-	// Measuring says what counts as running.
+	// Measuring is what counts as running.
 	Measuring Measuring
 	// Overhead is the largest preemption overhead at which it may still be preempted
 	// although it is short of service, from 0 to 1.
@@ -41,7 +41,7 @@ type Case struct {
 	Sums Sums
 	// Running and Pending are the pods of the workload whose end nobody has asked for.
 	Running, Pending int
-	// Runs tells whether the pod itself is one of those that run.
+	// Runs is whether the pod itself is one of those that run.
 	Runs bool
 	// Replicas is how many have to run at once (Concurrent), at least 1.
 	Replicas int
@@ -115,7 +115,7 @@ func (t Terms) PreemptionOverhead(s Sums) float64 {
 	return s.Binding / all
 }
 
-// Accepts tells whether the overhead of a workload allows another preemption: it may not cost
+// Accepts reports whether the overhead of a workload allows another preemption: it may not cost
 // more than what the SLO leaves over.
 func (t Terms) Accepts(s Sums) bool { return t.PreemptionOverhead(s) <= t.Acceptable()+nearly }
 

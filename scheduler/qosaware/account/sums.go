@@ -44,7 +44,7 @@ func (s Sums) Service() float64 {
 	return 0
 }
 
-// Window tells how long the past matters: a second that ended x ago weighs exp(-x/Window).
+// Window is how long the past matters: a second that ended x ago weighs exp(-x/Window).
 // Without a window (0), all seconds weigh the same.
 type Window time.Duration
 

@@ -9,7 +9,7 @@ package risk
 import "math"
 
 // leastDeviation is the deviation below which a use counts as constant: 0.1 % of a resource
-// is less than measurements tell, and smaller ones would need more and more time.
+// is less than measurements show, and smaller ones would need more and more time.
 const leastDeviation = 1e-3
 
 // Usage is how much of a resource is used: the mean and the standard deviation.
@@ -59,15 +59,15 @@ func (u Usage) Above(t float64) float64 {
 	return min(max(1-Beta(t, k*u.Mean, k*(1-u.Mean)), 0), 1)
 }
 
-// Exceeds tells whether the risk Above(t) is larger than an accepted one. Mostly that takes no
+// Exceeds reports whether the risk Above(t) is larger than an accepted one. Mostly that takes no
 // distribution.
 func (u Usage) Exceeds(t, accepted float64) bool {
 	return !u.within(t, accepted) && u.Above(t) > accepted
 }
 
-// within tells that the risk Above(t) is at most an accepted one, where it does not take the
-// distribution to know: by Cantelli's inequality, none with this mean and deviation has a larger
-// risk than s²/(s² + d²), where d is the distance from the mean up to t.
+// within reports whether the risk Above(t) is at most an accepted one whatever the distribution is: by
+// Cantelli's inequality, none with this mean and deviation has a larger risk than s²/(s² + d²),
+// where d is the distance from the mean up to t.
 func (u Usage) within(t, accepted float64) bool {
 	variance, d := u.Deviation*u.Deviation, t-u.Mean
 	return d > 0 && variance < u.Mean*(1-u.Mean) && variance/(variance+d*d) <= accepted

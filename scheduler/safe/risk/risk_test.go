@@ -36,7 +36,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestWith has what measurements say that cannot be: more is free than there is, or nothing
+// TestWith has measurements that cannot be: more is free than there is, or nothing
 // fits any more.
 func TestWith(t *testing.T) {
 	for _, c := range []struct {

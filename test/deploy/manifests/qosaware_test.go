@@ -21,7 +21,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	argsvalidation "github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // TestQosAware checks what the variant adds to second-scheduler: a configuration that
@@ -130,7 +130,7 @@ func TestSLOPolicyDecides(t *testing.T) {
 		}
 		return pod
 	}
-	slo := func(value string) *corev1.Pod { return stating(book.AnnotationSLO, value) }
+	slo := func(value string) *corev1.Pod { return stating(ledger.AnnotationSLO, value) }
 	const decimal, most90, notAllowed = "is a decimal number above 0", "may state an SLO of at most 0.9", "may not state an SLO"
 	for name, test := range map[string]struct {
 		namespace string
@@ -144,8 +144,8 @@ func TestSLOPolicyDecides(t *testing.T) {
 		"less":                      {namespace: "ninety", pod: slo(".5")},
 		"too much":                  {namespace: "ninety", pod: slo("0.91"), want: most90},
 		"published annotation":      {namespace: "ninety", pod: stating("slo", "1"), legacy: true, want: most90},
-		"either of both":            {namespace: "ninety", pod: stating(book.AnnotationSLO, "0.5", "slo", "1"), legacy: true, want: most90},
-		"both":                      {namespace: "ninety", pod: stating(book.AnnotationSLO, "0.5", "slo", "0.6"), legacy: true},
+		"either of both":            {namespace: "ninety", pod: stating(ledger.AnnotationSLO, "0.5", "slo", "1"), legacy: true, want: most90},
+		"both":                      {namespace: "ninety", pod: stating(ledger.AnnotationSLO, "0.5", "slo", "0.6"), legacy: true},
 		"another one's slo":         {namespace: "none", pod: stating("slo", "99.9 %")},
 		"0":                         {namespace: "all", pod: slo("0"), want: decimal},
 		".00":                       {namespace: "all", pod: slo(".00"), want: decimal},

@@ -46,7 +46,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/extender/agent"
-	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/extender/handler"
 	"github.com/layer-locality/layer-locality/extender/host"
 	"github.com/layer-locality/layer-locality/internal/bench/fleet"
@@ -250,7 +250,7 @@ func serveAlone(ctx context.Context, name string, nodes []*v1.Node, atStart int)
 		stateUse(rand.New(rand.NewPCG(3, 3)), nodes)
 		clock := clocktesting.NewFakeClock(time.Now())
 		config.Kinds, config.Clock = all[i:i+1], clock
-		answered = func() { clock.Step(arrivals.Timeout) } // each pod finds the same nodes
+		answered = func() { clock.Step(expectedpods.Timeout) } // each pod finds the same nodes
 	}
 	client := fake.NewClientset()
 	lists(client, nodes, running(nodes))
@@ -407,7 +407,7 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 			return nil, err
 		}
 		roundTrips = append(roundTrips, time.Since(began))
-		clock.Step(arrivals.Timeout) // each pod finds the same nodes
+		clock.Step(expectedpods.Timeout) // each pod finds the same nodes
 
 		others, ours, err := beside.score(ctx, pod)
 		if err != nil {

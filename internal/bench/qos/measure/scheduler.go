@@ -29,7 +29,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/scheduler/qosaware"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // scheduler is what sorts the queue of a kube-scheduler, with the pods that its informer has.
@@ -165,7 +165,7 @@ func answer(client *fake.Clientset, pods, workloads int, slo string) {
 			}}
 			pod.Spec.SchedulerName, pod.Status.Phase = v1.DefaultSchedulerName, v1.PodPending
 			if slo != "" {
-				pod.Annotations = map[string]string{book.AnnotationSLO: slo}
+				pod.Annotations = map[string]string{ledger.AnnotationSLO: slo}
 			}
 			all.Items = append(all.Items, pod)
 		}

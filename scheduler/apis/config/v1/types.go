@@ -58,10 +58,10 @@ type LayerLocalityArgs struct {
 	// +optional
 	MaxWaitingPods *int32 `json:"maxWaitingPods,omitempty"`
 
-	// JoinsDownloads tells that nodes download a layer once although two images that are
+	// JoinsDownloads means that nodes download a layer once although two images that are
 	// pulled at the same time need it. Then a layer that any placed pod brings to a node
 	// counts as arriving there; otherwise it counts for pods with the same image only. It
-	// is for nodes that do not say themselves: nodes with the label
+	// is for nodes that do not state it themselves: nodes with the label
 	// layerlocality.io/joins-downloads (true or false) do, and so do nodes with containerd,
 	// which joins downloads. Upstream's CRI-O does not; that of this project does where
 	// images have a common base; with serializeImagePulls there is nothing to join.
@@ -69,15 +69,15 @@ type LayerLocalityArgs struct {
 	// +optional
 	JoinsDownloads *bool `json:"joinsDownloads,omitempty"`
 
-	// LayerReuse tells when nodes that state no layers, and whose images are known from
+	// LayerReuse is when nodes that state no layers, and whose images are known from
 	// ImageManifests, use a layer again for another image. Digest: whatever is below it.
 	// Chain: only above the same layers, from the first one on, as containerd does with
-	// discard_unpacked_layers. Nodes with a layer-agent say it themselves. The value of the
+	// discard_unpacked_layers. Nodes with a layer-agent state it themselves. The value of the
 	// first profile counts. Default Digest.
 	// +optional
 	LayerReuse *string `json:"layerReuse,omitempty"`
 
-	// NodeLayers tells whether what layer-agent says of a node counts in place of its
+	// NodeLayers is whether the report of layer-agent counts in place of a node's
 	// NodeStatus. Nothing changes where none is installed. The value of the first profile
 	// counts. Default true.
 	// +optional
@@ -144,7 +144,7 @@ type ShortName struct {
 	Repository string `json:"repository"`
 }
 
-// Mirror tells under which other names the images below a prefix may be found.
+// Mirror has the other names under which the images below a prefix may be found.
 type Mirror struct {
 	// Prefix is a registry, or the beginning of a repository up to a slash:
 	// "docker.io", "quay.io/team".

@@ -34,7 +34,7 @@ type QosAwareArgs struct {
 	// +optional
 	MaxPreemptionsPerMinute *int32 `json:"maxPreemptionsPerMinute,omitempty"`
 
-	// Overload says who comes first of the workloads that are below the same SLO: who is
+	// Overload is who comes first of the workloads that are below the same SLO: who is
 	// least behind (Admit), so that as many as possible get what they were promised, or who
 	// is most behind (Share, as published), so that all suffer alike. Default Admit.
 	// +optional
@@ -52,7 +52,7 @@ type QosAwareArgs struct {
 	// +optional
 	Window *metav1.Duration `json:"window,omitempty"`
 
-	// MeasureFrom says from when on a pod counts as running: when it is ready (Ready), so
+	// MeasureFrom is from when on a pod counts as running: when it is ready (Ready), so
 	// that pulls of images count as waiting, or when it has its node (Bound).
 	// Default Ready.
 	// +optional

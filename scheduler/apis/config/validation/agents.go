@@ -59,7 +59,7 @@ func PackingArgs(args *config.PackingArgs) error {
 	return errs.ToAggregate()
 }
 
-// isResource tells whether nodes have capacity of what the name says.
+// isResource reports whether the name is that of a resource of nodes.
 func isResource(name string) bool {
 	switch v1.ResourceName(name) {
 	case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:

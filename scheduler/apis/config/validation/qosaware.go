@@ -63,7 +63,7 @@ func QosAwareArgs(args *config.QosAwareArgs) error {
 	return errs.ToAggregate()
 }
 
-// isLoopback tells whether an address is one of the loopback device and has a port.
+// isLoopback reports whether an address is one of the loopback device and has a port.
 func isLoopback(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

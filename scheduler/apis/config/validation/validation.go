@@ -151,7 +151,7 @@ func location(path *field.Path, value string) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, value, "must be a registry, or a registry and the beginning of a repository, such as \"quay.io/team\"")}
 }
 
-// isRepository tells whether value is a repository that starts with a
+// isRepository reports whether value is a repository that starts with a
 // registry, without tag and digest.
 func isRepository(value string) bool {
 	named, err := reference.ParseNormalizedNamed(value)

@@ -1,4 +1,4 @@
-package book
+package ledger
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ const (
 	AnnotationOverhead  = "qos.layerlocality.io/acceptable-preemption-overhead"
 )
 
-// The published annotations, read if the argument legacyAnnotations says so.
+// The published annotations, read with the argument legacyAnnotations.
 const (
 	legacySLO        = "slo"
 	legacyMeasuring  = "qosMeasuring"
@@ -57,7 +57,7 @@ func NewReader(args *config.QosAwareArgs) Reader {
 // annotations are all that are read.
 var annotations = []string{AnnotationSLO, AnnotationMeasuring, AnnotationOverhead, legacySLO, legacyMeasuring, legacyOverhead, legacyController}
 
-// SameStatement tells whether the annotations that are read are the same of two pods.
+// SameStatement reports whether the annotations that are read are the same of two pods.
 func SameStatement(a, b *v1.Pod) bool {
 	return !slices.ContainsFunc(annotations, func(name string) bool {
 		x, inA := a.Annotations[name]
@@ -66,13 +66,13 @@ func SameStatement(a, b *v1.Pod) bool {
 	})
 }
 
-// MayTakePart tells whether a pod could have an SLO: pods that the cluster is run with are
+// MayTakePart reports whether a pod could have an SLO: pods that the cluster is run with are
 // never delayed or preempted for one.
 func MayTakePart(pod *v1.Pod) bool {
 	return pod.Namespace != metav1.NamespaceSystem && (pod.Spec.Priority == nil || *pod.Spec.Priority < scheduling.SystemCriticalPriority)
 }
 
-// States tells, quickly, whether a pod may have an SLO; Read tells for certain.
+// States reports, quickly, whether a pod may have an SLO; Read is certain.
 func (r Reader) States(pod *v1.Pod) bool {
 	if r.defaultSLO > 0 {
 		return true
@@ -164,7 +164,7 @@ func short(text string) string {
 	return strconv.Quote(text)
 }
 
-// origin tells which pod stated the terms of a workload: those of the newest count.
+// origin is the pod that stated the terms of a workload: those of the newest count.
 type origin struct {
 	created int64 // Unix seconds, as in the API
 	pod     string

@@ -1,4 +1,4 @@
-package arrivals_test
+package expectedpods_test
 
 import (
 	"reflect"
@@ -15,14 +15,14 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/layer-locality/layer-locality/extender/arrivals"
+	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
 func TestTable(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakeClock(time.Now())
-	table := arrivals.New(clock)
+	table := expectedpods.New(clock)
 	add := func(name, node string) {
 		table.Add(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}, node)
 	}
@@ -30,20 +30,20 @@ func TestTable(t *testing.T) {
 	// settle returns what ended: "pod@node" for those that are placed, "pod" for the others.
 	settle := func() (ended []string) {
 		table.Settle(func(pod *v1.Pod) string { return on[pod.Name] },
-			func(a *arrivals.Arrival, node string) { ended = append(ended, a.Pod.Name+"@"+node) },
-			func(a *arrivals.Arrival) { ended = append(ended, a.Pod.Name) })
+			func(a *expectedpods.Pod, node string) { ended = append(ended, a.Pod.Name+"@"+node) },
+			func(a *expectedpods.Pod) { ended = append(ended, a.Pod.Name) })
 		slices.Sort(ended)
 		return ended
 	}
 	add("a", "n1")
-	clock.Step(arrivals.Timeout - time.Second)
+	clock.Step(expectedpods.Timeout - time.Second)
 	add("b", "n2")
 	add("c", "n2")
 	if got := settle(); got != nil || table.Len() != 3 {
 		t.Errorf("%v, %d are left", got, table.Len())
 	}
 	placed := map[string]string{}
-	table.Each(func(a *arrivals.Arrival) { placed[a.Pod.Name] = a.Info.Pod.Spec.NodeName })
+	table.Each(func(a *expectedpods.Pod) { placed[a.Pod.Name] = a.Info.Pod.Spec.NodeName })
 	if want := map[string]string{"a": "n1", "b": "n2", "c": "n2"}; !reflect.DeepEqual(placed, want) {
 		t.Errorf("expected %v, want %v", placed, want)
 	}
@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 	}
 	for range 3 { // the time begins again
 		add("d", "n1")
-		clock.Step(arrivals.Timeout - 1)
+		clock.Step(expectedpods.Timeout - 1)
 	}
 	if got := settle(); got != nil {
 		t.Errorf("d: %v", got)
@@ -73,7 +73,7 @@ func TestSlim(t *testing.T) {
 	requests := func(cpu string) v1.ResourceRequirements {
 		return v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse("1Gi")}}
 	}
-	environment := []v1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", 2*arrivals.MaxPod)}}
+	environment := []v1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", 2*expectedpods.MaxPod)}}
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1", Annotations: map[string]string{"large": environment[0].Value}},
 		Spec: v1.PodSpec{
@@ -87,7 +87,7 @@ func TestSlim(t *testing.T) {
 			Overhead:   v1.ResourceList{v1.ResourceCPU: resource.MustParse("250m")},
 		},
 	}
-	slim, ok := arrivals.Slim(pod)
+	slim, ok := expectedpods.Slim(pod)
 	if !ok || slim.Name != "p" || slim.Namespace != "default" || slim.UID != "1" || slim.Spec.NodeName != "n1" || slim.Spec.SchedulerName != "another" {
 		t.Fatalf("%t %+v", ok, slim)
 	}
@@ -98,8 +98,8 @@ func TestSlim(t *testing.T) {
 	if got, want := resourcehelper.PodRequests(slim, options), resourcehelper.PodRequests(pod, options); !reflect.DeepEqual(got, want) {
 		t.Errorf("requests %v, want %v", got, want)
 	}
-	pod.Spec.Containers[0].Image = strings.Repeat("x", arrivals.MaxPod)
-	if _, ok := arrivals.Slim(pod); ok {
+	pod.Spec.Containers[0].Image = strings.Repeat("x", expectedpods.MaxPod)
+	if _, ok := expectedpods.Slim(pod); ok {
 		t.Error("a pod with an image name of 16 KiB is kept")
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
-// tells has the agent of n1 report images.
-func (s *stock) tells(uid types.UID, images ...index.Image) {
+// agentReports has the agent of n1 report images.
+func (s *stock) agentReports(uid types.UID, images ...index.Image) {
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: uid, Fresh: true, Images: images})
 }
 
@@ -34,22 +34,22 @@ func (s *stock) withUID(uid types.UID, images ...[]string) {
 	s.set(n)
 }
 
-func told(name string, layers ...index.Layer) index.Image {
+func reported(name string, layers ...index.Layer) index.Image {
 	return index.Image{Names: []string{name}, Layers: layers}
 }
 
-// What an agent says stands for NodeStatus as long as it is fresh, also what it leaves out.
+// The report of an agent stands for NodeStatus as long as it is fresh, also what it leaves out.
 func TestAgentsReplaceNodeStatus(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
 	source.Set(sha("listed"), every(layer("base", 100), layer("listed", 7)))
-	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("told", 50)))
+	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("agent", 50)))
 	s.withUID("u1", []string{at("quay.io/listed", "listed")})
 	s.expect("NodeStatus", "n1", "quay.io/wanted:1", 100, 150)
 
-	s.tells("u1", told("quay.io/other:1", layer("told", 50)))
+	s.agentReports("u1", reported("quay.io/other:1", layer("agent", 50)))
 	s.expect("the agent", "n1", "quay.io/wanted:1", 50, 150)
-	if by := s.tracker.Evidence("n1", []imageref.Canonical{"quay.io/other:1"}); by != locality.FromLayers {
+	if by := s.tracker.Provenance("n1", []imageref.Canonical{"quay.io/other:1"}); by != locality.FromLayers {
 		t.Errorf("known by %q", by)
 	}
 	s.withUID("u1", []string{at("quay.io/listed", "listed")}, []string{"quay.io/new:1"})
@@ -60,7 +60,7 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "u1"})
 	s.expect("the agent is gone", "n1", "quay.io/wanted:1", 100, 150)
-	s.tells("u1", told("quay.io/other:1", layer("told", 50)), told("quay.io/base:1", layer("base", 100)))
+	s.agentReports("u1", reported("quay.io/other:1", layer("agent", 50)), reported("quay.io/base:1", layer("base", 100)))
 	s.expect("the agent is back", "n1", "quay.io/wanted:1", 150, 150)
 	s.agent.Sink.SetReport("test", "n1", nil)
 	s.expect("its object is gone", "n1", "quay.io/wanted:1", 100, 150)
@@ -69,16 +69,16 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 	}
 }
 
-// Images of which the agent knows no layers are explained as those of NodeStatus are.
+// Images without layers in the report are resolved as those of NodeStatus are.
 func TestAgentsNameImages(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
 	s.withUID("u1")
-	s.tells("u1", index.Image{Canonical: []imageref.Canonical{sha("bare")}}, told("quay.io/other:1", layer("told", 50)))
-	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("told", 50)))
+	s.agentReports("u1", index.Image{Canonical: []imageref.Canonical{sha("bare")}}, reported("quay.io/other:1", layer("agent", 50)))
+	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("agent", 50)))
 	s.expect("unknown", "n1", "quay.io/wanted:1", 50, 150)
 	source.Set(sha("bare"), every(layer("base", 100)))
-	s.expect("explained", "n1", "quay.io/wanted:1", 150, 150)
+	s.expect("resolved", "n1", "quay.io/wanted:1", 150, 150)
 	source.Set(sha("bare"))
 	s.expect("unknown again", "n1", "quay.io/wanted:1", 50, 150)
 }
@@ -87,18 +87,18 @@ func TestAgentsNameImages(t *testing.T) {
 func TestAgentsAndNodes(t *testing.T) {
 	s := newStock(t, &fixture.FollowedImages{})
 	source := s.source
-	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("told", 50)))
-	image := told("quay.io/other:1", layer("told", 50))
-	s.tells("u1", image)
+	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("agent", 50)))
+	image := reported("quay.io/other:1", layer("agent", 50))
+	s.agentReports("u1", image)
 	s.withUID("u1")
 	s.expect("the Node came", "n1", "quay.io/wanted:1", 50, 150)
 
-	// The Node was made again: another machine, of which nothing is said.
+	// The Node was made again: another machine, without a report.
 	s.withUID("u2")
 	s.expect("another Node", "n1", "quay.io/wanted:1", 0, 150)
-	s.tells("u1", image)
+	s.agentReports("u1", image)
 	s.expect("a late report of the Node before", "n1", "quay.io/wanted:1", 0, 150)
-	s.tells("u2", image)
+	s.agentReports("u2", image)
 	s.expect("its own report", "n1", "quay.io/wanted:1", 50, 150)
 
 	// The report of the next Node comes before the event that the Node was made again.
@@ -106,7 +106,7 @@ func TestAgentsAndNodes(t *testing.T) {
 	next.UID = "u3"
 	next.Status.NodeInfo.OperatingSystem, next.Status.NodeInfo.Architecture = amd64.OS, amd64.Architecture
 	must(t, s.store.Update(next))
-	s.tells("u3", image)
+	s.agentReports("u3", image)
 	s.set(next)
 	s.expect("a report before the event", "n1", "quay.io/wanted:1", 50, 150)
 
@@ -114,14 +114,14 @@ func TestAgentsAndNodes(t *testing.T) {
 	must(t, s.store.Delete(next))
 	s.handler.OnDelete(next)
 	delete(s.nodes, "n1")
-	s.tells("u3", image)
+	s.agentReports("u3", image)
 	s.withUID("u4")
 	s.expect("a report of a Node that is gone", "n1", "quay.io/wanted:1", 0, 150)
 }
 
-// A node says through its agent how it uses layers again and whether it joins downloads. That
-// holds on when the agent is gone.
-func TestAgentsTellHowLayersAreUsed(t *testing.T) {
+// An agent reports how its node uses layers again and whether it joins downloads. That holds on
+// when the agent is gone.
+func TestAgentsReportHowLayersAreUsed(t *testing.T) {
 	for _, everywhere := range []string{config.ReuseByDigest, config.ReuseInChains} {
 		source := &fixture.FollowedImages{}
 		s := newStock(t, source, func(a *configv1.LayerLocalityArgs) { a.LayerReuse = &everywhere })
@@ -135,7 +135,7 @@ func TestAgentsTellHowLayersAreUsed(t *testing.T) {
 				if inChains {
 					layers = index.Chain(layers)
 				}
-				s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "u1", Fresh: fresh, InChains: inChains, JoinsDownloads: ptr.To(inChains), Images: []index.Image{told("quay.io/held:1", layers...)}})
+				s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "u1", Fresh: fresh, InChains: inChains, JoinsDownloads: ptr.To(inChains), Images: []index.Image{reported("quay.io/held:1", layers...)}})
 				present := int64(100)
 				if inChains {
 					present = 0
@@ -174,7 +174,7 @@ func TestSilent(t *testing.T) {
 	ready("never-ready", func(n *v1.Node) { n.Status.Conditions = nil })
 	ready("windows", func(n *v1.Node) { n.Status.NodeInfo.OperatingSystem = "windows" })
 	expect("no agents", 0, 0)
-	s.tells("uid-n1")
+	s.agentReports("uid-n1")
 	expect("an agent on n1", 1, 0)
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "uid-n1"})
 	expect("stale", 1, 1)
@@ -182,9 +182,9 @@ func TestSilent(t *testing.T) {
 	expect("its node is down", 1, 0)
 	ready("n1")
 	expect("its node is back", 1, 1)
-	s.tells("of another")
+	s.agentReports("of another")
 	expect("of a Node that is gone", 0, 0)
-	s.tells("uid-n1")
+	s.agentReports("uid-n1")
 	ready("n3")
 	expect("another node", 2, 0)
 	if nodestatus.Layers {
@@ -203,7 +203,7 @@ func TestAgentsListAll(t *testing.T) {
 	s.withUID("u1", []string{at("quay.io/small", "small")})
 	s.withUID("u1", []string{at("quay.io/large", "large")})
 	s.expect("remembered", "n1", "quay.io/wanted:1", 100, 105)
-	s.tells("u1", told("quay.io/large:1", layer("large", 500)))
+	s.agentReports("u1", reported("quay.io/large:1", layer("large", 500)))
 	s.expect("the agent does not list it", "n1", "quay.io/wanted:1", 0, 105)
 	if counts := s.tracker.ImagesOf("n1"); counts[locality.FromUse] != 0 {
 		t.Errorf("%v", counts)

@@ -1,4 +1,4 @@
-package book_test
+package ledger_test
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // TestMemory checks that 50,000 pods of 5,000 workloads need at most 64 MiB beside the pods
@@ -22,7 +22,7 @@ func TestMemory(t *testing.T) {
 	pods := make([]*v1.Pod, 0, workloads*each)
 	for i := range workloads {
 		uid := types.UID(fmt.Sprint("rs-", i))
-		l.owners[uid] = book.Owner{Replicas: each}
+		l.owners[uid] = ledger.Owner{Replicas: each}
 		for j := range each {
 			p := promised(fmt.Sprintf("pod-%d-%d", i, j), i, ".5", account.Measurings[i%4])
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprint("rs-", i), UID: uid, Controller: &yes}}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestRichest(t *testing.T) {
+func TestTopNodes(t *testing.T) {
 	x := newIndex("n0", "n1", "n2", "n3", "n4", "n5")
 	for node, layers := range map[string]string{"n1": "abc", "n2": "a", "n4": "a", "n5": "a"} {
 		x.SetImages("test", node, []Image{image(layers, "quay.io/"+layers+":1")})
@@ -22,7 +22,7 @@ func TestRichest(t *testing.T) {
 	wanted := want("quay.io/abc:1")
 	turns := map[string]int{}
 	for turn := range uint32(200) {
-		all := measured(x, wanted).Richest(50, turn)
+		all := measured(x, wanted).TopNodes(50, turn)
 		if len(all) != 6 || all[0] != "n1" {
 			t.Fatalf("%v: want n1, then the others", all)
 		}
@@ -30,7 +30,7 @@ func TestRichest(t *testing.T) {
 			t.Fatalf("%v: n0 and n3 have b and c, and come before those that have a", all)
 		}
 		for n := range 7 {
-			if got := measured(x, wanted).Richest(n, turn); !slices.Equal(got, all[:min(n, len(all))]) {
+			if got := measured(x, wanted).TopNodes(n, turn); !slices.Equal(got, all[:min(n, len(all))]) {
 				t.Fatalf("%d nodes of %v: %v", n, all, got)
 			}
 		}
@@ -42,17 +42,17 @@ func TestRichest(t *testing.T) {
 			t.Errorf("%s is the first of its equals %d times of 200, want about %d", node, got, fair)
 		}
 	}
-	if got := measured(x, want("quay.io/unknown:1")).Richest(5, 0); len(got) != 0 {
+	if got := measured(x, want("quay.io/unknown:1")).TopNodes(5, 0); len(got) != 0 {
 		t.Errorf("an unknown image: %v, want no node", got)
 	}
 	x.DeleteNode("n1")
-	if got := slices.Sorted(slices.Values(measured(x, want("quay.io/bc:1")).Richest(9, 0))); !slices.Equal(got, []string{"n0", "n3"}) {
+	if got := slices.Sorted(slices.Values(measured(x, want("quay.io/bc:1")).TopNodes(9, 0))); !slices.Equal(got, []string{"n0", "n3"}) {
 		t.Errorf("without n1: %v", got)
 	}
 }
 
-// TestRichestEqualsASort compares with a sort of all nodes.
-func TestRichestEqualsASort(t *testing.T) {
+// TestTopNodesEqualsASort compares with a sort of all nodes.
+func TestTopNodesEqualsASort(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	x := New()
 	for i := range 300 {
@@ -86,7 +86,7 @@ func TestRichestEqualsASort(t *testing.T) {
 	slices.SortFunc(all, func(a, b string) int { return int(bytes(b) - bytes(a)) })
 	for range 50 {
 		n, turn := 1+r.IntN(320), r.Uint32()
-		got := m.Richest(n, turn)
+		got := m.TopNodes(n, turn)
 		if len(got) != min(n, len(all)) {
 			t.Fatalf("%d nodes, want %d", len(got), min(n, len(all)))
 		}

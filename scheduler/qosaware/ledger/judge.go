@@ -1,4 +1,4 @@
-package book
+package ledger
 
 import (
 	"cmp"
@@ -25,49 +25,49 @@ type Judgement struct {
 	Overhead float64
 	// Ran is how long ago the pod began to run, interruptions or not.
 	Ran time.Duration
-	// Runs tells whether it runs.
+	// Runs is whether it runs.
 	Runs bool
-	// GainsNothing tells that the pod runs in vain: others of its workload have no node, and
+	// GainsNothing means that the pod runs in vain: others of its workload have no node, and
 	// only all of them together count (Concurrent).
 	GainsNothing bool
 }
 
-// Accepts tells whether the overhead allows another preemption.
+// Accepts reports whether the overhead allows another preemption.
 func (j *Judgement) Accepts() bool { return j.Terms.Accepts(j.Sums) }
 
-// Now returns the time of the Book's clock.
-func (b *Book) Now() time.Time { return b.clock.Now() }
+// Now returns the time of the Ledger's clock.
+func (l *Ledger) Now() time.Time { return l.clock.Now() }
 
 // Judge judges a pod. It returns false for pods without an SLO. A pod that no informer has
 // brought yet is judged as a new pod of its workload.
-func (b *Book) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if known := b.pods[p.UID]; known != nil {
-		return b.judge(known, now), true
+func (l *Ledger) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.pods[p.UID]; known != nil {
+		return l.judgeLocked(known, now), true
 	}
-	statement, _ := b.reader.Read(p)
+	statement, _ := l.reader.Read(p)
 	if statement.Terms.SLO == 0 {
 		return Judgement{}, false
 	}
 	stranger := &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
-	if before, ok := b.apart[p.UID]; ok { // its informer has not said yet that it counts again
+	if before, ok := l.apart[p.UID]; ok { // no event has shown yet that it counts again
 		stranger.life = again(before, p, statement, now)
 	}
-	root := rootOf(p, statement.Controller, b.owners)
-	if stranger.workload = b.workloads[root.key]; stranger.workload == nil {
+	root := rootOf(p, statement.Controller, l.owners)
+	if stranger.workload = l.workloads[root.key]; stranger.workload == nil {
 		stranger.workload = &workload{key: root.key, replicas: root.replicas}
 	}
 	if stranger.workload.terms.SLO == 0 { // a saved one without terms, or a new one
 		stranger.workload.terms = statement.Terms
 	}
-	return b.judge(stranger, now), true
+	return l.judgeLocked(stranger, now), true
 }
 
-func (b *Book) judge(p *pod, now time.Time) Judgement {
+func (l *Ledger) judgeLocked(p *pod, now time.Time) Judgement {
 	w := p.workload
-	b.scale(w, now)
-	t := w.tally(b.window, now)
+	l.scaleLocked(w, now)
+	t := w.tally(l.window, now)
 	j := Judgement{
 		Workload: w.key, Terms: w.terms, Sums: t.sums, Ran: p.life.Ran(now), Runs: p.life.Runs(),
 	}
@@ -79,68 +79,68 @@ func (b *Book) judge(p *pod, now time.Time) Judgement {
 	}
 	switch w.terms.Measuring {
 	case account.Independent:
-		c.Sums, c.BindingPerPod = p.life.Sums(b.window, now), p.life.BindingSeconds(now)
+		c.Sums, c.BindingPerPod = p.life.Sums(l.window, now), p.life.BindingSeconds(now)
 		if c.BindingPerPod == 0 {
 			c.BindingPerPod = account.FirstBinding
 		}
 	case account.Aggregate:
 		if j.Runs { // judged as a victim, whose work is lost
-			own := p.life.Sums(b.window, now).Running
+			own := p.life.Sums(l.window, now).Running
 			c.Sums.Running, c.Sums.Lost = c.Sums.Running-own, c.Sums.Lost+own
 		}
 	case account.Concurrent:
 		c.Replicas = w.together()
 		j.GainsNothing = j.Runs && t.placed < c.Replicas
 	}
-	j.Sums, j.Metric, j.Overhead = c.Sums, w.terms.Metric(c, b.window), w.terms.PreemptionOverhead(c.Sums)
+	j.Sums, j.Metric, j.Overhead = c.Sums, w.terms.Metric(c, l.window), w.terms.PreemptionOverhead(c.Sums)
 	return j
 }
 
-// scale looks up how many pods of a workload have to run at once.
-func (b *Book) scale(w *workload, now time.Time) {
+// scaleLocked looks up how many pods of a workload have to run at once.
+func (l *Ledger) scaleLocked(w *workload, now time.Time) {
 	if w.terms.Measuring != account.Concurrent || w.key.UID == "" {
 		return
 	}
 	reference := metav1.OwnerReference{Kind: w.key.Kind, Name: w.key.Name, UID: w.key.UID}
-	owner, ok := b.owners(w.key.Namespace, reference)
+	owner, ok := l.owners(w.key.Namespace, reference)
 	if ok {
-		w.demand(owner.Replicas, b.window, now)
+		w.demand(owner.Replicas, l.window, now)
 	}
 }
 
-// atOnce is how many pods or workloads are looked at before others may use the Book: nobody has
+// atOnce is how many pods or workloads are looked at before others may use the Ledger: nobody has
 // to wait for all of them.
 const atOnce = 256
 
 // Urgent returns the pods without a node whose metric is less than a margin, most urgent
 // first by a comparison.
-func (b *Book) Urgent(margin float64, less func(a, b *Judgement) int) []types.NamespacedName {
-	now := b.clock.Now()
+func (l *Ledger) Urgent(margin float64, less func(a, b *Judgement) int) []types.NamespacedName {
+	now := l.clock.Now()
 	type candidate struct {
 		name types.NamespacedName
 		j    Judgement
 	}
 	var waiting []types.UID
-	b.mu.Lock()
-	for uid, p := range b.pods {
+	l.mu.Lock()
+	for uid, p := range l.pods {
 		if p.waits() && p.life.Reserved.IsZero() {
 			waiting = append(waiting, uid)
 		}
 	}
-	b.mu.Unlock()
+	l.mu.Unlock()
 	var urgent []candidate
 	for batch := range slices.Chunk(waiting, atOnce) {
-		b.mu.Lock()
+		l.mu.Lock()
 		for _, uid := range batch {
-			p := b.pods[uid]
+			p := l.pods[uid]
 			if p == nil {
 				continue
 			}
-			if j := b.judge(p, now); j.Metric < margin {
+			if j := l.judgeLocked(p, now); j.Metric < margin {
 				urgent = append(urgent, candidate{types.NamespacedName{Namespace: p.namespace, Name: p.name}, j})
 			}
 		}
-		b.mu.Unlock()
+		l.mu.Unlock()
 	}
 	slices.SortFunc(urgent, func(x, y candidate) int { return less(&x.j, &y.j) })
 	names := make([]types.NamespacedName, len(urgent))
@@ -193,28 +193,28 @@ func phaseOf(l *account.Life) string {
 
 // Rows returns all workloads by name, with their pods if they are asked for. A workload
 // without pods is left out if there is a newer one of its name.
-func (b *Book) Rows(pods bool) []Row {
+func (l *Ledger) Rows(pods bool) []Row {
 	type name struct{ namespace, kind, name string }
 	live := map[name]bool{}
 	var keys []Key
-	b.mu.Lock()
-	for key, w := range b.workloads {
+	l.mu.Lock()
+	for key, w := range l.workloads {
 		keys = append(keys, key)
 		live[name{key.Namespace, key.Kind, key.Name}] = live[name{key.Namespace, key.Kind, key.Name}] || len(w.pods) > 0
 	}
-	b.mu.Unlock()
+	l.mu.Unlock()
 	rows := []Row{}
 	for batch := range slices.Chunk(keys, atOnce) {
-		b.mu.Lock()
-		now := b.clock.Now()
+		l.mu.Lock()
+		now := l.clock.Now()
 		for _, key := range batch {
-			w := b.workloads[key]
+			w := l.workloads[key]
 			if w == nil || len(w.pods) == 0 && live[name{key.Namespace, key.Kind, key.Name}] {
 				continue
 			}
-			rows = append(rows, b.row(w, pods, now))
+			rows = append(rows, l.rowLocked(w, pods, now))
 		}
-		b.mu.Unlock()
+		l.mu.Unlock()
 	}
 	for _, row := range rows {
 		slices.SortFunc(row.Pods, func(a, b PodRow) int { return cmp.Compare(a.Name, b.Name) })
@@ -225,13 +225,13 @@ func (b *Book) Rows(pods bool) []Row {
 	return rows
 }
 
-func (b *Book) row(w *workload, pods bool, now time.Time) Row {
-	b.scale(w, now)
-	row := Row{Workload: w.key, Terms: w.terms, Sums: w.tally(b.window, now).sums}
+func (l *Ledger) rowLocked(w *workload, pods bool, now time.Time) Row {
+	l.scaleLocked(w, now)
+	row := Row{Workload: w.key, Terms: w.terms, Sums: w.tally(l.window, now).sums}
 	row.Left = w.terms.Left(row.Sums)
 	if pods {
 		for _, p := range w.pods {
-			row.Pods = append(row.Pods, PodRow{Name: p.name, Phase: phaseOf(&p.life), Judgement: b.judge(p, now)})
+			row.Pods = append(row.Pods, PodRow{Name: p.name, Phase: phaseOf(&p.life), Judgement: l.judgeLocked(p, now)})
 		}
 	}
 	return row
@@ -239,8 +239,8 @@ func (b *Book) row(w *workload, pods bool, now time.Time) Row {
 
 // Seconds returns the seconds of all pods that are gone since the process started,
 // unweighed.
-func (b *Book) Seconds() account.Sums {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.seconds
+func (l *Ledger) Seconds() account.Sums {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seconds
 }

@@ -1,7 +1,7 @@
-// Package arrivals remembers for which pods an agent has answered whose binding does not
+// Package expectedpods has the pods for which an agent has answered and whose binding does not
 // show yet. An extender sees neither Reserve nor the binding itself: the next pod may come
 // before the last one shows.
-package arrivals
+package expectedpods
 
 import (
 	"time"
@@ -24,9 +24,8 @@ const (
 	MaxPod = 16 << 10
 )
 
-// Slim returns a copy of a pod without what is not needed to expect it on a node: what
-// remains says which pod it is, for which scheduler, which images it needs and what it
-// requests. ok is false if that is more than MaxPod.
+// Slim returns a copy of a pod with what is needed to expect it on a node: its identity, its
+// scheduler, its images and its requests. ok is false if that is more than MaxPod.
 func Slim(pod *v1.Pod) (slim *v1.Pod, ok bool) {
 	slim = &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID},
@@ -58,8 +57,8 @@ func containers(all []v1.Container) (slim []v1.Container) {
 	return slim
 }
 
-// Arrival is a pod that is expected on a node.
-type Arrival struct {
+// Pod is a pod that is expected on a node.
+type Pod struct {
 	Pod  *v1.Pod // as Slim leaves it
 	Node string
 	// Info is the pod as one of the node's.
@@ -68,21 +67,21 @@ type Arrival struct {
 	until time.Time
 }
 
-// Table has the arrivals of an agent. It is not safe for concurrent use.
+// Table has the expected pods of an agent. It is not safe for concurrent use.
 type Table struct {
 	clock clock.PassiveClock
-	pods  map[types.UID]*Arrival
+	pods  map[types.UID]*Pod
 }
 
 // New returns an empty Table.
 func New(c clock.PassiveClock) *Table {
-	return &Table{clock: c, pods: map[types.UID]*Arrival{}}
+	return &Table{clock: c, pods: map[types.UID]*Pod{}}
 }
 
 // Len returns how many pods are expected.
 func (t *Table) Len() int { return len(t.pods) }
 
-// Full tells whether there is no room for another pod.
+// Full reports whether there is no room for another pod.
 func (t *Table) Full() bool { return len(t.pods) >= Most }
 
 // Add notes that a pod, as Slim leaves it, is expected on a node, instead of what was noted of
@@ -91,18 +90,18 @@ func (t *Table) Add(pod *v1.Pod, node string) {
 	placed := *pod
 	placed.Spec.NodeName = node
 	info, _ := framework.NewPodInfo(&placed) // an error is of terms of affinity: Slim leaves none
-	t.pods[pod.UID] = &Arrival{Pod: pod, Node: node, Info: info, until: t.clock.Now().Add(Timeout)}
+	t.pods[pod.UID] = &Pod{Pod: pod, Node: node, Info: info, until: t.clock.Now().Add(Timeout)}
 }
 
 // Take removes and returns what is noted of a pod; nil if that is nothing.
-func (t *Table) Take(pod types.UID) *Arrival {
+func (t *Table) Take(pod types.UID) *Pod {
 	a := t.pods[pod]
 	delete(t.pods, pod)
 	return a
 }
 
-// Each calls a function with each arrival, in no order.
-func (t *Table) Each(do func(*Arrival)) {
+// Each calls a function with each pod, in no order.
+func (t *Table) Each(do func(*Pod)) {
 	for _, a := range t.pods {
 		do(a)
 	}
@@ -111,7 +110,7 @@ func (t *Table) Each(do func(*Arrival)) {
 // Settle removes the pods that need no expectation any more: those that have a node, and
 // those whose time is over. It calls placed with the former and their node, and over with
 // the latter. node returns the node of a pod, empty if it has none.
-func (t *Table) Settle(node func(*v1.Pod) string, placed func(a *Arrival, node string), over func(*Arrival)) {
+func (t *Table) Settle(node func(*v1.Pod) string, placed func(a *Pod, node string), over func(*Pod)) {
 	now := t.clock.Now()
 	for uid, a := range t.pods {
 		if on := node(a.Pod); on != "" {

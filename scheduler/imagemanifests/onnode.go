@@ -21,11 +21,11 @@ func (s *Source) Start(ctx context.Context, changed func(names []imageref.Canoni
 // HasSynced implements locality.FollowedSource.
 func (s *Source) HasSynced() bool { return s.tried.Load() }
 
-// Held implements locality.FollowedSource. The digest of a manifest is that manifest on
-// every node. Any other name is an index, or a tag: it is the manifest for the platform of
+// ManifestOnNode implements locality.FollowedSource. The digest of a manifest is that manifest
+// on every node. Any other name is an index, or a tag: it is the manifest for the platform of
 // the node, if there is only one that it can be. When a registry last confirmed it does not
-// matter: a node may have pulled what a tag was before. So a tag that has moved says nothing.
-func (s *Source) Held(name imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool) {
+// matter: a node may have pulled what a tag was before. So a tag that has moved has no answer.
+func (s *Source) ManifestOnNode(name imageref.Canonical, platform index.Platform) (manifest index.Manifest, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	known := s.images[name]
@@ -34,8 +34,8 @@ func (s *Source) Held(name imageref.Canonical, platform index.Platform) (manifes
 	}
 	unknown := index.Platform{} // of a node; a manifest of none is for all
 	var found *object
-	for _, c := range known.claims {
-		switch o := c.object; {
+	for _, r := range known.references {
+		switch o := r.object; {
 		case o.digest == "":
 		case o.digest == name:
 			return o.manifest(platform), true
@@ -52,21 +52,21 @@ func (s *Source) Held(name imageref.Canonical, platform index.Platform) (manifes
 	return found.manifest(platform), true
 }
 
-// moved tells whether the last of the claims gives a tag to another manifest than one before
+// moved reports whether the last of the references gives a tag to another manifest than one before
 // it, for the same platform.
-func moved(n imageref.Canonical, claims []claim) bool {
-	last := claims[len(claims)-1].object
+func moved(n imageref.Canonical, references []objectRef) bool {
+	last := references[len(references)-1].object
 	if last.digest == "" || !strings.Contains(string(n), "/") { // digests have none
 		return false
 	}
-	return slices.ContainsFunc(claims, func(c claim) bool {
-		o, every := c.object, index.Platform{}
+	return slices.ContainsFunc(references, func(r objectRef) bool {
+		o, every := r.object, index.Platform{}
 		return o.digest != "" && o.digest != last.digest &&
 			(o.platform == last.platform || o.platform == every || last.platform == every)
 	})
 }
 
-// note remembers the names about which Held has another answer after old was replaced by o.
+// note remembers the names about which ManifestOnNode has another answer after old was replaced by o.
 func (s *Source) note(old, o *object) {
 	if s.changed == nil {
 		return
@@ -93,8 +93,8 @@ func (o *object) resolved() *object {
 	return o
 }
 
-// tell tells the follower what was noted, and those who wait that there are answers.
-func (s *Source) tell() {
+// notify calls changed with the noted names, and the functions of OnAnswer.
+func (s *Source) notify() {
 	if names := s.noted; len(names) > 0 {
 		s.noted = nil
 		s.changed(names)

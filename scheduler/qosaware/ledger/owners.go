@@ -1,4 +1,4 @@
-package book
+package ledger
 
 import (
 	"strings"
@@ -26,11 +26,11 @@ func (k Key) String() string { return k.Namespace + "/" + k.Name }
 type Owner struct {
 	// Owner is the object's own owner, nil if it has none.
 	Owner *metav1.OwnerReference
-	// Replicas is how many of its pods shall run at once; 0 if it does not say.
+	// Replicas is how many of its pods shall run at once; 0 if it states no number.
 	Replicas int
 }
 
-// Owners looks up the owners of pods. It returns false if it does not know the object (yet):
+// Owners looks up the owners of pods. It returns false for an object that is not there (yet):
 // then that is taken for the root.
 type Owners func(namespace string, reference metav1.OwnerReference) (Owner, bool)
 
@@ -41,7 +41,7 @@ const maxChain = 5
 type root struct {
 	key      Key
 	replicas int
-	// unknown is the owner at which the chain ended because nobody knew it; empty if it
+	// unknown is the owner at which the chain ended because it was not found; empty if it
 	// ended at its root.
 	unknown types.UID
 }
@@ -49,7 +49,7 @@ type root struct {
 // maxName is the length of the longest names of objects, in bytes.
 const maxName = 253
 
-// usable tells whether a text may be part of a Key. References to owners are written by tenants,
+// usable reports whether a text may be part of a Key. References to owners are written by tenants,
 // and the API server only checks that they are not empty: an endless one would not be saved, and
 // one with line breaks would forge rows of the table.
 func usable(name string) bool {

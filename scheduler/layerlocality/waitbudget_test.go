@@ -15,15 +15,15 @@ import (
 )
 
 // A resolver that does not answer, or too late, delays three pods and no more.
-func TestPatience(t *testing.T) {
+func TestWaitBudget(t *testing.T) {
 	const wait, never = time.Second, 24 * time.Hour
 	for name, test := range map[string]struct {
 		// answer is how long the resolver takes at a time since the start.
 		answer func(at time.Duration) time.Duration
 		// apart is the time between two pods, each of a new image.
 		apart time.Duration
-		// held is how many of 400 pods are held for 10 ms or more, at most.
-		held int
+		// gated is how many of 400 pods are gated for 10 ms or more, at most.
+		gated int
 	}{
 		"absent":          {func(time.Duration) time.Duration { return never }, 100 * time.Millisecond, 4},
 		"absent, a wave":  {func(time.Duration) time.Duration { return never }, 0, 3},
@@ -39,17 +39,17 @@ func TestPatience(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				delays := play(t, wait, 400, test.apart, test.answer)
-				held := 0
+				gated := 0
 				for _, d := range delays {
 					if d > wait+2*tick {
-						t.Errorf("a pod was held for %s", d)
+						t.Errorf("a pod was gated for %s", d)
 					}
 					if d >= 10*time.Millisecond {
-						held++
+						gated++
 					}
 				}
-				if held == 0 || held > test.held {
-					t.Errorf("%d of 400 pods were held, want 1 to %d", held, test.held)
+				if gated == 0 || gated > test.gated {
+					t.Errorf("%d of 400 pods were gated, want 1 to %d", gated, test.gated)
 				}
 				slices.Sort(delays)
 				if p50 := delays[len(delays)/2]; p50 > 10*time.Millisecond {
@@ -61,12 +61,12 @@ func TestPatience(t *testing.T) {
 }
 
 // play has pods of one image each come one after another, and returns how long each was
-// held. answer says how long the resolver takes for an image that it first sees then.
+// gated. answer is how long the resolver takes for an image that it first sees then.
 func play(t *testing.T, wait time.Duration, pods int, apart time.Duration, answer func(at time.Duration) time.Duration) (delays []time.Duration) {
 	t.Helper()
 	unknown := &sync.Map{}
 	gate, queue, store := newGate(t.Context(), wait, unknown)
-	gate.patience.atOnce = leastAtOnce
+	gate.budget.atOnce = leastAtOnce
 	created := map[types.UID]time.Duration{}
 	for i := range pods {
 		image := fmt.Sprint("image", i)
@@ -100,12 +100,12 @@ func play(t *testing.T, wait time.Duration, pods int, apart time.Duration, answe
 
 // A resolver that is restarted is waited for again as soon as it answers in time, also
 // though nobody waits then.
-func TestPatienceComesBack(t *testing.T) {
+func TestWaitBudgetComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := func(at time.Duration) bool { return at > 10*time.Second && at < 20*time.Second }
 		unknown := &sync.Map{}
 		gate, queue, store := newGate(t.Context(), time.Second, unknown)
-		held := map[time.Duration]bool{}
+		gated := map[time.Duration]bool{}
 		for i := range 300 {
 			image := fmt.Sprint("image", i)
 			unknown.Store(image, true)
@@ -120,20 +120,20 @@ func TestPatienceComesBack(t *testing.T) {
 			if err := store.Add(p); err != nil {
 				t.Fatal(err)
 			}
-			held[at.Truncate(time.Second)] = !queue.add(p).IsSuccess()
+			gated[at.Truncate(time.Second)] = !queue.add(p).IsSuccess()
 			time.Sleep(100 * time.Millisecond)
 		}
 		for at, want := range map[time.Duration]bool{5: true, 10: true, 15: false, 19: false, 22: true, 29: true} {
-			if held[at*time.Second] != want {
-				t.Errorf("after %d s pods are held: %t, want %t", at, !want, want)
+			if gated[at*time.Second] != want {
+				t.Errorf("after %d s pods are gated: %t, want %t", at, !want, want)
 			}
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		gate.mu.Lock()
 		defer gate.mu.Unlock()
-		if gate.patience.late != 0 || gate.patience.pause != leastPause {
-			t.Errorf("%d late, pause %s", gate.patience.late, gate.patience.pause)
+		if gate.budget.late != 0 || gate.budget.pause != leastPause {
+			t.Errorf("%d late, pause %s", gate.budget.late, gate.budget.pause)
 		}
 	})
 }
@@ -171,14 +171,14 @@ func TestPauses(t *testing.T) {
 		}
 		queue.gate.mu.Lock()
 		defer queue.gate.mu.Unlock()
-		if n := len(queue.gate.patience.images); n > 700 {
+		if n := len(queue.gate.budget.images); n > 700 {
 			t.Errorf("%d images are remembered, those of 10 minutes are enough", n)
 		}
 	})
 }
 
 // The pods of a gang wait together, and an image is waited for once.
-func TestPatienceOfGangs(t *testing.T) {
+func TestWaitBudgetOfGangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unknown := &sync.Map{}
 		_, queue, store := newGate(t.Context(), time.Second, unknown)
@@ -201,7 +201,7 @@ func TestPatienceOfGangs(t *testing.T) {
 				t.Errorf("%s passed after %s", uid, at)
 			}
 		}
-		// Pods that come later are not held for their own images.
+		// Pods that come later are not gated for their own images.
 		for i := 3; i < 8; i++ {
 			came := time.Duration(i) * 400 * time.Millisecond
 			if at := passed[types.UID(fmt.Sprint("member", i))]; at-came > 10*time.Millisecond {
@@ -212,61 +212,61 @@ func TestPatienceOfGangs(t *testing.T) {
 }
 
 // Images that nobody can count are not waited for.
-func TestPatienceIsBounded(t *testing.T) {
+func TestWaitBudgetIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unknown := &sync.Map{}
 		gate, _, _ := newGate(t.Context(), time.Second, unknown)
 		for i := range 2 * maxAwaited {
-			gate.patience.until([]string{fmt.Sprint(i)}, fmt.Sprint("group", i))
+			gate.budget.until([]string{fmt.Sprint(i)}, fmt.Sprint("group", i))
 		}
-		if n, groups := len(gate.patience.images), len(gate.patience.groups); n > maxAwaited || groups > maxAwaited {
+		if n, groups := len(gate.budget.images), len(gate.budget.groups); n > maxAwaited || groups > maxAwaited {
 			t.Errorf("%d images and %d groups are remembered", n, groups)
 		}
-		if until := gate.patience.until([]string{"one more"}, ""); until.After(time.Now()) {
-			t.Error("held for one more")
+		if until := gate.budget.until([]string{"one more"}, ""); until.After(time.Now()) {
+			t.Error("gated for one more")
 		}
 	})
 }
 
 // An image about which something is known now takes no room among those that are awaited.
-func TestPatienceForgetsAnswers(t *testing.T) {
+func TestWaitBudgetForgetsAnswers(t *testing.T) {
 	clock := testingclock.NewFakePassiveClock(time.Unix(0, 0))
-	p := newPatience(time.Second, clock)
+	b := newWaitBudget(time.Second, clock)
 	for i := range 2 * maxAwaited {
 		image := fmt.Sprint("image", i)
-		if !p.until([]string{image}, "").After(clock.Now()) {
+		if !b.until([]string{image}, "").After(clock.Now()) {
 			t.Fatalf("nobody waits for %s", image)
 		}
-		if p.look(func(string) bool { return false }, func(string) bool { return true }) || len(p.images) != 0 {
-			t.Fatalf("%d images are awaited after their answers", len(p.images))
+		if b.look(func(string) bool { return false }, func(string) bool { return true }) || len(b.images) != 0 {
+			t.Fatalf("%d images are awaited after their answers", len(b.images))
 		}
 	}
 }
 
 // As many images are waited for at once as a source that answers in time has earned: three
 // at first, ten at most, also of one pod.
-func TestPatienceGrows(t *testing.T) {
+func TestWaitBudgetGrows(t *testing.T) {
 	clock := testingclock.NewFakePassiveClock(time.Unix(0, 0))
-	p := newPatience(time.Second, clock)
+	b := newWaitBudget(time.Second, clock)
 	unknown, answered := map[string]bool{}, func(string) bool { return true }
 	isUnknown := func(image string) bool { return unknown[image] }
 	for _, want := range []int{3, 10} {
-		held := 0
+		gated := 0
 		for i := range 20 {
 			image := fmt.Sprint("image", i)
 			unknown[image] = true
-			if p.until([]string{image}, "").After(clock.Now()) {
-				held++
+			if b.until([]string{image}, "").After(clock.Now()) {
+				gated++
 			}
 		}
-		if held != want {
-			t.Errorf("%d images are waited for at once, want %d", held, want)
+		if gated != want {
+			t.Errorf("%d images are waited for at once, want %d", gated, want)
 		}
-		if !p.look(isUnknown, answered) {
+		if !b.look(isUnknown, answered) {
 			t.Error("no answer is awaited")
 		}
 		clear(unknown)
-		if p.look(isUnknown, answered) {
+		if b.look(isUnknown, answered) {
 			t.Error("an answer is awaited after all came")
 		}
 	}
@@ -274,27 +274,27 @@ func TestPatienceGrows(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprint("of one pod ", i)
 	}
-	if p.until(many, ""); len(p.images) != 10 {
-		t.Errorf("%d images of one pod are waited for", len(p.images))
+	if b.until(many, ""); len(b.images) != 10 {
+		t.Errorf("%d images of one pod are waited for", len(b.images))
 	}
 }
 
-// A later member of a gang is held for images that are waited for, not for the sake of the
+// A later member of a gang is gated for images that are waited for, not for the sake of the
 // gang; and when the gang has waited, nothing more is awaited for it.
-func TestPatienceOfLaterMembers(t *testing.T) {
+func TestWaitBudgetOfLaterMembers(t *testing.T) {
 	clock := testingclock.NewFakePassiveClock(time.Unix(0, 0))
-	p := newPatience(time.Second, clock)
+	b := newWaitBudget(time.Second, clock)
 	for i := range leastAtOnce {
-		if !p.until([]string{fmt.Sprint("image", i)}, "gang").After(clock.Now()) {
-			t.Errorf("member %d is not held", i)
+		if !b.until([]string{fmt.Sprint("image", i)}, "gang").After(clock.Now()) {
+			t.Errorf("member %d is not gated", i)
 		}
 	}
-	if p.until([]string{"one too many"}, "gang").After(clock.Now()) {
-		t.Error("held for an image that is one too many")
+	if b.until([]string{"one too many"}, "gang").After(clock.Now()) {
+		t.Error("gated for an image that is one too many")
 	}
 	clock.SetTime(clock.Now().Add(time.Second))
-	before := len(p.images)
-	if p.until([]string{"late"}, "gang").After(clock.Now()) || len(p.images) != before {
-		t.Errorf("the gang has waited, and %d more images are awaited", len(p.images)-before)
+	before := len(b.images)
+	if b.until([]string{"late"}, "gang").After(clock.Now()) || len(b.images) != before {
+		t.Errorf("the gang has waited, and %d more images are awaited", len(b.images)-before)
 	}
 }

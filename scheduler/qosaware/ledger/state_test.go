@@ -1,4 +1,4 @@
-package book_test
+package ledger_test
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 func packed(text string) []byte {
@@ -39,7 +39,7 @@ func save(t testing.TB, l *lab) []byte {
 	return data
 }
 
-// TestRestart checks that a Book that is made of a saved state and of the pods that exist is
+// TestRestart checks that a Ledger that is made of a saved state and of the pods that exist is
 // the one that was saved: nothing is lost and nothing counted twice, however often.
 func TestRestart(t *testing.T) {
 	for _, window := range []time.Duration{0, 10 * time.Minute} {
@@ -93,12 +93,12 @@ func TestTakeOver(t *testing.T) {
 	}
 	late, leader := newLab(), newLab()
 	first, successor := caseA(leader, ".5", account.Average)
-	late.to(100) // it was started after pod-2 was gone, and knows one of the others
+	late.to(100) // it was started after pod-2 was gone, and has one of the others
 	_ = late.Observe(bound(first, 10))
 	if _, err := late.Load(save(t, leader), false); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the other one comes, and changes nothing: the leader knew it
+	for range 2 { // the other one comes, and changes nothing: the leader had it
 		if got := measured(late.Rows(false)[0].Sums); got != [4]float64{130, 0, 68, 2} {
 			t.Errorf("%v", got)
 		}
@@ -190,7 +190,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestStrangeAccount has a saved account say less of the pods that exist than these say
+// TestStrangeAccount has a saved account with less of the pods that exist than these have
 // themselves, as if it were of others, and more: nothing becomes negative.
 func TestStrangeAccount(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -322,7 +322,7 @@ func TestLoadRefuses(t *testing.T) {
 // their account, and that honest large numbers are taken.
 func TestLoadSkips(t *testing.T) {
 	other := strings.NewReplacer(`"name":"web"`, `"name":"other"`, `"uid":"rs"`, `"uid":"other"`).Replace(workload)
-	load := func(from, to string) (skipped int, rows []book.Row) {
+	load := func(from, to string) (skipped int, rows []ledger.Row) {
 		t.Helper()
 		changed := strings.Replace(workload, from, to, 1)
 		if changed == workload {
@@ -373,7 +373,7 @@ func TestOwnersOfTenants(t *testing.T) {
 			if err := l.Observe(p); (err == nil) != (j < 3) {
 				t.Errorf("%q: %v", text, err)
 			}
-			if judged, _ := l.Judge(p, l.Now()); judged.Workload != (book.Key{Namespace: "team", Kind: "Pod", Name: p.Name, UID: p.UID}) {
+			if judged, _ := l.Judge(p, l.Now()); judged.Workload != (ledger.Key{Namespace: "team", Kind: "Pod", Name: p.Name, UID: p.UID}) {
 				t.Errorf("%q: the workload is %+v", text, judged.Workload)
 			}
 		}
@@ -512,7 +512,7 @@ func FuzzAnnotations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, slo, measuring, overhead, controller string) {
 		for _, legacy := range []bool{false, true} {
 			l := newLab(func(a *config.QosAwareArgs) { a.LegacyAnnotations = legacy })
-			p := aPod("p", 0, book.AnnotationSLO, slo, book.AnnotationMeasuring, measuring, book.AnnotationOverhead, overhead, "controller", controller)
+			p := aPod("p", 0, ledger.AnnotationSLO, slo, ledger.AnnotationMeasuring, measuring, ledger.AnnotationOverhead, overhead, "controller", controller)
 			if err := l.Observe(p); err != nil && len(err.Error()) > 2000 {
 				t.Errorf("an error of %d bytes", len(err.Error()))
 			}

@@ -21,28 +21,27 @@ func (s layerSink) SetReport(source, node string, report *NodeReport) {
 	s.tracker.setReport(source, node, report)
 }
 
-// toldNodes has what a LayerSource says of nodes in place of their NodeStatus. A report may
-// come before its Node, and be of another Node than the one that is there.
-type toldNodes struct {
+// agentReports has the reports of a LayerSource on nodes, in place of their NodeStatus. A report
+// may come before its Node, and be of another Node than the one that is there.
+type agentReports struct {
 	mu     sync.RWMutex
-	byName map[string]*told
+	byName map[string]*agentReport
 	// indexed are the Nodes that the index has.
 	indexed map[string]types.UID
 }
 
-// told is a NodeReport, without images that are in the index already.
-type told struct {
+// agentReport is a NodeReport, without images that are in the index already.
+type agentReport struct {
 	NodeReport
 	source string
-	// bare are those of the images that state no layers.
-	bare []index.Image
-	// written means that the other images are in the index. It is only used with
-	// Tracker.reports held.
+	// withoutLayers are those of the images that state no layers.
+	withoutLayers []index.Image
+	// written means that the other images are in the index. Tracker.reports guards it.
 	written bool
 }
 
-// of returns what is said of a Node; nil if nothing is.
-func (n *toldNodes) of(node *v1.Node) *told {
+// of returns the report on a Node; nil if there is none.
+func (n *agentReports) of(node *v1.Node) *agentReport {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if report := n.byName[node.Name]; report != nil && report.UID == node.UID {
@@ -51,29 +50,29 @@ func (n *toldNodes) of(node *v1.Node) *told {
 	return nil
 }
 
-// speaks tells whether a report stands for the NodeStatus of a Node.
-func (n *toldNodes) speaks(node *v1.Node) bool {
+// hasFresh reports whether there is a fresh report on a Node, which counts in place of its NodeStatus.
+func (n *agentReports) hasFresh(node *v1.Node) bool {
 	report := n.of(node)
 	return report != nil && report.Fresh
 }
 
 // enter notes that the index has a Node.
-func (n *toldNodes) enter(node *v1.Node) {
+func (n *agentReports) enter(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.indexed[node.Name] = node.UID
 }
 
-// has tells whether the index has the Node itself, not one before it of its name.
-func (n *toldNodes) has(node *v1.Node) bool {
+// has reports whether the index has the Node itself, not one before it of its name.
+func (n *agentReports) has(node *v1.Node) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	uid, ok := n.indexed[node.Name]
 	return ok && uid == node.UID
 }
 
-// set replaces what is said of the Nodes of a name; nil for nothing.
-func (n *toldNodes) set(name string, report *told) {
+// set replaces the report on the Nodes of a name; nil for none.
+func (n *agentReports) set(name string, report *agentReport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if delete(n.byName, name); report != nil {
@@ -81,9 +80,9 @@ func (n *toldNodes) set(name string, report *told) {
 	}
 }
 
-// forget forgets what is said of a Node that is gone. A report of the next one of its name
-// may be there already.
-func (n *toldNodes) forget(node *v1.Node) {
+// forget drops the report on a Node that is gone. A report on the next one of its name may be
+// there already.
+func (n *agentReports) forget(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.indexed, node.Name)
@@ -94,24 +93,24 @@ func (n *toldNodes) forget(node *v1.Node) {
 
 // setReport implements LayerSink.SetReport.
 func (t *Tracker) setReport(source, name string, report *NodeReport) {
-	var next *told
+	var next *agentReport
 	if report != nil {
-		next = &told{NodeReport: *report, source: source}
+		next = &agentReport{NodeReport: *report, source: source}
 		for _, image := range report.Images {
 			if !hasLayers(image) {
-				next.bare = append(next.bare, image)
+				next.withoutLayers = append(next.withoutLayers, image)
 			}
 		}
 	}
 	t.reports.Lock()
-	t.told.set(name, next)
+	t.agentReports.set(name, next)
 	node := t.node(name)
-	known := node != nil && t.told.has(node) // otherwise it is reported when its turn comes
+	known := node != nil && t.agentReports.has(node) // otherwise it is reported when its turn comes
 	if known {
 		if next == nil || next.UID != node.UID {
 			t.index.SetImages(source, name, nil)
 		}
-		t.writeReport(node)
+		t.writeReportLocked(node)
 	}
 	t.reports.Unlock()
 	if known {
@@ -119,9 +118,9 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 	}
 }
 
-// Silent counts Ready Nodes whose agent says nothing: those of which nothing is reported, fresh or not,
-// although it is of others (missing; with Linux, and they state no layers themselves), and those with a
-// report that is not fresh (stale). Agents are not in use while there is no report at all.
+// Silent counts Ready Nodes without a fresh report: those without any, although others have one (missing;
+// with Linux, and they state no layers themselves), and those with one that is not fresh (stale). Agents
+// are not in use while there is no report at all.
 func (t *Tracker) Silent() (missing, stale int) {
 	reported := false
 	for _, object := range t.nodeStore.List() {
@@ -129,7 +128,7 @@ func (t *Tracker) Silent() (missing, stale int) {
 		if !ok {
 			continue
 		}
-		report := t.told.of(node)
+		report := t.agentReports.of(node)
 		reported = reported || report != nil
 		switch {
 		case !nodestatus.Ready(node):
@@ -145,16 +144,16 @@ func (t *Tracker) Silent() (missing, stale int) {
 	return missing, stale
 }
 
-// writeTold writes into the index what a report says of a node, and returns the images that
-// are still to be written: those without layers, or those of NodeStatus, listed, if the report
-// is not fresh.
-func (t *Tracker) writeTold(name string, report *told, listed []index.Image) []index.Image {
+// writeAgentReportLocked writes a report on a node into the index, and returns the images that are
+// still to be written: those without layers, or those of NodeStatus, listed, if the report is
+// not fresh.
+func (t *Tracker) writeAgentReportLocked(name string, report *agentReport, listed []index.Image) []index.Image {
 	if !report.Fresh {
 		t.index.SetImages(report.source, name, nil)
 		return listed
 	}
 	if !report.written {
-		complete := make([]index.Image, 0, len(report.Images)-len(report.bare))
+		complete := make([]index.Image, 0, len(report.Images)-len(report.withoutLayers))
 		for _, image := range report.Images {
 			if hasLayers(image) {
 				complete = append(complete, image)
@@ -163,13 +162,13 @@ func (t *Tracker) writeTold(name string, report *told, listed []index.Image) []i
 		t.index.SetImages(report.source, name, complete)
 		report.written, report.Images = true, nil
 	}
-	return report.bare
+	return report.withoutLayers
 }
 
 // joins returns what is known about a node's joining downloads; nil if nothing is.
 func (t *Tracker) joins(node *v1.Node) *bool {
 	var stated *bool
-	if report := t.told.of(node); report != nil {
+	if report := t.agentReports.of(node); report != nil {
 		stated = report.JoinsDownloads
 	}
 	joins, _ := nodestatus.JoinsDownloads(node, stated)

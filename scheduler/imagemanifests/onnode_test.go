@@ -22,18 +22,18 @@ import (
 
 // holds returns the layers, as letters, that a node has; "?" if that is not known.
 func holds(s *Source, name imageref.Canonical, platform index.Platform) string {
-	held, ok := s.Held(name, platform)
+	manifest, ok := s.ManifestOnNode(name, platform)
 	if !ok {
 		return "?"
 	}
 	letters := ""
-	for _, l := range held.Layers {
+	for _, l := range manifest.Layers {
 		letters += string(rune(l.Size))
 	}
 	return letters
 }
 
-func TestHeld(t *testing.T) {
+func TestManifestOnNode(t *testing.T) {
 	const tag = "quay.io/a/b:1"
 	s := newSource()
 	check := func(when string, name imageref.Canonical, want map[index.Platform]string) {
@@ -81,7 +81,7 @@ func TestHeld(t *testing.T) {
 	apply(manifest("plain", "", "f", reference(tag, "plain", 11)))
 	check("the tag was not known meanwhile", tag, ofPlain)
 
-	// An object that claims the digest of another manifest does not change what that is.
+	// An object that states the digest of another manifest does not change what that is.
 	apply(manifest("victim", "", "g"), manifest("liar", "linux/amd64", "h", reference("quay.io/a/b:2", "victim", 11)))
 	check("a lie about a manifest", imageref.Canonical(sha("victim")), map[index.Platform]string{amd64: "g", arm64: "g", every: "g"})
 	// A manifest with more references than one object holds has several.
@@ -96,13 +96,13 @@ func TestHeld(t *testing.T) {
 	first.Status.References = append(first.Status.References, reference(another, "manyindex", 1))
 	apply(first)
 	check("a tag in both", another, ofMany)
-	// Two objects claim the same index for the same platform.
+	// Two objects have the same index for the same platform.
 	apply(manifest("one", "linux/amd64", "i", reference("quay.io/a/c:1", "both", 0)), manifest("two", "linux/amd64", "j", reference("quay.io/a/c:2", "both", 0)))
 	check("two manifests of an index", imageref.Canonical(sha("both")), unknown)
 }
 
-// Whoever follows what changed knows at any time what Held says; and a confirmation, which
-// changes nothing, is not news.
+// Whoever follows what changed has the answers of ManifestOnNode at any time; and a confirmation,
+// which changes nothing, is not news.
 func TestChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(16, 4)) //nolint:gosec // a test that can be repeated
 	tag := func(i int) string { return fmt.Sprintf("quay.io/a/b:%d", i) }
@@ -121,9 +121,9 @@ func TestChanges(t *testing.T) {
 			known[question{name, platform}] = holds(s, name, platform)
 		}
 	}
-	told := 0
+	notified := 0
 	s.changed = func(names []imageref.Canonical) {
-		told += len(names)
+		notified += len(names)
 		for _, name := range names {
 			ask(name)
 		}
@@ -148,7 +148,7 @@ func TestChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.tell()
+		s.notify()
 		for _, name := range names {
 			for _, platform := range []index.Platform{amd64, arm64, every} {
 				if got, want := known[question{name, platform}], holds(s, name, platform); got != want {
@@ -161,17 +161,17 @@ func TestChanges(t *testing.T) {
 		if err := s.apply(manifest("m", "linux/amd64", "ab", reference(tag(7), "m", minutes))); err != nil {
 			t.Fatal(err)
 		}
-		s.tell()
+		s.notify()
 	}
 	apply(0)
-	told = 0
+	notified = 0
 	apply(5)
-	if told != 0 {
-		t.Errorf("told of %d names that were only confirmed", told)
+	if notified != 0 {
+		t.Errorf("notified of %d names that were only confirmed", notified)
 	}
 }
 
-// The first list is told at once, whatever its size, and then each event; a source that
+// The first list is one call, whatever its size, and then each event is one; a source that
 // cannot watch has synced too.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -230,8 +230,8 @@ func TestChains(t *testing.T) {
 		if err := s.apply(manifest(of, "", layers)); err != nil {
 			t.Fatal(err)
 		}
-		held, ok := s.Held(imageref.Canonical(sha(of)), amd64)
-		found, ordered := held.Chain()
+		manifest, ok := s.ManifestOnNode(imageref.Canonical(sha(of)), amd64)
+		found, ordered := manifest.Chain()
 		if !ok || !ordered || !slices.IsSortedFunc(found, func(a, b index.Layer) int { return slices.Compare([]byte(a.Digest), []byte(b.Digest)) }) {
 			t.Fatalf("%s: %v", of, found)
 		}

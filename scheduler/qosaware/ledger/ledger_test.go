@@ -1,4 +1,4 @@
-package book_test
+package ledger_test
 
 import (
 	"fmt"
@@ -18,26 +18,26 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
-	"github.com/layer-locality/layer-locality/scheduler/qosaware/book"
+	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 
-// lab is a Book with a clock and known owners.
+// lab is a Ledger with a clock and known owners.
 type lab struct {
-	*book.Book
+	*ledger.Ledger
 	clock  *clocktesting.FakePassiveClock
-	owners map[types.UID]book.Owner
-	// objects are the last pods that the Book was told of, by name.
+	owners map[types.UID]ledger.Owner
+	// objects are the last pods that the Ledger observed, by name.
 	objects map[string]*v1.Pod
 }
 
-// Observe is that of the Book.
+// Observe is that of the Ledger.
 func (l *lab) Observe(p *v1.Pod) error {
 	l.objects[p.Name] = p
-	return l.Book.Observe(p)
+	return l.Ledger.Observe(p)
 }
 
 func newLab(set ...func(*config.QosAwareArgs)) *lab {
@@ -45,8 +45,8 @@ func newLab(set ...func(*config.QosAwareArgs)) *lab {
 	for _, f := range set {
 		f(args)
 	}
-	l := &lab{clock: clocktesting.NewFakePassiveClock(start), owners: map[types.UID]book.Owner{"rs": {Replicas: 2}}, objects: map[string]*v1.Pod{}}
-	l.Book = book.New(book.Config{Args: args, Clock: l.clock, Owners: func(_ string, r metav1.OwnerReference) (book.Owner, bool) {
+	l := &lab{clock: clocktesting.NewFakePassiveClock(start), owners: map[types.UID]ledger.Owner{"rs": {Replicas: 2}}, objects: map[string]*v1.Pod{}}
+	l.Ledger = ledger.New(ledger.Config{Args: args, Clock: l.clock, Owners: func(_ string, r metav1.OwnerReference) (ledger.Owner, bool) {
 		owner, ok := l.owners[r.UID]
 		return owner, ok
 	}})
@@ -68,7 +68,7 @@ func aPod(name string, created int, annotations ...string) *v1.Pod {
 }
 
 func promised(name string, created int, slo string, measuring account.Measuring) *v1.Pod {
-	return aPod(name, created, book.AnnotationSLO, slo, book.AnnotationMeasuring, string(measuring))
+	return aPod(name, created, ledger.AnnotationSLO, slo, ledger.AnnotationMeasuring, string(measuring))
 }
 
 // bound returns the pod after it got a node.
@@ -223,31 +223,31 @@ func TestRead(t *testing.T) {
 		wrong       string // part of the error
 	}{
 		"nothing":            {args: defaults, want: none},
-		"all":                {args: defaults, annotations: []string{book.AnnotationSLO, "0.95", book.AnnotationMeasuring, "aggregate", book.AnnotationOverhead, ".1"}, want: terms(.95, account.Aggregate, .1)},
-		"slo only":           {args: defaults, annotations: []string{book.AnnotationSLO, "1"}, want: terms(1, account.Average, .3)},
-		"0":                  {args: defaults, annotations: []string{book.AnnotationSLO, "0"}, want: none, wrong: "above 0"},
-		"1.5":                {args: defaults, annotations: []string{book.AnnotationSLO, "1.5"}, want: none, wrong: `"1.5"`},
-		"negative":           {args: defaults, annotations: []string{book.AnnotationSLO, "-0.5"}, want: none, wrong: "-0.5"},
-		"NaN":                {args: defaults, annotations: []string{book.AnnotationSLO, "NaN"}, want: none, wrong: "NaN"},
-		"infinite":           {args: defaults, annotations: []string{book.AnnotationSLO, "+Inf"}, want: none, wrong: "Inf"},
-		"hexadecimal":        {args: defaults, annotations: []string{book.AnnotationSLO, "0x1p-1"}, want: none, wrong: "0x1p-1"},
-		"exponent":           {args: defaults, annotations: []string{book.AnnotationSLO, "5e-1"}, want: none, wrong: "5e-1"},
-		"percent":            {args: defaults, annotations: []string{book.AnnotationSLO, "95%"}, want: none, wrong: "95%"},
-		"empty":              {args: defaults, annotations: []string{book.AnnotationSLO, ""}, want: none, wrong: `""`},
-		"two points":         {args: defaults, annotations: []string{book.AnnotationSLO, "0..5"}, want: none, wrong: "0..5"},
-		"a megabyte":         {args: defaults, annotations: []string{book.AnnotationSLO, strings.Repeat("0", 1<<20)}, want: none, wrong: "1048576 bytes"},
-		"more digits":        {args: defaults, annotations: []string{book.AnnotationSLO, "0.5555555555555555555555"}, want: none, wrong: "0.555"},
-		"unknown measuring":  {args: defaults, annotations: []string{book.AnnotationSLO, ".5", book.AnnotationMeasuring, "sum"}, want: terms(.5, account.Average, .3), wrong: "average independent"},
-		"wrong overhead":     {args: defaults, annotations: []string{book.AnnotationSLO, ".5", book.AnnotationOverhead, "2"}, want: terms(.5, account.Average, .3), wrong: "from 0 to 1"},
-		"overhead 0":         {args: defaults, annotations: []string{book.AnnotationSLO, ".5", book.AnnotationOverhead, "0"}, want: terms(.5, account.Average, 0)},
+		"all":                {args: defaults, annotations: []string{ledger.AnnotationSLO, "0.95", ledger.AnnotationMeasuring, "aggregate", ledger.AnnotationOverhead, ".1"}, want: terms(.95, account.Aggregate, .1)},
+		"slo only":           {args: defaults, annotations: []string{ledger.AnnotationSLO, "1"}, want: terms(1, account.Average, .3)},
+		"0":                  {args: defaults, annotations: []string{ledger.AnnotationSLO, "0"}, want: none, wrong: "above 0"},
+		"1.5":                {args: defaults, annotations: []string{ledger.AnnotationSLO, "1.5"}, want: none, wrong: `"1.5"`},
+		"negative":           {args: defaults, annotations: []string{ledger.AnnotationSLO, "-0.5"}, want: none, wrong: "-0.5"},
+		"NaN":                {args: defaults, annotations: []string{ledger.AnnotationSLO, "NaN"}, want: none, wrong: "NaN"},
+		"infinite":           {args: defaults, annotations: []string{ledger.AnnotationSLO, "+Inf"}, want: none, wrong: "Inf"},
+		"hexadecimal":        {args: defaults, annotations: []string{ledger.AnnotationSLO, "0x1p-1"}, want: none, wrong: "0x1p-1"},
+		"exponent":           {args: defaults, annotations: []string{ledger.AnnotationSLO, "5e-1"}, want: none, wrong: "5e-1"},
+		"percent":            {args: defaults, annotations: []string{ledger.AnnotationSLO, "95%"}, want: none, wrong: "95%"},
+		"empty":              {args: defaults, annotations: []string{ledger.AnnotationSLO, ""}, want: none, wrong: `""`},
+		"two points":         {args: defaults, annotations: []string{ledger.AnnotationSLO, "0..5"}, want: none, wrong: "0..5"},
+		"a megabyte":         {args: defaults, annotations: []string{ledger.AnnotationSLO, strings.Repeat("0", 1<<20)}, want: none, wrong: "1048576 bytes"},
+		"more digits":        {args: defaults, annotations: []string{ledger.AnnotationSLO, "0.5555555555555555555555"}, want: none, wrong: "0.555"},
+		"unknown measuring":  {args: defaults, annotations: []string{ledger.AnnotationSLO, ".5", ledger.AnnotationMeasuring, "sum"}, want: terms(.5, account.Average, .3), wrong: "average independent"},
+		"wrong overhead":     {args: defaults, annotations: []string{ledger.AnnotationSLO, ".5", ledger.AnnotationOverhead, "2"}, want: terms(.5, account.Average, .3), wrong: "from 0 to 1"},
+		"overhead 0":         {args: defaults, annotations: []string{ledger.AnnotationSLO, ".5", ledger.AnnotationOverhead, "0"}, want: terms(.5, account.Average, 0)},
 		"published, not on":  {args: defaults, annotations: []string{"slo", ".5"}, want: none},
 		"published":          {args: legacy, annotations: []string{"slo", ".5", "qosMeasuring", "concurrent", "acceptablePreemptionOverhead", "1"}, want: terms(.5, account.Concurrent, 1)},
-		"both":               {args: legacy, annotations: []string{"slo", ".5", book.AnnotationSLO, ".6"}, want: terms(.6, account.Average, .3)},
+		"both":               {args: legacy, annotations: []string{"slo", ".5", ledger.AnnotationSLO, ".6"}, want: terms(.6, account.Average, .3)},
 		"all by default":     {args: everybody, want: terms(.7, account.Average, .3)},
-		"wrong, default set": {args: everybody, annotations: []string{book.AnnotationSLO, "x"}, want: none, wrong: "x"},
+		"wrong, default set": {args: everybody, annotations: []string{ledger.AnnotationSLO, "x"}, want: none, wrong: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := book.NewReader(test.args).Read(aPod("p", 0, test.annotations...))
+			s, err := ledger.NewReader(test.args).Read(aPod("p", 0, test.annotations...))
 			if s.Terms != test.want {
 				t.Errorf("%+v, want %+v", s.Terms, test.want)
 			}
@@ -260,9 +260,9 @@ func TestRead(t *testing.T) {
 		"kube-system":     func(p *v1.Pod) { p.Namespace = metav1.NamespaceSystem },
 		"system-critical": func(p *v1.Pod) { p.Spec.Priority = ptr.To[int32](2_000_000_000) },
 	} {
-		p := aPod("p", 0, book.AnnotationSLO, ".5")
+		p := aPod("p", 0, ledger.AnnotationSLO, ".5")
 		spare(p)
-		if s, err := book.NewReader(everybody).Read(p); s.Terms != none || err != nil {
+		if s, err := ledger.NewReader(everybody).Read(p); s.Terms != none || err != nil {
 			t.Errorf("%s: %+v, %v", name, s.Terms, err)
 		}
 	}
@@ -282,13 +282,13 @@ func TestNewestDecides(t *testing.T) {
 			t.Errorf("%s: SLO %v", name, j.Terms.SLO)
 		}
 		changed := old.DeepCopy()
-		changed.Annotations[book.AnnotationSLO] = ".1"
+		changed.Annotations[ledger.AnnotationSLO] = ".1"
 		_ = l.Observe(changed)
 		if j, _ := l.Judge(old, l.Now()); j.Terms.SLO != .9 {
 			t.Errorf("%s: an older pod changed the SLO to %v", name, j.Terms.SLO)
 		}
 		changed = young.DeepCopy()
-		changed.Annotations[book.AnnotationSLO] = ".2"
+		changed.Annotations[ledger.AnnotationSLO] = ".2"
 		_ = l.Observe(changed)
 		if j, _ := l.Judge(old, l.Now()); j.Terms.SLO != .2 {
 			t.Errorf("%s: SLO %v after it was changed", name, j.Terms.SLO)
@@ -302,7 +302,7 @@ func TestWithdrawn(t *testing.T) {
 	p := promised("p", 0, ".5", account.Average)
 	_ = l.Observe(p)
 	p = p.DeepCopy()
-	p.Annotations[book.AnnotationSLO] = "7"
+	p.Annotations[ledger.AnnotationSLO] = "7"
 	if err := l.Observe(p); err == nil {
 		t.Error("no error")
 	}
@@ -324,7 +324,7 @@ func TestRestated(t *testing.T) {
 		_ = l.Observe(p)
 		l.to(1000*i + 500)
 		withdrawn := p.DeepCopy()
-		delete(withdrawn.Annotations, book.AnnotationSLO)
+		delete(withdrawn.Annotations, ledger.AnnotationSLO)
 		_ = l.Observe(withdrawn)
 	}
 	l.to(3000)
@@ -340,11 +340,11 @@ func TestRestated(t *testing.T) {
 	gone := bound(promised("q", 3100, ".5", account.Average), 3100)
 	_ = l.Observe(gone)
 	withdrawn := gone.DeepCopy()
-	delete(withdrawn.Annotations, book.AnnotationSLO)
+	delete(withdrawn.Annotations, ledger.AnnotationSLO)
 	_ = l.Observe(withdrawn)
 	l.Remove(withdrawn)
 	l.to(3200)
-	_ = l.Observe(gone) // another one, as far as the Book knows
+	_ = l.Observe(gone) // another one for the Ledger
 	if j, _ = l.Judge(gone, l.Now()); measured(j.Sums)[0] != 1700+100 {
 		t.Errorf("%v", measured(j.Sums))
 	}
@@ -364,7 +364,7 @@ func TestRestatedAlone(t *testing.T) {
 		_ = l.Observe(p)
 		l.to(1000)
 		withdrawn := p.DeepCopy()
-		delete(withdrawn.Annotations, book.AnnotationSLO)
+		delete(withdrawn.Annotations, ledger.AnnotationSLO)
 		_ = l.Observe(withdrawn)
 		_ = l.Observe(p)
 		l.to(1100)
@@ -399,27 +399,27 @@ func TestGated(t *testing.T) {
 }
 
 // TestOwners checks that a pod belongs to the root of its owners, however late they are
-// known, and that namespaces and objects that were made again are told apart.
+// known, and that namespaces and objects that were made again are kept apart.
 func TestOwners(t *testing.T) {
 	l := newLab()
 	delete(l.owners, "rs")
 	p := promised("p", 0, ".5", account.Average)
 	_ = l.Observe(p)
-	workload := func(p *v1.Pod) book.Key {
+	workload := func(p *v1.Pod) ledger.Key {
 		j, _ := l.Judge(p, l.Now())
 		return j.Workload
 	}
-	if got, want := workload(p), (book.Key{Namespace: "team", Kind: "ReplicaSet", Name: "web", UID: "rs"}); got != want {
+	if got, want := workload(p), (ledger.Key{Namespace: "team", Kind: "ReplicaSet", Name: "web", UID: "rs"}); got != want {
 		t.Errorf("owner not known: %+v", got)
 	}
-	l.owners["rs"] = book.Owner{Owner: &metav1.OwnerReference{Kind: "Deployment", Name: "app", UID: "deployment"}}
-	l.owners["deployment"] = book.Owner{Replicas: 3}
+	l.owners["rs"] = ledger.Owner{Owner: &metav1.OwnerReference{Kind: "Deployment", Name: "app", UID: "deployment"}}
+	l.owners["deployment"] = ledger.Owner{Replicas: 3}
 	orphans := l.Orphans("rs")
 	if len(orphans) != 1 || orphans[0] != (types.NamespacedName{Namespace: "team", Name: "p"}) {
 		t.Fatalf("orphans %v", orphans)
 	}
 	_ = l.Observe(p)
-	if got, want := workload(p), (book.Key{Namespace: "team", Kind: "Deployment", Name: "app", UID: "deployment"}); got != want {
+	if got, want := workload(p), (ledger.Key{Namespace: "team", Kind: "Deployment", Name: "app", UID: "deployment"}); got != want {
 		t.Errorf("owner known: %+v", got)
 	}
 	if len(l.Rows(false)) != 1 || len(l.Orphans("rs")) != 0 {
@@ -429,7 +429,7 @@ func TestOwners(t *testing.T) {
 	elsewhere.Namespace, elsewhere.UID = "other", "another-uid"
 	again := promised("again", 10, ".5", account.Average)
 	again.OwnerReferences[0].UID = "rs-made-again"
-	l.owners["rs-made-again"] = book.Owner{}
+	l.owners["rs-made-again"] = ledger.Owner{}
 	_ = l.Observe(elsewhere)
 	_ = l.Observe(again)
 	if rows := l.Rows(false); len(rows) != 3 {
@@ -519,7 +519,7 @@ func TestFlapping(t *testing.T) {
 		flapping := bound(promised("flapping", 0, ".5", measuring), 0)
 		_ = l.Observe(steady)
 		var early uint64
-		for i := range turns { // ready for 3 of 5 s; some changes are told twice
+		for i := range turns { // ready for 3 of 5 s; some changes are observed twice
 			for _, change := range []struct {
 				when   int
 				status v1.ConditionStatus
@@ -592,7 +592,7 @@ func TestSucceeded(t *testing.T) {
 // TestGainsNothing checks which pods run in vain.
 func TestGainsNothing(t *testing.T) {
 	l := newLab()
-	l.owners["rs"] = book.Owner{Replicas: 3}
+	l.owners["rs"] = ledger.Owner{Replicas: 3}
 	pods := make([]*v1.Pod, 3)
 	for i := range pods {
 		pods[i] = promised(fmt.Sprint("p", i), 0, ".5", account.Concurrent)
@@ -610,7 +610,7 @@ func TestGainsNothing(t *testing.T) {
 		t.Error("a pending pod gains nothing")
 	}
 	// The Deployment is scaled: what was lost is lost.
-	l.owners["rs"] = book.Owner{Replicas: 2}
+	l.owners["rs"] = ledger.Owner{Replicas: 2}
 	if j, _ := l.Judge(pods[0], l.Now()); j.GainsNothing {
 		t.Error("2 of 2 run")
 	}
@@ -621,12 +621,12 @@ func TestGainsNothing(t *testing.T) {
 }
 
 // TestScaledKeepsThePast scales a concurrent workload, and has the new pod be seen before
-// anybody asks: in both ways to say how many there shall be, what was stays what it was.
+// anybody asks: in both ways to state how many there shall be, what was stays what it was.
 func TestScaledKeepsThePast(t *testing.T) {
-	for name, says := range map[string]bool{"replicas": true, "nobody says how many": false} {
+	for name, states := range map[string]bool{"replicas": true, "nobody states how many": false} {
 		l := newLab()
-		if !says {
-			l.owners["rs"] = book.Owner{}
+		if !states {
+			l.owners["rs"] = ledger.Owner{}
 		}
 		pods := make([]*v1.Pod, 3)
 		for i := range pods[:2] {
@@ -634,8 +634,8 @@ func TestScaledKeepsThePast(t *testing.T) {
 			_ = l.Observe(pods[i])
 		}
 		l.to(10)
-		if says {
-			l.owners["rs"] = book.Owner{Replicas: 3}
+		if states {
+			l.owners["rs"] = ledger.Owner{Replicas: 3}
 		}
 		pods[2] = promised("p2", 10, ".5", account.Concurrent)
 		_ = l.Observe(pods[2])
@@ -648,14 +648,14 @@ func TestScaledKeepsThePast(t *testing.T) {
 		}
 		check(10, [4]float64{20, 0, 0, 0})
 		check(15, [4]float64{20, 10, 5, 0})
-		if says {
-			l.owners["rs"] = book.Owner{Replicas: 2}
+		if states {
+			l.owners["rs"] = ledger.Owner{Replicas: 2}
 		} else {
 			l.Remove(deleted(pods[2], 15))
 		}
 		l.to(15)
 		l.Rows(false)
-		if says {
+		if states {
 			check(20, [4]float64{30, 10, 10, 0})
 		} else {
 			check(20, [4]float64{30, 10, 5, 0})
@@ -670,8 +670,8 @@ type event struct {
 }
 
 // history makes up pods of a workload, and returns what happens to each of them, in order, and the
-// objects that are left at the end. Interrupted tells that a pod was ready and is not any more:
-// then the object does not say since when it ran.
+// objects that are left at the end. Interrupted means that a pod was ready and is not any more:
+// then the object does not show since when it ran.
 func history(random *rand.Rand, measuring account.Measuring, end int) (events [][]event, left []*v1.Pod, interrupted bool) {
 	for i := range 1 + random.IntN(8) {
 		p := promised(fmt.Sprint("p", i), random.IntN(end), ".5", measuring)
@@ -715,7 +715,7 @@ func TestNotReadyBecauseItEnds(t *testing.T) {
 	for _, measuring := range []account.Measuring{account.Average, account.Concurrent} {
 		for _, both := range []bool{false, true} {
 			l := newLab(func(a *config.QosAwareArgs) { a.MeasureFrom = config.MeasureFromReady })
-			l.owners["rs"] = book.Owner{Replicas: 1}
+			l.owners["rs"] = ledger.Owner{Replicas: 1}
 			p := ready(bound(promised("p", 0, ".5", measuring), 0), 10, v1.ConditionTrue)
 			l.to(10)
 			_ = l.Observe(p)
@@ -734,7 +734,7 @@ func TestNotReadyBecauseItEnds(t *testing.T) {
 	}
 }
 
-// anySettings makes up how a workload and a Book measure; set sets the latter.
+// anySettings makes up how a workload and a Ledger measure; set sets the latter.
 func anySettings(random *rand.Rand) (measuring account.Measuring, measureFrom string, window metav1.Duration, set func(*config.QosAwareArgs)) {
 	measuring = account.Measurings[random.IntN(4)]
 	window = metav1.Duration{Duration: time.Duration(random.IntN(2)) * 10 * time.Minute}

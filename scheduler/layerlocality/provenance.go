@@ -11,43 +11,43 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// HeldImage is an image of the pod that a node has, and from what that is known.
-type HeldImage struct {
-	Image imageref.Canonical `json:"image"`
-	By    locality.Evidence  `json:"by"`
+// NodeImage is an image of the pod that a node has, and from what that is known.
+type NodeImage struct {
+	Image imageref.Canonical  `json:"image"`
+	By    locality.Provenance `json:"by"`
 }
 
-// heldImages returns those of the images that a node has.
-func (pl *LayerLocality) heldImages(node string, images []index.Wanted) (held []HeldImage) {
+// imagesOn returns those of the images that a node has.
+func (pl *LayerLocality) imagesOn(node string, images []index.Wanted) (found []NodeImage) {
 	for _, image := range images {
-		if by := pl.tracker.Evidence(node, image.Names); by != "" {
-			held = append(held, HeldImage{image.Names[0], by})
+		if by := pl.tracker.Provenance(node, image.Names); by != "" {
+			found = append(found, NodeImage{image.Names[0], by})
 		}
 	}
-	return held
+	return found
 }
 
-var registerEvidenceOnce sync.Once
+var registerProvenanceOnce sync.Once
 
-// registerEvidence registers the metrics of what the images of nodes are known from; those of
+// registerProvenance registers the metrics of what the images of nodes are known from; those of
 // the first caller's index.
-func registerEvidence(count func() map[locality.Evidence]int, silent func() (missing, stale int)) {
-	registerEvidenceOnce.Do(func() { legacyregistry.CustomMustRegister(newEvidenceCollector(count, silent)) })
+func registerProvenance(count func() map[locality.Provenance]int, silent func() (missing, stale int)) {
+	registerProvenanceOnce.Do(func() { legacyregistry.CustomMustRegister(newProvenanceCollector(count, silent)) })
 }
 
-// evidenceCollector counts the images of nodes, and nodes whose agent says nothing, when metrics are
-// collected.
-type evidenceCollector struct {
+// provenanceCollector counts the images of nodes, and nodes without a fresh report of their agent,
+// when metrics are collected.
+type provenanceCollector struct {
 	metrics.BaseStableCollector
-	count   func() map[locality.Evidence]int
+	count   func() map[locality.Provenance]int
 	silent  func() (missing, stale int)
 	images  *metrics.Desc
 	without *metrics.Desc
 	stale   *metrics.Desc
 }
 
-func newEvidenceCollector(count func() map[locality.Evidence]int, silent func() (missing, stale int)) *evidenceCollector {
-	return &evidenceCollector{
+func newProvenanceCollector(count func() map[locality.Provenance]int, silent func() (missing, stale int)) *provenanceCollector {
+	return &provenanceCollector{
 		count: count, silent: silent,
 		images: metrics.NewDesc(
 			metrics.BuildFQName("", subsystem, prefix+"node_images"),
@@ -65,14 +65,14 @@ func newEvidenceCollector(count func() map[locality.Evidence]int, silent func() 
 }
 
 // DescribeWithStability implements metrics.StableCollector.
-func (c *evidenceCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
+func (c *provenanceCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 	ch <- c.images
 	ch <- c.without
 	ch <- c.stale
 }
 
 // CollectWithStability implements metrics.StableCollector.
-func (c *evidenceCollector) CollectWithStability(ch chan<- metrics.Metric) {
+func (c *provenanceCollector) CollectWithStability(ch chan<- metrics.Metric) {
 	for by, n := range c.count() {
 		ch <- metrics.NewLazyConstMetric(c.images, metrics.GaugeValue, float64(n), string(by))
 	}

@@ -1,7 +1,7 @@
-// Package book knows all workloads that state an SLO, what their pods got, and how soon they
+// Package ledger has all workloads that state an SLO, what their pods got, and how soon they
 // break it. Informers feed it. It keeps a record for each pod that exists and one for each
 // workload; of pods that are gone only sums are left.
-package book
+package ledger
 
 import (
 	"sync"
@@ -16,17 +16,17 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
 )
 
-// Config is what a Book depends on.
+// Config is what a Ledger depends on.
 type Config struct {
 	Args *config.QosAwareArgs
-	// Owners looks up owners of pods; it must not call the Book.
+	// Owners looks up owners of pods; it must not call the Ledger.
 	Owners Owners
 	Clock  clock.PassiveClock
 }
 
-// Book is the book of all workloads. Its methods may be called at once; none of them waits
+// Ledger is the ledger of all workloads. Its methods may be called at once; none of them waits
 // for anything but another one.
-type Book struct {
+type Ledger struct {
 	reader Reader
 	window account.Window
 	ready  bool
@@ -47,38 +47,38 @@ type Book struct {
 	changes int
 }
 
-// New returns an empty Book.
-func New(c Config) *Book {
-	return &Book{
+// New returns an empty Ledger.
+func New(c Config) *Ledger {
+	return &Ledger{
 		reader: NewReader(c.Args), window: account.Window(c.Args.Window.Duration), ready: c.Args.MeasureFrom == config.MeasureFromReady,
 		owners: c.Owners, clock: c.Clock,
 		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{}, apart: map[types.UID]account.Life{},
 	}
 }
 
-// TakesPart tells whether a pod states an SLO.
-func (b *Book) TakesPart(p *v1.Pod) bool {
-	s, _ := b.reader.Read(p)
+// TakesPart reports whether a pod states an SLO.
+func (l *Ledger) TakesPart(p *v1.Pod) bool {
+	s, _ := l.reader.Read(p)
 	return s.Terms.SLO > 0
 }
 
-// Observe notes what the API server says about a pod. It may be called again with the same
+// Observe takes over a pod as the API server has it. It may be called again with the same
 // or a newer pod. The error names annotations that count as none.
-func (b *Book) Observe(p *v1.Pod) error {
-	statement, err := b.reader.Read(p)
-	now := b.clock.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	known := b.pods[p.UID]
+func (l *Ledger) Observe(p *v1.Pod) error {
+	statement, err := l.reader.Read(p)
+	now := l.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.pods[p.UID]
 	// Nobody can keep a promise to a pod that may not be scheduled yet. If it counted, its owner
 	// could make any number of them, and what runs of the workload would always be urgent.
 	gated := len(p.Spec.SchedulingGates) > 0
 	if statement.Terms.SLO == 0 || gated {
 		if known != nil { // it states none any more
-			b.apart[p.UID] = known.life
-			b.bury(p.UID, known, false, now)
+			l.apart[p.UID] = known.life
+			l.buryLocked(p.UID, known, false, now)
 		} else if gated && statement.Terms.SLO > 0 {
-			b.apart[p.UID] = account.Life{}
+			l.apart[p.UID] = account.Life{}
 		}
 		return err
 	}
@@ -87,22 +87,22 @@ func (b *Book) Observe(p *v1.Pod) error {
 			return err // it is in the saved state, or nobody saw it
 		}
 		known = &pod{namespace: p.Namespace, name: p.Name, life: account.Life{Created: p.CreationTimestamp.Time}}
-		if before, ok := b.apart[p.UID]; ok {
+		if before, ok := l.apart[p.UID]; ok {
 			known.life = again(before, p, statement, now)
-			delete(b.apart, p.UID)
+			delete(l.apart, p.UID)
 		}
-		b.pods[p.UID] = known
+		l.pods[p.UID] = known
 	}
 	if known.workload == nil || known.unknown != "" || known.controller != statement.Controller {
-		b.assign(p, known, statement, now)
+		l.assignLocked(p, known, statement, now)
 	}
 	known.workload.agree(statement.Terms, origin{created: p.CreationTimestamp.Unix(), pod: string(p.UID)})
-	b.update(p, known, now)
+	l.updateLocked(p, known, now)
 	if !known.inherited {
-		known.workload.inherit(known, b.window)
+		known.workload.inherit(known, l.window)
 	}
 	if finished(p) {
-		b.bury(p.UID, known, p.Status.Phase == v1.PodSucceeded, now)
+		l.buryLocked(p.UID, known, p.Status.Phase == v1.PodSucceeded, now)
 	}
 	return err
 }
@@ -121,13 +121,13 @@ func finished(p *v1.Pod) bool {
 	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
 }
 
-// assign puts a pod into the workload that it belongs to.
-func (b *Book) assign(p *v1.Pod, known *pod, statement Statement, now time.Time) {
-	root := rootOf(p, statement.Controller, b.owners)
+// assignLocked puts a pod into the workload that it belongs to.
+func (l *Ledger) assignLocked(p *v1.Pod, known *pod, statement Statement, now time.Time) {
+	root := rootOf(p, statement.Controller, l.owners)
 	known.controller = statement.Controller
-	b.await(known.unknown, p.UID, false)
+	l.awaitLocked(known.unknown, p.UID, false)
 	known.unknown = root.unknown
-	b.await(known.unknown, p.UID, true)
+	l.awaitLocked(known.unknown, p.UID, true)
 	if known.workload != nil && known.workload.key == root.key {
 		return
 	}
@@ -137,56 +137,56 @@ func (b *Book) assign(p *v1.Pod, known *pod, statement Statement, now time.Time)
 		switch {
 		case len(old.pods) > 0:
 		case old.gone == 0:
-			delete(b.workloads, old.key)
+			delete(l.workloads, old.key)
 		default:
 			old.empty = now
 		}
 	}
-	w := b.workloads[root.key]
+	w := l.workloads[root.key]
 	if w == nil {
 		w = &workload{key: root.key, pods: map[types.UID]*pod{}}
-		b.workloads[root.key] = w
+		l.workloads[root.key] = w
 	}
-	w.demand(root.replicas, b.window, now) // before the pod is one of them
+	w.demand(root.replicas, l.window, now) // before the pod is one of them
 	w.pods[p.UID], known.workload, known.inherited, w.empty = known, w, false, time.Time{}
 }
 
-// await notes, or forgets, that a pod is to be assigned again once its owner is known.
-func (b *Book) await(owner, pod types.UID, waits bool) {
+// awaitLocked notes, or forgets, that a pod is to be assigned again once its owner is known.
+func (l *Ledger) awaitLocked(owner, pod types.UID, waits bool) {
 	switch {
 	case owner == "":
 	case waits:
-		if b.orphans[owner] == nil {
-			b.orphans[owner] = map[types.UID]struct{}{}
+		if l.orphans[owner] == nil {
+			l.orphans[owner] = map[types.UID]struct{}{}
 		}
-		b.orphans[owner][pod] = struct{}{}
+		l.orphans[owner][pod] = struct{}{}
 	default:
-		if delete(b.orphans[owner], pod); len(b.orphans[owner]) == 0 {
-			delete(b.orphans, owner)
+		if delete(l.orphans[owner], pod); len(l.orphans[owner]) == 0 {
+			delete(l.orphans, owner)
 		}
 	}
 }
 
 // Orphans returns the names of the pods that should be observed again
 // now that an owner is known.
-func (b *Book) Orphans(owner types.UID) []types.NamespacedName {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (l *Ledger) Orphans(owner types.UID) []types.NamespacedName {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var names []types.NamespacedName
-	for uid := range b.orphans[owner] {
-		p := b.pods[uid]
+	for uid := range l.orphans[owner] {
+		p := l.pods[uid]
 		names = append(names, types.NamespacedName{Namespace: p.namespace, Name: p.name})
 	}
 	return names
 }
 
-// update takes the times from a pod.
-func (b *Book) update(p *v1.Pod, known *pod, now time.Time) {
+// updateLocked takes the times from a pod.
+func (l *Ledger) updateLocked(p *v1.Pod, known *pod, now time.Time) {
 	life := &known.life
 	known.workload.changed = true
 	if p.Spec.NodeName != "" && life.Bound.IsZero() {
 		life.Bound = boundAt(p, now)
-		if !life.Reserved.IsZero() { // until PostBind says more exactly
+		if !life.Reserved.IsZero() { // until PostBind is more exact
 			life.Binding = now.Sub(life.Reserved)
 		}
 	}
@@ -199,20 +199,20 @@ func (b *Book) update(p *v1.Pod, known *pod, now time.Time) {
 		}
 		life.Ended = ended
 	}
-	switch since, until := b.runs(p, life, now); {
+	switch since, until := l.runs(p, life, now); {
 	case life.Since.IsZero():
 		life.Since = since
 	case since.After(life.Since): // an interruption that was not seen
-		known.workload.interrupt(known, b.window, since)
+		known.workload.interrupt(known, l.window, since)
 		life.Since = since
 	case since.IsZero():
-		known.workload.interrupt(known, b.window, until)
+		known.workload.interrupt(known, l.window, until)
 	}
 }
 
 // runs returns since when a pod runs, or since when it does not.
-func (b *Book) runs(p *v1.Pod, life *account.Life, now time.Time) (since, until time.Time) {
-	if !b.ready {
+func (l *Ledger) runs(p *v1.Pod, life *account.Life, now time.Time) (since, until time.Time) {
+	if !l.ready {
 		return life.Bound, now
 	}
 	ready := condition(p, v1.PodReady)
@@ -248,16 +248,16 @@ func condition(p *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 
 // Remove notes that a pod is gone from the informer: deleted or finished. It returns true if
 // it matters which of them; then the caller finds out and calls Finish.
-func (b *Book) Remove(p *v1.Pod) (ask bool) {
-	now := b.clock.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.apart, p.UID)
-	known := b.pods[p.UID]
+func (l *Ledger) Remove(p *v1.Pod) (ask bool) {
+	now := l.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.apart, p.UID)
+	known := l.pods[p.UID]
 	if known == nil {
 		return false
 	}
-	b.update(p, known, now)
+	l.updateLocked(p, known, now)
 	if known.life.Ended.IsZero() {
 		known.life.Ended = now
 	}
@@ -265,60 +265,60 @@ func (b *Book) Remove(p *v1.Pod) (ask bool) {
 	if known.workload.terms.Measuring == account.Aggregate && !known.life.Bound.IsZero() {
 		return true
 	}
-	b.bury(p.UID, known, false, now)
+	l.buryLocked(p.UID, known, false, now)
 	return false
 }
 
 // Finish notes how a pod ended for which Remove returned true.
-func (b *Book) Finish(uid types.UID, succeeded bool) {
-	now := b.clock.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if known := b.pods[uid]; known != nil {
-		b.bury(uid, known, succeeded, now)
+func (l *Ledger) Finish(uid types.UID, succeeded bool) {
+	now := l.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.pods[uid]; known != nil {
+		l.buryLocked(uid, known, succeeded, now)
 	}
 }
 
-// bury replaces the record of a pod by sums.
-func (b *Book) bury(uid types.UID, known *pod, succeeded bool, now time.Time) {
+// buryLocked replaces a pod by sums.
+func (l *Ledger) buryLocked(uid types.UID, known *pod, succeeded bool, now time.Time) {
 	if known.life.Ended.IsZero() {
 		known.life.Ended = now
 	}
-	b.await(known.unknown, uid, false)
+	l.awaitLocked(known.unknown, uid, false)
 	w := known.workload
-	b.seconds = b.seconds.Plus(w.bury(uid, known, succeeded, b.window, now))
-	delete(b.pods, uid)
+	l.seconds = l.seconds.Plus(w.bury(uid, known, succeeded, l.window, now))
+	delete(l.pods, uid)
 	if w.key.UID == uid && len(w.pods) == 0 { // a pod without owner has no successor
-		delete(b.workloads, w.key)
+		delete(l.workloads, w.key)
 	}
-	b.changes++
+	l.changes++
 }
 
 // Reserved notes that the binding of a pod begins; one that began before has failed.
-func (b *Book) Reserved(uid types.UID) {
-	now := b.clock.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if p := b.pods[uid]; p != nil && p.life.Bound.IsZero() {
+func (l *Ledger) Reserved(uid types.UID) {
+	now := l.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.pods[uid]; p != nil && p.life.Bound.IsZero() {
 		p.life.Reserved, p.workload.changed = now, true
 	}
 }
 
 // Bound notes that the binding of a pod has ended.
-func (b *Book) Bound(uid types.UID) {
-	now := b.clock.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if p := b.pods[uid]; p != nil && !p.life.Reserved.IsZero() {
+func (l *Ledger) Bound(uid types.UID) {
+	now := l.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.pods[uid]; p != nil && !p.life.Reserved.IsZero() {
 		p.life.Binding, p.life.Reserved, p.workload.changed = now.Sub(p.life.Reserved), time.Time{}, true
 	}
 }
 
 // Unreserved notes that a pod was not bound after all.
-func (b *Book) Unreserved(uid types.UID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if p := b.pods[uid]; p != nil && !p.life.Reserved.IsZero() {
+func (l *Ledger) Unreserved(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.pods[uid]; p != nil && !p.life.Reserved.IsZero() {
 		p.life.Reserved, p.workload.changed = time.Time{}, true
 	}
 }

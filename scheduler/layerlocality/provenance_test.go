@@ -17,13 +17,13 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
-// The debug endpoint and the metric say how it is known what nodes have.
-func TestEvidence(t *testing.T) {
+// The debug endpoint and the metric show how it is known what nodes have.
+func TestProvenance(t *testing.T) {
 	all := nodes("n1", "n2", "n3")
 	of := digest("manifest")
 	all[0].Status.Images = []v1.ContainerImage{{Names: []string{"quay.io/a@" + of, "quay.io/a:1"}, SizeBytes: mb}, {Names: []string{"quay.io/b:1"}, SizeBytes: mb}}
 	s := newSuite(t, args(), all)
-	s.agent.Sink.SetImages("test", "n2", []index.Image{held("quay.io/a:1", layers{"base": 100, "a": 100})})
+	s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage("quay.io/a:1", layers{"base": 100, "a": 100})})
 	s.followed.Set(imageref.Canonical(of), index.Manifest{Layers: []index.Layer{{Digest: digest("base"), Size: 100 * mb}, {Digest: digest("a"), Size: 100 * mb}}})
 
 	recorder := httptest.NewRecorder()
@@ -33,14 +33,14 @@ func TestEvidence(t *testing.T) {
 		t.Fatalf("%s: %v", recorder.Body, err)
 	}
 	const a, b = imageref.Canonical("quay.io/a:1"), imageref.Canonical("quay.io/b:1")
-	want := map[string][]HeldImage{
+	want := map[string][]NodeImage{
 		"n1": {{a, locality.FromManifest}, {b, locality.FromName}}, "n2": {{a, locality.FromLayers}}, "n3": nil,
 	}
 	for _, n := range rating.Nodes {
 		if !reflect.DeepEqual(n.Has, want[n.Node]) {
 			t.Errorf("%s has %v, want %v", n.Node, n.Has, want[n.Node])
 		}
-		counts := map[locality.Evidence]int{}
+		counts := map[locality.Provenance]int{}
 		for _, image := range n.Has {
 			counts[image.By]++
 		}
@@ -56,7 +56,7 @@ func TestEvidence(t *testing.T) {
 		"# TYPE " + without + " gauge\n" + without + " 2\n"
 	const stale = "scheduler_layerlocality_nodes_with_stale_node_layers"
 	expected += "# HELP " + stale + " [ALPHA] Ready nodes whose NodeLayers is not renewed.\n# TYPE " + stale + " gauge\n" + stale + " 3\n"
-	collector := newEvidenceCollector(s.plugin.tracker.ImagesOfAll, func() (missing, stale int) { return 2, 3 })
+	collector := newProvenanceCollector(s.plugin.tracker.ImagesOfAll, func() (missing, stale int) { return 2, 3 })
 	if err := testutil.CustomCollectAndCompare(collector, strings.NewReader(expected), name, without, stale); err != nil {
 		t.Error(err)
 	}

@@ -1,4 +1,4 @@
-package book
+package ledger
 
 import (
 	"bytes"
@@ -84,25 +84,25 @@ func thousandths(seconds float64) float64 { return max(0, math.Round(seconds*1e3
 // Save returns what has to be kept over a restart, compressed: at most 900 kB; nil if there is
 // nothing. If it is too much, workloads are left out of which no pod is gone, then those that
 // have had no pods for longest, then those whose pods are oldest.
-func (b *Book) Save() ([]byte, error) {
-	now := b.clock.Now()
+func (l *Ledger) Save() ([]byte, error) {
+	now := l.clock.Now()
 	s := state{Version: stateVersion, Time: seconds(now)}
-	b.mu.Lock()
-	changed := b.changes > 0
-	b.changes = 0
-	keys := slices.Collect(maps.Keys(b.workloads))
-	b.mu.Unlock()
+	l.mu.Lock()
+	changed := l.changes > 0
+	l.changes = 0
+	keys := slices.Collect(maps.Keys(l.workloads))
+	l.mu.Unlock()
 	if len(keys) == 0 && !changed {
 		return nil, nil
 	}
 	for batch := range slices.Chunk(keys, atOnce) {
-		b.mu.Lock()
+		l.mu.Lock()
 		for _, key := range batch {
-			if w := b.workloads[key]; w != nil && !w.alone() {
-				s.Workloads = append(s.Workloads, w.save(b.window, now))
+			if w := l.workloads[key]; w != nil && !w.alone() {
+				s.Workloads = append(s.Workloads, w.save(l.window, now))
 			}
 		}
-		b.mu.Unlock()
+		l.mu.Unlock()
 	}
 	slices.SortFunc(s.Workloads, func(x, y saved) int { // the oldest last
 		last := func(s saved) float64 {
@@ -171,19 +171,19 @@ func (w *workload) inherit(p *pod, window account.Window) {
 	w.changed = true
 }
 
-// Changed tells whether something has changed since the last Save that a state would have and
+// Changed reports whether something has changed since the last Save that a state would have and
 // the API has not.
-func (b *Book) Changed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.changes > 0
+func (l *Ledger) Changed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changes > 0
 }
 
 // Dirty notes that what Save returned was not kept.
-func (b *Book) Dirty() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.changes++
+func (l *Ledger) Dirty() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changes++
 }
 
 func encode(s state) ([]byte, error) {
@@ -244,12 +244,12 @@ const (
 	maxSeconds = 1e15
 )
 
-// within tells whether numbers are not negative and at most so large.
+// within reports whether numbers are not negative and at most so large.
 func within(most float64, numbers ...float64) bool {
 	return !slices.ContainsFunc(numbers, func(x float64) bool { return !(x >= 0 && x <= most) })
 }
 
-// valid tells whether a Book could have saved the workload at a time. Terms that were stated
+// valid reports whether a Ledger could have saved the workload at a time. Terms that were stated
 // later than that, by clocks a day apart, would count for ever.
 func (s *saved) valid(at float64) bool {
 	optional := func(name string) bool { return name == "" || usable(name) }
@@ -259,32 +259,32 @@ func (s *saved) valid(at float64) bool {
 		within(maxSeconds, s.Running, s.Lost, s.Waiting, s.Binding, s.AllBinding, s.Live, float64(s.Gone))
 }
 
-// Load adds a saved state to the Book. Own tells that it was saved before this process
+// Load adds a saved state to the Ledger. Own means that it was saved before this process
 // followed any pod, so nothing is in both. Otherwise another process saved it while this one
 // followed the same pods: then of each workload that history counts which has more pods.
 // Skipped is of how many workloads the saved account cannot be used; the error is for none.
-func (b *Book) Load(data []byte, own bool) (skipped int, err error) {
+func (l *Ledger) Load(data []byte, own bool) (skipped int, err error) {
 	s, skipped, err := decode(data)
 	if err != nil {
 		return 0, err
 	}
-	now := b.clock.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	now := l.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, from := range s.Workloads {
-		b.load(from, timeOf(s.Time), now, own)
+		l.loadLocked(from, timeOf(s.Time), now, own)
 	}
 	return skipped, nil
 }
 
-func (b *Book) load(from saved, at, now time.Time, own bool) {
-	w := b.workloads[from.Key]
+func (l *Ledger) loadLocked(from saved, at, now time.Time, own bool) {
+	w := l.workloads[from.Key]
 	if w == nil {
 		w = &workload{key: from.Key, pods: map[types.UID]*pod{}, empty: timeOf(from.Empty)}
 		if w.empty.IsZero() || w.empty.After(now) {
 			w.empty = now
 		}
-		b.workloads[from.Key] = w
+		l.workloads[from.Key] = w
 	}
 	if !own && w.gone >= from.Gone {
 		return
@@ -300,7 +300,7 @@ func (b *Book) load(from saved, at, now time.Time, own bool) {
 	if at.After(now) { // saved by a clock that is ahead
 		at = now
 	}
-	w.ended.Add(account.Sums{Running: from.Running, Lost: from.Lost, Waiting: from.Waiting, Binding: from.Binding}, b.window, at)
+	w.ended.Add(account.Sums{Running: from.Running, Lost: from.Lost, Waiting: from.Waiting, Binding: from.Binding}, l.window, at)
 	w.gone += from.Gone
 	w.binding += from.AllBinding
 	if settled := timeOf(from.Settled); settled.After(w.settled) && !settled.After(now) {
@@ -308,27 +308,27 @@ func (b *Book) load(from saved, at, now time.Time, own bool) {
 	}
 	w.live, w.savedAt, w.changed = from.Live, at, true
 	for _, p := range w.pods {
-		w.inherit(p, b.window)
+		w.inherit(p, l.window)
 	}
 }
 
 // Forget drops workloads that have had no pods for as long as the past matters, and of the
 // others without pods those that have had none for longest, if there are more than are saved.
-func (b *Book) Forget() {
-	after := time.Duration(b.window)
+func (l *Ledger) Forget() {
+	after := time.Duration(l.window)
 	if after == 0 {
 		after = forgetAfter
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.clock.Now()
 	var empty []*workload
-	for key, w := range b.workloads {
+	for key, w := range l.workloads {
 		switch {
 		case len(w.pods) > 0:
 		case now.Sub(w.empty) >= after:
-			delete(b.workloads, key)
-			b.changes++
+			delete(l.workloads, key)
+			l.changes++
 		default:
 			empty = append(empty, w)
 		}
@@ -338,7 +338,7 @@ func (b *Book) Forget() {
 	}
 	slices.SortFunc(empty, func(x, y *workload) int { return x.empty.Compare(y.empty) })
 	for _, w := range empty[:len(empty)-maxSaved] {
-		delete(b.workloads, w.key)
-		b.changes++
+		delete(l.workloads, w.key)
+		l.changes++
 	}
 }

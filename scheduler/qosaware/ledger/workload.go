@@ -1,4 +1,4 @@
-package book
+package ledger
 
 import (
 	"slices"
@@ -15,7 +15,7 @@ type workload struct {
 	terms account.Terms
 	// from is the pod that stated the terms.
 	from origin
-	// replicas is how many pods have to run at once; 0 if nobody says: then all that there are.
+	// replicas is how many pods have to run at once; 0 if nobody states it: then all that there are.
 	replicas int
 	pods     map[types.UID]*pod
 
@@ -38,7 +38,7 @@ type workload struct {
 	live    float64
 	savedAt time.Time
 
-	// cached is the last tally; changed tells that something has changed since.
+	// cached is the last tally; changed means that something has changed since.
 	cached   tally
 	cachedAt time.Time
 	changed  bool
@@ -50,21 +50,21 @@ type pod struct {
 	life      account.Life
 	namespace string
 	name      string
-	// controller is what the annotation of that name said.
+	// controller is the value of the annotation of that name.
 	controller string
 	// unknown is the owner that was not known when the workload was looked up.
 	unknown types.UID
-	// inherited tells that a saved account of the workload does not have the pod any more.
+	// inherited means that a saved account of the workload does not have the pod any more.
 	inherited bool
 }
 
-// alone tells whether the workload is a single pod without owner, which has no successor.
+// alone reports whether the workload is a single pod without owner, which has no successor.
 func (w *workload) alone() bool {
 	_, alone := w.pods[w.key.UID]
 	return alone
 }
 
-// waits tells whether the pod has no node, and nobody asked for its end.
+// waits reports whether the pod has no node, and nobody asked for its end.
 func (p *pod) waits() bool { return p.life.Bound.IsZero() && p.life.Ended.IsZero() }
 
 // tally is what all pods of a workload add up to.

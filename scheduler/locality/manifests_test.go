@@ -29,7 +29,7 @@ var (
 	arm64 = index.Platform{OS: "linux", Architecture: "arm64"}
 )
 
-// stock is a cluster whose nodes state names only, and a source that explains some. Events
+// stock is a cluster whose nodes state names only, and a source that resolves some. Events
 // are delivered by hand, one after another.
 type stock struct {
 	t       *testing.T
@@ -140,7 +140,7 @@ func TestNamesAndManifests(t *testing.T) {
 	s.expect("the tag that nodes state, of the node's platform", "amd", "quay.io/a:1", 110, 110)
 	s.expect("an image for another platform", "arm", "quay.io/arm:1", 200, 200)
 
-	for node, want := range map[string]map[locality.Evidence]int{
+	for node, want := range map[string]map[locality.Provenance]int{
 		"amd": {locality.FromManifest: 1}, "unknown": {locality.FromManifest: 1, locality.FromName: 1},
 		"name only": {locality.FromName: 1}, "none": {},
 	} {
@@ -148,12 +148,12 @@ func TestNamesAndManifests(t *testing.T) {
 			t.Errorf("images of %s: %v, want %v", node, got, want)
 		}
 	}
-	want := map[locality.Evidence]int{locality.FromLayers: 0, locality.FromManifest: 3, locality.FromName: 2, locality.FromUse: 0}
+	want := map[locality.Provenance]int{locality.FromLayers: 0, locality.FromManifest: 3, locality.FromName: 2, locality.FromUse: 0}
 	if got := s.tracker.ImagesOfAll(); !reflect.DeepEqual(got, want) {
 		t.Errorf("all images: %v, want %v", got, want)
 	}
-	for node, want := range map[string]locality.Evidence{"amd": locality.FromManifest, "name only": "", "none": "", "nowhere": ""} {
-		if got := s.tracker.Evidence(node, []imageref.Canonical{"quay.io/a:1"}); got != want {
+	for node, want := range map[string]locality.Provenance{"amd": locality.FromManifest, "name only": "", "none": "", "nowhere": ""} {
+		if got := s.tracker.Provenance(node, []imageref.Canonical{"quay.io/a:1"}); got != want {
 			t.Errorf("quay.io/a:1 on %s is known by %q, want %q", node, got, want)
 		}
 	}
@@ -197,7 +197,7 @@ func TestTagOfNode(t *testing.T) {
 }
 
 // With pull policy Always, a node that has another image under the tag has only the layers
-// that both have: a manifest tells which.
+// that both have: a manifest shows which.
 func TestPullAlways(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
@@ -214,7 +214,7 @@ func TestPullAlways(t *testing.T) {
 	s.expect("the kubelet uses what is there", "n1", "quay.io/a:1", 120, 120)
 }
 
-// What the node states itself counts, whatever a manifest says.
+// What the node states itself counts, whatever a manifest states.
 func TestStatedLayersWin(t *testing.T) {
 	if !nodestatus.Layers {
 		t.Skip("this build does not see layers in NodeStatus: the workspace that scripts/tree.sh workspace makes does, with -tags imagelayers")
@@ -228,7 +228,7 @@ func TestStatedLayersWin(t *testing.T) {
 	nodestatus.SetLayers(&n.Status.Images[0], []index.Layer{layer("stated", 50)})
 	s.set(n)
 	s.expect("what the node states", "n1", "quay.io/other:1", 50, 150)
-	if got := s.tracker.ImagesOf("n1"); !reflect.DeepEqual(got, map[locality.Evidence]int{locality.FromLayers: 1}) {
+	if got := s.tracker.ImagesOf("n1"); !reflect.DeepEqual(got, map[locality.Provenance]int{locality.FromLayers: 1}) {
 		t.Errorf("known by %v", got)
 	}
 }
@@ -269,9 +269,9 @@ func TestManifestsAreFollowed(t *testing.T) {
 	}
 }
 
-// What a node has and does not list any more is explained too, also when the manifest comes
+// What a node has and does not list any more is resolved too, also when the manifest comes
 // later.
-func TestUnlistedIsExplained(t *testing.T) {
+func TestUnlistedIsResolved(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source, func(a *configv1.LayerLocalityArgs) {
 		a.NodeStatusMaxImages, a.UnlistedTimeout = ptr.To[int32](2), &metav1.Duration{Duration: time.Hour}
@@ -290,7 +290,7 @@ func TestUnlistedIsExplained(t *testing.T) {
 	s.expect("the manifest is gone", "n1", "quay.io/other:1", 0, 105)
 }
 
-// Nodes that state no layers use them again as the arguments say: what is above another
+// Nodes that state no layers use them again as the arguments are: what is above another
 // base counts only where digests alone matter, and what is above the same everywhere.
 func TestLayerReuse(t *testing.T) {
 	for reuse, want := range map[string]int64{config.ReuseByDigest: 100, config.ReuseInChains: 0} {
@@ -305,8 +305,8 @@ func TestLayerReuse(t *testing.T) {
 	}
 }
 
-// A node with CRI-O uses layers by their digests, whatever the arguments say of nodes that do
-// not tell, also as long as it has no image that would show it.
+// A node with CRI-O uses layers by their digests, whatever the arguments are for nodes that do
+// not state it, also as long as it has no image that would show it.
 func TestLayerReuseOfCRIO(t *testing.T) {
 	for runtime, want := range map[string]int64{"cri-o://1.36.3": 100, "containerd://2.3.7": 0} {
 		source := &fixture.FollowedImages{}
