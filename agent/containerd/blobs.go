@@ -38,7 +38,7 @@ type blob struct {
 	// unpacked are the snapshotters into which the image was unpacked whose configuration it
 	// is, each with the chain ID of the image.
 	unpacked map[string]string
-	// pulled tells whether it came from a registry.
+	// pulled reports whether it came from a registry.
 	pulled bool
 }
 

@@ -196,7 +196,7 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	return result, nil
 }
 
-// chains tells whether layers are used in chains, by what was kept: for each chain ID of images
+// chains reports whether layers are used in chains, by what was kept: for each chain ID of images
 // that were fetched and unpacked, whether the blob of the last layer of one of them is still
 // there. Where blobs are dropped, they go a little after the pull. Where they are kept, that blob
 // is there: containerd fetches what it has not unpacked already. Missing it is an image whose
@@ -257,7 +257,7 @@ type found struct {
 	unpacked bool
 	// chain is the chain ID of an image whose whole layers were fetched and unpacked.
 	chain string
-	// kept tells whether the blob of its last layer is there, pulled whether the image came from
+	// kept reports whether the blob of its last layer is there, pulled whether the image came from
 	// a registry.
 	kept, pulled bool
 }

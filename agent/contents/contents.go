@@ -17,7 +17,7 @@ type Contents struct {
 	Runtime string
 	// InChains means that a layer is used again only above the same layers.
 	InChains bool
-	// JoinsDownloads tells whether a layer is downloaded once although two images that are
+	// JoinsDownloads reports whether a layer is downloaded once although two images that are
 	// pulled at the same time need it; nil if that is not known.
 	JoinsDownloads *bool
 	Images         []Image

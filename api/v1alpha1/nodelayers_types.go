@@ -50,7 +50,7 @@ type NodeLayersSpec struct {
 	Runtime string `json:"runtime,omitempty"`
 	// Reuse is Digest or Chain. With Chain, Layers has all layers of its images.
 	Reuse LayerReuse `json:"reuse"`
-	// JoinsDownloads tells whether the node downloads a layer once although two images
+	// JoinsDownloads reports whether the node downloads a layer once although two images
 	// that are pulled at the same time need it. Missing if the agent cannot know.
 	// +optional
 	JoinsDownloads *bool `json:"joinsDownloads,omitempty"`

@@ -86,7 +86,7 @@ type ImageManifestStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	References []ImageReference `json:"references,omitempty"`
-	// Conditions: Resolved tells whether the content is known, Confirmed whether
+	// Conditions: Resolved reports whether the content is known, Confirmed whether
 	// the last question about a tag was answered.
 	// +optional
 	// +listType=map

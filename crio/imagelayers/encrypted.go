@@ -139,7 +139,7 @@ func (w *CopyWatch) Close() {
 	}
 }
 
-// BeingDecrypted tells whether a copy of an image with encrypted layers is going
+// BeingDecrypted reports whether a copy of an image with encrypted layers is going
 // on that has one of the names as the digest of its config: then what was read of
 // it may be from before the store said which of its layers were encrypted. Images have their config as
 // data of that name. Copies in other processes are not known.

@@ -160,7 +160,7 @@ func (l *Layers) Merge(manifestAnnotations map[string]string) map[string]string 
 	return merged
 }
 
-// isReserved tells whether authors of images may not use a key. It ignores case, so
+// isReserved reports whether authors of images may not use a key. It ignores case, so
 // that a client that does so too is not fooled. Both mappings count: "\u0130" has the
 // lower case "i", "\u0131" the upper case "I".
 func isReserved(key string) bool {

@@ -31,10 +31,10 @@ var (
 	shareSwitch     = envSwitch{env: ShareSwitchEnv, byDefault: true, what: "sharing layers that several pulls need"}
 )
 
-// ExclusiveEnabled tells whether the bytes that only one image needs are reported.
+// ExclusiveEnabled reports whether the bytes that only one image needs are reported.
 func ExclusiveEnabled() bool { return exclusiveSwitch.isOn() }
 
-// ShareEnabled tells whether pulls share layers.
+// ShareEnabled reports whether pulls share layers.
 func ShareEnabled() bool { return shareSwitch.isOn() }
 
 // envSwitch turns something on or off.

@@ -147,7 +147,7 @@ func (a *Addon) check() error {
 		return errors.New("its name: want lower-case letters, digits and dashes, at most 32")
 	}
 	if a.Health == "" {
-		return errors.New("it has no Health: set the URL that tells whether it serves")
+		return errors.New("it has no Health: set the URL that reports whether it serves")
 	}
 	for _, text := range append([]string{a.Health}, a.Args...) {
 		for _, found := range placeholder.FindAllStringSubmatch(text, -1) {

@@ -210,7 +210,7 @@ type Way struct {
 	// Short is the Name in names of objects.
 	Short     string
 	Scheduler string
-	// Resolver tells whether layer-resolver runs.
+	// Resolver reports whether layer-resolver runs.
 	Resolver bool
 }
 

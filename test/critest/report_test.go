@@ -24,7 +24,7 @@ type skip struct {
 	Reason string `json:"reason"`
 }
 
-// of tells whether the entry is for this subject.
+// of reports whether the entry is for this subject.
 func (s skip) of(subject string) bool { return s.Only == "" || s.Only == subject }
 
 func readSkips(path string) ([]skip, error) {

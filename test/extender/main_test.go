@@ -126,7 +126,7 @@ func plainScheduler() cluster.Addon {
 	}
 }
 
-// stock tells whether nodes and control plane are stock, too.
+// stock reports whether nodes and control plane are stock, too.
 func stock() bool { return livetest.Flavour() == cluster.Stock }
 
 func must(t testing.TB, err error) {

@@ -56,7 +56,7 @@ func shellList(t *testing.T, name string) []string {
 	return strings.Fields(output(t, "bash", "-c", `. scripts/lib.sh && echo "${`+name+`[@]}"`))
 }
 
-// inFolders tells whether a package is in or below one of the folders.
+// inFolders reports whether a package is in or below one of the folders.
 func inFolders(folders []string, folder string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool { return folder == f || strings.HasPrefix(folder, f+"/") })
 }

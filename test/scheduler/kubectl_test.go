@@ -19,7 +19,7 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// near tells whether numbers of bytes are the same but for one percent: a registry also sends
+// near reports whether numbers of bytes are the same but for one percent: a registry also sends
 // the configuration of an image.
 func near(a, b int64) bool { return math.Abs(float64(a-b)) <= math.Max(float64(a), float64(b))/100 }
 

@@ -66,7 +66,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// stock tells whether nodes and control plane are stock: then layers are known from
+// stock reports whether nodes and control plane are stock: then layers are known from
 // ImageManifests.
 func stock() bool { return livetest.Flavour() == cluster.Stock }
 

@@ -81,7 +81,7 @@ const (
 // Node is what was measured on a node.
 type Node struct {
 	Runtime cluster.ContainerRuntime `json:"runtime"`
-	// Agent tells whether it has one; otherwise only pulls of the large image are measured.
+	// Agent reports whether it has one; otherwise only pulls of the large image are measured.
 	Agent bool `json:"agent"`
 	// First are the first readings of agents that were started, Lists those that followed.
 	First []time.Duration `json:"first"`
@@ -191,7 +191,7 @@ type measurement struct {
 	// agents are the objects that install them, large is the image of 100 MB.
 	agents []*unstructured.Unstructured
 	large  string
-	// running tells whether agents run.
+	// running reports whether agents run.
 	running bool
 }
 

@@ -235,7 +235,7 @@ func fromFile[T any](t *testing.T, env string, load func(string) (T, error)) T {
 	return loaded
 }
 
-// official tells whether all images are official ones of Docker Hub.
+// official reports whether all images are official ones of Docker Hub.
 func official(images []Image) bool {
 	return !slices.ContainsFunc(images, func(i Image) bool { return !strings.HasPrefix(i.Image, "docker.io/library/") })
 }

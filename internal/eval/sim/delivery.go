@@ -169,7 +169,7 @@ func (r *run) planAhead(plan *workload.Plan) {
 	}
 }
 
-// pullsAhead tells whether a node still pulls what no pod waits for.
+// pullsAhead reports whether a node still pulls what no pod waits for.
 func (r *run) pullsAhead() bool {
 	return slices.ContainsFunc(r.order, func(m *machine) bool { return m.earlyPull != nil })
 }

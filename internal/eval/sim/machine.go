@@ -521,7 +521,7 @@ func (m *machine) missing(i *image, name string) int64 {
 // underway returns the pulls that run or wait.
 func (m *machine) underway() []*pull { return slices.Concat(m.pulls, m.waiting) }
 
-// expects tells whether a layer belongs to an image that is being pulled.
+// expects reports whether a layer belongs to an image that is being pulled.
 func (m *machine) expects(b *blob) bool {
 	return slices.ContainsFunc(m.underway(), func(p *pull) bool { return slices.Contains(p.image.layers, b) })
 }

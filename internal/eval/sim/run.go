@@ -293,7 +293,7 @@ func (r *run) use(name string) {
 	}
 }
 
-// knows tells whether the policy knows the layers of an image that no node has.
+// knows reports whether the policy knows the layers of an image that no node has.
 func (r *run) knows(name string) bool {
 	at, used := r.known[name]
 	return r.policy.Manifests == Always || r.policy.Manifests == OnUse && used && at <= r.q.now

@@ -74,7 +74,7 @@ func match(want, got []string) int {
 	return len(want)
 }
 
-// matchLine tells whether a line is as wanted, where "..." stands for any text.
+// matchLine reports whether a line is as wanted, where "..." stands for any text.
 func matchLine(want, got string) bool {
 	parts := strings.Split(want, "...")
 	for i, part := range parts {

@@ -465,7 +465,7 @@ func TestResolverNetworkPolicy(t *testing.T) {
 	}
 }
 
-// reachable tells whether a NetworkPolicy allows egress to an address and port.
+// reachable reports whether a NetworkPolicy allows egress to an address and port.
 func reachable(example *networkingv1.NetworkPolicy, addr netip.Addr, port int) bool {
 	// On the wire there is no IPv4 address in IPv6.
 	addr = addr.Unmap()

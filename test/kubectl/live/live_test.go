@@ -167,7 +167,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// within tells whether two numbers of bytes differ by so much of the second one at most.
+// within reports whether two numbers of bytes differ by so much of the second one at most.
 func within(share float64, got, want int64) bool {
 	return math.Abs(float64(got-want)) <= share*float64(want)
 }
