@@ -91,7 +91,7 @@ func hasRegistry(named reference.Named) bool {
 	return several && (host == "localhost" || strings.ContainsAny(host, ".:"))
 }
 
-// ValidateAlias tells why a name cannot have an alias; nil if it can.
+// ValidateAlias returns why a name cannot have an alias; nil if it can.
 func ValidateAlias(name string) error {
 	named, err := parseAsWritten(name)
 	switch {

@@ -40,8 +40,8 @@ const (
 	// lastReconnect is the longest pause between two attempts to connect: containerd may be away
 	// for long, and gRPC would wait for two minutes then.
 	lastReconnect = 5 * time.Second
-	// lateEvents is when to read again after subscribing: the API does not tell when the
-	// subscription holds.
+	// lateEvents is when to read again after subscribing: the API does not show when the
+	// subscription begins.
 	lateEvents = time.Second
 )
 
@@ -376,7 +376,7 @@ func (r *Reader) read(ctx context.Context, digest string, size int64) ([]byte, e
 func (r *Reader) pulls(ctx context.Context) int {
 	answer, err := r.content.ListStatuses(ctx, &contentapi.ListStatusesRequest{})
 	if err != nil {
-		return 0 // it is only told, nothing depends on it
+		return 0 // a number for the metrics, nothing depends on it
 	}
 	offsets, moving := map[string]int64{}, 0
 	for _, download := range answer.GetStatuses() {

@@ -58,7 +58,7 @@ type Image struct {
 	Layers []v1alpha1.ImageLayer
 }
 
-// Spec returns what a NodeLayers of that node says, sorted, so that the same contents give the same
+// Spec returns the spec of the node's NodeLayers, sorted, so that the same contents give the same
 // lists: without layers below minLayerBytes, unless all are needed because layers are used in chains, and
 // with lists of at most limit bytes as JSON. Beyond that, what takes most of the object for a byte of its
 // image goes first. The totals are those of all that the node holds.

@@ -214,7 +214,7 @@ func isID(text string) bool {
 	return len(text) > 0 && len(text) <= 128 && strings.Trim(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-// errUnusable is said of a manifest that was looked at before.
+// errUnusable is the error of a manifest that was looked at before.
 var errUnusable = errors.New("not a manifest that can be used")
 
 // manifest returns the manifest of an image, an error if it is none that can be used.
@@ -311,7 +311,7 @@ func gone(root *os.Root) bool {
 // raise begins the way out where a limit of inotify is reached.
 const raise = "; raise the limit on the node, also in /etc/sysctl.d: sysctl -w fs.inotify."
 
-// unwatched says what to do about an error of inotify. The limits are those of the node, for all
+// unwatched adds to an error of inotify what to do. The limits are those of the node, for all
 // processes of a user together.
 func unwatched(what string, err error) error {
 	wayOut := ""

@@ -86,8 +86,8 @@ func (s *store) read(r *Reader) *read.Result {
 	return result
 }
 
-// told returns images as texts: the sorted names and the layers in order.
-func told(images []contents.Image) []string {
+// texts returns images as texts: the sorted names and the layers in order.
+func texts(images []contents.Image) []string {
 	all := []string{}
 	for _, i := range images {
 		names := slices.Sorted(slices.Values(i.Names))
@@ -110,7 +110,7 @@ func expect(t *testing.T, what string, got []contents.Image, want ...string) {
 		want[i] = strings.Join(sorted, " ") + " = " + layers
 	}
 	slices.Sort(want)
-	if got := told(got); !slices.Equal(got, want) {
+	if got := texts(got); !slices.Equal(got, want) {
 		t.Errorf("%s:\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -239,7 +239,7 @@ func TestUnreadableManifest(t *testing.T) {
 	}
 }
 
-// A store that cannot be read is an error that says why, until it can.
+// A store that cannot be read is an error with the cause, until it can.
 func TestUnreadableStore(t *testing.T) {
 	s := newStore(t)
 	r := NewReader(s.root)
@@ -401,7 +401,7 @@ func TestWatch(t *testing.T) {
 	if !gone(open) {
 		t.Error("the folder was removed")
 	}
-	must(t, open.Close()) // only then the kernel tells
+	must(t, open.Close()) // only then the kernel sends the event
 	select {
 	case err := <-ended:
 		if err == nil {

@@ -22,12 +22,12 @@ const maxManifests = 256
 // encryptedSuffix ends the media type of a layer that only the holders of a key can use.
 const encryptedSuffix = "+encrypted"
 
-// Manifest is what an image manifest or an index says.
+// Manifest is the content of an image manifest or an index.
 type Manifest struct {
 	// Config is the digest of the configuration; empty for an index.
 	Config string
 	// Layers are those of the image, the base first. They are missing if no other image can
-	// use them, or if their sizes are not known: then Unknown says why.
+	// use them, or if their sizes are not known: then Unknown is the reason.
 	Layers  []v1alpha1.ImageLayer
 	Unknown error
 	// Manifests are the digests of the manifests that an index lists, without attestations.

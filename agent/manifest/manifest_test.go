@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
-	// What is an image, but has no layers that could be told.
+	// What is an image, but has no layers to report.
 	for name, test := range map[string]struct{ text, why string }{
 		"many layers":   {image(many...), "more than 512 layers"},
 		"encrypted":     {strings.Replace(image("a", "b"), "tar+gzip", "tar+gzip+encrypted", 1), "encrypted"},

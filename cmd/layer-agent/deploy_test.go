@@ -32,7 +32,7 @@ func shipped(t *testing.T, overlay string) resmap.ResMap {
 	return built
 }
 
-// TestShippedArguments: the commands know the arguments of the shipped containers, and these
+// TestShippedArguments: the commands take the arguments of the shipped containers, and these
 // mount what the arguments name.
 func TestShippedArguments(t *testing.T) {
 	for _, overlay := range overlays {
