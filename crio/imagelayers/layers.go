@@ -78,9 +78,9 @@ func FromManifest(infos []types.BlobInfo) *Layers {
 	return newLayers(annotations)
 }
 
-// isValid tells what Digest.Validate() does. Nearly all digests are of SHA-256,
-// and for these the regular expressions of Validate would take most of the time
-// that FromManifest takes.
+// isValid reports whether Digest.Validate() returns no error. Nearly all digests
+// are of SHA-256, and for these the regular expressions of Validate would take
+// most of the time that FromManifest takes.
 func isValid(d digest.Digest) bool {
 	encoded, ok := strings.CutPrefix(string(d), "sha256:")
 	if !ok {

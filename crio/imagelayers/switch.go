@@ -44,12 +44,12 @@ type envSwitch struct {
 	what      string
 
 	lock sync.Mutex
-	// on is what value says. That only changes in tests.
+	// on is what value means. That only changes in tests.
 	known, on bool
 	value     string
 }
 
-// isOn writes to the log only once what the variable says.
+// isOn logs the value of the variable only once.
 func (s *envSwitch) isOn() bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -61,8 +61,8 @@ func (s *envSwitch) isOn() bool {
 	return s.on
 }
 
-// read returns whether the value says on, or what is the default if it does not say.
-// The log has what differs from the default.
+// read returns whether the value means on; if it is neither on nor off, the default.
+// It logs what differs from the default.
 func (s *envSwitch) read(value string) bool {
 	on := s.byDefault
 
