@@ -121,7 +121,7 @@ func TestCollectFailures(t *testing.T) {
 	}
 	for _, line := range []string{"error: " + r.Host + "/missing:1: ", "error: Not A Name: ", "error: " + empty + ": the image has no layers\n", "1 images written; registries were asked about 3; 3 failed\n"} {
 		if strings.Count(stderr, line) != 1 {
-			t.Errorf("%q is not told once in\n%s", line, stderr)
+			t.Errorf("%q is not once in\n%s", line, stderr)
 		}
 	}
 	if got, err := dataset.Load(file); err != nil || len(got) != 1 || got[0].Image != good {

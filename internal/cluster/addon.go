@@ -31,7 +31,7 @@ import (
 type Addon struct {
 	// Name of the add-on, of its log, and of its program.
 	Name string `json:"name"`
-	// Tool tells that its program is in BinDir/tools. Others are in BinDir/patched: upstream
+	// Tool means that its program is in BinDir/tools. Others are in BinDir/patched: upstream
 	// has no such programs.
 	Tool bool `json:"tool,omitempty"`
 	// Settings it starts with. Flavour has no effect here.

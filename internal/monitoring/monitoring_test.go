@@ -48,7 +48,7 @@ func TestSooner(t *testing.T) {
 }
 
 // Pods are chosen by the labels and the port of a monitor, and get the job and the instance that it
-// says; what has no token is scraped without one.
+// sets; what has no token is scraped without one.
 func TestScrapeConfig(t *testing.T) {
 	monitors, _, err := Operator(root, "base")
 	must(t, err)

@@ -196,7 +196,7 @@ func TestHistory(t *testing.T) {
 	mean.check(t)
 }
 
-// Files with official images must match what we say about them. Other files are only
+// Files with official images must match the documented figures. Other files are only
 // measured.
 func TestFiles(t *testing.T) {
 	images := fromFile(t, Env, Load)
