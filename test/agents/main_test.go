@@ -244,7 +244,7 @@ func drop(t *testing.T, pods ...scenario.Pod) {
 	must(t, lab.Remove(t.Context(), names...))
 }
 
-// complaint waits until a pod has an event FailedScheduling, and returns what it says. Of a
+// complaint waits until a pod has an event FailedScheduling, and returns its note. Of a
 // pod that has a node meanwhile, it returns which.
 func complaint(t *testing.T, pod string) (text string) {
 	t.Helper()

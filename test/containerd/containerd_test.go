@@ -67,12 +67,12 @@ const (
 	dropped blobs = "dropped"
 	// asInKind drops them, too, with all else that the nodes of kind are configured with.
 	asInKind blobs = "as in kind"
-	// asInK3s keeps them, because it does not say what to do with them, with all else that k3s
+	// asInK3s keeps them, because it does not configure it, with all else that k3s
 	// configures.
 	asInK3s blobs = "as in k3s"
 )
 
-// inChains tells how layers are used then.
+// inChains reports whether layers are used in chains then.
 func (b blobs) inChains() bool { return b == dropped || b == asInKind }
 
 func must(t testing.TB, err error) {
@@ -484,7 +484,7 @@ func testFollows(t *testing.T, v version) {
 	d.remove(a)
 	sees("a removal", a, false)
 
-	// It hangs: the reader says so, and goes on when it answers again.
+	// It hangs: the reader counts a failure, and goes on when it answers again.
 	must(t, d.cmd.Process.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) })
 	livetest.Eventually(t, 2*time.Minute, "a reading fails", func(context.Context) error {

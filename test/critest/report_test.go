@@ -20,7 +20,7 @@ type skip struct {
 	Spec string `json:"spec"`
 	// Only is the subject that the entry is for; empty: all.
 	Only string `json:"only,omitempty"`
-	// Reason says why they cannot pass here.
+	// Reason is why they cannot pass here.
 	Reason string `json:"reason"`
 }
 

@@ -150,7 +150,7 @@ func observe(t *testing.T) map[string]string {
 	return state
 }
 
-// TestWrongCluster: env.sh says what a cluster lacks and how to get it.
+// TestWrongCluster: env.sh prints what a cluster lacks and how to get it.
 func TestWrongCluster(t *testing.T) {
 	prepare(t)
 	before := observe(t)

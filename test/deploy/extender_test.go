@@ -173,7 +173,7 @@ func asControlPlane(t *testing.T, node *cluster.Node) {
 
 // heldImage makes a node pull a large image, and returns its name once the node is known to
 // have it: rate returns how all nodes are rated for it; nil if nobody can be asked, then the
-// Node says so.
+// Node has to list it.
 func heldImage(t *testing.T, imageName string, node *cluster.Node, rate func(ctx context.Context, reference string) ([]byte, error)) string {
 	t.Helper()
 	image, err := images.Build(images.Image{Layers: []images.Layer{{Name: imageName, Size: 80_000_000}}})

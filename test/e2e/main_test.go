@@ -154,7 +154,7 @@ func registryLayers(t testing.TB, references ...string) map[string]livetest.Laye
 	return byName
 }
 
-// checkCRI compares everything that CRI-O says about images with the
+// checkCRI compares everything that CRI-O reports of images with the
 // registry.
 func checkCRI(t testing.TB, node *cluster.Node, references ...string) {
 	t.Helper()
@@ -231,7 +231,7 @@ func statusOf(t testing.TB, node *cluster.Node, reference string) *runtimeapi.Im
 	status, err := livetest.Status(t.Context(), node, reference)
 	must(t, err)
 	if status == nil {
-		t.Fatalf("%s: ImageStatus knows no %s", node.Name, reference)
+		t.Fatalf("%s: ImageStatus has no %s", node.Name, reference)
 	}
 	return status
 }
@@ -309,7 +309,7 @@ func runPod(t testing.TB, node *cluster.Node) (image string) {
 	return image
 }
 
-// checkManagedFields checks that the Node still says who set which field. The
+// checkManagedFields checks that the Node still states who set which field. The
 // apiserver drops all of this when it finds a field that is in no schema.
 func checkManagedFields(t testing.TB, name string) {
 	t.Helper()

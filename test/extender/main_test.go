@@ -29,7 +29,7 @@ const (
 	bound = 15
 	// agent is the agent under test.
 	agent = "layers"
-	// extenderUser is whom the apiserver knows layer-extender as.
+	// extenderUser is the name of layer-extender at the apiserver.
 	extenderUser = "system:serviceaccount:kube-system:" + addons.LayerExtender
 	// plain is the kube-scheduler without an extender.
 	plain     = "plain-scheduler"
@@ -170,7 +170,7 @@ func use(t *testing.T, names ...string) {
 // placement is an image and a node that should have it.
 type placement = livetest.Placement
 
-// known returns an error unless layer-extender knows that the node has all of the image. A
+// known returns an error unless layer-extender counts all of the image as present on the node. A
 // stock node names it, and its layers are those of an ImageManifest.
 func known(ctx context.Context, p placement) error {
 	if stock() {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestNeverPulled starts pods with images that no node has pulled, but whose base one node
-// has: layer-resolver tells layer-extender about them.
+// has: layer-extender has their layers from layer-resolver.
 func TestNeverPulled(t *testing.T) {
 	const holder, pods, baseBytes, ownBytes = "n1", 3, 60_000_000, 2_000_000
 	base := images.Layer{Name: "never-base", Size: baseBytes}

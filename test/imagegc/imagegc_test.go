@@ -30,7 +30,7 @@ const (
 	bases     = 8
 	high, low = 85, 65
 
-	// The kubelet collects at its start, when it does not know the file system yet, and then
+	// The kubelet collects at its start, when it has no statistics of the file system yet, and then
 	// every five minutes.
 	period = 5 * time.Minute
 )
@@ -39,7 +39,7 @@ var c *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	if os.Getenv("FULL") == "" {
-		// Exit status 0: the test below says why.
+		// Exit status 0: the test below gives the reason.
 		os.Exit(m.Run())
 	}
 	config := cluster.Config{

@@ -208,7 +208,7 @@ func statusOf(name string, held []picture) []byte {
 		image := map[string]any{"names": []string{p.name}, "sizeBytes": 2 * p.bytes()}
 		switch name {
 		case byAgent:
-			continue // what an agent says counts alone
+			continue // what an agent reports counts alone
 		case byKubelet:
 			var layers []map[string]any
 			for _, l := range p.layers {

@@ -161,7 +161,7 @@ func tokenOf(ctx context.Context, m monitoring.Monitor) (token string, err error
 	return token, err
 }
 
-// monitor has Prometheus scrape what the shipped monitors say, with the shipped rights, and evaluate the
+// monitor has Prometheus scrape what the shipped monitors choose, with the shipped rights, and evaluate the
 // shipped rules with shorter times. layer-resolver is no pod here, so its target is given.
 func monitor(ctx context.Context) error {
 	server = monitoring.Server(addons.PrometheusURL(c))

@@ -31,14 +31,14 @@ import (
 
 const (
 	measuring = "qos.layerlocality.io/measuring"
-	// slot is a resource of which nodes have few, so that tests say how many pods fit.
+	// slot is a resource of which nodes have few, so that tests choose how many pods fit.
 	slot  = "example.com/slot"
 	state = "layerlocality-qosaware"
 	// ours is the name of the profile with QosAware, in the cluster's own scheduler, which is
 	// not the default one: that is in the second scheduler.
 	ours = "promises"
 	// second is a kube-scheduler beside it: with the default profile, PrioritySort and
-	// DefaultPreemption, or, if a test says so, as the one that stands by.
+	// DefaultPreemption, or, if a test sets it, as the one that stands by.
 	second     = "second-scheduler"
 	secondPort = "10260"
 	// patience is for what a busy machine does late.

@@ -46,7 +46,7 @@ func TestNeverPulled(t *testing.T) {
 		case way.Resolver && (pulled < pods*ownBytes || pulled > pods*(ownBytes+tolerance)):
 			t.Errorf("%s: %d bytes pulled, the images have %d of their own", way.Name, pulled, pods*ownBytes)
 		case !way.Resolver && pulled < baseBytes:
-			t.Errorf("%s: %d bytes pulled: nobody can know where the base is, and yet all pods went there", way.Name, pulled)
+			t.Errorf("%s: %d bytes pulled: nothing shows where the base is, and yet all pods went there", way.Name, pulled)
 		}
 	}
 	livetest.Table(t, rows...)

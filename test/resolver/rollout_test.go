@@ -24,7 +24,7 @@ func TestRollingUpdate(t *testing.T) {
 	rows := [][]string{{"scheduler", "tag", "nodes", "pulled"}}
 	for _, way := range []struct {
 		name, short, scheduler string
-		// paused: the rollout is paused until the resolver knows the image.
+		// paused: the rollout is paused until the resolver has the image.
 		paused, local bool
 	}{
 		{"LayerLocality, rollout paused until the image is known", "roll-paused", scenario.Layers, true, true},

@@ -116,7 +116,7 @@ func provide(t *testing.T, all ...placement) {
 
 // stated returns an error unless the Node reports the layers of an image,
 // except those below 1 MiB, which the kubelet leaves out by default. Of a stock node, the
-// scheduler has to know them from its name for the image and an ImageManifest.
+// scheduler has to have them from its name for the image and an ImageManifest.
 func stated(ctx context.Context, p placement) error {
 	if stock() {
 		return lab.Joined(ctx, p.Reference, p.Node)
@@ -146,7 +146,7 @@ func submit(t *testing.T, name string, n int, pod scenario.Pod) []string {
 	return livetest.Submit(t, lab, name, n, pod)
 }
 
-// spread tells in words how many of the pods each schedulable node got.
+// spread describes how many of the pods each schedulable node got.
 func spread(perNode map[string]int) string {
 	var text []string
 	for _, node := range c.Nodes() {

@@ -133,7 +133,7 @@ func (c live) replaceAPIServer(t *testing.T, change func(*cluster.Component)) {
 	must(t, c.APIServer().Start(t.Context(), change))
 }
 
-// What a Node may say about an image.
+// What a Node may state about an image.
 const (
 	withLayers    = "with all its layers"
 	withoutLayers = "without layers"
@@ -196,7 +196,7 @@ func (c live) wait(t *testing.T, node, reference, how string) {
 	c.checkManagedFields(t, node)
 }
 
-// checkManagedFields checks that the Node still says who set which field. The
+// checkManagedFields checks that the Node still states who set which field. The
 // apiserver drops all of this when it finds a field that is in no schema.
 func (c live) checkManagedFields(t *testing.T, name string) {
 	t.Helper()
@@ -269,7 +269,7 @@ func logged(t *testing.T, p *cluster.Process, text string) int {
 const refusalMessage = "The API server does not keep the layers of images"
 
 // stock makes a component the stock one, without settings that stock does not
-// know.
+// have.
 func stock(settings *cluster.Component) {
 	settings.Flavour = cluster.Stock
 	delete(settings.FeatureGates, cluster.LayersGate)

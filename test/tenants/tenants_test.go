@@ -163,7 +163,7 @@ func TestTenants(t *testing.T) {
 							private: d.address + "/" + owner + "/" + name + ":v1", further: d.address + "/" + other + "/" + name + ":v1",
 							given: setting.given,
 						}
-						s.tell(t)
+						s.play(t)
 					})
 				}
 			}
@@ -183,7 +183,7 @@ type story struct {
 	given            bool // as in setting
 }
 
-func (s story) tell(t *testing.T) {
+func (s story) play(t *testing.T) {
 	address, blob := s.node.Address.String(), s.base.Digest.String()
 	release := s.hold(address, blob, s.base.Size)
 	t.Cleanup(release)

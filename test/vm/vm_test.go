@@ -150,7 +150,7 @@ func TestNode(t *testing.T) {
 	eventuallyLayers(t, family.One.Reference, true)
 	booted := bootID(t.Context(), t)
 	must(t, m.reboot(t.Context()))
-	// Until its kubelet has written the Node, and the pod runs again, the apiserver says what was
+	// Until its kubelet has written the Node, and the pod runs again, the apiserver has what was
 	// before.
 	livetest.Eventually(t, slow, "the Node of "+name+" has another bootID", func(ctx context.Context) error {
 		if bootID(ctx, t) == booted {
@@ -324,7 +324,7 @@ func cordon(t *testing.T, yes bool) {
 }
 
 // ready waits until the Node is Ready and its kubelet has renewed its Lease since now. Times of
-// the machine say nothing: its clock may lag behind.
+// the machine do not count: its clock may lag behind.
 func ready(t *testing.T) {
 	t.Helper()
 	leases := lab.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)

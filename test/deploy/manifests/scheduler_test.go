@@ -202,7 +202,7 @@ func TestVariants(t *testing.T) {
 					}
 					seen[key] = true
 					if !strings.HasPrefix(accessor.GetName(), name) {
-						t.Errorf("%s: its name does not tell whose it is", key)
+						t.Errorf("%s: its name does not show whose it is", key)
 					}
 					if accessor.GetLabels()["app.kubernetes.io/name"] != name || accessor.GetLabels()["app.kubernetes.io/part-of"] != "layer-locality" {
 						t.Errorf("%s: labels %v", key, accessor.GetLabels())

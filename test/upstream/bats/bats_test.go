@@ -28,7 +28,7 @@ var files = []string{
 	"artifact_additional_stores.bats", "imagefsinfo.bats", "crio-wipe.bats",
 }
 
-// nodes says which binary is tested on which node.
+// nodes lists which binary is tested on which node.
 var nodes = []struct {
 	name    string
 	flavour cluster.Flavour
