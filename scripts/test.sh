@@ -48,7 +48,7 @@ vm                  a 15 PRODUCT LAB docs/install-binaries.md test/vm
 '
 # What packages have in them, and what every test on a cluster is made of.
 PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet memlimit patches resolver scheduler terminal"
-LAB="api deploy imageref internal/auditlog internal/cluster internal/kustomize internal/nodeimages internal/poll internal/scenario test/livetest"
+LAB="api deploy imageref internal/auditlog internal/cluster internal/kustomize internal/nodeimages internal/poll internal/scenario internal/testkit test/livetest"
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.

@@ -20,14 +20,10 @@ import (
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/read"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
 

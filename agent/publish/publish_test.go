@@ -28,14 +28,10 @@ import (
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // token returns a token with the claims.
 func token(claims string) string {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 var (
@@ -35,12 +36,7 @@ func collectFrom(ctx context.Context, r *registrytest.Registry, stdin io.Reader,
 	return out.String(), errs.String(), err
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // TestCollect: what is collected is what internal/eval/dataset reads.
 func TestCollect(t *testing.T) {

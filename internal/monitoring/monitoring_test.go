@@ -17,16 +17,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/extender/metrics"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 const root = "../.."
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // Of the shipped rules, nothing but times is changed.
 func TestSooner(t *testing.T) {

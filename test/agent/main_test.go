@@ -24,6 +24,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -132,12 +133,7 @@ func install(ctx context.Context) error {
 	return c.Apply(ctx, namespace, installed)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // nodeLayers returns the NodeLayers of a node.
 func nodeLayers(ctx context.Context, node string) (*v1alpha1.NodeLayers, error) {

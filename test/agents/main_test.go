@@ -22,6 +22,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -148,12 +149,7 @@ func restart(t *testing.T, args ...string) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // prepare pushes the image of pods.
 func prepare(t *testing.T) {

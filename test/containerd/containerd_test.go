@@ -31,6 +31,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -75,12 +76,7 @@ const (
 // inChains reports whether layers are used in chains then.
 func (b blobs) inChains() bool { return b == dropped || b == asInKind }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // hub is a registry that counts the bytes of the blobs that it sends.
 type hub struct {

@@ -26,6 +26,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -81,12 +82,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // reference returns the name of an image in the cluster's registry.
 func reference(name string) string { return c.Registry().Address + "/" + name }

@@ -18,6 +18,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -129,12 +130,7 @@ func plainScheduler() cluster.Addon {
 // stock reports whether nodes and control plane are stock, too.
 func stock() bool { return livetest.Flavour() == cluster.Stock }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // withScheduler restarts the scheduler with other settings, until the end of the test, or
 // until the result is called.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -63,12 +64,7 @@ func TestMain(m *testing.M) {
 // What the nodes run.
 const stock, exclusive = "n1", "n2"
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // TestCollection fills the disks of two nodes with the same images. Stock counts the base with
 // each image, removes one or two, and stops far above the low threshold; the next pass, five minutes

@@ -35,6 +35,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	kubectllayers "github.com/layer-locality/layer-locality/deploy/kubectl-layers"
 	"github.com/layer-locality/layer-locality/internal/controlplane"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 const root = "../.."
@@ -354,9 +355,4 @@ func answers(t testing.TB, into any, args ...string) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must

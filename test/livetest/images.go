@@ -8,6 +8,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 // HubImage pushes an image with about this many compressed bytes, in layers of about equal
@@ -51,12 +52,7 @@ func pause(t testing.TB) (binary []byte, compressed int64) {
 	return binary, compressed
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // Size returns what a node without any layer of an image downloads: the compressed bytes of
 // its layers.

@@ -22,16 +22,12 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/controlplane"
 	"github.com/layer-locality/layer-locality/internal/poll"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 const root = "../.."
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // log collects the log of a program.
 type log struct {

@@ -26,6 +26,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -117,12 +118,7 @@ func secondScheduler() (cluster.Addon, error) {
 // secondURL is where the second scheduler serves.
 func secondURL() string { return "https://" + net.JoinHostPort(c.Address().String(), secondPort) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // room gives the nodes n1, n2, n3 so many slots, and pushes the image that most pods have.
 func room(t *testing.T, slots ...int) {

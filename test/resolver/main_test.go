@@ -15,6 +15,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -64,12 +65,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // base returns a layer that only the images of one test share.
 func base(name string) images.Layer { return images.Layer{Name: name + "-base", Size: baseBytes} }

@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -70,12 +71,7 @@ func TestMain(m *testing.M) {
 // ImageManifests.
 func stock() bool { return livetest.Flavour() == cluster.Stock }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // use cordons all nodes except the named ones; see livetest.Use.
 func use(t *testing.T, names ...string) {

@@ -25,6 +25,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -98,12 +99,7 @@ func start(t *testing.T, config cluster.Config) live {
 	return live{c, client}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // push makes an image with layers that the kubelet reports, base first.
 func (c live) push(t *testing.T, name string, layers ...string) (reference string) {

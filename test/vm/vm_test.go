@@ -22,6 +22,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -48,12 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) { c = started }))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // TestNode is the life of a node as a user has it: installed with upstream's binaries, replaced
 // by docs/install-binaries.md, restarted, and put back by the same page.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/kustomize"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/deploy/lint"
 )
 
@@ -29,12 +30,7 @@ const (
 	program  = "../../../_build/bin/tools/helm"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // helm runs helm, with nothing of the user's.
 func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {

@@ -39,6 +39,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	shipped "github.com/layer-locality/layer-locality/deploy/resolver"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme"
 	argsvalidation "github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
@@ -78,12 +79,7 @@ func decode(t *testing.T, text []byte) []runtime.Object {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // build runs "kustomize build" on a variant.
 func build(t *testing.T, variant string) []runtime.Object {

@@ -23,6 +23,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
@@ -111,12 +112,7 @@ func install(ctx context.Context) (err error) {
 	return lab.AppReady(ctx, scenario.SecondScheduler, 1)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // push pushes an image of pods with further layers.
 func push(t *testing.T, name string, layers ...images.Layer) *images.Pushed {
