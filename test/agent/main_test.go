@@ -195,11 +195,7 @@ func push(t *testing.T, name string, layers ...images.Layer) *images.Pushed {
 
 func pushImage(t *testing.T, name string, spec images.Image) *images.Pushed {
 	t.Helper()
-	image, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name, image)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, c.Registry().Address+"/"+name, spec)
 }
 
 // agents waits until so many pods of the agent are ready.

@@ -117,11 +117,7 @@ func (h *hub) push(t *testing.T, name string, layers ...string) *images.Pushed {
 	for _, l := range layers {
 		spec.Layers = append(spec.Layers, images.Layer{Name: l, Size: 1_000_000})
 	}
-	built, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), h.host+"/"+name, built)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, h.host+"/"+name, spec)
 }
 
 // daemon is a containerd with its folders below one of the test.

@@ -165,10 +165,9 @@ func pushAll(t *testing.T) (names []string) {
 		if i >= bases {
 			layers = append(layers, images.Layer{Name: fmt.Sprint("own-", i), Size: own})
 		}
-		image, err := images.Build(images.Image{Layers: layers, Entrypoint: []string{fmt.Sprint("/none-", i)}})
-		must(t, err)
-		pushed, err := images.Push(t.Context(), fmt.Sprintf("%s/imagegc/%d:v1", c.Registry().Address, i), image)
-		must(t, err)
+		pushed := livetest.Push(t, fmt.Sprintf("%s/imagegc/%d:v1", c.Registry().Address, i), images.Image{
+			Layers: layers, Entrypoint: []string{fmt.Sprint("/none-", i)},
+		})
 		names = append(names, pushed.Reference)
 	}
 	return names

@@ -148,11 +148,7 @@ func room(t *testing.T, slots ...int) {
 		return nil
 	})
 	if image == "" {
-		built, err := images.Build(images.Image{})
-		must(t, err)
-		pushed, err := images.Push(t.Context(), c.Registry().Address+"/promise:v1", built)
-		must(t, err)
-		image = pushed.Reference
+		image = livetest.Push(t, c.Registry().Address+"/promise:v1", images.Image{}).Reference
 	}
 }
 

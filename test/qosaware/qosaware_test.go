@@ -521,14 +521,10 @@ func working(t *testing.T) string {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox") // of busybox-static
 	must(t, err)
-	built, err := images.Build(images.Image{
+	return livetest.Push(t, c.Registry().Address+"/working:v1", images.Image{
 		Layers:     []images.Layer{{Name: "busybox", Files: map[string][]byte{"/busybox": busybox}}},
 		Entrypoint: []string{"/busybox", "sleep", fmt.Sprint(worksFor.Seconds())},
-	})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/working:v1", built)
-	must(t, err)
-	return pushed.Reference
+	}).Reference
 }
 
 // TestConcurrent has a concurrent workload of three, of which there is room for two: it is the

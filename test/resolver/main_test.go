@@ -94,7 +94,7 @@ func references(all []*images.Pushed) []string {
 func hold(t *testing.T, pod scenario.Pod) {
 	t.Helper()
 	removeAtEnd(t, pod.Name)
-	withdrawAtEnd(t, pod.Name)
+	livetest.WithdrawAtEnd(t, lab, pod.Name)
 	must(t, lab.Hold(t.Context(), pod, baseBytes))
 }
 
@@ -111,18 +111,8 @@ func holds(t *testing.T, node string, base images.Layer) *images.Pushed {
 // announce makes a Deployment without replicas until the end of the test.
 func announce(t *testing.T, pod scenario.Pod, more ...string) {
 	t.Helper()
-	withdrawAtEnd(t, pod.Name)
+	livetest.WithdrawAtEnd(t, lab, pod.Name)
 	must(t, lab.Announce(t.Context(), pod, more...))
-}
-
-func withdrawAtEnd(t *testing.T, names ...string) {
-	t.Cleanup(func() {
-		for _, name := range names {
-			if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 }
 
 // removeAtEnd removes pods when the test ends, whatever their state.

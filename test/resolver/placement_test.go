@@ -31,7 +31,7 @@ func TestNeverPulled(t *testing.T) {
 	for _, way := range scenario.Ways {
 		name := "never-" + way.Short
 		if way.Resolver {
-			withdrawAtEnd(t, name)
+			livetest.WithdrawAtEnd(t, lab, name)
 		}
 		images, err := lab.NeverPulled(t.Context(), way, name, pods, shared, ownBytes, holder)
 		must(t, err)
@@ -101,7 +101,7 @@ func TestEveryLinkIsBehind(t *testing.T) {
 	const holder, pods, fillBytes = "n3", 3, 2*baseBytes + 10*ownBytes
 	shared := base("behind")
 	holds(t, holder, shared)
-	withdrawAtEnd(t, "behind", "fill")
+	livetest.WithdrawAtEnd(t, lab, "behind", "fill")
 	behind, err := lab.NeverPulled(t.Context(), scenario.Ways[0], "behind", pods, shared, ownBytes, holder)
 	must(t, err)
 	var fill []string

@@ -37,6 +37,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // TestFarRegistries: a real registry with a certificate of a private authority and with
@@ -448,7 +449,7 @@ spec: {policyName: rewritten}
 		}))
 	}
 
-	withdrawAtEnd(t, name)
+	livetest.WithdrawAtEnd(t, lab, name)
 	deployments := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault)
 	_, err := deployments.Create(t.Context(), scenario.Deployment(name, 0, scenario.Pod{Image: written("v1")}), metav1.CreateOptions{})
 	must(t, err)

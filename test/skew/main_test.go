@@ -108,11 +108,7 @@ func (c live) push(t *testing.T, name string, layers ...string) (reference strin
 	for i, layer := range layers {
 		spec.Layers = append(spec.Layers, images.Layer{Name: layer, Size: int64(i+2) << 20})
 	}
-	image, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name, image)
-	must(t, err)
-	return pushed.Reference
+	return livetest.Push(t, c.Registry().Address+"/"+name, spec).Reference
 }
 
 func (c live) pull(t *testing.T, node, reference string) {

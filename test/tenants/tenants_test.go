@@ -424,11 +424,9 @@ func logins(t *testing.T, d *door, user, password string) []byte {
 // push pushes a team's image, of the base of that name and a layer of its own.
 func push(t *testing.T, name, team string) *images.Pushed {
 	t.Helper()
-	image, err := images.Build(images.Image{Layers: []images.Layer{{Name: name, Size: baseBytes}, {Name: name + team, Size: ownBytes}}})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+team+"/"+name+":v1", image)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, c.Registry().Address+"/"+team+"/"+name+":v1", images.Image{
+		Layers: []images.Layer{{Name: name, Size: baseBytes}, {Name: name + team, Size: ownBytes}},
+	})
 }
 
 // common returns the large layer that both images have.

@@ -117,11 +117,7 @@ var must = testkit.Must
 // push pushes an image of pods with further layers.
 func push(t *testing.T, name string, layers ...images.Layer) *images.Pushed {
 	t.Helper()
-	image, err := images.Build(images.Image{Layers: layers})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name+":v1", image)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, c.Registry().Address+"/"+name+":v1", images.Image{Layers: layers})
 }
 
 // announce has layer-resolver explain images, as those of a workload without pods.
