@@ -61,6 +61,7 @@ func TestRefused(t *testing.T) {
 		"encrypted":     {strings.Replace(image("a", "b"), "tar+gzip", "tar+gzip+encrypted", 1), "encrypted"},
 		"negative":      {strings.Replace(image("a"), `"size":1}`, `"size":-1}`, 1), "-1 bytes"},
 		"larger than 1": {strings.Replace(image("a"), `"size":1}`, `"size":1099511627777}`, 1), "1099511627777 bytes"},
+		"no size":       {strings.Replace(image("a"), `,"size":1}`, `}`, 1), "-1 bytes"},
 		"no digest":     {strings.Replace(image("a"), digest("a"), "latest", 1), "latest"},
 	} {
 		m, err := Parse([]byte(test.text))
