@@ -1,4 +1,4 @@
-// Package imageref makes image names comparable. A pod says "busybox"; the node
+// Package imageref makes image names comparable. A pod names "busybox"; the node
 // that holds the image reports "docker.io/library/busybox:latest" and
 // "docker.io/library/busybox@sha256:...". All of them must match. Scheduler and
 // resolver both use this package, so that they use the same name for the same
@@ -64,7 +64,7 @@ func Full(name string) (reference.Named, error) {
 	return reference.WithDigest(reference.TrimNamed(named), digested.Digest())
 }
 
-// ValidateDigest tells why a digest is not valid for images. Valid ones are
+// ValidateDigest returns why a digest is not valid for images. Valid ones are
 // sha256 or sha512, which the OCI image specification registers. The message does
 // not repeat the digest.
 func ValidateDigest(d digest.Digest) error {

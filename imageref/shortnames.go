@@ -83,7 +83,7 @@ func parseAsWritten(name string) (reference.Named, error) {
 	return named, nil
 }
 
-// hasRegistry tells whether a name begins with the host of a registry. Container
+// hasRegistry reports whether a name begins with the host of a registry. Container
 // runtimes decide so if the name has several parts and the first one contains a
 // dot or a colon, or is localhost.
 func hasRegistry(named reference.Named) bool {
@@ -91,7 +91,7 @@ func hasRegistry(named reference.Named) bool {
 	return several && (host == "localhost" || strings.ContainsAny(host, ".:"))
 }
 
-// ValidateAlias tells why a name cannot have an alias; nil if it can.
+// ValidateAlias returns why a name cannot have an alias; nil if it can.
 func ValidateAlias(name string) error {
 	named, err := parseAsWritten(name)
 	switch {

@@ -30,7 +30,7 @@ func NewTable(short *ShortNames) *Table {
 	return &Table{short: short, resolved: lru.New(cached)}
 }
 
-// AddMirror says that images below prefix may also be found below the locations.
+// AddMirror adds locations below which images below prefix may also be found.
 func (t *Table) AddMirror(prefix string, locations ...string) {
 	t.mirrors = append(t.mirrors, mirror{prefix, locations})
 }
@@ -38,7 +38,7 @@ func (t *Table) AddMirror(prefix string, locations ...string) {
 // Candidates returns the canonical names that an image in a pod may have on a
 // node, the most likely first: each reference that it may stand for, followed by
 // those of the mirrors in the order in which they were added. It returns none if
-// the name is not valid; the kubelet will tell the user. The result is shared and
+// the name is not valid, which the kubelet reports. The result is shared and
 // must not be changed.
 func (t *Table) Candidates(image string) []Canonical {
 	if len(image) > MaxLength {

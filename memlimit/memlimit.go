@@ -20,14 +20,14 @@ func init() {
 	}
 }
 
-// limit returns 90 % of what the first file says that is there; of no limit, what Go takes for none.
+// limit returns 90 % of the limit in the first file that is there; without one, what Go takes for none.
 func limit(files []string) int64 {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			continue
 		}
-		// Without a limit, version 2 says "max".
+		// Without a limit, version 2 has "max".
 		if bytes, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && bytes > 0 {
 			return bytes / 10 * 9
 		}

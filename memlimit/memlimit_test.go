@@ -38,7 +38,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// What the environment says counts.
+// The limit of the environment counts.
 func TestEnvironment(t *testing.T) {
 	if value := os.Getenv("GOMEMLIMIT"); value != "" {
 		if got := debug.SetMemoryLimit(-1); got != 100<<20 {

@@ -25,6 +25,7 @@ let
         "cmd/layer-resolver"
         "go.mod"
         "go.sum"
+        "imagemanifest"
         "imageref"
         "memlimit"
         "resolver"

@@ -24,19 +24,19 @@ lint                p 6 .
 module              p 12 .
 nodes               c 20 LAB cmd/localcluster crio kubelet patches scheduler terminal test/cluster test/e2e test/imagegc test/layershare test/report test/tenants
 placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
-integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal test/integration test/kubectl test/oldserver test/deploy
-resolver            c 14 LAB cmd/layer-resolver internal/controlplane internal/registrytest resolver scheduler terminal test/resolver
-agent               c 20 LAB agent cmd/layer-agent internal/dashboards internal/monitoring kubectllayers scheduler terminal test/agent test/containerd test/kubectl test/monitoring
+integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal test/integration test/kubectl test/oldserver test/deploy
+resolver            c 14 LAB cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest resolver scheduler terminal test/resolver
+agent               c 20 LAB agent cmd/layer-agent imagemanifest internal/dashboards internal/monitoring kubectllayers scheduler terminal test/agent test/containerd test/kubectl test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler test/agents test/extender
 skew                c 12 LAB crio kubelet patches scheduler test/skew
-deploy              c 14 LAB cmd demos extender internal/monitoring kubectllayers resolver scheduler terminal test/demos test/deploy
+deploy              c 14 LAB cmd demos extender imagemanifest internal/monitoring kubectllayers resolver scheduler terminal test/demos test/deploy
 critest             c 6 LAB crio patches/cri-o scheduler test/critest
 race                p 3 crio imageref kubelet resolver scheduler
 upstream-cri-o      p 6 crio patches/cri-o
 upstream-kubernetes p 12 kubelet patches/kubernetes
 rebase              p 3 crio docs/patches.md kubelet patches scripts/patches.sh
 eval                p 6 README.md agent api cmd/layersim docs/evaluation.md extender imageref internal/eval scheduler terminal
-stock               c 30 LAB cmd extender internal/controlplane internal/imagelocality internal/monitoring internal/registrytest kubectllayers resolver scheduler test/deploy test/extender test/resolver test/scheduler
+stock               c 30 LAB cmd extender imagemanifest internal/controlplane internal/imagelocality internal/monitoring internal/registrytest kubectllayers resolver scheduler test/deploy test/extender test/resolver test/scheduler
 generated           p 22 kubelet patches/kubernetes scripts/generate.sh
 rpm                 a 19 PRODUCT docs/install-rpm.md rpm test/rpm test/engine
 kind                a 19 PRODUCT demos kind test/demos test/engine test/kind
@@ -47,8 +47,8 @@ arch                a 30 PRODUCT test/arch
 vm                  a 15 PRODUCT LAB docs/install-binaries.md test/vm
 '
 # What packages have in them, and what every test on a cluster is made of.
-PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet memlimit patches resolver scheduler terminal"
-LAB="api deploy imageref internal/auditlog internal/cluster internal/kustomize internal/nodeimages internal/poll internal/scenario test/livetest"
+PRODUCT="agent api cmd crio deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches resolver scheduler terminal"
+LAB="api deploy imageref internal/auditlog internal/cluster internal/kustomize internal/nodeimages internal/poll internal/scenario internal/testkit test/livetest"
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.

@@ -38,7 +38,7 @@ type blob struct {
 	// unpacked are the snapshotters into which the image was unpacked whose configuration it
 	// is, each with the chain ID of the image.
 	unpacked map[string]string
-	// pulled tells whether it came from a registry.
+	// pulled reports whether it came from a registry.
 	pulled bool
 }
 
@@ -58,7 +58,7 @@ type blobs struct {
 }
 
 // sizes are those of blobs, at most one byte more than a manifest may have, by a hash of their digest: there
-// may be hundreds of thousands, and little of them matters. Nobody knows the seed, so nobody can make two
+// may be hundreds of thousands, and little of them matters. The seed is secret, so nobody can make two
 // digests with one hash.
 type sizes map[uint64]uint32
 

@@ -40,8 +40,8 @@ const (
 	// lastReconnect is the longest pause between two attempts to connect: containerd may be away
 	// for long, and gRPC would wait for two minutes then.
 	lastReconnect = 5 * time.Second
-	// lateEvents is when to read again after subscribing: the API does not tell when the
-	// subscription holds.
+	// lateEvents is when to read again after subscribing: the API does not show when the
+	// subscription begins.
 	lateEvents = time.Second
 )
 
@@ -196,7 +196,7 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 	return result, nil
 }
 
-// chains tells whether layers are used in chains, by what was kept: for each chain ID of images
+// chains reports whether layers are used in chains, by what was kept: for each chain ID of images
 // that were fetched and unpacked, whether the blob of the last layer of one of them is still
 // there. Where blobs are dropped, they go a little after the pull. Where they are kept, that blob
 // is there: containerd fetches what it has not unpacked already. Missing it is an image whose
@@ -257,7 +257,7 @@ type found struct {
 	unpacked bool
 	// chain is the chain ID of an image whose whole layers were fetched and unpacked.
 	chain string
-	// kept tells whether the blob of its last layer is there, pulled whether the image came from
+	// kept reports whether the blob of its last layer is there, pulled whether the image came from
 	// a registry.
 	kept, pulled bool
 }
@@ -376,7 +376,7 @@ func (r *Reader) read(ctx context.Context, digest string, size int64) ([]byte, e
 func (r *Reader) pulls(ctx context.Context) int {
 	answer, err := r.content.ListStatuses(ctx, &contentapi.ListStatusesRequest{})
 	if err != nil {
-		return 0 // it is only told, nothing depends on it
+		return 0 // a number for the metrics, nothing depends on it
 	}
 	offsets, moving := map[string]int64{}, 0
 	for _, download := range answer.GetStatuses() {

@@ -26,18 +26,14 @@ import (
 
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/read"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
 
-// daemon is a containerd that does what a test says. The real one is asked in
+// daemon is a containerd that does what a test sets. The real one is asked in
 // test/containerd.
 type daemon struct {
 	t      *testing.T
@@ -58,7 +54,7 @@ type daemon struct {
 	filters []string
 	events  chan *types.Envelope
 	hangs   bool
-	// mute: says nothing about single blobs.
+	// mute: it does not answer for single blobs.
 	mute bool
 }
 
@@ -411,15 +407,15 @@ func TestListsSeldom(t *testing.T) {
 	image("last")
 	d.mute = true
 	if _, err := r.Read(t.Context()); status.Code(errors.Unwrap(err)) != codes.Unavailable {
-		t.Errorf("containerd says nothing about blobs: %v", err)
+		t.Errorf("containerd does not answer for blobs: %v", err)
 	}
 	d.mute = false
 	if result := d.read(r); len(result.Contents.Images) != 4+maxNew {
-		t.Errorf("containerd says something again: %d images", len(result.Contents.Images))
+		t.Errorf("containerd answers again: %d images", len(result.Contents.Images))
 	}
 }
 
-// Of images with the same files, one is fetched: that says how blobs are treated.
+// Of images with the same files, one is fetched, which shows whether its blobs are kept.
 func TestTwins(t *testing.T) {
 	d := start(t)
 	r := d.reader()
@@ -584,7 +580,7 @@ func TestBrokenAdditions(t *testing.T) {
 	}
 }
 
-// A containerd that takes the place of another one says so.
+// A containerd that takes the place of another one reports its own version.
 func TestVersion(t *testing.T) {
 	d := start(t)
 	r := d.reader()
@@ -640,7 +636,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Events lead to a reading, and so does every subscription: what happened before is not told.
+// Events lead to a reading, and so does every subscription: it has no events from before.
 func TestWatch(t *testing.T) {
 	d := start(t)
 	r := d.reader()
@@ -685,7 +681,7 @@ func TestWatch(t *testing.T) {
 	expect(t, "and read", d.read(r).Contents.Images)
 }
 
-// An answer that is too large is refused, and said with the way out.
+// An answer that is too large is refused; the error names the way out.
 func TestLargeAnswer(t *testing.T) {
 	d := start(t)
 	target := d.manifest("a", "base")

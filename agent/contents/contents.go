@@ -17,7 +17,7 @@ type Contents struct {
 	Runtime string
 	// InChains means that a layer is used again only above the same layers.
 	InChains bool
-	// JoinsDownloads tells whether a layer is downloaded once although two images that are
+	// JoinsDownloads reports whether a layer is downloaded once although two images that are
 	// pulled at the same time need it; nil if that is not known.
 	JoinsDownloads *bool
 	Images         []Image
@@ -58,7 +58,7 @@ type Image struct {
 	Layers []v1alpha1.ImageLayer
 }
 
-// Spec returns what a NodeLayers of that node says, sorted, so that the same contents give the same
+// Spec returns the spec of the node's NodeLayers, sorted, so that the same contents give the same
 // lists: without layers below minLayerBytes, unless all are needed because layers are used in chains, and
 // with lists of at most limit bytes as JSON. Beyond that, what takes most of the object for a byte of its
 // image goes first. The totals are those of all that the node holds.

@@ -198,7 +198,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// waitedFor tells whether the manifest of an image, which is not there, has been waited for
+// waitedFor reports whether the manifest of an image, which is not there, has been waited for
 // long enough.
 func (r *Reader) waitedFor(id string, now *reading) bool {
 	since, known := r.missing[id]
@@ -209,12 +209,12 @@ func (r *Reader) waitedFor(id string, now *reading) bool {
 	return now.began.Sub(since) >= comes
 }
 
-// isID tells whether a text can be the ID of an image, which is also the name of a folder.
+// isID reports whether a text can be the ID of an image, which is also the name of a folder.
 func isID(text string) bool {
 	return len(text) > 0 && len(text) <= 128 && strings.Trim(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-// errUnusable is said of a manifest that was looked at before.
+// errUnusable is the error of a manifest that was looked at before.
 var errUnusable = errors.New("not a manifest that can be used")
 
 // manifest returns the manifest of an image, an error if it is none that can be used.
@@ -241,7 +241,7 @@ func (r *Reader) manifest(root *os.Root, found *image, known *manifest.Known) (*
 	return known.Put(digest, m), err
 }
 
-// unread tells whether it is the file system that failed, which it may do for a while: what it
+// unread reports whether it is the file system that failed, which it may do for a while: what it
 // has may be usable.
 func unread(err error) bool {
 	failure := &fs.PathError{}
@@ -297,7 +297,7 @@ func readFile(root *os.Root, name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// gone tells whether a folder has been removed. Who made it again made another one, which a
+// gone reports whether a folder has been removed. Who made it again made another one, which a
 // container does not see.
 func gone(root *os.Root) bool {
 	info, err := root.Stat(".")
@@ -311,7 +311,7 @@ func gone(root *os.Root) bool {
 // raise begins the way out where a limit of inotify is reached.
 const raise = "; raise the limit on the node, also in /etc/sysctl.d: sysctl -w fs.inotify."
 
-// unwatched says what to do about an error of inotify. The limits are those of the node, for all
+// unwatched adds to an error of inotify what to do. The limits are those of the node, for all
 // processes of a user together.
 func unwatched(what string, err error) error {
 	wayOut := ""

@@ -20,14 +20,10 @@ import (
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/read"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
 
@@ -86,8 +82,8 @@ func (s *store) read(r *Reader) *read.Result {
 	return result
 }
 
-// told returns images as texts: the sorted names and the layers in order.
-func told(images []contents.Image) []string {
+// texts returns images as texts: the sorted names and the layers in order.
+func texts(images []contents.Image) []string {
 	all := []string{}
 	for _, i := range images {
 		names := slices.Sorted(slices.Values(i.Names))
@@ -110,7 +106,7 @@ func expect(t *testing.T, what string, got []contents.Image, want ...string) {
 		want[i] = strings.Join(sorted, " ") + " = " + layers
 	}
 	slices.Sort(want)
-	if got := told(got); !slices.Equal(got, want) {
+	if got := texts(got); !slices.Equal(got, want) {
 		t.Errorf("%s:\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -239,7 +235,7 @@ func TestUnreadableManifest(t *testing.T) {
 	}
 }
 
-// A store that cannot be read is an error that says why, until it can.
+// A store that cannot be read is an error with the cause, until it can.
 func TestUnreadableStore(t *testing.T) {
 	s := newStore(t)
 	r := NewReader(s.root)
@@ -401,7 +397,7 @@ func TestWatch(t *testing.T) {
 	if !gone(open) {
 		t.Error("the folder was removed")
 	}
-	must(t, open.Close()) // only then the kernel tells
+	must(t, open.Close()) // only then the kernel sends the event
 	select {
 	case err := <-ended:
 		if err == nil {

@@ -89,6 +89,6 @@ func withoutInotify(t *testing.T, root string) {
 	cancel()
 	must(t, <-done)
 	if n := strings.Count(log.String(), "max_user_instances"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, &log)
+		t.Errorf("logged %d times:\n%s", n, &log)
 	}
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // Spacing is the time between two writes, and so between two readings for changes: another one during
-// the next pull would say nothing sooner.
+// the next pull would find nothing new.
 const Spacing = 5 * time.Second
 
 // Report is what the node holds.
@@ -43,7 +43,7 @@ const (
 )
 
 // Why something of an image could not be used: it is beyond the bound; its manifest cannot be
-// read; that says nothing usable of layers; layers are missing.
+// read; that has no usable layers; layers are missing.
 const (
 	TooManyImages = "too-many-images"
 	NoManifest    = "manifest"

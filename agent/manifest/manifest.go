@@ -3,13 +3,13 @@
 package manifest
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imagemanifest"
 )
 
 // MaxBytes is the size of a manifest that is read; container runtimes take no larger ones
@@ -22,12 +22,12 @@ const maxManifests = 256
 // encryptedSuffix ends the media type of a layer that only the holders of a key can use.
 const encryptedSuffix = "+encrypted"
 
-// Manifest is what an image manifest or an index says.
+// Manifest is the content of an image manifest or an index.
 type Manifest struct {
 	// Config is the digest of the configuration; empty for an index.
 	Config string
 	// Layers are those of the image, the base first. They are missing if no other image can
-	// use them, or if their sizes are not known: then Unknown says why.
+	// use them, or if their sizes are not known: then Unknown is the reason.
 	Layers  []v1alpha1.ImageLayer
 	Unknown error
 	// Manifests are the digests of the manifests that an index lists, without attestations.
@@ -36,57 +36,17 @@ type Manifest struct {
 	left int
 }
 
-type descriptor struct {
-	MediaType string `json:"mediaType"`
-	Digest    string `json:"digest"`
-	Size      int64  `json:"size"`
-	Platform  *struct {
-		OS           string `json:"os"`
-		Architecture string `json:"architecture"`
-	} `json:"platform"`
-}
-
-// descriptors are the first of a list, and one more than may count: a list of empty ones takes
-// over twenty times its length in memory, and the agent has little.
-type descriptors []descriptor
-
-const maxDescriptors = max(maxManifests, v1alpha1.MaxLayers) + 1
-
-// UnmarshalJSON implements json.Unmarshaler. It is called with valid JSON.
-func (d *descriptors) UnmarshalJSON(data []byte) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	if token, err := decoder.Token(); err != nil || token == nil {
-		return err
-	} else if token != json.Delim('[') {
-		return errors.New("not a list")
-	}
-	for *d = (descriptors{}); decoder.More() && len(*d) < maxDescriptors; {
-		var next descriptor
-		if err := decoder.Decode(&next); err != nil {
-			return err
-		}
-		*d = append(*d, next)
-	}
-	return nil
-}
-
 // Parse reads a manifest or an index in the form of OCI or Docker (schema 2).
 func Parse(data []byte) (*Manifest, error) {
 	if len(data) > MaxBytes {
 		return nil, fmt.Errorf("manifest of %d bytes, at most %d are read", len(data), MaxBytes)
 	}
-	var parsed struct {
-		SchemaVersion int             `json:"schemaVersion"`
-		Config        *descriptor     `json:"config"`
-		Layers        descriptors     `json:"layers"`
-		Manifests     descriptors     `json:"manifests"`
-		FSLayers      json.RawMessage `json:"fsLayers"`
-	}
+	var parsed imagemanifest.Document
 	if err := json.Unmarshal(data, &parsed); err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
 	switch {
-	case parsed.FSLayers != nil || parsed.SchemaVersion == 1:
+	case parsed.IsSchema1():
 		return nil, errors.New("manifest of Docker's schema 1: it has no sizes of layers")
 	case parsed.Manifests != nil && parsed.Config == nil:
 		return index(parsed.Manifests)
@@ -98,7 +58,7 @@ func Parse(data []byte) (*Manifest, error) {
 	return m, nil
 }
 
-func layers(all []descriptor) ([]v1alpha1.ImageLayer, error) {
+func layers(all imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
 	if len(all) > v1alpha1.MaxLayers {
 		return nil, fmt.Errorf("more than %d layers", v1alpha1.MaxLayers)
 	}
@@ -115,7 +75,7 @@ func layers(all []descriptor) ([]v1alpha1.ImageLayer, error) {
 	return layers, nil
 }
 
-func index(all []descriptor) (*Manifest, error) {
+func index(all imagemanifest.List) (*Manifest, error) {
 	m := &Manifest{}
 	for _, d := range all[:min(len(all), maxManifests)] {
 		// Attestations have a platform of this name.

@@ -55,12 +55,13 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
-	// What is an image, but has no layers that could be told.
+	// What is an image, but has no layers to report.
 	for name, test := range map[string]struct{ text, why string }{
 		"many layers":   {image(many...), "more than 512 layers"},
 		"encrypted":     {strings.Replace(image("a", "b"), "tar+gzip", "tar+gzip+encrypted", 1), "encrypted"},
 		"negative":      {strings.Replace(image("a"), `"size":1}`, `"size":-1}`, 1), "-1 bytes"},
 		"larger than 1": {strings.Replace(image("a"), `"size":1}`, `"size":1099511627777}`, 1), "1099511627777 bytes"},
+		"no size":       {strings.Replace(image("a"), `,"size":1}`, `}`, 1), "-1 bytes"},
 		"no digest":     {strings.Replace(image("a"), digest("a"), "latest", 1), "latest"},
 	} {
 		m, err := Parse([]byte(test.text))

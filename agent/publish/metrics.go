@@ -101,7 +101,7 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 	return m
 }
 
-// read takes over what the reader says of itself.
+// read takes over the reader's state.
 func (m *metrics) read(state *handover.State) {
 	m.pulls.Set(float64(state.Pulls))
 	counted := known(state.Errors, readerErrors...)

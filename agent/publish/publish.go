@@ -31,7 +31,7 @@ const (
 	settle = time.Second
 	// spacing is the time between two writes.
 	spacing = handover.Spacing
-	// alive is for how long a reader counts as alive that says nothing: longer than some
+	// alive is for how long a reader counts as alive that hands over nothing: longer than some
 	// readings that fail. For as long, writes may fail while the publisher counts as ready.
 	alive = 5 * time.Minute
 	// firstRetry and lastRetry are the pauses after a failure, the least and the most also of what
@@ -74,7 +74,7 @@ type Publisher struct {
 	// look is how often the folder is looked at without an event.
 	look time.Duration
 
-	// Only Run uses these. report is what the node holds; nil if nobody said yet. pending is
+	// Only Run uses these. report is what the node holds; nil until there is one. pending is
 	// since when it has not been written; zero if it has. noticed is when the reader noticed the
 	// first of the changes since; zero if that is not known.
 	report           *handover.Report
@@ -92,7 +92,7 @@ type Publisher struct {
 
 	mu sync.Mutex
 	// read is when the runtime was last read, on the clock of this process, which nobody sets
-	// back; readThere is the same as the reader says it.
+	// back; readThere is the same time on the reader's clock.
 	read, readThere time.Time
 	written         bool
 	// failing is since when writes fail, and why the last one did; zero if they do not.
@@ -144,7 +144,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return p.run(ctx, events)
 }
 
-// run is Run with the events that tell when something was handed over.
+// run is Run with the events that follow a handover.
 func (p *Publisher) run(ctx context.Context, events <-chan struct{}) error {
 	p.notBefore = time.Now().Add(time.Duration(rand.Int64N(int64(max(1, p.Spread))))) //nolint:gosec // no secret
 	timer := time.NewTimer(0)
@@ -169,14 +169,14 @@ func (p *Publisher) run(ctx context.Context, events <-chan struct{}) error {
 	}
 }
 
-// watch tells when something is handed over. Without inotify, that is seen a little later.
+// watch returns an event for what is handed over. Without inotify, that is seen a little later.
 func (p *Publisher) watch(ctx context.Context) (events <-chan struct{}, stop func()) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		if err = watcher.Add(p.From.Folder()); err == nil {
-			told := make(chan struct{}, 1)
-			go follow(watcher.Events, watcher.Errors, told)
-			return told, func() { _ = watcher.Close() }
+			handedOver := make(chan struct{}, 1)
+			go follow(watcher.Events, watcher.Errors, handedOver)
+			return handedOver, func() { _ = watcher.Close() }
 		}
 		_ = watcher.Close()
 	}
@@ -184,9 +184,9 @@ func (p *Publisher) watch(ctx context.Context) (events <-chan struct{}, stop fun
 	return nil, func() {}
 }
 
-// follow turns what a watcher says into one event that waits, until it is closed. Errors, too: a
-// watcher whose errors nobody takes says nothing more, and what was lost may be an event.
-func follow(events <-chan fsnotify.Event, errors <-chan error, told chan<- struct{}) {
+// follow turns what a watcher sends into one event that waits, until it is closed. Errors, too: a
+// watcher whose errors nobody takes sends nothing more, and what was lost may be an event.
+func follow(events <-chan fsnotify.Event, errors <-chan error, handedOver chan<- struct{}) {
 	for {
 		select {
 		case _, ok := <-events:
@@ -199,7 +199,7 @@ func follow(events <-chan fsnotify.Event, errors <-chan error, told chan<- struc
 			}
 		}
 		select {
-		case told <- struct{}{}:
+		case handedOver <- struct{}{}:
 		default:
 		}
 	}
@@ -211,7 +211,7 @@ func (p *Publisher) take(ctx context.Context) {
 	state, err := p.From.State()
 	if err != nil {
 		p.metrics.errors.WithLabelValues(inHandover, stateFailed).Inc()
-		logger.Error(err, "Cannot read what the reader says of itself")
+		logger.Error(err, "Cannot read the state of the reader")
 	}
 	if state != nil {
 		p.metrics.read(state)
@@ -221,7 +221,7 @@ func (p *Publisher) take(ctx context.Context) {
 	case err != nil:
 		p.metrics.errors.WithLabelValues(inHandover, reportFailed).Inc()
 		logger.Error(err, "Cannot read what the reader found")
-		return // as if the reader had said nothing: what is known grows old
+		return // as if nothing had been handed over: the report grows old
 	case report != nil:
 		first := p.report == nil
 		p.report = report
@@ -239,7 +239,7 @@ func (p *Publisher) take(ctx context.Context) {
 	}
 }
 
-// noteRead notes when the runtime was last read, as the reader says it. Only the first time it
+// noteRead notes when the runtime was last read, on the reader's clock. Only the first time it
 // is taken as it is, for a reader that may be gone since long; later, what counts is that it
 // changes: the clock of the node may be set.
 func (p *Publisher) noteRead(there, now time.Time) {
@@ -314,7 +314,7 @@ func (p *Publisher) write(ctx context.Context, why string, now time.Time) {
 }
 
 // untrusted begins errors that only a reader that was taken over can bring about.
-const untrusted = "what the reader handed over is none that a NodeLayers may say"
+const untrusted = "what the reader handed over is not valid in a NodeLayers"
 
 // put writes the object of the node, whichever way it takes.
 func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) error {
@@ -362,7 +362,7 @@ func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) erro
 	return err
 }
 
-// failed counts a failure and decides when to try again: when the apiserver says, otherwise
+// failed counts a failure and decides when to try again: when the apiserver suggests, otherwise
 // later each time.
 func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 	p.metrics.errors.WithLabelValues(inWrite, string(apierrors.ReasonForError(err))).Inc()
@@ -384,7 +384,7 @@ func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 	klog.FromContext(ctx).Error(err, "Cannot write the NodeLayers of this node; it will be tried again", "in", pause, "hint", hint(err))
 }
 
-// hint tells what to do about an error.
+// hint returns what to do about an error.
 func hint(err error) string {
 	switch {
 	case apierrors.IsNotFound(err):

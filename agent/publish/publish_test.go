@@ -28,14 +28,10 @@ import (
 	"github.com/layer-locality/layer-locality/agent/contents"
 	"github.com/layer-locality/layer-locality/agent/handover"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // token returns a token with the claims.
 func token(claims string) string {
@@ -222,7 +218,7 @@ func (s *suite) finds(images ...string) {
 	s.beats()
 }
 
-// beats has the reader say that it works.
+// beats has the reader hand over that it works.
 func (s *suite) beats() {
 	s.t.Helper()
 	must(s.t, s.writer.WriteState(&handover.State{Read: time.Now(), Pulls: 2, Errors: map[string]int64{"watch": 4}}))
@@ -252,7 +248,7 @@ func (s *suite) expect(what string, writes int, images ...string) {
 	})
 }
 
-// delay returns what the metric says of the changes that were written since it was last asked.
+// delay returns the metric's value for the changes that were written since it was last asked.
 func (s *suite) delay() time.Duration {
 	s.t.Helper()
 	families, err := s.registry.Gather()
@@ -375,7 +371,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// A reader that says nothing lets the report grow old, so that others see it.
+// The report of a silent reader grows old, so that others see it.
 func TestSilentReader(t *testing.T) {
 	test(t, func(s *suite) {
 		s.finds("- a")
@@ -393,7 +389,7 @@ func TestSilentReader(t *testing.T) {
 	})
 }
 
-// A report that cannot be read is none: a reader that only says that it works renews nothing.
+// A report that cannot be read is none: a reader's state alone renews nothing.
 func TestUnreadableReport(t *testing.T) {
 	test(t, func(s *suite) {
 		s.finds("- a")
@@ -505,13 +501,13 @@ func TestApiserverAway(t *testing.T) {
 		var waited time.Duration
 		s.server.now(func() { waited = s.server.writes[1].Sub(noticed) })
 		if took := s.delay(); (took - waited).Abs() > time.Millisecond {
-			t.Errorf("the first change was written after %v, the metric says %v", waited, took)
+			t.Errorf("the first change was written after %v, the metric has %v", waited, took)
 		}
 		s.finds("- d")
 		s.later(time.Minute)
 		s.expect("another change", 3, "- d")
 		if took := s.delay(); took < settle || took > poll+settle+time.Second {
-			t.Errorf("the metric says of a change without failures %v", took)
+			t.Errorf("the metric has %v for a change without failures", took)
 		}
 	})
 }
@@ -678,7 +674,7 @@ func TestAlwaysTooLarge(t *testing.T) {
 	})
 }
 
-// Who cannot write for long is not ready, and says why.
+// Who cannot write for long is not ready, with the reason.
 func TestReady(t *testing.T) {
 	test(t, func(s *suite) {
 		s.finds("- a")
@@ -709,12 +705,12 @@ func TestClockIsSet(t *testing.T) {
 		}
 		s.finds("- a")
 		s.later(time.Minute)
-		// An hour ahead, once; then nothing is said any more.
+		// An hour ahead, once; then the reader is silent.
 		off(time.Hour)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if err := s.p.Ready(); err == nil {
-			t.Error("a reader that says nothing counts, because its clock was ahead")
+			t.Error("a silent reader counts, because its clock was ahead")
 		}
 		// An hour back, and it works.
 		for range 5 {
@@ -724,7 +720,7 @@ func TestClockIsSet(t *testing.T) {
 		synctest.Wait()
 		must(t, s.p.Ready())
 	})
-	// What was said long before this process began does not count.
+	// What was read long before this process began does not count.
 	p := &Publisher{}
 	p.noteRead(time.Now().Add(-time.Hour), time.Now())
 	if age := p.readAge(); age < 3600 {
@@ -732,25 +728,25 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
-// A watcher says on what happens after an error: as many as come are taken.
+// A watcher goes on after an error: as many as come are taken.
 func TestFollow(t *testing.T) {
-	events, failures, told := make(chan fsnotify.Event), make(chan error), make(chan struct{}, 1)
+	events, failures, handedOver := make(chan fsnotify.Event), make(chan error), make(chan struct{}, 1)
 	done := make(chan struct{})
 	go func() {
-		follow(events, failures, told)
+		follow(events, failures, handedOver)
 		close(done)
 	}()
 	for range 100 {
 		failures <- fsnotify.ErrEventOverflow
 	}
-	<-told // something may have been lost
+	<-handedOver // something may have been lost
 	events <- fsnotify.Event{}
-	<-told
+	<-handedOver
 	close(events)
 	<-done
 }
 
-// Whatever a reader says, it makes no labels.
+// Whatever a reader hands over, it makes no labels.
 func TestReasonsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := newMetrics(registry, func() float64 { return 0 })
@@ -774,7 +770,7 @@ func TestReasonsAreBounded(t *testing.T) {
 	}
 }
 
-// What a reader hands over that no NodeLayers may say is not sent; what it hands over next is.
+// What a reader hands over that is not valid in a NodeLayers is not sent; what it hands over next is.
 func TestInvalidReport(t *testing.T) {
 	const title = "\x1b]0;title\x07"
 	for name, spec := range map[string]*v1alpha1.NodeLayersSpec{

@@ -43,8 +43,8 @@ type Loop struct {
 	// MinLayerBytes is the size of layers from which on they are listed.
 	MinLayerBytes int64
 
-	state handover.State
-	said  map[string]bool
+	state  handover.State
+	logged map[string]bool
 	// again is when to read again what is incomplete, resync when to read again what is not.
 	again, resync time.Duration
 }
@@ -56,14 +56,14 @@ var ErrStuck = fmt.Errorf("reading the runtime has not ended after %v: start aga
 var errHandover = errors.New("handing over")
 
 // errEmpty means that another runtime, or another part of it, is read than that of the kubelet:
-// whoever believed it would take this node for an empty one.
+// this node would look empty.
 var errEmpty = errors.New("not a single image is there, not even that of this agent: is it what the kubelet uses? See --runtime, --socket and --namespace, or --storage")
 
 // Run reads until the context is done, or until it has to be started again.
 func (l *Loop) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l.state.Errors, l.said = map[string]int64{}, map[string]bool{}
+	l.state.Errors, l.logged = map[string]int64{}, map[string]bool{}
 	changes, failures := make(chan struct{}, 1), make(chan error, 1)
 	go l.watch(ctx, changes, failures)
 	timer, due := time.NewTimer(0), time.Now()
@@ -204,11 +204,11 @@ func (l *Loop) readIn(ctx context.Context) (*Result, error) {
 // failed counts a failure, and logs it if another one was the last of its kind.
 func (l *Loop) failed(ctx context.Context, what string, err error) {
 	l.state.Errors[what]++
-	if text := what + ": " + err.Error(); !l.said[text] {
-		if len(l.said) > 100 {
-			clear(l.said)
+	if text := what + ": " + err.Error(); !l.logged[text] {
+		if len(l.logged) > 100 {
+			clear(l.logged)
 		}
-		l.said[text] = true
+		l.logged[text] = true
 		klog.FromContext(ctx).Error(err, "It will be tried again", "what", what, "runtime", l.Runtime.Name())
 	}
 }

@@ -134,7 +134,7 @@ func TestLoop(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		if n := strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "hung"); n != 1 {
-			t.Errorf("said %d times that it hangs", n)
+			t.Errorf("logged %d times that it hangs", n)
 		}
 		node.set("e", nil)
 		later(time.Minute)
@@ -270,7 +270,7 @@ func TestUnwatched(t *testing.T) {
 			t.Errorf("%d readings in ten minutes without a watch, want one in 10 s", n)
 		}
 		if n := strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "no instances left"); n != 1 {
-			t.Errorf("said %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 		node.allowed.Store(true)
 		time.Sleep(time.Minute)
@@ -399,8 +399,8 @@ func TestEmpty(t *testing.T) {
 		if report, reportErr := reader.Report(); report != nil || err != nil || reportErr != nil || !state.Read.IsZero() || state.Errors["read"] == 0 {
 			t.Errorf("%+v, %+v, %v, %v", report, state, err, reportErr)
 		}
-		if said := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); !strings.Contains(said, "--namespace") {
-			t.Errorf("said %q", said)
+		if log := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); !strings.Contains(log, "--namespace") {
+			t.Errorf("logged %q", log)
 		}
 		node.set("a", nil)
 		time.Sleep(time.Minute)

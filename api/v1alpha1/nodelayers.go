@@ -102,7 +102,7 @@ func ParseLayer(text string) (ImageLayer, error) {
 	return ImageLayer{Digest: digest, Size: bytes}, nil
 }
 
-// IsDigest tells whether a text is a digest as the schema allows it: of sha256 or sha512, in
+// IsDigest reports whether a text is a digest as the schema allows it: of sha256 or sha512, in
 // lower-case hexadecimal digits.
 func IsDigest(text string) bool {
 	algorithm, encoded, _ := strings.Cut(text, ":")

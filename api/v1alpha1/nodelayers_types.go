@@ -4,7 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeLayers says which images a node holds and which layers these consist of. It is named
+// NodeLayers lists the images that a node holds and the layers of each. It is named
 // after the Node and owned by it. The agent on that node alone writes it, whenever the
 // images change and otherwise every RenewSeconds: readers use it only while RenewTime moves.
 //
@@ -26,7 +26,7 @@ type NodeLayers struct {
 	Spec NodeLayersSpec `json:"spec"`
 }
 
-// LayerReuse tells when a node uses a layer that it has for another image.
+// LayerReuse is when a node uses a layer that it has for another image.
 //
 // +kubebuilder:validation:Enum=Digest;Chain
 type LayerReuse string
@@ -50,8 +50,8 @@ type NodeLayersSpec struct {
 	Runtime string `json:"runtime,omitempty"`
 	// Reuse is Digest or Chain. With Chain, Layers has all layers of its images.
 	Reuse LayerReuse `json:"reuse"`
-	// JoinsDownloads tells whether the node downloads a layer once although two images
-	// that are pulled at the same time need it. Missing if the agent cannot know.
+	// JoinsDownloads reports whether the node downloads a layer once although two images
+	// that are pulled at the same time need it. Missing if the agent cannot find out.
 	// +optional
 	JoinsDownloads *bool `json:"joinsDownloads,omitempty"`
 	// MinLayerBytes is the size in compressed bytes from which on layers are listed.

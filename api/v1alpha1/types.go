@@ -4,11 +4,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ImageManifest says what one image manifest consists of and which image
-// references point to it. Objects of resolved manifests are named after the
+// ImageManifest has the layers of one image manifest and the image references
+// that point to it. Objects of resolved manifests are named after the
 // digest ("sha256-..."); one to which more references point than an object holds has
 // further objects ("sha256-...-2"). A reference that was never resolved has an object of
-// its own ("unresolved-..."), without digest, whose condition says why.
+// its own ("unresolved-..."), without digest, whose condition has the reason.
 //
 // It is a record that the resolver alone writes, in one request, so there is no
 // status subresource. Deleting an object makes the resolver ask again.
@@ -86,7 +86,7 @@ type ImageManifestStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	References []ImageReference `json:"references,omitempty"`
-	// Conditions: Resolved tells whether the content is known, Confirmed whether
+	// Conditions: Resolved reports whether the content is known, Confirmed whether
 	// the last question about a tag was answered.
 	// +optional
 	// +listType=map
@@ -121,7 +121,7 @@ type ImageReference struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
 	Platforms []string `json:"platforms,omitempty"`
-	// LastConfirmed is when the registry last said that the reference points here.
+	// LastConfirmed is when the registry last answered that the reference points here.
 	// +optional
 	LastConfirmed *metav1.Time `json:"lastConfirmed,omitempty"`
 	// UnusedSince is when the last workload that named the reference went. Empty while
@@ -150,8 +150,8 @@ const (
 	// ReasonInvalidReference: the name is none that a container runtime takes.
 	ReasonInvalidReference = "InvalidReference"
 	// ReasonDenied: the policy does not let the resolver ask this registry, or not
-	// at the address it has. No object is made for it: it is told by events, and by the
-	// condition Confirmed of what was known before.
+	// at the address it has. No object is made for it: events report it, and so does the
+	// condition Confirmed of what was resolved before.
 	ReasonDenied = "Denied"
 	// ReasonUnauthorized: the registry wants credentials, or others.
 	ReasonUnauthorized = "Unauthorized"
@@ -166,7 +166,7 @@ const (
 	// ReasonTooMany: the workloads' namespace, or the cluster, has as many images as
 	// the resolver keeps. Only in events.
 	ReasonTooMany = "TooManyImages"
-	// ReasonNotAccepted: the API server refuses the object that would say what is known.
+	// ReasonNotAccepted: the API server refuses the object with the layers.
 	ReasonNotAccepted = "NotAccepted"
 	// ReasonInvalidManifest: what the registry sent is no manifest, not the one asked
 	// for, or larger than allowed.

@@ -11,10 +11,10 @@ import (
 
 func agentCommand() *cobra.Command {
 	return command("agent",
-		"layer-agent on nodes with many images: reading, memory, pulls beside it, and how soon the scheduler knows",
+		"layer-agent on nodes with many images: reading, memory, pulls beside it, and how soon the scheduler has it",
 		`Fills two stock nodes, one with containerd and one with CRI-O, with images. Then an image of
 100 MB is pulled by turns without agents and with them, A B B A. With agents, images are pulled
-and removed, and the scheduler's debug endpoint tells when the plugin's index has that; and at
+and removed, and the scheduler's debug endpoint shows when the plugin's index has that; and at
 last nothing changes for a while.`,
 		func(f *pflag.FlagSet, config *agent.Config) {
 			f.IntVar(&config.Images, "images", 1000, "images on each node")

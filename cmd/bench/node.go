@@ -15,7 +15,7 @@ func nodeCommand() *cobra.Command {
 		"Bytes that layers add to a Node, writes of its status and of a label, stock and patched",
 		`Draws the images of many nodes from the file of real manifests that `+dataset.Env+` names,
 or from generated ones, and lets the kubelet's code make their Nodes: how many bytes do
-layers add, and which share of all layer bytes do they tell of?
+layers add, and which share of all layer bytes do they cover?
 
 Then writes a label of Nodes with and without layers to a stock and a patched
 kube-apiserver, in turns: how long does it take? And lists thousands of Nodes with layers

@@ -14,7 +14,7 @@ func resolverCommand() *cobra.Command {
 		"layer-resolver on thousands of images: images a second, requests, memory, restart, confirmation of tags",
 		`Runs layer-resolver with an API server and an etcd of its own and a registry in this
 process. Deployments name the images before it starts. Four processes of it take turns:
-one that knows nothing, one that knows all, one for which all tags are due, and one
+one without records, one with all of them, one for which all tags are due, and one
 that gets unknown images one by one.
 
 Then a namespace floods it: one CronJob is updated again and again, each time with 256
@@ -35,7 +35,7 @@ The last line is that of a registry without tokens, and of the flood.`,
 			f.IntVar(&config.Updates, "updates", 10_000, "updates of a CronJob, each with 256 made-up images, while images of another namespace have to be resolved; 0 for none")
 			f.StringVar(&config.Root, "root", ".", "folder of the repository, whose _build/bin has the programs")
 			f.StringVar(&config.Binary, "binary", "", "layer-resolver to measure (default: _build/bin/patched/layer-resolver)")
-			f.StringVar(&config.LogDir, "log-dir", "_out/bench/log-resolver", "folder for what layer-resolver says")
+			f.StringVar(&config.LogDir, "log-dir", "_out/bench/log-resolver", "folder for layer-resolver's log")
 			f.String("out", "_out/bench/resolver.json", "file for the raw numbers")
 		}, resolver.Run)
 }

@@ -25,7 +25,7 @@ namespace could read of others.`,
 			f.IntVar(&config.Teams, "teams", 45, "honest tenants, besides the five hostile ones")
 			f.DurationVar(&config.Duration, "duration", time.Hour, "how long it takes")
 			f.StringVar(&config.Root, "root", ".", "folder of the repository, whose _build/bin has the programs")
-			f.StringVar(&config.LogDir, "log-dir", "_out/bench/log-tenants", "folder for what layer-resolver says")
+			f.StringVar(&config.LogDir, "log-dir", "_out/bench/log-tenants", "folder for layer-resolver's log")
 			f.String("out", "_out/bench/tenants.json", "file for the raw numbers")
 		}, resolver.RunTenants)
 }

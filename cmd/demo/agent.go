@@ -34,7 +34,7 @@ const (
 	agentIntro = `Nothing is replaced: stock nodes with containerd and CRI-O, a stock kubelet, apiserver and scheduler. Pods of a
 DaemonSet, layer-agent, publish what each node holds; kube-scheduler with the plugin is a Deployment beside the
 cluster's own. Links have %d Mbit/s.`
-	agentSummary = "stock nodes say what they hold, and pods start where layers are"
+	agentSummary = "stock nodes report what they hold, and pods start where layers are"
 
 	manyImages     = 60
 	placedPods     = 10
@@ -306,19 +306,19 @@ func (d *agentDemo) ancestor(ctx context.Context) error {
 	return d.show(ctx)
 }
 
-// chains waits until the NodeLayers of a node say that it uses layers in chains.
+// chains waits until the NodeLayers of a node state that it uses layers in chains.
 func (d *agentDemo) chains(ctx context.Context, node string) error {
 	return scenario.Poll(ctx, func(ctx context.Context) error {
 		object := &v1alpha1.NodeLayers{}
 		err := d.api.Get(ctx, client.ObjectKey{Name: node}, object)
 		if err == nil && object.Spec.Reuse != v1alpha1.ReuseInChains {
-			err = fmt.Errorf("the NodeLayers of %s say reuse: %s, want %s: its containerd drops the blobs of layers", node, object.Spec.Reuse, v1alpha1.ReuseInChains)
+			err = fmt.Errorf("the NodeLayers of %s have reuse: %s, want %s: its containerd drops the blobs of layers", node, object.Spec.Reuse, v1alpha1.ReuseInChains)
 		}
 		return err
 	})
 }
 
-// explain prints what the Deployment's debug endpoint says of an image.
+// explain prints the answer of the Deployment's debug endpoint for an image.
 func (d *agentDemo) explain(ctx context.Context, image *images.Pushed) error {
 	if d.token == "" {
 		binding := &rbacv1.ClusterRoleBinding{

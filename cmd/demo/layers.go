@@ -26,8 +26,8 @@ func (d *agentDemo) print(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// questions has kubectl layers tell what nodes hold, what a pod will pull, why it went where it
-// went, and what all that saved. What it says has to be what the registry sent.
+// questions has kubectl layers print what nodes hold, what a pod will pull, why it went where it
+// went, and what all that saved. Its numbers have to be what the registry sent.
 func (d *agentDemo) questions(ctx context.Context) error {
 	rights, err := kustomize.Build(filepath.Join("deploy", "kubectl-layers"), nil)
 	if err != nil {
@@ -83,7 +83,7 @@ func (d *agentDemo) questions(ctx context.Context) error {
 	fmt.Fprintln(terminal.Stdout)
 	say("%s was to pull %.1f MB by plan and by why; the registry sent it %.1f MB", start.Node, float64(after)/1e6, float64(start.Bytes)/1e6)
 	if before != after || math.Abs(float64(after-start.Bytes)) > 0.01*float64(start.Bytes) {
-		return fmt.Errorf("plan says %d bytes, why %d, and the registry sent %d", before, after, start.Bytes)
+		return fmt.Errorf("plan has %d bytes, why %d, and the registry sent %d", before, after, start.Bytes)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func main() {
 	}
 	command.Flags().StringVar(&logDir, "log-dir", "_out/demo/log", "folder for the log files, which stay")
 	command.Flags().BoolVar(&stock, "stock", false, "replace nothing: CRI-O, kubelet and control plane are stock, only scheduler and resolver are ours")
-	command.Flags().BoolVar(&agent, "agent", false, "replace nothing, on nodes with containerd and CRI-O: layer-agent says what they hold, and our scheduler is a Deployment")
+	command.Flags().BoolVar(&agent, "agent", false, "replace nothing, on nodes with containerd and CRI-O: layer-agent reports what they hold, and our scheduler is a Deployment")
 	command.MarkFlagsMutuallyExclusive("stock", "agent")
 	code := terminal.Run(ctx, command)
 	stop()
@@ -73,7 +73,7 @@ type edition struct {
 	flavour cluster.Flavour
 	// intro is printed first, nodes describes them, summary is what was shown.
 	intro, nodes, summary string
-	// state shows from where the scheduler knows what nodes have.
+	// state shows the objects from which the scheduler has what nodes hold.
 	state func(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error
 }
 
@@ -127,7 +127,7 @@ func freshLogs(logDir string) (string, error) {
 	return logDir, os.RemoveAll(logDir)
 }
 
-// withCluster starts a cluster, calls f, removes the cluster, and says what was shown if all of
+// withCluster starts a cluster, calls f, removes the cluster, and prints what was shown if all of
 // that went well.
 func withCluster(ctx context.Context, config cluster.Config, summary string, f func(*scenario.Lab) error) (err error) {
 	config.Logf = func(format string, args ...any) {
@@ -225,8 +225,8 @@ func stateLayers(ctx context.Context, lab *scenario.Lab, placements []placement,
 	return nil
 }
 
-// stateNames shows the two objects from which the scheduler knows layers on stock nodes: the
-// Node names a digest, and an ImageManifest says what that consists of.
+// stateNames shows the two objects from which the scheduler has the layers on stock nodes: the
+// Node names a digest, and an ImageManifest has its layers.
 func stateNames(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error {
 	say("stock kubelets list images every 30 s: waiting for the Node objects")
 	for _, p := range placements {
@@ -250,7 +250,7 @@ func stateNames(ctx context.Context, lab *scenario.Lab, placements []placement, 
 		if err != nil {
 			return fmt.Errorf("%w; see %s", err, lab.Cluster.Scheduler().Log())
 		}
-		say("so %s has all layers of %s, as far as the scheduler knows", p.node.Name, p.image.Reference)
+		say("so %s has all layers of %s, by the scheduler's index", p.node.Name, p.image.Reference)
 	}
 	return nil
 }
@@ -492,15 +492,15 @@ func showCRI(ctx context.Context, p placement, shared []v1.Descriptor) error {
 	for _, layer := range p.image.Layers {
 		key, want := "imageLayer."+layer.Digest.String(), fmt.Sprint(layer.Size)
 		if got := list.Images[i].Spec.Annotations[key]; got != want {
-			return fmt.Errorf("%s: %s has %q for %s, the registry's manifest says %s; see %s",
+			return fmt.Errorf("%s: %s has %q for %s, the registry's manifest has %s; see %s",
 				p.node.Name, p.image.Reference, got, key, want, p.node.Runtime().Log())
 		}
 	}
 	return nil
 }
 
-// showNode waits until the Node has the image, with the given layers, and prints what it
-// says about it.
+// showNode waits until the Node has the image, with the given layers, and prints its entry
+// of it.
 func showNode(ctx context.Context, c *cluster.Cluster, p placement, shared []v1.Descriptor) error {
 	const limit, tick = 90 * time.Second, 10 * time.Second
 	client, err := c.Client()

@@ -52,7 +52,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// For an invalid report, the command writes nothing and says what is wrong.
+// For an invalid report, the command writes nothing and its error names what is wrong.
 func TestRunRefuses(t *testing.T) {
 	folder := t.TempDir()
 	for content, want := range map[string]string{

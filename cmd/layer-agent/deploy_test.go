@@ -12,14 +12,11 @@ import (
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // overlays are the folders of deploy/agent that are applied.
 var overlays = []string{"containerd", "cri-o", "k3s", "okd"}
@@ -32,7 +29,7 @@ func shipped(t *testing.T, overlay string) resmap.ResMap {
 	return built
 }
 
-// TestShippedArguments: the commands know the arguments of the shipped containers, and these
+// TestShippedArguments: the commands take the arguments of the shipped containers, and these
 // mount what the arguments name.
 func TestShippedArguments(t *testing.T) {
 	for _, overlay := range overlays {

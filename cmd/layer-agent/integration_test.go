@@ -291,17 +291,17 @@ func testPolicy(t *testing.T, p *plane) {
 		refused("an update with "+what, why, own.Update(ctx, changed))
 	}
 
-	// An agent that was started again does not know the version: it replaces the object.
+	// An agent that was started again does not have the version: it replaces the object.
 	must(t, own.Delete(ctx, current.DeepCopy()))
 	must(t, own.Create(ctx, p.object("n1")))
 	now()
 
-	// Others leave what it says as it is.
+	// Others leave its spec as it is.
 	current.Annotations = map[string]string{"example.com/note": "by an administrator"}
 	must(t, p.admin.Update(ctx, current))
 	changed := current.DeepCopy()
 	changed.Spec.TotalImages = 9
-	refused("what an administrator says", "written by layer-agent", p.admin.Update(ctx, changed))
+	refused("what an administrator writes", "written by layer-agent", p.admin.Update(ctx, changed))
 	changed = current.DeepCopy()
 	changed.OwnerReferences = p.object("n2").OwnerReferences
 	refused("another owner by an administrator", "written by layer-agent", p.admin.Update(ctx, changed))
@@ -320,8 +320,8 @@ func testPolicy(t *testing.T, p *plane) {
 	must(t, byTool.Update(ctx, current))
 	changed = current.DeepCopy()
 	changed.Spec.TotalImages = 9
-	refused("what a tool says", "written by layer-agent", byTool.Update(ctx, changed))
-	refused("what a tool says of its own node", "written by layer-agent", byTool.Create(ctx, p.object("n2")))
+	refused("what a tool writes", "written by layer-agent", byTool.Update(ctx, changed))
+	refused("what a tool writes for its own node", "written by layer-agent", byTool.Create(ctx, p.object("n2")))
 	// As the garbage collector does when a Node is deleted and what it owns is to stay.
 	current.OwnerReferences = nil
 	must(t, p.admin.Update(ctx, current))

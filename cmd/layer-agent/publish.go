@@ -56,7 +56,7 @@ func (o *publishOptions) validate() error {
 	return nil
 }
 
-// restConfig tells how to reach the apiserver. The token is not its matter.
+// restConfig returns how to reach the apiserver, without the token.
 func (o *publishOptions) restConfig() (*rest.Config, error) {
 	var config *rest.Config
 	var err error

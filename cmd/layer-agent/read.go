@@ -92,7 +92,7 @@ func (o *readOptions) reader() (read.Runtime, error) {
 	case store:
 		return crio.NewReader(o.storage...), nil
 	}
-	return nil, fmt.Errorf("neither %s nor %s is there: say with --runtime, --socket or --storage what this node has, and mount it", o.socket, folder)
+	return nil, fmt.Errorf("neither %s nor %s is there: set --runtime, --socket or --storage to what this node has, and mount it", o.socket, folder)
 }
 
 func exists(path string) bool {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/eval/dataset"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 var (
@@ -35,12 +36,7 @@ func collectFrom(ctx context.Context, r *registrytest.Registry, stdin io.Reader,
 	return out.String(), errs.String(), err
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // TestCollect: what is collected is what internal/eval/dataset reads.
 func TestCollect(t *testing.T) {
@@ -121,7 +117,7 @@ func TestCollectFailures(t *testing.T) {
 	}
 	for _, line := range []string{"error: " + r.Host + "/missing:1: ", "error: Not A Name: ", "error: " + empty + ": the image has no layers\n", "1 images written; registries were asked about 3; 3 failed\n"} {
 		if strings.Count(stderr, line) != 1 {
-			t.Errorf("%q is not told once in\n%s", line, stderr)
+			t.Errorf("%q is not once in\n%s", line, stderr)
 		}
 	}
 	if got, err := dataset.Load(file); err != nil || len(got) != 1 || got[0].Image != good {

@@ -36,8 +36,7 @@ func (o *options) flags(c *cobra.Command) {
 	f.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of all runs")
 }
 
-// play plays experiments one after another. It returns a text that says how fast
-// that was.
+// play plays experiments one after another. It returns a text with the speed.
 func (o *options) play(cmd *cobra.Command, d *suite.Data, experiments ...suite.Experiment) (results []evaluation.Experiment, speed string, err error) {
 	prepare()
 	if o.profile != "" {

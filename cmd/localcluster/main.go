@@ -1,5 +1,5 @@
 // Command localcluster starts and stops a real Kubernetes cluster on this
-// machine; package cluster says what it is made of.
+// machine; package cluster describes what it is made of.
 package main
 
 import (

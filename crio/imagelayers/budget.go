@@ -21,7 +21,7 @@ const (
 
 // Budget bounds the layers in one list of images. A list that fits is passed on
 // as it is. From one that does not, the smallest layers are left out, as
-// knowing about these saves the least.
+// these save the least.
 type Budget struct {
 	limit int
 	over  atomic.Bool
@@ -35,7 +35,7 @@ func NewBudget(limit int) *Budget {
 // Apply returns what of each image's layers to report, in the same order, in a message
 // that has other bytes besides: layers never make a message too large that is not without
 // them. The same images give the same answer, and a layer is reported for all images that
-// have it or for none. The arguments are not changed. The log tells when lists
+// have it or for none. The arguments are not changed. Apply logs when lists
 // start and when they cease to exceed the budget.
 func (b *Budget) Apply(images []*Layers, other int) []*Layers {
 	total := 0
@@ -57,8 +57,8 @@ func (b *Budget) Apply(images []*Layers, other int) []*Layers {
 	if !b.over.Swap(true) {
 		logrus.Warnf(
 			"The layers of %d images need %d bytes in a list of images, of which %d may be used: "+
-				"leaving out the %d smallest layers (up to %d bytes each). Containers run as usual, but schedulers know less "+
-				"about this node. Remove unused images (crictl rmi --prune), or set %s=off to report no layers",
+				"leaving out the %d smallest layers (up to %d bytes each). Containers run as usual, but schedulers see fewer layers "+
+				"of this node. Remove unused images (crictl rmi --prune), or set %s=off to report no layers",
 			len(images), total, limit, len(dropped), largestDropped, SwitchEnv,
 		)
 	}

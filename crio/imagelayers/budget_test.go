@@ -199,7 +199,7 @@ func TestBudgetLogsTransitions(t *testing.T) {
 	for _, step := range []struct {
 		images []*Layers
 		level  logrus.Level
-		says   string
+		log    string
 	}{
 		{images: few},
 		{many, logrus.WarnLevel, "leaving out the 18 smallest layers (up to 18 bytes each)"},
@@ -213,7 +213,7 @@ func TestBudgetLogsTransitions(t *testing.T) {
 		budget.Apply(step.images, 0)
 
 		entries := logs.AllEntries()
-		if step.says == "" {
+		if step.log == "" {
 			if len(entries) != 0 {
 				t.Errorf("unexpected log: %q", entries[0].Message)
 			}
@@ -221,8 +221,8 @@ func TestBudgetLogsTransitions(t *testing.T) {
 			continue
 		}
 
-		if len(entries) != 1 || entries[0].Level != step.level || !strings.Contains(entries[0].Message, step.says) {
-			t.Errorf("logged %v, want one %s with %q", entries, step.level, step.says)
+		if len(entries) != 1 || entries[0].Level != step.level || !strings.Contains(entries[0].Message, step.log) {
+			t.Errorf("logged %v, want one %s with %q", entries, step.level, step.log)
 		}
 	}
 }

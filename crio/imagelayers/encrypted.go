@@ -13,8 +13,8 @@ import (
 
 // What is encrypted in a registry is decrypted by the pull, which stores a
 // manifest with the digests of the plain layers. These must not be reported:
-// who reads them could test a guess at what a confidential layer holds. Nothing
-// in the stored manifest tells, so it has to be noted when the image is pulled.
+// who reads them could test a guess at what a confidential layer holds. The
+// stored manifest does not show it, so it has to be noted when the image is pulled.
 
 // EncryptedKey returns the name under which the store keeps, as data of an
 // image, which layers of the manifest were encrypted in the registry. One image
@@ -139,10 +139,10 @@ func (w *CopyWatch) Close() {
 	}
 }
 
-// BeingDecrypted tells whether a copy of an image with encrypted layers is going
+// BeingDecrypted reports whether a copy of an image with encrypted layers is going
 // on that has one of the names as the digest of its config: then what was read of
-// it may be from before the store said which of its layers were encrypted. Images have their config as
-// data of that name. Copies in other processes are not known.
+// it may be from before it was noted which of its layers were encrypted. Images
+// have their config as data of that name. Copies in other processes do not count.
 func BeingDecrypted(names []string) bool { return decrypting.hasAny(names) }
 
 // Without returns the layers without those that Encrypted returned.

@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// ExclusiveKey is the key of the annotation that says how many bytes a node gets
-// back when it removes an image: those of layers that nothing else there needs,
-// uncompressed. It is reserved, as Prefix is.
+// ExclusiveKey is the key of the annotation with the number of bytes that a node
+// gets back when it removes an image: those of layers that nothing else there
+// needs, uncompressed. It is reserved, as Prefix is.
 const ExclusiveKey = "imageExclusiveBytes"
 
 // StoredLayer is a layer as a store has it: unpacked, above another one.
@@ -167,8 +167,8 @@ func (g *going) remove(image *StoredImage) {
 	}
 }
 
-// WithExclusive returns what also says how many bytes are exclusively the image's.
-// It is the same value as long as that stays the same.
+// WithExclusive returns the layers with the number of bytes that only the image
+// needs. It is the same value as long as that stays the same.
 func (l *Layers) WithExclusive(bytes int64) *Layers {
 	value := strconv.FormatInt(bytes, 10)
 

@@ -122,8 +122,8 @@ func TestExclusiveBytes(t *testing.T) {
 	}
 }
 
-// TestExclusiveBytesAreFreed removes images one after another, in any order: what
-// each is said to free is what all of them have.
+// TestExclusiveBytesAreFreed removes images one after another, in any order: the
+// exclusive bytes of each are those that its removal frees.
 func TestExclusiveBytesAreFreed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test that can be repeated
 
@@ -156,7 +156,7 @@ func TestExclusiveBytesAreFreed(t *testing.T) {
 			left := neededBy(images, layers)
 
 			if gone := size(layers) - size(left); gone != freed {
-				t.Fatalf("%d bytes were said to go, %d went", freed, gone)
+				t.Fatalf("%d bytes were exclusive, %d went", freed, gone)
 			}
 
 			layers = left
@@ -230,6 +230,6 @@ func TestWithExclusive(t *testing.T) {
 	}
 
 	if got := none.Merge(map[string]string{ExclusiveKey: "1", "IMAGEexclusivebytes": "2", "\u0130mageExclusiveBytes": "3"}); got != nil {
-		t.Errorf("an image says what it frees: %v", got)
+		t.Errorf("an image sets what it frees: %v", got)
 	}
 }

@@ -149,7 +149,7 @@ func FuzzIsValid(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, s string) {
 		if d := digest.Digest(s); isValid(d) != (d.Validate() == nil) {
-			t.Errorf("%q: valid %v, go-digest says %v", s, isValid(d), d.Validate())
+			t.Errorf("%q: valid %v, by go-digest %v", s, isValid(d), d.Validate())
 		}
 	})
 }

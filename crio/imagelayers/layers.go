@@ -78,9 +78,9 @@ func FromManifest(infos []types.BlobInfo) *Layers {
 	return newLayers(annotations)
 }
 
-// isValid tells what Digest.Validate() does. Nearly all digests are of SHA-256,
-// and for these the regular expressions of Validate would take most of the time
-// that FromManifest takes.
+// isValid reports whether Digest.Validate() returns no error. Nearly all digests
+// are of SHA-256, and for these the regular expressions of Validate would take
+// most of the time that FromManifest takes.
 func isValid(d digest.Digest) bool {
 	encoded, ok := strings.CutPrefix(string(d), "sha256:")
 	if !ok {
@@ -160,7 +160,7 @@ func (l *Layers) Merge(manifestAnnotations map[string]string) map[string]string 
 	return merged
 }
 
-// isReserved tells whether authors of images may not use a key. It ignores case, so
+// isReserved reports whether authors of images may not use a key. It ignores case, so
 // that a client that does so too is not fooled. Both mappings count: "\u0130" has the
 // lower case "i", "\u0131" the upper case "I".
 func isReserved(key string) bool {

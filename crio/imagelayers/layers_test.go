@@ -126,7 +126,7 @@ func TestFromManifest(t *testing.T) {
 				if (got == nil) != (tc.want == nil) || !maps.Equal(got.Spec().GetAnnotations(), tc.want) {
 					t.Errorf("got %v, want %v", got.Spec().GetAnnotations(), tc.want)
 				}
-				// The order of the layers says nothing about what is present.
+				// What is present does not depend on the order of the layers.
 				slices.Reverse(tc.infos)
 			}
 		})

@@ -31,10 +31,10 @@ var (
 	shareSwitch     = envSwitch{env: ShareSwitchEnv, byDefault: true, what: "sharing layers that several pulls need"}
 )
 
-// ExclusiveEnabled tells whether the bytes that only one image needs are reported.
+// ExclusiveEnabled reports whether the bytes that only one image needs are reported.
 func ExclusiveEnabled() bool { return exclusiveSwitch.isOn() }
 
-// ShareEnabled tells whether pulls share layers.
+// ShareEnabled reports whether pulls share layers.
 func ShareEnabled() bool { return shareSwitch.isOn() }
 
 // envSwitch turns something on or off.
@@ -44,12 +44,12 @@ type envSwitch struct {
 	what      string
 
 	lock sync.Mutex
-	// on is what value says. That only changes in tests.
+	// on is what value means. That only changes in tests.
 	known, on bool
 	value     string
 }
 
-// isOn writes to the log only once what the variable says.
+// isOn logs the value of the variable only once.
 func (s *envSwitch) isOn() bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -61,8 +61,8 @@ func (s *envSwitch) isOn() bool {
 	return s.on
 }
 
-// read returns whether the value says on, or what is the default if it does not say.
-// The log has what differs from the default.
+// read returns whether the value means on; if it is neither on nor off, the default.
+// It logs what differs from the default.
 func (s *envSwitch) read(value string) bool {
 	on := s.byDefault
 

@@ -93,5 +93,5 @@ func canShare(layer types.BlobInfo) bool {
 		len(layer.URLs) == 0 && !strings.HasSuffix(layer.MediaType, encryptedSuffix)
 }
 
-// size is what the manifest says of the layer, within reason: sums do not overflow.
+// size is the layer's size in the manifest, within reason: sums do not overflow.
 func size(layer types.BlobInfo) int64 { return min(max(layer.Size, 0), maxLayerBytes) }

@@ -86,11 +86,11 @@ func TestServes(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"as the manifest says":                  {100, nil, true},
-		"a size that the registry does not say": {-1, nil, true},
-		"another size":                          {99, nil, false},
-		"nothing":                               {0, nil, false},
-		"refused":                               {100, errors.New("401"), false},
+		"as in the manifest":                     {100, nil, true},
+		"a size that the registry does not send": {-1, nil, true},
+		"another size":                           {99, nil, false},
+		"nothing":                                {0, nil, false},
+		"refused":                                {100, errors.New("401"), false},
 	} {
 		source := &blobs{size: tc.size, err: tc.err}
 		if got := serves(t.Context(), source, types.BlobInfo{Digest: base.Digest, Size: 100}); got != tc.want {
@@ -130,7 +130,7 @@ func (b *blobs) Close() error {
 	return nil
 }
 
-// Manifests come from registries: whatever they say, two images have no more in common than
+// Manifests come from registries: whatever they have, two images have no more in common than
 // what both can share, and sums of sizes do not overflow.
 func FuzzCommonBase(f *testing.F) {
 	image := &image{node: newNode(), config: specsv1.MediaTypeImageConfig, layers: []specsv1.Descriptor{base, layer("own", 1)}}

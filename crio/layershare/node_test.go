@@ -232,7 +232,7 @@ func (m muted) Read([]byte) (int, error) {
 	return 0, m.ctx.Err()
 }
 
-// flow says that a connection more, or less, is in use.
+// flow counts one connection more, or less, in use.
 func (n *node) flow(change int64) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -331,7 +331,7 @@ func (i *image) pull(ctx context.Context) error {
 			return err
 		}
 
-		// A copy says that it is done with a layer when that is unpacked.
+		// A copy reports that it is done with a layer when that is unpacked.
 		time.Sleep(i.unpack)
 		i.node.lock.Lock()
 		full := i.node.full

@@ -52,7 +52,7 @@ type Pull struct {
 
 	lock  sync.Mutex
 	state state
-	// reports are what the copy said of each blob.
+	// reports are what the copy reported of each blob.
 	reports map[digest.Digest]report
 }
 
@@ -68,7 +68,7 @@ const (
 	resigned
 )
 
-// report is what the copy said of a blob.
+// report is what the copy reported of a blob.
 type report struct {
 	// begun: it downloads the blob, or has.
 	begun bool
@@ -118,22 +118,22 @@ func (p *Pull) Observe(progress *types.ProgressProperties) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 
-	said := p.reports[progress.Artifact.Digest]
+	r := p.reports[progress.Artifact.Digest]
 
 	switch progress.Event {
 	case types.ProgressEventNewArtifact:
-		said.begun, said.bytes, said.arrivals = true, 0, nil
+		r.begun, r.bytes, r.arrivals = true, 0, nil
 	case types.ProgressEventRead, types.ProgressEventDone:
-		said.done = progress.Event == types.ProgressEventDone
-		said.arrive(time.Now(), int64(min(progress.Offset, maxLayerBytes)))
+		r.done = progress.Event == types.ProgressEventDone
+		r.arrive(time.Now(), int64(min(progress.Offset, maxLayerBytes)))
 	case types.ProgressEventSkipped:
-		said.reused = true
+		r.reused = true
 	}
 
-	p.reports[progress.Artifact.Digest] = said
+	p.reports[progress.Artifact.Digest] = r
 }
 
-// reported returns what the copy said of a layer.
+// reported returns what the copy reported of a layer.
 func (p *Pull) reported(layer digest.Digest) report {
 	p.lock.Lock()
 	defer p.lock.Unlock()

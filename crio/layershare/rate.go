@@ -174,7 +174,7 @@ func (w *waiter) limit(other sharing, state state, missing []int, now time.Time)
 	missing = missing[:above]
 
 	if slices.ContainsFunc(missing, func(i int) bool { return w.silent(other, i) && !other.began(w.layers, i) }) {
-		return maxWait // nobody knows
+		return maxWait // its time cannot be estimated
 	}
 
 	d := other.download(w.layers, missing, state.since, now)
@@ -233,7 +233,7 @@ func (s sharing) download(layers []types.BlobInfo, missing []int, since, now tim
 	return d
 }
 
-// rateOfArrivals returns the rate since the last pause; not if it is too early to tell.
+// rateOfArrivals returns the rate since the last pause; none if it is too early for one.
 func rateOfArrivals(all []arrival, since, now time.Time) (rate float64, known bool) {
 	all = slices.DeleteFunc(all, func(a arrival) bool { return now.Sub(a.at) >= longWindow })
 	slices.SortFunc(all, func(a, b arrival) int { return a.at.Compare(b.at) })
@@ -277,7 +277,7 @@ func rateOfArrivals(all []arrival, since, now time.Time) (rate float64, known bo
 	return rate, true
 }
 
-// rest returns how much of a blob of that size has not arrived. The copy says nothing of what
+// rest returns how much of a blob of that size has not arrived. The copy does not report what
 // arrives in less than ReportInterval after its last report.
 func (r report) rest(size int64) int64 {
 	last := len(r.arrivals) - 1

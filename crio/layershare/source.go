@@ -44,26 +44,25 @@ func (p *Pull) open(ctx context.Context, opened types.ImageSource, system *types
 	p.wait(ctx, opened)
 }
 
-// pulledImage is what a pull pulls. The registry is asked for it once, when the first pull wants
-// to know. That pull does not wait for ever, and may be cancelled, but the others can use
-// the answer.
+// pulledImage is what a pull pulls. The registry is asked for it once, when the first pull needs
+// it. That pull does not wait for ever, and may be cancelled, but the others can use the answer.
 type pulledImage struct {
-	ask    func()
-	cancel context.CancelFunc // nobody wants to know any more
-	asked  time.Time          // set by ask
-	told   chan struct{}      // closed when layers and member are set
-	layers []types.BlobInfo
-	member *digest.Digest // that the copy chooses, if the image is an index
+	ask      func()
+	cancel   context.CancelFunc // nobody needs the answer any more
+	asked    time.Time          // set by ask
+	answered chan struct{}      // closed when layers and member are set
+	layers   []types.BlobInfo
+	member   *digest.Digest // that the copy chooses, if the image is an index
 }
 
 func newImage(ctx context.Context, opened types.ImageSource, system *types.SystemContext) *pulledImage {
 	ctx, cancel := context.WithCancel(ctx)
-	i := &pulledImage{cancel: cancel, told: make(chan struct{})}
+	i := &pulledImage{cancel: cancel, answered: make(chan struct{})}
 	i.ask = sync.OnceFunc(func() {
 		i.asked = time.Now()
 
 		go func() {
-			defer close(i.told)
+			defer close(i.answered)
 
 			i.layers, i.member = layersOf(ctx, opened, system)
 		}()
@@ -75,7 +74,7 @@ func newImage(ctx context.Context, opened types.ImageSource, system *types.Syste
 // known returns the layers of the image, from the bottom up; none if it is not known yet.
 func (i *pulledImage) known() []types.BlobInfo {
 	select {
-	case <-i.told:
+	case <-i.answered:
 		return i.layers
 	default:
 		return nil
@@ -90,7 +89,7 @@ func learn(ctx context.Context, limit time.Duration, pulls ...*Pull) {
 
 	for _, pull := range pulls {
 		select {
-		case <-pull.image.told:
+		case <-pull.image.answered:
 		// An earlier pull may have asked long ago.
 		case <-time.After(time.Until(pull.image.asked.Add(limit))):
 		case <-ctx.Done():
@@ -99,13 +98,13 @@ func learn(ctx context.Context, limit time.Duration, pulls ...*Pull) {
 	}
 }
 
-// allowed reports whether the copy will accept the image. What it cannot tell in time is not.
+// allowed reports whether the copy will accept the image; false without an answer in time.
 func (p *Pull) allowed(ctx context.Context, opened types.ImageSource) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
 	select {
-	case <-p.image.told:
+	case <-p.image.answered:
 		return p.store.Allowed(ctx, opened, p.image.member)
 	default:
 		return false

@@ -18,9 +18,9 @@ const (
 	// are none, fewer bytes are enough.
 	minBytes, minPart, minAll = 16 << 20, 4, 1 << 20
 
-	// maxWait bounds the whole of waiting for a pull of which nobody knows how long its own
-	// download would take; rate.go bounds that of others. It ends a little later if the store
-	// is locked then: whoever unpacks a layer holds the lock that a look needs.
+	// maxWait bounds the whole of waiting if it cannot be estimated how long an own download
+	// would take; rate.go bounds that of others. It ends a little later if the store is locked
+	// then: whoever unpacks a layer holds the lock that a look needs.
 	maxWait = 10 * time.Minute
 
 	// patience is how long a pull waits while nothing that it waits for moves; if others
@@ -31,8 +31,7 @@ const (
 	patience = 10 * time.Second
 	stagger  = 2 * time.Second
 
-	// answerTime is how long it waits for what only sharing needs to know of others: what
-	// they pull.
+	// answerTime is how long it waits for what only sharing needs of others: what they pull.
 	answerTime = 4 * time.Second
 
 	// unpackRate is how many compressed bytes a second a store unpacks, at the
@@ -113,7 +112,7 @@ func (p *Pull) wait(ctx context.Context, opened types.ImageSource) {
 		p.turn(next, w.moved)
 	}()
 
-	// Before it is compared with others: how long a refusal takes says nothing of what they pull.
+	// Before it is compared with others: how long a refusal takes does not depend on what they pull.
 	if learn(asks, patience, p); !p.allowed(asks, opened) {
 		return
 	}
@@ -272,7 +271,7 @@ func (w *waiter) missing(now time.Time) (missing []int) {
 }
 
 // has reports whether the store has a layer. Whoever unpacks one locks the store, and what this
-// pull waits for may be next: while it could not look, nothing can be said not to have moved.
+// pull waits for may be next: time in which it could not look does not count as standstill.
 func (w *waiter) has(layer types.BlobInfo) bool {
 	began := time.Now()
 	has := w.pull.store.Has(layer)

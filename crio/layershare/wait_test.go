@@ -482,7 +482,7 @@ func TestSameLayerOnOthers(t *testing.T) {
 	})
 }
 
-// A pull whose own rate nobody can measure does not wait for ever, and those that wait for it know
+// A pull whose own rate nobody can measure does not wait for ever, and those that wait for it notice
 // that it downloads then.
 func TestWaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -548,7 +548,7 @@ func TestNeverMuchLater(t *testing.T) {
 		"slow from halfway": halfway(func(ctx context.Context, first *image, layer specsv1.Descriptor) error {
 			return first.loadFrom(ctx, layer, layer.Size/2, layer.Size, 20_000)
 		}),
-		"more than it said": func(first *image) {
+		"more than its size": func(first *image) {
 			first.download = func(ctx context.Context, layer specsv1.Descriptor) error {
 				return first.load(ctx, layer, math.MaxInt64, 5*mb)
 			}
@@ -585,7 +585,7 @@ func TestNeverMuchLater(t *testing.T) {
 	}
 }
 
-// The oldest of those that wait tries, also if others know earlier how fast they are.
+// The oldest of those that wait tries, also if the rate of others is measured earlier.
 func TestOldestTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
@@ -899,7 +899,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Nobody can tell a download without reports from one that hangs: waiting ends in any case.
+// A download without reports looks like one that hangs: waiting ends in any case.
 func TestHangsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
@@ -1047,7 +1047,7 @@ func TestNoAnswer(t *testing.T) {
 	})
 }
 
-// Nor does one that does not tell what older pulls pull, however many these are: they are
+// Nor does one that does not answer what older pulls pull, however many these are: they are
 // asked at once.
 func TestNoAnswerForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -1153,7 +1153,7 @@ func TestSlowAnswers(t *testing.T) {
 	}
 }
 
-// The first layer of a pull has failed, which nobody is told, or hangs, and those above it arrive:
+// The first layer of a pull has failed, which is not reported, or hangs, and those above it arrive:
 // they cannot be stored, so that nobody waits for them.
 func TestLayersAboveAFailedOne(t *testing.T) {
 	for name, events := range map[string][]types.ProgressEvent{

@@ -133,11 +133,11 @@ send() {
   fi
 }
 
-# digest NAME: of the local image; docker knows only its ID.
+# digest NAME: of the local image; docker has only its ID.
 digest() {
   case $tool in
   docker) docker image inspect --format '{{.Id}}' "$1" ;;
-  # As it is when it is sent: an index says of its images what a push makes of them.
+  # As it is when it is sent: an index lists its images as a push makes them.
   *) send "$1" "oci:$context/digest-of-${1##*/}" ;;
   esac
 }

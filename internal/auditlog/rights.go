@@ -105,7 +105,7 @@ func needs(event auditv1.Event) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{right}
 }
 
-// served tells whether a request came to what it was for. An object that was not there was looked
+// served reports whether a request came to what it was for. An object that was not there was looked
 // for, but a resource that is not there is of no use to anybody.
 func served(event auditv1.Event, code int) bool {
 	return code >= http.StatusOK && code < http.StatusBadRequest ||

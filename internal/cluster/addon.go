@@ -31,7 +31,7 @@ import (
 type Addon struct {
 	// Name of the add-on, of its log, and of its program.
 	Name string `json:"name"`
-	// Tool tells that its program is in BinDir/tools. Others are in BinDir/patched: upstream
+	// Tool means that its program is in BinDir/tools. Others are in BinDir/patched: upstream
 	// has no such programs.
 	Tool bool `json:"tool,omitempty"`
 	// Settings it starts with. Flavour has no effect here.
@@ -147,7 +147,7 @@ func (a *Addon) check() error {
 		return errors.New("its name: want lower-case letters, digits and dashes, at most 32")
 	}
 	if a.Health == "" {
-		return errors.New("it has no Health: set the URL that tells whether it serves")
+		return errors.New("it has no Health: set the URL that reports whether it serves")
 	}
 	for _, text := range append([]string{a.Health}, a.Args...) {
 		for _, found := range placeholder.FindAllStringSubmatch(text, -1) {

@@ -66,8 +66,8 @@ func TestAddonsRefused(t *testing.T) {
 	}
 }
 
-// A handle opened from the folder knows the add-on as well as the handle that
-// started the cluster.
+// A handle opened from the folder has the same add-on as the handle that started
+// the cluster.
 func TestAddonOfAnOpenedCluster(t *testing.T) {
 	t.Parallel()
 	started := rendered(t, Config{Addons: []Addon{watcher()}})

@@ -36,7 +36,7 @@ var cniDirs = []string{"/usr/libexec/cni", "/usr/lib/cni", "/opt/cni/bin"}
 func (c *Config) program(build, name string) string { return filepath.Join(c.BinDir, build, name) }
 
 // checkProgram returns an error if a program of a build is missing. The error
-// says how to get it.
+// names the way to get it.
 func (c *Config) checkProgram(build, name string) error {
 	err := executable(c.program(build, name))
 	if errors.Is(err, fs.ErrNotExist) {

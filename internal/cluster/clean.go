@@ -20,7 +20,7 @@ type keep int
 
 const (
 	keepDir  keep = iota + 1 // the folder itself, empty
-	keepLogs                 // logs that say why a start failed, and cluster.json, by which the folder may be removed
+	keepLogs                 // logs with the reason why a start failed, and cluster.json, by which the folder may be removed
 )
 
 // remove ends every process of the cluster in dir and undoes everything that

@@ -16,7 +16,7 @@ type entry struct {
 	// build is the folder of BinDir with the program. "" means that of the
 	// flavour.
 	build string
-	// layersGate is set if patched builds know LayersGate.
+	// layersGate is set if patched builds have LayersGate.
 	layersGate bool
 	// user and groups of the client certificate in the kubeconfig; without a
 	// user there is none.

@@ -36,7 +36,7 @@ const (
 
 // Config describes a cluster. The zero value is a cluster of three stock nodes.
 type Config struct {
-	// Name tells clusters on one machine apart. Default "demo".
+	// Name is unique among clusters on one machine. Default "demo".
 	Name string `json:"name"`
 	// Dir is the folder with everything of the cluster. Default
 	// /var/lib/layer-locality/<Name>. If it exists, it must belong to a cluster.
@@ -111,7 +111,7 @@ type Component struct {
 	Env []string `json:"env,omitempty"`
 	// FeatureGates of a Kubernetes component. LayersGate is on in patched
 	// kube-apiservers and kubelets unless it is set here. Stock binaries refuse
-	// to start with a gate they do not know.
+	// to start with a gate that they do not have.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// Config holds fields of the component's configuration file, which replace
 	// the cluster's: KubeletConfiguration, KubeSchedulerConfiguration, or for
@@ -121,7 +121,7 @@ type Component struct {
 }
 
 // LayersGate is the feature gate of Node.status.images[].layers. Only patched
-// binaries know it.
+// binaries have it.
 const LayersGate = "NodeStatusImageLayers"
 
 const (

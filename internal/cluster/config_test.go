@@ -158,7 +158,7 @@ func TestMissingBinaryTellsHowToBuildIt(t *testing.T) {
 }
 
 // The gate follows the flavour, so that a component can be restarted as stock,
-// which does not know the gate, and back.
+// which does not have the gate, and back.
 func TestGates(t *testing.T) {
 	t.Parallel()
 	c := Config{Flavour: Patched}

@@ -124,8 +124,8 @@ func toVersion2(config map[string]any) {
 	config["version"] = 2
 }
 
-// writeRegistryHosts tells containerd where registries are: the cluster's own over plain HTTP, and
-// that it stands in for Docker Hub. It has no way to name a host on any port, so registries at
+// writeRegistryHosts writes containerd's configuration of registries: the cluster's own over plain
+// HTTP, also in place of Docker Hub. It has no way to name a host on any port, so registries at
 // Cluster.HostAddress are not reached over plain HTTP.
 func (c *Cluster) writeRegistryHosts(folder string) error {
 	url := "http://" + c.Registry().Address

@@ -9,7 +9,7 @@ import (
 )
 
 // Guest is a place in the cluster's network for a node that the caller runs, such as a virtual
-// machine. The cluster knows nothing of what runs there.
+// machine. The cluster does not manage what runs there.
 type Guest struct {
 	// Name of the node, and of the tap device that leads to it.
 	Name string

@@ -70,7 +70,7 @@ type CRI struct {
 // Runtime is the node's container runtime.
 func (n *Node) Runtime() *Process { return find(n.processes, n.kind.name) }
 
-// ContainerRuntime tells which container runtime the node has.
+// ContainerRuntime returns which container runtime the node has.
 func (n *Node) ContainerRuntime() ContainerRuntime { return ContainerRuntime(n.kind.name) }
 
 // Kubelet is the node's kubelet, nil in a cluster without a control plane.
@@ -225,12 +225,12 @@ func (n *Node) runtimeHealthy(ctx context.Context) error {
 }
 
 // ready returns an error if one of the conditions is missing or false that the CRI requires. Others
-// are as their runtime likes: containerd says with a false one that it has warnings.
+// are as their runtime likes: a false one of containerd means that it has warnings.
 func ready(conditions []*runtimeapi.RuntimeCondition) error {
 	for _, required := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
 		i := slices.IndexFunc(conditions, func(c *runtimeapi.RuntimeCondition) bool { return c.GetType() == required })
 		if i < 0 {
-			return fmt.Errorf("the runtime does not say whether it is %s", required)
+			return fmt.Errorf("the runtime does not report whether it is %s", required)
 		}
 		if c := conditions[i]; !c.GetStatus() {
 			return errors.New(required + ": " + c.GetMessage())

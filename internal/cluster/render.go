@@ -171,8 +171,8 @@ func (n *Node) kubeletArguments(settings Component) ([]string, error) {
 		"evictionHard":                map[string]string{"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
-		// As OpenShift has it; what says something about several pulls at once is also
-		// tried with the kubelet's default.
+		// As OpenShift has it; tests of several pulls at once also run with the kubelet's
+		// default.
 		"serializeImagePulls": false,
 	}
 	maps.Copy(config, settings.Config)

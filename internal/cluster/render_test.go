@@ -97,7 +97,7 @@ func TestKubeletConfiguration(t *testing.T) {
 		}
 	}
 	if at(t, got, "fieldOfTheFuture", "minSize") != "1Mi" {
-		t.Error("a field that this package does not know is lost")
+		t.Error("a field that this package does not have is lost")
 	}
 	if at(t, got, "authentication", "anonymous", "enabled") != false {
 		t.Error("anonymous requests to the kubelet are allowed")
@@ -208,7 +208,7 @@ func TestReady(t *testing.T) {
 	for want, conditions := range map[string][]*runtimeapi.RuntimeCondition{
 		"":                  append(both, condition("ContainerdHasNoDeprecationWarnings", false)),
 		"NetworkReady: why": {both[0], condition("NetworkReady", false)},
-		"does not say whether it is NetworkReady": {both[0]},
+		"does not report whether it is NetworkReady": {both[0]},
 	} {
 		if err := ready(conditions); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", conditions, err, want)

@@ -18,8 +18,8 @@ type ProcessStatus struct {
 	PID    int    `json:"pid"` // 0: it does not run
 	Binary string `json:"binary"`
 	Log    string `json:"log"`
-	// If the process runs but does not serve, Healthy is false and Problem says
-	// why.
+	// If the process runs but does not serve, Healthy is false and Problem is the
+	// reason.
 	Healthy bool   `json:"healthy"`
 	Problem string `json:"problem,omitempty"`
 	// Socket is a container runtime's CRI endpoint.

@@ -105,7 +105,7 @@ func Read(root string) ([]Dashboard, error) {
 }
 
 // selector is a metric with what it is selected by: queries of dashboards always have braces, so
-// that a metric can be told from a function or a label.
+// that a metric looks other than a function or a label.
 var selector = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\{`)
 
 // Selected returns the metrics that a query names, each once and sorted: of histograms the series

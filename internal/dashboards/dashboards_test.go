@@ -19,8 +19,8 @@ func read(t *testing.T) []Dashboard {
 	return all
 }
 
-// Dashboards can be imported anywhere: fixed UIDs, a data source that users choose, no plugins. What
-// a panel shows is said, with a unit.
+// Dashboards can be imported anywhere: fixed UIDs, a data source that users choose, no plugins. Each
+// panel has a description and a unit.
 func TestDashboards(t *testing.T) {
 	var uids []string
 	for _, d := range read(t) {

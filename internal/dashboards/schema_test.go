@@ -15,7 +15,7 @@ import (
 // libraries is where internal/dashboards/schema/fetch.sh puts TypeScript and Grafana's types.
 const libraries = root + "/_build/grafana-schema"
 
-// compile returns what TypeScript says of dashboards, whose texts have names.
+// compile returns TypeScript's errors of dashboards, whose texts have names.
 func compile(t *testing.T, texts map[string]string) string {
 	t.Helper()
 	compiler, err := filepath.Abs(filepath.Join(libraries, "node_modules/typescript/bin/tsc"))
@@ -55,7 +55,7 @@ func compile(t *testing.T, texts map[string]string) string {
 	return string(out)
 }
 
-// Dashboards have the types that Grafana has for them: no field that it does not know, no value
+// Dashboards have the types that Grafana has for them: no field that it does not have, no value
 // that it does not take. Each of some mistakes is seen.
 func TestSchema(t *testing.T) {
 	texts := map[string]string{}

@@ -20,7 +20,7 @@ func Check(t *testing.T, document string, sentences ...string) {
 	}
 	for _, sentence := range sentences {
 		if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), sentence) {
-			t.Errorf("docs/%s does not say: %s", document, sentence)
+			t.Errorf("docs/%s does not have: %s", document, sentence)
 		}
 	}
 }

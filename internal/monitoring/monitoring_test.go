@@ -17,16 +17,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/extender/metrics"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 const root = "../.."
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // Of the shipped rules, nothing but times is changed.
 func TestSooner(t *testing.T) {
@@ -48,7 +44,7 @@ func TestSooner(t *testing.T) {
 }
 
 // Pods are chosen by the labels and the port of a monitor, and get the job and the instance that it
-// says; what has no token is scraped without one.
+// sets; what has no token is scraped without one.
 func TestScrapeConfig(t *testing.T) {
 	monitors, _, err := Operator(root, "base")
 	must(t, err)

@@ -1,5 +1,5 @@
-// Package monitoring reads what deploy/monitoring ships and docs/monitoring.md says, and asks a
-// Prometheus, for tests that show that the two fit.
+// Package monitoring reads what deploy/monitoring ships and docs/monitoring.md documents, and asks
+// a Prometheus, for tests that show that the two fit.
 package monitoring
 
 import (
@@ -63,7 +63,7 @@ func (b Bound) Allows(values map[string]bool) bool {
 	return b.Configured || others <= b.Others
 }
 
-// Bounds returns what docs/monitoring.md says of the values of labels, by metric and label.
+// Bounds returns the bounds of the values of labels in docs/monitoring.md, by metric and label.
 func Bounds(root string) (map[string]map[string]Bound, error) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package poll waits for a condition. If the condition never holds, the error
-// says why it did not hold in the end.
+// has the reason why it did not hold in the end.
 package poll
 
 import (

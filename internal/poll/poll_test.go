@@ -48,8 +48,8 @@ func TestUntilTheLimit(t *testing.T) {
 	})
 }
 
-// The error must say why the condition did not hold, although a call that hangs
-// until the timeout reports only the timeout.
+// The error must have the reason why the condition did not hold, although a call
+// that hangs until the timeout reports only the timeout.
 func TestUntilACallHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0

@@ -22,8 +22,8 @@ const (
 	AgentNamespace = "kube-system"
 )
 
-// RuntimeLabel is the label of nodes by which the overlay mixed of deploy/agent tells them apart,
-// and that of its DaemonSets.
+// RuntimeLabel is the label by which the overlay mixed of deploy/agent selects nodes, and that of
+// its DaemonSets.
 const RuntimeLabel = "layerlocality.io/runtime"
 
 // mixed is the overlay of deploy/agent for several container runtimes.

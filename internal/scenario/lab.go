@@ -33,7 +33,7 @@ type Lab struct {
 	Client  kubernetes.Interface
 	// secure connects to servers of the control plane with an admin's rights.
 	secure *http.Client
-	// objects knows this project's resources.
+	// objects is the client for this project's resources.
 	objects client.Client
 	// rater is the URL of the program that Rate asks, empty for the cluster's scheduler, and
 	// profile its profile.
@@ -62,7 +62,7 @@ func NewLab(c *cluster.Cluster) (*Lab, error) {
 	return &Lab{Cluster: c, Client: kube, secure: secure, objects: objects, profile: Layers}, err
 }
 
-// RateWith has Rate, and all that waits for what it says, ask a profile of another program
+// RateWith has Rate, and all that waits for its answer, ask a profile of another program
 // than the cluster's scheduler.
 func (l *Lab) RateWith(url, profile string) { l.rater, l.profile = url, profile }
 
@@ -383,7 +383,7 @@ func complaints(pod *corev1.Pod) string {
 const limit = 3 * time.Minute
 
 // Poll calls check until it returns no error. When the time is up, the last
-// error tells what was missing.
+// error shows what was missing.
 func Poll(ctx context.Context, check func(context.Context) error) error {
 	within := limit
 	if deadline, ok := ctx.Deadline(); ok {

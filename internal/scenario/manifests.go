@@ -99,7 +99,7 @@ func (l *Lab) Resolved(ctx context.Context, references ...string) error {
 	return nil
 }
 
-// Failed waits until an ImageManifest says that the reference was not resolved,
+// Failed waits until an ImageManifest states that the reference was not resolved,
 // with the given reason.
 func (l *Lab) Failed(ctx context.Context, reference, reason string) (manifest *v1alpha1.ImageManifest, condition *metav1.Condition, err error) {
 	err = Poll(ctx, func(ctx context.Context) (err error) {
@@ -128,11 +128,11 @@ func describeManifest(manifest *v1alpha1.ImageManifest) string {
 	return manifest.Name + " " + strings.Join(text, ", ")
 }
 
-// Known waits until the scheduler knows the layers of an image.
+// Known waits until the scheduler has the layers of an image.
 func (l *Lab) Known(ctx context.Context, image string) error { return l.Present(ctx, image, "", 0) }
 
-// Present waits until the scheduler knows the layers of an image, and that a node
-// has at least atLeast bytes of them.
+// Present waits until the scheduler has the layers of an image, and counts at least
+// atLeast bytes of them as present on a node.
 func (l *Lab) Present(ctx context.Context, image, node string, atLeast int64) error {
 	return Poll(ctx, func(ctx context.Context) error {
 		ratings, err := l.Rate(ctx, image)
@@ -141,17 +141,17 @@ func (l *Lab) Present(ctx context.Context, image, node string, atLeast int64) er
 		}
 		rating, _ := ratings.Node(node)
 		if known := ratings.Images[0].Known; known != "layers" || rating.PresentBytes < atLeast {
-			return fmt.Errorf("what the scheduler knows of %s: %s, and %d bytes on %s, want %d", image, known, rating.PresentBytes, node, atLeast)
+			return fmt.Errorf("the scheduler has of %s: %s, and %d bytes on %s, want %d", image, known, rating.PresentBytes, node, atLeast)
 		}
 		return nil
 	})
 }
 
 // Hold makes the pod's node pull its image, removes the pod, and waits until the
-// scheduler knows that the node has so many bytes of the image. First, a
-// Deployment of the same name, which stays, makes the image known to the
-// resolver: when a pod has started, the scheduler counts only the layers it knew
-// as present.
+// scheduler counts so many bytes of the image as present on the node. First, a
+// Deployment of the same name, which stays, makes the resolver ask for the image:
+// when a pod has started, the scheduler counts only the layers as present that it
+// had before.
 func (l *Lab) Hold(ctx context.Context, pod Pod, bytes int64) error {
 	if err := l.Announce(ctx, pod); err != nil {
 		return err
@@ -210,7 +210,7 @@ type Way struct {
 	// Short is the Name in names of objects.
 	Short     string
 	Scheduler string
-	// Resolver tells whether layer-resolver runs.
+	// Resolver reports whether layer-resolver runs.
 	Resolver bool
 }
 
@@ -224,8 +224,8 @@ var Ways = []Way{
 
 // NeverPulled pushes n images, NAME-1:v1 and so on, that no node has, on a base
 // that one node has. If the resolver runs in that way, a Deployment NAME without
-// replicas names the images, and NeverPulled waits until the scheduler knows
-// them. If not, the resolver is stopped.
+// replicas names the images, and NeverPulled waits until the scheduler has
+// their layers. If not, the resolver is stopped.
 func (l *Lab) NeverPulled(ctx context.Context, way Way, name string, n int, base images.Layer, ownBytes int64, holder string) ([]*images.Pushed, error) {
 	all, references := make([]*images.Pushed, n), make([]string, n)
 	for i, name := range Names(name, n) {

@@ -19,7 +19,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
-// Rating is what the plugin says about one node; see scheduler/layerlocality.
+// Rating is how the plugin rates one node; see scheduler/layerlocality.
 // Sizes are compressed bytes.
 type Rating struct {
 	Node          string `json:"node"`
@@ -46,8 +46,7 @@ type Ratings struct {
 	Nodes []Rating `json:"nodes"`
 }
 
-// Node returns the rating of a node; ok is false if the plugin does not know the
-// node.
+// Node returns the rating of a node; ok is false if the plugin has none.
 func (r *Ratings) Node(name string) (rating Rating, ok bool) {
 	for _, rating := range r.Nodes {
 		if rating.Node == name {
@@ -70,7 +69,7 @@ func (l *Lab) Rate(ctx context.Context, image string) (*Ratings, error) {
 	return ratings, nil
 }
 
-// Joined returns an error unless the scheduler knows the layers of an image on a node from
+// Joined returns an error unless the scheduler has the layers of an image on a node from
 // the node's name for it and an ImageManifest, as on stock nodes.
 func (l *Lab) Joined(ctx context.Context, image, node string) error {
 	ratings, err := l.Rate(ctx, image)
@@ -83,7 +82,7 @@ func (l *Lab) Joined(ctx context.Context, image, node string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("what the scheduler knows of %s on %s: %+v", image, node, rating)
+	return fmt.Errorf("the scheduler has of %s on %s: %+v", image, node, rating)
 }
 
 // IndexSize reads from the scheduler's metrics how much its index holds: nodes,

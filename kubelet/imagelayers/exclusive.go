@@ -18,9 +18,9 @@ package imagelayers
 
 import "strconv"
 
-// ExclusiveAnnotation is the name of an image annotation that says how many bytes
-// are freed when the image is removed, and no other: those of layers that nothing
-// else on the node needs. The value is a decimal number.
+// ExclusiveAnnotation is the name of an image annotation with the number of bytes
+// that are freed when the image is removed, and no other: those of layers that
+// nothing else on the node needs. The value is a decimal number.
 const ExclusiveAnnotation = "imageExclusiveBytes"
 
 // ParseExclusive returns the value of the annotation. What is not valid is as good

@@ -37,7 +37,7 @@ const (
 // instead of every 5 min if the server drops a part each time.
 //
 // The answer to a write does not always show that: several API servers, of
-// which some drop layers, can have one address, and a client that does not know
+// which some drop layers, can have one address, and a client whose types have no
 // layers can write the status back without them. The Guard also counts how
 // often layers that were kept are gone later.
 //
@@ -68,9 +68,9 @@ func (g *Guard) Allow() bool {
 	return !g.refused || !g.now().Before(g.retryAt)
 }
 
-// Observe tells the guard what became of layers that were sent, according to
-// the answer. It returns whether that differs from the time before, that is,
-// whether it is worth logging.
+// Observe notes whether the answer to a write has the layers that were sent. It
+// reports whether that differs from the time before, that is, whether it is worth
+// logging.
 func (g *Guard) Observe(kept bool) (changed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -85,8 +85,8 @@ func (g *Guard) Observe(kept bool) (changed bool) {
 	return true
 }
 
-// Lost tells the guard that layers are gone which an earlier answer had. It
-// returns whether they are refused from now on, and were not before.
+// Lost notes that layers are gone which an earlier answer had. It reports
+// whether they are refused from now on, and were not before.
 func (g *Guard) Lost() (changed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,12 +18,12 @@ limitations under the License.
 // in the status of its Node.
 //
 // A container runtime describes the layers of an image by annotations
-// (Parse). A Node has to stay small, so only layers worth knowing about are
+// (Parse). A Node has to stay small, so only the layers worth their place are
 // reported (Limits.Select). An API server may not keep what it is sent, and a
 // kubelet that insisted would rewrite its Node every few seconds (Guard).
 //
-// The package knows nothing of the API types: it is the part of the change to
-// the kubelet that does not depend on the change to the API.
+// The package does not use the API types: it is the part of the change to the
+// kubelet that does not depend on the change to the API.
 package imagelayers
 
 import (
@@ -58,7 +58,7 @@ type Layer struct {
 
 // Parse returns the layers that an image's annotations describe, sorted by
 // digest. Annotations of other kinds are skipped, and so are those whose
-// digest or size is not valid: what a runtime says of an image must not keep
+// digest or size is not valid: what a runtime reports of an image must not keep
 // the kubelet from reporting it. At most MaxLayersPerImage layers are
 // returned, the first of those in the order of the annotations.
 func Parse(annotations iter.Seq2[string, string]) []Layer {

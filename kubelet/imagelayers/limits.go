@@ -41,7 +41,7 @@ const (
 // etcd stores in one object by default.
 const MaxNodeBytes = 256 << 10
 
-// Limits says which layers are worth their place in a Node.
+// Limits decide which layers are worth their place in a Node.
 type Limits struct {
 	// MinBytes is the smallest compressed size of a layer that is reported.
 	MinBytes int64

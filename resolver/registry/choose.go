@@ -70,7 +70,7 @@ func (c *content) variant(chosen digest.Digest, node *v1.Platform) string {
 	matcher := matcherOf(node)
 	for i := range c.entries {
 		entry := &c.entries[i]
-		if p := entry.Platform; entry.Digest == chosen && p != nil && p.OS == node.OS && p.Architecture == node.Architecture &&
+		if p := entry.Platform; digest.Digest(entry.Digest) == chosen && p != nil && p.OS == node.OS && p.Architecture == node.Architecture &&
 			matcher.Match(ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}) {
 			return p.Variant
 		}

@@ -1,9 +1,7 @@
 package registry
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"mime"
 	"slices"
 
@@ -11,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imagemanifest"
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
@@ -30,97 +29,39 @@ type content struct {
 	// layers of a manifest, checked and without duplicates.
 	layers []v1alpha1.ImageLayer
 	// entries of an index, not checked, and the index as it was sent.
-	entries []descriptor
+	entries imagemanifest.List
 	body    []byte
-}
-
-type descriptor struct {
-	MediaType types.MediaType `json:"mediaType"`
-	Digest    digest.Digest   `json:"digest"`
-	Size      *int64          `json:"size"`
-	Platform  *struct {
-		OS           string `json:"os"`
-		Architecture string `json:"architecture"`
-		Variant      string `json:"variant"`
-	} `json:"platform"`
-}
-
-// descriptors is a list with a bound, at which reading stops: a list of empty
-// descriptors takes a hundred times its length in memory.
-type descriptors struct {
-	list    []descriptor
-	most    int
-	present bool
-}
-
-var errTooMany = errors.New("too many")
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (d *descriptors) UnmarshalJSON(data []byte) error {
-	d.list, d.present = nil, true
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	switch token, err := decoder.Token(); {
-	case err != nil:
-		return err
-	case token == nil:
-		d.present = false
-		return nil
-	case token != json.Delim('['):
-		return errors.New("not a list")
-	}
-	for decoder.More() {
-		if len(d.list) == d.most {
-			return errTooMany
-		}
-		d.list = append(d.list, descriptor{})
-		if err := decoder.Decode(&d.list[len(d.list)-1]); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // parseContent reads a manifest or an index. Manifests of artifacts are read like
 // those of images: image volumes use them, and their layers are pulled the same way.
 func parseContent(body []byte, contentType string) (*content, error) {
-	document := struct {
-		SchemaVersion int             `json:"schemaVersion"`
-		MediaType     types.MediaType `json:"mediaType"`
-		Manifests     descriptors     `json:"manifests"`
-		Config        *descriptor     `json:"config"`
-		Layers        descriptors     `json:"layers"`
-		FSLayers      json.RawMessage `json:"fsLayers"`
-	}{
-		Manifests: descriptors{most: maxEntries},
-		Layers:    descriptors{most: v1alpha1.MaxLayers},
-	}
-	switch err := json.Unmarshal(body, &document); {
-	case errors.Is(err, errTooMany) && document.Manifests.present && !document.Layers.present:
-		return nil, invalidManifest("an index of more than %d manifests", maxEntries)
-	case errors.Is(err, errTooMany):
-		return nil, invalidManifest("a manifest of more than %d layers", v1alpha1.MaxLayers)
-	case err != nil:
+	var document imagemanifest.Document
+	if err := json.Unmarshal(body, &document); err != nil {
 		return nil, invalidManifest("what was sent is neither a manifest nor an index")
 	}
-	if document.SchemaVersion == 1 || document.FSLayers != nil {
+	if document.IsSchema1() {
 		return nil, invalidManifest("a manifest of schema 1, which states no sizes: push the image again in a format of this decade")
 	}
 	// No document may be a manifest to one reader and an index to another
 	// (CVE-2021-41190).
-	isManifest, isIndex := document.Layers.present || document.Config != nil, document.Manifests.present
+	isManifest, isIndex := document.Layers != nil || document.Config != nil, document.Manifests != nil
 	if isManifest == isIndex {
 		return nil, invalidManifest("what was sent is neither a manifest nor an index, or both")
 	}
-	mediaType, err := mediaTypeOf(document.MediaType, contentType, isIndex)
+	mediaType, err := mediaTypeOf(types.MediaType(document.MediaType), contentType, isIndex)
 	if err != nil {
 		return nil, err
 	}
 	c := &content{index: isIndex, mediaType: mediaType}
 	if isIndex {
-		c.entries, c.body = document.Manifests.list, body
+		if len(document.Manifests) > maxEntries {
+			return nil, invalidManifest("an index of more than %d manifests", maxEntries)
+		}
+		c.entries, c.body = document.Manifests, body
 		return c, nil
 	}
-	c.layers, err = layers(document.Layers.list)
+	c.layers, err = layers(document.Layers)
 	return c, err
 }
 
@@ -156,23 +97,26 @@ func isKnown(t types.MediaType) bool {
 
 // layers checks the layers of a manifest. A layer that occurs twice is returned
 // once, since it is pulled and stored once.
-func layers(list []descriptor) ([]v1alpha1.ImageLayer, error) {
+func layers(list imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
+	if len(list) > v1alpha1.MaxLayers {
+		return nil, invalidManifest("a manifest of more than %d layers", v1alpha1.MaxLayers)
+	}
 	found := make([]v1alpha1.ImageLayer, 0, len(list))
 	sizes := make(map[string]int64, len(list))
 	for i, layer := range list {
-		name := layer.Digest.String()
-		if err := imageref.ValidateDigest(layer.Digest); err != nil {
+		name := layer.Digest
+		if err := imageref.ValidateDigest(digest.Digest(name)); err != nil {
 			return nil, invalidManifest("layer %d: %s", i, err)
 		}
-		if layer.Size == nil || *layer.Size < 0 || *layer.Size > maxLayerSize {
+		if layer.Size < 0 || layer.Size > maxLayerSize {
 			return nil, invalidManifest("layer %d: no size between 0 and %d bytes", i, int64(maxLayerSize))
 		}
 		size, known := sizes[name]
 		switch {
 		case !known:
-			sizes[name] = *layer.Size
-			found = append(found, v1alpha1.ImageLayer{Digest: name, Size: *layer.Size})
-		case size != *layer.Size:
+			sizes[name] = layer.Size
+			found = append(found, v1alpha1.ImageLayer{Digest: name, Size: layer.Size})
+		case size != layer.Size:
 			return nil, invalidManifest("layer %d: another size than before in the same manifest", i)
 		}
 	}

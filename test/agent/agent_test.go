@@ -141,7 +141,7 @@ func testMissingBytes(t *testing.T, node string) {
 	livetest.Table(t, rows...)
 }
 
-// TestContainerds: a node with containerd says which one, and how it uses layers.
+// TestContainerds: a node with containerd reports which one, and how it uses layers.
 func TestContainerds(t *testing.T) {
 	image := push(t, "containerds:v1", images.Layer{Name: "containerds", Size: 2_000_000})
 	for node, has := range containerds {
@@ -166,7 +166,7 @@ func TestContainerds(t *testing.T) {
 
 // TestMoreImagesThanNodeStatusNames: a node has 60 images, and its NodeStatus names 50. A pod
 // goes where its base is, although NodeStatus names no image with it, and pulls what the
-// scheduler said.
+// scheduler counted as missing.
 func TestMoreImagesThanNodeStatusNames(t *testing.T) {
 	const holder, n, baseBytes, ownBytes = "n3", 60, 20_000_000, 4_000_000
 	base := images.Layer{Name: "many-base", Size: baseBytes}
@@ -191,7 +191,7 @@ func TestMoreImagesThanNodeStatusNames(t *testing.T) {
 	ratings, err := lab.Rate(t.Context(), shared.Reference)
 	must(t, err)
 	if rating, _ := ratings.Node(holder); rating.MissingBytes != 0 || len(rating.Has) != 1 || rating.Has[0].By != "layers" {
-		t.Errorf("what the scheduler knows of the image on %s: %+v", holder, rating)
+		t.Errorf("the scheduler has of the image on %s: %+v", holder, rating)
 	}
 
 	rows := [][]string{{"pod", "node", "called missing", "pulled"}}

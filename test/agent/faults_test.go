@@ -69,7 +69,7 @@ func TestAgentsEnd(t *testing.T) {
 			return nil
 		}
 	}
-	livetest.Eventually(t, seen, "the scheduler knows the layers", by("layers"))
+	livetest.Eventually(t, seen, "the scheduler has the layers", by("layers"))
 
 	// kill -9 of both processes: the kubelet starts them again, and they go on.
 	before := restarts(t, "n2")
@@ -97,7 +97,7 @@ func TestAgentsEnd(t *testing.T) {
 	keepAgents(t, "")
 	agents(t, len(c.Nodes()))
 	expectState(t, 2*time.Minute, len(c.Nodes()), 0)
-	livetest.Eventually(t, seen, "the scheduler knows the layers again", by("layers"))
+	livetest.Eventually(t, seen, "the scheduler has the layers again", by("layers"))
 }
 
 // restarts returns how often the containers of a node's agent were started again.
@@ -214,7 +214,7 @@ func TestEvicted(t *testing.T) {
 	expectState(t, seen, len(c.Nodes()), 0)
 }
 
-// TestTwiceOnANode: two agents of one node both say what it holds. Neither takes back what the other
+// TestTwiceOnANode: two agents of one node both write what it holds. Neither takes back what the other
 // one wrote, and each writes as often as it would alone.
 func TestTwiceOnANode(t *testing.T) {
 	livetest.Long(t, "the unit tests of agent/publish")
@@ -298,13 +298,13 @@ func TestTwiceOnANode(t *testing.T) {
 			t.Fatalf("%s: %+v", event.Type, event.Object)
 		}
 		if now.Spec.RenewTime = object.Spec.RenewTime; !equality.Semantic.DeepEqual(now.Spec, object.Spec) {
-			t.Fatalf("one says %+v, another one %+v", object.Spec, now.Spec)
+			t.Fatalf("one wrote %+v, another one %+v", object.Spec, now.Spec)
 		}
 	}
 	expectState(t, seen, len(c.Nodes()), 0)
 }
 
-// TestRuntimeIsKilled in the middle of a pull, by SIGKILL: NodeLayers say what the node holds, which
+// TestRuntimeIsKilled in the middle of a pull, by SIGKILL: NodeLayers state what the node holds, which
 // is nothing of that image. What the scheduler then calls missing of another image with the same
 // base is what the registry sends. Of the image that was cut off, a runtime may have kept parts: CRI-O
 // whole layers, containerd every byte.

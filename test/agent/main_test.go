@@ -24,6 +24,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -31,7 +32,7 @@ const (
 	namespace = scenario.AgentNamespace
 	// labelled are the objects and pods of all agents.
 	labelled = "app.kubernetes.io/part-of=layer-locality,app.kubernetes.io/name=" + scenario.Agent
-	// user is whom the apiserver knows all agents as.
+	// user is the name of all agents at the apiserver.
 	user = "system:serviceaccount:" + namespace + ":" + scenario.Agent
 	// onlyLayers is a profile in which nothing but layers decides.
 	onlyLayers = "only-layer-locality"
@@ -86,7 +87,7 @@ func TestMain(m *testing.M) {
 				cluster.DropUnpackedBlobs(runtime)
 			}
 		},
-		// It says what images consist of that no node has, and nothing about nodes.
+		// It resolves images that no node has, and none because nodes have them.
 		Addons: []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*", "--images-on-nodes=false"}})},
 	}
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
@@ -132,12 +133,7 @@ func install(ctx context.Context) error {
 	return c.Apply(ctx, namespace, installed)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // nodeLayers returns the NodeLayers of a node.
 func nodeLayers(ctx context.Context, node string) (*v1alpha1.NodeLayers, error) {
@@ -145,8 +141,8 @@ func nodeLayers(ctx context.Context, node string) (*v1alpha1.NodeLayers, error) 
 	return object, objects.Get(ctx, client.ObjectKey{Name: node}, object)
 }
 
-// publishes waits until the NodeLayers of a node say of an image what the registry says of its
-// layers that are not small, under its tag, if it has one, and its digest.
+// publishes waits until the NodeLayers of a node have the layers of an image that are not small, as
+// the registry has them, under its tag, if it has one, and its digest.
 func publishes(t *testing.T, node string, image *images.Pushed) {
 	t.Helper()
 	want, err := livetest.FromRegistry(t.Context(), image.Reference)
@@ -199,11 +195,7 @@ func push(t *testing.T, name string, layers ...images.Layer) *images.Pushed {
 
 func pushImage(t *testing.T, name string, spec images.Image) *images.Pushed {
 	t.Helper()
-	image, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name, image)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, c.Registry().Address+"/"+name, spec)
 }
 
 // agents waits until so many pods of the agent are ready.
@@ -229,7 +221,7 @@ func agents(t *testing.T, n int) []corev1.Pod {
 	return ready
 }
 
-// describe tells what containers that do not run wait for.
+// describe returns what containers that do not run wait for.
 func describe(pods []corev1.Pod) (text string) {
 	for _, pod := range pods {
 		for _, status := range pod.Status.ContainerStatuses {

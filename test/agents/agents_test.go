@@ -25,7 +25,7 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// TestStated has annotations say what nodes use and how congested they are.
+// TestStated has annotations state what nodes use and how congested they are.
 func TestStated(t *testing.T) {
 	schedule(t, extended("safe-overload", "congestion"))
 	use(t, "n1", .3, .3, .2)
@@ -107,7 +107,7 @@ func annotateNow(t *testing.T, node string) {
 	wait(false)
 }
 
-// nodeRating is what /debug/safe says of a node.
+// nodeRating is the answer of /debug/safe for a node.
 type nodeRating struct {
 	Node      string
 	Rejected  bool
@@ -264,7 +264,7 @@ func mixed(t *testing.T, name string) (pods []scenario.Pod) {
 	return pods
 }
 
-// packed is what /debug/packing says.
+// packed is the answer of /debug/packing.
 type packed struct {
 	Objective                      string
 	Value, NodesDiffer, PodsDiffer float64
@@ -407,7 +407,7 @@ func TestSameNodes(t *testing.T) {
 	}
 	for _, node := range c.Nodes() {
 		if !slices.Contains(chosen[0], node.Name) {
-			t.Errorf("%s has no pod: this says little", node.Name)
+			t.Errorf("%s has no pod: this shows little", node.Name)
 		}
 	}
 }
@@ -433,7 +433,7 @@ func TestInstallation(t *testing.T) {
 	place(t, name, scenario.Pod{Name: "old-large", Node: "n3", MilliCPU: cpu / 2})
 	settled := func(what, node string) {
 		t.Helper()
-		// Its agents only answer on loopback: pods tell what they know.
+		// Its agents only answer on loopback: pods show what they have.
 		attempt := 0
 		livetest.Eventually(t, time.Minute, what, func(context.Context) error {
 			attempt++
@@ -448,7 +448,7 @@ func TestInstallation(t *testing.T) {
 	for _, container := range old.containers {
 		log, err := os.ReadFile(c.Addon(container.Name).Log())
 		must(t, err)
-		// It sends whole Nodes, as its policy says, and each agent is asked.
+		// It sends whole Nodes, as its policy states, and each agent is asked.
 		if !strings.Contains(string(log), "nodeCacheCapable: true") {
 			t.Errorf("%s was not asked:\n%s", container.Name, log)
 		}

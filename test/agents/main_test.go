@@ -22,6 +22,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -148,12 +149,7 @@ func restart(t *testing.T, args ...string) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // prepare pushes the image of pods.
 func prepare(t *testing.T) {
@@ -244,7 +240,7 @@ func drop(t *testing.T, pods ...scenario.Pod) {
 	must(t, lab.Remove(t.Context(), names...))
 }
 
-// complaint waits until a pod has an event FailedScheduling, and returns what it says. Of a
+// complaint waits until a pod has an event FailedScheduling, and returns its note. Of a
 // pod that has a node meanwhile, it returns which.
 func complaint(t *testing.T, pod string) (text string) {
 	t.Helper()

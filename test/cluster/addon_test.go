@@ -79,8 +79,8 @@ func testAddonIdentity(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// testAddonOpened restarts the add-on through a handle that knows it only from
-// the cluster's folder.
+// testAddonOpened restarts the add-on through a handle that was opened from the
+// cluster's folder.
 func testAddonOpened(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	opened, err := cluster.Open(c.Dir())
 	check(t, err)
@@ -92,7 +92,7 @@ func testAddonOpened(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	}
 	addon := opened.Addon(addons.LayerResolver)
 	if addon == nil {
-		t.Fatal("a handle that was opened knows no layer-resolver")
+		t.Fatal("a handle that was opened has no layer-resolver")
 	}
 	old := addon.PID()
 	if old == 0 || old != c.Addon(addons.LayerResolver).PID() {

@@ -226,7 +226,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// logs returns a folder for logs that say why a test failed.
+// logs returns a folder for the logs of a test that failed.
 func logs(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join("..", "..", "_out", "logs", strings.ReplaceAll(t.Name(), "/", "-"))
@@ -482,7 +482,7 @@ func configz(ctx context.Context, t *testing.T, client kubernetes.Interface, nod
 
 func testKubeletSettings(ctx context.Context, t *testing.T, c *cluster.Cluster, client kubernetes.Interface) {
 	if got := configz(ctx, t, client, "n3")["maxPods"]; got != 33.0 {
-		t.Errorf("n3 takes %v pods, PerNode says 33", got)
+		t.Errorf("n3 takes %v pods, want the 33 of PerNode", got)
 	}
 	if got := configz(ctx, t, client, "n1")["maxPods"]; got == 33.0 {
 		t.Error("PerNode for n3 has reached n1")
@@ -602,7 +602,7 @@ func testAPIServer(ctx context.Context, t *testing.T, c *cluster.Cluster, client
 		version, err := client.Discovery().ServerVersion()
 		check(t, err)
 		if patched := strings.Contains(version.GitVersion, "layerlocality"); patched != (flavour == cluster.Patched) {
-			t.Errorf("the %s apiserver says %s", flavour, version.GitVersion)
+			t.Errorf("the %s apiserver is %s", flavour, version.GitVersion)
 		}
 		if got := nodes(); !slices.Equal(got, want) {
 			t.Errorf("nodes %v, before the restart %v", got, want)

@@ -31,6 +31,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -67,20 +68,15 @@ const (
 	dropped blobs = "dropped"
 	// asInKind drops them, too, with all else that the nodes of kind are configured with.
 	asInKind blobs = "as in kind"
-	// asInK3s keeps them, because it does not say what to do with them, with all else that k3s
+	// asInK3s keeps them, because it does not configure it, with all else that k3s
 	// configures.
 	asInK3s blobs = "as in k3s"
 )
 
-// inChains tells how layers are used then.
+// inChains reports whether layers are used in chains then.
 func (b blobs) inChains() bool { return b == dropped || b == asInKind }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // hub is a registry that counts the bytes of the blobs that it sends.
 type hub struct {
@@ -121,11 +117,7 @@ func (h *hub) push(t *testing.T, name string, layers ...string) *images.Pushed {
 	for _, l := range layers {
 		spec.Layers = append(spec.Layers, images.Layer{Name: l, Size: 1_000_000})
 	}
-	built, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), h.host+"/"+name, built)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, h.host+"/"+name, spec)
 }
 
 // daemon is a containerd with its folders below one of the test.
@@ -484,7 +476,7 @@ func testFollows(t *testing.T, v version) {
 	d.remove(a)
 	sees("a removal", a, false)
 
-	// It hangs: the reader says so, and goes on when it answers again.
+	// It hangs: the reader counts a failure, and goes on when it answers again.
 	must(t, d.cmd.Process.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) })
 	livetest.Eventually(t, 2*time.Minute, "a reading fails", func(context.Context) error {

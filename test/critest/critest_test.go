@@ -59,7 +59,7 @@ type subject struct {
 }
 
 // subjects are tested side by side: the patched CRI-O; with FULL=1 also stock CRI-O and containerd, which
-// say whether a spec or the laboratory's nodes are to blame.
+// show whether a spec or the laboratory's nodes are to blame.
 var subjects = func() []subject {
 	all := []subject{{"n1", cluster.CRIO, cluster.Patched, "patched-cri-o"}}
 	if os.Getenv("FULL") != "" {
@@ -365,8 +365,8 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 	return r, nil
 }
 
-// checkLayers pulls all of critest's images and compares what the runtime says about
-// their layers with the registry's manifests, or checks that it says nothing.
+// checkLayers pulls all of critest's images and compares the layers that the runtime
+// reports with the registry's manifests, or checks that it reports none.
 func checkLayers(ctx context.Context, t *testing.T, node *cluster.Node, pushed map[string]*images.Pushed, want bool) {
 	cri, err := node.CRI()
 	if err != nil {

@@ -20,11 +20,11 @@ type skip struct {
 	Spec string `json:"spec"`
 	// Only is the subject that the entry is for; empty: all.
 	Only string `json:"only,omitempty"`
-	// Reason says why they cannot pass here.
+	// Reason is why they cannot pass here.
 	Reason string `json:"reason"`
 }
 
-// of tells whether the entry is for this subject.
+// of reports whether the entry is for this subject.
 func (s skip) of(subject string) bool { return s.Only == "" || s.Only == subject }
 
 func readSkips(path string) ([]skip, error) {

@@ -25,6 +25,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/schedulerconfig"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/demos/console"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
@@ -47,12 +48,7 @@ func TestMain(m *testing.M) {
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) { c = started }))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // environment has kubectl talk to the cluster, and keep what it learns of it in the cluster's
 // folder, which goes with it, and not in ~/.kube.
@@ -150,7 +146,7 @@ func observe(t *testing.T) map[string]string {
 	return state
 }
 
-// TestWrongCluster: env.sh says what a cluster lacks and how to get it.
+// TestWrongCluster: env.sh prints what a cluster lacks and how to get it.
 func TestWrongCluster(t *testing.T) {
 	prepare(t)
 	before := observe(t)

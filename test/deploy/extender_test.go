@@ -173,14 +173,13 @@ func asControlPlane(t *testing.T, node *cluster.Node) {
 
 // heldImage makes a node pull a large image, and returns its name once the node is known to
 // have it: rate returns how all nodes are rated for it; nil if nobody can be asked, then the
-// Node says so.
+// Node has to list it.
 func heldImage(t *testing.T, imageName string, node *cluster.Node, rate func(ctx context.Context, reference string) ([]byte, error)) string {
 	t.Helper()
-	image, err := images.Build(images.Image{Layers: []images.Layer{{Name: imageName, Size: 80_000_000}}})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+imageName+":1", image)
-	must(t, err)
-	_, err = livetest.Pull(t.Context(), node, pushed.Reference)
+	pushed := livetest.Push(t, c.Registry().Address+"/"+imageName+":1", images.Image{
+		Layers: []images.Layer{{Name: imageName, Size: 80_000_000}},
+	})
+	_, err := livetest.Pull(t.Context(), node, pushed.Reference)
 	must(t, err)
 	livetest.Eventually(t, 3*time.Minute, node.Name+" is known to have the image", func(ctx context.Context) error {
 		if rate == nil {

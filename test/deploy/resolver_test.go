@@ -83,10 +83,9 @@ func resolverImage(t *testing.T) string {
 // resolves waits until the image of a new pod is known.
 func resolves(t *testing.T, podName string) {
 	t.Helper()
-	built, err := images.Build(images.Image{Layers: []images.Layer{{Name: podName, Size: 1 << 20}}})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+podName+":1", built)
-	must(t, err)
+	pushed := livetest.Push(t, c.Registry().Address+"/"+podName+":1", images.Image{
+		Layers: []images.Layer{{Name: podName, Size: 1 << 20}},
+	})
 	create(t, podName, func(pod *corev1.Pod) {
 		pod.Spec.SchedulerName = corev1.DefaultSchedulerName
 		pod.Spec.Containers[0].Image = pushed.Reference

@@ -215,7 +215,7 @@ func testBeside(t *testing.T) {
 	must(t, c.WaitPodRunning(t.Context(), metav1.NamespaceDefault, "ours"))
 }
 
-// testUnschedulable checks that the pod and an event say why.
+// testUnschedulable checks that the pod and an event state why.
 func testUnschedulable(t *testing.T) {
 	create(t, "nowhere", func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"no": "node"} })
 	livetest.Eventually(t, time.Minute, "the reason", func(ctx context.Context) error {

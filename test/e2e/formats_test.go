@@ -26,7 +26,7 @@ import (
 )
 
 // TestFormats pulls every kind of image to n1, compares what CRI-O and the Node
-// say with the registry's manifests, and then changes the kubelet's limits.
+// report with the registry's manifests, and then changes the kubelet's limits.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	node := c.Node("n1")
@@ -95,7 +95,7 @@ func TestFormats(t *testing.T) {
 		return // the rest depends on all of it
 	}
 
-	// What the Node says, with the limits off: the cap in bytes counts every image on it.
+	// What the Node reports, with the limits off: the cap in bytes counts every image on it.
 	want := registryLayers(t, slices.Collect(maps.Values(pulled))...)
 	want[confidential] = visible
 	t.Run("node", func(t *testing.T) {

@@ -251,6 +251,6 @@ func checkLogged(t *testing.T, process *cluster.Process, text string) {
 	log, err := os.ReadFile(process.Log())
 	must(t, err)
 	if !strings.Contains(string(log), text) {
-		t.Errorf("%s does not say %q", process.Log(), text)
+		t.Errorf("%s does not have %q", process.Log(), text)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -81,12 +82,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // reference returns the name of an image in the cluster's registry.
 func reference(name string) string { return c.Registry().Address + "/" + name }
@@ -154,7 +150,7 @@ func registryLayers(t testing.TB, references ...string) map[string]livetest.Laye
 	return byName
 }
 
-// checkCRI compares everything that CRI-O says about images with the
+// checkCRI compares everything that CRI-O reports of images with the
 // registry.
 func checkCRI(t testing.TB, node *cluster.Node, references ...string) {
 	t.Helper()
@@ -231,7 +227,7 @@ func statusOf(t testing.TB, node *cluster.Node, reference string) *runtimeapi.Im
 	status, err := livetest.Status(t.Context(), node, reference)
 	must(t, err)
 	if status == nil {
-		t.Fatalf("%s: ImageStatus knows no %s", node.Name, reference)
+		t.Fatalf("%s: ImageStatus has no %s", node.Name, reference)
 	}
 	return status
 }
@@ -309,7 +305,7 @@ func runPod(t testing.TB, node *cluster.Node) (image string) {
 	return image
 }
 
-// checkManagedFields checks that the Node still says who set which field. The
+// checkManagedFields checks that the Node still states who set which field. The
 // apiserver drops all of this when it finds a field that is in no schema.
 func checkManagedFields(t testing.TB, name string) {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// TestBurst creates 30 pods with an image that nobody knows. With the plugin, the layers
+// TestBurst creates 30 pods with an unknown image. With the plugin, the layers
 // that the first ones bring count for the others at once. layer-extender only guesses where
 // its answers lead, until the bindings show: it may cost one node more.
 func TestBurst(t *testing.T) {
@@ -48,7 +48,7 @@ func TestBurst(t *testing.T) {
 	plugin := run("plugin", scenario.Layers)
 	livetest.Table(t, rows...)
 	if plugin+1 >= len(c.Nodes()) {
-		t.Errorf("the plugin uses %d of %d nodes: this says nothing of layer-extender", plugin, len(c.Nodes()))
+		t.Errorf("the plugin uses %d of %d nodes: this shows nothing of layer-extender", plugin, len(c.Nodes()))
 	}
 	if ours > plugin+1 {
 		t.Errorf("%d nodes pull with layer-extender, %d with the plugin", ours, plugin)

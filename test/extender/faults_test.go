@@ -134,7 +134,7 @@ func serve(t *testing.T, answer http.HandlerFunc) string {
 }
 
 // TestNodes has the scheduler send whole Nodes by mistake: the answers are right, the log
-// says it once, and the metric counts.
+// has it once, and the metric counts.
 func TestNodes(t *testing.T) {
 	const pods = 3
 	provide(t, bringImages(t).ofHolder)

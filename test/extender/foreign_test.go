@@ -50,9 +50,9 @@ func foreign(t *testing.T) []map[string]any {
 }
 
 // TestForeign measures what an extender of others does that filters and has no
-// nodeCacheCapable: kube-scheduler replaces what it knows of each node by what that extender
+// nodeCacheCapable: kube-scheduler replaces what it has of each node by what that extender
 // returns, without pods (kubernetes#141781). One node has the image and is busy. Its load has
-// to count, for NodeResourcesFit as for LayerLocality. layer-extender knows the nodes itself.
+// to count, for NodeResourcesFit as for LayerLocality. layer-extender watches the nodes itself.
 func TestForeign(t *testing.T) {
 	if stock() {
 		t.Skip("STOCK_NODES=1 has no kube-scheduler with the plugin, which a foreign extender could disturb")
@@ -133,7 +133,7 @@ func TestForeign(t *testing.T) {
 			b, e = keeps(name+"-nodes", byNodes)
 		}
 		if b != e {
-			t.Errorf("%s: NodeResourcesFit sees the load of %s, %d there and %d elsewhere: kubernetes#141781 is mended, and docs/extender.md has to say so", scheduler.name, holder, b, e)
+			t.Errorf("%s: NodeResourcesFit sees the load of %s, %d there and %d elsewhere: kubernetes#141781 is mended, and docs/extender.md has to state it", scheduler.name, holder, b, e)
 		}
 		restore()
 	}

@@ -75,7 +75,7 @@ func bringImages(t *testing.T) *brought {
 }
 
 // provide makes nodes pull images that they do not have yet, and waits until layer-extender
-// knows it.
+// has them.
 func provide(t *testing.T, all ...placement) {
 	t.Helper()
 	livetest.Provide(t, lab, settled, fmt.Sprintf("%d images on nodes are known", len(all)), known, all...)

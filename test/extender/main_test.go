@@ -18,6 +18,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -29,7 +30,7 @@ const (
 	bound = 15
 	// agent is the agent under test.
 	agent = "layers"
-	// extenderUser is whom the apiserver knows layer-extender as.
+	// extenderUser is the name of layer-extender at the apiserver.
 	extenderUser = "system:serviceaccount:kube-system:" + addons.LayerExtender
 	// plain is the kube-scheduler without an extender.
 	plain     = "plain-scheduler"
@@ -126,15 +127,10 @@ func plainScheduler() cluster.Addon {
 	}
 }
 
-// stock tells whether nodes and control plane are stock, too.
+// stock reports whether nodes and control plane are stock, too.
 func stock() bool { return livetest.Flavour() == cluster.Stock }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // withScheduler restarts the scheduler with other settings, until the end of the test, or
 // until the result is called.
@@ -170,7 +166,7 @@ func use(t *testing.T, names ...string) {
 // placement is an image and a node that should have it.
 type placement = livetest.Placement
 
-// known returns an error unless layer-extender knows that the node has all of the image. A
+// known returns an error unless layer-extender counts all of the image as present on the node. A
 // stock node names it, and its layers are those of an ImageManifest.
 func known(ctx context.Context, p placement) error {
 	if stock() {

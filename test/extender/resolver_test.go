@@ -3,26 +3,24 @@
 package extender
 
 import (
-	"context"
 	"slices"
 	"testing"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // TestNeverPulled starts pods with images that no node has pulled, but whose base one node
-// has: layer-resolver tells layer-extender about them.
+// has: layer-extender has their layers from layer-resolver.
 func TestNeverPulled(t *testing.T) {
 	const holder, pods, baseBytes, ownBytes = "n1", 3, 60_000_000, 2_000_000
 	base := images.Layer{Name: "never-base", Size: baseBytes}
 	pushed, err := scenario.PushOnBase(t.Context(), c, "never-holder:v1", base, ownBytes)
 	must(t, err)
 	removeAtEnd(t, "never-holder")
-	withdrawAtEnd(t, "never-holder")
+	livetest.WithdrawAtEnd(t, lab, "never-holder")
 	must(t, lab.Hold(t.Context(), scenario.Pod{Name: "never-holder", Image: pushed.Reference, Node: holder}, baseBytes))
 
 	for _, way := range []scenario.Way{
@@ -30,7 +28,7 @@ func TestNeverPulled(t *testing.T) {
 		{Name: "no extender", Short: "plain", Scheduler: scenario.Stock, Resolver: true},
 	} {
 		name := "never-" + way.Short
-		withdrawAtEnd(t, name)
+		livetest.WithdrawAtEnd(t, lab, name)
 		all, err := lab.NeverPulled(t.Context(), way, name, pods, base, ownBytes, holder)
 		must(t, err)
 		removeAtEnd(t, scenario.Names(name, pods)...)
@@ -50,15 +48,4 @@ func TestNeverPulled(t *testing.T) {
 	if c.Addon(addons.LayerResolver).PID() == 0 {
 		t.Error("layer-resolver has ended")
 	}
-}
-
-// withdrawAtEnd deletes Deployments when the test ends.
-func withdrawAtEnd(t *testing.T, names ...string) {
-	t.Cleanup(func() {
-		for _, name := range names {
-			if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -30,7 +31,7 @@ const (
 	bases     = 8
 	high, low = 85, 65
 
-	// The kubelet collects at its start, when it does not know the file system yet, and then
+	// The kubelet collects at its start, when it has no statistics of the file system yet, and then
 	// every five minutes.
 	period = 5 * time.Minute
 )
@@ -39,7 +40,7 @@ var c *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	if os.Getenv("FULL") == "" {
-		// Exit status 0: the test below says why.
+		// Exit status 0: the test below gives the reason.
 		os.Exit(m.Run())
 	}
 	config := cluster.Config{
@@ -63,12 +64,7 @@ func TestMain(m *testing.M) {
 // What the nodes run.
 const stock, exclusive = "n1", "n2"
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // TestCollection fills the disks of two nodes with the same images. Stock counts the base with
 // each image, removes one or two, and stops far above the low threshold; the next pass, five minutes
@@ -169,10 +165,9 @@ func pushAll(t *testing.T) (names []string) {
 		if i >= bases {
 			layers = append(layers, images.Layer{Name: fmt.Sprint("own-", i), Size: own})
 		}
-		image, err := images.Build(images.Image{Layers: layers, Entrypoint: []string{fmt.Sprint("/none-", i)}})
-		must(t, err)
-		pushed, err := images.Push(t.Context(), fmt.Sprintf("%s/imagegc/%d:v1", c.Registry().Address, i), image)
-		must(t, err)
+		pushed := livetest.Push(t, fmt.Sprintf("%s/imagegc/%d:v1", c.Registry().Address, i), images.Image{
+			Layers: layers, Entrypoint: []string{fmt.Sprint("/none-", i)},
+		})
 		names = append(names, pushed.Reference)
 	}
 	return names

@@ -121,8 +121,8 @@ func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *clus
 }
 
 // certificates gives upstream's test server a folder for its certificates. The
-// server looks for one beside its source, which a build with -trimpath does not
-// know, unless it is told that Bazel built it.
+// server looks for one beside its source, whose place a build with -trimpath does
+// not have, unless variables state that Bazel built it.
 func certificates(t *testing.T) {
 	t.Helper()
 	if _, file, _, _ := goruntime.Caller(0); filepath.IsAbs(file) {

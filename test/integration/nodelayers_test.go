@@ -29,8 +29,8 @@ func (c *cluster) serves(file, resource string) (name string) {
 	return crd.Name
 }
 
-// tell creates the NodeLayers of a node, with an image of layers in that order.
-func (c *cluster) tell(node *v1.Node, reuse v1alpha1.LayerReuse, renew int32, places string, layers ...string) {
+// report creates the NodeLayers of a node, with an image of layers in that order.
+func (c *cluster) report(node *v1.Node, reuse v1alpha1.LayerReuse, renew int32, places string, layers ...string) {
 	c.t.Helper()
 	o := &v1alpha1.NodeLayers{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeLayers"},
@@ -47,8 +47,8 @@ func (c *cluster) tell(node *v1.Node, reuse v1alpha1.LayerReuse, renew int32, pl
 	c.post(v1alpha1.NodeLayersResource.Resource, o)
 }
 
-// TestNodeLayers: a pod with an image that no node has goes where an agent says that its base
-// is. What counts is the agent of this Node, as long as it renews what it said; and where
+// TestNodeLayers: a pod with an image that no node has goes where an agent reports its base.
+// What counts is the agent of this Node, as long as it renews its report; and where
 // layers are used in chains, only those above the same layers. The resource comes and goes
 // while the scheduler runs.
 func TestNodeLayers(t *testing.T) {
@@ -88,17 +88,17 @@ func TestNodeLayers(t *testing.T) {
 	crd := c.serves(nodeLayersCRD, v1alpha1.NodeLayersResource.Resource)
 	const hour = 3600
 	// Under another layer, the base is another one in a chain.
-	c.tell(nodes["has-base-above"], v1alpha1.ReuseInChains, hour, "1,0", "base", "below")
+	c.report(nodes["has-base-above"], v1alpha1.ReuseInChains, hour, "1,0", "base", "below")
 	stranger := nodes["another-uid"].DeepCopy()
 	stranger.UID = "of the Node before"
-	c.tell(stranger, v1alpha1.ReuseByDigest, hour, "0", "base")
-	c.tell(nodes["stale"], v1alpha1.ReuseByDigest, 1, "0", "base")
+	c.report(stranger, v1alpha1.ReuseByDigest, hour, "0", "base")
+	c.report(nodes["stale"], v1alpha1.ReuseByDigest, 1, "0", "base")
 	expect("one is not renewed", nodelayers.Stats{Fresh: 2, Stale: 1})
 	if n := onBase("before"); n == 10 {
-		t.Error("all pods went to one node before anybody said that it has the base: the test shows nothing")
+		t.Error("all pods went to one node before an agent reported the base there: the test shows nothing")
 	}
-	c.tell(nodes["has-base"], v1alpha1.ReuseByDigest, hour, "0", "base")
-	expect("an agent says so", nodelayers.Stats{Fresh: 3, Stale: 1})
+	c.report(nodes["has-base"], v1alpha1.ReuseByDigest, hour, "0", "base")
+	expect("an agent reports it", nodelayers.Stats{Fresh: 3, Stale: 1})
 	if n := onBase("after"); n != 10 {
 		t.Errorf("%d of 10 pods went to the node with the base", n)
 	}

@@ -72,7 +72,7 @@ type promises struct {
 	failing *failing
 }
 
-// failing is a plugin whose PreBind fails for as long as it is told to.
+// failing is a plugin whose PreBind fails as long as fails is set.
 type failing struct{ fails atomic.Bool }
 
 func (*failing) Name() string { return "Failing" }
@@ -93,7 +93,7 @@ func newPromises(t *testing.T) *promises {
 	return &promises{TestContext: testutils.InitTestAPIServer(t, "promises", nil), t: t, failing: &failing{}}
 }
 
-// schedule starts a scheduler, which places pods when it knows all that exist already. The
+// schedule starts a scheduler, which places pods when it has all that exist already. The
 // returned function ends it.
 func (c *promises) schedule(profiles ...configv1.KubeSchedulerProfile) (stop func()) {
 	c.t.Helper()
@@ -181,8 +181,8 @@ func (c *promises) isPlaced(names ...string) {
 	c.eventually(fmt.Sprintf("placed are %v", names), func() bool { return slices.Equal(c.placed(c.NS.Name), names) })
 }
 
-// cannotBePlaced waits until the scheduler has said so of a pod, after the last change of the
-// cluster.
+// cannotBePlaced waits until the scheduler has found no node for a pod, after the last change of
+// the cluster.
 func (c *promises) cannotBePlaced(pod *v1.Pod) {
 	c.t.Helper()
 	c.eventually(pod.Name+" cannot be placed", func() bool {
@@ -214,7 +214,7 @@ func (c *promises) spare(name string) {
 	}, metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
-	c.eventually("the scheduler knows the budget", func() bool {
+	c.eventually("the scheduler has the budget", func() bool {
 		_, err := c.InformerFactory.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(c.NS.Name).Get("spare")
 		return err == nil
 	})
@@ -323,8 +323,8 @@ func TestQosAwareOrder(t *testing.T) {
 	}
 }
 
-// TestQosAwareBindingFails has bindings fail in the published profile, which has no point that
-// is told of it: they end, and the pods go on waiting until they are placed.
+// TestQosAwareBindingFails has bindings fail in the published profile, which has no extension point
+// for it: they end, and the pods go on waiting until they are placed.
 func TestQosAwareBindingFails(t *testing.T) {
 	c := newPromises(t)
 	c.failing.fails.Store(true)

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// node is what json says of a node.
+// node is the JSON of a node.
 type node struct {
 	Name           string         `json:"name"`
 	Images         int            `json:"images"`
@@ -39,8 +39,8 @@ type node struct {
 	} `json:"held"`
 }
 
-// Nodes of which the patched kubelet, an agent, ImageManifests or nothing but names tell what
-// they hold are told apart, with their bytes.
+// What nodes hold comes from the patched kubelet, an agent, ImageManifests or nothing but names;
+// each is shown, with its bytes.
 func TestNodes(t *testing.T) {
 	var nodes []node
 	answers(t, &nodes, "nodes")
@@ -111,7 +111,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// Of each node, node and nodes say the same. Others are read where its images are known by name only:
+// Of each node, node and nodes print the same. Others are read where its images are known by name only:
 // otherwise their sizes would be others.
 func TestNodeAsNodes(t *testing.T) {
 	var nodes []node
@@ -128,7 +128,7 @@ func TestNodeAsNodes(t *testing.T) {
 		}
 		got.Held, got.Reported = nil, want.Reported
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("node says\n%+v, nodes\n%+v", got, want)
+			t.Errorf("node has\n%+v, nodes\n%+v", got, want)
 		}
 		if out := layers(t, "node", want.Name, "-o", "json").out; strings.Contains(out, "elsewhereBytes") != whole {
 			t.Errorf("%s: %s", want.Name, out)

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// The commands of docs/kubectl-layers.md, on the cluster of this test, give what the document
-// says. Ages differ. What why and savings say is of the pods of other tests, so of these the sentences and
-// columns are compared.
+// The commands of docs/kubectl-layers.md, on the cluster of this test, print what the document
+// has. Ages differ. What why and savings print is of the pods of other tests, so of these the sentences
+// and columns are compared.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/kubectl-layers.md"))
 	must(t, err)

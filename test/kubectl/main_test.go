@@ -35,6 +35,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	kubectllayers "github.com/layer-locality/layer-locality/deploy/kubectl-layers"
 	"github.com/layer-locality/layer-locality/internal/controlplane"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 const root = "../.."
@@ -208,7 +209,7 @@ func statusOf(name string, held []picture) []byte {
 		image := map[string]any{"names": []string{p.name}, "sizeBytes": 2 * p.bytes()}
 		switch name {
 		case byAgent:
-			continue // what an agent says counts alone
+			continue // what an agent reports counts alone
 		case byKubelet:
 			var layers []map[string]any
 			for _, l := range p.layers {
@@ -354,9 +355,4 @@ func answers(t testing.TB, into any, args ...string) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must

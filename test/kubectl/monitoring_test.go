@@ -249,7 +249,7 @@ type promtoolTest struct {
 	} `json:"alert_rule_test"`
 }
 
-// complete tells whether an alert is silent in the last minute of its time or later, then fires, and
+// complete reports whether an alert is silent in the last minute of its time or later, then fires, and
 // ends.
 func (p *promtoolTest) complete(t *testing.T, r monitoring.Rule) bool {
 	t.Helper()

@@ -214,7 +214,7 @@ func TestRights(t *testing.T) {
 		{"erin", "plan rights", 0, "fits on 6 of 6 nodes"},
 		{"erin", "image registry.example.com/team/app-2:v1", 0, "app-2:v1: 93.0 MB in 3 layers; on 1 (1 by layers)"},
 		{"erin", "why rights --scheduler-url " + schedulerURL, 0, "note: cannot read events in namespace default: you may not"},
-		// ImageManifests tell what images have in common, whoever has them.
+		// ImageManifests show what images have in common, whoever has them.
 		{"grace", "shared --images registry.example.com/team/app-2:v1 registry.example.com/team/app-8:v1", 0, "[1] registry.example.com/team/app-2:v1   93.0 MB"},
 		{"grace", "shared --images registry.example.com/team/app-2:v1 registry.example.com/team/app-8:v1", 0, "note: cannot read nodes: you may not"},
 		// The scheduler may be asked, but nodes may not be read: of what it does not remember, there
@@ -315,7 +315,7 @@ func TestWhere(t *testing.T) {
 	}
 }
 
-// A cluster of 1.34 without anything of ours: what can be said, and which part says more.
+// A cluster of 1.34 without anything of ours: what is printed, and which part to install for more.
 func TestOldServer(t *testing.T) {
 	old, err := controlplane.StartWith(root, controlplane.Settings{Stock: true, EmulatedVersion: "1.34", NoFsync: true, NoCRDs: true})
 	must(t, err)
@@ -335,7 +335,7 @@ func TestOldServer(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 
-	// Nodes say the names of images. A pod goes where its own scheduler wants it.
+	// Nodes state the names of images. A pod goes where its own scheduler wants it.
 	const image = "registry.example.com/other/thing:v1"
 	admin, err := client.New(old.Config, client.Options{})
 	must(t, err)
@@ -420,7 +420,7 @@ func TestForwarding(t *testing.T) {
 			{"judy", "kube-system", "etcd-n1", true},
 			{"mallory", "kube-system", "kube-scheduler-n1", false},
 		} {
-			// Who may is told that there is no such pod.
+			// Who may gets the answer that there is no such pod.
 			err := ask(test.user, verb, test.namespace, test.pod)
 			if may := apierrors.IsNotFound(err); may != test.may || !may && !apierrors.IsForbidden(err) {
 				t.Errorf("%s: %s %s/%s: %v, want that it may: %t", test.user, verb, test.namespace, test.pod, err, test.may)

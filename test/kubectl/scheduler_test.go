@@ -33,7 +33,7 @@ func nameOf(namespace, name string) client.ObjectKey {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// rating is what the debug endpoint and plan say of a node.
+// rating is what the debug endpoint and plan have of a node.
 type rating struct {
 	Node                                                                              string
 	TotalBytes, PresentBytes, ArrivingBytes, CrowdedBytes, MissingBytes, PendingBytes int64
@@ -60,7 +60,7 @@ func endpoint(t *testing.T, query url.Values) map[string]rating {
 	return all
 }
 
-// What plan says of 100 random pods is what the scheduler's debug endpoint says, while pods that
+// What plan prints of 100 random pods is what the scheduler's debug endpoint answers, while pods that
 // were placed bring layers to nodes.
 func TestPlanIsWhatTheSchedulerSays(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(25, 4))
@@ -80,7 +80,7 @@ func TestPlanIsWhatTheSchedulerSays(t *testing.T) {
 		}
 		for _, n := range plan.Nodes {
 			if n != want[n.Node] {
-				t.Fatalf("%q: plan says %+v, the scheduler %+v", what, n, want[n.Node])
+				t.Fatalf("%q: plan has %+v, the scheduler %+v", what, n, want[n.Node])
 			}
 			present, arriving = present || n.PresentBytes > 0, arriving || n.ArrivingBytes > 0
 		}
@@ -174,12 +174,12 @@ func TestWhy(t *testing.T) {
 	for _, n := range plan.Nodes {
 		sum += n.MissingBytes
 		if n.Node == on && (n.MissingBytes != a.Decision.Chosen.MissingBytes || n.TotalBytes != a.Decision.Chosen.TotalBytes) {
-			t.Errorf("plan said %+v, the decision was %+v", n, a.Decision.Chosen)
+			t.Errorf("plan had %+v, the decision was %+v", n, a.Decision.Chosen)
 		}
 	}
 	mean := float64(sum) / 6
 	if diff := a.Decision.Mean.MissingBytes - mean; diff > 1 || diff < -1 || a.SavedBytes == nil || *a.SavedBytes < mean-float64(a.Decision.Chosen.MissingBytes)-1 {
-		t.Errorf("the mean node lacked %f, plan says %f: %+v", a.Decision.Mean.MissingBytes, mean, a)
+		t.Errorf("the mean node lacked %f, plan has %f: %+v", a.Decision.Mean.MissingBytes, mean, a)
 	}
 	if len(a.Pulls) != 1 || a.Pulls[0].Seconds != 1.5 || a.Pulls[0].Image != image {
 		t.Errorf("%+v", a.Pulls)
@@ -246,7 +246,7 @@ func TestWhy(t *testing.T) {
 }
 
 // A pod whose node is nominated would fit on six nodes: kube-scheduler looks at that one alone, and why
-// does not say that it fitted on no other.
+// does not print that it fitted on no other.
 func TestNominated(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "nominated"}, Spec: corev1.PodSpec{
 		SchedulerName: "layer-locality", SchedulingGates: []corev1.PodSchedulingGate{{Name: "test/nomination"}},
@@ -302,7 +302,7 @@ func TestEnded(t *testing.T) {
 			}
 		}
 	}
-	// It is on its node no more: what rules that out is said.
+	// It is on its node no more: why names what rules that out.
 	node := &corev1.Node{}
 	must(t, objects.Get(t.Context(), nameOf("", byNames), node))
 	node.Spec.Unschedulable = true

@@ -16,6 +16,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -50,12 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) { c = started }))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // bases are images of the base alone: making it takes seconds.
 var bases = map[images.Compression]v1.Image{}

@@ -56,7 +56,7 @@ func shellList(t *testing.T, name string) []string {
 	return strings.Fields(output(t, "bash", "-c", `. scripts/lib.sh && echo "${`+name+`[@]}"`))
 }
 
-// inFolders tells whether a package is in or below one of the folders.
+// inFolders reports whether a package is in or below one of the folders.
 func inFolders(folders []string, folder string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool { return folder == f || strings.HasPrefix(folder, f+"/") })
 }
@@ -227,7 +227,7 @@ func TestFoldersAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := func(folder string) bool {
+	named := func(folder string) bool {
 		if bytes.Contains(architecture, []byte("`"+folder+"`")) {
 			return true
 		}
@@ -242,7 +242,7 @@ func TestFoldersAreDocumented(t *testing.T) {
 	}
 	all := packages(t, "-tags", "e2e,bench,integration", "./...")
 	for _, folder := range all {
-		if !slices.ContainsFunc(all, func(p string) bool { return inFolders([]string{p}, folder) && told(p) }) {
+		if !slices.ContainsFunc(all, func(p string) bool { return inFolders([]string{p}, folder) && named(p) }) {
 			t.Errorf("%s is named neither in docs/architecture.md nor in a README above it", folder)
 		}
 	}
@@ -283,7 +283,7 @@ func TestLinks(t *testing.T) {
 
 // TestAddress checks that only a few files name the address of this repository: a fork
 // changes go.mod, its imports and these. All others derive it from go.mod, as
-// scripts/lib.sh and nix/pins.nix do, or say "a clone of this repository".
+// scripts/lib.sh and nix/pins.nix do, or write "a clone of this repository".
 func TestAddress(t *testing.T) {
 	// golangci-lint's configuration has import paths; inputs of a flake accept no variable.
 	allowed := []string{".golangci.yml", "README.md", "docs/install-nix.md", "go.mod"}
@@ -321,7 +321,7 @@ func headings(t *testing.T, path string) []string {
 	return found
 }
 
-// TestNamedTestsExist: documents name tests as proof of what they say.
+// TestNamedTestsExist: documents name tests as proof of what they state.
 func TestNamedTestsExist(t *testing.T) {
 	name := regexp.MustCompile(`\bTest[A-Z]\w*`)
 	exist := map[string]bool{}

@@ -93,7 +93,7 @@ func Formats(t testing.TB, most int) []Format {
 		Format{Name: "shared", What: build(images.Image{Layers: append([]images.Layer{formatBase}, layers("shared", 200_000, 3000)...)})},
 		Format{Name: "small", What: build(images.Image{Layers: layers("small", 900, 0)})},
 		Format{Name: "many-layers", What: build(images.Image{Layers: layers("many", append(slices.Repeat([]int64{300}, most-1), 1<<20)...)})},
-		// An author's claims say nothing.
+		// An author's claims do not count.
 		Format{Name: "annotated", What: build(images.Image{Layers: layers("annotated", 50_000, 1<<20), Annotations: map[string]string{AnnotationPrefix + "sha256:" + strings.Repeat("1", 64): "1073741824"}})},
 	)
 }

@@ -8,7 +8,18 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
+
+// Push builds an image and pushes it.
+func Push(t testing.TB, reference string, what images.Image) *images.Pushed {
+	t.Helper()
+	image, err := images.Build(what)
+	must(t, err)
+	pushed, err := images.Push(t.Context(), reference, image)
+	must(t, err)
+	return pushed
+}
 
 // HubImage pushes an image with about this many compressed bytes, in layers of about equal
 // size that no other image has. Nodes find it as docker.io/library/NAME.
@@ -24,11 +35,7 @@ func HubImage(t testing.TB, c *cluster.Cluster, name string, size int64, layers 
 		}
 		spec.Layers = append(spec.Layers, layer)
 	}
-	image, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/library/"+name, image)
-	must(t, err)
-	return pushed
+	return Push(t, c.Registry().Address+"/library/"+name, spec)
 }
 
 // pause returns the program that test images run, and its approximate size in a layer.
@@ -51,12 +58,7 @@ func pause(t testing.TB) (binary []byte, compressed int64) {
 	return binary, compressed
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // Size returns what a node without any layer of an image downloads: the compressed bytes of
 // its layers.

@@ -143,7 +143,7 @@ func Growth(ctx context.Context, client kubernetes.Interface, node string) (int,
 	if err := envelope.Unmarshal(data[len(magic):]); err != nil {
 		return 0, fmt.Errorf("node %s: %w", node, err)
 	}
-	// The stock type has no layers and drops fields that it does not know.
+	// The stock type has no layers and drops fields that it does not have.
 	var stock corev1.Node
 	if err := stock.Unmarshal(envelope.Raw); err != nil {
 		return 0, fmt.Errorf("node %s: %w", node, err)
@@ -154,7 +154,7 @@ func Growth(ctx context.Context, client kubernetes.Interface, node string) (int,
 	return len(envelope.Raw) - stock.Size(), nil
 }
 
-// FromNodeLayers returns the layers of an image as the texts of a NodeLayers say.
+// FromNodeLayers returns the layers of an image from the texts of a NodeLayers.
 func FromNodeLayers(spec *v1alpha1.NodeLayersSpec, name string) (Layers, error) {
 	for _, text := range spec.Images {
 		image, err := v1alpha1.ParseNodeImage(text, len(spec.Layers))

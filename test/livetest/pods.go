@@ -75,6 +75,18 @@ func Submit(t testing.TB, lab *scenario.Lab, name string, n int, pod scenario.Po
 	return names
 }
 
+// WithdrawAtEnd deletes Deployments when the test ends.
+func WithdrawAtEnd(t testing.TB, lab *scenario.Lab, names ...string) {
+	t.Cleanup(func() {
+		deployments := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault)
+		for _, name := range names {
+			if err := deployments.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // RemoveAtEnd removes pods when the test ends, whatever their state.
 func RemoveAtEnd(t testing.TB, lab *scenario.Lab, names ...string) {
 	t.Cleanup(func() {

@@ -1,6 +1,6 @@
 // Package monitoring tests what deploy/monitoring ships with a real Prometheus, on a cluster with
 // layer-agent on stock and patched nodes, layer-resolver, and the scheduler as a Deployment. Pods
-// are chosen and scraped as the shipped monitors say, with their tokens.
+// are chosen and scraped by the shipped monitors, with their tokens.
 // Debian's Prometheus cannot ask an apiserver for pods: the test does that for it.
 //
 //   - after three minutes of pods, ten with FULL=1, each query of each panel has data, and the page

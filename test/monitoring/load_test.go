@@ -90,7 +90,7 @@ func fresh(name string) func(ctx context.Context, i int) (string, error) {
 	}
 }
 
-// registry is one on this machine that has the images of the cluster's, and says that it has a quota.
+// registry is one on this machine that has the images of the cluster's, and sends that it has a quota.
 type registry struct {
 	address string
 	answer  atomic.Pointer[http.HandlerFunc]

@@ -24,6 +24,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/monitoring"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -161,7 +162,7 @@ func tokenOf(ctx context.Context, m monitoring.Monitor) (token string, err error
 	return token, err
 }
 
-// monitor has Prometheus scrape what the shipped monitors say, with the shipped rights, and evaluate the
+// monitor has Prometheus scrape what the shipped monitors choose, with the shipped rights, and evaluate the
 // shipped rules with shorter times. layer-resolver is no pod here, so its target is given.
 func monitor(ctx context.Context) error {
 	server = monitoring.Server(addons.PrometheusURL(c))
@@ -210,12 +211,7 @@ func monitor(ctx context.Context) error {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // listen listens on this machine's address in the cluster's network.
 func listen() (net.Listener, error) {

@@ -102,7 +102,7 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// firing tells whether an alert fires with these labels, among others.
+// firing reports whether an alert fires with these labels, among others.
 func firing(ctx context.Context, alert string, labels map[string]string) (bool, error) {
 	alerts, err := server.Firing(ctx)
 	return slices.ContainsFunc(alerts, func(of map[string]string) bool {

@@ -22,18 +22,14 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/controlplane"
 	"github.com/layer-locality/layer-locality/internal/poll"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
 const root = "../.."
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
-// log collects what a program says.
+// log collects the log of a program.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -116,19 +112,19 @@ func (s *scheduler) places(t *testing.T, client kubernetes.Interface, name strin
 	}
 }
 
-// says waits until the log has a text.
-func (s *scheduler) says(t *testing.T, text string) {
+// logs waits until the log has a text.
+func (s *scheduler) logs(t *testing.T, text string) {
 	t.Helper()
 	must(t, poll.Until(t.Context(), 100*time.Millisecond, time.Minute, func(context.Context) error {
 		if all := s.log.String(); !strings.Contains(all, text) {
-			return fmt.Errorf("it does not say %q:\n%s", text, all)
+			return fmt.Errorf("no %q in its log:\n%s", text, all)
 		}
 		return nil
 	}))
 }
 
 // With --emulated-version of the server, pods are placed. Without it, they are as well, and the
-// log names the flag; or, where kube-scheduler would wait for ever, it ends and says so.
+// log names the flag; or, where kube-scheduler would wait for ever, it ends with the reason.
 func TestOldServers(t *testing.T) {
 	versions := []string{"1.33", "1.34"}
 	if os.Getenv("FULL") != "" {
@@ -163,7 +159,7 @@ func testOldServer(t *testing.T, version string) {
 		s := run(t, kubeconfig)
 		if version != "1.33" {
 			s.places(t, client, "without")
-			s.says(t, "some of it may not work. Set --emulated-version="+version)
+			s.logs(t, "some of it may not work. Set --emulated-version="+version)
 			return
 		}
 		select {
@@ -175,6 +171,6 @@ func testOldServer(t *testing.T, version string) {
 		case <-time.After(time.Minute):
 			t.Errorf("it waits:\n%s", &s.log)
 		}
-		s.says(t, "would wait for it for ever and place no pod. Set --emulated-version=1.33")
+		s.logs(t, "would wait for it for ever and place no pod. Set --emulated-version=1.33")
 	})
 }

@@ -26,19 +26,20 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 const (
 	measuring = "qos.layerlocality.io/measuring"
-	// slot is a resource of which nodes have few, so that tests say how many pods fit.
+	// slot is a resource of which nodes have few, so that tests choose how many pods fit.
 	slot  = "example.com/slot"
 	state = "layerlocality-qosaware"
 	// ours is the name of the profile with QosAware, in the cluster's own scheduler, which is
 	// not the default one: that is in the second scheduler.
 	ours = "promises"
 	// second is a kube-scheduler beside it: with the default profile, PrioritySort and
-	// DefaultPreemption, or, if a test says so, as the one that stands by.
+	// DefaultPreemption, or, if a test sets it, as the one that stands by.
 	second     = "second-scheduler"
 	secondPort = "10260"
 	// patience is for what a busy machine does late.
@@ -117,12 +118,7 @@ func secondScheduler() (cluster.Addon, error) {
 // secondURL is where the second scheduler serves.
 func secondURL() string { return "https://" + net.JoinHostPort(c.Address().String(), secondPort) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // room gives the nodes n1, n2, n3 so many slots, and pushes the image that most pods have.
 func room(t *testing.T, slots ...int) {
@@ -152,11 +148,7 @@ func room(t *testing.T, slots ...int) {
 		return nil
 	})
 	if image == "" {
-		built, err := images.Build(images.Image{})
-		must(t, err)
-		pushed, err := images.Push(t.Context(), c.Registry().Address+"/promise:v1", built)
-		must(t, err)
-		image = pushed.Reference
+		image = livetest.Push(t, c.Registry().Address+"/promise:v1", images.Image{}).Reference
 	}
 }
 

@@ -147,7 +147,7 @@ func TestPromises(t *testing.T) {
 // stateKey is the key of the state in its ConfigMap.
 const stateKey = "state.json.gz"
 
-// measured is what a scheduler says of workloads.
+// measured is what a scheduler reports of workloads.
 type measured struct {
 	at   time.Time
 	rows map[string]row
@@ -169,12 +169,12 @@ func accountOf(t *testing.T, url string, names []string) measured {
 	return m
 }
 
-// known checks that a scheduler knows what workloads got before, and that nothing is counted
+// known checks that a scheduler has what workloads got before, and that nothing is counted
 // twice. Since then, all of them ran that have pods, and none was preempted.
 func known(t *testing.T, what, url string, before measured) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(before.rows))
-	livetest.Eventually(t, patience, "the scheduler that follows knows the workloads and their pods", func(ctx context.Context) error {
+	livetest.Eventually(t, patience, "the scheduler that follows has the workloads and their pods", func(ctx context.Context) error {
 		after, err := tableOf(ctx, url)
 		if err != nil {
 			return err
@@ -255,7 +255,7 @@ func takeOver(t *testing.T, name string, promised []string) {
 		}
 		return err
 	})
-	// Its process may end before it has saved what it knows: kube-scheduler ends when it no
+	// Its process may end before it has saved its state: kube-scheduler ends when it no
 	// longer leads, and waits for nobody.
 	livetest.Eventually(t, patience, "that is saved", func(ctx context.Context) error {
 		now, err := written(ctx)
@@ -287,7 +287,7 @@ func goesOn(t *testing.T, pod string) {
 }
 
 // unusable has the scheduler start without its state, with a damaged one and with one of a
-// newer version: it begins anew, says so, and goes on placing pods.
+// newer version: it begins anew, logs that, and goes on placing pods.
 func unusable(t *testing.T) {
 	configMaps := lab.Client.CoreV1().ConfigMaps("kube-system")
 	var newer bytes.Buffer
@@ -296,8 +296,8 @@ func unusable(t *testing.T) {
 	must(t, err)
 	must(t, writer.Close())
 	for i, test := range []struct {
-		what, says string
-		data       []byte
+		what, log string
+		data      []byte
 	}{
 		{"damaged", "The saved state cannot be used", []byte("nothing")},
 		{"newer", "it has version 2, and this scheduler knows version 1 only", newer.Bytes()},
@@ -313,14 +313,14 @@ func unusable(t *testing.T) {
 			_, err = configMaps.Update(t.Context(), saved, metav1.UpdateOptions{})
 			must(t, err)
 		}
-		said, err := os.ReadFile(c.Scheduler().Log())
+		before, err := os.ReadFile(c.Scheduler().Log())
 		must(t, err)
 		must(t, c.Scheduler().Start(t.Context()))
 		goesOn(t, fmt.Sprintf("anew-%d", i))
 		log, err := os.ReadFile(c.Scheduler().Log())
 		must(t, err)
-		if !strings.Contains(string(log[len(said):]), test.says) {
-			t.Errorf("%s: %s does not say %q", test.what, c.Scheduler().Log(), test.says)
+		if !strings.Contains(string(log[len(before):]), test.log) {
+			t.Errorf("%s: %s does not have %q", test.what, c.Scheduler().Log(), test.log)
 		}
 		rows, err := table(t.Context())
 		must(t, err)
@@ -342,7 +342,7 @@ func logged(t *testing.T, text string) {
 	log, err := os.ReadFile(c.Scheduler().Log())
 	must(t, err)
 	if !strings.Contains(string(log), text) {
-		t.Errorf("%s does not say %q", c.Scheduler().Log(), text)
+		t.Errorf("%s does not have %q", c.Scheduler().Log(), text)
 	}
 }
 
@@ -386,7 +386,7 @@ func TestOrder(t *testing.T) {
 			t.Errorf("%s started before others with a larger SLO; started are %q", name, names)
 		}
 	}
-	livetest.Eventually(t, patience, "the table says so", func(ctx context.Context) error {
+	livetest.Eventually(t, patience, "the table has it", func(ctx context.Context) error {
 		rows, err := table(ctx)
 		if err != nil {
 			return err
@@ -521,14 +521,10 @@ func working(t *testing.T) string {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox") // of busybox-static
 	must(t, err)
-	built, err := images.Build(images.Image{
+	return livetest.Push(t, c.Registry().Address+"/working:v1", images.Image{
 		Layers:     []images.Layer{{Name: "busybox", Files: map[string][]byte{"/busybox": busybox}}},
 		Entrypoint: []string{"/busybox", "sleep", fmt.Sprint(worksFor.Seconds())},
-	})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/working:v1", built)
-	must(t, err)
-	return pushed.Reference
+	}).Reference
 }
 
 // TestConcurrent has a concurrent workload of three, of which there is room for two: it is the
@@ -644,7 +640,7 @@ func testReturns(t *testing.T, way string, layers bool) {
 	}
 }
 
-// listed waits until nodes say that they have images: what a scheduler that starts knows of them.
+// listed waits until nodes list images: what a scheduler that starts has of them.
 func listed(t *testing.T, references []string) {
 	t.Helper()
 	livetest.Eventually(t, patience, "nodes list the images", func(ctx context.Context) error {

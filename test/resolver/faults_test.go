@@ -37,8 +37,8 @@ type fault struct {
 	name string
 	// reason of the condition; empty if images are resolved.
 	reason, message string
-	// log is what the resolver's log says, for a failure that has no object and is only told
-	// to the workload.
+	// log is in the resolver's log, for a failure that has no object and is only an event of
+	// the workload.
 	log string
 	// answer handles requests for manifests; all other requests go to a real
 	// registry. Nil means that nothing listens.
@@ -171,8 +171,8 @@ func TestFaults(t *testing.T) {
 			default:
 				manifest, condition, err := lab.Failed(t.Context(), references[0], fault.reason)
 				must(t, err)
-				_, said, _ := strings.Cut(condition.Message, ": ")
-				row[4], row[5] = "False "+condition.Reason, said
+				_, why, _ := strings.Cut(condition.Message, ": ")
+				row[4], row[5] = "False "+condition.Reason, why
 				if !strings.Contains(condition.Message, fault.message) {
 					t.Errorf("message %q lacks %q", condition.Message, fault.message)
 				}

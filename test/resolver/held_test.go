@@ -10,8 +10,8 @@ import (
 )
 
 // TestHeldImages pulls an image on a node without a pod, so that no workload names it. The
-// resolver asks for it all the same, and the scheduler knows that the node has the base of
-// another image.
+// resolver asks for it all the same, and the scheduler counts the base of another image as
+// present there.
 func TestHeldImages(t *testing.T) {
 	const holder = "n2"
 	shared := base("held")

@@ -41,22 +41,22 @@ func runListener() {
 	}
 	var mu sync.Mutex
 	out := json.NewEncoder(os.Stdout)
-	say := func(c contact) {
+	write := func(c contact) {
 		mu.Lock()
 		defer mu.Unlock()
 		_ = out.Encode(c)
 	}
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	say(contact{Port: port})
+	write(contact{Port: port})
 	server := &http.Server{
 		ReadHeaderTimeout: time.Minute,
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			if state == http.StateNew {
-				say(contact{Opened: true})
+				write(contact{Opened: true})
 			}
 		},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			say(contact{Path: r.URL.Path, Authorization: r.Header.Get("Authorization")})
+			write(contact{Path: r.URL.Path, Authorization: r.Header.Get("Authorization")})
 			w.WriteHeader(http.StatusNotFound)
 		}),
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/addons"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -64,12 +65,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // base returns a layer that only the images of one test share.
 func base(name string) images.Layer { return images.Layer{Name: name + "-base", Size: baseBytes} }
@@ -98,7 +94,7 @@ func references(all []*images.Pushed) []string {
 func hold(t *testing.T, pod scenario.Pod) {
 	t.Helper()
 	removeAtEnd(t, pod.Name)
-	withdrawAtEnd(t, pod.Name)
+	livetest.WithdrawAtEnd(t, lab, pod.Name)
 	must(t, lab.Hold(t.Context(), pod, baseBytes))
 }
 
@@ -115,18 +111,8 @@ func holds(t *testing.T, node string, base images.Layer) *images.Pushed {
 // announce makes a Deployment without replicas until the end of the test.
 func announce(t *testing.T, pod scenario.Pod, more ...string) {
 	t.Helper()
-	withdrawAtEnd(t, pod.Name)
+	livetest.WithdrawAtEnd(t, lab, pod.Name)
 	must(t, lab.Announce(t.Context(), pod, more...))
-}
-
-func withdrawAtEnd(t *testing.T, names ...string) {
-	t.Cleanup(func() {
-		for _, name := range names {
-			if err := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 }
 
 // removeAtEnd removes pods when the test ends, whatever their state.

@@ -31,7 +31,7 @@ func TestNeverPulled(t *testing.T) {
 	for _, way := range scenario.Ways {
 		name := "never-" + way.Short
 		if way.Resolver {
-			withdrawAtEnd(t, name)
+			livetest.WithdrawAtEnd(t, lab, name)
 		}
 		images, err := lab.NeverPulled(t.Context(), way, name, pods, shared, ownBytes, holder)
 		must(t, err)
@@ -46,7 +46,7 @@ func TestNeverPulled(t *testing.T) {
 		case way.Resolver && (pulled < pods*ownBytes || pulled > pods*(ownBytes+tolerance)):
 			t.Errorf("%s: %d bytes pulled, the images have %d of their own", way.Name, pulled, pods*ownBytes)
 		case !way.Resolver && pulled < baseBytes:
-			t.Errorf("%s: %d bytes pulled: nobody can know where the base is, and yet all pods went there", way.Name, pulled)
+			t.Errorf("%s: %d bytes pulled: nothing shows where the base is, and yet all pods went there", way.Name, pulled)
 		}
 	}
 	livetest.Table(t, rows...)
@@ -101,7 +101,7 @@ func TestEveryLinkIsBehind(t *testing.T) {
 	const holder, pods, fillBytes = "n3", 3, 2*baseBytes + 10*ownBytes
 	shared := base("behind")
 	holds(t, holder, shared)
-	withdrawAtEnd(t, "behind", "fill")
+	livetest.WithdrawAtEnd(t, lab, "behind", "fill")
 	behind, err := lab.NeverPulled(t.Context(), scenario.Ways[0], "behind", pods, shared, ownBytes, holder)
 	must(t, err)
 	var fill []string

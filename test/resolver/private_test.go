@@ -310,7 +310,7 @@ func createSecret(t *testing.T, namespace, name, address, password string) {
 	})
 }
 
-// event waits for the event on a Deployment or pod saying that its image is not known.
+// event waits for the event on a Deployment or pod that its image is not known.
 func event(t *testing.T, name string) (note string) {
 	t.Helper()
 	return eventIn(t, metav1.NamespaceDefault, name)

@@ -37,10 +37,11 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/registrytest"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
 // TestFarRegistries: a real registry with a certificate of a private authority and with
-// authentication, of which only a proxy knows the address.
+// authentication, of which only a proxy has the address.
 func TestFarRegistries(t *testing.T) {
 	for kind, authentication := range map[string]func(*testing.T) map[string]any{"basic": basicAuth, "token": tokenAuth} {
 		t.Run(kind, func(t *testing.T) {
@@ -85,7 +86,7 @@ func TestFarRegistries(t *testing.T) {
 			must(t, err)
 			t.Log(condition.Message)
 			if !strings.Contains(condition.Message, "--ca-bundle") {
-				t.Errorf("message %q does not tell the way out", condition.Message)
+				t.Errorf("message %q does not name the way out", condition.Message)
 			}
 			restartResolver(t, func(s *cluster.Component) { s.Args = append(s.Args, "--ca-bundle="+authority.certificate) })
 			must(t, lab.Resolved(t.Context(), reference.String()))
@@ -156,14 +157,14 @@ func (a *authority) serve(t *testing.T, handler http.Handler) (address string) {
 	return listener.Addr().String()
 }
 
-// tunnels is an HTTP proxy with a password that knows where hosts are.
+// tunnels is an HTTP proxy with a password that has the addresses of hosts.
 type tunnels struct {
 	to    map[string]string
 	mu    sync.Mutex
 	asked map[string]int
 }
 
-// startProxy starts a proxy that knows no host yet, and returns its URL with the password.
+// startProxy starts a proxy without hosts, and returns its URL with the password.
 func startProxy(t *testing.T) (*tunnels, *url.URL) {
 	t.Helper()
 	p := &tunnels{to: map[string]string{}, asked: map[string]int{}}
@@ -293,7 +294,7 @@ func TestCredentialProvider(t *testing.T) {
 	announce(t, scenario.Pod{Name: "provided", Image: reference.String()})
 	must(t, lab.Resolved(t.Context(), reference.String()))
 
-	// What the plugin said expires, and the registry wants another password.
+	// The plugin's answer expires, and the registry wants another password.
 	time.Sleep(lasts)
 	const renewed = "renewed-" + password
 	writePassword(t, config["htpasswd"].(map[string]any)["path"].(string), user, renewed)
@@ -339,7 +340,7 @@ func TestGoogleCredentials(t *testing.T) {
 	must(t, lab.Resolved(t.Context(), reference.String()))
 }
 
-// TestClientCertificates: a real registry that knows its clients by certificates of its own
+// TestClientCertificates: a real registry that authenticates its clients by certificates of its own
 // authority, with a folder for it as in /etc/containers/certs.d.
 func TestClientCertificates(t *testing.T) {
 	authority := newAuthority(t)
@@ -448,11 +449,11 @@ spec: {policyName: rewritten}
 		}))
 	}
 
-	withdrawAtEnd(t, name)
+	livetest.WithdrawAtEnd(t, lab, name)
 	deployments := lab.Client.AppsV1().Deployments(metav1.NamespaceDefault)
 	_, err := deployments.Create(t.Context(), scenario.Deployment(name, 0, scenario.Pod{Image: written("v1")}), metav1.CreateOptions{})
 	must(t, err)
-	state([]string{written("v1")}, nil) // there are no pods yet that say otherwise
+	state([]string{written("v1")}, nil) // there are no pods yet that run another one
 	set := func(patch string) {
 		t.Helper()
 		_, err := deployments.Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})

@@ -24,7 +24,7 @@ func TestRollingUpdate(t *testing.T) {
 	rows := [][]string{{"scheduler", "tag", "nodes", "pulled"}}
 	for _, way := range []struct {
 		name, short, scheduler string
-		// paused: the rollout is paused until the resolver knows the image.
+		// paused: the rollout is paused until the resolver has the image.
 		paused, local bool
 	}{
 		{"LayerLocality, rollout paused until the image is known", "roll-paused", scenario.Layers, true, true},
@@ -36,7 +36,7 @@ func TestRollingUpdate(t *testing.T) {
 		// At the beginning all are equal: the pods are where their image is.
 		deployment := scenario.Deployment(way.short, replicas, scenario.Pod{Image: first.Reference, Scheduler: scenario.Layers})
 		deployments := lab.Client.AppsV1().Deployments(deployment.Namespace)
-		withdrawAtEnd(t, way.short)
+		livetest.WithdrawAtEnd(t, lab, way.short)
 		_, err := deployments.Create(t.Context(), deployment, metav1.CreateOptions{})
 		must(t, err)
 		if nodes := rolledOut(t, way.short, first.Reference); slices.ContainsFunc(nodes, func(node string) bool { return node != holder }) {

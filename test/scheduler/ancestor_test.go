@@ -78,8 +78,8 @@ func TestAncestor(t *testing.T) {
 }
 
 // TestAncestorImmediately does not wait for the second node to report: the
-// scheduler knows that a pod started there, and knows the layers of its image
-// from another node.
+// scheduler sees that a pod started there, and has the layers of its image from
+// another node.
 func TestAncestorImmediately(t *testing.T) {
 	livetest.Long(t, "TestAncestor, and TestBurst for layers on their way")
 	const runs = 2

@@ -20,7 +20,7 @@ import (
 )
 
 // TestSchedulerKilled kills the scheduler in the middle of a burst. The next one
-// knows from the Nodes what is there and from the pods what is on its way, and
+// has from the Nodes what is there and from the pods what is on its way, and
 // continues where the first one stopped.
 func TestSchedulerKilled(t *testing.T) {
 	const pods = 30
@@ -61,7 +61,7 @@ func TestSchedulerKilled(t *testing.T) {
 	t.Logf("%d of %d pods were placed when the scheduler was killed, %d waited; in the end: %s", placed, pods, len(first)-placed, spread(scenario.PerNode(nodes)))
 	for node, n := range scenario.PerNode(nodes) {
 		if n > bound {
-			t.Errorf("%d pods wait on %s, at most %d may: the new scheduler does not know what the first placed", n, node, bound)
+			t.Errorf("%d pods wait on %s, at most %d may: the new scheduler does not count what the first placed", n, node, bound)
 		}
 	}
 	checkIndex(t, pods)
@@ -79,7 +79,7 @@ func TestSchedulerKilled(t *testing.T) {
 }
 
 // TestAPIServerRestart restarts the apiserver while pods are being placed: the
-// scheduler keeps running, and what it knows stays correct.
+// scheduler keeps running, and its index stays correct.
 func TestAPIServerRestart(t *testing.T) {
 	const holder, pods = "n2", 10
 	pid := c.Scheduler().PID()
@@ -158,8 +158,8 @@ func TestNodeRemovedAndBack(t *testing.T) {
 	schedulerHealthy(t, pid)
 }
 
-// holds returns no error if the scheduler knows that the whole image is on the
-// node, and on no other node.
+// holds returns no error if the scheduler counts the whole image as present on
+// the node, and on no other node.
 func holds(ctx context.Context, image, node string) error {
 	ratings, err := lab.Rate(ctx, image)
 	if err != nil {

@@ -117,14 +117,14 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 		name := node.Name
 		score, ok := scores[inTree][name]
 		if !ok || score != because[name].Points {
-			t.Errorf("%s: ImageLocality gave %d (%t), the explanation says %+v", name, score, ok, because[name])
+			t.Errorf("%s: ImageLocality gave %d (%t), the explanation is %+v", name, score, ok, because[name])
 		}
 		if score != 0 {
 			t.Errorf("%s: ImageLocality gave %d", name, score)
 		}
 		rating, _ := ratings.Node(name)
 		if got := scores[ours][name]; got != 4*rating.Score { // multiplied by its weight
-			t.Errorf("%s: LayerLocality gave 4 x %d = %d, the scheduler's log says %d", name, rating.Score, 4*rating.Score, got)
+			t.Errorf("%s: LayerLocality gave 4 x %d = %d, the scheduler's log has %d", name, rating.Score, 4*rating.Score, got)
 		}
 		rows = append(rows,
 			[]string{name, "ImageLocality", fmt.Sprint(score), because[name].Why},
@@ -138,7 +138,7 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 	return result
 }
 
-// explain says how ImageLocality rates an image on each node, from what the Nodes report.
+// explain returns how ImageLocality rates an image on each node, from what the Nodes report.
 func explain(t *testing.T, image string) map[string]imagelocality.Rating {
 	t.Helper()
 	list, err := lab.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

@@ -19,16 +19,16 @@ import (
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
-// near tells whether numbers of bytes are the same but for one percent: a registry also sends
+// near reports whether numbers of bytes are the same but for one percent: a registry also sends
 // the configuration of an image.
 func near(a, b int64) bool { return math.Abs(float64(a-b)) <= math.Max(float64(a), float64(b))/100 }
 
-// TestKubectlLayers: what plan says is what the pod then pulls, by the registry's log, and what
-// why says afterwards; of a pod that the default scheduler placed, why says what it pulled and
+// TestKubectlLayers: the bytes of plan are what the pod then pulls, by the registry's log, and those
+// of why afterwards; for a pod that the default scheduler placed, why has what it pulled and
 // what it would have saved elsewhere.
 func TestKubectlLayers(t *testing.T) {
 	if stock() {
-		t.Skip("patched nodes say what they hold; test/kubectl/live has nodes of all kinds")
+		t.Skip("patched nodes report what they hold; test/kubectl/live has nodes of all kinds")
 	}
 	const layerBytes = 8_000_000
 	family, err := scenario.PushFamily(t.Context(), c, "told", layerBytes)
@@ -51,7 +51,7 @@ func TestKubectlLayers(t *testing.T) {
 	must(t, lab.AskKubectlLayers(t.Context(), "../..", &nodes, "nodes"))
 	for _, n := range nodes {
 		if held := n.Name == "n2" || n.Name == "n3"; held && n.Source != "kubelet" {
-			t.Errorf("%+v: the patched kubelet tells what the node holds", n)
+			t.Errorf("%+v: the patched kubelet reports what the node holds", n)
 		}
 	}
 	livetest.RemoveAtEnd(t, lab, "told", "told-stock")
@@ -88,10 +88,10 @@ func TestKubectlLayers(t *testing.T) {
 	}
 	t.Logf("plan %d, decision %d, registry %d bytes", planned.MissingBytes, why[0].Decision.Chosen.MissingBytes, start.Bytes)
 	if planned.MissingBytes != why[0].Decision.Chosen.MissingBytes || !near(planned.MissingBytes, start.Bytes) || !near(planned.MissingBytes, layerBytes) {
-		t.Errorf("plan says %d bytes, the decision %d, the registry's log %d", planned.MissingBytes, why[0].Decision.Chosen.MissingBytes, start.Bytes)
+		t.Errorf("plan has %d bytes, the decision %d, the registry's log %d", planned.MissingBytes, why[0].Decision.Chosen.MissingBytes, start.Bytes)
 	}
 
-	// The default scheduler does not know where layers are; this pod fits on a node that has none.
+	// The default scheduler does not count layers; this pod fits on a node that has none.
 	cordon("n2", true)
 	t.Cleanup(func() { cordon("n2", false) })
 	stocks, err := lab.Start(t.Context(), scenario.Pod{Name: "told-stock", Image: family.Two.Reference, Scheduler: scenario.Stock, MilliCPU: 10}, family.Two)
@@ -100,7 +100,7 @@ func TestKubectlLayers(t *testing.T) {
 		t.Fatalf("the default scheduler took %s", stocks.Node)
 	}
 	cordon("n2", false)
-	livetest.Eventually(t, settled, "why says what a pod pulled that the scheduler does not remember", func(ctx context.Context) error {
+	livetest.Eventually(t, settled, "why prints what a pod pulled that the scheduler does not remember", func(ctx context.Context) error {
 		why = nil // a decoder would fill what is there already
 		if err := lab.AskKubectlLayers(ctx, "../..", &why, "why", "told-stock", "--scheduler-url", c.SchedulerURL()); err != nil {
 			return err

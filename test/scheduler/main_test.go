@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -66,16 +67,11 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// stock tells whether nodes and control plane are stock: then layers are known from
+// stock reports whether nodes and control plane are stock: then layers are known from
 // ImageManifests.
 func stock() bool { return livetest.Flavour() == cluster.Stock }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // use cordons all nodes except the named ones; see livetest.Use.
 func use(t *testing.T, names ...string) {
@@ -116,7 +112,7 @@ func provide(t *testing.T, all ...placement) {
 
 // stated returns an error unless the Node reports the layers of an image,
 // except those below 1 MiB, which the kubelet leaves out by default. Of a stock node, the
-// scheduler has to know them from its name for the image and an ImageManifest.
+// scheduler has to have them from its name for the image and an ImageManifest.
 func stated(ctx context.Context, p placement) error {
 	if stock() {
 		return lab.Joined(ctx, p.Reference, p.Node)
@@ -146,7 +142,7 @@ func submit(t *testing.T, name string, n int, pod scenario.Pod) []string {
 	return livetest.Submit(t, lab, name, n, pod)
 }
 
-// spread tells in words how many of the pods each schedulable node got.
+// spread describes how many of the pods each schedulable node got.
 func spread(perNode map[string]int) string {
 	var text []string
 	for _, node := range c.Nodes() {

@@ -13,7 +13,7 @@ import (
 
 // TestSharedPulls starts pods of one image at once on one node, each with a cgroup of its
 // own, as kubelets do by default. Ours pulls the image once; upstream's CRI-O pulls it for
-// each pod where pulls run in parallel, which docs/evaluation.md says and the simulator
+// each pod where pulls run in parallel, as docs/evaluation.md states and the simulator
 // takes for granted. With serializeImagePulls, the default, it is pulled once by either.
 func TestSharedPulls(t *testing.T) {
 	const imageBytes = 30_000_000

@@ -11,5 +11,5 @@
 //	skew-losses   TestLosses: layers that are kept and gone later
 //	skew-upgrade  TestUpgrade: all other cases
 //
-// docs/upgrade.md says the same in words.
+// docs/upgrade.md describes the same.
 package skew

@@ -178,7 +178,7 @@ func mixAPIServers(t *testing.T, c live, node string) string {
 }
 
 // writeBack reads the Node and writes its status back every five seconds, until
-// the test ends, with the types of a client that does not know layers.
+// the test ends, with the types of a client that has no layers.
 func writeBack(t *testing.T, c live, node string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

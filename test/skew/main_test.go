@@ -25,6 +25,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -98,12 +99,7 @@ func start(t *testing.T, config cluster.Config) live {
 	return live{c, client}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // push makes an image with layers that the kubelet reports, base first.
 func (c live) push(t *testing.T, name string, layers ...string) (reference string) {
@@ -112,11 +108,7 @@ func (c live) push(t *testing.T, name string, layers ...string) (reference strin
 	for i, layer := range layers {
 		spec.Layers = append(spec.Layers, images.Layer{Name: layer, Size: int64(i+2) << 20})
 	}
-	image, err := images.Build(spec)
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name, image)
-	must(t, err)
-	return pushed.Reference
+	return livetest.Push(t, c.Registry().Address+"/"+name, spec).Reference
 }
 
 func (c live) pull(t *testing.T, node, reference string) {
@@ -133,7 +125,7 @@ func (c live) replaceAPIServer(t *testing.T, change func(*cluster.Component)) {
 	must(t, c.APIServer().Start(t.Context(), change))
 }
 
-// What a Node may say about an image.
+// What a Node may state about an image.
 const (
 	withLayers    = "with all its layers"
 	withoutLayers = "without layers"
@@ -196,7 +188,7 @@ func (c live) wait(t *testing.T, node, reference, how string) {
 	c.checkManagedFields(t, node)
 }
 
-// checkManagedFields checks that the Node still says who set which field. The
+// checkManagedFields checks that the Node still states who set which field. The
 // apiserver drops all of this when it finds a field that is in no schema.
 func (c live) checkManagedFields(t *testing.T, name string) {
 	t.Helper()
@@ -269,7 +261,7 @@ func logged(t *testing.T, p *cluster.Process, text string) int {
 const refusalMessage = "The API server does not keep the layers of images"
 
 // stock makes a component the stock one, without settings that stock does not
-// know.
+// have.
 func stock(settings *cluster.Component) {
 	settings.Flavour = cluster.Stock
 	delete(settings.FeatureGates, cluster.LayersGate)

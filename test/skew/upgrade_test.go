@@ -195,7 +195,7 @@ func testValidation(t *testing.T, c live) {
 	}
 }
 
-// testClients writes the Node as stock clients do, which do not know layers. It
+// testClients writes the Node as stock clients do, whose types have no layers. It
 // checks the apiserver's answers, because the kubelet soon restores what was
 // lost.
 func testClients(t *testing.T, c live, node, image string) {
@@ -224,7 +224,7 @@ func testClients(t *testing.T, c live, node, image string) {
 		t.Errorf("after server-side apply: labels %v, managed fields %+v", object.Labels, object.ManagedFields)
 	}
 
-	// A patch computed from stock types leaves out what these do not know.
+	// A patch computed from stock types leaves out what these do not have.
 	changed := object.DeepCopy()
 	for i := range changed.Status.Conditions {
 		if changed.Status.Conditions[i].Type == "Skew" {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -86,12 +87,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // setting is one of the kubelet's, with what it means for pods without a secret whose image is there.
 type setting struct {
@@ -163,7 +159,7 @@ func TestTenants(t *testing.T) {
 							private: d.address + "/" + owner + "/" + name + ":v1", further: d.address + "/" + other + "/" + name + ":v1",
 							given: setting.given,
 						}
-						s.tell(t)
+						s.play(t)
 					})
 				}
 			}
@@ -183,7 +179,7 @@ type story struct {
 	given            bool // as in setting
 }
 
-func (s story) tell(t *testing.T) {
+func (s story) play(t *testing.T) {
 	address, blob := s.node.Address.String(), s.base.Digest.String()
 	release := s.hold(address, blob, s.base.Size)
 	t.Cleanup(release)
@@ -428,11 +424,9 @@ func logins(t *testing.T, d *door, user, password string) []byte {
 // push pushes a team's image, of the base of that name and a layer of its own.
 func push(t *testing.T, name, team string) *images.Pushed {
 	t.Helper()
-	image, err := images.Build(images.Image{Layers: []images.Layer{{Name: name, Size: baseBytes}, {Name: name + team, Size: ownBytes}}})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+team+"/"+name+":v1", image)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, c.Registry().Address+"/"+team+"/"+name+":v1", images.Image{
+		Layers: []images.Layer{{Name: name, Size: baseBytes}, {Name: name + team, Size: ownBytes}},
+	})
 }
 
 // common returns the large layer that both images have.

@@ -67,14 +67,14 @@ func boot(ctx context.Context, c *cluster.Cluster, name, template string) (*virt
 		"-drive", "file="+disk+",format=raw,if=virtio,cache=unsafe",
 		"-netdev", "tap,id=net,ifname="+name+",script=no,downscript=no", "-device", "virtio-net-pci,netdev=net",
 		"-device", "virtio-rng-pci")
-	var said bytes.Buffer
-	m.emulate.Stderr = &said
+	var stderr bytes.Buffer
+	m.emulate.Stderr = &stderr
 	if err := guest.Start(m.emulate); err != nil {
 		return nil, err
 	}
 	go func() {
 		err := m.emulate.Wait()
-		m.ended <- fmt.Errorf("the emulator has ended: %w: %s", errors.Join(err), bytes.TrimSpace(said.Bytes()))
+		m.ended <- fmt.Errorf("the emulator has ended: %w: %s", errors.Join(err), bytes.TrimSpace(stderr.Bytes()))
 	}()
 	return m, m.accepts(ctx)
 }
@@ -138,11 +138,11 @@ func (m *virtual) run(ctx context.Context, script string, input io.Reader) (stri
 		return "", err
 	}
 	defer session.Close()
-	var out, said bytes.Buffer
-	session.Stdin, session.Stdout, session.Stderr = input, &out, &said
+	var out, stderr bytes.Buffer
+	session.Stdin, session.Stdout, session.Stderr = input, &out, &stderr
 	// In one argument, whatever it holds.
 	if err := session.Run("set -eu\n" + script); err != nil {
-		return out.String(), fmt.Errorf("%s: %w: %s", strings.TrimSpace(script), err, bytes.TrimSpace(said.Bytes()))
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.TrimSpace(script), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return out.String(), nil
 }

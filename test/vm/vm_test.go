@@ -22,6 +22,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster"
 	"github.com/layer-locality/layer-locality/internal/nodeimages"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -48,12 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) { c = started }))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // TestNode is the life of a node as a user has it: installed with upstream's binaries, replaced
 // by docs/install-binaries.md, restarted, and put back by the same page.
@@ -150,7 +146,7 @@ func TestNode(t *testing.T) {
 	eventuallyLayers(t, family.One.Reference, true)
 	booted := bootID(t.Context(), t)
 	must(t, m.reboot(t.Context()))
-	// Until its kubelet has written the Node, and the pod runs again, the apiserver says what was
+	// Until its kubelet has written the Node, and the pod runs again, the apiserver has what was
 	// before.
 	livetest.Eventually(t, slow, "the Node of "+name+" has another bootID", func(ctx context.Context) error {
 		if bootID(ctx, t) == booted {
@@ -324,7 +320,7 @@ func cordon(t *testing.T, yes bool) {
 }
 
 // ready waits until the Node is Ready and its kubelet has renewed its Lease since now. Times of
-// the machine say nothing: its clock may lag behind.
+// the machine do not count: its clock may lag behind.
 func ready(t *testing.T) {
 	t.Helper()
 	leases := lab.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)

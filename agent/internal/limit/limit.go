@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// key is where a child finds how many bytes it may take, said what it says of its peak.
+// key is the variable with the bytes that a child may take, logged what its log has of its peak.
 const (
-	key  = "TEST_MEMORY_LIMIT"
-	said = "MiB at most"
+	key    = "TEST_MEMORY_LIMIT"
+	logged = "MiB at most"
 )
 
 // Child runs the same test again, in a process of its own, with an environment and that of the container.
@@ -53,7 +53,7 @@ func Child(t *testing.T, env ...string) {
 		t.Fatal("no container read with an environment")
 	}
 	output, err := child.CombinedOutput()
-	if err != nil || !bytes.Contains(output, []byte(said)) {
+	if err != nil || !bytes.Contains(output, []byte(logged)) {
 		t.Fatalf("%v:\n%s", err, output)
 	}
 	t.Logf("%s", output)
@@ -78,7 +78,7 @@ func Peak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if t.Logf("it took %d %s", peak>>10, said); peak<<10 > limit {
+	if t.Logf("it took %d %s", peak>>10, logged); peak<<10 > limit {
 		t.Errorf("the container has %d MiB", limit>>20)
 	}
 }

@@ -1,5 +1,5 @@
 {{/* Objects from the files that kustomize reads too, which "files" links to: what both install
-cannot differ. Each define gets a dict: root ($), name (of the part), and what it says. */}}
+cannot differ. Each define gets a dict: root ($), name (of the part), and its content. */}}
 
 {{- define "layer-locality.image" -}}
 {{- $digest := .digest -}}
@@ -39,7 +39,7 @@ cannot differ. Each define gets a dict: root ($), name (of the part), and what i
 {{- end -}}
 {{- end }}
 
-{{/* Sets what values say of the pods of a part: replicas, image, extraArgs, resources. */}}
+{{/* Sets the values of the pods of a part: replicas, image, extraArgs, resources. */}}
 {{- define "layer-locality.pods" -}}
 {{- $root := .root -}}{{- $values := .values -}}{{- $image := .image -}}
 {{- range $object := .objects -}}

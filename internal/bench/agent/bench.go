@@ -1,6 +1,6 @@
 // Package agent measures layer-agent on nodes with many images, one with containerd and one with
 // CRI-O, as it is deployed: how long it reads, what it takes of the node, whether pulls take
-// longer beside it, and how soon the scheduler's plugin knows what was pulled or removed.
+// longer beside it, and how soon the plugin's index has what was pulled or removed.
 package agent
 
 import (
@@ -81,7 +81,7 @@ const (
 // Node is what was measured on a node.
 type Node struct {
 	Runtime cluster.ContainerRuntime `json:"runtime"`
-	// Agent tells whether it has one; otherwise only pulls of the large image are measured.
+	// Agent reports whether it has one; otherwise only pulls of the large image are measured.
 	Agent bool `json:"agent"`
 	// First are the first readings of agents that were started, Lists those that followed.
 	First []time.Duration `json:"first"`
@@ -126,7 +126,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 		return nil, err
 	}
 	schedulers := scenario.Schedulers()
-	schedulers.Flavour = cluster.Patched // it has the debug endpoint that tells what the index holds
+	schedulers.Flavour = cluster.Patched // it has the debug endpoint that shows what the index holds
 	c, err := cluster.Start(ctx, cluster.Config{
 		Name: "bench-agent", LogDir: config.LogDir, Nodes: 2, Flavour: cluster.Stock, Scheduler: schedulers,
 		ContainerRuntimes: map[string]cluster.ContainerRuntime{"n1": cluster.Containerd, "n2": cluster.CRIO},
@@ -172,7 +172,7 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	return result, nil
 }
 
-// order tells, for a round, which turns have agents: A B B A.
+// order returns, for a round, which turns have agents: A B B A.
 func order(round int) []bool {
 	if round%2 == 0 {
 		return []bool{false, true}
@@ -191,7 +191,7 @@ type measurement struct {
 	// agents are the objects that install them, large is the image of 100 MB.
 	agents []*unstructured.Unstructured
 	large  string
-	// running tells whether agents run.
+	// running reports whether agents run.
 	running bool
 }
 
@@ -260,7 +260,7 @@ func (m *measurement) start(ctx context.Context) error {
 	return scenario.Poll(ctx, func(ctx context.Context) error {
 		states, err := m.lab.MetricOf(ctx, m.c.SchedulerURL(), "scheduler_layerlocality_node_layers", "state")
 		if err == nil && states["fresh"] != len(m.with) {
-			err = fmt.Errorf("of %d nodes, the scheduler knows NodeLayers of %v", len(m.with), states)
+			err = fmt.Errorf("of %d nodes, the scheduler has NodeLayers of %v", len(m.with), states)
 		}
 		return err
 	})

@@ -28,7 +28,7 @@ const (
 )
 
 // changes has each node pull images, and remove them, one change after the other; and measures
-// when the index, and after pulls NodeStatus, knows of it.
+// when the index, and after pulls NodeStatus, has it.
 func (m *measurement) changes(ctx context.Context) error {
 	statuses := &statuses{seen: map[string]time.Time{}}
 	watched, stop := context.WithCancel(ctx)

@@ -51,12 +51,12 @@ func TestWrite(t *testing.T) {
 		"goal met: gone_p99_ms <= 3000, measured 2900.000", "goal missed: gone_p99_ms of a burst <= 8000, measured 8100.000",
 	} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("it does not say %q:\n%s", want, &out)
+			t.Errorf("it lacks %q:\n%s", want, &out)
 		}
 	}
 }
 
-// Of a node without an agent, pulls are told, and count for no goal.
+// The pulls of a node without an agent are in the table, and count for no goal.
 func TestNodeWithoutAgent(t *testing.T) {
 	r := &Result{
 		Config: Config{Images: 1000, Idle: time.Minute},
@@ -71,7 +71,7 @@ func TestNodeWithoutAgent(t *testing.T) {
 	}
 	for _, want := range []string{`containerd, no agent +crio\n`, `\n +first reading \(ms\) +- +12\n`, `\n +ratio +1\.600 +1\.010\n`, `\ngoal met: pull_ratio <= 1\.02, measured 1\.010\n`} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
-			t.Errorf("it does not say %q:\n%s", want, &out)
+			t.Errorf("it lacks %q:\n%s", want, &out)
 		}
 	}
 }

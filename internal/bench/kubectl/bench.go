@@ -194,8 +194,8 @@ profiles:
 // placed is the pod that the scheduler places.
 const placed = "placed"
 
-// place has the scheduler place a pod, of which an event then tells as a kubelet's does, and
-// installs what why needs.
+// place has the scheduler place a pod, for which an event then states its pull as a kubelet's
+// does, and installs what why needs.
 func place(ctx context.Context, config *Config, objects client.Client) error {
 	rights, err := kustomize.Build(filepath.Join(config.Root, "deploy/kubectl-layers"), nil)
 	if err != nil {
@@ -209,7 +209,7 @@ func place(ctx context.Context, config *Config, objects client.Client) error {
 	image := images(config.Images)[0].name
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: placed}}
 	pod.Spec.SchedulerName = "layer-locality"
-	// The apiserver taints new nodes as not ready, and here no kubelet says otherwise.
+	// The apiserver taints new nodes as not ready, and here no kubelet removes the taint.
 	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: image}}
 	if err := objects.Create(ctx, pod); err != nil {
@@ -237,7 +237,7 @@ func place(ctx context.Context, config *Config, objects client.Client) error {
 type used struct{ seconds, processors, rss float64 }
 
 // once runs the program, whose answer has to have a text.
-func once(ctx context.Context, root, says string, args []string) (took used, err error) {
+func once(ctx context.Context, root, want string, args []string) (took used, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "_build/bin/patched/kubectl-layers"), args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -247,8 +247,8 @@ func once(ctx context.Context, root, says string, args []string) (took used, err
 	}
 	took.seconds = time.Since(begin).Seconds()
 	took.processors = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
-	if !strings.Contains(out.String(), says) {
-		return took, fmt.Errorf("kubectl layers %v says %.2000s, want %q", args, out.String(), says)
+	if !strings.Contains(out.String(), want) {
+		return took, fmt.Errorf("kubectl layers %v prints %.2000s, want %q", args, out.String(), want)
 	}
 	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		took.rss = float64(usage.Maxrss) / 1024

@@ -113,7 +113,7 @@ func (r *Result) Write(w io.Writer) error {
 	fmt.Fprintf(table, "\tmean\tworst\n")
 	fmt.Fprintf(table, "bytes added to a Node, protobuf\t%d\t%d\n", s.MeanAddedProtobuf, s.MaxAddedProtobuf)
 	fmt.Fprintf(table, "bytes added to a Node, JSON\t%d\t%d\n", s.MeanAddedJSON, s.MaxAddedJSON)
-	fmt.Fprintf(table, "share of layer bytes told\t%.4f\t%.4f\n", s.MeanKept, s.MinKept)
+	fmt.Fprintf(table, "share of layer bytes reported\t%.4f\t%.4f\n", s.MeanKept, s.MinKept)
 	if err := table.Flush(); err != nil {
 		return err
 	}

@@ -188,7 +188,7 @@ func createNodes(ctx context.Context, client kubernetes.Interface, count, layers
 	return group.Wait()
 }
 
-// memory returns what kube-apiserver says of its resident memory and of its heap, in bytes.
+// memory returns kube-apiserver's metrics of its resident memory and of its heap, in bytes.
 func memory(ctx context.Context, client rest.Interface) (resident, heap int64, err error) {
 	text, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {

@@ -112,7 +112,7 @@ func countStatusWrites(ctx context.Context, config Config) (_ *StatusWrites, err
 		return nil, err
 	}
 	settled := time.Now()
-	config.Logf("both nodes hold %d images, the patched one tells their layers; waiting for a regular status write of each, up to 8 minutes", len(pulled))
+	config.Logf("both nodes hold %d images, the patched one states their layers; waiting for a regular status write of each, up to 8 minutes", len(pulled))
 
 	begin := map[string]time.Time{}
 	err = poll.Until(ctx, time.Second, 10*time.Minute, func(context.Context) error {

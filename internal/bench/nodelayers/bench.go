@@ -68,7 +68,7 @@ type Result struct {
 	// Start is the time from the start of the scheduler's source until all objects are in the
 	// index.
 	Start time.Duration
-	// Layers and Status are the indexes of what NodeLayers say, and of the same as NodeStatus.
+	// Layers and Status are the indexes from NodeLayers, and from the same as NodeStatus.
 	Layers, Status Index
 }
 
@@ -323,7 +323,7 @@ func connect(config *rest.Config) (*server, error) {
 	return &server{objects: objects, agent: agent, metrics: metrics}, err
 }
 
-// usage is what the apiserver says of itself and of etcd.
+// usage has the apiserver's metrics of itself and of etcd.
 type usage struct{ heap, cpu, etcd float64 }
 
 // measure asks for it, after a garbage collection.

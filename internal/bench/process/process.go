@@ -1,4 +1,4 @@
-// Package process tells what processes take of the machine.
+// Package process measures what processes take of the machine.
 package process
 
 import (

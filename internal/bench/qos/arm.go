@@ -45,10 +45,10 @@ type Outcome struct {
 	Service float64 `json:"service"`
 	// Preempted is how many pods QosAware preempted, by reason; not known of the other.
 	Preempted map[string]int `json:"preempted,omitempty"`
-	// Off is by how much what QosAware says of a workload differs at most from what was
+	// Off is by how much QosAware's figure of a workload differs at most from what was
 	// measured.
 	Off float64 `json:"off,omitempty"`
-	// Restarts are the errors that a restart of kube-scheduler brings into what QosAware says
+	// Restarts are the errors that a restart of kube-scheduler brings into QosAware's figure
 	// of a workload, at most; only of the default policy.
 	Restarts *Restarts `json:"restarts,omitempty"`
 }
@@ -133,8 +133,8 @@ func (c *Config) stages(arm Arm) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// cluster returns the settings of an arm's control plane. What components do a second is as
-// their defaults say, times the scale.
+// cluster returns the settings of an arm's control plane. What components do a second is
+// their defaults times the scale.
 func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
 	rate := func(perSecond float64) int { return int(math.Round(perSecond * c.Scale)) }
 	kwok := addons.Kwok(stages)
@@ -236,7 +236,7 @@ func (o *Outcome) take(services map[string]service, arm Arm, capacity float64) e
 	return nil
 }
 
-// ask asks QosAware what it says of the workloads.
+// ask asks QosAware for its figures of the workloads.
 func (o *Outcome) ask(ctx context.Context, lab *scenario.Lab, measured *ledger) (err error) {
 	if o.Preempted, err = lab.Preempted(ctx); err != nil {
 		return err

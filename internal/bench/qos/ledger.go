@@ -10,7 +10,7 @@ import (
 )
 
 // ledger measures what workloads got, from a watch of pods: with the plugin's definition, but
-// independently of it, so that all arms are measured alike. Times are when the watch tells of
+// independently of it, so that all arms are measured alike. Times are when the watch sends
 // something.
 type ledger struct {
 	now func() time.Time

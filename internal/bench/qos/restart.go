@@ -44,7 +44,7 @@ func (c *Config) restart(ctx context.Context, lab *scenario.Lab, measured *ledge
 			running, waiting := measured.count()
 			table, err := lab.Promises(ctx, true)
 			if known := strings.Count(table, "\n") - 1; err == nil && known < running+waiting {
-				err = fmt.Errorf("QosAware knows %d of %d pods", known, running+waiting)
+				err = fmt.Errorf("QosAware has %d of %d pods", known, running+waiting)
 			}
 			return err
 		})
@@ -59,12 +59,12 @@ func (c *Config) restart(ctx context.Context, lab *scenario.Lab, measured *ledge
 			said, was := after[name]-b, measuredAfter[name].quality()-measuredBefore[name].quality()
 			*way.into = max(*way.into, math.Abs(said-was))
 		}
-		c.Logf("a scheduler that was %s: what it says is off by %.4f at most", way.what, *way.into)
+		c.Logf("a scheduler that was %s: its figures are off by %.4f at most", way.what, *way.into)
 	}
 	return restarts, nil
 }
 
-// both returns what QosAware says of workloads, and what was measured, at the same time.
+// both returns QosAware's figures of workloads, and what was measured, at the same time.
 func both(ctx context.Context, lab *scenario.Lab, measured *ledger) (map[string]float64, map[string]service, error) {
 	said, err := lab.Services(ctx)
 	return said, measured.services(), err

@@ -39,7 +39,7 @@ type goal struct {
 	name, format, want string
 	// value is what was measured, if it was.
 	value func(*Result) (float64, bool)
-	// met tells whether a value reaches it; nil if nothing has to be reached.
+	// met reports whether a value reaches it; nil if nothing has to be reached.
 	met func(float64) bool
 }
 

@@ -372,7 +372,7 @@ func (b *benchmark) restart(ctx context.Context, p *process) (time.Time, error) 
 	return time.Now(), err
 }
 
-// confirm waits until the objects say that each tag was confirmed.
+// confirm waits until the objects state that each tag was confirmed.
 func (b *benchmark) confirm(ctx context.Context, p *process) (last time.Time, err error) {
 	err = p.until(ctx, "all tags were confirmed", func() error {
 		var count int

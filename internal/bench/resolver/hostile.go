@@ -91,7 +91,7 @@ func (s *soak) manyNames(turn int) []client.Object {
 	}
 }
 
-// faults of images, which serveEvil knows. The first ones are of the content, which a shared registry
+// faults of images, which serveEvil serves. The first ones are of the content, which a shared registry
 // has as well.
 var evilImages = []string{"variant", "many", "nested", "big", "slow", "status", "redirect", "away", "escape", "retry", "unavailable", "token", "trickle"}
 

@@ -68,7 +68,7 @@ func TestWrite(t *testing.T) {
 		t.Errorf("%v, %q lacks the goal for many images", err, b.String())
 	}
 	if err := (&Result{}).Write(&strings.Builder{}); err == nil {
-		t.Error("nothing was measured, and nothing said of it")
+		t.Error("nothing was measured, without an error")
 	}
 }
 

@@ -19,7 +19,7 @@ type Config struct {
 	Nodes int
 	// Rounds of scoring. In one round, each plugin is measured once.
 	Rounds int
-	// NodeLayers has them say what nodes hold, and not NodeStatus. Then only scores are measured.
+	// NodeLayers has them state what nodes hold, and not NodeStatus. Then only scores are measured.
 	NodeLayers bool
 	// ProfileDir, if set, gets CPU profiles (pprof), made after the measurement.
 	ProfileDir string

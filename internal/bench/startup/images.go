@@ -82,7 +82,7 @@ type model struct {
 
 // repository is the repository of all images in the cluster's registry. It is a
 // single one, so that a layer is pushed only once. This makes no difference to
-// nodes, which know layers by digest.
+// nodes, which identify layers by digest.
 const repository = "bench/startup"
 
 // reference returns the image reference that pods use. It names Docker Hub, for

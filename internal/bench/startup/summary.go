@@ -181,7 +181,7 @@ func (r *Result) writePrediction(w io.Writer, ratio float64) error {
 	}
 	simulated := bytes[1] / bytes[0]
 	if !(simulated > 0) || math.IsInf(simulated, 0) {
-		return errors.New("the simulator says that nothing is pulled: is it the same plan?")
+		return errors.New("the simulator pulls nothing: is it the same plan?")
 	}
 	deviation := simulated/ratio - 1
 	verdict := "met"

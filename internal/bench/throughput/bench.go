@@ -208,7 +208,7 @@ func (b *benchmark) prepare(ctx context.Context, dir string) error {
 		return fmt.Errorf("compiling internal/bench/throughput/perf in %s: %w\n%s", workspace, err, out)
 	}
 	// The apiserver of the tests looks for files beside its source. Programs built
-	// with -trimpath do not know its location, so it is set through variables of
+	// with -trimpath do not have its location, so it is set through variables of
 	// Bazel.
 	b.source = filepath.Join(dir, "src")
 	if err := os.MkdirAll(filepath.Join(b.source, "k8s.io"), 0o755); err != nil {

@@ -46,7 +46,7 @@ import (
 // Compression of a layer.
 type Compression string
 
-// The compressions that image formats know. Docker schema 2 has no zstd.
+// The compressions of image formats. Docker schema 2 has no zstd.
 const (
 	Gzip         Compression = "gzip"
 	Zstd         Compression = "zstd"

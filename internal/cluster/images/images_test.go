@@ -145,10 +145,10 @@ func verify(t *testing.T, pulled v1.Image) {
 	}
 	for i, l := range layers {
 		if digest, n := hash(l.Compressed); digest != manifest.Layers[i].Digest || n != manifest.Layers[i].Size {
-			t.Errorf("layer %d is %s with %d bytes, the manifest says %v", i, digest, n, manifest.Layers[i])
+			t.Errorf("layer %d is %s with %d bytes, the manifest has %v", i, digest, n, manifest.Layers[i])
 		}
 		if diff, _ := hash(l.Uncompressed); diff != config.RootFS.DiffIDs[i] {
-			t.Errorf("layer %d has diff ID %s, the config says %s", i, diff, config.RootFS.DiffIDs[i])
+			t.Errorf("layer %d has diff ID %s, the config has %s", i, diff, config.RootFS.DiffIDs[i])
 		}
 	}
 }

@@ -227,7 +227,7 @@ func CheckInotify(need int) error {
 	return nil
 }
 
-// stat is a part of what /proc/PID/stat says: the state and the start of a process, or rather of its
+// stat is a part of /proc/PID/stat: the state and the start of a process, or rather of its
 // first thread, and the number of threads.
 type stat struct {
 	state   byte

@@ -127,7 +127,7 @@ func TestProcessEnds(t *testing.T) {
 	}
 }
 
-// headless tells the test binary to end its first thread, and to go on with the others.
+// headless is the variable with which the test binary ends its first thread, and goes on with the others.
 const headless = "MACHINE_TEST_HEADLESS"
 
 func init() {
@@ -249,7 +249,7 @@ func TestCheckInotify(t *testing.T) {
 	}
 	// More instances than the limit are never available, no matter what runs here.
 	if err := CheckInotify(limit + 1); err == nil || !strings.Contains(err.Error(), "sysctl -w fs.inotify.max_user_instances=") {
-		t.Errorf("error %v, want one that says what to do", err)
+		t.Errorf("error %v, want one with what to do", err)
 	}
 	if err := CheckInotify(0); err != nil {
 		t.Error(err)

@@ -64,7 +64,7 @@ func parse(data []byte) (map[string]any, error) {
 	return fields, nil
 }
 
-// shorten removes where in kube-scheduler's code the scheme was made: it says nothing to
+// shorten removes where in kube-scheduler's code the scheme was made, which is of no use to
 // the author of a file.
 func shorten(err error) error {
 	text, _, _ := strings.Cut(err.Error(), ` in scheme "`)

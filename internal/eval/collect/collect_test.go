@@ -55,7 +55,7 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// TestKnown: images that the cluster knows are not looked up, and one request
+// TestKnown: images that the cluster lists are not looked up, and one request
 // is enough for all names of an image.
 func TestKnown(t *testing.T) {
 	r := registrytest.New(t)

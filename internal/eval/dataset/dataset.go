@@ -50,7 +50,7 @@ type Image struct {
 }
 
 // FromEnv returns the images of the file in LAYER_DATA, or 1,000 generated ones
-// if it is not set. source tells which.
+// if it is not set. source is the file, or "generated".
 func FromEnv() (images []Image, source string, err error) {
 	name := os.Getenv(Env)
 	if name == "" {
@@ -92,7 +92,7 @@ func Write(w io.Writer, images []Image) error {
 
 // record is the content of a line.
 type record interface {
-	// validate tells what is wrong with a record, and names the record.
+	// validate returns what is wrong with a record, and names the record.
 	validate() error
 }
 

@@ -196,7 +196,7 @@ func TestHistory(t *testing.T) {
 	mean.check(t)
 }
 
-// Files with official images must match what we say about them. Other files are only
+// Files with official images must match the documented figures. Other files are only
 // measured.
 func TestFiles(t *testing.T) {
 	images := fromFile(t, Env, Load)
@@ -235,7 +235,7 @@ func fromFile[T any](t *testing.T, env string, load func(string) (T, error)) T {
 	return loaded
 }
 
-// official tells whether all images are official ones of Docker Hub.
+// official reports whether all images are official ones of Docker Hub.
 func official(images []Image) bool {
 	return !slices.ContainsFunc(images, func(i Image) bool { return !strings.HasPrefix(i.Image, "docker.io/library/") })
 }

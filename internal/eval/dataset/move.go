@@ -19,7 +19,7 @@ const (
 	MovesEnv   = "LAYER_MOVES"
 )
 
-// Move says that a tag points to another image, a new version, from a moment on.
+// Move is that a tag points to another image, a new version, from a moment on.
 type Move struct {
 	Time time.Time `json:"t"`
 	// Tag is the name with the tag that moved.

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Check tells what is wrong with a report that was read from a file: an
+// Check returns what is wrong with a report that was read from a file: an
 // experiment without a name or with the name of another, an X without an axis,
 // two runs of one policy on one workload, or quantiles other than those at 0, 1,
 // ..., 100 percent.

@@ -6,7 +6,7 @@ package evaluation
 type Report struct {
 	// Version of the program.
 	Version string `json:"version"`
-	// Data tells where the images come from: a file, or "generated".
+	// Data is where the images come from: a file, or "generated".
 	Data string `json:"data"`
 	// Command repeats the evaluation.
 	Command     string       `json:"command"`
@@ -19,7 +19,7 @@ type Experiment struct {
 	Name string `json:"name"`
 	// Title is the question in a few words.
 	Title string `json:"title"`
-	// Text says what was done, in one or two sentences.
+	// Text describes what was done, in one or two sentences.
 	Text string `json:"text"`
 	// Command repeats this experiment alone.
 	Command string `json:"command"`

@@ -159,7 +159,7 @@ func serve(t *testing.T, report *evaluation.Report) (url string, asked func() []
 	}
 }
 
-// figure is what the browser says about a figure.
+// figure is what the browser has of a figure.
 type figure struct {
 	Experiment string
 	Title      string

@@ -106,7 +106,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// page.css and page.js know every slot.
+// page.css and page.js have every slot.
 func TestSlotsHaveLooks(t *testing.T) {
 	for i := range slots {
 		if n := strings.Count(pageCSS, fmt.Sprintf("--p%d:", i)); n != 2 {

@@ -19,7 +19,7 @@ type table struct {
 
 type block struct {
 	Title string
-	// Seeds tells in words which seeds were run.
+	// Seeds describes which seeds were run.
 	Seeds string
 	Rows  []row
 }
@@ -35,7 +35,7 @@ type value struct {
 	Text string
 	// Half is half of the confidence interval.
 	Half string
-	// Note tells what is special about the value.
+	// Note describes what is special about the value.
 	Note string
 	Best bool
 }

@@ -44,7 +44,7 @@ type node struct {
 // layers are the sizes of an image's layers by digest, in compressed bytes.
 type layers map[string]int64
 
-// New returns the plugin without nodes; images tells which images a Node reports.
+// New returns the plugin without nodes; images returns the images that a Node reports.
 func New(images func(*v1.Node) []index.Image) *ImageLayersLocality {
 	return &ImageLayersLocality{images: images, byName: map[string]*node{}, first: map[string]layers{}}
 }

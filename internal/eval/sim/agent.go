@@ -11,7 +11,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 )
 
-// agentRenew is in the objects. Renewals say nothing new and are left out.
+// agentRenew is in the objects. Renewals bring nothing new and are left out.
 const agentRenew = 10 * time.Minute
 
 // agent is the layer-agent of a machine. What it writes is made by the code of layer-agent, and
@@ -56,7 +56,7 @@ func (a *agent) write() {
 	}, q.Now()))
 }
 
-// contents returns what the machine holds. Like its Node, it does not say whether downloads are
+// contents returns what the machine holds. Like its Node, it does not state whether downloads are
 // joined.
 func (a *agent) contents() *contents.Contents {
 	c := &contents.Contents{InChains: a.inChains}

@@ -36,7 +36,7 @@ func (r *run) untilTime(at time.Duration) {
 	r.q.now = at
 }
 
-// An agent tells what NodeStatus does not: all images with their layers, seconds after a change.
+// An agent reports what NodeStatus does not: all images with their layers, seconds after a change.
 // What it writes in what time was computed by hand from Model.
 func TestAgent(t *testing.T) {
 	nodes := nodesOf(2)

@@ -30,7 +30,7 @@ const (
 
 var deliveryNames = []string{"registry", "peers", "ahead", "lazy"}
 
-// String returns the name by which ParsePolicy knows it.
+// String returns the name that ParsePolicy takes.
 func (d Delivery) String() string { return deliveryNames[d] }
 
 func parseDelivery(name string) (Delivery, error) {
@@ -169,14 +169,14 @@ func (r *run) planAhead(plan *workload.Plan) {
 	}
 }
 
-// pullsAhead tells whether a node still pulls what no pod waits for.
+// pullsAhead reports whether a node still pulls what no pod waits for.
 func (r *run) pullsAhead() bool {
 	return slices.ContainsFunc(r.order, func(m *machine) bool { return m.earlyPull != nil })
 }
 
 // pullAhead pulls an image that no pod of the node needs yet, when all others that were
-// asked for in this way are there. That is beside the pulls of the kubelet: it does not know
-// of it.
+// asked for in this way are there. That is beside the pulls of the kubelet, which does not see
+// it.
 func (m *machine) pullAhead(i *image, name string) {
 	m.early = append(m.early, newPull(i, name))
 	m.startEarly()

@@ -13,7 +13,7 @@ import (
 )
 
 // replaceScheduler does what an administrator does who changes the policy: the new scheduler
-// knows what nodes report, and which pods there are.
+// reads what nodes report, and which pods there are.
 func (r *run) replaceScheduler(ctx context.Context, policy Policy, random *rand.Rand) error {
 	old := r.scheduler
 	if err := r.startScheduler(ctx, policy, random); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/eval/sim/workload"
 )
 
-// Joins tells which pulls share downloads, where pulls run at the same time.
+// Joins is which pulls share downloads, where pulls run at the same time.
 type Joins int
 
 const (
@@ -186,7 +186,7 @@ type held struct {
 }
 
 // pull is an image that is being pulled, for one pod or, where pulls are joined, for all
-// that want it by the same name: a runtime does not know that two names stand for the same
+// that want it by the same name: a runtime cannot see that two names stand for the same
 // image.
 type pull struct {
 	image *image
@@ -521,7 +521,7 @@ func (m *machine) missing(i *image, name string) int64 {
 // underway returns the pulls that run or wait.
 func (m *machine) underway() []*pull { return slices.Concat(m.pulls, m.waiting) }
 
-// expects tells whether a layer belongs to an image that is being pulled.
+// expects reports whether a layer belongs to an image that is being pulled.
 func (m *machine) expects(b *blob) bool {
 	return slices.ContainsFunc(m.underway(), func(p *pull) bool { return slices.Contains(p.image.layers, b) })
 }
@@ -586,7 +586,7 @@ func (m *machine) collect() {
 }
 
 // changed makes the kubelet report: it lists its images at the next refresh, and
-// reports them with the next status update after that. An agent is told, too.
+// reports them with the next status update after that. An agent gets an event, too.
 func (m *machine) changed() {
 	m.agent.changed()
 	if m.listing {

@@ -362,7 +362,7 @@ func TestSecondName(t *testing.T) {
 		t.Errorf("names %q", names)
 	}
 
-	// CRI-O does not know in advance that two names stand for the same image.
+	// CRI-O cannot see in advance that two names stand for the same image.
 	b = newBench(t, nil)
 	b.image("a", "S", 6)
 	b.pull(0, "a")
@@ -550,7 +550,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// Small layers are not reported; LRScheduler, which has the manifests, knows them.
+// Small layers are not reported; LRScheduler, which has the manifests, has them.
 func TestStatedLayers(t *testing.T) {
 	needsLayers(t)
 	b := newBench(t, nil)

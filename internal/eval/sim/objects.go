@@ -18,7 +18,7 @@ import (
 
 const namespace = "default"
 
-// nodeObject returns the Node of a machine that just joined. It does not say whether it joins
+// nodeObject returns the Node of a machine that just joined. It does not state whether it joins
 // downloads: policies with the argument joinsDownloads and without it are compared.
 func nodeObject(m *machine) *v1.Node {
 	allocatable := v1.ResourceList{

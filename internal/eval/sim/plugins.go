@@ -78,7 +78,7 @@ func (p *rounded) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	return handler.Round(score, p.steps), status
 }
 
-// newPrototype makes the plugin of 2022, and tells it what nodes report.
+// newPrototype makes the plugin of 2022, which reads what nodes report.
 func newPrototype(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	pl := prototype.New(nodestatus.Images)
 	set := func(object any) {
@@ -134,7 +134,7 @@ func scoreByName(pod *v1.Pod, node fwk.NodeInfo) int64 {
 // layer/score.go at 5f46823): the share of the image's bytes that is on the node, in
 // points of 50. The weight is 2 if more than 10 MiB are there and the node is used
 // little (CPU below 0.6) and evenly (|CPU - memory| / 2 below 0.16), otherwise 0.5. Its
-// configuration gives it weight 2 beside all default plugins. It knows all images of
+// configuration gives it weight 2 beside all default plugins. It has all images of
 // the registry, and counts only running pods. For each pod and node, its code asks the
 // runtimes which images are complete: see Policy.Live.
 func (r *run) scoreLRScheduler(pod *v1.Pod, node fwk.NodeInfo) int64 {
@@ -187,7 +187,7 @@ func newManifests(r *run) *manifests {
 	for name, i := range r.images {
 		canonical, err := imageref.Parse(name)
 		if err != nil {
-			continue // the plugin does not know it either
+			continue // the plugin does not have it either
 		}
 		s.of[canonical] = answer{name, []index.Manifest{manifestOf(i)}}
 	}
@@ -209,7 +209,7 @@ func (s *manifests) Manifests(name imageref.Canonical) []index.Manifest {
 	if !ok {
 		return nil
 	}
-	if !s.r.knows(a.name) {
+	if !s.r.hasManifest(a.name) {
 		return nil
 	}
 	return a.layers

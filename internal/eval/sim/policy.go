@@ -29,19 +29,19 @@ type Policy struct {
 	Steps int64
 	// Args of Score: "name: value, ...".
 	Args string
-	// Manifests tells how early the layers of an image that no node has are known.
+	// Manifests is how early the layers of an image that no node has are known.
 	Manifests Manifests
 	// Wait is how long a pod is held for its manifest at most (waitForManifest).
 	Wait time.Duration
 	// Live means that the content of nodes is known at once, not only when they
 	// report it.
 	Live bool
-	// Nodes is how nodes say what they hold.
+	// Nodes is how nodes state what they hold.
 	Nodes Nodes
 	// InChains means that nodes use a layer again only above the same layers.
 	InChains bool
-	// Clairvoyant means no scores: it knows everything and takes the node that
-	// has least to pull.
+	// Clairvoyant means no scores: it has all data and takes the node that has
+	// least to pull.
 	Clairvoyant bool
 	// Percent is the percentageOfNodesToScore; 0 means that kube-scheduler decides.
 	Percent int
@@ -52,7 +52,7 @@ type Policy struct {
 	History *Policy
 }
 
-// Manifests tells how early a policy knows an image that no node has.
+// Manifests is how early a policy has the layers of an image that no node has.
 type Manifests int
 
 const (
@@ -65,7 +65,7 @@ const (
 	Always
 )
 
-// Nodes tells how nodes say what they hold.
+// Nodes is how nodes state what they hold.
 type Nodes int
 
 const (
@@ -82,7 +82,7 @@ const (
 
 var nodesNames = []string{"patched", "names", "joined", "agent"}
 
-// String returns the name by which ParsePolicy knows it.
+// String returns the name that ParsePolicy takes.
 func (n Nodes) String() string { return nodesNames[n] }
 
 func parseNodes(name string) (Nodes, error) {
@@ -115,7 +115,7 @@ const (
 	recommendedWait   = time.Second
 )
 
-// allNodes is for policies that have no way to tell kube-scheduler where to begin. It makes
+// allNodes is for policies that cannot choose where kube-scheduler begins. It makes
 // a difference for 100 nodes and more.
 const allNodes = 100
 

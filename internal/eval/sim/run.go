@@ -102,7 +102,7 @@ func (r *run) later(at time.Duration, do func()) {
 	})
 }
 
-// startScheduler starts one with a policy. It knows no nodes or pods yet.
+// startScheduler starts one with a policy. It has no nodes or pods yet.
 func (r *run) startScheduler(ctx context.Context, policy Policy, random *rand.Rand) (err error) {
 	r.policy = policy
 	if r.scheduler, err = startScheduler(ctx, policy.configuration(), r.plugins(), random); err == nil && policy.Clairvoyant {
@@ -157,7 +157,7 @@ type run struct {
 	// policy is that of the scheduler that runs.
 	policy    Policy
 	stock     *nodeManifests  // nil unless ImageManifests explain what nodes name
-	agents    *nodelayers.Fed // nil unless agents say what nodes hold
+	agents    *nodelayers.Fed // nil unless agents report what nodes hold
 	delivery  Delivery
 	lan       *lan
 	q         *queue
@@ -293,8 +293,8 @@ func (r *run) use(name string) {
 	}
 }
 
-// knows tells whether the policy knows the layers of an image that no node has.
-func (r *run) knows(name string) bool {
+// hasManifest reports whether the policy has the layers of an image that no node has.
+func (r *run) hasManifest(name string) bool {
 	at, used := r.known[name]
 	return r.policy.Manifests == Always || r.policy.Manifests == OnUse && used && at <= r.q.now
 }
@@ -458,7 +458,7 @@ func (r *run) reconcile(d *deployment) {
 	}
 }
 
-// leastMissing chooses greedily and knows everything: it takes the node that has
+// leastMissing chooses greedily with all data: it takes the node that has
 // least to pull, in a tie the one with the least CPU requested.
 func (r *run) leastMissing(random *rand.Rand) func(*v1.Pod, []fwk.NodeInfo) int {
 	return func(pod *v1.Pod, nodes []fwk.NodeInfo) int {

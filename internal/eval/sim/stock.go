@@ -26,7 +26,7 @@ type nodeManifests struct {
 
 var _ locality.FollowedSource = &nodeManifests{}
 
-// learn has the resolver know an image from some time on. It does nothing for other
+// learn has the resolver find an image at some time. It does nothing for other
 // policies.
 func (s *nodeManifests) learn(i *image, name string) {
 	if s == nil || i == nil {

@@ -1,5 +1,5 @@
 // Package console runs the console blocks of a Markdown text and compares what they print
-// with what the text says they print.
+// with the output in the text.
 //
 // A block is fenced and of the language console. A line that begins with "$ " is a command;
 // lines that begin with "> " continue it, as bash shows them. The lines up to the next
@@ -33,7 +33,7 @@ type Command struct {
 var fence = regexp.MustCompile("^(\\s*)(`{3,}|~{3,})\\s*(.*)$")
 
 // Parse returns the commands of a text in their order. A text without one is an error: it
-// would pass whatever it says.
+// would always pass.
 func Parse(text string) ([]Command, error) {
 	var commands []Command
 	heading := ""

@@ -43,11 +43,11 @@ func normal(lines []string) []string {
 	return all
 }
 
-// match tells how many of the wanted lines the others have, in this order and with nothing
+// match returns how many of the wanted lines the others have, in this order and with nothing
 // between them but what a line "..." stands for. All of them are matched if nothing is left
 // over: then it returns len(want); it returns -1 if only too much was printed.
 func match(want, got []string) int {
-	// reached[g] tells that the wanted lines so far may end before got[g].
+	// reached[g]: the wanted lines so far may end before got[g].
 	reached := make([]bool, len(got)+1)
 	reached[0] = true
 	for w, line := range want {
@@ -74,7 +74,7 @@ func match(want, got []string) int {
 	return len(want)
 }
 
-// matchLine tells whether a line is as wanted, where "..." stands for any text.
+// matchLine reports whether a line is as wanted, where "..." stands for any text.
 func matchLine(want, got string) bool {
 	parts := strings.Split(want, "...")
 	for i, part := range parts {

@@ -34,9 +34,9 @@ type Options struct {
 	Until string
 }
 
-// Run runs the commands of a text in one bash, in their order, and ends at the first that does
-// something else than the text says. Its error has the file, the line, the command and the
-// difference.
+// Run runs the commands of a text in one bash, in their order, and ends at the first whose
+// output or status differs from the text. Its error has the file, the line, the command and
+// the difference.
 func Run(ctx context.Context, file string, options Options) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

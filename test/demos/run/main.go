@@ -1,6 +1,6 @@
 // Command run runs the console blocks of texts against the cluster that kubectl talks to,
-// and prints them with their output. It ends at the first command that does something else
-// than its text says:
+// and prints them with their output. It ends at the first command whose output or status
+// differs from its text:
 //
 //	go run ./test/demos/run demos/image-locality/README.md
 package main

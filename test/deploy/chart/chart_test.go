@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/kustomize"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/deploy/lint"
 )
 
@@ -29,12 +30,7 @@ const (
 	program  = "../../../_build/bin/tools/helm"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // helm runs helm, with nothing of the user's.
 func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
@@ -69,7 +65,7 @@ func template(t *testing.T, from, server string, set ...string) (string, error) 
 
 type object = map[string]any
 
-// clusterScoped are kinds that kustomize does not know to have no namespace.
+// clusterScoped are kinds without a namespace, to which kustomize gives one.
 var clusterScoped = []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 // hash ends the name of a ConfigMap that kustomize makes.
@@ -157,7 +153,7 @@ func TestEqualsKustomizations(t *testing.T) {
 		"scheduler":    {"1.36.0", []string{"resolver.enabled=false"}, []string{scheduler}},
 		"by namespace": {"1.36.4", []string{"resolver.enabled=false", "scheduler.byNamespace=true"}, []string{scheduler, "scheduler/by-namespace"}},
 		"server roles": {"1.37.1", []string{"resolver.enabled=false"}, []string{"scheduler/server-roles"}},
-		"told roles":   {"1.36.4", []string{"resolver.enabled=false", "scheduler.serverRoles=true"}, []string{"scheduler/server-roles"}},
+		"given roles":  {"1.36.4", []string{"resolver.enabled=false", "scheduler.serverRoles=true"}, []string{"scheduler/server-roles"}},
 		"resolver":     {"1.31.0", []string{"scheduler.enabled=false"}, []string{resolver}},
 		"containerd":   {"1.30.0", append([]string{"agent.enabled=true", `agent.runtime="containerd"`}, off...), []string{"agent/containerd"}},
 		"k3s":          {"1.36.4+k3s1", append([]string{"agent.enabled=true", `agent.runtime="k3s"`}, off...), []string{"agent/k3s"}},
@@ -179,7 +175,7 @@ func TestEqualsKustomizations(t *testing.T) {
 	}
 }
 
-// Whatever values say, pods keep the rules for all in deploy/.
+// Whatever the values, pods keep the rules for all in deploy/.
 func TestPods(t *testing.T) {
 	pinned := filepath.Join(t.TempDir(), "deploy")
 	must(t, lint.Pin(deployed, pinned))
@@ -223,7 +219,7 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// What values say is in the objects.
+// The values are in the objects.
 func TestValues(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("a", 64)
 	text, err := template(t, chart, "1.34.2",

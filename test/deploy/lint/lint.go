@@ -24,7 +24,7 @@ import (
 // Exceptions are the problems that may be, and why.
 var Exceptions = map[string]string{
 	"Pod kube-scheduler: no NetworkPolicy":                                                                      "it has the network of its node, which no NetworkPolicy confines",
-	"Pod kube-scheduler: nodes of other systems":                                                                "a kubelet runs it, whatever a scheduler says",
+	"Pod kube-scheduler: nodes of other systems":                                                                "a kubelet runs it, not a scheduler",
 	"Pod kube-scheduler/kube-scheduler: may be root":                                                            "kubeadm's scheduler.conf is for root alone",
 	"Pod kube-scheduler/kube-scheduler: no limit of memory":                                                     "a scheduler that is ended holds up every pod",
 	"Deployment layer-locality-scheduler/kube-scheduler: no limit of memory":                                    "a scheduler that is ended holds up every pod",
@@ -151,7 +151,7 @@ func (w *workload) lint() (problems []string) {
 	return problems
 }
 
-// confines reports whether a policy says what may reach the pods, and what they may reach.
+// confines reports whether a policy restricts what may reach the pods, and what they may reach.
 func (w *workload) confines(policy networkingv1.NetworkPolicy) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(w.template.Labels)) && policy.Namespace == w.namespace &&

@@ -13,14 +13,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/kustomize"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // TestPods renders everything in deploy/, with images by digest, and checks all pods in it. The chart has
 // the same test (test/deploy/chart).

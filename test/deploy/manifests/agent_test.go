@@ -21,8 +21,8 @@ import (
 
 const agent = "layer-agent"
 
-// buildAgent runs "kustomize build" on an overlay of deploy/agent. It returns the objects that
-// every Kubernetes knows, and the SecurityContextConstraints of OpenShift; nil if there are none.
+// buildAgent runs "kustomize build" on an overlay of deploy/agent. It returns the objects of
+// every Kubernetes, and the SecurityContextConstraints of OpenShift; nil if there are none.
 func buildAgent(t *testing.T, overlay string) (objects []runtime.Object, scc *constraints) {
 	t.Helper()
 	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(deployed, "agent", overlay))

@@ -23,7 +23,7 @@ func TestByNamespace(t *testing.T) {
 	}
 	for _, object := range []string{policy.Name, binding.Name} {
 		if !strings.HasPrefix(object, name) || !strings.HasSuffix(object, ".needs-kubernetes-1.36") {
-			t.Errorf("%s: kubectl repeats the name where the kind is not served: it has to say what is needed", object)
+			t.Errorf("%s: kubectl repeats the name where the kind is not served: it has to name what is needed", object)
 		}
 	}
 	legacyscheme.Scheme.Default(policy)

@@ -98,7 +98,7 @@ func asks(t *testing.T, loaded *kubescheduler.KubeSchedulerConfiguration, schedu
 	}
 	for _, plugin := range loaded.Profiles[0].Plugins.MultiPoint.Enabled {
 		if plugin.Name == "ImageLocality" || plugin.Name == "LayerLocality" {
-			t.Errorf("%s is enabled: images count twice, or the stock scheduler does not know it", plugin.Name)
+			t.Errorf("%s is enabled: images count twice, or the stock scheduler does not have it", plugin.Name)
 		}
 	}
 }

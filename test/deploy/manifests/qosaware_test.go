@@ -97,7 +97,7 @@ func TestSLOPolicyDecides(t *testing.T) {
 	const label = "qos.layerlocality.io/max-slo"
 	objects := build(t, "qosaware")
 	policy := one[*admissionv1.ValidatingAdmissionPolicy](t, objects)
-	legacy := policy.DeepCopy() // as its comment says for legacyAnnotations
+	legacy := policy.DeepCopy() // as its comment describes for legacyAnnotations
 	for i := range legacy.Spec.Variables {
 		if v := &legacy.Spec.Variables[i]; v.Name == "annotations" {
 			v.Expression = "['qos.layerlocality.io/slo', 'slo']"

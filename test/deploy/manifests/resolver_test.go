@@ -96,7 +96,7 @@ func TestResolver(t *testing.T) {
 				}
 				seen[key] = true
 				if kind != "CustomResourceDefinition" && !strings.HasPrefix(accessor.GetName(), resolver) {
-					t.Errorf("%s: its name does not tell whose it is", key)
+					t.Errorf("%s: its name does not show whose it is", key)
 				}
 				if accessor.GetLabels()["app.kubernetes.io/name"] != resolver || accessor.GetLabels()["app.kubernetes.io/part-of"] != "layer-locality" {
 					t.Errorf("%s: labels %v", key, accessor.GetLabels())
@@ -381,7 +381,7 @@ func TestResolverOpenShift(t *testing.T) {
 }
 
 // TestResolverCredentialProvider checks that the configuration and the folder are where the
-// arguments say, and that the resolver can read the example.
+// arguments name them, and that the resolver can read the example.
 func TestResolverCredentialProvider(t *testing.T) {
 	objects := buildResolver(t, "credential-provider")
 	pod := one[*appsv1.Deployment](t, objects).Spec.Template.Spec
@@ -411,7 +411,7 @@ func TestResolverCredentialProvider(t *testing.T) {
 }
 
 // TestResolverRegistriesConf checks that the resolver can read the example, and
-// that it means what its comment says.
+// that it means what its comment states.
 func TestResolverRegistriesConf(t *testing.T) {
 	allowed, err := policy.New(policy.Config{})
 	must(t, err)
@@ -454,7 +454,7 @@ func TestResolverNetworkPolicy(t *testing.T) {
 	} {
 		addr := netip.MustParseAddr(text)
 		if err := allowed.Address(addr); (err == nil) != want {
-			t.Errorf("%s: the resolver says %v", text, err)
+			t.Errorf("%s: the resolver returns %v", text, err)
 		}
 		if got := reachable(example, addr, 443); got != want {
 			t.Errorf("%s: the example lets through: %v", text, got)
@@ -465,7 +465,7 @@ func TestResolverNetworkPolicy(t *testing.T) {
 	}
 }
 
-// reachable tells whether a NetworkPolicy allows egress to an address and port.
+// reachable reports whether a NetworkPolicy allows egress to an address and port.
 func reachable(example *networkingv1.NetworkPolicy, addr netip.Addr, port int) bool {
 	// On the wire there is no IPv4 address in IPv6.
 	addr = addr.Unmap()

@@ -39,6 +39,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	shipped "github.com/layer-locality/layer-locality/deploy/resolver"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme"
 	argsvalidation "github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
@@ -78,12 +79,7 @@ func decode(t *testing.T, text []byte) []runtime.Object {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // build runs "kustomize build" on a variant.
 func build(t *testing.T, variant string) []runtime.Object {
@@ -202,7 +198,7 @@ func TestVariants(t *testing.T) {
 					}
 					seen[key] = true
 					if !strings.HasPrefix(accessor.GetName(), name) {
-						t.Errorf("%s: its name does not tell whose it is", key)
+						t.Errorf("%s: its name does not show whose it is", key)
 					}
 					if accessor.GetLabels()["app.kubernetes.io/name"] != name || accessor.GetLabels()["app.kubernetes.io/part-of"] != "layer-locality" {
 						t.Errorf("%s: labels %v", key, accessor.GetLabels())

@@ -194,7 +194,7 @@ func (w *walk) schema(path string, schema *apiextensionsv1.JSONSchemaProps, get 
 	}
 }
 
-// bounded checks that what a place may hold has bounds, of the kinds that Validate and this test know.
+// bounded checks that what a place may hold has bounds, of the kinds that Validate and this test check.
 func (w *walk) bounded(path string, schema *apiextensionsv1.JSONSchemaProps) {
 	free := schema.XPreserveUnknownFields != nil || schema.XIntOrString || schema.AdditionalProperties != nil
 	switch schema.Type {
@@ -217,7 +217,7 @@ func (w *walk) bounded(path string, schema *apiextensionsv1.JSONSchemaProps) {
 	}
 	if schema.MinItems != nil || schema.UniqueItems || schema.MultipleOf != nil || schema.MaxProperties != nil || schema.MinProperties != nil ||
 		schema.ExclusiveMaximum || schema.ExclusiveMinimum || schema.Not != nil || len(schema.OneOf)+len(schema.AnyOf)+len(schema.AllOf) > 0 {
-		w.t.Errorf("%s: Validate and this test do not know all of its bounds", path)
+		w.t.Errorf("%s: Validate and this test do not check all of its bounds", path)
 	}
 }
 

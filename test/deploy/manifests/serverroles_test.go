@@ -63,7 +63,7 @@ func TestServerRoles(t *testing.T) {
 				}
 			}
 			want := one[*appsv1.Deployment](t, second).DeepCopy().Spec
-			if variant == "okd" { // the SCC says as whom
+			if variant == "okd" { // the SCC sets as whom
 				want.Template.Spec.SecurityContext.RunAsUser, want.Template.Spec.SecurityContext.RunAsGroup = nil, nil
 			}
 			if !reflect.DeepEqual(deployment.Spec, want) {

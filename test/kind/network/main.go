@@ -2,7 +2,7 @@
 // only published as an image, not as a Go module. It runs under kindnetd's own manifest and
 // does what pods need to reach each other: it writes the CNI configuration of this node, and
 // sets the routes to the pods of all others. It has no network policies and no masquerading,
-// and knows IPv4 only.
+// and IPv4 only.
 package main
 
 import (

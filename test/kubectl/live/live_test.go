@@ -23,6 +23,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/cluster/images"
 	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
@@ -32,7 +33,7 @@ import (
 // root is the folder of the repository.
 const root = "../../.."
 
-// The nodes, by who tells what they hold. No pod is placed on the last one.
+// The nodes, by who reports what they hold. No pod is placed on the last one.
 const (
 	byKubelet = "n1"
 	byAgent   = "n2"
@@ -111,21 +112,12 @@ func install(ctx context.Context) (err error) {
 	return lab.AppReady(ctx, scenario.SecondScheduler, 1)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must
 
 // push pushes an image of pods with further layers.
 func push(t *testing.T, name string, layers ...images.Layer) *images.Pushed {
 	t.Helper()
-	image, err := images.Build(images.Image{Layers: layers})
-	must(t, err)
-	pushed, err := images.Push(t.Context(), c.Registry().Address+"/"+name+":v1", image)
-	must(t, err)
-	return pushed
+	return livetest.Push(t, c.Registry().Address+"/"+name+":v1", images.Image{Layers: layers})
 }
 
 // announce has layer-resolver explain images, as those of a workload without pods.
@@ -149,7 +141,7 @@ func TestNodes(t *testing.T) {
 		must(t, err)
 	}
 	want := map[string]inventory.Source{byKubelet: inventory.FromKubelet, byAgent: inventory.FromAgent, joined: inventory.Joined, byNames: inventory.FromNames}
-	livetest.Eventually(t, 2*time.Minute, "the nodes are told apart", func(ctx context.Context) error {
+	livetest.Eventually(t, 2*time.Minute, "the nodes have their sources", func(ctx context.Context) error {
 		var nodes []inventory.Node
 		if err := lab.AskKubectlLayers(ctx, root, &nodes, "nodes"); err != nil {
 			return err
@@ -167,7 +159,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// within tells whether two numbers of bytes differ by so much of the second one at most.
+// within reports whether two numbers of bytes differ by so much of the second one at most.
 func within(share float64, got, want int64) bool {
 	return math.Abs(float64(got-want)) <= share*float64(want)
 }
@@ -183,12 +175,12 @@ func pods() int {
 // plans is for how many of them plan is asked before.
 const plans = 12
 
-// lacks returns what plan says of a node.
+// lacks returns the entry of a node in a plan.
 func lacks(t *testing.T, p plan.Plan, node string) plan.Node {
 	t.Helper()
 	at := slices.IndexFunc(p.Nodes, func(n plan.Node) bool { return n.Node == node })
 	if at < 0 {
-		t.Fatalf("plan says nothing of %s: %+v", node, p)
+		t.Fatalf("plan has nothing of %s: %+v", node, p)
 	}
 	return p.Nodes[at]
 }
@@ -207,7 +199,7 @@ func saved(t *testing.T) placements.Saved {
 }
 
 // TestSavings: pods of 20 images on five bases. What the chosen nodes lacked is what the registry
-// sent, and what the mean node lacked is what the registry's manifests say of the nodes.
+// sent, and what the mean node lacked is what the nodes lacked by the registry's manifests.
 func TestSavings(t *testing.T) {
 	type made struct {
 		*images.Pushed
@@ -264,7 +256,7 @@ func TestSavings(t *testing.T) {
 				return math.Abs(float64(bytes-start.Bytes)) <= .01*float64(max(bytes, start.Bytes))+configuration
 			}
 			if !near(n.MissingBytes) && !near(n.MissingBytes-unlisted) {
-				t.Errorf("pod %d on %s: plan said %+v, the registry sent %d bytes; layers that no node lists have %d", i, start.Node, n, start.Bytes, unlisted)
+				t.Errorf("pod %d on %s: plan had %+v, the registry sent %d bytes; layers that no node lists have %d", i, start.Node, n, start.Bytes, unlisted)
 			}
 			found = found || n.MissingBytes < n.TotalBytes
 			lacked = lacked || n.MissingBytes > 0

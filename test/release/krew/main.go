@@ -129,7 +129,7 @@ func install(m *manifest, archives, folder string) error {
 			return err
 		}
 		if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != p.SHA256 {
-			return fmt.Errorf("%s has another checksum than the manifest says", path.Base(u.Path))
+			return fmt.Errorf("%s has another checksum than in the manifest", path.Base(u.Path))
 		}
 		store := filepath.Join(folder, "store", p.Selector.MatchLabels["os"]+"-"+p.Selector.MatchLabels["arch"])
 		if err := unpack(filepath.Join(archives, path.Base(u.Path)), store, &p); err != nil {

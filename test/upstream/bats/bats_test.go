@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -28,7 +29,7 @@ var files = []string{
 	"artifact_additional_stores.bats", "imagefsinfo.bats", "crio-wipe.bats",
 }
 
-// nodes says which binary is tested on which node.
+// nodes lists which binary is tested on which node.
 var nodes = []struct {
 	name    string
 	flavour cluster.Flavour
@@ -183,9 +184,4 @@ func readSkips(t *testing.T) map[string]string {
 	return skips
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testkit.Must

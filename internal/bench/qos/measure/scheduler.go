@@ -53,7 +53,7 @@ profiles:
 `
 
 // start makes a scheduler with a plugin and so many waiting pods, and returns when the plugin
-// knows all of them.
+// has all of them.
 func start(ctx context.Context, plugin string, pods, workloads int, slo string) (_ *scheduler, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	s := &scheduler{ctx: ctx, stop: stop}
@@ -97,7 +97,7 @@ func start(ctx context.Context, plugin string, pods, workloads int, slo string) 
 	return s, nil
 }
 
-// known waits until the plugin knows all workloads.
+// known waits until the plugin has all workloads.
 func known(ctx context.Context, promises *qosaware.Factory, workloads int, slo string) error {
 	const patience, complete = time.Minute, 500 * time.Millisecond
 	if slo == "" {
@@ -111,11 +111,11 @@ func known(ctx context.Context, promises *qosaware.Factory, workloads int, slo s
 			break
 		}
 		if time.Since(begin) > patience {
-			return fmt.Errorf("the plugin knows %d of %d workloads: %s", rows, workloads, strings.TrimSpace(table.Body.String()))
+			return fmt.Errorf("the plugin has %d of %d workloads: %s", rows, workloads, strings.TrimSpace(table.Body.String()))
 		}
 	}
-	// It looks every 100 ms whether it is told of all pods: only then does it remember their
-	// places in the queue.
+	// It looks every 100 ms whether its informers have all pods: only then does it remember
+	// their places in the queue.
 	time.Sleep(complete)
 	return nil
 }

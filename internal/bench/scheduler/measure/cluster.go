@@ -105,7 +105,7 @@ func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.Resource
 
 // startCluster starts a cluster of Nodes as the apiserver sends them, and of NodeLayers, if there
 // are any.
-func startCluster(ctx context.Context, wire [][]byte, said *told) (*cluster, error) {
+func startCluster(ctx context.Context, wire [][]byte, reports *agentReports) (*cluster, error) {
 	ctx, stop := context.WithCancel(ctx)
 	c := &cluster{stop: stop}
 	client := fake.NewClientset()
@@ -129,16 +129,16 @@ func startCluster(ctx context.Context, wire [][]byte, said *told) (*cluster, err
 	images := nodestatus.Images
 	var options []layerlocality.Option
 	agents := nodelayers.NewFed()
-	if said != nil {
-		images = func(node *v1.Node) []index.Image { return said.images[node.Name] }
+	if reports != nil {
+		images = func(node *v1.Node) []index.Image { return reports.images[node.Name] }
 		options = append(options, layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return agents, nil }))
 	}
 	if err := c.add(ctx, factory, snapshot, layerlocality.Name, layerlocality.NewFactory(options...).New); err != nil {
 		stop()
 		return nil, err
 	}
-	if said != nil {
-		for _, object := range said.objects {
+	if reports != nil {
+		for _, object := range reports.objects {
 			if err := agents.Set(object, time.Now()); err != nil {
 				stop()
 				return nil, err

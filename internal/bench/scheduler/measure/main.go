@@ -38,7 +38,7 @@ func main() {
 	flag.StringVar(&o.kinds, "kinds", "popular,usual,rare,unknown", "kinds of images that pods ask for; the first makes the last line")
 	flag.StringVar(&o.out, "out", "", "file for all that was measured (JSON)")
 	flag.StringVar(&o.profiles, "profile-dir", "", "folder for CPU profiles (pprof), made after the measurement")
-	flag.BoolVar(&o.nodeLayers, "node-layers", false, "NodeLayers say what nodes hold, and NodeStatus states no layers; only scores are measured")
+	flag.BoolVar(&o.nodeLayers, "node-layers", false, "NodeLayers state what nodes hold, and NodeStatus no layers; only scores are measured")
 	flag.Parse()
 	if err := o.run(context.Background()); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
@@ -84,15 +84,15 @@ func (o *options) run(ctx context.Context) error {
 	fmt.Printf("fleet source=%s nodes=%d images_per_node=%d layers_per_image=%.1f node_pb_bytes=%d\n",
 		r.Source, r.Nodes, r.ImagesPerNode, r.LayersPerNode/float64(r.ImagesPerNode), r.NodeBytes)
 
-	var said *told
+	var reports *agentReports
 	if o.nodeLayers {
-		if wire, said, err = tell(wire); err != nil {
+		if wire, reports, err = reportByAgents(wire); err != nil {
 			return err
 		}
 	} else if err := r.measureStates(ctx, wire, images, o.rounds); err != nil {
 		return err
 	}
-	c, err := startCluster(ctx, wire, said)
+	c, err := startCluster(ctx, wire, reports)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (o *options) run(ctx context.Context) error {
 	return nil
 }
 
-// measureStates measures what it takes to know what nodes state.
+// measureStates measures what it takes to index what nodes state.
 func (r *report) measureStates(ctx context.Context, wire [][]byte, images []dataset.Image, rounds int) (err error) {
 	if r.Memory, err = measureMemory(wire); err != nil {
 		return err

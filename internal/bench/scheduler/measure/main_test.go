@@ -14,7 +14,7 @@ import (
 // TestRun runs the whole benchmark, as small as possible.
 func TestRun(t *testing.T) { run(t, false) }
 
-// TestRunNodeLayers has NodeLayers say what nodes hold: the run fails if that does not count.
+// TestRunNodeLayers has NodeLayers state what nodes hold: the run fails if that does not count.
 func TestRunNodeLayers(t *testing.T) { run(t, true) }
 
 func run(t *testing.T, nodeLayers bool) {

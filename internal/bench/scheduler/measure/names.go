@@ -172,7 +172,7 @@ type answers []byte
 func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	response := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: r}
 	switch query := r.URL.Query(); {
-	case query.Get("sendInitialEvents") != "": // as an apiserver that does not know it
+	case query.Get("sendInitialEvents") != "": // as an apiserver without it
 		response.StatusCode = http.StatusUnprocessableEntity
 		response.Body = io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid"}`))
 	case query.Get("watch") != "":

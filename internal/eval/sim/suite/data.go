@@ -22,7 +22,7 @@ type Files struct {
 
 // Data is the input from which workloads are made.
 type Data struct {
-	// Source tells where it comes from: the names of files without their folders.
+	// Source is where it comes from: the names of files without their folders.
 	Source  string
 	Images  []dataset.Image
 	History dataset.History
@@ -72,8 +72,8 @@ func Load(f Files) (*Data, error) {
 	return d, nil
 }
 
-// loadHistory reads or generates the images and moves for rolling updates. source tells
-// which.
+// loadHistory reads or generates the images and moves for rolling updates. source is the names of the
+// files, or "generated ones".
 func loadHistory(f Files) (h dataset.History, source string, err error) {
 	if f.History == "" {
 		g := dataset.Generator{Images: generated, Sharing: dataset.DefaultSharing}
@@ -88,7 +88,7 @@ func loadHistory(f Files) (h dataset.History, source string, err error) {
 	return h, filepath.Base(f.History) + " and " + filepath.Base(f.Moves), nil
 }
 
-// references returns an image for each name: pods know images by their tags, and
+// references returns an image for each name: pods name images by their tags, and
 // several tags may stand for the same image.
 func references(images []dataset.Image) []dataset.Image {
 	var all []dataset.Image

@@ -105,7 +105,7 @@ func policies(x Extent) Experiment {
 	return Experiment{
 		Experiment: evaluation.Experiment{
 			Name: "policies", Title: "What does each policy save, and at what cost?",
-			Text: "All policies in all scenarios that begin with empty nodes. The command layersim list says what they are.",
+			Text: "All policies in all scenarios that begin with empty nodes. The command layersim list describes them.",
 		},
 		Cases:         cases(pick(x, few, scenarios), x.size(), named(names...)),
 		Distributions: true,
@@ -125,7 +125,7 @@ func frontier(x Extent) Experiment {
 func balance(x Extent) Experiment {
 	e := Experiment{Experiment: evaluation.Experiment{
 		Name: "frontier-balance", Title: "How much balance does " + balanceArgument + " buy?",
-		Text: "LayerLocality takes points from nodes that are busier than others: " + balanceArgument + " says how many for each percent of CPU.",
+		Text: "LayerLocality takes points from nodes that are busier than others: " + balanceArgument + " is how many for each percent of CPU.",
 		Axis: balanceArgument,
 	}}
 	scenarios := pick(x, []string{"zipf-1"}, []string{"zipf-1", "replicasets", "rolling-1"})
@@ -181,8 +181,8 @@ func long(x Extent) Experiment {
 	}
 }
 
-// told compares what nodes say. All of them join downloads, and all policies know it, so that
-// there is no other difference.
+// told compares what nodes report. All of them join downloads, and all policies count on it, so
+// that there is no other difference.
 func told(x Extent) Experiment {
 	var all []sim.Policy
 	for _, p := range []struct{ name, settings string }{
@@ -198,7 +198,7 @@ func told(x Extent) Experiment {
 	all = append(named("default"), append(all, chains)...)
 	return Experiment{
 		Experiment: evaluation.Experiment{
-			Name: "told", Title: "What must nodes tell?",
+			Name: "told", Title: "What must nodes report?",
 			Text: "LayerLocality with layer-resolver on nodes that name images, whose names ImageManifests explain (joined), that have an agent, and patched ones. Chain: nodes use a layer again only above the same layers. On larger disks nodes hold more images than a NodeStatus lists. All nodes join downloads.",
 			Axis: "GB a node", Log: true,
 		},

@@ -117,7 +117,7 @@ func TestAxes(t *testing.T) {
 	}
 }
 
-// Generated images share as much as the axis says.
+// Generated images share as much as the axis states.
 func TestSharing(t *testing.T) {
 	found, err := FindExperiments([]string{"sharing"}, Small)
 	if err != nil {
@@ -315,7 +315,7 @@ func TestPlayIsDeterministic(t *testing.T) {
 		calls := 0
 		result, err := Play(t.Context(), e, d, 2, parallel, func(done, all int) {
 			if calls++; done != calls || done > all {
-				t.Errorf("call %d says %d of %d", calls, done, all)
+				t.Errorf("call %d has %d of %d", calls, done, all)
 			}
 		})
 		if err != nil {

@@ -106,7 +106,7 @@ func newSizer(sizes []Size) (sizer, error) {
 
 func (s sizer) draw(r *rand.Rand) Size { return s.sizes[s.distribution.draw(r)] }
 
-// references gives every image exactly one unique name, because pods know an
+// references gives every image exactly one unique name, because pods name an
 // image by one reference. If an earlier image has the name, the reference uses
 // the ImageID or digest instead; images without these are left out.
 func references(images []dataset.Image) []dataset.Image {

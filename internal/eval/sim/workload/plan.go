@@ -98,7 +98,7 @@ const (
 	maxLayers, maxImageBytes = 1_000, 1 << 40
 )
 
-// Validate tells what is wrong with a Plan from outside.
+// Validate returns what is wrong with a Plan from outside.
 func (p *Plan) Validate() error {
 	if len(p.Nodes) == 0 {
 		return errors.New("no nodes")

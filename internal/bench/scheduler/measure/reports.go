@@ -11,16 +11,16 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
-// told is what NodeLayers say of nodes.
-type told struct {
+// agentReports are the NodeLayers of nodes.
+type agentReports struct {
 	objects []*v1alpha1.NodeLayers
-	// images are the same for the prototype, which knows no NodeLayers; by node.
+	// images are the same for the prototype, which reads no NodeLayers; by node.
 	images map[string][]index.Image
 }
 
-// tell returns Nodes that state no layers, and what agents say in place of that.
-func tell(wire [][]byte) (plain [][]byte, t *told, err error) {
-	t = &told{images: map[string][]index.Image{}}
+// reportByAgents returns Nodes that state no layers, and the reports of agents in place of that.
+func reportByAgents(wire [][]byte) (plain [][]byte, r *agentReports, err error) {
+	r = &agentReports{images: map[string][]index.Image{}}
 	for i := range wire {
 		node, err := decode(wire[i])
 		if err != nil {
@@ -28,7 +28,7 @@ func tell(wire [][]byte) (plain [][]byte, t *told, err error) {
 		}
 		node.UID = types.UID("uid-" + node.Name)
 		images := nodestatus.Images(node)
-		t.images[node.Name] = images
+		r.images[node.Name] = images
 		var holds contents.Contents
 		for j, image := range images {
 			held := contents.Image{Names: image.Names}
@@ -47,7 +47,7 @@ func tell(wire [][]byte) (plain [][]byte, t *told, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		plain, t.objects = append(plain, text), append(t.objects, o)
+		plain, r.objects = append(plain, text), append(r.objects, o)
 	}
-	return plain, t, nil
+	return plain, r, nil
 }
