@@ -92,7 +92,7 @@ SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref memlimit scheduler)
 # What the binary layer-extender is made from in addition.
 EXTENDER_PRODUCT=(cmd/layer-extender extender)
 # What the binary kubectl-layers is made from, besides api, imageref and scheduler.
-KUBECTL_PRODUCT=(cmd/kubectl-layers internal/imagelocality kubectllayers terminal)
+KUBECTL_PRODUCT=(cmd/kubectl-layers kubectllayers terminal)
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/internal/imagelocality"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
@@ -155,7 +154,7 @@ func (c *command) imageLocality() *cobra.Command {
 		}
 		values := []points{}
 		table := output.Answer{Columns: []output.Column{{Title: "NODE"}, {Title: "POINTS"}, {Title: "WHY"}}}
-		for i, rating := range imagelocality.Explain(&t.Pod.Spec, nodes) {
+		for i, rating := range plan.ImageLocality(&t.Pod.Spec, nodes) {
 			if !selects(nodes[i].Labels) {
 				continue
 			}
