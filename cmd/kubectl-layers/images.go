@@ -17,7 +17,6 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/kubectllayers/target"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
@@ -183,7 +182,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 	for _, variant := range image.Variants {
 		for i, layer := range variant.Layers {
 			t.Rows = append(t.Rows, []string{
-				image.Image, strconv.Itoa(i + 1), text.Bytes(float64(layer.Bytes)), fmt.Sprintf("%d of %d", layer.Nodes, nodes), variant.From, variant.Platform, layer.Digest,
+				image.Image, strconv.Itoa(i + 1), output.Bytes(float64(layer.Bytes)), fmt.Sprintf("%d of %d", layer.Nodes, nodes), variant.From, variant.Platform, layer.Digest,
 			})
 		}
 	}
@@ -199,7 +198,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 	default:
 		var parts []string
 		for _, v := range image.Variants {
-			part := fmt.Sprintf("%s in %d layers", text.Bytes(float64(v.Bytes)), len(v.Layers))
+			part := fmt.Sprintf("%s in %d layers", output.Bytes(float64(v.Bytes)), len(v.Layers))
 			if v.Platform != "" && len(image.Variants) > 1 {
 				part += " on " + v.Platform
 			}
@@ -216,7 +215,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 		case o.Reason != "":
 			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: %s: %s", o.Name, o.Reason, o.Message))
 		case !o.Confirmed.IsZero():
-			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: the registry confirmed it %s ago", o.Name, text.Age(o.Confirmed, now)))
+			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: the registry confirmed it %s ago", o.Name, output.Age(o.Confirmed, now)))
 		}
 	}
 }
@@ -290,7 +289,7 @@ func basesTable(bases []inventory.Base) output.Answer {
 	for _, base := range bases {
 		t.Names = append(t.Names, base.Digests...)
 		t.Rows = append(t.Rows, []string{
-			short(base.Digests[0]), strconv.Itoa(len(base.Digests)), text.Bytes(float64(base.Bytes)), strconv.Itoa(base.Images), strconv.Itoa(base.Nodes), text.Bytes(float64(base.SavedBytes)),
+			short(base.Digests[0]), strconv.Itoa(len(base.Digests)), output.Bytes(float64(base.Bytes)), strconv.Itoa(base.Images), strconv.Itoa(base.Nodes), output.Bytes(float64(base.SavedBytes)),
 			strings.Join(base.Names, " "),
 		})
 	}
@@ -301,7 +300,7 @@ func layersTable(layers []inventory.SharedLayer) output.Answer {
 	t := output.Answer{Columns: []output.Column{{Title: "LAYER"}, {Title: "SIZE"}, {Title: "IMAGES"}, {Title: "NODES"}, {Title: "SAVES"}, {Title: "DIGEST", Wide: true}}}
 	for _, l := range layers {
 		t.Names = append(t.Names, l.Digest)
-		t.Rows = append(t.Rows, []string{short(l.Digest), text.Bytes(float64(l.Bytes)), strconv.Itoa(l.Images), strconv.Itoa(l.Nodes), text.Bytes(float64(l.SavedBytes)), l.Digest})
+		t.Rows = append(t.Rows, []string{short(l.Digest), output.Bytes(float64(l.Bytes)), strconv.Itoa(l.Images), strconv.Itoa(l.Nodes), output.Bytes(float64(l.SavedBytes)), l.Digest})
 	}
 	return t
 }
@@ -329,7 +328,7 @@ func matrix(m inventory.Matrix, cluster *collect.Cluster) *answer {
 		t.Columns = append(t.Columns, output.Column{Title: fmt.Sprintf("[%d]", i+1)})
 		row := []string{fmt.Sprintf("[%d] %s", i+1, image)}
 		for _, bytes := range m.CommonBytes[i] {
-			row = append(row, text.Bytes(float64(bytes)))
+			row = append(row, output.Bytes(float64(bytes)))
 		}
 		t.Rows = append(t.Rows, row)
 		if !m.Known[i] {

@@ -13,8 +13,6 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/kubectllayers/target"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
-	"github.com/layer-locality/layer-locality/kubectllayers/why"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
@@ -49,7 +47,7 @@ func (c *command) plan() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		ended := why.Ended(t.Pod)
+		ended := plan.Ended(t.Pod)
 		if ended != "" {
 			t.Pod.Spec.NodeName = "" // it has left its node
 		}
@@ -64,7 +62,7 @@ func (c *command) plan() *cobra.Command {
 		}
 		p.Nodes = slices.DeleteFunc(p.Nodes, func(n plan.Node) bool { return !selects(labels[n.Node]) })
 		table := planTable(p)
-		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %d nodes, which lack %s on average.", p.Of, fit, len(cluster.Nodes), text.Bytes(mean)))
+		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %d nodes, which lack %s on average.", p.Of, fit, len(cluster.Nodes), output.Bytes(mean)))
 		switch {
 		case ended != "":
 			table.Below = append(table.Below, fmt.Sprintf("It has ended (%s): this is for another one like it. kubectl layers why %s shows how it was.", ended, t.Name))
@@ -109,11 +107,11 @@ func planTable(p *plan.Plan) output.Answer {
 	t.Columns = append(t.Columns, output.Column{Title: "RULED OUT"}, output.Column{Title: "LINK HAS TO PULL", Wide: true})
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		row := []string{n.Node, text.Bytes(float64(n.MissingBytes)), text.Bytes(float64(n.PresentBytes)), text.Bytes(float64(n.ArrivingBytes + n.CrowdedBytes)), text.Bytes(float64(n.TotalBytes))}
+		row := []string{n.Node, output.Bytes(float64(n.MissingBytes)), output.Bytes(float64(n.PresentBytes)), output.Bytes(float64(n.ArrivingBytes + n.CrowdedBytes)), output.Bytes(float64(n.TotalBytes))}
 		if n.Seconds != nil {
-			row = append(row, text.Seconds(*n.Seconds))
+			row = append(row, output.Seconds(*n.Seconds))
 		}
-		t.Rows = append(t.Rows, append(row, strings.Join(n.RuledOut, "; "), text.Bytes(float64(n.PendingBytes))))
+		t.Rows = append(t.Rows, append(row, strings.Join(n.RuledOut, "; "), output.Bytes(float64(n.PendingBytes))))
 		t.Names = append(t.Names, "node/"+n.Node)
 	}
 	for _, image := range p.Images {

@@ -14,9 +14,8 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
+	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/kubectllayers/savings"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
-	"github.com/layer-locality/layer-locality/kubectllayers/why"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -42,7 +41,7 @@ func (c *command) why() *cobra.Command {
 			}
 			w := &asker{c: c, r: r}
 			defer func() { w.scheduler.Close() }()
-			answers := make([]*why.Answer, 0, len(pods))
+			answers := make([]*plan.Why, 0, len(pods))
 			told := false
 			for _, pod := range pods {
 				a, err := w.of(ctx, pod)
@@ -79,11 +78,11 @@ type asker struct {
 
 // of answers about a pod. What the user may not read is noted, if it leaves something to say;
 // any other failure would be that of the next pod, too.
-func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
+func (w *asker) of(ctx context.Context, pod *v1.Pod) (*plan.Why, error) {
 	if pod.Spec.NodeName == "" {
-		return why.Unplaced(pod), nil
+		return plan.Unplaced(pod), nil
 	}
-	pulls, all, err := why.Pulls(ctx, w.r.Client, pod)
+	pulls, all, err := plan.Pulls(ctx, w.r.Client, pod)
 	if err != nil {
 		p := w.r.Explain("events in namespace "+pod.Namespace, err)
 		if !p.Partial() {
@@ -98,7 +97,7 @@ func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
 	}
 	decision, forgotten := w.remembered(ctx, pod)
 	if decision != nil {
-		return why.Remembered(pod, *decision, pulls), nil
+		return plan.Remembered(pod, *decision, pulls), nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -111,14 +110,14 @@ func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
 		}
 	}
 	if w.unrated == nil {
-		return why.Rated(ctx, w.cluster, pod, pulls, forgotten)
+		return plan.Rated(ctx, w.cluster, pod, pulls, forgotten)
 	}
 	var p *collect.Problem
 	if !errors.As(w.unrated, &p) || !p.Partial() {
 		return nil, w.unrated
 	}
 	w.note(p)
-	return why.Forgotten(pod, pulls, forgotten), nil
+	return plan.Forgotten(pod, pulls, forgotten), nil
 }
 
 // note keeps problems, each once.
@@ -136,7 +135,7 @@ func (w *asker) nothing(pods []*v1.Pod) error {
 	case w.unrated != nil:
 		return w.unrated
 	case len(pods) == 1:
-		return why.ErrUnplaced(pods[0])
+		return plan.ErrUnplaced(pods[0])
 	}
 	var names []string
 	for _, pod := range pods {
@@ -184,7 +183,7 @@ func (c *command) openScheduler(ctx context.Context, r *collect.Reader) (*debugp
 	return debugport.Open(ctx, r.Config, r.Client, o)
 }
 
-func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
+func whyAnswer(answers []*plan.Why, problems []*collect.Problem) *answer {
 	a := &answer{kind: "Why", value: answers, problems: problems}
 	var unplaced []string
 	for _, one := range answers {
@@ -202,15 +201,15 @@ func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
 	for _, one := range answers {
 		row := []string{one.Namespace, one.Pod, one.Node, "", "", "", "", one.Scheduler}
 		if d := one.Decision; d != nil {
-			row[3] = text.Bytes(float64(d.Chosen.MissingBytes))
+			row[3] = output.Bytes(float64(d.Chosen.MissingBytes))
 			if d.Mean != nil {
-				row[4], row[5] = text.Bytes(d.Mean.MissingBytes), text.Bytes(*one.SavedBytes)
+				row[4], row[5] = output.Bytes(d.Mean.MissingBytes), output.Bytes(*one.SavedBytes)
 			}
 			if d.Best != nil {
 				row[6] = d.Best.Node
 			}
 		} else if one.Now != nil && one.Now.PulledBytes != nil {
-			row[3] = "about " + text.Bytes(float64(*one.Now.PulledBytes))
+			row[3] = "about " + output.Bytes(float64(*one.Now.PulledBytes))
 		}
 		a.table.Rows = append(a.table.Rows, row)
 	}
@@ -267,7 +266,7 @@ func (c *command) savings() *cobra.Command {
 			if p.MeanMissingBytes > 0 {
 				part = fmt.Sprintf("%.0f %%", 100*saved/p.MeanMissingBytes)
 			}
-			t.Rows = append(t.Rows, []string{p.Profile, fmt.Sprint(p.Pods), text.Bytes(float64(p.MissingBytes)), text.Bytes(p.MeanMissingBytes), text.Bytes(saved), part})
+			t.Rows = append(t.Rows, []string{p.Profile, fmt.Sprint(p.Pods), output.Bytes(float64(p.MissingBytes)), output.Bytes(p.MeanMissingBytes), output.Bytes(saved), part})
 			t.Names = append(t.Names, p.Profile)
 		}
 		t.Below = []string{fmt.Sprintf("Since %s. Left out: pods for which one node alone was looked at (no other fitted, it was nominated, opportunistic batching), pods of a group, and images of which nothing was known.", s.Since.UTC().Format(time.RFC3339))}

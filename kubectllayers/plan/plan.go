@@ -1,5 +1,5 @@
-// Package plan answers where a pod would find its layers. It rates nodes with the index of the
-// scheduler's plugin, and says which nodes the pod cannot run on.
+// Package plan rates nodes for a pod: what each would have to pull, by the index of the scheduler's
+// plugin, and which it cannot run on; why it is on its node; and what ImageLocality gives each.
 package plan
 
 import (
