@@ -149,7 +149,7 @@ step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh && internal/eval/claims.s
 # FULL, and that of internal/eval/sim, on all of Kubernetes, only runs its seeds.
 step_fuzz() {
   local file target count=0 heavy=(':(exclude,glob)internal/eval/sim/*_test.go')
-  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)scheduler/congestion' ':(exclude)scheduler/safe' ':(exclude)extender' ':(exclude)kubectllayers/collect' ':(exclude)kubectllayers/inventory' ':(exclude)kubectllayers/plan' ':(exclude)kubectllayers/target')
+  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)scheduler/congestion' ':(exclude)scheduler/safe' ':(exclude)extender' ':(exclude)kubectllayers/collect' ':(exclude)kubectllayers/inventory' ':(exclude)kubectllayers/plan')
   while IFS=: read -r file target; do
     target=${target#func } target=${target%%(*}
     fuzz "$target" "./$(dirname "$file")" || return 1

@@ -16,7 +16,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -29,7 +28,7 @@ type command struct {
 	output        string
 	selector      string
 	allNamespaces bool
-	scheduler     debugport.Options
+	scheduler     collect.SchedulerOptions
 }
 
 // newCommand returns the command with all its commands.
@@ -49,10 +48,10 @@ func newCommand(in io.Reader) *cobra.Command {
 	c.config.AddFlags(flags)
 	flags.StringVarP(&c.output, "output", "o", "", "table, wide, json, yaml or name")
 	flags.StringVar(&c.scheduler.URL, "scheduler-url", "", "address of the scheduler's secure port, such as https://10.0.0.1:10259, where no port can be forwarded to its pod")
-	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", debugport.DefaultNamespace, "namespace of the scheduler's lease and of the service account")
+	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", collect.DefaultSchedulerNamespace, "namespace of the scheduler's lease and of the service account")
 	flags.StringVar(&c.scheduler.PodNamespace, "scheduler-pod-namespace", "", "namespace of the scheduler's pod, if it is another one: layer-locality with deploy/scheduler/okd")
-	flags.StringSliceVar(&c.scheduler.Leases, "scheduler-lease", debugport.DefaultLeases, "lease of the scheduler; of several, the first that there is")
-	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", debugport.DefaultServiceAccount, "service account whose token the scheduler gets: it may read the debug path, besides what every account may")
+	flags.StringSliceVar(&c.scheduler.Leases, "scheduler-lease", collect.DefaultLeases, "lease of the scheduler; of several, the first that there is")
+	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", collect.DefaultServiceAccount, "service account whose token the scheduler gets: it may read the debug path, besides what every account may")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces)
 	_ = root.RegisterFlagCompletionFunc("context", c.completeContexts)

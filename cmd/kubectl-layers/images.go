@@ -16,7 +16,6 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
-	"github.com/layer-locality/layer-locality/kubectllayers/target"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
@@ -26,7 +25,7 @@ func (c *command) image() *cobra.Command {
 		Short:             "The layers of images: on how many nodes each is, and who says so",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-			if _, err := target.Images("", args); err != nil {
+			if _, err := collect.TargetOfImages("", args); err != nil {
 				return nil, err
 			}
 			images, cluster, err := look(ctx, r, args)
@@ -65,9 +64,9 @@ func (c *command) workloads() []*cobra.Command {
 			return c.images(ctx, r, names)
 		}),
 	})}
-	for _, kind := range target.Kinds() {
+	for _, kind := range collect.WorkloadKinds() {
 		commands = append(commands, &cobra.Command{
-			Use: kind + " NAME", Aliases: target.Aliases(kind), Args: exactly("the name of a " + kind),
+			Use: kind + " NAME", Aliases: collect.KindAliases(kind), Args: exactly("the name of a " + kind),
 			Short:             "The layers of the images of a " + kind,
 			ValidArgsFunction: cobra.NoFileCompletions,
 			RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
@@ -75,7 +74,7 @@ func (c *command) workloads() []*cobra.Command {
 				if err != nil {
 					return nil, err
 				}
-				t, err := target.Get(ctx, r.Client, namespace, kind+"/"+args[0])
+				t, err := collect.TargetOf(ctx, r.Client, namespace, kind+"/"+args[0])
 				if err != nil {
 					return nil, err
 				}
@@ -96,7 +95,7 @@ func (c *command) pods(ctx context.Context, r *collect.Reader, args []string, f 
 		if c.selector != "" || c.allNamespaces {
 			return fmt.Errorf("a name, or -l and -A: not both")
 		}
-		t, err := target.Get(ctx, r.Client, namespace, "pod/"+strings.TrimPrefix(args[0], "pod/"))
+		t, err := collect.TargetOf(ctx, r.Client, namespace, "pod/"+strings.TrimPrefix(args[0], "pod/"))
 		if err != nil {
 			return err
 		}
@@ -257,7 +256,7 @@ func (c *command) shared() *cobra.Command {
 		if len(images) == 1 || len(images) > 50 {
 			return nil, fmt.Errorf("--images: want 2 to 50 images, not %d", len(images))
 		}
-		if _, err := target.Images("", images); err != nil {
+		if _, err := collect.TargetOfImages("", images); err != nil {
 			return nil, err
 		}
 		if len(images) > 0 {

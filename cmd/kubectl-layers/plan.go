@@ -12,7 +12,6 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
-	"github.com/layer-locality/layer-locality/kubectllayers/target"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
@@ -75,7 +74,7 @@ func (c *command) plan() *cobra.Command {
 }
 
 // target returns what the arguments of plan stand for.
-func (c *command) target(ctx context.Context, r *collect.Reader, args []string, file string, images []string) (*target.Target, error) {
+func (c *command) target(ctx context.Context, r *collect.Reader, args []string, file string, images []string) (*collect.Target, error) {
 	namespace, err := c.namespace()
 	if err != nil {
 		return nil, err
@@ -85,18 +84,18 @@ func (c *command) target(ctx context.Context, r *collect.Reader, args []string, 
 	case file != "" && len(images) > 0, len(images) > 0 && name != "", file == "" && len(images) == 0 && name == "":
 		return nil, fmt.Errorf("want one of POD or KIND/NAME, -f FILE, and --image IMAGE: see kubectl layers plan --help")
 	case len(images) > 0:
-		return target.Images(namespace, images)
+		return collect.TargetOfImages(namespace, images)
 	case file == "-":
-		return target.File(ctx, c.in, "standard input", namespace, name)
+		return collect.TargetInFile(ctx, c.in, "standard input", namespace, name)
 	case file != "":
 		from, err := os.Open(file)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the file: %w", err)
 		}
 		defer from.Close()
-		return target.File(ctx, from, file, namespace, name)
+		return collect.TargetInFile(ctx, from, file, namespace, name)
 	}
-	return target.Get(ctx, r.Client, namespace, name)
+	return collect.TargetOf(ctx, r.Client, namespace, name)
 }
 
 func planTable(p *plan.Plan) output.Answer {

@@ -12,10 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
-	"github.com/layer-locality/layer-locality/kubectllayers/savings"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -67,7 +65,7 @@ type asker struct {
 	c *command
 	r *collect.Reader
 	// scheduler is asked; unreachable is why it cannot be.
-	scheduler   *debugport.Scheduler
+	scheduler   *collect.Scheduler
 	unreachable error
 	opened      bool
 	// cluster is read once it is needed; unrated is why it cannot be.
@@ -177,10 +175,10 @@ func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placem
 }
 
 // openScheduler connects to the debug endpoint of the scheduler that the flags name.
-func (c *command) openScheduler(ctx context.Context, r *collect.Reader) (*debugport.Scheduler, error) {
+func (c *command) openScheduler(ctx context.Context, r *collect.Reader) (*collect.Scheduler, error) {
 	o := c.scheduler
 	o.Now = r.Now
-	return debugport.Open(ctx, r.Config, r.Client, o)
+	return collect.OpenScheduler(ctx, r.Config, r.Client, o)
 }
 
 func whyAnswer(answers []*plan.Why, problems []*collect.Problem) *answer {
@@ -249,11 +247,11 @@ func (c *command) savings() *cobra.Command {
 				return nil, err
 			}
 		} else {
-			ago, err := savings.ParseSince(since)
+			ago, err := collect.ParseSince(since)
 			if err != nil {
 				return nil, err
 			}
-			if s, problems, err = savings.Of(ctx, prometheus, selector, ago); err != nil {
+			if s, problems, err = collect.SavingsOf(ctx, prometheus, selector, ago); err != nil {
 				return nil, err
 			}
 		}

@@ -1,4 +1,4 @@
-// Package collect reads what a cluster says of nodes, pods and images: once, in chunks, and as
+// Package collect reads what a cluster says of nodes, pods, images and placements: once, and as
 // far as the user may. Nothing is watched.
 package collect
 
