@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"encoding/json"
@@ -27,7 +27,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 )
 
-func program() *cobra.Command { return newCommand(strings.NewReader("")) }
+func program() *cobra.Command { return New(strings.NewReader(""), "test") }
 
 // What a user or a script passes on reaches the terminal as text.
 func TestTerminal(t *testing.T) { terminaltest.Commands(t, program) }

@@ -1,4 +1,5 @@
-package main
+// Package command has the commands of kubectl layers: what each asks for, and the tables of its answers.
+package command
 
 import (
 	"context"
@@ -31,8 +32,8 @@ type command struct {
 	scheduler     collect.SchedulerOptions
 }
 
-// newCommand returns the command with all its commands.
-func newCommand(in io.Reader) *cobra.Command {
+// New returns the command with all its commands, for a version of the program. in is what -f - reads.
+func New(in io.Reader, version string) *cobra.Command {
 	c := &command{in: in, config: genericclioptions.NewConfigFlags(true)}
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // an error is one sentence
 	root := &cobra.Command{
