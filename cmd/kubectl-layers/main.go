@@ -1,4 +1,4 @@
-// Command kubectl-layers is a kubectl plugin that tells which node holds which image layers,
+// Command kubectl-layers is a kubectl plugin that shows which node holds which image layers,
 // where a pod would find most of its own, and why a pod went where it is
 // (docs/kubectl-layers.md).
 package main

@@ -60,7 +60,7 @@ func (s *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(http.StatusOK, o)
 	case last == "token":
 		answer(http.StatusCreated, &authenticationv1.TokenRequest{TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}, Status: authenticationv1.TokenRequestStatus{Token: "short-lived"}})
-	case last == "portforward" && r.Method == http.MethodPost: // over SPDY; an older one knows no other way
+	case last == "portforward" && r.Method == http.MethodPost: // over SPDY; an older one has no other way
 		s.forward(w, r)
 	default:
 		answer(http.StatusNotFound, &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound})

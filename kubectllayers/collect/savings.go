@@ -48,7 +48,7 @@ func ParseSince(value string) (time.Duration, error) {
 // labelMatchers are matchers of labels, as in braces behind the name of a metric.
 var labelMatchers = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*"(,[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*")*$`)
 
-// SavingsOf asks a Prometheus what was saved, by profile, since a time before now; matchers say by which series,
+// SavingsOf asks a Prometheus what was saved, by profile, since a time before now; matchers choose the series,
 // such as cluster="a", all if they are empty. Counters are extrapolated by Prometheus (increase), so bytes
 // are not exact. Problems are what Prometheus warns of: it may not have all series.
 func SavingsOf(ctx context.Context, address, matchers string, since time.Duration) (*placements.Savings, []*Problem, error) {

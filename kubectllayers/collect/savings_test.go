@@ -83,7 +83,7 @@ func TestSavingsOf(t *testing.T) {
 	}
 }
 
-// Anything else than two lists of numbers is an error that says what to do.
+// Anything else than two lists of numbers is an error that names what to do.
 func TestSavingsOfBad(t *testing.T) {
 	one := "[" + sample(`"profile":"p"`, "1") + "]"
 	for _, c := range []struct{ name, placed, missing, want string }{

@@ -46,7 +46,7 @@ const (
 // place of the default one, which every cluster has.
 var DefaultLeases = []string{"layer-locality-scheduler", "kube-scheduler"}
 
-// SchedulerOptions say where the scheduler is.
+// SchedulerOptions are where the scheduler is.
 type SchedulerOptions struct {
 	// Namespace of leases and of the service account; PodNamespace that of the scheduler's pod, by
 	// default the same.

@@ -119,7 +119,7 @@ func TargetOf(ctx context.Context, client kubernetes.Interface, namespace, argum
 	}
 	var found []*Target
 	forbidden := false
-	// take notes what a kind has. After an error that says nothing about the name, no other kind is asked.
+	// take notes what a kind has. After an error that is not about the name, no other kind is asked.
 	take := func(kind string, pod *v1.Pod, err error) error {
 		switch {
 		case err == nil:

@@ -107,7 +107,7 @@ type document struct {
 // apiVersion is that of the documents.
 const apiVersion = "kubectl.layerlocality.io/v1"
 
-// answer is what a command says.
+// answer is what a command prints.
 type answer struct {
 	// kind and value are what json and yaml print.
 	kind  string
@@ -147,7 +147,7 @@ func (c *command) answers(f func(ctx context.Context, r *collect.Reader, args []
 	}
 }
 
-// selects returns a function that tells whether labels are those of the flag -l.
+// selects returns a function that reports whether labels are those of the flag -l.
 func (c *command) selects() (func(map[string]string) bool, error) {
 	selector, err := labels.Parse(c.selector)
 	if err != nil {

@@ -304,8 +304,8 @@ func layersTable(layers []inventory.SharedLayer) output.Answer {
 	return t
 }
 
-// compare tells what images have in common. Without the right to read nodes, that is what ImageManifests
-// say.
+// compare returns what images have in common. Without the right to read nodes, that is what ImageManifests
+// have.
 func compare(ctx context.Context, r *collect.Reader, images []string) (*answer, error) {
 	cluster, err := r.ReadSome(ctx, collect.Parts{Nodes: true, Images: true})
 	if err != nil {

@@ -30,7 +30,7 @@ func (c *command) nodes() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, UntoldPods: true, Images: true})
+			known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, PodsUnlessReported: true, Images: true})
 			if err != nil {
 				return nil, err
 			}
@@ -77,7 +77,7 @@ func share(part, whole int64) string {
 	return fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole))
 }
 
-// cuts says what a node holds and does not list.
+// cuts returns what a node holds and does not list.
 func cuts(n *inventory.Node) string {
 	var cuts []string
 	if n.CutImages > 0 {

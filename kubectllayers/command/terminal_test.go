@@ -117,7 +117,7 @@ func hostileCluster(refuses bool) http.Handler {
 	})
 }
 
-// Nothing that a cluster says does anything to the terminal, or forges a line, whatever the command and the
+// Nothing that a cluster answers does anything to the terminal, or forges a line, whatever the command and the
 // form; JSON and YAML stay what they are.
 func TestHostileCluster(t *testing.T) {
 	arguments := map[string][][]string{

@@ -40,16 +40,16 @@ func (c *command) why() *cobra.Command {
 			w := &asker{c: c, r: r}
 			defer func() { w.scheduler.Close() }()
 			answers := make([]*plan.Why, 0, len(pods))
-			told := false
+			answered := false
 			for _, pod := range pods {
 				a, err := w.of(ctx, pod)
 				if err != nil {
 					return nil, err
 				}
 				answers = append(answers, a)
-				told = told || a.Decision != nil || a.Now != nil || len(a.Pulls) > 0
+				answered = answered || a.Decision != nil || a.Now != nil || len(a.Pulls) > 0
 			}
-			if !told {
+			if !answered {
 				return nil, w.nothing(pods)
 			}
 			return whyAnswer(answers, w.problems), nil
@@ -127,7 +127,7 @@ func (w *asker) note(problems ...*collect.Problem) {
 	}
 }
 
-// nothing says why there is nothing to say of any of the pods.
+// nothing returns why there is no answer about any of the pods.
 func (w *asker) nothing(pods []*v1.Pod) error {
 	switch {
 	case w.unrated != nil:

@@ -126,7 +126,7 @@ func (a amounts) add(list v1.ResourceList) {
 	}
 }
 
-// filters tell on which nodes a pod cannot run.
+// filters rule out nodes on which a pod cannot run.
 type filters struct {
 	logger   klog.Logger
 	pod      *v1.Pod

@@ -166,7 +166,7 @@ func TestRated(t *testing.T) {
 	}
 }
 
-// Pods that have ended, and pods without a node, are told as what they are.
+// Pods that have ended, and pods without a node, are named as what they are.
 func TestStates(t *testing.T) {
 	with := func(phase v1.PodPhase, node string) *v1.Pod {
 		p := placedPod()
