@@ -34,9 +34,8 @@ FLAVOUR = tools patched
 build: deps ## Build the patched CRI-O and Kubernetes and the tools of the local cluster (FLAVOUR=stock: unmodified)
 	@scripts/build.sh $(FLAVOUR)
 
-# With the flags of the binary, so that what both are built on is compiled once.
-resolver-image: ## layer-resolver and its image with Go alone, no root, in _out/resolver-image (REPOSITORY=registry/path pushes it, PLATFORM=linux/amd64,linux/arm64)
-	@GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 go run ./cmd/resolver-image $(if $(REPOSITORY),--push $(REPOSITORY)) $(if $(PLATFORM),--platform $(PLATFORM))
+resolver-image: ## layer-resolver and its image without a container tool, no root, in _out/resolver-image (REPOSITORY=registry/path pushes it, PLATFORM=linux/amd64,linux/arm64)
+	@scripts/resolver-image.sh $(if $(REPOSITORY),--push $(REPOSITORY)) $(if $(PLATFORM),--platform $(PLATFORM))
 
 rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
 	@scripts/install-deps.sh rpm

@@ -23,9 +23,9 @@ LOG_SCORES=--vmodule=schedule_one=10
 
 # programs: builds what env.sh looks for in _out/demos.
 programs() {
-  scripts/build.sh stock kubectl &&
+  scripts/build.sh stock kubectl patched kubectl-layers &&
     mkdir -p "$BIN" &&
-    ln -sf "$BUILD/bin/stock/kubectl" "$BIN/kubectl" &&
+    ln -sf "$BUILD/bin/stock/kubectl" "$BUILD/bin/patched/kubectl-layers" "$BIN/" &&
     GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0 go build -o "$BIN/" ./cmd/localcluster ./test/demos/hub
 }
 

@@ -129,7 +129,7 @@ demos_find() {
   root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   DEMOS_BIN=$root/_out/demos
   [ ! -x "$DEMOS_BIN/kubectl" ] || case :$PATH: in *":$DEMOS_BIN:"*) ;; *) PATH=$DEMOS_BIN:$PATH ;; esac
-  for program in kubectl jq go openssl; do
+  for program in kubectl kubectl-layers jq openssl; do
     command -v "$program" >/dev/null || demos_fail "$program is not installed: install it" || return
   done
   context=$(kubectl config current-context 2>/dev/null) ||

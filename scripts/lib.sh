@@ -92,13 +92,13 @@ SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref memlimit scheduler)
 # What the binary layer-extender is made from in addition.
 EXTENDER_PRODUCT=(cmd/layer-extender extender)
 # What the binary kubectl-layers is made from, besides api, imageref and scheduler.
-KUBECTL_PRODUCT=(cmd/kubectl-layers internal/imagelocality kubectllayers terminal)
+KUBECTL_PRODUCT=(cmd/kubectl-layers kubectllayers terminal)
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
 
 # Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
 # their tests are about this repository as a whole. Step module tests them.
-NOT_IN_WORKSPACE=(cmd/evalpage cmd/resolver-image cmd/sbom internal/eval/page internal/sbom test/layout test/template)
+NOT_IN_WORKSPACE=(cmd/evalpage cmd/sbom internal/eval/page internal/sbom test/layout test/release/resolver test/template)
 # Modules that this repository or crictl requires and Kubernetes does not. The workspace has them without
 # their own requirements, so that what is compiled there has the libraries of Kubernetes, each compiled once.
 # shellcheck disable=SC2034 # tree.sh
@@ -218,6 +218,18 @@ c_libraries() (
   echo "glibc $glibc $(sha256sum <"$("${CC:-cc}" -print-file-name=libc.a)" | cut -d' ' -f1)"
   echo "libseccomp $(pkg-config --modversion libseccomp) $(sha256sum <"$seccomp" | cut -d' ' -f1)"
 )
+
+# ca_certificates: prints the path of this machine's CA certificates, for an image.
+ca_certificates() {
+  local file
+  for file in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
+    [ ! -f "$file" ] || {
+      echo "$file"
+      return
+    }
+  done
+  die "no CA certificates found: install ca-certificates"
+}
 
 # go_license FOLDER: copies the texts of Go, whose standard library every binary has, to
 # FOLDER/std@<version>. The Go is that of the current folder.

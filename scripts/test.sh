@@ -23,7 +23,7 @@ LANES='
 lint                p 6 .
 module              p 12 .
 nodes               c 20 LAB cmd/localcluster crio kubelet patches scheduler terminal test/cluster test/e2e test/imagegc test/layershare test/report test/tenants
-placement           c 20 LAB internal/imagelocality kubectllayers kubelet patches scheduler test/qosaware test/scheduler
+placement           c 20 LAB kubectllayers kubelet patches scheduler terminal test/qosaware test/scheduler
 integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal test/integration test/kubectl test/oldserver test/deploy
 resolver            c 14 LAB cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest resolver scheduler terminal test/resolver
 agent               c 20 LAB agent cmd/layer-agent imagemanifest internal/dashboards internal/monitoring kubectllayers scheduler terminal test/agent test/containerd test/kubectl test/monitoring
@@ -36,7 +36,7 @@ upstream-cri-o      p 6 crio patches/cri-o
 upstream-kubernetes p 12 kubelet patches/kubernetes
 rebase              p 3 crio docs/patches.md kubelet patches scripts/patches.sh
 eval                p 6 README.md agent api cmd/layersim docs/evaluation.md extender imageref internal/eval scheduler terminal
-stock               c 30 LAB cmd extender imagemanifest internal/controlplane internal/imagelocality internal/monitoring internal/registrytest kubectllayers resolver scheduler test/deploy test/extender test/resolver test/scheduler
+stock               c 30 LAB cmd extender imagemanifest internal/controlplane internal/monitoring internal/registrytest kubectllayers resolver scheduler terminal test/deploy test/extender test/resolver test/scheduler
 generated           p 22 kubelet patches/kubernetes scripts/generate.sh
 rpm                 a 19 PRODUCT docs/install-rpm.md rpm test/rpm test/engine
 kind                a 19 PRODUCT demos kind test/demos test/engine test/kind
@@ -149,7 +149,7 @@ step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh && internal/eval/claims.s
 # FULL, and that of internal/eval/sim, on all of Kubernetes, only runs its seeds.
 step_fuzz() {
   local file target count=0 heavy=(':(exclude,glob)internal/eval/sim/*_test.go')
-  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)scheduler/congestion' ':(exclude)scheduler/safe' ':(exclude)extender' ':(exclude)kubectllayers/collect' ':(exclude)kubectllayers/inventory' ':(exclude)kubectllayers/target' ':(exclude)kubectllayers/why')
+  [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)scheduler/congestion' ':(exclude)scheduler/safe' ':(exclude)extender' ':(exclude)kubectllayers/collect' ':(exclude)kubectllayers/inventory' ':(exclude)kubectllayers/plan')
   while IFS=: read -r file target; do
     target=${target#func } target=${target%%(*}
     fuzz "$target" "./$(dirname "$file")" || return 1

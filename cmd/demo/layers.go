@@ -11,7 +11,6 @@ import (
 	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/internal/scenario"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
-	"github.com/layer-locality/layer-locality/kubectllayers/why"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -62,7 +61,7 @@ func (d *agentDemo) questions(ctx context.Context) error {
 			return err
 		}
 	}
-	var told []why.Answer
+	var told []plan.Why
 	if err := d.lab.AskKubectlLayers(ctx, ".", &told, "why", pod); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Command kubectl-layers is a kubectl plugin that tells which node holds which image layers,
+// Command kubectl-layers is a kubectl plugin that shows which node holds which image layers,
 // where a pod would find most of its own, and why a pod went where it is
 // (docs/kubectl-layers.md).
 package main
@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/layer-locality/layer-locality/kubectllayers/command"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
@@ -24,7 +25,7 @@ func main() {
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends it at once, as if nobody caught it
-	code := terminal.Run(ctx, newCommand(os.Stdin))
+	code := terminal.Run(ctx, command.New(os.Stdin, version))
 	stop()
 	os.Exit(code)
 }

@@ -67,10 +67,7 @@ for platform in "${platforms[@]}"; do
     "$ROOT/scripts/sbom.sh" "$from/$component" "$context/$arch/$component.licenses" >"$context/$arch/$component.cdx.json"
   done
 done
-for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ''; do
-  [ ! -f "$certificates" ] || break
-done
-[ -n "$certificates" ] || die "no CA certificates found: install ca-certificates"
+certificates=$(ca_certificates)
 cp --dereference "$certificates" "$context/ca-certificates.crt"
 # The content of a folder is copied as it is, links too.
 mkdir -p "$context/links/kube-scheduler"

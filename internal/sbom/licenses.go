@@ -35,7 +35,7 @@ var (
 	notLegalName = regexp.MustCompile(`(?i)\.(go|docs)$`)
 )
 
-// source is what Go says of a module that a program is compiled from.
+// source is what go list has of a module that a program is compiled from.
 type source struct {
 	Path, Version string
 	Replace       *source
@@ -108,7 +108,7 @@ func (t *tree) collect(module *debug.Module, to string) (*cdx.Licenses, error) {
 	return expression(licenses...), nil
 }
 
-// is says whether the module is the one that Go recorded in a binary.
+// is reports whether the module is the one that Go recorded in a binary.
 func (s *source) is(module *debug.Module) bool {
 	if (s.Replace == nil) != (module.Replace == nil) {
 		return false

@@ -2,9 +2,11 @@
 // document, and collects the license texts that have to go with the binary. It uses what
 // Go recorded in the binary (debug/buildinfo), and the source that it was compiled from.
 //
-// Generators that only know Go miss two things in our binaries: modules without a
-// version (Kubernetes and its staging modules are built in one workspace), and C
-// libraries that are linked in.
+// Generators for Go alone miss two things in our binaries: modules without a version
+// (Kubernetes and its staging modules are built in one workspace), and C libraries that are
+// linked in. cyclonedx-gomod 1.10 states one license for a module, where 18 of
+// layer-resolver's 103 have several, and none for those of the workspace; go-licenses 2.0
+// copies neither PATENTS nor a second license beside the first.
 package sbom
 
 import (
@@ -30,7 +32,7 @@ type Library struct {
 	Name, Version, License string
 }
 
-// Options has what the binary does not record.
+// Options are what the binary does not record.
 type Options struct {
 	// Name and Version of the program.
 	Name, Version string

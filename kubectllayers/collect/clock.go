@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// clock is that of the apiserver, as far as its answers tell. By the clock of a user's machine, which may
+// clock is that of the apiserver, by the dates of its answers. By the clock of a user's machine, which may
 // be wrong by hours, agents and the scheduler would seem to be gone.
 type clock struct {
 	ahead atomic.Int64 // of this machine's, in nanoseconds
 }
 
-// coarse is what says nothing: answers have whole seconds, and were on their way.
+// coarse is a difference that means nothing: answers have whole seconds, and were on their way.
 const coarse = 2 * time.Second
 
 func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
-// wrap has a transport tell the clock what time answers have.
+// wrap returns a transport that sets the clock by the dates of answers.
 func (c *clock) wrap(transport http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		response, err := transport.RoundTrip(request)

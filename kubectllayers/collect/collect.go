@@ -1,4 +1,4 @@
-// Package collect reads what a cluster says of nodes, pods and images: once, in chunks, and as
+// Package collect reads what a cluster has about nodes, pods, images and placements: once, and as
 // far as the user may. Nothing is watched.
 package collect
 
@@ -70,9 +70,9 @@ type Parts struct {
 	// Nodes with their NodeLayers, of this name alone unless it is empty.
 	Nodes bool
 	Node  string
-	// Pods that are placed and not finished; with Node, those there. UntoldPods are these, but only if a node
+	// Pods that are placed and not finished; with Node, those there. PodsUnlessReported are these, but only if a node
 	// has no NodeLayers that counts: that of the others names all images that pods use.
-	Pods, UntoldPods bool
+	Pods, PodsUnlessReported bool
 	// Images are the ImageManifests.
 	Images bool
 }
@@ -81,14 +81,14 @@ type Parts struct {
 type Cluster struct {
 	Nodes []*v1.Node
 	Pods  []*v1.Pod
-	// Agents has what NodeLayers say of themselves, by node.
+	// Agents has what NodeLayers state of themselves, by node.
 	Agents map[string]Agent
 	// Reports and Manifests are what the scheduler's index takes. They are never nil.
 	Reports   *nodelayers.Static
 	Manifests *imagemanifests.Source
 	Records   []Record
-	// Whole means that all nodes were asked for, not only one.
-	Whole bool
+	// AllNodes means that all nodes were asked for, not only one.
+	AllNodes bool
 	// Problems are what could not be read; the rest is there.
 	Problems []*Problem
 	// Now is when all was there.
@@ -97,7 +97,7 @@ type Cluster struct {
 	snapshot *locality.Snapshot
 }
 
-// Agent is what a NodeLayers says besides its images.
+// Agent is what a NodeLayers has besides its images.
 type Agent struct {
 	Runtime   string
 	Reuse     v1alpha1.LayerReuse
@@ -149,7 +149,7 @@ func (r *Reader) Read(ctx context.Context, parts Parts) (*Cluster, error) {
 
 // read is Read; needsNodes means that there is no answer without nodes.
 func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Cluster, error) {
-	c := &Cluster{Agents: map[string]Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Whole: parts.Nodes && parts.Node == ""}
+	c := &Cluster{Agents: map[string]Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), AllNodes: parts.Nodes && parts.Node == ""}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wait sync.WaitGroup
@@ -169,7 +169,7 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 	read(2, parts.Pods, func(ctx context.Context, c *Cluster) *Problem { return r.pods(ctx, c, parts.Node) })
 	read(3, parts.Images, r.imageManifests)
 	wait.Wait()
-	if parts.UntoldPods && problems[0] == nil && !c.told() {
+	if parts.PodsUnlessReported && problems[0] == nil && !c.allReported() {
 		problems[2] = r.pods(ctx, c, parts.Node)
 	}
 	if needsNodes && problems[0] != nil && !errors.Is(problems[0], context.Canceled) {
@@ -193,8 +193,8 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 	return c, nil
 }
 
-// told tells whether there is a NodeLayers of each node that stands for its NodeStatus.
-func (c *Cluster) told() bool {
+// allReported reports whether each node has a NodeLayers that stands for its NodeStatus.
+func (c *Cluster) allReported() bool {
 	return !slices.ContainsFunc(c.Nodes, func(node *v1.Node) bool {
 		report := c.Reports.Of(node.Name)
 		return report == nil || !report.Fresh || report.UID != node.UID
@@ -383,7 +383,7 @@ func (r *Reader) imageManifests(ctx context.Context, c *Cluster) *Problem {
 	return r.own(ctx, v1alpha1.ImageManifestsResource.Resource, "ImageManifests", "", decoded(func(list *v1alpha1.ImageManifestList) int {
 		for i := range list.Items {
 			c.Records = append(c.Records, recordOf(&list.Items[i]))
-			_ = c.Manifests.Add(&list.Items[i]) // what is left out is not known
+			_ = c.Manifests.Add(&list.Items[i]) // one that is left out counts as missing
 		}
 		return len(list.Items)
 	}))
@@ -406,7 +406,7 @@ type stopped struct{ now time.Time }
 func (s stopped) Now() time.Time                  { return s.now }
 func (s stopped) Since(t time.Time) time.Duration { return s.now.Sub(t) }
 
-// Snapshot returns what the scheduler's plugin knows of the cluster if it begins now. Its
+// Snapshot returns what the scheduler's plugin makes of the cluster if it begins now. Its
 // arguments are the defaults: those of a scheduler are not in the API. It is made once, as that is
 // most of the work: what was read must not change afterwards.
 func (c *Cluster) Snapshot(ctx context.Context) (*locality.Snapshot, error) {

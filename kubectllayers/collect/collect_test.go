@@ -25,7 +25,7 @@ import (
 // digest returns the digest that stands for a letter.
 func digest(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
 
-// answer is what the apiserver says: an object, or a failure.
+// answer is what the apiserver returns: an object, or a failure.
 type answer struct {
 	status int
 	object any
@@ -180,8 +180,8 @@ func TestRead(t *testing.T) {
 	if a := c.Agents["n2"]; a.Invalid != 0 || !strings.Contains(a.Problem, "0 owners") {
 		t.Errorf("%+v", a)
 	}
-	if told := c.Reports.Of("n1"); told == nil || !told.Fresh || c.Reports.Of("n2") != nil || c.Reports.Refused() != 2 {
-		t.Errorf("%+v, %d refused", told, c.Reports.Refused())
+	if report := c.Reports.Of("n1"); report == nil || !report.Fresh || c.Reports.Of("n2") != nil || c.Reports.Refused() != 2 {
+		t.Errorf("%+v, %d refused", report, c.Reports.Refused())
 	}
 	if len(c.Records) != 1 || c.Records[0].Reason != "Unauthorized" || c.Records[0].Message != "the registry wants credentials" || c.Records[0].References[0].Name != "quay.io/c:1" {
 		t.Errorf("%+v", c.Records)
@@ -246,7 +246,7 @@ func TestReadOne(t *testing.T) {
 		"nodelayers": {layersList()}, "pods": {podList()},
 	})
 	c, err := r.Read(t.Context(), Parts{Nodes: true, Node: "n1", Pods: true})
-	if err != nil || len(c.Nodes) != 1 || c.Nodes[0].Name != "n1" || c.Whole {
+	if err != nil || len(c.Nodes) != 1 || c.Nodes[0].Name != "n1" || c.AllNodes {
 		t.Fatalf("%v, %+v", err, c)
 	}
 	if got := server.asked["pods"]; len(got) != 1 || !strings.Contains(got[0], "%2Cspec.nodeName%3Dn1&") {
@@ -258,7 +258,7 @@ func TestReadOne(t *testing.T) {
 }
 
 // Pods are asked for if a node has no NodeLayers that counts.
-func TestUntoldPods(t *testing.T) {
+func TestPodsUnlessReported(t *testing.T) {
 	stale := nodeLayers("n2")
 	stale.Spec.RenewTime = metav1.NewTime(time.Now().Add(-time.Hour))
 	another := nodeLayers("n2")
@@ -267,14 +267,14 @@ func TestUntoldPods(t *testing.T) {
 		layers []v1alpha1.NodeLayers
 		want   int
 	}{
-		"all are told":                     {[]v1alpha1.NodeLayers{nodeLayers("n1"), nodeLayers("n2")}, 0},
+		"all are reported":                 {[]v1alpha1.NodeLayers{nodeLayers("n1"), nodeLayers("n2")}, 0},
 		"one is not":                       {[]v1alpha1.NodeLayers{nodeLayers("n1")}, 1},
 		"a silent one":                     {[]v1alpha1.NodeLayers{nodeLayers("n1"), stale}, 1},
 		"of a Node before it of that name": {[]v1alpha1.NodeLayers{nodeLayers("n1"), another}, 1},
 	} {
 		pod := v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{NodeName: "n2"}}
 		r, server := start(t, map[string][]answer{"nodes": {nodeList("", "n1", "n2")}, "nodelayers": {layersList(test.layers...)}, "pods": {podList(pod)}})
-		c, err := r.Read(t.Context(), Parts{Nodes: true, UntoldPods: true})
+		c, err := r.Read(t.Context(), Parts{Nodes: true, PodsUnlessReported: true})
 		if err != nil || len(server.asked["pods"]) != test.want || len(c.Pods) != test.want {
 			t.Errorf("%s: %v: pods asked for %d times, want %d", name, err, len(server.asked["pods"]), test.want)
 		}
@@ -406,7 +406,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// What an error says is bounded, and so is the address.
+// The text of an error is bounded, and so is the address.
 func TestExplain(t *testing.T) {
 	r := &Reader{host: "https://\x1b[2J.example/" + strings.Repeat("x", 10_000)}
 	p := r.Explain("pod ns/p", fmt.Errorf("dial: %s", strings.Repeat("y", 10_000)))

@@ -23,14 +23,14 @@ type Problem struct {
 
 func (p *Problem) Error() string { return fmt.Sprintf("cannot read %s: %s: %s", p.What, p.Why, p.Help) }
 
-// Partial tells whether an answer without this part is of use: the user may not read it, or the
+// Partial reports whether an answer without this part is of use: the user may not read it, or the
 // cluster does not have it.
 func (p *Problem) Partial() bool { return p.Help == askFor || help[p.What] == p.Help }
 
 // Unwrap returns the cause.
 func (p *Problem) Unwrap() error { return p.Err }
 
-// help says what to do where a resource is missing.
+// help is what to do where a resource is missing.
 var help = map[string]string{
 	"NodeLayers":     "install layer-agent if nodes shall say more than their names of images (docs/agent.md)",
 	"ImageManifests": "install layer-resolver if images shall be known that no node has (docs/resolver-install.md)",

@@ -35,7 +35,7 @@ type Variant struct {
 	Platform string `json:"platform,omitempty"`
 	// Bytes is the sum of the layers, compressed.
 	Bytes int64 `json:"bytes"`
-	// From is who says so: ImageManifest or nodes.
+	// From is where this is from: ImageManifest or nodes.
 	From string `json:"from"`
 	// Layers, the base first if From is ImageManifest, otherwise sorted by digest.
 	Layers []Layer `json:"layers"`
@@ -63,7 +63,7 @@ type Object struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Unknown tells whether nothing is known of an image: no node has it, nothing tells what it
+// Unknown reports whether nothing is known of an image: no node has it, no object has what it
 // consists of, and no ImageManifest names it.
 func (i *Image) Unknown() bool { return len(i.Nodes)+len(i.Variants)+len(i.Objects) == 0 }
 
@@ -137,8 +137,8 @@ func (i *Inventory) variant(platform index.Platform, from string, layers []index
 	return v
 }
 
-// recordsOf returns the places of the records that have one of the names.
-func (i *Inventory) recordsOf(names []imageref.Canonical) (places []int) {
+// recordsOf returns the indexes of the records that have one of the names.
+func (i *Inventory) recordsOf(names []imageref.Canonical) (indexes []int) {
 	if i.records == nil {
 		i.records = map[imageref.Canonical][]int{}
 		for at, record := range i.cluster.Records {
@@ -155,17 +155,17 @@ func (i *Inventory) recordsOf(names []imageref.Canonical) (places []int) {
 		delete(i.records, "")
 	}
 	for _, name := range names {
-		places = append(places, i.records[name]...)
+		indexes = append(indexes, i.records[name]...)
 	}
-	slices.Sort(places)
-	return slices.Compact(places)
+	slices.Sort(indexes)
+	return slices.Compact(indexes)
 }
 
 // objects returns the ImageManifests that are about one of the names.
 func (i *Inventory) objects(names []imageref.Canonical) []Object {
 	objects := []Object{}
-	for _, place := range i.recordsOf(names) {
-		record := &i.cluster.Records[place]
+	for _, at := range i.recordsOf(names) {
+		record := &i.cluster.Records[at]
 		object := Object{
 			Name: record.Name, Digest: terminal.Line(record.Digest, maxShown), Platform: terminal.Line(record.Platform, maxShown),
 			Reason: terminal.Line(record.Reason, maxShown), Message: terminal.Line(record.Message, maxShown),
@@ -271,7 +271,7 @@ func keyOf(numbers []int) string {
 // Matrix is how much pairs of images have in common.
 type Matrix struct {
 	Images []string `json:"images"`
-	// Known tells of each image whether its layers are known.
+	// Known states of each image whether its layers are known.
 	Known []bool `json:"known"`
 	// CommonBytes of two images, compressed; of an image with itself, all of it.
 	CommonBytes [][]int64 `json:"commonBytes"`

@@ -59,7 +59,7 @@ type held struct {
 	layers []v1alpha1.ImageLayer
 }
 
-// agent notes what the NodeLayers of a node says, as collect does.
+// agent notes what the NodeLayers of a node has, as collect does.
 func agent(c *collect.Cluster, name string, renewed time.Time, images ...held) {
 	o := &v1alpha1.NodeLayers{
 		ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("uid-" + name)}}},
@@ -114,7 +114,7 @@ func member(t *testing.T, c *collect.Cluster, name, of, letter, platform string,
 // cluster has a node of each kind.
 func cluster(t *testing.T) *collect.Cluster {
 	t.Helper()
-	c := &collect.Cluster{Agents: map[string]collect.Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Now: time.Now(), Whole: true}
+	c := &collect.Cluster{Agents: map[string]collect.Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Now: time.Now(), AllNodes: true}
 	manifest(t, c, "quay.io/second:1", "2", base, tools, second)
 	full := node("full")
 	for i := range kubeletLists {
@@ -143,7 +143,7 @@ func inventory(t *testing.T, c *collect.Cluster) *Inventory {
 	return i
 }
 
-// Each kind of node is told apart: who says what it holds, how old that is, and what is cut.
+// Each kind of node differs: where it is from what it holds, how old that is, and what is cut.
 func TestNodes(t *testing.T) {
 	c := cluster(t)
 	found := map[string]Node{}
@@ -201,7 +201,7 @@ func TestNodes(t *testing.T) {
 // Where one node was read, nothing is said of others; and whether that is all there is to say.
 func TestAlone(t *testing.T) {
 	c := cluster(t)
-	c.Whole = false
+	c.AllNodes = false
 	i := inventory(t, c)
 	for _, n := range i.Nodes() {
 		if n.ElsewhereBytes != nil {
@@ -267,7 +267,7 @@ func TestFreed(t *testing.T) {
 	}
 }
 
-// What an image consists of, who says so, and where its layers are.
+// What an image consists of, where that is from, and where its layers are.
 func TestImages(t *testing.T) {
 	i := inventory(t, cluster(t))
 	images := i.Images([]string{"quay.io/second:1", "quay.io/first:1", "quay.io/thing:1", "quay.io/nobody:1", "not valid\x1b[2J"})
@@ -295,7 +295,7 @@ func TestImages(t *testing.T) {
 	if len(images[4].Names) > 0 || len(images[2].Names) == 0 {
 		t.Errorf("%q, %q", images[4].Names, images[2].Names)
 	}
-	// A node names the third one; nothing tells of the last two.
+	// A node names the third one; nothing names the last two.
 	for at, want := range []bool{false, false, false, true, true} {
 		if got := images[at].Unknown(); got != want {
 			t.Errorf("%+v is unknown: %t", images[at], got)

@@ -21,7 +21,7 @@ import (
 type Inventory struct {
 	cluster *collect.Cluster
 	known   *locality.Snapshot
-	// records are places in the cluster's Records by what they name; nil until they are asked for.
+	// records are indexes of the cluster's Records by what they name; nil until they are asked for.
 	records map[imageref.Canonical][]int
 }
 
@@ -34,7 +34,7 @@ func New(ctx context.Context, cluster *collect.Cluster) (*Inventory, error) {
 	return &Inventory{cluster: cluster, known: known}, nil
 }
 
-// Source is who tells what a node holds.
+// Source is where it is from what a node holds.
 type Source string
 
 const (
@@ -44,7 +44,7 @@ const (
 	FromKubelet Source = "kubelet"
 	// Joined means that the node names digests, and ImageManifests have their layers.
 	Joined Source = "joined"
-	// FromNames means that the node names images, and nothing tells what they consist of.
+	// FromNames means that the node names images, and nothing has what they consist of.
 	FromNames Source = "names"
 	// FromNothing means that the node names no image.
 	FromNothing Source = "nothing"
@@ -103,7 +103,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 		Name: node.Name, Images: sum.Images, Layers: sum.Layers, Bytes: sum.Bytes,
 		Known: i.known.ImagesOf(node.Name), Reuse: v1alpha1.ReuseByDigest, Runtime: terminal.Line(node.Status.NodeInfo.ContainerRuntimeVersion, maxShown),
 	}
-	if i.cluster.Whole {
+	if i.cluster.AllNodes {
 		n.ElsewhereBytes = &sum.ElsewhereBytes
 	}
 	if i.known.Index().Chains(node.Name) {
@@ -144,9 +144,8 @@ func sourceOf(known map[locality.Provenance]int) Source {
 	return FromNothing
 }
 
-// Alone tells whether all there is to say of a node can be said without other nodes. It cannot of an
-// image that is known by its name or by its use: another node may tell its layers, and how much
-// images are compressed.
+// Alone reports whether the answer about a node needs no other nodes. It does where an image is known
+// by its name or by its use: another node may have its layers, and how much images are compressed.
 func (i *Inventory) Alone(node string) bool {
 	known := i.known.ImagesOf(node)
 	return known[locality.FromName]+known[locality.FromUse] == 0

@@ -55,7 +55,7 @@ type Column struct {
 	Wide bool
 }
 
-// Answer is what a command says.
+// Answer is what a command prints.
 type Answer struct {
 	// Value is what json and yaml print. Its form is documented (docs/kubectl-layers.md).
 	Value any

@@ -1,5 +1,5 @@
-// Package plan answers where a pod would find its layers. It rates nodes with the index of the
-// scheduler's plugin, and says which nodes the pod cannot run on.
+// Package plan rates nodes for a pod: what each would have to pull, by the index of the scheduler's
+// plugin, and which it cannot run on; why it is on its node; and what ImageLocality gives each.
 package plan
 
 import (
@@ -126,7 +126,7 @@ func (a amounts) add(list v1.ResourceList) {
 	}
 }
 
-// filters tell on which nodes a pod cannot run.
+// filters rule out nodes on which a pod cannot run.
 type filters struct {
 	logger   klog.Logger
 	pod      *v1.Pod

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/internal/cluster"
-	"github.com/layer-locality/layer-locality/internal/imagelocality"
 	"github.com/layer-locality/layer-locality/internal/scenario"
+	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/test/livetest"
 )
 
@@ -139,13 +139,13 @@ func compareScores(t *testing.T, holder string, bytes int64, inTree, ours side, 
 }
 
 // explain returns how ImageLocality rates an image on each node, from what the Nodes report.
-func explain(t *testing.T, image string) map[string]imagelocality.Rating {
+func explain(t *testing.T, image string) map[string]plan.ImageLocalityRating {
 	t.Helper()
 	list, err := lab.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must(t, err)
-	ratings := map[string]imagelocality.Rating{}
+	ratings := map[string]plan.ImageLocalityRating{}
 	pod := &corev1.PodSpec{Containers: []corev1.Container{{Image: image}}}
-	for _, rating := range imagelocality.Explain(pod, list.Items) {
+	for _, rating := range plan.ImageLocality(pod, list.Items) {
 		ratings[rating.Node] = rating
 	}
 	return ratings

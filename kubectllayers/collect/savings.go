@@ -1,5 +1,4 @@
-// Package savings asks Prometheus what placements saved over a time.
-package savings
+package collect
 
 import (
 	"context"
@@ -18,19 +17,12 @@ import (
 	prometheusv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 
-	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-const (
-	// timeout is how long answers may take.
-	timeout = 20 * time.Second
-	// maxAnswer is more than a series for each of thousands of profiles has.
-	maxAnswer = 16 << 20
-	// maxWarnings is how many of Prometheus' warnings are told.
-	maxWarnings = 5
-)
+// maxWarnings is how many of Prometheus' warnings are noted.
+const maxWarnings = 5
 
 // bounded refuses answers that are too large.
 type bounded struct{ http.RoundTripper }
@@ -53,14 +45,14 @@ func ParseSince(value string) (time.Duration, error) {
 	return time.Duration(d), nil
 }
 
-// selector is matchers of labels, as in braces behind the name of a metric.
-var selector = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*"(,[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*")*$`)
+// labelMatchers are matchers of labels, as in braces behind the name of a metric.
+var labelMatchers = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*"(,[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}\n]*")*$`)
 
-// Of asks a Prometheus what was saved, by profile, since a time before now; matchers say by which series,
+// SavingsOf asks a Prometheus what was saved, by profile, since a time before now; matchers choose the series,
 // such as cluster="a", all if they are empty. Counters are extrapolated by Prometheus (increase), so bytes
 // are not exact. Problems are what Prometheus warns of: it may not have all series.
-func Of(ctx context.Context, address, matchers string, since time.Duration) (*placements.Savings, []*collect.Problem, error) {
-	if matchers != "" && !selector.MatchString(matchers) {
+func SavingsOf(ctx context.Context, address, matchers string, since time.Duration) (*placements.Savings, []*Problem, error) {
+	if matchers != "" && !labelMatchers.MatchString(matchers) {
 		return nil, nil, fmt.Errorf("--prometheus-selector %q: want labels such as cluster=\"a\", with commas between them", terminal.Line(matchers, 200))
 	}
 	u, err := url.Parse(address)
@@ -76,7 +68,7 @@ func Of(ctx context.Context, address, matchers string, since time.Duration) (*pl
 	defer cancel()
 	answer := &placements.Savings{Since: time.Now().Add(-since), Profiles: []placements.Saved{}}
 	found := map[string]*placements.Saved{}
-	var problems []*collect.Problem
+	var problems []*Problem
 	for _, q := range []struct {
 		query string
 		take  func(s *placements.Saved, labels model.Metric, value float64)
@@ -103,8 +95,8 @@ func Of(ctx context.Context, address, matchers string, since time.Duration) (*pl
 		}
 		for _, warning := range warnings {
 			why := terminal.Line(warning, 300)
-			if len(problems) < maxWarnings && !slices.ContainsFunc(problems, func(p *collect.Problem) bool { return p.Why == why }) {
-				problems = append(problems, &collect.Problem{What: "all series of " + name, Why: why, Help: "the sums may be too small; see its log"})
+			if len(problems) < maxWarnings && !slices.ContainsFunc(problems, func(p *Problem) bool { return p.Why == why }) {
+				problems = append(problems, &Problem{What: "all series of " + name, Why: why, Help: "the sums may be too small; see its log"})
 			}
 		}
 		for _, sample := range vector {

@@ -1,6 +1,4 @@
-// Package why answers why a pod is where it is, as far as layers are concerned: from what the
-// scheduler remembers of that decision, and from what the kubelet did.
-package why
+package plan
 
 import (
 	"context"
@@ -17,14 +15,14 @@ import (
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
-	"github.com/layer-locality/layer-locality/kubectllayers/plan"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
+	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-// Answer is why a pod is on its node. Sizes are compressed bytes.
-type Answer struct {
+// Why is why a pod is on its node, as far as layers are concerned: from what the scheduler
+// remembers of that decision, and from what the kubelet did. Sizes are compressed bytes.
+type Why struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	// Node is empty if the pod has none.
@@ -42,24 +40,24 @@ type Answer struct {
 	// SavedBytes is what the mean node lacked, less what the chosen one did; missing if that is
 	// not known.
 	SavedBytes *float64 `json:"savedBytes,omitempty"`
-	// Words say all this in sentences.
+	// Words are all this in sentences.
 	Words []string `json:"words"`
 }
 
 // Now is how nodes are rated for a pod that is on one of them already.
 type Now struct {
-	// PulledBytes is an estimate of what the pod pulled: of the images that its kubelet says it
-	// pulled, the layers that no other image on the node has, each once. Missing if no event tells,
+	// PulledBytes is an estimate of what the pod pulled: of the images of which its kubelet has an
+	// event, the layers that no other image on the node has, each once. Missing if there is no event,
 	// or if the node does not name one of them.
 	PulledBytes *int64 `json:"pulledBytes,omitempty"`
 	// Best is another node that the pod fits on that lacks least, and MeanMissingBytes what those
 	// lack on average.
-	Best             *plan.Node `json:"best,omitempty"`
-	OtherNodes       int        `json:"otherNodes"`
-	MeanMissingBytes float64    `json:"meanMissingBytes"`
+	Best             *Node   `json:"best,omitempty"`
+	OtherNodes       int     `json:"otherNodes"`
+	MeanMissingBytes float64 `json:"meanMissingBytes"`
 }
 
-// Pull is what an event of the kubelet says of an image.
+// Pull is what an event of the kubelet has about an image.
 type Pull struct {
 	Image string `json:"image"`
 	// Present means that the image was there.
@@ -77,14 +75,14 @@ var (
 )
 
 // maxMessage is more than such a message has; maxEvents is how many events of a pod are read, in
-// lists of eventsChunk: its kubelet counts what it says again, so it has a few.
+// lists of eventsChunk: its kubelet counts an event that it repeats, so it has a few.
 const (
 	maxMessage  = 4096
 	eventsChunk = 500
 	maxEvents   = 4 * eventsChunk
 )
 
-// ParsePull reads an event's message; ok is false if it says nothing about a pull.
+// ParsePull reads an event's message; ok is false if it is not about a pull.
 func ParsePull(message string) (pull Pull, ok bool) {
 	if len(message) > maxMessage {
 		message = message[:maxMessage]
@@ -107,8 +105,8 @@ func ParsePull(message string) (pull Pull, ok bool) {
 	return pull, true
 }
 
-// Pulls returns what the kubelet says of the images of a pod, in the order of time. An image
-// that was pulled is not also said to be present, as for a container that started again. all is
+// Pulls returns what the events of the kubelet have about the images of a pod, in the order of time. An image
+// that was pulled is not also present, as for a container that started again. all is
 // false if the pod has more events than are read.
 func Pulls(ctx context.Context, client kubernetes.Interface, pod *v1.Pod) (pulls []Pull, all bool, err error) {
 	pulls = []Pull{}
@@ -126,19 +124,19 @@ func Pulls(ctx context.Context, client kubernetes.Interface, pod *v1.Pod) (pulls
 			break
 		}
 	}
-	slices.SortStableFunc(events, func(a, b v1.Event) int { return at(&a).Compare(at(&b)) })
+	slices.SortStableFunc(events, func(a, b v1.Event) int { return timeOf(&a).Compare(timeOf(&b)) })
 	for i := range events {
 		pull, ok := ParsePull(events[i].Message)
 		if !ok || slices.ContainsFunc(pulls, func(p Pull) bool { return p.Image == pull.Image && (pull.Present || !p.Present) }) {
 			continue
 		}
-		pull.At = at(&events[i])
+		pull.At = timeOf(&events[i])
 		pulls = append(pulls, pull)
 	}
 	return pulls, options.Continue == "", nil
 }
 
-func at(e *v1.Event) time.Time {
+func timeOf(e *v1.Event) time.Time {
 	if !e.EventTime.IsZero() {
 		return e.EventTime.Time
 	}
@@ -146,42 +144,42 @@ func at(e *v1.Event) time.Time {
 }
 
 // Remembered makes an answer of what the scheduler remembers.
-func Remembered(pod *v1.Pod, decision placements.Placement, pulls []Pull) *Answer {
+func Remembered(pod *v1.Pod, decision placements.Placement, pulls []Pull) *Why {
 	clean(&decision)
-	a := of(pod, pulls)
+	a := newWhy(pod, pulls)
 	a.Decision = &decision
 	chosen := decision.Chosen
 	if chosen.TotalBytes == 0 {
-		a.say("Nothing was known about its images (%s).", orUnknown(decision.Known))
+		a.addf("Nothing was known about its images (%s).", orUnknown(decision.Known))
 	} else {
-		a.say("When it was placed, %s had %s of its %s, %s on their way, and lacked %s; score %d of 100.", chosen.Node,
-			text.Bytes(float64(chosen.PresentBytes)), text.Bytes(float64(chosen.TotalBytes)), text.Bytes(float64(chosen.ArrivingBytes)), text.Bytes(float64(chosen.MissingBytes)), chosen.Score)
+		a.addf("When it was placed, %s had %s of its %s, %s on their way, and lacked %s; score %d of 100.", chosen.Node,
+			output.Bytes(float64(chosen.PresentBytes)), output.Bytes(float64(chosen.TotalBytes)), output.Bytes(float64(chosen.ArrivingBytes)), output.Bytes(float64(chosen.MissingBytes)), chosen.Score)
 	}
 	if decision.HeldMilliseconds > 0 {
-		a.say("Before, it was held %s for the layers of its images.", text.Seconds(float64(decision.HeldMilliseconds)/1000))
+		a.addf("Before, it was held %s for the layers of its images.", output.Seconds(float64(decision.HeldMilliseconds)/1000))
 	}
 	switch mean := decision.Mean; {
 	case mean == nil && decision.FeasibleNodes == 1:
-		a.say("kube-scheduler chose from this node alone: no other fitted, or it was tried first, because it was nominated or opportunistic batching named it.")
+		a.addf("kube-scheduler chose from this node alone: no other fitted, or it was tried first, because it was nominated or opportunistic batching named it.")
 	case mean == nil:
-		a.say("Layers were not asked about: no image of the pod has a valid name, or it was placed with others in one step.")
+		a.addf("Layers were not asked about: no image of the pod has a valid name, or it was placed with others in one step.")
 	default:
 		saved := mean.MissingBytes - float64(chosen.MissingBytes)
 		a.SavedBytes = &saved
-		a.say("The mean of the %d nodes that it fitted on lacked %s: %s.", decision.FeasibleNodes, text.Bytes(mean.MissingBytes), savedWords(saved))
+		a.addf("The mean of the %d nodes that it fitted on lacked %s: %s.", decision.FeasibleNodes, output.Bytes(mean.MissingBytes), savedWords(saved))
 	}
 	switch best := decision.Best; {
 	case best == nil && decision.Mean != nil && chosen.TotalBytes > 0:
-		a.say("No node scored more than 0, so other plugins chose.")
+		a.addf("No node scored more than 0, so other plugins chose.")
 	case best != nil && best.Node != chosen.Node:
-		a.say("Other plugins overruled layers: %s scored %d against %d, and lacked %s.", best.Node, best.Score, chosen.Score, text.Bytes(float64(best.MissingBytes)))
+		a.addf("Other plugins overruled layers: %s scored %d against %d, and lacked %s.", best.Node, best.Score, chosen.Score, output.Bytes(float64(best.MissingBytes)))
 	case best != nil:
-		a.say("No other node scored more.")
+		a.addf("No other node scored more.")
 	}
 	if decision.Known == "unknown" || decision.Known == "arriving" {
-		a.say("Not all of its images were known (%s): bytes are those of the others.", decision.Known)
+		a.addf("Not all of its images were known (%s): bytes are those of the others.", decision.Known)
 	}
-	a.sayPulls()
+	a.addPulls()
 	return a
 }
 
@@ -194,12 +192,12 @@ func orUnknown(k placements.Known) string {
 
 func savedWords(saved float64) string {
 	if saved >= 0 {
-		return text.Bytes(saved) + " saved"
+		return output.Bytes(saved) + " saved"
 	}
-	return text.Bytes(-saved) + " more than the mean"
+	return output.Bytes(-saved) + " more than the mean"
 }
 
-// clean cleans the texts of what a scheduler said.
+// clean cleans the texts of what a scheduler answered.
 func clean(p *placements.Placement) {
 	line := func(s *string) { *s = terminal.Line(*s, 253) }
 	line(&p.Namespace)
@@ -216,12 +214,12 @@ func clean(p *placements.Placement) {
 
 // Rated makes an answer of how nodes are rated now. forgotten is why the scheduler does not
 // remember.
-func Rated(ctx context.Context, cluster *collect.Cluster, pod *v1.Pod, pulls []Pull, forgotten string) (*Answer, error) {
-	a := of(pod, pulls)
+func Rated(ctx context.Context, cluster *collect.Cluster, pod *v1.Pod, pulls []Pull, forgotten string) (*Why, error) {
+	a := newWhy(pod, pulls)
 	a.Forgotten = forgotten
 	rated := pod.DeepCopy()
-	rated.Spec.NodeName = "" // the filters are to say where else it fits
-	p, err := plan.Of(ctx, cluster, "pod/"+pod.Name, rated, 0)
+	rated.Spec.NodeName = "" // the filters find where else it fits
+	p, err := Of(ctx, cluster, "pod/"+pod.Name, rated, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -244,29 +242,29 @@ func Rated(ctx context.Context, cluster *collect.Cluster, pod *v1.Pod, pulls []P
 		sum += float64(n.MissingBytes)
 	}
 	now.MeanMissingBytes = sum / float64(max(1, now.OtherNodes))
-	a.say("%s What follows is as of now, not as of then.", forgotten)
+	a.addf("%s What follows is as of now, not as of then.", forgotten)
 	if now.PulledBytes != nil {
-		a.say("It pulled about %s: of the images that were pulled, the layers that no other image on %s has.", text.Bytes(float64(*now.PulledBytes)), a.Node)
+		a.addf("It pulled about %s: of the images that were pulled, the layers that no other image on %s has.", output.Bytes(float64(*now.PulledBytes)), a.Node)
 	}
 	if now.Best == nil {
-		a.say("It fits on no other node.")
+		a.addf("It fits on no other node.")
 	} else {
-		a.say("Of %d other nodes that it fits on, %s lacks least, %s; the mean lacks %s.", now.OtherNodes, now.Best.Node, text.Bytes(float64(now.Best.MissingBytes)), text.Bytes(now.MeanMissingBytes))
+		a.addf("Of %d other nodes that it fits on, %s lacks least, %s; the mean lacks %s.", now.OtherNodes, now.Best.Node, output.Bytes(float64(now.Best.MissingBytes)), output.Bytes(now.MeanMissingBytes))
 		if now.PulledBytes != nil {
 			saved := float64(*now.PulledBytes - now.Best.MissingBytes)
 			if saved > 0 {
-				a.say("There it would have saved %s.", text.Bytes(saved))
+				a.addf("There it would have saved %s.", output.Bytes(saved))
 			} else {
-				a.say("There it would have saved nothing.")
+				a.addf("There it would have saved nothing.")
 			}
 		}
 	}
-	a.sayPulls()
+	a.addPulls()
 	return a, nil
 }
 
-// pulledBytes returns what a pod pulled, as far as that can be told from events and from what
-// the node has now; nil if no event says anything, or if an image is gone or not reported yet.
+// pulledBytes returns what a pod pulled, by events and by what the node has now;
+// nil if there is no event, or if an image is gone or not reported yet.
 func pulledBytes(known *inventory.Inventory, pod *v1.Pod, pulls []Pull) *int64 {
 	if len(pulls) == 0 {
 		return nil
@@ -292,62 +290,62 @@ func Ended(pod *v1.Pod) string {
 	return ""
 }
 
-func of(pod *v1.Pod, pulls []Pull) *Answer {
-	a := &Answer{
+func newWhy(pod *v1.Pod, pulls []Pull) *Why {
+	a := &Why{
 		Namespace: pod.Namespace, Pod: pod.Name, Node: terminal.Line(pod.Spec.NodeName, 253), Scheduler: terminal.Line(pod.Spec.SchedulerName, 253),
 		Ended: Ended(pod), Pulls: pulls, Words: []string{},
 	}
 	switch {
 	case a.Node == "":
-		a.say("Pod %s/%s %s.", a.Namespace, a.Pod, noNode(pod))
+		a.addf("Pod %s/%s %s.", a.Namespace, a.Pod, noNode(pod))
 	case a.Ended != "":
-		a.say("Pod %s/%s was on %s, placed by %s, and has ended (%s).", a.Namespace, a.Pod, a.Node, a.Scheduler, a.Ended)
+		a.addf("Pod %s/%s was on %s, placed by %s, and has ended (%s).", a.Namespace, a.Pod, a.Node, a.Scheduler, a.Ended)
 	default:
-		a.say("Pod %s/%s is on %s, placed by %s.", a.Namespace, a.Pod, a.Node, a.Scheduler)
+		a.addf("Pod %s/%s is on %s, placed by %s.", a.Namespace, a.Pod, a.Node, a.Scheduler)
 	}
 	return a
 }
 
-func (a *Answer) say(format string, args ...any) {
+func (a *Why) addf(format string, args ...any) {
 	a.Words = append(a.Words, fmt.Sprintf(format, args...))
 }
 
-func (a *Answer) sayPulls() {
+func (a *Why) addPulls() {
 	if len(a.Pulls) == 0 {
-		a.say("No event tells what its kubelet pulled: events are kept for an hour by default.")
+		a.addf("No event tells what its kubelet pulled: events are kept for an hour by default.")
 		return
 	}
 	for _, p := range a.Pulls {
 		if p.Present {
-			a.say("Its kubelet found %s there.", p.Image)
+			a.addf("Its kubelet found %s there.", p.Image)
 			continue
 		}
 		waited := ""
 		if p.SecondsWithWaiting > p.Seconds {
-			waited = fmt.Sprintf(", %s with waiting for other pulls", text.Seconds(p.SecondsWithWaiting))
+			waited = fmt.Sprintf(", %s with waiting for other pulls", output.Seconds(p.SecondsWithWaiting))
 		}
-		a.say("Its kubelet pulled %s in %s%s.", p.Image, text.Seconds(p.Seconds), waited)
+		a.addf("Its kubelet pulled %s in %s%s.", p.Image, output.Seconds(p.Seconds), waited)
 	}
 }
 
 // Forgotten makes an answer of a pod of which nothing is remembered while nodes cannot be rated.
-func Forgotten(pod *v1.Pod, pulls []Pull, forgotten string) *Answer {
-	a := of(pod, pulls)
+func Forgotten(pod *v1.Pod, pulls []Pull, forgotten string) *Why {
+	a := newWhy(pod, pulls)
 	a.Forgotten = forgotten
-	a.say("%s", forgotten)
-	a.sayPulls()
+	a.addf("%s", forgotten)
+	a.addPulls()
 	return a
 }
 
 // Unplaced makes an answer of a pod that has no node.
-func Unplaced(pod *v1.Pod) *Answer { return of(pod, []Pull{}) }
+func Unplaced(pod *v1.Pod) *Why { return newWhy(pod, []Pull{}) }
 
-// ErrUnplaced is what there is to say of a pod that has no node.
+// ErrUnplaced is the error of a question about a pod that has no node.
 func ErrUnplaced(pod *v1.Pod) error {
 	return fmt.Errorf("pod %s/%s %s", pod.Namespace, pod.Name, noNode(pod))
 }
 
-// noNode says that a pod has no node, and what helps.
+// noNode states that a pod has no node, and what helps.
 func noNode(pod *v1.Pod) string {
 	if ended := Ended(pod); ended != "" {
 		return fmt.Sprintf("has ended (%s) and never had a node: kubectl layers plan pod/%s tells what nodes have for one like it", ended, pod.Name)

@@ -1,4 +1,5 @@
-package main
+// Package command has the commands of kubectl layers: what each asks for, and the tables of its answers.
+package command
 
 import (
 	"context"
@@ -16,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -29,11 +29,11 @@ type command struct {
 	output        string
 	selector      string
 	allNamespaces bool
-	scheduler     debugport.Options
+	scheduler     collect.SchedulerOptions
 }
 
-// newCommand returns the command with all its commands.
-func newCommand(in io.Reader) *cobra.Command {
+// New returns the command with all its commands, for a version of the program. in is what -f - reads.
+func New(in io.Reader, version string) *cobra.Command {
 	c := &command{in: in, config: genericclioptions.NewConfigFlags(true)}
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // an error is one sentence
 	root := &cobra.Command{
@@ -49,10 +49,10 @@ func newCommand(in io.Reader) *cobra.Command {
 	c.config.AddFlags(flags)
 	flags.StringVarP(&c.output, "output", "o", "", "table, wide, json, yaml or name")
 	flags.StringVar(&c.scheduler.URL, "scheduler-url", "", "address of the scheduler's secure port, such as https://10.0.0.1:10259, where no port can be forwarded to its pod")
-	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", debugport.DefaultNamespace, "namespace of the scheduler's lease and of the service account")
+	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", collect.DefaultSchedulerNamespace, "namespace of the scheduler's lease and of the service account")
 	flags.StringVar(&c.scheduler.PodNamespace, "scheduler-pod-namespace", "", "namespace of the scheduler's pod, if it is another one: layer-locality with deploy/scheduler/okd")
-	flags.StringSliceVar(&c.scheduler.Leases, "scheduler-lease", debugport.DefaultLeases, "lease of the scheduler; of several, the first that there is")
-	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", debugport.DefaultServiceAccount, "service account whose token the scheduler gets: it may read the debug path, besides what every account may")
+	flags.StringSliceVar(&c.scheduler.Leases, "scheduler-lease", collect.DefaultLeases, "lease of the scheduler; of several, the first that there is")
+	flags.StringVar(&c.scheduler.ServiceAccount, "scheduler-service-account", collect.DefaultServiceAccount, "service account whose token the scheduler gets: it may read the debug path, besides what every account may")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces)
 	_ = root.RegisterFlagCompletionFunc("context", c.completeContexts)
@@ -107,7 +107,7 @@ type document struct {
 // apiVersion is that of the documents.
 const apiVersion = "kubectl.layerlocality.io/v1"
 
-// answer is what a command says.
+// answer is what a command prints.
 type answer struct {
 	// kind and value are what json and yaml print.
 	kind  string
@@ -147,7 +147,7 @@ func (c *command) answers(f func(ctx context.Context, r *collect.Reader, args []
 	}
 }
 
-// selects returns a function that tells whether labels are those of the flag -l.
+// selects returns a function that reports whether labels are those of the flag -l.
 func (c *command) selects() (func(map[string]string) bool, error) {
 	selector, err := labels.Parse(c.selector)
 	if err != nil {

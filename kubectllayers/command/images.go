@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -16,8 +16,6 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
-	"github.com/layer-locality/layer-locality/kubectllayers/target"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
@@ -27,7 +25,7 @@ func (c *command) image() *cobra.Command {
 		Short:             "The layers of images: on how many nodes each is, and who says so",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-			if _, err := target.Images("", args); err != nil {
+			if _, err := collect.TargetOfImages("", args); err != nil {
 				return nil, err
 			}
 			images, cluster, err := look(ctx, r, args)
@@ -66,9 +64,9 @@ func (c *command) workloads() []*cobra.Command {
 			return c.images(ctx, r, names)
 		}),
 	})}
-	for _, kind := range target.Kinds() {
+	for _, kind := range collect.WorkloadKinds() {
 		commands = append(commands, &cobra.Command{
-			Use: kind + " NAME", Aliases: target.Aliases(kind), Args: exactly("the name of a " + kind),
+			Use: kind + " NAME", Aliases: collect.KindAliases(kind), Args: exactly("the name of a " + kind),
 			Short:             "The layers of the images of a " + kind,
 			ValidArgsFunction: cobra.NoFileCompletions,
 			RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
@@ -76,7 +74,7 @@ func (c *command) workloads() []*cobra.Command {
 				if err != nil {
 					return nil, err
 				}
-				t, err := target.Get(ctx, r.Client, namespace, kind+"/"+args[0])
+				t, err := collect.TargetOf(ctx, r.Client, namespace, kind+"/"+args[0])
 				if err != nil {
 					return nil, err
 				}
@@ -97,7 +95,7 @@ func (c *command) pods(ctx context.Context, r *collect.Reader, args []string, f 
 		if c.selector != "" || c.allNamespaces {
 			return fmt.Errorf("a name, or -l and -A: not both")
 		}
-		t, err := target.Get(ctx, r.Client, namespace, "pod/"+strings.TrimPrefix(args[0], "pod/"))
+		t, err := collect.TargetOf(ctx, r.Client, namespace, "pod/"+strings.TrimPrefix(args[0], "pod/"))
 		if err != nil {
 			return err
 		}
@@ -183,7 +181,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 	for _, variant := range image.Variants {
 		for i, layer := range variant.Layers {
 			t.Rows = append(t.Rows, []string{
-				image.Image, strconv.Itoa(i + 1), text.Bytes(float64(layer.Bytes)), fmt.Sprintf("%d of %d", layer.Nodes, nodes), variant.From, variant.Platform, layer.Digest,
+				image.Image, strconv.Itoa(i + 1), output.Bytes(float64(layer.Bytes)), fmt.Sprintf("%d of %d", layer.Nodes, nodes), variant.From, variant.Platform, layer.Digest,
 			})
 		}
 	}
@@ -199,7 +197,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 	default:
 		var parts []string
 		for _, v := range image.Variants {
-			part := fmt.Sprintf("%s in %d layers", text.Bytes(float64(v.Bytes)), len(v.Layers))
+			part := fmt.Sprintf("%s in %d layers", output.Bytes(float64(v.Bytes)), len(v.Layers))
 			if v.Platform != "" && len(image.Variants) > 1 {
 				part += " on " + v.Platform
 			}
@@ -216,7 +214,7 @@ func rows(t *output.Answer, image *inventory.Image, nodes int, now time.Time) {
 		case o.Reason != "":
 			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: %s: %s", o.Name, o.Reason, o.Message))
 		case !o.Confirmed.IsZero():
-			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: the registry confirmed it %s ago", o.Name, text.Age(o.Confirmed, now)))
+			t.Below = append(t.Below, fmt.Sprintf("  ImageManifest %s: the registry confirmed it %s ago", o.Name, output.Age(o.Confirmed, now)))
 		}
 	}
 }
@@ -258,7 +256,7 @@ func (c *command) shared() *cobra.Command {
 		if len(images) == 1 || len(images) > 50 {
 			return nil, fmt.Errorf("--images: want 2 to 50 images, not %d", len(images))
 		}
-		if _, err := target.Images("", images); err != nil {
+		if _, err := collect.TargetOfImages("", images); err != nil {
 			return nil, err
 		}
 		if len(images) > 0 {
@@ -290,7 +288,7 @@ func basesTable(bases []inventory.Base) output.Answer {
 	for _, base := range bases {
 		t.Names = append(t.Names, base.Digests...)
 		t.Rows = append(t.Rows, []string{
-			short(base.Digests[0]), strconv.Itoa(len(base.Digests)), text.Bytes(float64(base.Bytes)), strconv.Itoa(base.Images), strconv.Itoa(base.Nodes), text.Bytes(float64(base.SavedBytes)),
+			short(base.Digests[0]), strconv.Itoa(len(base.Digests)), output.Bytes(float64(base.Bytes)), strconv.Itoa(base.Images), strconv.Itoa(base.Nodes), output.Bytes(float64(base.SavedBytes)),
 			strings.Join(base.Names, " "),
 		})
 	}
@@ -301,13 +299,13 @@ func layersTable(layers []inventory.SharedLayer) output.Answer {
 	t := output.Answer{Columns: []output.Column{{Title: "LAYER"}, {Title: "SIZE"}, {Title: "IMAGES"}, {Title: "NODES"}, {Title: "SAVES"}, {Title: "DIGEST", Wide: true}}}
 	for _, l := range layers {
 		t.Names = append(t.Names, l.Digest)
-		t.Rows = append(t.Rows, []string{short(l.Digest), text.Bytes(float64(l.Bytes)), strconv.Itoa(l.Images), strconv.Itoa(l.Nodes), text.Bytes(float64(l.SavedBytes)), l.Digest})
+		t.Rows = append(t.Rows, []string{short(l.Digest), output.Bytes(float64(l.Bytes)), strconv.Itoa(l.Images), strconv.Itoa(l.Nodes), output.Bytes(float64(l.SavedBytes)), l.Digest})
 	}
 	return t
 }
 
-// compare tells what images have in common. Without the right to read nodes, that is what ImageManifests
-// say.
+// compare returns what images have in common. Without the right to read nodes, that is what ImageManifests
+// have.
 func compare(ctx context.Context, r *collect.Reader, images []string) (*answer, error) {
 	cluster, err := r.ReadSome(ctx, collect.Parts{Nodes: true, Images: true})
 	if err != nil {
@@ -329,7 +327,7 @@ func matrix(m inventory.Matrix, cluster *collect.Cluster) *answer {
 		t.Columns = append(t.Columns, output.Column{Title: fmt.Sprintf("[%d]", i+1)})
 		row := []string{fmt.Sprintf("[%d] %s", i+1, image)}
 		for _, bytes := range m.CommonBytes[i] {
-			row = append(row, text.Bytes(float64(bytes)))
+			row = append(row, output.Bytes(float64(bytes)))
 		}
 		t.Rows = append(t.Rows, row)
 		if !m.Known[i] {

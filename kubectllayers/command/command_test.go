@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name
 		t.Fatal(err)
 	}
 	var o, e bytes.Buffer
-	root := newCommand(strings.NewReader(""))
+	root := program()
 	root.SetOut(&o)
 	root.SetErr(&e)
 	root.SetArgs(slices.Concat(args[:1], []string{"--kubeconfig", kubeconfig}, args[1:]))
@@ -46,7 +46,7 @@ func TestParseBandwidth(t *testing.T) {
 
 // Every command has a sentence of help, and its arguments can be completed.
 func TestCommands(t *testing.T) {
-	root := newCommand(strings.NewReader(""))
+	root := program()
 	names := map[string]bool{}
 	for _, command := range root.Commands() {
 		names[command.Name()] = true

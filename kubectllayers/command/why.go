@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -12,11 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
-	"github.com/layer-locality/layer-locality/kubectllayers/debugport"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
-	"github.com/layer-locality/layer-locality/kubectllayers/savings"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
-	"github.com/layer-locality/layer-locality/kubectllayers/why"
+	"github.com/layer-locality/layer-locality/kubectllayers/plan"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -42,17 +39,17 @@ func (c *command) why() *cobra.Command {
 			}
 			w := &asker{c: c, r: r}
 			defer func() { w.scheduler.Close() }()
-			answers := make([]*why.Answer, 0, len(pods))
-			told := false
+			answers := make([]*plan.Why, 0, len(pods))
+			answered := false
 			for _, pod := range pods {
 				a, err := w.of(ctx, pod)
 				if err != nil {
 					return nil, err
 				}
 				answers = append(answers, a)
-				told = told || a.Decision != nil || a.Now != nil || len(a.Pulls) > 0
+				answered = answered || a.Decision != nil || a.Now != nil || len(a.Pulls) > 0
 			}
-			if !told {
+			if !answered {
 				return nil, w.nothing(pods)
 			}
 			return whyAnswer(answers, w.problems), nil
@@ -68,7 +65,7 @@ type asker struct {
 	c *command
 	r *collect.Reader
 	// scheduler is asked; unreachable is why it cannot be.
-	scheduler   *debugport.Scheduler
+	scheduler   *collect.Scheduler
 	unreachable error
 	opened      bool
 	// cluster is read once it is needed; unrated is why it cannot be.
@@ -79,11 +76,11 @@ type asker struct {
 
 // of answers about a pod. What the user may not read is noted, if it leaves something to say;
 // any other failure would be that of the next pod, too.
-func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
+func (w *asker) of(ctx context.Context, pod *v1.Pod) (*plan.Why, error) {
 	if pod.Spec.NodeName == "" {
-		return why.Unplaced(pod), nil
+		return plan.Unplaced(pod), nil
 	}
-	pulls, all, err := why.Pulls(ctx, w.r.Client, pod)
+	pulls, all, err := plan.Pulls(ctx, w.r.Client, pod)
 	if err != nil {
 		p := w.r.Explain("events in namespace "+pod.Namespace, err)
 		if !p.Partial() {
@@ -98,7 +95,7 @@ func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
 	}
 	decision, forgotten := w.remembered(ctx, pod)
 	if decision != nil {
-		return why.Remembered(pod, *decision, pulls), nil
+		return plan.Remembered(pod, *decision, pulls), nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -111,14 +108,14 @@ func (w *asker) of(ctx context.Context, pod *v1.Pod) (*why.Answer, error) {
 		}
 	}
 	if w.unrated == nil {
-		return why.Rated(ctx, w.cluster, pod, pulls, forgotten)
+		return plan.Rated(ctx, w.cluster, pod, pulls, forgotten)
 	}
 	var p *collect.Problem
 	if !errors.As(w.unrated, &p) || !p.Partial() {
 		return nil, w.unrated
 	}
 	w.note(p)
-	return why.Forgotten(pod, pulls, forgotten), nil
+	return plan.Forgotten(pod, pulls, forgotten), nil
 }
 
 // note keeps problems, each once.
@@ -130,13 +127,13 @@ func (w *asker) note(problems ...*collect.Problem) {
 	}
 }
 
-// nothing says why there is nothing to say of any of the pods.
+// nothing returns why there is no answer about any of the pods.
 func (w *asker) nothing(pods []*v1.Pod) error {
 	switch {
 	case w.unrated != nil:
 		return w.unrated
 	case len(pods) == 1:
-		return why.ErrUnplaced(pods[0])
+		return plan.ErrUnplaced(pods[0])
 	}
 	var names []string
 	for _, pod := range pods {
@@ -178,13 +175,13 @@ func (w *asker) remembered(ctx context.Context, pod *v1.Pod) (*placements.Placem
 }
 
 // openScheduler connects to the debug endpoint of the scheduler that the flags name.
-func (c *command) openScheduler(ctx context.Context, r *collect.Reader) (*debugport.Scheduler, error) {
+func (c *command) openScheduler(ctx context.Context, r *collect.Reader) (*collect.Scheduler, error) {
 	o := c.scheduler
 	o.Now = r.Now
-	return debugport.Open(ctx, r.Config, r.Client, o)
+	return collect.OpenScheduler(ctx, r.Config, r.Client, o)
 }
 
-func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
+func whyAnswer(answers []*plan.Why, problems []*collect.Problem) *answer {
 	a := &answer{kind: "Why", value: answers, problems: problems}
 	var unplaced []string
 	for _, one := range answers {
@@ -202,15 +199,15 @@ func whyAnswer(answers []*why.Answer, problems []*collect.Problem) *answer {
 	for _, one := range answers {
 		row := []string{one.Namespace, one.Pod, one.Node, "", "", "", "", one.Scheduler}
 		if d := one.Decision; d != nil {
-			row[3] = text.Bytes(float64(d.Chosen.MissingBytes))
+			row[3] = output.Bytes(float64(d.Chosen.MissingBytes))
 			if d.Mean != nil {
-				row[4], row[5] = text.Bytes(d.Mean.MissingBytes), text.Bytes(*one.SavedBytes)
+				row[4], row[5] = output.Bytes(d.Mean.MissingBytes), output.Bytes(*one.SavedBytes)
 			}
 			if d.Best != nil {
 				row[6] = d.Best.Node
 			}
 		} else if one.Now != nil && one.Now.PulledBytes != nil {
-			row[3] = "about " + text.Bytes(float64(*one.Now.PulledBytes))
+			row[3] = "about " + output.Bytes(float64(*one.Now.PulledBytes))
 		}
 		a.table.Rows = append(a.table.Rows, row)
 	}
@@ -250,11 +247,11 @@ func (c *command) savings() *cobra.Command {
 				return nil, err
 			}
 		} else {
-			ago, err := savings.ParseSince(since)
+			ago, err := collect.ParseSince(since)
 			if err != nil {
 				return nil, err
 			}
-			if s, problems, err = savings.Of(ctx, prometheus, selector, ago); err != nil {
+			if s, problems, err = collect.SavingsOf(ctx, prometheus, selector, ago); err != nil {
 				return nil, err
 			}
 		}
@@ -267,7 +264,7 @@ func (c *command) savings() *cobra.Command {
 			if p.MeanMissingBytes > 0 {
 				part = fmt.Sprintf("%.0f %%", 100*saved/p.MeanMissingBytes)
 			}
-			t.Rows = append(t.Rows, []string{p.Profile, fmt.Sprint(p.Pods), text.Bytes(float64(p.MissingBytes)), text.Bytes(p.MeanMissingBytes), text.Bytes(saved), part})
+			t.Rows = append(t.Rows, []string{p.Profile, fmt.Sprint(p.Pods), output.Bytes(float64(p.MissingBytes)), output.Bytes(p.MeanMissingBytes), output.Bytes(saved), part})
 			t.Names = append(t.Names, p.Profile)
 		}
 		t.Below = []string{fmt.Sprintf("Since %s. Left out: pods for which one node alone was looked at (no other fitted, it was nominated, opportunistic batching), pods of a group, and images of which nothing was known.", s.Since.UTC().Format(time.RFC3339))}

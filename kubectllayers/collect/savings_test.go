@@ -1,4 +1,4 @@
-package savings
+package collect
 
 import (
 	"fmt"
@@ -31,9 +31,9 @@ func sample(labels, value string) string {
 	return fmt.Sprintf(`{"metric":{%s},"value":[1700000000,%q]}`, labels, value)
 }
 
-// serve is a Prometheus that answers so to what is asked about placements, and about bytes. It
+// prometheus is one that answers so to what is asked about placements, and about bytes. It
 // returns its address, and what it was asked.
-func serve(t *testing.T, placed, missing string) (address string, asked *[]string) {
+func prometheus(t *testing.T, placed, missing string) (address string, asked *[]string) {
 	t.Helper()
 	asked = &[]string{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,11 +57,11 @@ func serve(t *testing.T, placed, missing string) (address string, asked *[]strin
 }
 
 // The answer has each profile, sorted, with whole bytes.
-func TestOf(t *testing.T) {
-	address, asked := serve(t,
+func TestSavingsOf(t *testing.T) {
+	address, asked := prometheus(t,
 		"["+sample(`"profile":"second"`, "2.4")+","+sample(`"profile":"first"`, "9.6")+"]",
 		"["+sample(`"profile":"first","of":"chosen"`, "100.6")+","+sample(`"profile":"first","of":"mean"`, "250.5")+","+sample(`"profile":"third\u001b[2J","of":"mean"`, "7")+"]")
-	got, problems, err := Of(t.Context(), address, `cluster="a",job=~"layer-.*"`, 36*time.Hour)
+	got, problems, err := SavingsOf(t.Context(), address, `cluster="a",job=~"layer-.*"`, 36*time.Hour)
 	if err != nil || len(problems) != 0 {
 		t.Fatal(problems, err)
 	}
@@ -83,8 +83,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Anything else than two lists of numbers is an error that says what to do.
-func TestOfBad(t *testing.T) {
+// Anything else than two lists of numbers is an error that names what to do.
+func TestSavingsOfBad(t *testing.T) {
 	one := "[" + sample(`"profile":"p"`, "1") + "]"
 	for _, c := range []struct{ name, placed, missing, want string }{
 		{"no such metrics", "[]", "[]", "has no scheduler_layerlocality_missing_bytes_total: have it scrape the scheduler (docs/monitoring.md)"},
@@ -99,27 +99,27 @@ func TestOfBad(t *testing.T) {
 		{"more than can be counted", one, "[" + sample(`"profile":"p","of":"chosen"`, "1e19") + "]", "answers with 10000000000000000000: it is not a count"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			address, _ := serve(t, c.placed, c.missing)
-			got, _, err := Of(t.Context(), address, "", time.Hour)
+			address, _ := prometheus(t, c.placed, c.missing)
+			got, _, err := SavingsOf(t.Context(), address, "", time.Hour)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "Prometheus at "+address) || strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 700 {
 				t.Errorf("%+v, %v, want %s", got, err, c.want)
 			}
 		})
 	}
 	for _, address := range []string{"", "prometheus:9090", "ftp://prometheus", "http://", "http://a b", "\x1b[2J" + strings.Repeat("x", 1<<20)} {
-		if _, _, err := Of(t.Context(), address, "", time.Hour); err == nil || !strings.Contains(err.Error(), "want a URL such as http://prometheus.monitoring:9090") || len(err.Error()) > 1000 || strings.Contains(err.Error(), "\x1b") {
+		if _, _, err := SavingsOf(t.Context(), address, "", time.Hour); err == nil || !strings.Contains(err.Error(), "want a URL such as http://prometheus.monitoring:9090") || len(err.Error()) > 1000 || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%.100q: %.400v", address, err)
 		}
 	}
 }
 
-// What Prometheus warns of is told, each once, and not without end.
-func TestWarnings(t *testing.T) {
+// What Prometheus warns of is noted, each once, and not without end.
+func TestPrometheusWarnings(t *testing.T) {
 	warns := func(warnings ...string) string {
 		return `{"status":"success","warnings":["` + strings.Join(warnings, `","`) + `"],"data":{"resultType":"vector","result":[` + sample(`"profile":"p","of":"mean"`, "1") + `]}}`
 	}
-	address, _ := serve(t, warns(`a store \u001b[2Jis away`, "b"), warns("b", "c", "d", "e", "f", "g"))
-	got, problems, err := Of(t.Context(), address, "", time.Hour)
+	address, _ := prometheus(t, warns(`a store \u001b[2Jis away`, "b"), warns("b", "c", "d", "e", "f", "g"))
+	got, problems, err := SavingsOf(t.Context(), address, "", time.Hour)
 	if err != nil || len(got.Profiles) != 1 || len(problems) != maxWarnings || problems[2].Why != "c" {
 		t.Fatalf("%+v, %v, %v", got, problems, err)
 	}
@@ -130,23 +130,23 @@ func TestWarnings(t *testing.T) {
 }
 
 // Labels are no way to ask something else.
-func TestSelector(t *testing.T) {
+func TestLabelMatchers(t *testing.T) {
 	for _, matchers := range []string{"a", `a="b`, `a="b"}) or vector(1) #`, `a="b"} or up{c="d"`, `a="b",`, `a=b`, "a=\"\x1b[2J\n\"", `a="\\" or "b"`} {
-		if _, _, err := Of(t.Context(), "http://127.0.0.1:1", matchers, time.Hour); err == nil || !strings.HasPrefix(err.Error(), "--prometheus-selector ") || strings.Contains(err.Error(), "\x1b") {
+		if _, _, err := SavingsOf(t.Context(), "http://127.0.0.1:1", matchers, time.Hour); err == nil || !strings.HasPrefix(err.Error(), "--prometheus-selector ") || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%q: %v", matchers, err)
 		}
 	}
 }
 
 // A password in the address is not said.
-func TestPassword(t *testing.T) {
-	address, _ := serve(t, "[]", "[]")
+func TestPrometheusPassword(t *testing.T) {
+	address, _ := prometheus(t, "[]", "[]")
 	u, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword("user", "secret")
-	if _, _, err := Of(t.Context(), u.String(), "", time.Hour); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, _, err := SavingsOf(t.Context(), u.String(), "", time.Hour); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"encoding/json"
@@ -27,7 +27,7 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 )
 
-func program() *cobra.Command { return newCommand(strings.NewReader("")) }
+func program() *cobra.Command { return New(strings.NewReader(""), "test") }
 
 // What a user or a script passes on reaches the terminal as text.
 func TestTerminal(t *testing.T) { terminaltest.Commands(t, program) }
@@ -117,7 +117,7 @@ func hostileCluster(refuses bool) http.Handler {
 	})
 }
 
-// Nothing that a cluster says does anything to the terminal, or forges a line, whatever the command and the
+// Nothing that a cluster answers does anything to the terminal, or forges a line, whatever the command and the
 // form; JSON and YAML stay what they are.
 func TestHostileCluster(t *testing.T) {
 	arguments := map[string][][]string{

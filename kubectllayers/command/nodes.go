@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
@@ -31,7 +30,7 @@ func (c *command) nodes() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, UntoldPods: true, Images: true})
+			known, cluster, err := inventoryOf(ctx, r, collect.Parts{Nodes: true, PodsUnlessReported: true, Images: true})
 			if err != nil {
 				return nil, err
 			}
@@ -60,7 +59,7 @@ func nodesTable(nodes []inventory.Node, now time.Time) output.Answer {
 			source += ", agent left out"
 		}
 		t.Rows = append(t.Rows, []string{
-			n.Name, strconv.Itoa(n.Images), strconv.Itoa(n.Layers), text.Bytes(float64(n.Bytes)), share(ptr.Deref(n.ElsewhereBytes, 0), n.Bytes), source, text.Age(n.Reported, now), cuts(n), string(n.Reuse),
+			n.Name, strconv.Itoa(n.Images), strconv.Itoa(n.Layers), output.Bytes(float64(n.Bytes)), share(ptr.Deref(n.ElsewhereBytes, 0), n.Bytes), source, output.Age(n.Reported, now), cuts(n), string(n.Reuse),
 			n.Runtime, knownBy(n),
 		})
 		t.Names = append(t.Names, "node/"+n.Name)
@@ -78,7 +77,7 @@ func share(part, whole int64) string {
 	return fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole))
 }
 
-// cuts says what a node holds and does not list.
+// cuts returns what a node holds and does not list.
 func cuts(n *inventory.Node) string {
 	var cuts []string
 	if n.CutImages > 0 {
@@ -137,7 +136,7 @@ func (c *command) node() *cobra.Command {
 			}
 			for _, held := range node.Held {
 				table.Rows = append(table.Rows, []string{
-					first(held.Names), text.Bytes(float64(held.Bytes)), text.Bytes(float64(held.SharedBytes)), text.Bytes(float64(held.FreedBytes)), strconv.Itoa(held.Layers), string(held.Known),
+					first(held.Names), output.Bytes(float64(held.Bytes)), output.Bytes(float64(held.SharedBytes)), output.Bytes(float64(held.FreedBytes)), strconv.Itoa(held.Layers), string(held.Known),
 					strings.Join(held.Names, " "),
 				})
 				table.Names = append(table.Names, first(held.Names))

@@ -1,4 +1,4 @@
-package target
+package collect
 
 import (
 	"context"
@@ -24,14 +24,14 @@ func template(image string) v1.PodTemplateSpec {
 	return v1.PodTemplateSpec{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image}}}}
 }
 
-func TestGet(t *testing.T) {
+func TestTargetOf(t *testing.T) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
 	client := fake.NewClientset(
 		&v1.Pod{ObjectMeta: meta("one"), Spec: v1.PodSpec{NodeName: "n1", Containers: []v1.Container{{Image: "a"}}}},
 		&v1.Pod{ObjectMeta: meta("both")}, &appsv1.Deployment{ObjectMeta: meta("both"), Spec: appsv1.DeploymentSpec{Template: template("b")}},
 		&appsv1.DaemonSet{ObjectMeta: meta("set"), Spec: appsv1.DaemonSetSpec{Template: template("d")}})
 	for argument, want := range map[string]string{"one": "pod/one a", "pods/one": "pod/one a", "po/one": "pod/one a", "Deploy/both": "deployment/both b", "deployments.apps/both": "deployment/both b", "set": "daemonset/set d", "ds/set": "daemonset/set d"} {
-		got, err := Get(t.Context(), client, "ns", argument)
+		got, err := TargetOf(t.Context(), client, "ns", argument)
 		if err != nil || got.String()+" "+got.Pod.Spec.Containers[0].Image != want {
 			t.Errorf("%s: %+v, %v", argument, got, err)
 		}
@@ -39,7 +39,7 @@ func TestGet(t *testing.T) {
 	for argument, want := range map[string]string{
 		"both": `"both" fits pod/both and deployment/both`, "none": "there is no pod or workload", "job/set": `there is no job "set"`, "a/b/c": "is no name", "": "is no name", "service/x": "is no kind of workload",
 	} {
-		if got, err := Get(t.Context(), client, "ns", argument); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := TargetOf(t.Context(), client, "ns", argument); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v, want %s", argument, got, err, want)
 		}
 	}
@@ -47,17 +47,17 @@ func TestGet(t *testing.T) {
 	client.PrependReactor("get", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "jobs"}, "x", nil)
 	})
-	if _, err := Get(t.Context(), client, "ns", "set"); err != nil {
+	if _, err := TargetOf(t.Context(), client, "ns", "set"); err != nil {
 		t.Error(err)
 	}
-	if _, err := Get(t.Context(), client, "ns", "none"); err == nil || !strings.Contains(err.Error(), "you may not get pod or workload") {
+	if _, err := TargetOf(t.Context(), client, "ns", "none"); err == nil || !strings.Contains(err.Error(), "you may not get pod or workload") {
 		t.Error(err)
 	}
 }
 
 // A pod is as the apiserver would store it, and a controller make it: what has a limit and no request
 // requests that much, and a DaemonSet's pod goes to nodes that are cordoned.
-func TestDefaults(t *testing.T) {
+func TestTargetDefaults(t *testing.T) {
 	limited := template("a")
 	limited.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("8Gi")}
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "x"}
@@ -65,16 +65,16 @@ func TestDefaults(t *testing.T) {
 		&appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Template: limited}})
 	const spec = `{containers: [{name: c, image: a, resources: {limits: {memory: 8Gi}}}]}`
 	for name, get := range map[string]func() (*Target, error){
-		"deployment": func() (*Target, error) { return Get(t.Context(), client, "ns", "deployment/x") },
-		"daemonset":  func() (*Target, error) { return Get(t.Context(), client, "ns", "ds/x") },
+		"deployment": func() (*Target, error) { return TargetOf(t.Context(), client, "ns", "deployment/x") },
+		"daemonset":  func() (*Target, error) { return TargetOf(t.Context(), client, "ns", "ds/x") },
 		"a pod in a file": func() (*Target, error) {
-			return File(t.Context(), strings.NewReader(`{kind: Pod, spec: `+spec+`}`), "f", "ns", "")
+			return TargetInFile(t.Context(), strings.NewReader(`{kind: Pod, spec: `+spec+`}`), "f", "ns", "")
 		},
 		"a template in a file": func() (*Target, error) {
-			return File(t.Context(), strings.NewReader(`{kind: Job, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
+			return TargetInFile(t.Context(), strings.NewReader(`{kind: Job, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
 		},
 		"daemonset in a file": func() (*Target, error) {
-			return File(t.Context(), strings.NewReader(`{kind: DaemonSet, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
+			return TargetInFile(t.Context(), strings.NewReader(`{kind: DaemonSet, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
 		},
 	} {
 		got, err := get()
@@ -92,24 +92,24 @@ func TestDefaults(t *testing.T) {
 }
 
 // A terminal on which nobody types does not hold up who interrupts the command.
-func TestFileIsInterrupted(t *testing.T) {
+func TestTargetInFileIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	from, typed := io.Pipe()
 	defer typed.Close()
 	cancel()
-	if got, err := File(ctx, from, "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "cannot read f: context canceled") {
+	if got, err := TargetInFile(ctx, from, "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "cannot read f: context canceled") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 // Nothing else is asked of an apiserver that fails: each kind would take its time-out again.
-func TestGetFails(t *testing.T) {
+func TestTargetOfFails(t *testing.T) {
 	for resource, want := range map[string][]string{"pods": {"pods"}, "deployments": {"pods", "deployments"}} {
 		client := fake.NewClientset(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "set"}})
 		client.PrependReactor("get", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewTimeoutError("\x1b[2Jslow", 0)
 		})
-		got, err := Get(t.Context(), client, "ns", "set")
+		got, err := TargetOf(t.Context(), client, "ns", "set")
 		if err == nil || !strings.HasPrefix(err.Error(), `cannot get "set" in namespace "ns": `) || !strings.HasSuffix(err.Error(), "\uFFFD[2Jslow: check that the apiserver answers") {
 			t.Errorf("%s: %+v, %v", resource, got, err)
 		}
@@ -123,37 +123,37 @@ func TestGetFails(t *testing.T) {
 	}
 }
 
-func TestFile(t *testing.T) {
+func TestTargetInFile(t *testing.T) {
 	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: other}, spec: {nodeName: n1, containers: [{name: c, image: a}]}}`
-	got, err := File(t.Context(), strings.NewReader(pod), "f", "ns", "")
+	got, err := TargetInFile(t.Context(), strings.NewReader(pod), "f", "ns", "")
 	if err != nil || got.String() != "pod/p" || got.Namespace != "other" || got.Pod.Spec.NodeName != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	rollout := `{"kind":"List","items":[{"kind":"List","items":[{"kind":"Rollout","metadata":{"name":"r"},"spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}]}]}`
-	if got, err = File(t.Context(), strings.NewReader(rollout), "f", "ns", ""); err != nil || got.String() != "rollout/r" || got.Namespace != "ns" || got.Pod.Spec.Containers[0].Image != "b" {
+	if got, err = TargetInFile(t.Context(), strings.NewReader(rollout), "f", "ns", ""); err != nil || got.String() != "rollout/r" || got.Namespace != "ns" || got.Pod.Spec.Containers[0].Image != "b" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err = File(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "2 objects with pods (pod/p, rollout/r)") {
+	if _, err = TargetInFile(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "2 objects with pods (pod/p, rollout/r)") {
 		t.Error(err)
 	}
-	if got, err = File(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "rollout/r"); err != nil || got.Name != "r" {
+	if got, err = TargetInFile(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "rollout/r"); err != nil || got.Name != "r" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err = File(t.Context(), strings.NewReader(pod), "f", "ns", "pod/q"); err == nil || !strings.Contains(err.Error(), `has no "pod/q" with pods`) {
+	if _, err = TargetInFile(t.Context(), strings.NewReader(pod), "f", "ns", "pod/q"); err == nil || !strings.Contains(err.Error(), `has no "pod/q" with pods`) {
 		t.Error(err)
 	}
-	if _, err = File(t.Context(), strings.NewReader(strings.Repeat("---\na: b\n", maxObjects+1)), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "more than 10000 objects") {
+	if _, err = TargetInFile(t.Context(), strings.NewReader(strings.Repeat("---\na: b\n", maxObjects+1)), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "more than 10000 objects") {
 		t.Error(err)
 	}
 }
 
-func FuzzFile(f *testing.F) {
+func FuzzTargetInFile(f *testing.F) {
 	f.Add(`{kind: Pod, spec: {containers: [{image: a}]}}`, "")
 	f.Add("kind: List\nitems:\n- {kind: X, spec: {jobTemplate: {spec: {template: {spec: {containers: [{image: a}]}}}}}}", "x/")
 	f.Add(`{"kind":"List","items":[1,null,{"items":{}}]}`, "")
 	f.Add(`{"kind":"\u001b]0;x`+strings.Repeat("y", 100)+`","spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}`, "")
 	f.Fuzz(func(t *testing.T, text, wanted string) {
-		got, err := File(t.Context(), strings.NewReader(text), "f", "ns", wanted)
+		got, err := TargetInFile(t.Context(), strings.NewReader(text), "f", "ns", wanted)
 		if (got == nil) == (err == nil) {
 			t.Errorf("%+v, %v", got, err)
 		}

@@ -1,4 +1,4 @@
-package why
+package plan
 
 import (
 	"fmt"
@@ -52,7 +52,7 @@ func FuzzParsePull(f *testing.F) {
 	})
 }
 
-func pod() *v1.Pod {
+func placedPod() *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{NodeName: "n2", SchedulerName: "s"}}
 }
 
@@ -65,7 +65,7 @@ func TestPulls(t *testing.T) {
 		}
 	}
 	client := fake.NewClientset(event("3", `Container image "a" already present on machine`, 3), event("1", `Successfully pulled image "a" in 1s`, 1), event("2", `Container image "b" already present on machine`, 2), event("4", "something else", 4))
-	pulls, all, err := Pulls(t.Context(), client, pod())
+	pulls, all, err := Pulls(t.Context(), client, placedPod())
 	if err != nil || !all || len(pulls) != 2 || pulls[0].Image != "a" || pulls[0].Present || !pulls[1].Present || pulls[0].At.Unix() != 1 {
 		t.Errorf("%+v, %v", pulls, err)
 	}
@@ -90,20 +90,18 @@ func TestPullsOfManyEvents(t *testing.T) {
 			}
 			return true, list, nil
 		})
-		pulls, all, err := Pulls(t.Context(), client, pod())
+		pulls, all, err := Pulls(t.Context(), client, placedPod())
 		if err != nil || all != test.all || len(pulls) != test.want || asked != test.want {
 			t.Errorf("%d lists: %d pulls of %d, all %t, %v", test.lists, len(pulls), asked, all, err)
 		}
 	}
 }
 
-const mb = 1_000_000
+// layerSizes are those of images, by letter, in MB.
+var layerSizes = map[string]int64{"a": 60, "b": 2, "c": 5, "d": 30}
 
-// layers are those of images, by letter, in MB.
-var layers = map[string]int64{"a": 60, "b": 2, "c": 5, "d": 30}
-
-// cluster has nodes that hold images, each made of some of the layers.
-func cluster(t *testing.T, nodes map[string]map[string]string) *collect.Cluster {
+// clusterHolding returns nodes that hold images, each made of some of the layers.
+func clusterHolding(t *testing.T, nodes map[string]map[string]string) *collect.Cluster {
 	t.Helper()
 	c := &collect.Cluster{Agents: map[string]collect.Agent{}, Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic(), Now: time.Now()}
 	for name, images := range nodes {
@@ -115,9 +113,9 @@ func cluster(t *testing.T, nodes map[string]map[string]string) *collect.Cluster 
 			Spec:       v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.NewTime(c.Now)},
 		}
 		places := map[string]int{}
-		for place, letter := range slices.Sorted(maps.Keys(layers)) {
+		for place, letter := range slices.Sorted(maps.Keys(layerSizes)) {
 			places[letter] = place
-			o.Spec.Layers = append(o.Spec.Layers, v1alpha1.ImageLayer{Digest: "sha256:" + strings.Repeat(letter, 64), Size: layers[letter] * mb}.String())
+			o.Spec.Layers = append(o.Spec.Layers, v1alpha1.ImageLayer{Digest: "sha256:" + strings.Repeat(letter, 64), Size: layerSizes[letter] * mb}.String())
 		}
 		for image, letters := range images {
 			held := v1alpha1.NodeImage{Names: []string{image}}
@@ -136,7 +134,7 @@ func cluster(t *testing.T, nodes map[string]map[string]string) *collect.Cluster 
 // Of a pod that nobody remembers, nodes are rated now. A base that two of its images brought was
 // pulled once; what another image has anyway was not.
 func TestRated(t *testing.T) {
-	p := pod()
+	p := placedPod()
 	p.Spec.Containers = []v1.Container{{Name: "app", Image: "quay.io/app:1"}, {Name: "side", Image: "quay.io/side:1"}}
 	pulled, present := func(image string) Pull { return Pull{Image: image, Seconds: 1, SecondsWithWaiting: 1} }, func(image string) Pull { return Pull{Image: image, Present: true} }
 	holds := map[string]string{"quay.io/app:1": "ab", "quay.io/side:1": "ac"}
@@ -153,7 +151,7 @@ func TestRated(t *testing.T) {
 		"one is gone":         {map[string]string{"quay.io/app:1": "ab"}, []Pull{pulled("quay.io/app:1"), pulled("quay.io/side:1")}, -1, "Its kubelet pulled quay.io/side:1"},
 		"no events":           {holds, nil, -1, "No event tells"},
 	} {
-		c := cluster(t, map[string]map[string]string{"n1": {"quay.io/base:1": "a"}, "n2": test.holds, "n3": {"quay.io/tools:1": "d"}})
+		c := clusterHolding(t, map[string]map[string]string{"n1": {"quay.io/base:1": "a"}, "n2": test.holds, "n3": {"quay.io/tools:1": "d"}})
 		a, err := Rated(t.Context(), c, p, test.pulls, "Nobody remembers.")
 		if err != nil {
 			t.Fatal(err)
@@ -168,10 +166,10 @@ func TestRated(t *testing.T) {
 	}
 }
 
-// Pods that have ended, and pods without a node, are told as what they are.
+// Pods that have ended, and pods without a node, are named as what they are.
 func TestStates(t *testing.T) {
 	with := func(phase v1.PodPhase, node string) *v1.Pod {
-		p := pod()
+		p := placedPod()
 		p.Status.Phase, p.Spec.NodeName = phase, node
 		return p
 	}
@@ -201,7 +199,6 @@ func TestStates(t *testing.T) {
 }
 
 func TestRemembered(t *testing.T) {
-	const mb = 1_000_000
 	chosen := placements.Weights{Node: "n2", Score: 40, TotalBytes: 10 * mb, PresentBytes: 4 * mb, MissingBytes: 6 * mb}
 	best := placements.Weights{Node: "n1\x1b", Score: 90, MissingBytes: 1 * mb}
 	mean := &placements.Mean{Score: 20, MissingBytes: 8 * mb}
@@ -219,7 +216,7 @@ func TestRemembered(t *testing.T) {
 		{placements.Placement{Chosen: chosen}, []string{"no image of the pod has a valid name, or it was placed with others in one step"}},
 		{placements.Placement{Known: "layers", FeasibleNodes: 2, Chosen: chosen, Mean: mean}, []string{"No node scored more than 0"}},
 	} {
-		a := Remembered(pod(), test.p, nil)
+		a := Remembered(placedPod(), test.p, nil)
 		words := strings.Join(a.Words, "\n")
 		for _, want := range test.want {
 			if !strings.Contains(words, want) {

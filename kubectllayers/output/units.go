@@ -1,5 +1,4 @@
-// Package text writes sizes and times as people read them.
-package text
+package output
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package imagelocality_test
+package plan
 
 import (
 	"context"
@@ -7,15 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	upstream "k8s.io/kubernetes/pkg/scheduler/framework/plugins/imagelocality"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
-
-	"github.com/layer-locality/layer-locality/internal/imagelocality"
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +31,7 @@ func (h handle) SnapshotSharedLister() fwk.SharedLister { return h.nodes }
 
 // plugin returns the points that upstream's plugin gives each node, by way of
 // kube-scheduler's own cache of nodes.
-func plugin(t *testing.T, pod *corev1.PodSpec, nodes []corev1.Node) map[string]int64 {
+func plugin(t *testing.T, pod *v1.PodSpec, nodes []v1.Node) map[string]int64 {
 	t.Helper()
 	ctx := t.Context()
 	known := cache.New(ctx, nil, false)
@@ -54,7 +52,7 @@ func plugin(t *testing.T, pod *corev1.PodSpec, nodes []corev1.Node) map[string]i
 	}
 	points := map[string]int64{}
 	for _, info := range infos {
-		score, status := made.(fwk.ScorePlugin).Score(context.Background(), nil, &corev1.Pod{Spec: *pod}, info)
+		score, status := made.(fwk.ScorePlugin).Score(context.Background(), nil, &v1.Pod{Spec: *pod}, info)
 		if !status.IsSuccess() {
 			t.Fatal(status)
 		}
@@ -64,13 +62,13 @@ func plugin(t *testing.T, pod *corev1.PodSpec, nodes []corev1.Node) map[string]i
 }
 
 // compare checks that plugin and explanation agree on all nodes, and returns the ratings.
-func compare(t *testing.T, pod *corev1.PodSpec, nodes []corev1.Node) []imagelocality.Rating {
+func compare(t *testing.T, pod *v1.PodSpec, nodes []v1.Node) []ImageLocalityRating {
 	t.Helper()
 	want := plugin(t, pod, nodes)
 	if len(want) != len(nodes) {
 		t.Fatalf("the plugin rated %d of %d nodes", len(want), len(nodes))
 	}
-	ratings := imagelocality.Explain(pod, nodes)
+	ratings := ImageLocality(pod, nodes)
 	for i, rating := range ratings {
 		if rating.Node != nodes[i].Name || rating.Points != want[rating.Node] {
 			t.Errorf("%+v: the plugin gives %s %d points", rating, nodes[i].Name, want[nodes[i].Name])
@@ -79,9 +77,9 @@ func compare(t *testing.T, pod *corev1.PodSpec, nodes []corev1.Node) []imageloca
 	return ratings
 }
 
-// cluster returns so many nodes, the first holders of which have the images.
-func cluster(all, holders int, images ...corev1.ContainerImage) []corev1.Node {
-	nodes := make([]corev1.Node, all)
+// clusterOf returns so many nodes, the first holders of which have the images.
+func clusterOf(all, holders int, images ...v1.ContainerImage) []v1.Node {
+	nodes := make([]v1.Node, all)
 	for i := range nodes {
 		nodes[i].ObjectMeta = metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i+1)}
 		if i < holders {
@@ -91,14 +89,14 @@ func cluster(all, holders int, images ...corev1.ContainerImage) []corev1.Node {
 	return nodes
 }
 
-func named(size int64, names ...string) corev1.ContainerImage {
-	return corev1.ContainerImage{Names: names, SizeBytes: size}
+func named(size int64, names ...string) v1.ContainerImage {
+	return v1.ContainerImage{Names: names, SizeBytes: size}
 }
 
-func podOf(images ...string) *corev1.PodSpec {
-	pod := &corev1.PodSpec{}
+func podOf(images ...string) *v1.PodSpec {
+	pod := &v1.PodSpec{}
 	for _, image := range images {
-		pod.Containers = append(pod.Containers, corev1.Container{Image: image})
+		pod.Containers = append(pod.Containers, v1.Container{Image: image})
 	}
 	return pod
 }
@@ -106,7 +104,7 @@ func podOf(images ...string) *corev1.PodSpec {
 // smallest returns the size in bytes from which on an image on so many of all nodes gets a
 // point.
 func smallest(holders, all int) int64 {
-	const sum = imagelocality.Threshold + (imagelocality.Limit-imagelocality.Threshold+99)/100
+	const sum = sumThreshold + (containerLimit-sumThreshold+99)/100
 	size := int64(sum*all/holders) - 1
 	for int64(float64(size)*(float64(holders)/float64(all))) < sum {
 		size++
@@ -125,7 +123,7 @@ func TestFirstPoint(t *testing.T) {
 				t.Errorf("on 1 of %d nodes: %d bytes, want %d", all, size, first*all)
 			}
 			for size, want := range map[int64]int64{size - 1: 0, size: 1, size + 1: 1} {
-				ratings := compare(t, podOf("docker.io/library/a"), cluster(all, holders, named(size, "docker.io/library/a:latest")))
+				ratings := compare(t, podOf("docker.io/library/a"), clusterOf(all, holders, named(size, "docker.io/library/a:latest")))
 				if got := ratings[0].Points; got != want {
 					t.Errorf("%d bytes on %d of %d nodes: %d points, want %d", size, holders, all, got, want)
 				}
@@ -140,13 +138,13 @@ func TestAsThePlugin(t *testing.T) {
 	const mib = 1 << 20
 	image, other := "registry.example.com:5000/team/a:v1", "docker.io/library/b:latest"
 	volume := podOf(image)
-	volume.Volumes = []corev1.Volume{
+	volume.Volumes = []v1.Volume{
 		{Name: "none"},
-		{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: other}}},
+		{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: other}}},
 	}
 	initial := podOf(image)
-	initial.InitContainers = []corev1.Container{{Image: other}}
-	pods := map[string]*corev1.PodSpec{
+	initial.InitContainers = []v1.Container{{Image: other}}
+	pods := map[string]*v1.PodSpec{
 		"one container": podOf(image), "two": podOf(image, other), "three": podOf(image, other, "docker.io/library/c"),
 		"the same twice": podOf(image, image), "an init container": initial, "an image volume": volume,
 		"no container": {},
@@ -154,13 +152,13 @@ func TestAsThePlugin(t *testing.T) {
 	for what, pod := range pods {
 		for _, bound := range []int64{0, 23 * mib, 34_361_836, 500 * mib, 1000 * mib, 2000 * mib, 3000 * mib} {
 			for _, size := range []int64{bound - 1, bound, bound + 1} {
-				for _, nodes := range [][]corev1.Node{
-					cluster(1, 1, named(size, image), named(size/2, other)),
-					cluster(3, 1, named(size*3, image), named(size, other)),
-					cluster(4, 3, named(size*4/3, image)),
+				for _, nodes := range [][]v1.Node{
+					clusterOf(1, 1, named(size, image), named(size/2, other)),
+					clusterOf(3, 1, named(size*3, image), named(size, other)),
+					clusterOf(4, 3, named(size*4/3, image)),
 				} {
 					if what == "no container" {
-						nodes = cluster(2, 1, named(1, image)) // no formula applies
+						nodes = clusterOf(2, 1, named(1, image)) // no formula applies
 					}
 					t.Run(fmt.Sprintf("%s, %d bytes", what, size), func(t *testing.T) { compare(t, pod, nodes) })
 				}
@@ -190,7 +188,7 @@ func TestNames(t *testing.T) {
 		{"A/Not a Reference", "A/Not a Reference:latest", 46, ""},
 		{"", ":latest", 46, ""},
 	} {
-		ratings := compare(t, podOf(test.pod), cluster(2, 1, named(1_000_000_000, test.node)))
+		ratings := compare(t, podOf(test.pod), clusterOf(2, 1, named(1_000_000_000, test.node)))
 		if got := ratings[0]; got.Points != test.points || !strings.Contains(got.Why, test.why) {
 			t.Errorf("pod %q, node %q: %+v, want %d points: %s", test.pod, test.node, got, test.points, test.why)
 		}
@@ -206,8 +204,8 @@ func TestNames(t *testing.T) {
 // TestSizesDiffer: kube-scheduler keeps one size for a name, that of the first node.
 func TestSizesDiffer(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(2, 2)
-	nodes[0].Status.Images = []corev1.ContainerImage{named(900_000_000, "a:v1"), named(1, "a:v1")}
-	nodes[1].Status.Images = []corev1.ContainerImage{named(100_000_000, "a:v1")}
+	nodes := clusterOf(2, 2)
+	nodes[0].Status.Images = []v1.ContainerImage{named(900_000_000, "a:v1"), named(1, "a:v1")}
+	nodes[1].Status.Images = []v1.ContainerImage{named(100_000_000, "a:v1")}
 	compare(t, podOf("a:v1"), nodes)
 }

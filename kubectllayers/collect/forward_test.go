@@ -1,4 +1,4 @@
-package debugport
+package collect
 
 import (
 	"context"
@@ -24,9 +24,9 @@ import (
 	"k8s.io/client-go/tools/portforward"
 )
 
-// apiserver has a scheduler's lease, its pod and a service account, and forwards ports to the
+// forwarder is an apiserver. It has a scheduler's lease, its pod and a service account, and forwards ports to the
 // scheduler.
-type apiserver struct {
+type forwarder struct {
 	t         *testing.T
 	scheduler string
 	// refuses are the ends of paths that it refuses; arrived is called when a forwarding is asked
@@ -38,7 +38,7 @@ type apiserver struct {
 }
 
 // ServeHTTP implements http.Handler.
-func (s *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := func(code int, o runtime.Object) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
@@ -60,7 +60,7 @@ func (s *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(http.StatusOK, o)
 	case last == "token":
 		answer(http.StatusCreated, &authenticationv1.TokenRequest{TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}, Status: authenticationv1.TokenRequestStatus{Token: "short-lived"}})
-	case last == "portforward" && r.Method == http.MethodPost: // over SPDY; an older one knows no other way
+	case last == "portforward" && r.Method == http.MethodPost: // over SPDY; an older one has no other way
 		s.forward(w, r)
 	default:
 		answer(http.StatusNotFound, &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound})
@@ -68,7 +68,7 @@ func (s *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // forward does what a kubelet does.
-func (s *apiserver) forward(w http.ResponseWriter, r *http.Request) {
+func (s *forwarder) forward(w http.ResponseWriter, r *http.Request) {
 	if s.arrived != nil {
 		s.arrived()
 	}
@@ -127,7 +127,7 @@ func TestNothingIsLeft(t *testing.T) {
 		want      string
 	}{
 		{name: "an answer", scheduler: func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") != "Bearer short-lived" || r.URL.Path != Path {
+			if r.Header.Get("Authorization") != "Bearer short-lived" || r.URL.Path != debugPath {
 				t.Errorf("%s %v", r.URL, r.Header)
 			}
 			_, _ = io.WriteString(w, `{"profiles": []}`)
@@ -153,7 +153,7 @@ func TestNothingIsLeft(t *testing.T) {
 				test.scheduler(w, r)
 			}))
 			defer scheduler.Close()
-			api := &apiserver{t: t, scheduler: scheduler.Listener.Addr().String(), refuses: test.refuses, began: make(chan struct{}, 10), ended: make(chan struct{}, 10)}
+			api := &forwarder{t: t, scheduler: scheduler.Listener.Addr().String(), refuses: test.refuses, began: make(chan struct{}, 10), ended: make(chan struct{}, 10)}
 			if test.gone {
 				scheduler.Close()
 			}
@@ -170,7 +170,7 @@ func TestNothingIsLeft(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := Open(ctx, config, client, Options{})
+			s, err := OpenScheduler(ctx, config, client, SchedulerOptions{})
 			if err == nil {
 				_, err = s.Savings(ctx)
 			}

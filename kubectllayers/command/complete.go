@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const (
 	maxNames   = 500
 )
 
-// complete returns the names of the objects that a shell offers; none if the cluster does not tell.
+// complete returns the names of the objects that a shell offers; none if the cluster does not answer.
 func (c *command) complete(args []string, list func(context.Context, *collect.Reader, metav1.ListOptions) (runtime.Object, error)) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

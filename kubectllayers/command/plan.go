@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -9,13 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/layer-locality/layer-locality/internal/imagelocality"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
-	"github.com/layer-locality/layer-locality/kubectllayers/target"
-	"github.com/layer-locality/layer-locality/kubectllayers/text"
-	"github.com/layer-locality/layer-locality/kubectllayers/why"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
@@ -50,7 +46,7 @@ func (c *command) plan() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		ended := why.Ended(t.Pod)
+		ended := plan.Ended(t.Pod)
 		if ended != "" {
 			t.Pod.Spec.NodeName = "" // it has left its node
 		}
@@ -65,7 +61,7 @@ func (c *command) plan() *cobra.Command {
 		}
 		p.Nodes = slices.DeleteFunc(p.Nodes, func(n plan.Node) bool { return !selects(labels[n.Node]) })
 		table := planTable(p)
-		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %d nodes, which lack %s on average.", p.Of, fit, len(cluster.Nodes), text.Bytes(mean)))
+		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %d nodes, which lack %s on average.", p.Of, fit, len(cluster.Nodes), output.Bytes(mean)))
 		switch {
 		case ended != "":
 			table.Below = append(table.Below, fmt.Sprintf("It has ended (%s): this is for another one like it. kubectl layers why %s shows how it was.", ended, t.Name))
@@ -78,7 +74,7 @@ func (c *command) plan() *cobra.Command {
 }
 
 // target returns what the arguments of plan stand for.
-func (c *command) target(ctx context.Context, r *collect.Reader, args []string, file string, images []string) (*target.Target, error) {
+func (c *command) target(ctx context.Context, r *collect.Reader, args []string, file string, images []string) (*collect.Target, error) {
 	namespace, err := c.namespace()
 	if err != nil {
 		return nil, err
@@ -88,18 +84,18 @@ func (c *command) target(ctx context.Context, r *collect.Reader, args []string, 
 	case file != "" && len(images) > 0, len(images) > 0 && name != "", file == "" && len(images) == 0 && name == "":
 		return nil, fmt.Errorf("want one of POD or KIND/NAME, -f FILE, and --image IMAGE: see kubectl layers plan --help")
 	case len(images) > 0:
-		return target.Images(namespace, images)
+		return collect.TargetOfImages(namespace, images)
 	case file == "-":
-		return target.File(ctx, c.in, "standard input", namespace, name)
+		return collect.TargetInFile(ctx, c.in, "standard input", namespace, name)
 	case file != "":
 		from, err := os.Open(file)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the file: %w", err)
 		}
 		defer from.Close()
-		return target.File(ctx, from, file, namespace, name)
+		return collect.TargetInFile(ctx, from, file, namespace, name)
 	}
-	return target.Get(ctx, r.Client, namespace, name)
+	return collect.TargetOf(ctx, r.Client, namespace, name)
 }
 
 func planTable(p *plan.Plan) output.Answer {
@@ -110,11 +106,11 @@ func planTable(p *plan.Plan) output.Answer {
 	t.Columns = append(t.Columns, output.Column{Title: "RULED OUT"}, output.Column{Title: "LINK HAS TO PULL", Wide: true})
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		row := []string{n.Node, text.Bytes(float64(n.MissingBytes)), text.Bytes(float64(n.PresentBytes)), text.Bytes(float64(n.ArrivingBytes + n.CrowdedBytes)), text.Bytes(float64(n.TotalBytes))}
+		row := []string{n.Node, output.Bytes(float64(n.MissingBytes)), output.Bytes(float64(n.PresentBytes)), output.Bytes(float64(n.ArrivingBytes + n.CrowdedBytes)), output.Bytes(float64(n.TotalBytes))}
 		if n.Seconds != nil {
-			row = append(row, text.Seconds(*n.Seconds))
+			row = append(row, output.Seconds(*n.Seconds))
 		}
-		t.Rows = append(t.Rows, append(row, strings.Join(n.RuledOut, "; "), text.Bytes(float64(n.PendingBytes))))
+		t.Rows = append(t.Rows, append(row, strings.Join(n.RuledOut, "; "), output.Bytes(float64(n.PendingBytes))))
 		t.Names = append(t.Names, "node/"+n.Node)
 	}
 	for _, image := range p.Images {
@@ -155,7 +151,7 @@ func (c *command) imageLocality() *cobra.Command {
 		}
 		values := []points{}
 		table := output.Answer{Columns: []output.Column{{Title: "NODE"}, {Title: "POINTS"}, {Title: "WHY"}}}
-		for i, rating := range imagelocality.Explain(&t.Pod.Spec, nodes) {
+		for i, rating := range plan.ImageLocality(&t.Pod.Spec, nodes) {
 			if !selects(nodes[i].Labels) {
 				continue
 			}

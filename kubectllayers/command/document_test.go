@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"maps"
@@ -13,14 +13,13 @@ import (
 
 	"github.com/layer-locality/layer-locality/kubectllayers/inventory"
 	"github.com/layer-locality/layer-locality/kubectllayers/plan"
-	"github.com/layer-locality/layer-locality/kubectllayers/why"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
 )
 
 // kinds are what json and yaml print, by the kind of the document.
 var kinds = map[string]any{
 	"Nodes": []inventory.Node{}, "Node": inventory.NodeImages{}, "Images": []inventory.Image{}, "Shared": inventory.Shared{}, "Matrix": inventory.Matrix{},
-	"Plan": plan.Plan{}, "Why": []why.Answer{}, "ImageLocality": []points{}, "Savings": placements.Savings{},
+	"Plan": plan.Plan{}, "Why": []plan.Why{}, "ImageLocality": []points{}, "Savings": placements.Savings{},
 }
 
 // fieldsOf returns the fields of a type as json names them, those of structures in parentheses.

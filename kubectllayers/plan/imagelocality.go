@@ -1,6 +1,38 @@
-// Package imagelocality says which points kube-scheduler's in-tree plugin ImageLocality
-// gives each node for a pod, and why. It knows what the plugin knows: the names and sizes
-// of images in Node objects.
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+// In bytes, of what the container runtime states as an image's size: uncompressed on
+// CRI-O, compressed on containerd.
+const (
+	// sumThreshold is the sum up to which a node gets nothing.
+	sumThreshold = 23 << 20
+	// containerLimit is the sum for each container beyond which a node gets no more.
+	containerLimit = 1000 << 20
+)
+
+// ImageLocalityRating is what kube-scheduler's in-tree plugin ImageLocality makes of one node.
+type ImageLocalityRating struct {
+	Node string
+	// Points before the weight of the plugin, 0 to 100.
+	Points int64
+	// Renamed are the points if the node had the images under the names in the pod.
+	Renamed int64
+	// Why has a sentence for each image that the node has, and one for the sum.
+	Why string
+}
+
+// ImageLocality returns the points that kube-scheduler's in-tree plugin ImageLocality gives the
+// nodes of a cluster for a pod, and why, in the order given. All nodes count, also those on which
+// the pod cannot run. It uses what the plugin uses: the names and sizes of images in Node objects.
 //
 // The formula is that of k8s.io/kubernetes/pkg/scheduler/framework/plugins/imagelocality
 // of Kubernetes 1.36; the test compares with the plugin itself. For a pod with n containers,
@@ -12,47 +44,13 @@
 // image volume (which does not count in n) whose image a node has, sum grows by the size of
 // the image, times the nodes that have it, divided by all nodes. The plugin compares names as
 // text, after it has added ":latest" to those without a tag.
-package imagelocality
-
-import (
-	"fmt"
-	"slices"
-	"strings"
-
-	corev1 "k8s.io/api/core/v1"
-
-	"github.com/layer-locality/layer-locality/imageref"
-)
-
-// In bytes, of what the container runtime states as an image's size: uncompressed on
-// CRI-O, compressed on containerd.
-const (
-	// Threshold is the sum up to which a node gets nothing.
-	Threshold = 23 << 20
-	// Limit is the sum for each container beyond which a node gets no more.
-	Limit = 1000 << 20
-)
-
-// Rating is what the plugin makes of one node.
-type Rating struct {
-	Node string
-	// Points before the weight of the plugin, 0 to 100.
-	Points int64
-	// Renamed are the points if the node had the images under the names in the pod.
-	Renamed int64
-	// Why has a sentence for each image that the node has, and one for the sum.
-	Why string
-}
-
-// Explain rates the nodes of a cluster for a pod, in the order given. All nodes count, also
-// those on which the pod cannot run.
-func Explain(pod *corev1.PodSpec, nodes []corev1.Node) []Rating {
+func ImageLocality(pod *v1.PodSpec, nodes []v1.Node) []ImageLocalityRating {
 	containers := int64(len(pod.InitContainers) + len(pod.Containers))
 	var images []image
-	for _, name := range names(pod) {
+	for _, name := range imageNames(pod) {
 		images = append(images, find(name, nodes))
 	}
-	ratings := make([]Rating, len(nodes))
+	ratings := make([]ImageLocalityRating, len(nodes))
 	for i := range nodes {
 		node := &nodes[i]
 		var named, meant int64
@@ -65,7 +63,7 @@ func Explain(pod *corev1.PodSpec, nodes []corev1.Node) []Rating {
 				why = append(why, sentence)
 			}
 		}
-		rating := Rating{Node: node.Name, Points: points(named, containers), Renamed: points(meant, containers)}
+		rating := ImageLocalityRating{Node: node.Name, Points: points(named, containers), Renamed: points(meant, containers)}
 		if named != meant {
 			why = append(why, fmt.Sprintf("under the right name %d: %s", rating.Renamed, total(meant, containers)))
 		} else if named > 0 {
@@ -79,31 +77,31 @@ func Explain(pod *corev1.PodSpec, nodes []corev1.Node) []Rating {
 
 // points is the plugin's formula for the sum of a pod with so many containers.
 func points(sum, containers int64) int64 {
-	limit := containers * Limit
-	if limit <= Threshold {
+	limit := containers * containerLimit
+	if limit <= sumThreshold {
 		return 0 // no containers; the apiserver refuses such a pod
 	}
-	return 100 * (min(max(sum, Threshold), limit) - Threshold) / (limit - Threshold)
+	return 100 * (min(max(sum, sumThreshold), limit) - sumThreshold) / (limit - sumThreshold)
 }
 
-// total says how a sum relates to the bounds of the formula.
+// total states how a sum relates to the bounds of the formula.
 func total(sum, containers int64) string {
 	text := "sum " + megabytes(sum)
-	first := Threshold + (containers*Limit-Threshold+99)/100
+	first := sumThreshold + (containers*containerLimit-sumThreshold+99)/100
 	switch {
-	case sum < Threshold:
-		return text + ", below the threshold of " + megabytes(Threshold)
+	case sum < sumThreshold:
+		return text + ", below the threshold of " + megabytes(sumThreshold)
 	case sum < first:
 		return text + ", and the first point takes " + megabytes(first)
-	case sum > containers*Limit:
-		return text + ", above the limit of " + megabytes(containers*Limit)
+	case sum > containers*containerLimit:
+		return text + ", above the limit of " + megabytes(containers*containerLimit)
 	}
 	return text
 }
 
-// names returns the images of a pod in the order in which the plugin adds them up, one
+// imageNames returns the images of a pod in the order in which the plugin adds them up, one
 // for each container: a name may be there more than once.
-func names(pod *corev1.PodSpec) []string {
+func imageNames(pod *v1.PodSpec) []string {
 	var all []string
 	for i := range pod.InitContainers {
 		all = append(all, pod.InitContainers[i].Image)
@@ -136,7 +134,7 @@ type holders struct {
 	names map[string][]string // all names of the image, by node
 }
 
-func find(name string, nodes []corev1.Node) image {
+func find(name string, nodes []v1.Node) image {
 	found := image{wanted: name}
 	// A colon before the last slash is that of a port.
 	if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
@@ -163,7 +161,7 @@ func find(name string, nodes []corev1.Node) image {
 	return found
 }
 
-func (h *holders) add(node string, image corev1.ContainerImage) {
+func (h *holders) add(node string, image v1.ContainerImage) {
 	if h.names == nil {
 		h.names, h.size = map[string][]string{}, image.SizeBytes
 	}

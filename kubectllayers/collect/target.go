@@ -1,6 +1,4 @@
-// Package target finds the pod that a question is about: by its name, by that of a workload, in
-// a file, or made of images.
-package target
+package collect
 
 import (
 	"bytes"
@@ -25,7 +23,8 @@ import (
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-// Target is a pod, or what a workload makes pods of.
+// Target is the pod that a question is about: one of a name, what a workload makes pods of, one in a
+// file, or one made of images.
 type Target struct {
 	Kind, Namespace, Name string
 	// Pod is the pod as the apiserver has it if Kind is pod; otherwise one without name and
@@ -78,16 +77,16 @@ var kinds = []kind{
 	}},
 }
 
-// Kinds returns the kinds of workloads that Get knows, besides pod.
-func Kinds() (names []string) {
+// WorkloadKinds returns the kinds of workloads that TargetOf gets, besides pod.
+func WorkloadKinds() (names []string) {
 	for _, k := range kinds {
 		names = append(names, k.name)
 	}
 	return names
 }
 
-// Aliases returns the other names of a kind.
-func Aliases(name string) []string {
+// KindAliases returns the other names of a kind.
+func KindAliases(name string) []string {
 	for _, k := range kinds {
 		if k.name == name {
 			return append([]string{k.name + "s"}, k.short...)
@@ -106,8 +105,8 @@ func isPod(name string) bool {
 	return slices.Contains([]string{"pod", "pods", "po"}, strings.ToLower(name))
 }
 
-// Get returns what NAME or KIND/NAME stands for in a namespace.
-func Get(ctx context.Context, client kubernetes.Interface, namespace, argument string) (*Target, error) {
+// TargetOf returns what NAME or KIND/NAME stands for in a namespace.
+func TargetOf(ctx context.Context, client kubernetes.Interface, namespace, argument string) (*Target, error) {
 	wanted, name, both := strings.Cut(argument, "/")
 	if !both {
 		wanted, name = "", argument
@@ -116,11 +115,11 @@ func Get(ctx context.Context, client kubernetes.Interface, namespace, argument s
 		return nil, fmt.Errorf("%q is no name: want NAME or KIND/NAME, such as web-0 or deployment/web", terminal.Line(argument, maxName))
 	}
 	if wanted != "" && !isPod(wanted) && !slices.ContainsFunc(kinds, func(k kind) bool { return k.is(wanted) }) {
-		return nil, fmt.Errorf("%q is no kind of workload: want pod, %s; for other kinds save the object in a file and use -f", terminal.Line(wanted, maxName), strings.Join(Kinds(), ", "))
+		return nil, fmt.Errorf("%q is no kind of workload: want pod, %s; for other kinds save the object in a file and use -f", terminal.Line(wanted, maxName), strings.Join(WorkloadKinds(), ", "))
 	}
 	var found []*Target
 	forbidden := false
-	// take notes what a kind has. After an error that says nothing about the name, no other kind is asked.
+	// take notes what a kind has. After an error that is not about the name, no other kind is asked.
 	take := func(kind string, pod *v1.Pod, err error) error {
 		switch {
 		case err == nil:
@@ -187,8 +186,8 @@ func podOf(kind, namespace string, template *v1.PodTemplateSpec) *v1.Pod {
 // setDefaults sets what the apiserver sets in pods only, not in templates: requests where there are only limits.
 func setDefaults(pod *v1.Pod) { corev1.SetDefaults_Pod(pod) }
 
-// Images returns a pod made of images. Each must be a valid reference.
-func Images(namespace string, references []string) (*Target, error) {
+// TargetOfImages returns a pod made of images. Each must be a valid reference.
+func TargetOfImages(namespace string, references []string) (*Target, error) {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
 	for _, reference := range references {
 		if _, err := imageref.Parse(reference); err != nil {
@@ -206,11 +205,11 @@ const (
 	maxObjects = 10_000
 )
 
-// File reads the pod in a file, in YAML or JSON: a pod, or anything with a pod template. If
-// there are several, wanted (KIND/NAME) tells which.
-func File(ctx context.Context, from io.Reader, file, namespace, wanted string) (*Target, error) {
+// TargetInFile reads the pod in a file, in YAML or JSON: a pod, or anything with a pod template. If
+// there are several, wanted (KIND/NAME) names it.
+func TargetInFile(ctx context.Context, from io.Reader, file, namespace, wanted string) (*Target, error) {
 	file = terminal.Line(file, 200)
-	data, err := read(ctx, io.LimitReader(from, maxFile+1))
+	data, err := readAll(ctx, io.LimitReader(from, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %s", file, terminal.Line(err.Error(), 300))
 	}
@@ -258,9 +257,9 @@ func File(ctx context.Context, from io.Reader, file, namespace, wanted string) (
 	return nil, fmt.Errorf("%s has %d objects with pods (%s): add the one that you mean, as KIND/NAME", file, len(found), strings.Join(names, ", "))
 }
 
-// read reads all. A terminal or a pipe may never end, so it does not outlive the context; what waits for
+// readAll reads all. A terminal or a pipe may never end, so it does not outlive the context; what waits for
 // more of it then ends with the program.
-func read(ctx context.Context, from io.Reader) ([]byte, error) {
+func readAll(ctx context.Context, from io.Reader) ([]byte, error) {
 	type result struct {
 		data []byte
 		err  error

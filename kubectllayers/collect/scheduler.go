@@ -1,8 +1,4 @@
-// Package debugport asks the debug endpoint of the scheduler that works: the holder of its
-// lease. Nobody signed the certificate of that port, so whoever poses as the scheduler gets to
-// see what is sent: it is never the user's own token, but one of a service account that may read
-// the debug path, besides what every account may, for ten minutes.
-package debugport
+package collect
 
 import (
 	"cmp"
@@ -32,16 +28,16 @@ import (
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-// Path of the endpoint.
-const Path = "/debug/layerlocality"
+// debugPath is that of the scheduler's debug endpoint.
+const debugPath = "/debug/layerlocality"
 
 // Defaults: where the manifests in deploy put what is needed.
 const (
-	DefaultNamespace      = "kube-system"
-	DefaultServiceAccount = "layer-locality-debug"
-	port                  = 10259
-	tokenSeconds          = 600
-	// maxAnswer is more than 10,000 placements have.
+	DefaultSchedulerNamespace = "kube-system"
+	DefaultServiceAccount     = "layer-locality-debug"
+	schedulerPort             = 10259
+	tokenSeconds              = 600
+	// maxAnswer is more than 10,000 placements have, or a series for each of thousands of profiles.
 	maxAnswer = 16 << 20
 	timeout   = 20 * time.Second
 )
@@ -50,8 +46,8 @@ const (
 // place of the default one, which every cluster has.
 var DefaultLeases = []string{"layer-locality-scheduler", "kube-scheduler"}
 
-// Options say where the scheduler is.
-type Options struct {
+// SchedulerOptions are where the scheduler is.
+type SchedulerOptions struct {
 	// Namespace of leases and of the service account; PodNamespace that of the scheduler's pod, by
 	// default the same.
 	Namespace, PodNamespace string
@@ -64,7 +60,10 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Scheduler is the endpoint of a scheduler. Close ends the forwarding.
+// Scheduler is the debug endpoint of the scheduler that works: the holder of its lease. Nobody signed
+// the certificate of that port, so whoever poses as the scheduler gets to see what is sent: it is
+// never the user's own token, but one of a service account that may read the debug path, besides what
+// every account may, for ten minutes. Close ends the forwarding.
 type Scheduler struct {
 	client *http.Client
 	base   string
@@ -75,9 +74,9 @@ type Scheduler struct {
 	Name string
 }
 
-// Open finds the scheduler and connects to it. The error is one sentence.
-func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface, o Options) (*Scheduler, error) {
-	o.Namespace, o.ServiceAccount = cmp.Or(o.Namespace, DefaultNamespace), cmp.Or(o.ServiceAccount, DefaultServiceAccount)
+// OpenScheduler finds the scheduler and connects to it. The error is one sentence.
+func OpenScheduler(ctx context.Context, config *rest.Config, client kubernetes.Interface, o SchedulerOptions) (*Scheduler, error) {
+	o.Namespace, o.ServiceAccount = cmp.Or(o.Namespace, DefaultSchedulerNamespace), cmp.Or(o.ServiceAccount, DefaultServiceAccount)
 	o.PodNamespace = cmp.Or(o.PodNamespace, o.Namespace)
 	if o.Now == nil {
 		o.Now = time.Now
@@ -94,7 +93,7 @@ func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface,
 		}
 	} else {
 		var err error
-		if pod, err = holder(ctx, client, o); err != nil {
+		if pod, err = leaseHolder(ctx, client, o); err != nil {
 			return nil, err
 		}
 		s.Name = "pod/" + pod.Name
@@ -102,12 +101,12 @@ func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface,
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](tokenSeconds)}}
 	token, err := client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, o.ServiceAccount, request, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("cannot get a token of service account %s/%s: %s: apply deploy/kubectl-layers, and ask for the Role layer-locality-scheduler-reader there", o.Namespace, o.ServiceAccount, why(err))
+		return nil, fmt.Errorf("cannot get a token of service account %s/%s: %s: apply deploy/kubectl-layers, and ask for the Role layer-locality-scheduler-reader there", o.Namespace, o.ServiceAccount, reasonOf(err))
 	}
 	s.token = token.Status.Token
 	s.client = &http.Client{Timeout: timeout, Transport: &http.Transport{
 		// The scheduler signs its certificate itself. What it gets is of no use elsewhere.
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // see the package
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // see Scheduler
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if pod != nil {
 		if err := s.forward(ctx, config, client, pod); err != nil {
@@ -117,15 +116,15 @@ func Open(ctx context.Context, config *rest.Config, client kubernetes.Interface,
 	return s, nil
 }
 
-// holder returns the pod that holds the lease of a scheduler. If nobody holds the first lease that
+// leaseHolder returns the pod that holds the lease of a scheduler. If nobody holds the first lease that
 // there is, that scheduler does not run: those after it are of others.
-func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Pod, error) {
-	lease, err := first(ctx, client, o)
+func leaseHolder(ctx context.Context, client kubernetes.Interface, o SchedulerOptions) (*v1.Pod, error) {
+	lease, err := firstLease(ctx, client, o)
 	if err != nil {
 		return nil, err
 	}
 	of, identity := lease.Name, ptr.Deref(lease.Spec.HolderIdentity, "")
-	if !held(lease, o.Now()) {
+	if !leaseActive(lease, o.Now()) {
 		return nil, fmt.Errorf("nobody renews the lease %s/%s: the scheduler does not run; see kubectl -n %s get pods, or name the lease of another one with --scheduler-lease", o.Namespace, of, o.PodNamespace)
 	}
 	host := identity
@@ -141,28 +140,28 @@ func holder(ctx context.Context, client kubernetes.Interface, o Options) (*v1.Po
 		case err == nil:
 			return nil, fmt.Errorf("the scheduler %s/%s holds the lease %s, but its pod is %s: wait a moment", o.PodNamespace, terminal.Line(name, 253), of, pod.Status.Phase)
 		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("cannot get the pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.PodNamespace, terminal.Line(name, 253), why(err))
+			return nil, fmt.Errorf("cannot get the pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.PodNamespace, terminal.Line(name, 253), reasonOf(err))
 		}
 	}
 	return nil, fmt.Errorf("the holder of the lease %s/%s, %q, is no pod in namespace %s: name that of the pod with --scheduler-pod-namespace (layer-locality with deploy/scheduler/okd), or give the address of its secure port with --scheduler-url", o.Namespace, of, terminal.Line(identity, 200), o.PodNamespace)
 }
 
-// first returns the first lease that there is.
-func first(ctx context.Context, client kubernetes.Interface, o Options) (*coordinationv1.Lease, error) {
+// firstLease returns the first lease that there is.
+func firstLease(ctx context.Context, client kubernetes.Interface, o SchedulerOptions) (*coordinationv1.Lease, error) {
 	for _, name := range o.Leases {
 		lease, err := client.CoordinationV1().Leases(o.Namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case err == nil:
 			return lease, nil
 		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("cannot read the lease %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.Namespace, name, why(err))
+			return nil, fmt.Errorf("cannot read the lease %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", o.Namespace, name, reasonOf(err))
 		}
 	}
 	return nil, fmt.Errorf("there is no lease %s in namespace %s: no scheduler with our plugin elects a leader there; name its lease with --scheduler-lease, or give --scheduler-url", strings.Join(o.Leases, " or "), o.Namespace)
 }
 
-// held tells whether somebody renews a lease. Clocks of two machines may differ a little.
-func held(lease *coordinationv1.Lease, now time.Time) bool {
+// leaseActive reports whether somebody renews a lease. Clocks of two machines may differ a little.
+func leaseActive(lease *coordinationv1.Lease, now time.Time) bool {
 	spec := &lease.Spec
 	if ptr.Deref(spec.HolderIdentity, "") == "" || spec.RenewTime == nil {
 		return false
@@ -174,7 +173,7 @@ func held(lease *coordinationv1.Lease, now time.Time) bool {
 // forward forwards a port of this machine to the pod, until Close.
 func (s *Scheduler) forward(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *v1.Pod) error {
 	failed := func(err error) error {
-		return fmt.Errorf("cannot forward a port to pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", pod.Namespace, pod.Name, why(err))
+		return fmt.Errorf("cannot forward a port to pod %s/%s: %s: ask for the Role layer-locality-scheduler-reader (deploy/kubectl-layers), or give --scheduler-url", pod.Namespace, pod.Name, reasonOf(err))
 	}
 	address := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(config)
@@ -189,7 +188,7 @@ func (s *Scheduler) forward(ctx context.Context, config *rest.Config, client kub
 	dialer := portforward.NewFallbackDialer(overWebSockets, overSPDY, func(error) bool { return true })
 	s.stop, s.done = make(chan struct{}), make(chan struct{})
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", port)}, s.stop, ready, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", schedulerPort)}, s.stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		return failed(err)
 	}
@@ -251,26 +250,26 @@ func (s *Scheduler) Savings(ctx context.Context) (*placements.Savings, error) {
 }
 
 func (s *Scheduler) ask(ctx context.Context, query url.Values, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+Path+"?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+debugPath+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
 	request.Header.Set("Authorization", "Bearer "+s.token)
 	response, err := s.client.Do(request)
 	if err != nil {
-		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, why(err))
+		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, reasonOf(err))
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, why(err))
+		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, reasonOf(err))
 	case len(body) > maxAnswer:
 		return fmt.Errorf("the scheduler (%s) answers with more than %d MiB: it is not one of ours", s.Name, maxAnswer>>20)
 	case response.StatusCode == http.StatusForbidden || response.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("the scheduler (%s) does not let the service account read %s: apply deploy/kubectl-layers", s.Name, Path)
+		return fmt.Errorf("the scheduler (%s) does not let the service account read %s: apply deploy/kubectl-layers", s.Name, debugPath)
 	case response.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("the scheduler (%s) has no %s: it is not ours, or no profile of it enables LayerLocality (docs/scheduler-install.md)", s.Name, Path)
+		return fmt.Errorf("the scheduler (%s) has no %s: it is not ours, or no profile of it enables LayerLocality (docs/scheduler-install.md)", s.Name, debugPath)
 	case response.StatusCode != http.StatusOK:
 		return fmt.Errorf("the scheduler (%s) answers %d, %q: it may be older than this kubectl layers; see docs/upgrade.md", s.Name, response.StatusCode, terminal.Line(string(body), 200))
 	}
@@ -280,8 +279,8 @@ func (s *Scheduler) ask(ctx context.Context, query url.Values, into any) error {
 	return nil
 }
 
-// why shortens an error to what fits a sentence.
-func why(err error) string {
+// reasonOf shortens an error to what fits a sentence.
+func reasonOf(err error) string {
 	if apierrors.IsForbidden(err) {
 		return "you may not"
 	}

@@ -1,4 +1,4 @@
-package debugport
+package collect
 
 import (
 	"strings"
@@ -14,13 +14,13 @@ import (
 )
 
 func lease(name, holder string, ago time.Duration) *coordinationv1.Lease {
-	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: name}, Spec: coordinationv1.LeaseSpec{
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultSchedulerNamespace, Name: name}, Spec: coordinationv1.LeaseSpec{
 		HolderIdentity: ptr.To(holder), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &metav1.MicroTime{Time: time.Now().Add(-ago)},
 	}}
 }
 
 func running(name string, phase v1.PodPhase) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: name}, Status: v1.PodStatus{Phase: phase}}
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultSchedulerNamespace, Name: name}, Status: v1.PodStatus{Phase: phase}}
 }
 
 func in(namespace string, pod *v1.Pod) *v1.Pod {
@@ -29,7 +29,7 @@ func in(namespace string, pod *v1.Pod) *v1.Pod {
 }
 
 // The pod that holds the lease is asked, never one that only looks like a scheduler.
-func TestHolder(t *testing.T) {
+func TestLeaseHolder(t *testing.T) {
 	for name, test := range map[string]struct {
 		objects []runtime.Object
 		want    string
@@ -44,39 +44,39 @@ func TestHolder(t *testing.T) {
 		"elsewhere":   {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", 0), in("other", running("pod-a", v1.PodRunning))}, "name that of the pod with --scheduler-pod-namespace"},
 		"not running": {[]runtime.Object{lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodFailed)}, "its pod is Failed: wait a moment"},
 	} {
-		pod, err := holder(t.Context(), fake.NewClientset(test.objects...), options())
+		pod, err := leaseHolder(t.Context(), fake.NewClientset(test.objects...), schedulerOptions())
 		if err == nil && pod.Name != test.want || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, %v, want %s", name, pod, err, test.want)
 		}
 	}
 }
 
-func options() Options {
-	return Options{Namespace: DefaultNamespace, PodNamespace: DefaultNamespace, Leases: DefaultLeases, Now: time.Now}
+func schedulerOptions() SchedulerOptions {
+	return SchedulerOptions{Namespace: DefaultSchedulerNamespace, PodNamespace: DefaultSchedulerNamespace, Leases: DefaultLeases, Now: time.Now}
 }
 
 // With deploy/scheduler/okd, the pod is in a namespace of its own, and a pod of that name beside the
 // lease is another one.
-func TestHolderElsewhere(t *testing.T) {
-	o := options()
+func TestLeaseHolderElsewhere(t *testing.T) {
+	o := schedulerOptions()
 	o.PodNamespace = "layer-locality"
-	pod, err := holder(t.Context(), fake.NewClientset(lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodRunning), in(o.PodNamespace, running("pod-a", v1.PodRunning))), o)
+	pod, err := leaseHolder(t.Context(), fake.NewClientset(lease(DefaultLeases[0], "pod-a_1", 0), running("pod-a", v1.PodRunning), in(o.PodNamespace, running("pod-a", v1.PodRunning))), o)
 	if err != nil || pod.Namespace != o.PodNamespace {
 		t.Errorf("%v, %v", pod, err)
 	}
 }
 
 // By the clock of the apiserver, not by that of the user's machine.
-func TestHolderByClock(t *testing.T) {
+func TestLeaseHolderByClock(t *testing.T) {
 	for _, wrong := range []time.Duration{-time.Hour, time.Hour} {
-		o := options()
+		o := schedulerOptions()
 		o.Now = func() time.Time { return time.Now().Add(-wrong) }
 		renewed := lease(DefaultLeases[0], "pod-a_1", wrong)
-		if pod, err := holder(t.Context(), fake.NewClientset(renewed, running("pod-a", v1.PodRunning)), o); err != nil {
+		if pod, err := leaseHolder(t.Context(), fake.NewClientset(renewed, running("pod-a", v1.PodRunning)), o); err != nil {
 			t.Errorf("%s: %v, %v", wrong, pod, err)
 		}
 		renewed.Spec.RenewTime.Time = o.Now().Add(-time.Hour)
-		if pod, err := holder(t.Context(), fake.NewClientset(renewed, running("pod-a", v1.PodRunning)), o); err == nil {
+		if pod, err := leaseHolder(t.Context(), fake.NewClientset(renewed, running("pod-a", v1.PodRunning)), o); err == nil {
 			t.Errorf("%s: %v holds an abandoned lease", wrong, pod)
 		}
 	}
