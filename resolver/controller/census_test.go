@@ -198,7 +198,7 @@ func TestTooManyImages(t *testing.T) {
 		t.Errorf("%d of 20 are known, want the newest 13", n)
 	}
 	r.queues.mu.Lock()
-	again := r.queues.byName["reg"].turns.items[references[0]] != nil && len(told.notes) == 7
+	again := r.queues.byName["reg"].fair.items[references[0]] != nil && len(told.notes) == 7
 	r.queues.mu.Unlock()
 	if !again {
 		t.Errorf("%s is never looked at again, or nobody is told: %q", references[0], told.notes)

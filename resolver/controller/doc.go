@@ -17,7 +17,7 @@
 //	attempts.go     how the last attempt at an image ended, and when to try again
 //	backlog.go      answers that the API server did not take yet
 //	queues.go       a queue for each registry, so that none delays another
-//	turns.go        the order in a queue: namespaces take turns
+//	fair.go         the order in a queue: namespaces take turns
 //	census.go       how many references each namespace may have objects for
 //	credentials.go  keychains from pull secrets
 //	events.go       what workloads are told

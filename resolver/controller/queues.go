@@ -58,8 +58,8 @@ type queue struct {
 	// opener is the namespace that named the registry first.
 	opener string
 
-	mu    sync.Mutex
-	turns turns
+	mu   sync.Mutex
+	fair fairQueue
 	// busy is the number of workers that run. timer starts them for what is due later.
 	busy  int
 	timer *time.Timer
@@ -110,11 +110,11 @@ func (q *queues) add(image image, after time.Duration, priority int) {
 	defer found.mu.Unlock()
 	added := &item{key: image.key, level: levelOf(priority), due: now.Add(max(0, after))}
 	for i, namespace := range namespaces {
-		if i == 0 || found.turns.waiting(namespace) < found.turns.waiting(added.namespace) {
+		if i == 0 || found.fair.waiting(namespace) < found.fair.waiting(added.namespace) {
 			added.namespace = namespace
 		}
 	}
-	found.turns.add(now, added)
+	found.fair.add(now, added)
 	q.wake(found)
 }
 
@@ -160,7 +160,7 @@ func (q *queues) remove(keys ...string) {
 		for _, name := range []string{imageOf(key).registry(), others} {
 			if queue := q.byName[name]; queue != nil {
 				queue.mu.Lock()
-				queue.turns.remove(key)
+				queue.fair.remove(key)
 				q.close(queue)
 				queue.mu.Unlock()
 			}
@@ -175,7 +175,7 @@ func (q *queues) length() int {
 	sum := 0
 	for _, queue := range q.byName {
 		queue.mu.Lock()
-		sum += len(queue.turns.items)
+		sum += len(queue.fair.items)
 		queue.mu.Unlock()
 	}
 	return sum
@@ -185,7 +185,7 @@ func (q *queues) length() int {
 // caller holds the queue's mutex.
 func (q *queues) wake(queue *queue) {
 	now := time.Now()
-	next, ok := queue.turns.next(now)
+	next, ok := queue.fair.next(now)
 	if !ok || q.ctx.Err() != nil {
 		return
 	}
@@ -219,7 +219,7 @@ func (q *queues) worker(queue *queue) {
 		queue.mu.Lock()
 		var next *item
 		if q.ctx.Err() == nil && !now.Before(queue.resume) {
-			next = queue.turns.take(now)
+			next = queue.fair.take(now)
 		}
 		if next == nil {
 			queue.busy--
@@ -238,7 +238,7 @@ func (q *queues) worker(queue *queue) {
 		q.work(ctx, queue, next.key)
 
 		queue.mu.Lock()
-		queue.turns.done(time.Now(), next, int(requests.Load()))
+		queue.fair.done(time.Now(), next, int(requests.Load()))
 		queue.mu.Unlock()
 	}
 }
@@ -252,7 +252,7 @@ func (q *queue) stopTimer() {
 
 // idle reports whether nothing is left to remember. The caller holds the mutex.
 func (q *queue) idle() bool {
-	return q.busy == 0 && len(q.turns.items) == 0 && !time.Now().Before(q.resume)
+	return q.busy == 0 && len(q.fair.items) == 0 && !time.Now().Before(q.resume)
 }
 
 // tidy removes a queue that is idle.

@@ -519,7 +519,7 @@ func TestChangedWorkload(t *testing.T) {
 		synctest.Wait()
 		r.queues.mu.Lock()
 		queue := r.queues.byName["reg"]
-		waits := queue != nil && queue.turns.items[old.key] != nil
+		waits := queue != nil && queue.fair.items[old.key] != nil
 		r.queues.mu.Unlock()
 		if got := r.attempts.of(old); got.reason != "" || waits {
 			t.Errorf("remembered: %+v; waits: %v", got, waits)

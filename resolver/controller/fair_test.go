@@ -241,7 +241,7 @@ func TestOpenedQueuesAreBounded(t *testing.T) {
 // What is asked for while an image is worked on is done after that: at the earliest time
 // and as urgently as anybody asked. If nothing uses it any longer, it is not.
 func TestAskedForWhileWorkedOn(t *testing.T) {
-	var q turns
+	var q fairQueue
 	now := time.Now()
 	add := func(after time.Duration, level int) {
 		q.add(now, &item{key: "reg/x:1", due: now.Add(after), level: level})
