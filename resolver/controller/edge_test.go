@@ -416,7 +416,7 @@ func TestSharedQueueIsNotPaused(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, RetryAfter: time.Hour, Err: errors.New("429")}
 	}})
-	shared := &queue{name: others}
+	shared := &queue{name: sharedQueue}
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
 	for range 5 {
 		r.work(t.Context(), shared, "reg/x:1")

@@ -16,9 +16,9 @@ const (
 	// maxOpened bounds the queues for registries that one namespace named first, so that
 	// none takes them all.
 	maxOpened = 32
-	// others is the name of the queue that registries share. No registry has it: a
+	// sharedQueue is the name of the queue that registries share. No registry has it: a
 	// name without a dot or a port is none of a host in references.
-	others = "others"
+	sharedQueue = "others"
 )
 
 // Priorities of work: an image that is not known goes before one that only has
@@ -128,7 +128,7 @@ func (q *queues) of(image image, namespaces []string) *queue {
 		q.closeIdle()
 	}
 	if _, ok := q.byName[name]; !ok && (len(q.byName) >= maxQueues || q.denied(image) || q.opened(opener) >= maxOpened) {
-		name, opener = others, ""
+		name, opener = sharedQueue, ""
 	}
 	found := q.byName[name]
 	if found == nil {
@@ -157,7 +157,7 @@ func (q *queues) remove(keys ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, key := range keys {
-		for _, name := range []string{imageOf(key).registry(), others} {
+		for _, name := range []string{imageOf(key).registry(), sharedQueue} {
 			if queue := q.byName[name]; queue != nil {
 				queue.mu.Lock()
 				queue.fair.remove(key)

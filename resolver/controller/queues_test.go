@@ -208,7 +208,7 @@ func TestQueuesOfPausedRegistriesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		worked := make(chan string, 2*maxQueues)
 		q := runQueues(t, 1, func(_ context.Context, queue *queue, key string) {
-			if queue.name != others {
+			if queue.name != sharedQueue {
 				queue.failed(time.Minute)
 			}
 			worked <- queue.name
@@ -220,7 +220,7 @@ func TestQueuesOfPausedRegistriesMakeRoom(t *testing.T) {
 		for range maxQueues {
 			<-worked
 		}
-		for _, want := range []string{others, "late"} {
+		for _, want := range []string{sharedQueue, "late"} {
 			q.add(one("late/x:1"), 0, resolving)
 			if got := <-worked; got != want {
 				t.Errorf("worked on in queue %s, want %s", got, want)

@@ -495,7 +495,7 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue, image image, befor
 		messages = append(messages, refusal.err.Error())
 		e := asRegistryError(refusal.err)
 		switch {
-		case queue.name == others || imageOf(refusal.reference).registry() != image.registry():
+		case queue.name == sharedQueue || imageOf(refusal.reference).registry() != image.registry():
 			// Not the queue's registry, or not the only one.
 		case e.Busy: // it is not the registry
 		case temporary(e.Reason):
