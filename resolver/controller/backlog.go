@@ -17,13 +17,13 @@ type learned struct {
 	private bool
 }
 
-// places is for how many references it counts.
-func (l *learned) places() int {
+// quotaUnits is how many units of a quota it takes.
+func (l *learned) quotaUnits() int {
 	layers := 0
 	for i := range l.found.Manifests {
 		layers += len(l.found.Manifests[i].Layers)
 	}
-	return places(layers)
+	return quotaUnits(layers)
 }
 
 // maxLearned bounds the answers in the backlog; for more, registries are asked

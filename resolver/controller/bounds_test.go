@@ -23,7 +23,7 @@ func TestBoundsAreDocumented(t *testing.T) {
 		fmt.Sprintf("one that was never resolved after %d minutes", keepUnresolved/time.Minute),
 		fmt.Sprintf("unused ones %s and %s", number(maxUnused.all), number(maxUnused.each)),
 		fmt.Sprintf("of references that were never resolved %s and %s", number(maxUnresolved.all), number(maxUnresolved.each)),
-		fmt.Sprintf("counts once for each %d layers begun", layersPerPlace),
+		fmt.Sprintf("counts once for each %d layers begun", layersPerUnit),
 		fmt.Sprintf("There are at most %d, and %d for registries that one namespace named first", maxQueues, maxOpened),
 		fmt.Sprintf("at most %s at a time in the queue of a registry", word(maxAsked)),
 		fmt.Sprintf("A refused one is asked for again after %s hours", word(int(heldRefusal/time.Hour))),

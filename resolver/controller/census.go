@@ -9,7 +9,7 @@ import (
 )
 
 // limits bound how many references have objects. One with more layers than
-// layersPerPlace counts for several.
+// layersPerUnit counts for several.
 type limits struct {
 	// all and each: in the cluster, and of one namespace.
 	all, each int
@@ -24,13 +24,13 @@ func (l limits) of(namespace string) int {
 	return l.each
 }
 
-// layersPerPlace is how many layers an image has for which it counts once. More than almost
+// layersPerUnit is how many layers an image has for which it counts once. More than almost
 // all images have: so a tenant whose images have hundreds neither fills etcd, at a tenth of
 // a KiB for each layer, nor what schedulers take over.
-const layersPerPlace = 64
+const layersPerUnit = 64
 
-// places is for how many references one with that many layers counts.
-func places(layers int) int { return max(1, (layers+layersPerPlace-1)/layersPerPlace) }
+// quotaUnits is how many units of a quota a reference with that many layers takes.
+func quotaUnits(layers int) int { return max(1, (layers+layersPerUnit-1)/layersPerUnit) }
 
 // What is kept at most besides the images in use (--max-images).
 var (
@@ -90,10 +90,10 @@ func (c *census) hasRoomWithin(namespaces []string, limit limits) bool {
 
 // admit counts a new reference whose content is known, if there is room for it. If several
 // namespaces use it, it counts for the one with the fewest.
-func (c *census) admit(namespaces []string, places int) bool {
+func (c *census) admit(namespaces []string, units int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return admit(namespaces, c.images, places, &c.resolved, &c.newResolved)
+	return admit(namespaces, c.images, units, &c.resolved, &c.newResolved)
 }
 
 // admitUnresolved is admit for a reference that was not resolved.
@@ -119,25 +119,25 @@ func (c *census) set(resolved, unresolved tally) {
 }
 
 // admit counts a reference in tallies, if the first of them has room.
-func admit(namespaces []string, limit limits, places int, tallies ...*tally) bool {
-	namespace, ok := tallies[0].room(namespaces, limit, places)
+func admit(namespaces []string, limit limits, units int, tallies ...*tally) bool {
+	namespace, ok := tallies[0].room(namespaces, limit, units)
 	if ok {
 		for _, t := range tallies {
-			t.add(namespace, places)
+			t.add(namespace, units)
 		}
 	}
 	return ok
 }
 
 // room returns the namespace for which a reference counts, and whether there is room.
-func (t *tally) room(namespaces []string, limit limits, places int) (namespace string, ok bool) {
+func (t *tally) room(namespaces []string, limit limits, units int) (namespace string, ok bool) {
 	namespace = t.fewest(namespaces)
-	return namespace, t.all+places <= limit.all && t.each[namespace]+places <= limit.of(namespace)
+	return namespace, t.all+units <= limit.all && t.each[namespace]+units <= limit.of(namespace)
 }
 
-func (t *tally) add(namespace string, places int) {
-	t.all += places
-	t.each[namespace] += places
+func (t *tally) add(namespace string, units int) {
+	t.all += units
+	t.each[namespace] += units
 }
 
 func (t *tally) addAll(other tally) {
@@ -157,7 +157,7 @@ func (t *tally) fewest(namespaces []string) string {
 // counted is a reference that counts for a namespace.
 type counted struct {
 	reference, namespace string
-	places               int
+	units                int
 	inUse                bool
 	since                time.Time
 }
@@ -171,10 +171,10 @@ type tenants struct {
 
 func newTenants(limit limits) *tenants { return &tenants{limit: limit, tally: newTally()} }
 
-func (t *tenants) count(reference string, places int, of tenant) {
+func (t *tenants) count(reference string, units int, of tenant) {
 	namespace := t.fewest(of.namespaces)
-	t.add(namespace, places)
-	t.list = append(t.list, counted{reference, namespace, places, of.inUse, of.since})
+	t.add(namespace, units)
+	t.list = append(t.list, counted{reference, namespace, units, of.inUse, of.since})
 }
 
 // excess returns the references to remove, and no longer counts them: of a namespace at its
@@ -195,7 +195,7 @@ func (t *tenants) excess() (references []string) {
 	})
 	for _, c := range t.list {
 		if t.each[c.namespace] > kept[c.namespace] {
-			t.add(c.namespace, -c.places)
+			t.add(c.namespace, -c.units)
 			references = append(references, c.reference)
 		}
 	}

@@ -109,7 +109,7 @@ func TestCensusAdmits(t *testing.T) {
 // An image of hundreds of layers counts as several: it is as large.
 func TestCensusCountsLayers(t *testing.T) {
 	for layers, want := range map[int]int{0: 1, 1: 1, 64: 1, 65: 2, 512: 8} {
-		if got := places(layers); got != want {
+		if got := quotaUnits(layers); got != want {
 			t.Errorf("%d layers count %d times, want %d", layers, got, want)
 		}
 	}

@@ -46,9 +46,9 @@ func (r *Resolver) sweep(ctx context.Context) {
 		case !h.resolved:
 			unresolved.count(h.reference, 1, tenant)
 		case tenant.inUse:
-			resolved.count(h.reference, places(h.layers), tenant)
+			resolved.count(h.reference, quotaUnits(h.layers), tenant)
 		default:
-			unused.count(h.reference, places(h.layers), tenant)
+			unused.count(h.reference, quotaUnits(h.layers), tenant)
 		}
 		since := time.Time{}
 		if !tenant.inUse {

@@ -92,7 +92,7 @@ type usedBy struct {
 	claim
 	// keys of the images for which there is room.
 	keys []string
-	// waiting has the places in images of the others.
+	// waiting has the indexes in images of the others.
 	waiting []int32
 }
 
@@ -158,7 +158,7 @@ func (u *usage) set(c claim) change {
 	}
 	seen := make(map[string]bool, len(c.images))
 	var images, others []image
-	var places []int32 // of the others
+	var indexes []int32 // of the others
 	for at, name := range c.images {
 		references, err := u.expand(name)
 		if err != nil {
@@ -176,7 +176,7 @@ func (u *usage) set(c claim) change {
 		if kept[image.key] {
 			images = append(images, image)
 		} else {
-			others, places = append(others, image), append(places, int32(at)) //nolint:gosec // of the images of one object
+			others, indexes = append(others, image), append(indexes, int32(at)) //nolint:gosec // of the images of one object
 		}
 	}
 	for key := range kept {
@@ -193,7 +193,7 @@ func (u *usage) set(c claim) change {
 		if entry.waiting == nil {
 			changed.over, changed.first = true, image
 		}
-		entry.waiting = append(entry.waiting, places[i])
+		entry.waiting = append(entry.waiting, indexes[i])
 	}
 	for _, image := range images {
 		entry.keys = append(entry.keys, image.key)

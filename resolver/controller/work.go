@@ -180,7 +180,7 @@ func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue, t todo
 // adopt writes that an image is used whose content is known.
 func (r *Resolver) adopt(ctx context.Context, t todo) error {
 	namespaces := r.usage.namespaces(t.image.key)
-	if !r.admit(t.image, places(r.store.layersOf(digestOf(t.reference)))) {
+	if !r.admit(t.image, quotaUnits(r.store.layersOf(digestOf(t.reference)))) {
 		return nil
 	}
 	// It may have failed before the content was resolved for another reference.
@@ -425,7 +425,7 @@ func (r *Resolver) notResolved(ctx context.Context, image image, failure attempt
 // the registry has to answer only once.
 func (r *Resolver) write(ctx context.Context, image image, answer *learned) error {
 	namespaces := r.usage.namespaces(image.key)
-	if r.store.lookup(answer.reference) == nil && !r.admit(image, answer.places()) {
+	if r.store.lookup(answer.reference) == nil && !r.admit(image, answer.quotaUnits()) {
 		return nil
 	}
 	save := r.store.resolved
@@ -457,8 +457,8 @@ func (r *Resolver) succeeded(image image, reference string, namespaces []string)
 }
 
 // admit counts an image that is known now, if there is room for it.
-func (r *Resolver) admit(image image, places int) bool {
-	if r.census.admit(r.usage.namespaces(image.key), places) {
+func (r *Resolver) admit(image image, units int) bool {
+	if r.census.admit(r.usage.namespaces(image.key), units) {
 		return true
 	}
 	r.noteFull(image)
