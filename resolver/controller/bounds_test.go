@@ -41,8 +41,8 @@ func TestBoundsAreDocumented(t *testing.T) {
 		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)),
 		fmt.Sprintf("%d of a workload, %d KiB and %d registries each, %d KiB together are read", maxSecrets, maxSecretSize>>10, maxRegistries, maxSecretsSize>>10))
 	documented.Check(t, "resolver-install.md",
-		fmt.Sprintf("| `--max-images` | %d |", r.census.images.all),
-		fmt.Sprintf("| `--max-images-per-namespace` | %d |", r.census.images.each))
+		fmt.Sprintf("| `--max-images` | %d |", r.quota.images.all),
+		fmt.Sprintf("| `--max-images-per-namespace` | %d |", r.quota.images.each))
 }
 
 // A namespace gets 200 events at once and then one each 3 s, whatever others get, and as many lines

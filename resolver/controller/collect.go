@@ -33,9 +33,9 @@ func sweepEvery(keep time.Duration) time.Duration {
 
 // sweep does once what collect does.
 func (r *Resolver) sweep(ctx context.Context) {
-	resolved, unresolved, unused := newTenants(r.census.images), newTenants(maxUnresolved), newTenants(maxUnused)
+	resolved, unresolved, unused := newTenantUsage(r.quota.images), newTenantUsage(maxUnresolved), newTenantUsage(maxUnused)
 	var noted []func() ([]string, error)
-	r.census.begin()
+	r.quota.begin()
 	for _, h := range r.store.all() {
 		tenant := r.usage.tenantOf(h.reference)
 		switch {
@@ -73,7 +73,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 			r.enqueue(image, r.options.TagTTL, confirming)
 		}
 	}
-	r.census.set(resolved.tally, unresolved.tally)
+	r.quota.set(resolved.counts, unresolved.counts)
 	// So that the next process knows it, too.
 	for _, note := range noted {
 		if err := r.saved(note()); err != nil && ctx.Err() == nil {

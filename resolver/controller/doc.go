@@ -18,7 +18,7 @@
 //	backlog.go      answers that the API server did not take yet
 //	queues.go       a queue for each registry, so that none delays another
 //	fair.go         the order in a queue: namespaces take turns
-//	census.go       how many references each namespace may have objects for
+//	quota.go       how many references each namespace may have objects for
 //	credentials.go  keychains from pull secrets
 //	events.go       what workloads are told
 //	metrics.go      what is counted

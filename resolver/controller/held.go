@@ -285,9 +285,9 @@ func (a *attempt) gaveUp() bool {
 func (r *Resolver) hasRoom(image image) bool {
 	namespaces := r.usage.namespaces(image.key)
 	if r.usage.onlyHeld(image.key) {
-		return r.census.hasSpare(namespaces)
+		return r.quota.hasSpare(namespaces)
 	}
-	return r.census.hasRoom(namespaces)
+	return r.quota.hasRoom(namespaces)
 }
 
 func (r *Resolver) handOver(images []image) {

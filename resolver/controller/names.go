@@ -9,7 +9,7 @@ import (
 // a bounded part of the memory. What only nodes hold counts elsewhere, in held.
 type names struct {
 	limit limits
-	tally
+	counts
 	uses map[nameUse]int
 }
 
@@ -21,7 +21,7 @@ type nameUse struct{ namespace, key string }
 const namesPerImage = 2
 
 func newNames(images limits) *names {
-	return &names{limit: limits{all: namesPerImage * images.all, each: namesPerImage * images.each}, tally: newTally(), uses: map[nameUse]int{}}
+	return &names{limit: limits{all: namesPerImage * images.all, each: namesPerImage * images.each}, counts: newCounts(), uses: map[nameUse]int{}}
 }
 
 // add counts the use of a name by a workload, and reports whether there was room for it.
@@ -34,14 +34,14 @@ func (n *names) add(namespace, key string) bool {
 		if !n.hasRoom(namespace) {
 			return false
 		}
-		n.tally.add(namespace, 1)
+		n.counts.add(namespace, 1)
 	}
 	n.uses[use]++
 	return true
 }
 
-// counts reports whether a workload of the namespace uses the name.
-func (n *names) counts(namespace, key string) bool { return n.uses[nameUse{namespace, key}] > 0 }
+// has reports whether a workload of the namespace uses the name.
+func (n *names) has(namespace, key string) bool { return n.uses[nameUse{namespace, key}] > 0 }
 
 // hasRoom reports whether a namespace may have another name. If all together are at their limit,
 // those may that have fewer than each could have at most: nobody is displaced, but all have no more
@@ -64,7 +64,7 @@ func (n *names) remove(namespace, key string) {
 		return
 	}
 	delete(n.uses, use)
-	if n.tally.add(namespace, -1); n.each[namespace] == 0 {
+	if n.counts.add(namespace, -1); n.each[namespace] == 0 {
 		delete(n.each, namespace)
 	}
 }

@@ -91,7 +91,7 @@ type Resolver struct {
 	attempts    *attempts
 	backlog     *backlog
 	queues      *queues
-	census      *census
+	quota       *quota
 	metrics     *metrics
 	mirrors     *mirrorSets
 	// drifts are objects that are not as the store left them; nil until Start.
@@ -129,7 +129,7 @@ func newResolver(options Options, d dependencies) *Resolver {
 		held:        newHeld(),
 		store:       newStore(d.client, d.clock),
 		backlog:     newBacklog(),
-		census:      newCensus(images),
+		quota:       newQuota(images),
 	}
 	if d.live != nil {
 		r.store.live = d.live

@@ -186,7 +186,7 @@ func (u *usage) set(c claim) change {
 	}
 	for i, image := range others {
 		// After one without room, those that others of the namespace name as well.
-		if full := entry.waiting != nil; (!full || u.names.counts(c.pull.namespace, image.key)) && u.names.add(c.pull.namespace, image.key) {
+		if full := entry.waiting != nil; (!full || u.names.has(c.pull.namespace, image.key)) && u.names.add(c.pull.namespace, image.key) {
 			images = append(images, image)
 			continue
 		}

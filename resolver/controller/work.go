@@ -412,7 +412,7 @@ func (r *Resolver) notResolved(ctx context.Context, image image, failure attempt
 		return nil
 	case failure.reason == v1alpha1.ReasonDenied:
 		return r.saved(r.store.removeUnresolved(ctx, reference))
-	case !r.store.has(reference) && !r.census.admitUnresolved(namespaces):
+	case !r.store.has(reference) && !r.quota.admitUnresolved(namespaces):
 		r.metrics.unwritten.Inc()
 		return nil
 	}
@@ -458,7 +458,7 @@ func (r *Resolver) succeeded(image image, reference string, namespaces []string)
 
 // admit counts an image that is known now, if there is room for it.
 func (r *Resolver) admit(image image, units int) bool {
-	if r.census.admit(r.usage.namespaces(image.key), units) {
+	if r.quota.admit(r.usage.namespaces(image.key), units) {
 		return true
 	}
 	r.noteFull(image)

@@ -637,7 +637,7 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
 	r.usage.set(claimFor("w", "ns", "reg/x:1"))
 	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	r.census.admit([]string{"ns"}, 1)
+	r.quota.admit([]string{"ns"}, 1)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue{}, "reg/x:1")
 	if len(f.digests) != 1 || len(told.notes) != 0 {

@@ -21,13 +21,13 @@ import (
 
 // A namespace at its limit loses its own oldest, unused ones first. If all together are at
 // theirs, those with the most lose.
-func TestCensus(t *testing.T) {
+func TestQuota(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	tenantOf := func(namespace string, inUse bool, minutes int) tenant {
 		return tenant{namespaces: []string{namespace}, inUse: inUse, since: begin.Add(time.Duration(minutes) * time.Minute)}
 	}
-	fill := func(limit limits, counts map[string]int) *tenants {
-		all := newTenants(limit)
+	fill := func(limit limits, counts map[string]int) *tenantUsage {
+		all := newTenantUsage(limit)
 		for _, namespace := range slices.Sorted(maps.Keys(counts)) {
 			for i := range counts[namespace] {
 				all.count(fmt.Sprint(namespace, i), 1, tenantOf(namespace, i%2 == 0, i))
@@ -71,8 +71,8 @@ func TestCensus(t *testing.T) {
 }
 
 // What was admitted while references are counted is not forgotten.
-func TestCensusAdmits(t *testing.T) {
-	c := newCensus(limits{all: 4, each: 3})
+func TestQuotaAdmits(t *testing.T) {
+	c := newQuota(limits{all: 4, each: 3})
 	expect := func(want bool, namespaces ...string) {
 		t.Helper()
 		if got := c.admit(namespaces, 1); got != want {
@@ -82,9 +82,9 @@ func TestCensusAdmits(t *testing.T) {
 	expect(true, "a")
 	c.begin()
 	expect(true, "a")
-	counted := newTally()
+	counted := newCounts()
 	counted.add("a", 1)
-	c.set(counted, newTally())
+	c.set(counted, newCounts())
 	expect(true, "a")
 	expect(false, "a")
 	expect(true, "a", "b") // counts for b
@@ -95,30 +95,30 @@ func TestCensusAdmits(t *testing.T) {
 	}
 	c.begin()
 	admitted := c.admitUnresolved([]string{"b"})
-	c.set(newTally(), newTally())
+	c.set(newCounts(), newCounts())
 	if !admitted || c.unresolved.all != 1 || c.unresolved.each["b"] != 1 {
 		t.Errorf("not resolved: %+v, want the one that came meanwhile", c.unresolved)
 	}
 	c.begin()
-	c.set(newTally(), newTally())
+	c.set(newCounts(), newCounts())
 	if c.unresolved.all != 0 {
 		t.Errorf("not resolved: %+v, want none: what came before was counted", c.unresolved)
 	}
 }
 
 // An image of hundreds of layers counts as several: it is as large.
-func TestCensusCountsLayers(t *testing.T) {
+func TestQuotaCountsLayers(t *testing.T) {
 	for layers, want := range map[int]int{0: 1, 1: 1, 64: 1, 65: 2, 512: 8} {
 		if got := quotaUnits(layers); got != want {
 			t.Errorf("%d layers count %d times, want %d", layers, got, want)
 		}
 	}
-	c := newCensus(limits{all: 40, each: 16})
+	c := newQuota(limits{all: 40, each: 16})
 	first, second := c.admit([]string{"a"}, 8), c.admit([]string{"a"}, 8)
 	if !first || !second || c.admit([]string{"a"}, 1) || c.hasRoom([]string{"a"}) || !c.hasRoom([]string{"b"}) {
 		t.Errorf("admitted %+v", c.resolved)
 	}
-	all := newTenants(limits{all: 40, each: 16})
+	all := newTenantUsage(limits{all: 40, each: 16})
 	for i := range 3 {
 		all.count(fmt.Sprint(i), 8, tenant{namespaces: []string{"a"}, since: time.Unix(int64(i), 0)})
 	}
@@ -152,7 +152,7 @@ func TestLayersAreCounted(t *testing.T) {
 	s.handOver(next.store)
 	next.usage.set(claimFor("w", "ns", "reg/x:1", pinned))
 	next.sweep(t.Context())
-	if n := next.census.resolved.each["ns"]; n != 16 {
+	if n := next.quota.resolved.each["ns"]; n != 16 {
 		t.Errorf("they count %d times, want 2 x 8", n)
 	}
 }
@@ -339,8 +339,8 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 		if !slices.Equal(asked, []string{denied}) {
 			t.Errorf("asked for again: %q", asked)
 		}
-		if r.census.unresolved.all != 1 {
-			t.Errorf("not resolved: %+v", r.census.unresolved)
+		if r.quota.unresolved.all != 1 {
+			t.Errorf("not resolved: %+v", r.quota.unresolved)
 		}
 	})
 }

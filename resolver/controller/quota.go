@@ -47,41 +47,41 @@ const headroom = 8
 // remains is how much of a limit stays when it was reached.
 func remains(limit int) int { return limit - limit/headroom - 1 }
 
-// census counts the references that have objects, for each namespace. A namespace at its
+// quota counts the references that have objects, for each namespace. A namespace at its
 // limit loses its own oldest, whatever others do; if all together are at theirs, the
 // namespace with the most loses.
-type census struct {
+type quota struct {
 	images limits
 
 	mu                   sync.Mutex
-	resolved, unresolved tally
+	resolved, unresolved counts
 	// What was admitted since begin.
-	newResolved, newUnresolved tally
+	newResolved, newUnresolved counts
 }
 
-// tally is a count of references: in all, and by namespace. Those of which no namespace is
+// counts is a count of references: in all, and by namespace. Those of which no namespace is
 // known count for a namespace without a name.
-type tally struct {
+type counts struct {
 	all  int
 	each map[string]int
 }
 
-func newCensus(images limits) *census {
-	return &census{images: images, resolved: newTally(), unresolved: newTally(), newResolved: newTally(), newUnresolved: newTally()}
+func newQuota(images limits) *quota {
+	return &quota{images: images, resolved: newCounts(), unresolved: newCounts(), newResolved: newCounts(), newUnresolved: newCounts()}
 }
 
-func newTally() tally { return tally{each: map[string]int{}} }
+func newCounts() counts { return counts{each: map[string]int{}} }
 
 // hasRoom reports whether any new reference whose content is known has room.
-func (c *census) hasRoom(namespaces []string) bool { return c.hasRoomWithin(namespaces, c.images) }
+func (c *quota) hasRoom(namespaces []string) bool { return c.hasRoomWithin(namespaces, c.images) }
 
 // hasSpare reports whether there is room for another reference and nothing has to go for it
 // later: a namespace that reaches its limit loses more than one.
-func (c *census) hasSpare(namespaces []string) bool {
+func (c *quota) hasSpare(namespaces []string) bool {
 	return c.hasRoomWithin(namespaces, limits{all: remains(c.images.all), each: remains(c.images.each)})
 }
 
-func (c *census) hasRoomWithin(namespaces []string, limit limits) bool {
+func (c *quota) hasRoomWithin(namespaces []string, limit limits) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.resolved.room(namespaces, limit, 1)
@@ -90,27 +90,27 @@ func (c *census) hasRoomWithin(namespaces []string, limit limits) bool {
 
 // admit counts a new reference whose content is known, if there is room for it. If several
 // namespaces use it, it counts for the one with the fewest.
-func (c *census) admit(namespaces []string, units int) bool {
+func (c *quota) admit(namespaces []string, units int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return admit(namespaces, c.images, units, &c.resolved, &c.newResolved)
 }
 
 // admitUnresolved is admit for a reference that was not resolved.
-func (c *census) admitUnresolved(namespaces []string) bool {
+func (c *quota) admitUnresolved(namespaces []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return admit(namespaces, maxUnresolved, 1, &c.unresolved, &c.newUnresolved)
 }
 
 // begin is called before the references are counted anew, and set with the new counts.
-func (c *census) begin() {
+func (c *quota) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.newResolved, c.newUnresolved = newTally(), newTally()
+	c.newResolved, c.newUnresolved = newCounts(), newCounts()
 }
 
-func (c *census) set(resolved, unresolved tally) {
+func (c *quota) set(resolved, unresolved counts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	resolved.addAll(c.newResolved)
@@ -118,36 +118,35 @@ func (c *census) set(resolved, unresolved tally) {
 	c.resolved, c.unresolved = resolved, unresolved
 }
 
-// admit counts a reference in tallies, if the first of them has room.
-func admit(namespaces []string, limit limits, units int, tallies ...*tally) bool {
-	namespace, ok := tallies[0].room(namespaces, limit, units)
+// admit counts a reference in all, and in those that came lately, if all has room.
+func admit(namespaces []string, limit limits, units int, all, lately *counts) bool {
+	namespace, ok := all.room(namespaces, limit, units)
 	if ok {
-		for _, t := range tallies {
-			t.add(namespace, units)
-		}
+		all.add(namespace, units)
+		lately.add(namespace, units)
 	}
 	return ok
 }
 
 // room returns the namespace for which a reference counts, and whether there is room.
-func (t *tally) room(namespaces []string, limit limits, units int) (namespace string, ok bool) {
+func (t *counts) room(namespaces []string, limit limits, units int) (namespace string, ok bool) {
 	namespace = t.fewest(namespaces)
 	return namespace, t.all+units <= limit.all && t.each[namespace]+units <= limit.of(namespace)
 }
 
-func (t *tally) add(namespace string, units int) {
+func (t *counts) add(namespace string, units int) {
 	t.all += units
 	t.each[namespace] += units
 }
 
-func (t *tally) addAll(other tally) {
+func (t *counts) addAll(other counts) {
 	for namespace, n := range other.each {
 		t.add(namespace, n)
 	}
 }
 
 // fewest returns the namespace with the fewest references; none if there are no namespaces.
-func (t *tally) fewest(namespaces []string) string {
+func (t *counts) fewest(namespaces []string) string {
 	if len(namespaces) == 0 {
 		return ""
 	}
@@ -162,16 +161,18 @@ type counted struct {
 	since                time.Time
 }
 
-// tenants are references of one sort, with whom they count for.
-type tenants struct {
+// tenantUsage has references of one sort, with whom they count for.
+type tenantUsage struct {
 	limit limits
-	tally
+	counts
 	list []counted
 }
 
-func newTenants(limit limits) *tenants { return &tenants{limit: limit, tally: newTally()} }
+func newTenantUsage(limit limits) *tenantUsage {
+	return &tenantUsage{limit: limit, counts: newCounts()}
+}
 
-func (t *tenants) count(reference string, units int, of tenant) {
+func (t *tenantUsage) count(reference string, units int, of tenant) {
 	namespace := t.fewest(of.namespaces)
 	t.add(namespace, units)
 	t.list = append(t.list, counted{reference, namespace, units, of.inUse, of.since})
@@ -179,7 +180,7 @@ func (t *tenants) count(reference string, units int, of tenant) {
 
 // excess returns the references to remove, and no longer counts them: of a namespace at its
 // limit its oldest, those that are unused first.
-func (t *tenants) excess() (references []string) {
+func (t *tenantUsage) excess() (references []string) {
 	kept := t.kept()
 	if maps.Equal(kept, t.each) {
 		return nil
@@ -205,7 +206,7 @@ func (t *tenants) excess() (references []string) {
 // kept returns how many references each namespace keeps: all of them below its limit, and
 // some less than that at it. If all together have too many, those with the most keep so few
 // that all fit.
-func (t *tenants) kept() map[string]int {
+func (t *tenantUsage) kept() map[string]int {
 	kept, sum := map[string]int{}, 0
 	for namespace, n := range t.each {
 		if limit := t.limit.of(namespace); n >= limit {
