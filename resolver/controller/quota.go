@@ -32,7 +32,7 @@ const layersPerUnit = 64
 // quotaUnits is how many units of a quota a reference with that many layers takes.
 func quotaUnits(layers int) int { return max(1, (layers+layersPerUnit-1)/layersPerUnit) }
 
-// What is kept at most besides the images in use (--max-images).
+// What is retained at most besides the images in use (--max-images).
 var (
 	// maxUnresolved are references that were never resolved.
 	maxUnresolved = limits{all: 1000, each: 200}
@@ -181,8 +181,8 @@ func (t *tenantUsage) count(reference string, units int, of tenant) {
 // excess returns the references to remove, and no longer counts them: of a namespace at its
 // limit its oldest, those that are unused first.
 func (t *tenantUsage) excess() (references []string) {
-	kept := t.kept()
-	if maps.Equal(kept, t.each) {
+	retained := t.retained()
+	if maps.Equal(retained, t.each) {
 		return nil
 	}
 	slices.SortFunc(t.list, func(a, b counted) int {
@@ -195,7 +195,7 @@ func (t *tenantUsage) excess() (references []string) {
 		return a.since.Compare(b.since)
 	})
 	for _, c := range t.list {
-		if t.each[c.namespace] > kept[c.namespace] {
+		if t.each[c.namespace] > retained[c.namespace] {
 			t.add(c.namespace, -c.units)
 			references = append(references, c.reference)
 		}
@@ -203,26 +203,26 @@ func (t *tenantUsage) excess() (references []string) {
 	return references
 }
 
-// kept returns how many references each namespace keeps: all of them below its limit, and
+// retained returns how many references each namespace keeps: all of them below its limit, and
 // some less than that at it. If all together have too many, those with the most keep so few
 // that all fit.
-func (t *tenantUsage) kept() map[string]int {
-	kept, sum := map[string]int{}, 0
+func (t *tenantUsage) retained() map[string]int {
+	retained, sum := map[string]int{}, 0
 	for namespace, n := range t.each {
 		if limit := t.limit.of(namespace); n >= limit {
 			n = remains(limit)
 		}
-		kept[namespace] = n
+		retained[namespace] = n
 		sum += n
 	}
 	if sum < t.limit.all {
-		return kept
+		return retained
 	}
-	most := level(slices.Sorted(maps.Values(kept)), t.limit.all-t.limit.all/headroom)
-	for namespace, n := range kept {
-		kept[namespace] = min(n, most)
+	most := level(slices.Sorted(maps.Values(retained)), t.limit.all-t.limit.all/headroom)
+	for namespace, n := range retained {
+		retained[namespace] = min(n, most)
 	}
-	return kept
+	return retained
 }
 
 // level returns the largest number so that, if every count above it is cut to it, the sum
