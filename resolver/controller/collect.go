@@ -85,7 +85,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 
 // outdated reports whether a reference has to go: unused for too long, or not to be kept by
 // the options, which may have changed with a restart.
-func (r *Resolver) outdated(h kept) bool {
+func (r *Resolver) outdated(h referenceInfo) bool {
 	keep := r.options.KeepUnused
 	if !h.resolved {
 		keep = min(keep, keepUnresolved)

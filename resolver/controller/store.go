@@ -432,8 +432,8 @@ func (s *store) noteUnused(ctx context.Context, reference string, since time.Tim
 	})
 }
 
-// kept is what the objects say about a reference, as far as collect needs it.
-type kept struct {
+// referenceInfo is what the objects say about a reference, as far as collect needs it.
+type referenceInfo struct {
 	reference string
 	// resolved is set if the content is known.
 	resolved, private bool
@@ -446,12 +446,12 @@ type kept struct {
 }
 
 // all returns all references that objects have.
-func (s *store) all() []kept {
+func (s *store) all() []referenceInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := make([]kept, 0, len(s.byReference))
+	found := make([]referenceInfo, 0, len(s.byReference))
 	for reference, records := range s.byReference {
-		h := kept{reference: reference}
+		h := referenceInfo{reference: reference}
 		for _, r := range records {
 			h.resolved = h.resolved || r.spec.Digest != ""
 			h.layers += r.layers

@@ -150,10 +150,10 @@ func (u *usage) set(c claim) change {
 		return change{}
 	}
 	var changed change
-	entry, kept := &usedBy{claim: c}, map[string]bool{}
+	entry, retained := &usedBy{claim: c}, map[string]bool{}
 	if old != nil {
 		for _, key := range old.keys {
-			kept[key] = true
+			retained[key] = true
 		}
 	}
 	seen := make(map[string]bool, len(c.images))
@@ -173,13 +173,13 @@ func (u *usage) set(c claim) change {
 		}
 		seen[image.key] = true
 		// What it had it keeps, and what it no longer has makes room.
-		if kept[image.key] {
+		if retained[image.key] {
 			images = append(images, image)
 		} else {
 			others, indexes = append(others, image), append(indexes, int32(at)) //nolint:gosec // of the images of one object
 		}
 	}
-	for key := range kept {
+	for key := range retained {
 		if !seen[key] {
 			u.names.remove(c.pull.namespace, key)
 		}
@@ -199,7 +199,7 @@ func (u *usage) set(c claim) change {
 		entry.keys = append(entry.keys, image.key)
 		if u.add(image, entry) {
 			changed.added = append(changed.added, image)
-		} else if u.images[image.key].inUse() && !kept[image.key] {
+		} else if u.images[image.key].inUse() && !retained[image.key] {
 			changed.shared = append(changed.shared, image)
 		}
 	}
