@@ -76,7 +76,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 	r.quota.set(resolved.counts, unresolved.counts)
 	// So that the next process knows it, too.
 	for _, note := range noted {
-		if err := r.saved(note()); err != nil && ctx.Err() == nil {
+		if err := r.requeueEvicted(note()); err != nil && ctx.Err() == nil {
 			r.log.Error(err, "Noting since when a reference is unused")
 			return
 		}
@@ -100,7 +100,7 @@ func (r *Resolver) remove(ctx context.Context, reference string) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err := r.saved(r.store.removeReference(ctx, reference)); err != nil && ctx.Err() == nil {
+	if err := r.requeueEvicted(r.store.removeReference(ctx, reference)); err != nil && ctx.Err() == nil {
 		r.log.Error(err, "Removing a reference", "reference", reference)
 		return
 	}

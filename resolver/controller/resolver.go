@@ -290,8 +290,8 @@ func (r *Resolver) repair(ctx context.Context) {
 }
 
 func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
-	repaired, lost, err := r.store.repair(ctx, changed.name, changed.version)
-	r.askAgain(lost)
+	repaired, evicted, err := r.store.repair(ctx, changed.name, changed.version)
+	r.askAgain(evicted)
 	if repaired && err == nil {
 		r.metrics.repaired.Inc()
 		r.log.Info("Somebody else changed an ImageManifest", "name", changed.name)
@@ -329,18 +329,18 @@ func (r *Resolver) forget(keys ...string) {
 	r.backlog.forget(keys...)
 }
 
-// askAgain asks at once for references that the store lost.
-func (r *Resolver) askAgain(lost []string) {
-	for _, image := range r.usage.meaning(lost) {
+// askAgain asks at once for references that the store evicted.
+func (r *Resolver) askAgain(evicted []string) {
+	for _, image := range r.usage.meaning(evicted) {
 		r.forget(image.key)
 		r.enqueue(image, 0, resolving)
 	}
 }
 
-// saved asks again for what the store lost while it wrote, and returns the error
+// requeueEvicted asks again for what the store evicted while it wrote, and returns the error
 // of the write.
-func (r *Resolver) saved(lost []string, err error) error {
-	r.askAgain(lost)
+func (r *Resolver) requeueEvicted(evicted []string, err error) error {
+	r.askAgain(evicted)
 	return err
 }
 

@@ -23,7 +23,7 @@ import (
 // layers. Only the store writes them. There is one writer (the leader), so its
 // memory is authoritative: what somebody else changed is put back.
 //
-// Methods that write return the references that were lost, with or without an
+// Methods that write return the references that were evicted, with or without an
 // error: an object turned out to be gone, and the references it had are no
 // longer known. The caller has to ask for them again.
 type store struct {
@@ -275,16 +275,16 @@ func (s *store) count() (resolved, unresolved int) {
 }
 
 // resolved stores the registry's answer for a reference.
-func (s *store) resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (lost []string, err error) {
+func (s *store) resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (evicted []string, err error) {
 	return s.learn(ctx, v1alpha1.ImageReference{Name: reference}, found, platforms)
 }
 
 // resolvedPrivately is resolved for an image that only pull secrets open.
-func (s *store) resolvedPrivately(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (lost []string, err error) {
+func (s *store) resolvedPrivately(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (evicted []string, err error) {
 	return s.learn(ctx, v1alpha1.ImageReference{Name: reference, Private: true}, found, platforms)
 }
 
-func (s *store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *registry.Resolution, platforms []string) (lost []string, err error) {
+func (s *store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *registry.Resolution, platforms []string) (evicted []string, err error) {
 	// One time for all objects of an index: readers compare them.
 	ref.Digest, ref.LastConfirmed = found.Digest, s.now()
 	names := map[string]bool{}
@@ -299,20 +299,20 @@ func (s *store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *r
 			s.confirm(status, ref.Name)
 		})
 		names[name] = true
-		if lost = append(lost, gone...); err != nil {
-			return lost, err
+		if evicted = append(evicted, gone...); err != nil {
+			return evicted, err
 		}
 	}
 	// Objects of the reference's previous state: other content, or a failure.
 	for _, name := range s.holders(ref.Name) {
 		if !names[name] {
 			gone, err := s.remove(ctx, name, ref.Name)
-			if lost = append(lost, gone...); err != nil {
-				return lost, err
+			if evicted = append(evicted, gone...); err != nil {
+				return evicted, err
 			}
 		}
 	}
-	return lost, nil
+	return evicted, nil
 }
 
 // covered returns the platforms that the object of one manifest of an index stands
@@ -334,7 +334,7 @@ func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) 
 
 // adopt adds a reference by digest to the objects that have its content already. No
 // registry has to be asked.
-func (s *store) adopt(ctx context.Context, reference string) (lost []string, err error) {
+func (s *store) adopt(ctx context.Context, reference string) (evicted []string, err error) {
 	digest := digestOf(reference)
 	s.mu.Lock()
 	manifests := map[string]v1alpha1.ImageReference{} // by the digest of the manifest
@@ -353,11 +353,11 @@ func (s *store) adopt(ctx context.Context, reference string) (lost []string, err
 	s.mu.Unlock()
 	for manifest, ref := range manifests {
 		_, gone, err := s.point(ctx, manifest, nil, ref, func(*v1alpha1.ImageManifestStatus) {})
-		if lost = append(lost, gone...); err != nil {
-			return lost, err
+		if evicted = append(evicted, gone...); err != nil {
+			return evicted, err
 		}
 	}
-	return lost, nil
+	return evicted, nil
 }
 
 func latest(a, b *metav1.Time) *metav1.Time {
@@ -369,7 +369,7 @@ func latest(a, b *metav1.Time) *metav1.Time {
 
 // confirmed notes that a tag still has a digest. Objects with another digest
 // for the tag lose the tag.
-func (s *store) confirmed(ctx context.Context, reference, digest string) (lost []string, err error) {
+func (s *store) confirmed(ctx context.Context, reference, digest string) (evicted []string, err error) {
 	now := s.now()
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		at := slices.IndexFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
@@ -396,7 +396,7 @@ func (s *store) confirm(status *v1alpha1.ImageManifestStatus, reference string) 
 
 // notConfirmed notes that the registry did not say whether a tag still points
 // to the same digest. What is known stays.
-func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) (lost []string, err error) {
+func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) (evicted []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		s.condition(status, v1alpha1.ConditionConfirmed, a.reason, a.message)
 		setFailure(status, a)
@@ -404,7 +404,7 @@ func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) (
 }
 
 // notResolved notes why nothing is known about a reference.
-func (s *store) notResolved(ctx context.Context, reference string, a attempt) (lost []string, err error) {
+func (s *store) notResolved(ctx context.Context, reference string, a attempt) (evicted []string, err error) {
 	return s.write(ctx, v1alpha1.UnresolvedName(reference), &v1alpha1.ImageManifestSpec{}, func(status *v1alpha1.ImageManifestStatus) {
 		_ = setReference(status, v1alpha1.ImageReference{Name: reference}) // there is one
 		s.condition(status, v1alpha1.ConditionResolved, a.reason, a.message)
@@ -418,7 +418,7 @@ func setFailure(status *v1alpha1.ImageManifestStatus, a attempt) {
 }
 
 // noteUnused notes since when a reference is unused; with the zero time, that it is used.
-func (s *store) noteUnused(ctx context.Context, reference string, since time.Time) (lost []string, err error) {
+func (s *store) noteUnused(ctx context.Context, reference string, since time.Time) (evicted []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		for i := range status.References {
 			ref := &status.References[i]
@@ -492,28 +492,28 @@ func (s *store) layersOf(digest string) (layers int) {
 }
 
 // removeReference forgets a reference, and objects that no other points to.
-func (s *store) removeReference(ctx context.Context, reference string) (lost []string, err error) {
+func (s *store) removeReference(ctx context.Context, reference string) (evicted []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
 // removeUnresolved forgets that a reference was not resolved.
-func (s *store) removeUnresolved(ctx context.Context, reference string) (lost []string, err error) {
+func (s *store) removeUnresolved(ctx context.Context, reference string) (evicted []string, err error) {
 	return s.remove(ctx, v1alpha1.UnresolvedName(reference), reference)
 }
 
 // each changes all objects that have a reference.
-func (s *store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) (lost []string, err error) {
+func (s *store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
 	for _, name := range s.holders(reference) {
 		gone, err := s.write(ctx, name, nil, change)
-		if lost = append(lost, gone...); err != nil {
-			return lost, err
+		if evicted = append(evicted, gone...); err != nil {
+			return evicted, err
 		}
 	}
-	return lost, nil
+	return evicted, nil
 }
 
 // remove takes a reference from one object.
-func (s *store) remove(ctx context.Context, name, reference string) (lost []string, err error) {
+func (s *store) remove(ctx context.Context, name, reference string) (evicted []string, err error) {
 	return s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
@@ -522,9 +522,9 @@ func dropReference(status *v1alpha1.ImageManifestStatus, reference string) {
 }
 
 // deleted notes that an object was deleted, and returns the references that
-// were lost with it. There are none if the store itself deleted it, since it
+// were evicted with it. There are none if the store itself deleted it, since it
 // then has no record of it.
-func (s *store) deleted(name string, uid types.UID) (lost []string) {
+func (s *store) deleted(name string, uid types.UID) (evicted []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {

@@ -57,7 +57,7 @@ type storeTest struct {
 	// fails is the error that the API server returns for writes; nil for none. failsDelete
 	// is that of removing objects only.
 	fails, failsDelete error
-	// gone are the references that were lost.
+	// gone are the references that were evicted.
 	gone []string
 }
 
@@ -112,10 +112,10 @@ func (s *storeTest) handOver(next *store) {
 	s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
 }
 
-// wrote records the references that the store lost during a write.
-func (s *storeTest) wrote(lost []string, err error) {
+// wrote records the references that the store evicted during a write.
+func (s *storeTest) wrote(evicted []string, err error) {
 	s.t.Helper()
-	s.gone = append(s.gone, lost...)
+	s.gone = append(s.gone, evicted...)
 	s.must(err)
 }
 
@@ -279,7 +279,7 @@ func TestStoreDeleted(t *testing.T) {
 	uid := s.records[name].uid
 	s.wrote(s.deleted(name, "of an object before it"), nil)
 	if s.lookup(tag) == nil || len(s.gone) != 0 {
-		t.Errorf("lost %q with an object that went long ago", s.gone)
+		t.Errorf("evicted %q with an object that went long ago", s.gone)
 	}
 	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.wrote(s.deleted(name, uid), nil)
@@ -299,7 +299,7 @@ func TestStoreDeleted(t *testing.T) {
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.wrote(s.confirmed(ctx, tag, hash("a")))
 	if s.lookup(tag) != nil || !slices.Contains(s.gone, tag) {
-		t.Errorf("lost %q", s.gone)
+		t.Errorf("evicted %q", s.gone)
 	}
 	s.expect(map[string]string{})
 }
@@ -317,7 +317,7 @@ func TestStoreDeletedWhileLoaded(t *testing.T) {
 		return recordsOf(object), nil
 	}))
 	if s.lookup(tag) != nil || len(s.gone) != 0 {
-		t.Errorf("known: %+v, lost %q", s.lookup(tag), s.gone)
+		t.Errorf("known: %+v, evicted %q", s.lookup(tag), s.gone)
 	}
 	// Later deletions are not collected: nobody would ever look at them.
 	s.wrote(s.deleted("another", "v"), nil)
@@ -326,7 +326,7 @@ func TestStoreDeletedWhileLoaded(t *testing.T) {
 	}
 }
 
-// One object of an index is gone, and the other cannot be written: the lost
+// One object of an index is gone, and the other cannot be written: the evicted
 // references are returned with the error.
 func TestStoreLosesAndFails(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
@@ -344,9 +344,9 @@ func TestStoreLosesAndFails(t *testing.T) {
 		},
 	})
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	lost, err := s.confirmed(ctx, tag, hash("f"))
-	if err == nil || !slices.Contains(lost, tag) || !slices.Contains(lost, other) {
-		t.Errorf("lost %q, error %v", lost, err)
+	evicted, err := s.confirmed(ctx, tag, hash("f"))
+	if err == nil || !slices.Contains(evicted, tag) || !slices.Contains(evicted, other) {
+		t.Errorf("evicted %q, error %v", evicted, err)
 	}
 }
 
@@ -522,8 +522,8 @@ func TestStoreRepairs(t *testing.T) {
 	forged := manifest(hash("a"), "")
 	forged.Layers[0].Size = 1 << 40
 	for what, c := range map[string]struct {
-		change func(*storeTest, *v1alpha1.ImageManifest) error
-		lost   []string
+		change  func(*storeTest, *v1alpha1.ImageManifest) error
+		evicted []string
 	}{
 		"edited": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
 			m.Status.References[0].Digest = hash("b")
@@ -552,12 +552,12 @@ func TestStoreRepairs(t *testing.T) {
 			if !s.drifted(name, changed.ResourceVersion) && what != "replaced" {
 				t.Fatal("not noticed")
 			}
-			repaired, lost, err := s.repair(ctx, name, "of the event")
+			repaired, evicted, err := s.repair(ctx, name, "of the event")
 			s.must(err)
-			if !repaired || !slices.Equal(lost, c.lost) {
-				t.Errorf("repaired %t, lost %q, want %q", repaired, lost, c.lost)
+			if !repaired || !slices.Equal(evicted, c.evicted) {
+				t.Errorf("repaired %t, evicted %q, want %q", repaired, evicted, c.evicted)
 			}
-			if lost != nil {
+			if evicted != nil {
 				s.expect(map[string]string{})
 				return
 			}
@@ -573,8 +573,8 @@ func TestStoreRepairs(t *testing.T) {
 	if !s.drifted(name, "1") {
 		t.Error("not noticed")
 	}
-	if repaired, lost, err := s.repair(t.Context(), name, "1"); !repaired || lost != nil || err != nil {
-		t.Errorf("repaired %t, lost %q, error %v", repaired, lost, err)
+	if repaired, evicted, err := s.repair(t.Context(), name, "1"); !repaired || evicted != nil || err != nil {
+		t.Errorf("repaired %t, evicted %q, error %v", repaired, evicted, err)
 	}
 	s.expect(map[string]string{})
 }
@@ -608,8 +608,8 @@ func TestStoreConflicts(t *testing.T) {
 	another.Labels = map[string]string{"not": "the store's version"}
 	s.must(s.client.Update(ctx, another))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	if lost, err := s.confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(lost, tag) || s.lookup(tag) != nil {
-		t.Errorf("lost %q, error %v: the object has gone", lost, err)
+	if evicted, err := s.confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(evicted, tag) || s.lookup(tag) != nil {
+		t.Errorf("evicted %q, error %v: the object has gone", evicted, err)
 	}
 	if got := s.objects(); len(got) != 1 || got[name] != "" {
 		t.Errorf("the other object is written: %v", got)

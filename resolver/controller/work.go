@@ -184,10 +184,10 @@ func (r *Resolver) adopt(ctx context.Context, t todo) error {
 		return nil
 	}
 	// It may have failed before the content was resolved for another reference.
-	if err := r.saved(r.store.removeUnresolved(ctx, t.reference)); err != nil {
+	if err := r.requeueEvicted(r.store.removeUnresolved(ctx, t.reference)); err != nil {
 		return err
 	}
-	if err := r.saved(r.store.adopt(ctx, t.reference)); err != nil {
+	if err := r.requeueEvicted(r.store.adopt(ctx, t.reference)); err != nil {
 		return err
 	}
 	r.succeeded(t.image, t.reference, namespaces)
@@ -208,7 +208,7 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t
 	if err != nil {
 		failure := r.noteFailure(log, queue, t.image, before, []refusal{{t.reference, err}})
 		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
-		return r.saved(r.store.notConfirmed(ctx, t.reference, failure))
+		return r.requeueEvicted(r.store.notConfirmed(ctx, t.reference, failure))
 	}
 	queue.succeeded()
 	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
@@ -216,7 +216,7 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t
 		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.digest, "to", digest)
 		return r.resolve(ctx, log, queue, t)
 	}
-	if err := r.saved(r.store.confirmed(ctx, t.reference, digest)); err != nil {
+	if err := r.requeueEvicted(r.store.confirmed(ctx, t.reference, digest)); err != nil {
 		return err
 	}
 	r.attempts.succeeded(t.image.key)
@@ -283,7 +283,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue, t
 	failure := r.noteFailure(log, queue, t.image, before, refusals)
 	r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), failure.reason).Inc()
 	if t.known != nil { // keep what is known: other content of a tag, or not all platforms
-		return r.saved(r.store.notConfirmed(ctx, t.reference, failure))
+		return r.requeueEvicted(r.store.notConfirmed(ctx, t.reference, failure))
 	}
 	r.tell(t.image, before)
 	return r.notResolved(ctx, t.image, failure)
@@ -411,12 +411,12 @@ func (r *Resolver) notResolved(ctx context.Context, image image, failure attempt
 	case len(namespaces) == 0: // no longer in use
 		return nil
 	case failure.reason == v1alpha1.ReasonDenied:
-		return r.saved(r.store.removeUnresolved(ctx, reference))
+		return r.requeueEvicted(r.store.removeUnresolved(ctx, reference))
 	case !r.store.has(reference) && !r.quota.admitUnresolved(namespaces):
 		r.metrics.unwritten.Inc()
 		return nil
 	}
-	err := r.saved(r.store.notResolved(ctx, reference, failure))
+	err := r.requeueEvicted(r.store.notResolved(ctx, reference, failure))
 	r.usage.remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 	return err
 }
@@ -436,10 +436,10 @@ func (r *Resolver) write(ctx context.Context, image image, answer *learned) erro
 	// The first reference failed before. It goes first: once the other is written, there is
 	// nothing to do any more.
 	if first := image.references[0]; first != answer.reference {
-		err = r.saved(r.store.removeUnresolved(ctx, first))
+		err = r.requeueEvicted(r.store.removeUnresolved(ctx, first))
 	}
 	if err == nil {
-		err = r.saved(save(ctx, answer.reference, answer.found, answer.platforms))
+		err = r.requeueEvicted(save(ctx, answer.reference, answer.found, answer.platforms))
 	}
 	if err != nil {
 		r.backlog.keep(image, answer)

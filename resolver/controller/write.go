@@ -20,13 +20,13 @@ import (
 // point makes a reference point to a manifest, in the object that has it already or in
 // the first that has room. spec may be nil if the manifest has an object. It returns the
 // name of the object.
-func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, lost []string, err error) {
+func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, evicted []string, err error) {
 	for {
 		var exists bool
 		name, exists = s.page(digest, ref.Name)
 		if spec == nil && !exists {
 			if spec, err = s.specOf(ctx, digest); err != nil || spec == nil {
-				return name, lost, err
+				return name, evicted, err
 			}
 		}
 		full := false
@@ -35,8 +35,8 @@ func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageMa
 				change(status)
 			}
 		})
-		if lost = append(lost, gone...); err != nil || !full {
-			return name, lost, err
+		if evicted = append(evicted, gone...); err != nil || !full {
+			return name, evicted, err
 		}
 	}
 }
@@ -104,8 +104,8 @@ func (s *store) acquire(name string) *record {
 // write changes the status of an object, with one request unless somebody else changed
 // the object. An object that does not exist is created only if a spec is given. An object
 // without references is deleted. If it turns out that somebody else deleted the object,
-// its references are lost.
-func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (lost []string, err error) {
+// its references are evicted.
+func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 
@@ -133,12 +133,12 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.records[name] != r: // deleted while it was written, and lost then
+	case s.records[name] != r: // deleted while it was written, and evicted then
 	case exists && apierrors.IsNotFound(err) || !exists && r.ended == object.UID && object.UID != "":
 		// It was deleted, and the informer has said so already or never will.
-		lost, err = s.drop(r), nil
+		evicted, err = s.drop(r), nil
 		for i := range status.References {
-			lost = append(lost, status.References[i].Name)
+			evicted = append(evicted, status.References[i].Name)
 		}
 	case none && err == nil || !exists && err != nil:
 		s.drop(r)
@@ -151,7 +151,7 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 		r.uid, r.version, r.status = object.UID, object.ResourceVersion, *status
 		s.index(r)
 	}
-	return lost, err
+	return evicted, err
 }
 
 // create creates an object. One of that name that somebody else made is taken over if it
@@ -286,7 +286,7 @@ func (s *store) drifted(name, version string) bool {
 
 // repair puts an object back that somebody else has changed, and deletes one that somebody
 // else has made: only the resolver writes them. It reports whether it had to.
-func (s *store) repair(ctx context.Context, name, version string) (repaired bool, lost []string, err error) {
+func (s *store) repair(ctx context.Context, name, version string) (repaired bool, evicted []string, err error) {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 	s.mu.Lock()
