@@ -61,11 +61,11 @@ type attempts struct {
 // secretAttempts are attempts at one image with the pull secrets of namespaces. They are
 // only kept in memory, and each is only told to its own namespace.
 type secretAttempts struct {
-	// turn is whose pull secrets are next, after those that a workload brought.
-	turn, brought pull
-	// newcomers are the namespaces that brought other pull secrets since the last failure
+	// next is whose pull secrets are next, after newest, those that a workload brought.
+	next, newest pull
+	// pendingNotices are the namespaces that brought other pull secrets since the last failure
 	// was told; at most maxSecretAttempts.
-	newcomers []string
+	pendingNotices []string
 	// byNamespace has how it went; at most maxSecretAttempts.
 	byNamespace map[string]secretAttempt
 }
@@ -86,49 +86,49 @@ func newAttempts(clock clock.PassiveClock, stored func(reference string) attempt
 	return &attempts{clock: clock, stored: stored, byKey: map[string]*attempt{}, secrets: map[string]*secretAttempts{}}
 }
 
-// turn returns whose pull secrets are next for an image, and those that a workload brought
+// takeNextSecrets returns whose pull secrets are next for an image, and those that a workload brought
 // since the last call, which come before all.
-func (a *attempts) turn(key string) (next, brought pull) {
+func (a *attempts) takeNextSecrets(key string) (next, newest pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := a.withSecrets(key)
-	next, brought, all.brought = all.turn, all.brought, pull{}
-	return next, brought
+	next, newest, all.newest = all.next, all.newest, pull{}
+	return next, newest
 }
 
-// bring notes that a workload brings other pull secrets for an image.
-func (a *attempts) bring(key string, brought pull) {
+// noteNewSecrets notes that a workload brings other pull secrets for an image.
+func (a *attempts) noteNewSecrets(key string, newest pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.withSecrets(key).brought = brought
+	a.withSecrets(key).newest = newest
 }
 
-// welcome notes that a namespace brings other pull secrets for an image that failed: it has
+// addPendingNotice notes that a namespace brings other pull secrets for an image that failed: it has
 // to be told if it fails again.
-func (a *attempts) welcome(key, namespace string) {
+func (a *attempts) addPendingNotice(key, namespace string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := a.withSecrets(key)
-	if len(all.newcomers) < maxSecretAttempts && !slices.Contains(all.newcomers, namespace) {
-		all.newcomers = append(all.newcomers, namespace)
+	if len(all.pendingNotices) < maxSecretAttempts && !slices.Contains(all.pendingNotices, namespace) {
+		all.pendingNotices = append(all.pendingNotices, namespace)
 	}
 }
 
-// newcomers returns the namespaces that were welcome since the last call.
-func (a *attempts) newcomers(key string) (namespaces []string) {
+// takePendingNotices returns the namespaces that were added since the last call.
+func (a *attempts) takePendingNotices(key string) (namespaces []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if all := a.secrets[key]; all != nil {
-		namespaces, all.newcomers = all.newcomers, nil
+		namespaces, all.pendingNotices = all.pendingNotices, nil
 	}
 	return namespaces
 }
 
-// setTurn notes whose pull secrets are next for an image.
-func (a *attempts) setTurn(key string, next pull) {
+// setNextSecrets notes whose pull secrets are next for an image.
+func (a *attempts) setNextSecrets(key string, next pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.withSecrets(key).turn = next
+	a.withSecrets(key).next = next
 }
 
 // noteSecrets notes how it went with the pull secrets of a namespace, and reports whether

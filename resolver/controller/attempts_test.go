@@ -146,22 +146,22 @@ func TestNoteSecrets(t *testing.T) {
 func TestNewcomers(t *testing.T) {
 	a, _ := newTestAttempts(nil)
 	const key = "reg/x:1"
-	if got := a.newcomers(key); got != nil {
+	if got := a.takePendingNotices(key); got != nil {
 		t.Errorf("%v are told of an image that nobody uses", got)
 	}
-	a.welcome(key, "a")
-	a.welcome(key, "b")
-	a.welcome(key, "a")
-	if got := a.newcomers(key); !slices.Equal(got, []string{"a", "b"}) {
+	a.addPendingNotice(key, "a")
+	a.addPendingNotice(key, "b")
+	a.addPendingNotice(key, "a")
+	if got := a.takePendingNotices(key); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%v are told, want a and b", got)
 	}
-	if got := a.newcomers(key); got != nil {
+	if got := a.takePendingNotices(key); got != nil {
 		t.Errorf("%v are told twice", got)
 	}
 	for i := range maxSecretAttempts + 1 {
-		a.welcome(key, fmt.Sprintf("namespace-%d", i))
+		a.addPendingNotice(key, fmt.Sprintf("namespace-%d", i))
 	}
-	if got := len(a.newcomers(key)); got != maxSecretAttempts {
+	if got := len(a.takePendingNotices(key)); got != maxSecretAttempts {
 		t.Errorf("%d namespaces are told, want %d", got, maxSecretAttempts)
 	}
 }

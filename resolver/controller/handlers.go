@@ -73,9 +73,9 @@ func (r *Resolver) askForNew(c claim, added []image) {
 	for _, image := range added {
 		// The workload's pull secrets may give access where the others did not.
 		if r.credentials.readsPullSecrets() {
-			r.attempts.bring(image.key, c.pull)
+			r.attempts.noteNewSecrets(image.key, c.pull)
 			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
-				r.attempts.welcome(image.key, c.pull.namespace)
+				r.attempts.addPendingNotice(image.key, c.pull.namespace)
 			}
 		}
 		r.enqueue(image, 0, resolving)

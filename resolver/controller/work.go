@@ -241,16 +241,16 @@ func (r *Resolver) nextSecrets(ctx context.Context, image image) []*own {
 	if !r.credentials.readsPullSecrets() {
 		return nil
 	}
-	turn, brought := r.attempts.turn(image.key)
-	pulls, next := r.usage.pullsFrom(image.key, turn, maxPulls)
-	if r.usage.pulledWith(image.key, brought) && len(pulls) > 0 && !slices.Contains(pulls, brought) {
+	from, newest := r.attempts.takeNextSecrets(image.key)
+	pulls, next := r.usage.pullsFrom(image.key, from, maxPulls)
+	if r.usage.pulledWith(image.key, newest) && len(pulls) > 0 && !slices.Contains(pulls, newest) {
 		// It takes one place, whose turn is the next time: those who bring others all the
 		// time keep nobody from theirs.
 		last := len(pulls) - 1
 		next = pulls[last]
-		pulls = append([]pull{brought}, pulls[:last]...)
+		pulls = append([]pull{newest}, pulls[:last]...)
 	}
-	r.attempts.setTurn(image.key, next)
+	r.attempts.setNextSecrets(image.key, next)
 	return r.credentials.byNamespace(ctx, pulls)
 }
 
@@ -293,12 +293,12 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue, t
 // yet; else only those of namespaces that brought other pull secrets since. before is the
 // attempt before this one. So nobody can have others told again and again.
 func (r *Resolver) tell(image image, before attempt) {
-	newcomers := r.attempts.newcomers(image.key)
+	pending := r.attempts.takePendingNotices(image.key)
 	if before.known() != r.attempts.of(image).reason {
 		r.reportFailure(image, r.usage.workloads(image.key, maxEvents)...)
 		return
 	}
-	for _, namespace := range newcomers {
+	for _, namespace := range pending {
 		r.reportFailure(image, r.usage.workloadsIn(image.key, namespace, maxEvents)...)
 	}
 }

@@ -478,9 +478,9 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 		if place == 0 {
 			next = fmt.Sprintf("ns-%02d", maxPulls-1) // the last one gave up its place
 		}
-		r.attempts.setTurn(tag, pull{})
+		r.attempts.setNextSecrets(tag, pull{})
 		p := claimFor("w", brought, tag).pull
-		r.attempts.bring(tag, p)
+		r.attempts.noteNewSecrets(tag, p)
 		tried := r.nextSecrets(t.Context(), one(tag))
 		if len(tried) != maxPulls || tried[place].namespace != brought {
 			t.Errorf("of %d namespaces the secrets are tried, want %d with %s in place %d", len(tried), maxPulls, brought, place)
@@ -539,7 +539,7 @@ func TestPullSecretsOfNewWorkload(t *testing.T) {
 		c := claimFor("w", "ns", "reg/x:1")
 		c.pull.secrets = "mine"
 		r.askForNew(c, []image{one("reg/x:1")})
-		if _, brought := r.attempts.turn("reg/x:1"); (brought == c.pull) != reads || !reads && brought != (pull{}) {
+		if _, brought := r.attempts.takeNextSecrets("reg/x:1"); (brought == c.pull) != reads || !reads && brought != (pull{}) {
 			t.Errorf("secrets are read: %v; brought: %+v", reads, brought)
 		}
 	}
