@@ -139,19 +139,19 @@ func (r *Resolver) nodesChanged() {
 
 // circumstancesChanged asks again for what was refused because of something that has
 // changed.
-func (r *Resolver) circumstancesChanged(arrived arrivals) {
-	if !arrived.platform && !arrived.networks && arrived.registries == nil {
+func (r *Resolver) circumstancesChanged(changes clusterChanges) {
+	if !changes.platform && !changes.networks && changes.registries == nil {
 		return
 	}
 	for _, image := range r.usage.all() {
 		var reasons []string
-		if arrived.networks || slices.ContainsFunc(image.references, arrived.inUse) {
+		if changes.networks || slices.ContainsFunc(image.references, changes.inUse) {
 			reasons = append(reasons, v1alpha1.ReasonDenied)
 		}
-		if arrived.platform {
+		if changes.platform {
 			reasons = append(reasons, v1alpha1.ReasonPlatformNotFound)
 		}
-		if r.attempts.allowRetry(image, reasons...) || arrived.platform {
+		if r.attempts.allowRetry(image, reasons...) || changes.platform {
 			r.ask(image)
 		}
 	}

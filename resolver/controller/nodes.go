@@ -110,8 +110,8 @@ func (n *nodes) remove(name string) {
 	delete(n.byName, name)
 }
 
-// arrivals are what has changed so that an image may be known that was not.
-type arrivals struct {
+// clusterChanges is what has changed so that an image may be known that was not.
+type clusterChanges struct {
 	// platform is set if there is a new platform.
 	platform bool
 	// networks is set if one is no longer the cluster's: what was denied may be allowed.
@@ -122,14 +122,14 @@ type arrivals struct {
 
 // inUse reports whether a reference belongs to a registry in use. It is always
 // false if none of these is new.
-func (a arrivals) inUse(reference string) bool {
-	_, found := slices.BinarySearch(a.registries, imageOf(reference).registry())
+func (c clusterChanges) inUse(reference string) bool {
+	_, found := slices.BinarySearch(c.registries, imageOf(reference).registry())
 	return found
 }
 
 // update looks at all nodes together and returns what is new. The first call
 // returns nothing new: the cluster had its nodes before this process started.
-func (n *nodes) update() arrivals {
+func (n *nodes) update() clusterChanges {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	first, oldPlatforms, oldRegistries, oldNetworks := !n.known, n.platforms, n.registries, n.networks
@@ -144,13 +144,13 @@ func (n *nodes) update() arrivals {
 		}
 	}
 	if first {
-		return arrivals{}
+		return clusterChanges{}
 	}
-	arrived := arrivals{platform: anyNew(n.platforms, oldPlatforms), networks: anyNew(oldNetworks, n.networks)}
+	changes := clusterChanges{platform: anyNew(n.platforms, oldPlatforms), networks: anyNew(oldNetworks, n.networks)}
 	if n.inUse && anyNew(n.registries, oldRegistries) {
-		arrived.registries = n.registries
+		changes.registries = n.registries
 	}
-	return arrived
+	return changes
 }
 
 // sum computes what all nodes have together. The caller holds the mutex.

@@ -122,7 +122,7 @@ func TestStartKeepsToFailures(t *testing.T) {
 		s.wrote(s.notResolved(t.Context(), tag, failed))
 		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: s.client, live: s.client, events: before.events})
 		r.usage.set(claimFor("w", "ns", tag))
-		r.circumstancesChanged(arrivals{networks: true})
+		r.circumstancesChanged(clusterChanges{networks: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Start(ctx) }()
