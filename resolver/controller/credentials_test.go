@@ -321,7 +321,7 @@ func TestConfirmedAfterFailure(t *testing.T) {
 	if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved)); n != 1 {
 		t.Errorf("%v tags counted as confirmed", n)
 	}
-	for _, record := range s.records {
+	for _, record := range s.byName {
 		if c := meta.FindStatusCondition(record.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
 			t.Errorf("%s: %+v", record.name, c)
 		}

@@ -116,7 +116,7 @@ func TestOneOfTwoPlatformsDeleted(t *testing.T) {
 		r, s, _ := newTestResolver(t, &fakeRegistry{})
 		addNodes(r, both...)
 		s.wrote(s.resolved(t.Context(), reference, twoPlatforms(), both))
-		s.deleted(v1alpha1.ManifestName(hash("b")), s.records[v1alpha1.ManifestName(hash("b"))].uid)
+		s.deleted(v1alpha1.ManifestName(hash("b")), s.byName[v1alpha1.ManifestName(hash("b"))].uid)
 		if next := r.due(one(reference)); next.task != resolve {
 			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, next.task, next.after, resolve)
 		}
@@ -207,7 +207,7 @@ func TestDeletedWhileAWriteWaits(t *testing.T) {
 	_, s, _ := newTestResolver(t, &fakeRegistry{})
 	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
-	record := s.records[name]
+	record := s.byName[name]
 	record.writing.Lock() // somebody writes it
 	ended := make(chan error, 1)
 	go func() {
@@ -296,7 +296,7 @@ func TestConfirmedOfDigest(t *testing.T) {
 	s.wrote(s.resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
 	s.wrote(s.notConfirmed(t.Context(), pinned, attempt{reason: v1alpha1.ReasonUnavailable, message: "down"}))
 	s.wrote(s.resolved(t.Context(), pinned, twoPlatforms(), both))
-	for _, r := range s.records {
+	for _, r := range s.byName {
 		if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
 			t.Errorf("%s says for ever: Confirmed=False %s: %s", r.name, c.Reason, c.Message)
 		}
@@ -308,10 +308,10 @@ func TestConfirmed(t *testing.T) {
 	for reference, want := range map[string]bool{"reg/x:1": true, "reg/x@" + hash("a"): false} {
 		_, s, _ := newTestResolver(t, &fakeRegistry{})
 		s.wrote(s.resolved(t.Context(), reference, plain(hash("a")), amd64))
-		if len(s.records) != 1 {
-			t.Fatalf("%d records of %s", len(s.records), reference)
+		if len(s.byName) != 1 {
+			t.Fatalf("%d records of %s", len(s.byName), reference)
 		}
-		for _, r := range s.records {
+		for _, r := range s.byName {
 			if got := meta.IsStatusConditionTrue(r.status.Conditions, v1alpha1.ConditionConfirmed); got != want {
 				t.Errorf("%s is confirmed: %t", reference, got)
 			}
@@ -332,7 +332,7 @@ func TestGoneUnnoticed(t *testing.T) {
 	r.usage.set(claimFor("w", "ns", tag))
 	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
-	s.must(s.load(func() ([]*record, error) { return recordsOf(object), nil }))
+	s.must(s.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(object), nil }))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour + time.Minute))
 	r.work(t.Context(), &queue{}, tag) // confirms the tag, and finds no object to write that to
 	if found := s.lookup(tag); found != nil {

@@ -215,7 +215,7 @@ func (r *Resolver) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
 		return ctx.Err()
 	}
-	if err := r.store.load(func() ([]*record, error) { return listAll(ctx, r.live) }); err != nil {
+	if err := r.store.load(func() ([]*cachedManifest, error) { return listAll(ctx, r.live) }); err != nil {
 		return fmt.Errorf("reading ImageManifests: %w", err)
 	}
 	r.attempts.reset() // what it noted before it knew the objects
@@ -245,14 +245,14 @@ func (r *Resolver) Start(ctx context.Context) error {
 const pageSize = 500
 
 // listAll reads all ImageManifests.
-func listAll(ctx context.Context, reader client.Reader) (all []*record, err error) {
+func listAll(ctx context.Context, reader client.Reader) (all []*cachedManifest, err error) {
 	for next := ""; ; {
 		var page v1alpha1.ImageManifestList
 		if err := reader.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
 			return nil, err
 		}
 		for i := range page.Items {
-			all = append(all, recordOf(&page.Items[i]))
+			all = append(all, cachedManifestOf(&page.Items[i]))
 		}
 		if next = page.Continue; next == "" {
 			return all, nil

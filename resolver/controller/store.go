@@ -33,18 +33,18 @@ type store struct {
 	clock clock.PassiveClock
 
 	mu          sync.Mutex
-	records     map[string]*record
-	byReference map[string][]*record
-	// byDigest has the records by the digest of their manifest and by those of the
+	byName      map[string]*cachedManifest
+	byReference map[string][]*cachedManifest
+	// byDigest has the manifests by the digest of their manifest and by those of the
 	// indexes that led to them.
-	byDigest map[string][]*record
+	byDigest map[string][]*cachedManifest
 	// gone has the objects that were deleted while load listed them. It is nil
 	// when no load is running.
 	gone map[types.UID]bool
 }
 
-// record is an ImageManifest. Its fields change under the mutex of the store.
-type record struct {
+// cachedManifest is an ImageManifest in memory. Its fields change under the mutex of the store.
+type cachedManifest struct {
 	name string
 	// writing is held while the object is written.
 	writing sync.Mutex
@@ -62,15 +62,15 @@ type record struct {
 	status v1alpha1.ImageManifestStatus
 }
 
-// recordOf returns the record of an object that exists.
-func recordOf(object *v1alpha1.ImageManifest) *record {
-	r := &record{name: object.Name, exists: true, uid: object.UID, version: object.ResourceVersion, status: object.Status}
+// cachedManifestOf returns the manifest of an object that exists.
+func cachedManifestOf(object *v1alpha1.ImageManifest) *cachedManifest {
+	r := &cachedManifest{name: object.Name, exists: true, uid: object.UID, version: object.ResourceVersion, status: object.Status}
 	r.state(&object.Spec)
 	return r
 }
 
 // state notes what the manifest states.
-func (r *record) state(spec *v1alpha1.ImageManifestSpec) {
+func (r *cachedManifest) state(spec *v1alpha1.ImageManifestSpec) {
 	r.spec, r.layers = *spec, len(spec.Layers)
 	r.spec.Layers = nil
 }
@@ -78,38 +78,38 @@ func (r *record) state(spec *v1alpha1.ImageManifestSpec) {
 func newStore(c client.Client, clock clock.PassiveClock) *store {
 	return &store{
 		client: c, live: c, clock: clock,
-		records: map[string]*record{}, byReference: map[string][]*record{}, byDigest: map[string][]*record{},
+		byName: map[string]*cachedManifest{}, byReference: map[string][]*cachedManifest{}, byDigest: map[string][]*cachedManifest{},
 	}
 }
 
 // load takes over the objects that list returns.
-func (s *store) load(list func() ([]*record, error)) error {
+func (s *store) load(list func() ([]*cachedManifest, error)) error {
 	s.mu.Lock()
 	s.gone = map[types.UID]bool{}
 	s.mu.Unlock()
-	records, err := list()
+	manifests, err := list()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { s.gone = nil }()
 	if err != nil {
 		return err
 	}
-	for _, r := range records {
+	for _, r := range manifests {
 		if s.gone[r.uid] {
 			continue
 		}
 		if reason := r.failure().reason; reason == v1alpha1.ReasonUnauthorized || reason == v1alpha1.ReasonDenied {
 			r.status.RetryTime = nil // credentials and policy may have changed with the restart
 		}
-		s.records[r.name] = r
+		s.byName[r.name] = r
 		s.index(r)
 	}
 	return nil
 }
 
-// index adds a record to the maps. Callers that change a record call unindex
+// index adds a manifest to the maps. Callers that change a manifest call unindex
 // before the change and index after it.
-func (s *store) index(r *record) {
+func (s *store) index(r *cachedManifest) {
 	for _, reference := range r.status.References {
 		s.byReference[reference.Name] = append(s.byReference[reference.Name], r)
 	}
@@ -118,9 +118,9 @@ func (s *store) index(r *record) {
 	}
 }
 
-func (s *store) unindex(r *record) {
-	drop := func(from map[string][]*record, key string) {
-		left := slices.DeleteFunc(slices.Clone(from[key]), func(other *record) bool { return other == r })
+func (s *store) unindex(r *cachedManifest) {
+	drop := func(from map[string][]*cachedManifest, key string) {
+		left := slices.DeleteFunc(slices.Clone(from[key]), func(other *cachedManifest) bool { return other == r })
 		if from[key] = left; len(left) == 0 {
 			delete(from, key)
 		}
@@ -133,7 +133,7 @@ func (s *store) unindex(r *record) {
 	}
 }
 
-func (r *record) digests() map[string]bool {
+func (r *cachedManifest) digests() map[string]bool {
 	digests := map[string]bool{}
 	if r.spec.Digest == "" {
 		return digests
@@ -171,12 +171,12 @@ func (s *store) lookup(reference string) *answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	digest := digestOf(reference)
-	records := s.byReference[reference]
+	manifests := s.byReference[reference]
 	if digest != "" {
-		records = s.byDigest[digest] // content is the same in every repository
+		manifests = s.byDigest[digest] // content is the same in every repository
 	}
 	var found *answer
-	for _, r := range records {
+	for _, r := range manifests {
 		if r.spec.Digest == "" {
 			continue
 		}
@@ -219,7 +219,7 @@ func (s *store) failure(reference string) attempt {
 	return attempt{}
 }
 
-func (r *record) failure() attempt {
+func (r *cachedManifest) failure() attempt {
 	a := attempt{failures: int(r.status.Failures)}
 	for _, kind := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionConfirmed} {
 		if c := meta.FindStatusCondition(r.status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
@@ -238,7 +238,7 @@ func (s *store) limited() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	until := map[string]time.Time{}
-	for _, r := range s.records {
+	for _, r := range s.byName {
 		a := r.failure()
 		if a.reason != v1alpha1.ReasonRateLimited || len(r.status.References) == 0 {
 			continue
@@ -262,7 +262,7 @@ func (s *store) references() []string {
 func (s *store) count() (resolved, unresolved int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.records {
+	for _, r := range s.byName {
 		switch {
 		case !r.exists:
 		case r.spec.Digest != "":
@@ -450,9 +450,9 @@ func (s *store) all() []referenceInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := make([]referenceInfo, 0, len(s.byReference))
-	for reference, records := range s.byReference {
+	for reference, manifests := range s.byReference {
 		h := referenceInfo{reference: reference}
-		for _, r := range records {
+		for _, r := range manifests {
 			h.resolved = h.resolved || r.spec.Digest != ""
 			h.layers += r.layers
 			h.reason = r.failure().reason
@@ -523,14 +523,14 @@ func dropReference(status *v1alpha1.ImageManifestStatus, reference string) {
 
 // deleted notes that an object was deleted, and returns the references that
 // were evicted with it. There are none if the store itself deleted it, since it
-// then has no record of it.
+// then has no manifest of it.
 func (s *store) deleted(name string, uid types.UID) (evicted []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {
 		s.gone[uid] = true
 	}
-	switch r := s.records[name]; {
+	switch r := s.byName[name]; {
 	case r == nil:
 	case !r.exists:
 		r.ended = uid
@@ -540,15 +540,15 @@ func (s *store) deleted(name string, uid types.UID) (evicted []string) {
 	return nil
 }
 
-// drop forgets a record and returns its references. Another goroutine may still
+// drop forgets a manifest and returns its references. Another goroutine may still
 // be waiting to write it.
-func (s *store) drop(r *record) (references []string) {
+func (s *store) drop(r *cachedManifest) (references []string) {
 	for i := range r.status.References {
 		references = append(references, r.status.References[i].Name)
 	}
 	s.unindex(r)
 	r.exists, r.uid, r.version, r.status = false, "", "", v1alpha1.ImageManifestStatus{}
-	delete(s.records, r.name)
+	delete(s.byName, r.name)
 	return references
 }
 
@@ -562,7 +562,7 @@ func (s *store) adopted(reference string) bool {
 		named[r.spec.Digest] = true
 	}
 	content := s.byDigest[digestOf(reference)]
-	return len(content) > 0 && !named[""] && !slices.ContainsFunc(content, func(r *record) bool { return !named[r.spec.Digest] })
+	return len(content) > 0 && !named[""] && !slices.ContainsFunc(content, func(r *cachedManifest) bool { return !named[r.spec.Digest] })
 }
 
 // holders returns the names of the objects that have a reference.

@@ -41,9 +41,9 @@ func plain(digest string) *registry.Resolution {
 	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
 }
 
-func recordsOf(objects ...v1alpha1.ImageManifest) (records []*record) {
+func cachedManifestsOf(objects ...v1alpha1.ImageManifest) (records []*cachedManifest) {
 	for i := range objects {
-		records = append(records, recordOf(&objects[i]))
+		records = append(records, cachedManifestOf(&objects[i]))
 	}
 	return records
 }
@@ -109,7 +109,7 @@ func (s *storeTest) handOver(next *store) {
 	s.t.Helper()
 	var list v1alpha1.ImageManifestList
 	s.must(s.client.List(s.t.Context(), &list))
-	s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
+	s.must(next.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(list.Items...), nil }))
 }
 
 // wrote records the references that the store evicted during a write.
@@ -276,7 +276,7 @@ func TestStoreDeleted(t *testing.T) {
 	const tag = "reg/x:1"
 	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
-	uid := s.records[name].uid
+	uid := s.byName[name].uid
 	s.wrote(s.deleted(name, "of an object before it"), nil)
 	if s.lookup(tag) == nil || len(s.gone) != 0 {
 		t.Errorf("evicted %q with an object that went long ago", s.gone)
@@ -312,9 +312,9 @@ func TestStoreDeletedWhileLoaded(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}},
 	}
-	s.must(s.load(func() ([]*record, error) {
+	s.must(s.load(func() ([]*cachedManifest, error) {
 		s.wrote(s.deleted(object.Name, object.UID), nil)
-		return recordsOf(object), nil
+		return cachedManifestsOf(object), nil
 	}))
 	if s.lookup(tag) != nil || len(s.gone) != 0 {
 		t.Errorf("known: %+v, evicted %q", s.lookup(tag), s.gone)
@@ -357,7 +357,7 @@ func TestStoreWriteFails(t *testing.T) {
 	if _, err := s.resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.fails) {
 		t.Errorf("error %v", err)
 	}
-	if s.lookup(tag) != nil || len(s.records) != 0 {
+	if s.lookup(tag) != nil || len(s.byName) != 0 {
 		t.Error("known, although nothing was written")
 	}
 	s.fails = nil
@@ -506,7 +506,7 @@ func TestStoreNewerAnswerCounts(t *testing.T) {
 	newer, same := object("newer", hash("b"), hash("f"), 5), object("same", hash("c"), hash("f"), 3)
 	for _, order := range [][]v1alpha1.ImageManifest{{older, newer, same}, {newer, same, older}, {same, older, newer}, {same, newer, older}} {
 		s := newStoreTest(t)
-		s.must(s.load(func() ([]*record, error) { return recordsOf(order...), nil }))
+		s.must(s.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(order...), nil }))
 		found := s.lookup(tag)
 		if found == nil || found.digest != hash("f") || !found.confirmed.Equal(begin.Add(5*time.Hour)) {
 			t.Errorf("order %s %s %s: %+v", order[0].Name, order[1].Name, order[2].Name, found)
@@ -601,7 +601,7 @@ func TestStoreConflicts(t *testing.T) {
 	s.expect(map[string]string{})
 
 	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
-	s.records[name].uid = "old" // the fake client gives none
+	s.byName[name].uid = "old" // the fake client gives none
 	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	another := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: manifest(hash("a"), "")}
 	s.must(s.client.Create(ctx, another))
@@ -740,7 +740,7 @@ func TestStoreFailuresOfKnown(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, failed)
 	}
 	s.wrote(s.confirmed(t.Context(), tag, hash("a")))
-	status := &s.records[v1alpha1.ManifestName(hash("a"))].status
+	status := &s.byName[v1alpha1.ManifestName(hash("a"))].status
 	if s.failure(tag) != (attempt{}) || status.Failures != 0 || status.RetryTime != nil {
 		t.Errorf("the registry answered: %+v", status)
 	}
@@ -762,7 +762,7 @@ func TestStoreAdopts(t *testing.T) {
 		s.wrote(write(test.second)(t.Context(), "reg/x:2", plain(hash("a")), amd64))
 		pinned := "reg/x@" + hash("a")
 		s.wrote(s.adopt(t.Context(), pinned))
-		found := s.records[v1alpha1.ManifestName(hash("a"))]
+		found := s.byName[v1alpha1.ManifestName(hash("a"))]
 		at := slices.IndexFunc(found.status.References, func(r v1alpha1.ImageReference) bool { return r.Name == pinned })
 		if at < 0 {
 			t.Fatalf("%+v", found.status.References)

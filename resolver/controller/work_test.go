@@ -71,7 +71,7 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 	name := v1alpha1.ManifestName(hash("a"))
 	tests := map[string]func(*Resolver, *storeTest){
 		"the informer": func(r *Resolver, s *storeTest) {
-			object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: s.records[name].uid}}
+			object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: s.byName[name].uid}}
 			r.manifestHandler().OnDelete(object)
 		},
 		"a write": func(r *Resolver, s *storeTest) {

@@ -54,7 +54,7 @@ func (s *store) page(digest, reference string) (name string, exists bool) {
 	}
 	for page := 0; ; page++ {
 		name := v1alpha1.PageName(digest, page)
-		if r := s.records[name]; r == nil || len(r.status.References) < v1alpha1.MaxReferences {
+		if r := s.byName[name]; r == nil || len(r.status.References) < v1alpha1.MaxReferences {
 			return name, r != nil && r.exists
 		}
 	}
@@ -80,19 +80,19 @@ func (s *store) specOf(ctx context.Context, digest string) (*v1alpha1.ImageManif
 	return &object.Spec, nil
 }
 
-// acquire returns the record of a name, locked for writing.
-func (s *store) acquire(name string) *record {
+// acquire returns the manifest of a name, locked for writing.
+func (s *store) acquire(name string) *cachedManifest {
 	for {
 		s.mu.Lock()
-		r := s.records[name]
+		r := s.byName[name]
 		if r == nil {
-			r = &record{name: name}
-			s.records[name] = r
+			r = &cachedManifest{name: name}
+			s.byName[name] = r
 		}
 		s.mu.Unlock()
 		r.writing.Lock()
 		s.mu.Lock()
-		current := s.records[name] == r
+		current := s.byName[name] == r
 		s.mu.Unlock()
 		if current {
 			return r
@@ -133,7 +133,7 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.records[name] != r: // deleted while it was written, and evicted then
+	case s.byName[name] != r: // deleted while it was written, and evicted then
 	case exists && apierrors.IsNotFound(err) || !exists && r.ended == object.UID && object.UID != "":
 		// It was deleted, and the informer has said so already or never will.
 		evicted, err = s.drop(r), nil
@@ -280,7 +280,7 @@ func (s *store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write
 func (s *store) drifted(name, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.records[name]
+	r := s.byName[name]
 	return r == nil || r.version != version
 }
 
@@ -309,7 +309,7 @@ func (s *store) repair(ctx context.Context, name, version string) (repaired bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.records[name] != r:
+	case s.byName[name] != r:
 	case !exists || apierrors.IsNotFound(err):
 		return repaired, s.drop(r), client.IgnoreNotFound(err)
 	case err == nil:
