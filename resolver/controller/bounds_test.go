@@ -82,7 +82,7 @@ func TestEventsAreBounded(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
 	}})
 	for i := range 20 {
-		r.usage.set(claimFor(fmt.Sprint("w", i), "ns", "reg/x:1"))
+		r.usage.set(imagesFor(fmt.Sprint("w", i), "ns", "reg/x:1"))
 	}
 	r.work(t.Context(), &queue{}, "reg/x:1")
 	if n := len(told.notes); n != 5 {

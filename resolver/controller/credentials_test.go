@@ -118,11 +118,11 @@ func TestPullSecretsAreBounded(t *testing.T) {
 	for _, name := range names {
 		d.Spec.Template.Spec.ImagePullSecrets = append(d.Spec.Template.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	claim, _ := kinds[1].claimOf(d)
-	if n := len(strings.Split(claim.pull.secrets, ",")); n > maxSecrets+1 {
+	named, _ := kinds[1].imagesOf(d)
+	if n := len(strings.Split(named.pull.secrets, ",")); n > maxSecrets+1 {
 		t.Errorf("%d names are kept", n)
 	}
-	found := c.of(t.Context(), claim.pull)
+	found := c.of(t.Context(), named.pull)
 	if len(found.keychains) != maxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
 		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
 	}
@@ -269,10 +269,10 @@ func TestUnauthorizedTellsProblems(t *testing.T) {
 		"secrets are not read": {func(*Options, *dependencies) {}, "--pull-secrets"},
 	} {
 		r, _, events := newTestResolver(t, f, test.change)
-		c := claimFor("w", "ns", "reg/x:1")
+		c := imagesFor("w", "ns", "reg/x:1")
 		c.pull.secrets = "missing"
 		r.usage.set(c)
-		r.usage.set(claimFor("w", "elsewhere", "reg/x:1"))
+		r.usage.set(imagesFor("w", "elsewhere", "reg/x:1"))
 		r.work(t.Context(), &queue{}, "reg/x:1")
 		told := map[string]string{}
 		for i, note := range events.notes {
@@ -304,7 +304,7 @@ func TestConfirmedAfterFailure(t *testing.T) {
 		},
 	}
 	r, s, _ := newTestResolver(t, f)
-	r.usage.set(claimFor("w", "ns", tag))
+	r.usage.set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue{}, tag)
 	pass := func(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 	pass(time.Hour + time.Minute)

@@ -138,7 +138,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 		},
 	})
 	image := one("reg/x:1")
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	queue := &queue{}
 	r.work(t.Context(), queue, image.key)
 	r.work(t.Context(), queue, image.key) // the retry
@@ -155,7 +155,7 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("b")), nil },
 		digest:  func(string) (string, error) { return hash("b"), nil },
 	})
-	r.usage.set(claimFor("w", "ns", tag))
+	r.usage.set(imagesFor("w", "ns", tag))
 	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 	s.wrote(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
 	fail := true
@@ -329,7 +329,7 @@ func TestGoneUnnoticed(t *testing.T) {
 	}
 	r, s, _ := newTestResolver(t, f)
 	keys := queued(t, r)
-	r.usage.set(claimFor("w", "ns", tag))
+	r.usage.set(imagesFor("w", "ns", tag))
 	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
 	s.must(s.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(object), nil }))
@@ -370,7 +370,7 @@ func TestWrongQueuePaused(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Host: "first", Err: errors.New("404")}
 	}})
 	first := &queue{}
-	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.usage.set(imagesFor("w", "ns", "x:1"))
 	r.work(t.Context(), first, image.key)
 	if pause := time.Until(first.resume); pause > time.Minute {
 		t.Errorf("the second registry asked to be left alone; the queue of the first is paused for %v", pause.Round(time.Minute))
@@ -383,7 +383,7 @@ func TestBusyPausesNoQueue(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Busy: true, Err: errors.New("busy")}
 	}})
 	q := &queue{name: "reg"}
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	for range 2 * toleratedFailures {
 		r.work(t.Context(), q, "reg/x:1")
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
@@ -400,7 +400,7 @@ func TestQuotaPausesNoNextProcess(t *testing.T) {
 		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: own, RetryAfter: time.Hour, Err: errors.New("nothing left")}
 		}})
-		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 		r.work(t.Context(), &queue{name: "reg"}, "reg/x:1")
 		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
 			t.Errorf("asked again after %v", wait)
@@ -417,7 +417,7 @@ func TestSharedQueueIsNotPaused(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, RetryAfter: time.Hour, Err: errors.New("429")}
 	}})
 	shared := &queue{name: sharedQueue}
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	for range 5 {
 		r.work(t.Context(), shared, "reg/x:1")
 		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
@@ -442,13 +442,13 @@ func TestDeniedTakeQueues(t *testing.T) {
 	<-r.queues.started
 	for i := range maxQueues {
 		// As handlers do it: a worker may have queued an image again before it is gone.
-		changed := r.usage.set(claimFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
+		changed := r.usage.set(imagesFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
 		r.release(changed.unused...)
 		for _, image := range changed.added {
 			r.queues.add(image, 0, resolving)
 		}
 	}
-	r.release(r.usage.set(claimFor("w", "ns")).unused...) // and they are gone again
+	r.release(r.usage.set(imagesFor("w", "ns")).unused...) // and they are gone again
 	soon(t, "the queues of those that are gone end", func() bool {
 		r.queues.mu.Lock()
 		defer r.queues.mu.Unlock()
@@ -487,8 +487,8 @@ func TestNegativeCacheOfNamespaces(t *testing.T) {
 
 // A Deployment's template names no service account, its pods "default".
 func TestDefaultServiceAccount(t *testing.T) {
-	template, _ := kinds[1].claimOf(deploymentOf("", "reg/x:1"))
-	pod, _ := kinds[1].claimOf(deploymentOf("default", "reg/x:1"))
+	template, _ := kinds[1].imagesOf(deploymentOf("", "reg/x:1"))
+	pod, _ := kinds[1].imagesOf(deploymentOf("default", "reg/x:1"))
 	if template.pull != pod.pull {
 		t.Errorf("%+v and %+v are the same account; as two, a refused image is asked for twice and takes two of %d places", template.pull, pod.pull, maxPulls)
 	}
@@ -523,10 +523,10 @@ func TestLeaderForgets(t *testing.T) {
 	r, _, _ := newTestResolver(t, f)
 	for i := range 100 {
 		reference := fmt.Sprintf("reg/x@sha256:%064x", i)
-		r.forget(r.usage.set(claimFor("w", "ns", reference)).unused...)
+		r.forget(r.usage.set(imagesFor("w", "ns", reference)).unused...)
 		r.work(t.Context(), &queue{}, reference)
 	}
-	r.forget(r.usage.set(claimFor("w", "ns")).unused...)
+	r.forget(r.usage.set(imagesFor("w", "ns")).unused...)
 	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
 	}
@@ -538,7 +538,7 @@ func TestAPIServerRefusesWrites(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f)
 	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	for range 20 {
 		r.work(t.Context(), &queue{}, "reg/x:1")
 	}
@@ -553,7 +553,7 @@ func TestNoteOfEvent(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New(strings.Repeat("e", 400))}
 	}}
 	r, _, told := newTestResolver(t, f, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
-	c := claimFor("w", "ns", "reg/x:1")
+	c := imagesFor("w", "ns", "reg/x:1")
 	c.pull.secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
 	r.usage.set(c)
 	r.work(t.Context(), &queue{}, "reg/x:1")
@@ -582,7 +582,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		for i := range 20 {
 			reference := fmt.Sprintf("reg/old:%d", i)
 			s.wrote(s.resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-			r.usage.set(claimFor(fmt.Sprint(i), "ns", reference))
+			r.usage.set(imagesFor(fmt.Sprint(i), "ns", reference))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -591,7 +591,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		r.queues.add(one("reg/none:0"), time.Hour, confirming)
 		r.queues.byName["reg"].failed(time.Minute) // holds the queue until all is in
 		addNodes(r, both...)
-		for _, image := range r.usage.set(claimFor("new", "ns", "reg/new:1")).added {
+		for _, image := range r.usage.set(imagesFor("new", "ns", "reg/new:1")).added {
 			r.queues.add(image, 0, resolving)
 		}
 		time.Sleep(10 * time.Minute)
@@ -607,7 +607,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 func TestRestartAllowsNoRetry(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	// What Start does.
 	r.nodes = newNodes(nil, false)
 	addNodes(r, amd64...)
@@ -625,7 +625,7 @@ func TestFailedJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := kinds[4].claimOf(short); ok {
+	if _, ok := kinds[4].imagesOf(short); ok {
 		t.Error("a Job that failed (BackoffLimitExceeded) keeps its image in use for ever: only the successful have a completionTime")
 	}
 }
@@ -683,7 +683,7 @@ func TestDeniedSecondRegistry(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{references: image.references}, func(o *Options, _ *dependencies) {
 		o.InUse, o.Policy = true, emptyPolicy(t)
 	})
-	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.usage.set(imagesFor("w", "ns", "x:1"))
 	s.wrote(s.notResolved(t.Context(), image.references[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
 	r.nodes.set("a", nodeFacts{platform: "linux/amd64", registries: []string{"second.example.com"}})
 	r.nodesChanged()
@@ -725,7 +725,7 @@ func TestManyImagesOfAPod(t *testing.T) {
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: fmt.Sprintf("reg/x:%d", i)})
 	}
 	begin := time.Now()
-	c, _ := kinds[0].claimOf(pod)
+	c, _ := kinds[0].imagesOf(pod)
 	if len(c.images) > 256 {
 		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.images), time.Since(begin).Round(time.Millisecond))
 	}
@@ -745,7 +745,7 @@ func TestNamespacesOfAResolverTakeTurns(t *testing.T) {
 		go func() { defer close(ended); r.queues.run(ctx, nil) }()
 		<-r.queues.started
 		name := func(namespace, reference string) {
-			r.usage.set(claimFor(reference, namespace, reference))
+			r.usage.set(imagesFor(reference, namespace, reference))
 			r.queues.add(one(reference), 0, resolving)
 		}
 		for i := range 100 {

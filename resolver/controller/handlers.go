@@ -13,7 +13,7 @@ import (
 
 func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 	set := func(object any) {
-		c, ok := k.claimOf(object)
+		c, ok := k.imagesOf(object)
 		if !ok {
 			if o, isObject := object.(metav1.Object); isObject {
 				r.release(r.usage.unset(k.identity(o))...)
@@ -69,7 +69,7 @@ func replaced(before, after any) bool {
 
 // askForNew asks for images that nothing used before, or not with the pull secrets
 // of this workload.
-func (r *Resolver) askForNew(c claim, added []image) {
+func (r *Resolver) askForNew(c workloadImages, added []image) {
 	for _, image := range added {
 		// The workload's pull secrets may give access where the others did not.
 		if r.credentials.readsPullSecrets() {
@@ -84,7 +84,7 @@ func (r *Resolver) askForNew(c claim, added []image) {
 
 // reportKnown tells a workload which of its new images are known to fail. For a
 // pod that another object made, that object is told instead of the pod.
-func (r *Resolver) reportKnown(c claim, changed change) {
+func (r *Resolver) reportKnown(c workloadImages, changed change) {
 	if c.controlled {
 		return
 	}

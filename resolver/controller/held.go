@@ -223,20 +223,20 @@ func (r *Resolver) hold(node string, references []string) {
 	}
 	added, gone := r.held.set(node, references)
 	for _, reference := range added {
-		for _, image := range r.usage.set(heldClaim(reference)).added {
+		for _, image := range r.usage.set(imageOnNodes(reference)).added {
 			if r.leading.Load() { // Start handles what existed before
 				r.ask(image)
 			}
 		}
 	}
 	for _, reference := range gone {
-		r.release(r.usage.unset(heldClaim(reference).workload)...)
+		r.release(r.usage.unset(imageOnNodes(reference).workload)...)
 	}
 }
 
-// heldClaim is the claim of an image that nodes hold.
-func heldClaim(reference string) claim {
-	return claim{
+// imageOnNodes stands for the workload of an image that nodes hold.
+func imageOnNodes(reference string) workloadImages {
+	return workloadImages{
 		workload: corev1.ObjectReference{Kind: "Node", Name: reference}, controlled: true, pull: heldPull, images: []string{reference},
 	}
 }

@@ -135,7 +135,7 @@ func TestHeldImages(t *testing.T) {
 		if n := r.usage.heldOnly(); n != 5 {
 			t.Errorf("%d images are on nodes, want 5", n)
 		}
-		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 		if err := testutil.GatherAndCompare(registerer, strings.NewReader(`
 # HELP layerlocality_resolver_images_in_use Images that workloads name.
 # TYPE layerlocality_resolver_images_in_use gauge
@@ -146,7 +146,7 @@ layerlocality_resolver_images_on_nodes 5
 `), "layerlocality_resolver_images_in_use", "layerlocality_resolver_images_on_nodes"); err != nil {
 			t.Error(err)
 		}
-		r.usage.unset(claimFor("w", "ns").workload)
+		r.usage.unset(imagesFor("w", "ns").workload)
 		// Start asks for one after the other; here all wait before the first is asked for.
 		for _, image := range r.usage.all() {
 			r.held.add(image)
@@ -298,7 +298,7 @@ func TestHeldImagesHaveNoPullSecrets(t *testing.T) {
 	if workloads := r.usage.workloads(image, 8); len(workloads) != 0 {
 		t.Errorf("workloads %v", workloads)
 	}
-	r.usage.set(claimFor("w", "ns", image))
+	r.usage.set(imagesFor("w", "ns", image))
 	pulls, _ := r.usage.pullsFrom(image, pull{}, 8)
 	if workloads := r.usage.workloads(image, 8); r.usage.onlyHeld(image) || len(pulls) != 1 || len(workloads) != 1 {
 		t.Errorf("of a workload: pull secrets %v, workloads %v", pulls, workloads)

@@ -38,7 +38,7 @@ func TestMirrorsOfCluster(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	to := &setMirrors{}
 	r.mirrors = &mirrorSets{to: to, byObject: map[string][]registry.Mirrors{}}
-	r.usage.set(claimFor("w", "ns", privateImage))
+	r.usage.set(imagesFor("w", "ns", privateImage))
 	image := imageOf(privateImage)
 	digests, tags := r.mirrorHandler(&mirrorKinds[0]), r.mirrorHandler(&mirrorKinds[1])
 	refuse := func() { r.attempts.failed(image, r.attempts.of(image), v1alpha1.ReasonNotFound, "", 0) }

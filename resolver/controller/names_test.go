@@ -96,21 +96,21 @@ func TestNamesStay(t *testing.T) {
 		return names
 	}
 	for i := range 100 {
-		u.set(claimFor("w", fmt.Sprint("small-", i), "reg/x:1"))
+		u.set(imagesFor("w", fmt.Sprint("small-", i), "reg/x:1"))
 	}
-	honest := claimFor("w", "honest", list("honest", 50)...)
+	honest := imagesFor("w", "honest", list("honest", 50)...)
 	u.set(honest)
 	for i := range 5 {
-		u.set(claimFor("w", fmt.Sprint("many-", i), list(fmt.Sprint("many-", i), 1000)...))
+		u.set(imagesFor("w", fmt.Sprint("many-", i), list(fmt.Sprint("many-", i), 1000)...))
 	}
 	if u.names.all < u.names.limit.all || u.names.all > 2*u.names.limit.all {
 		t.Errorf("%d names, the limit is %d", u.names.all, u.names.limit.all)
 	}
 	honest.settled = true
-	if changed := u.set(honest); changed.over || len(u.claims[honest.workload].keys) != 50 {
-		t.Errorf("%d of 50 names are left after a change of status", len(u.claims[honest.workload].keys))
+	if changed := u.set(honest); changed.over || len(u.byWorkload[honest.workload].keys) != 50 {
+		t.Errorf("%d of 50 names are left after a change of status", len(u.byWorkload[honest.workload].keys))
 	}
-	if changed := u.set(claimFor("other", "honest", list("new", 50)...)); changed.over || len(changed.added) != 50 {
+	if changed := u.set(imagesFor("other", "honest", list("new", 50)...)); changed.over || len(changed.added) != 50 {
 		t.Errorf("%d of 50 new names of a namespace with few have room", len(changed.added))
 	}
 }
@@ -118,7 +118,7 @@ func TestNamesStay(t *testing.T) {
 // Names longer than possible take no memory.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
-	c, ok := kinds[1].claimOf(deploymentOf("", long))
+	c, ok := kinds[1].imagesOf(deploymentOf("", long))
 	if n := len(c.images[0]); !ok || n > imageref.MaxLength+1 {
 		t.Errorf("%d characters of a name are kept", n)
 	}
@@ -127,14 +127,14 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// After random claims, what is counted is what is used, and nobody waits while there is room.
+// After random workloads, what is counted is what is used, and nobody waits while there is room.
 func TestNamesRandomly(t *testing.T) {
 	u, _ := newTestUsage()
 	u.names = newNames(limits{all: 8, each: 3})
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
 	used := map[corev1.ObjectReference]bool{}
 	for range 5000 {
-		c := claimFor(fmt.Sprintf("w%d", random.IntN(20)), fmt.Sprintf("ns%d", random.IntN(5)))
+		c := imagesFor(fmt.Sprintf("w%d", random.IntN(20)), fmt.Sprintf("ns%d", random.IntN(5)))
 		for range random.IntN(5) {
 			c.images = append(c.images, fmt.Sprintf("i%d", random.IntN(12)))
 		}
@@ -147,7 +147,7 @@ func TestNamesRandomly(t *testing.T) {
 		}
 		u.admit()
 		distinct := map[nameUse]int{}
-		for _, entry := range u.claims {
+		for _, entry := range u.byWorkload {
 			for _, key := range entry.keys {
 				distinct[nameUse{entry.pull.namespace, key}]++
 			}

@@ -88,8 +88,8 @@ func (l *lockedRegistry) Digest(ctx context.Context, _ string, keychains []authn
 }
 
 // asker is a namespace whose workload has a pull secret of a user; no secret for "".
-func asker(namespace, user string) (claim, *corev1.Secret) {
-	c := claimFor("w", namespace, privateImage)
+func asker(namespace, user string) (workloadImages, *corev1.Secret) {
+	c := imagesFor("w", namespace, privateImage)
 	c.pull.serviceAccount = defaultAccount
 	if user == "" {
 		return c, nil
@@ -105,10 +105,10 @@ func asker(namespace, user string) (claim, *corev1.Secret) {
 func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[string]string) (*Resolver, *storeTest, *toldEvents) {
 	t.Helper()
 	builder := fake.NewClientBuilder()
-	var claims []claim
+	var workloads []workloadImages
 	for namespace, user := range users {
 		c, s := asker(namespace, user)
-		claims = append(claims, c)
+		workloads = append(workloads, c)
 		if s != nil {
 			builder = builder.WithObjects(s)
 		}
@@ -118,7 +118,7 @@ func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[strin
 		o.Registry, o.PublishPrivate, d.secrets = l, publish, reader
 	})
 	l.references = nil
-	for _, c := range claims {
+	for _, c := range workloads {
 		r.usage.set(c)
 	}
 	return r, s, told

@@ -137,7 +137,7 @@ func TestLayersAreCounted(t *testing.T) {
 	pinned := "reg/x@" + hash("a")
 	work := func(r *Resolver, reference string) {
 		t.Helper()
-		r.usage.set(claimFor(reference, "ns", reference))
+		r.usage.set(imagesFor(reference, "ns", reference))
 		r.work(t.Context(), &queue{}, reference)
 	}
 	work(r, "reg/x:1")
@@ -150,7 +150,7 @@ func TestLayersAreCounted(t *testing.T) {
 	}
 	next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
 	s.handOver(next.store)
-	next.usage.set(claimFor("w", "ns", "reg/x:1", pinned))
+	next.usage.set(imagesFor("w", "ns", "reg/x:1", pinned))
 	next.sweep(t.Context())
 	if n := next.quota.resolved.each["ns"]; n != 16 {
 		t.Errorf("they count %d times, want 2 x 8", n)
@@ -170,7 +170,7 @@ func TestTooManyImages(t *testing.T) {
 	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
 	var references []string
 	work := func(namespace, reference string) {
-		r.usage.set(claimFor(reference, namespace, reference))
+		r.usage.set(imagesFor(reference, namespace, reference))
 		r.work(t.Context(), &queue{}, reference)
 		s.clock.SetTime(s.clock.Now().Add(time.Second))
 	}
@@ -253,14 +253,14 @@ func TestFloodOfNames(t *testing.T) {
 	missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: fmt.Errorf("404")}
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return nil, missing }}
 	r, s, told := newTestResolver(t, f)
-	r.usage.set(claimFor("w", "honest", "reg/typo:1"))
+	r.usage.set(imagesFor("w", "honest", "reg/typo:1"))
 	r.work(t.Context(), &queue{}, "reg/typo:1")
 	for update := range 20 {
 		names := make([]string, 256)
 		for i := range names {
 			names[i] = fmt.Sprintf("reg/flood:%d-%d", update, i)
 		}
-		r.release(r.usage.set(claimFor("cronjob", "flood", names...)).unused...)
+		r.release(r.usage.set(imagesFor("cronjob", "flood", names...)).unused...)
 		for _, name := range names {
 			r.work(t.Context(), &queue{}, name)
 		}
@@ -278,7 +278,7 @@ func TestFloodOfNames(t *testing.T) {
 	if n := len(told.notes); n > 2*eventBurst {
 		t.Errorf("%d events", n)
 	}
-	r.release(r.usage.unset(claimFor("cronjob", "flood").workload)...)
+	r.release(r.usage.unset(imagesFor("cronjob", "flood").workload)...)
 	s.clock.SetTime(s.clock.Now().Add(keepUnresolved))
 	r.sweep(t.Context())
 	s.expect(map[string]string{v1alpha1.UnresolvedName("reg/typo:1"): "reg/typo:1"})
@@ -299,7 +299,7 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 	for restart := range 10 {
 		next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
 		s.handOver(next.store)
-		next.usage.set(claimFor("w", "ns", used))
+		next.usage.set(imagesFor("w", "ns", used))
 		next.rememberUnused()
 		next.sweep(t.Context())
 		if left := s.objects()[v1alpha1.UnresolvedName(missing)] != ""; left != (restart == 0) {
@@ -310,7 +310,7 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 	s.clock.SetTime(s.clock.Now().Add(23 * time.Hour))
 	last := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
 	s.handOver(last.store)
-	last.usage.set(claimFor("w", "ns", used))
+	last.usage.set(imagesFor("w", "ns", used))
 	last.rememberUnused()
 	last.sweep(t.Context())
 	if got := fmt.Sprint(s.objects()); got != fmt.Sprint(map[string]string{v1alpha1.ManifestName(hash("b")): used}) {
@@ -326,7 +326,7 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 		again := queued(t, r)
 		const denied, missing = "reg/once:1", "reg/missing:1"
 		for reference, reason := range map[string]string{denied: v1alpha1.ReasonDenied, missing: v1alpha1.ReasonNotFound} {
-			r.usage.set(claimFor(reference, "ns", reference))
+			r.usage.set(imagesFor(reference, "ns", reference))
 			s.wrote(s.notResolved(t.Context(), reference, attempt{failures: 1, reason: reason, message: "no"}))
 		}
 		r.sweep(t.Context())
@@ -354,7 +354,7 @@ func TestUnusedIsBounded(t *testing.T) {
 		name := func(i int) string { return fmt.Sprintf("reg/x@sha256:%064x", i) }
 		for i := range maxUnused.each + 20 {
 			s.wrote(s.resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
-			c := claimFor("w", "ns", name(i))
+			c := imagesFor("w", "ns", name(i))
 			r.usage.set(c)
 			r.release(r.usage.unset(c.workload)...)
 			s.clock.SetTime(s.clock.Now().Add(time.Second))
@@ -362,7 +362,7 @@ func TestUnusedIsBounded(t *testing.T) {
 		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 				if o.GetName() == v1alpha1.ManifestName(digestOf(name(0))) {
-					r.usage.set(claimFor("other", "ns", name(0)))
+					r.usage.set(imagesFor("other", "ns", name(0)))
 				}
 				return c.Delete(ctx, o, opts...)
 			},
@@ -385,7 +385,7 @@ func TestSweepNotesAndRetries(t *testing.T) {
 	tags := []string{"reg/x:1", "reg/y:1", "reg/z:1"}
 	for i, tag := range tags {
 		s.wrote(s.resolved(t.Context(), tag, plain(hash(string(rune('a'+i)))), amd64))
-		c := claimFor("w", "ns", tag)
+		c := imagesFor("w", "ns", tag)
 		r.usage.set(c)
 		r.usage.unset(c.workload)
 	}

@@ -318,7 +318,7 @@ func (r *Resolver) release(keys ...string) {
 	}
 	for _, admitted := range r.usage.admit() {
 		if r.leading.Load() {
-			r.askForNew(admitted.claim, []image{admitted.image})
+			r.askForNew(admitted.images, []image{admitted.image})
 		}
 	}
 }

@@ -95,17 +95,17 @@ func TestTemplates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			claim, ok := k.claimOf(short)
-			if ok != (c.want != nil) || !slices.Equal(claim.images, c.want) {
-				t.Fatalf("images %q, %v, want %q", claim.images, ok, c.want)
+			named, ok := k.imagesOf(short)
+			if ok != (c.want != nil) || !slices.Equal(named.images, c.want) {
+				t.Fatalf("images %q, %v, want %q", named.images, ok, c.want)
 			}
 			if !ok {
 				return
 			}
-			if want := (pull{namespace: "ns", serviceAccount: "runner", secrets: "s"}); claim.pull != want {
-				t.Errorf("pull %+v, want %+v", claim.pull, want)
+			if want := (pull{namespace: "ns", serviceAccount: "runner", secrets: "s"}); named.pull != want {
+				t.Errorf("pull %+v, want %+v", named.pull, want)
 			}
-			if w := claim.workload; w.APIVersion != "argoproj.io/v1alpha1" || w.Kind != "Rollout" || w.Name != "r" || w.UID != "u" {
+			if w := named.workload; w.APIVersion != "argoproj.io/v1alpha1" || w.Kind != "Rollout" || w.Name != "r" || w.UID != "u" {
 				t.Errorf("events go to %+v", w)
 			}
 		})

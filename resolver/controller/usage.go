@@ -20,8 +20,8 @@ type pull struct {
 	secrets string
 }
 
-// claim is what a workload needs.
-type claim struct {
+// workloadImages is what a workload needs.
+type workloadImages struct {
 	workload corev1.ObjectReference
 	// controlled marks pods that another object made: that object gets the events.
 	controlled bool
@@ -67,10 +67,10 @@ type usage struct {
 	begun  time.Time
 	pruned time.Time
 
-	mu     sync.Mutex
-	names  *names
-	claims map[corev1.ObjectReference]*usedBy
-	// over has the claims with names for which there is no room, by namespace.
+	mu         sync.Mutex
+	names      *names
+	byWorkload map[corev1.ObjectReference]*usedBy
+	// over has the workloads with names for which there is no room, by namespace.
 	over map[string]map[*usedBy]struct{}
 	// images has those in use, and those that only settled objects name.
 	images map[string]*used
@@ -89,7 +89,7 @@ type idling struct {
 }
 
 type usedBy struct {
-	claim
+	workloadImages
 	// keys of the images for which there is room.
 	keys []string
 	// waiting has the indexes in images of the others.
@@ -101,7 +101,7 @@ type used struct {
 	// since is when it came into use, as far as this process knows.
 	since time.Time
 	by    map[*usedBy]struct{}
-	// pulls counts the claims with the same pull secrets, without those that are settled:
+	// pulls counts the workloads with the same pull secrets, without those that are settled:
 	// none if the image is not in use. A small map has room for eight
 	// keys, and most images have one: handles make that half a KiB less for each image.
 	pulls map[unique.Handle[pull]]int
@@ -113,7 +113,7 @@ func (u *used) inUse() bool { return u != nil && len(u.pulls) > 0 }
 func newUsage(expand func(string) ([]string, error), clock clock.PassiveClock, keep time.Duration, images limits) *usage {
 	return &usage{
 		expand: expand, clock: clock, keep: keep, begun: clock.Now(), names: newNames(images),
-		claims: map[corev1.ObjectReference]*usedBy{}, over: map[string]map[*usedBy]struct{}{}, images: map[string]*used{},
+		byWorkload: map[corev1.ObjectReference]*usedBy{}, over: map[string]map[*usedBy]struct{}{}, images: map[string]*used{},
 		references: map[string][]string{}, idle: map[string]idling{},
 	}
 }
@@ -124,7 +124,7 @@ type invalidName struct {
 	err  error
 }
 
-// change is what a claim changed.
+// change is what another workload, or another state of one, changed.
 type change struct {
 	// added are images that nothing used before, or not with these pull secrets.
 	added []image
@@ -142,15 +142,15 @@ type change struct {
 }
 
 // set stores what a workload needs, and replaces what it needed before.
-func (u *usage) set(c claim) change {
+func (u *usage) set(c workloadImages) change {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	old := u.claims[c.workload]
+	old := u.byWorkload[c.workload]
 	if old != nil && old.pull == c.pull && old.settled == c.settled && slices.Equal(old.images, c.images) {
 		return change{}
 	}
 	var changed change
-	entry, retained := &usedBy{claim: c}, map[string]bool{}
+	entry, retained := &usedBy{workloadImages: c}, map[string]bool{}
 	if old != nil {
 		for _, key := range old.keys {
 			retained[key] = true
@@ -203,7 +203,7 @@ func (u *usage) set(c claim) change {
 			changed.shared = append(changed.shared, image)
 		}
 	}
-	u.claims[c.workload] = entry
+	u.byWorkload[c.workload] = entry
 	wasOver := u.dropOver(old)
 	if changed.over {
 		if u.over[c.pull.namespace] == nil {
@@ -217,14 +217,14 @@ func (u *usage) set(c claim) change {
 	return changed
 }
 
-// dropOver forgets that there is no room for names of a claim, and reports whether there was none.
+// dropOver forgets that there is no room for names of a workload, and reports whether there was none.
 func (u *usage) dropOver(entry *usedBy) bool {
 	if entry == nil {
 		return false
 	}
-	claims := u.over[entry.pull.namespace]
-	_, found := claims[entry]
-	if delete(claims, entry); len(claims) == 0 {
+	workloads := u.over[entry.pull.namespace]
+	_, found := workloads[entry]
+	if delete(workloads, entry); len(workloads) == 0 {
 		delete(u.over, entry.pull.namespace)
 	}
 	return found
@@ -232,16 +232,16 @@ func (u *usage) dropOver(entry *usedBy) bool {
 
 // admitted is an image for which there is room now.
 type admitted struct {
-	image image
-	claim claim
+	image  image
+	images workloadImages
 }
 
 // admit returns images for which there had been no room and now is, those that are new in use.
 func (u *usage) admit() (added []admitted) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for namespace, claims := range u.over {
-		for entry := range claims {
+	for namespace, workloads := range u.over {
+		for entry := range workloads {
 			if !u.names.hasRoom(namespace) {
 				break
 			}
@@ -256,7 +256,7 @@ func (u *usage) admit() (added []admitted) {
 				}
 				entry.keys = append(entry.keys, image.key)
 				if u.add(image, entry) {
-					added = append(added, admitted{image, entry.claim})
+					added = append(added, admitted{image, entry.workloadImages})
 				}
 			}
 			if len(entry.waiting) == 0 {
@@ -267,7 +267,7 @@ func (u *usage) admit() (added []admitted) {
 	return added
 }
 
-// add notes that a claim needs an image, and reports whether that is new:
+// add notes that a workload needs an image, and reports whether that is new:
 // nothing used the image before, or not with these pull secrets.
 func (u *usage) add(image image, by *usedBy) bool {
 	entry := u.images[image.key]
@@ -296,11 +296,11 @@ func (u *usage) add(image image, by *usedBy) bool {
 func (u *usage) unset(workload corev1.ObjectReference) (unused []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	old := u.claims[workload]
+	old := u.byWorkload[workload]
 	if old == nil {
 		return nil
 	}
-	delete(u.claims, workload)
+	delete(u.byWorkload, workload)
 	u.dropOver(old)
 	for _, key := range old.keys {
 		u.names.remove(old.pull.namespace, key)
@@ -308,7 +308,7 @@ func (u *usage) unset(workload corev1.ObjectReference) (unused []string) {
 	return u.release(old)
 }
 
-// release undoes add for a claim that no longer holds, and returns the keys of
+// release undoes add for what a workload no longer needs, and returns the keys of
 // images that nothing uses any longer.
 func (u *usage) release(old *usedBy) (unused []string) {
 	if old == nil {

@@ -30,8 +30,8 @@ func newTestUsage() (*usage, *testingclock.FakePassiveClock) {
 	return newUsage(expandForTest, clock, 0, limits{all: 100, each: 50}), clock
 }
 
-func claimFor(name, namespace string, images ...string) claim {
-	return claim{
+func imagesFor(name, namespace string, images ...string) workloadImages {
+	return workloadImages{
 		workload: corev1.ObjectReference{Kind: "Deployment", Namespace: namespace, Name: name},
 		pull:     pull{namespace: namespace}, images: images,
 	}
@@ -50,21 +50,21 @@ func TestUsage(t *testing.T) {
 	const x, y = "reg/x:1", "reg/y:1"
 	tests := []struct {
 		name    string
-		before  []claim
-		claim   claim
+		before  []workloadImages
+		images  workloadImages
 		added   []string
 		shared  []string
 		invalid []string
 	}{
-		{"the first", nil, claimFor("one", "ns", x), []string{x}, nil, nil},
-		{"twice in a pod", nil, claimFor("one", "ns", x, x), []string{x}, nil, nil},
-		{"the same again", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x), nil, nil, nil},
-		{"another workload", []claim{claimFor("one", "ns", x)}, claimFor("two", "ns", x), nil, []string{x}, nil},
-		{"other pull secrets", []claim{claimFor("one", "ns", x)}, claimFor("two", "elsewhere", x), []string{x}, nil, nil},
-		{"one more image", []claim{claimFor("one", "ns", x)}, claimFor("one", "ns", x, y), []string{y}, nil, nil},
-		{"a short name", nil, claimFor("one", "ns", "busybox"), []string{"a.example/busybox:latest b.example/busybox:latest"}, nil, nil},
-		{"no name", nil, claimFor("one", "ns", "BAD", x), []string{x}, nil, []string{"BAD"}},
-		{"no name still", []claim{claimFor("one", "ns", "BAD")}, claimFor("one", "ns", "BAD", x), []string{x}, nil, nil},
+		{"the first", nil, imagesFor("one", "ns", x), []string{x}, nil, nil},
+		{"twice in a pod", nil, imagesFor("one", "ns", x, x), []string{x}, nil, nil},
+		{"the same again", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("one", "ns", x), nil, nil, nil},
+		{"another workload", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("two", "ns", x), nil, []string{x}, nil},
+		{"other pull secrets", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("two", "elsewhere", x), []string{x}, nil, nil},
+		{"one more image", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("one", "ns", x, y), []string{y}, nil, nil},
+		{"a short name", nil, imagesFor("one", "ns", "busybox"), []string{"a.example/busybox:latest b.example/busybox:latest"}, nil, nil},
+		{"no name", nil, imagesFor("one", "ns", "BAD", x), []string{x}, nil, []string{"BAD"}},
+		{"no name still", []workloadImages{imagesFor("one", "ns", "BAD")}, imagesFor("one", "ns", "BAD", x), []string{x}, nil, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestUsage(t *testing.T) {
 			for _, c := range test.before {
 				u.set(c)
 			}
-			changed := u.set(test.claim)
+			changed := u.set(test.images)
 			if !slices.Equal(keys(changed.added), test.added) {
 				t.Errorf("to be asked %q, want %q", keys(changed.added), test.added)
 			}
@@ -98,20 +98,20 @@ func pulls(u *usage, key string, limit int) []pull {
 
 func TestUsagePulls(t *testing.T) {
 	u, _ := newTestUsage()
-	u.set(claimFor("one", "b", "reg/x:1"))
-	u.set(claimFor("two", "a", "reg/x:1"))
-	u.set(claimFor("three", "a", "reg/x:1"))
+	u.set(imagesFor("one", "b", "reg/x:1"))
+	u.set(imagesFor("two", "a", "reg/x:1"))
+	u.set(imagesFor("three", "a", "reg/x:1"))
 	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "a"}, {namespace: "b"}}) {
 		t.Errorf("pulls %v", got)
 	}
 	if got := pulls(u, "reg/x:1", 1); !slices.Equal(got, []pull{{namespace: "a"}}) {
 		t.Errorf("one of them: %v", got)
 	}
-	u.unset(claimFor("two", "a").workload)
+	u.unset(imagesFor("two", "a").workload)
 	if got := pulls(u, "reg/x:1", 8); len(got) != 2 {
 		t.Errorf("pulls %v, although a third workload has the same", got)
 	}
-	u.unset(claimFor("three", "a").workload)
+	u.unset(imagesFor("three", "a").workload)
 	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "b"}}) {
 		t.Errorf("pulls %v of what is gone", got)
 	}
@@ -123,14 +123,14 @@ func TestUsagePulls(t *testing.T) {
 func TestUsageWorkloads(t *testing.T) {
 	u, _ := newTestUsage()
 	for i := range 10 {
-		c := claimFor(fmt.Sprintf("pod-%d", i), "ns", "reg/x:1")
+		c := imagesFor(fmt.Sprintf("pod-%d", i), "ns", "reg/x:1")
 		c.controlled = true
 		u.set(c)
 	}
 	if got := u.workloads("reg/x:1", 5); len(got) != 5 {
 		t.Errorf("%d pods, want 5 where there is nothing else", len(got))
 	}
-	u.set(claimFor("owner", "ns", "reg/x:1"))
+	u.set(imagesFor("owner", "ns", "reg/x:1"))
 	if got := u.workloads("reg/x:1", 5); len(got) != 1 || got[0].Name != "owner" {
 		t.Errorf("%v, want the workload, not its pods", got)
 	}
@@ -139,7 +139,7 @@ func TestUsageWorkloads(t *testing.T) {
 func TestUsageIdle(t *testing.T) {
 	u, clock := newTestUsage()
 	const x = "reg/x:1"
-	one := claimFor("one", "ns", x)
+	one := imagesFor("one", "ns", x)
 	u.set(one)
 	if u.unusedFor(x, 0) {
 		t.Error("in use and idle")
@@ -180,8 +180,8 @@ func TestUsageIdle(t *testing.T) {
 func TestUsageSettled(t *testing.T) {
 	const written, rewritten, also = "reg/x:1", "mirror/x:1", "reg/y:1"
 	u, clock := newTestUsage()
-	template := claimFor("one", "ns", written, also)
-	pod := claimFor("one-1", "ns", rewritten, also)
+	template := imagesFor("one", "ns", written, also)
+	pod := imagesFor("one-1", "ns", rewritten, also)
 	pod.controlled = true
 	if got := keys(u.set(template).added); !slices.Equal(got, []string{written, also}) {
 		t.Errorf("asked for %v before there are pods", got)
@@ -223,14 +223,14 @@ func TestUsageSettled(t *testing.T) {
 	}
 }
 
-// TestUsageEmptyAgain: after random claims, removing all of them leaves
+// TestUsageEmptyAgain: after random workloads, removing all of them leaves
 // nothing.
 func TestUsageEmptyAgain(t *testing.T) {
 	u, clock := newTestUsage()
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
 	workloads := map[corev1.ObjectReference]bool{}
 	for range 5000 {
-		c := claimFor(fmt.Sprintf("w%d", random.IntN(20)), fmt.Sprintf("ns%d", random.IntN(3)))
+		c := imagesFor(fmt.Sprintf("w%d", random.IntN(20)), fmt.Sprintf("ns%d", random.IntN(3)))
 		for range random.IntN(4) {
 			c.images = append(c.images, fmt.Sprintf("i%d", random.IntN(10)))
 		}
@@ -251,11 +251,11 @@ func TestUsageEmptyAgain(t *testing.T) {
 				}
 			}
 			if total+settled != len(entry.by) || len(entry.by) == 0 {
-				t.Fatalf("%s: %d claims, %d settled, %d workloads", key, total, settled, len(entry.by))
+				t.Fatalf("%s: %d workloads, %d settled, %d workloads", key, total, settled, len(entry.by))
 			}
 			for _, reference := range entry.references {
 				if slices.Contains(u.references[reference], key) != (total > 0) {
-					t.Fatalf("%s: %d claims, and %s means %v", key, total, reference, u.references[reference])
+					t.Fatalf("%s: %d workloads, and %s means %v", key, total, reference, u.references[reference])
 				}
 			}
 		}
@@ -265,8 +265,8 @@ func TestUsageEmptyAgain(t *testing.T) {
 	}
 	clock.SetTime(clock.Now().Add(time.Hour))
 	u.prune(time.Minute)
-	if len(u.claims)+len(u.images)+len(u.references)+len(u.idle) != 0 {
-		t.Errorf("left over: %v %v %v %v", u.claims, u.images, u.references, u.idle)
+	if len(u.byWorkload)+len(u.images)+len(u.references)+len(u.idle) != 0 {
+		t.Errorf("left over: %v %v %v %v", u.byWorkload, u.images, u.references, u.idle)
 	}
 }
 
@@ -274,7 +274,7 @@ func TestUsageEmptyAgain(t *testing.T) {
 func TestUsagePullsTakeTurns(t *testing.T) {
 	u, _ := newTestUsage()
 	for i := range 20 {
-		u.set(claimFor("w", fmt.Sprintf("ns%02d", i), "reg/x:1"))
+		u.set(imagesFor("w", fmt.Sprintf("ns%02d", i), "reg/x:1"))
 	}
 	seen := map[string]int{}
 	var next pull
@@ -284,7 +284,7 @@ func TestUsagePullsTakeTurns(t *testing.T) {
 		for _, p := range turn {
 			seen[p.namespace]++
 		}
-		u.unset(claimFor("w", "gone").workload) // others come and go meanwhile
+		u.unset(imagesFor("w", "gone").workload) // others come and go meanwhile
 	}
 	for i := range 20 {
 		if n := seen[fmt.Sprintf("ns%02d", i)]; n != 2 {
@@ -297,18 +297,18 @@ func TestUsagePullsTakeTurns(t *testing.T) {
 func TestUsagePullsOfOneNamespace(t *testing.T) {
 	u, _ := newTestUsage()
 	for i := range 100 {
-		c := claimFor(fmt.Sprint("w", i), "many", "reg/x:1")
+		c := imagesFor(fmt.Sprint("w", i), "many", "reg/x:1")
 		c.pull.secrets = fmt.Sprintf("s%02d", i)
 		u.set(c)
 	}
-	u.set(claimFor("w", "one", "reg/x:1"))
-	u.set(claimFor("w", "other", "reg/x:1"))
+	u.set(imagesFor("w", "one", "reg/x:1"))
+	u.set(imagesFor("w", "other", "reg/x:1"))
 	if turn := pulls(u, "reg/x:1", 3); turn[0].namespace != "many" || turn[1].namespace != "one" || turn[2].namespace != "other" {
 		t.Errorf("first are %v", turn)
 	}
 	_, next := u.pullsFrom("reg/x:1", pull{}, 8) // three first ones, and s01 to s05
 	// It goes on after one that is gone.
-	u.unset(claimFor("w6", "many").workload)
+	u.unset(imagesFor("w6", "many").workload)
 	if turn, _ := u.pullsFrom("reg/x:1", next, 1); next.secrets != "s06" || turn[0].secrets != "s07" {
 		t.Errorf("%v is next, then comes %v", next, turn)
 	}
@@ -329,8 +329,8 @@ func TestUsagePullsOfOneNamespace(t *testing.T) {
 // As many pull secrets as may be used are all used: none is next.
 func TestUsagePullsWithinLimit(t *testing.T) {
 	u, _ := newTestUsage()
-	u.set(claimFor("one", "a", "reg/x:1"))
-	u.set(claimFor("two", "b", "reg/x:1"))
+	u.set(imagesFor("one", "a", "reg/x:1"))
+	u.set(imagesFor("two", "b", "reg/x:1"))
 	if turn, next := u.pullsFrom("reg/x:1", pull{namespace: "b"}, 2); len(turn) != 2 || next != (pull{}) {
 		t.Errorf("%v, next %v", turn, next)
 	}
@@ -341,12 +341,12 @@ func TestUsagePullsWithinLimit(t *testing.T) {
 func TestUsageNamespaces(t *testing.T) {
 	u, _ := newTestUsage()
 	const x = "reg/x@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	u.set(heldClaim(x))
+	u.set(imageOnNodes(x))
 	if got := u.namespaces(x); !slices.Equal(got, []string{""}) {
 		t.Errorf("only on nodes: %q", got)
 	}
 	for i := range 2 * maxNamespaces {
-		u.set(claimFor("w", fmt.Sprintf("ns%02d", i), x))
+		u.set(imagesFor("w", fmt.Sprintf("ns%02d", i), x))
 		got := u.namespaces(x)
 		slices.Sort(got)
 		if n := len(slices.Compact(got)); n != min(i+1, maxNamespaces) || slices.Contains(got, "") {
@@ -361,15 +361,15 @@ func TestUsageSince(t *testing.T) {
 		u, clock := newTestUsage()
 		begin := clock.Now()
 		for i, name := range names {
-			u.set(claimFor(fmt.Sprint("w", i), "ns", name))
+			u.set(imagesFor(fmt.Sprint("w", i), "ns", name))
 			clock.SetTime(clock.Now().Add(time.Minute))
 		}
-		u.set(claimFor("another", "ns", names[0]))
+		u.set(imagesFor("another", "ns", names[0]))
 		if got := u.tenantOf("a.example/x:latest"); !got.inUse || !got.since.Equal(begin) {
 			t.Errorf("%q: %+v, want since %v", names, got, begin)
 		}
-		u.unset(claimFor("w0", "ns").workload)
-		u.unset(claimFor("another", "ns").workload)
+		u.unset(imagesFor("w0", "ns").workload)
+		u.unset(imagesFor("another", "ns").workload)
 		if got := u.tenantOf("a.example/x:latest"); !got.inUse || !got.since.Equal(begin.Add(time.Minute)) {
 			t.Errorf("%q, without the first: %+v", names, got)
 		}
@@ -383,8 +383,8 @@ func TestUsageForgets(t *testing.T) {
 		clock := testingclock.NewFakePassiveClock(time.Now())
 		u := newUsage(expandForTest, clock, keep, limits{all: 100, each: 50})
 		ends := func() {
-			u.set(claimFor("w", "ns", "reg/x:1"))
-			u.unset(claimFor("w", "ns").workload)
+			u.set(imagesFor("w", "ns", "reg/x:1"))
+			u.unset(imagesFor("w", "ns").workload)
 		}
 		ends()
 		u.remember("reg/old:1", clock.Now().Add(time.Minute-10*time.Hour), nil)

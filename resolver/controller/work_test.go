@@ -49,7 +49,7 @@ func TestMirrorsChanged(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	keys := queued(t, r)
 	for _, tag := range []string{"reg/refused:1", "reg/well:1"} {
-		r.usage.set(claimFor(tag, "ns", tag))
+		r.usage.set(imagesFor(tag, "ns", tag))
 	}
 	refused := one("reg/refused:1")
 	r.attempts.failed(refused, r.attempts.of(refused), v1alpha1.ReasonNotFound, "404", 0)
@@ -84,7 +84,7 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 		t.Run(noticed, func(t *testing.T) {
 			r, s, _ := newTestResolver(t, &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }})
 			keys := queued(t, r)
-			r.usage.set(claimFor("w", "ns", one, two))
+			r.usage.set(imagesFor("w", "ns", one, two))
 			s.wrote(s.resolved(t.Context(), one, plain(hash("a")), amd64))
 			s.wrote(s.resolved(t.Context(), two, plain(hash("a")), amd64))
 			// Nothing may remain of this failure, or the image waits.
@@ -111,7 +111,7 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		r, s, _ := newTestResolver(t, f)
 		keys := queued(t, r)
 		names := []string{"reg/x:1", "reg/x:2", "reg/x:3", "reg/x:4"}
-		r.usage.set(claimFor("w", "ns", names...))
+		r.usage.set(imagesFor("w", "ns", names...))
 		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
 		for failures, name := range names {
 			q := &queue{}
@@ -179,7 +179,7 @@ func TestWritesAboutOneImageFail(t *testing.T) {
 				go func() { r.queues.run(ctx, nil); close(ended) }()
 				<-r.queues.started
 				ask := func(namespace, image string) {
-					for _, image := range r.usage.set(claimFor(image, namespace, image)).added {
+					for _, image := range r.usage.set(imagesFor(image, namespace, image)).added {
 						r.ask(image)
 					}
 				}
@@ -224,12 +224,12 @@ func TestUnwrittenAnswerEndsWithTheUse(t *testing.T) {
 	const tag = "reg/x:1"
 	points := hash("a")
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(points), nil }})
-	r.usage.set(claimFor("w", "ns", tag))
+	r.usage.set(imagesFor("w", "ns", tag))
 	s.fails = errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue{}, tag)
-	r.release(r.usage.set(claimFor("w", "ns")).unused...)
+	r.release(r.usage.set(imagesFor("w", "ns")).unused...)
 	s.fails, points = nil, hash("b")
-	r.usage.set(claimFor("w", "ns", tag))
+	r.usage.set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue{}, tag)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): tag})
 }
@@ -246,7 +246,7 @@ func TestCanceledWork(t *testing.T) {
 				digest:  func(string) (string, error) { cancel(); return "", ctx.Err() },
 			}
 			r, s, told := newTestResolver(t, f)
-			r.usage.set(claimFor("w", "ns", tag))
+			r.usage.set(imagesFor("w", "ns", tag))
 			if known {
 				s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 				s.clock.SetTime(s.clock.Now().Add(time.Hour))
@@ -271,7 +271,7 @@ func TestQueuedAgain(t *testing.T) {
 	// A minimal time, so that there is nothing to wait for.
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.TagTTL = time.Millisecond })
 	keys := queued(t, r)
-	r.usage.set(claimFor("w", "ns", tag))
+	r.usage.set(imagesFor("w", "ns", tag))
 	expect := func(after string) {
 		t.Helper()
 		if got := next(keys); got != tag {
@@ -296,10 +296,10 @@ func TestForgottenWhileAsked(t *testing.T) {
 	f := &fakeRegistry{}
 	r, _, _ := newTestResolver(t, f)
 	f.resolve = func(string, []string) (*registry.Resolution, error) {
-		r.forget(r.usage.set(claimFor("w", "ns")).unused...)
+		r.forget(r.usage.set(imagesFor("w", "ns")).unused...)
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
 	}
-	r.usage.set(claimFor("w", "ns", tag))
+	r.usage.set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue{}, tag)
 	if n := len(r.attempts.byKey); f.asked() != 1 || n != 0 {
 		t.Errorf("asked %d times, %d attempts are remembered", f.asked(), n)
@@ -318,7 +318,7 @@ func TestFoundUnderSecondName(t *testing.T) {
 		return plain(hash("a")), nil
 	}}
 	r, s, _ := newTestResolver(t, f)
-	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.usage.set(imagesFor("w", "ns", "x:1"))
 	r.work(t.Context(), &queue{}, image.key)
 	s.expect(map[string]string{v1alpha1.UnresolvedName(image.references[0]): image.references[0]})
 	missing = false
@@ -341,7 +341,7 @@ func TestFailuresOfTwoRegistries(t *testing.T) {
 				return nil, failures[slices.Index(image.references, reference)]
 			}}
 			r, s, _ := newTestResolver(t, f)
-			r.usage.set(claimFor("w", "ns", "x:1"))
+			r.usage.set(imagesFor("w", "ns", "x:1"))
 			r.work(t.Context(), &queue{}, image.key)
 			failure := s.failure(image.references[0])
 			if failure.reason != v1alpha1.ReasonRateLimited {
@@ -409,7 +409,7 @@ func TestOtherPullSecrets(t *testing.T) {
 				d.secrets = notFoundReader{}
 			}
 		})
-		r.usage.set(claimFor("w", "ns", tag))
+		r.usage.set(imagesFor("w", "ns", tag))
 		r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnauthorized, "401", 0)
 		r.workloadHandler(&kinds[0]).OnAdd(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "elsewhere", UID: "1"},
@@ -438,7 +438,7 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 		})
 	})
 	for i := range 20 {
-		r.usage.set(claimFor("w", fmt.Sprintf("quiet-%02d", i), tag))
+		r.usage.set(imagesFor("w", fmt.Sprintf("quiet-%02d", i), tag))
 	}
 	r.work(t.Context(), &queue{}, tag)
 	before := len(told.notes)
@@ -471,7 +471,7 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 	const tag = "reg/x:1"
 	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
 	for i := range 3 * maxPulls {
-		r.usage.set(claimFor("w", fmt.Sprintf("ns-%02d", i), tag))
+		r.usage.set(imagesFor("w", fmt.Sprintf("ns-%02d", i), tag))
 	}
 	for brought, place := range map[string]int{"ns-03": 3, "ns-23": 0} {
 		next := fmt.Sprintf("ns-%02d", maxPulls)
@@ -479,7 +479,7 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 			next = fmt.Sprintf("ns-%02d", maxPulls-1) // the last one gave up its place
 		}
 		r.attempts.setNextSecrets(tag, pull{})
-		p := claimFor("w", brought, tag).pull
+		p := imagesFor("w", brought, tag).pull
 		r.attempts.noteNewSecrets(tag, p)
 		tried := r.nextSecrets(t.Context(), one(tag))
 		if len(tried) != maxPulls || tried[place].namespace != brought {
@@ -536,7 +536,7 @@ func TestPullSecretsOfNewWorkload(t *testing.T) {
 			}
 		})
 		queued(t, r)
-		c := claimFor("w", "ns", "reg/x:1")
+		c := imagesFor("w", "ns", "reg/x:1")
 		c.pull.secrets = "mine"
 		r.askForNew(c, []image{one("reg/x:1")})
 		if _, brought := r.attempts.takeNextSecrets("reg/x:1"); (brought == c.pull) != reads || !reads && brought != (pull{}) {
@@ -590,7 +590,7 @@ func TestAnswersAndTheQueue(t *testing.T) {
 					resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), answer },
 					digest:  func(string) (string, error) { return hash("a"), answer },
 				})
-				r.usage.set(claimFor("w", "ns", tag))
+				r.usage.set(imagesFor("w", "ns", tag))
 				question := "resolve"
 				if known {
 					question = "confirm"
@@ -623,7 +623,7 @@ func TestLargeImageWithoutRoom(t *testing.T) {
 	}
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return large, nil }}
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 4, 4 })
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	r.work(t.Context(), &queue{}, "reg/x:1")
 	if f.asked() != 1 || len(s.objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
 		t.Errorf("asked for %q, %d objects, events %q", f.resolves, len(s.objects()), told.notes)
@@ -635,7 +635,7 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	f := &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }}
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 1, 1 })
 	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	r.quota.admit([]string{"ns"}, 1)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
@@ -662,7 +662,7 @@ func TestSecondNameNotWritten(t *testing.T) {
 		}}
 		r, s, _ := newTestResolver(t, f)
 		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-		r.usage.set(claimFor("w", "ns", "x:1"))
+		r.usage.set(imagesFor("w", "ns", "x:1"))
 		failed := r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
 		s.wrote(s.notResolved(t.Context(), image.references[0], failed))
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
@@ -689,8 +689,8 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 		return plain(hash("a")), nil
 	}})
 	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-	r.usage.set(claimFor("pinned", "ns", digest))
-	tagged := claimFor("tagged", "ns", tag)
+	r.usage.set(imagesFor("pinned", "ns", digest))
+	tagged := imagesFor("tagged", "ns", tag)
 	r.usage.set(tagged)
 	r.work(t.Context(), &queue{}, digest)
 	r.work(t.Context(), &queue{}, tag)
@@ -709,7 +709,7 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 		t.Errorf("next: %+v", next)
 	}
 	before := len(told.notes)
-	r.askForNew(claimFor("another", "ns", digest), []image{one(digest)})
+	r.askForNew(imagesFor("another", "ns", digest), []image{one(digest)})
 	if len(told.notes) != before {
 		t.Errorf("a new workload is told %q", told.notes[before:])
 	}
@@ -726,7 +726,7 @@ func TestFailureOfDigestNotRemoved(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), refused }}
 	r, s, _ := newTestResolver(t, f)
 	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-	r.usage.set(claimFor("w", "ns", digest))
+	r.usage.set(imagesFor("w", "ns", digest))
 	r.work(t.Context(), &queue{}, digest)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	refused, s.failsDelete = nil, errors.New("etcdserver: no leader")
@@ -749,10 +749,10 @@ func TestUsedWhileReleased(t *testing.T) {
 			r.leading.Store(leads)
 			keys := queued(t, r)
 			const tag = "reg/x:1"
-			job := claimFor("job", "ns", tag)
+			job := imagesFor("job", "ns", tag)
 			r.usage.set(job)
 			unused := r.usage.unset(job.workload)
-			r.usage.set(claimFor("pod", "ns", tag))
+			r.usage.set(imagesFor("pod", "ns", tag))
 			r.release(unused...)
 			synctest.Wait()
 			if asked := len(keys) == 1; asked != leads {
@@ -771,7 +771,7 @@ func TestNotConfirmedIsKnown(t *testing.T) {
 	r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", 0)
 	for platforms, want := range []int{0, 1} {
 		addNodes(r, both[:platforms+1]...)
-		r.reportFailure(one(tag), claimFor("w", "ns", tag).workload)
+		r.reportFailure(one(tag), imagesFor("w", "ns", tag).workload)
 		if len(told.notes) != want {
 			t.Errorf("%q: events %q", both[:platforms+1], told.notes)
 		}
@@ -785,7 +785,7 @@ func TestUnusedWhileWritten(t *testing.T) {
 		const tag = "reg/x:1"
 		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), missing }})
 		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-		c := claimFor("w", "ns", tag)
+		c := imagesFor("w", "ns", tag)
 		r.usage.set(c)
 		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 			Create: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -810,7 +810,7 @@ func TestCanceledAtTheFirstName(t *testing.T) {
 		return nil, ctx.Err()
 	}}
 	r, _, _ := newTestResolver(t, f)
-	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.usage.set(imagesFor("w", "ns", "x:1"))
 	r.work(ctx, &queue{}, image.key)
 	if f.asked() != 1 {
 		t.Errorf("asked for %q", f.resolves)
@@ -829,7 +829,7 @@ func TestMovedThereAndBack(t *testing.T) {
 	}
 	r, s, _ := newTestResolver(t, f)
 	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
-	r.usage.set(claimFor("w", "ns", "x:1"))
+	r.usage.set(imagesFor("w", "ns", "x:1"))
 	s.wrote(s.resolved(t.Context(), image.references[1], plain(hash("a")), amd64))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.fails = errors.New("etcdserver: no leader")

@@ -97,25 +97,25 @@ func ended(job *batchv1.Job) bool {
 	})
 }
 
-// identity returns what identifies an object in events and among claims.
+// identity returns what identifies an object in events and among workloads.
 func (k *kind) identity(o metav1.Object) corev1.ObjectReference {
 	return corev1.ObjectReference{
 		APIVersion: k.apiVersion, Kind: k.name, Namespace: unique.Make(o.GetNamespace()).Value(), Name: o.GetName(), UID: o.GetUID(),
 	}
 }
 
-// claimOf returns what an object needs; ok is false if it needs nothing, or has
+// imagesOf returns what an object needs; ok is false if it needs nothing, or has
 // ended.
-func (k *kind) claimOf(object any) (c claim, ok bool) {
+func (k *kind) imagesOf(object any) (c workloadImages, ok bool) {
 	if w, isShort := object.(*workload); isShort {
-		return w.claim, len(w.claim.images) > 0
+		return w.images, len(w.images.images) > 0
 	}
 	m, isObject := object.(metav1.Object)
 	spec := k.template(object)
 	if !isObject || spec == nil {
-		return claim{}, false
+		return workloadImages{}, false
 	}
-	c = claim{
+	c = workloadImages{
 		workload: k.identity(m), controlled: metav1.GetControllerOfNoCopy(m) != nil,
 		settled: k.settled != nil && k.settled(object),
 	}
@@ -138,11 +138,11 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 }
 
 // workload is what the cache keeps of an object: the metadata by which
-// informers identify it, and its claim, without images if it needs nothing. A
+// informers identify it, and its images, none if it needs nothing. A
 // Pod with only these data takes four times the memory.
 type workload struct {
 	metav1.ObjectMeta
-	claim claim
+	images workloadImages
 	// registries that the images of a pod's running containers come from.
 	registries []string
 }
@@ -153,7 +153,7 @@ func (k *kind) transform(object any) (any, error) {
 	if _, isShort := object.(*workload); isShort || !ok {
 		return object, nil
 	}
-	c, _ := k.claimOf(object)
+	c, _ := k.imagesOf(object)
 	return &workload{slimMeta(m), c, runningFrom(object)}, nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The object that the cache keeps gives the same claim as the original, and
+// The object that the cache keeps gives the same images as the original, and
 // informers know it by the same name.
 func TestTransformKeepsTheClaim(t *testing.T) {
 	meta := metav1.ObjectMeta{
@@ -40,7 +40,7 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 	}
 	for i, object := range objects {
 		k := &kinds[i]
-		want := claim{
+		want := workloadImages{
 			workload:   corev1.ObjectReference{APIVersion: k.apiVersion, Kind: k.name, Namespace: "ns", Name: "one", UID: "1"},
 			controlled: true, pull: pull{namespace: "ns", serviceAccount: "account", secrets: "a,b"},
 			images: []string{"reg/init:1", "reg/x:1", "reg/y:1", "reg/data:1"},
@@ -57,7 +57,7 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, of := range map[string]any{"object": object, "kept": short, "kept twice": again} {
-			if got, ok := k.claimOf(of); !ok || !reflect.DeepEqual(got, want) {
+			if got, ok := k.imagesOf(of); !ok || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s, %s: %+v, want %+v", k.name, what, got, want)
 			}
 		}
@@ -70,7 +70,7 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, ok := kinds[0].claimOf(ended); ok {
+	if c, ok := kinds[0].imagesOf(ended); ok {
 		t.Errorf("a pod that has ended needs %+v", c)
 	}
 }
@@ -109,15 +109,15 @@ func TestSettled(t *testing.T) {
 			t.Errorf("%s is settled", kinds[kind].name)
 		}
 	}
-	// It is part of the claim, also of what the cache keeps.
+	// It is part of it, also of what the cache keeps.
 	object := deployment(3, 2, 2).(*appsv1.Deployment)
 	object.Spec.Template.Spec.Containers = []corev1.Container{{Image: "reg/x:1"}}
 	short, err := kinds[1].transform(object)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, ok := kinds[1].claimOf(short); !ok || !c.settled {
-		t.Errorf("claim %+v", c)
+	if c, ok := kinds[1].imagesOf(short); !ok || !c.settled {
+		t.Errorf("images %+v", c)
 	}
 }
 
@@ -182,13 +182,13 @@ func TestClaim(t *testing.T) {
 	a, b := deploymentOf("", "reg/x:1"), deploymentOf("default", "reg/x:1")
 	a.Spec.Template.Spec.ImagePullSecrets = names("two", "one", "two")
 	b.Spec.Template.Spec.ImagePullSecrets = names("one", "two")
-	first, ok := kinds[1].claimOf(a)
-	second, also := kinds[1].claimOf(b)
+	first, ok := kinds[1].imagesOf(a)
+	second, also := kinds[1].imagesOf(b)
 	if !ok || !also || first.pull != second.pull || first.pull.secrets != "one,two" {
 		t.Errorf("%+v and %+v", first.pull, second.pull)
 	}
 	b.Spec.Template.Spec.Containers = nil
-	if c, ok := kinds[1].claimOf(b); ok {
+	if c, ok := kinds[1].imagesOf(b); ok {
 		t.Errorf("without images: %+v", c)
 	}
 }
