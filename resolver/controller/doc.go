@@ -11,7 +11,7 @@
 //	mirrors.go      mirrors of registries that the cluster states
 //	usage.go        which images are in use, by what, with which pull secrets
 //	nodes.go        platforms and registries of the nodes
-//	held.go         images that nodes hold, and in which order to ask for them
+//	nodeimages.go   images that nodes hold, and in which order to ask for them
 //	store.go        what the ImageManifests say
 //	write.go        every write of them, and their repair
 //	attempts.go     how the last attempt at an image ended, and when to try again

@@ -112,7 +112,7 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 		if r.nodes.set(node.Name, facts) {
 			r.nodesChanged()
 		}
-		r.hold(node.Name, heldBy(node))
+		r.setNodeImages(node.Name, imagesOn(node))
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    set,
@@ -121,7 +121,7 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 			if node, ok := lastKnown(object).(*corev1.Node); ok {
 				r.nodes.remove(node.Name)
 				r.nodesChanged()
-				r.hold(node.Name, nil)
+				r.setNodeImages(node.Name, nil)
 			}
 		},
 	}

@@ -59,8 +59,8 @@ func newMetrics(usage *usage, store *store, queued func() int, registerer promet
 	registerer.MustRegister(
 		m.lookups, m.writeErrors, m.looked, m.unwritten, m.suppressed, m.repaired,
 		gauge("layerlocality_resolver_queued_images", "Images in queues, due or for later.", nil, queued),
-		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(usage.all()) - usage.heldOnly() }),
-		gauge("layerlocality_resolver_images_on_nodes", "Images that nodes hold and no workload names.", nil, usage.heldOnly),
+		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(usage.all()) - usage.countOnlyOnNodes() }),
+		gauge("layerlocality_resolver_images_on_nodes", "Images that nodes hold and no workload names.", nil, usage.countOnlyOnNodes),
 		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := store.count(); return n }),
 		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := store.count(); return n }),
 	)

@@ -6,7 +6,7 @@ import (
 )
 
 // names counts the distinct image names of workloads, by namespace, so that each namespace takes
-// a bounded part of the memory. What only nodes hold counts elsewhere, in held.
+// a bounded part of the memory. What only nodes hold counts elsewhere, in nodeImages.
 type names struct {
 	limit limits
 	counts

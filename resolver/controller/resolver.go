@@ -86,7 +86,7 @@ type Resolver struct {
 	notifier    *notifier
 	usage       *usage
 	nodes       *nodes
-	held        *held
+	nodeImages  *nodeImages
 	store       *store
 	attempts    *attempts
 	backlog     *backlog
@@ -126,7 +126,7 @@ func newResolver(options Options, d dependencies) *Resolver {
 		credentials: newCredentials(options.Keychains, d.secrets),
 		usage:       newUsage(options.Registry.References, d.clock, options.KeepUnused, images),
 		nodes:       newNodes(options.Policy, options.InUse),
-		held:        newHeld(),
+		nodeImages:  newNodeImages(),
 		store:       newStore(d.client, d.clock),
 		backlog:     newBacklog(),
 		quota:       newQuota(images),
@@ -228,7 +228,7 @@ func (r *Resolver) Start(ctx context.Context) error {
 	running.Go(func() { r.queues.run(ctx, r.store.limited()) })
 	running.Go(func() { r.repair(ctx) })
 	<-r.queues.started
-	r.held.reset() // of what was handed over before there were queues
+	r.nodeImages.reset() // of what was handed over before there were queues
 	images := r.usage.all()
 	resolved, unresolved := r.store.count()
 	r.log.Info("Leading", "images", len(images), "resolved", resolved, "unresolved", unresolved, "platforms", r.nodes.clusterPlatforms())
@@ -305,7 +305,7 @@ func (r *Resolver) release(keys ...string) {
 	r.forget(keys...)
 	r.queues.remove(keys...)
 	for _, key := range keys {
-		r.handOver(r.held.done(imageOf(key))) // it no longer waits
+		r.handOver(r.nodeImages.done(imageOf(key))) // it no longer waits
 		for _, reference := range imageOf(key).references {
 			if !r.store.has(reference) {
 				r.usage.forgetIdle(reference)

@@ -391,7 +391,7 @@ func (u *usage) pullsFrom(key string, from pull, limit int) (pulls []pull, next 
 		return nil, pull{}
 	}
 	for p := range entry.pulls {
-		if p.Value() != heldPull {
+		if p.Value() != nodePull {
 			pulls = append(pulls, p.Value())
 		}
 	}
@@ -443,7 +443,7 @@ func (u *usage) namespacesOf(entry *used) (found []string) {
 		return nil
 	}
 	for p := range entry.pulls {
-		if p.Value() == heldPull && len(entry.pulls) > 1 {
+		if p.Value() == nodePull && len(entry.pulls) > 1 {
 			continue
 		}
 		if namespace := p.Value().namespace; !slices.Contains(found, namespace) {
@@ -534,7 +534,7 @@ func (u *usage) workloadsIn(key, namespace string, limit int) []corev1.ObjectRef
 	var found, controlled []corev1.ObjectReference
 	if entry := u.images[key]; entry != nil {
 		for by := range entry.by {
-			if by.pull == heldPull || namespace != "" && by.workload.Namespace != namespace {
+			if by.pull == nodePull || namespace != "" && by.workload.Namespace != namespace {
 				continue
 			}
 			if !by.controlled {

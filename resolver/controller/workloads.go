@@ -226,7 +226,7 @@ func transform(object any) (any, error) {
 			names[i] = unique.Make(host + "/image").Value()
 		}
 		short.Status.Images = []corev1.ContainerImage{{Names: names}}
-		for _, reference := range heldBy(o) {
+		for _, reference := range imagesOn(o) {
 			short.Status.Images = append(short.Status.Images, corev1.ContainerImage{Names: []string{unique.Make(reference).Value()}})
 		}
 		return short, nil

@@ -22,27 +22,27 @@ const (
 	// maxAsked is how many of them are in the queue of a registry at once: the requests of
 	// workloads wait for no more than these.
 	maxAsked = 2
-	// maxHeldPerNode and maxHeld bound what is asked for.
-	maxHeldPerNode = 512
-	maxHeld        = 50_000
-	// heldRefusal is for how long a refusal is believed, at least: an image may be gone
+	// maxImagesPerNode and maxNodeImages bound what is asked for.
+	maxImagesPerNode = 512
+	maxNodeImages    = 50_000
+	// nodeImageRefusal is for how long a refusal is believed, at least: an image may be gone
 	// from its registry and stay on nodes for ever.
-	heldRefusal = 6 * time.Hour
-	// heldPause is how long none is asked for after their registry had enough.
-	heldPause = time.Hour
-	// heldAttempts is how often an image is asked for while its registry does not answer.
+	nodeImageRefusal = 6 * time.Hour
+	// nodeImagePause is how long none is asked for after their registry had enough.
+	nodeImagePause = time.Hour
+	// nodeImageAttempts is how often an image is asked for while its registry does not answer.
 	// After that the next one has its turn: it may be this image only that makes the
 	// registry fail.
-	heldAttempts = 5
+	nodeImageAttempts = 5
 )
 
-// heldPull stands for no workload: no pull secrets, and nobody to tell. No service account
+// nodePull stands for no workload: no pull secrets, and nobody to tell. No service account
 // has such a name.
-var heldPull = pull{serviceAccount: "(nodes)"}
+var nodePull = pull{serviceAccount: "(nodes)"}
 
-// held knows which images nodes hold, on how many nodes each is, and which are to be asked
+// nodeImages has the images that nodes hold, on how many nodes each is, and which are to be asked
 // for.
-type held struct {
+type nodeImages struct {
 	mu sync.Mutex
 	// nodes has the references of the images on each node, by digest.
 	nodes map[string][]string
@@ -51,19 +51,19 @@ type held struct {
 	// over are those for which there is no room.
 	over map[string]struct{}
 	// waiting has the images to ask for, by registry.
-	waiting map[string]*heldQueue
+	waiting map[string]*nodeImageQueue
 }
 
-// heldQueue are the images of a registry that are to be asked for.
-type heldQueue struct {
+// nodeImageQueue are the images of a registry that are to be asked for.
+type nodeImageQueue struct {
 	// images are all of them, by their first reference.
-	images map[string]*heldImage
+	images map[string]*nodeImage
 	// waiting is a heap of those that are not in the queue of the registry.
-	waiting heldHeap
+	waiting nodeImageHeap
 }
 
-// heldImage is an image that is to be asked for.
-type heldImage struct {
+// nodeImage is an image that is to be asked for.
+type nodeImage struct {
 	image
 	// nodes is on how many it is.
 	nodes int
@@ -71,13 +71,13 @@ type heldImage struct {
 	at int
 }
 
-func newHeld() *held {
-	return &held{nodes: map[string][]string{}, counts: map[string]int{}, over: map[string]struct{}{}, waiting: map[string]*heldQueue{}}
+func newNodeImages() *nodeImages {
+	return &nodeImages{nodes: map[string][]string{}, counts: map[string]int{}, over: map[string]struct{}{}, waiting: map[string]*nodeImageQueue{}}
 }
 
 // set replaces what a node holds. It returns the references that are new, as far as there is room,
 // and those of earlier ones that no node holds any longer.
-func (h *held) set(node string, references []string) (added, gone []string) {
+func (h *nodeImages) set(node string, references []string) (added, gone []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	old := h.nodes[node]
@@ -111,7 +111,7 @@ func (h *held) set(node string, references []string) (added, gone []string) {
 		h.counted(reference)
 	}
 	for reference := range h.over {
-		if len(h.counts)-len(h.over) >= maxHeld {
+		if len(h.counts)-len(h.over) >= maxNodeImages {
 			break
 		}
 		delete(h.over, reference)
@@ -121,7 +121,7 @@ func (h *held) set(node string, references []string) (added, gone []string) {
 }
 
 // counted puts an image in its place after its count has changed. The caller holds the mutex.
-func (h *held) counted(reference string) {
+func (h *nodeImages) counted(reference string) {
 	q := h.waiting[imageOf(reference).registry()]
 	if q == nil {
 		return
@@ -134,21 +134,21 @@ func (h *held) counted(reference string) {
 
 // want notes that an image is to be asked for, and returns what to hand over now to the
 // queue of its registry.
-func (h *held) want(image image) (now []image) {
+func (h *nodeImages) want(image image) (now []image) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.add(image).next()
 }
 
 // add adds an image to those of its registry that wait. The caller holds the mutex.
-func (h *held) add(image image) *heldQueue {
+func (h *nodeImages) add(image image) *nodeImageQueue {
 	q := h.waiting[image.registry()]
 	if q == nil {
-		q = &heldQueue{images: map[string]*heldImage{}}
+		q = &nodeImageQueue{images: map[string]*nodeImage{}}
 		h.waiting[image.registry()] = q
 	}
 	if first := image.references[0]; q.images[first] == nil {
-		q.images[first] = &heldImage{image: image, nodes: h.counts[first]}
+		q.images[first] = &nodeImage{image: image, nodes: h.counts[first]}
 		heap.Push(&q.waiting, q.images[first])
 	}
 	return q
@@ -156,7 +156,7 @@ func (h *held) add(image image) *heldQueue {
 
 // done forgets an image that is not to be asked for any longer, and returns what to hand
 // over instead.
-func (h *held) done(image image) (next []image) {
+func (h *nodeImages) done(image image) (next []image) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	q := h.waiting[image.registry()]
@@ -173,35 +173,35 @@ func (h *held) done(image image) (next []image) {
 }
 
 // next takes images from those that wait: the ones that are on most nodes.
-func (q *heldQueue) next() (images []image) {
+func (q *nodeImageQueue) next() (images []image) {
 	for len(q.images)-len(q.waiting) < maxAsked && len(q.waiting) > 0 {
-		images = append(images, heap.Pop(&q.waiting).(*heldImage).image)
+		images = append(images, heap.Pop(&q.waiting).(*nodeImage).image)
 	}
 	return images
 }
 
-// heldHeap is a heap of images, the one on most nodes first.
-type heldHeap []*heldImage
+// nodeImageHeap is a heap of images, the one on most nodes first.
+type nodeImageHeap []*nodeImage
 
-func (h heldHeap) Len() int { return len(h) }
-func (h heldHeap) Less(a, b int) bool {
+func (h nodeImageHeap) Len() int { return len(h) }
+func (h nodeImageHeap) Less(a, b int) bool {
 	return h[a].nodes > h[b].nodes || h[a].nodes == h[b].nodes && h[a].key < h[b].key
 }
 
-func (h heldHeap) Swap(a, b int) {
+func (h nodeImageHeap) Swap(a, b int) {
 	h[a], h[b] = h[b], h[a]
 	h[a].at, h[b].at = a, b
 }
 
 // Push implements heap.Interface.
-func (h *heldHeap) Push(x any) {
-	image := x.(*heldImage)
+func (h *nodeImageHeap) Push(x any) {
+	image := x.(*nodeImage)
 	image.at = len(*h)
 	*h = append(*h, image)
 }
 
 // Pop implements heap.Interface.
-func (h *heldHeap) Pop() any {
+func (h *nodeImageHeap) Pop() any {
 	last := (*h)[len(*h)-1]
 	(*h)[len(*h)-1] = nil
 	*h = (*h)[:len(*h)-1]
@@ -210,18 +210,18 @@ func (h *heldHeap) Pop() any {
 }
 
 // reset forgets what is to be asked for.
-func (h *held) reset() {
+func (h *nodeImages) reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.waiting)
 }
 
-// hold notes which images a node holds, and asks for those that are new.
-func (r *Resolver) hold(node string, references []string) {
+// setNodeImages notes which images a node holds, and asks for those that are new.
+func (r *Resolver) setNodeImages(node string, references []string) {
 	if !r.options.ImagesOnNodes {
 		return
 	}
-	added, gone := r.held.set(node, references)
+	added, gone := r.nodeImages.set(node, references)
 	for _, reference := range added {
 		for _, image := range r.usage.set(imageOnNodes(reference)).added {
 			if r.leading.Load() { // Start handles what existed before
@@ -237,7 +237,7 @@ func (r *Resolver) hold(node string, references []string) {
 // imageOnNodes stands for the workload of an image that nodes hold.
 func imageOnNodes(reference string) workloadImages {
 	return workloadImages{
-		workload: corev1.ObjectReference{Kind: "Node", Name: reference}, controlled: true, pull: heldPull, images: []string{reference},
+		workload: corev1.ObjectReference{Kind: "Node", Name: reference}, controlled: true, pull: nodePull, images: []string{reference},
 	}
 }
 
@@ -245,18 +245,18 @@ func imageOnNodes(reference string) workloadImages {
 // lowest priority, and it is handed over when its turn comes.
 func (r *Resolver) enqueue(image image, after time.Duration, priority int) {
 	switch {
-	case !r.usage.onlyHeld(image.key):
+	case !r.usage.onlyOnNodes(image.key):
 		r.queues.add(image, after, priority)
 	case after > 0:
 		switch last := r.attempts.of(image); {
 		case last.reason == v1alpha1.ReasonRateLimited || last.gaveUp():
-			after = max(after, heldPause)
+			after = max(after, nodeImagePause)
 		case last.reason != "" && !temporary(last.reason):
-			after = max(after, heldRefusal)
+			after = max(after, nodeImageRefusal)
 		}
 		r.queues.add(image, after, spare)
 	default:
-		r.handOver(r.held.want(image))
+		r.handOver(r.nodeImages.want(image))
 	}
 }
 
@@ -267,9 +267,9 @@ func (r *Resolver) worked(image image) {
 	if last := r.attempts.of(image); r.usage.inUse(image.key) && temporary(last.reason) && !last.gaveUp() {
 		return
 	}
-	r.handOver(r.held.done(image))
+	r.handOver(r.nodeImages.done(image))
 	// There may be more to do since it began, which was not noted while it had its turn.
-	if r.usage.onlyHeld(image.key) && r.due(image).task != nothing {
+	if r.usage.onlyOnNodes(image.key) && r.due(image).task != nothing {
 		r.ask(image)
 	}
 }
@@ -277,14 +277,14 @@ func (r *Resolver) worked(image image) {
 // gaveUp reports whether a registry failed so often on an image that others have their turn.
 // A registry that had enough says nothing about the image.
 func (a *attempt) gaveUp() bool {
-	return a.reason == v1alpha1.ReasonUnavailable && a.failures >= heldAttempts
+	return a.reason == v1alpha1.ReasonUnavailable && a.failures >= nodeImageAttempts
 }
 
 // hasRoom reports whether there is room for what will be known about a new image: one that
 // only nodes hold displaces no other.
 func (r *Resolver) hasRoom(image image) bool {
 	namespaces := r.usage.namespaces(image.key)
-	if r.usage.onlyHeld(image.key) {
+	if r.usage.onlyOnNodes(image.key) {
 		return r.quota.hasSpare(namespaces)
 	}
 	return r.quota.hasRoom(namespaces)
@@ -298,38 +298,38 @@ func (r *Resolver) handOver(images []image) {
 
 // question returns how a question about an image is counted.
 func (r *Resolver) question(image image, question string) string {
-	if r.usage.onlyHeld(image.key) {
+	if r.usage.onlyOnNodes(image.key) {
 		return "held"
 	}
 	return question
 }
 
-// onlyHeld tells whether nodes hold an image and no workload names it.
-func (u *usage) onlyHeld(key string) bool {
+// onlyOnNodes tells whether nodes hold an image and no workload names it.
+func (u *usage) onlyOnNodes(key string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.images[key].onlyHeld()
+	return u.images[key].onlyOnNodes()
 }
 
-func (entry *used) onlyHeld() bool {
-	return entry != nil && len(entry.pulls) == 1 && entry.pulls[unique.Make(heldPull)] > 0
+func (entry *used) onlyOnNodes() bool {
+	return entry != nil && len(entry.pulls) == 1 && entry.pulls[unique.Make(nodePull)] > 0
 }
 
-// heldOnly counts the images that nodes hold and no workload names.
-func (u *usage) heldOnly() (n int) {
+// countOnlyOnNodes counts the images that nodes hold and no workload names.
+func (u *usage) countOnlyOnNodes() (n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, entry := range u.images {
-		if entry.onlyHeld() {
+		if entry.onlyOnNodes() {
 			n++
 		}
 	}
 	return n
 }
 
-// heldBy returns the images that a node states by digest: of each the first such name, in
+// imagesOn returns the images that a node states by digest: of each the first such name, in
 // full. The digest may be that of an index or of a manifest.
-func heldBy(node *corev1.Node) (references []string) {
+func imagesOn(node *corev1.Node) (references []string) {
 	for i := range node.Status.Images {
 		for _, name := range node.Status.Images[i].Names {
 			if !strings.Contains(name, "@") {
@@ -339,7 +339,7 @@ func heldBy(node *corev1.Node) (references []string) {
 			if err != nil {
 				continue // "<none>@<none>"
 			}
-			if reference := full.String(); len(references) < maxHeldPerNode && !slices.Contains(references, reference) {
+			if reference := full.String(); len(references) < maxImagesPerNode && !slices.Contains(references, reference) {
 				references = append(references, reference)
 			}
 			break

@@ -49,11 +49,11 @@ func podRunning(ids ...string) *corev1.Pod {
 	return pod
 }
 
-func TestHeldBy(t *testing.T) {
+func TestImagesOn(t *testing.T) {
 	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
 	node := nodeWith(t, "n", "docker.io/library/a:1 "+a+" "+byDigest("quay.io/mirror/a", "c"), "docker.io/library/tag:only",
 		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"))
-	if got := heldBy(node); !slices.Equal(got, []string{a, b}) {
+	if got := imagesOn(node); !slices.Equal(got, []string{a, b}) {
 		t.Errorf("held: %q", got)
 	}
 	if got := registriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
@@ -67,18 +67,18 @@ func TestHeldBy(t *testing.T) {
 		t.Errorf("registries that a pod runs images of: %q", got)
 	}
 	var many []string
-	for i := range maxHeldPerNode + 10 {
+	for i := range maxImagesPerNode + 10 {
 		many = append(many, fmt.Sprintf("quay.io/a@sha256:%064x", i))
 	}
-	if got := heldBy(nodeWith(t, "n", many...)); len(got) != maxHeldPerNode {
+	if got := imagesOn(nodeWith(t, "n", many...)); len(got) != maxImagesPerNode {
 		t.Errorf("%d images of a node", len(got))
 	}
 }
 
 // An image counts once for each node, however often the node changes what it lists.
-func TestHeldIsCountedOnce(t *testing.T) {
+func TestNodeImagesIsCountedOnce(t *testing.T) {
 	const a, b, c = "reg/a", "reg/b", "reg/c"
-	h := newHeld()
+	h := newNodeImages()
 	for i, step := range []struct {
 		node        string
 		holds       []string
@@ -102,7 +102,7 @@ func TestHeldIsCountedOnce(t *testing.T) {
 
 // Images that only nodes hold are asked for after all others, by the number of nodes, at
 // most two at a time; those whose content is known are not asked for.
-func TestHeldImages(t *testing.T) {
+func TestNodeImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, proceed := make(chan string, 100), make(chan bool)
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
@@ -132,7 +132,7 @@ func TestHeldImages(t *testing.T) {
 		handler.OnAdd(nodeWith(t, "n2", image("b"), image("c"), image("d")), true)
 		handler.OnAdd(nodeWith(t, "n3", image("c")), true)
 		r.leading.Store(true)
-		if n := r.usage.heldOnly(); n != 5 {
+		if n := r.usage.countOnlyOnNodes(); n != 5 {
 			t.Errorf("%d images are on nodes, want 5", n)
 		}
 		r.usage.set(imagesFor("w", "ns", "reg/x:1"))
@@ -149,7 +149,7 @@ layerlocality_resolver_images_on_nodes 5
 		r.usage.unset(imagesFor("w", "ns").workload)
 		// Start asks for one after the other; here all wait before the first is asked for.
 		for _, image := range r.usage.all() {
-			r.held.add(image)
+			r.nodeImages.add(image)
 		}
 		r.ask(r.usage.all()[0])
 		if first, second := next(), next(); !slices.Contains([]string{image("c"), image("b")}, first) || !slices.Contains([]string{image("c"), image("b")}, second) || first == second {
@@ -180,8 +180,8 @@ layerlocality_resolver_images_on_nodes 5
 		if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("held", v1alpha1.ReasonResolved)); n != 4 {
 			t.Errorf("%v are counted as asked for, want 4", n)
 		}
-		if len(r.held.waiting) != 0 {
-			t.Errorf("left: %+v", r.held.waiting)
+		if len(r.nodeImages.waiting) != 0 {
+			t.Errorf("left: %+v", r.nodeImages.waiting)
 		}
 		// What no node holds any longer is not in use.
 		handler.OnDelete(nodeWith(t, "n3"))
@@ -190,15 +190,15 @@ layerlocality_resolver_images_on_nodes 5
 			t.Errorf("in use: %v", r.usage.all())
 		}
 		handler.OnDelete(nodeWith(t, "n1"))
-		if n := r.usage.heldOnly(); n != 0 || len(r.held.counts)+len(r.held.nodes) != 0 {
-			t.Errorf("%d images are on nodes, which are gone: %+v", n, r.held)
+		if n := r.usage.countOnlyOnNodes(); n != 0 || len(r.nodeImages.counts)+len(r.nodeImages.nodes) != 0 {
+			t.Errorf("%d images are on nodes, which are gone: %+v", n, r.nodeImages)
 		}
 	})
 }
 
 // While a registry does not answer, it is asked for two images at most; refused ones are
 // asked for again after hours. A workload that names one changes that.
-func TestHeldImagesOfFaultyRegistry(t *testing.T) {
+func TestNodeImagesOfFaultyRegistry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reason atomic.Value
 		reason.Store(v1alpha1.ReasonUnavailable)
@@ -252,7 +252,7 @@ func TestHeldImagesOfFaultyRegistry(t *testing.T) {
 }
 
 // An image that is gone from the nodes gives its place to the next one.
-func TestHeldImageThatIsGone(t *testing.T) {
+func TestNodeImageThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Reference: "quay.io/x", Err: errors.New("no")}
@@ -284,12 +284,12 @@ func TestHeldImageThatIsGone(t *testing.T) {
 }
 
 // Credentials of no namespace are used for what only nodes hold; and it can be switched off.
-func TestHeldImagesHaveNoPullSecrets(t *testing.T) {
+func TestNodeImagesHaveNoPullSecrets(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
 	queued(t, r)
 	image := byDigest("quay.io/x", "a")
 	r.nodeHandler().OnAdd(nodeWith(t, "n1", image), false)
-	if !r.usage.onlyHeld(image) {
+	if !r.usage.onlyOnNodes(image) {
 		t.Error("the image is not in use")
 	}
 	if pulls, _ := r.usage.pullsFrom(image, pull{}, 8); len(pulls) != 0 {
@@ -300,7 +300,7 @@ func TestHeldImagesHaveNoPullSecrets(t *testing.T) {
 	}
 	r.usage.set(imagesFor("w", "ns", image))
 	pulls, _ := r.usage.pullsFrom(image, pull{}, 8)
-	if workloads := r.usage.workloads(image, 8); r.usage.onlyHeld(image) || len(pulls) != 1 || len(workloads) != 1 {
+	if workloads := r.usage.workloads(image, 8); r.usage.onlyOnNodes(image) || len(pulls) != 1 || len(workloads) != 1 {
 		t.Errorf("of a workload: pull secrets %v, workloads %v", pulls, workloads)
 	}
 	off, _, _ := newTestResolver(t, &fakeRegistry{})
@@ -312,8 +312,8 @@ func TestHeldImagesHaveNoPullSecrets(t *testing.T) {
 
 // What is on most nodes goes first, whatever came first, and what was handed over before
 // there were queues is not lost.
-func TestHeldOrder(t *testing.T) {
-	h := newHeld()
+func TestNodeImagesOrder(t *testing.T) {
+	h := newNodeImages()
 	image := func(letter string) image { return one(byDigest("quay.io/x", letter)) }
 	for node, letters := range map[string]string{"n1": "abcd", "n2": "bcd", "n3": "cd", "n4": "d"} {
 		var references []string
@@ -363,10 +363,10 @@ func TestHeldOrder(t *testing.T) {
 
 // Whatever nodes hold and whatever ends in whatever order: those that are handed over are on
 // the most nodes of all that wait.
-func TestHeldAnyOrder(t *testing.T) {
+func TestNodeImagesAnyOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		h := newHeld()
+		h := newNodeImages()
 		nodes, waiting, asked := map[string][]string{}, map[string]bool{}, map[string]bool{}
 		on := func(reference string) (n int) {
 			for _, holds := range nodes {
@@ -421,21 +421,21 @@ func TestHeldAnyOrder(t *testing.T) {
 	}
 }
 
-// Images beyond maxHeld are not asked for before others leave.
-func TestHeldIsBounded(t *testing.T) {
-	references := make([]string, maxHeld+1)
+// Images beyond maxNodeImages are not asked for before others leave.
+func TestNodeImagesAreBounded(t *testing.T) {
+	references := make([]string, maxNodeImages+1)
 	for i := range references {
 		references[i] = fmt.Sprintf("quay.io/x@sha256:%064x", i)
 	}
-	h := newHeld()
-	if added, _ := h.set("n1", references[:maxHeld]); len(added) != maxHeld {
-		t.Errorf("%d images are new, want %d", len(added), maxHeld)
+	h := newNodeImages()
+	if added, _ := h.set("n1", references[:maxNodeImages]); len(added) != maxNodeImages {
+		t.Errorf("%d images are new, want %d", len(added), maxNodeImages)
 	}
-	if added, _ := h.set("n2", references[maxHeld:]); len(added) != 0 {
+	if added, _ := h.set("n2", references[maxNodeImages:]); len(added) != 0 {
 		t.Errorf("%d more are new", len(added))
 	}
-	h.set("n3", references[maxHeld:])
-	if added, gone := h.set("n1", references[2:maxHeld]); len(added) != 1 || added[0] != references[maxHeld] || len(gone) != 2 {
+	h.set("n3", references[maxNodeImages:])
+	if added, gone := h.set("n1", references[2:maxNodeImages]); len(added) != 1 || added[0] != references[maxNodeImages] || len(gone) != 2 {
 		t.Errorf("two have left: %d are new, %d gone", len(added), len(gone))
 	}
 	// One that was never asked for has nothing to be dropped.
@@ -445,11 +445,11 @@ func TestHeldIsBounded(t *testing.T) {
 	}
 }
 
-// After heldAttempts without an answer others have their turn, but not after as many
+// After nodeImageAttempts without an answer others have their turn, but not after as many
 // refusals or requests to wait.
 func TestGaveUp(t *testing.T) {
 	for reason, want := range map[string]bool{v1alpha1.ReasonUnavailable: true, v1alpha1.ReasonRateLimited: false, v1alpha1.ReasonNotFound: false} {
-		for failures, want := range map[int]bool{heldAttempts - 1: false, heldAttempts: want} {
+		for failures, want := range map[int]bool{nodeImageAttempts - 1: false, nodeImageAttempts: want} {
 			if a := (attempt{failures: failures, reason: reason}); a.gaveUp() != want {
 				t.Errorf("%d times %s: gave up is %v", failures, reason, a.gaveUp())
 			}
@@ -458,8 +458,8 @@ func TestGaveUp(t *testing.T) {
 }
 
 // An image that no node holds any longer does not wait either, however long the others take.
-func TestHeldImageThatNoLongerWaits(t *testing.T) {
-	h := newHeld()
+func TestNodeImageThatNoLongerWaits(t *testing.T) {
+	h := newNodeImages()
 	image := func(i int) image { return one(fmt.Sprintf("quay.io/x@sha256:%064x", i)) }
 	for i := range 100 {
 		h.set("n1", []string{image(i).key})
@@ -475,7 +475,7 @@ func TestHeldImageThatNoLongerWaits(t *testing.T) {
 
 // Images on which a registry fails for ever do not keep the others from being asked for; they
 // are asked for again, seldom.
-func TestHeldImagesThatBreakARegistry(t *testing.T) {
+func TestNodeImagesThatBreakARegistry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
@@ -518,7 +518,7 @@ func TestHeldImagesThatBreakARegistry(t *testing.T) {
 
 // What only nodes hold is not asked for without room for it, and displaces nothing: those on
 // most nodes are known.
-func TestHeldImagesWithoutRoom(t *testing.T) {
+func TestNodeImagesWithoutRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
 			return plain(digestOf(reference)), nil
@@ -536,7 +536,7 @@ func TestHeldImagesWithoutRoom(t *testing.T) {
 		}
 		r.leading.Store(true)
 		for _, image := range r.usage.all() {
-			r.held.add(image)
+			r.nodeImages.add(image)
 		}
 		r.ask(one(images[0]))
 		for range 10 {
@@ -554,8 +554,8 @@ func TestHeldImagesWithoutRoom(t *testing.T) {
 				t.Errorf("image %d of %d, the first is on most nodes: known %t", i, len(images), known)
 			}
 		}
-		if len(r.held.waiting) != 0 {
-			t.Errorf("left: %+v", r.held.waiting)
+		if len(r.nodeImages.waiting) != 0 {
+			t.Errorf("left: %+v", r.nodeImages.waiting)
 		}
 		r.workloadHandler(&kinds[1]).OnAdd(deploymentOf("default", images[limit]), false)
 		synctest.Wait()
@@ -566,8 +566,8 @@ func TestHeldImagesWithoutRoom(t *testing.T) {
 }
 
 // The image that would be next no longer is when it is gone from nodes.
-func TestHeldOrderFollowsNodes(t *testing.T) {
-	h := newHeld()
+func TestNodeImagesOrderFollowsNodes(t *testing.T) {
+	h := newNodeImages()
 	image := func(letter string) image { return one(byDigest("quay.io/x", letter)) }
 	h.set("n1", []string{image("a").key, image("b").key})
 	h.set("n2", []string{image("a").key, image("b").key})
@@ -588,7 +588,7 @@ func TestHeldOrderFollowsNodes(t *testing.T) {
 
 // A node of another platform joins while a registry is asked for an image that nodes hold: it is
 // asked again.
-func TestHeldImageWhileANodeJoins(t *testing.T) {
+func TestNodeImageWhileANodeJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := byDigest("quay.io/x", "f")
 		proceed := make(chan bool)
@@ -607,8 +607,8 @@ func TestHeldImageWhileANodeJoins(t *testing.T) {
 		if known := s.lookup(image); f.asked() != 2 || !known.covers(both) {
 			t.Errorf("asked for %q, known is %+v", f.resolves, known)
 		}
-		if len(r.held.waiting) != 0 {
-			t.Errorf("left: %+v", r.held.waiting)
+		if len(r.nodeImages.waiting) != 0 {
+			t.Errorf("left: %+v", r.nodeImages.waiting)
 		}
 	})
 }
