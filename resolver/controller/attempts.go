@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 )
 
 // attempt is how the last attempt at an image ended; zero if none has failed.
@@ -238,11 +239,11 @@ func (a *attempts) failed(image image, before attempt, reason, message string, w
 	last := a.at(image)
 	switch {
 	case temporary(reason):
-		wait = max(wait, backoff(last.failures, minError, maxError))
+		wait = max(wait, queue.Backoff(last.failures, minError, maxError))
 	case last.allowed != before.allowed:
 		wait = 0 // there is another secret now, or another platform
 	default:
-		wait = backoff(last.failures, minRefusal, maxRefusal)
+		wait = queue.Backoff(last.failures, minRefusal, maxRefusal)
 	}
 	last.failures++
 	last.retry, last.told, last.reason, last.message = a.clock.Now().Add(wait), "", reason, message

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -30,6 +31,9 @@ func (l *learned) quotaUnits() int {
 // again.
 const maxLearned = 1000
 
+// toleratedImages is for how many images writes fail before that counts as the API server's.
+const toleratedImages = 3
+
 // maxOutage is how long an API server that fails is not asked. It is short, as only some writes may fail.
 const maxOutage = 10 * time.Second
 
@@ -37,7 +41,7 @@ const maxOutage = 10 * time.Second
 // registry that has answered is not asked again.
 type backlog struct {
 	mu sync.Mutex
-	// failures of the API server in a row, and of which images; at most toleratedFailures.
+	// failures of the API server in a row, and of which images; at most toleratedImages.
 	failures int
 	failing  map[string]bool
 	// answers by key of the image.
@@ -79,10 +83,10 @@ func (b *backlog) failed(image image) (wait time.Duration, outage bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures++
-	if len(b.failing) < toleratedFailures {
+	if len(b.failing) < toleratedImages {
 		b.failing[image.key] = true
 	}
-	return backoff(b.failures, time.Second, maxOutage), len(b.failing) >= toleratedFailures
+	return queue.Backoff(b.failures, time.Second, maxOutage), len(b.failing) >= toleratedImages
 }
 
 // succeeded notes that the API server accepts writes.

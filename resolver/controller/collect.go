@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 )
 
 // keepUnresolved is how long a reference that was never resolved stays known after its
@@ -70,7 +71,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 		for _, image := range r.usage.meaning([]string{reference}) {
 			r.noteFull(image)
 			// A digest is not looked at again by itself, and there may be room later.
-			r.enqueue(image, r.options.TagTTL, confirming)
+			r.enqueue(image, r.options.TagTTL, queue.Confirming)
 		}
 	}
 	r.quota.set(resolved.counts, unresolved.counts)

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -273,7 +274,7 @@ func TestUnauthorizedTellsProblems(t *testing.T) {
 		c.pull.secrets = "missing"
 		r.usage.set(c)
 		r.usage.set(imagesFor("w", "elsewhere", "reg/x:1"))
-		r.work(t.Context(), &queue{}, "reg/x:1")
+		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 		told := map[string]string{}
 		for i, note := range events.notes {
 			told[events.about[i]] = note
@@ -305,16 +306,16 @@ func TestConfirmedAfterFailure(t *testing.T) {
 	}
 	r, s, _ := newTestResolver(t, f)
 	r.usage.set(imagesFor("w", "ns", tag))
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	pass := func(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 	pass(time.Hour + time.Minute)
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	if r.attempts.of(one(tag)).failures == 0 {
 		t.Fatal("the failure is not remembered")
 	}
 	down = false
 	pass(time.Hour)
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	if got := r.attempts.of(one(tag)); got.failures != 0 {
 		t.Errorf("after it was confirmed: %+v", got)
 	}

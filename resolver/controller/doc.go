@@ -16,8 +16,7 @@
 //	write.go        every write of them, and their repair
 //	attempts.go     how the last attempt at an image ended, and when to try again
 //	backlog.go      answers that the API server did not take yet
-//	queues.go       a queue for each registry, so that none delays another
-//	fair.go         the order in a queue: namespaces take turns
+//	enqueue.go      which images come into the queues (package queue), and when
 //	quota.go       how many references each namespace may have objects for
 //	credentials.go  keychains from pull secrets
 //	events.go       what workloads are told

@@ -24,6 +24,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/poll"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -139,7 +140,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	})
 	image := one("reg/x:1")
 	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
-	queue := &queue{}
+	queue := &queue.Queue{}
 	r.work(t.Context(), queue, image.key)
 	r.work(t.Context(), queue, image.key) // the retry
 	if got := len(s.objects()); got != 2 {
@@ -167,7 +168,7 @@ func TestOldObjectKeepsTag(t *testing.T) {
 			return c.Patch(ctx, o, p, opts...)
 		},
 	})
-	queue := &queue{}
+	queue := &queue.Queue{}
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	r.work(t.Context(), queue, tag) // HEAD, GET, create b, a fails
 	fail = false
@@ -255,16 +256,16 @@ func TestUsedWhileCollected(t *testing.T) {
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.KeepUnused = time.Second })
 	s.wrote(s.resolved(t.Context(), pinned, plain(hash("a")), amd64))
 	worked := make(chan struct{}, 1) // it may work before anybody waits for it
-	r.queues = newQueues(8, r.denied, func(ctx context.Context, q *queue, key string) {
+	r.queues = queue.New(8, r.denied, countRequests(func(ctx context.Context, q *queue.Queue, key string) {
 		r.work(ctx, q, key)
 		select {
 		case worked <- struct{}{}:
 		default:
 		}
-	})
+	}))
 	ctx, cancel := context.WithCancel(t.Context())
-	go r.queues.run(ctx, nil)
-	<-r.queues.started
+	go r.queues.Run(ctx, nil)
+	<-r.queues.Started()
 	handler := r.workloadHandler(&kinds[0])
 	deleted := make(chan struct{})
 	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
@@ -334,14 +335,14 @@ func TestGoneUnnoticed(t *testing.T) {
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
 	s.must(s.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(object), nil }))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour + time.Minute))
-	r.work(t.Context(), &queue{}, tag) // confirms the tag, and finds no object to write that to
+	r.work(t.Context(), &queue.Queue{}, tag) // confirms the tag, and finds no object to write that to
 	if found := s.lookup(tag); found != nil {
 		t.Errorf("the store still believes in %+v", found)
 	}
 	if key := <-keys; key != tag {
 		t.Errorf("asked again for %s", key)
 	}
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	if len(s.objects()) != 1 {
 		t.Errorf("the object is not back; %d questions with HEAD, %d with GET", len(f.digests), len(f.resolves))
 	}
@@ -350,11 +351,11 @@ func TestGoneUnnoticed(t *testing.T) {
 // Eight workers meet one short outage.
 func TestConcurrentFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &queue{}
+		q := &queue.Queue{}
 		for range 8 {
-			q.failed(0)
+			q.Failed(0)
 		}
-		if pause := time.Until(q.resume); pause > 3*time.Second {
+		if pause := pauseOf(q); pause > 3*time.Second {
 			t.Errorf("one outage seen by eight workers at once: paused for %v; documented: 1s, doubling", pause.Round(time.Second))
 		}
 	})
@@ -369,10 +370,10 @@ func TestWrongQueuePaused(t *testing.T) {
 		}
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Host: "first", Err: errors.New("404")}
 	}})
-	first := &queue{}
+	first := &queue.Queue{}
 	r.usage.set(imagesFor("w", "ns", "x:1"))
 	r.work(t.Context(), first, image.key)
-	if pause := time.Until(first.resume); pause > time.Minute {
+	if pause := pauseOf(first); pause > time.Minute {
 		t.Errorf("the second registry asked to be left alone; the queue of the first is paused for %v", pause.Round(time.Minute))
 	}
 }
@@ -382,13 +383,14 @@ func TestBusyPausesNoQueue(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Busy: true, Err: errors.New("busy")}
 	}})
-	q := &queue{name: "reg"}
+	const tolerated = 3
+	q := &queue.Queue{}
 	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
-	for range 2 * toleratedFailures {
+	for range 2 * tolerated {
 		r.work(t.Context(), q, "reg/x:1")
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	}
-	if pause := time.Until(q.resume); pause > 0 || r.attempts.of(one("reg/x:1")).failures != 2*toleratedFailures {
+	if pause := pauseOf(q); pause > 0 || r.attempts.of(one("reg/x:1")).failures != 2*tolerated {
 		t.Errorf("paused for %v", pause)
 	}
 }
@@ -401,7 +403,7 @@ func TestQuotaPausesNoNextProcess(t *testing.T) {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: own, RetryAfter: time.Hour, Err: errors.New("nothing left")}
 		}})
 		r.usage.set(imagesFor("w", "ns", "reg/x:1"))
-		r.work(t.Context(), &queue{name: "reg"}, "reg/x:1")
+		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
 			t.Errorf("asked again after %v", wait)
 		}
@@ -416,7 +418,17 @@ func TestSharedQueueIsNotPaused(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, RetryAfter: time.Hour, Err: errors.New("429")}
 	}})
-	shared := &queue{name: sharedQueue}
+	var shared *queue.Queue // that of a registry that may not be asked is shared
+	worked := make(chan struct{})
+	denied := queue.New(1, func(string) bool { return true }, func(_ context.Context, q *queue.Queue, _ string) int {
+		shared = q
+		close(worked)
+		return 0
+	})
+	go denied.Run(t.Context(), nil)
+	<-denied.Started()
+	denied.Add("denied", "denied/x:1", nil, 0, queue.Resolving)
+	<-worked
 	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	for range 5 {
 		r.work(t.Context(), shared, "reg/x:1")
@@ -425,7 +437,7 @@ func TestSharedQueueIsNotPaused(t *testing.T) {
 		}
 		s.clock.SetTime(s.clock.Now().Add(2 * time.Hour))
 	}
-	if pause := time.Until(shared.resume); pause > 0 {
+	if pause := pauseOf(shared); pause > 0 {
 		t.Errorf("all that share the queue wait for %v", pause)
 	}
 }
@@ -436,34 +448,30 @@ func TestDeniedTakeQueues(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonDenied, Err: errors.New("not allowed")}
 	}
 	r, _, _ := newTestResolver(t, &fakeRegistry{resolve: denied})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); r.queues.run(ctx, nil) }()
-	<-r.queues.started
-	for i := range maxQueues {
+	shared := make(chan bool, 1)
+	r.queues = runQueues(t, 8, func(ctx context.Context, q *queue.Queue, key string) {
+		if r.work(ctx, q, key); strings.HasSuffix(key, ".example.org/a:1") {
+			shared <- q.Shared()
+		}
+	})
+	for i := range 128 {
 		// As handlers do it: a worker may have queued an image again before it is gone.
 		changed := r.usage.set(imagesFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
 		r.release(changed.unused...)
 		for _, image := range changed.added {
-			r.queues.add(image, 0, resolving)
+			r.add(image, 0, queue.Resolving)
 		}
 	}
 	r.release(r.usage.set(imagesFor("w", "ns")).unused...) // and they are gone again
 	soon(t, "the queues of those that are gone end", func() bool {
-		r.queues.mu.Lock()
-		defer r.queues.mu.Unlock()
-		return len(r.queues.byName) == 0
+		return r.queues.Len() == 0
 	})
-	r.queues.add(one("registry.example.org/a:1"), time.Hour, resolving)
-	r.queues.add(one("mirror.example.org/a:1"), time.Hour, resolving)
-	r.queues.mu.Lock()
-	_, own := r.queues.byName["registry.example.org"]
-	r.queues.mu.Unlock()
-	if !own {
-		t.Error("after one workload named 128 registries that nobody may ask, all real ones share one queue until the restart")
+	for _, reference := range []string{"registry.example.org/a:1", "mirror.example.org/a:1"} {
+		r.add(one(reference), 0, queue.Resolving)
+		if <-shared {
+			t.Error("after one workload named 128 registries that nobody may ask, all real ones share one queue until the restart")
+		}
 	}
-	cancel()
-	<-ended
 }
 
 // Without --pull-secrets nothing is different for a pod of another namespace.
@@ -478,7 +486,7 @@ func TestNegativeCacheOfNamespaces(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: fmt.Sprintf("ns-%d", i), UID: "1"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/typo:1"}}},
 		}, false)
-		r.work(t.Context(), &queue{}, "reg/typo:1")
+		r.work(t.Context(), &queue.Queue{}, "reg/typo:1")
 	}
 	if n := f.asked(); n > 1 {
 		t.Errorf("%d questions about one image that does not exist, in no time, without pull secrets", n)
@@ -524,7 +532,7 @@ func TestLeaderForgets(t *testing.T) {
 	for i := range 100 {
 		reference := fmt.Sprintf("reg/x@sha256:%064x", i)
 		r.forget(r.usage.set(imagesFor("w", "ns", reference)).unused...)
-		r.work(t.Context(), &queue{}, reference)
+		r.work(t.Context(), &queue.Queue{}, reference)
 	}
 	r.forget(r.usage.set(imagesFor("w", "ns")).unused...)
 	if n := len(r.attempts.byKey); n > 0 {
@@ -540,7 +548,7 @@ func TestAPIServerRefusesWrites(t *testing.T) {
 	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
 	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	for range 20 {
-		r.work(t.Context(), &queue{}, "reg/x:1")
+		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	}
 	if n := f.asked(); n > 1 {
 		t.Errorf("the registry was asked %d times for what was known after the first", n)
@@ -556,7 +564,7 @@ func TestNoteOfEvent(t *testing.T) {
 	c := imagesFor("w", "ns", "reg/x:1")
 	c.pull.secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
 	r.usage.set(c)
-	r.work(t.Context(), &queue{}, "reg/x:1")
+	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(told.notes) != 1 || len(told.notes[0]) > 1024 {
 		t.Errorf("%d events, of %d bytes: more than 1024 are refused by the API server", len(told.notes), len(told.notes[0]))
 	}
@@ -586,13 +594,12 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); r.queues.run(ctx, nil) }()
-		<-r.queues.started
-		r.queues.add(one("reg/none:0"), time.Hour, confirming)
-		r.queues.byName["reg"].failed(time.Minute) // holds the queue until all is in
+		paused := map[string]time.Time{"reg": time.Now().Add(time.Minute)} // until all is in
+		go func() { defer close(ended); r.queues.Run(ctx, paused) }()
+		<-r.queues.Started()
 		addNodes(r, both...)
 		for _, image := range r.usage.set(imagesFor("new", "ns", "reg/new:1")).added {
-			r.queues.add(image, 0, resolving)
+			r.add(image, 0, queue.Resolving)
 		}
 		time.Sleep(10 * time.Minute)
 		cancel()
@@ -742,11 +749,11 @@ func TestNamespacesOfAResolverTakeTurns(t *testing.T) {
 		r, _, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.Workers = 1 })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); r.queues.run(ctx, nil) }()
-		<-r.queues.started
+		go func() { defer close(ended); r.queues.Run(ctx, nil) }()
+		<-r.queues.Started()
 		name := func(namespace, reference string) {
 			r.usage.set(imagesFor(reference, namespace, reference))
-			r.queues.add(one(reference), 0, resolving)
+			r.add(one(reference), 0, queue.Resolving)
 		}
 		for i := range 100 {
 			name("many", fmt.Sprintf("reg/many:%d", i))

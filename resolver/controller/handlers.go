@@ -67,21 +67,6 @@ func replaced(before, after any) bool {
 	return ok && also && a.GetUID() != b.GetUID()
 }
 
-// askForNew asks for images that nothing used before, or not with the pull secrets
-// of this workload.
-func (r *Resolver) askForNew(c workloadImages, added []image) {
-	for _, image := range added {
-		// The workload's pull secrets may give access where the others did not.
-		if r.credentials.readsPullSecrets() {
-			r.attempts.noteNewSecrets(image.key, c.pull)
-			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
-				r.attempts.addPendingNotice(image.key, c.pull.namespace)
-			}
-		}
-		r.enqueue(image, 0, resolving)
-	}
-}
-
 // reportKnown tells a workload which of its new images are known to fail. For a
 // pod that another object made, that object is told instead of the pod.
 func (r *Resolver) reportKnown(c workloadImages, changed change) {
@@ -96,6 +81,24 @@ func (r *Resolver) reportKnown(c workloadImages, changed change) {
 	}
 	for _, invalid := range changed.invalid {
 		r.notifier.reportInvalid(invalid, c.workload)
+	}
+}
+
+// setNodeImages notes which images a node holds, and asks for those that are new.
+func (r *Resolver) setNodeImages(node string, references []string) {
+	if !r.options.ImagesOnNodes {
+		return
+	}
+	added, gone := r.nodeImages.set(node, references)
+	for _, reference := range added {
+		for _, image := range r.usage.set(imageOnNodes(reference)).added {
+			if r.leading.Load() { // Start handles what existed before
+				r.ask(image)
+			}
+		}
+	}
+	for _, reference := range gone {
+		r.release(r.usage.unset(imageOnNodes(reference).workload)...)
 	}
 }
 

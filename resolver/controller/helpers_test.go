@@ -1,13 +1,16 @@
 package controller
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 )
 
 func deploymentOf(account, image string) *appsv1.Deployment {
@@ -31,3 +34,28 @@ func addNodes(r *Resolver, platforms ...string) {
 	}
 	r.nodesChanged()
 }
+
+// runQueues starts queues that end with the test.
+func runQueues(t *testing.T, workers int, work func(context.Context, *queue.Queue, string)) *queue.Queues {
+	q := queue.New(workers, func(string) bool { return false }, countRequests(work))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		q.Run(ctx, nil)
+	}()
+	<-q.Started()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return q
+}
+
+// pauseOf returns for how long a registry is left alone.
+func pauseOf(q *queue.Queue) time.Duration {
+	_, resume := q.State()
+	return time.Until(resume)
+}
+
+func one(reference string) image { return newImage([]string{reference}) }

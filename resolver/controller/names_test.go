@@ -17,6 +17,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/poll"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 )
 
 // A namespace follows no more names than its limit, whatever its workloads name. Others have room,
@@ -27,7 +28,7 @@ func TestNamesAreBounded(t *testing.T) {
 	})
 	var mu sync.Mutex
 	asked := map[string]bool{}
-	r.queues = runQueues(t, 1, func(_ context.Context, _ *queue, key string) {
+	r.queues = runQueues(t, 1, func(_ context.Context, _ *queue.Queue, key string) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked[key] = true

@@ -5,12 +5,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
@@ -25,15 +23,6 @@ const (
 	// maxImagesPerNode and maxNodeImages bound what is asked for.
 	maxImagesPerNode = 512
 	maxNodeImages    = 50_000
-	// nodeImageRefusal is for how long a refusal is believed, at least: an image may be gone
-	// from its registry and stay on nodes for ever.
-	nodeImageRefusal = 6 * time.Hour
-	// nodeImagePause is how long none is asked for after their registry had enough.
-	nodeImagePause = time.Hour
-	// nodeImageAttempts is how often an image is asked for while its registry does not answer.
-	// After that the next one has its turn: it may be this image only that makes the
-	// registry fail.
-	nodeImageAttempts = 5
 )
 
 // nodePull stands for no workload: no pull secrets, and nobody to tell. No service account
@@ -216,92 +205,11 @@ func (h *nodeImages) reset() {
 	clear(h.waiting)
 }
 
-// setNodeImages notes which images a node holds, and asks for those that are new.
-func (r *Resolver) setNodeImages(node string, references []string) {
-	if !r.options.ImagesOnNodes {
-		return
-	}
-	added, gone := r.nodeImages.set(node, references)
-	for _, reference := range added {
-		for _, image := range r.usage.set(imageOnNodes(reference)).added {
-			if r.leading.Load() { // Start handles what existed before
-				r.ask(image)
-			}
-		}
-	}
-	for _, reference := range gone {
-		r.release(r.usage.unset(imageOnNodes(reference).workload)...)
-	}
-}
-
 // imageOnNodes stands for the workload of an image that nodes hold.
 func imageOnNodes(reference string) workloadImages {
 	return workloadImages{
 		workload: corev1.ObjectReference{Kind: "Node", Name: reference}, controlled: true, pull: nodePull, images: []string{reference},
 	}
-}
-
-// enqueue adds an image to the queue of its registry. One that only nodes hold has the
-// lowest priority, and it is handed over when its turn comes.
-func (r *Resolver) enqueue(image image, after time.Duration, priority int) {
-	switch {
-	case !r.usage.onlyOnNodes(image.key):
-		r.queues.add(image, after, priority)
-	case after > 0:
-		switch last := r.attempts.of(image); {
-		case last.reason == v1alpha1.ReasonRateLimited || last.gaveUp():
-			after = max(after, nodeImagePause)
-		case last.reason != "" && !temporary(last.reason):
-			after = max(after, nodeImageRefusal)
-		}
-		r.queues.add(image, after, spare)
-	default:
-		r.handOver(r.nodeImages.want(image))
-	}
-}
-
-// worked makes room for the next image that only nodes hold, after one was worked on. One
-// whose registry does not answer keeps its place for a while: there is no point in asking
-// for more.
-func (r *Resolver) worked(image image) {
-	if last := r.attempts.of(image); r.usage.inUse(image.key) && temporary(last.reason) && !last.gaveUp() {
-		return
-	}
-	r.handOver(r.nodeImages.done(image))
-	// There may be more to do since it began, which was not noted while it had its turn.
-	if r.usage.onlyOnNodes(image.key) && r.due(image).task != nothing {
-		r.ask(image)
-	}
-}
-
-// gaveUp reports whether a registry failed so often on an image that others have their turn.
-// A registry that had enough says nothing about the image.
-func (a *attempt) gaveUp() bool {
-	return a.reason == v1alpha1.ReasonUnavailable && a.failures >= nodeImageAttempts
-}
-
-// hasRoom reports whether there is room for what will be known about a new image: one that
-// only nodes hold displaces no other.
-func (r *Resolver) hasRoom(image image) bool {
-	namespaces := r.usage.namespaces(image.key)
-	if r.usage.onlyOnNodes(image.key) {
-		return r.quota.hasSpare(namespaces)
-	}
-	return r.quota.hasRoom(namespaces)
-}
-
-func (r *Resolver) handOver(images []image) {
-	for _, image := range images {
-		r.queues.add(image, 0, spare)
-	}
-}
-
-// question returns how a question about an image is counted.
-func (r *Resolver) question(image image, question string) string {
-	if r.usage.onlyOnNodes(image.key) {
-		return "held"
-	}
-	return question
 }
 
 // onlyOnNodes tells whether nodes hold an image and no workload names it.

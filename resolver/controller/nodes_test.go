@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -144,7 +145,7 @@ func TestPullsAreBounded(t *testing.T) {
 	for i := range 1000 {
 		r.usage.set(imagesFor(fmt.Sprint("w", i), fmt.Sprint("ns", i), "reg/x:1"))
 	}
-	r.work(t.Context(), &queue{}, "reg/x:1")
+	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(read) != maxPulls || maxPulls > 8 {
 		t.Errorf("secrets of %d workloads were read, want 8", len(read))
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -131,7 +132,7 @@ func TestPrivateImages(t *testing.T) {
 	for _, user := range []string{"right", "wrong"} {
 		l := &lockedRegistry{}
 		r, s, told := privateWorld(t, l, false, map[string]string{"owner": user, "stranger": "", "thief": "guessed"})
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.expect(map[string]string{v1alpha1.UnresolvedName(privateImage): privateImage})
 		var list v1alpha1.ImageManifestList
 		s.must(s.client.List(t.Context(), &list))
@@ -164,7 +165,7 @@ func TestPrivateImages(t *testing.T) {
 // Whose pull secrets were tried is told how that ended, not what everybody is told.
 func TestOwnReasonIsTold(t *testing.T) {
 	r, _, told := privateWorld(t, &lockedRegistry{}, false, map[string]string{"owner": "wrong"})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	asked := one(privateImage)
 	r.attempts.noteSecrets(asked.key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"}, nil)
 	told.notes = nil
@@ -179,7 +180,7 @@ func TestOwnReasonIsTold(t *testing.T) {
 func TestWrongSecretOfPublicImage(t *testing.T) {
 	l := &lockedRegistry{open: true}
 	r, s, _ := privateWorld(t, l, false, map[string]string{"a": "wrong", "b": "wrong too", "c": ""})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
 	if s.lookup(privateImage).private {
 		t.Error("a public image counts as private")
@@ -187,7 +188,7 @@ func TestWrongSecretOfPublicImage(t *testing.T) {
 	// Opened with a secret, and public all the same.
 	l = &lockedRegistry{open: true}
 	r, s, _ = privateWorld(t, l, false, map[string]string{"a": "right"})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
 	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
 		t.Errorf("asked by %q, want %q", l.users, want)
@@ -221,7 +222,7 @@ func TestOtherContentForAll(t *testing.T) {
 	l := &otherForAll{lockedRegistry{open: true}}
 	r, s, _ := privateWorld(t, &l.lockedRegistry, false, map[string]string{"a": "right"})
 	r.options.Registry = l
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): privateImage})
 }
 
@@ -237,7 +238,7 @@ func TestConfirmedWithoutSecrets(t *testing.T) {
 		}
 		s.wrote(save(t.Context(), privateImage, plain(hash("a")), amd64))
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if !slices.Equal(l.users, []string{""}) {
 			t.Errorf("private %v: asked by %q", private, l.users)
 		}
@@ -264,7 +265,7 @@ func TestChangedSecretIsTold(t *testing.T) {
 	} {
 		told.notes, told.about = nil, nil
 		r.credentials = newCredentials(nil, step.reader)
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.clock.SetTime(s.clock.Now().Add(2 * maxRefusal))
 		var owner, other []string
 		for i, namespace := range told.about {
@@ -297,7 +298,7 @@ func TestSecretsOfAnotherRegistry(t *testing.T) {
 	r.credentials.reader = fake.NewClientBuilder().WithObjects(elsewhere).Build()
 	b, _ := asker("b", "nobody") // whose secret does not exist
 	r.usage.set(b)
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	if slices.ContainsFunc(l.users, func(user string) bool { return user != "" }) {
 		t.Errorf("asked as %q", l.users)
 	}
@@ -322,7 +323,7 @@ func TestPublishPrivate(t *testing.T) {
 	l := &lockedRegistry{}
 	r, s, _ := privateWorld(t, l, true, users)
 	for range 3 {
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
 	}
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
@@ -332,7 +333,7 @@ func TestPublishPrivate(t *testing.T) {
 	l.users = nil
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	for range 3 {
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
 	}
 	if !slices.Contains(l.users, "right") || s.lookup(privateImage).confirmed.Before(s.clock.Now().Add(-2*time.Hour)) {
@@ -348,7 +349,7 @@ func TestOpenedPrivatelyIsRemembered(t *testing.T) {
 	l := &lockedRegistry{}
 	r, s, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
 	for range 4 {
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 6 / 5))
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(l.users), func(user string) bool { return user == "" })); n != 1 {
@@ -367,7 +368,7 @@ func TestFailuresOfOneNamespace(t *testing.T) {
 		l := &failingRegistry{failure: failure}
 		r, _, _ := privateWorld(t, &l.lockedRegistry, true, map[string]string{"a": "fails", "b": "right"})
 		r.options.Registry = l
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if r.store.lookup(privateImage) == nil {
 			t.Errorf("%s: the image is not known, used were %q", name, l.users)
 		}
@@ -394,7 +395,7 @@ func (f *failingRegistry) Resolve(ctx context.Context, reference string, platfor
 func TestAnswerToEverybodyIsAskedOnce(t *testing.T) {
 	l := &lockedRegistry{}
 	r, _, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
 		t.Errorf("asked by %q, want %q", l.users, want)
 	}

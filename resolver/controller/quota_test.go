@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -138,7 +139,7 @@ func TestLayersAreCounted(t *testing.T) {
 	work := func(r *Resolver, reference string) {
 		t.Helper()
 		r.usage.set(imagesFor(reference, "ns", reference))
-		r.work(t.Context(), &queue{}, reference)
+		r.work(t.Context(), &queue.Queue{}, reference)
 	}
 	work(r, "reg/x:1")
 	work(r, pinned) // without a request
@@ -167,11 +168,11 @@ func TestTooManyImages(t *testing.T) {
 		return plain(hash("f")), nil
 	}}
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 100, 16 })
-	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	var references []string
 	work := func(namespace, reference string) {
 		r.usage.set(imagesFor(reference, namespace, reference))
-		r.work(t.Context(), &queue{}, reference)
+		r.work(t.Context(), &queue.Queue{}, reference)
 		s.clock.SetTime(s.clock.Now().Add(time.Second))
 	}
 	for i := range 20 {
@@ -193,19 +194,17 @@ func TestTooManyImages(t *testing.T) {
 	if len(told.notes) != 4 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) || slices.Contains(told.about, "other") {
 		t.Errorf("events %q", told.notes)
 	}
+	waiting := r.queues.Len()
 	r.sweep(t.Context())
 	if n := known(); n != 13 || r.store.lookup("reg/other:1") == nil || r.store.lookup(references[0]) != nil {
 		t.Errorf("%d of 20 are known, want the newest 13", n)
 	}
-	r.queues.mu.Lock()
-	again := r.queues.byName["reg"].fair.items[references[0]] != nil && len(told.notes) == 7
-	r.queues.mu.Unlock()
-	if !again {
+	if r.queues.Len() != waiting+3 || len(told.notes) != 7 {
 		t.Errorf("%s is never looked at again, or nobody is told: %q", references[0], told.notes)
 	}
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	for _, reference := range references {
-		r.work(t.Context(), &queue{}, reference)
+		r.work(t.Context(), &queue.Queue{}, reference)
 	}
 	if n := known(); n != 16 {
 		t.Errorf("%d of 20 are known when there is room for 16", n)
@@ -230,7 +229,7 @@ func TestImagesOfNoKnownNamespace(t *testing.T) {
 	}
 	r.nodeHandler().OnAdd(nodeWith(t, "n", references...), false)
 	for _, reference := range references {
-		r.work(t.Context(), &queue{}, reference)
+		r.work(t.Context(), &queue.Queue{}, reference)
 	}
 	r.sweep(t.Context())
 	if resolved, _ := r.store.count(); resolved != 40 {
@@ -254,7 +253,7 @@ func TestFloodOfNames(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return nil, missing }}
 	r, s, told := newTestResolver(t, f)
 	r.usage.set(imagesFor("w", "honest", "reg/typo:1"))
-	r.work(t.Context(), &queue{}, "reg/typo:1")
+	r.work(t.Context(), &queue.Queue{}, "reg/typo:1")
 	for update := range 20 {
 		names := make([]string, 256)
 		for i := range names {
@@ -262,7 +261,7 @@ func TestFloodOfNames(t *testing.T) {
 		}
 		r.release(r.usage.set(imagesFor("cronjob", "flood", names...)).unused...)
 		for _, name := range names {
-			r.work(t.Context(), &queue{}, name)
+			r.work(t.Context(), &queue.Queue{}, name)
 		}
 		if n := len(s.objects()); n > maxUnresolved.each+1 {
 			t.Fatalf("%d objects after %d updates, of one namespace at most %d", n, update+1, maxUnresolved.each)

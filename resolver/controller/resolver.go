@@ -24,6 +24,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -90,7 +91,7 @@ type Resolver struct {
 	store       *store
 	attempts    *attempts
 	backlog     *backlog
-	queues      *queues
+	queues      *queue.Queues
 	quota       *quota
 	metrics     *metrics
 	mirrors     *mirrorSets
@@ -135,9 +136,8 @@ func newResolver(options Options, d dependencies) *Resolver {
 		r.store.live = d.live
 	}
 	r.attempts = newAttempts(d.clock, r.store.failure)
-	r.queues = newQueues(options.Workers, r.denied, r.work)
-	r.queues.namespaces = r.usage.namespaces
-	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.length() }, options.Registerer)
+	r.queues = queue.New(options.Workers, r.denied, countRequests(r.work))
+	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.Len() }, options.Registerer)
 	r.notifier = newNotifier(d.events, r.metrics.suppressed.Inc)
 	return r
 }
@@ -225,9 +225,9 @@ func (r *Resolver) Start(ctx context.Context) error {
 	r.leading.Store(true)
 
 	var running sync.WaitGroup
-	running.Go(func() { r.queues.run(ctx, r.store.limited()) })
+	running.Go(func() { r.queues.Run(ctx, r.store.limited()) })
 	running.Go(func() { r.repair(ctx) })
-	<-r.queues.started
+	<-r.queues.Started()
 	r.nodeImages.reset() // of what was handed over before there were queues
 	images := r.usage.all()
 	resolved, unresolved := r.store.count()
@@ -299,52 +299,7 @@ func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
 	return err
 }
 
-// release drops what is remembered about images that nothing uses any longer, but not
-// since when that is if there is an object to remove.
-func (r *Resolver) release(keys ...string) {
-	r.forget(keys...)
-	r.queues.remove(keys...)
-	for _, key := range keys {
-		r.handOver(r.nodeImages.done(imageOf(key))) // it no longer waits
-		for _, reference := range imageOf(key).references {
-			if !r.store.has(reference) {
-				r.usage.forgetIdle(reference)
-			}
-		}
-		// It may have come into use again meanwhile, and what was queued for that is gone.
-		if r.leading.Load() && r.usage.inUse(key) {
-			r.ask(imageOf(key))
-		}
-	}
-	for _, admitted := range r.usage.admit() {
-		if r.leading.Load() {
-			r.askForNew(admitted.images, []image{admitted.image})
-		}
-	}
-}
-
-// forget drops what is remembered about images between two attempts.
-func (r *Resolver) forget(keys ...string) {
-	r.attempts.forget(keys...)
-	r.backlog.forget(keys...)
-}
-
-// askAgain asks at once for references that the store evicted.
-func (r *Resolver) askAgain(evicted []string) {
-	for _, image := range r.usage.meaning(evicted) {
-		r.forget(image.key)
-		r.enqueue(image, 0, resolving)
-	}
-}
-
-// requeueEvicted asks again for what the store evicted while it wrote, and returns the error
-// of the write.
-func (r *Resolver) requeueEvicted(evicted []string, err error) error {
-	r.askAgain(evicted)
-	return err
-}
-
-// denied reports whether none of an image's references may be asked for.
-func (r *Resolver) denied(image image) bool {
-	return !slices.ContainsFunc(image.references, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
+// denied reports whether none of the references of an image's key may be asked for.
+func (r *Resolver) denied(key string) bool {
+	return !slices.ContainsFunc(imageOf(key).references, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
 }

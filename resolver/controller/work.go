@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -82,19 +83,9 @@ func (t todo) notBefore(wait time.Duration) todo {
 	return t
 }
 
-// ask queues an image to be worked on now. Images of which nothing is known go
-// first.
-func (r *Resolver) ask(image image) {
-	priority := resolving
-	if r.due(image).known != nil {
-		priority = confirming
-	}
-	r.enqueue(image, 0, priority)
-}
-
 // work does what is due about an image, and queues it again for when the next thing
 // is due.
-func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
+func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 	defer r.worked(imageOf(key))
 	if !r.usage.inUse(key) {
 		return
@@ -105,7 +96,7 @@ func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
 
 	next := r.due(image)
 	if next.task != nothing {
-		err := r.do(ctx, log, queue, next)
+		err := r.do(ctx, log, q, next)
 		if ctx.Err() != nil {
 			return // the next leader does it
 		}
@@ -120,15 +111,15 @@ func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
 			r.metrics.writeErrors.Inc()
 			wait, outage := r.backlog.failed(image)
 			if outage {
-				queue.pause(wait) // there is no point in asking this registry for more meanwhile
+				q.Pause(wait) // there is no point in asking this registry for more meanwhile
 			}
-			r.enqueue(image, wait, resolving)
+			r.enqueue(image, wait, queue.Resolving)
 			return
 		}
 		next = r.due(image)
 	}
 	if next.after >= 0 {
-		r.enqueue(image, next.after, confirming)
+		r.enqueue(image, next.after, queue.Confirming)
 	}
 }
 
@@ -161,7 +152,7 @@ func (r *Resolver) forgetUnused(key string) {
 
 // do does a task and writes the outcome. A refusal by a registry is an outcome
 // too. Errors are those of the API server, or of the context.
-func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
+func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	if isNew := t.task == adopt || t.task == resolve && t.known == nil; isNew && !r.hasRoom(t.image) {
 		r.noteFull(t.image) // no registry has to be asked for that
 		return nil
@@ -196,7 +187,7 @@ func (r *Resolver) adopt(ctx context.Context, t todo) error {
 
 // confirm asks whether a tag still points to the same digest. What is public is asked for
 // without pull secrets.
-func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
+func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	before := r.attempts.of(t.image)
 	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.forAll())
 	if err != nil && ctx.Err() == nil && t.known.private {
@@ -210,7 +201,7 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t
 		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
 		return r.requeueEvicted(r.store.notConfirmed(ctx, t.reference, failure))
 	}
-	queue.succeeded()
+	queue.Succeeded()
 	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
 	if digest != t.known.digest {
 		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.digest, "to", digest)
@@ -257,7 +248,7 @@ func (r *Resolver) nextSecrets(ctx context.Context, image image) []*own {
 // resolve asks for the layers of an image: with pull secrets, one namespace's at a time, and
 // as everybody may ask. What the registry answers to pull secrets stays between it and
 // their namespace, unless PublishPrivate is set; objects say what it answers to everybody.
-func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
+func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	platforms := r.nodes.clusterPlatforms()
 	if answer := r.backlog.of(t.image); answer != nil && slices.Equal(answer.platforms, platforms) {
 		return r.write(ctx, t.image, answer)
@@ -275,7 +266,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue, t
 		return ctx.Err()
 	}
 	if answer != nil {
-		queue.succeeded()
+		queue.Succeeded()
 		r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), v1alpha1.ReasonResolved).Inc()
 		log.V(1).Info("Resolved", "reference", answer.reference, "digest", answer.found.Digest, "manifests", len(answer.found.Manifests))
 		return r.write(ctx, t.image, answer)
@@ -287,6 +278,14 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue, t
 	}
 	r.tell(t.image, before)
 	return r.notResolved(ctx, t.image, failure)
+}
+
+// question returns how a question about an image is counted.
+func (r *Resolver) question(image image, question string) string {
+	if r.usage.onlyOnNodes(image.key) {
+		return "held"
+	}
+	return question
 }
 
 // tell tells the workloads that use an image why it is not resolved, if they do not know
@@ -324,7 +323,7 @@ func (r *Resolver) find(ctx context.Context, references []string, keychains []au
 // it returns what the registry answers to everybody instead. If they opened none, it
 // returns nothing.
 func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, references []string) (answer *learned, public []refusal) {
-	if r.denied(t.image) {
+	if r.denied(t.image.key) {
 		return nil, nil
 	}
 	for _, own := range r.nextSecrets(ctx, t.image) {
@@ -488,20 +487,20 @@ type refusal struct {
 // noteFailure notes why no registry answered everybody for an image, for the queue and
 // for the next attempt. before is the last attempt as it was remembered when
 // this one began. It returns what is to be written.
-func (r *Resolver) noteFailure(log logr.Logger, queue *queue, image image, before attempt, refusals []refusal) attempt {
+func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image image, before attempt, refusals []refusal) attempt {
 	var messages []string
 	reason, wait := reasonOf(refusals)
 	for _, refusal := range refusals {
 		messages = append(messages, refusal.err.Error())
 		e := asRegistryError(refusal.err)
 		switch {
-		case queue.name == sharedQueue || imageOf(refusal.reference).registry() != image.registry():
+		case queue.Shared() || imageOf(refusal.reference).registry() != image.registry():
 			// Not the queue's registry, or not the only one.
 		case e.Busy: // it is not the registry
 		case temporary(e.Reason):
-			wait = max(wait, queue.failed(e.RetryAfter))
+			wait = max(wait, queue.Failed(e.RetryAfter))
 		case e.Reason != v1alpha1.ReasonDenied: // a denied request never reached the registry
-			queue.succeeded()
+			queue.Succeeded()
 		}
 	}
 	if reason == v1alpha1.ReasonUnauthorized && !r.credentials.readsPullSecrets() {

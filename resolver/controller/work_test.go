@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
@@ -30,7 +31,7 @@ import (
 // ends.
 func queued(t *testing.T, r *Resolver) <-chan string {
 	keys := make(chan string, 100)
-	r.queues = runQueues(t, 1, func(_ context.Context, _ *queue, key string) { keys <- key })
+	r.queues = runQueues(t, 1, func(_ context.Context, _ *queue.Queue, key string) { keys <- key })
 	return keys
 }
 
@@ -77,7 +78,7 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 		"a write": func(r *Resolver, s *storeTest) {
 			s.must(s.client.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 			s.clock.SetTime(s.clock.Now().Add(time.Hour))
-			r.work(t.Context(), &queue{}, one)
+			r.work(t.Context(), &queue.Queue{}, one)
 		},
 	}
 	for noticed, gone := range tests {
@@ -114,11 +115,11 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		r.usage.set(imagesFor("w", "ns", names...))
 		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
 		for failures, name := range names {
-			q := &queue{}
+			q := &queue.Queue{}
 			r.work(t.Context(), q, name)
-			pause, least := time.Until(q.resume), min(time.Second<<(failures+1), maxOutage)*4/5
-			if outage := failures+1 >= toleratedFailures; outage != (pause > 0) || outage && pause < least-time.Second/2 {
-				t.Errorf("paused for %v after %d failures, want at least %v from %d on", pause, failures+1, least, toleratedFailures)
+			pause, least := pauseOf(q), min(time.Second<<(failures+1), maxOutage)*4/5
+			if outage := failures+1 >= toleratedImages; outage != (pause > 0) || outage && pause < least-time.Second/2 {
+				t.Errorf("paused for %v after %d failures, want at least %v from %d on", pause, failures+1, least, toleratedImages)
 			}
 		}
 		synctest.Wait()
@@ -128,7 +129,7 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		default:
 		}
 		s.fails = nil
-		r.work(t.Context(), &queue{}, "reg/x:1")
+		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 		if r.backlog.failures != 0 || r.backlog.of(one("reg/x:1")) != nil {
 			t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
 		}
@@ -176,8 +177,8 @@ func TestWritesAboutOneImageFail(t *testing.T) {
 				r.store.client, r.store.live = refusing, refusing
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
-				go func() { r.queues.run(ctx, nil); close(ended) }()
-				<-r.queues.started
+				go func() { r.queues.Run(ctx, nil); close(ended) }()
+				<-r.queues.Started()
 				ask := func(namespace, image string) {
 					for _, image := range r.usage.set(imagesFor(image, namespace, image)).added {
 						r.ask(image)
@@ -226,11 +227,11 @@ func TestUnwrittenAnswerEndsWithTheUse(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(points), nil }})
 	r.usage.set(imagesFor("w", "ns", tag))
 	s.fails = errors.New("etcdserver: no leader")
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	r.release(r.usage.set(imagesFor("w", "ns")).unused...)
 	s.fails, points = nil, hash("b")
 	r.usage.set(imagesFor("w", "ns", tag))
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): tag})
 }
 
@@ -251,11 +252,12 @@ func TestCanceledWork(t *testing.T) {
 				s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 				s.clock.SetTime(s.clock.Now().Add(time.Hour))
 			}
-			q := &queue{name: "reg"}
+			q := &queue.Queue{}
 			s.writes = 0
 			r.work(ctx, q, tag)
-			if failed := r.attempts.of(one(tag)); s.writes != 0 || failed.reason != "" || q.failures != 0 || len(told.notes) != 0 {
-				t.Errorf("%d writes, %+v, %d failures of the registry, events %q", s.writes, failed, q.failures, told.notes)
+			failures, _ := q.State()
+			if failed := r.attempts.of(one(tag)); s.writes != 0 || failed.reason != "" || failures != 0 || len(told.notes) != 0 {
+				t.Errorf("%d writes, %+v, %d failures of the registry, events %q", s.writes, failed, failures, told.notes)
 			}
 		})
 	}
@@ -278,13 +280,13 @@ func TestQueuedAgain(t *testing.T) {
 			t.Errorf("%s is queued after %s", got, after)
 		}
 	}
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	expect("it was resolved")
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	expect("nothing was due")
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.fails = errors.New("etcd: leader changed")
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	expect("a write failed")
 }
 
@@ -300,7 +302,7 @@ func TestForgottenWhileAsked(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
 	}
 	r.usage.set(imagesFor("w", "ns", tag))
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	if n := len(r.attempts.byKey); f.asked() != 1 || n != 0 {
 		t.Errorf("asked %d times, %d attempts are remembered", f.asked(), n)
 	}
@@ -319,11 +321,11 @@ func TestFoundUnderSecondName(t *testing.T) {
 	}}
 	r, s, _ := newTestResolver(t, f)
 	r.usage.set(imagesFor("w", "ns", "x:1"))
-	r.work(t.Context(), &queue{}, image.key)
+	r.work(t.Context(), &queue.Queue{}, image.key)
 	s.expect(map[string]string{v1alpha1.UnresolvedName(image.references[0]): image.references[0]})
 	missing = false
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	r.work(t.Context(), &queue{}, image.key)
+	r.work(t.Context(), &queue.Queue{}, image.key)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
 }
 
@@ -342,7 +344,7 @@ func TestFailuresOfTwoRegistries(t *testing.T) {
 			}}
 			r, s, _ := newTestResolver(t, f)
 			r.usage.set(imagesFor("w", "ns", "x:1"))
-			r.work(t.Context(), &queue{}, image.key)
+			r.work(t.Context(), &queue.Queue{}, image.key)
 			failure := s.failure(image.references[0])
 			if failure.reason != v1alpha1.ReasonRateLimited {
 				t.Errorf("reason %s", failure.reason)
@@ -381,16 +383,16 @@ func TestWhoIsToldOfAFailure(t *testing.T) {
 	}
 	handler.OnAdd(pod("one", tag), false)
 	expect(0, "before it was asked for")
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	expect(1, "not found")
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	expect(1, "not found again")
 	handler.OnAdd(pod("two", tag), false)
 	expect(2, "another pod")
 	reason = v1alpha1.ReasonUnauthorized
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	expect(4, "another reason")
 	handler.OnAdd(pod("three", "REG/X"), false)
 	expect(5, "an invalid name")
@@ -440,7 +442,7 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 	for i := range 20 {
 		r.usage.set(imagesFor("w", fmt.Sprintf("quiet-%02d", i), tag))
 	}
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	before := len(told.notes)
 	handler := r.workloadHandler(&kinds[0])
 	for i := range 10 {
@@ -448,7 +450,7 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "loud", UID: "1"},
 			Spec:       corev1.PodSpec{ServiceAccountName: fmt.Sprint("account-", i), Containers: []corev1.Container{{Image: tag}}},
 		})
-		r.work(t.Context(), &queue{}, tag)
+		r.work(t.Context(), &queue.Queue{}, tag)
 		s.clock.SetTime(s.clock.Now().Add(time.Minute)) // longer than secrets are remembered
 	}
 	for i, namespace := range told.about[before:] {
@@ -507,22 +509,18 @@ func TestBacklogIsBounded(t *testing.T) {
 func TestChangedWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newTestResolver(t, &fakeRegistry{})
-		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		handler := r.workloadHandler(&kinds[1])
 		before, after := deploymentOf("default", "reg/old:1"), deploymentOf("default", "reg/new:1")
 		handler.OnAdd(before, false)
 		synctest.Wait()
 		old := one("reg/old:1")
 		r.attempts.failed(old, r.attempts.of(old), v1alpha1.ReasonNotFound, "404", 0)
-		r.queues.add(old, time.Hour, resolving)
+		r.add(old, time.Hour, queue.Resolving)
 		handler.OnUpdate(before, after)
 		synctest.Wait()
-		r.queues.mu.Lock()
-		queue := r.queues.byName["reg"]
-		waits := queue != nil && queue.fair.items[old.key] != nil
-		r.queues.mu.Unlock()
-		if got := r.attempts.of(old); got.reason != "" || waits {
-			t.Errorf("remembered: %+v; waits: %v", got, waits)
+		if got, waiting := r.attempts.of(old), r.queues.Len(); got.reason != "" || waiting != 0 {
+			t.Errorf("remembered: %+v; %d wait", got, waiting)
 		}
 	})
 }
@@ -597,10 +595,12 @@ func TestAnswersAndTheQueue(t *testing.T) {
 					s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 					s.clock.SetTime(s.clock.Now().Add(time.Hour))
 				}
-				q := &queue{name: "reg", failures: 1}
+				q := &queue.Queue{}
+				q.Failed(0)
 				r.work(t.Context(), q, tag)
-				if pause := time.Until(q.resume); q.failures != test.failures || (pause > 0) != (test.asks > 0) || pause < test.asks && test.asks > 0 {
-					t.Errorf("known %v, %q: %d failures in a row, a pause of %v", known, test.reason, q.failures, pause)
+				failures, _ := q.State()
+				if pause := pauseOf(q); failures != test.failures || (pause > 0) != (test.asks > 0) || pause < test.asks && test.asks > 0 {
+					t.Errorf("known %v, %q: %d failures in a row, a pause of %v", known, test.reason, failures, pause)
 				}
 				failed := r.attempts.of(one(tag))
 				if wait := failed.retry.Sub(s.clock.Now()); failed.reason != test.reason || wait < test.asks && test.asks > 0 {
@@ -624,7 +624,7 @@ func TestLargeImageWithoutRoom(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return large, nil }}
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 4, 4 })
 	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
-	r.work(t.Context(), &queue{}, "reg/x:1")
+	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if f.asked() != 1 || len(s.objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
 		t.Errorf("asked for %q, %d objects, events %q", f.resolves, len(s.objects()), told.notes)
 	}
@@ -634,12 +634,12 @@ func TestLargeImageWithoutRoom(t *testing.T) {
 func TestConfirmedWithoutRoom(t *testing.T) {
 	f := &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }}
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 1, 1 })
-	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
 	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	r.quota.admit([]string{"ns"}, 1)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	r.work(t.Context(), &queue{}, "reg/x:1")
+	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(f.digests) != 1 || len(told.notes) != 0 {
 		t.Errorf("confirmed %q, events %q", f.digests, told.notes)
 	}
@@ -661,15 +661,15 @@ func TestSecondNameNotWritten(t *testing.T) {
 			return plain(hash("a")), nil
 		}}
 		r, s, _ := newTestResolver(t, f)
-		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		r.usage.set(imagesFor("w", "ns", "x:1"))
 		failed := r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
 		s.wrote(s.notResolved(t.Context(), image.references[0], failed))
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
 		fail(s, errors.New("etcdserver: no leader"))
-		r.work(t.Context(), &queue{}, image.key)
+		r.work(t.Context(), &queue.Queue{}, image.key)
 		fail(s, nil)
-		r.work(t.Context(), &queue{}, image.key)
+		r.work(t.Context(), &queue.Queue{}, image.key)
 		s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
 		if f.asked() != 2 || r.attempts.of(image) != (attempt{}) || r.backlog.of(image) != nil {
 			t.Errorf("%s: asked for %q, remembered %+v", name, f.resolves, r.attempts.of(image))
@@ -688,19 +688,19 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 		}
 		return plain(hash("a")), nil
 	}})
-	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.set(imagesFor("pinned", "ns", digest))
 	tagged := imagesFor("tagged", "ns", tag)
 	r.usage.set(tagged)
-	r.work(t.Context(), &queue{}, digest)
-	r.work(t.Context(), &queue{}, tag)
+	r.work(t.Context(), &queue.Queue{}, digest)
+	r.work(t.Context(), &queue.Queue{}, tag)
 	s.expect(map[string]string{v1alpha1.UnresolvedName(digest): digest, v1alpha1.ManifestName(hash("a")): tag})
 
 	s.clock.SetTime(s.clock.Now().Add(10 * time.Minute))
 	s.failsDelete = errors.New("etcdserver: no leader")
-	r.work(t.Context(), &queue{}, digest)
+	r.work(t.Context(), &queue.Queue{}, digest)
 	s.failsDelete = nil
-	r.work(t.Context(), &queue{}, digest)
+	r.work(t.Context(), &queue.Queue{}, digest)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): tag + " " + digest})
 	if got := r.attempts.of(one(digest)); got != (attempt{}) {
 		t.Errorf("remembered: %+v", got)
@@ -725,15 +725,15 @@ func TestFailureOfDigestNotRemoved(t *testing.T) {
 	digest, refused := "reg/x@"+hash("a"), error(&registry.Error{Reason: v1alpha1.ReasonUnavailable, Err: errors.New("503")})
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), refused }}
 	r, s, _ := newTestResolver(t, f)
-	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.set(imagesFor("w", "ns", digest))
-	r.work(t.Context(), &queue{}, digest)
+	r.work(t.Context(), &queue.Queue{}, digest)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	refused, s.failsDelete = nil, errors.New("etcdserver: no leader")
-	r.work(t.Context(), &queue{}, digest)
+	r.work(t.Context(), &queue.Queue{}, digest)
 	s.failsDelete = nil
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	r.work(t.Context(), &queue{}, digest)
+	r.work(t.Context(), &queue.Queue{}, digest)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): digest})
 	if f.asked() != 2 || r.attempts.of(one(digest)) != (attempt{}) || r.backlog.of(one(digest)) != nil {
 		t.Errorf("asked for %q, remembered %+v and %+v", f.resolves, r.attempts.of(one(digest)), r.backlog.of(one(digest)))
@@ -784,7 +784,7 @@ func TestUnusedWhileWritten(t *testing.T) {
 	for _, missing := range []error{nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}} {
 		const tag = "reg/x:1"
 		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), missing }})
-		r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		c := imagesFor("w", "ns", tag)
 		r.usage.set(c)
 		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
@@ -794,7 +794,7 @@ func TestUnusedWhileWritten(t *testing.T) {
 			},
 		})
 		s.clock.SetTime(s.clock.Now().Add(time.Minute))
-		r.work(t.Context(), &queue{}, tag)
+		r.work(t.Context(), &queue.Queue{}, tag)
 		if got := r.usage.tenantOf(tag); len(s.objects()) != 1 || got.inUse || !got.since.Equal(s.clock.Now()) || !slices.Equal(got.namespaces, []string{"ns"}) {
 			t.Errorf("error %v: %d objects, of %+v", missing, len(s.objects()), got)
 		}
@@ -811,7 +811,7 @@ func TestCanceledAtTheFirstName(t *testing.T) {
 	}}
 	r, _, _ := newTestResolver(t, f)
 	r.usage.set(imagesFor("w", "ns", "x:1"))
-	r.work(ctx, &queue{}, image.key)
+	r.work(ctx, &queue.Queue{}, image.key)
 	if f.asked() != 1 {
 		t.Errorf("asked for %q", f.resolves)
 	}
@@ -828,17 +828,17 @@ func TestMovedThereAndBack(t *testing.T) {
 		digest:     func(string) (string, error) { return points, nil },
 	}
 	r, s, _ := newTestResolver(t, f)
-	r.queues = runQueues(t, 1, func(context.Context, *queue, string) {})
+	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.set(imagesFor("w", "ns", "x:1"))
 	s.wrote(s.resolved(t.Context(), image.references[1], plain(hash("a")), amd64))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.fails = errors.New("etcdserver: no leader")
-	r.work(t.Context(), &queue{}, image.key)
+	r.work(t.Context(), &queue.Queue{}, image.key)
 	if !slices.Equal(f.resolves, image.references[1:]) || r.backlog.of(image) == nil {
 		t.Errorf("asked for %q", f.resolves)
 	}
 	s.fails, points = nil, hash("a")
-	r.work(t.Context(), &queue{}, image.key)
+	r.work(t.Context(), &queue.Queue{}, image.key)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
 	if r.backlog.of(image) != nil {
 		t.Error("what the tag was meanwhile may still be written")

@@ -1,4 +1,4 @@
-package controller
+package queue
 
 import (
 	"container/heap"
@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// item is an image in the queue of its registry.
+// item is a key in the queue of its registry.
 type item struct {
 	key string
 	// namespace whose turn it waits for.
 	namespace string
-	level     int
+	level     Level
 	// due is when it may be taken.
 	due time.Time
 	// at is its place among the items that are not due, -1 if it is not there. place is its
@@ -33,28 +33,24 @@ type fairQueue struct {
 	taken int
 }
 
+// Level is how urgent work is.
+type Level int
+
 // Levels of work, the most urgent first.
 const (
-	levelResolving = iota
-	levelConfirming
-	levelSpare
+	// Resolving is for what is not known yet.
+	Resolving Level = iota
+	// Confirming is for what only has to be confirmed.
+	Confirming
+	// Spare is for what no workload names.
+	Spare
 	levels
 )
 
 // How often a less urgent level goes first although a more urgent one has work: every
 // eighth time, and every 64th. So a flood of new images stops no tag from being
 // confirmed.
-var share = [levels]int{levelConfirming: 8, levelSpare: 64}
-
-func levelOf(priority int) int {
-	switch {
-	case priority >= resolving:
-		return levelResolving
-	case priority == confirming:
-		return levelConfirming
-	}
-	return levelSpare
-}
+var share = [levels]int{Confirming: 8, Spare: 64}
 
 // add adds an item. One that is there already keeps the earlier time and the more urgent
 // level, and moves to the namespace that waits for less.
@@ -116,8 +112,8 @@ func (f *fairQueue) remove(key string) {
 // take returns the next item, or nil if none is due.
 func (f *fairQueue) take(now time.Time) *item {
 	f.settle(now)
-	level := -1
-	for l := range f.ready {
+	level := Level(-1)
+	for l := range levels {
 		if f.ready[l].length == 0 {
 			continue
 		}

@@ -1,0 +1,164 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+)
+
+const (
+	// nodeImageRefusal is for how long a refusal is believed, at least: an image may be gone
+	// from its registry and stay on nodes for ever.
+	nodeImageRefusal = 6 * time.Hour
+	// nodeImagePause is for how long none is asked for after their registry had enough.
+	nodeImagePause = time.Hour
+	// nodeImageAttempts is how often an image is asked for while its registry does not answer.
+	// After that the next one has its turn: it may be this image only that makes the
+	// registry fail.
+	nodeImageAttempts = 5
+)
+
+// countRequests returns work for queues, which counts requests to registries.
+func countRequests(work func(context.Context, *queue.Queue, string)) queue.Work {
+	return func(ctx context.Context, queue *queue.Queue, key string) int {
+		ctx, requests := registry.CountRequests(ctx)
+		work(ctx, queue, key)
+		return int(requests.Load())
+	}
+}
+
+// ask queues an image to be worked on now. Images of which nothing is known go
+// first.
+func (r *Resolver) ask(image image) {
+	level := queue.Resolving
+	if r.due(image).known != nil {
+		level = queue.Confirming
+	}
+	r.enqueue(image, 0, level)
+}
+
+// askForNew asks for images that nothing used before, or not with the pull secrets
+// of this workload.
+func (r *Resolver) askForNew(c workloadImages, added []image) {
+	for _, image := range added {
+		// The workload's pull secrets may give access where the others did not.
+		if r.credentials.readsPullSecrets() {
+			r.attempts.noteNewSecrets(image.key, c.pull)
+			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
+				r.attempts.addPendingNotice(image.key, c.pull.namespace)
+			}
+		}
+		r.enqueue(image, 0, queue.Resolving)
+	}
+}
+
+// add is the one place where images come into the queues, after some time.
+func (r *Resolver) add(image image, after time.Duration, level queue.Level) {
+	r.queues.Add(image.registry(), image.key, r.usage.namespaces(image.key), after, level)
+}
+
+// enqueue asks for an image after some time. One that only nodes hold is added with the
+// lowest level, and when its turn comes.
+func (r *Resolver) enqueue(image image, after time.Duration, level queue.Level) {
+	switch {
+	case !r.usage.onlyOnNodes(image.key):
+		r.add(image, after, level)
+	case after > 0:
+		switch last := r.attempts.of(image); {
+		case last.reason == v1alpha1.ReasonRateLimited || last.gaveUp():
+			after = max(after, nodeImagePause)
+		case last.reason != "" && !temporary(last.reason):
+			after = max(after, nodeImageRefusal)
+		}
+		r.add(image, after, queue.Spare)
+	default:
+		r.handOver(r.nodeImages.want(image))
+	}
+}
+
+// handOver adds images that only nodes hold, whose turn it is.
+func (r *Resolver) handOver(images []image) {
+	for _, image := range images {
+		r.add(image, 0, queue.Spare)
+	}
+}
+
+// worked makes room for the next image that only nodes hold, after one was worked on. One
+// whose registry does not answer keeps its place for a while: there is no point in asking
+// for more.
+func (r *Resolver) worked(image image) {
+	if last := r.attempts.of(image); r.usage.inUse(image.key) && temporary(last.reason) && !last.gaveUp() {
+		return
+	}
+	r.handOver(r.nodeImages.done(image))
+	// There may be more to do since it began, which was not noted while it had its turn.
+	if r.usage.onlyOnNodes(image.key) && r.due(image).task != nothing {
+		r.ask(image)
+	}
+}
+
+// gaveUp reports whether a registry failed so often on an image that others have their turn.
+// A registry that had enough says nothing about the image.
+func (a *attempt) gaveUp() bool {
+	return a.reason == v1alpha1.ReasonUnavailable && a.failures >= nodeImageAttempts
+}
+
+// hasRoom reports whether there is room for what will be known about a new image: one that
+// only nodes hold displaces no other.
+func (r *Resolver) hasRoom(image image) bool {
+	namespaces := r.usage.namespaces(image.key)
+	if r.usage.onlyOnNodes(image.key) {
+		return r.quota.hasSpare(namespaces)
+	}
+	return r.quota.hasRoom(namespaces)
+}
+
+// release drops what is remembered about images that nothing uses any longer, but not
+// since when that is if there is an object to remove.
+func (r *Resolver) release(keys ...string) {
+	r.forget(keys...)
+	for _, key := range keys {
+		r.queues.Remove(imageOf(key).registry(), key)
+	}
+	for _, key := range keys {
+		r.handOver(r.nodeImages.done(imageOf(key))) // it no longer waits
+		for _, reference := range imageOf(key).references {
+			if !r.store.has(reference) {
+				r.usage.forgetIdle(reference)
+			}
+		}
+		// It may have come into use again meanwhile, and what was queued for that is gone.
+		if r.leading.Load() && r.usage.inUse(key) {
+			r.ask(imageOf(key))
+		}
+	}
+	for _, admitted := range r.usage.admit() {
+		if r.leading.Load() {
+			r.askForNew(admitted.images, []image{admitted.image})
+		}
+	}
+}
+
+// forget drops what is remembered about images between two attempts.
+func (r *Resolver) forget(keys ...string) {
+	r.attempts.forget(keys...)
+	r.backlog.forget(keys...)
+}
+
+// askAgain asks at once for references that the store evicted.
+func (r *Resolver) askAgain(evicted []string) {
+	for _, image := range r.usage.meaning(evicted) {
+		r.forget(image.key)
+		r.enqueue(image, 0, queue.Resolving)
+	}
+}
+
+// requeueEvicted asks again for what the store evicted while it wrote, and returns the error
+// of the write.
+func (r *Resolver) requeueEvicted(evicted []string, err error) error {
+	r.askAgain(evicted)
+	return err
+}
