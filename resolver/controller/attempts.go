@@ -10,6 +10,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // attempt is how the last attempt at an image ended; zero if none has failed.
@@ -63,7 +64,7 @@ type attempts struct {
 // only kept in memory, and each is only told to its own namespace.
 type secretAttempts struct {
 	// next is whose pull secrets are next, after newest, those that a workload brought.
-	next, newest pull
+	next, newest usage.Pull
 	// pendingNotices are the namespaces that brought other pull secrets since the last failure
 	// was told; at most maxSecretAttempts.
 	pendingNotices []string
@@ -89,16 +90,16 @@ func newAttempts(clock clock.PassiveClock, stored func(reference string) attempt
 
 // takeNextSecrets returns whose pull secrets are next for an image, and those that a workload brought
 // since the last call, which come before all.
-func (a *attempts) takeNextSecrets(key string) (next, newest pull) {
+func (a *attempts) takeNextSecrets(key string) (next, newest usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := a.withSecrets(key)
-	next, newest, all.newest = all.next, all.newest, pull{}
+	next, newest, all.newest = all.next, all.newest, usage.Pull{}
 	return next, newest
 }
 
 // noteNewSecrets notes that a workload brings other pull secrets for an image.
-func (a *attempts) noteNewSecrets(key string, newest pull) {
+func (a *attempts) noteNewSecrets(key string, newest usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.withSecrets(key).newest = newest
@@ -126,7 +127,7 @@ func (a *attempts) takePendingNotices(key string) (namespaces []string) {
 }
 
 // setNextSecrets notes whose pull secrets are next for an image.
-func (a *attempts) setNextSecrets(key string, next pull) {
+func (a *attempts) setNextSecrets(key string, next usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.withSecrets(key).next = next
@@ -185,18 +186,18 @@ func (a *attempts) reset() {
 
 // of returns how the last attempt at an image ended, in this process or in the one
 // before it.
-func (a *attempts) of(image image) attempt {
+func (a *attempts) of(image usage.Image) attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if last := a.byKey[image.key]; last != nil {
+	if last := a.byKey[image.Key]; last != nil {
 		return *last
 	}
 	return a.earlier(image)
 }
 
 // earlier returns how the last attempt at an image ended according to the objects.
-func (a *attempts) earlier(image image) (last attempt) {
-	for _, reference := range image.references {
+func (a *attempts) earlier(image usage.Image) (last attempt) {
+	for _, reference := range image.References {
 		if last = a.stored(reference); last.reason != "" {
 			break
 		}
@@ -205,12 +206,12 @@ func (a *attempts) earlier(image image) (last attempt) {
 }
 
 // at is of for a caller who holds the mutex and changes the attempt.
-func (a *attempts) at(image image) *attempt {
-	last := a.byKey[image.key]
+func (a *attempts) at(image usage.Image) *attempt {
+	last := a.byKey[image.Key]
 	if last == nil {
 		earlier := a.earlier(image)
 		last = &earlier
-		a.byKey[image.key] = last
+		a.byKey[image.Key] = last
 	}
 	return last
 }
@@ -218,7 +219,7 @@ func (a *attempts) at(image image) *attempt {
 // allowRetry notes that circumstances have changed for images that are refused for
 // one of the reasons. If this one is, it may be asked for at once. An attempt that is under
 // way may have begun before the change, so failed does not believe its refusal either.
-func (a *attempts) allowRetry(image image, reasons ...string) bool {
+func (a *attempts) allowRetry(image usage.Image, reasons ...string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := a.at(image)
@@ -233,7 +234,7 @@ func (a *attempts) allowRetry(image image, reasons ...string) bool {
 // failed notes why an attempt failed, decides when the next may follow, and
 // returns both. before is what of returned when the attempt began; wait is how
 // long the registries ask to wait.
-func (a *attempts) failed(image image, before attempt, reason, message string, wait time.Duration) attempt {
+func (a *attempts) failed(image usage.Image, before attempt, reason, message string, wait time.Duration) attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := a.at(image)

@@ -9,6 +9,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 func newTestAttempts(stored map[string]attempt) (*attempts, *testingclock.FakePassiveClock) {
@@ -21,14 +22,14 @@ func newTestAttempts(stored map[string]attempt) (*attempts, *testingclock.FakePa
 func TestAttemptsOfAnEarlierProcess(t *testing.T) {
 	earlier := attempt{failures: 3, reason: v1alpha1.ReasonNotFound, message: "404"}
 	a, _ := newTestAttempts(map[string]attempt{"second/x:1": earlier})
-	image := newImage([]string{"first/x:1", "second/x:1", "third/x:1"})
+	image := usage.NewImage([]string{"first/x:1", "second/x:1", "third/x:1"})
 	if got := a.of(image); got != earlier {
 		t.Errorf("%+v, want %+v", got, earlier)
 	}
 	if got := a.failed(image, earlier, v1alpha1.ReasonNotFound, "404", 0); got.failures != 4 {
 		t.Errorf("%d failures in a row, want 4", got.failures)
 	}
-	a.forget(image.key)
+	a.forget(image.Key)
 	if got := a.of(image); got != earlier {
 		t.Errorf("%+v, want what objects say: %+v", got, earlier)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // learned is an answer that still has to be written.
@@ -24,7 +25,7 @@ func (l *learned) quotaUnits() int {
 	for i := range l.found.Manifests {
 		layers += len(l.found.Manifests[i].Layers)
 	}
-	return quotaUnits(layers)
+	return usage.Units(layers)
 }
 
 // maxLearned bounds the answers in the backlog; for more, registries are asked
@@ -53,18 +54,18 @@ func newBacklog() *backlog {
 }
 
 // of returns the answer for an image, or nil if there is none.
-func (b *backlog) of(image image) *learned {
+func (b *backlog) of(image usage.Image) *learned {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.answers[image.key]
+	return b.answers[image.Key]
 }
 
 // keep keeps an answer, if there is room.
-func (b *backlog) keep(image image, answer *learned) {
+func (b *backlog) keep(image usage.Image, answer *learned) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.answers) < maxLearned {
-		b.answers[image.key] = answer
+		b.answers[image.Key] = answer
 	}
 }
 
@@ -79,12 +80,12 @@ func (b *backlog) forget(keys ...string) {
 
 // failed notes that the API server did not accept a write about an image, and returns how long
 // to wait, and whether it fails for several images: then it is the server.
-func (b *backlog) failed(image image) (wait time.Duration, outage bool) {
+func (b *backlog) failed(image usage.Image) (wait time.Duration, outage bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures++
 	if len(b.failing) < toleratedImages {
-		b.failing[image.key] = true
+		b.failing[image.Key] = true
 	}
 	return queue.Backoff(b.failures, time.Second, maxOutage), len(b.failing) >= toleratedImages
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // keepUnresolved is how long a reference that was never resolved stays known after its
@@ -34,47 +35,46 @@ func sweepEvery(keep time.Duration) time.Duration {
 
 // sweep does once what collect does.
 func (r *Resolver) sweep(ctx context.Context) {
-	resolved, unresolved, unused := newTenantUsage(r.quota.images), newTenantUsage(maxUnresolved), newTenantUsage(maxUnused)
+	resolved, unresolved, unused := r.quota.Begin()
 	var noted []func() ([]string, error)
-	r.quota.begin()
 	for _, h := range r.store.all() {
-		tenant := r.usage.tenantOf(h.reference)
+		tenant := r.usage.TenantOf(h.reference)
 		switch {
 		case r.outdated(h):
 			r.remove(ctx, h.reference)
 			r.askAgain([]string{h.reference}) // if it is in use, or came into use meanwhile
 			continue
 		case !h.resolved:
-			unresolved.count(h.reference, 1, tenant)
-		case tenant.inUse:
-			resolved.count(h.reference, quotaUnits(h.layers), tenant)
+			unresolved.Count(h.reference, 1, tenant)
+		case tenant.InUse:
+			resolved.Count(h.reference, usage.Units(h.layers), tenant)
 		default:
-			unused.count(h.reference, quotaUnits(h.layers), tenant)
+			unused.Count(h.reference, usage.Units(h.layers), tenant)
 		}
 		since := time.Time{}
-		if !tenant.inUse {
-			since = tenant.since.Truncate(time.Second)
+		if !tenant.InUse {
+			since = tenant.Since.Truncate(time.Second)
 		}
 		if !since.Equal(h.unused) {
 			noted = append(noted, func() ([]string, error) { return r.store.noteUnused(ctx, h.reference, since) })
 		}
 	}
-	for _, reference := range unresolved.excess() {
+	for _, reference := range unresolved.Excess() {
 		r.remove(ctx, reference)
 	}
-	for _, reference := range unused.excess() {
+	for _, reference := range unused.Excess() {
 		r.remove(ctx, reference)
 		r.askAgain([]string{reference}) // if it came into use meanwhile
 	}
-	for _, reference := range resolved.excess() {
+	for _, reference := range resolved.Excess() {
 		r.remove(ctx, reference)
-		for _, image := range r.usage.meaning([]string{reference}) {
+		for _, image := range r.usage.Meaning([]string{reference}) {
 			r.noteFull(image)
 			// A digest is not looked at again by itself, and there may be room later.
 			r.enqueue(image, r.options.TagTTL, queue.Confirming)
 		}
 	}
-	r.quota.set(resolved.counts, unresolved.counts)
+	r.quota.Set(resolved, unresolved)
 	// So that the next process knows it, too.
 	for _, note := range noted {
 		if err := r.requeueEvicted(note()); err != nil && ctx.Err() == nil {
@@ -91,7 +91,7 @@ func (r *Resolver) outdated(h referenceInfo) bool {
 	if !h.resolved {
 		keep = min(keep, keepUnresolved)
 	}
-	return r.usage.unusedFor(h.reference, keep) ||
+	return r.usage.UnusedFor(h.reference, keep) ||
 		!h.resolved && h.reason == v1alpha1.ReasonDenied ||
 		h.private && !r.options.PublishPrivate
 }
@@ -105,7 +105,7 @@ func (r *Resolver) remove(ctx context.Context, reference string) {
 		r.log.Error(err, "Removing a reference", "reference", reference)
 		return
 	}
-	if !r.usage.tenantOf(reference).inUse {
-		r.usage.forgetIdle(reference)
+	if !r.usage.TenantOf(reference).InUse {
+		r.usage.ForgetIdle(reference)
 	}
 }

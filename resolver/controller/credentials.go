@@ -19,13 +19,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 const (
-	// maxSecrets and maxSecretsSize (bytes) bound the pull secrets of a workload and its service
-	// account together, maxSecretSize (bytes) and maxRegistries each of them: whoever makes
-	// workloads makes secrets, too.
-	maxSecrets     = 32
+	// maxSecretsSize (bytes) bounds the pull secrets of a workload and its service account
+	// together, maxSecretSize (bytes) and maxRegistries each of them: whoever makes workloads
+	// makes secrets, too.
 	maxSecretsSize = 256 << 10
 	maxSecretSize  = 64 << 10
 	maxRegistries  = 256
@@ -34,8 +34,6 @@ const (
 	// secretsFor is how long pull secrets are remembered, so that a thousand
 	// images of a namespace do not read them a thousand times.
 	secretsFor = 30 * time.Second
-	// defaultAccount is the service account of pods that name none.
-	defaultAccount = "default"
 )
 
 // credentials finds the credentials with which images may be asked for.
@@ -115,15 +113,15 @@ type own struct {
 
 // byNamespace reads pull secrets, and returns those of each namespace by themselves, in
 // the order of the pulls.
-func (c *credentials) byNamespace(ctx context.Context, pulls []pull) (all []*own) {
+func (c *credentials) byNamespace(ctx context.Context, pulls []usage.Pull) (all []*own) {
 	if !c.readsPullSecrets() {
 		return nil
 	}
 	for _, p := range pulls {
-		at := slices.IndexFunc(all, func(o *own) bool { return o.namespace == p.namespace })
+		at := slices.IndexFunc(all, func(o *own) bool { return o.namespace == p.Namespace })
 		if at < 0 {
 			at = len(all)
-			all = append(all, &own{namespace: p.namespace})
+			all = append(all, &own{namespace: p.Namespace})
 		}
 		found := c.of(ctx, p)
 		all[at].keychains = append(all[at].keychains, found.keychains...)
@@ -140,39 +138,39 @@ type pullSecrets struct {
 	problems  []string
 }
 
-func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
+func (c *credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
 	if known, ok := c.cache.Get(p); ok {
 		return known.(pullSecrets)
 	}
 	var found pullSecrets
-	names := strings.FieldsFunc(p.secrets, func(r rune) bool { return r == ',' })
+	names := strings.FieldsFunc(p.Secrets, func(r rune) bool { return r == ',' })
 	// With a high log level, the API client logs what it reads.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	var sa corev1.ServiceAccount
-	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.serviceAccount}, &sa); err == nil {
+	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: p.ServiceAccount}, &sa); err == nil {
 		for i := range sa.ImagePullSecrets {
 			names = append(names, sa.ImagePullSecrets[i].Name)
 		}
-	} else if !apierrors.IsNotFound(err) || p.serviceAccount != defaultAccount {
-		found.problems = append(found.problems, problem("service account", p.namespace, p.serviceAccount, err))
+	} else if !apierrors.IsNotFound(err) || p.ServiceAccount != usage.DefaultAccount {
+		found.problems = append(found.problems, problem("service account", p.Namespace, p.ServiceAccount, err))
 	}
 	seen, size := map[string]bool{}, 0
 	for _, name := range names {
 		if seen[name] {
 			continue
 		}
-		if len(seen) == maxSecrets {
-			found.problems = append(found.problems, fmt.Sprintf("%s has a workload with more than %d pull secrets: the others are not used", p.namespace, maxSecrets))
+		if len(seen) == usage.MaxSecrets {
+			found.problems = append(found.problems, fmt.Sprintf("%s has a workload with more than %d pull secrets: the others are not used", p.Namespace, usage.MaxSecrets))
 			break
 		}
 		seen[name] = true
-		keychain, problem := c.secret(ctx, p.namespace, name)
+		keychain, problem := c.secret(ctx, p.Namespace, name)
 		if problem != "" {
 			found.problems = append(found.problems, problem)
 			continue
 		}
 		if size += keychain.size(); size > maxSecretsSize {
-			found.problems = append(found.problems, fmt.Sprintf("%s has a workload whose pull secrets have more than %d bytes together: %s and the others are not used", p.namespace, maxSecretsSize, name))
+			found.problems = append(found.problems, fmt.Sprintf("%s has a workload whose pull secrets have more than %d bytes together: %s and the others are not used", p.Namespace, maxSecretsSize, name))
 			break
 		}
 		found.keychains = append(found.keychains, keychain)

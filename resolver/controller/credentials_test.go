@@ -25,6 +25,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // forAll are the credentials for all images.
@@ -52,12 +53,12 @@ func TestKeychains(t *testing.T) {
 		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "account"}, {Name: "first"}},
 	}
 	reader := fake.NewClientBuilder().WithObjects(secret("first", "first"), secret("second", "second"), secret("account", "account"), wrong, account).Build()
-	pulls := []pull{
-		{namespace: "ns", serviceAccount: "default", secrets: "wrong,first,missing"},
-		{namespace: "ns", serviceAccount: "builder", secrets: "second"},
+	pulls := []usage.Pull{
+		{Namespace: "ns", ServiceAccount: "default", Secrets: "wrong,first,missing"},
+		{Namespace: "ns", ServiceAccount: "builder", Secrets: "second"},
 	}
 	c := newCredentials([]authn.Keychain{forAll{}}, reader)
-	found := c.byNamespace(t.Context(), append(pulls, pull{namespace: "other", serviceAccount: "default", secrets: "first"}))
+	found := c.byNamespace(t.Context(), append(pulls, usage.Pull{Namespace: "other", ServiceAccount: "default", Secrets: "first"}))
 	if len(found) != 2 || found[0].namespace != "ns" || found[1].namespace != "other" || len(found[1].keychains) != 0 {
 		t.Fatalf("%d namespaces: %+v", len(found), found)
 	}
@@ -120,14 +121,14 @@ func TestPullSecretsAreBounded(t *testing.T) {
 		d.Spec.Template.Spec.ImagePullSecrets = append(d.Spec.Template.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
 	named, _ := kinds[1].imagesOf(d)
-	if n := len(strings.Split(named.pull.secrets, ",")); n > maxSecrets+1 {
+	if n := len(strings.Split(named.Pull.Secrets, ",")); n > usage.MaxSecrets+1 {
 		t.Errorf("%d names are kept", n)
 	}
-	found := c.of(t.Context(), named.pull)
-	if len(found.keychains) != maxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
+	found := c.of(t.Context(), named.Pull)
+	if len(found.keychains) != usage.MaxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
 		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
 	}
-	found = c.of(t.Context(), pull{namespace: "ns", serviceAccount: "builder", secrets: "s00,big,fits"})
+	found = c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: "builder", Secrets: "s00,big,fits"})
 	if len(found.keychains) != 3 || len(found.problems) != 1 || !strings.Contains(found.problems[0], "ns/big has") {
 		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
 	}
@@ -152,7 +153,7 @@ func TestPullSecretsInMemory(t *testing.T) {
 	before := heap()
 	const workloads = 20
 	for w := range workloads {
-		p := pull{namespace: "ns", serviceAccount: defaultAccount, secrets: strings.Join(names, ",") + strings.Repeat(",", w)}
+		p := usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: strings.Join(names, ",") + strings.Repeat(",", w)}
 		if found := c.of(t.Context(), p); len(found.keychains) != len(names) || len(found.problems) > 0 {
 			t.Fatalf("%d keychains, problems %q", len(found.keychains), found.problems)
 		}
@@ -168,7 +169,7 @@ func TestPullSecretsInMemory(t *testing.T) {
 		"many":                             "credentials for 257 registries, at most 256",
 		strings.Join(names, ",") + ",more": "more and the others are not used",
 	} {
-		found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: list})
+		found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: list})
 		if len(found.problems) != 1 || !strings.Contains(found.problems[0], want) {
 			t.Errorf("%s: problems %q", list, found.problems)
 		}
@@ -178,7 +179,7 @@ func TestPullSecretsInMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: one})
+	found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: one})
 	if a, err := found.keychains[0].Resolve(host); err != nil || a == authn.Anonymous {
 		t.Errorf("%v, %v", a, err)
 	}
@@ -202,7 +203,7 @@ func TestPullSecretOfTwoContents(t *testing.T) {
 	half := bytes.Repeat([]byte(" "), maxSecretSize/2+1)
 	both.Data = map[string][]byte{corev1.DockerConfigJsonKey: half, corev1.DockerConfigKey: half}
 	c := newCredentials(nil, fake.NewClientBuilder().WithObjects(both).Build())
-	if found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: "both"}); len(found.problems) != 1 || !strings.Contains(found.problems[0], "at most") {
+	if found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: "both"}); len(found.problems) != 1 || !strings.Contains(found.problems[0], "at most") {
 		t.Errorf("problems %q", found.problems)
 	}
 }
@@ -215,9 +216,9 @@ func TestServiceAccountProblems(t *testing.T) {
 		err     error
 		want    string
 	}{
-		{defaultAccount, nil, ""},
+		{usage.DefaultAccount, nil, ""},
 		{"builder", nil, "service account ns/builder does not exist"},
-		{defaultAccount, errors.New("etcd is slow"), "service account ns/default could not be read: etcd is slow"},
+		{usage.DefaultAccount, errors.New("etcd is slow"), "service account ns/default could not be read: etcd is slow"},
 	} {
 		c := newCredentials(nil, interceptor.NewClient(fake.NewClientBuilder().WithObjects(secret("one", "one")).Build(), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -230,7 +231,7 @@ func TestServiceAccountProblems(t *testing.T) {
 				return c.Get(ctx, key, o, opts...)
 			},
 		}))
-		found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: test.account, secrets: "one"})
+		found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: test.account, Secrets: "one"})
 		if got := strings.Join(found.problems, "; "); got != test.want || len(found.keychains) != 1 {
 			t.Errorf("%s: problems %q, want %q; %d secrets", test.account, got, test.want, len(found.keychains))
 		}
@@ -247,7 +248,7 @@ func TestPullSecretsAreReadOnce(t *testing.T) {
 		},
 	})
 	c := newCredentials(nil, reader)
-	pulls := []pull{{namespace: "ns", serviceAccount: "default", secrets: "one"}}
+	pulls := []usage.Pull{{Namespace: "ns", ServiceAccount: "default", Secrets: "one"}}
 	for range 3 {
 		if found := c.byNamespace(t.Context(), pulls); len(found) != 1 || len(found[0].keychains) != 1 {
 			t.Errorf("%+v", found)
@@ -271,9 +272,9 @@ func TestUnauthorizedTellsProblems(t *testing.T) {
 	} {
 		r, _, events := newTestResolver(t, f, test.change)
 		c := imagesFor("w", "ns", "reg/x:1")
-		c.pull.secrets = "missing"
-		r.usage.set(c)
-		r.usage.set(imagesFor("w", "elsewhere", "reg/x:1"))
+		c.Pull.Secrets = "missing"
+		r.usage.Set(c)
+		r.usage.Set(imagesFor("w", "elsewhere", "reg/x:1"))
 		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 		told := map[string]string{}
 		for i, note := range events.notes {
@@ -305,7 +306,7 @@ func TestConfirmedAfterFailure(t *testing.T) {
 		},
 	}
 	r, s, _ := newTestResolver(t, f)
-	r.usage.set(imagesFor("w", "ns", tag))
+	r.usage.Set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue.Queue{}, tag)
 	pass := func(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 	pass(time.Hour + time.Minute)

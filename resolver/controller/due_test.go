@@ -6,6 +6,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 func TestDue(t *testing.T) {
@@ -32,7 +33,7 @@ func TestDue(t *testing.T) {
 	tests := []struct {
 		name      string
 		steps     []step
-		image     image
+		image     usage.Image
 		want      task
 		reference string
 		after     time.Duration
@@ -48,7 +49,7 @@ func TestDue(t *testing.T) {
 		{"no index, any platform", []step{resolvedAs(tag, plain(hash("a")), amd64), nodesOf(both...)}, one(tag), nothing, tag, time.Hour},
 		{"refused", []step{refusedUntil(time.Minute), later(time.Second)}, one(tag), nothing, "", 59 * time.Second},
 		{"refused long ago", []step{refusedUntil(time.Minute), later(time.Minute)}, one(tag), resolve, "", 0},
-		{"known under the second name", []step{resolvedAs(other, plain(hash("a")), amd64)}, newImage([]string{tag, other}), nothing, other, time.Hour},
+		{"known under the second name", []step{resolvedAs(other, plain(hash("a")), amd64)}, usage.NewImage([]string{tag, other}), nothing, other, time.Hour},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

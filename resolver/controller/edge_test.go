@@ -26,6 +26,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // fakeRegistry gives the answers that tests set.
@@ -139,10 +140,10 @@ func TestSecondObjectNotWritten(t *testing.T) {
 		},
 	})
 	image := one("reg/x:1")
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	queue := &queue.Queue{}
-	r.work(t.Context(), queue, image.key)
-	r.work(t.Context(), queue, image.key) // the retry
+	r.work(t.Context(), queue, image.Key)
+	r.work(t.Context(), queue, image.Key) // the retry
 	if got := len(s.objects()); got != 2 {
 		next := r.due(image)
 		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, next.task, next.after)
@@ -156,7 +157,7 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("b")), nil },
 		digest:  func(string) (string, error) { return hash("b"), nil },
 	})
-	r.usage.set(imagesFor("w", "ns", tag))
+	r.usage.Set(imagesFor("w", "ns", tag))
 	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 	s.wrote(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
 	fail := true
@@ -279,7 +280,7 @@ func TestUsedWhileCollected(t *testing.T) {
 			return c.Delete(ctx, o, opts...)
 		},
 	})
-	r.usage.unusedFor(pinned, 0)
+	r.usage.UnusedFor(pinned, 0)
 	s.clock.SetTime(s.clock.Now().Add(time.Minute))
 	collected := make(chan struct{})
 	go func() { defer close(collected); r.collect(ctx) }()
@@ -330,7 +331,7 @@ func TestGoneUnnoticed(t *testing.T) {
 	}
 	r, s, _ := newTestResolver(t, f)
 	keys := queued(t, r)
-	r.usage.set(imagesFor("w", "ns", tag))
+	r.usage.Set(imagesFor("w", "ns", tag))
 	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
 	s.must(s.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(object), nil }))
@@ -363,16 +364,16 @@ func TestConcurrentFailures(t *testing.T) {
 
 // Retry-After of the second registry of a short name.
 func TestWrongQueuePaused(t *testing.T) {
-	image := newImage([]string{"first/x:1", "second/x:1"})
-	r, _, _ := newTestResolver(t, &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+	image := usage.NewImage([]string{"first/x:1", "second/x:1"})
+	r, _, _ := newTestResolver(t, &fakeRegistry{references: image.References, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
 		if strings.HasPrefix(reference, "second/") {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Host: "second", RetryAfter: time.Hour, Err: errors.New("429")}
 		}
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Host: "first", Err: errors.New("404")}
 	}})
 	first := &queue.Queue{}
-	r.usage.set(imagesFor("w", "ns", "x:1"))
-	r.work(t.Context(), first, image.key)
+	r.usage.Set(imagesFor("w", "ns", "x:1"))
+	r.work(t.Context(), first, image.Key)
 	if pause := pauseOf(first); pause > time.Minute {
 		t.Errorf("the second registry asked to be left alone; the queue of the first is paused for %v", pause.Round(time.Minute))
 	}
@@ -385,7 +386,7 @@ func TestBusyPausesNoQueue(t *testing.T) {
 	}})
 	const tolerated = 3
 	q := &queue.Queue{}
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 2 * tolerated {
 		r.work(t.Context(), q, "reg/x:1")
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
@@ -402,7 +403,7 @@ func TestQuotaPausesNoNextProcess(t *testing.T) {
 		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: own, RetryAfter: time.Hour, Err: errors.New("nothing left")}
 		}})
-		r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+		r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
 			t.Errorf("asked again after %v", wait)
@@ -429,7 +430,7 @@ func TestSharedQueueIsNotPaused(t *testing.T) {
 	<-denied.Started()
 	denied.Add("denied", "denied/x:1", nil, 0, queue.Resolving)
 	<-worked
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 5 {
 		r.work(t.Context(), shared, "reg/x:1")
 		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
@@ -456,13 +457,13 @@ func TestDeniedTakeQueues(t *testing.T) {
 	})
 	for i := range 128 {
 		// As handlers do it: a worker may have queued an image again before it is gone.
-		changed := r.usage.set(imagesFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
-		r.release(changed.unused...)
-		for _, image := range changed.added {
+		changed := r.usage.Set(imagesFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
+		r.release(changed.Unused...)
+		for _, image := range changed.Added {
 			r.add(image, 0, queue.Resolving)
 		}
 	}
-	r.release(r.usage.set(imagesFor("w", "ns")).unused...) // and they are gone again
+	r.release(r.usage.Set(imagesFor("w", "ns")).Unused...) // and they are gone again
 	soon(t, "the queues of those that are gone end", func() bool {
 		return r.queues.Len() == 0
 	})
@@ -497,8 +498,8 @@ func TestNegativeCacheOfNamespaces(t *testing.T) {
 func TestDefaultServiceAccount(t *testing.T) {
 	template, _ := kinds[1].imagesOf(deploymentOf("", "reg/x:1"))
 	pod, _ := kinds[1].imagesOf(deploymentOf("default", "reg/x:1"))
-	if template.pull != pod.pull {
-		t.Errorf("%+v and %+v are the same account; as two, a refused image is asked for twice and takes two of %d places", template.pull, pod.pull, maxPulls)
+	if template.Pull != pod.Pull {
+		t.Errorf("%+v and %+v are the same account; as two, a refused image is asked for twice and takes two of %d places", template.Pull, pod.Pull, maxPulls)
 	}
 }
 
@@ -518,7 +519,7 @@ func TestStandbyForgets(t *testing.T) {
 	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
 	}
-	if n := len(r.usage.idle); n > 30 {
+	if n := r.usage.CountIdle(); n > 30 {
 		t.Errorf("%d idle references are remembered; %v is how long they count", n, r.options.KeepUnused)
 	}
 }
@@ -531,10 +532,10 @@ func TestLeaderForgets(t *testing.T) {
 	r, _, _ := newTestResolver(t, f)
 	for i := range 100 {
 		reference := fmt.Sprintf("reg/x@sha256:%064x", i)
-		r.forget(r.usage.set(imagesFor("w", "ns", reference)).unused...)
+		r.forget(r.usage.Set(imagesFor("w", "ns", reference)).Unused...)
 		r.work(t.Context(), &queue.Queue{}, reference)
 	}
-	r.forget(r.usage.set(imagesFor("w", "ns")).unused...)
+	r.forget(r.usage.Set(imagesFor("w", "ns")).Unused...)
 	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
 	}
@@ -546,7 +547,7 @@ func TestAPIServerRefusesWrites(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f)
 	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 20 {
 		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	}
@@ -562,8 +563,8 @@ func TestNoteOfEvent(t *testing.T) {
 	}}
 	r, _, told := newTestResolver(t, f, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
 	c := imagesFor("w", "ns", "reg/x:1")
-	c.pull.secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
-	r.usage.set(c)
+	c.Pull.Secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
+	r.usage.Set(c)
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(told.notes) != 1 || len(told.notes[0]) > 1024 {
 		t.Errorf("%d events, of %d bytes: more than 1024 are refused by the API server", len(told.notes), len(told.notes[0]))
@@ -590,7 +591,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		for i := range 20 {
 			reference := fmt.Sprintf("reg/old:%d", i)
 			s.wrote(s.resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-			r.usage.set(imagesFor(fmt.Sprint(i), "ns", reference))
+			r.usage.Set(imagesFor(fmt.Sprint(i), "ns", reference))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -598,7 +599,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		go func() { defer close(ended); r.queues.Run(ctx, paused) }()
 		<-r.queues.Started()
 		addNodes(r, both...)
-		for _, image := range r.usage.set(imagesFor("new", "ns", "reg/new:1")).added {
+		for _, image := range r.usage.Set(imagesFor("new", "ns", "reg/new:1")).Added {
 			r.add(image, 0, queue.Resolving)
 		}
 		time.Sleep(10 * time.Minute)
@@ -614,7 +615,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 func TestRestartAllowsNoRetry(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	// What Start does.
 	r.nodes = newNodes(nil, false)
 	addNodes(r, amd64...)
@@ -668,30 +669,14 @@ func TestFuture(t *testing.T) {
 	}
 }
 
-// An object could not be deleted when it was due.
-func TestCollectFails(t *testing.T) {
-	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	r.usage.unusedFor("reg/x:1", 0)
-	s.clock.SetTime(s.clock.Now().Add(25 * time.Hour))
-	if !r.usage.unusedFor("reg/x:1", 24*time.Hour) {
-		t.Fatal("not due")
-	}
-	// removeReference fails here; then collect prunes.
-	r.usage.prune(24 * time.Hour)
-	if !r.usage.unusedFor("reg/x:1", 24*time.Hour) {
-		t.Error("an object that could not be deleted is tried again only a day later")
-	}
-}
-
 // Registries that come into use on nodes, for a short name of two.
 func TestDeniedSecondRegistry(t *testing.T) {
-	image := newImage([]string{"first.example.com/x:1", "second.example.com/x:1"})
-	r, s, _ := newTestResolver(t, &fakeRegistry{references: image.references}, func(o *Options, _ *dependencies) {
+	image := usage.NewImage([]string{"first.example.com/x:1", "second.example.com/x:1"})
+	r, s, _ := newTestResolver(t, &fakeRegistry{references: image.References}, func(o *Options, _ *dependencies) {
 		o.InUse, o.Policy = true, emptyPolicy(t)
 	})
-	r.usage.set(imagesFor("w", "ns", "x:1"))
-	s.wrote(s.notResolved(t.Context(), image.references[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
+	r.usage.Set(imagesFor("w", "ns", "x:1"))
+	s.wrote(s.notResolved(t.Context(), image.References[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
 	r.nodes.set("a", nodeFacts{platform: "linux/amd64", registries: []string{"second.example.com"}})
 	r.nodesChanged()
 	if next := r.due(image); next.task != resolve {
@@ -733,8 +718,8 @@ func TestManyImagesOfAPod(t *testing.T) {
 	}
 	begin := time.Now()
 	c, _ := kinds[0].imagesOf(pod)
-	if len(c.images) > 256 {
-		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.images), time.Since(begin).Round(time.Millisecond))
+	if len(c.Images) > 256 {
+		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.Images), time.Since(begin).Round(time.Millisecond))
 	}
 }
 
@@ -752,7 +737,7 @@ func TestNamespacesOfAResolverTakeTurns(t *testing.T) {
 		go func() { defer close(ended); r.queues.Run(ctx, nil) }()
 		<-r.queues.Started()
 		name := func(namespace, reference string) {
-			r.usage.set(imagesFor(reference, namespace, reference))
+			r.usage.Set(imagesFor(reference, namespace, reference))
 			r.add(one(reference), 0, queue.Resolving)
 		}
 		for i := range 100 {

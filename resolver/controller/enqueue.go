@@ -7,6 +7,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 const (
@@ -32,7 +33,7 @@ func countRequests(work func(context.Context, *queue.Queue, string)) queue.Work 
 
 // ask queues an image to be worked on now. Images of which nothing is known go
 // first.
-func (r *Resolver) ask(image image) {
+func (r *Resolver) ask(image usage.Image) {
 	level := queue.Resolving
 	if r.due(image).known != nil {
 		level = queue.Confirming
@@ -42,13 +43,13 @@ func (r *Resolver) ask(image image) {
 
 // askForNew asks for images that nothing used before, or not with the pull secrets
 // of this workload.
-func (r *Resolver) askForNew(c workloadImages, added []image) {
+func (r *Resolver) askForNew(c usage.WorkloadImages, added []usage.Image) {
 	for _, image := range added {
 		// The workload's pull secrets may give access where the others did not.
 		if r.credentials.readsPullSecrets() {
-			r.attempts.noteNewSecrets(image.key, c.pull)
+			r.attempts.noteNewSecrets(image.Key, c.Pull)
 			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
-				r.attempts.addPendingNotice(image.key, c.pull.namespace)
+				r.attempts.addPendingNotice(image.Key, c.Pull.Namespace)
 			}
 		}
 		r.enqueue(image, 0, queue.Resolving)
@@ -56,15 +57,15 @@ func (r *Resolver) askForNew(c workloadImages, added []image) {
 }
 
 // add is the one place where images come into the queues, after some time.
-func (r *Resolver) add(image image, after time.Duration, level queue.Level) {
-	r.queues.Add(image.registry(), image.key, r.usage.namespaces(image.key), after, level)
+func (r *Resolver) add(image usage.Image, after time.Duration, level queue.Level) {
+	r.queues.Add(image.Registry(), image.Key, r.usage.Namespaces(image.Key), after, level)
 }
 
 // enqueue asks for an image after some time. One that only nodes hold is added with the
 // lowest level, and when its turn comes.
-func (r *Resolver) enqueue(image image, after time.Duration, level queue.Level) {
+func (r *Resolver) enqueue(image usage.Image, after time.Duration, level queue.Level) {
 	switch {
-	case !r.usage.onlyOnNodes(image.key):
+	case !r.usage.OnlyOnNodes(image.Key):
 		r.add(image, after, level)
 	case after > 0:
 		switch last := r.attempts.of(image); {
@@ -75,12 +76,12 @@ func (r *Resolver) enqueue(image image, after time.Duration, level queue.Level) 
 		}
 		r.add(image, after, queue.Spare)
 	default:
-		r.handOver(r.nodeImages.want(image))
+		r.handOver(r.nodeImages.Want(image))
 	}
 }
 
 // handOver adds images that only nodes hold, whose turn it is.
-func (r *Resolver) handOver(images []image) {
+func (r *Resolver) handOver(images []usage.Image) {
 	for _, image := range images {
 		r.add(image, 0, queue.Spare)
 	}
@@ -89,13 +90,13 @@ func (r *Resolver) handOver(images []image) {
 // worked makes room for the next image that only nodes hold, after one was worked on. One
 // whose registry does not answer keeps its place for a while: there is no point in asking
 // for more.
-func (r *Resolver) worked(image image) {
-	if last := r.attempts.of(image); r.usage.inUse(image.key) && temporary(last.reason) && !last.gaveUp() {
+func (r *Resolver) worked(image usage.Image) {
+	if last := r.attempts.of(image); r.usage.InUse(image.Key) && temporary(last.reason) && !last.gaveUp() {
 		return
 	}
-	r.handOver(r.nodeImages.done(image))
+	r.handOver(r.nodeImages.Done(image))
 	// There may be more to do since it began, which was not noted while it had its turn.
-	if r.usage.onlyOnNodes(image.key) && r.due(image).task != nothing {
+	if r.usage.OnlyOnNodes(image.Key) && r.due(image).task != nothing {
 		r.ask(image)
 	}
 }
@@ -108,12 +109,12 @@ func (a *attempt) gaveUp() bool {
 
 // hasRoom reports whether there is room for what will be known about a new image: one that
 // only nodes hold displaces no other.
-func (r *Resolver) hasRoom(image image) bool {
-	namespaces := r.usage.namespaces(image.key)
-	if r.usage.onlyOnNodes(image.key) {
-		return r.quota.hasSpare(namespaces)
+func (r *Resolver) hasRoom(image usage.Image) bool {
+	namespaces := r.usage.Namespaces(image.Key)
+	if r.usage.OnlyOnNodes(image.Key) {
+		return r.quota.HasSpare(namespaces)
 	}
-	return r.quota.hasRoom(namespaces)
+	return r.quota.HasRoom(namespaces)
 }
 
 // release drops what is remembered about images that nothing uses any longer, but not
@@ -121,23 +122,23 @@ func (r *Resolver) hasRoom(image image) bool {
 func (r *Resolver) release(keys ...string) {
 	r.forget(keys...)
 	for _, key := range keys {
-		r.queues.Remove(imageOf(key).registry(), key)
+		r.queues.Remove(usage.ImageOf(key).Registry(), key)
 	}
 	for _, key := range keys {
-		r.handOver(r.nodeImages.done(imageOf(key))) // it no longer waits
-		for _, reference := range imageOf(key).references {
+		r.handOver(r.nodeImages.Done(usage.ImageOf(key))) // it no longer waits
+		for _, reference := range usage.ImageOf(key).References {
 			if !r.store.has(reference) {
-				r.usage.forgetIdle(reference)
+				r.usage.ForgetIdle(reference)
 			}
 		}
 		// It may have come into use again meanwhile, and what was queued for that is gone.
-		if r.leading.Load() && r.usage.inUse(key) {
-			r.ask(imageOf(key))
+		if r.leading.Load() && r.usage.InUse(key) {
+			r.ask(usage.ImageOf(key))
 		}
 	}
-	for _, admitted := range r.usage.admit() {
+	for _, admitted := range r.usage.Admit() {
 		if r.leading.Load() {
-			r.askForNew(admitted.images, []image{admitted.image})
+			r.askForNew(admitted.Images, []usage.Image{admitted.Image})
 		}
 	}
 }
@@ -150,8 +151,8 @@ func (r *Resolver) forget(keys ...string) {
 
 // askAgain asks at once for references that the store evicted.
 func (r *Resolver) askAgain(evicted []string) {
-	for _, image := range r.usage.meaning(evicted) {
-		r.forget(image.key)
+	for _, image := range r.usage.Meaning(evicted) {
+		r.forget(image.Key)
 		r.enqueue(image, 0, queue.Resolving)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 const (
@@ -67,19 +68,19 @@ func brief(reason string) string {
 }
 
 // reportFailure tells workloads why one of their images is not resolved.
-func (n *notifier) reportFailure(image image, reason, message string, workloads ...corev1.ObjectReference) {
+func (n *notifier) reportFailure(image usage.Image, reason, message string, workloads ...corev1.ObjectReference) {
 	// Events about the same two objects count as one, so the second is the image.
 	about := &corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest", Name: v1alpha1.UnresolvedName(image.references[0]),
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest", Name: v1alpha1.UnresolvedName(image.References[0]),
 	}
 	for _, workload := range workloads {
-		n.warn(workload, about, "Layers of %s are not known to the scheduler (%s): %s", image.references[0], reason, message)
+		n.warn(workload, about, "Layers of %s are not known to the scheduler (%s): %s", image.References[0], reason, message)
 	}
 }
 
 // reportInvalid tells a workload that it has an invalid image name.
-func (n *notifier) reportInvalid(invalid invalidName, workload corev1.ObjectReference) {
-	n.warn(workload, nil, "%.200q is no image name (%s): %.300s", invalid.name, v1alpha1.ReasonInvalidReference, invalid.err)
+func (n *notifier) reportInvalid(invalid usage.InvalidName, workload corev1.ObjectReference) {
+	n.warn(workload, nil, "%.200q is no image name (%s): %.300s", invalid.Name, v1alpha1.ReasonInvalidReference, invalid.Err)
 }
 
 // warn sends an event about a workload; related is a nil interface if there is no
@@ -111,7 +112,7 @@ func (n *notifier) allowed(namespace string) bool {
 // reportFailure tells workloads why an image is not resolved: how it went with the pull
 // secrets of their namespace if these were tried, and else what everybody is told. What is known
 // stays known if it cannot be confirmed.
-func (r *Resolver) reportFailure(image image, workloads ...corev1.ObjectReference) {
+func (r *Resolver) reportFailure(image usage.Image, workloads ...corev1.ObjectReference) {
 	public := r.attempts.of(image)
 	_, known := r.known(image)
 	if public.reason == "" || known != nil && known.covers(r.nodes.clusterPlatforms()) {
@@ -119,7 +120,7 @@ func (r *Resolver) reportFailure(image image, workloads ...corev1.ObjectReferenc
 	}
 	for _, workload := range workloads {
 		reason, message := public.reason, brief(public.reason)
-		own := r.attempts.secretsOf(image.key, workload.Namespace)
+		own := r.attempts.secretsOf(image.Key, workload.Namespace)
 		switch {
 		case !own.opened.IsZero():
 			continue

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
@@ -16,20 +17,20 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 		c, ok := k.imagesOf(object)
 		if !ok {
 			if o, isObject := object.(metav1.Object); isObject {
-				r.release(r.usage.unset(k.identity(o))...)
+				r.release(r.usage.Unset(k.identity(o))...)
 			}
 			return
 		}
-		changed := r.usage.set(c)
-		r.release(changed.unused...)
+		changed := r.usage.Set(c)
+		r.release(changed.Unused...)
 		if r.leading.Load() { // Start handles what existed before
-			r.askForNew(c, changed.added)
+			r.askForNew(c, changed.Added)
 			r.reportKnown(c, changed)
 		}
 	}
 	unset := func(object any) {
 		if o, ok := object.(metav1.Object); ok {
-			r.release(r.usage.unset(k.identity(o))...)
+			r.release(r.usage.Unset(k.identity(o))...)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -69,18 +70,18 @@ func replaced(before, after any) bool {
 
 // reportKnown tells a workload which of its new images are known to fail. For a
 // pod that another object made, that object is told instead of the pod.
-func (r *Resolver) reportKnown(c workloadImages, changed change) {
-	if c.controlled {
+func (r *Resolver) reportKnown(c usage.WorkloadImages, changed usage.Change) {
+	if c.Controlled {
 		return
 	}
-	for _, image := range append(changed.added, changed.shared...) {
-		r.reportFailure(image, c.workload)
+	for _, image := range append(changed.Added, changed.Shared...) {
+		r.reportFailure(image, c.Workload)
 	}
-	if changed.over {
-		r.notifier.reportFailure(changed.first, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), c.workload)
+	if changed.Over {
+		r.notifier.reportFailure(changed.First, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), c.Workload)
 	}
-	for _, invalid := range changed.invalid {
-		r.notifier.reportInvalid(invalid, c.workload)
+	for _, invalid := range changed.Invalid {
+		r.notifier.reportInvalid(invalid, c.Workload)
 	}
 }
 
@@ -89,16 +90,16 @@ func (r *Resolver) setNodeImages(node string, references []string) {
 	if !r.options.ImagesOnNodes {
 		return
 	}
-	added, gone := r.nodeImages.set(node, references)
+	added, gone := r.nodeImages.Set(node, references)
 	for _, reference := range added {
-		for _, image := range r.usage.set(imageOnNodes(reference)).added {
+		for _, image := range r.usage.Set(usage.ImageOnNodes(reference)).Added {
 			if r.leading.Load() { // Start handles what existed before
 				r.ask(image)
 			}
 		}
 	}
 	for _, reference := range gone {
-		r.release(r.usage.unset(imageOnNodes(reference).workload)...)
+		r.release(r.usage.Unset(usage.ImageOnNodes(reference).Workload)...)
 	}
 }
 
@@ -146,9 +147,9 @@ func (r *Resolver) circumstancesChanged(changes clusterChanges) {
 	if !changes.platform && !changes.networks && changes.registries == nil {
 		return
 	}
-	for _, image := range r.usage.all() {
+	for _, image := range r.usage.All() {
 		var reasons []string
-		if changes.networks || slices.ContainsFunc(image.references, changes.inUse) {
+		if changes.networks || slices.ContainsFunc(image.References, changes.inUse) {
 			reasons = append(reasons, v1alpha1.ReasonDenied)
 		}
 		if changes.platform {

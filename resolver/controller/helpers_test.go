@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 func deploymentOf(account, image string) *appsv1.Deployment {
@@ -58,4 +61,23 @@ func pauseOf(q *queue.Queue) time.Duration {
 	return time.Until(resume)
 }
 
-func one(reference string) image { return newImage([]string{reference}) }
+func one(reference string) usage.Image { return usage.NewImage([]string{reference}) }
+
+// expandForTest expands a name: with a slash it is a full name, without one it
+// may be in two registries. Names in capitals are invalid.
+func expandForTest(name string) ([]string, error) {
+	if strings.ToUpper(name) == name {
+		return nil, errors.New("capitals")
+	}
+	if strings.Contains(name, "/") {
+		return []string{name}, nil
+	}
+	return []string{"a.example/" + name + ":latest", "b.example/" + name + ":latest"}, nil
+}
+
+func imagesFor(name, namespace string, images ...string) usage.WorkloadImages {
+	return usage.WorkloadImages{
+		Workload: corev1.ObjectReference{Kind: "Deployment", Namespace: namespace, Name: name},
+		Pull:     usage.Pull{Namespace: namespace}, Images: images,
+	}
+}

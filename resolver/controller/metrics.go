@@ -5,6 +5,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // metrics of the resolver. Requests to registries are counted by package registry,
@@ -22,7 +23,7 @@ type metrics struct {
 }
 
 // newMetrics registers the metrics if there is a registerer.
-func newMetrics(usage *usage, store *store, queued func() int, registerer prometheus.Registerer) *metrics {
+func newMetrics(in *usage.Usage, store *store, queued func() int, registerer prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -59,8 +60,8 @@ func newMetrics(usage *usage, store *store, queued func() int, registerer promet
 	registerer.MustRegister(
 		m.lookups, m.writeErrors, m.looked, m.unwritten, m.suppressed, m.repaired,
 		gauge("layerlocality_resolver_queued_images", "Images in queues, due or for later.", nil, queued),
-		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(usage.all()) - usage.countOnlyOnNodes() }),
-		gauge("layerlocality_resolver_images_on_nodes", "Images that nodes hold and no workload names.", nil, usage.countOnlyOnNodes),
+		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(in.All()) - in.CountOnlyOnNodes() }),
+		gauge("layerlocality_resolver_images_on_nodes", "Images that nodes hold and no workload names.", nil, in.CountOnlyOnNodes),
 		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := store.count(); return n }),
 		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := store.count(); return n }),
 	)

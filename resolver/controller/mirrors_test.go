@@ -22,6 +22,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // setMirrors keeps the last mirrors.
@@ -38,8 +39,8 @@ func TestMirrorsOfCluster(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	to := &setMirrors{}
 	r.mirrors = &mirrorSets{to: to, byObject: map[string][]registry.Mirrors{}}
-	r.usage.set(imagesFor("w", "ns", privateImage))
-	image := imageOf(privateImage)
+	r.usage.Set(imagesFor("w", "ns", privateImage))
+	image := usage.ImageOf(privateImage)
 	digests, tags := r.mirrorHandler(&mirrorKinds[0]), r.mirrorHandler(&mirrorKinds[1])
 	refuse := func() { r.attempts.failed(image, r.attempts.of(image), v1alpha1.ReasonNotFound, "", 0) }
 

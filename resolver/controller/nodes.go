@@ -10,6 +10,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // nodes knows which platforms the nodes of the cluster have, which registries
@@ -123,7 +124,7 @@ type clusterChanges struct {
 // inUse reports whether a reference belongs to a registry in use. It is always
 // false if none of these is new.
 func (c clusterChanges) inUse(reference string) bool {
-	_, found := slices.BinarySearch(c.registries, imageOf(reference).registry())
+	_, found := slices.BinarySearch(c.registries, usage.ImageOf(reference).Registry())
 	return found
 }
 

@@ -75,7 +75,7 @@ func TestNodes(t *testing.T) {
 func TestNodeEvents(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	s.wrote(s.resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	keys := queued(t, r)
 	handler := r.nodeHandler()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "arm"}}
@@ -105,7 +105,7 @@ func TestNodeEvents(t *testing.T) {
 func TestRetryForNewPlatform(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	missing, refused := one("reg/x:1"), one("reg/y:1")
-	r.usage.set(imagesFor("w", "ns", missing.key, refused.key))
+	r.usage.Set(imagesFor("w", "ns", missing.Key, refused.Key))
 	r.attempts.failed(missing, attempt{}, v1alpha1.ReasonPlatformNotFound, "none", 0)
 	r.attempts.failed(refused, attempt{}, v1alpha1.ReasonUnauthorized, "401", 0)
 	addNodes(r, both...)
@@ -143,7 +143,7 @@ func TestPullsAreBounded(t *testing.T) {
 		})
 	})
 	for i := range 1000 {
-		r.usage.set(imagesFor(fmt.Sprint("w", i), fmt.Sprint("ns", i), "reg/x:1"))
+		r.usage.Set(imagesFor(fmt.Sprint("w", i), fmt.Sprint("ns", i), "reg/x:1"))
 	}
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(read) != maxPulls || maxPulls > 8 {
@@ -213,7 +213,7 @@ func TestNetworksOfTheCluster(t *testing.T) {
 	allowed := emptyPolicy(t)
 	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Policy = allowed })
 	denied := one("reg/x:1")
-	r.usage.set(imagesFor("w", "ns", denied.key))
+	r.usage.Set(imagesFor("w", "ns", denied.Key))
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"198.18.0.0/24", "2600:aaaa::/64", "nonsense"}}}
 	node.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
 	short, err := transform(node)

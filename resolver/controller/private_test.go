@@ -19,6 +19,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 const privateImage = "reg.example.com/private:1"
@@ -89,14 +90,14 @@ func (l *lockedRegistry) Digest(ctx context.Context, _ string, keychains []authn
 }
 
 // asker is a namespace whose workload has a pull secret of a user; no secret for "".
-func asker(namespace, user string) (workloadImages, *corev1.Secret) {
+func asker(namespace, user string) (usage.WorkloadImages, *corev1.Secret) {
 	c := imagesFor("w", namespace, privateImage)
-	c.pull.serviceAccount = defaultAccount
+	c.Pull.ServiceAccount = usage.DefaultAccount
 	if user == "" {
 		return c, nil
 	}
-	c.pull.secrets = "pull-of-" + namespace
-	s := secret(c.pull.secrets, user)
+	c.Pull.Secrets = "pull-of-" + namespace
+	s := secret(c.Pull.Secrets, user)
 	s.Namespace = namespace
 	return c, s
 }
@@ -106,7 +107,7 @@ func asker(namespace, user string) (workloadImages, *corev1.Secret) {
 func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[string]string) (*Resolver, *storeTest, *toldEvents) {
 	t.Helper()
 	builder := fake.NewClientBuilder()
-	var workloads []workloadImages
+	var workloads []usage.WorkloadImages
 	for namespace, user := range users {
 		c, s := asker(namespace, user)
 		workloads = append(workloads, c)
@@ -120,7 +121,7 @@ func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[strin
 	})
 	l.references = nil
 	for _, c := range workloads {
-		r.usage.set(c)
+		r.usage.Set(c)
 	}
 	return r, s, told
 }
@@ -167,9 +168,9 @@ func TestOwnReasonIsTold(t *testing.T) {
 	r, _, told := privateWorld(t, &lockedRegistry{}, false, map[string]string{"owner": "wrong"})
 	r.work(t.Context(), &queue.Queue{}, privateImage)
 	asked := one(privateImage)
-	r.attempts.noteSecrets(asked.key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"}, nil)
+	r.attempts.noteSecrets(asked.Key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"}, nil)
 	told.notes = nil
-	r.reportFailure(asked, r.usage.workloadsIn(asked.key, "owner", maxEvents)...)
+	r.reportFailure(asked, r.usage.WorkloadsIn(asked.Key, "owner", maxEvents)...)
 	if got := strings.Join(told.notes, "\n"); !strings.HasSuffix(got, "(NotFound): it is not there") {
 		t.Errorf("told %q", got)
 	}
@@ -297,7 +298,7 @@ func TestSecretsOfAnotherRegistry(t *testing.T) {
 	elsewhere.Data[corev1.DockerConfigJsonKey] = []byte(`{"auths":{"other.example.com":{"username":"any","password":"x"}}}`)
 	r.credentials.reader = fake.NewClientBuilder().WithObjects(elsewhere).Build()
 	b, _ := asker("b", "nobody") // whose secret does not exist
-	r.usage.set(b)
+	r.usage.Set(b)
 	r.work(t.Context(), &queue.Queue{}, privateImage)
 	if slices.ContainsFunc(l.users, func(user string) bool { return user != "" }) {
 		t.Errorf("asked as %q", l.users)

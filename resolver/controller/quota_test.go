@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -18,115 +17,8 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
-
-// A namespace at its limit loses its own oldest, unused ones first. If all together are at
-// theirs, those with the most lose.
-func TestQuota(t *testing.T) {
-	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	tenantOf := func(namespace string, inUse bool, minutes int) tenant {
-		return tenant{namespaces: []string{namespace}, inUse: inUse, since: begin.Add(time.Duration(minutes) * time.Minute)}
-	}
-	fill := func(limit limits, counts map[string]int) *tenantUsage {
-		all := newTenantUsage(limit)
-		for _, namespace := range slices.Sorted(maps.Keys(counts)) {
-			for i := range counts[namespace] {
-				all.count(fmt.Sprint(namespace, i), 1, tenantOf(namespace, i%2 == 0, i))
-			}
-		}
-		return all
-	}
-	for _, c := range []struct {
-		name   string
-		limit  limits
-		counts map[string]int
-		left   map[string]int
-	}{
-		{"below", limits{100, 16}, map[string]int{"a": 15, "b": 3}, map[string]int{"a": 15, "b": 3}},
-		{"one at its limit", limits{100, 16}, map[string]int{"a": 16, "b": 3}, map[string]int{"a": 13, "b": 3}},
-		{"below, beside one at its limit", limits{100, 16}, map[string]int{"a": 16, "b": 15}, map[string]int{"a": 13, "b": 15}},
-		{"of no known namespace", limits{100, 16}, map[string]int{"": 50, "b": 3}, map[string]int{"": 50, "b": 3}},
-		{"of no known namespace, all together", limits{40, 16}, map[string]int{"": 50, "b": 8}, map[string]int{"": 27, "b": 8}},
-		{"far above", limits{100, 16}, map[string]int{"a": 1000, "b": 3}, map[string]int{"a": 13, "b": 3}},
-		{"all together", limits{40, 100}, map[string]int{"a": 30, "b": 8, "c": 4}, map[string]int{"a": 23, "b": 8, "c": 4}},
-		{"all together, just full", limits{40, 100}, map[string]int{"a": 30, "b": 6, "c": 4}, map[string]int{"a": 25, "b": 6, "c": 4}},
-		{"all together, one less", limits{40, 100}, map[string]int{"a": 29, "b": 6, "c": 4}, map[string]int{"a": 29, "b": 6, "c": 4}},
-		{"many small", limits{16, 100}, map[string]int{"a": 6, "b": 6, "c": 6}, map[string]int{"a": 4, "b": 4, "c": 4}},
-	} {
-		all := fill(c.limit, c.counts)
-		gone := all.excess()
-		if !maps.Equal(all.each, c.left) {
-			t.Errorf("%s: %v are left, want %v", c.name, all.each, c.left)
-		}
-		sum := 0
-		for namespace, n := range c.counts {
-			sum += n - c.left[namespace]
-		}
-		if len(gone) != sum {
-			t.Errorf("%s: %d are removed, want %d", c.name, len(gone), sum)
-		}
-	}
-	if gone := fill(limits{100, 16}, map[string]int{"a": 16}).excess(); !slices.Equal(gone, []string{"a1", "a3", "a5"}) {
-		t.Errorf("removed are %q, not the oldest unused", gone)
-	}
-}
-
-// What was admitted while references are counted is not forgotten.
-func TestQuotaAdmits(t *testing.T) {
-	c := newQuota(limits{all: 4, each: 3})
-	expect := func(want bool, namespaces ...string) {
-		t.Helper()
-		if got := c.admit(namespaces, 1); got != want {
-			t.Errorf("%q admitted: %t", namespaces, got)
-		}
-	}
-	expect(true, "a")
-	c.begin()
-	expect(true, "a")
-	counted := newCounts()
-	counted.add("a", 1)
-	c.set(counted, newCounts())
-	expect(true, "a")
-	expect(false, "a")
-	expect(true, "a", "b") // counts for b
-	expect(false, "b")     // no room at all
-
-	for range maxUnresolved.each {
-		c.admitUnresolved([]string{"a"})
-	}
-	c.begin()
-	admitted := c.admitUnresolved([]string{"b"})
-	c.set(newCounts(), newCounts())
-	if !admitted || c.unresolved.all != 1 || c.unresolved.each["b"] != 1 {
-		t.Errorf("not resolved: %+v, want the one that came meanwhile", c.unresolved)
-	}
-	c.begin()
-	c.set(newCounts(), newCounts())
-	if c.unresolved.all != 0 {
-		t.Errorf("not resolved: %+v, want none: what came before was counted", c.unresolved)
-	}
-}
-
-// An image of hundreds of layers counts as several: it is as large.
-func TestQuotaCountsLayers(t *testing.T) {
-	for layers, want := range map[int]int{0: 1, 1: 1, 64: 1, 65: 2, 512: 8} {
-		if got := quotaUnits(layers); got != want {
-			t.Errorf("%d layers count %d times, want %d", layers, got, want)
-		}
-	}
-	c := newQuota(limits{all: 40, each: 16})
-	first, second := c.admit([]string{"a"}, 8), c.admit([]string{"a"}, 8)
-	if !first || !second || c.admit([]string{"a"}, 1) || c.hasRoom([]string{"a"}) || !c.hasRoom([]string{"b"}) {
-		t.Errorf("admitted %+v", c.resolved)
-	}
-	all := newTenantUsage(limits{all: 40, each: 16})
-	for i := range 3 {
-		all.count(fmt.Sprint(i), 8, tenant{namespaces: []string{"a"}, since: time.Unix(int64(i), 0)})
-	}
-	if gone := all.excess(); !slices.Equal(gone, []string{"0", "1"}) || all.all != 8 {
-		t.Errorf("removed %q, %d are left", gone, all.all)
-	}
-}
 
 // Objects count for their layers, also after a restart, when the layers are no longer in
 // memory.
@@ -138,7 +30,7 @@ func TestLayersAreCounted(t *testing.T) {
 	pinned := "reg/x@" + hash("a")
 	work := func(r *Resolver, reference string) {
 		t.Helper()
-		r.usage.set(imagesFor(reference, "ns", reference))
+		r.usage.Set(imagesFor(reference, "ns", reference))
 		r.work(t.Context(), &queue.Queue{}, reference)
 	}
 	work(r, "reg/x:1")
@@ -151,10 +43,10 @@ func TestLayersAreCounted(t *testing.T) {
 	}
 	next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
 	s.handOver(next.store)
-	next.usage.set(imagesFor("w", "ns", "reg/x:1", pinned))
+	next.usage.Set(imagesFor("w", "ns", "reg/x:1", pinned))
 	next.sweep(t.Context())
-	if n := next.quota.resolved.each["ns"]; n != 16 {
-		t.Errorf("they count %d times, want 2 x 8", n)
+	if ns := []string{"ns"}; !next.quota.Admit(ns, 4) || next.quota.Admit(ns, 1) {
+		t.Error("they do not count 2 x 8 times")
 	}
 }
 
@@ -171,7 +63,7 @@ func TestTooManyImages(t *testing.T) {
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	var references []string
 	work := func(namespace, reference string) {
-		r.usage.set(imagesFor(reference, namespace, reference))
+		r.usage.Set(imagesFor(reference, namespace, reference))
 		r.work(t.Context(), &queue.Queue{}, reference)
 		s.clock.SetTime(s.clock.Now().Add(time.Second))
 	}
@@ -242,7 +134,7 @@ func TestImagesOfNoKnownNamespace(t *testing.T) {
 	r.rememberUnused()
 	r.sweep(t.Context())
 	if resolved, _ := r.store.count(); resolved != 640 {
-		t.Errorf("%d of 640 unused images are left, there is room for %d", resolved, maxUnused.all)
+		t.Errorf("%d of 640 unused images are left, there is room for %d", resolved, usage.MaxUnused.All)
 	}
 }
 
@@ -252,19 +144,19 @@ func TestFloodOfNames(t *testing.T) {
 	missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: fmt.Errorf("404")}
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return nil, missing }}
 	r, s, told := newTestResolver(t, f)
-	r.usage.set(imagesFor("w", "honest", "reg/typo:1"))
+	r.usage.Set(imagesFor("w", "honest", "reg/typo:1"))
 	r.work(t.Context(), &queue.Queue{}, "reg/typo:1")
 	for update := range 20 {
 		names := make([]string, 256)
 		for i := range names {
 			names[i] = fmt.Sprintf("reg/flood:%d-%d", update, i)
 		}
-		r.release(r.usage.set(imagesFor("cronjob", "flood", names...)).unused...)
+		r.release(r.usage.Set(imagesFor("cronjob", "flood", names...)).Unused...)
 		for _, name := range names {
 			r.work(t.Context(), &queue.Queue{}, name)
 		}
-		if n := len(s.objects()); n > maxUnresolved.each+1 {
-			t.Fatalf("%d objects after %d updates, of one namespace at most %d", n, update+1, maxUnresolved.each)
+		if n := len(s.objects()); n > usage.MaxUnresolved.Each+1 {
+			t.Fatalf("%d objects after %d updates, of one namespace at most %d", n, update+1, usage.MaxUnresolved.Each)
 		}
 		r.sweep(t.Context())
 	}
@@ -277,12 +169,12 @@ func TestFloodOfNames(t *testing.T) {
 	if n := len(told.notes); n > 2*eventBurst {
 		t.Errorf("%d events", n)
 	}
-	r.release(r.usage.unset(imagesFor("cronjob", "flood").workload)...)
+	r.release(r.usage.Unset(imagesFor("cronjob", "flood").Workload)...)
 	s.clock.SetTime(s.clock.Now().Add(keepUnresolved))
 	r.sweep(t.Context())
 	s.expect(map[string]string{v1alpha1.UnresolvedName("reg/typo:1"): "reg/typo:1"})
-	if n := len(r.usage.idle) + len(r.attempts.byKey) + len(r.attempts.secrets); n > 2 {
-		t.Errorf("%d things are remembered of what is gone: %v %v", n, r.usage.idle, r.attempts.byKey)
+	if n := r.usage.CountIdle() + len(r.attempts.byKey) + len(r.attempts.secrets); n > 2 {
+		t.Errorf("%d things are remembered of what is gone: %d %v", n, r.usage.CountIdle(), r.attempts.byKey)
 	}
 }
 
@@ -298,7 +190,7 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 	for restart := range 10 {
 		next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
 		s.handOver(next.store)
-		next.usage.set(imagesFor("w", "ns", used))
+		next.usage.Set(imagesFor("w", "ns", used))
 		next.rememberUnused()
 		next.sweep(t.Context())
 		if left := s.objects()[v1alpha1.UnresolvedName(missing)] != ""; left != (restart == 0) {
@@ -309,7 +201,7 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 	s.clock.SetTime(s.clock.Now().Add(23 * time.Hour))
 	last := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
 	s.handOver(last.store)
-	last.usage.set(imagesFor("w", "ns", used))
+	last.usage.Set(imagesFor("w", "ns", used))
 	last.rememberUnused()
 	last.sweep(t.Context())
 	if got := fmt.Sprint(s.objects()); got != fmt.Sprint(map[string]string{v1alpha1.ManifestName(hash("b")): used}) {
@@ -325,7 +217,7 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 		again := queued(t, r)
 		const denied, missing = "reg/once:1", "reg/missing:1"
 		for reference, reason := range map[string]string{denied: v1alpha1.ReasonDenied, missing: v1alpha1.ReasonNotFound} {
-			r.usage.set(imagesFor(reference, "ns", reference))
+			r.usage.Set(imagesFor(reference, "ns", reference))
 			s.wrote(s.notResolved(t.Context(), reference, attempt{failures: 1, reason: reason, message: "no"}))
 		}
 		r.sweep(t.Context())
@@ -338,8 +230,12 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 		if !slices.Equal(asked, []string{denied}) {
 			t.Errorf("asked for again: %q", asked)
 		}
-		if r.quota.unresolved.all != 1 {
-			t.Errorf("not resolved: %+v", r.quota.unresolved)
+		room := 0
+		for r.quota.AdmitUnresolved([]string{"ns"}) {
+			room++
+		}
+		if room != usage.MaxUnresolved.Each-1 {
+			t.Errorf("room for %d that are not resolved, besides the one", room)
 		}
 	})
 }
@@ -351,17 +247,17 @@ func TestUnusedIsBounded(t *testing.T) {
 		r, s, _ := newTestResolver(t, &fakeRegistry{})
 		again := queued(t, r)
 		name := func(i int) string { return fmt.Sprintf("reg/x@sha256:%064x", i) }
-		for i := range maxUnused.each + 20 {
+		for i := range usage.MaxUnused.Each + 20 {
 			s.wrote(s.resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
 			c := imagesFor("w", "ns", name(i))
-			r.usage.set(c)
-			r.release(r.usage.unset(c.workload)...)
+			r.usage.Set(c)
+			r.release(r.usage.Unset(c.Workload)...)
 			s.clock.SetTime(s.clock.Now().Add(time.Second))
 		}
 		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 				if o.GetName() == v1alpha1.ManifestName(digestOf(name(0))) {
-					r.usage.set(imagesFor("other", "ns", name(0)))
+					r.usage.Set(imagesFor("other", "ns", name(0)))
 				}
 				return c.Delete(ctx, o, opts...)
 			},
@@ -371,8 +267,8 @@ func TestUnusedIsBounded(t *testing.T) {
 			t.Errorf("it is not asked again for %s", name(0))
 		}
 		resolved, _ := r.store.count()
-		if resolved > maxUnused.each || resolved < maxUnused.each/2 || r.store.has(name(0)) || !r.store.has(name(maxUnused.each+19)) {
-			t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, maxUnused.each+20, r.store.has(name(0)), r.store.has(name(maxUnused.each+19)))
+		if resolved > usage.MaxUnused.Each || resolved < usage.MaxUnused.Each/2 || r.store.has(name(0)) || !r.store.has(name(usage.MaxUnused.Each+19)) {
+			t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, usage.MaxUnused.Each+20, r.store.has(name(0)), r.store.has(name(usage.MaxUnused.Each+19)))
 		}
 	})
 }
@@ -385,8 +281,8 @@ func TestSweepNotesAndRetries(t *testing.T) {
 	for i, tag := range tags {
 		s.wrote(s.resolved(t.Context(), tag, plain(hash(string(rune('a'+i)))), amd64))
 		c := imagesFor("w", "ns", tag)
-		r.usage.set(c)
-		r.usage.unset(c.workload)
+		r.usage.Set(c)
+		r.usage.Unset(c.Workload)
 	}
 	begin := s.clock.Now()
 	s.clock.SetTime(begin.Add(time.Minute))
@@ -406,14 +302,14 @@ func TestSweepNotesAndRetries(t *testing.T) {
 	s.fails = errors.New("etcdserver: no leader")
 	r.sweep(t.Context())
 	for _, tag := range tags {
-		if got := r.usage.tenantOf(tag); !s.has(tag) || !got.since.Equal(begin) || len(got.namespaces) != 1 {
+		if got := r.usage.TenantOf(tag); !s.has(tag) || !got.Since.Equal(begin) || len(got.Namespaces) != 1 {
 			t.Errorf("%s could not be removed; known is %+v", tag, got)
 		}
 	}
 	s.fails = nil
 	r.sweep(t.Context())
 	s.expect(map[string]string{})
-	if len(r.usage.idle) != 0 {
-		t.Errorf("remembered of what is gone: %v", r.usage.idle)
+	if n := r.usage.CountIdle(); n != 0 {
+		t.Errorf("remembered of what is gone: %d", n)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // Registry looks up the layers of images. *registry.Client implements it.
@@ -85,14 +86,14 @@ type Resolver struct {
 	dependencies
 	credentials *credentials
 	notifier    *notifier
-	usage       *usage
+	usage       *usage.Usage
 	nodes       *nodes
-	nodeImages  *nodeImages
+	nodeImages  *usage.NodeImages
 	store       *store
 	attempts    *attempts
 	backlog     *backlog
 	queues      *queue.Queues
-	quota       *quota
+	quota       *usage.Quota
 	metrics     *metrics
 	mirrors     *mirrorSets
 	// drifts are objects that are not as the store left them; nil until Start.
@@ -120,17 +121,25 @@ type dependencies struct {
 	events  events.EventRecorder
 }
 
+const (
+	defaultMaxImages             = 50_000
+	defaultMaxImagesPerNamespace = 10_000
+)
+
 func newResolver(options Options, d dependencies) *Resolver {
-	images := limits{all: cmp.Or(options.MaxImages, 50_000), each: cmp.Or(options.MaxImagesPerNamespace, 10_000)}
+	images := usage.Limits{
+		All:  cmp.Or(options.MaxImages, defaultMaxImages),
+		Each: cmp.Or(options.MaxImagesPerNamespace, defaultMaxImagesPerNamespace),
+	}
 	r := &Resolver{
 		options: options, dependencies: d,
 		credentials: newCredentials(options.Keychains, d.secrets),
-		usage:       newUsage(options.Registry.References, d.clock, options.KeepUnused, images),
+		usage:       usage.New(options.Registry.References, d.clock, options.KeepUnused, images),
 		nodes:       newNodes(options.Policy, options.InUse),
-		nodeImages:  newNodeImages(),
+		nodeImages:  usage.NewNodeImages(),
 		store:       newStore(d.client, d.clock),
 		backlog:     newBacklog(),
-		quota:       newQuota(images),
+		quota:       usage.NewQuota(images),
 	}
 	if d.live != nil {
 		r.store.live = d.live
@@ -228,8 +237,8 @@ func (r *Resolver) Start(ctx context.Context) error {
 	running.Go(func() { r.queues.Run(ctx, r.store.limited()) })
 	running.Go(func() { r.repair(ctx) })
 	<-r.queues.Started()
-	r.nodeImages.reset() // of what was handed over before there were queues
-	images := r.usage.all()
+	r.nodeImages.Reset() // of what was handed over before there were queues
+	images := r.usage.All()
 	resolved, unresolved := r.store.count()
 	r.log.Info("Leading", "images", len(images), "resolved", resolved, "unresolved", unresolved, "platforms", r.nodes.clusterPlatforms())
 	for _, image := range images {
@@ -264,7 +273,7 @@ func listAll(ctx context.Context, reader client.Reader) (all []*cachedManifest, 
 // Of those that it did not note, that begins now.
 func (r *Resolver) rememberUnused() {
 	for _, known := range r.store.all() {
-		r.usage.remember(known.reference, known.unused, nil)
+		r.usage.Remember(known.reference, known.unused, nil)
 	}
 }
 
@@ -301,5 +310,5 @@ func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
 
 // denied reports whether none of the references of an image's key may be asked for.
 func (r *Resolver) denied(key string) bool {
-	return !slices.ContainsFunc(imageOf(key).references, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
+	return !slices.ContainsFunc(usage.ImageOf(key).References, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
 }

@@ -47,7 +47,7 @@ func TestStart(t *testing.T) {
 		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: cached, live: live, events: before.events})
 		s.store = r.store
 		r.nodes.set("n", nodeFacts{platform: amd64[0]})
-		r.usage.set(imagesFor("w", "ns", known, missing))
+		r.usage.Set(imagesFor("w", "ns", known, missing))
 		var synced atomic.Bool
 		r.synced = []cache.InformerSynced{synced.Load}
 
@@ -121,7 +121,7 @@ func TestStartKeepsToFailures(t *testing.T) {
 		failed := before.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", time.Hour)
 		s.wrote(s.notResolved(t.Context(), tag, failed))
 		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: s.client, live: s.client, events: before.events})
-		r.usage.set(imagesFor("w", "ns", tag))
+		r.usage.Set(imagesFor("w", "ns", tag))
 		r.circumstancesChanged(clusterChanges{networks: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -147,7 +147,7 @@ func TestStartEndsWithItsWork(t *testing.T) {
 			return plain(hash("a")), nil
 		}})
 		r.live = s.client
-		r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+		r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := false
 		go func() {

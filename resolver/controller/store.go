@@ -17,6 +17,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // store holds the content of the cluster's ImageManifests, without their
@@ -243,7 +244,7 @@ func (s *store) limited() map[string]time.Time {
 		if a.reason != v1alpha1.ReasonRateLimited || len(r.status.References) == 0 {
 			continue
 		}
-		registry := imageOf(r.status.References[0].Name).registry()
+		registry := usage.ImageOf(r.status.References[0].Name).Registry()
 		if a.retry.After(until[registry]) {
 			until[registry] = a.retry
 		}

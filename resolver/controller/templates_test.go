@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // objectOf returns an object from its YAML.
@@ -96,16 +98,16 @@ func TestTemplates(t *testing.T) {
 				t.Fatal(err)
 			}
 			named, ok := k.imagesOf(short)
-			if ok != (c.want != nil) || !slices.Equal(named.images, c.want) {
-				t.Fatalf("images %q, %v, want %q", named.images, ok, c.want)
+			if ok != (c.want != nil) || !slices.Equal(named.Images, c.want) {
+				t.Fatalf("images %q, %v, want %q", named.Images, ok, c.want)
 			}
 			if !ok {
 				return
 			}
-			if want := (pull{namespace: "ns", serviceAccount: "runner", secrets: "s"}); named.pull != want {
-				t.Errorf("pull %+v, want %+v", named.pull, want)
+			if want := (usage.Pull{Namespace: "ns", ServiceAccount: "runner", Secrets: "s"}); named.Pull != want {
+				t.Errorf("pull %+v, want %+v", named.Pull, want)
 			}
-			if w := named.workload; w.APIVersion != "argoproj.io/v1alpha1" || w.Kind != "Rollout" || w.Name != "r" || w.UID != "u" {
+			if w := named.Workload; w.APIVersion != "argoproj.io/v1alpha1" || w.Kind != "Rollout" || w.Name != "r" || w.UID != "u" {
 				t.Errorf("events go to %+v", w)
 			}
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // task is what has to be done about an image.
@@ -30,7 +31,7 @@ const (
 
 // todo is what has to be done about an image, and when.
 type todo struct {
-	image image
+	image usage.Image
 	task  task
 	// reference of the image that is known; empty if none is.
 	reference string
@@ -43,7 +44,7 @@ type todo struct {
 
 // due returns what has to be done about an image now, or how long there is nothing
 // to do.
-func (r *Resolver) due(image image) todo {
+func (r *Resolver) due(image usage.Image) todo {
 	now := r.clock.Now()
 	wait := r.attempts.of(image).retry.Sub(now)
 	t := todo{image: image, task: resolve}
@@ -66,8 +67,8 @@ func (r *Resolver) due(image image) todo {
 
 // known returns what is known about an image, and about which of its references; nil if nothing
 // is.
-func (r *Resolver) known(image image) (reference string, known *answer) {
-	for _, reference := range image.references {
+func (r *Resolver) known(image usage.Image) (reference string, known *answer) {
+	for _, reference := range image.References {
 		if known := r.store.lookup(reference); known != nil {
 			return reference, known
 		}
@@ -86,13 +87,13 @@ func (t todo) notBefore(wait time.Duration) todo {
 // work does what is due about an image, and queues it again for when the next thing
 // is due.
 func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
-	defer r.worked(imageOf(key))
-	if !r.usage.inUse(key) {
+	defer r.worked(usage.ImageOf(key))
+	if !r.usage.InUse(key) {
 		return
 	}
 	defer r.forgetUnused(key)
 	r.metrics.looked.Inc()
-	image, log := imageOf(key), r.log.WithValues("image", key)
+	image, log := usage.ImageOf(key), r.log.WithValues("image", key)
 
 	next := r.due(image)
 	if next.task != nothing {
@@ -125,9 +126,9 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 
 // notAccepted notes that the API server takes no object with what is known about an image. That is
 // an outcome of this image, which its workloads are told.
-func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image image, err error) {
+func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage.Image, err error) {
 	r.metrics.writeErrors.Inc()
-	r.backlog.forget(image.key)
+	r.backlog.forget(image.Key)
 	before := r.attempts.of(image)
 	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
 	if before.known() != failure.reason {
@@ -145,7 +146,7 @@ func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image image
 // forgetUnused drops what was noted about an image after the handler that saw the
 // end of its use.
 func (r *Resolver) forgetUnused(key string) {
-	if !r.usage.inUse(key) {
+	if !r.usage.InUse(key) {
 		r.release(key)
 	}
 }
@@ -170,8 +171,8 @@ func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue.Queue, 
 
 // adopt writes that an image is used whose content is known.
 func (r *Resolver) adopt(ctx context.Context, t todo) error {
-	namespaces := r.usage.namespaces(t.image.key)
-	if !r.admit(t.image, quotaUnits(r.store.layersOf(digestOf(t.reference)))) {
+	namespaces := r.usage.Namespaces(t.image.Key)
+	if !r.admit(t.image, usage.Units(r.store.layersOf(digestOf(t.reference)))) {
 		return nil
 	}
 	// It may have failed before the content was resolved for another reference.
@@ -210,8 +211,8 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Qu
 	if err := r.requeueEvicted(r.store.confirmed(ctx, t.reference, digest)); err != nil {
 		return err
 	}
-	r.attempts.succeeded(t.image.key)
-	r.backlog.forget(t.image.key)
+	r.attempts.succeeded(t.image.Key)
+	r.backlog.forget(t.image.Key)
 	return nil
 }
 
@@ -228,20 +229,20 @@ func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error)
 }
 
 // nextSecrets reads the pull secrets whose turn it is for an image.
-func (r *Resolver) nextSecrets(ctx context.Context, image image) []*own {
+func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*own {
 	if !r.credentials.readsPullSecrets() {
 		return nil
 	}
-	from, newest := r.attempts.takeNextSecrets(image.key)
-	pulls, next := r.usage.pullsFrom(image.key, from, maxPulls)
-	if r.usage.pulledWith(image.key, newest) && len(pulls) > 0 && !slices.Contains(pulls, newest) {
+	from, newest := r.attempts.takeNextSecrets(image.Key)
+	pulls, next := r.usage.PullsFrom(image.Key, from, maxPulls)
+	if r.usage.PulledWith(image.Key, newest) && len(pulls) > 0 && !slices.Contains(pulls, newest) {
 		// It takes one place, whose turn is the next time: those who bring others all the
 		// time keep nobody from theirs.
 		last := len(pulls) - 1
 		next = pulls[last]
-		pulls = append([]pull{newest}, pulls[:last]...)
+		pulls = append([]usage.Pull{newest}, pulls[:last]...)
 	}
-	r.attempts.setNextSecrets(image.key, next)
+	r.attempts.setNextSecrets(image.Key, next)
 	return r.credentials.byNamespace(ctx, pulls)
 }
 
@@ -254,7 +255,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Qu
 		return r.write(ctx, t.image, answer)
 	}
 	before := r.attempts.of(t.image)
-	references := t.image.references
+	references := t.image.References
 	if t.known != nil {
 		references = []string{t.reference}
 	}
@@ -281,8 +282,8 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Qu
 }
 
 // question returns how a question about an image is counted.
-func (r *Resolver) question(image image, question string) string {
-	if r.usage.onlyOnNodes(image.key) {
+func (r *Resolver) question(image usage.Image, question string) string {
+	if r.usage.OnlyOnNodes(image.Key) {
 		return "held"
 	}
 	return question
@@ -291,14 +292,14 @@ func (r *Resolver) question(image image, question string) string {
 // tell tells the workloads that use an image why it is not resolved, if they do not know
 // yet; else only those of namespaces that brought other pull secrets since. before is the
 // attempt before this one. So nobody can have others told again and again.
-func (r *Resolver) tell(image image, before attempt) {
-	pending := r.attempts.takePendingNotices(image.key)
+func (r *Resolver) tell(image usage.Image, before attempt) {
+	pending := r.attempts.takePendingNotices(image.Key)
 	if before.known() != r.attempts.of(image).reason {
-		r.reportFailure(image, r.usage.workloads(image.key, maxEvents)...)
+		r.reportFailure(image, r.usage.Workloads(image.Key, maxEvents)...)
 		return
 	}
 	for _, namespace := range pending {
-		r.reportFailure(image, r.usage.workloadsIn(image.key, namespace, maxEvents)...)
+		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, namespace, maxEvents)...)
 	}
 }
 
@@ -323,14 +324,14 @@ func (r *Resolver) find(ctx context.Context, references []string, keychains []au
 // it returns what the registry answers to everybody instead. If they opened none, it
 // returns nothing.
 func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, references []string) (answer *learned, public []refusal) {
-	if r.denied(t.image.key) {
+	if r.denied(t.image.Key) {
 		return nil, nil
 	}
 	for _, own := range r.nextSecrets(ctx, t.image) {
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.key, own.namespace).opened) < r.options.TagTTL {
+		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.Key, own.namespace).opened) < r.options.TagTTL {
 			continue // asked a short time ago, with success, and nobody else has to know
 		}
 		var found *learned
@@ -384,7 +385,7 @@ func outOfQuota(refusal refusal) bool {
 
 // noteSecrets notes how it went with the pull secrets of a namespace: without refusals,
 // they opened the image, or there were none to try. It reports whether that is new.
-func (r *Resolver) noteSecrets(image image, own *own, refusals []refusal) (changed bool) {
+func (r *Resolver) noteSecrets(image usage.Image, own *own, refusals []refusal) (changed bool) {
 	now := secretAttempt{message: atMost(maxMessage, strings.Join(own.problems, "; "))}
 	switch {
 	case len(refusals) > 0:
@@ -395,35 +396,35 @@ func (r *Resolver) noteSecrets(image image, own *own, refusals []refusal) (chang
 	case len(own.keychains) > 0:
 		now = secretAttempt{opened: r.clock.Now()}
 	}
-	changed = r.attempts.noteSecrets(image.key, own.namespace, now, func() []string { return r.usage.namespaces(image.key) })
+	changed = r.attempts.noteSecrets(image.Key, own.namespace, now, func() []string { return r.usage.Namespaces(image.Key) })
 	if changed && now.message != "" && r.attempts.of(image).reason != "" { // or it is told with the refusal
-		r.reportFailure(image, r.usage.workloadsIn(image.key, own.namespace, maxEvents)...)
+		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, own.namespace, maxEvents)...)
 	}
 	return changed
 }
 
 // notResolved writes why nothing is known about an image, if there is room for another
 // object. What the policy denies has none: everybody can make up any number of names.
-func (r *Resolver) notResolved(ctx context.Context, image image, failure attempt) error {
-	reference, namespaces := image.references[0], r.usage.namespaces(image.key)
+func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure attempt) error {
+	reference, namespaces := image.References[0], r.usage.Namespaces(image.Key)
 	switch {
 	case len(namespaces) == 0: // no longer in use
 		return nil
 	case failure.reason == v1alpha1.ReasonDenied:
 		return r.requeueEvicted(r.store.removeUnresolved(ctx, reference))
-	case !r.store.has(reference) && !r.quota.admitUnresolved(namespaces):
+	case !r.store.has(reference) && !r.quota.AdmitUnresolved(namespaces):
 		r.metrics.unwritten.Inc()
 		return nil
 	}
 	err := r.requeueEvicted(r.store.notResolved(ctx, reference, failure))
-	r.usage.remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 	return err
 }
 
 // write writes what was learned about an image. If that fails it is kept, so that
 // the registry has to answer only once.
-func (r *Resolver) write(ctx context.Context, image image, answer *learned) error {
-	namespaces := r.usage.namespaces(image.key)
+func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned) error {
+	namespaces := r.usage.Namespaces(image.Key)
 	if r.store.lookup(answer.reference) == nil && !r.admit(image, answer.quotaUnits()) {
 		return nil
 	}
@@ -434,7 +435,7 @@ func (r *Resolver) write(ctx context.Context, image image, answer *learned) erro
 	var err error
 	// The first reference failed before. It goes first: once the other is written, there is
 	// nothing to do any more.
-	if first := image.references[0]; first != answer.reference {
+	if first := image.References[0]; first != answer.reference {
 		err = r.requeueEvicted(r.store.removeUnresolved(ctx, first))
 	}
 	if err == nil {
@@ -449,15 +450,15 @@ func (r *Resolver) write(ctx context.Context, image image, answer *learned) erro
 }
 
 // succeeded notes that a reference was written for an image. namespaces used it before.
-func (r *Resolver) succeeded(image image, reference string, namespaces []string) {
-	r.attempts.succeeded(image.key)
-	r.backlog.forget(image.key)
-	r.usage.remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+func (r *Resolver) succeeded(image usage.Image, reference string, namespaces []string) {
+	r.attempts.succeeded(image.Key)
+	r.backlog.forget(image.Key)
+	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 }
 
 // admit counts an image that is known now, if there is room for it.
-func (r *Resolver) admit(image image, units int) bool {
-	if r.quota.admit(r.usage.namespaces(image.key), units) {
+func (r *Resolver) admit(image usage.Image, units int) bool {
+	if r.quota.Admit(r.usage.Namespaces(image.Key), units) {
 		return true
 	}
 	r.noteFull(image)
@@ -466,11 +467,11 @@ func (r *Resolver) admit(image image, units int) bool {
 
 // noteFull notes that there is no room for an image. Its workloads are told, and it is asked
 // for again some time later.
-func (r *Resolver) noteFull(image image) {
+func (r *Resolver) noteFull(image usage.Image) {
 	before := r.attempts.of(image)
 	r.attempts.failed(image, before, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), 0)
 	if before.known() != v1alpha1.ReasonTooMany {
-		r.logOf(r.log, image).Info("Not resolved", "image", image.key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.namespaces(image.key))
+		r.logOf(r.log, image).Info("Not resolved", "image", image.Key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.Namespaces(image.Key))
 	}
 	r.tell(image, before)
 }
@@ -487,14 +488,14 @@ type refusal struct {
 // noteFailure notes why no registry answered everybody for an image, for the queue and
 // for the next attempt. before is the last attempt as it was remembered when
 // this one began. It returns what is to be written.
-func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image image, before attempt, refusals []refusal) attempt {
+func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image usage.Image, before attempt, refusals []refusal) attempt {
 	var messages []string
 	reason, wait := reasonOf(refusals)
 	for _, refusal := range refusals {
 		messages = append(messages, refusal.err.Error())
 		e := asRegistryError(refusal.err)
 		switch {
-		case queue.Shared() || imageOf(refusal.reference).registry() != image.registry():
+		case queue.Shared() || usage.ImageOf(refusal.reference).Registry() != image.Registry():
 			// Not the queue's registry, or not the only one.
 		case e.Busy: // it is not the registry
 		case temporary(e.Reason):
@@ -518,8 +519,8 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image image,
 }
 
 // logOf returns the log for a line about an image: that with more details, if its namespace has had many.
-func (r *Resolver) logOf(log logr.Logger, image image) logr.Logger {
-	if namespaces := r.usage.namespaces(image.key); len(namespaces) > 0 && !r.notifier.logs(namespaces[0]) {
+func (r *Resolver) logOf(log logr.Logger, image usage.Image) logr.Logger {
+	if namespaces := r.usage.Namespaces(image.Key); len(namespaces) > 0 && !r.notifier.logs(namespaces[0]) {
 		return log.V(1)
 	}
 	return log

@@ -25,6 +25,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // queued makes the queues only report which images were added, until the test
@@ -50,12 +51,12 @@ func TestMirrorsChanged(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	keys := queued(t, r)
 	for _, tag := range []string{"reg/refused:1", "reg/well:1"} {
-		r.usage.set(imagesFor(tag, "ns", tag))
+		r.usage.Set(imagesFor(tag, "ns", tag))
 	}
 	refused := one("reg/refused:1")
 	r.attempts.failed(refused, r.attempts.of(refused), v1alpha1.ReasonNotFound, "404", 0)
 	r.mirrorsChanged()
-	if key := <-keys; key != refused.key {
+	if key := <-keys; key != refused.Key {
 		t.Errorf("asked for %s", key)
 	}
 	select {
@@ -85,17 +86,17 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 		t.Run(noticed, func(t *testing.T) {
 			r, s, _ := newTestResolver(t, &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }})
 			keys := queued(t, r)
-			r.usage.set(imagesFor("w", "ns", one, two))
+			r.usage.Set(imagesFor("w", "ns", one, two))
 			s.wrote(s.resolved(t.Context(), one, plain(hash("a")), amd64))
 			s.wrote(s.resolved(t.Context(), two, plain(hash("a")), amd64))
 			// Nothing may remain of this failure, or the image waits.
-			r.attempts.failed(newImage([]string{two}), attempt{}, v1alpha1.ReasonUnavailable, "down", time.Hour)
+			r.attempts.failed(usage.NewImage([]string{two}), attempt{}, v1alpha1.ReasonUnavailable, "down", time.Hour)
 			gone(r, s)
 			got := []string{next(keys), next(keys)}
 			if slices.Sort(got); !slices.Equal(got, []string{one, two}) {
 				t.Errorf("queued: %q", got)
 			}
-			if next := r.due(newImage([]string{two})); next.task != resolve {
+			if next := r.due(usage.NewImage([]string{two})); next.task != resolve {
 				t.Errorf("%s: task %d after %v", two, next.task, next.after)
 			}
 		})
@@ -112,7 +113,7 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		r, s, _ := newTestResolver(t, f)
 		keys := queued(t, r)
 		names := []string{"reg/x:1", "reg/x:2", "reg/x:3", "reg/x:4"}
-		r.usage.set(imagesFor("w", "ns", names...))
+		r.usage.Set(imagesFor("w", "ns", names...))
 		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
 		for failures, name := range names {
 			q := &queue.Queue{}
@@ -180,7 +181,7 @@ func TestWritesAboutOneImageFail(t *testing.T) {
 				go func() { r.queues.Run(ctx, nil); close(ended) }()
 				<-r.queues.Started()
 				ask := func(namespace, image string) {
-					for _, image := range r.usage.set(imagesFor(image, namespace, image)).added {
+					for _, image := range r.usage.Set(imagesFor(image, namespace, image)).Added {
 						r.ask(image)
 					}
 				}
@@ -225,12 +226,12 @@ func TestUnwrittenAnswerEndsWithTheUse(t *testing.T) {
 	const tag = "reg/x:1"
 	points := hash("a")
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(points), nil }})
-	r.usage.set(imagesFor("w", "ns", tag))
+	r.usage.Set(imagesFor("w", "ns", tag))
 	s.fails = errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue.Queue{}, tag)
-	r.release(r.usage.set(imagesFor("w", "ns")).unused...)
+	r.release(r.usage.Set(imagesFor("w", "ns")).Unused...)
 	s.fails, points = nil, hash("b")
-	r.usage.set(imagesFor("w", "ns", tag))
+	r.usage.Set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue.Queue{}, tag)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): tag})
 }
@@ -247,7 +248,7 @@ func TestCanceledWork(t *testing.T) {
 				digest:  func(string) (string, error) { cancel(); return "", ctx.Err() },
 			}
 			r, s, told := newTestResolver(t, f)
-			r.usage.set(imagesFor("w", "ns", tag))
+			r.usage.Set(imagesFor("w", "ns", tag))
 			if known {
 				s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
 				s.clock.SetTime(s.clock.Now().Add(time.Hour))
@@ -273,7 +274,7 @@ func TestQueuedAgain(t *testing.T) {
 	// A minimal time, so that there is nothing to wait for.
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.TagTTL = time.Millisecond })
 	keys := queued(t, r)
-	r.usage.set(imagesFor("w", "ns", tag))
+	r.usage.Set(imagesFor("w", "ns", tag))
 	expect := func(after string) {
 		t.Helper()
 		if got := next(keys); got != tag {
@@ -298,10 +299,10 @@ func TestForgottenWhileAsked(t *testing.T) {
 	f := &fakeRegistry{}
 	r, _, _ := newTestResolver(t, f)
 	f.resolve = func(string, []string) (*registry.Resolution, error) {
-		r.forget(r.usage.set(imagesFor("w", "ns")).unused...)
+		r.forget(r.usage.Set(imagesFor("w", "ns")).Unused...)
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
 	}
-	r.usage.set(imagesFor("w", "ns", tag))
+	r.usage.Set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue.Queue{}, tag)
 	if n := len(r.attempts.byKey); f.asked() != 1 || n != 0 {
 		t.Errorf("asked %d times, %d attempts are remembered", f.asked(), n)
@@ -311,22 +312,22 @@ func TestForgottenWhileAsked(t *testing.T) {
 // An image is found under the second name that it may mean. That the first was
 // not resolved is then no longer reported.
 func TestFoundUnderSecondName(t *testing.T) {
-	image := newImage([]string{"first/x:1", "second/x:1"})
+	image := usage.NewImage([]string{"first/x:1", "second/x:1"})
 	missing := true
-	f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-		if missing || reference == image.references[0] {
+	f := &fakeRegistry{references: image.References, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+		if missing || reference == image.References[0] {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
 		}
 		return plain(hash("a")), nil
 	}}
 	r, s, _ := newTestResolver(t, f)
-	r.usage.set(imagesFor("w", "ns", "x:1"))
-	r.work(t.Context(), &queue.Queue{}, image.key)
-	s.expect(map[string]string{v1alpha1.UnresolvedName(image.references[0]): image.references[0]})
+	r.usage.Set(imagesFor("w", "ns", "x:1"))
+	r.work(t.Context(), &queue.Queue{}, image.Key)
+	s.expect(map[string]string{v1alpha1.UnresolvedName(image.References[0]): image.References[0]})
 	missing = false
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	r.work(t.Context(), &queue.Queue{}, image.key)
-	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+	r.work(t.Context(), &queue.Queue{}, image.Key)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.References[1]})
 }
 
 // An image that two registries may have is not given up while one of them may still
@@ -338,14 +339,14 @@ func TestFailuresOfTwoRegistries(t *testing.T) {
 	temporary := &registry.Error{Reason: v1alpha1.ReasonRateLimited, Err: long, RetryAfter: 3 * time.Hour}
 	for name, failures := range map[string][]error{"final first": {final, temporary}, "temporary first": {temporary, final}} {
 		t.Run(name, func(t *testing.T) {
-			image := newImage([]string{"first/x:1", "second/x:1"})
-			f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-				return nil, failures[slices.Index(image.references, reference)]
+			image := usage.NewImage([]string{"first/x:1", "second/x:1"})
+			f := &fakeRegistry{references: image.References, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+				return nil, failures[slices.Index(image.References, reference)]
 			}}
 			r, s, _ := newTestResolver(t, f)
-			r.usage.set(imagesFor("w", "ns", "x:1"))
-			r.work(t.Context(), &queue.Queue{}, image.key)
-			failure := s.failure(image.references[0])
+			r.usage.Set(imagesFor("w", "ns", "x:1"))
+			r.work(t.Context(), &queue.Queue{}, image.Key)
+			failure := s.failure(image.References[0])
 			if failure.reason != v1alpha1.ReasonRateLimited {
 				t.Errorf("reason %s", failure.reason)
 			}
@@ -411,7 +412,7 @@ func TestOtherPullSecrets(t *testing.T) {
 				d.secrets = notFoundReader{}
 			}
 		})
-		r.usage.set(imagesFor("w", "ns", tag))
+		r.usage.Set(imagesFor("w", "ns", tag))
 		r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnauthorized, "401", 0)
 		r.workloadHandler(&kinds[0]).OnAdd(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "elsewhere", UID: "1"},
@@ -440,7 +441,7 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 		})
 	})
 	for i := range 20 {
-		r.usage.set(imagesFor("w", fmt.Sprintf("quiet-%02d", i), tag))
+		r.usage.Set(imagesFor("w", fmt.Sprintf("quiet-%02d", i), tag))
 	}
 	r.work(t.Context(), &queue.Queue{}, tag)
 	before := len(told.notes)
@@ -473,15 +474,15 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 	const tag = "reg/x:1"
 	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
 	for i := range 3 * maxPulls {
-		r.usage.set(imagesFor("w", fmt.Sprintf("ns-%02d", i), tag))
+		r.usage.Set(imagesFor("w", fmt.Sprintf("ns-%02d", i), tag))
 	}
 	for brought, place := range map[string]int{"ns-03": 3, "ns-23": 0} {
 		next := fmt.Sprintf("ns-%02d", maxPulls)
 		if place == 0 {
 			next = fmt.Sprintf("ns-%02d", maxPulls-1) // the last one gave up its place
 		}
-		r.attempts.setNextSecrets(tag, pull{})
-		p := imagesFor("w", brought, tag).pull
+		r.attempts.setNextSecrets(tag, usage.Pull{})
+		p := imagesFor("w", brought, tag).Pull
 		r.attempts.noteNewSecrets(tag, p)
 		tried := r.nextSecrets(t.Context(), one(tag))
 		if len(tried) != maxPulls || tried[place].namespace != brought {
@@ -497,7 +498,7 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 func TestBacklogIsBounded(t *testing.T) {
 	b := newBacklog()
 	for i := range maxLearned + 10 {
-		b.keep(image{key: string(rune('a' + i))}, &learned{})
+		b.keep(usage.Image{Key: string(rune('a' + i))}, &learned{})
 	}
 	if n := len(b.answers); n != maxLearned {
 		t.Errorf("%d answers", n)
@@ -535,9 +536,9 @@ func TestPullSecretsOfNewWorkload(t *testing.T) {
 		})
 		queued(t, r)
 		c := imagesFor("w", "ns", "reg/x:1")
-		c.pull.secrets = "mine"
-		r.askForNew(c, []image{one("reg/x:1")})
-		if _, brought := r.attempts.takeNextSecrets("reg/x:1"); (brought == c.pull) != reads || !reads && brought != (pull{}) {
+		c.Pull.Secrets = "mine"
+		r.askForNew(c, []usage.Image{one("reg/x:1")})
+		if _, brought := r.attempts.takeNextSecrets("reg/x:1"); (brought == c.Pull) != reads || !reads && brought != (usage.Pull{}) {
 			t.Errorf("secrets are read: %v; brought: %+v", reads, brought)
 		}
 	}
@@ -588,7 +589,7 @@ func TestAnswersAndTheQueue(t *testing.T) {
 					resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), answer },
 					digest:  func(string) (string, error) { return hash("a"), answer },
 				})
-				r.usage.set(imagesFor("w", "ns", tag))
+				r.usage.Set(imagesFor("w", "ns", tag))
 				question := "resolve"
 				if known {
 					question = "confirm"
@@ -623,7 +624,7 @@ func TestLargeImageWithoutRoom(t *testing.T) {
 	}
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return large, nil }}
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 4, 4 })
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if f.asked() != 1 || len(s.objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
 		t.Errorf("asked for %q, %d objects, events %q", f.resolves, len(s.objects()), told.notes)
@@ -635,9 +636,9 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	f := &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }}
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 1, 1 })
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
-	r.usage.set(imagesFor("w", "ns", "reg/x:1"))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	r.quota.admit([]string{"ns"}, 1)
+	r.quota.Admit([]string{"ns"}, 1)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(f.digests) != 1 || len(told.notes) != 0 {
@@ -652,25 +653,25 @@ func TestSecondNameNotWritten(t *testing.T) {
 		"no write":    func(s *storeTest, err error) { s.fails = err },
 		"no deletion": func(s *storeTest, err error) { s.failsDelete = err },
 	} {
-		image := newImage([]string{"first/x:1", "second/x:1"})
+		image := usage.NewImage([]string{"first/x:1", "second/x:1"})
 		missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
-		f := &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-			if reference == image.references[0] {
+		f := &fakeRegistry{references: image.References, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+			if reference == image.References[0] {
 				return nil, missing
 			}
 			return plain(hash("a")), nil
 		}}
 		r, s, _ := newTestResolver(t, f)
 		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
-		r.usage.set(imagesFor("w", "ns", "x:1"))
+		r.usage.Set(imagesFor("w", "ns", "x:1"))
 		failed := r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
-		s.wrote(s.notResolved(t.Context(), image.references[0], failed))
+		s.wrote(s.notResolved(t.Context(), image.References[0], failed))
 		s.clock.SetTime(s.clock.Now().Add(time.Hour))
 		fail(s, errors.New("etcdserver: no leader"))
-		r.work(t.Context(), &queue.Queue{}, image.key)
+		r.work(t.Context(), &queue.Queue{}, image.Key)
 		fail(s, nil)
-		r.work(t.Context(), &queue.Queue{}, image.key)
-		s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+		r.work(t.Context(), &queue.Queue{}, image.Key)
+		s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.References[1]})
 		if f.asked() != 2 || r.attempts.of(image) != (attempt{}) || r.backlog.of(image) != nil {
 			t.Errorf("%s: asked for %q, remembered %+v", name, f.resolves, r.attempts.of(image))
 		}
@@ -689,9 +690,9 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 		return plain(hash("a")), nil
 	}})
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
-	r.usage.set(imagesFor("pinned", "ns", digest))
+	r.usage.Set(imagesFor("pinned", "ns", digest))
 	tagged := imagesFor("tagged", "ns", tag)
-	r.usage.set(tagged)
+	r.usage.Set(tagged)
 	r.work(t.Context(), &queue.Queue{}, digest)
 	r.work(t.Context(), &queue.Queue{}, tag)
 	s.expect(map[string]string{v1alpha1.UnresolvedName(digest): digest, v1alpha1.ManifestName(hash("a")): tag})
@@ -709,12 +710,12 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 		t.Errorf("next: %+v", next)
 	}
 	before := len(told.notes)
-	r.askForNew(imagesFor("another", "ns", digest), []image{one(digest)})
+	r.askForNew(imagesFor("another", "ns", digest), []usage.Image{one(digest)})
 	if len(told.notes) != before {
 		t.Errorf("a new workload is told %q", told.notes[before:])
 	}
 
-	r.release(r.usage.unset(tagged.workload)...)
+	r.release(r.usage.Unset(tagged.Workload)...)
 	s.clock.SetTime(s.clock.Now().Add(r.options.KeepUnused))
 	r.sweep(t.Context())
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): digest})
@@ -726,7 +727,7 @@ func TestFailureOfDigestNotRemoved(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), refused }}
 	r, s, _ := newTestResolver(t, f)
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
-	r.usage.set(imagesFor("w", "ns", digest))
+	r.usage.Set(imagesFor("w", "ns", digest))
 	r.work(t.Context(), &queue.Queue{}, digest)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	refused, s.failsDelete = nil, errors.New("etcdserver: no leader")
@@ -750,9 +751,9 @@ func TestUsedWhileReleased(t *testing.T) {
 			keys := queued(t, r)
 			const tag = "reg/x:1"
 			job := imagesFor("job", "ns", tag)
-			r.usage.set(job)
-			unused := r.usage.unset(job.workload)
-			r.usage.set(imagesFor("pod", "ns", tag))
+			r.usage.Set(job)
+			unused := r.usage.Unset(job.Workload)
+			r.usage.Set(imagesFor("pod", "ns", tag))
 			r.release(unused...)
 			synctest.Wait()
 			if asked := len(keys) == 1; asked != leads {
@@ -771,7 +772,7 @@ func TestNotConfirmedIsKnown(t *testing.T) {
 	r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", 0)
 	for platforms, want := range []int{0, 1} {
 		addNodes(r, both[:platforms+1]...)
-		r.reportFailure(one(tag), imagesFor("w", "ns", tag).workload)
+		r.reportFailure(one(tag), imagesFor("w", "ns", tag).Workload)
 		if len(told.notes) != want {
 			t.Errorf("%q: events %q", both[:platforms+1], told.notes)
 		}
@@ -786,16 +787,16 @@ func TestUnusedWhileWritten(t *testing.T) {
 		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), missing }})
 		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		c := imagesFor("w", "ns", tag)
-		r.usage.set(c)
+		r.usage.Set(c)
 		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 			Create: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-				r.release(r.usage.unset(c.workload)...)
+				r.release(r.usage.Unset(c.Workload)...)
 				return w.Create(ctx, o, opts...)
 			},
 		})
 		s.clock.SetTime(s.clock.Now().Add(time.Minute))
 		r.work(t.Context(), &queue.Queue{}, tag)
-		if got := r.usage.tenantOf(tag); len(s.objects()) != 1 || got.inUse || !got.since.Equal(s.clock.Now()) || !slices.Equal(got.namespaces, []string{"ns"}) {
+		if got := r.usage.TenantOf(tag); len(s.objects()) != 1 || got.InUse || !got.Since.Equal(s.clock.Now()) || !slices.Equal(got.Namespaces, []string{"ns"}) {
 			t.Errorf("error %v: %d objects, of %+v", missing, len(s.objects()), got)
 		}
 	}
@@ -803,15 +804,15 @@ func TestUnusedWhileWritten(t *testing.T) {
 
 // A process that stops to lead asks no further registry for an image.
 func TestCanceledAtTheFirstName(t *testing.T) {
-	image := newImage([]string{"first/x:1", "second/x:1"})
+	image := usage.NewImage([]string{"first/x:1", "second/x:1"})
 	ctx, cancel := context.WithCancel(t.Context())
-	f := &fakeRegistry{references: image.references, resolve: func(string, []string) (*registry.Resolution, error) {
+	f := &fakeRegistry{references: image.References, resolve: func(string, []string) (*registry.Resolution, error) {
 		cancel()
 		return nil, ctx.Err()
 	}}
 	r, _, _ := newTestResolver(t, f)
-	r.usage.set(imagesFor("w", "ns", "x:1"))
-	r.work(ctx, &queue.Queue{}, image.key)
+	r.usage.Set(imagesFor("w", "ns", "x:1"))
+	r.work(ctx, &queue.Queue{}, image.Key)
 	if f.asked() != 1 {
 		t.Errorf("asked for %q", f.resolves)
 	}
@@ -820,26 +821,26 @@ func TestCanceledAtTheFirstName(t *testing.T) {
 // A tag has moved: the registry that is known to have it is asked, not the others that might.
 // If that cannot be written and the tag moves back, what it was meanwhile is forgotten.
 func TestMovedThereAndBack(t *testing.T) {
-	image := newImage([]string{"first/x:1", "second/x:1"})
+	image := usage.NewImage([]string{"first/x:1", "second/x:1"})
 	points := hash("b")
 	f := &fakeRegistry{
-		references: image.references,
+		references: image.References,
 		resolve:    func(string, []string) (*registry.Resolution, error) { return plain(points), nil },
 		digest:     func(string) (string, error) { return points, nil },
 	}
 	r, s, _ := newTestResolver(t, f)
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
-	r.usage.set(imagesFor("w", "ns", "x:1"))
-	s.wrote(s.resolved(t.Context(), image.references[1], plain(hash("a")), amd64))
+	r.usage.Set(imagesFor("w", "ns", "x:1"))
+	s.wrote(s.resolved(t.Context(), image.References[1], plain(hash("a")), amd64))
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	s.fails = errors.New("etcdserver: no leader")
-	r.work(t.Context(), &queue.Queue{}, image.key)
-	if !slices.Equal(f.resolves, image.references[1:]) || r.backlog.of(image) == nil {
+	r.work(t.Context(), &queue.Queue{}, image.Key)
+	if !slices.Equal(f.resolves, image.References[1:]) || r.backlog.of(image) == nil {
 		t.Errorf("asked for %q", f.resolves)
 	}
 	s.fails, points = nil, hash("a")
-	r.work(t.Context(), &queue.Queue{}, image.key)
-	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.references[1]})
+	r.work(t.Context(), &queue.Queue{}, image.Key)
+	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.References[1]})
 	if r.backlog.of(image) != nil {
 		t.Error("what the tag was meanwhile may still be written")
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // kind is a kind of object that names images.
@@ -106,22 +107,22 @@ func (k *kind) identity(o metav1.Object) corev1.ObjectReference {
 
 // imagesOf returns what an object needs; ok is false if it needs nothing, or has
 // ended.
-func (k *kind) imagesOf(object any) (c workloadImages, ok bool) {
+func (k *kind) imagesOf(object any) (c usage.WorkloadImages, ok bool) {
 	if w, isShort := object.(*workload); isShort {
-		return w.images, len(w.images.images) > 0
+		return w.images, len(w.images.Images) > 0
 	}
 	m, isObject := object.(metav1.Object)
 	spec := k.template(object)
 	if !isObject || spec == nil {
-		return workloadImages{}, false
+		return usage.WorkloadImages{}, false
 	}
-	c = workloadImages{
-		workload: k.identity(m), controlled: metav1.GetControllerOfNoCopy(m) != nil,
-		settled: k.settled != nil && k.settled(object),
+	c = usage.WorkloadImages{
+		Workload: k.identity(m), Controlled: metav1.GetControllerOfNoCopy(m) != nil,
+		Settled: k.settled != nil && k.settled(object),
 	}
 	for _, image := range imageref.OfPod(spec) {
 		// One more character shows that a name is too long.
-		c.images = append(c.images, unique.Make(image.Name[:min(len(image.Name), imageref.MaxLength+1)]).Value())
+		c.Images = append(c.Images, unique.Make(image.Name[:min(len(image.Name), imageref.MaxLength+1)]).Value())
 	}
 	names := make([]string, 0, len(spec.ImagePullSecrets))
 	for i := range spec.ImagePullSecrets {
@@ -129,12 +130,12 @@ func (k *kind) imagesOf(object any) (c workloadImages, ok bool) {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	names = names[:min(len(names), maxSecrets+1)] // one more shows that there are more
-	c.pull = pull{
-		namespace: c.workload.Namespace, serviceAccount: unique.Make(cmp.Or(spec.ServiceAccountName, defaultAccount)).Value(),
-		secrets: unique.Make(strings.Join(names, ",")).Value(),
+	names = names[:min(len(names), usage.MaxSecrets+1)] // one more shows that there are more
+	c.Pull = usage.Pull{
+		Namespace: c.Workload.Namespace, ServiceAccount: unique.Make(cmp.Or(spec.ServiceAccountName, usage.DefaultAccount)).Value(),
+		Secrets: unique.Make(strings.Join(names, ",")).Value(),
 	}
-	return c, len(c.images) > 0
+	return c, len(c.Images) > 0
 }
 
 // workload is what the cache keeps of an object: the metadata by which
@@ -142,7 +143,7 @@ func (k *kind) imagesOf(object any) (c workloadImages, ok bool) {
 // Pod with only these data takes four times the memory.
 type workload struct {
 	metav1.ObjectMeta
-	images workloadImages
+	images usage.WorkloadImages
 	// registries that the images of a pod's running containers come from.
 	registries []string
 }
@@ -284,4 +285,28 @@ func networksOf(texts []string) []netip.Prefix {
 		}
 	}
 	return networks
+}
+
+// MaxImagesPerNode bounds the images of a node that are asked for.
+const MaxImagesPerNode = 512
+
+// imagesOn returns the images that a node states by digest: of each the first such name, in
+// full. The digest may be that of an index or of a manifest.
+func imagesOn(node *corev1.Node) (references []string) {
+	for i := range node.Status.Images {
+		for _, name := range node.Status.Images[i].Names {
+			if !strings.Contains(name, "@") {
+				continue
+			}
+			full, err := imageref.Full(name)
+			if err != nil {
+				continue // "<none>@<none>"
+			}
+			if reference := full.String(); len(references) < MaxImagesPerNode && !slices.Contains(references, reference) {
+				references = append(references, reference)
+			}
+			break
+		}
+	}
+	return references
 }

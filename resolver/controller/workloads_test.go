@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // The object that the cache keeps gives the same images as the original, and
@@ -40,10 +42,10 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 	}
 	for i, object := range objects {
 		k := &kinds[i]
-		want := workloadImages{
-			workload:   corev1.ObjectReference{APIVersion: k.apiVersion, Kind: k.name, Namespace: "ns", Name: "one", UID: "1"},
-			controlled: true, pull: pull{namespace: "ns", serviceAccount: "account", secrets: "a,b"},
-			images: []string{"reg/init:1", "reg/x:1", "reg/y:1", "reg/data:1"},
+		want := usage.WorkloadImages{
+			Workload:   corev1.ObjectReference{APIVersion: k.apiVersion, Kind: k.name, Namespace: "ns", Name: "one", UID: "1"},
+			Controlled: true, Pull: usage.Pull{Namespace: "ns", ServiceAccount: "account", Secrets: "a,b"},
+			Images: []string{"reg/init:1", "reg/x:1", "reg/y:1", "reg/data:1"},
 		}
 		short, err := k.transform(object)
 		if err != nil {
@@ -116,7 +118,7 @@ func TestSettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, ok := kinds[1].imagesOf(short); !ok || !c.settled {
+	if c, ok := kinds[1].imagesOf(short); !ok || !c.Settled {
 		t.Errorf("images %+v", c)
 	}
 }
@@ -139,11 +141,11 @@ func TestReplacedObject(t *testing.T) {
 	}
 	handler.OnAdd(pod("1", "reg/old:1"), false)
 	handler.OnUpdate(pod("1", "reg/old:1"), pod("2", "reg/new:1"))
-	if r.usage.inUse("reg/old:1") || !r.usage.inUse("reg/new:1") {
-		t.Errorf("in use: %v", r.usage.all())
+	if r.usage.InUse("reg/old:1") || !r.usage.InUse("reg/new:1") {
+		t.Errorf("in use: %v", r.usage.All())
 	}
 	handler.OnDelete(pod("2", "reg/new:1"))
-	if images := r.usage.all(); len(images) > 0 {
+	if images := r.usage.All(); len(images) > 0 {
 		t.Errorf("in use: %v", images)
 	}
 }
@@ -158,13 +160,13 @@ func TestEndedPods(t *testing.T) {
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/x:1"}}},
 		}
 		handler.OnAdd(pod, false)
-		if !r.usage.inUse("reg/x:1") {
+		if !r.usage.InUse("reg/x:1") {
 			t.Fatal("not in use")
 		}
 		ended := pod.DeepCopy()
 		ended.Status.Phase = phase
 		handler.OnUpdate(pod, ended)
-		if r.usage.inUse("reg/x:1") {
+		if r.usage.InUse("reg/x:1") {
 			t.Errorf("%s, and in use", phase)
 		}
 	}
@@ -184,8 +186,8 @@ func TestClaim(t *testing.T) {
 	b.Spec.Template.Spec.ImagePullSecrets = names("one", "two")
 	first, ok := kinds[1].imagesOf(a)
 	second, also := kinds[1].imagesOf(b)
-	if !ok || !also || first.pull != second.pull || first.pull.secrets != "one,two" {
-		t.Errorf("%+v and %+v", first.pull, second.pull)
+	if !ok || !also || first.Pull != second.Pull || first.Pull.Secrets != "one,two" {
+		t.Errorf("%+v and %+v", first.Pull, second.Pull)
 	}
 	b.Spec.Template.Spec.Containers = nil
 	if c, ok := kinds[1].imagesOf(b); ok {

@@ -1,4 +1,4 @@
-package controller
+package usage
 
 import (
 	"cmp"
@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// limits bound how many references have objects. One with more layers than
+// Limits bound how many references have objects. One with more layers than
 // layersPerUnit counts for several.
-type limits struct {
-	// all and each: in the cluster, and of one namespace.
-	all, each int
+type Limits struct {
+	// All and Each: in the cluster, and of one namespace.
+	All, Each int
 }
 
 // of is the limit of a namespace. Without a name is what only nodes hold, or what was used
 // before this process: all of that together may take what others leave, and loses first.
-func (l limits) of(namespace string) int {
+func (l Limits) of(namespace string) int {
 	if namespace == "" {
-		return l.all
+		return l.All
 	}
-	return l.each
+	return l.Each
 }
 
 // layersPerUnit is how many layers an image has for which it counts once. More than almost
@@ -29,15 +29,15 @@ func (l limits) of(namespace string) int {
 // a KiB for each layer, nor what schedulers take over.
 const layersPerUnit = 64
 
-// quotaUnits is how many units of a quota a reference with that many layers takes.
-func quotaUnits(layers int) int { return max(1, (layers+layersPerUnit-1)/layersPerUnit) }
+// Units is how many units of a quota a reference with that many layers takes.
+func Units(layers int) int { return max(1, (layers+layersPerUnit-1)/layersPerUnit) }
 
 // What is retained at most besides the images in use (--max-images).
 var (
-	// maxUnresolved are references that were never resolved.
-	maxUnresolved = limits{all: 1000, each: 200}
-	// maxUnused are resolved ones that nothing uses any longer.
-	maxUnused = limits{all: 5000, each: 500}
+	// MaxUnresolved are references that were never resolved.
+	MaxUnresolved = Limits{All: 1000, Each: 200}
+	// MaxUnused are resolved ones that nothing uses any longer.
+	MaxUnused = Limits{All: 5000, Each: 500}
 )
 
 // headroom is the part of a limit that is freed when it is reached, so that not every new
@@ -47,11 +47,11 @@ const headroom = 8
 // remains is how much of a limit stays when it was reached.
 func remains(limit int) int { return limit - limit/headroom - 1 }
 
-// quota counts the references that have objects, for each namespace. A namespace at its
+// Quota counts the references that have objects, for each namespace. A namespace at its
 // limit loses its own oldest, whatever others do; if all together are at theirs, the
 // namespace with the most loses.
-type quota struct {
-	images limits
+type Quota struct {
+	images Limits
 
 	mu                   sync.Mutex
 	resolved, unresolved counts
@@ -66,60 +66,64 @@ type counts struct {
 	each map[string]int
 }
 
-func newQuota(images limits) *quota {
-	return &quota{images: images, resolved: newCounts(), unresolved: newCounts(), newResolved: newCounts(), newUnresolved: newCounts()}
+// NewQuota returns a Quota for images whose content is known.
+func NewQuota(images Limits) *Quota {
+	return &Quota{images: images, resolved: newCounts(), unresolved: newCounts(), newResolved: newCounts(), newUnresolved: newCounts()}
 }
 
 func newCounts() counts { return counts{each: map[string]int{}} }
 
-// hasRoom reports whether any new reference whose content is known has room.
-func (c *quota) hasRoom(namespaces []string) bool { return c.hasRoomWithin(namespaces, c.images) }
+// HasRoom reports whether any new reference whose content is known has room.
+func (c *Quota) HasRoom(namespaces []string) bool { return c.hasRoomWithin(namespaces, c.images) }
 
-// hasSpare reports whether there is room for another reference and nothing has to go for it
+// HasSpare reports whether there is room for another reference and nothing has to go for it
 // later: a namespace that reaches its limit loses more than one.
-func (c *quota) hasSpare(namespaces []string) bool {
-	return c.hasRoomWithin(namespaces, limits{all: remains(c.images.all), each: remains(c.images.each)})
+func (c *Quota) HasSpare(namespaces []string) bool {
+	return c.hasRoomWithin(namespaces, Limits{All: remains(c.images.All), Each: remains(c.images.Each)})
 }
 
-func (c *quota) hasRoomWithin(namespaces []string, limit limits) bool {
+func (c *Quota) hasRoomWithin(namespaces []string, limit Limits) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.resolved.room(namespaces, limit, 1)
 	return ok
 }
 
-// admit counts a new reference whose content is known, if there is room for it. If several
+// Admit counts a new reference whose content is known, if there is room for it. If several
 // namespaces use it, it counts for the one with the fewest.
-func (c *quota) admit(namespaces []string, units int) bool {
+func (c *Quota) Admit(namespaces []string, units int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return admit(namespaces, c.images, units, &c.resolved, &c.newResolved)
 }
 
-// admitUnresolved is admit for a reference that was not resolved.
-func (c *quota) admitUnresolved(namespaces []string) bool {
+// AdmitUnresolved is Admit for a reference that was not resolved.
+func (c *Quota) AdmitUnresolved(namespaces []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return admit(namespaces, maxUnresolved, 1, &c.unresolved, &c.newUnresolved)
+	return admit(namespaces, MaxUnresolved, 1, &c.unresolved, &c.newUnresolved)
 }
 
-// begin is called before the references are counted anew, and set with the new counts.
-func (c *quota) begin() {
+// Begin begins to count the references anew: those whose content is known, those that were
+// never resolved, and those that nothing uses.
+func (c *Quota) Begin() (resolved, unresolved, unused *TenantUsage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.newResolved, c.newUnresolved = newCounts(), newCounts()
+	return newTenantUsage(c.images), newTenantUsage(MaxUnresolved), newTenantUsage(MaxUnused)
 }
 
-func (c *quota) set(resolved, unresolved counts) {
+// Set replaces the counts by those since Begin, and what was admitted meanwhile.
+func (c *Quota) Set(resolved, unresolved *TenantUsage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	resolved.addAll(c.newResolved)
 	unresolved.addAll(c.newUnresolved)
-	c.resolved, c.unresolved = resolved, unresolved
+	c.resolved, c.unresolved = resolved.counts, unresolved.counts
 }
 
 // admit counts a reference in all, and in those that came lately, if all has room.
-func admit(namespaces []string, limit limits, units int, all, lately *counts) bool {
+func admit(namespaces []string, limit Limits, units int, all, lately *counts) bool {
 	namespace, ok := all.room(namespaces, limit, units)
 	if ok {
 		all.add(namespace, units)
@@ -129,9 +133,9 @@ func admit(namespaces []string, limit limits, units int, all, lately *counts) bo
 }
 
 // room returns the namespace for which a reference counts, and whether there is room.
-func (t *counts) room(namespaces []string, limit limits, units int) (namespace string, ok bool) {
+func (t *counts) room(namespaces []string, limit Limits, units int) (namespace string, ok bool) {
 	namespace = t.fewest(namespaces)
-	return namespace, t.all+units <= limit.all && t.each[namespace]+units <= limit.of(namespace)
+	return namespace, t.all+units <= limit.All && t.each[namespace]+units <= limit.of(namespace)
 }
 
 func (t *counts) add(namespace string, units int) {
@@ -161,26 +165,27 @@ type counted struct {
 	since                time.Time
 }
 
-// tenantUsage has references of one sort, with whom they count for.
-type tenantUsage struct {
-	limit limits
+// TenantUsage has references of one sort, with whom they count for.
+type TenantUsage struct {
+	limit Limits
 	counts
 	list []counted
 }
 
-func newTenantUsage(limit limits) *tenantUsage {
-	return &tenantUsage{limit: limit, counts: newCounts()}
+func newTenantUsage(limit Limits) *TenantUsage {
+	return &TenantUsage{limit: limit, counts: newCounts()}
 }
 
-func (t *tenantUsage) count(reference string, units int, of tenant) {
-	namespace := t.fewest(of.namespaces)
+// Count counts a reference that takes so many units.
+func (t *TenantUsage) Count(reference string, units int, of Tenant) {
+	namespace := t.fewest(of.Namespaces)
 	t.add(namespace, units)
-	t.list = append(t.list, counted{reference, namespace, units, of.inUse, of.since})
+	t.list = append(t.list, counted{reference, namespace, units, of.InUse, of.Since})
 }
 
-// excess returns the references to remove, and no longer counts them: of a namespace at its
+// Excess returns the references to remove, and no longer counts them: of a namespace at its
 // limit its oldest, those that are unused first.
-func (t *tenantUsage) excess() (references []string) {
+func (t *TenantUsage) Excess() (references []string) {
 	retained := t.retained()
 	if maps.Equal(retained, t.each) {
 		return nil
@@ -206,7 +211,7 @@ func (t *tenantUsage) excess() (references []string) {
 // retained returns how many references each namespace keeps: all of them below its limit, and
 // some less than that at it. If all together have too many, those with the most keep so few
 // that all fit.
-func (t *tenantUsage) retained() map[string]int {
+func (t *TenantUsage) retained() map[string]int {
 	retained, sum := map[string]int{}, 0
 	for namespace, n := range t.each {
 		if limit := t.limit.of(namespace); n >= limit {
@@ -215,10 +220,10 @@ func (t *tenantUsage) retained() map[string]int {
 		retained[namespace] = n
 		sum += n
 	}
-	if sum < t.limit.all {
+	if sum < t.limit.All {
 		return retained
 	}
-	most := level(slices.Sorted(maps.Values(retained)), t.limit.all-t.limit.all/headroom)
+	most := level(slices.Sorted(maps.Values(retained)), t.limit.All-t.limit.All/headroom)
 	for namespace, n := range retained {
 		retained[namespace] = min(n, most)
 	}

@@ -1,4 +1,4 @@
-package controller
+package usage
 
 import (
 	"errors"
@@ -25,22 +25,22 @@ func expandForTest(name string) ([]string, error) {
 	return []string{"a.example/" + name + ":latest", "b.example/" + name + ":latest"}, nil
 }
 
-func newTestUsage() (*usage, *testingclock.FakePassiveClock) {
+func newTestUsage() (*Usage, *testingclock.FakePassiveClock) {
 	clock := testingclock.NewFakePassiveClock(time.Now())
-	return newUsage(expandForTest, clock, 0, limits{all: 100, each: 50}), clock
+	return New(expandForTest, clock, 0, Limits{All: 100, Each: 50}), clock
 }
 
-func imagesFor(name, namespace string, images ...string) workloadImages {
-	return workloadImages{
-		workload: corev1.ObjectReference{Kind: "Deployment", Namespace: namespace, Name: name},
-		pull:     pull{namespace: namespace}, images: images,
+func imagesFor(name, namespace string, images ...string) WorkloadImages {
+	return WorkloadImages{
+		Workload: corev1.ObjectReference{Kind: "Deployment", Namespace: namespace, Name: name},
+		Pull:     Pull{Namespace: namespace}, Images: images,
 	}
 }
 
-func keys(images []image) []string {
+func keys(images []Image) []string {
 	var found []string
 	for _, i := range images {
-		found = append(found, i.key)
+		found = append(found, i.Key)
 	}
 	slices.Sort(found)
 	return found
@@ -50,38 +50,38 @@ func TestUsage(t *testing.T) {
 	const x, y = "reg/x:1", "reg/y:1"
 	tests := []struct {
 		name    string
-		before  []workloadImages
-		images  workloadImages
+		before  []WorkloadImages
+		images  WorkloadImages
 		added   []string
 		shared  []string
 		invalid []string
 	}{
 		{"the first", nil, imagesFor("one", "ns", x), []string{x}, nil, nil},
 		{"twice in a pod", nil, imagesFor("one", "ns", x, x), []string{x}, nil, nil},
-		{"the same again", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("one", "ns", x), nil, nil, nil},
-		{"another workload", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("two", "ns", x), nil, []string{x}, nil},
-		{"other pull secrets", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("two", "elsewhere", x), []string{x}, nil, nil},
-		{"one more image", []workloadImages{imagesFor("one", "ns", x)}, imagesFor("one", "ns", x, y), []string{y}, nil, nil},
+		{"the same again", []WorkloadImages{imagesFor("one", "ns", x)}, imagesFor("one", "ns", x), nil, nil, nil},
+		{"another workload", []WorkloadImages{imagesFor("one", "ns", x)}, imagesFor("two", "ns", x), nil, []string{x}, nil},
+		{"other pull secrets", []WorkloadImages{imagesFor("one", "ns", x)}, imagesFor("two", "elsewhere", x), []string{x}, nil, nil},
+		{"one more image", []WorkloadImages{imagesFor("one", "ns", x)}, imagesFor("one", "ns", x, y), []string{y}, nil, nil},
 		{"a short name", nil, imagesFor("one", "ns", "busybox"), []string{"a.example/busybox:latest b.example/busybox:latest"}, nil, nil},
 		{"no name", nil, imagesFor("one", "ns", "BAD", x), []string{x}, nil, []string{"BAD"}},
-		{"no name still", []workloadImages{imagesFor("one", "ns", "BAD")}, imagesFor("one", "ns", "BAD", x), []string{x}, nil, nil},
+		{"no name still", []WorkloadImages{imagesFor("one", "ns", "BAD")}, imagesFor("one", "ns", "BAD", x), []string{x}, nil, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			u, _ := newTestUsage()
 			for _, c := range test.before {
-				u.set(c)
+				u.Set(c)
 			}
-			changed := u.set(test.images)
-			if !slices.Equal(keys(changed.added), test.added) {
-				t.Errorf("to be asked %q, want %q", keys(changed.added), test.added)
+			changed := u.Set(test.images)
+			if !slices.Equal(keys(changed.Added), test.added) {
+				t.Errorf("to be asked %q, want %q", keys(changed.Added), test.added)
 			}
-			if !slices.Equal(keys(changed.shared), test.shared) {
-				t.Errorf("shared %q, want %q", keys(changed.shared), test.shared)
+			if !slices.Equal(keys(changed.Shared), test.shared) {
+				t.Errorf("shared %q, want %q", keys(changed.Shared), test.shared)
 			}
 			var names []string
-			for _, invalid := range changed.invalid {
-				names = append(names, invalid.name)
+			for _, invalid := range changed.Invalid {
+				names = append(names, invalid.Name)
 			}
 			if !slices.Equal(names, test.invalid) {
 				t.Errorf("invalid %q, want %q", names, test.invalid)
@@ -91,28 +91,28 @@ func TestUsage(t *testing.T) {
 }
 
 // pulls are those whose turn it is first.
-func pulls(u *usage, key string, limit int) []pull {
-	found, _ := u.pullsFrom(key, pull{}, limit)
+func pulls(u *Usage, key string, limit int) []Pull {
+	found, _ := u.PullsFrom(key, Pull{}, limit)
 	return found
 }
 
 func TestUsagePulls(t *testing.T) {
 	u, _ := newTestUsage()
-	u.set(imagesFor("one", "b", "reg/x:1"))
-	u.set(imagesFor("two", "a", "reg/x:1"))
-	u.set(imagesFor("three", "a", "reg/x:1"))
-	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "a"}, {namespace: "b"}}) {
+	u.Set(imagesFor("one", "b", "reg/x:1"))
+	u.Set(imagesFor("two", "a", "reg/x:1"))
+	u.Set(imagesFor("three", "a", "reg/x:1"))
+	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []Pull{{Namespace: "a"}, {Namespace: "b"}}) {
 		t.Errorf("pulls %v", got)
 	}
-	if got := pulls(u, "reg/x:1", 1); !slices.Equal(got, []pull{{namespace: "a"}}) {
+	if got := pulls(u, "reg/x:1", 1); !slices.Equal(got, []Pull{{Namespace: "a"}}) {
 		t.Errorf("one of them: %v", got)
 	}
-	u.unset(imagesFor("two", "a").workload)
+	u.Unset(imagesFor("two", "a").Workload)
 	if got := pulls(u, "reg/x:1", 8); len(got) != 2 {
 		t.Errorf("pulls %v, although a third workload has the same", got)
 	}
-	u.unset(imagesFor("three", "a").workload)
-	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []pull{{namespace: "b"}}) {
+	u.Unset(imagesFor("three", "a").Workload)
+	if got := pulls(u, "reg/x:1", 8); !slices.Equal(got, []Pull{{Namespace: "b"}}) {
 		t.Errorf("pulls %v of what is gone", got)
 	}
 	if got := pulls(u, "reg/unknown:1", 8); got != nil {
@@ -124,14 +124,14 @@ func TestUsageWorkloads(t *testing.T) {
 	u, _ := newTestUsage()
 	for i := range 10 {
 		c := imagesFor(fmt.Sprintf("pod-%d", i), "ns", "reg/x:1")
-		c.controlled = true
-		u.set(c)
+		c.Controlled = true
+		u.Set(c)
 	}
-	if got := u.workloads("reg/x:1", 5); len(got) != 5 {
+	if got := u.Workloads("reg/x:1", 5); len(got) != 5 {
 		t.Errorf("%d pods, want 5 where there is nothing else", len(got))
 	}
-	u.set(imagesFor("owner", "ns", "reg/x:1"))
-	if got := u.workloads("reg/x:1", 5); len(got) != 1 || got[0].Name != "owner" {
+	u.Set(imagesFor("owner", "ns", "reg/x:1"))
+	if got := u.Workloads("reg/x:1", 5); len(got) != 1 || got[0].Name != "owner" {
 		t.Errorf("%v, want the workload, not its pods", got)
 	}
 }
@@ -140,38 +140,38 @@ func TestUsageIdle(t *testing.T) {
 	u, clock := newTestUsage()
 	const x = "reg/x:1"
 	one := imagesFor("one", "ns", x)
-	u.set(one)
-	if u.unusedFor(x, 0) {
+	u.Set(one)
+	if u.UnusedFor(x, 0) {
 		t.Error("in use and idle")
 	}
-	u.unset(one.workload)
-	u.unset(one.workload) // twice does no harm
+	u.Unset(one.Workload)
+	u.Unset(one.Workload) // twice does no harm
 	clock.SetTime(clock.Now().Add(time.Minute))
-	if !u.unusedFor(x, time.Minute) || u.unusedFor(x, time.Hour) {
+	if !u.UnusedFor(x, time.Minute) || u.UnusedFor(x, time.Hour) {
 		t.Error("not idle for a minute")
 	}
-	u.set(one)
-	if u.unusedFor(x, 0) || len(u.idle) != 0 {
+	u.Set(one)
+	if u.UnusedFor(x, 0) || len(u.idle) != 0 {
 		t.Errorf("in use again and idle: %v", u.idle)
 	}
 	// The idle time of a reference that was never in use counts from the start.
-	if !u.unusedFor("reg/old:1", time.Minute) || u.unusedFor("reg/old:1", 2*time.Minute) || !u.tenantOf("reg/old:1").since.Equal(u.begun) {
+	if !u.UnusedFor("reg/old:1", time.Minute) || u.UnusedFor("reg/old:1", 2*time.Minute) || !u.TenantOf("reg/old:1").Since.Equal(u.begun) {
 		t.Error("not idle for a minute since the start")
 	}
 	// Nor does a clock that was ahead keep one for longer.
-	u.remember("reg/ahead:1", clock.Now().Add(time.Hour), []string{"ns"})
-	u.remember("reg/ahead:1", clock.Now().Add(-time.Hour), nil) // it is known already
-	u.remember(x, clock.Now().Add(-time.Hour), nil)             // and in use
+	u.Remember("reg/ahead:1", clock.Now().Add(time.Hour), []string{"ns"})
+	u.Remember("reg/ahead:1", clock.Now().Add(-time.Hour), nil) // it is known already
+	u.Remember(x, clock.Now().Add(-time.Hour), nil)             // and in use
 	if got := u.idle["reg/ahead:1"]; !got.since.Equal(clock.Now()) || got.namespace != "ns" || len(u.idle) != 1 {
 		t.Errorf("remembered: %v", u.idle)
 	}
-	u.unset(one.workload)
+	u.Unset(one.Workload)
 	clock.SetTime(clock.Now().Add(time.Minute))
-	u.prune(time.Minute)
+	u.pruneLocked(time.Minute)
 	if len(u.idle) != 0 {
 		t.Errorf("remembered for ever: %v", u.idle)
 	}
-	if !u.unusedFor(x, time.Minute) {
+	if !u.UnusedFor(x, time.Minute) {
 		t.Error("in use because it is forgotten")
 	}
 }
@@ -182,43 +182,43 @@ func TestUsageSettled(t *testing.T) {
 	u, clock := newTestUsage()
 	template := imagesFor("one", "ns", written, also)
 	pod := imagesFor("one-1", "ns", rewritten, also)
-	pod.controlled = true
-	if got := keys(u.set(template).added); !slices.Equal(got, []string{written, also}) {
+	pod.Controlled = true
+	if got := keys(u.Set(template).Added); !slices.Equal(got, []string{written, also}) {
 		t.Errorf("asked for %v before there are pods", got)
 	}
-	u.set(pod)
+	u.Set(pod)
 	clock.SetTime(clock.Now().Add(time.Minute))
-	template.settled = true
-	changed := u.set(template)
-	if !slices.Equal(changed.unused, []string{written}) || len(changed.added)+len(changed.shared) > 0 {
+	template.Settled = true
+	changed := u.Set(template)
+	if !slices.Equal(changed.Unused, []string{written}) || len(changed.Added)+len(changed.Shared) > 0 {
 		t.Errorf("rolled out: %+v", changed)
 	}
-	if got := keys(u.all()); !slices.Equal(got, []string{rewritten, also}) || u.inUse(written) {
+	if got := keys(u.All()); !slices.Equal(got, []string{rewritten, also}) || u.InUse(written) {
 		t.Errorf("rolled out: %v in use", got)
 	}
-	if len(u.meaning([]string{written})) > 0 || u.tenantOf(written).inUse || !u.unusedFor(written, 0) || u.unusedFor(also, 0) {
+	if len(u.Meaning([]string{written})) > 0 || u.TenantOf(written).InUse || !u.UnusedFor(written, 0) || u.UnusedFor(also, 0) {
 		t.Error("what no pod has counts")
 	}
 	// The object is told, not its pod.
-	if got := u.workloads(also, 2); len(got) != 1 || got[0].Name != "one" {
+	if got := u.Workloads(also, 2); len(got) != 1 || got[0].Name != "one" {
 		t.Errorf("%v is told", got)
 	}
-	if changed := u.set(template); len(changed.unused) > 0 {
+	if changed := u.Set(template); len(changed.Unused) > 0 {
 		t.Errorf("the same again: %+v", changed)
 	}
 	// No pods any longer: the template counts.
-	u.unset(pod.workload)
-	template.settled = false
-	if got := keys(u.set(template).added); !slices.Equal(got, []string{written, also}) {
+	u.Unset(pod.Workload)
+	template.Settled = false
+	if got := keys(u.Set(template).Added); !slices.Equal(got, []string{written, also}) {
 		t.Errorf("scaled to zero: %v", got)
 	}
 	// As a process begins that finds it rolled out.
 	u, _ = newTestUsage()
-	template.settled = true
-	if changed := u.set(template); len(changed.added)+len(changed.shared) > 0 || len(u.all()) > 0 {
+	template.Settled = true
+	if changed := u.Set(template); len(changed.Added)+len(changed.Shared) > 0 || len(u.All()) > 0 {
 		t.Errorf("before its pods are seen: %+v", changed)
 	}
-	if got := keys(u.set(pod).added); !slices.Equal(got, []string{rewritten, also}) {
+	if got := keys(u.Set(pod).Added); !slices.Equal(got, []string{rewritten, also}) {
 		t.Errorf("its pods ask for %v", got)
 	}
 }
@@ -232,13 +232,13 @@ func TestUsageEmptyAgain(t *testing.T) {
 	for range 5000 {
 		c := imagesFor(fmt.Sprintf("w%d", random.IntN(20)), fmt.Sprintf("ns%d", random.IntN(3)))
 		for range random.IntN(4) {
-			c.images = append(c.images, fmt.Sprintf("i%d", random.IntN(10)))
+			c.Images = append(c.Images, fmt.Sprintf("i%d", random.IntN(10)))
 		}
-		c.controlled, c.settled = random.IntN(2) == 0, random.IntN(2) == 0
-		u.set(c)
-		workloads[c.workload] = true
+		c.Controlled, c.Settled = random.IntN(2) == 0, random.IntN(2) == 0
+		u.Set(c)
+		workloads[c.Workload] = true
 		if random.IntN(3) == 0 {
-			u.unset(c.workload)
+			u.Unset(c.Workload)
 		}
 		for key, entry := range u.images {
 			total, settled := 0, 0
@@ -246,14 +246,14 @@ func TestUsageEmptyAgain(t *testing.T) {
 				total += n
 			}
 			for by := range entry.by {
-				if by.settled {
+				if by.Settled {
 					settled++
 				}
 			}
 			if total+settled != len(entry.by) || len(entry.by) == 0 {
 				t.Fatalf("%s: %d workloads, %d settled, %d workloads", key, total, settled, len(entry.by))
 			}
-			for _, reference := range entry.references {
+			for _, reference := range entry.References {
 				if slices.Contains(u.references[reference], key) != (total > 0) {
 					t.Fatalf("%s: %d workloads, and %s means %v", key, total, reference, u.references[reference])
 				}
@@ -261,10 +261,10 @@ func TestUsageEmptyAgain(t *testing.T) {
 		}
 	}
 	for w := range workloads {
-		u.unset(w)
+		u.Unset(w)
 	}
 	clock.SetTime(clock.Now().Add(time.Hour))
-	u.prune(time.Minute)
+	u.pruneLocked(time.Minute)
 	if len(u.byWorkload)+len(u.images)+len(u.references)+len(u.idle) != 0 {
 		t.Errorf("left over: %v %v %v %v", u.byWorkload, u.images, u.references, u.idle)
 	}
@@ -274,17 +274,17 @@ func TestUsageEmptyAgain(t *testing.T) {
 func TestUsagePullsTakeTurns(t *testing.T) {
 	u, _ := newTestUsage()
 	for i := range 20 {
-		u.set(imagesFor("w", fmt.Sprintf("ns%02d", i), "reg/x:1"))
+		u.Set(imagesFor("w", fmt.Sprintf("ns%02d", i), "reg/x:1"))
 	}
 	seen := map[string]int{}
-	var next pull
+	var next Pull
 	for range 5 { // 5 x 8 = 2 x 20
-		var turn []pull
-		turn, next = u.pullsFrom("reg/x:1", next, 8)
+		var turn []Pull
+		turn, next = u.PullsFrom("reg/x:1", next, 8)
 		for _, p := range turn {
-			seen[p.namespace]++
+			seen[p.Namespace]++
 		}
-		u.unset(imagesFor("w", "gone").workload) // others come and go meanwhile
+		u.Unset(imagesFor("w", "gone").Workload) // others come and go meanwhile
 	}
 	for i := range 20 {
 		if n := seen[fmt.Sprintf("ns%02d", i)]; n != 2 {
@@ -298,25 +298,25 @@ func TestUsagePullsOfOneNamespace(t *testing.T) {
 	u, _ := newTestUsage()
 	for i := range 100 {
 		c := imagesFor(fmt.Sprint("w", i), "many", "reg/x:1")
-		c.pull.secrets = fmt.Sprintf("s%02d", i)
-		u.set(c)
+		c.Pull.Secrets = fmt.Sprintf("s%02d", i)
+		u.Set(c)
 	}
-	u.set(imagesFor("w", "one", "reg/x:1"))
-	u.set(imagesFor("w", "other", "reg/x:1"))
-	if turn := pulls(u, "reg/x:1", 3); turn[0].namespace != "many" || turn[1].namespace != "one" || turn[2].namespace != "other" {
+	u.Set(imagesFor("w", "one", "reg/x:1"))
+	u.Set(imagesFor("w", "other", "reg/x:1"))
+	if turn := pulls(u, "reg/x:1", 3); turn[0].Namespace != "many" || turn[1].Namespace != "one" || turn[2].Namespace != "other" {
 		t.Errorf("first are %v", turn)
 	}
-	_, next := u.pullsFrom("reg/x:1", pull{}, 8) // three first ones, and s01 to s05
+	_, next := u.PullsFrom("reg/x:1", Pull{}, 8) // three first ones, and s01 to s05
 	// It goes on after one that is gone.
-	u.unset(imagesFor("w6", "many").workload)
-	if turn, _ := u.pullsFrom("reg/x:1", next, 1); next.secrets != "s06" || turn[0].secrets != "s07" {
+	u.Unset(imagesFor("w6", "many").Workload)
+	if turn, _ := u.PullsFrom("reg/x:1", next, 1); next.Secrets != "s06" || turn[0].Secrets != "s07" {
 		t.Errorf("%v is next, then comes %v", next, turn)
 	}
-	seen := map[pull]bool{}
-	from := pull{}
+	seen := map[Pull]bool{}
+	from := Pull{}
 	for range 13 { // 13 x 8 = 104, of 101
-		var turn []pull
-		turn, from = u.pullsFrom("reg/x:1", from, 8)
+		var turn []Pull
+		turn, from = u.PullsFrom("reg/x:1", from, 8)
 		for _, p := range turn {
 			seen[p] = true
 		}
@@ -329,9 +329,9 @@ func TestUsagePullsOfOneNamespace(t *testing.T) {
 // As many pull secrets as may be used are all used: none is next.
 func TestUsagePullsWithinLimit(t *testing.T) {
 	u, _ := newTestUsage()
-	u.set(imagesFor("one", "a", "reg/x:1"))
-	u.set(imagesFor("two", "b", "reg/x:1"))
-	if turn, next := u.pullsFrom("reg/x:1", pull{namespace: "b"}, 2); len(turn) != 2 || next != (pull{}) {
+	u.Set(imagesFor("one", "a", "reg/x:1"))
+	u.Set(imagesFor("two", "b", "reg/x:1"))
+	if turn, next := u.PullsFrom("reg/x:1", Pull{Namespace: "b"}, 2); len(turn) != 2 || next != (Pull{}) {
 		t.Errorf("%v, next %v", turn, next)
 	}
 }
@@ -341,13 +341,13 @@ func TestUsagePullsWithinLimit(t *testing.T) {
 func TestUsageNamespaces(t *testing.T) {
 	u, _ := newTestUsage()
 	const x = "reg/x@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	u.set(imageOnNodes(x))
-	if got := u.namespaces(x); !slices.Equal(got, []string{""}) {
+	u.Set(ImageOnNodes(x))
+	if got := u.Namespaces(x); !slices.Equal(got, []string{""}) {
 		t.Errorf("only on nodes: %q", got)
 	}
 	for i := range 2 * maxNamespaces {
-		u.set(imagesFor("w", fmt.Sprintf("ns%02d", i), x))
-		got := u.namespaces(x)
+		u.Set(imagesFor("w", fmt.Sprintf("ns%02d", i), x))
+		got := u.Namespaces(x)
 		slices.Sort(got)
 		if n := len(slices.Compact(got)); n != min(i+1, maxNamespaces) || slices.Contains(got, "") {
 			t.Errorf("used by %d namespaces: %q", i+1, got)
@@ -361,16 +361,16 @@ func TestUsageSince(t *testing.T) {
 		u, clock := newTestUsage()
 		begin := clock.Now()
 		for i, name := range names {
-			u.set(imagesFor(fmt.Sprint("w", i), "ns", name))
+			u.Set(imagesFor(fmt.Sprint("w", i), "ns", name))
 			clock.SetTime(clock.Now().Add(time.Minute))
 		}
-		u.set(imagesFor("another", "ns", names[0]))
-		if got := u.tenantOf("a.example/x:latest"); !got.inUse || !got.since.Equal(begin) {
+		u.Set(imagesFor("another", "ns", names[0]))
+		if got := u.TenantOf("a.example/x:latest"); !got.InUse || !got.Since.Equal(begin) {
 			t.Errorf("%q: %+v, want since %v", names, got, begin)
 		}
-		u.unset(imagesFor("w0", "ns").workload)
-		u.unset(imagesFor("another", "ns").workload)
-		if got := u.tenantOf("a.example/x:latest"); !got.inUse || !got.since.Equal(begin.Add(time.Minute)) {
+		u.Unset(imagesFor("w0", "ns").Workload)
+		u.Unset(imagesFor("another", "ns").Workload)
+		if got := u.TenantOf("a.example/x:latest"); !got.InUse || !got.Since.Equal(begin.Add(time.Minute)) {
 			t.Errorf("%q, without the first: %+v", names, got)
 		}
 	}
@@ -381,13 +381,13 @@ func TestUsageSince(t *testing.T) {
 func TestUsageForgets(t *testing.T) {
 	for _, keep := range []time.Duration{10 * time.Hour, 0} {
 		clock := testingclock.NewFakePassiveClock(time.Now())
-		u := newUsage(expandForTest, clock, keep, limits{all: 100, each: 50})
+		u := New(expandForTest, clock, keep, Limits{All: 100, Each: 50})
 		ends := func() {
-			u.set(imagesFor("w", "ns", "reg/x:1"))
-			u.unset(imagesFor("w", "ns").workload)
+			u.Set(imagesFor("w", "ns", "reg/x:1"))
+			u.Unset(imagesFor("w", "ns").Workload)
 		}
 		ends()
-		u.remember("reg/old:1", clock.Now().Add(time.Minute-10*time.Hour), nil)
+		u.Remember("reg/old:1", clock.Now().Add(time.Minute-10*time.Hour), nil)
 		ends()
 		if len(u.idle) != 2 {
 			t.Errorf("kept for %v: remembered %v, want both", keep, u.idle)
@@ -400,6 +400,20 @@ func TestUsageForgets(t *testing.T) {
 		}
 		if _, ok := u.idle["reg/x:1"]; !ok || len(u.idle) != want {
 			t.Errorf("kept for %v: remembered %v, want %d", keep, u.idle, want)
+		}
+	}
+}
+
+// What was due for removal, and could not be removed, is due after it is forgotten since when.
+func TestUsagePruned(t *testing.T) {
+	u, clock := newTestUsage()
+	clock.SetTime(clock.Now().Add(25 * time.Hour))
+	for _, pruned := range []bool{false, true} {
+		if pruned {
+			u.pruneLocked(24 * time.Hour)
+		}
+		if !u.UnusedFor("reg/x:1", 24*time.Hour) {
+			t.Errorf("pruned %t: tried again only a day later", pruned)
 		}
 	}
 }
