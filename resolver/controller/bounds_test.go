@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 func TestBoundsAreDocumented(t *testing.T) {
@@ -24,13 +25,12 @@ func TestBoundsAreDocumented(t *testing.T) {
 		fmt.Sprintf("one that was never resolved after %d minutes", keepUnresolved/time.Minute),
 		fmt.Sprintf("A refused one is asked for again after %s hours", word(int(nodeImageRefusal/time.Hour))),
 		fmt.Sprintf("the same %s are asked for, %s times", word(usage.MaxAsked), word(nodeImageAttempts)),
-		fmt.Sprintf("At most %d images of a node and %s of the cluster count", MaxImagesPerNode, number(usage.MaxNodeImages)),
+		fmt.Sprintf("At most %d images of a node and %s of the cluster count", workloads.MaxImagesPerNode, number(usage.MaxNodeImages)),
 		fmt.Sprintf("again after %s, doubling up to %s, if the registry did not answer", short(minError), short(maxError)),
 		fmt.Sprintf("after %s, doubling up to %s, if it refused", short(minRefusal), short(maxRefusal)),
 		fmt.Sprintf("after failures about %s images, that registry's queue waits, up to %s", word(toleratedImages), short(maxOutage)),
 		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)))
 	documented.Check(t, "security.md",
-		fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates),
 		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)),
 		fmt.Sprintf("%d of a workload, %d KiB and %d registries each, %d KiB together are read", usage.MaxSecrets, maxSecretSize>>10, maxRegistries, maxSecretsSize>>10))
 	documented.Check(t, "resolver-install.md",

@@ -120,7 +120,7 @@ func TestPullSecretsAreBounded(t *testing.T) {
 	for _, name := range names {
 		d.Spec.Template.Spec.ImagePullSecrets = append(d.Spec.Template.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	named, _ := kinds[1].imagesOf(d)
+	named, _ := kinds[1].ImagesOf(d)
 	if n := len(strings.Split(named.Pull.Secrets, ",")); n > usage.MaxSecrets+1 {
 		t.Errorf("%d names are kept", n)
 	}

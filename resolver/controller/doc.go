@@ -5,8 +5,6 @@
 // The Resolver decides. It starts in resolver.go, follows changes in the cluster in
 // handlers.go, works on an image in work.go, and removes what is unused in collect.go. Its parts keep what it decides by, each with a lock of its own:
 //
-//	workloads.go    what is read from pods, templates and nodes, and kept of them
-//	templates.go    pod templates of other kinds
 //	mirrors.go      mirrors of registries that the cluster states
 //	nodes.go        platforms and registries of the nodes
 //	store.go        what the ImageManifests say

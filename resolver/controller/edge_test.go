@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -494,15 +493,6 @@ func TestNegativeCacheOfNamespaces(t *testing.T) {
 	}
 }
 
-// A Deployment's template names no service account, its pods "default".
-func TestDefaultServiceAccount(t *testing.T) {
-	template, _ := kinds[1].imagesOf(deploymentOf("", "reg/x:1"))
-	pod, _ := kinds[1].imagesOf(deploymentOf("default", "reg/x:1"))
-	if template.Pull != pod.Pull {
-		t.Errorf("%+v and %+v are the same account; as two, a refused image is asked for twice and takes two of %d places", template.Pull, pod.Pull, maxPulls)
-	}
-}
-
 // A replica that waits for the lease sees workloads come and go.
 func TestStandbyForgets(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
@@ -624,40 +614,6 @@ func TestRestartAllowsNoRetry(t *testing.T) {
 	}
 }
 
-// A Job that failed has ended, too.
-func TestFailedJob(t *testing.T) {
-	job := &batchv1.Job{}
-	job.Spec.Template.Spec.Containers = []corev1.Container{{Image: "reg/x:1"}}
-	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
-	short, err := kinds[4].transform(job)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := kinds[4].imagesOf(short); ok {
-		t.Error("a Job that failed (BackoffLimitExceeded) keeps its image in use for ever: only the successful have a completionTime")
-	}
-}
-
-// A Job ends when it is complete or failed, not when it is about to, nor when it is suspended.
-func TestEnded(t *testing.T) {
-	for condition, want := range map[batchv1.JobCondition]bool{
-		{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}:           true,
-		{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}:             true,
-		{Type: batchv1.JobComplete, Status: corev1.ConditionFalse}:          false,
-		{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}:          false,
-		{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue}: false,
-	} {
-		job := &batchv1.Job{}
-		job.Status.Conditions = []batchv1.JobCondition{condition}
-		if got := ended(job); got != want {
-			t.Errorf("%s %s: ended is %v", condition.Type, condition.Status, got)
-		}
-	}
-	if ended(&batchv1.Job{}) {
-		t.Error("a Job without conditions has ended")
-	}
-}
-
 // The clock of the last leader was ahead.
 func TestFuture(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
@@ -698,28 +654,6 @@ func TestInvalidNameToldOnce(t *testing.T) {
 	}
 	if n := len(told.notes); n > 0 {
 		t.Errorf("%d events of a replica that does not lead, about pods that another object made; again after every restart of each replica", n)
-	}
-}
-
-// The platform that a node reports gets into every object.
-func TestPlatformOfNode(t *testing.T) {
-	node := &corev1.Node{}
-	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", strings.Repeat("a", 100_000)
-	if p := platformOf(node); len(p) > 64 {
-		t.Errorf("a node reports a platform of %d bytes: with it each reference of each index would be written", len(p))
-	}
-}
-
-// A very large pod that the API server accepts.
-func TestManyImagesOfAPod(t *testing.T) {
-	pod := &corev1.Pod{}
-	for i := range 10_000 {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: fmt.Sprintf("reg/x:%d", i)})
-	}
-	begin := time.Now()
-	c, _ := kinds[0].imagesOf(pod)
-	if len(c.Images) > 256 {
-		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.Images), time.Since(begin).Round(time.Millisecond))
 	}
 }
 

@@ -10,14 +10,15 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
-func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
+func (r *Resolver) workloadHandler(k *workloads.Kind) cache.ResourceEventHandler {
 	set := func(object any) {
-		c, ok := k.imagesOf(object)
+		c, ok := k.ImagesOf(object)
 		if !ok {
 			if o, isObject := object.(metav1.Object); isObject {
-				r.release(r.usage.Unset(k.identity(o))...)
+				r.release(r.usage.Unset(k.Identity(o))...)
 			}
 			return
 		}
@@ -30,7 +31,7 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 	}
 	unset := func(object any) {
 		if o, ok := object.(metav1.Object); ok {
-			r.release(r.usage.Unset(k.identity(o))...)
+			r.release(r.usage.Unset(k.Identity(o))...)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -55,7 +56,7 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 
 // runs notes from which registries the images of a pod come that runs.
 func (r *Resolver) runs(before, after any) {
-	if r.nodes.setPod(runningFrom(before), runningFrom(after)) {
+	if r.nodes.setPod(workloads.RunningFrom(before), workloads.RunningFrom(after)) {
 		r.nodesChanged()
 	}
 }
@@ -110,13 +111,13 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 			return
 		}
 		facts := nodeFacts{
-			platform: platformOf(node), registries: registriesOf(node),
-			networks: networksOf(node.Spec.PodCIDRs), foreign: hasForeignRuntime(node),
+			platform: workloads.PlatformOf(node), registries: workloads.RegistriesOf(node),
+			networks: workloads.NetworksOf(node.Spec.PodCIDRs), foreign: workloads.HasForeignRuntime(node),
 		}
 		if r.nodes.set(node.Name, facts) {
 			r.nodesChanged()
 		}
-		r.setNodeImages(node.Name, imagesOn(node))
+		r.setNodeImages(node.Name, workloads.ImagesOn(node))
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    set,
@@ -165,7 +166,7 @@ func (r *Resolver) circumstancesChanged(changes clusterChanges) {
 func (r *Resolver) serviceHandler() cache.ResourceEventHandler {
 	set := func(object any) {
 		if services, ok := object.(*networkingv1.ServiceCIDR); ok {
-			r.nodes.setServices(services.Name, networksOf(services.Spec.CIDRs))
+			r.nodes.setServices(services.Name, workloads.NetworksOf(services.Spec.CIDRs))
 			r.nodesChanged()
 		}
 	}

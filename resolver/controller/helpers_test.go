@@ -3,6 +3,8 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 func deploymentOf(account, image string) *appsv1.Deployment {
@@ -80,4 +83,17 @@ func imagesFor(name, namespace string, images ...string) usage.WorkloadImages {
 		Workload: corev1.ObjectReference{Kind: "Deployment", Namespace: namespace, Name: name},
 		Pull:     usage.Pull{Namespace: namespace}, Images: images,
 	}
+}
+
+// kinds are those without templates of others.
+var kinds = workloads.Kinds(nil)
+
+// cached returns an object as the cache keeps it.
+func cached(object any) (any, error) {
+	for of, by := range workloads.CacheOptions().ByObject {
+		if reflect.TypeOf(of) == reflect.TypeOf(object) {
+			return by.Transform(object)
+		}
+	}
+	return nil, fmt.Errorf("%T is not in the cache", object)
 }

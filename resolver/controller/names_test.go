@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 )
@@ -40,8 +38,7 @@ func TestNamesAreBounded(t *testing.T) {
 		}
 		return o
 	}
-	k := &kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == "CronJob" })]
-	h := r.workloadHandler(k)
+	h := r.workloadHandler(&kinds[5]) // CronJob
 	for i := range cronJobs {
 		h.OnAdd(cronJob(i), false)
 	}
@@ -81,17 +78,5 @@ func TestNamesAreBounded(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// Names longer than possible take no memory.
-func TestLongNames(t *testing.T) {
-	long := strings.Repeat("x", 1<<20)
-	c, ok := kinds[1].imagesOf(deploymentOf("", long))
-	if n := len(c.Images[0]); !ok || n > imageref.MaxLength+1 {
-		t.Errorf("%d characters of a name are kept", n)
-	}
-	if _, err := imageref.Full(c.Images[0]); err == nil {
-		t.Error("what is left of a name that is too long is a name")
 	}
 }

@@ -29,7 +29,7 @@ func nodeWith(t *testing.T, name string, images ...string) *corev1.Node {
 	for _, names := range images {
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: strings.Fields(names)})
 	}
-	short, err := transform(node)
+	short, err := cached(node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,41 +37,6 @@ func nodeWith(t *testing.T, name string, images ...string) *corev1.Node {
 }
 
 func byDigest(repository, letter string) string { return repository + "@" + hash(letter) }
-
-// podRunning is a pod whose containers run images with these IDs.
-func podRunning(ids ...string) *corev1.Pod {
-	pod := &corev1.Pod{}
-	for _, id := range ids {
-		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{ImageID: id, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
-	}
-	return pod
-}
-
-func TestImagesOn(t *testing.T) {
-	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
-	node := nodeWith(t, "n", "docker.io/library/a:1 "+a+" "+byDigest("quay.io/mirror/a", "c"), "docker.io/library/tag:only",
-		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"))
-	if got := imagesOn(node); !slices.Equal(got, []string{a, b}) {
-		t.Errorf("held: %q", got)
-	}
-	if got := registriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
-		t.Errorf("registries: %q", got)
-	}
-	if got := registriesOf(nodeWith(t, "n", "quay.io/b:1", "docker.io/library/a:1")); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
-		t.Errorf("registries of the same images in another order: %q", got)
-	}
-	running := podRunning("quay.io/b@"+hash("b"), "docker.io/library/a@"+hash("a"))
-	if got := runningFrom(running); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
-		t.Errorf("registries that a pod runs images of: %q", got)
-	}
-	var many []string
-	for i := range MaxImagesPerNode + 10 {
-		many = append(many, fmt.Sprintf("quay.io/a@sha256:%064x", i))
-	}
-	if got := imagesOn(nodeWith(t, "n", many...)); len(got) != MaxImagesPerNode {
-		t.Errorf("%d images of a node", len(got))
-	}
-}
 
 // Images that only nodes hold are asked for after all others, by the number of nodes, at
 // most two at a time; those whose content is known are not asked for.

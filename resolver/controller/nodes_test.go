@@ -19,6 +19,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 func TestNodes(t *testing.T) {
@@ -168,7 +169,7 @@ func TestRegistriesOfRunningPods(t *testing.T) {
 	}
 	handler := r.workloadHandler(&kinds[0])
 	kept := func(p *corev1.Pod) any {
-		short, err := kinds[0].transform(p)
+		short, err := cached(p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +217,7 @@ func TestNetworksOfTheCluster(t *testing.T) {
 	r.usage.Set(imagesFor("w", "ns", denied.Key))
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"198.18.0.0/24", "2600:aaaa::/64", "nonsense"}}}
 	node.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
-	short, err := transform(node)
+	short, err := cached(node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,11 +254,11 @@ func TestRuntimes(t *testing.T) {
 		if name == "d" {
 			node.Status.NodeInfo.Architecture = "arm64"
 		}
-		short, err := transform(node)
+		short, err := cached(node)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.set(name, nodeFacts{platform: platformOf(short.(*corev1.Node)), foreign: hasForeignRuntime(short.(*corev1.Node))})
+		n.set(name, nodeFacts{platform: workloads.PlatformOf(short.(*corev1.Node)), foreign: workloads.HasForeignRuntime(short.(*corev1.Node))})
 	}
 	n.update()
 	if got := n.asked(); !slices.Equal(got, []string{"linux/amd64" + registry.Containerd, "linux/arm64"}) {

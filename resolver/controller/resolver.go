@@ -27,6 +27,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 // Registry looks up the layers of images. *registry.Client implements it.
@@ -59,7 +60,7 @@ type Options struct {
 	// they do not matter.
 	Mirrors MirrorSetter
 	// Templates are pod templates in other kinds than Kubernetes' own.
-	Templates []Template
+	Templates []workloads.Template
 	// PullSecrets lets the controller read the pull secrets of workloads.
 	PullSecrets bool
 	// ImagesOnNodes makes the controller ask for images that nodes hold and no workload
@@ -151,7 +152,7 @@ func newResolver(options Options, d dependencies) *Resolver {
 	return r
 }
 
-// Add adds the resolver to a manager whose cache has CacheOptions.
+// Add adds the resolver to a manager whose cache has workloads.CacheOptions.
 func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, error) {
 	d := dependencies{
 		clock: clock.RealClock{}, log: mgr.GetLogger().WithName("resolver"),
@@ -180,8 +181,8 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 	if err := r.watchMirrors(mgr, watch); err != nil {
 		return nil, err
 	}
-	for _, k := range kindsWith(options.Templates) {
-		if err := watch(k.object, r.workloadHandler(&k)); err != nil {
+	for _, k := range workloads.Kinds(options.Templates) {
+		if err := watch(k.Object, r.workloadHandler(&k)); err != nil {
 			return nil, err
 		}
 	}

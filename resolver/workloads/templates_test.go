@@ -1,6 +1,8 @@
-package controller
+package workloads
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -9,8 +11,10 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"github.com/layer-locality/layer-locality/internal/documented"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -97,7 +101,7 @@ func TestTemplates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			named, ok := k.imagesOf(short)
+			named, ok := k.ImagesOf(short)
 			if ok != (c.want != nil) || !slices.Equal(named.Images, c.want) {
 				t.Fatalf("images %q, %v, want %q", named.Images, ok, c.want)
 			}
@@ -157,4 +161,15 @@ func TestParseTemplate(t *testing.T) {
 			t.Errorf("%v is kept as it is", object.GetObjectKind())
 		}
 	}
+}
+
+// undiscovered is a mapper that cannot ask the API server.
+type undiscovered struct{ meta.RESTMapper }
+
+func (undiscovered) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	return nil, errors.New("connection refused")
+}
+
+func TestBoundsAreDocumented(t *testing.T) {
+	documented.Check(t, "security.md", fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates))
 }

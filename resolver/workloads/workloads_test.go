@@ -1,16 +1,20 @@
-package controller
+package workloads
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -59,7 +63,7 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, of := range map[string]any{"object": object, "kept": short, "kept twice": again} {
-			if got, ok := k.imagesOf(of); !ok || !reflect.DeepEqual(got, want) {
+			if got, ok := k.ImagesOf(of); !ok || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s, %s: %+v, want %+v", k.name, what, got, want)
 			}
 		}
@@ -72,7 +76,7 @@ func TestTransformKeepsTheClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, ok := kinds[0].imagesOf(ended); ok {
+	if c, ok := kinds[0].ImagesOf(ended); ok {
 		t.Errorf("a pod that has ended needs %+v", c)
 	}
 }
@@ -118,57 +122,8 @@ func TestSettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, ok := kinds[1].imagesOf(short); !ok || !c.Settled {
+	if c, ok := kinds[1].ImagesOf(short); !ok || !c.Settled {
 		t.Errorf("images %+v", c)
-	}
-}
-
-// A pod that is deleted and created again while nobody watches, like those of
-// StatefulSets, comes as an update. The images of the first pod are not in use
-// any longer.
-func TestReplacedObject(t *testing.T) {
-	r, _, _ := newTestResolver(t, &fakeRegistry{})
-	handler := r.workloadHandler(&kinds[0])
-	pod := func(uid types.UID, image string) any {
-		short, err := kinds[0].transform(&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "ns", UID: uid},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: image}}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return short
-	}
-	handler.OnAdd(pod("1", "reg/old:1"), false)
-	handler.OnUpdate(pod("1", "reg/old:1"), pod("2", "reg/new:1"))
-	if r.usage.InUse("reg/old:1") || !r.usage.InUse("reg/new:1") {
-		t.Errorf("in use: %v", r.usage.All())
-	}
-	handler.OnDelete(pod("2", "reg/new:1"))
-	if images := r.usage.All(); len(images) > 0 {
-		t.Errorf("in use: %v", images)
-	}
-}
-
-// A pod that has ended needs its images no longer.
-func TestEndedPods(t *testing.T) {
-	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		r, _, _ := newTestResolver(t, &fakeRegistry{})
-		handler := r.workloadHandler(&kinds[0])
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/x:1"}}},
-		}
-		handler.OnAdd(pod, false)
-		if !r.usage.InUse("reg/x:1") {
-			t.Fatal("not in use")
-		}
-		ended := pod.DeepCopy()
-		ended.Status.Phase = phase
-		handler.OnUpdate(pod, ended)
-		if r.usage.InUse("reg/x:1") {
-			t.Errorf("%s, and in use", phase)
-		}
 	}
 }
 
@@ -184,13 +139,13 @@ func TestClaim(t *testing.T) {
 	a, b := deploymentOf("", "reg/x:1"), deploymentOf("default", "reg/x:1")
 	a.Spec.Template.Spec.ImagePullSecrets = names("two", "one", "two")
 	b.Spec.Template.Spec.ImagePullSecrets = names("one", "two")
-	first, ok := kinds[1].imagesOf(a)
-	second, also := kinds[1].imagesOf(b)
+	first, ok := kinds[1].ImagesOf(a)
+	second, also := kinds[1].ImagesOf(b)
 	if !ok || !also || first.Pull != second.Pull || first.Pull.Secrets != "one,two" {
 		t.Errorf("%+v and %+v", first.Pull, second.Pull)
 	}
 	b.Spec.Template.Spec.Containers = nil
-	if c, ok := kinds[1].imagesOf(b); ok {
+	if c, ok := kinds[1].ImagesOf(b); ok {
 		t.Errorf("without images: %+v", c)
 	}
 }
@@ -205,4 +160,135 @@ func TestCacheTransforms(t *testing.T) {
 	if n := len(CacheOptions().ByObject); n != len(kinds)+2 {
 		t.Errorf("%d kinds, want the %d of workloads, Node and ImageManifest", n, len(kinds))
 	}
+}
+
+// A Deployment's template names no service account, its pods "default".
+func TestDefaultServiceAccount(t *testing.T) {
+	template, _ := kinds[1].ImagesOf(deploymentOf("", "reg/x:1"))
+	pod, _ := kinds[1].ImagesOf(deploymentOf("default", "reg/x:1"))
+	if template.Pull != pod.Pull {
+		t.Errorf("%+v and %+v are the same account; as two, a refused image is asked for twice", template.Pull, pod.Pull)
+	}
+}
+
+// A Job that failed has ended, too.
+func TestFailedJob(t *testing.T) {
+	job := &batchv1.Job{}
+	job.Spec.Template.Spec.Containers = []corev1.Container{{Image: "reg/x:1"}}
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
+	short, err := kinds[4].transform(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := kinds[4].ImagesOf(short); ok {
+		t.Error("a Job that failed (BackoffLimitExceeded) keeps its image in use for ever: only the successful have a completionTime")
+	}
+}
+
+// A Job ends when it is complete or failed, not when it is about to, nor when it is suspended.
+func TestEnded(t *testing.T) {
+	for condition, want := range map[batchv1.JobCondition]bool{
+		{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}:           true,
+		{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}:             true,
+		{Type: batchv1.JobComplete, Status: corev1.ConditionFalse}:          false,
+		{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}:          false,
+		{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue}: false,
+	} {
+		job := &batchv1.Job{}
+		job.Status.Conditions = []batchv1.JobCondition{condition}
+		if got := ended(job); got != want {
+			t.Errorf("%s %s: ended is %v", condition.Type, condition.Status, got)
+		}
+	}
+	if ended(&batchv1.Job{}) {
+		t.Error("a Job without conditions has ended")
+	}
+}
+
+// The platform that a node reports gets into every object.
+func TestPlatformOfNode(t *testing.T) {
+	node := &corev1.Node{}
+	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", strings.Repeat("a", 100_000)
+	if p := PlatformOf(node); len(p) > 64 {
+		t.Errorf("a node reports a platform of %d bytes: with it each reference of each index would be written", len(p))
+	}
+}
+
+// A very large pod that the API server accepts.
+func TestManyImagesOfAPod(t *testing.T) {
+	pod := &corev1.Pod{}
+	for i := range 10_000 {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: fmt.Sprintf("reg/x:%d", i)})
+	}
+	begin := time.Now()
+	c, _ := kinds[0].ImagesOf(pod)
+	if len(c.Images) > 256 {
+		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.Images), time.Since(begin).Round(time.Millisecond))
+	}
+}
+
+// Names longer than possible take no memory.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	c, ok := kinds[1].ImagesOf(deploymentOf("", long))
+	if n := len(c.Images[0]); !ok || n > imageref.MaxLength+1 {
+		t.Errorf("%d characters of a name are kept", n)
+	}
+	if _, err := imageref.Full(c.Images[0]); err == nil {
+		t.Error("what is left of a name that is too long is a name")
+	}
+}
+
+// podRunning is a pod whose containers run images with these IDs.
+func podRunning(ids ...string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	for _, id := range ids {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{ImageID: id, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+	}
+	return pod
+}
+
+func TestImagesOn(t *testing.T) {
+	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
+	node := nodeWith("n", "docker.io/library/a:1 "+a+" "+byDigest("quay.io/mirror/a", "c"), "docker.io/library/tag:only",
+		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"))
+	if got := ImagesOn(node); !slices.Equal(got, []string{a, b}) {
+		t.Errorf("held: %q", got)
+	}
+	if got := RegistriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
+		t.Errorf("registries: %q", got)
+	}
+	if got := RegistriesOf(nodeWith("n", "quay.io/b:1", "docker.io/library/a:1")); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
+		t.Errorf("registries of the same images in another order: %q", got)
+	}
+	running := podRunning("quay.io/b@"+hash("b"), "docker.io/library/a@"+hash("a"))
+	if got := RunningFrom(running); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
+		t.Errorf("registries that a pod runs images of: %q", got)
+	}
+	var many []string
+	for i := range MaxImagesPerNode + 10 {
+		many = append(many, fmt.Sprintf("quay.io/a@sha256:%064x", i))
+	}
+	if got := ImagesOn(nodeWith("n", many...)); len(got) != MaxImagesPerNode {
+		t.Errorf("%d images of a node", len(got))
+	}
+}
+
+// nodeWith returns a node that lists images, each given by its names.
+func nodeWith(name string, images ...string) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, names := range images {
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: strings.Fields(names)})
+	}
+	return node
+}
+
+func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+func byDigest(repository, letter string) string { return repository + "@" + hash(letter) }
+
+func deploymentOf(account, image string) *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "ns"}}
+	d.Spec.Template.Spec = corev1.PodSpec{ServiceAccountName: account, Containers: []corev1.Container{{Image: image}}}
+	return d
 }
