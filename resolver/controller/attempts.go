@@ -10,18 +10,13 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // attempt is how the last attempt at an image ended; zero if none has failed.
 type attempt struct {
-	// failures in a row.
-	failures int
-	// retry is when the image may be asked for again.
-	retry time.Time
-	// reason and message of the last failure; empty if there was none, or if a retry
-	// has been allowed since.
-	reason, message string
+	store.Failure
 	// told is the reason of the last failure before retries were allowed: who uses the
 	// image knows it.
 	told string
@@ -31,7 +26,7 @@ type attempt struct {
 }
 
 // known is the reason that those who use the image have been told.
-func (a *attempt) known() string { return cmp.Or(a.reason, a.told) }
+func (a *attempt) known() string { return cmp.Or(a.Reason, a.told) }
 
 // How long a refusal and a temporary failure are believed. The time grows with
 // each failure in a row.
@@ -52,7 +47,7 @@ type attempts struct {
 	clock clock.PassiveClock
 	// stored returns how the last attempt at a reference ended, according to the
 	// objects. It is called with the mutex held.
-	stored func(reference string) attempt
+	stored func(reference string) store.Failure
 
 	mu    sync.Mutex
 	byKey map[string]*attempt
@@ -84,7 +79,7 @@ type secretAttempt struct {
 	reason, message string
 }
 
-func newAttempts(clock clock.PassiveClock, stored func(reference string) attempt) *attempts {
+func newAttempts(clock clock.PassiveClock, stored func(reference string) store.Failure) *attempts {
 	return &attempts{clock: clock, stored: stored, byKey: map[string]*attempt{}, secrets: map[string]*secretAttempts{}}
 }
 
@@ -198,7 +193,7 @@ func (a *attempts) of(image usage.Image) attempt {
 // earlier returns how the last attempt at an image ended according to the objects.
 func (a *attempts) earlier(image usage.Image) (last attempt) {
 	for _, reference := range image.References {
-		if last = a.stored(reference); last.reason != "" {
+		if last.Failure = a.stored(reference); last.Reason != "" {
 			break
 		}
 	}
@@ -224,10 +219,10 @@ func (a *attempts) allowRetry(image usage.Image, reasons ...string) bool {
 	defer a.mu.Unlock()
 	last := a.at(image)
 	last.allowed++
-	if !slices.Contains(reasons, last.reason) {
+	if !slices.Contains(reasons, last.Reason) {
 		return false
 	}
-	last.retry, last.told, last.reason, last.message = time.Time{}, last.reason, "", ""
+	last.Retry, last.told, last.Reason, last.Message = time.Time{}, last.Reason, "", ""
 	return true
 }
 
@@ -240,14 +235,14 @@ func (a *attempts) failed(image usage.Image, before attempt, reason, message str
 	last := a.at(image)
 	switch {
 	case temporary(reason):
-		wait = max(wait, queue.Backoff(last.failures, minError, maxError))
+		wait = max(wait, queue.Backoff(last.Failures, minError, maxError))
 	case last.allowed != before.allowed:
 		wait = 0 // there is another secret now, or another platform
 	default:
-		wait = queue.Backoff(last.failures, minRefusal, maxRefusal)
+		wait = queue.Backoff(last.Failures, minRefusal, maxRefusal)
 	}
-	last.failures++
-	last.retry, last.told, last.reason, last.message = a.clock.Now().Add(wait), "", reason, message
+	last.Failures++
+	last.Retry, last.told, last.Reason, last.Message = a.clock.Now().Add(wait), "", reason, message
 	return *last
 }
 

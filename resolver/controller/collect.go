@@ -6,6 +6,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -37,26 +38,26 @@ func sweepEvery(keep time.Duration) time.Duration {
 func (r *Resolver) sweep(ctx context.Context) {
 	resolved, unresolved, unused := r.quota.Begin()
 	var noted []func() ([]string, error)
-	for _, h := range r.store.all() {
-		tenant := r.usage.TenantOf(h.reference)
+	for _, h := range r.store.All() {
+		tenant := r.usage.TenantOf(h.Reference)
 		switch {
 		case r.outdated(h):
-			r.remove(ctx, h.reference)
-			r.askAgain([]string{h.reference}) // if it is in use, or came into use meanwhile
+			r.remove(ctx, h.Reference)
+			r.askAgain([]string{h.Reference}) // if it is in use, or came into use meanwhile
 			continue
-		case !h.resolved:
-			unresolved.Count(h.reference, 1, tenant)
+		case !h.Resolved:
+			unresolved.Count(h.Reference, 1, tenant)
 		case tenant.InUse:
-			resolved.Count(h.reference, usage.Units(h.layers), tenant)
+			resolved.Count(h.Reference, usage.Units(h.Layers), tenant)
 		default:
-			unused.Count(h.reference, usage.Units(h.layers), tenant)
+			unused.Count(h.Reference, usage.Units(h.Layers), tenant)
 		}
 		since := time.Time{}
 		if !tenant.InUse {
 			since = tenant.Since.Truncate(time.Second)
 		}
-		if !since.Equal(h.unused) {
-			noted = append(noted, func() ([]string, error) { return r.store.noteUnused(ctx, h.reference, since) })
+		if !since.Equal(h.Unused) {
+			noted = append(noted, func() ([]string, error) { return r.store.NoteUnused(ctx, h.Reference, since) })
 		}
 	}
 	for _, reference := range unresolved.Excess() {
@@ -86,14 +87,14 @@ func (r *Resolver) sweep(ctx context.Context) {
 
 // outdated reports whether a reference has to go: unused for too long, or not to be kept by
 // the options, which may have changed with a restart.
-func (r *Resolver) outdated(h referenceInfo) bool {
+func (r *Resolver) outdated(h store.ReferenceInfo) bool {
 	keep := r.options.KeepUnused
-	if !h.resolved {
+	if !h.Resolved {
 		keep = min(keep, keepUnresolved)
 	}
-	return r.usage.UnusedFor(h.reference, keep) ||
-		!h.resolved && h.reason == v1alpha1.ReasonDenied ||
-		h.private && !r.options.PublishPrivate
+	return r.usage.UnusedFor(h.Reference, keep) ||
+		!h.Resolved && h.Reason == v1alpha1.ReasonDenied ||
+		h.Private && !r.options.PublishPrivate
 }
 
 // remove takes a reference from all objects.
@@ -101,7 +102,7 @@ func (r *Resolver) remove(ctx context.Context, reference string) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err := r.requeueEvicted(r.store.removeReference(ctx, reference)); err != nil && ctx.Err() == nil {
+	if err := r.requeueEvicted(r.store.RemoveReference(ctx, reference)); err != nil && ctx.Err() == nil {
 		r.log.Error(err, "Removing a reference", "reference", reference)
 		return
 	}

@@ -283,7 +283,7 @@ func TestUnauthorizedTellsProblems(t *testing.T) {
 		if got := told["ns"]; !strings.Contains(got, test.want) {
 			t.Errorf("%s: %q, want %q in it", name, got, test.want)
 		}
-		public := r.attempts.of(one("reg/x:1")).message
+		public := r.attempts.of(one("reg/x:1")).Message
 		for who, got := range map[string]string{"another namespace": told["elsewhere"], "readers of the object": public} {
 			if got == "" || strings.Contains(got, "missing") || strings.Contains(got, "--pull-secrets") != (test.want == "--pull-secrets") {
 				t.Errorf("%s: %s are told %q", name, who, got)
@@ -308,50 +308,24 @@ func TestConfirmedAfterFailure(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	r.usage.Set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue.Queue{}, tag)
-	pass := func(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
+	pass := func(d time.Duration) { s.Clock.SetTime(s.Clock.Now().Add(d)) }
 	pass(time.Hour + time.Minute)
 	r.work(t.Context(), &queue.Queue{}, tag)
-	if r.attempts.of(one(tag)).failures == 0 {
+	if r.attempts.of(one(tag)).Failures == 0 {
 		t.Fatal("the failure is not remembered")
 	}
 	down = false
 	pass(time.Hour)
 	r.work(t.Context(), &queue.Queue{}, tag)
-	if got := r.attempts.of(one(tag)); got.failures != 0 {
+	if got := r.attempts.of(one(tag)); got.Failures != 0 {
 		t.Errorf("after it was confirmed: %+v", got)
 	}
 	if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved)); n != 1 {
 		t.Errorf("%v tags counted as confirmed", n)
 	}
-	for _, record := range s.byName {
-		if c := meta.FindStatusCondition(record.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
-			t.Errorf("%s: %+v", record.name, c)
-		}
-	}
-}
-
-// Which objects have to be written before a platform is known.
-func TestCovered(t *testing.T) {
-	manifests := []v1alpha1.ImageManifestSpec{
-		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64/v8"), manifest(hash("c"), "linux/s390x"),
-	}
-	platforms := []string{"linux/amd64", "linux/arm64", "linux/riscv64", "linux/s390x"}
-	for i, want := range [][]string{{"linux/amd64"}, {"linux/arm64"}, {"linux/riscv64", "linux/s390x"}} {
-		if got := covered(manifests, i, platforms); !slices.Equal(got, want) {
-			t.Errorf("object %d stands for %q, want %q", i, got, want)
-		}
-	}
-}
-
-// A restarted resolver keeps to what registries said.
-func TestLimited(t *testing.T) {
-	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	until := s.clock.Now().Add(time.Hour).Truncate(time.Second)
-	s.wrote(s.notResolved(t.Context(), "limited/x:1", attempt{failures: 1, reason: v1alpha1.ReasonRateLimited, message: "429", retry: until}))
-	s.wrote(s.notResolved(t.Context(), "gone/x:1", attempt{failures: 1, reason: v1alpha1.ReasonNotFound, message: "404", retry: until}))
-	for range 2 { // nothing stays locked
-		if got := s.limited(); len(got) != 1 || !got["limited"].Equal(until) {
-			t.Errorf("%v, want limited until %s", got, until)
+	for _, object := range s.Manifests() {
+		if c := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
+			t.Errorf("%s: %+v", object.Name, c)
 		}
 	}
 }

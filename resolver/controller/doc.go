@@ -7,8 +7,6 @@
 //
 //	mirrors.go      mirrors of registries that the cluster states
 //	nodes.go        platforms and registries of the nodes
-//	store.go        what the ImageManifests say
-//	write.go        every write of them, and their repair
 //	attempts.go     how the last attempt at an image ended, and when to try again
 //	backlog.go      answers that the API server did not take yet
 //	enqueue.go      which images come into the queues (package queue), and when

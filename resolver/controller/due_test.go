@@ -6,6 +6,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -17,17 +18,17 @@ func TestDue(t *testing.T) {
 	// Each step happens before the question.
 	type step func(*Resolver, *storeTest)
 	resolvedAs := func(reference string, found *registry.Resolution, platforms []string) step {
-		return func(_ *Resolver, s *storeTest) { s.wrote(s.resolved(s.t.Context(), reference, found, platforms)) }
+		return func(_ *Resolver, s *storeTest) { s.wrote(s.Resolved(s.t.Context(), reference, found, platforms)) }
 	}
 	later := func(d time.Duration) step {
-		return func(_ *Resolver, s *storeTest) { s.clock.SetTime(s.clock.Now().Add(d)) }
+		return func(_ *Resolver, s *storeTest) { s.Clock.SetTime(s.Clock.Now().Add(d)) }
 	}
 	nodesOf := func(platforms ...string) step {
 		return func(r *Resolver, _ *storeTest) { addNodes(r, platforms...) }
 	}
 	refusedUntil := func(d time.Duration) step {
 		return func(_ *Resolver, s *storeTest) {
-			s.wrote(s.notResolved(s.t.Context(), tag, attempt{failures: 1, retry: s.clock.Now().Add(d), reason: v1alpha1.ReasonNotFound}))
+			s.wrote(s.NotResolved(s.t.Context(), tag, store.Failure{Failures: 1, Retry: s.Clock.Now().Add(d), Reason: v1alpha1.ReasonNotFound}))
 		}
 	}
 	tests := []struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +23,8 @@ import (
 	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/store/storetest"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -89,14 +89,14 @@ func (e *toldEvents) Eventf(regarding runtime.Object, _ runtime.Object, _, _, _,
 
 // newTestResolver returns a resolver that leads a cluster of amd64 nodes.
 func newTestResolver(t *testing.T, f *fakeRegistry, change ...func(*Options, *dependencies)) (*Resolver, *storeTest, *toldEvents) {
-	s, told := newStoreTest(t), &toldEvents{}
+	s, told := &storeTest{Server: storetest.New(t), t: t}, &toldEvents{}
 	options := Options{Registry: f, TagTTL: time.Hour, KeepUnused: 24 * time.Hour, Workers: 8}
-	d := dependencies{clock: s.clock, log: logr.Discard(), client: s.client, events: told}
+	d := dependencies{clock: s.Clock, log: logr.Discard(), client: s.Server, events: told}
 	for _, f := range change {
 		f(&options, &d)
 	}
 	r := newResolver(options, d)
-	s.store = r.store
+	s.Store = r.store
 	addNodes(r, amd64...)
 	r.leading.Store(true)
 	return r, s, told
@@ -116,8 +116,8 @@ func TestOneOfTwoPlatformsDeleted(t *testing.T) {
 	for _, reference := range []string{"reg/x:1", "reg/x@" + hash("f")} {
 		r, s, _ := newTestResolver(t, &fakeRegistry{})
 		addNodes(r, both...)
-		s.wrote(s.resolved(t.Context(), reference, twoPlatforms(), both))
-		s.deleted(v1alpha1.ManifestName(hash("b")), s.byName[v1alpha1.ManifestName(hash("b"))].uid)
+		s.wrote(s.Resolved(t.Context(), reference, twoPlatforms(), both))
+		s.Deleted(v1alpha1.ManifestName(hash("b")), "") // the API server of the test gives no UIDs
 		if next := r.due(one(reference)); next.task != resolve {
 			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, next.task, next.after, resolve)
 		}
@@ -130,7 +130,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	addNodes(r, both...)
 	creates := 0
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if creates++; creates == 2 {
 				return errors.New("etcd: leader changed")
@@ -143,7 +143,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	queue := &queue.Queue{}
 	r.work(t.Context(), queue, image.Key)
 	r.work(t.Context(), queue, image.Key) // the retry
-	if got := len(s.objects()); got != 2 {
+	if got := len(s.Objects()); got != 2 {
 		next := r.due(image)
 		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, next.task, next.after)
 	}
@@ -157,10 +157,10 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		digest:  func(string) (string, error) { return hash("b"), nil },
 	})
 	r.usage.Set(imagesFor("w", "ns", tag))
-	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-	s.wrote(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
+	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
 	fail := true
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if fail {
 				return errors.New("timeout")
@@ -169,62 +169,21 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		},
 	})
 	queue := &queue.Queue{}
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), queue, tag) // HEAD, GET, create b, a fails
 	fail = false
 	for range 2 { // the retry, and one time of confirming
 		r.work(t.Context(), queue, tag)
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	}
 	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(t.Context(), &list))
+	s.must(s.WithWatch.List(t.Context(), &list))
 	for _, m := range list.Items {
 		for _, ref := range m.Status.References {
 			if ref.Name == tag && m.Spec.Digest != hash("b") {
 				t.Errorf("%s still says %+v, as if just confirmed, though the tag moved to %s", m.Name, ref, hash("b")[:12])
 			}
 		}
-	}
-}
-
-// waitForRecord waits until a goroutine waits for a record that another one writes.
-func waitForRecord(t *testing.T) {
-	t.Helper()
-	stacks := make([]byte, 1<<20)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); goruntime.Gosched() {
-		for stack := range strings.SplitSeq(string(stacks[:goruntime.Stack(stacks, true)]), "\n\n") {
-			if strings.Contains(stack, "sync.Mutex.Lock") && strings.Contains(stack, "(*store).acquire") {
-				return
-			}
-		}
-	}
-	t.Fatal("nobody waits")
-}
-
-// An object is deleted while its next write waits for the one before: what is
-// written then belongs to a new object, which the store must know.
-func TestDeletedWhileAWriteWaits(t *testing.T) {
-	const tag = "reg/x:1"
-	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-	name := v1alpha1.ManifestName(hash("a"))
-	record := s.byName[name]
-	record.writing.Lock() // somebody writes it
-	ended := make(chan error, 1)
-	go func() {
-		_, err := s.resolved(t.Context(), tag, plain(hash("a")), amd64)
-		ended <- err
-	}()
-	waitForRecord(t)
-	s.must(s.client.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	s.deleted(name, record.uid)
-	record.writing.Unlock()
-	s.must(<-ended)
-	if found := s.lookup(tag); found == nil || found.digest != hash("a") {
-		t.Errorf("the store knows %+v of what it has just written", found)
-	}
-	if n := len(s.objects()); n != 1 {
-		t.Errorf("%d objects", n)
 	}
 }
 
@@ -254,7 +213,7 @@ func TestUsedWhileCollected(t *testing.T) {
 	pinned := "reg/x@" + hash("a")
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.KeepUnused = time.Second })
-	s.wrote(s.resolved(t.Context(), pinned, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), pinned, plain(hash("a")), amd64))
 	worked := make(chan struct{}, 1) // it may work before anybody waits for it
 	r.queues = queue.New(8, r.denied, countRequests(func(ctx context.Context, q *queue.Queue, key string) {
 		r.work(ctx, q, key)
@@ -268,7 +227,7 @@ func TestUsedWhileCollected(t *testing.T) {
 	<-r.queues.Started()
 	handler := r.workloadHandler(&kinds[0])
 	deleted := make(chan struct{})
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			defer close(deleted)
 			handler.OnAdd(&corev1.Pod{
@@ -280,44 +239,13 @@ func TestUsedWhileCollected(t *testing.T) {
 		},
 	})
 	r.usage.UnusedFor(pinned, 0)
-	s.clock.SetTime(s.clock.Now().Add(time.Minute))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 	collected := make(chan struct{})
 	go func() { defer close(collected); r.collect(ctx) }()
 	<-deleted
-	soon(t, "the image is in use: its object is kept, or it is asked for again", func() bool { return len(s.objects()) > 0 || f.asked() > 0 })
+	soon(t, "the image is in use: its object is kept, or it is asked for again", func() bool { return len(s.Objects()) > 0 || f.asked() > 0 })
 	cancel()
 	<-collected
-}
-
-// A pinned image could not be looked through for a new platform at first; later
-// it was.
-func TestConfirmedOfDigest(t *testing.T) {
-	pinned := "reg/x@" + hash("f")
-	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-	s.wrote(s.notConfirmed(t.Context(), pinned, attempt{reason: v1alpha1.ReasonUnavailable, message: "down"}))
-	s.wrote(s.resolved(t.Context(), pinned, twoPlatforms(), both))
-	for _, r := range s.byName {
-		if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
-			t.Errorf("%s says for ever: Confirmed=False %s: %s", r.name, c.Reason, c.Message)
-		}
-	}
-}
-
-// A tag is confirmed when the registry answers. A digest always means the same.
-func TestConfirmed(t *testing.T) {
-	for reference, want := range map[string]bool{"reg/x:1": true, "reg/x@" + hash("a"): false} {
-		_, s, _ := newTestResolver(t, &fakeRegistry{})
-		s.wrote(s.resolved(t.Context(), reference, plain(hash("a")), amd64))
-		if len(s.byName) != 1 {
-			t.Fatalf("%d records of %s", len(s.byName), reference)
-		}
-		for _, r := range s.byName {
-			if got := meta.IsStatusConditionTrue(r.status.Conditions, v1alpha1.ConditionConfirmed); got != want {
-				t.Errorf("%s is confirmed: %t", reference, got)
-			}
-		}
-	}
 }
 
 // The patch finds no object: it was deleted before load listed the objects that the
@@ -331,19 +259,20 @@ func TestGoneUnnoticed(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	keys := queued(t, r)
 	r.usage.Set(imagesFor("w", "ns", tag))
-	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
-		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
-	s.must(s.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(object), nil }))
-	s.clock.SetTime(s.clock.Now().Add(time.Hour + time.Minute))
+	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	for _, object := range s.Manifests() {
+		s.must(s.WithWatch.Delete(t.Context(), &object))
+	}
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour + time.Minute))
 	r.work(t.Context(), &queue.Queue{}, tag) // confirms the tag, and finds no object to write that to
-	if found := s.lookup(tag); found != nil {
+	if found := s.Lookup(tag); found != nil {
 		t.Errorf("the store still believes in %+v", found)
 	}
 	if key := <-keys; key != tag {
 		t.Errorf("asked again for %s", key)
 	}
 	r.work(t.Context(), &queue.Queue{}, tag)
-	if len(s.objects()) != 1 {
+	if len(s.Objects()) != 1 {
 		t.Errorf("the object is not back; %d questions with HEAD, %d with GET", len(f.digests), len(f.resolves))
 	}
 }
@@ -388,9 +317,9 @@ func TestBusyPausesNoQueue(t *testing.T) {
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 2 * tolerated {
 		r.work(t.Context(), q, "reg/x:1")
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	}
-	if pause := pauseOf(q); pause > 0 || r.attempts.of(one("reg/x:1")).failures != 2*tolerated {
+	if pause := pauseOf(q); pause > 0 || r.attempts.of(one("reg/x:1")).Failures != 2*tolerated {
 		t.Errorf("paused for %v", pause)
 	}
 }
@@ -404,10 +333,10 @@ func TestQuotaPausesNoNextProcess(t *testing.T) {
 		}})
 		r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
-		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
+		if wait := r.attempts.of(one("reg/x:1")).Retry.Sub(s.Clock.Now()); wait < time.Hour {
 			t.Errorf("asked again after %v", wait)
 		}
-		if limited := s.limited(); (len(limited) == 0) != own {
+		if limited := s.Limited(); (len(limited) == 0) != own {
 			t.Errorf("the client's own refusal: %v, the next process waits for %v", own, limited)
 		}
 	}
@@ -432,10 +361,10 @@ func TestSharedQueueIsNotPaused(t *testing.T) {
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 5 {
 		r.work(t.Context(), shared, "reg/x:1")
-		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
+		if wait := r.attempts.of(one("reg/x:1")).Retry.Sub(s.Clock.Now()); wait < time.Hour {
 			t.Errorf("asked again after %v", wait)
 		}
-		s.clock.SetTime(s.clock.Now().Add(2 * time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(2 * time.Hour))
 	}
 	if pause := pauseOf(shared); pause > 0 {
 		t.Errorf("all that share the queue wait for %v", pause)
@@ -504,7 +433,7 @@ func TestStandbyForgets(t *testing.T) {
 		}
 		handler.OnAdd(pod, false)
 		handler.OnDelete(pod)
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	}
 	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
@@ -517,7 +446,7 @@ func TestStandbyForgets(t *testing.T) {
 // The leader: a digest is never looked at again, so nobody forgets its attempt.
 func TestLeaderForgets(t *testing.T) {
 	f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-		return plain(digestOf(reference)), nil
+		return plain(store.DigestOf(reference)), nil
 	}}
 	r, _, _ := newTestResolver(t, f)
 	for i := range 100 {
@@ -536,7 +465,7 @@ func TestLeaderForgets(t *testing.T) {
 func TestAPIServerRefusesWrites(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f)
-	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
+	s.Fails = errors.New("etcdserver: mvcc: database space exceeded")
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 20 {
 		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
@@ -580,7 +509,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.Workers = 1 })
 		for i := range 20 {
 			reference := fmt.Sprintf("reg/old:%d", i)
-			s.wrote(s.resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+			s.wrote(s.Resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
 			r.usage.Set(imagesFor(fmt.Sprint(i), "ns", reference))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -604,7 +533,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 // A restart: nodes are the same as before.
 func TestRestartAllowsNoRetry(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
+	s.wrote(s.NotResolved(t.Context(), "reg/x:1", store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonPlatformNotFound, Message: "none"}))
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	// What Start does.
 	r.nodes = newNodes(nil, false)
@@ -617,9 +546,9 @@ func TestRestartAllowsNoRetry(t *testing.T) {
 // The clock of the last leader was ahead.
 func TestFuture(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.clock.SetTime(s.clock.Now().AddDate(1, 0, 0))
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	s.clock.SetTime(s.clock.Now().AddDate(-1, 0, 0))
+	s.Clock.SetTime(s.Clock.Now().AddDate(1, 0, 0))
+	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.Clock.SetTime(s.Clock.Now().AddDate(-1, 0, 0))
 	if next := r.due(one("reg/x:1")); next.after > 2*time.Hour {
 		t.Errorf("confirmed in the future: the tag is not asked about for %v", next.after)
 	}
@@ -632,7 +561,7 @@ func TestDeniedSecondRegistry(t *testing.T) {
 		o.InUse, o.Policy = true, emptyPolicy(t)
 	})
 	r.usage.Set(imagesFor("w", "ns", "x:1"))
-	s.wrote(s.notResolved(t.Context(), image.References[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
+	s.wrote(s.NotResolved(t.Context(), image.References[0], store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonDenied, Message: "not allowed"}))
 	r.nodes.set("a", nodeFacts{platform: "linux/amd64", registries: []string{"second.example.com"}})
 	r.nodesChanged()
 	if next := r.due(image); next.task != resolve {

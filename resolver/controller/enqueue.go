@@ -69,9 +69,9 @@ func (r *Resolver) enqueue(image usage.Image, after time.Duration, level queue.L
 		r.add(image, after, level)
 	case after > 0:
 		switch last := r.attempts.of(image); {
-		case last.reason == v1alpha1.ReasonRateLimited || last.gaveUp():
+		case last.Reason == v1alpha1.ReasonRateLimited || last.gaveUp():
 			after = max(after, nodeImagePause)
-		case last.reason != "" && !temporary(last.reason):
+		case last.Reason != "" && !temporary(last.Reason):
 			after = max(after, nodeImageRefusal)
 		}
 		r.add(image, after, queue.Spare)
@@ -91,7 +91,7 @@ func (r *Resolver) handOver(images []usage.Image) {
 // whose registry does not answer keeps its place for a while: there is no point in asking
 // for more.
 func (r *Resolver) worked(image usage.Image) {
-	if last := r.attempts.of(image); r.usage.InUse(image.Key) && temporary(last.reason) && !last.gaveUp() {
+	if last := r.attempts.of(image); r.usage.InUse(image.Key) && temporary(last.Reason) && !last.gaveUp() {
 		return
 	}
 	r.handOver(r.nodeImages.Done(image))
@@ -104,7 +104,7 @@ func (r *Resolver) worked(image usage.Image) {
 // gaveUp reports whether a registry failed so often on an image that others have their turn.
 // A registry that had enough says nothing about the image.
 func (a *attempt) gaveUp() bool {
-	return a.reason == v1alpha1.ReasonUnavailable && a.failures >= nodeImageAttempts
+	return a.Reason == v1alpha1.ReasonUnavailable && a.Failures >= nodeImageAttempts
 }
 
 // hasRoom reports whether there is room for what will be known about a new image: one that
@@ -127,7 +127,7 @@ func (r *Resolver) release(keys ...string) {
 	for _, key := range keys {
 		r.handOver(r.nodeImages.Done(usage.ImageOf(key))) // it no longer waits
 		for _, reference := range usage.ImageOf(key).References {
-			if !r.store.has(reference) {
+			if !r.store.Has(reference) {
 				r.usage.ForgetIdle(reference)
 			}
 		}

@@ -115,11 +115,11 @@ func (n *notifier) allowed(namespace string) bool {
 func (r *Resolver) reportFailure(image usage.Image, workloads ...corev1.ObjectReference) {
 	public := r.attempts.of(image)
 	_, known := r.known(image)
-	if public.reason == "" || known != nil && known.covers(r.nodes.clusterPlatforms()) {
+	if public.Reason == "" || known != nil && known.Covers(r.nodes.clusterPlatforms()) {
 		return
 	}
 	for _, workload := range workloads {
-		reason, message := public.reason, brief(public.reason)
+		reason, message := public.Reason, brief(public.Reason)
 		own := r.attempts.secretsOf(image.Key, workload.Namespace)
 		switch {
 		case !own.opened.IsZero():

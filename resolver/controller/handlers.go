@@ -185,7 +185,7 @@ func (r *Resolver) serviceHandler() cache.ResourceEventHandler {
 func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 	changed := func(object any) {
 		manifest, ok := object.(*v1alpha1.ImageManifest)
-		if ok && r.leading.Load() && r.store.drifted(manifest.Name, manifest.ResourceVersion) {
+		if ok && r.leading.Load() && r.store.Drifted(manifest.Name, manifest.ResourceVersion) {
 			r.drifts.Add(drift{manifest.Name, manifest.ResourceVersion})
 		}
 	}
@@ -194,7 +194,7 @@ func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 		UpdateFunc: func(_, object any) { changed(object) },
 		DeleteFunc: func(object any) {
 			if manifest, ok := lastKnown(object).(*v1alpha1.ImageManifest); ok {
-				r.askAgain(r.store.deleted(manifest.Name, manifest.UID))
+				r.askAgain(r.store.Deleted(manifest.Name, manifest.UID))
 			}
 		},
 	}

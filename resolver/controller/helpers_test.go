@@ -13,8 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/store/storetest"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
@@ -96,4 +100,51 @@ func cached(object any) (any, error) {
 		}
 	}
 	return nil, fmt.Errorf("%T is not in the cache", object)
+}
+
+// storeTest is a resolver's store and its API server.
+type storeTest struct {
+	*store.Store
+	*storetest.Server
+	t *testing.T
+}
+
+func (s *storeTest) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// wrote ends the test if a write failed.
+func (s *storeTest) wrote(_ []string, err error) {
+	s.t.Helper()
+	s.must(err)
+}
+
+func (s *storeTest) expect(want map[string]string) {
+	s.t.Helper()
+	if got := fmt.Sprint(s.Objects()); got != fmt.Sprint(want) {
+		s.t.Errorf("objects %v, want %v", got, want)
+	}
+	resolved, unresolved := s.Count()
+	if resolved+unresolved != len(want) {
+		s.t.Errorf("%d in memory, want %d", resolved+unresolved, len(want))
+	}
+}
+
+var amd64 = []string{"linux/amd64"}
+
+// hash returns a valid digest for a letter.
+func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
+	return v1alpha1.ImageManifestSpec{
+		Digest: digest, Platform: platform, Size: 7, Layers: []v1alpha1.ImageLayer{{Digest: hash("0"), Size: 7}},
+	}
+}
+
+// plain returns the resolution of a reference to a manifest without an index.
+func plain(digest string) *registry.Resolution {
+	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
 }

@@ -50,7 +50,7 @@ func TestMirrorsOfCluster(t *testing.T) {
 	tags.OnAdd(objectOf(t, `
 metadata: {name: b}
 spec: {imageTagMirrors: [{source: quay.io/t, mirrors: [m.example/t]}]}`), true)
-	if got := r.attempts.of(image).reason; got != "" {
+	if got := r.attempts.of(image).Reason; got != "" {
 		t.Errorf("still %s, although a mirror may have it", got)
 	}
 	idms := objectOf(t, `
@@ -69,8 +69,8 @@ spec:
 	}
 	refuse()
 	digests.OnDelete(cache.DeletedFinalStateUnknown{Obj: idms})
-	if len(to.got) != 1 || r.attempts.of(image).reason != "" {
-		t.Errorf("mirrors %+v, refused because of %q", to.got, r.attempts.of(image).reason)
+	if len(to.got) != 1 || r.attempts.of(image).Reason != "" {
+		t.Errorf("mirrors %+v, refused because of %q", to.got, r.attempts.of(image).Reason)
 	}
 	for _, broken := range []string{"spec: {imageTagMirrors: x}", "spec: {imageTagMirrors: [x]}", "spec: {imageTagMirrors: [{source: [x]}]}", "spec: {}"} {
 		tags.OnUpdate(nil, objectOf(t, "metadata: {name: b}\n"+broken))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -46,7 +47,7 @@ func TestNodeImages(t *testing.T) {
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
 			begun <- reference
 			<-proceed
-			return plain(digestOf(reference)), nil
+			return plain(store.DigestOf(reference)), nil
 		}}
 		registerer := prometheus.NewRegistry()
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes, o.Registerer = true, registerer })
@@ -63,7 +64,7 @@ func TestNodeImages(t *testing.T) {
 			}
 		}
 		known := byDigest("quay.io/elsewhere", "e")
-		s.wrote(s.resolved(t.Context(), "quay.io/known:1", plain(hash("e")), amd64))
+		s.wrote(s.Resolved(t.Context(), "quay.io/known:1", plain(hash("e")), amd64))
 
 		r.leading.Store(false) // so that all nodes are known before the first question
 		handler.OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), known), true)
@@ -108,7 +109,7 @@ layerlocality_resolver_images_on_nodes 5
 		}
 		synctest.Wait()
 		for _, reference := range []string{image("a"), image("b"), image("c"), image("d"), known} {
-			if r.store.lookup(reference) == nil || len(r.store.holders(reference)) == 0 {
+			if r.store.Lookup(reference) == nil || !r.store.Has(reference) {
 				t.Errorf("%s is not kept", reference)
 			}
 		}
@@ -146,7 +147,7 @@ func TestNodeImagesOfFaultyRegistry(t *testing.T) {
 		r.nodeHandler().OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), image("d")), false)
 		later := func(d time.Duration) {
 			time.Sleep(d)
-			s.clock.SetTime(s.clock.Now().Add(d))
+			s.Clock.SetTime(s.Clock.Now().Add(d))
 			synctest.Wait()
 		}
 		later(time.Minute)
@@ -164,7 +165,7 @@ func TestNodeImagesOfFaultyRegistry(t *testing.T) {
 			t.Errorf("%d questions in an hour", n)
 		}
 		for _, letter := range []string{"a", "b", "c", "d"} {
-			if failure := r.store.failure(image(letter)); failure.reason != v1alpha1.ReasonNotFound {
+			if failure := r.store.Failure(image(letter)); failure.Reason != v1alpha1.ReasonNotFound {
 				t.Errorf("%s: %+v, want the reason why it is one piece", image(letter), failure)
 			}
 		}
@@ -250,7 +251,7 @@ func TestNodeImagesHaveNoPullSecrets(t *testing.T) {
 func TestGaveUp(t *testing.T) {
 	for reason, want := range map[string]bool{v1alpha1.ReasonUnavailable: true, v1alpha1.ReasonRateLimited: false, v1alpha1.ReasonNotFound: false} {
 		for failures, want := range map[int]bool{nodeImageAttempts - 1: false, nodeImageAttempts: want} {
-			if a := (attempt{failures: failures, reason: reason}); a.gaveUp() != want {
+			if a := (attempt{Failure: store.Failure{Failures: failures, Reason: reason}}); a.gaveUp() != want {
 				t.Errorf("%d times %s: gave up is %v", failures, reason, a.gaveUp())
 			}
 		}
@@ -267,7 +268,7 @@ func TestNodeImagesThatBreakARegistry(t *testing.T) {
 			if strings.Contains(reference, "broken") {
 				return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Reference: reference, Err: errors.New("500")}
 			}
-			return plain(digestOf(reference)), nil
+			return plain(store.DigestOf(reference)), nil
 		}}
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
 		r.queues = runQueues(t, 1, r.work)
@@ -282,13 +283,13 @@ func TestNodeImagesThatBreakARegistry(t *testing.T) {
 		minutes := func(n int) {
 			for range n {
 				time.Sleep(time.Minute)
-				s.clock.SetTime(s.clock.Now().Add(time.Minute))
+				s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 				synctest.Wait()
 			}
 		}
 		minutes(60)
 		for _, reference := range whole {
-			if r.store.lookup(reference) == nil {
+			if r.store.Lookup(reference) == nil {
 				t.Errorf("%s is not known after an hour", reference)
 			}
 		}
@@ -305,7 +306,7 @@ func TestNodeImagesThatBreakARegistry(t *testing.T) {
 func TestNodeImagesWithoutRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-			return plain(digestOf(reference)), nil
+			return plain(store.DigestOf(reference)), nil
 		}}
 		const limit = 16
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes, o.MaxImages = true, limit })
@@ -322,7 +323,7 @@ func TestNodeImagesWithoutRoom(t *testing.T) {
 		r.handOver(r.nodeImages.Want(r.usage.All()...))
 		for range 10 {
 			time.Sleep(time.Minute)
-			s.clock.SetTime(s.clock.Now().Add(time.Minute))
+			s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 			synctest.Wait()
 			r.sweep(t.Context())
 		}
@@ -331,7 +332,7 @@ func TestNodeImagesWithoutRoom(t *testing.T) {
 			t.Errorf("asked for %d images, there is room for %d", n, room)
 		}
 		for i, image := range images {
-			if known := r.store.lookup(image) != nil; known != (i < room) {
+			if known := r.store.Lookup(image) != nil; known != (i < room) {
 				t.Errorf("image %d of %d, the first is on most nodes: known %t", i, len(images), known)
 			}
 		}
@@ -340,7 +341,7 @@ func TestNodeImagesWithoutRoom(t *testing.T) {
 		}
 		r.workloadHandler(&kinds[1]).OnAdd(deploymentOf("default", images[limit]), false)
 		synctest.Wait()
-		if r.store.lookup(images[limit]) == nil {
+		if r.store.Lookup(images[limit]) == nil {
 			t.Error("a workload's image has no room")
 		}
 	})
@@ -364,7 +365,7 @@ func TestNodeImageWhileANodeJoins(t *testing.T) {
 		close(proceed)
 		synctest.Wait()
 		s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image, v1alpha1.ManifestName(hash("b")): image})
-		if known := s.lookup(image); f.asked() != 2 || !known.covers(both) {
+		if known := s.Lookup(image); f.asked() != 2 || !known.Covers(both) {
 			t.Errorf("asked for %q, known is %+v", f.resolves, known)
 		}
 		if r.nodeImages.Waiting() != 0 {

@@ -136,7 +136,7 @@ func TestPrivateImages(t *testing.T) {
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.expect(map[string]string{v1alpha1.UnresolvedName(privateImage): privateImage})
 		var list v1alpha1.ImageManifestList
-		s.must(s.client.List(t.Context(), &list))
+		s.must(s.WithWatch.List(t.Context(), &list))
 		list.Items[0].Status.RetryTime = nil // varies at random
 		text, err := json.Marshal(list.Items[0])
 		s.must(err)
@@ -183,7 +183,7 @@ func TestWrongSecretOfPublicImage(t *testing.T) {
 	r, s, _ := privateWorld(t, l, false, map[string]string{"a": "wrong", "b": "wrong too", "c": ""})
 	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
-	if s.lookup(privateImage).private {
+	if s.Lookup(privateImage).Private {
 		t.Error("a public image counts as private")
 	}
 	// Opened with a secret, and public all the same.
@@ -233,12 +233,12 @@ func TestConfirmedWithoutSecrets(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		l := &lockedRegistry{open: private}
 		r, s, _ := privateWorld(t, l, true, map[string]string{"a": "right"})
-		save := s.resolved
+		save := s.Resolved
 		if private {
-			save = s.resolvedPrivately
+			save = s.ResolvedPrivately
 		}
 		s.wrote(save(t.Context(), privateImage, plain(hash("a")), amd64))
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if !slices.Equal(l.users, []string{""}) {
 			t.Errorf("private %v: asked by %q", private, l.users)
@@ -267,7 +267,7 @@ func TestChangedSecretIsTold(t *testing.T) {
 		told.notes, told.about = nil, nil
 		r.credentials = newCredentials(nil, step.reader)
 		r.work(t.Context(), &queue.Queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(2 * maxRefusal))
+		s.Clock.SetTime(s.Clock.Now().Add(2 * maxRefusal))
 		var owner, other []string
 		for i, namespace := range told.about {
 			if namespace == "owner" {
@@ -325,19 +325,19 @@ func TestPublishPrivate(t *testing.T) {
 	r, s, _ := privateWorld(t, l, true, users)
 	for range 3 {
 		r.work(t.Context(), &queue.Queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
+		s.Clock.SetTime(s.Clock.Now().Add(maxRefusal * 2))
 	}
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
-	if !s.lookup(privateImage).private {
+	if !s.Lookup(privateImage).Private {
 		t.Error("it does not count as private")
 	}
 	l.users = nil
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	for range 3 {
 		r.work(t.Context(), &queue.Queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
+		s.Clock.SetTime(s.Clock.Now().Add(maxRefusal * 2))
 	}
-	if !slices.Contains(l.users, "right") || s.lookup(privateImage).confirmed.Before(s.clock.Now().Add(-2*time.Hour)) {
+	if !slices.Contains(l.users, "right") || s.Lookup(privateImage).Confirmed.Before(s.Clock.Now().Add(-2*time.Hour)) {
 		t.Errorf("not confirmed, asked by %q", l.users)
 	}
 	r.options.PublishPrivate = false
@@ -351,7 +351,7 @@ func TestOpenedPrivatelyIsRemembered(t *testing.T) {
 	r, s, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
 	for range 4 {
 		r.work(t.Context(), &queue.Queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 6 / 5))
+		s.Clock.SetTime(s.Clock.Now().Add(maxRefusal * 6 / 5))
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(l.users), func(user string) bool { return user == "" })); n != 1 {
 		t.Errorf("%d requests with the secret within an hour: %q", n, l.users)
@@ -370,7 +370,7 @@ func TestFailuresOfOneNamespace(t *testing.T) {
 		r, _, _ := privateWorld(t, &l.lockedRegistry, true, map[string]string{"a": "fails", "b": "right"})
 		r.options.Registry = l
 		r.work(t.Context(), &queue.Queue{}, privateImage)
-		if r.store.lookup(privateImage) == nil {
+		if r.store.Lookup(privateImage) == nil {
 			t.Errorf("%s: the image is not known, used were %q", name, l.users)
 		}
 	}

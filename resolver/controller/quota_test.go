@@ -17,6 +17,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -41,8 +42,8 @@ func TestLayersAreCounted(t *testing.T) {
 	if n := f.asked(); n != 2 {
 		t.Errorf("%d requests", n)
 	}
-	next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
-	s.handOver(next.store)
+	next := newResolver(r.options, dependencies{clock: s.Clock, log: r.log, client: s.Server, events: r.events})
+	s.must(next.store.Load(t.Context()))
 	next.usage.Set(imagesFor("w", "ns", "reg/x:1", pinned))
 	next.sweep(t.Context())
 	if ns := []string{"ns"}; !next.quota.Admit(ns, 4) || next.quota.Admit(ns, 1) {
@@ -54,7 +55,7 @@ func TestLayersAreCounted(t *testing.T) {
 // make room, and are looked at again some time later, digests too. Others notice nothing.
 func TestTooManyImages(t *testing.T) {
 	f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-		if digest := digestOf(reference); digest != "" {
+		if digest := store.DigestOf(reference); digest != "" {
 			return plain(digest), nil
 		}
 		return plain(hash("f")), nil
@@ -65,7 +66,7 @@ func TestTooManyImages(t *testing.T) {
 	work := func(namespace, reference string) {
 		r.usage.Set(imagesFor(reference, namespace, reference))
 		r.work(t.Context(), &queue.Queue{}, reference)
-		s.clock.SetTime(s.clock.Now().Add(time.Second))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Second))
 	}
 	for i := range 20 {
 		references = append(references, fmt.Sprintf("reg/x@sha256:%064x", i))
@@ -74,13 +75,13 @@ func TestTooManyImages(t *testing.T) {
 	work("other", "reg/other:1")
 	known := func() (n int) {
 		for _, reference := range references {
-			if len(r.store.holders(reference)) > 0 {
+			if r.store.Has(reference) {
 				n++
 			}
 		}
 		return n
 	}
-	if n := known(); n != 16 || f.asked() != 17 || r.store.lookup("reg/other:1") == nil {
+	if n := known(); n != 16 || f.asked() != 17 || r.store.Lookup("reg/other:1") == nil {
 		t.Errorf("%d of 20 are known, of 16 at most, after %d requests", n, f.asked())
 	}
 	if len(told.notes) != 4 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) || slices.Contains(told.about, "other") {
@@ -88,13 +89,13 @@ func TestTooManyImages(t *testing.T) {
 	}
 	waiting := r.queues.Len()
 	r.sweep(t.Context())
-	if n := known(); n != 13 || r.store.lookup("reg/other:1") == nil || r.store.lookup(references[0]) != nil {
+	if n := known(); n != 13 || r.store.Lookup("reg/other:1") == nil || r.store.Lookup(references[0]) != nil {
 		t.Errorf("%d of 20 are known, want the newest 13", n)
 	}
 	if r.queues.Len() != waiting+3 || len(told.notes) != 7 {
 		t.Errorf("%s is never looked at again, or nobody is told: %q", references[0], told.notes)
 	}
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	for _, reference := range references {
 		r.work(t.Context(), &queue.Queue{}, reference)
 	}
@@ -110,7 +111,7 @@ func TestTooManyImages(t *testing.T) {
 // namespaces leave: they are not one more namespace.
 func TestImagesOfNoKnownNamespace(t *testing.T) {
 	f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-		return plain(digestOf(reference)), nil
+		return plain(store.DigestOf(reference)), nil
 	}}
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) {
 		o.ImagesOnNodes, o.MaxImages, o.MaxImagesPerNamespace = true, 60, 16
@@ -124,16 +125,16 @@ func TestImagesOfNoKnownNamespace(t *testing.T) {
 		r.work(t.Context(), &queue.Queue{}, reference)
 	}
 	r.sweep(t.Context())
-	if resolved, _ := r.store.count(); resolved != 40 {
+	if resolved, _ := r.store.Count(); resolved != 40 {
 		t.Errorf("%d of 40 images on nodes are known", resolved)
 	}
 	r.nodeHandler().OnDelete(nodeWith(t, "n"))
 	for i := range 600 {
-		s.wrote(s.resolved(t.Context(), fmt.Sprintf("reg.example/old@sha256:%064x", 100+i), plain(fmt.Sprintf("sha256:%064x", 100+i)), amd64))
+		s.wrote(s.Resolved(t.Context(), fmt.Sprintf("reg.example/old@sha256:%064x", 100+i), plain(fmt.Sprintf("sha256:%064x", 100+i)), amd64))
 	}
 	r.rememberUnused()
 	r.sweep(t.Context())
-	if resolved, _ := r.store.count(); resolved != 640 {
+	if resolved, _ := r.store.Count(); resolved != 640 {
 		t.Errorf("%d of 640 unused images are left, there is room for %d", resolved, usage.MaxUnused.All)
 	}
 }
@@ -155,12 +156,12 @@ func TestFloodOfNames(t *testing.T) {
 		for _, name := range names {
 			r.work(t.Context(), &queue.Queue{}, name)
 		}
-		if n := len(s.objects()); n > usage.MaxUnresolved.Each+1 {
+		if n := len(s.Objects()); n > usage.MaxUnresolved.Each+1 {
 			t.Fatalf("%d objects after %d updates, of one namespace at most %d", n, update+1, usage.MaxUnresolved.Each)
 		}
 		r.sweep(t.Context())
 	}
-	if s.objects()[v1alpha1.UnresolvedName("reg/typo:1")] == "" {
+	if s.Objects()[v1alpha1.UnresolvedName("reg/typo:1")] == "" {
 		t.Error("another namespace lost its object")
 	}
 	if testutil.ToFloat64(r.metrics.unwritten) == 0 {
@@ -170,7 +171,7 @@ func TestFloodOfNames(t *testing.T) {
 		t.Errorf("%d events", n)
 	}
 	r.release(r.usage.Unset(imagesFor("cronjob", "flood").Workload)...)
-	s.clock.SetTime(s.clock.Now().Add(keepUnresolved))
+	s.Clock.SetTime(s.Clock.Now().Add(keepUnresolved))
 	r.sweep(t.Context())
 	s.expect(map[string]string{v1alpha1.UnresolvedName("reg/typo:1"): "reg/typo:1"})
 	if n := r.usage.CountIdle() + len(r.attempts.byKey) + len(r.attempts.secrets); n > 2 {
@@ -184,27 +185,27 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 	f := &fakeRegistry{}
 	r, s, _ := newTestResolver(t, f)
 	const tag, missing, used = "reg/x:1", "reg/none:1", "reg/used:1"
-	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-	s.wrote(s.resolved(t.Context(), used, plain(hash("b")), amd64))
-	s.wrote(s.notResolved(t.Context(), missing, attempt{failures: 1, reason: v1alpha1.ReasonNotFound, message: "404"}))
+	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), used, plain(hash("b")), amd64))
+	s.wrote(s.NotResolved(t.Context(), missing, store.Failure{Failures: 1, Reason: v1alpha1.ReasonNotFound, Message: "404"}))
 	for restart := range 10 {
-		next := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
-		s.handOver(next.store)
+		next := newResolver(r.options, dependencies{clock: s.Clock, log: r.log, client: s.Server, events: r.events})
+		s.must(next.store.Load(t.Context()))
 		next.usage.Set(imagesFor("w", "ns", used))
 		next.rememberUnused()
 		next.sweep(t.Context())
-		if left := s.objects()[v1alpha1.UnresolvedName(missing)] != ""; left != (restart == 0) {
+		if left := s.Objects()[v1alpha1.UnresolvedName(missing)] != ""; left != (restart == 0) {
 			t.Errorf("after %d restarts, one each 11 minutes: an object of what was not resolved: %t", restart, left)
 		}
-		s.clock.SetTime(s.clock.Now().Add(11 * time.Minute))
+		s.Clock.SetTime(s.Clock.Now().Add(11 * time.Minute))
 	}
-	s.clock.SetTime(s.clock.Now().Add(23 * time.Hour))
-	last := newResolver(r.options, dependencies{clock: s.clock, log: r.log, client: s.client, events: r.events})
-	s.handOver(last.store)
+	s.Clock.SetTime(s.Clock.Now().Add(23 * time.Hour))
+	last := newResolver(r.options, dependencies{clock: s.Clock, log: r.log, client: s.Server, events: r.events})
+	s.must(last.store.Load(t.Context()))
 	last.usage.Set(imagesFor("w", "ns", used))
 	last.rememberUnused()
 	last.sweep(t.Context())
-	if got := fmt.Sprint(s.objects()); got != fmt.Sprint(map[string]string{v1alpha1.ManifestName(hash("b")): used}) {
+	if got := fmt.Sprint(s.Objects()); got != fmt.Sprint(map[string]string{v1alpha1.ManifestName(hash("b")): used}) {
 		t.Errorf("left: %s", got)
 	}
 }
@@ -218,7 +219,7 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 		const denied, missing = "reg/once:1", "reg/missing:1"
 		for reference, reason := range map[string]string{denied: v1alpha1.ReasonDenied, missing: v1alpha1.ReasonNotFound} {
 			r.usage.Set(imagesFor(reference, "ns", reference))
-			s.wrote(s.notResolved(t.Context(), reference, attempt{failures: 1, reason: reason, message: "no"}))
+			s.wrote(s.NotResolved(t.Context(), reference, store.Failure{Failures: 1, Reason: reason, Message: "no"}))
 		}
 		r.sweep(t.Context())
 		synctest.Wait()
@@ -248,15 +249,15 @@ func TestUnusedIsBounded(t *testing.T) {
 		again := queued(t, r)
 		name := func(i int) string { return fmt.Sprintf("reg/x@sha256:%064x", i) }
 		for i := range usage.MaxUnused.Each + 20 {
-			s.wrote(s.resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
+			s.wrote(s.Resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
 			c := imagesFor("w", "ns", name(i))
 			r.usage.Set(c)
 			r.release(r.usage.Unset(c.Workload)...)
-			s.clock.SetTime(s.clock.Now().Add(time.Second))
+			s.Clock.SetTime(s.Clock.Now().Add(time.Second))
 		}
-		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-				if o.GetName() == v1alpha1.ManifestName(digestOf(name(0))) {
+				if o.GetName() == v1alpha1.ManifestName(store.DigestOf(name(0))) {
 					r.usage.Set(imagesFor("other", "ns", name(0)))
 				}
 				return c.Delete(ctx, o, opts...)
@@ -266,9 +267,9 @@ func TestUnusedIsBounded(t *testing.T) {
 		if synctest.Wait(); len(again) != 1 || <-again != name(0) {
 			t.Errorf("it is not asked again for %s", name(0))
 		}
-		resolved, _ := r.store.count()
-		if resolved > usage.MaxUnused.Each || resolved < usage.MaxUnused.Each/2 || r.store.has(name(0)) || !r.store.has(name(usage.MaxUnused.Each+19)) {
-			t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, usage.MaxUnused.Each+20, r.store.has(name(0)), r.store.has(name(usage.MaxUnused.Each+19)))
+		resolved, _ := r.store.Count()
+		if resolved > usage.MaxUnused.Each || resolved < usage.MaxUnused.Each/2 || r.store.Has(name(0)) || !r.store.Has(name(usage.MaxUnused.Each+19)) {
+			t.Errorf("%d of %d are left, the oldest %v, the newest %v", resolved, usage.MaxUnused.Each+20, r.store.Has(name(0)), r.store.Has(name(usage.MaxUnused.Each+19)))
 		}
 	})
 }
@@ -279,34 +280,34 @@ func TestSweepNotesAndRetries(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	tags := []string{"reg/x:1", "reg/y:1", "reg/z:1"}
 	for i, tag := range tags {
-		s.wrote(s.resolved(t.Context(), tag, plain(hash(string(rune('a'+i)))), amd64))
+		s.wrote(s.Resolved(t.Context(), tag, plain(hash(string(rune('a'+i)))), amd64))
 		c := imagesFor("w", "ns", tag)
 		r.usage.Set(c)
 		r.usage.Unset(c.Workload)
 	}
-	begin := s.clock.Now()
-	s.clock.SetTime(begin.Add(time.Minute))
+	begin := s.Clock.Now()
+	s.Clock.SetTime(begin.Add(time.Minute))
 	// The first write that fails tells how the others would end.
-	s.fails, s.writes = errors.New("etcdserver: no leader"), 0
-	if r.sweep(t.Context()); s.writes != 1 {
-		t.Errorf("%d writes although the first failed", s.writes)
+	s.Fails, s.Writes = errors.New("etcdserver: no leader"), 0
+	if r.sweep(t.Context()); s.Writes != 1 {
+		t.Errorf("%d writes although the first failed", s.Writes)
 	}
-	s.fails = nil
+	s.Fails = nil
 	r.sweep(t.Context())
-	for _, h := range s.all() {
-		if !h.unused.Equal(begin) {
-			t.Errorf("%s: noted is %v, want %v", h.reference, h.unused, begin)
+	for _, h := range s.All() {
+		if !h.Unused.Equal(begin) {
+			t.Errorf("%s: noted is %v, want %v", h.Reference, h.Unused, begin)
 		}
 	}
-	s.clock.SetTime(begin.Add(r.options.KeepUnused))
-	s.fails = errors.New("etcdserver: no leader")
+	s.Clock.SetTime(begin.Add(r.options.KeepUnused))
+	s.Fails = errors.New("etcdserver: no leader")
 	r.sweep(t.Context())
 	for _, tag := range tags {
-		if got := r.usage.TenantOf(tag); !s.has(tag) || !got.Since.Equal(begin) || len(got.Namespaces) != 1 {
+		if got := r.usage.TenantOf(tag); !s.Has(tag) || !got.Since.Equal(begin) || len(got.Namespaces) != 1 {
 			t.Errorf("%s could not be removed; known is %+v", tag, got)
 		}
 	}
-	s.fails = nil
+	s.Fails = nil
 	r.sweep(t.Context())
 	s.expect(map[string]string{})
 	if n := r.usage.CountIdle(); n != 0 {

@@ -26,6 +26,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
@@ -90,7 +91,7 @@ type Resolver struct {
 	usage       *usage.Usage
 	nodes       *nodes
 	nodeImages  *usage.NodeImages
-	store       *store
+	store       *store.Store
 	attempts    *attempts
 	backlog     *backlog
 	queues      *queue.Queues
@@ -132,20 +133,20 @@ func newResolver(options Options, d dependencies) *Resolver {
 		All:  cmp.Or(options.MaxImages, defaultMaxImages),
 		Each: cmp.Or(options.MaxImagesPerNamespace, defaultMaxImagesPerNamespace),
 	}
+	if d.live == nil {
+		d.live = d.client
+	}
 	r := &Resolver{
 		options: options, dependencies: d,
 		credentials: newCredentials(options.Keychains, d.secrets),
 		usage:       usage.New(options.Registry.References, d.clock, options.KeepUnused, images),
 		nodes:       newNodes(options.Policy, options.InUse),
 		nodeImages:  usage.NewNodeImages(),
-		store:       newStore(d.client, d.clock),
+		store:       store.New(d.client, d.live, d.clock),
 		backlog:     newBacklog(),
 		quota:       usage.NewQuota(images),
 	}
-	if d.live != nil {
-		r.store.live = d.live
-	}
-	r.attempts = newAttempts(d.clock, r.store.failure)
+	r.attempts = newAttempts(d.clock, r.store.Failure)
 	r.queues = queue.New(options.Workers, r.denied, countRequests(r.work))
 	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.Len() }, options.Registerer)
 	r.notifier = newNotifier(d.events, r.metrics.suppressed.Inc)
@@ -225,7 +226,7 @@ func (r *Resolver) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
 		return ctx.Err()
 	}
-	if err := r.store.load(func() ([]*cachedManifest, error) { return listAll(ctx, r.live) }); err != nil {
+	if err := r.store.Load(ctx); err != nil {
 		return fmt.Errorf("reading ImageManifests: %w", err)
 	}
 	r.attempts.reset() // what it noted before it knew the objects
@@ -235,12 +236,12 @@ func (r *Resolver) Start(ctx context.Context) error {
 	r.leading.Store(true)
 
 	var running sync.WaitGroup
-	running.Go(func() { r.queues.Run(ctx, r.store.limited()) })
+	running.Go(func() { r.queues.Run(ctx, r.store.Limited()) })
 	running.Go(func() { r.repair(ctx) })
 	<-r.queues.Started()
 	r.nodeImages.Reset() // of what was handed over before there were queues
 	images := r.usage.All()
-	resolved, unresolved := r.store.count()
+	resolved, unresolved := r.store.Count()
 	r.log.Info("Leading", "images", len(images), "resolved", resolved, "unresolved", unresolved, "platforms", r.nodes.clusterPlatforms())
 	for _, image := range images {
 		r.ask(image)
@@ -251,30 +252,11 @@ func (r *Resolver) Start(ctx context.Context) error {
 	return nil
 }
 
-// pageSize is how many objects are read at a time, with their layers.
-const pageSize = 500
-
-// listAll reads all ImageManifests.
-func listAll(ctx context.Context, reader client.Reader) (all []*cachedManifest, err error) {
-	for next := ""; ; {
-		var page v1alpha1.ImageManifestList
-		if err := reader.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, err
-		}
-		for i := range page.Items {
-			all = append(all, cachedManifestOf(&page.Items[i]))
-		}
-		if next = page.Continue; next == "" {
-			return all, nil
-		}
-	}
-}
-
 // rememberUnused takes over since when references are unused, as the process before noted.
 // Of those that it did not note, that begins now.
 func (r *Resolver) rememberUnused() {
-	for _, known := range r.store.all() {
-		r.usage.Remember(known.reference, known.unused, nil)
+	for _, known := range r.store.All() {
+		r.usage.Remember(known.Reference, known.Unused, nil)
 	}
 }
 
@@ -286,7 +268,7 @@ func (r *Resolver) repair(ctx context.Context) {
 			return
 		}
 		var err error
-		if ctx.Err() == nil && r.store.drifted(next.name, next.version) {
+		if ctx.Err() == nil && r.store.Drifted(next.name, next.version) {
 			err = r.repairOne(ctx, next)
 		}
 		if err == nil || ctx.Err() != nil {
@@ -300,7 +282,7 @@ func (r *Resolver) repair(ctx context.Context) {
 }
 
 func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
-	repaired, evicted, err := r.store.repair(ctx, changed.name, changed.version)
+	repaired, evicted, err := r.store.Repair(ctx, changed.name, changed.version)
 	r.askAgain(evicted)
 	if repaired && err == nil {
 		r.metrics.repaired.Inc()

@@ -13,6 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -36,7 +37,7 @@ type todo struct {
 	// reference of the image that is known; empty if none is.
 	reference string
 	// known is what is known about the reference; nil if nothing is.
-	known *answer
+	known *store.Answer
 	// after is how long there is nothing to do; negative means for ever. It is 0
 	// for any other task.
 	after time.Duration
@@ -46,17 +47,17 @@ type todo struct {
 // to do.
 func (r *Resolver) due(image usage.Image) todo {
 	now := r.clock.Now()
-	wait := r.attempts.of(image).retry.Sub(now)
+	wait := r.attempts.of(image).Retry.Sub(now)
 	t := todo{image: image, task: resolve}
 	t.reference, t.known = r.known(image)
 	switch {
-	case t.known == nil || !t.known.covers(r.nodes.clusterPlatforms()):
-	case digestOf(t.reference) == "":
+	case t.known == nil || !t.known.Covers(r.nodes.clusterPlatforms()):
+	case store.DigestOf(t.reference) == "":
 		t.task = confirm
 		// At most the TTL, in case the clock of the process that confirmed it was
 		// ahead.
-		wait = max(wait, min(t.known.confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
-	case !r.store.adopted(t.reference):
+		wait = max(wait, min(t.known.Confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
+	case !r.store.Adopted(t.reference):
 		t.task = adopt
 	default: // a digest means the same for ever
 		t.task, t.after = nothing, -1
@@ -67,9 +68,9 @@ func (r *Resolver) due(image usage.Image) todo {
 
 // known returns what is known about an image, and about which of its references; nil if nothing
 // is.
-func (r *Resolver) known(image usage.Image) (reference string, known *answer) {
+func (r *Resolver) known(image usage.Image) (reference string, known *store.Answer) {
 	for _, reference := range image.References {
-		if known := r.store.lookup(reference); known != nil {
+		if known := r.store.Lookup(reference); known != nil {
 			return reference, known
 		}
 	}
@@ -104,7 +105,7 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 		switch {
 		case err == nil:
 			r.backlog.succeeded()
-		case refused(err):
+		case store.Refused(err):
 			r.backlog.succeeded() // the API server works
 			r.notAccepted(ctx, log, image, err)
 		default:
@@ -131,8 +132,8 @@ func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage
 	r.backlog.forget(image.Key)
 	before := r.attempts.of(image)
 	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
-	if before.known() != failure.reason {
-		r.logOf(log, image).Info("Not accepted by the API server", "cause", err.Error(), "retry", failure.retry)
+	if before.known() != failure.Reason {
+		r.logOf(log, image).Info("Not accepted by the API server", "cause", err.Error(), "retry", failure.Retry)
 	}
 	r.tell(image, before)
 	if _, known := r.known(image); known != nil {
@@ -172,14 +173,14 @@ func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue.Queue, 
 // adopt writes that an image is used whose content is known.
 func (r *Resolver) adopt(ctx context.Context, t todo) error {
 	namespaces := r.usage.Namespaces(t.image.Key)
-	if !r.admit(t.image, usage.Units(r.store.layersOf(digestOf(t.reference)))) {
+	if !r.admit(t.image, usage.Units(r.store.LayersOf(store.DigestOf(t.reference)))) {
 		return nil
 	}
 	// It may have failed before the content was resolved for another reference.
-	if err := r.requeueEvicted(r.store.removeUnresolved(ctx, t.reference)); err != nil {
+	if err := r.requeueEvicted(r.store.RemoveUnresolved(ctx, t.reference)); err != nil {
 		return err
 	}
-	if err := r.requeueEvicted(r.store.adopt(ctx, t.reference)); err != nil {
+	if err := r.requeueEvicted(r.store.Adopt(ctx, t.reference)); err != nil {
 		return err
 	}
 	r.succeeded(t.image, t.reference, namespaces)
@@ -191,7 +192,7 @@ func (r *Resolver) adopt(ctx context.Context, t todo) error {
 func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	before := r.attempts.of(t.image)
 	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.forAll())
-	if err != nil && ctx.Err() == nil && t.known.private {
+	if err != nil && ctx.Err() == nil && t.known.Private {
 		digest, err = r.confirmWithSecrets(ctx, t, err)
 	}
 	if ctx.Err() != nil {
@@ -199,16 +200,16 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Qu
 	}
 	if err != nil {
 		failure := r.noteFailure(log, queue, t.image, before, []refusal{{t.reference, err}})
-		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
-		return r.requeueEvicted(r.store.notConfirmed(ctx, t.reference, failure))
+		r.metrics.lookups.WithLabelValues("confirm", failure.Reason).Inc()
+		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
 	}
 	queue.Succeeded()
 	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
-	if digest != t.known.digest {
-		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.digest, "to", digest)
+	if digest != t.known.Digest {
+		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.Digest, "to", digest)
 		return r.resolve(ctx, log, queue, t)
 	}
-	if err := r.requeueEvicted(r.store.confirmed(ctx, t.reference, digest)); err != nil {
+	if err := r.requeueEvicted(r.store.Confirmed(ctx, t.reference, digest)); err != nil {
 		return err
 	}
 	r.attempts.succeeded(t.image.Key)
@@ -273,9 +274,9 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Qu
 		return r.write(ctx, t.image, answer)
 	}
 	failure := r.noteFailure(log, queue, t.image, before, refusals)
-	r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), failure.reason).Inc()
+	r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), failure.Reason).Inc()
 	if t.known != nil { // keep what is known: other content of a tag, or not all platforms
-		return r.requeueEvicted(r.store.notConfirmed(ctx, t.reference, failure))
+		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
 	}
 	r.tell(t.image, before)
 	return r.notResolved(ctx, t.image, failure)
@@ -294,7 +295,7 @@ func (r *Resolver) question(image usage.Image, question string) string {
 // attempt before this one. So nobody can have others told again and again.
 func (r *Resolver) tell(image usage.Image, before attempt) {
 	pending := r.attempts.takePendingNotices(image.Key)
-	if before.known() != r.attempts.of(image).reason {
+	if before.known() != r.attempts.of(image).Reason {
 		r.reportFailure(image, r.usage.Workloads(image.Key, maxEvents)...)
 		return
 	}
@@ -397,7 +398,7 @@ func (r *Resolver) noteSecrets(image usage.Image, own *own, refusals []refusal) 
 		now = secretAttempt{opened: r.clock.Now()}
 	}
 	changed = r.attempts.noteSecrets(image.Key, own.namespace, now, func() []string { return r.usage.Namespaces(image.Key) })
-	if changed && now.message != "" && r.attempts.of(image).reason != "" { // or it is told with the refusal
+	if changed && now.message != "" && r.attempts.of(image).Reason != "" { // or it is told with the refusal
 		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, own.namespace, maxEvents)...)
 	}
 	return changed
@@ -410,13 +411,13 @@ func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure a
 	switch {
 	case len(namespaces) == 0: // no longer in use
 		return nil
-	case failure.reason == v1alpha1.ReasonDenied:
-		return r.requeueEvicted(r.store.removeUnresolved(ctx, reference))
-	case !r.store.has(reference) && !r.quota.AdmitUnresolved(namespaces):
+	case failure.Reason == v1alpha1.ReasonDenied:
+		return r.requeueEvicted(r.store.RemoveUnresolved(ctx, reference))
+	case !r.store.Has(reference) && !r.quota.AdmitUnresolved(namespaces):
 		r.metrics.unwritten.Inc()
 		return nil
 	}
-	err := r.requeueEvicted(r.store.notResolved(ctx, reference, failure))
+	err := r.requeueEvicted(r.store.NotResolved(ctx, reference, failure.Failure))
 	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 	return err
 }
@@ -425,18 +426,18 @@ func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure a
 // the registry has to answer only once.
 func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned) error {
 	namespaces := r.usage.Namespaces(image.Key)
-	if r.store.lookup(answer.reference) == nil && !r.admit(image, answer.quotaUnits()) {
+	if r.store.Lookup(answer.reference) == nil && !r.admit(image, answer.quotaUnits()) {
 		return nil
 	}
-	save := r.store.resolved
+	save := r.store.Resolved
 	if answer.private {
-		save = r.store.resolvedPrivately
+		save = r.store.ResolvedPrivately
 	}
 	var err error
 	// The first reference failed before. It goes first: once the other is written, there is
 	// nothing to do any more.
 	if first := image.References[0]; first != answer.reference {
-		err = r.requeueEvicted(r.store.removeUnresolved(ctx, first))
+		err = r.requeueEvicted(r.store.RemoveUnresolved(ctx, first))
 	}
 	if err == nil {
 		err = r.requeueEvicted(save(ctx, answer.reference, answer.found, answer.platforms))
@@ -508,12 +509,12 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image usage.
 		messages = append(messages, "pull secrets of workloads are not read (--pull-secrets)")
 	}
 	failure := r.attempts.failed(image, before, reason, atMost(maxMessage, strings.Join(messages, "; ")), wait)
-	if before.known() != failure.reason {
-		r.logOf(log, image).Info("Not resolved", "reason", failure.reason, "cause", detailsOf(refusals), "retry", failure.retry)
+	if before.known() != failure.Reason {
+		r.logOf(log, image).Info("Not resolved", "reason", failure.Reason, "cause", detailsOf(refusals), "retry", failure.Retry)
 	}
 	if !slices.ContainsFunc(refusals, func(r refusal) bool { return !outOfQuota(r) }) {
 		// No registry asked to wait: the next process, which may have other settings, need not.
-		failure.retry = time.Time{}
+		failure.Retry = time.Time{}
 	}
 	return failure
 }

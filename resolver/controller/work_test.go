@@ -73,12 +73,12 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 	name := v1alpha1.ManifestName(hash("a"))
 	tests := map[string]func(*Resolver, *storeTest){
 		"the informer": func(r *Resolver, s *storeTest) {
-			object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: s.byName[name].uid}}
+			object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			r.manifestHandler().OnDelete(object)
 		},
 		"a write": func(r *Resolver, s *storeTest) {
-			s.must(s.client.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-			s.clock.SetTime(s.clock.Now().Add(time.Hour))
+			s.must(s.WithWatch.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+			s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 			r.work(t.Context(), &queue.Queue{}, one)
 		},
 	}
@@ -87,8 +87,8 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 			r, s, _ := newTestResolver(t, &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }})
 			keys := queued(t, r)
 			r.usage.Set(imagesFor("w", "ns", one, two))
-			s.wrote(s.resolved(t.Context(), one, plain(hash("a")), amd64))
-			s.wrote(s.resolved(t.Context(), two, plain(hash("a")), amd64))
+			s.wrote(s.Resolved(t.Context(), one, plain(hash("a")), amd64))
+			s.wrote(s.Resolved(t.Context(), two, plain(hash("a")), amd64))
 			// Nothing may remain of this failure, or the image waits.
 			r.attempts.failed(usage.NewImage([]string{two}), attempt{}, v1alpha1.ReasonUnavailable, "down", time.Hour)
 			gone(r, s)
@@ -114,7 +114,7 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 		keys := queued(t, r)
 		names := []string{"reg/x:1", "reg/x:2", "reg/x:3", "reg/x:4"}
 		r.usage.Set(imagesFor("w", "ns", names...))
-		s.fails = errors.New("etcdserver: mvcc: database space exceeded")
+		s.Fails = errors.New("etcdserver: mvcc: database space exceeded")
 		for failures, name := range names {
 			q := &queue.Queue{}
 			r.work(t.Context(), q, name)
@@ -129,7 +129,7 @@ func TestPauseAfterFailedWrites(t *testing.T) {
 			t.Errorf("%s is due before the pause ends", key)
 		default:
 		}
-		s.fails = nil
+		s.Fails = nil
 		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 		if r.backlog.failures != 0 || r.backlog.of(one("reg/x:1")) != nil {
 			t.Errorf("left of the failures: %d, %+v", r.backlog.failures, r.backlog.of(one("reg/x:1")))
@@ -165,7 +165,7 @@ func TestWritesAboutOneImageFail(t *testing.T) {
 				}}
 				r, s, told := newTestResolver(t, f)
 				evil := map[string]bool{}
-				refusing := interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+				refusing := interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 					Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 						for _, reference := range o.(*v1alpha1.ImageManifest).Status.References {
 							if fails != nil && evil[reference.Name] {
@@ -175,7 +175,7 @@ func TestWritesAboutOneImageFail(t *testing.T) {
 						return c.Create(ctx, o, opts...)
 					},
 				})
-				r.store.client, r.store.live = refusing, refusing
+				s.WithWatch = refusing
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				go func() { r.queues.Run(ctx, nil); close(ended) }()
@@ -196,7 +196,7 @@ func TestWritesAboutOneImageFail(t *testing.T) {
 				for i := range honest {
 					ask(fmt.Sprint("team-", i%10), fmt.Sprintf("docker.io/library/app:%d", i))
 				}
-				for resolved := 0; resolved < honest && time.Since(began) < time.Hour; resolved, _ = r.store.count() {
+				for resolved := 0; resolved < honest && time.Since(began) < time.Hour; resolved, _ = r.store.Count() {
 					time.Sleep(100 * time.Millisecond)
 				}
 				took := time.Since(began)
@@ -227,10 +227,10 @@ func TestUnwrittenAnswerEndsWithTheUse(t *testing.T) {
 	points := hash("a")
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(points), nil }})
 	r.usage.Set(imagesFor("w", "ns", tag))
-	s.fails = errors.New("etcdserver: no leader")
+	s.Fails = errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue.Queue{}, tag)
 	r.release(r.usage.Set(imagesFor("w", "ns")).Unused...)
-	s.fails, points = nil, hash("b")
+	s.Fails, points = nil, hash("b")
 	r.usage.Set(imagesFor("w", "ns", tag))
 	r.work(t.Context(), &queue.Queue{}, tag)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): tag})
@@ -250,15 +250,15 @@ func TestCanceledWork(t *testing.T) {
 			r, s, told := newTestResolver(t, f)
 			r.usage.Set(imagesFor("w", "ns", tag))
 			if known {
-				s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-				s.clock.SetTime(s.clock.Now().Add(time.Hour))
+				s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+				s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 			}
 			q := &queue.Queue{}
-			s.writes = 0
+			s.Writes = 0
 			r.work(ctx, q, tag)
 			failures, _ := q.State()
-			if failed := r.attempts.of(one(tag)); s.writes != 0 || failed.reason != "" || failures != 0 || len(told.notes) != 0 {
-				t.Errorf("%d writes, %+v, %d failures of the registry, events %q", s.writes, failed, failures, told.notes)
+			if failed := r.attempts.of(one(tag)); s.Writes != 0 || failed.Reason != "" || failures != 0 || len(told.notes) != 0 {
+				t.Errorf("%d writes, %+v, %d failures of the registry, events %q", s.Writes, failed, failures, told.notes)
 			}
 		})
 	}
@@ -285,8 +285,8 @@ func TestQueuedAgain(t *testing.T) {
 	expect("it was resolved")
 	r.work(t.Context(), &queue.Queue{}, tag)
 	expect("nothing was due")
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.fails = errors.New("etcd: leader changed")
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	s.Fails = errors.New("etcd: leader changed")
 	r.work(t.Context(), &queue.Queue{}, tag)
 	expect("a write failed")
 }
@@ -325,7 +325,7 @@ func TestFoundUnderSecondName(t *testing.T) {
 	r.work(t.Context(), &queue.Queue{}, image.Key)
 	s.expect(map[string]string{v1alpha1.UnresolvedName(image.References[0]): image.References[0]})
 	missing = false
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, image.Key)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.References[1]})
 }
@@ -346,15 +346,15 @@ func TestFailuresOfTwoRegistries(t *testing.T) {
 			r, s, _ := newTestResolver(t, f)
 			r.usage.Set(imagesFor("w", "ns", "x:1"))
 			r.work(t.Context(), &queue.Queue{}, image.Key)
-			failure := s.failure(image.References[0])
-			if failure.reason != v1alpha1.ReasonRateLimited {
-				t.Errorf("reason %s", failure.reason)
+			failure := s.Failure(image.References[0])
+			if failure.Reason != v1alpha1.ReasonRateLimited {
+				t.Errorf("reason %s", failure.Reason)
 			}
-			if wait := failure.retry.Sub(s.clock.Now()); wait < 3*time.Hour {
+			if wait := failure.Retry.Sub(s.Clock.Now()); wait < 3*time.Hour {
 				t.Errorf("tried again after %s, one registry asks for 3h", wait)
 			}
-			if n := len(failure.message); n > maxMessage || n < maxMessage-1 || !utf8.ValidString(failure.message) {
-				t.Errorf("a message of %d bytes, at most %d: %.20q...", n, maxMessage, failure.message)
+			if n := len(failure.Message); n > maxMessage || n < maxMessage-1 || !utf8.ValidString(failure.Message) {
+				t.Errorf("a message of %d bytes, at most %d: %.20q...", n, maxMessage, failure.Message)
 			}
 		})
 	}
@@ -386,13 +386,13 @@ func TestWhoIsToldOfAFailure(t *testing.T) {
 	expect(0, "before it was asked for")
 	r.work(t.Context(), &queue.Queue{}, tag)
 	expect(1, "not found")
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, tag)
 	expect(1, "not found again")
 	handler.OnAdd(pod("two", tag), false)
 	expect(2, "another pod")
 	reason = v1alpha1.ReasonUnauthorized
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, tag)
 	expect(4, "another reason")
 	handler.OnAdd(pod("three", "REG/X"), false)
@@ -452,7 +452,7 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 			Spec:       corev1.PodSpec{ServiceAccountName: fmt.Sprint("account-", i), Containers: []corev1.Container{{Image: tag}}},
 		})
 		r.work(t.Context(), &queue.Queue{}, tag)
-		s.clock.SetTime(s.clock.Now().Add(time.Minute)) // longer than secrets are remembered
+		s.Clock.SetTime(s.Clock.Now().Add(time.Minute)) // longer than secrets are remembered
 	}
 	for i, namespace := range told.about[before:] {
 		if namespace != "loud" {
@@ -520,7 +520,7 @@ func TestChangedWorkload(t *testing.T) {
 		r.add(old, time.Hour, queue.Resolving)
 		handler.OnUpdate(before, after)
 		synctest.Wait()
-		if got, waiting := r.attempts.of(old), r.queues.Len(); got.reason != "" || waiting != 0 {
+		if got, waiting := r.attempts.of(old), r.queues.Len(); got.Reason != "" || waiting != 0 {
 			t.Errorf("remembered: %+v; %d wait", got, waiting)
 		}
 	})
@@ -549,9 +549,9 @@ func TestStandbyRepairsNothing(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	r.drifts = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[drift]())
 	defer r.drifts.ShutDown()
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	own := &v1alpha1.ImageManifest{}
-	s.must(s.client.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, own))
+	s.must(s.WithWatch.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, own))
 	changed := own.DeepCopy()
 	changed.ResourceVersion = "another"
 	for _, test := range []struct {
@@ -593,8 +593,8 @@ func TestAnswersAndTheQueue(t *testing.T) {
 				question := "resolve"
 				if known {
 					question = "confirm"
-					s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-					s.clock.SetTime(s.clock.Now().Add(time.Hour))
+					s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+					s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 				}
 				q := &queue.Queue{}
 				q.Failed(0)
@@ -604,7 +604,7 @@ func TestAnswersAndTheQueue(t *testing.T) {
 					t.Errorf("known %v, %q: %d failures in a row, a pause of %v", known, test.reason, failures, pause)
 				}
 				failed := r.attempts.of(one(tag))
-				if wait := failed.retry.Sub(s.clock.Now()); failed.reason != test.reason || wait < test.asks && test.asks > 0 {
+				if wait := failed.Retry.Sub(s.Clock.Now()); failed.Reason != test.reason || wait < test.asks && test.asks > 0 {
 					t.Errorf("known %v, %q: %+v, tried again after %v", known, test.reason, failed, wait)
 				}
 				counted := cmp.Or(test.reason, v1alpha1.ReasonResolved)
@@ -626,8 +626,8 @@ func TestLargeImageWithoutRoom(t *testing.T) {
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 4, 4 })
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
-	if f.asked() != 1 || len(s.objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
-		t.Errorf("asked for %q, %d objects, events %q", f.resolves, len(s.objects()), told.notes)
+	if f.asked() != 1 || len(s.Objects()) != 0 || len(told.notes) != 1 || !strings.Contains(told.notes[0], v1alpha1.ReasonTooMany) {
+		t.Errorf("asked for %q, %d objects, events %q", f.resolves, len(s.Objects()), told.notes)
 	}
 }
 
@@ -637,9 +637,9 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 1, 1 })
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	r.quota.Admit([]string{"ns"}, 1)
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(f.digests) != 1 || len(told.notes) != 0 {
 		t.Errorf("confirmed %q, events %q", f.digests, told.notes)
@@ -650,8 +650,8 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 // under the first cannot be removed: the answer is kept, and the registries are not asked again.
 func TestSecondNameNotWritten(t *testing.T) {
 	for name, fail := range map[string]func(s *storeTest, err error){
-		"no write":    func(s *storeTest, err error) { s.fails = err },
-		"no deletion": func(s *storeTest, err error) { s.failsDelete = err },
+		"no write":    func(s *storeTest, err error) { s.Fails = err },
+		"no deletion": func(s *storeTest, err error) { s.FailsDelete = err },
 	} {
 		image := usage.NewImage([]string{"first/x:1", "second/x:1"})
 		missing := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
@@ -665,8 +665,8 @@ func TestSecondNameNotWritten(t *testing.T) {
 		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		r.usage.Set(imagesFor("w", "ns", "x:1"))
 		failed := r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
-		s.wrote(s.notResolved(t.Context(), image.References[0], failed))
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.wrote(s.NotResolved(t.Context(), image.References[0], failed.Failure))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 		fail(s, errors.New("etcdserver: no leader"))
 		r.work(t.Context(), &queue.Queue{}, image.Key)
 		fail(s, nil)
@@ -697,10 +697,10 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 	r.work(t.Context(), &queue.Queue{}, tag)
 	s.expect(map[string]string{v1alpha1.UnresolvedName(digest): digest, v1alpha1.ManifestName(hash("a")): tag})
 
-	s.clock.SetTime(s.clock.Now().Add(10 * time.Minute))
-	s.failsDelete = errors.New("etcdserver: no leader")
+	s.Clock.SetTime(s.Clock.Now().Add(10 * time.Minute))
+	s.FailsDelete = errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue.Queue{}, digest)
-	s.failsDelete = nil
+	s.FailsDelete = nil
 	r.work(t.Context(), &queue.Queue{}, digest)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): tag + " " + digest})
 	if got := r.attempts.of(one(digest)); got != (attempt{}) {
@@ -716,7 +716,7 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 	}
 
 	r.release(r.usage.Unset(tagged.Workload)...)
-	s.clock.SetTime(s.clock.Now().Add(r.options.KeepUnused))
+	s.Clock.SetTime(s.Clock.Now().Add(r.options.KeepUnused))
 	r.sweep(t.Context())
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): digest})
 }
@@ -729,11 +729,11 @@ func TestFailureOfDigestNotRemoved(t *testing.T) {
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", digest))
 	r.work(t.Context(), &queue.Queue{}, digest)
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	refused, s.failsDelete = nil, errors.New("etcdserver: no leader")
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	refused, s.FailsDelete = nil, errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue.Queue{}, digest)
-	s.failsDelete = nil
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.FailsDelete = nil
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, digest)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): digest})
 	if f.asked() != 2 || r.attempts.of(one(digest)) != (attempt{}) || r.backlog.of(one(digest)) != nil {
@@ -768,7 +768,7 @@ func TestUsedWhileReleased(t *testing.T) {
 func TestNotConfirmedIsKnown(t *testing.T) {
 	const tag = "reg/x:1"
 	r, s, told := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), tag, twoPlatforms(), amd64))
+	s.wrote(s.Resolved(t.Context(), tag, twoPlatforms(), amd64))
 	r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", 0)
 	for platforms, want := range []int{0, 1} {
 		addNodes(r, both[:platforms+1]...)
@@ -788,16 +788,16 @@ func TestUnusedWhileWritten(t *testing.T) {
 		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		c := imagesFor("w", "ns", tag)
 		r.usage.Set(c)
-		s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 			Create: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 				r.release(r.usage.Unset(c.Workload)...)
 				return w.Create(ctx, o, opts...)
 			},
 		})
-		s.clock.SetTime(s.clock.Now().Add(time.Minute))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 		r.work(t.Context(), &queue.Queue{}, tag)
-		if got := r.usage.TenantOf(tag); len(s.objects()) != 1 || got.InUse || !got.Since.Equal(s.clock.Now()) || !slices.Equal(got.Namespaces, []string{"ns"}) {
-			t.Errorf("error %v: %d objects, of %+v", missing, len(s.objects()), got)
+		if got := r.usage.TenantOf(tag); len(s.Objects()) != 1 || got.InUse || !got.Since.Equal(s.Clock.Now()) || !slices.Equal(got.Namespaces, []string{"ns"}) {
+			t.Errorf("error %v: %d objects, of %+v", missing, len(s.Objects()), got)
 		}
 	}
 }
@@ -831,14 +831,14 @@ func TestMovedThereAndBack(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", "x:1"))
-	s.wrote(s.resolved(t.Context(), image.References[1], plain(hash("a")), amd64))
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.fails = errors.New("etcdserver: no leader")
+	s.wrote(s.Resolved(t.Context(), image.References[1], plain(hash("a")), amd64))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	s.Fails = errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue.Queue{}, image.Key)
 	if !slices.Equal(f.resolves, image.References[1:]) || r.backlog.of(image) == nil {
 		t.Errorf("asked for %q", f.resolves)
 	}
-	s.fails, points = nil, hash("a")
+	s.Fails, points = nil, hash("a")
 	r.work(t.Context(), &queue.Queue{}, image.Key)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.References[1]})
 	if r.backlog.of(image) != nil {

@@ -1,4 +1,4 @@
-package controller
+package store
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // point makes a reference point to a manifest, in the object that has it already or in
 // the first that has room. spec may be nil if the manifest has an object. It returns the
 // name of the object.
-func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, evicted []string, err error) {
+func (s *Store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, evicted []string, err error) {
 	for {
 		var exists bool
 		name, exists = s.page(digest, ref.Name)
@@ -44,7 +44,7 @@ func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageMa
 // page returns the name of the object of a manifest that has a reference, or else of the
 // first one with room, and whether it exists: that of any page may have been deleted, when
 // its last reference went.
-func (s *store) page(digest, reference string) (name string, exists bool) {
+func (s *Store) page(digest, reference string) (name string, exists bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.byReference[reference] {
@@ -61,7 +61,7 @@ func (s *store) page(digest, reference string) (name string, exists bool) {
 }
 
 // specOf reads what a manifest states, from one of its objects; nil if there is none.
-func (s *store) specOf(ctx context.Context, digest string) (*v1alpha1.ImageManifestSpec, error) {
+func (s *Store) specOf(ctx context.Context, digest string) (*v1alpha1.ImageManifestSpec, error) {
 	s.mu.Lock()
 	name := ""
 	for _, r := range s.byDigest[digest] {
@@ -81,7 +81,7 @@ func (s *store) specOf(ctx context.Context, digest string) (*v1alpha1.ImageManif
 }
 
 // acquire returns the manifest of a name, locked for writing.
-func (s *store) acquire(name string) *cachedManifest {
+func (s *Store) acquire(name string) *cachedManifest {
 	for {
 		s.mu.Lock()
 		r := s.byName[name]
@@ -105,7 +105,7 @@ func (s *store) acquire(name string) *cachedManifest {
 // the object. An object that does not exist is created only if a spec is given. An object
 // without references is deleted. If it turns out that somebody else deleted the object,
 // its references are evicted.
-func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
+func (s *Store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 
@@ -136,27 +136,27 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 	case s.byName[name] != r: // deleted while it was written, and evicted then
 	case exists && apierrors.IsNotFound(err) || !exists && r.ended == object.UID && object.UID != "":
 		// It was deleted, and the informer has said so already or never will.
-		evicted, err = s.drop(r), nil
+		evicted, err = s.dropLocked(r), nil
 		for i := range status.References {
 			evicted = append(evicted, status.References[i].Name)
 		}
 	case none && err == nil || !exists && err != nil:
-		s.drop(r)
+		s.dropLocked(r)
 	case err == nil:
-		s.unindex(r)
+		s.unindexLocked(r)
 		if !exists {
 			r.exists = true
 			r.state(spec)
 		}
 		r.uid, r.version, r.status = object.UID, object.ResourceVersion, *status
-		s.index(r)
+		s.indexLocked(r)
 	}
 	return evicted, err
 }
 
 // create creates an object. One of that name that somebody else made is taken over if it
 // states the same, and replaced if not.
-func (s *store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec *v1alpha1.ImageManifestSpec, status *v1alpha1.ImageManifestStatus) error {
+func (s *Store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec *v1alpha1.ImageManifestSpec, status *v1alpha1.ImageManifestStatus) error {
 	wanted := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: object.Name}, Spec: *spec, Status: *status}
 	if errs := wanted.Validate(); len(errs) > 0 {
 		return invalid(object.Name, errs)
@@ -189,9 +189,9 @@ func invalid(name string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("ImageManifest").GroupKind(), name, errs)
 }
 
-// refused reports whether an API server that works refused a write for what it says, or whose it is: the
+// Refused reports whether an API server that works refused a write for what it says, or whose it is: the
 // next one may succeed.
-func refused(err error) bool {
+func Refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false // it was not reached
@@ -209,7 +209,7 @@ const maxConflicts = 5
 
 // patch replaces the status of an object that exists. What somebody else changed in it is
 // put back. The error is NotFound if it was deleted, or another object has its name.
-func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, status *v1alpha1.ImageManifestStatus) error {
+func (s *Store) patch(ctx context.Context, object *v1alpha1.ImageManifest, status *v1alpha1.ImageManifestStatus) error {
 	changed := v1alpha1.ImageManifest{Status: *status}
 	if errs := changed.ValidateStatus(); len(errs) > 0 {
 		return invalid(object.Name, errs)
@@ -231,7 +231,7 @@ func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, statu
 }
 
 // delete deletes an object, and no other of its name.
-func (s *store) delete(ctx context.Context, object *v1alpha1.ImageManifest) error {
+func (s *Store) delete(ctx context.Context, object *v1alpha1.ImageManifest) error {
 	return s.retry(ctx, object, func() error {
 		conditions := client.Preconditions{}
 		if object.UID != "" {
@@ -257,7 +257,7 @@ func preconditions(object *v1alpha1.ImageManifest) map[string]any {
 }
 
 // retry does a write again if somebody else changed the object, with the version it has.
-func (s *store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write func() error) error {
+func (s *Store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write func() error) error {
 	var err error
 	for range maxConflicts {
 		if err = write(); !apierrors.IsConflict(err) {
@@ -275,18 +275,18 @@ func (s *store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write
 	return err
 }
 
-// drifted reports whether an object that a watch shows is not as the store left it, as far
+// Drifted reports whether an object that a watch shows is not as the store left it, as far
 // as its version tells. A write that is under way may be the reason.
-func (s *store) drifted(name, version string) bool {
+func (s *Store) Drifted(name, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.byName[name]
 	return r == nil || r.version != version
 }
 
-// repair puts an object back that somebody else has changed, and deletes one that somebody
+// Repair puts an object back that somebody else has changed, and deletes one that somebody
 // else has made: only the resolver writes them. It reports whether it had to.
-func (s *store) repair(ctx context.Context, name, version string) (repaired bool, evicted []string, err error) {
+func (s *Store) Repair(ctx context.Context, name, version string) (repaired bool, evicted []string, err error) {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 	s.mu.Lock()
@@ -311,7 +311,7 @@ func (s *store) repair(ctx context.Context, name, version string) (repaired bool
 	switch {
 	case s.byName[name] != r:
 	case !exists || apierrors.IsNotFound(err):
-		return repaired, s.drop(r), client.IgnoreNotFound(err)
+		return repaired, s.dropLocked(r), client.IgnoreNotFound(err)
 	case err == nil:
 		r.version = object.ResourceVersion
 	}
