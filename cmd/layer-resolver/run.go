@@ -32,6 +32,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/controller"
 	"github.com/layer-locality/layer-locality/resolver/inspect"
 	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
@@ -314,7 +315,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	if namespace, name, ok := strings.Cut(o.globalSecret, "/"); ok {
-		keychains = append(keychains, controller.KeychainFromSecret(mgr.GetAPIReader(), namespace, name))
+		keychains = append(keychains, pullsecrets.KeychainFromSecret(mgr.GetAPIReader(), namespace, name))
 	}
 	var mirrors controller.MirrorSetter
 	if o.clusterMirrors {

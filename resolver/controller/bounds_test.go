@@ -31,8 +31,7 @@ func TestBoundsAreDocumented(t *testing.T) {
 		fmt.Sprintf("after failures about %s images, that registry's queue waits, up to %s", word(toleratedImages), short(maxOutage)),
 		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)))
 	documented.Check(t, "security.md",
-		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)),
-		fmt.Sprintf("%d of a workload, %d KiB and %d registries each, %d KiB together are read", usage.MaxSecrets, maxSecretSize>>10, maxRegistries, maxSecretsSize>>10))
+		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)))
 	documented.Check(t, "resolver-install.md",
 		fmt.Sprintf("| `--max-images` | %d |", defaultMaxImages),
 		fmt.Sprintf("| `--max-images-per-namespace` | %d |", defaultMaxImagesPerNamespace))

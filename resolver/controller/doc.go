@@ -3,18 +3,19 @@
 // what they answer.
 //
 // The Resolver decides. It starts in resolver.go, follows changes in the cluster in
-// handlers.go, works on an image in work.go, and removes what is unused in collect.go. Its parts keep what it decides by, each with a lock of its own:
+// handlers.go, works on an image in work.go, and removes what is unused in collect.go.
+// What it decides by is in packages workloads, usage, pullsecrets, queue and store, and in
+// parts of its own:
 //
 //	mirrors.go      mirrors of registries that the cluster states
 //	nodes.go        platforms and registries of the nodes
 //	attempts.go     how the last attempt at an image ended, and when to try again
 //	backlog.go      answers that the API server did not take yet
 //	enqueue.go      which images come into the queues (package queue), and when
-//	credentials.go  keychains from pull secrets
 //	events.go       events about workloads
 //	metrics.go      what is counted
 //
-// The Resolver calls its parts. Only queues call it back, to work on an image
-// and to check whether an image may be asked for. Only attempts calls another
-// part, the store, with its lock held.
+// Each has a lock of its own. The Resolver calls them; only the queues call it back, to work
+// on an image and to check whether an image may be asked for. Only attempts holds its lock
+// while it calls another one, the store.
 package controller

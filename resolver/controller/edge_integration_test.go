@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -153,8 +154,8 @@ func TestSecretInLog(t *testing.T) {
 	klog.SetOutput(&out)
 	c, err := client.New(plane.Config, client.Options{Scheme: scheme})
 	w.must(err)
-	found := newCredentials(nil, c).byNamespace(context.Background(), []usage.Pull{{Namespace: "default", ServiceAccount: usage.DefaultAccount, Secrets: "regcred"}})
-	if len(found) != 1 || len(found[0].keychains) != 1 {
+	found := pullsecrets.New(nil, c).ByNamespace(context.Background(), []usage.Pull{{Namespace: "default", ServiceAccount: usage.DefaultAccount, Secrets: "regcred"}})
+	if len(found) != 1 || len(found[0].Keychains) != 1 {
 		t.Errorf("found %+v", found)
 	}
 	klog.Flush()

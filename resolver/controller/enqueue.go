@@ -46,7 +46,7 @@ func (r *Resolver) ask(image usage.Image) {
 func (r *Resolver) askForNew(c usage.WorkloadImages, added []usage.Image) {
 	for _, image := range added {
 		// The workload's pull secrets may give access where the others did not.
-		if r.credentials.readsPullSecrets() {
+		if r.credentials.Enabled() {
 			r.attempts.noteNewSecrets(image.Key, c.Pull)
 			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
 				r.attempts.addPendingNotice(image.Key, c.Pull.Namespace)

@@ -128,7 +128,7 @@ func (r *Resolver) reportFailure(image usage.Image, workloads ...corev1.ObjectRe
 			reason, message = own.reason, own.message
 		case own.message != "": // none of them was tried, which may be why
 			message += "; " + own.message
-		case reason == v1alpha1.ReasonUnauthorized && !r.credentials.readsPullSecrets():
+		case reason == v1alpha1.ReasonUnauthorized && !r.credentials.Enabled():
 			message += "; pull secrets are not read (--pull-secrets)"
 		}
 		r.notifier.reportFailure(image, reason, message, workload)

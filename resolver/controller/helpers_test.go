@@ -148,3 +148,11 @@ func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
 func plain(digest string) *registry.Resolution {
 	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
 }
+
+// secret is a pull secret of namespace ns.
+func secret(named, user string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: named}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"reg.example.com":{"username":"` + user + `","password":"x"}}}`)},
+	}
+}

@@ -2,23 +2,17 @@ package controller
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/yaml"
 
@@ -130,54 +124,6 @@ func TestWatchMirrors(t *testing.T) {
 		if !slices.Equal(watched, test.watched) || fmt.Sprint(err) != cmp.Or(test.err, "<nil>") {
 			t.Errorf("%T: watched %q, error %v; want %q, %q", test.mapper, watched, err, test.watched, test.err)
 		}
-	}
-}
-
-// TestKeychainFromSecret: one secret for all workloads; a missing one is an error that names
-// it, and not a request with other credentials.
-func TestKeychainFromSecret(t *testing.T) {
-	host, err := name.NewRegistry("reg.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	global := secret("pull-secret", "right")
-	global.Namespace = "openshift-config"
-	reader := fake.NewClientBuilder().WithObjects(global).Build()
-	found, err := KeychainFromSecret(reader, "openshift-config", "pull-secret").Resolve(host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if config, err := found.Authorization(); err != nil || config.Username != "right" {
-		t.Errorf("%+v, error %v", config, err)
-	}
-	if _, err = KeychainFromSecret(reader, "openshift-config", "other").Resolve(host); err == nil || err.Error() != "pull secret openshift-config/other does not exist" {
-		t.Errorf("error %v", err)
-	}
-	// It is not read for each request; what was canceled says nothing about it.
-	canceled, cancel := context.WithCancel(t.Context())
-	cancel()
-	reads := 0
-	counting := KeychainFromSecret(interceptor.NewClient(reader, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			reads++
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return c.Get(ctx, key, o, opts...)
-		},
-	}), "openshift-config", "pull-secret").(authn.ContextKeychain)
-	for i, ctx := range []context.Context{canceled, t.Context(), t.Context()} {
-		if _, err := counting.ResolveContext(ctx, host); (err != nil) != (i == 0) {
-			t.Errorf("request %d: error %v", i, err)
-		}
-	}
-	if reads != 2 {
-		t.Errorf("%d reads, want 2", reads)
-	}
-	global.Type = corev1.SecretTypeOpaque
-	reader = fake.NewClientBuilder().WithObjects(global).Build()
-	if _, err = KeychainFromSecret(reader, "openshift-config", "pull-secret").Resolve(host); err == nil {
-		t.Error("a secret of another type was used")
 	}
 }
 

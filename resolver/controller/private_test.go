@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
@@ -258,14 +259,14 @@ func TestChangedSecretIsTold(t *testing.T) {
 		owner  string // is told; empty: nothing
 		other  bool   // is told
 	}{
-		{r.credentials.reader, brief(v1alpha1.ReasonUnauthorized), true},
-		{r.credentials.reader, "", false},
+		{r.secrets, brief(v1alpha1.ReasonUnauthorized), true},
+		{r.secrets, "", false},
 		{none, "owner/pull-of-owner does not exist", false},
 		{none, "", false},
 		{fake.NewClientBuilder().WithObjects(right).Build(), "", false},
 	} {
 		told.notes, told.about = nil, nil
-		r.credentials = newCredentials(nil, step.reader)
+		r.credentials = pullsecrets.New(nil, step.reader)
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.Clock.SetTime(s.Clock.Now().Add(2 * maxRefusal))
 		var owner, other []string
@@ -296,7 +297,7 @@ func TestSecretsOfAnotherRegistry(t *testing.T) {
 	elsewhere := secret("pull-of-a", "any")
 	elsewhere.Namespace = "a"
 	elsewhere.Data[corev1.DockerConfigJsonKey] = []byte(`{"auths":{"other.example.com":{"username":"any","password":"x"}}}`)
-	r.credentials.reader = fake.NewClientBuilder().WithObjects(elsewhere).Build()
+	r.credentials = pullsecrets.New(nil, fake.NewClientBuilder().WithObjects(elsewhere).Build())
 	b, _ := asker("b", "nobody") // whose secret does not exist
 	r.usage.Set(b)
 	r.work(t.Context(), &queue.Queue{}, privateImage)

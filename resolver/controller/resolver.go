@@ -24,6 +24,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/store"
@@ -86,7 +87,7 @@ type Options struct {
 type Resolver struct {
 	options Options
 	dependencies
-	credentials *credentials
+	credentials *pullsecrets.Credentials
 	notifier    *notifier
 	usage       *usage.Usage
 	nodes       *nodes
@@ -138,7 +139,7 @@ func newResolver(options Options, d dependencies) *Resolver {
 	}
 	r := &Resolver{
 		options: options, dependencies: d,
-		credentials: newCredentials(options.Keychains, d.secrets),
+		credentials: pullsecrets.New(options.Keychains, d.secrets),
 		usage:       usage.New(options.Registry.References, d.clock, options.KeepUnused, images),
 		nodes:       newNodes(options.Policy, options.InUse),
 		nodeImages:  usage.NewNodeImages(),

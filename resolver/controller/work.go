@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/store"
@@ -191,7 +192,7 @@ func (r *Resolver) adopt(ctx context.Context, t todo) error {
 // without pull secrets.
 func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	before := r.attempts.of(t.image)
-	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.forAll())
+	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.ForAll())
 	if err != nil && ctx.Err() == nil && t.known.Private {
 		digest, err = r.confirmWithSecrets(ctx, t, err)
 	}
@@ -221,7 +222,7 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Qu
 // the registry answers to everybody.
 func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error) (digest string, err error) {
 	for _, own := range r.nextSecrets(ctx, t.image) {
-		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.keychains, registry.NotAnonymously))
+		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.Keychains, registry.NotAnonymously))
 		if err == nil || ctx.Err() != nil {
 			return digest, err
 		}
@@ -229,9 +230,12 @@ func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error)
 	return "", public
 }
 
+// maxPulls bounds how many workloads' pull secrets are tried for an image at a time.
+const maxPulls = 8
+
 // nextSecrets reads the pull secrets whose turn it is for an image.
-func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*own {
-	if !r.credentials.readsPullSecrets() {
+func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*pullsecrets.OfNamespace {
+	if !r.credentials.Enabled() {
 		return nil
 	}
 	from, newest := r.attempts.takeNextSecrets(image.Key)
@@ -244,7 +248,7 @@ func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*own {
 		pulls = append([]usage.Pull{newest}, pulls[:last]...)
 	}
 	r.attempts.setNextSecrets(image.Key, next)
-	return r.credentials.byNamespace(ctx, pulls)
+	return r.credentials.ByNamespace(ctx, pulls)
 }
 
 // resolve asks for the layers of an image: with pull secrets, one namespace's at a time, and
@@ -262,7 +266,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Qu
 	}
 	answer, refusals := r.withSecrets(ctx, log, t, references)
 	if answer == nil && refusals == nil && ctx.Err() == nil {
-		answer, refusals = r.find(ctx, references, r.credentials.forAll())
+		answer, refusals = r.find(ctx, references, r.credentials.ForAll())
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -332,32 +336,32 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, ref
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.Key, own.namespace).opened) < r.options.TagTTL {
+		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.Key, own.Namespace).opened) < r.options.TagTTL {
 			continue // asked a short time ago, with success, and nobody else has to know
 		}
 		var found *learned
 		var refusals []refusal
-		if len(own.keychains) > 0 {
-			found, refusals = r.find(ctx, references, append(own.keychains, registry.NotAnonymously))
+		if len(own.Keychains) > 0 {
+			found, refusals = r.find(ctx, references, append(own.Keychains, registry.NotAnonymously))
 		}
 		if ctx.Err() != nil {
 			return nil, nil
 		}
 		if found == nil && !slices.ContainsFunc(refusals, asked) {
-			own.keychains = nil // they are for other registries
+			own.Keychains = nil // they are for other registries
 			r.noteSecrets(t.image, own, nil)
 			continue
 		}
 		changed := r.noteSecrets(t.image, own, refusals)
 		if found == nil {
-			if changed && r.notifier.logs(own.namespace) {
-				log.Info("Not resolved with pull secrets", "namespace", own.namespace, "cause", detailsOf(refusals))
+			if changed && r.notifier.logs(own.Namespace) {
+				log.Info("Not resolved with pull secrets", "namespace", own.Namespace, "cause", detailsOf(refusals))
 			}
 			continue // also if it seems to be the registry: a secret may bring that about
 		}
 		digest, err := found.found.Digest, error(nil)
-		if !r.credentials.isForAll(found.found.By) {
-			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.forAll())
+		if !r.credentials.IsForAll(found.found.By) {
+			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.ForAll())
 		}
 		switch {
 		case err == nil && digest == found.found.Digest:
@@ -367,7 +371,7 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, ref
 			return found, nil
 		case err != nil:
 			public = []refusal{{found.reference, err}}
-			log.V(1).Info("Resolved for one namespace only", "namespace", own.namespace, "reference", found.reference)
+			log.V(1).Info("Resolved for one namespace only", "namespace", own.Namespace, "reference", found.reference)
 		}
 	}
 	return nil, public
@@ -386,20 +390,20 @@ func outOfQuota(refusal refusal) bool {
 
 // noteSecrets notes how it went with the pull secrets of a namespace: without refusals,
 // they opened the image, or there were none to try. It reports whether that is new.
-func (r *Resolver) noteSecrets(image usage.Image, own *own, refusals []refusal) (changed bool) {
-	now := secretAttempt{message: atMost(maxMessage, strings.Join(own.problems, "; "))}
+func (r *Resolver) noteSecrets(image usage.Image, own *pullsecrets.OfNamespace, refusals []refusal) (changed bool) {
+	now := secretAttempt{message: atMost(maxMessage, strings.Join(own.Problems, "; "))}
 	switch {
 	case len(refusals) > 0:
 		now.reason, _ = reasonOf(refusals)
 		if now.message == "" {
 			now.message = brief(now.reason)
 		}
-	case len(own.keychains) > 0:
+	case len(own.Keychains) > 0:
 		now = secretAttempt{opened: r.clock.Now()}
 	}
-	changed = r.attempts.noteSecrets(image.Key, own.namespace, now, func() []string { return r.usage.Namespaces(image.Key) })
+	changed = r.attempts.noteSecrets(image.Key, own.Namespace, now, func() []string { return r.usage.Namespaces(image.Key) })
 	if changed && now.message != "" && r.attempts.of(image).Reason != "" { // or it is told with the refusal
-		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, own.namespace, maxEvents)...)
+		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, own.Namespace, maxEvents)...)
 	}
 	return changed
 }
@@ -505,7 +509,7 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image usage.
 			queue.Succeeded()
 		}
 	}
-	if reason == v1alpha1.ReasonUnauthorized && !r.credentials.readsPullSecrets() {
+	if reason == v1alpha1.ReasonUnauthorized && !r.credentials.Enabled() {
 		messages = append(messages, "pull secrets of workloads are not read (--pull-secrets)")
 	}
 	failure := r.attempts.failed(image, before, reason, atMost(maxMessage, strings.Join(messages, "; ")), wait)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -485,11 +486,11 @@ func TestBroughtSecretsTakeOnePlace(t *testing.T) {
 		p := imagesFor("w", brought, tag).Pull
 		r.attempts.noteNewSecrets(tag, p)
 		tried := r.nextSecrets(t.Context(), one(tag))
-		if len(tried) != maxPulls || tried[place].namespace != brought {
+		if len(tried) != maxPulls || tried[place].Namespace != brought {
 			t.Errorf("of %d namespaces the secrets are tried, want %d with %s in place %d", len(tried), maxPulls, brought, place)
 		}
-		if tried := r.nextSecrets(t.Context(), one(tag)); tried[0].namespace != next {
-			t.Errorf("%s is next, want %s", tried[0].namespace, next)
+		if tried := r.nextSecrets(t.Context(), one(tag)); tried[0].Namespace != next {
+			t.Errorf("%s is next, want %s", tried[0].Namespace, next)
 		}
 	}
 }
@@ -862,6 +863,77 @@ func TestReasonOf(t *testing.T) {
 		}
 		if got, _ := reasonOf(refusals); got != test.want {
 			t.Errorf("%q: %s, want %s", test.reasons, got, test.want)
+		}
+	}
+}
+
+// Who may not pull an image is told what is wrong with the pull secrets.
+func TestUnauthorizedTellsProblems(t *testing.T) {
+	refused := &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New("401")}
+	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return nil, refused }}
+	for name, test := range map[string]struct {
+		change func(*Options, *dependencies)
+		want   string
+	}{
+		"secrets are read":     {func(_ *Options, d *dependencies) { d.secrets = fake.NewClientBuilder().Build() }, "ns/missing does not exist"},
+		"secrets are not read": {func(*Options, *dependencies) {}, "--pull-secrets"},
+	} {
+		r, _, events := newTestResolver(t, f, test.change)
+		c := imagesFor("w", "ns", "reg/x:1")
+		c.Pull.Secrets = "missing"
+		r.usage.Set(c)
+		r.usage.Set(imagesFor("w", "elsewhere", "reg/x:1"))
+		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
+		told := map[string]string{}
+		for i, note := range events.notes {
+			told[events.about[i]] = note
+		}
+		if got := told["ns"]; !strings.Contains(got, test.want) {
+			t.Errorf("%s: %q, want %q in it", name, got, test.want)
+		}
+		public := r.attempts.of(one("reg/x:1")).Message
+		for who, got := range map[string]string{"another namespace": told["elsewhere"], "readers of the object": public} {
+			if got == "" || strings.Contains(got, "missing") || strings.Contains(got, "--pull-secrets") != (test.want == "--pull-secrets") {
+				t.Errorf("%s: %s are told %q", name, who, got)
+			}
+		}
+	}
+}
+
+// A tag that could not be confirmed and then was: the failure is forgotten.
+func TestConfirmedAfterFailure(t *testing.T) {
+	const tag = "reg/x:1"
+	down := true
+	f := &fakeRegistry{
+		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil },
+		digest: func(string) (string, error) {
+			if down {
+				return "", &registry.Error{Reason: v1alpha1.ReasonUnavailable, Err: errors.New("down")}
+			}
+			return hash("a"), nil
+		},
+	}
+	r, s, _ := newTestResolver(t, f)
+	r.usage.Set(imagesFor("w", "ns", tag))
+	r.work(t.Context(), &queue.Queue{}, tag)
+	pass := func(d time.Duration) { s.Clock.SetTime(s.Clock.Now().Add(d)) }
+	pass(time.Hour + time.Minute)
+	r.work(t.Context(), &queue.Queue{}, tag)
+	if r.attempts.of(one(tag)).Failures == 0 {
+		t.Fatal("the failure is not remembered")
+	}
+	down = false
+	pass(time.Hour)
+	r.work(t.Context(), &queue.Queue{}, tag)
+	if got := r.attempts.of(one(tag)); got.Failures != 0 {
+		t.Errorf("after it was confirmed: %+v", got)
+	}
+	if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved)); n != 1 {
+		t.Errorf("%v tags counted as confirmed", n)
+	}
+	for _, object := range s.Manifests() {
+		if c := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
+			t.Errorf("%s: %+v", object.Name, c)
 		}
 	}
 }

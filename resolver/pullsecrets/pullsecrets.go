@@ -1,4 +1,6 @@
-package controller
+// Package pullsecrets finds the credentials with which images may be asked for: those for all
+// workloads, and the pull secrets of each namespace.
+package pullsecrets
 
 import (
 	"context"
@@ -29,15 +31,13 @@ const (
 	maxSecretsSize = 256 << 10
 	maxSecretSize  = 64 << 10
 	maxRegistries  = 256
-	// maxPulls bounds how many workloads' pull secrets are tried for an image at a time.
-	maxPulls = 8
 	// secretsFor is how long pull secrets are remembered, so that a thousand
 	// images of a namespace do not read them a thousand times.
 	secretsFor = 30 * time.Second
 )
 
-// credentials finds the credentials with which images may be asked for.
-type credentials struct {
+// Credentials finds the credentials with which images may be asked for.
+type Credentials struct {
 	// static have the credentials for all workloads.
 	static []authn.Keychain
 	// reader reads secrets and service accounts, uncached; nil if pull secrets
@@ -46,36 +46,38 @@ type credentials struct {
 	cache  *cache.Expiring
 }
 
-func newCredentials(static []authn.Keychain, reader client.Reader) *credentials {
-	return &credentials{static: static, reader: reader, cache: cache.NewExpiring()}
+// New returns Credentials with those for all workloads, in the order to try them, and a reader of
+// secrets and service accounts, without a cache; nil if pull secrets are not enabled.
+func New(static []authn.Keychain, reader client.Reader) *Credentials {
+	return &Credentials{static: static, reader: reader, cache: cache.NewExpiring()}
 }
 
-// readsPullSecrets reports whether the pull secrets of workloads are used.
-func (c *credentials) readsPullSecrets() bool { return c.reader != nil }
+// Enabled reports whether the pull secrets of workloads are used.
+func (c *Credentials) Enabled() bool { return c.reader != nil }
 
-// forAll returns what everybody may ask with: the credentials for all, and without any.
-func (c *credentials) forAll() []authn.Keychain {
+// ForAll returns what everybody may ask with: the credentials for all, and without any.
+func (c *Credentials) ForAll() []authn.Keychain {
 	if len(c.static) == 0 {
 		return nil
 	}
 	return append(slices.Clone(c.static), registry.Anonymous)
 }
 
-// isForAll reports whether a keychain that opened an image is not of pull secrets.
-func (c *credentials) isForAll(opened authn.Keychain) bool {
+// IsForAll reports whether a keychain that opened an image is not of pull secrets.
+func (c *Credentials) IsForAll(opened authn.Keychain) bool {
 	return opened == nil || opened == registry.Anonymous || slices.Contains(c.static, opened)
 }
 
 // fromSecret is the keychain of one secret, for all workloads.
 type fromSecret struct {
-	*credentials
+	*Credentials
 	namespace, name string
 }
 
 // KeychainFromSecret returns the credentials of a pull secret for all workloads, such as
 // OpenShift's global one. It is read again after half a minute.
 func KeychainFromSecret(reader client.Reader, namespace, name string) authn.Keychain {
-	return &fromSecret{newCredentials(nil, reader), namespace, name}
+	return &fromSecret{New(nil, reader), namespace, name}
 }
 
 // Resolve implements authn.Keychain.
@@ -103,29 +105,29 @@ func (s *fromSecret) ResolveContext(ctx context.Context, target authn.Resource) 
 	return known.(answer).keychain.Resolve(target)
 }
 
-// own are the usable pull secrets of one namespace for an image.
-type own struct {
-	namespace string
-	keychains []authn.Keychain
-	// problems of the others.
-	problems []string
+// OfNamespace are the usable pull secrets of one namespace for an image.
+type OfNamespace struct {
+	Namespace string
+	Keychains []authn.Keychain
+	// Problems of the others.
+	Problems []string
 }
 
-// byNamespace reads pull secrets, and returns those of each namespace by themselves, in
+// ByNamespace reads pull secrets, and returns those of each namespace by themselves, in
 // the order of the pulls.
-func (c *credentials) byNamespace(ctx context.Context, pulls []usage.Pull) (all []*own) {
-	if !c.readsPullSecrets() {
+func (c *Credentials) ByNamespace(ctx context.Context, pulls []usage.Pull) (all []*OfNamespace) {
+	if !c.Enabled() {
 		return nil
 	}
 	for _, p := range pulls {
-		at := slices.IndexFunc(all, func(o *own) bool { return o.namespace == p.Namespace })
+		at := slices.IndexFunc(all, func(o *OfNamespace) bool { return o.Namespace == p.Namespace })
 		if at < 0 {
 			at = len(all)
-			all = append(all, &own{namespace: p.Namespace})
+			all = append(all, &OfNamespace{Namespace: p.Namespace})
 		}
 		found := c.of(ctx, p)
-		all[at].keychains = append(all[at].keychains, found.keychains...)
-		all[at].problems = append(all[at].problems, found.problems...)
+		all[at].Keychains = append(all[at].Keychains, found.keychains...)
+		all[at].Problems = append(all[at].Problems, found.problems...)
 	}
 	return all
 }
@@ -138,7 +140,7 @@ type pullSecrets struct {
 	problems  []string
 }
 
-func (c *credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
+func (c *Credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
 	if known, ok := c.cache.Get(p); ok {
 		return known.(pullSecrets)
 	}
@@ -180,7 +182,7 @@ func (c *credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
 }
 
 // secret reads a pull secret, or describes why it cannot be used.
-func (c *credentials) secret(ctx context.Context, namespace, name string) (*pullSecret, string) {
+func (c *Credentials) secret(ctx context.Context, namespace, name string) (*pullSecret, string) {
 	var secret corev1.Secret
 	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
 		return nil, problem("pull secret", namespace, name, err)
