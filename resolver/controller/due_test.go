@@ -13,7 +13,7 @@ import (
 func TestDue(t *testing.T) {
 	const tag, other = "reg/x:1", "second/x:1"
 	pinned := "reg/x@" + hash("f")
-	index := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{manifest(hash("a"), "linux/amd64")}}
+	index := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{specOf(hash("a"), "linux/amd64")}}
 	both := []string{"linux/amd64", "linux/arm64"}
 	// Each step happens before the question.
 	type step func(*Resolver, *storeTest)

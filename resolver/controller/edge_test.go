@@ -106,7 +106,7 @@ var both = []string{"linux/amd64", "linux/arm64"}
 
 func twoPlatforms() *registry.Resolution {
 	return &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
-		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
+		specOf(hash("a"), "linux/amd64"), specOf(hash("b"), "linux/arm64"),
 	}}
 }
 

@@ -138,7 +138,7 @@ var amd64 = []string{"linux/amd64"}
 // hash returns a valid digest for a letter.
 func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
 
-func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
+func specOf(digest, platform string) v1alpha1.ImageManifestSpec {
 	return v1alpha1.ImageManifestSpec{
 		Digest: digest, Platform: platform, Size: 7, Layers: []v1alpha1.ImageLayer{{Digest: hash("0"), Size: 7}},
 	}
@@ -146,7 +146,7 @@ func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
 
 // plain returns the resolution of a reference to a manifest without an index.
 func plain(digest string) *registry.Resolution {
-	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
+	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{specOf(digest, "")}}
 }
 
 // secret is a pull secret of namespace ns.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
-	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/registry/manifest"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -208,7 +208,7 @@ func (n *nodes) asked() []string {
 	asked := slices.Clone(n.platforms)
 	for i, platform := range asked {
 		if n.foreign[platform] {
-			asked[i] = platform + registry.Containerd
+			asked[i] = platform + manifest.Containerd
 		}
 	}
 	return asked

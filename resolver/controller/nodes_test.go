@@ -19,6 +19,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/registry/manifest"
 	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
@@ -261,7 +262,7 @@ func TestRuntimes(t *testing.T) {
 		n.set(name, nodeFacts{platform: workloads.PlatformOf(short.(*corev1.Node)), foreign: workloads.HasForeignRuntime(short.(*corev1.Node))})
 	}
 	n.update()
-	if got := n.asked(); !slices.Equal(got, []string{"linux/amd64" + registry.Containerd, "linux/arm64"}) {
+	if got := n.asked(); !slices.Equal(got, []string{"linux/amd64" + manifest.Containerd, "linux/arm64"}) {
 		t.Errorf("asked for %q", got)
 	}
 	n.remove("c")

@@ -1,9 +1,12 @@
-package registry
+// Package manifest reads what a registry sends: manifests of images, and indexes of them.
+// Nothing in it is trusted.
+package manifest
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"mime"
 	"slices"
 
@@ -23,9 +26,10 @@ const (
 	maxEntries = 1000
 )
 
-// content is a manifest, or an index of manifests.
-type content struct {
-	index     bool
+// Content is a manifest, or an index of manifests.
+type Content struct {
+	// Index is set if it is an index.
+	Index     bool
 	mediaType types.MediaType
 	// layers of a manifest, checked and without duplicates.
 	layers []v1alpha1.ImageLayer
@@ -80,9 +84,9 @@ func (d *descriptors) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// parseContent reads a manifest or an index. Manifests of artifacts are read like
+// Parse reads a manifest or an index. Manifests of artifacts are read like
 // those of images: image volumes use them, and their layers are pulled the same way.
-func parseContent(body []byte, contentType string) (*content, error) {
+func Parse(body []byte, contentType string) (*Content, error) {
 	document := struct {
 		SchemaVersion int             `json:"schemaVersion"`
 		MediaType     types.MediaType `json:"mediaType"`
@@ -96,26 +100,26 @@ func parseContent(body []byte, contentType string) (*content, error) {
 	}
 	switch err := json.Unmarshal(body, &document); {
 	case errors.Is(err, errTooMany) && document.Manifests.present && !document.Layers.present:
-		return nil, invalidManifest("an index of more than %d manifests", maxEntries)
+		return nil, fmt.Errorf("an index of more than %d manifests", maxEntries)
 	case errors.Is(err, errTooMany):
-		return nil, invalidManifest("a manifest of more than %d layers", v1alpha1.MaxLayers)
+		return nil, fmt.Errorf("a manifest of more than %d layers", v1alpha1.MaxLayers)
 	case err != nil:
-		return nil, invalidManifest("what was sent is neither a manifest nor an index")
+		return nil, errors.New("what was sent is neither a manifest nor an index")
 	}
 	if document.SchemaVersion == 1 || document.FSLayers != nil {
-		return nil, invalidManifest("a manifest of schema 1, which states no sizes: push the image again in a format of this decade")
+		return nil, errors.New("a manifest of schema 1, which states no sizes: push the image again in a format of this decade")
 	}
 	// No document may be a manifest to one reader and an index to another
 	// (CVE-2021-41190).
 	isManifest, isIndex := document.Layers.present || document.Config != nil, document.Manifests.present
 	if isManifest == isIndex {
-		return nil, invalidManifest("what was sent is neither a manifest nor an index, or both")
+		return nil, errors.New("what was sent is neither a manifest nor an index, or both")
 	}
 	mediaType, err := mediaTypeOf(document.MediaType, contentType, isIndex)
 	if err != nil {
 		return nil, err
 	}
-	c := &content{index: isIndex, mediaType: mediaType}
+	c := &Content{Index: isIndex, mediaType: mediaType}
 	if isIndex {
 		c.entries, c.body = document.Manifests.list, body
 		return c, nil
@@ -140,10 +144,10 @@ func mediaTypeOf(stated types.MediaType, contentType string, isIndex bool) (type
 		}
 	}
 	if !isKnown(stated) {
-		return "", invalidManifest("a media type that container runtimes do not take")
+		return "", errors.New("a media type that container runtimes do not take")
 	}
 	if stated.IsIndex() != isIndex {
-		return "", invalidManifest("a media type that is not that of the content")
+		return "", errors.New("a media type that is not that of the content")
 	}
 	return stated, nil
 }
@@ -162,10 +166,10 @@ func layers(list []descriptor) ([]v1alpha1.ImageLayer, error) {
 	for i, layer := range list {
 		name := layer.Digest.String()
 		if err := imageref.ValidateDigest(layer.Digest); err != nil {
-			return nil, invalidManifest("layer %d: %s", i, err)
+			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
 		if layer.Size == nil || *layer.Size < 0 || *layer.Size > maxLayerSize {
-			return nil, invalidManifest("layer %d: no size between 0 and %d bytes", i, int64(maxLayerSize))
+			return nil, fmt.Errorf("layer %d: no size between 0 and %d bytes", i, int64(maxLayerSize))
 		}
 		size, known := sizes[name]
 		switch {
@@ -173,14 +177,14 @@ func layers(list []descriptor) ([]v1alpha1.ImageLayer, error) {
 			sizes[name] = *layer.Size
 			found = append(found, v1alpha1.ImageLayer{Digest: name, Size: *layer.Size})
 		case size != *layer.Size:
-			return nil, invalidManifest("layer %d: another size than before in the same manifest", i)
+			return nil, fmt.Errorf("layer %d: another size than before in the same manifest", i)
 		}
 	}
 	return found, nil
 }
 
-// spec returns the spec of an ImageManifest for a manifest.
-func (c *content) spec(digest digest.Digest, platform string) v1alpha1.ImageManifestSpec {
+// Spec returns the spec of an ImageManifest for a manifest.
+func (c *Content) Spec(digest digest.Digest, platform string) v1alpha1.ImageManifestSpec {
 	spec := v1alpha1.ImageManifestSpec{
 		Digest:    digest.String(),
 		MediaType: string(c.mediaType),
