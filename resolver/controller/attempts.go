@@ -17,18 +17,18 @@ import (
 // attempt is how the last attempt at an image ended; zero if none has failed.
 type attempt struct {
 	store.Failure
-	// told is the reason of the last failure before retries were allowed: who uses the
-	// image knows it.
-	told string
+	// notified is the reason of the last failure before retries were allowed: those who use
+	// the image were notified of it.
+	notified string
 	// allowed counts calls of allowRetry. The code that notes a failure compares
 	// it with its value when the attempt began.
 	allowed int
 }
 
-// known is the reason that those who use the image have been told.
-func (a *attempt) known() string { return cmp.Or(a.Reason, a.told) }
+// lastNotified is the reason of which those who use the image were notified.
+func (a *attempt) lastNotified() string { return cmp.Or(a.Reason, a.notified) }
 
-// How long a refusal and a temporary failure are believed. The time grows with
+// How long a refusal and a temporary failure count. The time grows with
 // each failure in a row.
 const (
 	minRefusal, maxRefusal = time.Minute, 10 * time.Minute
@@ -56,12 +56,12 @@ type attempts struct {
 }
 
 // secretAttempts are attempts at one image with the pull secrets of namespaces. They are
-// only kept in memory, and each is only told to its own namespace.
+// only kept in memory, and each is only for its own namespace.
 type secretAttempts struct {
 	// next is whose pull secrets are next, after newest, those that a workload brought.
 	next, newest usage.Pull
 	// pendingNotices are the namespaces that brought other pull secrets since the last failure
-	// was told; at most maxSecretAttempts.
+	// was notified; at most maxSecretAttempts.
 	pendingNotices []string
 	// byNamespace has how it went; at most maxSecretAttempts.
 	byNamespace map[string]secretAttempt
@@ -88,7 +88,7 @@ func newAttempts(clock clock.PassiveClock, stored func(reference string) store.F
 func (a *attempts) takeNextSecrets(key string) (next, newest usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.withSecrets(key)
+	all := a.withSecretsLocked(key)
 	next, newest, all.newest = all.next, all.newest, usage.Pull{}
 	return next, newest
 }
@@ -97,15 +97,15 @@ func (a *attempts) takeNextSecrets(key string) (next, newest usage.Pull) {
 func (a *attempts) noteNewSecrets(key string, newest usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.withSecrets(key).newest = newest
+	a.withSecretsLocked(key).newest = newest
 }
 
 // addPendingNotice notes that a namespace brings other pull secrets for an image that failed: it has
-// to be told if it fails again.
+// to be notified if it fails again.
 func (a *attempts) addPendingNotice(key, namespace string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.withSecrets(key)
+	all := a.withSecretsLocked(key)
 	if len(all.pendingNotices) < maxSecretAttempts && !slices.Contains(all.pendingNotices, namespace) {
 		all.pendingNotices = append(all.pendingNotices, namespace)
 	}
@@ -125,16 +125,16 @@ func (a *attempts) takePendingNotices(key string) (namespaces []string) {
 func (a *attempts) setNextSecrets(key string, next usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.withSecrets(key).next = next
+	a.withSecretsLocked(key).next = next
 }
 
 // noteSecrets notes how it went with the pull secrets of a namespace, and reports whether
-// the namespace has something new to know. using returns the namespaces that use the image: if
+// that is new to the namespace. using returns the namespaces that use the image: if
 // there is no room, others are forgotten.
 func (a *attempts) noteSecrets(key, namespace string, now secretAttempt, using func() []string) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.withSecrets(key)
+	all := a.withSecretsLocked(key)
 	before, known := all.byNamespace[namespace]
 	if !known && len(all.byNamespace) >= maxSecretAttempts {
 		left := map[string]secretAttempt{}
@@ -162,8 +162,8 @@ func (a *attempts) secretsOf(key, namespace string) secretAttempt {
 	return secretAttempt{}
 }
 
-// withSecrets is for callers that hold the mutex.
-func (a *attempts) withSecrets(key string) *secretAttempts {
+// withSecretsLocked returns how it went with pull secrets for an image.
+func (a *attempts) withSecretsLocked(key string) *secretAttempts {
 	all := a.secrets[key]
 	if all == nil {
 		all = &secretAttempts{byNamespace: map[string]secretAttempt{}}
@@ -200,8 +200,8 @@ func (a *attempts) earlier(image usage.Image) (last attempt) {
 	return last
 }
 
-// at is of for a caller who holds the mutex and changes the attempt.
-func (a *attempts) at(image usage.Image) *attempt {
+// atLocked is of for a caller that changes the attempt.
+func (a *attempts) atLocked(image usage.Image) *attempt {
 	last := a.byKey[image.Key]
 	if last == nil {
 		earlier := a.earlier(image)
@@ -213,16 +213,16 @@ func (a *attempts) at(image usage.Image) *attempt {
 
 // allowRetry notes that circumstances have changed for images that are refused for
 // one of the reasons. If this one is, it may be asked for at once. An attempt that is under
-// way may have begun before the change, so failed does not believe its refusal either.
+// way may have begun before the change, so its refusal does not count either.
 func (a *attempts) allowRetry(image usage.Image, reasons ...string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	last := a.at(image)
+	last := a.atLocked(image)
 	last.allowed++
 	if !slices.Contains(reasons, last.Reason) {
 		return false
 	}
-	last.Retry, last.told, last.Reason, last.Message = time.Time{}, last.Reason, "", ""
+	last.Retry, last.notified, last.Reason, last.Message = time.Time{}, last.Reason, "", ""
 	return true
 }
 
@@ -232,7 +232,7 @@ func (a *attempts) allowRetry(image usage.Image, reasons ...string) bool {
 func (a *attempts) failed(image usage.Image, before attempt, reason, message string, wait time.Duration) attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	last := a.at(image)
+	last := a.atLocked(image)
 	switch {
 	case temporary(reason):
 		wait = max(wait, queue.Backoff(last.Failures, minError, maxError))
@@ -242,7 +242,7 @@ func (a *attempts) failed(image usage.Image, before attempt, reason, message str
 		wait = queue.Backoff(last.Failures, minRefusal, maxRefusal)
 	}
 	last.Failures++
-	last.Retry, last.told, last.Reason, last.Message = a.clock.Now().Add(wait), "", reason, message
+	last.Retry, last.notified, last.Reason, last.Message = a.clock.Now().Add(wait), "", reason, message
 	return *last
 }
 
@@ -256,8 +256,8 @@ func (a *attempts) forget(keys ...string) {
 	}
 }
 
-// succeeded drops the failures of an image. What namespaces know of their pull secrets
-// stays.
+// succeeded drops the failures of an image. What is noted of the pull secrets of
+// namespaces stays.
 func (a *attempts) succeeded(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

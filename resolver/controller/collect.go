@@ -76,7 +76,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 		}
 	}
 	r.quota.Set(resolved, unresolved)
-	// So that the next process knows it, too.
+	// For the next process, too.
 	for _, note := range noted {
 		if err := r.requeueEvicted(note()); err != nil && ctx.Err() == nil {
 			r.log.Error(err, "Noting since when a reference is unused")

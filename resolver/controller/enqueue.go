@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// nodeImageRefusal is for how long a refusal is believed, at least: an image may be gone
+	// nodeImageRefusal is for how long a refusal counts, at least: an image may be gone
 	// from its registry and stay on nodes for ever.
 	nodeImageRefusal = 6 * time.Hour
 	// nodeImagePause is for how long none is asked for after their registry had enough.
@@ -102,7 +102,7 @@ func (r *Resolver) worked(image usage.Image) {
 }
 
 // gaveUp reports whether a registry failed so often on an image that others have their turn.
-// A registry that had enough says nothing about the image.
+// A registry that had enough has refused no image.
 func (a *attempt) gaveUp() bool {
 	return a.Reason == v1alpha1.ReasonUnavailable && a.Failures >= nodeImageAttempts
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxEvents bounds the workloads that are told about one image.
+	// maxEvents bounds the workloads that are notified about one image.
 	maxEvents = 5
 	// maxNote is the API server's limit for the text of an event (bytes).
 	maxNote = 1024
@@ -28,8 +28,8 @@ const (
 	maxRecipients = 4096
 )
 
-// notifier tells workloads, by events, which of their images are not resolved. A namespace
-// learns what concerns its own pull secrets and what everybody may know, nothing else.
+// notifier notifies workloads, by events, which of their images are not resolved. A namespace
+// learns what concerns its own pull secrets and what concerns everybody, nothing else.
 type notifier struct {
 	recorder events.EventRecorder
 	// suppressed is called for each event that is too many for its namespace.
@@ -43,7 +43,7 @@ func newNotifier(recorder events.EventRecorder, suppressed func()) *notifier {
 	return &notifier{recorder: recorder, suppressed: suppressed, limits: lru.New(maxRecipients)}
 }
 
-// brief says what a reason means to the owner of a workload. It is the same whatever the
+// brief returns what a reason means to the owner of a workload. It is the same whatever the
 // details are, which are in the log: they would show what the resolver can reach.
 func brief(reason string) string {
 	switch reason {
@@ -67,7 +67,7 @@ func brief(reason string) string {
 	return "the registry gives no usable answer"
 }
 
-// reportFailure tells workloads why one of their images is not resolved.
+// reportFailure notifies workloads why one of their images is not resolved.
 func (n *notifier) reportFailure(image usage.Image, reason, message string, workloads ...corev1.ObjectReference) {
 	// Events about the same two objects count as one, so the second is the image.
 	about := &corev1.ObjectReference{
@@ -78,7 +78,7 @@ func (n *notifier) reportFailure(image usage.Image, reason, message string, work
 	}
 }
 
-// reportInvalid tells a workload that it has an invalid image name.
+// reportInvalid notifies a workload that it has an invalid image name.
 func (n *notifier) reportInvalid(invalid usage.InvalidName, workload corev1.ObjectReference) {
 	n.warn(workload, nil, "%.200q is no image name (%s): %.300s", invalid.Name, v1alpha1.ReasonInvalidReference, invalid.Err)
 }
@@ -109,8 +109,8 @@ func (n *notifier) allowed(namespace string) bool {
 	return limiter.(*rate.Limiter).Allow()
 }
 
-// reportFailure tells workloads why an image is not resolved: how it went with the pull
-// secrets of their namespace if these were tried, and else what everybody is told. What is known
+// reportFailure notifies workloads why an image is not resolved: how it went with the pull
+// secrets of their namespace if these were tried, and else for everybody. What is known
 // stays known if it cannot be confirmed.
 func (r *Resolver) reportFailure(image usage.Image, workloads ...corev1.ObjectReference) {
 	public := r.attempts.of(image)

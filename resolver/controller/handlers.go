@@ -69,8 +69,8 @@ func replaced(before, after any) bool {
 	return ok && also && a.GetUID() != b.GetUID()
 }
 
-// reportKnown tells a workload which of its new images are known to fail. For a
-// pod that another object made, that object is told instead of the pod.
+// reportKnown notifies a workload which of its new images are known to fail. For a
+// pod that another object made, that object is notified instead of the pod.
 func (r *Resolver) reportKnown(c usage.WorkloadImages, changed usage.Change) {
 	if c.Controlled {
 		return

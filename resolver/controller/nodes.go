@@ -13,7 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
-// nodes knows which platforms the nodes of the cluster have, which registries
+// nodes has which platforms the nodes of the cluster have, which registries
 // their images come from, and the networks inside the cluster.
 type nodes struct {
 	// policy gets the registries in use and the cluster's networks; nil for none.
@@ -38,7 +38,7 @@ type nodes struct {
 	known bool
 }
 
-// nodeFacts are what a node says about itself.
+// nodeFacts are what a node states about itself.
 type nodeFacts struct {
 	// platform is os/architecture; empty if the node does not say it yet.
 	platform   string
@@ -54,7 +54,7 @@ func (f *nodeFacts) equal(other *nodeFacts) bool {
 		slices.Equal(f.registries, other.registries) && slices.Equal(f.networks, other.networks)
 }
 
-// newNodes returns nodes that tell a policy which networks are the cluster's and, with
+// newNodes returns nodes that give a policy which networks are the cluster's and, with
 // inUse, which registries are in use. The policy may be nil.
 func newNodes(policy *policy.Policy, inUse bool) *nodes {
 	return &nodes{
@@ -63,7 +63,7 @@ func newNodes(policy *policy.Policy, inUse bool) *nodes {
 	}
 }
 
-// set stores what a node says, and reports whether that has changed.
+// set stores what a node states, and reports whether that has changed.
 func (n *nodes) set(name string, facts nodeFacts) (changed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -135,7 +135,7 @@ func (n *nodes) update() clusterChanges {
 	defer n.mu.Unlock()
 	first, oldPlatforms, oldRegistries, oldNetworks := !n.known, n.platforms, n.registries, n.networks
 	n.known = true
-	n.sum()
+	n.sumLocked()
 	if n.policy != nil {
 		// Called with the mutex held: of two updates, the policy has to keep the
 		// later one.
@@ -154,8 +154,8 @@ func (n *nodes) update() clusterChanges {
 	return changes
 }
 
-// sum computes what all nodes have together. The caller holds the mutex.
-func (n *nodes) sum() {
+// sumLocked computes what all nodes have together.
+func (n *nodes) sumLocked() {
 	platforms, registries, networks := map[string]int{}, map[string]bool{}, map[netip.Prefix]bool{}
 	for _, node := range n.byName {
 		if node.platform != "" && len(node.platform) <= v1alpha1.MaxPlatformLength { // as the kubelet states it

@@ -49,7 +49,7 @@ type Registry interface {
 	Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error)
 }
 
-// Options are what Add needs to know.
+// Options are those of Add.
 type Options struct {
 	Registry Registry
 	// Policy gets the networks of pods and services, and the registries in use if InUse is
@@ -104,11 +104,11 @@ type Resolver struct {
 	// synced report, for each watch, whether all objects that existed at the start
 	// have been seen.
 	synced []cache.InformerSynced
-	// leading is set once Start knows what the objects say.
+	// leading is set once Start has read the objects.
 	leading atomic.Bool
 }
 
-// drift is an object in a version that the store does not know.
+// drift is an object in a version that the store has not written.
 type drift struct{ name, version string }
 
 // dependencies are what the resolver takes from the manager.

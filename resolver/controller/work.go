@@ -127,16 +127,16 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 }
 
 // notAccepted notes that the API server takes no object with what is known about an image. That is
-// an outcome of this image, which its workloads are told.
+// an outcome of this image, of which its workloads are notified.
 func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage.Image, err error) {
 	r.metrics.writeErrors.Inc()
 	r.backlog.forget(image.Key)
 	before := r.attempts.of(image)
 	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
-	if before.known() != failure.Reason {
+	if before.lastNotified() != failure.Reason {
 		r.logOf(log, image).Info("Not accepted by the API server", "cause", err.Error(), "retry", failure.Retry)
 	}
-	r.tell(image, before)
+	r.notify(image, before)
 	if _, known := r.known(image); known != nil {
 		return
 	}
@@ -282,7 +282,7 @@ func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Qu
 	if t.known != nil { // keep what is known: other content of a tag, or not all platforms
 		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
 	}
-	r.tell(t.image, before)
+	r.notify(t.image, before)
 	return r.notResolved(ctx, t.image, failure)
 }
 
@@ -294,12 +294,12 @@ func (r *Resolver) question(image usage.Image, question string) string {
 	return question
 }
 
-// tell tells the workloads that use an image why it is not resolved, if they do not know
+// notify notifies the workloads that use an image why it is not resolved, if they were not
 // yet; else only those of namespaces that brought other pull secrets since. before is the
-// attempt before this one. So nobody can have others told again and again.
-func (r *Resolver) tell(image usage.Image, before attempt) {
+// attempt before this one. So nobody can have others notified again and again.
+func (r *Resolver) notify(image usage.Image, before attempt) {
 	pending := r.attempts.takePendingNotices(image.Key)
-	if before.known() != r.attempts.of(image).Reason {
+	if before.lastNotified() != r.attempts.of(image).Reason {
 		r.reportFailure(image, r.usage.Workloads(image.Key, maxEvents)...)
 		return
 	}
@@ -337,7 +337,7 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, ref
 			return nil, nil
 		}
 		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.Key, own.Namespace).opened) < r.options.TagTTL {
-			continue // asked a short time ago, with success, and nobody else has to know
+			continue // asked a short time ago, with success, and it concerns nobody else
 		}
 		var found *learned
 		var refusals []refusal
@@ -402,7 +402,7 @@ func (r *Resolver) noteSecrets(image usage.Image, own *pullsecrets.OfNamespace, 
 		now = secretAttempt{opened: r.clock.Now()}
 	}
 	changed = r.attempts.noteSecrets(image.Key, own.Namespace, now, func() []string { return r.usage.Namespaces(image.Key) })
-	if changed && now.message != "" && r.attempts.of(image).Reason != "" { // or it is told with the refusal
+	if changed && now.message != "" && r.attempts.of(image).Reason != "" { // or it is notified with the refusal
 		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, own.Namespace, maxEvents)...)
 	}
 	return changed
@@ -470,15 +470,15 @@ func (r *Resolver) admit(image usage.Image, units int) bool {
 	return false
 }
 
-// noteFull notes that there is no room for an image. Its workloads are told, and it is asked
+// noteFull notes that there is no room for an image. Its workloads are notified, and it is asked
 // for again some time later.
 func (r *Resolver) noteFull(image usage.Image) {
 	before := r.attempts.of(image)
 	r.attempts.failed(image, before, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), 0)
-	if before.known() != v1alpha1.ReasonTooMany {
+	if before.lastNotified() != v1alpha1.ReasonTooMany {
 		r.logOf(r.log, image).Info("Not resolved", "image", image.Key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.Namespaces(image.Key))
 	}
-	r.tell(image, before)
+	r.notify(image, before)
 }
 
 // maxMessage bounds messages in conditions and events (bytes).
@@ -513,7 +513,7 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image usage.
 		messages = append(messages, "pull secrets of workloads are not read (--pull-secrets)")
 	}
 	failure := r.attempts.failed(image, before, reason, atMost(maxMessage, strings.Join(messages, "; ")), wait)
-	if before.known() != failure.Reason {
+	if before.lastNotified() != failure.Reason {
 		r.logOf(log, image).Info("Not resolved", "reason", failure.Reason, "cause", detailsOf(refusals), "retry", failure.Retry)
 	}
 	if !slices.ContainsFunc(refusals, func(r refusal) bool { return !outOfQuota(r) }) {
@@ -531,7 +531,7 @@ func (r *Resolver) logOf(log logr.Logger, image usage.Image) logr.Logger {
 	return log
 }
 
-// detailsOf returns what the log says about refusals.
+// detailsOf returns what the log has about refusals.
 func detailsOf(refusals []refusal) string {
 	var details []string
 	for _, refusal := range refusals {

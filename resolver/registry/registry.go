@@ -31,7 +31,7 @@ import (
 
 // Config of a Client.
 type Config struct {
-	// Policy says which registries may be asked and which addresses may be
+	// Policy has which registries may be asked and which addresses may be
 	// contacted. Required.
 	Policy *policy.Policy
 	// RegistriesConf is the path of a containers-registries.conf(5) file, "" for

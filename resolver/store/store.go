@@ -213,7 +213,7 @@ func (s *Store) Lookup(reference string) *Answer {
 			if ref.Digest != found.Digest {
 				continue
 			}
-			// Each object of an index says which platforms it is for.
+			// Each object of an index states which platforms it is for.
 			found.platforms = append(found.platforms, ref.Platforms...)
 			found.Private = found.Private || ref.Private
 			if at.After(found.Confirmed) {
@@ -564,7 +564,7 @@ func (s *Store) dropLocked(r *cachedManifest) (references []string) {
 }
 
 // Adopted reports whether the content of a reference by digest is known and all of it has the
-// reference: each manifest of an index, and no object that says that it is not resolved.
+// reference: each manifest of an index, and no object that states that it is not resolved.
 func (s *Store) Adopted(reference string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

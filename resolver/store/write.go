@@ -135,7 +135,7 @@ func (s *Store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 	switch {
 	case s.byName[name] != r: // deleted while it was written, and evicted then
 	case exists && apierrors.IsNotFound(err) || !exists && r.ended == object.UID && object.UID != "":
-		// It was deleted, and the informer has said so already or never will.
+		// It was deleted, and the informer has shown it already or never will.
 		evicted, err = s.dropLocked(r), nil
 		for i := range status.References {
 			evicted = append(evicted, status.References[i].Name)
@@ -184,12 +184,12 @@ func (s *Store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec
 	return apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), object.Name, errors.New("somebody else makes it again and again"))
 }
 
-// invalid is the error of an API server that refuses an object for what it says.
+// invalid is the error of an API server that refuses an object for what it states.
 func invalid(name string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("ImageManifest").GroupKind(), name, errs)
 }
 
-// Refused reports whether an API server that works refused a write for what it says, or whose it is: the
+// Refused reports whether an API server that works refused a write for what it states, or whose it is: the
 // next one may succeed.
 func Refused(err error) bool {
 	var status apierrors.APIStatus
@@ -276,7 +276,7 @@ func (s *Store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write
 }
 
 // Drifted reports whether an object that a watch shows is not as the store left it, as far
-// as its version tells. A write that is under way may be the reason.
+// as its version shows. A write that is under way may be the reason.
 func (s *Store) Drifted(name, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 	MaxNodeImages = 50_000
 )
 
-// nodePull stands for no workload: no pull secrets, and nobody to tell. No service account
+// nodePull stands for no workload: no pull secrets, and nobody to notify. No service account
 // has such a name.
 var nodePull = Pull{ServiceAccount: "(nodes)"}
 

@@ -22,7 +22,7 @@ const (
 	MaxSecrets = 32
 )
 
-// Pull says which pull secrets a workload's images are pulled with.
+// Pull has which pull secrets a workload's images are pulled with.
 type Pull struct {
 	Namespace, ServiceAccount string
 	// Secrets are the names of imagePullSecrets, separated by commas.
@@ -108,7 +108,7 @@ type usedBy struct {
 
 type used struct {
 	Image
-	// since is when it came into use, as far as this process knows.
+	// since is when it came into use, as far as this process has seen.
 	since time.Time
 	by    map[*usedBy]struct{}
 	// pulls counts the workloads with the same pull secrets, without those that are settled:

@@ -19,7 +19,7 @@ import (
 // maxTemplates bounds the pod templates of one object.
 const maxTemplates = 32
 
-// Template says where objects of a kind have pod templates.
+// Template is where objects of a kind have pod templates.
 type Template struct {
 	schema.GroupVersionKind
 	// Path is a JSONPath as in kubectl: {.spec.template}. What it leads to is a pod

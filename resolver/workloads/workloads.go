@@ -32,7 +32,7 @@ type Kind struct {
 	// object.
 	template func(any) *corev1.PodSpec
 	// settled reports whether an object has pods, and all of them are made from the template
-	// it has now. Nil if that cannot be told.
+	// it has now. Nil if no field shows that.
 	settled func(any) bool
 }
 
@@ -234,7 +234,7 @@ func transform(object any) (any, error) {
 		}
 		return short, nil
 	case *v1alpha1.ImageManifest:
-		// The store has the content; the watch says what is not as it was left.
+		// The store has the content; the watch shows what is not as it was left.
 		return &v1alpha1.ImageManifest{ObjectMeta: slimMeta(o)}, nil
 	}
 	return object, nil
@@ -271,7 +271,7 @@ func PlatformOf(node *corev1.Node) string {
 	return info.OperatingSystem + "/" + info.Architecture
 }
 
-// HasForeignRuntime reports whether a node says that its container runtime is not CRI-O.
+// HasForeignRuntime reports whether a node states that its container runtime is not CRI-O.
 // containerd, and Docker with it, chooses differently among the manifests of an index.
 func HasForeignRuntime(node *corev1.Node) bool {
 	version := node.Status.NodeInfo.ContainerRuntimeVersion
