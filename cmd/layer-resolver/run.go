@@ -32,7 +32,9 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/controller"
 	"github.com/layer-locality/layer-locality/resolver/inspect"
 	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 // runOptions are the flags of the controller.
@@ -174,11 +176,11 @@ func (o *runOptions) proxiesByHost() (map[string]*url.URL, error) {
 }
 
 // podTemplates returns where other kinds have pod templates.
-func (o *runOptions) podTemplates() ([]controller.Template, error) {
-	templates := make([]controller.Template, len(o.templates))
+func (o *runOptions) podTemplates() ([]workloads.Template, error) {
+	templates := make([]workloads.Template, len(o.templates))
 	for i, text := range o.templates {
 		var err error
-		if templates[i], err = controller.ParseTemplate(text); err != nil {
+		if templates[i], err = workloads.ParseTemplate(text); err != nil {
 			return nil, fmt.Errorf("--template: %w", err)
 		}
 	}
@@ -295,11 +297,11 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if templates, err = controller.ServedTemplates(log, mapper, templates); err != nil {
+	if templates, err = workloads.ServedTemplates(log, mapper, templates); err != nil {
 		return err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Logger: log, Cache: controller.CacheOptions(templates...),
+		Scheme: scheme, Logger: log, Cache: workloads.CacheOptions(templates...),
 		Metrics: o.metrics(), HealthProbeBindAddress: o.healthAddress,
 		LeaderElection: o.leaderElect, LeaderElectionID: "layer-resolver", LeaderElectionNamespace: o.leaderElectionSpace,
 		// The process ends when its leadership ends, so the next leader may start at
@@ -313,7 +315,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	if namespace, name, ok := strings.Cut(o.globalSecret, "/"); ok {
-		keychains = append(keychains, controller.KeychainFromSecret(mgr.GetAPIReader(), namespace, name))
+		keychains = append(keychains, pullsecrets.KeychainFromSecret(mgr.GetAPIReader(), namespace, name))
 	}
 	var mirrors controller.MirrorSetter
 	if o.clusterMirrors {

@@ -9,29 +9,26 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // attempt is how the last attempt at an image ended; zero if none has failed.
 type attempt struct {
-	// failures in a row.
-	failures int
-	// retry is when the image may be asked for again.
-	retry time.Time
-	// reason and message of the last failure; empty if there was none, or if a retry
-	// has been allowed since.
-	reason, message string
-	// told is the reason of the last failure before retries were allowed: who uses the
-	// image knows it.
-	told string
+	store.Failure
+	// notified is the reason of the last failure before retries were allowed: those who use
+	// the image were notified of it.
+	notified string
 	// allowed counts calls of allowRetry. The code that notes a failure compares
 	// it with its value when the attempt began.
 	allowed int
 }
 
-// known is the reason that those who use the image have been told.
-func (a *attempt) known() string { return cmp.Or(a.reason, a.told) }
+// lastNotified is the reason of which those who use the image were notified.
+func (a *attempt) lastNotified() string { return cmp.Or(a.Reason, a.notified) }
 
-// How long a refusal and a temporary failure are believed. The time grows with
+// How long a refusal and a temporary failure count. The time grows with
 // each failure in a row.
 const (
 	minRefusal, maxRefusal = time.Minute, 10 * time.Minute
@@ -50,7 +47,7 @@ type attempts struct {
 	clock clock.PassiveClock
 	// stored returns how the last attempt at a reference ended, according to the
 	// objects. It is called with the mutex held.
-	stored func(reference string) attempt
+	stored func(reference string) store.Failure
 
 	mu    sync.Mutex
 	byKey map[string]*attempt
@@ -59,13 +56,13 @@ type attempts struct {
 }
 
 // secretAttempts are attempts at one image with the pull secrets of namespaces. They are
-// only kept in memory, and each is only told to its own namespace.
+// only kept in memory, and each is only for its own namespace.
 type secretAttempts struct {
-	// turn is whose pull secrets are next, after those that a workload brought.
-	turn, brought pull
-	// newcomers are the namespaces that brought other pull secrets since the last failure
-	// was told; at most maxSecretAttempts.
-	newcomers []string
+	// next is whose pull secrets are next, after newest, those that a workload brought.
+	next, newest usage.Pull
+	// pendingNotices are the namespaces that brought other pull secrets since the last failure
+	// was notified; at most maxSecretAttempts.
+	pendingNotices []string
 	// byNamespace has how it went; at most maxSecretAttempts.
 	byNamespace map[string]secretAttempt
 }
@@ -82,62 +79,62 @@ type secretAttempt struct {
 	reason, message string
 }
 
-func newAttempts(clock clock.PassiveClock, stored func(reference string) attempt) *attempts {
+func newAttempts(clock clock.PassiveClock, stored func(reference string) store.Failure) *attempts {
 	return &attempts{clock: clock, stored: stored, byKey: map[string]*attempt{}, secrets: map[string]*secretAttempts{}}
 }
 
-// turn returns whose pull secrets are next for an image, and those that a workload brought
+// takeNextSecrets returns whose pull secrets are next for an image, and those that a workload brought
 // since the last call, which come before all.
-func (a *attempts) turn(key string) (next, brought pull) {
+func (a *attempts) takeNextSecrets(key string) (next, newest usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.withSecrets(key)
-	next, brought, all.brought = all.turn, all.brought, pull{}
-	return next, brought
+	all := a.withSecretsLocked(key)
+	next, newest, all.newest = all.next, all.newest, usage.Pull{}
+	return next, newest
 }
 
-// bring notes that a workload brings other pull secrets for an image.
-func (a *attempts) bring(key string, brought pull) {
+// noteNewSecrets notes that a workload brings other pull secrets for an image.
+func (a *attempts) noteNewSecrets(key string, newest usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.withSecrets(key).brought = brought
+	a.withSecretsLocked(key).newest = newest
 }
 
-// welcome notes that a namespace brings other pull secrets for an image that failed: it has
-// to be told if it fails again.
-func (a *attempts) welcome(key, namespace string) {
+// addPendingNotice notes that a namespace brings other pull secrets for an image that failed: it has
+// to be notified if it fails again.
+func (a *attempts) addPendingNotice(key, namespace string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.withSecrets(key)
-	if len(all.newcomers) < maxSecretAttempts && !slices.Contains(all.newcomers, namespace) {
-		all.newcomers = append(all.newcomers, namespace)
+	all := a.withSecretsLocked(key)
+	if len(all.pendingNotices) < maxSecretAttempts && !slices.Contains(all.pendingNotices, namespace) {
+		all.pendingNotices = append(all.pendingNotices, namespace)
 	}
 }
 
-// newcomers returns the namespaces that were welcome since the last call.
-func (a *attempts) newcomers(key string) (namespaces []string) {
+// takePendingNotices returns the namespaces that were added since the last call.
+func (a *attempts) takePendingNotices(key string) (namespaces []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if all := a.secrets[key]; all != nil {
-		namespaces, all.newcomers = all.newcomers, nil
+		namespaces, all.pendingNotices = all.pendingNotices, nil
 	}
 	return namespaces
 }
 
-// setTurn notes whose pull secrets are next for an image.
-func (a *attempts) setTurn(key string, next pull) {
+// setNextSecrets notes whose pull secrets are next for an image.
+func (a *attempts) setNextSecrets(key string, next usage.Pull) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.withSecrets(key).turn = next
+	a.withSecretsLocked(key).next = next
 }
 
 // noteSecrets notes how it went with the pull secrets of a namespace, and reports whether
-// the namespace has something new to know. using returns the namespaces that use the image: if
+// that is new to the namespace. using returns the namespaces that use the image: if
 // there is no room, others are forgotten.
 func (a *attempts) noteSecrets(key, namespace string, now secretAttempt, using func() []string) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.withSecrets(key)
+	all := a.withSecretsLocked(key)
 	before, known := all.byNamespace[namespace]
 	if !known && len(all.byNamespace) >= maxSecretAttempts {
 		left := map[string]secretAttempt{}
@@ -165,8 +162,8 @@ func (a *attempts) secretsOf(key, namespace string) secretAttempt {
 	return secretAttempt{}
 }
 
-// withSecrets is for callers that hold the mutex.
-func (a *attempts) withSecrets(key string) *secretAttempts {
+// withSecretsLocked returns how it went with pull secrets for an image.
+func (a *attempts) withSecretsLocked(key string) *secretAttempts {
 	all := a.secrets[key]
 	if all == nil {
 		all = &secretAttempts{byNamespace: map[string]secretAttempt{}}
@@ -184,68 +181,68 @@ func (a *attempts) reset() {
 
 // of returns how the last attempt at an image ended, in this process or in the one
 // before it.
-func (a *attempts) of(image image) attempt {
+func (a *attempts) of(image usage.Image) attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if last := a.byKey[image.key]; last != nil {
+	if last := a.byKey[image.Key]; last != nil {
 		return *last
 	}
 	return a.earlier(image)
 }
 
 // earlier returns how the last attempt at an image ended according to the objects.
-func (a *attempts) earlier(image image) (last attempt) {
-	for _, reference := range image.references {
-		if last = a.stored(reference); last.reason != "" {
+func (a *attempts) earlier(image usage.Image) (last attempt) {
+	for _, reference := range image.References {
+		if last.Failure = a.stored(reference); last.Reason != "" {
 			break
 		}
 	}
 	return last
 }
 
-// at is of for a caller who holds the mutex and changes the attempt.
-func (a *attempts) at(image image) *attempt {
-	last := a.byKey[image.key]
+// atLocked is of for a caller that changes the attempt.
+func (a *attempts) atLocked(image usage.Image) *attempt {
+	last := a.byKey[image.Key]
 	if last == nil {
 		earlier := a.earlier(image)
 		last = &earlier
-		a.byKey[image.key] = last
+		a.byKey[image.Key] = last
 	}
 	return last
 }
 
 // allowRetry notes that circumstances have changed for images that are refused for
 // one of the reasons. If this one is, it may be asked for at once. An attempt that is under
-// way may have begun before the change, so failed does not believe its refusal either.
-func (a *attempts) allowRetry(image image, reasons ...string) bool {
+// way may have begun before the change, so its refusal does not count either.
+func (a *attempts) allowRetry(image usage.Image, reasons ...string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	last := a.at(image)
+	last := a.atLocked(image)
 	last.allowed++
-	if !slices.Contains(reasons, last.reason) {
+	if !slices.Contains(reasons, last.Reason) {
 		return false
 	}
-	last.retry, last.told, last.reason, last.message = time.Time{}, last.reason, "", ""
+	last.Retry, last.notified, last.Reason, last.Message = time.Time{}, last.Reason, "", ""
 	return true
 }
 
 // failed notes why an attempt failed, decides when the next may follow, and
 // returns both. before is what of returned when the attempt began; wait is how
 // long the registries ask to wait.
-func (a *attempts) failed(image image, before attempt, reason, message string, wait time.Duration) attempt {
+func (a *attempts) failed(image usage.Image, before attempt, reason, message string, wait time.Duration) attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	last := a.at(image)
+	last := a.atLocked(image)
 	switch {
 	case temporary(reason):
-		wait = max(wait, backoff(last.failures, minError, maxError))
+		wait = max(wait, queue.Backoff(last.Failures, minError, maxError))
 	case last.allowed != before.allowed:
 		wait = 0 // there is another secret now, or another platform
 	default:
-		wait = backoff(last.failures, minRefusal, maxRefusal)
+		wait = queue.Backoff(last.Failures, minRefusal, maxRefusal)
 	}
-	last.failures++
-	last.retry, last.told, last.reason, last.message = a.clock.Now().Add(wait), "", reason, message
+	last.Failures++
+	last.Retry, last.notified, last.Reason, last.Message = a.clock.Now().Add(wait), "", reason, message
 	return *last
 }
 
@@ -259,8 +256,8 @@ func (a *attempts) forget(keys ...string) {
 	}
 }
 
-// succeeded drops the failures of an image. What namespaces know of their pull secrets
-// stays.
+// succeeded drops the failures of an image. What is noted of the pull secrets of
+// namespaces stays.
 func (a *attempts) succeeded(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,27 +9,29 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
-func newTestAttempts(stored map[string]attempt) (*attempts, *testingclock.FakePassiveClock) {
+func newTestAttempts(stored map[string]store.Failure) (*attempts, *testingclock.FakePassiveClock) {
 	clock := testingclock.NewFakePassiveClock(time.Now())
-	return newAttempts(clock, func(reference string) attempt { return stored[reference] }), clock
+	return newAttempts(clock, func(reference string) store.Failure { return stored[reference] }), clock
 }
 
 // A failure that an earlier process noted counts, no matter under which
 // reference.
 func TestAttemptsOfAnEarlierProcess(t *testing.T) {
-	earlier := attempt{failures: 3, reason: v1alpha1.ReasonNotFound, message: "404"}
-	a, _ := newTestAttempts(map[string]attempt{"second/x:1": earlier})
-	image := newImage([]string{"first/x:1", "second/x:1", "third/x:1"})
-	if got := a.of(image); got != earlier {
+	earlier := store.Failure{Failures: 3, Reason: v1alpha1.ReasonNotFound, Message: "404"}
+	a, _ := newTestAttempts(map[string]store.Failure{"second/x:1": earlier})
+	image := usage.NewImage([]string{"first/x:1", "second/x:1", "third/x:1"})
+	if got := a.of(image); got.Failure != earlier {
 		t.Errorf("%+v, want %+v", got, earlier)
 	}
-	if got := a.failed(image, earlier, v1alpha1.ReasonNotFound, "404", 0); got.failures != 4 {
-		t.Errorf("%d failures in a row, want 4", got.failures)
+	if got := a.failed(image, attempt{Failure: earlier}, v1alpha1.ReasonNotFound, "404", 0); got.Failures != 4 {
+		t.Errorf("%d failures in a row, want 4", got.Failures)
 	}
-	a.forget(image.key)
-	if got := a.of(image); got != earlier {
+	a.forget(image.Key)
+	if got := a.of(image); got.Failure != earlier {
 		t.Errorf("%+v, want what objects say: %+v", got, earlier)
 	}
 }
@@ -61,15 +63,15 @@ func TestRetryAllowedDuringAttempt(t *testing.T) {
 				t.Error("nothing was refused yet")
 			}
 			got := a.failed(image, before, test.reason, "message", test.wait)
-			if wait := got.retry.Sub(clock.Now()); wait < test.least || wait > test.most {
+			if wait := got.Retry.Sub(clock.Now()); wait < test.least || wait > test.most {
 				t.Errorf("retry after %v, want %v to %v", wait, test.least, test.most)
 			}
-			if got.reason != test.reason || got.failures != 1 || a.of(image) != got {
+			if got.Reason != test.reason || got.Failures != 1 || a.of(image) != got {
 				t.Errorf("%+v, remembered %+v", got, a.of(image))
 			}
 			// The next attempt began after the change.
-			if again := a.failed(image, a.of(image), v1alpha1.ReasonUnauthorized, "message", 0); again.retry.Sub(clock.Now()) < minRefusal*4/5 {
-				t.Errorf("retry after %v", again.retry.Sub(clock.Now()))
+			if again := a.failed(image, a.of(image), v1alpha1.ReasonUnauthorized, "message", 0); again.Retry.Sub(clock.Now()) < minRefusal*4/5 {
+				t.Errorf("retry after %v", again.Retry.Sub(clock.Now()))
 			}
 		})
 	}
@@ -80,13 +82,13 @@ func TestAllowRetry(t *testing.T) {
 	a, clock := newTestAttempts(nil)
 	image := one("reg/x:1")
 	failed := a.failed(image, a.of(image), v1alpha1.ReasonDenied, "message", 0)
-	if a.allowRetry(image, v1alpha1.ReasonPlatformNotFound) || a.of(image).retry != failed.retry {
+	if a.allowRetry(image, v1alpha1.ReasonPlatformNotFound) || a.of(image).Retry != failed.Retry {
 		t.Errorf("allowed for another reason: %+v", a.of(image))
 	}
 	if !a.allowRetry(image, v1alpha1.ReasonPlatformNotFound, v1alpha1.ReasonDenied) {
 		t.Error("not allowed")
 	}
-	if got := a.of(image); got.reason != "" || got.retry.After(clock.Now()) || got.failures != 1 {
+	if got := a.of(image); got.Reason != "" || got.Retry.After(clock.Now()) || got.Failures != 1 {
 		t.Errorf("%+v: at once, reported again, after as many failures", got)
 	}
 }
@@ -146,22 +148,22 @@ func TestNoteSecrets(t *testing.T) {
 func TestNewcomers(t *testing.T) {
 	a, _ := newTestAttempts(nil)
 	const key = "reg/x:1"
-	if got := a.newcomers(key); got != nil {
+	if got := a.takePendingNotices(key); got != nil {
 		t.Errorf("%v are told of an image that nobody uses", got)
 	}
-	a.welcome(key, "a")
-	a.welcome(key, "b")
-	a.welcome(key, "a")
-	if got := a.newcomers(key); !slices.Equal(got, []string{"a", "b"}) {
+	a.addPendingNotice(key, "a")
+	a.addPendingNotice(key, "b")
+	a.addPendingNotice(key, "a")
+	if got := a.takePendingNotices(key); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%v are told, want a and b", got)
 	}
-	if got := a.newcomers(key); got != nil {
+	if got := a.takePendingNotices(key); got != nil {
 		t.Errorf("%v are told twice", got)
 	}
 	for i := range maxSecretAttempts + 1 {
-		a.welcome(key, fmt.Sprintf("namespace-%d", i))
+		a.addPendingNotice(key, fmt.Sprintf("namespace-%d", i))
 	}
-	if got := len(a.newcomers(key)); got != maxSecretAttempts {
+	if got := len(a.takePendingNotices(key)); got != maxSecretAttempts {
 		t.Errorf("%d namespaces are told, want %d", got, maxSecretAttempts)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // learned is an answer that still has to be written.
@@ -17,18 +19,21 @@ type learned struct {
 	private bool
 }
 
-// places is for how many references it counts.
-func (l *learned) places() int {
+// quotaUnits is how many units of a quota it takes.
+func (l *learned) quotaUnits() int {
 	layers := 0
 	for i := range l.found.Manifests {
 		layers += len(l.found.Manifests[i].Layers)
 	}
-	return places(layers)
+	return usage.Units(layers)
 }
 
 // maxLearned bounds the answers in the backlog; for more, registries are asked
 // again.
 const maxLearned = 1000
+
+// toleratedImages is for how many images writes fail before that counts as the API server's.
+const toleratedImages = 3
 
 // maxOutage is how long an API server that fails is not asked. It is short, as only some writes may fail.
 const maxOutage = 10 * time.Second
@@ -37,7 +42,7 @@ const maxOutage = 10 * time.Second
 // registry that has answered is not asked again.
 type backlog struct {
 	mu sync.Mutex
-	// failures of the API server in a row, and of which images; at most toleratedFailures.
+	// failures of the API server in a row, and of which images; at most toleratedImages.
 	failures int
 	failing  map[string]bool
 	// answers by key of the image.
@@ -49,18 +54,18 @@ func newBacklog() *backlog {
 }
 
 // of returns the answer for an image, or nil if there is none.
-func (b *backlog) of(image image) *learned {
+func (b *backlog) of(image usage.Image) *learned {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.answers[image.key]
+	return b.answers[image.Key]
 }
 
 // keep keeps an answer, if there is room.
-func (b *backlog) keep(image image, answer *learned) {
+func (b *backlog) keep(image usage.Image, answer *learned) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.answers) < maxLearned {
-		b.answers[image.key] = answer
+		b.answers[image.Key] = answer
 	}
 }
 
@@ -75,14 +80,14 @@ func (b *backlog) forget(keys ...string) {
 
 // failed notes that the API server did not accept a write about an image, and returns how long
 // to wait, and whether it fails for several images: then it is the server.
-func (b *backlog) failed(image image) (wait time.Duration, outage bool) {
+func (b *backlog) failed(image usage.Image) (wait time.Duration, outage bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures++
-	if len(b.failing) < toleratedFailures {
-		b.failing[image.key] = true
+	if len(b.failing) < toleratedImages {
+		b.failing[image.Key] = true
 	}
-	return backoff(b.failures, time.Second, maxOutage), len(b.failing) >= toleratedFailures
+	return queue.Backoff(b.failures, time.Second, maxOutage), len(b.failing) >= toleratedImages
 }
 
 // succeeded notes that the API server accepts writes.

@@ -13,36 +13,28 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/internal/documented"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 func TestBoundsAreDocumented(t *testing.T) {
 	number, word, short := documented.Number, documented.Word, documented.Time
-	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	documented.Check(t, "resolver.md",
 		fmt.Sprintf("one that was never resolved after %d minutes", keepUnresolved/time.Minute),
-		fmt.Sprintf("unused ones %s and %s", number(maxUnused.all), number(maxUnused.each)),
-		fmt.Sprintf("of references that were never resolved %s and %s", number(maxUnresolved.all), number(maxUnresolved.each)),
-		fmt.Sprintf("counts once for each %d layers begun", layersPerPlace),
-		fmt.Sprintf("There are at most %d, and %d for registries that one namespace named first", maxQueues, maxOpened),
-		fmt.Sprintf("at most %s at a time in the queue of a registry", word(maxAsked)),
-		fmt.Sprintf("A refused one is asked for again after %s hours", word(int(heldRefusal/time.Hour))),
-		fmt.Sprintf("the same %s are asked for, %s times", word(maxAsked), word(heldAttempts)),
-		fmt.Sprintf("At most %d images of a node and %s of the cluster count", maxHeldPerNode, number(maxHeld)),
-		fmt.Sprintf("up to %s %shs of `--max-images`", word(headroom-1), word(headroom)),
+		fmt.Sprintf("A refused one is asked for again after %s hours", word(int(nodeImageRefusal/time.Hour))),
+		fmt.Sprintf("the same %s are asked for, %s times", word(usage.MaxAsked), word(nodeImageAttempts)),
+		fmt.Sprintf("At most %d images of a node and %s of the cluster count", workloads.MaxImagesPerNode, number(usage.MaxNodeImages)),
 		fmt.Sprintf("again after %s, doubling up to %s, if the registry did not answer", short(minError), short(maxError)),
 		fmt.Sprintf("after %s, doubling up to %s, if it refused", short(minRefusal), short(maxRefusal)),
-		fmt.Sprintf("after failures about %s images, that registry's queue waits, up to %s", word(toleratedFailures), short(maxOutage)),
-		fmt.Sprintf("%s failures of a registry in a row | its queue waits %s, doubling up to %s", word(toleratedFailures), short(minPause), short(maxPause)),
-		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)),
-		fmt.Sprintf("each %sh turn is a tag's", word(share[levelConfirming])))
+		fmt.Sprintf("after failures about %s images, that registry's queue waits, up to %s", word(toleratedImages), short(maxOutage)),
+		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)))
 	documented.Check(t, "security.md",
-		fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates),
-		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)),
-		fmt.Sprintf("%d of a workload, %d KiB and %d registries each, %d KiB together are read", maxSecrets, maxSecretSize>>10, maxRegistries, maxSecretsSize>>10))
+		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)))
 	documented.Check(t, "resolver-install.md",
-		fmt.Sprintf("| `--max-images` | %d |", r.census.images.all),
-		fmt.Sprintf("| `--max-images-per-namespace` | %d |", r.census.images.each))
+		fmt.Sprintf("| `--max-images` | %d |", defaultMaxImages),
+		fmt.Sprintf("| `--max-images-per-namespace` | %d |", defaultMaxImagesPerNamespace))
 }
 
 // A namespace gets 200 events at once and then one each 3 s, whatever others get, and as many lines
@@ -82,9 +74,9 @@ func TestEventsAreBounded(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: errors.New("404")}
 	}})
 	for i := range 20 {
-		r.usage.set(claimFor(fmt.Sprint("w", i), "ns", "reg/x:1"))
+		r.usage.Set(imagesFor(fmt.Sprint("w", i), "ns", "reg/x:1"))
 	}
-	r.work(t.Context(), &queue{}, "reg/x:1")
+	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if n := len(told.notes); n != 5 {
 		t.Errorf("%d of 20 workloads are told, want 5", n)
 	}

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // keepUnresolved is how long a reference that was never resolved stays known after its
@@ -33,50 +36,49 @@ func sweepEvery(keep time.Duration) time.Duration {
 
 // sweep does once what collect does.
 func (r *Resolver) sweep(ctx context.Context) {
-	resolved, unresolved, unused := newTenants(r.census.images), newTenants(maxUnresolved), newTenants(maxUnused)
+	resolved, unresolved, unused := r.quota.Begin()
 	var noted []func() ([]string, error)
-	r.census.begin()
-	for _, h := range r.store.all() {
-		tenant := r.usage.tenantOf(h.reference)
+	for _, h := range r.store.All() {
+		tenant := r.usage.TenantOf(h.Reference)
 		switch {
 		case r.outdated(h):
-			r.remove(ctx, h.reference)
-			r.askAgain([]string{h.reference}) // if it is in use, or came into use meanwhile
+			r.remove(ctx, h.Reference)
+			r.askAgain([]string{h.Reference}) // if it is in use, or came into use meanwhile
 			continue
-		case !h.resolved:
-			unresolved.count(h.reference, 1, tenant)
-		case tenant.inUse:
-			resolved.count(h.reference, places(h.layers), tenant)
+		case !h.Resolved:
+			unresolved.Count(h.Reference, 1, tenant)
+		case tenant.InUse:
+			resolved.Count(h.Reference, usage.Units(h.Layers), tenant)
 		default:
-			unused.count(h.reference, places(h.layers), tenant)
+			unused.Count(h.Reference, usage.Units(h.Layers), tenant)
 		}
 		since := time.Time{}
-		if !tenant.inUse {
-			since = tenant.since.Truncate(time.Second)
+		if !tenant.InUse {
+			since = tenant.Since.Truncate(time.Second)
 		}
-		if !since.Equal(h.unused) {
-			noted = append(noted, func() ([]string, error) { return r.store.noteUnused(ctx, h.reference, since) })
+		if !since.Equal(h.Unused) {
+			noted = append(noted, func() ([]string, error) { return r.store.NoteUnused(ctx, h.Reference, since) })
 		}
 	}
-	for _, reference := range unresolved.excess() {
+	for _, reference := range unresolved.Excess() {
 		r.remove(ctx, reference)
 	}
-	for _, reference := range unused.excess() {
+	for _, reference := range unused.Excess() {
 		r.remove(ctx, reference)
 		r.askAgain([]string{reference}) // if it came into use meanwhile
 	}
-	for _, reference := range resolved.excess() {
+	for _, reference := range resolved.Excess() {
 		r.remove(ctx, reference)
-		for _, image := range r.usage.meaning([]string{reference}) {
+		for _, image := range r.usage.Meaning([]string{reference}) {
 			r.noteFull(image)
 			// A digest is not looked at again by itself, and there may be room later.
-			r.enqueue(image, r.options.TagTTL, confirming)
+			r.enqueue(image, r.options.TagTTL, queue.Confirming)
 		}
 	}
-	r.census.set(resolved.tally, unresolved.tally)
-	// So that the next process knows it, too.
+	r.quota.Set(resolved, unresolved)
+	// For the next process, too.
 	for _, note := range noted {
-		if err := r.saved(note()); err != nil && ctx.Err() == nil {
+		if err := r.requeueEvicted(note()); err != nil && ctx.Err() == nil {
 			r.log.Error(err, "Noting since when a reference is unused")
 			return
 		}
@@ -85,14 +87,14 @@ func (r *Resolver) sweep(ctx context.Context) {
 
 // outdated reports whether a reference has to go: unused for too long, or not to be kept by
 // the options, which may have changed with a restart.
-func (r *Resolver) outdated(h kept) bool {
+func (r *Resolver) outdated(h store.ReferenceInfo) bool {
 	keep := r.options.KeepUnused
-	if !h.resolved {
+	if !h.Resolved {
 		keep = min(keep, keepUnresolved)
 	}
-	return r.usage.unusedFor(h.reference, keep) ||
-		!h.resolved && h.reason == v1alpha1.ReasonDenied ||
-		h.private && !r.options.PublishPrivate
+	return r.usage.UnusedFor(h.Reference, keep) ||
+		!h.Resolved && h.Reason == v1alpha1.ReasonDenied ||
+		h.Private && !r.options.PublishPrivate
 }
 
 // remove takes a reference from all objects.
@@ -100,11 +102,11 @@ func (r *Resolver) remove(ctx context.Context, reference string) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err := r.saved(r.store.removeReference(ctx, reference)); err != nil && ctx.Err() == nil {
+	if err := r.requeueEvicted(r.store.RemoveReference(ctx, reference)); err != nil && ctx.Err() == nil {
 		r.log.Error(err, "Removing a reference", "reference", reference)
 		return
 	}
-	if !r.usage.tenantOf(reference).inUse {
-		r.usage.forgetIdle(reference)
+	if !r.usage.TenantOf(reference).InUse {
+		r.usage.ForgetIdle(reference)
 	}
 }

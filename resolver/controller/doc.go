@@ -1,29 +1,21 @@
-// Package controller keeps the ImageManifests of a cluster: it knows which image
+// Package controller keeps the ImageManifests of a cluster: it follows which image
 // references are in use, asks registries about them when it has to, and writes
 // what they answer.
 //
-// The Resolver decides. It starts in resolver.go, is told about changes in the
-// cluster in handlers.go, works on an image in work.go, and removes what is unused
-// in collect.go. Its parts keep what it decides by, each with a lock of its own:
+// The Resolver decides. It starts in resolver.go, follows changes in the cluster in
+// handlers.go, works on an image in work.go, and removes what is unused in collect.go.
+// What it decides by is in packages workloads, usage, pullsecrets, queue and store, and in
+// parts of its own:
 //
-//	workloads.go    what is read from pods, templates and nodes, and kept of them
-//	templates.go    pod templates of other kinds
 //	mirrors.go      mirrors of registries that the cluster states
-//	usage.go        which images are in use, by what, with which pull secrets
 //	nodes.go        platforms and registries of the nodes
-//	held.go         images that nodes hold, and in which order to ask for them
-//	store.go        what the ImageManifests say
-//	write.go        every write of them, and their repair
 //	attempts.go     how the last attempt at an image ended, and when to try again
 //	backlog.go      answers that the API server did not take yet
-//	queues.go       a queue for each registry, so that none delays another
-//	turns.go        the order in a queue: namespaces take turns
-//	census.go       how many references each namespace may have objects for
-//	credentials.go  keychains from pull secrets
-//	events.go       what workloads are told
+//	enqueue.go      which images come into the queues (package queue), and when
+//	events.go       events about workloads
 //	metrics.go      what is counted
 //
-// The Resolver calls its parts. Only queues call it back, to work on an image
-// and to check whether an image may be asked for. Only attempts calls another
-// part, the store, with its lock held.
+// Each has a lock of its own. The Resolver calls them; only the queues call it back, to work
+// on an image and to check whether an image may be asked for. Only attempts holds its lock
+// while it calls another one, the store.
 package controller

@@ -6,33 +6,35 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 func TestDue(t *testing.T) {
 	const tag, other = "reg/x:1", "second/x:1"
 	pinned := "reg/x@" + hash("f")
-	index := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{manifest(hash("a"), "linux/amd64")}}
+	index := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{specOf(hash("a"), "linux/amd64")}}
 	both := []string{"linux/amd64", "linux/arm64"}
 	// Each step happens before the question.
 	type step func(*Resolver, *storeTest)
 	resolvedAs := func(reference string, found *registry.Resolution, platforms []string) step {
-		return func(_ *Resolver, s *storeTest) { s.wrote(s.resolved(s.t.Context(), reference, found, platforms)) }
+		return func(_ *Resolver, s *storeTest) { s.wrote(s.Resolved(s.t.Context(), reference, found, platforms)) }
 	}
 	later := func(d time.Duration) step {
-		return func(_ *Resolver, s *storeTest) { s.clock.SetTime(s.clock.Now().Add(d)) }
+		return func(_ *Resolver, s *storeTest) { s.Clock.SetTime(s.Clock.Now().Add(d)) }
 	}
 	nodesOf := func(platforms ...string) step {
 		return func(r *Resolver, _ *storeTest) { addNodes(r, platforms...) }
 	}
 	refusedUntil := func(d time.Duration) step {
 		return func(_ *Resolver, s *storeTest) {
-			s.wrote(s.notResolved(s.t.Context(), tag, attempt{failures: 1, retry: s.clock.Now().Add(d), reason: v1alpha1.ReasonNotFound}))
+			s.wrote(s.NotResolved(s.t.Context(), tag, store.Failure{Failures: 1, Retry: s.Clock.Now().Add(d), Reason: v1alpha1.ReasonNotFound}))
 		}
 	}
 	tests := []struct {
 		name      string
 		steps     []step
-		image     image
+		image     usage.Image
 		want      task
 		reference string
 		after     time.Duration
@@ -48,7 +50,7 @@ func TestDue(t *testing.T) {
 		{"no index, any platform", []step{resolvedAs(tag, plain(hash("a")), amd64), nodesOf(both...)}, one(tag), nothing, tag, time.Hour},
 		{"refused", []step{refusedUntil(time.Minute), later(time.Second)}, one(tag), nothing, "", 59 * time.Second},
 		{"refused long ago", []step{refusedUntil(time.Minute), later(time.Minute)}, one(tag), resolve, "", 0},
-		{"known under the second name", []step{resolvedAs(other, plain(hash("a")), amd64)}, newImage([]string{tag, other}), nothing, other, time.Hour},
+		{"known under the second name", []step{resolvedAs(other, plain(hash("a")), amd64)}, usage.NewImage([]string{tag, other}), nothing, other, time.Hour},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

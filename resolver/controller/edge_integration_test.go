@@ -27,6 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // A Deployment with two images that do not exist.
@@ -152,8 +154,8 @@ func TestSecretInLog(t *testing.T) {
 	klog.SetOutput(&out)
 	c, err := client.New(plane.Config, client.Options{Scheme: scheme})
 	w.must(err)
-	found := newCredentials(nil, c).byNamespace(context.Background(), []pull{{namespace: "default", serviceAccount: defaultAccount, secrets: "regcred"}})
-	if len(found) != 1 || len(found[0].keychains) != 1 {
+	found := pullsecrets.New(nil, c).ByNamespace(context.Background(), []usage.Pull{{Namespace: "default", ServiceAccount: usage.DefaultAccount, Secrets: "regcred"}})
+	if len(found) != 1 || len(found[0].Keychains) != 1 {
 		t.Errorf("found %+v", found)
 	}
 	klog.Flush()
@@ -205,7 +207,7 @@ func TestSecretDuringAttempt(t *testing.T) {
 	w.deployment("two", reference, "right")
 	w.deployment("three", reference, "right")
 	w.eventually(func() error { // once the third is noted, the second has been handled
-		if users := w.resolver.usage.workloads(reference, 10); len(users) < 3 {
+		if users := w.resolver.usage.Workloads(reference, 10); len(users) < 3 {
 			return fmt.Errorf("in use by %v", users)
 		}
 		return nil
@@ -273,7 +275,7 @@ func TestFlood(t *testing.T) {
 	}
 	t.Logf("%d honest images resolved during the flood; at most %d objects of it", honest.Load(), most)
 	// What a worker is about to write is not counted yet when a sweep counts.
-	if limit := maxUnresolved.each + 16; most > limit || most == 0 {
+	if limit := usage.MaxUnresolved.Each + 16; most > limit || most == 0 {
 		t.Errorf("at most %d objects of the flood, want 1 to %d", most, limit)
 	}
 	var events eventsv1.EventList

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,9 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +21,11 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/poll"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/store/storetest"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // fakeRegistry gives the answers that tests set.
@@ -88,14 +89,14 @@ func (e *toldEvents) Eventf(regarding runtime.Object, _ runtime.Object, _, _, _,
 
 // newTestResolver returns a resolver that leads a cluster of amd64 nodes.
 func newTestResolver(t *testing.T, f *fakeRegistry, change ...func(*Options, *dependencies)) (*Resolver, *storeTest, *toldEvents) {
-	s, told := newStoreTest(t), &toldEvents{}
+	s, told := &storeTest{Server: storetest.New(t), t: t}, &toldEvents{}
 	options := Options{Registry: f, TagTTL: time.Hour, KeepUnused: 24 * time.Hour, Workers: 8}
-	d := dependencies{clock: s.clock, log: logr.Discard(), client: s.client, events: told}
+	d := dependencies{clock: s.Clock, log: logr.Discard(), client: s.Server, events: told}
 	for _, f := range change {
 		f(&options, &d)
 	}
 	r := newResolver(options, d)
-	s.store = r.store
+	s.Store = r.store
 	addNodes(r, amd64...)
 	r.leading.Store(true)
 	return r, s, told
@@ -105,7 +106,7 @@ var both = []string{"linux/amd64", "linux/arm64"}
 
 func twoPlatforms() *registry.Resolution {
 	return &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
-		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
+		specOf(hash("a"), "linux/amd64"), specOf(hash("b"), "linux/arm64"),
 	}}
 }
 
@@ -115,8 +116,8 @@ func TestOneOfTwoPlatformsDeleted(t *testing.T) {
 	for _, reference := range []string{"reg/x:1", "reg/x@" + hash("f")} {
 		r, s, _ := newTestResolver(t, &fakeRegistry{})
 		addNodes(r, both...)
-		s.wrote(s.resolved(t.Context(), reference, twoPlatforms(), both))
-		s.deleted(v1alpha1.ManifestName(hash("b")), s.records[v1alpha1.ManifestName(hash("b"))].uid)
+		s.wrote(s.Resolved(t.Context(), reference, twoPlatforms(), both))
+		s.Deleted(v1alpha1.ManifestName(hash("b")), "") // the API server of the test gives no UIDs
 		if next := r.due(one(reference)); next.task != resolve {
 			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, next.task, next.after, resolve)
 		}
@@ -129,7 +130,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	addNodes(r, both...)
 	creates := 0
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if creates++; creates == 2 {
 				return errors.New("etcd: leader changed")
@@ -138,11 +139,11 @@ func TestSecondObjectNotWritten(t *testing.T) {
 		},
 	})
 	image := one("reg/x:1")
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
-	queue := &queue{}
-	r.work(t.Context(), queue, image.key)
-	r.work(t.Context(), queue, image.key) // the retry
-	if got := len(s.objects()); got != 2 {
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
+	queue := &queue.Queue{}
+	r.work(t.Context(), queue, image.Key)
+	r.work(t.Context(), queue, image.Key) // the retry
+	if got := len(s.Objects()); got != 2 {
 		next := r.due(image)
 		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, next.task, next.after)
 	}
@@ -155,11 +156,11 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("b")), nil },
 		digest:  func(string) (string, error) { return hash("b"), nil },
 	})
-	r.usage.set(claimFor("w", "ns", tag))
-	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-	s.wrote(s.resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
+	r.usage.Set(imagesFor("w", "ns", tag))
+	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
 	fail := true
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if fail {
 				return errors.New("timeout")
@@ -167,63 +168,22 @@ func TestOldObjectKeepsTag(t *testing.T) {
 			return c.Patch(ctx, o, p, opts...)
 		},
 	})
-	queue := &queue{}
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	queue := &queue.Queue{}
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), queue, tag) // HEAD, GET, create b, a fails
 	fail = false
 	for range 2 { // the retry, and one time of confirming
 		r.work(t.Context(), queue, tag)
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	}
 	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(t.Context(), &list))
+	s.must(s.WithWatch.List(t.Context(), &list))
 	for _, m := range list.Items {
 		for _, ref := range m.Status.References {
 			if ref.Name == tag && m.Spec.Digest != hash("b") {
 				t.Errorf("%s still says %+v, as if just confirmed, though the tag moved to %s", m.Name, ref, hash("b")[:12])
 			}
 		}
-	}
-}
-
-// waitForRecord waits until a goroutine waits for a record that another one writes.
-func waitForRecord(t *testing.T) {
-	t.Helper()
-	stacks := make([]byte, 1<<20)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); goruntime.Gosched() {
-		for stack := range strings.SplitSeq(string(stacks[:goruntime.Stack(stacks, true)]), "\n\n") {
-			if strings.Contains(stack, "sync.Mutex.Lock") && strings.Contains(stack, "(*store).acquire") {
-				return
-			}
-		}
-	}
-	t.Fatal("nobody waits")
-}
-
-// An object is deleted while its next write waits for the one before: what is
-// written then belongs to a new object, which the store must know.
-func TestDeletedWhileAWriteWaits(t *testing.T) {
-	const tag = "reg/x:1"
-	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-	name := v1alpha1.ManifestName(hash("a"))
-	record := s.records[name]
-	record.writing.Lock() // somebody writes it
-	ended := make(chan error, 1)
-	go func() {
-		_, err := s.resolved(t.Context(), tag, plain(hash("a")), amd64)
-		ended <- err
-	}()
-	waitForRecord(t)
-	s.must(s.client.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	s.deleted(name, record.uid)
-	record.writing.Unlock()
-	s.must(<-ended)
-	if found := s.lookup(tag); found == nil || found.digest != hash("a") {
-		t.Errorf("the store knows %+v of what it has just written", found)
-	}
-	if n := len(s.objects()); n != 1 {
-		t.Errorf("%d objects", n)
 	}
 }
 
@@ -253,21 +213,21 @@ func TestUsedWhileCollected(t *testing.T) {
 	pinned := "reg/x@" + hash("a")
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.KeepUnused = time.Second })
-	s.wrote(s.resolved(t.Context(), pinned, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), pinned, plain(hash("a")), amd64))
 	worked := make(chan struct{}, 1) // it may work before anybody waits for it
-	r.queues = newQueues(8, r.denied, func(ctx context.Context, q *queue, key string) {
+	r.queues = queue.New(8, r.denied, countRequests(func(ctx context.Context, q *queue.Queue, key string) {
 		r.work(ctx, q, key)
 		select {
 		case worked <- struct{}{}:
 		default:
 		}
-	})
+	}))
 	ctx, cancel := context.WithCancel(t.Context())
-	go r.queues.run(ctx, nil)
-	<-r.queues.started
+	go r.queues.Run(ctx, nil)
+	<-r.queues.Started()
 	handler := r.workloadHandler(&kinds[0])
 	deleted := make(chan struct{})
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			defer close(deleted)
 			handler.OnAdd(&corev1.Pod{
@@ -278,45 +238,14 @@ func TestUsedWhileCollected(t *testing.T) {
 			return c.Delete(ctx, o, opts...)
 		},
 	})
-	r.usage.unusedFor(pinned, 0)
-	s.clock.SetTime(s.clock.Now().Add(time.Minute))
+	r.usage.UnusedFor(pinned, 0)
+	s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 	collected := make(chan struct{})
 	go func() { defer close(collected); r.collect(ctx) }()
 	<-deleted
-	soon(t, "the image is in use: its object is kept, or it is asked for again", func() bool { return len(s.objects()) > 0 || f.asked() > 0 })
+	soon(t, "the image is in use: its object is kept, or it is asked for again", func() bool { return len(s.Objects()) > 0 || f.asked() > 0 })
 	cancel()
 	<-collected
-}
-
-// A pinned image could not be looked through for a new platform at first; later
-// it was.
-func TestConfirmedOfDigest(t *testing.T) {
-	pinned := "reg/x@" + hash("f")
-	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-	s.wrote(s.notConfirmed(t.Context(), pinned, attempt{reason: v1alpha1.ReasonUnavailable, message: "down"}))
-	s.wrote(s.resolved(t.Context(), pinned, twoPlatforms(), both))
-	for _, r := range s.records {
-		if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
-			t.Errorf("%s says for ever: Confirmed=False %s: %s", r.name, c.Reason, c.Message)
-		}
-	}
-}
-
-// A tag is confirmed when the registry answers. A digest always means the same.
-func TestConfirmed(t *testing.T) {
-	for reference, want := range map[string]bool{"reg/x:1": true, "reg/x@" + hash("a"): false} {
-		_, s, _ := newTestResolver(t, &fakeRegistry{})
-		s.wrote(s.resolved(t.Context(), reference, plain(hash("a")), amd64))
-		if len(s.records) != 1 {
-			t.Fatalf("%d records of %s", len(s.records), reference)
-		}
-		for _, r := range s.records {
-			if got := meta.IsStatusConditionTrue(r.status.Conditions, v1alpha1.ConditionConfirmed); got != want {
-				t.Errorf("%s is confirmed: %t", reference, got)
-			}
-		}
-	}
 }
 
 // The patch finds no object: it was deleted before load listed the objects that the
@@ -329,20 +258,21 @@ func TestGoneUnnoticed(t *testing.T) {
 	}
 	r, s, _ := newTestResolver(t, f)
 	keys := queued(t, r)
-	r.usage.set(claimFor("w", "ns", tag))
-	object := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
-		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}}}
-	s.must(s.load(func() ([]*record, error) { return recordsOf(object), nil }))
-	s.clock.SetTime(s.clock.Now().Add(time.Hour + time.Minute))
-	r.work(t.Context(), &queue{}, tag) // confirms the tag, and finds no object to write that to
-	if found := s.lookup(tag); found != nil {
+	r.usage.Set(imagesFor("w", "ns", tag))
+	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	for _, object := range s.Manifests() {
+		s.must(s.WithWatch.Delete(t.Context(), &object))
+	}
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour + time.Minute))
+	r.work(t.Context(), &queue.Queue{}, tag) // confirms the tag, and finds no object to write that to
+	if found := s.Lookup(tag); found != nil {
 		t.Errorf("the store still believes in %+v", found)
 	}
 	if key := <-keys; key != tag {
 		t.Errorf("asked again for %s", key)
 	}
-	r.work(t.Context(), &queue{}, tag)
-	if len(s.objects()) != 1 {
+	r.work(t.Context(), &queue.Queue{}, tag)
+	if len(s.Objects()) != 1 {
 		t.Errorf("the object is not back; %d questions with HEAD, %d with GET", len(f.digests), len(f.resolves))
 	}
 }
@@ -350,11 +280,11 @@ func TestGoneUnnoticed(t *testing.T) {
 // Eight workers meet one short outage.
 func TestConcurrentFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &queue{}
+		q := &queue.Queue{}
 		for range 8 {
-			q.failed(0)
+			q.Failed(0)
 		}
-		if pause := time.Until(q.resume); pause > 3*time.Second {
+		if pause := pauseOf(q); pause > 3*time.Second {
 			t.Errorf("one outage seen by eight workers at once: paused for %v; documented: 1s, doubling", pause.Round(time.Second))
 		}
 	})
@@ -362,17 +292,17 @@ func TestConcurrentFailures(t *testing.T) {
 
 // Retry-After of the second registry of a short name.
 func TestWrongQueuePaused(t *testing.T) {
-	image := newImage([]string{"first/x:1", "second/x:1"})
-	r, _, _ := newTestResolver(t, &fakeRegistry{references: image.references, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
+	image := usage.NewImage([]string{"first/x:1", "second/x:1"})
+	r, _, _ := newTestResolver(t, &fakeRegistry{references: image.References, resolve: func(reference string, _ []string) (*registry.Resolution, error) {
 		if strings.HasPrefix(reference, "second/") {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Host: "second", RetryAfter: time.Hour, Err: errors.New("429")}
 		}
 		return nil, &registry.Error{Reason: v1alpha1.ReasonNotFound, Host: "first", Err: errors.New("404")}
 	}})
-	first := &queue{}
-	r.usage.set(claimFor("w", "ns", "x:1"))
-	r.work(t.Context(), first, image.key)
-	if pause := time.Until(first.resume); pause > time.Minute {
+	first := &queue.Queue{}
+	r.usage.Set(imagesFor("w", "ns", "x:1"))
+	r.work(t.Context(), first, image.Key)
+	if pause := pauseOf(first); pause > time.Minute {
 		t.Errorf("the second registry asked to be left alone; the queue of the first is paused for %v", pause.Round(time.Minute))
 	}
 }
@@ -382,13 +312,14 @@ func TestBusyPausesNoQueue(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Busy: true, Err: errors.New("busy")}
 	}})
-	q := &queue{name: "reg"}
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
-	for range 2 * toleratedFailures {
+	const tolerated = 3
+	q := &queue.Queue{}
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
+	for range 2 * tolerated {
 		r.work(t.Context(), q, "reg/x:1")
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	}
-	if pause := time.Until(q.resume); pause > 0 || r.attempts.of(one("reg/x:1")).failures != 2*toleratedFailures {
+	if pause := pauseOf(q); pause > 0 || r.attempts.of(one("reg/x:1")).Failures != 2*tolerated {
 		t.Errorf("paused for %v", pause)
 	}
 }
@@ -400,12 +331,12 @@ func TestQuotaPausesNoNextProcess(t *testing.T) {
 		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: own, RetryAfter: time.Hour, Err: errors.New("nothing left")}
 		}})
-		r.usage.set(claimFor("w", "ns", "reg/x:1"))
-		r.work(t.Context(), &queue{name: "reg"}, "reg/x:1")
-		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
+		r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
+		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
+		if wait := r.attempts.of(one("reg/x:1")).Retry.Sub(s.Clock.Now()); wait < time.Hour {
 			t.Errorf("asked again after %v", wait)
 		}
-		if limited := s.limited(); (len(limited) == 0) != own {
+		if limited := s.Limited(); (len(limited) == 0) != own {
 			t.Errorf("the client's own refusal: %v, the next process waits for %v", own, limited)
 		}
 	}
@@ -416,16 +347,26 @@ func TestSharedQueueIsNotPaused(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, RetryAfter: time.Hour, Err: errors.New("429")}
 	}})
-	shared := &queue{name: others}
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	var shared *queue.Queue // that of a registry that may not be asked is shared
+	worked := make(chan struct{})
+	denied := queue.New(1, func(string) bool { return true }, func(_ context.Context, q *queue.Queue, _ string) int {
+		shared = q
+		close(worked)
+		return 0
+	})
+	go denied.Run(t.Context(), nil)
+	<-denied.Started()
+	denied.Add("denied", "denied/x:1", nil, 0, queue.Resolving)
+	<-worked
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 5 {
 		r.work(t.Context(), shared, "reg/x:1")
-		if wait := r.attempts.of(one("reg/x:1")).retry.Sub(s.clock.Now()); wait < time.Hour {
+		if wait := r.attempts.of(one("reg/x:1")).Retry.Sub(s.Clock.Now()); wait < time.Hour {
 			t.Errorf("asked again after %v", wait)
 		}
-		s.clock.SetTime(s.clock.Now().Add(2 * time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(2 * time.Hour))
 	}
-	if pause := time.Until(shared.resume); pause > 0 {
+	if pause := pauseOf(shared); pause > 0 {
 		t.Errorf("all that share the queue wait for %v", pause)
 	}
 }
@@ -436,34 +377,30 @@ func TestDeniedTakeQueues(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonDenied, Err: errors.New("not allowed")}
 	}
 	r, _, _ := newTestResolver(t, &fakeRegistry{resolve: denied})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); r.queues.run(ctx, nil) }()
-	<-r.queues.started
-	for i := range maxQueues {
+	shared := make(chan bool, 1)
+	r.queues = runQueues(t, 8, func(ctx context.Context, q *queue.Queue, key string) {
+		if r.work(ctx, q, key); strings.HasSuffix(key, ".example.org/a:1") {
+			shared <- q.Shared()
+		}
+	})
+	for i := range 128 {
 		// As handlers do it: a worker may have queued an image again before it is gone.
-		changed := r.usage.set(claimFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
-		r.release(changed.unused...)
-		for _, image := range changed.added {
-			r.queues.add(image, 0, resolving)
+		changed := r.usage.Set(imagesFor("w", "ns", fmt.Sprintf("denied%d.example.com/x:1", i)))
+		r.release(changed.Unused...)
+		for _, image := range changed.Added {
+			r.add(image, 0, queue.Resolving)
 		}
 	}
-	r.release(r.usage.set(claimFor("w", "ns")).unused...) // and they are gone again
+	r.release(r.usage.Set(imagesFor("w", "ns")).Unused...) // and they are gone again
 	soon(t, "the queues of those that are gone end", func() bool {
-		r.queues.mu.Lock()
-		defer r.queues.mu.Unlock()
-		return len(r.queues.byName) == 0
+		return r.queues.Len() == 0
 	})
-	r.queues.add(one("registry.example.org/a:1"), time.Hour, resolving)
-	r.queues.add(one("mirror.example.org/a:1"), time.Hour, resolving)
-	r.queues.mu.Lock()
-	_, own := r.queues.byName["registry.example.org"]
-	r.queues.mu.Unlock()
-	if !own {
-		t.Error("after one workload named 128 registries that nobody may ask, all real ones share one queue until the restart")
+	for _, reference := range []string{"registry.example.org/a:1", "mirror.example.org/a:1"} {
+		r.add(one(reference), 0, queue.Resolving)
+		if <-shared {
+			t.Error("after one workload named 128 registries that nobody may ask, all real ones share one queue until the restart")
+		}
 	}
-	cancel()
-	<-ended
 }
 
 // Without --pull-secrets nothing is different for a pod of another namespace.
@@ -478,19 +415,10 @@ func TestNegativeCacheOfNamespaces(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: fmt.Sprintf("ns-%d", i), UID: "1"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "reg/typo:1"}}},
 		}, false)
-		r.work(t.Context(), &queue{}, "reg/typo:1")
+		r.work(t.Context(), &queue.Queue{}, "reg/typo:1")
 	}
 	if n := f.asked(); n > 1 {
 		t.Errorf("%d questions about one image that does not exist, in no time, without pull secrets", n)
-	}
-}
-
-// A Deployment's template names no service account, its pods "default".
-func TestDefaultServiceAccount(t *testing.T) {
-	template, _ := kinds[1].claimOf(deploymentOf("", "reg/x:1"))
-	pod, _ := kinds[1].claimOf(deploymentOf("default", "reg/x:1"))
-	if template.pull != pod.pull {
-		t.Errorf("%+v and %+v are the same account; as two, a refused image is asked for twice and takes two of %d places", template.pull, pod.pull, maxPulls)
 	}
 }
 
@@ -505,12 +433,12 @@ func TestStandbyForgets(t *testing.T) {
 		}
 		handler.OnAdd(pod, false)
 		handler.OnDelete(pod)
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	}
 	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
 	}
-	if n := len(r.usage.idle); n > 30 {
+	if n := r.usage.CountIdle(); n > 30 {
 		t.Errorf("%d idle references are remembered; %v is how long they count", n, r.options.KeepUnused)
 	}
 }
@@ -518,15 +446,15 @@ func TestStandbyForgets(t *testing.T) {
 // The leader: a digest is never looked at again, so nobody forgets its attempt.
 func TestLeaderForgets(t *testing.T) {
 	f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-		return plain(digestOf(reference)), nil
+		return plain(store.DigestOf(reference)), nil
 	}}
 	r, _, _ := newTestResolver(t, f)
 	for i := range 100 {
 		reference := fmt.Sprintf("reg/x@sha256:%064x", i)
-		r.forget(r.usage.set(claimFor("w", "ns", reference)).unused...)
-		r.work(t.Context(), &queue{}, reference)
+		r.forget(r.usage.Set(imagesFor("w", "ns", reference)).Unused...)
+		r.work(t.Context(), &queue.Queue{}, reference)
 	}
-	r.forget(r.usage.set(claimFor("w", "ns")).unused...)
+	r.forget(r.usage.Set(imagesFor("w", "ns")).Unused...)
 	if n := len(r.attempts.byKey); n > 0 {
 		t.Errorf("%d attempts are remembered of images that nothing uses", n)
 	}
@@ -537,10 +465,10 @@ func TestLeaderForgets(t *testing.T) {
 func TestAPIServerRefusesWrites(t *testing.T) {
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f)
-	s.fails = errors.New("etcdserver: mvcc: database space exceeded")
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	s.Fails = errors.New("etcdserver: mvcc: database space exceeded")
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	for range 20 {
-		r.work(t.Context(), &queue{}, "reg/x:1")
+		r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	}
 	if n := f.asked(); n > 1 {
 		t.Errorf("the registry was asked %d times for what was known after the first", n)
@@ -553,10 +481,10 @@ func TestNoteOfEvent(t *testing.T) {
 		return nil, &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New(strings.Repeat("e", 400))}
 	}}
 	r, _, told := newTestResolver(t, f, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
-	c := claimFor("w", "ns", "reg/x:1")
-	c.pull.secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
-	r.usage.set(c)
-	r.work(t.Context(), &queue{}, "reg/x:1")
+	c := imagesFor("w", "ns", "reg/x:1")
+	c.Pull.Secrets = strings.Join([]string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}, ",")
+	r.usage.Set(c)
+	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(told.notes) != 1 || len(told.notes[0]) > 1024 {
 		t.Errorf("%d events, of %d bytes: more than 1024 are refused by the API server", len(told.notes), len(told.notes[0]))
 	}
@@ -581,18 +509,17 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.Workers = 1 })
 		for i := range 20 {
 			reference := fmt.Sprintf("reg/old:%d", i)
-			s.wrote(s.resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-			r.usage.set(claimFor(fmt.Sprint(i), "ns", reference))
+			s.wrote(s.Resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+			r.usage.Set(imagesFor(fmt.Sprint(i), "ns", reference))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); r.queues.run(ctx, nil) }()
-		<-r.queues.started
-		r.queues.add(one("reg/none:0"), time.Hour, confirming)
-		r.queues.byName["reg"].failed(time.Minute) // holds the queue until all is in
+		paused := map[string]time.Time{"reg": time.Now().Add(time.Minute)} // until all is in
+		go func() { defer close(ended); r.queues.Run(ctx, paused) }()
+		<-r.queues.Started()
 		addNodes(r, both...)
-		for _, image := range r.usage.set(claimFor("new", "ns", "reg/new:1")).added {
-			r.queues.add(image, 0, resolving)
+		for _, image := range r.usage.Set(imagesFor("new", "ns", "reg/new:1")).Added {
+			r.add(image, 0, queue.Resolving)
 		}
 		time.Sleep(10 * time.Minute)
 		cancel()
@@ -606,8 +533,8 @@ func TestPriorityOfPlatforms(t *testing.T) {
 // A restart: nodes are the same as before.
 func TestRestartAllowsNoRetry(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonPlatformNotFound, message: "none"}))
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	s.wrote(s.NotResolved(t.Context(), "reg/x:1", store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonPlatformNotFound, Message: "none"}))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	// What Start does.
 	r.nodes = newNodes(nil, false)
 	addNodes(r, amd64...)
@@ -616,75 +543,25 @@ func TestRestartAllowsNoRetry(t *testing.T) {
 	}
 }
 
-// A Job that failed has ended, too.
-func TestFailedJob(t *testing.T) {
-	job := &batchv1.Job{}
-	job.Spec.Template.Spec.Containers = []corev1.Container{{Image: "reg/x:1"}}
-	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
-	short, err := kinds[4].transform(job)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := kinds[4].claimOf(short); ok {
-		t.Error("a Job that failed (BackoffLimitExceeded) keeps its image in use for ever: only the successful have a completionTime")
-	}
-}
-
-// A Job ends when it is complete or failed, not when it is about to, nor when it is suspended.
-func TestEnded(t *testing.T) {
-	for condition, want := range map[batchv1.JobCondition]bool{
-		{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}:           true,
-		{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}:             true,
-		{Type: batchv1.JobComplete, Status: corev1.ConditionFalse}:          false,
-		{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}:          false,
-		{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue}: false,
-	} {
-		job := &batchv1.Job{}
-		job.Status.Conditions = []batchv1.JobCondition{condition}
-		if got := ended(job); got != want {
-			t.Errorf("%s %s: ended is %v", condition.Type, condition.Status, got)
-		}
-	}
-	if ended(&batchv1.Job{}) {
-		t.Error("a Job without conditions has ended")
-	}
-}
-
 // The clock of the last leader was ahead.
 func TestFuture(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.clock.SetTime(s.clock.Now().AddDate(1, 0, 0))
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	s.clock.SetTime(s.clock.Now().AddDate(-1, 0, 0))
+	s.Clock.SetTime(s.Clock.Now().AddDate(1, 0, 0))
+	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.Clock.SetTime(s.Clock.Now().AddDate(-1, 0, 0))
 	if next := r.due(one("reg/x:1")); next.after > 2*time.Hour {
 		t.Errorf("confirmed in the future: the tag is not asked about for %v", next.after)
 	}
 }
 
-// An object could not be deleted when it was due.
-func TestCollectFails(t *testing.T) {
-	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	r.usage.unusedFor("reg/x:1", 0)
-	s.clock.SetTime(s.clock.Now().Add(25 * time.Hour))
-	if !r.usage.unusedFor("reg/x:1", 24*time.Hour) {
-		t.Fatal("not due")
-	}
-	// removeReference fails here; then collect prunes.
-	r.usage.prune(24 * time.Hour)
-	if !r.usage.unusedFor("reg/x:1", 24*time.Hour) {
-		t.Error("an object that could not be deleted is tried again only a day later")
-	}
-}
-
 // Registries that come into use on nodes, for a short name of two.
 func TestDeniedSecondRegistry(t *testing.T) {
-	image := newImage([]string{"first.example.com/x:1", "second.example.com/x:1"})
-	r, s, _ := newTestResolver(t, &fakeRegistry{references: image.references}, func(o *Options, _ *dependencies) {
+	image := usage.NewImage([]string{"first.example.com/x:1", "second.example.com/x:1"})
+	r, s, _ := newTestResolver(t, &fakeRegistry{references: image.References}, func(o *Options, _ *dependencies) {
 		o.InUse, o.Policy = true, emptyPolicy(t)
 	})
-	r.usage.set(claimFor("w", "ns", "x:1"))
-	s.wrote(s.notResolved(t.Context(), image.references[0], attempt{failures: 5, retry: s.clock.Now().Add(10 * time.Minute), reason: v1alpha1.ReasonDenied, message: "not allowed"}))
+	r.usage.Set(imagesFor("w", "ns", "x:1"))
+	s.wrote(s.NotResolved(t.Context(), image.References[0], store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonDenied, Message: "not allowed"}))
 	r.nodes.set("a", nodeFacts{platform: "linux/amd64", registries: []string{"second.example.com"}})
 	r.nodesChanged()
 	if next := r.due(image); next.task != resolve {
@@ -709,28 +586,6 @@ func TestInvalidNameToldOnce(t *testing.T) {
 	}
 }
 
-// The platform that a node reports gets into every object.
-func TestPlatformOfNode(t *testing.T) {
-	node := &corev1.Node{}
-	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", strings.Repeat("a", 100_000)
-	if p := platformOf(node); len(p) > 64 {
-		t.Errorf("a node reports a platform of %d bytes: with it each reference of each index would be written", len(p))
-	}
-}
-
-// A very large pod that the API server accepts.
-func TestManyImagesOfAPod(t *testing.T) {
-	pod := &corev1.Pod{}
-	for i := range 10_000 {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: fmt.Sprintf("reg/x:%d", i)})
-	}
-	begin := time.Now()
-	c, _ := kinds[0].claimOf(pod)
-	if len(c.images) > 256 {
-		t.Errorf("one object makes the resolver ask for %d images (%v for the list alone); the scheduler takes 256", len(c.images), time.Since(begin).Round(time.Millisecond))
-	}
-}
-
 // The queues of a resolver know whose images they have: many of one namespace delay one of
 // another by one image.
 func TestNamespacesOfAResolverTakeTurns(t *testing.T) {
@@ -742,11 +597,11 @@ func TestNamespacesOfAResolverTakeTurns(t *testing.T) {
 		r, _, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.Workers = 1 })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); r.queues.run(ctx, nil) }()
-		<-r.queues.started
+		go func() { defer close(ended); r.queues.Run(ctx, nil) }()
+		<-r.queues.Started()
 		name := func(namespace, reference string) {
-			r.usage.set(claimFor(reference, namespace, reference))
-			r.queues.add(one(reference), 0, resolving)
+			r.usage.Set(imagesFor(reference, namespace, reference))
+			r.add(one(reference), 0, queue.Resolving)
 		}
 		for i := range 100 {
 			name("many", fmt.Sprintf("reg/many:%d", i))

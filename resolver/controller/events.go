@@ -12,10 +12,11 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 const (
-	// maxEvents bounds the workloads that are told about one image.
+	// maxEvents bounds the workloads that are notified about one image.
 	maxEvents = 5
 	// maxNote is the API server's limit for the text of an event (bytes).
 	maxNote = 1024
@@ -27,8 +28,8 @@ const (
 	maxRecipients = 4096
 )
 
-// notifier tells workloads, by events, which of their images are not resolved. A namespace
-// learns what concerns its own pull secrets and what everybody may know, nothing else.
+// notifier notifies workloads, by events, which of their images are not resolved. A namespace
+// learns what concerns its own pull secrets and what concerns everybody, nothing else.
 type notifier struct {
 	recorder events.EventRecorder
 	// suppressed is called for each event that is too many for its namespace.
@@ -42,7 +43,7 @@ func newNotifier(recorder events.EventRecorder, suppressed func()) *notifier {
 	return &notifier{recorder: recorder, suppressed: suppressed, limits: lru.New(maxRecipients)}
 }
 
-// brief says what a reason means to the owner of a workload. It is the same whatever the
+// brief returns what a reason means to the owner of a workload. It is the same whatever the
 // details are, which are in the log: they would show what the resolver can reach.
 func brief(reason string) string {
 	switch reason {
@@ -66,20 +67,20 @@ func brief(reason string) string {
 	return "the registry gives no usable answer"
 }
 
-// reportFailure tells workloads why one of their images is not resolved.
-func (n *notifier) reportFailure(image image, reason, message string, workloads ...corev1.ObjectReference) {
+// reportFailure notifies workloads why one of their images is not resolved.
+func (n *notifier) reportFailure(image usage.Image, reason, message string, workloads ...corev1.ObjectReference) {
 	// Events about the same two objects count as one, so the second is the image.
 	about := &corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest", Name: v1alpha1.UnresolvedName(image.references[0]),
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImageManifest", Name: v1alpha1.UnresolvedName(image.References[0]),
 	}
 	for _, workload := range workloads {
-		n.warn(workload, about, "Layers of %s are not known to the scheduler (%s): %s", image.references[0], reason, message)
+		n.warn(workload, about, "Layers of %s are not known to the scheduler (%s): %s", image.References[0], reason, message)
 	}
 }
 
-// reportInvalid tells a workload that it has an invalid image name.
-func (n *notifier) reportInvalid(invalid invalidName, workload corev1.ObjectReference) {
-	n.warn(workload, nil, "%.200q is no image name (%s): %.300s", invalid.name, v1alpha1.ReasonInvalidReference, invalid.err)
+// reportInvalid notifies a workload that it has an invalid image name.
+func (n *notifier) reportInvalid(invalid usage.InvalidName, workload corev1.ObjectReference) {
+	n.warn(workload, nil, "%.200q is no image name (%s): %.300s", invalid.Name, v1alpha1.ReasonInvalidReference, invalid.Err)
 }
 
 // warn sends an event about a workload; related is a nil interface if there is no
@@ -108,18 +109,18 @@ func (n *notifier) allowed(namespace string) bool {
 	return limiter.(*rate.Limiter).Allow()
 }
 
-// reportFailure tells workloads why an image is not resolved: how it went with the pull
-// secrets of their namespace if these were tried, and else what everybody is told. What is known
+// reportFailure notifies workloads why an image is not resolved: how it went with the pull
+// secrets of their namespace if these were tried, and else for everybody. What is known
 // stays known if it cannot be confirmed.
-func (r *Resolver) reportFailure(image image, workloads ...corev1.ObjectReference) {
+func (r *Resolver) reportFailure(image usage.Image, workloads ...corev1.ObjectReference) {
 	public := r.attempts.of(image)
 	_, known := r.known(image)
-	if public.reason == "" || known != nil && known.covers(r.nodes.clusterPlatforms()) {
+	if public.Reason == "" || known != nil && known.Covers(r.nodes.clusterPlatforms()) {
 		return
 	}
 	for _, workload := range workloads {
-		reason, message := public.reason, brief(public.reason)
-		own := r.attempts.secretsOf(image.key, workload.Namespace)
+		reason, message := public.Reason, brief(public.Reason)
+		own := r.attempts.secretsOf(image.Key, workload.Namespace)
 		switch {
 		case !own.opened.IsZero():
 			continue
@@ -127,7 +128,7 @@ func (r *Resolver) reportFailure(image image, workloads ...corev1.ObjectReferenc
 			reason, message = own.reason, own.message
 		case own.message != "": // none of them was tried, which may be why
 			message += "; " + own.message
-		case reason == v1alpha1.ReasonUnauthorized && !r.credentials.readsPullSecrets():
+		case reason == v1alpha1.ReasonUnauthorized && !r.credentials.Enabled():
 			message += "; pull secrets are not read (--pull-secrets)"
 		}
 		r.notifier.reportFailure(image, reason, message, workload)

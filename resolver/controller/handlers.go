@@ -9,27 +9,29 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
-func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
+func (r *Resolver) workloadHandler(k *workloads.Kind) cache.ResourceEventHandler {
 	set := func(object any) {
-		c, ok := k.claimOf(object)
+		c, ok := k.ImagesOf(object)
 		if !ok {
 			if o, isObject := object.(metav1.Object); isObject {
-				r.release(r.usage.unset(k.identity(o))...)
+				r.release(r.usage.Unset(k.Identity(o))...)
 			}
 			return
 		}
-		changed := r.usage.set(c)
-		r.release(changed.unused...)
+		changed := r.usage.Set(c)
+		r.release(changed.Unused...)
 		if r.leading.Load() { // Start handles what existed before
-			r.askForNew(c, changed.added)
+			r.askForNew(c, changed.Added)
 			r.reportKnown(c, changed)
 		}
 	}
 	unset := func(object any) {
 		if o, ok := object.(metav1.Object); ok {
-			r.release(r.usage.unset(k.identity(o))...)
+			r.release(r.usage.Unset(k.Identity(o))...)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -54,7 +56,7 @@ func (r *Resolver) workloadHandler(k *kind) cache.ResourceEventHandler {
 
 // runs notes from which registries the images of a pod come that runs.
 func (r *Resolver) runs(before, after any) {
-	if r.nodes.setPod(runningFrom(before), runningFrom(after)) {
+	if r.nodes.setPod(workloads.RunningFrom(before), workloads.RunningFrom(after)) {
 		r.nodesChanged()
 	}
 }
@@ -67,35 +69,38 @@ func replaced(before, after any) bool {
 	return ok && also && a.GetUID() != b.GetUID()
 }
 
-// askForNew asks for images that nothing used before, or not with the pull secrets
-// of this workload.
-func (r *Resolver) askForNew(c claim, added []image) {
-	for _, image := range added {
-		// The workload's pull secrets may give access where the others did not.
-		if r.credentials.readsPullSecrets() {
-			r.attempts.bring(image.key, c.pull)
-			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
-				r.attempts.welcome(image.key, c.pull.namespace)
-			}
-		}
-		r.enqueue(image, 0, resolving)
+// reportKnown notifies a workload which of its new images are known to fail. For a
+// pod that another object made, that object is notified instead of the pod.
+func (r *Resolver) reportKnown(c usage.WorkloadImages, changed usage.Change) {
+	if c.Controlled {
+		return
+	}
+	for _, image := range append(changed.Added, changed.Shared...) {
+		r.reportFailure(image, c.Workload)
+	}
+	if changed.Over {
+		r.notifier.reportFailure(changed.First, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), c.Workload)
+	}
+	for _, invalid := range changed.Invalid {
+		r.notifier.reportInvalid(invalid, c.Workload)
 	}
 }
 
-// reportKnown tells a workload which of its new images are known to fail. For a
-// pod that another object made, that object is told instead of the pod.
-func (r *Resolver) reportKnown(c claim, changed change) {
-	if c.controlled {
+// setNodeImages notes which images a node holds, and asks for those that are new.
+func (r *Resolver) setNodeImages(node string, references []string) {
+	if !r.options.ImagesOnNodes {
 		return
 	}
-	for _, image := range append(changed.added, changed.shared...) {
-		r.reportFailure(image, c.workload)
+	added, gone := r.nodeImages.Set(node, references)
+	for _, reference := range added {
+		for _, image := range r.usage.Set(usage.ImageOnNodes(reference)).Added {
+			if r.leading.Load() { // Start handles what existed before
+				r.ask(image)
+			}
+		}
 	}
-	if changed.over {
-		r.notifier.reportFailure(changed.first, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), c.workload)
-	}
-	for _, invalid := range changed.invalid {
-		r.notifier.reportInvalid(invalid, c.workload)
+	for _, reference := range gone {
+		r.release(r.usage.Unset(usage.ImageOnNodes(reference).Workload)...)
 	}
 }
 
@@ -106,13 +111,13 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 			return
 		}
 		facts := nodeFacts{
-			platform: platformOf(node), registries: registriesOf(node),
-			networks: networksOf(node.Spec.PodCIDRs), foreign: hasForeignRuntime(node),
+			platform: workloads.PlatformOf(node), registries: workloads.RegistriesOf(node),
+			networks: workloads.NetworksOf(node.Spec.PodCIDRs), foreign: workloads.HasForeignRuntime(node),
 		}
 		if r.nodes.set(node.Name, facts) {
 			r.nodesChanged()
 		}
-		r.hold(node.Name, heldBy(node))
+		r.setNodeImages(node.Name, workloads.ImagesOn(node))
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    set,
@@ -121,7 +126,7 @@ func (r *Resolver) nodeHandler() cache.ResourceEventHandler {
 			if node, ok := lastKnown(object).(*corev1.Node); ok {
 				r.nodes.remove(node.Name)
 				r.nodesChanged()
-				r.hold(node.Name, nil)
+				r.setNodeImages(node.Name, nil)
 			}
 		},
 	}
@@ -139,19 +144,19 @@ func (r *Resolver) nodesChanged() {
 
 // circumstancesChanged asks again for what was refused because of something that has
 // changed.
-func (r *Resolver) circumstancesChanged(arrived arrivals) {
-	if !arrived.platform && !arrived.networks && arrived.registries == nil {
+func (r *Resolver) circumstancesChanged(changes clusterChanges) {
+	if !changes.platform && !changes.networks && changes.registries == nil {
 		return
 	}
-	for _, image := range r.usage.all() {
+	for _, image := range r.usage.All() {
 		var reasons []string
-		if arrived.networks || slices.ContainsFunc(image.references, arrived.inUse) {
+		if changes.networks || slices.ContainsFunc(image.References, changes.inUse) {
 			reasons = append(reasons, v1alpha1.ReasonDenied)
 		}
-		if arrived.platform {
+		if changes.platform {
 			reasons = append(reasons, v1alpha1.ReasonPlatformNotFound)
 		}
-		if r.attempts.allowRetry(image, reasons...) || arrived.platform {
+		if r.attempts.allowRetry(image, reasons...) || changes.platform {
 			r.ask(image)
 		}
 	}
@@ -161,7 +166,7 @@ func (r *Resolver) circumstancesChanged(arrived arrivals) {
 func (r *Resolver) serviceHandler() cache.ResourceEventHandler {
 	set := func(object any) {
 		if services, ok := object.(*networkingv1.ServiceCIDR); ok {
-			r.nodes.setServices(services.Name, networksOf(services.Spec.CIDRs))
+			r.nodes.setServices(services.Name, workloads.NetworksOf(services.Spec.CIDRs))
 			r.nodesChanged()
 		}
 	}
@@ -180,7 +185,7 @@ func (r *Resolver) serviceHandler() cache.ResourceEventHandler {
 func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 	changed := func(object any) {
 		manifest, ok := object.(*v1alpha1.ImageManifest)
-		if ok && r.leading.Load() && r.store.drifted(manifest.Name, manifest.ResourceVersion) {
+		if ok && r.leading.Load() && r.store.Drifted(manifest.Name, manifest.ResourceVersion) {
 			r.drifts.Add(drift{manifest.Name, manifest.ResourceVersion})
 		}
 	}
@@ -189,7 +194,7 @@ func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 		UpdateFunc: func(_, object any) { changed(object) },
 		DeleteFunc: func(object any) {
 			if manifest, ok := lastKnown(object).(*v1alpha1.ImageManifest); ok {
-				r.askAgain(r.store.deleted(manifest.Name, manifest.UID))
+				r.askAgain(r.store.Deleted(manifest.Name, manifest.UID))
 			}
 		},
 	}

@@ -1,13 +1,26 @@
 package controller
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/queue"
+	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/store/storetest"
+	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 func deploymentOf(account, image string) *appsv1.Deployment {
@@ -30,4 +43,116 @@ func addNodes(r *Resolver, platforms ...string) {
 		r.nodes.set("node-"+platform, nodeFacts{platform: platform})
 	}
 	r.nodesChanged()
+}
+
+// runQueues starts queues that end with the test.
+func runQueues(t *testing.T, workers int, work func(context.Context, *queue.Queue, string)) *queue.Queues {
+	q := queue.New(workers, func(string) bool { return false }, countRequests(work))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		q.Run(ctx, nil)
+	}()
+	<-q.Started()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return q
+}
+
+// pauseOf returns for how long a registry is left alone.
+func pauseOf(q *queue.Queue) time.Duration {
+	_, resume := q.State()
+	return time.Until(resume)
+}
+
+func one(reference string) usage.Image { return usage.NewImage([]string{reference}) }
+
+// expandForTest expands a name: with a slash it is a full name, without one it
+// may be in two registries. Names in capitals are invalid.
+func expandForTest(name string) ([]string, error) {
+	if strings.ToUpper(name) == name {
+		return nil, errors.New("capitals")
+	}
+	if strings.Contains(name, "/") {
+		return []string{name}, nil
+	}
+	return []string{"a.example/" + name + ":latest", "b.example/" + name + ":latest"}, nil
+}
+
+func imagesFor(name, namespace string, images ...string) usage.WorkloadImages {
+	return usage.WorkloadImages{
+		Workload: corev1.ObjectReference{Kind: "Deployment", Namespace: namespace, Name: name},
+		Pull:     usage.Pull{Namespace: namespace}, Images: images,
+	}
+}
+
+// kinds are those without templates of others.
+var kinds = workloads.Kinds(nil)
+
+// cached returns an object as the cache keeps it.
+func cached(object any) (any, error) {
+	for of, by := range workloads.CacheOptions().ByObject {
+		if reflect.TypeOf(of) == reflect.TypeOf(object) {
+			return by.Transform(object)
+		}
+	}
+	return nil, fmt.Errorf("%T is not in the cache", object)
+}
+
+// storeTest is a resolver's store and its API server.
+type storeTest struct {
+	*store.Store
+	*storetest.Server
+	t *testing.T
+}
+
+func (s *storeTest) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// wrote ends the test if a write failed.
+func (s *storeTest) wrote(_ []string, err error) {
+	s.t.Helper()
+	s.must(err)
+}
+
+func (s *storeTest) expect(want map[string]string) {
+	s.t.Helper()
+	if got := fmt.Sprint(s.Objects()); got != fmt.Sprint(want) {
+		s.t.Errorf("objects %v, want %v", got, want)
+	}
+	resolved, unresolved := s.Count()
+	if resolved+unresolved != len(want) {
+		s.t.Errorf("%d in memory, want %d", resolved+unresolved, len(want))
+	}
+}
+
+var amd64 = []string{"linux/amd64"}
+
+// hash returns a valid digest for a letter.
+func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+func specOf(digest, platform string) v1alpha1.ImageManifestSpec {
+	return v1alpha1.ImageManifestSpec{
+		Digest: digest, Platform: platform, Size: 7, Layers: []v1alpha1.ImageLayer{{Digest: hash("0"), Size: 7}},
+	}
+}
+
+// plain returns the resolution of a reference to a manifest without an index.
+func plain(digest string) *registry.Resolution {
+	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{specOf(digest, "")}}
+}
+
+// secret is a pull secret of namespace ns.
+func secret(named, user string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: named}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"reg.example.com":{"username":"` + user + `","password":"x"}}}`)},
+	}
 }

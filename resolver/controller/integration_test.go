@@ -48,6 +48,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 var (
@@ -240,7 +241,7 @@ func (w *world) start(change ...func(*Options)) (stop func()) {
 	}
 	again := true
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Scheme: scheme, Cache: CacheOptions(), Metrics: server.Options{BindAddress: "0"},
+		Scheme: scheme, Cache: workloads.CacheOptions(), Metrics: server.Options{BindAddress: "0"},
 		Controller:     config.Controller{SkipNameValidation: &again},
 		LeaderElection: true, LeaderElectionID: "resolver-test", LeaderElectionNamespace: "default", LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: ptr.To(50 * time.Second), RenewDeadline: ptr.To(40 * time.Second), // of a machine that is busy

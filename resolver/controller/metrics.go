@@ -5,6 +5,8 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // metrics of the resolver. Requests to registries are counted by package registry,
@@ -22,7 +24,7 @@ type metrics struct {
 }
 
 // newMetrics registers the metrics if there is a registerer.
-func newMetrics(usage *usage, store *store, queued func() int, registerer prometheus.Registerer) *metrics {
+func newMetrics(in *usage.Usage, objects *store.Store, queued func() int, registerer prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -59,10 +61,10 @@ func newMetrics(usage *usage, store *store, queued func() int, registerer promet
 	registerer.MustRegister(
 		m.lookups, m.writeErrors, m.looked, m.unwritten, m.suppressed, m.repaired,
 		gauge("layerlocality_resolver_queued_images", "Images in queues, due or for later.", nil, queued),
-		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(usage.all()) - usage.heldOnly() }),
-		gauge("layerlocality_resolver_images_on_nodes", "Images that nodes hold and no workload names.", nil, usage.heldOnly),
-		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := store.count(); return n }),
-		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := store.count(); return n }),
+		gauge("layerlocality_resolver_images_in_use", "Images that workloads name.", nil, func() int { return len(in.All()) - in.CountOnlyOnNodes() }),
+		gauge("layerlocality_resolver_images_on_nodes", "Images that nodes hold and no workload names.", nil, in.CountOnlyOnNodes),
+		gauge(manifests, help, prometheus.Labels{"resolved": "true"}, func() int { n, _ := objects.Count(); return n }),
+		gauge(manifests, help, prometheus.Labels{"resolved": "false"}, func() int { _, n := objects.Count(); return n }),
 	)
 	return m
 }

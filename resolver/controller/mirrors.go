@@ -143,7 +143,7 @@ func (r *Resolver) mirrorHandler(kind *mirrorKind) cache.ResourceEventHandler {
 
 // mirrorsChanged asks again for what was refused: another registry may have it now.
 func (r *Resolver) mirrorsChanged() {
-	for _, image := range r.usage.all() {
+	for _, image := range r.usage.All() {
 		if r.attempts.allowRetry(image, v1alpha1.ReasonDenied, v1alpha1.ReasonNotFound, v1alpha1.ReasonUnauthorized,
 			v1alpha1.ReasonUnavailable, v1alpha1.ReasonRateLimited) {
 			r.ask(image)

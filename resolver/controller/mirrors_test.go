@@ -2,26 +2,23 @@ package controller
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // setMirrors keeps the last mirrors.
@@ -38,8 +35,8 @@ func TestMirrorsOfCluster(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	to := &setMirrors{}
 	r.mirrors = &mirrorSets{to: to, byObject: map[string][]registry.Mirrors{}}
-	r.usage.set(claimFor("w", "ns", privateImage))
-	image := imageOf(privateImage)
+	r.usage.Set(imagesFor("w", "ns", privateImage))
+	image := usage.ImageOf(privateImage)
 	digests, tags := r.mirrorHandler(&mirrorKinds[0]), r.mirrorHandler(&mirrorKinds[1])
 	refuse := func() { r.attempts.failed(image, r.attempts.of(image), v1alpha1.ReasonNotFound, "", 0) }
 
@@ -47,7 +44,7 @@ func TestMirrorsOfCluster(t *testing.T) {
 	tags.OnAdd(objectOf(t, `
 metadata: {name: b}
 spec: {imageTagMirrors: [{source: quay.io/t, mirrors: [m.example/t]}]}`), true)
-	if got := r.attempts.of(image).reason; got != "" {
+	if got := r.attempts.of(image).Reason; got != "" {
 		t.Errorf("still %s, although a mirror may have it", got)
 	}
 	idms := objectOf(t, `
@@ -66,8 +63,8 @@ spec:
 	}
 	refuse()
 	digests.OnDelete(cache.DeletedFinalStateUnknown{Obj: idms})
-	if len(to.got) != 1 || r.attempts.of(image).reason != "" {
-		t.Errorf("mirrors %+v, refused because of %q", to.got, r.attempts.of(image).reason)
+	if len(to.got) != 1 || r.attempts.of(image).Reason != "" {
+		t.Errorf("mirrors %+v, refused because of %q", to.got, r.attempts.of(image).Reason)
 	}
 	for _, broken := range []string{"spec: {imageTagMirrors: x}", "spec: {imageTagMirrors: [x]}", "spec: {imageTagMirrors: [{source: [x]}]}", "spec: {}"} {
 		tags.OnUpdate(nil, objectOf(t, "metadata: {name: b}\n"+broken))
@@ -130,50 +127,12 @@ func TestWatchMirrors(t *testing.T) {
 	}
 }
 
-// TestKeychainFromSecret: one secret for all workloads; a missing one is an error that names
-// it, and not a request with other credentials.
-func TestKeychainFromSecret(t *testing.T) {
-	host, err := name.NewRegistry("reg.example.com")
-	if err != nil {
+// objectOf returns an object from its YAML.
+func objectOf(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 		t.Fatal(err)
 	}
-	global := secret("pull-secret", "right")
-	global.Namespace = "openshift-config"
-	reader := fake.NewClientBuilder().WithObjects(global).Build()
-	found, err := KeychainFromSecret(reader, "openshift-config", "pull-secret").Resolve(host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if config, err := found.Authorization(); err != nil || config.Username != "right" {
-		t.Errorf("%+v, error %v", config, err)
-	}
-	if _, err = KeychainFromSecret(reader, "openshift-config", "other").Resolve(host); err == nil || err.Error() != "pull secret openshift-config/other does not exist" {
-		t.Errorf("error %v", err)
-	}
-	// It is not read for each request; what was canceled says nothing about it.
-	canceled, cancel := context.WithCancel(t.Context())
-	cancel()
-	reads := 0
-	counting := KeychainFromSecret(interceptor.NewClient(reader, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			reads++
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return c.Get(ctx, key, o, opts...)
-		},
-	}), "openshift-config", "pull-secret").(authn.ContextKeychain)
-	for i, ctx := range []context.Context{canceled, t.Context(), t.Context()} {
-		if _, err := counting.ResolveContext(ctx, host); (err != nil) != (i == 0) {
-			t.Errorf("request %d: error %v", i, err)
-		}
-	}
-	if reads != 2 {
-		t.Errorf("%d reads, want 2", reads)
-	}
-	global.Type = corev1.SecretTypeOpaque
-	reader = fake.NewClientBuilder().WithObjects(global).Build()
-	if _, err = KeychainFromSecret(reader, "openshift-config", "pull-secret").Resolve(host); err == nil {
-		t.Error("a secret of another type was used")
-	}
+	return o
 }

@@ -9,10 +9,11 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
-	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/registry/manifest"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
-// nodes knows which platforms the nodes of the cluster have, which registries
+// nodes has which platforms the nodes of the cluster have, which registries
 // their images come from, and the networks inside the cluster.
 type nodes struct {
 	// policy gets the registries in use and the cluster's networks; nil for none.
@@ -37,7 +38,7 @@ type nodes struct {
 	known bool
 }
 
-// nodeFacts are what a node says about itself.
+// nodeFacts are what a node states about itself.
 type nodeFacts struct {
 	// platform is os/architecture; empty if the node does not say it yet.
 	platform   string
@@ -53,7 +54,7 @@ func (f *nodeFacts) equal(other *nodeFacts) bool {
 		slices.Equal(f.registries, other.registries) && slices.Equal(f.networks, other.networks)
 }
 
-// newNodes returns nodes that tell a policy which networks are the cluster's and, with
+// newNodes returns nodes that give a policy which networks are the cluster's and, with
 // inUse, which registries are in use. The policy may be nil.
 func newNodes(policy *policy.Policy, inUse bool) *nodes {
 	return &nodes{
@@ -62,7 +63,7 @@ func newNodes(policy *policy.Policy, inUse bool) *nodes {
 	}
 }
 
-// set stores what a node says, and reports whether that has changed.
+// set stores what a node states, and reports whether that has changed.
 func (n *nodes) set(name string, facts nodeFacts) (changed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -110,8 +111,8 @@ func (n *nodes) remove(name string) {
 	delete(n.byName, name)
 }
 
-// arrivals are what has changed so that an image may be known that was not.
-type arrivals struct {
+// clusterChanges is what has changed so that an image may be known that was not.
+type clusterChanges struct {
 	// platform is set if there is a new platform.
 	platform bool
 	// networks is set if one is no longer the cluster's: what was denied may be allowed.
@@ -122,19 +123,19 @@ type arrivals struct {
 
 // inUse reports whether a reference belongs to a registry in use. It is always
 // false if none of these is new.
-func (a arrivals) inUse(reference string) bool {
-	_, found := slices.BinarySearch(a.registries, imageOf(reference).registry())
+func (c clusterChanges) inUse(reference string) bool {
+	_, found := slices.BinarySearch(c.registries, usage.ImageOf(reference).Registry())
 	return found
 }
 
 // update looks at all nodes together and returns what is new. The first call
 // returns nothing new: the cluster had its nodes before this process started.
-func (n *nodes) update() arrivals {
+func (n *nodes) update() clusterChanges {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	first, oldPlatforms, oldRegistries, oldNetworks := !n.known, n.platforms, n.registries, n.networks
 	n.known = true
-	n.sum()
+	n.sumLocked()
 	if n.policy != nil {
 		// Called with the mutex held: of two updates, the policy has to keep the
 		// later one.
@@ -144,17 +145,17 @@ func (n *nodes) update() arrivals {
 		}
 	}
 	if first {
-		return arrivals{}
+		return clusterChanges{}
 	}
-	arrived := arrivals{platform: anyNew(n.platforms, oldPlatforms), networks: anyNew(oldNetworks, n.networks)}
+	changes := clusterChanges{platform: anyNew(n.platforms, oldPlatforms), networks: anyNew(oldNetworks, n.networks)}
 	if n.inUse && anyNew(n.registries, oldRegistries) {
-		arrived.registries = n.registries
+		changes.registries = n.registries
 	}
-	return arrived
+	return changes
 }
 
-// sum computes what all nodes have together. The caller holds the mutex.
-func (n *nodes) sum() {
+// sumLocked computes what all nodes have together.
+func (n *nodes) sumLocked() {
 	platforms, registries, networks := map[string]int{}, map[string]bool{}, map[netip.Prefix]bool{}
 	for _, node := range n.byName {
 		if node.platform != "" && len(node.platform) <= v1alpha1.MaxPlatformLength { // as the kubelet states it
@@ -207,7 +208,7 @@ func (n *nodes) asked() []string {
 	asked := slices.Clone(n.platforms)
 	for i, platform := range asked {
 		if n.foreign[platform] {
-			asked[i] = platform + registry.Containerd
+			asked[i] = platform + manifest.Containerd
 		}
 	}
 	return asked

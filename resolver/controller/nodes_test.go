@@ -17,7 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/registry/manifest"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 func TestNodes(t *testing.T) {
@@ -73,8 +76,8 @@ func TestNodes(t *testing.T) {
 // The informer tells of nodes: a new platform is looked for, and a heartbeat is nothing.
 func TestNodeEvents(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-	r.usage.set(claimFor("w", "ns", "reg/x:1"))
+	s.wrote(s.Resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	keys := queued(t, r)
 	handler := r.nodeHandler()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "arm"}}
@@ -104,7 +107,7 @@ func TestNodeEvents(t *testing.T) {
 func TestRetryForNewPlatform(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	missing, refused := one("reg/x:1"), one("reg/y:1")
-	r.usage.set(claimFor("w", "ns", missing.key, refused.key))
+	r.usage.Set(imagesFor("w", "ns", missing.Key, refused.Key))
 	r.attempts.failed(missing, attempt{}, v1alpha1.ReasonPlatformNotFound, "none", 0)
 	r.attempts.failed(refused, attempt{}, v1alpha1.ReasonUnauthorized, "401", 0)
 	addNodes(r, both...)
@@ -142,9 +145,9 @@ func TestPullsAreBounded(t *testing.T) {
 		})
 	})
 	for i := range 1000 {
-		r.usage.set(claimFor(fmt.Sprint("w", i), fmt.Sprint("ns", i), "reg/x:1"))
+		r.usage.Set(imagesFor(fmt.Sprint("w", i), fmt.Sprint("ns", i), "reg/x:1"))
 	}
-	r.work(t.Context(), &queue{}, "reg/x:1")
+	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(read) != maxPulls || maxPulls > 8 {
 		t.Errorf("secrets of %d workloads were read, want 8", len(read))
 	}
@@ -167,7 +170,7 @@ func TestRegistriesOfRunningPods(t *testing.T) {
 	}
 	handler := r.workloadHandler(&kinds[0])
 	kept := func(p *corev1.Pod) any {
-		short, err := kinds[0].transform(p)
+		short, err := cached(p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,10 +215,10 @@ func TestNetworksOfTheCluster(t *testing.T) {
 	allowed := emptyPolicy(t)
 	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Policy = allowed })
 	denied := one("reg/x:1")
-	r.usage.set(claimFor("w", "ns", denied.key))
+	r.usage.Set(imagesFor("w", "ns", denied.Key))
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"198.18.0.0/24", "2600:aaaa::/64", "nonsense"}}}
 	node.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}
-	short, err := transform(node)
+	short, err := cached(node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,14 +255,14 @@ func TestRuntimes(t *testing.T) {
 		if name == "d" {
 			node.Status.NodeInfo.Architecture = "arm64"
 		}
-		short, err := transform(node)
+		short, err := cached(node)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.set(name, nodeFacts{platform: platformOf(short.(*corev1.Node)), foreign: hasForeignRuntime(short.(*corev1.Node))})
+		n.set(name, nodeFacts{platform: workloads.PlatformOf(short.(*corev1.Node)), foreign: workloads.HasForeignRuntime(short.(*corev1.Node))})
 	}
 	n.update()
-	if got := n.asked(); !slices.Equal(got, []string{"linux/amd64" + registry.Containerd, "linux/arm64"}) {
+	if got := n.asked(); !slices.Equal(got, []string{"linux/amd64" + manifest.Containerd, "linux/arm64"}) {
 		t.Errorf("asked for %q", got)
 	}
 	n.remove("c")

@@ -17,7 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 const privateImage = "reg.example.com/private:1"
@@ -88,14 +91,14 @@ func (l *lockedRegistry) Digest(ctx context.Context, _ string, keychains []authn
 }
 
 // asker is a namespace whose workload has a pull secret of a user; no secret for "".
-func asker(namespace, user string) (claim, *corev1.Secret) {
-	c := claimFor("w", namespace, privateImage)
-	c.pull.serviceAccount = defaultAccount
+func asker(namespace, user string) (usage.WorkloadImages, *corev1.Secret) {
+	c := imagesFor("w", namespace, privateImage)
+	c.Pull.ServiceAccount = usage.DefaultAccount
 	if user == "" {
 		return c, nil
 	}
-	c.pull.secrets = "pull-of-" + namespace
-	s := secret(c.pull.secrets, user)
+	c.Pull.Secrets = "pull-of-" + namespace
+	s := secret(c.Pull.Secrets, user)
 	s.Namespace = namespace
 	return c, s
 }
@@ -105,10 +108,10 @@ func asker(namespace, user string) (claim, *corev1.Secret) {
 func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[string]string) (*Resolver, *storeTest, *toldEvents) {
 	t.Helper()
 	builder := fake.NewClientBuilder()
-	var claims []claim
+	var workloads []usage.WorkloadImages
 	for namespace, user := range users {
 		c, s := asker(namespace, user)
-		claims = append(claims, c)
+		workloads = append(workloads, c)
 		if s != nil {
 			builder = builder.WithObjects(s)
 		}
@@ -118,8 +121,8 @@ func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[strin
 		o.Registry, o.PublishPrivate, d.secrets = l, publish, reader
 	})
 	l.references = nil
-	for _, c := range claims {
-		r.usage.set(c)
+	for _, c := range workloads {
+		r.usage.Set(c)
 	}
 	return r, s, told
 }
@@ -131,10 +134,10 @@ func TestPrivateImages(t *testing.T) {
 	for _, user := range []string{"right", "wrong"} {
 		l := &lockedRegistry{}
 		r, s, told := privateWorld(t, l, false, map[string]string{"owner": user, "stranger": "", "thief": "guessed"})
-		r.work(t.Context(), &queue{}, privateImage)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.expect(map[string]string{v1alpha1.UnresolvedName(privateImage): privateImage})
 		var list v1alpha1.ImageManifestList
-		s.must(s.client.List(t.Context(), &list))
+		s.must(s.WithWatch.List(t.Context(), &list))
 		list.Items[0].Status.RetryTime = nil // varies at random
 		text, err := json.Marshal(list.Items[0])
 		s.must(err)
@@ -164,11 +167,11 @@ func TestPrivateImages(t *testing.T) {
 // Whose pull secrets were tried is told how that ended, not what everybody is told.
 func TestOwnReasonIsTold(t *testing.T) {
 	r, _, told := privateWorld(t, &lockedRegistry{}, false, map[string]string{"owner": "wrong"})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	asked := one(privateImage)
-	r.attempts.noteSecrets(asked.key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"}, nil)
+	r.attempts.noteSecrets(asked.Key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"}, nil)
 	told.notes = nil
-	r.reportFailure(asked, r.usage.workloadsIn(asked.key, "owner", maxEvents)...)
+	r.reportFailure(asked, r.usage.WorkloadsIn(asked.Key, "owner", maxEvents)...)
 	if got := strings.Join(told.notes, "\n"); !strings.HasSuffix(got, "(NotFound): it is not there") {
 		t.Errorf("told %q", got)
 	}
@@ -179,15 +182,15 @@ func TestOwnReasonIsTold(t *testing.T) {
 func TestWrongSecretOfPublicImage(t *testing.T) {
 	l := &lockedRegistry{open: true}
 	r, s, _ := privateWorld(t, l, false, map[string]string{"a": "wrong", "b": "wrong too", "c": ""})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
-	if s.lookup(privateImage).private {
+	if s.Lookup(privateImage).Private {
 		t.Error("a public image counts as private")
 	}
 	// Opened with a secret, and public all the same.
 	l = &lockedRegistry{open: true}
 	r, s, _ = privateWorld(t, l, false, map[string]string{"a": "right"})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
 	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
 		t.Errorf("asked by %q, want %q", l.users, want)
@@ -221,7 +224,7 @@ func TestOtherContentForAll(t *testing.T) {
 	l := &otherForAll{lockedRegistry{open: true}}
 	r, s, _ := privateWorld(t, &l.lockedRegistry, false, map[string]string{"a": "right"})
 	r.options.Registry = l
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): privateImage})
 }
 
@@ -231,13 +234,13 @@ func TestConfirmedWithoutSecrets(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		l := &lockedRegistry{open: private}
 		r, s, _ := privateWorld(t, l, true, map[string]string{"a": "right"})
-		save := s.resolved
+		save := s.Resolved
 		if private {
-			save = s.resolvedPrivately
+			save = s.ResolvedPrivately
 		}
 		s.wrote(save(t.Context(), privateImage, plain(hash("a")), amd64))
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
-		r.work(t.Context(), &queue{}, privateImage)
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if !slices.Equal(l.users, []string{""}) {
 			t.Errorf("private %v: asked by %q", private, l.users)
 		}
@@ -256,16 +259,16 @@ func TestChangedSecretIsTold(t *testing.T) {
 		owner  string // is told; empty: nothing
 		other  bool   // is told
 	}{
-		{r.credentials.reader, brief(v1alpha1.ReasonUnauthorized), true},
-		{r.credentials.reader, "", false},
+		{r.secrets, brief(v1alpha1.ReasonUnauthorized), true},
+		{r.secrets, "", false},
 		{none, "owner/pull-of-owner does not exist", false},
 		{none, "", false},
 		{fake.NewClientBuilder().WithObjects(right).Build(), "", false},
 	} {
 		told.notes, told.about = nil, nil
-		r.credentials = newCredentials(nil, step.reader)
-		r.work(t.Context(), &queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(2 * maxRefusal))
+		r.credentials = pullsecrets.New(nil, step.reader)
+		r.work(t.Context(), &queue.Queue{}, privateImage)
+		s.Clock.SetTime(s.Clock.Now().Add(2 * maxRefusal))
 		var owner, other []string
 		for i, namespace := range told.about {
 			if namespace == "owner" {
@@ -294,10 +297,10 @@ func TestSecretsOfAnotherRegistry(t *testing.T) {
 	elsewhere := secret("pull-of-a", "any")
 	elsewhere.Namespace = "a"
 	elsewhere.Data[corev1.DockerConfigJsonKey] = []byte(`{"auths":{"other.example.com":{"username":"any","password":"x"}}}`)
-	r.credentials.reader = fake.NewClientBuilder().WithObjects(elsewhere).Build()
+	r.credentials = pullsecrets.New(nil, fake.NewClientBuilder().WithObjects(elsewhere).Build())
 	b, _ := asker("b", "nobody") // whose secret does not exist
-	r.usage.set(b)
-	r.work(t.Context(), &queue{}, privateImage)
+	r.usage.Set(b)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	if slices.ContainsFunc(l.users, func(user string) bool { return user != "" }) {
 		t.Errorf("asked as %q", l.users)
 	}
@@ -322,20 +325,20 @@ func TestPublishPrivate(t *testing.T) {
 	l := &lockedRegistry{}
 	r, s, _ := privateWorld(t, l, true, users)
 	for range 3 {
-		r.work(t.Context(), &queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
+		r.work(t.Context(), &queue.Queue{}, privateImage)
+		s.Clock.SetTime(s.Clock.Now().Add(maxRefusal * 2))
 	}
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
-	if !s.lookup(privateImage).private {
+	if !s.Lookup(privateImage).Private {
 		t.Error("it does not count as private")
 	}
 	l.users = nil
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	for range 3 {
-		r.work(t.Context(), &queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 2))
+		r.work(t.Context(), &queue.Queue{}, privateImage)
+		s.Clock.SetTime(s.Clock.Now().Add(maxRefusal * 2))
 	}
-	if !slices.Contains(l.users, "right") || s.lookup(privateImage).confirmed.Before(s.clock.Now().Add(-2*time.Hour)) {
+	if !slices.Contains(l.users, "right") || s.Lookup(privateImage).Confirmed.Before(s.Clock.Now().Add(-2*time.Hour)) {
 		t.Errorf("not confirmed, asked by %q", l.users)
 	}
 	r.options.PublishPrivate = false
@@ -348,8 +351,8 @@ func TestOpenedPrivatelyIsRemembered(t *testing.T) {
 	l := &lockedRegistry{}
 	r, s, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
 	for range 4 {
-		r.work(t.Context(), &queue{}, privateImage)
-		s.clock.SetTime(s.clock.Now().Add(maxRefusal * 6 / 5))
+		r.work(t.Context(), &queue.Queue{}, privateImage)
+		s.Clock.SetTime(s.Clock.Now().Add(maxRefusal * 6 / 5))
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(l.users), func(user string) bool { return user == "" })); n != 1 {
 		t.Errorf("%d requests with the secret within an hour: %q", n, l.users)
@@ -367,8 +370,8 @@ func TestFailuresOfOneNamespace(t *testing.T) {
 		l := &failingRegistry{failure: failure}
 		r, _, _ := privateWorld(t, &l.lockedRegistry, true, map[string]string{"a": "fails", "b": "right"})
 		r.options.Registry = l
-		r.work(t.Context(), &queue{}, privateImage)
-		if r.store.lookup(privateImage) == nil {
+		r.work(t.Context(), &queue.Queue{}, privateImage)
+		if r.store.Lookup(privateImage) == nil {
 			t.Errorf("%s: the image is not known, used were %q", name, l.users)
 		}
 	}
@@ -394,7 +397,7 @@ func (f *failingRegistry) Resolve(ctx context.Context, reference string, platfor
 func TestAnswerToEverybodyIsAskedOnce(t *testing.T) {
 	l := &lockedRegistry{}
 	r, _, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
-	r.work(t.Context(), &queue{}, privateImage)
+	r.work(t.Context(), &queue.Queue{}, privateImage)
 	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
 		t.Errorf("asked by %q, want %q", l.users, want)
 	}

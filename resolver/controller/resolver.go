@@ -24,7 +24,12 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 // Registry looks up the layers of images. *registry.Client implements it.
@@ -44,7 +49,7 @@ type Registry interface {
 	Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error)
 }
 
-// Options are what Add needs to know.
+// Options are those of Add.
 type Options struct {
 	Registry Registry
 	// Policy gets the networks of pods and services, and the registries in use if InUse is
@@ -57,7 +62,7 @@ type Options struct {
 	// they do not matter.
 	Mirrors MirrorSetter
 	// Templates are pod templates in other kinds than Kubernetes' own.
-	Templates []Template
+	Templates []workloads.Template
 	// PullSecrets lets the controller read the pull secrets of workloads.
 	PullSecrets bool
 	// ImagesOnNodes makes the controller ask for images that nodes hold and no workload
@@ -82,16 +87,16 @@ type Options struct {
 type Resolver struct {
 	options Options
 	dependencies
-	credentials *credentials
+	credentials *pullsecrets.Credentials
 	notifier    *notifier
-	usage       *usage
+	usage       *usage.Usage
 	nodes       *nodes
-	held        *held
-	store       *store
+	nodeImages  *usage.NodeImages
+	store       *store.Store
 	attempts    *attempts
 	backlog     *backlog
-	queues      *queues
-	census      *census
+	queues      *queue.Queues
+	quota       *usage.Quota
 	metrics     *metrics
 	mirrors     *mirrorSets
 	// drifts are objects that are not as the store left them; nil until Start.
@@ -99,11 +104,11 @@ type Resolver struct {
 	// synced report, for each watch, whether all objects that existed at the start
 	// have been seen.
 	synced []cache.InformerSynced
-	// leading is set once Start knows what the objects say.
+	// leading is set once Start has read the objects.
 	leading atomic.Bool
 }
 
-// drift is an object in a version that the store does not know.
+// drift is an object in a version that the store has not written.
 type drift struct{ name, version string }
 
 // dependencies are what the resolver takes from the manager.
@@ -119,30 +124,37 @@ type dependencies struct {
 	events  events.EventRecorder
 }
 
+const (
+	defaultMaxImages             = 50_000
+	defaultMaxImagesPerNamespace = 10_000
+)
+
 func newResolver(options Options, d dependencies) *Resolver {
-	images := limits{all: cmp.Or(options.MaxImages, 50_000), each: cmp.Or(options.MaxImagesPerNamespace, 10_000)}
+	images := usage.Limits{
+		All:  cmp.Or(options.MaxImages, defaultMaxImages),
+		Each: cmp.Or(options.MaxImagesPerNamespace, defaultMaxImagesPerNamespace),
+	}
+	if d.live == nil {
+		d.live = d.client
+	}
 	r := &Resolver{
 		options: options, dependencies: d,
-		credentials: newCredentials(options.Keychains, d.secrets),
-		usage:       newUsage(options.Registry.References, d.clock, options.KeepUnused, images),
+		credentials: pullsecrets.New(options.Keychains, d.secrets),
+		usage:       usage.New(options.Registry.References, d.clock, options.KeepUnused, images),
 		nodes:       newNodes(options.Policy, options.InUse),
-		held:        newHeld(),
-		store:       newStore(d.client, d.clock),
+		nodeImages:  usage.NewNodeImages(),
+		store:       store.New(d.client, d.live, d.clock),
 		backlog:     newBacklog(),
-		census:      newCensus(images),
+		quota:       usage.NewQuota(images),
 	}
-	if d.live != nil {
-		r.store.live = d.live
-	}
-	r.attempts = newAttempts(d.clock, r.store.failure)
-	r.queues = newQueues(options.Workers, r.denied, r.work)
-	r.queues.namespaces = r.usage.namespaces
-	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.length() }, options.Registerer)
+	r.attempts = newAttempts(d.clock, r.store.Failure)
+	r.queues = queue.New(options.Workers, r.denied, countRequests(r.work))
+	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.Len() }, options.Registerer)
 	r.notifier = newNotifier(d.events, r.metrics.suppressed.Inc)
 	return r
 }
 
-// Add adds the resolver to a manager whose cache has CacheOptions.
+// Add adds the resolver to a manager whose cache has workloads.CacheOptions.
 func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, error) {
 	d := dependencies{
 		clock: clock.RealClock{}, log: mgr.GetLogger().WithName("resolver"),
@@ -171,8 +183,8 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 	if err := r.watchMirrors(mgr, watch); err != nil {
 		return nil, err
 	}
-	for _, k := range kindsWith(options.Templates) {
-		if err := watch(k.object, r.workloadHandler(&k)); err != nil {
+	for _, k := range workloads.Kinds(options.Templates) {
+		if err := watch(k.Object, r.workloadHandler(&k)); err != nil {
 			return nil, err
 		}
 	}
@@ -215,7 +227,7 @@ func (r *Resolver) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
 		return ctx.Err()
 	}
-	if err := r.store.load(func() ([]*record, error) { return listAll(ctx, r.live) }); err != nil {
+	if err := r.store.Load(ctx); err != nil {
 		return fmt.Errorf("reading ImageManifests: %w", err)
 	}
 	r.attempts.reset() // what it noted before it knew the objects
@@ -225,12 +237,12 @@ func (r *Resolver) Start(ctx context.Context) error {
 	r.leading.Store(true)
 
 	var running sync.WaitGroup
-	running.Go(func() { r.queues.run(ctx, r.store.limited()) })
+	running.Go(func() { r.queues.Run(ctx, r.store.Limited()) })
 	running.Go(func() { r.repair(ctx) })
-	<-r.queues.started
-	r.held.reset() // of what was handed over before there were queues
-	images := r.usage.all()
-	resolved, unresolved := r.store.count()
+	<-r.queues.Started()
+	r.nodeImages.Reset() // of what was handed over before there were queues
+	images := r.usage.All()
+	resolved, unresolved := r.store.Count()
 	r.log.Info("Leading", "images", len(images), "resolved", resolved, "unresolved", unresolved, "platforms", r.nodes.clusterPlatforms())
 	for _, image := range images {
 		r.ask(image)
@@ -241,30 +253,11 @@ func (r *Resolver) Start(ctx context.Context) error {
 	return nil
 }
 
-// pageSize is how many objects are read at a time, with their layers.
-const pageSize = 500
-
-// listAll reads all ImageManifests.
-func listAll(ctx context.Context, reader client.Reader) (all []*record, err error) {
-	for next := ""; ; {
-		var page v1alpha1.ImageManifestList
-		if err := reader.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, err
-		}
-		for i := range page.Items {
-			all = append(all, recordOf(&page.Items[i]))
-		}
-		if next = page.Continue; next == "" {
-			return all, nil
-		}
-	}
-}
-
 // rememberUnused takes over since when references are unused, as the process before noted.
 // Of those that it did not note, that begins now.
 func (r *Resolver) rememberUnused() {
-	for _, known := range r.store.all() {
-		r.usage.remember(known.reference, known.unused, nil)
+	for _, known := range r.store.All() {
+		r.usage.Remember(known.Reference, known.Unused, nil)
 	}
 }
 
@@ -276,7 +269,7 @@ func (r *Resolver) repair(ctx context.Context) {
 			return
 		}
 		var err error
-		if ctx.Err() == nil && r.store.drifted(next.name, next.version) {
+		if ctx.Err() == nil && r.store.Drifted(next.name, next.version) {
 			err = r.repairOne(ctx, next)
 		}
 		if err == nil || ctx.Err() != nil {
@@ -290,8 +283,8 @@ func (r *Resolver) repair(ctx context.Context) {
 }
 
 func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
-	repaired, lost, err := r.store.repair(ctx, changed.name, changed.version)
-	r.askAgain(lost)
+	repaired, evicted, err := r.store.Repair(ctx, changed.name, changed.version)
+	r.askAgain(evicted)
 	if repaired && err == nil {
 		r.metrics.repaired.Inc()
 		r.log.Info("Somebody else changed an ImageManifest", "name", changed.name)
@@ -299,52 +292,7 @@ func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
 	return err
 }
 
-// release drops what is remembered about images that nothing uses any longer, but not
-// since when that is if there is an object to remove.
-func (r *Resolver) release(keys ...string) {
-	r.forget(keys...)
-	r.queues.remove(keys...)
-	for _, key := range keys {
-		r.handOver(r.held.done(imageOf(key))) // it no longer waits
-		for _, reference := range imageOf(key).references {
-			if !r.store.has(reference) {
-				r.usage.forgetIdle(reference)
-			}
-		}
-		// It may have come into use again meanwhile, and what was queued for that is gone.
-		if r.leading.Load() && r.usage.inUse(key) {
-			r.ask(imageOf(key))
-		}
-	}
-	for _, admitted := range r.usage.admit() {
-		if r.leading.Load() {
-			r.askForNew(admitted.claim, []image{admitted.image})
-		}
-	}
-}
-
-// forget drops what is remembered about images between two attempts.
-func (r *Resolver) forget(keys ...string) {
-	r.attempts.forget(keys...)
-	r.backlog.forget(keys...)
-}
-
-// askAgain asks at once for references that the store lost.
-func (r *Resolver) askAgain(lost []string) {
-	for _, image := range r.usage.meaning(lost) {
-		r.forget(image.key)
-		r.enqueue(image, 0, resolving)
-	}
-}
-
-// saved asks again for what the store lost while it wrote, and returns the error
-// of the write.
-func (r *Resolver) saved(lost []string, err error) error {
-	r.askAgain(lost)
-	return err
-}
-
-// denied reports whether none of an image's references may be asked for.
-func (r *Resolver) denied(image image) bool {
-	return !slices.ContainsFunc(image.references, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
+// denied reports whether none of the references of an image's key may be asked for.
+func (r *Resolver) denied(key string) bool {
+	return !slices.ContainsFunc(usage.ImageOf(key).References, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
 )
 
 // A process begins to lead: it takes over what objects say, asks for what is missing, and
@@ -34,20 +35,20 @@ func TestStart(t *testing.T) {
 			digest:  func(string) (string, error) { return hash("a"), nil },
 		}
 		before, s, _ := newTestResolver(t, f)
-		s.wrote(s.resolved(t.Context(), known, plain(hash("a")), amd64))
-		s.wrote(s.resolved(t.Context(), unused, plain(hash("c")), amd64))
-		s.wrote(s.noteUnused(t.Context(), unused, s.clock.Now()))
-		s.clock.SetTime(s.clock.Now().Add(before.options.KeepUnused - time.Minute))
-		live := s.client
-		cached := interceptor.NewClient(live.(client.WithWatch), interceptor.Funcs{
+		s.wrote(s.Resolved(t.Context(), known, plain(hash("a")), amd64))
+		s.wrote(s.Resolved(t.Context(), unused, plain(hash("c")), amd64))
+		s.wrote(s.NoteUnused(t.Context(), unused, s.Clock.Now()))
+		s.Clock.SetTime(s.Clock.Now().Add(before.options.KeepUnused - time.Minute))
+		live := s.WithWatch
+		cached := interceptor.NewClient(live, interceptor.Funcs{
 			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 				return errors.New("the cache may be behind")
 			},
 		})
-		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: cached, live: live, events: before.events})
-		s.store = r.store
+		r := newResolver(before.options, dependencies{clock: s.Clock, log: before.log, client: cached, live: live, events: before.events})
+		s.Store = r.store
 		r.nodes.set("n", nodeFacts{platform: amd64[0]})
-		r.usage.set(claimFor("w", "ns", known, missing))
+		r.usage.Set(imagesFor("w", "ns", known, missing))
 		var synced atomic.Bool
 		r.synced = []cache.InformerSynced{synced.Load}
 
@@ -73,15 +74,15 @@ func TestStart(t *testing.T) {
 			s.must(live.Get(t.Context(), client.ObjectKey{Name: a}, &object))
 			object.Status.References[0].Name = "reg/forged:1"
 			s.must(live.Update(t.Context(), &object))
-			s.mu.Lock()
-			s.fails = fails
-			s.mu.Unlock()
+			s.Mu.Lock()
+			s.Fails = fails
+			s.Mu.Unlock()
 			changes = append(changes, drift{a, object.ResourceVersion})
 			r.manifestHandler().OnUpdate(nil, &object)
 			synctest.Wait()
-			s.mu.Lock()
-			s.fails = nil
-			s.mu.Unlock()
+			s.Mu.Lock()
+			s.Fails = nil
+			s.Mu.Unlock()
 			time.Sleep(time.Second)
 			s.expect(map[string]string{a: known, b: missing, c: unused})
 		}
@@ -102,7 +103,7 @@ func TestStart(t *testing.T) {
 		}
 
 		// The process before noted since when it is unused.
-		s.clock.SetTime(s.clock.Now().Add(time.Minute))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 		time.Sleep(10 * time.Second)
 		s.expect(map[string]string{a: known, b: missing})
 		cancel()
@@ -119,15 +120,15 @@ func TestStartKeepsToFailures(t *testing.T) {
 		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 		before, s, _ := newTestResolver(t, f)
 		failed := before.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", time.Hour)
-		s.wrote(s.notResolved(t.Context(), tag, failed))
-		r := newResolver(before.options, dependencies{clock: s.clock, log: before.log, client: s.client, live: s.client, events: before.events})
-		r.usage.set(claimFor("w", "ns", tag))
-		r.circumstancesChanged(arrivals{networks: true})
+		s.wrote(s.NotResolved(t.Context(), tag, failed.Failure))
+		r := newResolver(before.options, dependencies{clock: s.Clock, log: before.log, client: s.Server, live: s.Server, events: before.events})
+		r.usage.Set(imagesFor("w", "ns", tag))
+		r.circumstancesChanged(clusterChanges{networks: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Start(ctx) }()
 		time.Sleep(time.Minute)
-		if got := r.attempts.of(one(tag)); f.asked() != 0 || got.reason != failed.reason || got.failures != 1 {
+		if got := r.attempts.of(one(tag)); f.asked() != 0 || got.Reason != failed.Reason || got.Failures != 1 {
 			t.Errorf("asked for %q, known is %+v", f.resolves, got)
 		}
 		cancel()
@@ -141,13 +142,12 @@ func TestStartKeepsToFailures(t *testing.T) {
 func TestStartEndsWithItsWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, proceed := 0, make(chan struct{})
-		r, s, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
+		r, _, _ := newTestResolver(t, &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 			asked++
 			<-proceed
 			return plain(hash("a")), nil
 		}})
-		r.live = s.client
-		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := false
 		go func() {
@@ -170,10 +170,9 @@ func TestStartEndsWithItsWork(t *testing.T) {
 func TestStartWithImagesOnNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-			return plain(digestOf(reference)), nil
+			return plain(store.DigestOf(reference)), nil
 		}}
-		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
-		r.live = s.client
+		r, _, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
 		for i, leads := range []bool{false, true} { // leading is set before there are queues
 			r.leading.Store(leads)
 			r.nodeHandler().OnAdd(nodeWith(t, fmt.Sprint("n", i), byDigest("quay.io/x", fmt.Sprint(i))), true)

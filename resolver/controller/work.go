@@ -11,7 +11,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
+	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // task is what has to be done about an image.
@@ -29,12 +33,12 @@ const (
 
 // todo is what has to be done about an image, and when.
 type todo struct {
-	image image
+	image usage.Image
 	task  task
 	// reference of the image that is known; empty if none is.
 	reference string
 	// known is what is known about the reference; nil if nothing is.
-	known *answer
+	known *store.Answer
 	// after is how long there is nothing to do; negative means for ever. It is 0
 	// for any other task.
 	after time.Duration
@@ -42,19 +46,19 @@ type todo struct {
 
 // due returns what has to be done about an image now, or how long there is nothing
 // to do.
-func (r *Resolver) due(image image) todo {
+func (r *Resolver) due(image usage.Image) todo {
 	now := r.clock.Now()
-	wait := r.attempts.of(image).retry.Sub(now)
+	wait := r.attempts.of(image).Retry.Sub(now)
 	t := todo{image: image, task: resolve}
 	t.reference, t.known = r.known(image)
 	switch {
-	case t.known == nil || !t.known.covers(r.nodes.clusterPlatforms()):
-	case digestOf(t.reference) == "":
+	case t.known == nil || !t.known.Covers(r.nodes.clusterPlatforms()):
+	case store.DigestOf(t.reference) == "":
 		t.task = confirm
 		// At most the TTL, in case the clock of the process that confirmed it was
 		// ahead.
-		wait = max(wait, min(t.known.confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
-	case !r.store.adopted(t.reference):
+		wait = max(wait, min(t.known.Confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
+	case !r.store.Adopted(t.reference):
 		t.task = adopt
 	default: // a digest means the same for ever
 		t.task, t.after = nothing, -1
@@ -65,9 +69,9 @@ func (r *Resolver) due(image image) todo {
 
 // known returns what is known about an image, and about which of its references; nil if nothing
 // is.
-func (r *Resolver) known(image image) (reference string, known *answer) {
-	for _, reference := range image.references {
-		if known := r.store.lookup(reference); known != nil {
+func (r *Resolver) known(image usage.Image) (reference string, known *store.Answer) {
+	for _, reference := range image.References {
+		if known := r.store.Lookup(reference); known != nil {
 			return reference, known
 		}
 	}
@@ -82,37 +86,27 @@ func (t todo) notBefore(wait time.Duration) todo {
 	return t
 }
 
-// ask queues an image to be worked on now. Images of which nothing is known go
-// first.
-func (r *Resolver) ask(image image) {
-	priority := resolving
-	if r.due(image).known != nil {
-		priority = confirming
-	}
-	r.enqueue(image, 0, priority)
-}
-
 // work does what is due about an image, and queues it again for when the next thing
 // is due.
-func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
-	defer r.worked(imageOf(key))
-	if !r.usage.inUse(key) {
+func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
+	defer r.worked(usage.ImageOf(key))
+	if !r.usage.InUse(key) {
 		return
 	}
 	defer r.forgetUnused(key)
 	r.metrics.looked.Inc()
-	image, log := imageOf(key), r.log.WithValues("image", key)
+	image, log := usage.ImageOf(key), r.log.WithValues("image", key)
 
 	next := r.due(image)
 	if next.task != nothing {
-		err := r.do(ctx, log, queue, next)
+		err := r.do(ctx, log, q, next)
 		if ctx.Err() != nil {
 			return // the next leader does it
 		}
 		switch {
 		case err == nil:
 			r.backlog.succeeded()
-		case refused(err):
+		case store.Refused(err):
 			r.backlog.succeeded() // the API server works
 			r.notAccepted(ctx, log, image, err)
 		default:
@@ -120,29 +114,29 @@ func (r *Resolver) work(ctx context.Context, queue *queue, key string) {
 			r.metrics.writeErrors.Inc()
 			wait, outage := r.backlog.failed(image)
 			if outage {
-				queue.pause(wait) // there is no point in asking this registry for more meanwhile
+				q.Pause(wait) // there is no point in asking this registry for more meanwhile
 			}
-			r.enqueue(image, wait, resolving)
+			r.enqueue(image, wait, queue.Resolving)
 			return
 		}
 		next = r.due(image)
 	}
 	if next.after >= 0 {
-		r.enqueue(image, next.after, confirming)
+		r.enqueue(image, next.after, queue.Confirming)
 	}
 }
 
 // notAccepted notes that the API server takes no object with what is known about an image. That is
-// an outcome of this image, which its workloads are told.
-func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image image, err error) {
+// an outcome of this image, of which its workloads are notified.
+func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage.Image, err error) {
 	r.metrics.writeErrors.Inc()
-	r.backlog.forget(image.key)
+	r.backlog.forget(image.Key)
 	before := r.attempts.of(image)
 	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
-	if before.known() != failure.reason {
-		r.logOf(log, image).Info("Not accepted by the API server", "cause", err.Error(), "retry", failure.retry)
+	if before.lastNotified() != failure.Reason {
+		r.logOf(log, image).Info("Not accepted by the API server", "cause", err.Error(), "retry", failure.Retry)
 	}
-	r.tell(image, before)
+	r.notify(image, before)
 	if _, known := r.known(image); known != nil {
 		return
 	}
@@ -154,14 +148,14 @@ func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image image
 // forgetUnused drops what was noted about an image after the handler that saw the
 // end of its use.
 func (r *Resolver) forgetUnused(key string) {
-	if !r.usage.inUse(key) {
+	if !r.usage.InUse(key) {
 		r.release(key)
 	}
 }
 
 // do does a task and writes the outcome. A refusal by a registry is an outcome
 // too. Errors are those of the API server, or of the context.
-func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
+func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	if isNew := t.task == adopt || t.task == resolve && t.known == nil; isNew && !r.hasRoom(t.image) {
 		r.noteFull(t.image) // no registry has to be asked for that
 		return nil
@@ -179,15 +173,15 @@ func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue, t todo
 
 // adopt writes that an image is used whose content is known.
 func (r *Resolver) adopt(ctx context.Context, t todo) error {
-	namespaces := r.usage.namespaces(t.image.key)
-	if !r.admit(t.image, places(r.store.layersOf(digestOf(t.reference)))) {
+	namespaces := r.usage.Namespaces(t.image.Key)
+	if !r.admit(t.image, usage.Units(r.store.LayersOf(store.DigestOf(t.reference)))) {
 		return nil
 	}
 	// It may have failed before the content was resolved for another reference.
-	if err := r.saved(r.store.removeUnresolved(ctx, t.reference)); err != nil {
+	if err := r.requeueEvicted(r.store.RemoveUnresolved(ctx, t.reference)); err != nil {
 		return err
 	}
-	if err := r.saved(r.store.adopt(ctx, t.reference)); err != nil {
+	if err := r.requeueEvicted(r.store.Adopt(ctx, t.reference)); err != nil {
 		return err
 	}
 	r.succeeded(t.image, t.reference, namespaces)
@@ -196,10 +190,10 @@ func (r *Resolver) adopt(ctx context.Context, t todo) error {
 
 // confirm asks whether a tag still points to the same digest. What is public is asked for
 // without pull secrets.
-func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
+func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	before := r.attempts.of(t.image)
-	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.forAll())
-	if err != nil && ctx.Err() == nil && t.known.private {
+	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.ForAll())
+	if err != nil && ctx.Err() == nil && t.known.Private {
 		digest, err = r.confirmWithSecrets(ctx, t, err)
 	}
 	if ctx.Err() != nil {
@@ -207,20 +201,20 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t
 	}
 	if err != nil {
 		failure := r.noteFailure(log, queue, t.image, before, []refusal{{t.reference, err}})
-		r.metrics.lookups.WithLabelValues("confirm", failure.reason).Inc()
-		return r.saved(r.store.notConfirmed(ctx, t.reference, failure))
+		r.metrics.lookups.WithLabelValues("confirm", failure.Reason).Inc()
+		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
 	}
-	queue.succeeded()
+	queue.Succeeded()
 	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
-	if digest != t.known.digest {
-		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.digest, "to", digest)
+	if digest != t.known.Digest {
+		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.Digest, "to", digest)
 		return r.resolve(ctx, log, queue, t)
 	}
-	if err := r.saved(r.store.confirmed(ctx, t.reference, digest)); err != nil {
+	if err := r.requeueEvicted(r.store.Confirmed(ctx, t.reference, digest)); err != nil {
 		return err
 	}
-	r.attempts.succeeded(t.image.key)
-	r.backlog.forget(t.image.key)
+	r.attempts.succeeded(t.image.Key)
+	r.backlog.forget(t.image.Key)
 	return nil
 }
 
@@ -228,7 +222,7 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue, t
 // the registry answers to everybody.
 func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error) (digest string, err error) {
 	for _, own := range r.nextSecrets(ctx, t.image) {
-		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.keychains, registry.NotAnonymously))
+		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.Keychains, registry.NotAnonymously))
 		if err == nil || ctx.Err() != nil {
 			return digest, err
 		}
@@ -236,70 +230,81 @@ func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error)
 	return "", public
 }
 
+// maxPulls bounds how many workloads' pull secrets are tried for an image at a time.
+const maxPulls = 8
+
 // nextSecrets reads the pull secrets whose turn it is for an image.
-func (r *Resolver) nextSecrets(ctx context.Context, image image) []*own {
-	if !r.credentials.readsPullSecrets() {
+func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*pullsecrets.OfNamespace {
+	if !r.credentials.Enabled() {
 		return nil
 	}
-	turn, brought := r.attempts.turn(image.key)
-	pulls, next := r.usage.pullsFrom(image.key, turn, maxPulls)
-	if r.usage.pulledWith(image.key, brought) && len(pulls) > 0 && !slices.Contains(pulls, brought) {
+	from, newest := r.attempts.takeNextSecrets(image.Key)
+	pulls, next := r.usage.PullsFrom(image.Key, from, maxPulls)
+	if r.usage.PulledWith(image.Key, newest) && len(pulls) > 0 && !slices.Contains(pulls, newest) {
 		// It takes one place, whose turn is the next time: those who bring others all the
 		// time keep nobody from theirs.
 		last := len(pulls) - 1
 		next = pulls[last]
-		pulls = append([]pull{brought}, pulls[:last]...)
+		pulls = append([]usage.Pull{newest}, pulls[:last]...)
 	}
-	r.attempts.setTurn(image.key, next)
-	return r.credentials.byNamespace(ctx, pulls)
+	r.attempts.setNextSecrets(image.Key, next)
+	return r.credentials.ByNamespace(ctx, pulls)
 }
 
 // resolve asks for the layers of an image: with pull secrets, one namespace's at a time, and
 // as everybody may ask. What the registry answers to pull secrets stays between it and
 // their namespace, unless PublishPrivate is set; objects say what it answers to everybody.
-func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue, t todo) error {
+func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
 	platforms := r.nodes.clusterPlatforms()
 	if answer := r.backlog.of(t.image); answer != nil && slices.Equal(answer.platforms, platforms) {
 		return r.write(ctx, t.image, answer)
 	}
 	before := r.attempts.of(t.image)
-	references := t.image.references
+	references := t.image.References
 	if t.known != nil {
 		references = []string{t.reference}
 	}
 	answer, refusals := r.withSecrets(ctx, log, t, references)
 	if answer == nil && refusals == nil && ctx.Err() == nil {
-		answer, refusals = r.find(ctx, references, r.credentials.forAll())
+		answer, refusals = r.find(ctx, references, r.credentials.ForAll())
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if answer != nil {
-		queue.succeeded()
+		queue.Succeeded()
 		r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), v1alpha1.ReasonResolved).Inc()
 		log.V(1).Info("Resolved", "reference", answer.reference, "digest", answer.found.Digest, "manifests", len(answer.found.Manifests))
 		return r.write(ctx, t.image, answer)
 	}
 	failure := r.noteFailure(log, queue, t.image, before, refusals)
-	r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), failure.reason).Inc()
+	r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), failure.Reason).Inc()
 	if t.known != nil { // keep what is known: other content of a tag, or not all platforms
-		return r.saved(r.store.notConfirmed(ctx, t.reference, failure))
+		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
 	}
-	r.tell(t.image, before)
+	r.notify(t.image, before)
 	return r.notResolved(ctx, t.image, failure)
 }
 
-// tell tells the workloads that use an image why it is not resolved, if they do not know
+// question returns how a question about an image is counted.
+func (r *Resolver) question(image usage.Image, question string) string {
+	if r.usage.OnlyOnNodes(image.Key) {
+		return "held"
+	}
+	return question
+}
+
+// notify notifies the workloads that use an image why it is not resolved, if they were not
 // yet; else only those of namespaces that brought other pull secrets since. before is the
-// attempt before this one. So nobody can have others told again and again.
-func (r *Resolver) tell(image image, before attempt) {
-	newcomers := r.attempts.newcomers(image.key)
-	if before.known() != r.attempts.of(image).reason {
-		r.reportFailure(image, r.usage.workloads(image.key, maxEvents)...)
+// attempt before this one. So nobody can have others notified again and again.
+func (r *Resolver) notify(image usage.Image, before attempt) {
+	pending := r.attempts.takePendingNotices(image.Key)
+	if before.lastNotified() != r.attempts.of(image).Reason {
+		r.reportFailure(image, r.usage.Workloads(image.Key, maxEvents)...)
 		return
 	}
-	for _, namespace := range newcomers {
-		r.reportFailure(image, r.usage.workloadsIn(image.key, namespace, maxEvents)...)
+	for _, namespace := range pending {
+		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, namespace, maxEvents)...)
 	}
 }
 
@@ -324,39 +329,39 @@ func (r *Resolver) find(ctx context.Context, references []string, keychains []au
 // it returns what the registry answers to everybody instead. If they opened none, it
 // returns nothing.
 func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, references []string) (answer *learned, public []refusal) {
-	if r.denied(t.image) {
+	if r.denied(t.image.Key) {
 		return nil, nil
 	}
 	for _, own := range r.nextSecrets(ctx, t.image) {
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.key, own.namespace).opened) < r.options.TagTTL {
-			continue // asked a short time ago, with success, and nobody else has to know
+		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.Key, own.Namespace).opened) < r.options.TagTTL {
+			continue // asked a short time ago, with success, and it concerns nobody else
 		}
 		var found *learned
 		var refusals []refusal
-		if len(own.keychains) > 0 {
-			found, refusals = r.find(ctx, references, append(own.keychains, registry.NotAnonymously))
+		if len(own.Keychains) > 0 {
+			found, refusals = r.find(ctx, references, append(own.Keychains, registry.NotAnonymously))
 		}
 		if ctx.Err() != nil {
 			return nil, nil
 		}
 		if found == nil && !slices.ContainsFunc(refusals, asked) {
-			own.keychains = nil // they are for other registries
+			own.Keychains = nil // they are for other registries
 			r.noteSecrets(t.image, own, nil)
 			continue
 		}
 		changed := r.noteSecrets(t.image, own, refusals)
 		if found == nil {
-			if changed && r.notifier.logs(own.namespace) {
-				log.Info("Not resolved with pull secrets", "namespace", own.namespace, "cause", detailsOf(refusals))
+			if changed && r.notifier.logs(own.Namespace) {
+				log.Info("Not resolved with pull secrets", "namespace", own.Namespace, "cause", detailsOf(refusals))
 			}
 			continue // also if it seems to be the registry: a secret may bring that about
 		}
 		digest, err := found.found.Digest, error(nil)
-		if !r.credentials.isForAll(found.found.By) {
-			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.forAll())
+		if !r.credentials.IsForAll(found.found.By) {
+			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.ForAll())
 		}
 		switch {
 		case err == nil && digest == found.found.Digest:
@@ -366,7 +371,7 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, ref
 			return found, nil
 		case err != nil:
 			public = []refusal{{found.reference, err}}
-			log.V(1).Info("Resolved for one namespace only", "namespace", own.namespace, "reference", found.reference)
+			log.V(1).Info("Resolved for one namespace only", "namespace", own.Namespace, "reference", found.reference)
 		}
 	}
 	return nil, public
@@ -385,61 +390,61 @@ func outOfQuota(refusal refusal) bool {
 
 // noteSecrets notes how it went with the pull secrets of a namespace: without refusals,
 // they opened the image, or there were none to try. It reports whether that is new.
-func (r *Resolver) noteSecrets(image image, own *own, refusals []refusal) (changed bool) {
-	now := secretAttempt{message: atMost(maxMessage, strings.Join(own.problems, "; "))}
+func (r *Resolver) noteSecrets(image usage.Image, own *pullsecrets.OfNamespace, refusals []refusal) (changed bool) {
+	now := secretAttempt{message: atMost(maxMessage, strings.Join(own.Problems, "; "))}
 	switch {
 	case len(refusals) > 0:
 		now.reason, _ = reasonOf(refusals)
 		if now.message == "" {
 			now.message = brief(now.reason)
 		}
-	case len(own.keychains) > 0:
+	case len(own.Keychains) > 0:
 		now = secretAttempt{opened: r.clock.Now()}
 	}
-	changed = r.attempts.noteSecrets(image.key, own.namespace, now, func() []string { return r.usage.namespaces(image.key) })
-	if changed && now.message != "" && r.attempts.of(image).reason != "" { // or it is told with the refusal
-		r.reportFailure(image, r.usage.workloadsIn(image.key, own.namespace, maxEvents)...)
+	changed = r.attempts.noteSecrets(image.Key, own.Namespace, now, func() []string { return r.usage.Namespaces(image.Key) })
+	if changed && now.message != "" && r.attempts.of(image).Reason != "" { // or it is notified with the refusal
+		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, own.Namespace, maxEvents)...)
 	}
 	return changed
 }
 
 // notResolved writes why nothing is known about an image, if there is room for another
 // object. What the policy denies has none: everybody can make up any number of names.
-func (r *Resolver) notResolved(ctx context.Context, image image, failure attempt) error {
-	reference, namespaces := image.references[0], r.usage.namespaces(image.key)
+func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure attempt) error {
+	reference, namespaces := image.References[0], r.usage.Namespaces(image.Key)
 	switch {
 	case len(namespaces) == 0: // no longer in use
 		return nil
-	case failure.reason == v1alpha1.ReasonDenied:
-		return r.saved(r.store.removeUnresolved(ctx, reference))
-	case !r.store.has(reference) && !r.census.admitUnresolved(namespaces):
+	case failure.Reason == v1alpha1.ReasonDenied:
+		return r.requeueEvicted(r.store.RemoveUnresolved(ctx, reference))
+	case !r.store.Has(reference) && !r.quota.AdmitUnresolved(namespaces):
 		r.metrics.unwritten.Inc()
 		return nil
 	}
-	err := r.saved(r.store.notResolved(ctx, reference, failure))
-	r.usage.remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+	err := r.requeueEvicted(r.store.NotResolved(ctx, reference, failure.Failure))
+	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 	return err
 }
 
 // write writes what was learned about an image. If that fails it is kept, so that
 // the registry has to answer only once.
-func (r *Resolver) write(ctx context.Context, image image, answer *learned) error {
-	namespaces := r.usage.namespaces(image.key)
-	if r.store.lookup(answer.reference) == nil && !r.admit(image, answer.places()) {
+func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned) error {
+	namespaces := r.usage.Namespaces(image.Key)
+	if r.store.Lookup(answer.reference) == nil && !r.admit(image, answer.quotaUnits()) {
 		return nil
 	}
-	save := r.store.resolved
+	save := r.store.Resolved
 	if answer.private {
-		save = r.store.resolvedPrivately
+		save = r.store.ResolvedPrivately
 	}
 	var err error
 	// The first reference failed before. It goes first: once the other is written, there is
 	// nothing to do any more.
-	if first := image.references[0]; first != answer.reference {
-		err = r.saved(r.store.removeUnresolved(ctx, first))
+	if first := image.References[0]; first != answer.reference {
+		err = r.requeueEvicted(r.store.RemoveUnresolved(ctx, first))
 	}
 	if err == nil {
-		err = r.saved(save(ctx, answer.reference, answer.found, answer.platforms))
+		err = r.requeueEvicted(save(ctx, answer.reference, answer.found, answer.platforms))
 	}
 	if err != nil {
 		r.backlog.keep(image, answer)
@@ -450,30 +455,30 @@ func (r *Resolver) write(ctx context.Context, image image, answer *learned) erro
 }
 
 // succeeded notes that a reference was written for an image. namespaces used it before.
-func (r *Resolver) succeeded(image image, reference string, namespaces []string) {
-	r.attempts.succeeded(image.key)
-	r.backlog.forget(image.key)
-	r.usage.remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+func (r *Resolver) succeeded(image usage.Image, reference string, namespaces []string) {
+	r.attempts.succeeded(image.Key)
+	r.backlog.forget(image.Key)
+	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 }
 
 // admit counts an image that is known now, if there is room for it.
-func (r *Resolver) admit(image image, places int) bool {
-	if r.census.admit(r.usage.namespaces(image.key), places) {
+func (r *Resolver) admit(image usage.Image, units int) bool {
+	if r.quota.Admit(r.usage.Namespaces(image.Key), units) {
 		return true
 	}
 	r.noteFull(image)
 	return false
 }
 
-// noteFull notes that there is no room for an image. Its workloads are told, and it is asked
+// noteFull notes that there is no room for an image. Its workloads are notified, and it is asked
 // for again some time later.
-func (r *Resolver) noteFull(image image) {
+func (r *Resolver) noteFull(image usage.Image) {
 	before := r.attempts.of(image)
 	r.attempts.failed(image, before, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), 0)
-	if before.known() != v1alpha1.ReasonTooMany {
-		r.logOf(r.log, image).Info("Not resolved", "image", image.key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.namespaces(image.key))
+	if before.lastNotified() != v1alpha1.ReasonTooMany {
+		r.logOf(r.log, image).Info("Not resolved", "image", image.Key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.Namespaces(image.Key))
 	}
-	r.tell(image, before)
+	r.notify(image, before)
 }
 
 // maxMessage bounds messages in conditions and events (bytes).
@@ -488,45 +493,45 @@ type refusal struct {
 // noteFailure notes why no registry answered everybody for an image, for the queue and
 // for the next attempt. before is the last attempt as it was remembered when
 // this one began. It returns what is to be written.
-func (r *Resolver) noteFailure(log logr.Logger, queue *queue, image image, before attempt, refusals []refusal) attempt {
+func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image usage.Image, before attempt, refusals []refusal) attempt {
 	var messages []string
 	reason, wait := reasonOf(refusals)
 	for _, refusal := range refusals {
 		messages = append(messages, refusal.err.Error())
 		e := asRegistryError(refusal.err)
 		switch {
-		case queue.name == others || imageOf(refusal.reference).registry() != image.registry():
+		case queue.Shared() || usage.ImageOf(refusal.reference).Registry() != image.Registry():
 			// Not the queue's registry, or not the only one.
 		case e.Busy: // it is not the registry
 		case temporary(e.Reason):
-			wait = max(wait, queue.failed(e.RetryAfter))
+			wait = max(wait, queue.Failed(e.RetryAfter))
 		case e.Reason != v1alpha1.ReasonDenied: // a denied request never reached the registry
-			queue.succeeded()
+			queue.Succeeded()
 		}
 	}
-	if reason == v1alpha1.ReasonUnauthorized && !r.credentials.readsPullSecrets() {
+	if reason == v1alpha1.ReasonUnauthorized && !r.credentials.Enabled() {
 		messages = append(messages, "pull secrets of workloads are not read (--pull-secrets)")
 	}
 	failure := r.attempts.failed(image, before, reason, atMost(maxMessage, strings.Join(messages, "; ")), wait)
-	if before.known() != failure.reason {
-		r.logOf(log, image).Info("Not resolved", "reason", failure.reason, "cause", detailsOf(refusals), "retry", failure.retry)
+	if before.lastNotified() != failure.Reason {
+		r.logOf(log, image).Info("Not resolved", "reason", failure.Reason, "cause", detailsOf(refusals), "retry", failure.Retry)
 	}
 	if !slices.ContainsFunc(refusals, func(r refusal) bool { return !outOfQuota(r) }) {
 		// No registry asked to wait: the next process, which may have other settings, need not.
-		failure.retry = time.Time{}
+		failure.Retry = time.Time{}
 	}
 	return failure
 }
 
 // logOf returns the log for a line about an image: that with more details, if its namespace has had many.
-func (r *Resolver) logOf(log logr.Logger, image image) logr.Logger {
-	if namespaces := r.usage.namespaces(image.key); len(namespaces) > 0 && !r.notifier.logs(namespaces[0]) {
+func (r *Resolver) logOf(log logr.Logger, image usage.Image) logr.Logger {
+	if namespaces := r.usage.Namespaces(image.Key); len(namespaces) > 0 && !r.notifier.logs(namespaces[0]) {
 		return log.V(1)
 	}
 	return log
 }
 
-// detailsOf returns what the log says about refusals.
+// detailsOf returns what the log has about refusals.
 func detailsOf(refusals []refusal) string {
 	var details []string
 	for _, refusal := range refusals {

@@ -20,7 +20,7 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// Inventory is the set of images in a cluster, and what the cluster knows about
+// Inventory is the set of images in a cluster, and what the cluster has about
 // them.
 type Inventory struct {
 	// Images are the image names in pods and pod templates. A name may occur more
@@ -63,7 +63,7 @@ func ClusterInventory(ctx context.Context, config *rest.Config) (Inventory, erro
 	return ReadInventory(ctx, reader)
 }
 
-// ReadInventory is like ClusterInventory, but takes a client that knows the
+// ReadInventory is like ClusterInventory, but takes a client that has the
 // built-in resources and ours. It fails if a kind cannot be read in full,
 // except for ImageManifests if the cluster does not have that resource.
 func ReadInventory(ctx context.Context, reader client.Reader) (found Inventory, err error) {

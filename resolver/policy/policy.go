@@ -122,7 +122,7 @@ func (p *Policy) Registry(host string) error {
 // that the administrator allows does not open them.
 func (p *Policy) SetCluster(networks []netip.Prefix) { p.cluster.Store(&networks) }
 
-// Contact says for whom an address is contacted.
+// Contact is for whom an address is contacted.
 type Contact struct {
 	// Registry that somebody named, or its mirror: host or host:port.
 	Registry string
@@ -190,7 +190,7 @@ func longest(networks []netip.Prefix, addr netip.Addr) int {
 	return bits
 }
 
-// Denied says what the policy does not allow: a registry or an address.
+// Denied is what the policy does not allow: a registry or an address.
 type Denied struct {
 	// Registry that is neither listed nor in use, if that is the reason.
 	Registry string

@@ -32,7 +32,7 @@ type Error struct {
 	// RetryAfter is the wait that the registry asked for, at most an hour; 0 if it
 	// asked for none.
 	RetryAfter time.Duration
-	// Err says what happened and what can be done about it, without the reference.
+	// Err is what happened and what can be done about it, without the reference.
 	Err error
 	// Busy is set if the client, and not the registry, could not do more at the time.
 	Busy bool
@@ -123,7 +123,7 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// failure says what the error of a request means. Texts of servers and of
+// failure returns what the error of a request means. Texts of servers and of
 // net/http are not passed on: they may contain addresses with their queries, and
 // a server may repeat what it was sent.
 func (x *exchange) failure(err error) *Error {
@@ -203,7 +203,7 @@ func (x *exchange) conceal(e *Error) {
 	e.Err = text(errors.Unwrap(e.Err), "registry %s sends requests to another host, which gives no usable answer", x.source.domain)
 }
 
-// status says what the status of an answer means.
+// status returns what the status of an answer means.
 func (x *exchange) status(e *Error, code int) *Error {
 	e.code = code
 	said := fmt.Sprintf("%s answered %s", x.subject(), strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code))))

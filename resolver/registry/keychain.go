@@ -19,7 +19,7 @@ import (
 // OfTenant is what the keychain of a tenant's pull secret has besides: see logins.go for what differs.
 type OfTenant interface{ OfTenant() }
 
-// marker is a keychain without credentials that says something about the others.
+// marker is a keychain without credentials, for how the others are used.
 type marker string
 
 // Resolve implements authn.Keychain.
@@ -33,7 +33,7 @@ var (
 	NotAnonymously authn.Keychain = marker("not anonymous")
 )
 
-// refusable is a keychain that wants to know which of its credentials a registry refuses. It
+// refusable is a keychain that is notified which of its credentials a registry refuses. It
 // reports whether it forgot that of a repository, and may have another one.
 type refusable interface {
 	refused(target authn.Resource) (forgotten bool)

@@ -140,7 +140,7 @@ func asErrorOrNil(err error) *Error {
 	return asError(err)
 }
 
-// temporary reports whether a reason says nothing about the credential.
+// temporary reports whether a reason is not about the credential.
 func temporary(reason string) bool {
 	return reason == v1alpha1.ReasonRateLimited || reason == v1alpha1.ReasonUnavailable
 }

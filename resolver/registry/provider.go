@@ -30,7 +30,7 @@ import (
 const (
 	// maxProviderTime bounds one run of a credential provider, as in the kubelet.
 	maxProviderTime = time.Minute
-	// maxProviderAnswer bounds what is read of its answer, and maxProviderLog of what it says
+	// maxProviderAnswer bounds what is read of its answer, and maxProviderLog of what it writes
 	// besides (bytes).
 	maxProviderAnswer = 1 << 20
 	maxProviderLog    = 1 << 10
@@ -214,7 +214,7 @@ func (p *provider) remembered(target authn.Resource) *provided {
 }
 
 // refused implements refusable: a credential that a registry refuses may have been valid for
-// a shorter time than its provider said.
+// a shorter time than its provider stated.
 func (p *provider) refused(target authn.Resource) (forgotten bool) {
 	known := p.remembered(target)
 	if known == nil || known.err != nil || p.clock.Now().Sub(known.at) < providerRefused {
@@ -226,7 +226,7 @@ func (p *provider) refused(target authn.Resource) (forgotten bool) {
 	return true
 }
 
-// ask runs the provider, and remembers its answer for as long as that says.
+// ask runs the provider, and remembers its answer for as long as that states.
 func (p *provider) ask(ctx context.Context, target authn.Resource) *provided {
 	answer, err := p.run(ctx, target.String())
 	found := &provided{at: p.clock.Now()}
@@ -246,7 +246,7 @@ func (p *provider) ask(ctx context.Context, target authn.Resource) *provided {
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Running a credential provider", "provider", p.config.Name, "image", target.String())
-		// What the provider says is for the log only: it may quote a credential.
+		// What the provider writes is for the log only: it may quote a credential.
 		found.err = fmt.Errorf("credential provider %s gives none: the log has the reason", p.config.Name)
 		key, lasts = failedKey(target), providerFailed
 	}

@@ -20,7 +20,7 @@ import (
 const (
 	// defaultQuotaForNodes is the share of a quota that is left to the nodes.
 	defaultQuotaForNodes = 0.5
-	// quotaFresh is how long a quota is believed. Others use it too, so a HEAD request,
+	// quotaFresh is how long a quota counts. Others use it too, so a HEAD request,
 	// which does not count, asks for it again after that.
 	quotaFresh = time.Minute
 	// quotaWait is how long to wait, at most, before a GET is tried again for which too
@@ -87,7 +87,7 @@ func (q *quotas) of(s *source, credential authn.AuthConfig) *quota {
 }
 
 // unsure reports whether a registry that counts requests has to be asked how many are left.
-// Of registries other than Docker Hub, the first answer tells whether they count.
+// Of registries other than Docker Hub, the first answer shows whether they count.
 func (q *quota) unsure(s *source, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -126,7 +126,7 @@ func (q *quota) done(failed bool) {
 	}
 }
 
-// hear notes what an answer says. begun is when its request was sent: of answers that
+// hear notes what an answer states. begun is when its request was sent: of answers that
 // overtake each other, the lowest rest counts. An answer with what was asked for that states no
 // quota ends an earlier one: there is another plan now, or only refusals state it.
 func (q *quota) hear(code int, header http.Header, begun, now time.Time) (remaining int, stated bool) {
@@ -171,7 +171,7 @@ func parseQuota(field string) (requests int, window time.Duration, ok bool) {
 	return min(int(n), maxQuota), window, true
 }
 
-// hearQuota notes what an answer of the registry itself says about the session's quota.
+// hearQuota notes what an answer of the registry itself states about the session's quota.
 func (s *session) hearQuota(code int, header http.Header, begun time.Time) {
 	all := s.client.quotas
 	if left, ok := all.of(s.source, s.credential).hear(code, header, begun, all.clock.Now()); ok {
@@ -192,8 +192,8 @@ func (s *session) takeQuota(ctx context.Context, identifier string) (done func(f
 	return q.done, nil
 }
 
-// learnQuota asks how much is left, if that has to be known. What else the answer says is
-// not used: the GET request says it again.
+// learnQuota asks how much is left, if that has to be known. What else the answer states is
+// not used: the answer to the GET request has it again.
 func (s *session) learnQuota(ctx context.Context, q *quota, identifier string) error {
 	now := s.client.quotas.clock.Now
 	if !q.unsure(s.source, now()) {

@@ -31,7 +31,7 @@ import (
 
 // Config of a Client.
 type Config struct {
-	// Policy says which registries may be asked and which addresses may be
+	// Policy has which registries may be asked and which addresses may be
 	// contacted. Required.
 	Policy *policy.Policy
 	// RegistriesConf is the path of a containers-registries.conf(5) file, "" for
@@ -138,7 +138,7 @@ func New(config Config) (*Client, error) {
 }
 
 // Resolve asks for the manifests of a full reference, for the platforms
-// ("linux/amd64", as the os and architecture of nodes; "linux/amd64" + Containerd if
+// ("linux/amd64", as the os and architecture of nodes; with manifest.Containerd after it if
 // containerd's choice among the manifests of an index counts, and not CRI-O's). Distinct
 // credentials are tried once each, in the order of the keychains. A request without
 // credentials is made only if no keychain has any for the registry, unless Anonymous or

@@ -676,3 +676,15 @@ func TestDenied(t *testing.T) {
 		}
 	}
 }
+
+// An index in an index is refused when it is fetched, no matter what media type
+// its descriptor states.
+func TestNestedIndex(t *testing.T) {
+	content := &repository{}
+	inner := content.push("app", indexType, indexOf(entryOf(digest.FromString("a"), "linux/amd64")))
+	content.push("app", indexType, indexOf(entryOf(inner, "linux/amd64")), "1")
+	w := newWorld(t)
+	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
+	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
+	wantError(t, err, v1alpha1.ReasonInvalidManifest, s.host, "another index")
+}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/resolver/registry/manifest"
 )
 
 // accepted are the media types of manifests and indexes.
@@ -50,24 +52,28 @@ func (s *session) resolve(ctx context.Context, platforms []string) (*Resolution,
 	if err != nil {
 		return nil, err
 	}
-	resolution := &Resolution{Digest: top.digest.String(), Index: content.index}
-	if !content.index {
-		resolution.Manifests = []v1alpha1.ImageManifestSpec{content.spec(top.digest, "")}
+	resolution := &Resolution{Digest: top.digest.String(), Index: content.Index}
+	if !content.Index {
+		resolution.Manifests = []v1alpha1.ImageManifestSpec{content.Spec(top.digest, "")}
 		return resolution, nil
 	}
-	chosen, err := content.choose(platforms)
-	if err != nil {
-		return nil, s.named(err)
+	chosen, err := content.Choose(platforms)
+	var none *manifest.PlatformNotFound
+	switch {
+	case errors.As(err, &none):
+		return nil, s.named(&Error{Reason: v1alpha1.ReasonPlatformNotFound, Err: text(nil, "%s", err)})
+	case err != nil:
+		return nil, s.named(invalidManifest("%s", err))
 	}
 	for _, c := range chosen {
-		child, content, err := s.content(ctx, c.digest.String())
+		child, content, err := s.content(ctx, c.Digest.String())
 		if err != nil {
 			return nil, err
 		}
-		if content.index {
-			return nil, s.named(invalidManifest("the index names another index for %s: container runtimes do not follow it", c.platform))
+		if content.Index {
+			return nil, s.named(invalidManifest("the index names another index for %s: container runtimes do not follow it", c.Platform))
 		}
-		resolution.Manifests = append(resolution.Manifests, content.spec(child.digest, c.platform))
+		resolution.Manifests = append(resolution.Manifests, content.Spec(child.digest, c.Platform))
 	}
 	return resolution, nil
 }
@@ -93,15 +99,15 @@ func (s *session) digest(ctx context.Context) (string, error) {
 }
 
 // content asks for a tag or digest and reads the answer.
-func (s *session) content(ctx context.Context, identifier string) (*answer, *content, error) {
+func (s *session) content(ctx context.Context, identifier string) (*answer, *manifest.Content, error) {
 	answer, err := s.get(ctx, identifier)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer answer.done()
-	content, err := parseContent(answer.body, answer.contentType)
+	content, err := manifest.Parse(answer.body, answer.contentType)
 	if err != nil {
-		return nil, nil, s.named(err)
+		return nil, nil, s.named(invalidManifest("%s", err))
 	}
 	return answer, content, nil
 }

@@ -3,10 +3,8 @@ package registry
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -15,12 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/platforms"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	podman "go.podman.io/image/v5/manifest"
-	"go.podman.io/image/v5/types"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -479,83 +473,4 @@ func TestLargeOfOneRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-}
-
-// Of an index with several manifests for a platform, CRI-O's and containerd's choices are
-// those of the libraries that they pull with.
-func TestChooseAsRuntimes(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
-	pick := func(list ...string) string { return list[random.IntN(len(list))] }
-	differ := 0
-	for range 3000 {
-		var entries []object
-		for range 1 + random.IntN(8) {
-			entry := entryOf(digest.FromString(fmt.Sprint(random.Uint64())), pick(
-				"", "linux/amd64", "linux/amd64", "linux/amd64/v2", "linux/amd64/v3", "linux/386", "linux/arm64", "linux/arm64/v8", "linux/arm64/v9",
-				"linux/arm/v5", "linux/arm/v6", "linux/arm/v7", "linux/arm", "windows/amd64", "unknown/unknown",
-			))
-			if random.IntN(2) == 0 {
-				entry["annotations"] = object{pick("io.github.containers.compression.zstd", "other"): pick("true", "true", "false")}
-			}
-			entries = append(entries, entry)
-		}
-		node := ocispec.Platform{OS: "linux", Architecture: pick("amd64", "arm64", "arm", "s390x")}
-		node.Variant = map[string]string{"arm64": "v8", "arm": "v7"}[node.Architecture]
-		name := node.OS + "/" + node.Architecture
-		body := encode(t, indexOf(entries...))
-
-		list, err := podman.ListFromBlob(body, indexType)
-		if err != nil {
-			t.Fatal(err)
-		}
-		crio, err := list.ChooseInstance(&types.SystemContext{OSChoice: node.OS, ArchitectureChoice: node.Architecture, VariantChoice: node.Variant})
-		if err != nil {
-			crio = ""
-		}
-		containerd := containerdsChoice(t, body, node)
-		if crio != containerd {
-			differ++
-		}
-		content, err := parseContent(body, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for asked, want := range map[string]digest.Digest{name: crio, name + Containerd: containerd} {
-			chosen, err := content.choose([]string{asked})
-			switch {
-			case want == "" && err == nil, want != "" && err != nil:
-				t.Fatalf("%s: %v, %v, want %q of %s", asked, chosen, err, want, body)
-			case want != "" && (chosen[0].digest != want || !strings.HasPrefix(chosen[0].platform, name)):
-				t.Fatalf("%s: %v, want %s of %s", asked, chosen, want, body)
-			}
-		}
-	}
-	if differ == 0 {
-		t.Error("the runtimes never differ: nothing is shown")
-	}
-}
-
-// containerdsChoice asks containerd's library pairwise: the manifest that no other goes
-// before.
-func containerdsChoice(t *testing.T, body []byte, node ocispec.Platform) digest.Digest {
-	t.Helper()
-	var index ocispec.Index
-	if err := json.Unmarshal(body, &index); err != nil {
-		t.Fatal(err)
-	}
-	matcher := platforms.Only(node)
-	var best *ocispec.Descriptor
-	for i := range index.Manifests {
-		m := &index.Manifests[i]
-		switch {
-		case m.Platform != nil && !matcher.Match(*m.Platform):
-		case best == nil, best.Platform == nil && m.Platform != nil,
-			best.Platform != nil && m.Platform != nil && matcher.Less(*m.Platform, *best.Platform):
-			best = m
-		}
-	}
-	if best == nil {
-		return ""
-	}
-	return best.Digest
 }

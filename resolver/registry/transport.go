@@ -315,7 +315,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	contact := x.contact(host)
 	req = req.Clone(context.WithValue(req.Context(), contactKey{}, contact))
 	req.Header.Set("User-Agent", t.userAgent)
-	// Referer would tell the next host the address of the last one.
+	// Referer would show the next host the address of the last one.
 	req.Header.Del("Referer")
 	if x.authorization != "" && req.URL.Scheme == x.scheme && req.URL.Host == x.host {
 		req.Header.Set("Authorization", x.authorization)

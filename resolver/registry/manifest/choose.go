@@ -1,7 +1,9 @@
-package registry
+package manifest
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,7 +14,6 @@ import (
 	podman "go.podman.io/image/v5/manifest"
 	"go.podman.io/image/v5/types"
 
-	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
@@ -21,15 +22,28 @@ import (
 // first.
 const Containerd = "+containerd"
 
-// choice is a manifest of an index.
-type choice struct {
-	digest   digest.Digest
-	platform string
+// Choice is a manifest of an index, and the platform it is for.
+type Choice struct {
+	Digest   digest.Digest
+	Platform string
 }
 
-// choose returns the manifests of an index for platforms, without duplicates.
-func (c *content) choose(wanted []string) ([]choice, error) {
-	var chosen []choice
+// PlatformNotFound is the error of an index without a manifest for any of the platforms.
+type PlatformNotFound struct {
+	platforms string
+	entries   int
+}
+
+func (e *PlatformNotFound) Error() string {
+	return fmt.Sprintf("no manifest for the nodes' platforms (%s) among the %d of the index", e.platforms, e.entries)
+}
+
+var errUnreadable = errors.New("an index that container runtimes cannot read")
+
+// Choose returns the manifests of an index for platforms ("linux/amd64", or that with
+// Containerd), without duplicates.
+func (c *Content) Choose(wanted []string) ([]Choice, error) {
+	var chosen []Choice
 	for _, text := range wanted {
 		platform, containerd := strings.CutSuffix(text, Containerd)
 		node, err := v1.ParsePlatform(platform)
@@ -48,25 +62,22 @@ func (c *content) choose(wanted []string) ([]choice, error) {
 			continue
 		}
 		if err := imageref.ValidateDigest(found); err != nil {
-			return nil, invalidManifest("the index's manifest for %s: %s", platform, err)
+			return nil, fmt.Errorf("the index's manifest for %s: %w", platform, err)
 		}
-		if !slices.ContainsFunc(chosen, func(other choice) bool { return other.digest == found }) {
+		if !slices.ContainsFunc(chosen, func(other Choice) bool { return other.Digest == found }) {
 			node.Variant = c.variant(found, node)
-			chosen = append(chosen, choice{found, node.String()})
+			chosen = append(chosen, Choice{found, node.String()})
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, &Error{
-			Reason: v1alpha1.ReasonPlatformNotFound,
-			Err:    text(nil, "no manifest for the nodes' platforms (%s) among the %d of the index", strings.Join(wanted, ", "), len(c.entries)),
-		}
+		return nil, &PlatformNotFound{strings.Join(wanted, ", "), len(c.entries)}
 	}
 	return chosen, nil
 }
 
 // variant returns the variant of a node's architecture that an index states for a manifest, where
 // the node takes it. An author may list the manifest with others: these do not count.
-func (c *content) variant(chosen digest.Digest, node *v1.Platform) string {
+func (c *Content) variant(chosen digest.Digest, node *v1.Platform) string {
 	matcher := matcherOf(node)
 	for i := range c.entries {
 		entry := &c.entries[i]
@@ -99,10 +110,10 @@ func newest(node *v1.Platform) string {
 
 // crio returns the digest of the manifest that CRI-O takes on a node; empty if there is
 // none. It asks the library that CRI-O pulls with.
-func (c *content) crio(node *v1.Platform) (digest.Digest, error) {
+func (c *Content) crio(node *v1.Platform) (digest.Digest, error) {
 	list, err := podman.ListFromBlob(c.body, string(c.mediaType))
 	if err != nil {
-		return "", invalidManifest("an index that container runtimes cannot read")
+		return "", errUnreadable
 	}
 	system := &types.SystemContext{OSChoice: node.OS, ArchitectureChoice: node.Architecture, VariantChoice: newest(node)}
 	found, err := list.ChooseInstance(system)
@@ -115,10 +126,10 @@ func (c *content) crio(node *v1.Platform) (digest.Digest, error) {
 // containerd returns the digest of the manifest that containerd takes on a node; empty if
 // there is none. It does what images.Manifest of containerd does: the first of the best
 // platform, and one without platform if nothing else matches.
-func (c *content) containerd(node *v1.Platform) (digest.Digest, error) {
+func (c *Content) containerd(node *v1.Platform) (digest.Digest, error) {
 	var index ocispec.Index
 	if err := json.Unmarshal(c.body, &index); err != nil {
-		return "", invalidManifest("an index that container runtimes cannot read")
+		return "", errUnreadable
 	}
 	matcher := matcherOf(node)
 	manifests := slices.DeleteFunc(index.Manifests, func(d ocispec.Descriptor) bool {

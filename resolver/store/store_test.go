@@ -1,28 +1,25 @@
-package controller
+package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store/storetest"
 )
 
 var amd64 = []string{"linux/amd64"}
@@ -41,60 +38,25 @@ func plain(digest string) *registry.Resolution {
 	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
 }
 
-func recordsOf(objects ...v1alpha1.ImageManifest) (records []*record) {
+func cachedManifestsOf(objects ...v1alpha1.ImageManifest) (records []*cachedManifest) {
 	for i := range objects {
-		records = append(records, recordOf(&objects[i]))
+		records = append(records, cachedManifestOf(&objects[i]))
 	}
 	return records
 }
 
+// storeTest is a store and its API server.
 type storeTest struct {
-	*store
-	t      *testing.T
-	clock  *testingclock.FakePassiveClock
-	mu     sync.Mutex // workers may write at the same time
-	writes int
-	// fails is the error that the API server returns for writes; nil for none. failsDelete
-	// is that of removing objects only.
-	fails, failsDelete error
-	// gone are the references that were lost.
+	*Store
+	*storetest.Server
+	t *testing.T
+	// gone are the references that were evicted.
 	gone []string
 }
 
 func newStoreTest(t *testing.T) *storeTest {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	s := &storeTest{t: t, clock: testingclock.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))}
-	count := func() error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.writes++
-		return s.fails
-	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if err := count(); err != nil {
-				return err
-			}
-			return c.Create(ctx, o, opts...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if err := count(); err != nil {
-				return err
-			}
-			return c.Patch(ctx, o, p, opts...)
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			if err := cmp.Or(count(), s.failsDelete); err != nil {
-				return err
-			}
-			return c.Delete(ctx, o, opts...)
-		},
-	}).Build()
-	s.store = newStore(c, s.clock)
-	return s
+	server := storetest.New(t)
+	return &storeTest{Store: New(server, server, server.Clock), Server: server, t: t}
 }
 
 func (s *storeTest) must(err error) {
@@ -104,52 +66,28 @@ func (s *storeTest) must(err error) {
 	}
 }
 
-// handOver lets the store of the next process read what this one left.
-func (s *storeTest) handOver(next *store) {
+// wrote records the references that the store evicted during a write.
+func (s *storeTest) wrote(evicted []string, err error) {
 	s.t.Helper()
-	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(s.t.Context(), &list))
-	s.must(next.load(func() ([]*record, error) { return recordsOf(list.Items...), nil }))
-}
-
-// wrote records the references that the store lost during a write.
-func (s *storeTest) wrote(lost []string, err error) {
-	s.t.Helper()
-	s.gone = append(s.gone, lost...)
+	s.gone = append(s.gone, evicted...)
 	s.must(err)
-}
-
-// objects returns the stored objects by name, each as "reference reference".
-func (s *storeTest) objects() map[string]string {
-	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(s.t.Context(), &list))
-	found := map[string]string{}
-	for _, object := range list.Items {
-		var names []string
-		for _, reference := range object.Status.References {
-			names = append(names, reference.Name)
-		}
-		slices.Sort(names)
-		found[object.Name] = strings.Join(names, " ")
-	}
-	return found
 }
 
 func (s *storeTest) expect(want map[string]string) {
 	s.t.Helper()
-	if got := fmt.Sprint(s.objects()); got != fmt.Sprint(want) {
+	if got := fmt.Sprint(s.Objects()); got != fmt.Sprint(want) {
 		s.t.Errorf("objects %v, want %v", got, want)
 	}
-	resolved, unresolved := s.count()
+	resolved, unresolved := s.Count()
 	if resolved+unresolved != len(want) {
 		s.t.Errorf("%d in memory, want %d", resolved+unresolved, len(want))
 	}
 	// The next process reads what this one knows.
-	next := newStore(s.client, s.clock)
-	s.handOver(next)
-	for _, reference := range s.references() {
-		a, b := s.lookup(reference), next.lookup(reference)
-		if (a == nil) != (b == nil) || a != nil && (a.digest != b.digest || !a.confirmed.Equal(b.confirmed) || !slices.Equal(a.platforms, b.platforms)) {
+	next := New(s, s, s.Clock)
+	s.must(next.Load(s.t.Context()))
+	for reference := range s.byReference {
+		a, b := s.Lookup(reference), next.Lookup(reference)
+		if (a == nil) != (b == nil) || a != nil && (a.Digest != b.Digest || !a.Confirmed.Equal(b.Confirmed) || !slices.Equal(a.platforms, b.platforms)) {
 			s.t.Errorf("%s: %+v in memory, %+v from objects", reference, a, b)
 		}
 	}
@@ -160,41 +98,41 @@ func TestStoreResolved(t *testing.T) {
 	const one, two = "reg/x:1", "reg/x:2"
 	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
 
-	s.wrote(s.resolved(ctx, one, plain(hash("a")), amd64))
-	s.wrote(s.resolved(ctx, two, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, one, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, two, plain(hash("a")), amd64))
 	s.expect(map[string]string{a: one + " " + two})
-	if s.writes != 2 {
-		t.Errorf("%d writes for two answers", s.writes)
+	if s.Writes != 2 {
+		t.Errorf("%d writes for two answers", s.Writes)
 	}
-	if got := s.lookup(one); got == nil || got.digest != hash("a") || got.index || !got.confirmed.Equal(s.clock.Now()) {
+	if got := s.Lookup(one); got == nil || got.Digest != hash("a") || got.index || !got.Confirmed.Equal(s.Clock.Now()) {
 		t.Errorf("answer %+v", got)
 	}
-	if got := s.lookup("other/y@" + hash("a")); got == nil {
+	if got := s.Lookup("other/y@" + hash("a")); got == nil {
 		t.Error("the digest is known, but not in another repository")
 	}
 
 	// A tag moves, and it is the last reference: nothing points to the old object
 	// any longer.
-	s.wrote(s.resolved(ctx, two, plain(hash("b")), amd64))
+	s.wrote(s.Resolved(ctx, two, plain(hash("b")), amd64))
 	s.expect(map[string]string{a: one, b: two})
-	s.wrote(s.resolved(ctx, one, plain(hash("b")), amd64))
+	s.wrote(s.Resolved(ctx, one, plain(hash("b")), amd64))
 	s.expect(map[string]string{b: one + " " + two})
-	if s.lookup("reg/x@"+hash("a")) != nil {
+	if s.Lookup("reg/x@"+hash("a")) != nil {
 		t.Error("what was removed is known")
 	}
 
 	// Confirmed later: one write for each object.
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.writes = 0
-	s.wrote(s.confirmed(ctx, one, hash("b")))
-	if got := s.lookup(one); !got.confirmed.Equal(s.clock.Now()) || s.writes != 1 {
-		t.Errorf("confirmed %v with %d writes", got.confirmed, s.writes)
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	s.Writes = 0
+	s.wrote(s.Confirmed(ctx, one, hash("b")))
+	if got := s.Lookup(one); !got.Confirmed.Equal(s.Clock.Now()) || s.Writes != 1 {
+		t.Errorf("confirmed %v with %d writes", got.Confirmed, s.Writes)
 	}
-	if got := s.lookup(two); got.confirmed.Equal(s.clock.Now()) {
+	if got := s.Lookup(two); got.Confirmed.Equal(s.Clock.Now()) {
 		t.Error("another tag is confirmed with it")
 	}
-	s.wrote(s.removeReference(ctx, one))
-	s.wrote(s.removeReference(ctx, two))
+	s.wrote(s.RemoveReference(ctx, one))
+	s.wrote(s.RemoveReference(ctx, two))
 	s.expect(map[string]string{})
 }
 
@@ -205,26 +143,26 @@ func TestStoreIndex(t *testing.T) {
 	found := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
 		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
 	}}
-	s.wrote(s.resolved(ctx, tag, found, platforms))
+	s.wrote(s.Resolved(ctx, tag, found, platforms))
 	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
 	s.expect(map[string]string{a: tag, b: tag})
 	for _, reference := range []string{tag, "reg/x@" + hash("f")} {
-		got := s.lookup(reference)
-		if got == nil || !got.index || !got.covers(platforms) || got.covers([]string{"linux/s390x"}) {
+		got := s.Lookup(reference)
+		if got == nil || !got.index || !got.Covers(platforms) || got.Covers([]string{"linux/s390x"}) {
 			t.Errorf("%s: %+v", reference, got)
 		}
 	}
-	if got := s.lookup("reg/x@" + hash("b")); got == nil || !got.covers([]string{"linux/s390x"}) {
+	if got := s.Lookup("reg/x@" + hash("b")); got == nil || !got.Covers([]string{"linux/s390x"}) {
 		t.Errorf("a manifest has no platforms to look through: %+v", got)
 	}
 	// By digest: one more reference, without a request.
-	s.wrote(s.adopt(ctx, "reg/x@"+hash("f")))
-	s.wrote(s.adopt(ctx, "reg/x@"+hash("b")))
+	s.wrote(s.Adopt(ctx, "reg/x@"+hash("f")))
+	s.wrote(s.Adopt(ctx, "reg/x@"+hash("b")))
 	s.expect(map[string]string{a: tag + " reg/x@" + hash("f"), b: tag + " reg/x@" + hash("b") + " reg/x@" + hash("f")})
 	// The tag moves to another digest. The pinned reference stays, with its
 	// platforms.
-	s.wrote(s.resolved(ctx, tag, plain(hash("c")), platforms))
-	if got := s.lookup("reg/x@" + hash("f")); got == nil || !got.index || !got.covers(platforms) {
+	s.wrote(s.Resolved(ctx, tag, plain(hash("c")), platforms))
+	if got := s.Lookup("reg/x@" + hash("f")); got == nil || !got.index || !got.Covers(platforms) {
 		t.Errorf("pinned: %+v", got)
 	}
 }
@@ -232,40 +170,40 @@ func TestStoreIndex(t *testing.T) {
 func TestStoreFailures(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
-	retry := s.clock.Now().Add(time.Minute)
-	refused := attempt{failures: 3, retry: retry, reason: v1alpha1.ReasonUnauthorized, message: "who are you?"}
-	s.wrote(s.notResolved(ctx, tag, refused))
+	retry := s.Clock.Now().Add(time.Minute)
+	refused := Failure{Failures: 3, Retry: retry, Reason: v1alpha1.ReasonUnauthorized, Message: "who are you?"}
+	s.wrote(s.NotResolved(ctx, tag, refused))
 	unresolved := v1alpha1.UnresolvedName(tag)
 	s.expect(map[string]string{unresolved: tag})
-	if got := s.failure(tag); got.failures != 3 || !got.retry.Equal(retry) || got.reason != v1alpha1.ReasonUnauthorized || got.message != "who are you?" {
+	if got := s.Failure(tag); got.Failures != 3 || !got.Retry.Equal(retry) || got.Reason != v1alpha1.ReasonUnauthorized || got.Message != "who are you?" {
 		t.Errorf("failure %+v", got)
 	}
-	if s.lookup(tag) != nil {
+	if s.Lookup(tag) != nil {
 		t.Error("a failure is no answer")
 	}
 	// The same failure again causes no write.
-	s.writes = 0
-	s.wrote(s.notResolved(ctx, tag, refused))
-	if s.writes != 0 {
-		t.Errorf("%d writes of the same", s.writes)
+	s.Writes = 0
+	s.wrote(s.NotResolved(ctx, tag, refused))
+	if s.Writes != 0 {
+		t.Errorf("%d writes of the same", s.Writes)
 	}
-	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	a := v1alpha1.ManifestName(hash("a"))
 	s.expect(map[string]string{a: tag})
 
 	// A later failure removes nothing.
-	s.wrote(s.notConfirmed(ctx, tag, attempt{failures: 1, retry: retry, reason: v1alpha1.ReasonUnavailable, message: "down"}))
+	s.wrote(s.NotConfirmed(ctx, tag, Failure{Failures: 1, Retry: retry, Reason: v1alpha1.ReasonUnavailable, Message: "down"}))
 	s.expect(map[string]string{a: tag})
 	var object v1alpha1.ImageManifest
-	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
+	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: a}, &object))
 	if c := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionConfirmed); c == nil || c.Reason != v1alpha1.ReasonUnavailable || c.Status != metav1.ConditionFalse {
 		t.Errorf("condition %+v", c)
 	}
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionResolved) || len(object.Spec.Layers) != 1 {
 		t.Errorf("the content has gone: %+v", object)
 	}
-	s.wrote(s.confirmed(ctx, tag, hash("a")))
-	s.must(s.client.Get(ctx, client.ObjectKey{Name: a}, &object))
+	s.wrote(s.Confirmed(ctx, tag, hash("a")))
+	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: a}, &object))
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionConfirmed) {
 		t.Errorf("not confirmed: %+v", object.Status.Conditions)
 	}
@@ -274,32 +212,32 @@ func TestStoreFailures(t *testing.T) {
 func TestStoreDeleted(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
-	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
-	uid := s.records[name].uid
-	s.wrote(s.deleted(name, "of an object before it"), nil)
-	if s.lookup(tag) == nil || len(s.gone) != 0 {
-		t.Errorf("lost %q with an object that went long ago", s.gone)
+	uid := s.byName[name].uid
+	s.wrote(s.Deleted(name, "of an object before it"), nil)
+	if s.Lookup(tag) == nil || len(s.gone) != 0 {
+		t.Errorf("evicted %q with an object that went long ago", s.gone)
 	}
-	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	s.wrote(s.deleted(name, uid), nil)
+	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.wrote(s.Deleted(name, uid), nil)
 	if !slices.Equal(s.gone, []string{tag}) {
 		t.Errorf("references %v are to be asked again", s.gone)
 	}
-	if s.lookup(tag) != nil || len(s.references()) != 0 {
+	if s.Lookup(tag) != nil || len(s.byReference) != 0 {
 		t.Error("still known")
 	}
-	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
 
 	// Before the informer reports the deletion: no object without layers is
 	// created, and the reference is asked again too.
 	s.gone = nil
-	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.wrote(s.confirmed(ctx, tag, hash("a")))
-	if s.lookup(tag) != nil || !slices.Contains(s.gone, tag) {
-		t.Errorf("lost %q", s.gone)
+	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	s.wrote(s.Confirmed(ctx, tag, hash("a")))
+	if s.Lookup(tag) != nil || !slices.Contains(s.gone, tag) {
+		t.Errorf("evicted %q", s.gone)
 	}
 	s.expect(map[string]string{})
 }
@@ -312,30 +250,30 @@ func TestStoreDeletedWhileLoaded(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ManifestName(hash("a")), UID: "u"}, Spec: manifest(hash("a"), ""),
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}},
 	}
-	s.must(s.load(func() ([]*record, error) {
-		s.wrote(s.deleted(object.Name, object.UID), nil)
-		return recordsOf(object), nil
+	s.must(s.load(func() ([]*cachedManifest, error) {
+		s.wrote(s.Deleted(object.Name, object.UID), nil)
+		return cachedManifestsOf(object), nil
 	}))
-	if s.lookup(tag) != nil || len(s.gone) != 0 {
-		t.Errorf("known: %+v, lost %q", s.lookup(tag), s.gone)
+	if s.Lookup(tag) != nil || len(s.gone) != 0 {
+		t.Errorf("known: %+v, evicted %q", s.Lookup(tag), s.gone)
 	}
 	// Later deletions are not collected: nobody would ever look at them.
-	s.wrote(s.deleted("another", "v"), nil)
-	if len(s.store.gone) != 0 {
-		t.Errorf("still collected: %v", s.store.gone)
+	s.wrote(s.Deleted("another", "v"), nil)
+	if len(s.Store.gone) != 0 {
+		t.Errorf("still collected: %v", s.Store.gone)
 	}
 }
 
-// One object of an index is gone, and the other cannot be written: the lost
+// One object of an index is gone, and the other cannot be written: the evicted
 // references are returned with the error.
 func TestStoreLosesAndFails(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag, other = "reg/x:1", "reg/y:1"
-	s.wrote(s.resolved(ctx, other, plain(hash("a")), amd64))
-	s.wrote(s.resolved(ctx, tag, twoPlatforms(), both)) // of amd64 it is the same object
+	s.wrote(s.Resolved(ctx, other, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, tag, twoPlatforms(), both)) // of amd64 it is the same object
 	gone := s.holders(tag)[0]
-	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: gone}}))
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: gone}}))
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if o.GetName() == gone {
 				return c.Patch(ctx, o, p, opts...)
@@ -343,32 +281,32 @@ func TestStoreLosesAndFails(t *testing.T) {
 			return errors.New("etcd: leader changed")
 		},
 	})
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	lost, err := s.confirmed(ctx, tag, hash("f"))
-	if err == nil || !slices.Contains(lost, tag) || !slices.Contains(lost, other) {
-		t.Errorf("lost %q, error %v", lost, err)
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	evicted, err := s.Confirmed(ctx, tag, hash("f"))
+	if err == nil || !slices.Contains(evicted, tag) || !slices.Contains(evicted, other) {
+		t.Errorf("evicted %q, error %v", evicted, err)
 	}
 }
 
 func TestStoreWriteFails(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
-	s.fails = errors.New("no API server")
-	if _, err := s.resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.fails) {
+	s.Fails = errors.New("no API server")
+	if _, err := s.Resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.Fails) {
 		t.Errorf("error %v", err)
 	}
-	if s.lookup(tag) != nil || len(s.records) != 0 {
+	if s.Lookup(tag) != nil || len(s.byName) != 0 {
 		t.Error("known, although nothing was written")
 	}
-	s.fails = nil
-	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
-	before := *s.lookup(tag)
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.fails = errors.New("no API server")
-	if _, err := s.confirmed(ctx, tag, hash("a")); !errors.Is(err, s.fails) {
+	s.Fails = nil
+	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	before := *s.Lookup(tag)
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	s.Fails = errors.New("no API server")
+	if _, err := s.Confirmed(ctx, tag, hash("a")); !errors.Is(err, s.Fails) {
 		t.Errorf("error %v", err)
 	}
-	if got := s.lookup(tag); !got.confirmed.Equal(before.confirmed) {
+	if got := s.Lookup(tag); !got.Confirmed.Equal(before.Confirmed) {
 		t.Error("confirmed, although nothing was written")
 	}
 }
@@ -379,16 +317,16 @@ func TestStoreAlreadyExists(t *testing.T) {
 	const tag = "reg/x:1"
 	name := v1alpha1.ManifestName(hash("a"))
 	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "theirs"}, Spec: manifest(hash("a"), "")}
-	s.must(s.client.Create(ctx, object))
+	s.must(s.WithWatch.Create(ctx, object))
 	patched := ""
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			data, err := patch.Data(o)
 			patched = string(data)
 			return errors.Join(err, c.Patch(ctx, o, patch, opts...))
 		},
 	})
-	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
 	if want := `"uid":"theirs"`; !strings.Contains(patched, want) {
 		t.Errorf("the patch is %s, want %s in it: another object may have come meanwhile", patched, want)
@@ -400,10 +338,10 @@ func TestStoreManyReferences(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const references = 500
 	for i := range references {
-		s.wrote(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+		s.wrote(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
 	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(ctx, &list))
+	s.must(s.WithWatch.List(ctx, &list))
 	if want := (references + v1alpha1.MaxReferences - 1) / v1alpha1.MaxReferences; len(list.Items) != want {
 		t.Errorf("%d objects, want %d", len(list.Items), want)
 	}
@@ -420,23 +358,23 @@ func TestStoreManyReferences(t *testing.T) {
 		t.Errorf("%d references in objects, want %d", len(found), references)
 	}
 	// Others fill the places that become free, and each change is one write.
-	s.wrote(s.removeReference(ctx, "reg/x:3"))
-	s.wrote(s.adopt(ctx, "reg/other@"+hash("a")))
-	s.must(s.client.List(ctx, &list))
-	if s.lookup("reg/other:1") != nil || !slices.Contains(s.holders("reg/other@"+hash("a")), v1alpha1.ManifestName(hash("a"))) {
+	s.wrote(s.RemoveReference(ctx, "reg/x:3"))
+	s.wrote(s.Adopt(ctx, "reg/other@"+hash("a")))
+	s.must(s.WithWatch.List(ctx, &list))
+	if s.Lookup("reg/other:1") != nil || !slices.Contains(s.holders("reg/other@"+hash("a")), v1alpha1.ManifestName(hash("a"))) {
 		t.Errorf("held by %q", s.holders("reg/other@"+hash("a")))
 	}
-	s.writes = 0
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.wrote(s.confirmed(ctx, "reg/x:499", hash("a")))
-	if s.writes != 1 {
-		t.Errorf("%d writes to confirm one tag", s.writes)
+	s.Writes = 0
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	s.wrote(s.Confirmed(ctx, "reg/x:499", hash("a")))
+	if s.Writes != 1 {
+		t.Errorf("%d writes to confirm one tag", s.Writes)
 	}
 	// A page is made from the layers of the others, which memory does not have.
 	for i := range references {
-		s.wrote(s.adopt(ctx, fmt.Sprintf("reg%d/x@%s", i, hash("a"))))
+		s.wrote(s.Adopt(ctx, fmt.Sprintf("reg%d/x@%s", i, hash("a"))))
 	}
-	s.must(s.client.List(ctx, &list))
+	s.must(s.WithWatch.List(ctx, &list))
 	for _, object := range list.Items {
 		if len(object.Spec.Layers) != 1 {
 			t.Errorf("%s has %d layers", object.Name, len(object.Spec.Layers))
@@ -447,13 +385,13 @@ func TestStoreManyReferences(t *testing.T) {
 // What a tag was before is removed, or the caller knows that it has to be tried again.
 func TestStoreOldContentStays(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
-	s.wrote(s.resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
-	s.failsDelete = errors.New("no API server")
-	if _, err := s.resolved(ctx, "reg/x:1", plain(hash("b")), amd64); !errors.Is(err, s.failsDelete) {
+	s.wrote(s.Resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
+	s.FailsDelete = errors.New("no API server")
+	if _, err := s.Resolved(ctx, "reg/x:1", plain(hash("b")), amd64); !errors.Is(err, s.FailsDelete) {
 		t.Errorf("error %v: the old object is there", err)
 	}
-	s.failsDelete = nil
-	s.wrote(s.resolved(ctx, "reg/x:1", plain(hash("b")), amd64))
+	s.FailsDelete = nil
+	s.wrote(s.Resolved(ctx, "reg/x:1", plain(hash("b")), amd64))
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): "reg/x:1"})
 }
 
@@ -461,9 +399,9 @@ func TestStoreOldContentStays(t *testing.T) {
 func TestStoreLayersOfPages(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	for i := range 2*v1alpha1.MaxReferences + 1 {
-		s.wrote(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+		s.wrote(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
-	if n := s.layersOf(hash("a")); n != 1 {
+	if n := s.LayersOf(hash("a")); n != 1 {
 		t.Errorf("%d layers, want 1", n)
 	}
 }
@@ -473,18 +411,18 @@ func TestStoreLayersOfPages(t *testing.T) {
 func TestStoreFirstPageIsGone(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	for i := range v1alpha1.MaxReferences + 1 {
-		s.wrote(s.resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+		s.wrote(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
 	for i := range v1alpha1.MaxReferences {
-		s.wrote(s.removeReference(ctx, fmt.Sprintf("reg/x:%d", i)))
+		s.wrote(s.RemoveReference(ctx, fmt.Sprintf("reg/x:%d", i)))
 	}
 	first, second := v1alpha1.PageName(hash("a"), 0), v1alpha1.PageName(hash("a"), 1)
 	s.expect(map[string]string{second: "reg/x:64"})
 	pinned := "reg/x@" + hash("a")
-	s.wrote(s.adopt(ctx, pinned))
+	s.wrote(s.Adopt(ctx, pinned))
 	s.expect(map[string]string{first: pinned, second: "reg/x:64"})
 	var object v1alpha1.ImageManifest
-	s.must(s.client.Get(ctx, client.ObjectKey{Name: first}, &object))
+	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: first}, &object))
 	if len(object.Spec.Layers) != 1 {
 		t.Errorf("%d layers", len(object.Spec.Layers))
 	}
@@ -506,9 +444,9 @@ func TestStoreNewerAnswerCounts(t *testing.T) {
 	newer, same := object("newer", hash("b"), hash("f"), 5), object("same", hash("c"), hash("f"), 3)
 	for _, order := range [][]v1alpha1.ImageManifest{{older, newer, same}, {newer, same, older}, {same, older, newer}, {same, newer, older}} {
 		s := newStoreTest(t)
-		s.must(s.load(func() ([]*record, error) { return recordsOf(order...), nil }))
-		found := s.lookup(tag)
-		if found == nil || found.digest != hash("f") || !found.confirmed.Equal(begin.Add(5*time.Hour)) {
+		s.must(s.load(func() ([]*cachedManifest, error) { return cachedManifestsOf(order...), nil }))
+		found := s.Lookup(tag)
+		if found == nil || found.Digest != hash("f") || !found.Confirmed.Equal(begin.Add(5*time.Hour)) {
 			t.Errorf("order %s %s %s: %+v", order[0].Name, order[1].Name, order[2].Name, found)
 		}
 	}
@@ -522,59 +460,59 @@ func TestStoreRepairs(t *testing.T) {
 	forged := manifest(hash("a"), "")
 	forged.Layers[0].Size = 1 << 40
 	for what, c := range map[string]struct {
-		change func(*storeTest, *v1alpha1.ImageManifest) error
-		lost   []string
+		change  func(*storeTest, *v1alpha1.ImageManifest) error
+		evicted []string
 	}{
 		"edited": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
 			m.Status.References[0].Digest = hash("b")
-			return s.client.Update(t.Context(), m)
+			return s.WithWatch.Update(t.Context(), m)
 		}, nil},
 		"emptied": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
 			m.Status = v1alpha1.ImageManifestStatus{}
-			return s.client.Update(t.Context(), m)
+			return s.WithWatch.Update(t.Context(), m)
 		}, nil},
 		"replaced": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
-			s.must(s.client.Delete(t.Context(), m))
-			return s.client.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: forged})
+			s.must(s.WithWatch.Delete(t.Context(), m))
+			return s.WithWatch.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: forged})
 		}, []string{tag}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, ctx := newStoreTest(t), t.Context()
-			s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+			s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 			var object v1alpha1.ImageManifest
-			s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, &object))
-			if s.drifted(name, object.ResourceVersion) {
+			s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, &object))
+			if s.Drifted(name, object.ResourceVersion) {
 				t.Error("what the store wrote counts as changed")
 			}
 			s.must(c.change(s, &object))
 			changed := object.DeepCopy()
-			s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, changed))
-			if !s.drifted(name, changed.ResourceVersion) && what != "replaced" {
+			s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, changed))
+			if !s.Drifted(name, changed.ResourceVersion) && what != "replaced" {
 				t.Fatal("not noticed")
 			}
-			repaired, lost, err := s.repair(ctx, name, "of the event")
+			repaired, evicted, err := s.Repair(ctx, name, "of the event")
 			s.must(err)
-			if !repaired || !slices.Equal(lost, c.lost) {
-				t.Errorf("repaired %t, lost %q, want %q", repaired, lost, c.lost)
+			if !repaired || !slices.Equal(evicted, c.evicted) {
+				t.Errorf("repaired %t, evicted %q, want %q", repaired, evicted, c.evicted)
 			}
-			if lost != nil {
+			if evicted != nil {
 				s.expect(map[string]string{})
 				return
 			}
 			s.expect(map[string]string{name: tag})
-			s.clock.SetTime(s.clock.Now().Add(time.Hour))
-			s.wrote(s.confirmed(ctx, tag, hash("a")))
+			s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+			s.wrote(s.Confirmed(ctx, tag, hash("a")))
 			s.expect(map[string]string{name: tag})
 		})
 	}
 	// One that nobody but the resolver should have made.
 	s := newStoreTest(t)
-	s.must(s.client.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: forged}))
-	if !s.drifted(name, "1") {
+	s.must(s.WithWatch.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: forged}))
+	if !s.Drifted(name, "1") {
 		t.Error("not noticed")
 	}
-	if repaired, lost, err := s.repair(t.Context(), name, "1"); !repaired || lost != nil || err != nil {
-		t.Errorf("repaired %t, lost %q, error %v", repaired, lost, err)
+	if repaired, evicted, err := s.Repair(t.Context(), name, "1"); !repaired || evicted != nil || err != nil {
+		t.Errorf("repaired %t, evicted %q, error %v", repaired, evicted, err)
 	}
 	s.expect(map[string]string{})
 }
@@ -585,33 +523,33 @@ func TestStoreConflicts(t *testing.T) {
 	const tag = "reg/x:1"
 	s, ctx := newStoreTest(t), t.Context()
 	name := v1alpha1.ManifestName(hash("a"))
-	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
+	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	var object v1alpha1.ImageManifest
-	s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, &object))
+	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, &object))
 	object.Status.References = append(object.Status.References, v1alpha1.ImageReference{Name: "forged/x:1", Digest: hash("a")})
-	s.must(s.client.Update(ctx, &object))
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.wrote(s.confirmed(ctx, tag, hash("a")))
+	s.must(s.WithWatch.Update(ctx, &object))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	s.wrote(s.Confirmed(ctx, tag, hash("a")))
 	s.expect(map[string]string{name: tag})
 
-	s.must(s.client.Get(ctx, client.ObjectKey{Name: name}, &object))
+	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, &object))
 	object.Labels = map[string]string{"new": "version"}
-	s.must(s.client.Update(ctx, &object))
-	s.wrote(s.removeReference(ctx, tag))
+	s.must(s.WithWatch.Update(ctx, &object))
+	s.wrote(s.RemoveReference(ctx, tag))
 	s.expect(map[string]string{})
 
-	s.wrote(s.resolved(ctx, tag, plain(hash("a")), amd64))
-	s.records[name].uid = "old" // the fake client gives none
-	s.must(s.client.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.byName[name].uid = "old" // the fake client gives none
+	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	another := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: manifest(hash("a"), "")}
-	s.must(s.client.Create(ctx, another))
+	s.must(s.WithWatch.Create(ctx, another))
 	another.Labels = map[string]string{"not": "the store's version"}
-	s.must(s.client.Update(ctx, another))
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	if lost, err := s.confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(lost, tag) || s.lookup(tag) != nil {
-		t.Errorf("lost %q, error %v: the object has gone", lost, err)
+	s.must(s.WithWatch.Update(ctx, another))
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	if evicted, err := s.Confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(evicted, tag) || s.Lookup(tag) != nil {
+		t.Errorf("evicted %q, error %v: the object has gone", evicted, err)
 	}
-	if got := s.objects(); len(got) != 1 || got[name] != "" {
+	if got := s.Objects(); len(got) != 1 || got[name] != "" {
 		t.Errorf("the other object is written: %v", got)
 	}
 }
@@ -623,8 +561,8 @@ func TestStoreGivesUp(t *testing.T) {
 	tries := 0
 	conflict := apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), "m", errors.New("changed"))
 	exists := apierrors.NewAlreadyExists(v1alpha1.ImageManifestsResource.GroupResource(), "m")
-	s.wrote(s.resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.wrote(s.Resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 			tries++
 			return conflict
@@ -635,15 +573,15 @@ func TestStoreGivesUp(t *testing.T) {
 			return exists
 		},
 	})
-	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	if _, err := s.confirmed(ctx, "reg/x:1", hash("a")); !apierrors.IsConflict(err) || tries != 5 {
+	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
+	if _, err := s.Confirmed(ctx, "reg/x:1", hash("a")); !apierrors.IsConflict(err) || tries != 5 {
 		t.Errorf("changed again and again: error %v after %d times", err, tries)
 	}
 	tries = 0
-	if _, err := s.resolved(ctx, "reg/x:2", plain(hash("b")), amd64); err == nil || !strings.Contains(err.Error(), "again and again") || tries != 5 {
+	if _, err := s.Resolved(ctx, "reg/x:2", plain(hash("b")), amd64); err == nil || !strings.Contains(err.Error(), "again and again") || tries != 5 {
 		t.Errorf("made again and again: error %v after %d times", err, tries)
 	}
-	if s.lookup("reg/x:2") != nil {
+	if s.Lookup("reg/x:2") != nil {
 		t.Error("what was not written is known")
 	}
 }
@@ -653,16 +591,16 @@ func TestStoreGivesUp(t *testing.T) {
 func TestStoreConfirmsAnIndexAtOnce(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	ticks := 0
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			ticks++
-			s.clock.SetTime(s.clock.Now().Add(time.Second)) // as the API server takes
+			s.Clock.SetTime(s.Clock.Now().Add(time.Second)) // as the API server takes
 			return c.Create(ctx, o, opts...)
 		},
 	})
-	s.wrote(s.resolved(ctx, "reg/x:1", twoPlatforms(), both))
+	s.wrote(s.Resolved(ctx, "reg/x:1", twoPlatforms(), both))
 	var list v1alpha1.ImageManifestList
-	s.must(s.client.List(ctx, &list))
+	s.must(s.WithWatch.List(ctx, &list))
 	if a, b := list.Items[0].Status.References[0], list.Items[1].Status.References[0]; ticks != 2 || !a.LastConfirmed.Equal(b.LastConfirmed) {
 		t.Errorf("confirmed at %s and %s", a.LastConfirmed, b.LastConfirmed)
 	}
@@ -672,11 +610,11 @@ func TestStoreConfirmsAnIndexAtOnce(t *testing.T) {
 // meanwhile is looked at again first.
 func TestDeleteIsOfOneState(t *testing.T) {
 	s := newStoreTest(t)
-	s.wrote(s.resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	object := &v1alpha1.ImageManifest{}
-	s.must(s.client.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, object))
+	s.must(s.WithWatch.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, object))
 	var asked []client.DeleteOption
-	s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
 			asked = options
 			return c.Delete(ctx, o, options...)
@@ -699,17 +637,17 @@ func TestStoreAdopted(t *testing.T) {
 		want bool
 	}{
 		{func() ([]string, error) { return nil, nil }, false},
-		{func() ([]string, error) { return s.resolved(t.Context(), "reg/x:1", amd, amd64) }, false},
-		{func() ([]string, error) { return s.adopt(t.Context(), digest) }, true},
-		{func() ([]string, error) { return s.resolved(t.Context(), "reg/x:1", all, both) }, false}, // not for arm64
-		{func() ([]string, error) { return s.adopt(t.Context(), digest) }, true},
+		{func() ([]string, error) { return s.Resolved(t.Context(), "reg/x:1", amd, amd64) }, false},
+		{func() ([]string, error) { return s.Adopt(t.Context(), digest) }, true},
+		{func() ([]string, error) { return s.Resolved(t.Context(), "reg/x:1", all, both) }, false}, // not for arm64
+		{func() ([]string, error) { return s.Adopt(t.Context(), digest) }, true},
 		{func() ([]string, error) {
-			return s.notResolved(t.Context(), digest, attempt{reason: v1alpha1.ReasonNotFound})
+			return s.NotResolved(t.Context(), digest, Failure{Reason: v1alpha1.ReasonNotFound})
 		}, false},
-		{func() ([]string, error) { return s.removeUnresolved(t.Context(), digest) }, true},
-		{func() ([]string, error) { return s.removeReference(t.Context(), "reg/x:1") }, true},
+		{func() ([]string, error) { return s.RemoveUnresolved(t.Context(), digest) }, true},
+		{func() ([]string, error) { return s.RemoveReference(t.Context(), "reg/x:1") }, true},
 	} {
-		if s.wrote(step.do()); s.adopted(digest) != step.want {
+		if s.wrote(step.do()); s.Adopted(digest) != step.want {
 			t.Errorf("step %d: adopted: %t", i, !step.want)
 		}
 	}
@@ -720,10 +658,10 @@ func TestStoreAdopted(t *testing.T) {
 func TestStoreRetriesAfterRestart(t *testing.T) {
 	for reason, atOnce := range map[string]bool{v1alpha1.ReasonUnauthorized: true, v1alpha1.ReasonDenied: true, v1alpha1.ReasonNotFound: false, v1alpha1.ReasonUnavailable: false} {
 		s := newStoreTest(t)
-		s.wrote(s.notResolved(t.Context(), "reg/x:1", attempt{failures: 3, reason: reason, message: "no", retry: s.clock.Now().Add(time.Hour)}))
-		next := newStore(s.client, s.clock)
-		s.handOver(next)
-		if got := next.failure("reg/x:1"); got.reason != reason || got.failures != 3 || got.retry.IsZero() != atOnce {
+		s.wrote(s.NotResolved(t.Context(), "reg/x:1", Failure{Failures: 3, Reason: reason, Message: "no", Retry: s.Clock.Now().Add(time.Hour)}))
+		next := New(s, s, s.Clock)
+		s.must(next.Load(t.Context()))
+		if got := next.Failure("reg/x:1"); got.Reason != reason || got.Failures != 3 || got.Retry.IsZero() != atOnce {
 			t.Errorf("%s: %+v", reason, got)
 		}
 	}
@@ -733,15 +671,15 @@ func TestStoreRetriesAfterRestart(t *testing.T) {
 func TestStoreFailuresOfKnown(t *testing.T) {
 	const tag = "reg/x:1"
 	s := newStoreTest(t)
-	s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
-	failed := attempt{failures: 3, reason: v1alpha1.ReasonUnavailable, message: "down", retry: s.clock.Now().Add(time.Hour)}
-	s.wrote(s.notConfirmed(t.Context(), tag, failed))
-	if got := s.failure(tag); got.failures != 3 || got.reason != failed.reason || !got.retry.Equal(failed.retry) {
+	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	failed := Failure{Failures: 3, Reason: v1alpha1.ReasonUnavailable, Message: "down", Retry: s.Clock.Now().Add(time.Hour)}
+	s.wrote(s.NotConfirmed(t.Context(), tag, failed))
+	if got := s.Failure(tag); got.Failures != 3 || got.Reason != failed.Reason || !got.Retry.Equal(failed.Retry) {
 		t.Errorf("%+v, want %+v", got, failed)
 	}
-	s.wrote(s.confirmed(t.Context(), tag, hash("a")))
-	status := &s.records[v1alpha1.ManifestName(hash("a"))].status
-	if s.failure(tag) != (attempt{}) || status.Failures != 0 || status.RetryTime != nil {
+	s.wrote(s.Confirmed(t.Context(), tag, hash("a")))
+	status := &s.byName[v1alpha1.ManifestName(hash("a"))].status
+	if s.Failure(tag) != (Failure{}) || status.Failures != 0 || status.RetryTime != nil {
 		t.Errorf("the registry answered: %+v", status)
 	}
 }
@@ -753,21 +691,21 @@ func TestStoreAdopts(t *testing.T) {
 		s := newStoreTest(t)
 		write := func(private bool) func(context.Context, string, *registry.Resolution, []string) ([]string, error) {
 			if private {
-				return s.resolvedPrivately
+				return s.ResolvedPrivately
 			}
-			return s.resolved
+			return s.Resolved
 		}
 		s.wrote(write(test.first)(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-		s.clock.SetTime(s.clock.Now().Add(time.Hour))
+		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 		s.wrote(write(test.second)(t.Context(), "reg/x:2", plain(hash("a")), amd64))
 		pinned := "reg/x@" + hash("a")
-		s.wrote(s.adopt(t.Context(), pinned))
-		found := s.records[v1alpha1.ManifestName(hash("a"))]
+		s.wrote(s.Adopt(t.Context(), pinned))
+		found := s.byName[v1alpha1.ManifestName(hash("a"))]
 		at := slices.IndexFunc(found.status.References, func(r v1alpha1.ImageReference) bool { return r.Name == pinned })
 		if at < 0 {
 			t.Fatalf("%+v", found.status.References)
 		}
-		if ref := found.status.References[at]; !confirmedAt(&ref).Equal(s.clock.Now()) || ref.Private != (test.first || test.second) {
+		if ref := found.status.References[at]; !confirmedAt(&ref).Equal(s.Clock.Now()) || ref.Private != (test.first || test.second) {
 			t.Errorf("%+v: %+v", test, ref)
 		}
 		if len(found.spec.Layers) != 0 || found.layers != len(plain(hash("a")).Manifests[0].Layers) {
@@ -791,13 +729,13 @@ func TestLatest(t *testing.T) {
 func TestStoreUnusedName(t *testing.T) {
 	s := newStoreTest(t)
 	for _, tag := range []string{"reg/x:1", "reg/x:2", "reg/x:3"} {
-		s.wrote(s.resolved(t.Context(), tag, plain(hash("a")), amd64))
+		s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 	}
-	since := s.clock.Now().Add(-time.Hour)
-	s.wrote(s.noteUnused(t.Context(), "reg/x:2", since))
-	for _, h := range s.all() {
-		if want := h.reference == "reg/x:2"; h.unused.Equal(since) != want || h.unused.IsZero() == want {
-			t.Errorf("%s: unused since %v", h.reference, h.unused)
+	since := s.Clock.Now().Add(-time.Hour)
+	s.wrote(s.NoteUnused(t.Context(), "reg/x:2", since))
+	for _, h := range s.All() {
+		if want := h.Reference == "reg/x:2"; h.Unused.Equal(since) != want || h.Unused.IsZero() == want {
+			t.Errorf("%s: unused since %v", h.Reference, h.Unused)
 		}
 	}
 }
@@ -815,5 +753,111 @@ func TestSetReference(t *testing.T) {
 	}
 	if !setReference(status, v1alpha1.ImageReference{Name: "7", Digest: hash("a")}) || status.References[7].Digest != hash("a") || len(status.References) != v1alpha1.MaxReferences {
 		t.Errorf("number 7 is %+v", status.References[7])
+	}
+}
+
+var both = []string{"linux/amd64", "linux/arm64"}
+
+func twoPlatforms() *registry.Resolution {
+	return &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
+		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
+	}}
+}
+
+// waitForWriter waits until a goroutine waits for a record that another one writes.
+func waitForWriter(t *testing.T) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); goruntime.Gosched() {
+		for stack := range strings.SplitSeq(string(stacks[:goruntime.Stack(stacks, true)]), "\n\n") {
+			if strings.Contains(stack, "sync.Mutex.Lock") && strings.Contains(stack, "(*Store).acquire") {
+				return
+			}
+		}
+	}
+	t.Fatal("nobody waits")
+}
+
+// An object is deleted while its next write waits for the one before: what is
+// written then belongs to a new object, which the store must know.
+func TestDeletedWhileAWriteWaits(t *testing.T) {
+	const tag = "reg/x:1"
+	s := newStoreTest(t)
+	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	name := v1alpha1.ManifestName(hash("a"))
+	record := s.byName[name]
+	record.writing.Lock() // somebody writes it
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Resolved(t.Context(), tag, plain(hash("a")), amd64)
+		ended <- err
+	}()
+	waitForWriter(t)
+	s.must(s.WithWatch.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.Deleted(name, record.uid)
+	record.writing.Unlock()
+	s.must(<-ended)
+	if found := s.Lookup(tag); found == nil || found.Digest != hash("a") {
+		t.Errorf("the store knows %+v of what it has just written", found)
+	}
+	if n := len(s.Objects()); n != 1 {
+		t.Errorf("%d objects", n)
+	}
+}
+
+// A pinned image could not be looked through for a new platform at first; later
+// it was.
+func TestConfirmedOfDigest(t *testing.T) {
+	pinned := "reg/x@" + hash("f")
+	s := newStoreTest(t)
+	s.wrote(s.Resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	s.wrote(s.NotConfirmed(t.Context(), pinned, Failure{Reason: v1alpha1.ReasonUnavailable, Message: "down"}))
+	s.wrote(s.Resolved(t.Context(), pinned, twoPlatforms(), both))
+	for _, r := range s.byName {
+		if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
+			t.Errorf("%s says for ever: Confirmed=False %s: %s", r.name, c.Reason, c.Message)
+		}
+	}
+}
+
+// A tag is confirmed when the registry answers. A digest always means the same.
+func TestConfirmed(t *testing.T) {
+	for reference, want := range map[string]bool{"reg/x:1": true, "reg/x@" + hash("a"): false} {
+		s := newStoreTest(t)
+		s.wrote(s.Resolved(t.Context(), reference, plain(hash("a")), amd64))
+		if len(s.byName) != 1 {
+			t.Fatalf("%d records of %s", len(s.byName), reference)
+		}
+		for _, r := range s.byName {
+			if got := meta.IsStatusConditionTrue(r.status.Conditions, v1alpha1.ConditionConfirmed); got != want {
+				t.Errorf("%s is confirmed: %t", reference, got)
+			}
+		}
+	}
+}
+
+// Which objects have to be written before a platform is known.
+func TestCovered(t *testing.T) {
+	manifests := []v1alpha1.ImageManifestSpec{
+		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64/v8"), manifest(hash("c"), "linux/s390x"),
+	}
+	platforms := []string{"linux/amd64", "linux/arm64", "linux/riscv64", "linux/s390x"}
+	for i, want := range [][]string{{"linux/amd64"}, {"linux/arm64"}, {"linux/riscv64", "linux/s390x"}} {
+		if got := covered(manifests, i, platforms); !slices.Equal(got, want) {
+			t.Errorf("object %d stands for %q, want %q", i, got, want)
+		}
+	}
+}
+
+// A restarted resolver keeps to what registries said.
+func TestLimited(t *testing.T) {
+	s := newStoreTest(t)
+	until := s.Clock.Now().Add(time.Hour).Truncate(time.Second)
+	s.wrote(s.NotResolved(t.Context(), "limited/x:1", Failure{Failures: 1, Reason: v1alpha1.ReasonRateLimited, Message: "429", Retry: until}))
+	s.wrote(s.NotResolved(t.Context(), "gone/x:1", Failure{Failures: 1, Reason: v1alpha1.ReasonNotFound, Message: "404", Retry: until}))
+	for range 2 { // nothing stays locked
+		if got := s.Limited(); len(got) != 1 || !got["limited"].Equal(until) {
+			t.Errorf("%v, want limited until %s", got, until)
+		}
 	}
 }

@@ -1,4 +1,6 @@
-package controller
+// Package workloads reads which images pods, pod templates and nodes name, and what the
+// cache has to keep of them for that.
+package workloads
 
 import (
 	"cmp"
@@ -19,22 +21,23 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
-// kind is a kind of object that names images.
-type kind struct {
+// Kind is a kind of object that names images.
+type Kind struct {
 	apiVersion, name string
-	object           client.Object
+	Object           client.Object
 	// template returns the spec that pods are made from, or nil for any other
 	// object.
 	template func(any) *corev1.PodSpec
 	// settled reports whether an object has pods, and all of them are made from the template
-	// it has now. Nil if that cannot be told.
+	// it has now. Nil if no field shows that.
 	settled func(any) bool
 }
 
 // kinds are pods, and the kinds that have a pod template.
-var kinds = []kind{
+var kinds = []Kind{
 	{"v1", "Pod", &corev1.Pod{}, func(o any) *corev1.PodSpec {
 		pod, ok := o.(*corev1.Pod)
 		if !ok || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -87,8 +90,8 @@ var kinds = []kind{
 	}, nil},
 }
 
-// kindsWith returns kinds, and those of templates.
-func kindsWith(templates []Template) []kind { return append(kindsOf(templates), kinds...) }
+// Kinds returns pods, the kinds of Kubernetes that have a pod template, and those of templates.
+func Kinds(templates []Template) []Kind { return append(kindsOf(templates), kinds...) }
 
 // ended reports whether a Job has completed or failed.
 func ended(job *batchv1.Job) bool {
@@ -97,31 +100,31 @@ func ended(job *batchv1.Job) bool {
 	})
 }
 
-// identity returns what identifies an object in events and among claims.
-func (k *kind) identity(o metav1.Object) corev1.ObjectReference {
+// Identity returns what identifies an object in events and among workloads.
+func (k *Kind) Identity(o metav1.Object) corev1.ObjectReference {
 	return corev1.ObjectReference{
 		APIVersion: k.apiVersion, Kind: k.name, Namespace: unique.Make(o.GetNamespace()).Value(), Name: o.GetName(), UID: o.GetUID(),
 	}
 }
 
-// claimOf returns what an object needs; ok is false if it needs nothing, or has
+// ImagesOf returns what an object needs; ok is false if it needs nothing, or has
 // ended.
-func (k *kind) claimOf(object any) (c claim, ok bool) {
+func (k *Kind) ImagesOf(object any) (c usage.WorkloadImages, ok bool) {
 	if w, isShort := object.(*workload); isShort {
-		return w.claim, len(w.claim.images) > 0
+		return w.images, len(w.images.Images) > 0
 	}
 	m, isObject := object.(metav1.Object)
 	spec := k.template(object)
 	if !isObject || spec == nil {
-		return claim{}, false
+		return usage.WorkloadImages{}, false
 	}
-	c = claim{
-		workload: k.identity(m), controlled: metav1.GetControllerOfNoCopy(m) != nil,
-		settled: k.settled != nil && k.settled(object),
+	c = usage.WorkloadImages{
+		Workload: k.Identity(m), Controlled: metav1.GetControllerOfNoCopy(m) != nil,
+		Settled: k.settled != nil && k.settled(object),
 	}
 	for _, image := range imageref.OfPod(spec) {
 		// One more character shows that a name is too long.
-		c.images = append(c.images, unique.Make(image.Name[:min(len(image.Name), imageref.MaxLength+1)]).Value())
+		c.Images = append(c.Images, unique.Make(image.Name[:min(len(image.Name), imageref.MaxLength+1)]).Value())
 	}
 	names := make([]string, 0, len(spec.ImagePullSecrets))
 	for i := range spec.ImagePullSecrets {
@@ -129,37 +132,37 @@ func (k *kind) claimOf(object any) (c claim, ok bool) {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	names = names[:min(len(names), maxSecrets+1)] // one more shows that there are more
-	c.pull = pull{
-		namespace: c.workload.Namespace, serviceAccount: unique.Make(cmp.Or(spec.ServiceAccountName, defaultAccount)).Value(),
-		secrets: unique.Make(strings.Join(names, ",")).Value(),
+	names = names[:min(len(names), usage.MaxSecrets+1)] // one more shows that there are more
+	c.Pull = usage.Pull{
+		Namespace: c.Workload.Namespace, ServiceAccount: unique.Make(cmp.Or(spec.ServiceAccountName, usage.DefaultAccount)).Value(),
+		Secrets: unique.Make(strings.Join(names, ",")).Value(),
 	}
-	return c, len(c.images) > 0
+	return c, len(c.Images) > 0
 }
 
 // workload is what the cache keeps of an object: the metadata by which
-// informers identify it, and its claim, without images if it needs nothing. A
+// informers identify it, and its images, none if it needs nothing. A
 // Pod with only these data takes four times the memory.
 type workload struct {
 	metav1.ObjectMeta
-	claim claim
+	images usage.WorkloadImages
 	// registries that the images of a pod's running containers come from.
 	registries []string
 }
 
 // transform returns the workload of an object.
-func (k *kind) transform(object any) (any, error) {
+func (k *Kind) transform(object any) (any, error) {
 	m, ok := object.(metav1.Object)
 	if _, isShort := object.(*workload); isShort || !ok {
 		return object, nil
 	}
-	c, _ := k.claimOf(object)
-	return &workload{slimMeta(m), c, runningFrom(object)}, nil
+	c, _ := k.ImagesOf(object)
+	return &workload{slimMeta(m), c, RunningFrom(object)}, nil
 }
 
-// runningFrom returns the registries that the images of a pod's running containers come
+// RunningFrom returns the registries that the images of a pod's running containers come
 // from, each once; nil for any other object. The kubelet states these images by digest.
-func runningFrom(object any) (hosts []string) {
+func RunningFrom(object any) (hosts []string) {
 	if w, isShort := object.(*workload); isShort {
 		return w.registries
 	}
@@ -201,8 +204,8 @@ func slimMeta(m metav1.Object) metav1.ObjectMeta {
 // 100,000 pods, and of nodes with 50 images each, only what is needed is kept in memory.
 func CacheOptions(templates ...Template) crcache.Options {
 	by := map[client.Object]crcache.ByObject{}
-	for _, k := range kindsWith(templates) {
-		by[k.object] = crcache.ByObject{Transform: k.transform}
+	for _, k := range Kinds(templates) {
+		by[k.Object] = crcache.ByObject{Transform: k.transform}
 	}
 	by[&corev1.Node{}] = crcache.ByObject{Transform: transform}
 	by[&v1alpha1.ImageManifest{}] = crcache.ByObject{Transform: transform}
@@ -220,25 +223,25 @@ func transform(object any) (any, error) {
 		short.Status.NodeInfo.ContainerRuntimeVersion = unique.Make(o.Status.NodeInfo.ContainerRuntimeVersion).Value()
 		short.Spec.PodCIDRs = o.Spec.PodCIDRs
 		// One image of each registry stands for all of them.
-		hosts := registriesOf(o)
+		hosts := RegistriesOf(o)
 		names := make([]string, len(hosts))
 		for i, host := range hosts {
 			names[i] = unique.Make(host + "/image").Value()
 		}
 		short.Status.Images = []corev1.ContainerImage{{Names: names}}
-		for _, reference := range heldBy(o) {
+		for _, reference := range ImagesOn(o) {
 			short.Status.Images = append(short.Status.Images, corev1.ContainerImage{Names: []string{unique.Make(reference).Value()}})
 		}
 		return short, nil
 	case *v1alpha1.ImageManifest:
-		// The store has the content; the watch says what is not as it was left.
+		// The store has the content; the watch shows what is not as it was left.
 		return &v1alpha1.ImageManifest{ObjectMeta: slimMeta(o)}, nil
 	}
 	return object, nil
 }
 
-// registriesOf returns the registries that the images of a node come from.
-func registriesOf(node *corev1.Node) []string {
+// RegistriesOf returns the registries that the images of a node come from.
+func RegistriesOf(node *corev1.Node) []string {
 	var hosts []string
 	for i := range node.Status.Images {
 		for _, name := range node.Status.Images[i].Names {
@@ -258,9 +261,9 @@ func registriesOf(node *corev1.Node) []string {
 // platformPart is how Go names operating systems and architectures.
 var platformPart = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
 
-// platformOf returns the platform that images are resolved for on a node:
+// PlatformOf returns the platform that images are resolved for on a node:
 // os/architecture; empty if the node reports none, or none that is valid.
-func platformOf(node *corev1.Node) string {
+func PlatformOf(node *corev1.Node) string {
 	info := &node.Status.NodeInfo
 	if !platformPart.MatchString(info.OperatingSystem) || !platformPart.MatchString(info.Architecture) {
 		return ""
@@ -268,15 +271,15 @@ func platformOf(node *corev1.Node) string {
 	return info.OperatingSystem + "/" + info.Architecture
 }
 
-// hasForeignRuntime reports whether a node says that its container runtime is not CRI-O.
+// HasForeignRuntime reports whether a node states that its container runtime is not CRI-O.
 // containerd, and Docker with it, chooses differently among the manifests of an index.
-func hasForeignRuntime(node *corev1.Node) bool {
+func HasForeignRuntime(node *corev1.Node) bool {
 	version := node.Status.NodeInfo.ContainerRuntimeVersion
 	return version != "" && !strings.HasPrefix(version, "cri-o://")
 }
 
-// networksOf returns the valid ones of networks.
-func networksOf(texts []string) []netip.Prefix {
+// NetworksOf returns the valid ones of networks.
+func NetworksOf(texts []string) []netip.Prefix {
 	networks := make([]netip.Prefix, 0, len(texts))
 	for _, text := range texts {
 		if network, err := netip.ParsePrefix(text); err == nil {
@@ -284,4 +287,28 @@ func networksOf(texts []string) []netip.Prefix {
 		}
 	}
 	return networks
+}
+
+// MaxImagesPerNode bounds the images of a node that are asked for.
+const MaxImagesPerNode = 512
+
+// ImagesOn returns the images that a node states by digest: of each the first such name, in
+// full. The digest may be that of an index or of a manifest.
+func ImagesOn(node *corev1.Node) (references []string) {
+	for i := range node.Status.Images {
+		for _, name := range node.Status.Images[i].Names {
+			if !strings.Contains(name, "@") {
+				continue
+			}
+			full, err := imageref.Full(name)
+			if err != nil {
+				continue // "<none>@<none>"
+			}
+			if reference := full.String(); len(references) < MaxImagesPerNode && !slices.Contains(references, reference) {
+				references = append(references, reference)
+			}
+			break
+		}
+	}
+	return references
 }

@@ -1,4 +1,4 @@
-package controller
+package queue
 
 import (
 	"container/heap"
@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// item is an image in the queue of its registry.
+// item is a key in the queue of its registry.
 type item struct {
 	key string
 	// namespace whose turn it waits for.
 	namespace string
-	level     int
+	level     Level
 	// due is when it may be taken.
 	due time.Time
 	// at is its place among the items that are not due, -1 if it is not there. place is its
@@ -23,46 +23,42 @@ type item struct {
 	again   *item
 }
 
-// turns has the items of one queue. Namespaces take turns: one that names thousands of
+// fairQueue has the items of one queue. Namespaces take turns: one that names thousands of
 // images delays each other one by a single image, and one whose images take many requests
 // waits the longer for its next turn. It is not safe for concurrent use.
-type turns struct {
+type fairQueue struct {
 	items map[string]*item
 	later later
-	ready [levels]rota
+	ready [levels]roundRobin
 	taken int
 }
 
+// Level is how urgent work is.
+type Level int
+
 // Levels of work, the most urgent first.
 const (
-	levelResolving = iota
-	levelConfirming
-	levelSpare
+	// Resolving is for what is not known yet.
+	Resolving Level = iota
+	// Confirming is for what only has to be confirmed.
+	Confirming
+	// Spare is for what no workload names.
+	Spare
 	levels
 )
 
 // How often a less urgent level goes first although a more urgent one has work: every
 // eighth time, and every 64th. So a flood of new images stops no tag from being
 // confirmed.
-var share = [levels]int{levelConfirming: 8, levelSpare: 64}
-
-func levelOf(priority int) int {
-	switch {
-	case priority >= resolving:
-		return levelResolving
-	case priority == confirming:
-		return levelConfirming
-	}
-	return levelSpare
-}
+var share = [levels]int{Confirming: 8, Spare: 64}
 
 // add adds an item. One that is there already keeps the earlier time and the more urgent
 // level, and moves to the namespace that waits for less.
-func (t *turns) add(now time.Time, added *item) {
-	if t.items == nil {
-		t.items = map[string]*item{}
+func (f *fairQueue) add(now time.Time, added *item) {
+	if f.items == nil {
+		f.items = map[string]*item{}
 	}
-	old := t.items[added.key]
+	old := f.items[added.key]
 	if old != nil && old.running {
 		if old.again != nil {
 			added.merge(old.again)
@@ -72,10 +68,10 @@ func (t *turns) add(now time.Time, added *item) {
 	}
 	if old != nil {
 		added.merge(old)
-		t.unlink(old)
+		f.unlink(old)
 	}
-	t.items[added.key] = added
-	t.link(now, added)
+	f.items[added.key] = added
+	f.link(now, added)
 }
 
 // merge takes over what was asked for earlier.
@@ -86,76 +82,76 @@ func (i *item) merge(old *item) {
 	i.level = min(i.level, old.level)
 }
 
-func (t *turns) link(now time.Time, i *item) {
+func (f *fairQueue) link(now time.Time, i *item) {
 	if i.at = -1; i.due.After(now) {
-		heap.Push(&t.later, i)
+		heap.Push(&f.later, i)
 		return
 	}
-	t.ready[i.level].add(i)
+	f.ready[i.level].add(i)
 }
 
-func (t *turns) unlink(i *item) {
+func (f *fairQueue) unlink(i *item) {
 	if i.at >= 0 {
-		heap.Remove(&t.later, i.at)
+		heap.Remove(&f.later, i.at)
 	}
 	if i.place != nil {
-		t.ready[i.level].remove(i)
+		f.ready[i.level].remove(i)
 	}
 }
 
 // remove drops an item that no worker has yet.
-func (t *turns) remove(key string) {
-	if i := t.items[key]; i != nil && !i.running {
-		t.unlink(i)
-		delete(t.items, key)
+func (f *fairQueue) remove(key string) {
+	if i := f.items[key]; i != nil && !i.running {
+		f.unlink(i)
+		delete(f.items, key)
 	} else if i != nil {
 		i.again = nil
 	}
 }
 
 // take returns the next item, or nil if none is due.
-func (t *turns) take(now time.Time) *item {
-	t.settle(now)
-	level := -1
-	for l := range t.ready {
-		if t.ready[l].length == 0 {
+func (f *fairQueue) take(now time.Time) *item {
+	f.settle(now)
+	level := Level(-1)
+	for l := range levels {
+		if f.ready[l].length == 0 {
 			continue
 		}
-		if level < 0 || (t.taken+1)%share[l] == 0 {
+		if level < 0 || (f.taken+1)%share[l] == 0 {
 			level = l
 		}
 	}
 	if level < 0 {
 		return nil
 	}
-	t.taken++
-	i := t.ready[level].next()
+	f.taken++
+	i := f.ready[level].next()
 	i.running = true
 	return i
 }
 
 // done ends the work on an item, which took so many requests.
-func (t *turns) done(now time.Time, i *item, requests int) {
-	delete(t.items, i.key)
-	t.ready[i.level].charge(i.namespace, requests)
+func (f *fairQueue) done(now time.Time, i *item, requests int) {
+	delete(f.items, i.key)
+	f.ready[i.level].charge(i.namespace, requests)
 	if i.again != nil {
-		t.add(now, i.again)
+		f.add(now, i.again)
 	}
 }
 
 // settle moves what has become due.
-func (t *turns) settle(now time.Time) {
-	for len(t.later) > 0 && !t.later[0].due.After(now) {
-		i := heap.Pop(&t.later).(*item)
-		t.ready[i.level].add(i)
+func (f *fairQueue) settle(now time.Time) {
+	for len(f.later) > 0 && !f.later[0].due.After(now) {
+		i := heap.Pop(&f.later).(*item)
+		f.ready[i.level].add(i)
 	}
 }
 
 // waiting returns how many items of a namespace are due.
-func (t *turns) waiting(namespace string) int {
+func (f *fairQueue) waiting(namespace string) int {
 	sum := 0
-	for l := range t.ready {
-		if of := t.ready[l].namespaces[namespace]; of != nil {
+	for l := range f.ready {
+		if of := f.ready[l].namespaces[namespace]; of != nil {
 			sum += of.items.Len()
 		}
 	}
@@ -164,33 +160,33 @@ func (t *turns) waiting(namespace string) int {
 
 // next returns when something is due; false if nothing will be. What is due already
 // counts as due at now.
-func (t *turns) next(now time.Time) (time.Time, bool) {
-	for l := range t.ready {
-		if t.ready[l].length > 0 {
+func (f *fairQueue) next(now time.Time) (time.Time, bool) {
+	for l := range f.ready {
+		if f.ready[l].length > 0 {
 			return now, true
 		}
 	}
-	if len(t.later) == 0 {
+	if len(f.later) == 0 {
 		return time.Time{}, false
 	}
-	return t.later[0].due, true
+	return f.later[0].due, true
 }
 
 // perTurn is how many requests a turn is worth: those of an image that everybody may pull, a
 // token, an index and the manifests of two platforms.
 const perTurn = 4
 
-// rota has the items of one level that are due, by namespace. Each namespace gives one
+// roundRobin has the items of one level that are due, by namespace. Each namespace gives one
 // item, then it is the next one's turn (deficit round robin: Shreedhar and
 // Varghese, SIGCOMM 1995).
-type rota struct {
-	namespaces map[string]*turn
-	order      list.List // of *turn, the next first
+type roundRobin struct {
+	namespaces map[string]*tenantQueue
+	order      list.List // of *tenantQueue, the next first
 	length     int
 }
 
-// turn are the items of one namespace. It has at least one, or owes requests.
-type turn struct {
+// tenantQueue has the items of one namespace: at least one, or it owes requests.
+type tenantQueue struct {
 	namespace string
 	items     list.List // of *item, the oldest first
 	// owed are the requests that its items took beyond perTurn each. It lets turns go by for them.
@@ -199,19 +195,19 @@ type turn struct {
 	place *list.Element
 }
 
-func (r *rota) add(i *item) {
-	i.place = r.of(i.namespace).items.PushBack(i)
+func (r *roundRobin) add(i *item) {
+	i.place = r.tenant(i.namespace).items.PushBack(i)
 	r.length++
 }
 
-// of returns the turn of a namespace, which is the last one if it is new.
-func (r *rota) of(namespace string) *turn {
+// tenant returns the queue of a namespace, which is the last one if it is new.
+func (r *roundRobin) tenant(namespace string) *tenantQueue {
 	if r.namespaces == nil {
-		r.namespaces = map[string]*turn{}
+		r.namespaces = map[string]*tenantQueue{}
 	}
 	t := r.namespaces[namespace]
 	if t == nil {
-		t = &turn{namespace: namespace}
+		t = &tenantQueue{namespace: namespace}
 		t.place = r.order.PushBack(t)
 		r.namespaces[namespace] = t
 	}
@@ -219,25 +215,25 @@ func (r *rota) of(namespace string) *turn {
 }
 
 // charge notes how many requests an item of a namespace took. That matters only while others wait.
-func (r *rota) charge(namespace string, requests int) {
+func (r *roundRobin) charge(namespace string, requests int) {
 	if r.length > 0 && requests > perTurn {
-		r.of(namespace).owed += requests - perTurn
+		r.tenant(namespace).owed += requests - perTurn
 	}
 }
 
-func (r *rota) remove(i *item) {
+func (r *roundRobin) remove(i *item) {
 	t := r.namespaces[i.namespace]
 	t.items.Remove(i.place)
 	i.place = nil
 	if r.length--; r.length == 0 {
-		*r = rota{}
+		*r = roundRobin{}
 	} else {
 		r.tidy(t)
 	}
 }
 
-// tidy removes a turn that has and owes nothing.
-func (r *rota) tidy(t *turn) {
+// tidy removes a queue that has no items and owes nothing.
+func (r *roundRobin) tidy(t *tenantQueue) {
 	if t.items.Len() == 0 && t.owed <= 0 {
 		r.order.Remove(t.place)
 		delete(r.namespaces, t.namespace)
@@ -245,9 +241,9 @@ func (r *rota) tidy(t *turn) {
 }
 
 // next returns the item whose turn it is; there is one.
-func (r *rota) next() *item {
+func (r *roundRobin) next() *item {
 	for {
-		t := r.order.Front().Value.(*turn)
+		t := r.order.Front().Value.(*tenantQueue)
 		r.order.MoveToBack(t.place)
 		if t.owed <= 0 {
 			i := t.items.Front().Value.(*item)

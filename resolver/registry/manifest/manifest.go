@@ -1,7 +1,11 @@
-package registry
+// Package manifest reads what a registry sends: manifests of images, and indexes of them.
+// Nothing in it is trusted.
+package manifest
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"mime"
 	"slices"
 
@@ -22,9 +26,10 @@ const (
 	maxEntries = 1000
 )
 
-// content is a manifest, or an index of manifests.
-type content struct {
-	index     bool
+// Content is a manifest, or an index of manifests.
+type Content struct {
+	// Index is set if it is an index.
+	Index     bool
 	mediaType types.MediaType
 	// layers of a manifest, checked and without duplicates.
 	layers []v1alpha1.ImageLayer
@@ -33,30 +38,30 @@ type content struct {
 	body    []byte
 }
 
-// parseContent reads a manifest or an index. Manifests of artifacts are read like
+// Parse reads a manifest or an index. Manifests of artifacts are read like
 // those of images: image volumes use them, and their layers are pulled the same way.
-func parseContent(body []byte, contentType string) (*content, error) {
+func Parse(body []byte, contentType string) (*Content, error) {
 	var document imagemanifest.Document
 	if err := json.Unmarshal(body, &document); err != nil {
-		return nil, invalidManifest("what was sent is neither a manifest nor an index")
+		return nil, errors.New("what was sent is neither a manifest nor an index")
 	}
 	if document.IsSchema1() {
-		return nil, invalidManifest("a manifest of schema 1, which states no sizes: push the image again in a format of this decade")
+		return nil, errors.New("a manifest of schema 1, which states no sizes: push the image again in a format of this decade")
 	}
 	// No document may be a manifest to one reader and an index to another
 	// (CVE-2021-41190).
 	isManifest, isIndex := document.Layers != nil || document.Config != nil, document.Manifests != nil
 	if isManifest == isIndex {
-		return nil, invalidManifest("what was sent is neither a manifest nor an index, or both")
+		return nil, errors.New("what was sent is neither a manifest nor an index, or both")
 	}
 	mediaType, err := mediaTypeOf(types.MediaType(document.MediaType), contentType, isIndex)
 	if err != nil {
 		return nil, err
 	}
-	c := &content{index: isIndex, mediaType: mediaType}
+	c := &Content{Index: isIndex, mediaType: mediaType}
 	if isIndex {
 		if len(document.Manifests) > maxEntries {
-			return nil, invalidManifest("an index of more than %d manifests", maxEntries)
+			return nil, fmt.Errorf("an index of more than %d manifests", maxEntries)
 		}
 		c.entries, c.body = document.Manifests, body
 		return c, nil
@@ -81,10 +86,10 @@ func mediaTypeOf(stated types.MediaType, contentType string, isIndex bool) (type
 		}
 	}
 	if !isKnown(stated) {
-		return "", invalidManifest("a media type that container runtimes do not take")
+		return "", errors.New("a media type that container runtimes do not take")
 	}
 	if stated.IsIndex() != isIndex {
-		return "", invalidManifest("a media type that is not that of the content")
+		return "", errors.New("a media type that is not that of the content")
 	}
 	return stated, nil
 }
@@ -99,17 +104,17 @@ func isKnown(t types.MediaType) bool {
 // once, since it is pulled and stored once.
 func layers(list imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
 	if len(list) > v1alpha1.MaxLayers {
-		return nil, invalidManifest("a manifest of more than %d layers", v1alpha1.MaxLayers)
+		return nil, fmt.Errorf("a manifest of more than %d layers", v1alpha1.MaxLayers)
 	}
 	found := make([]v1alpha1.ImageLayer, 0, len(list))
 	sizes := make(map[string]int64, len(list))
 	for i, layer := range list {
 		name := layer.Digest
 		if err := imageref.ValidateDigest(digest.Digest(name)); err != nil {
-			return nil, invalidManifest("layer %d: %s", i, err)
+			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
 		if layer.Size < 0 || layer.Size > maxLayerSize {
-			return nil, invalidManifest("layer %d: no size between 0 and %d bytes", i, int64(maxLayerSize))
+			return nil, fmt.Errorf("layer %d: no size between 0 and %d bytes", i, int64(maxLayerSize))
 		}
 		size, known := sizes[name]
 		switch {
@@ -117,14 +122,14 @@ func layers(list imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
 			sizes[name] = layer.Size
 			found = append(found, v1alpha1.ImageLayer{Digest: name, Size: layer.Size})
 		case size != layer.Size:
-			return nil, invalidManifest("layer %d: another size than before in the same manifest", i)
+			return nil, fmt.Errorf("layer %d: another size than before in the same manifest", i)
 		}
 	}
 	return found, nil
 }
 
-// spec returns the spec of an ImageManifest for a manifest.
-func (c *content) spec(digest digest.Digest, platform string) v1alpha1.ImageManifestSpec {
+// Spec returns the spec of an ImageManifest for a manifest.
+func (c *Content) Spec(digest digest.Digest, platform string) v1alpha1.ImageManifestSpec {
 	spec := v1alpha1.ImageManifestSpec{
 		Digest:    digest.String(),
 		MediaType: string(c.mediaType),

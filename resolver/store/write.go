@@ -1,4 +1,4 @@
-package controller
+package store
 
 import (
 	"context"
@@ -20,13 +20,13 @@ import (
 // point makes a reference point to a manifest, in the object that has it already or in
 // the first that has room. spec may be nil if the manifest has an object. It returns the
 // name of the object.
-func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, lost []string, err error) {
+func (s *Store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, evicted []string, err error) {
 	for {
 		var exists bool
 		name, exists = s.page(digest, ref.Name)
 		if spec == nil && !exists {
 			if spec, err = s.specOf(ctx, digest); err != nil || spec == nil {
-				return name, lost, err
+				return name, evicted, err
 			}
 		}
 		full := false
@@ -35,8 +35,8 @@ func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageMa
 				change(status)
 			}
 		})
-		if lost = append(lost, gone...); err != nil || !full {
-			return name, lost, err
+		if evicted = append(evicted, gone...); err != nil || !full {
+			return name, evicted, err
 		}
 	}
 }
@@ -44,7 +44,7 @@ func (s *store) point(ctx context.Context, digest string, spec *v1alpha1.ImageMa
 // page returns the name of the object of a manifest that has a reference, or else of the
 // first one with room, and whether it exists: that of any page may have been deleted, when
 // its last reference went.
-func (s *store) page(digest, reference string) (name string, exists bool) {
+func (s *Store) page(digest, reference string) (name string, exists bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.byReference[reference] {
@@ -54,14 +54,14 @@ func (s *store) page(digest, reference string) (name string, exists bool) {
 	}
 	for page := 0; ; page++ {
 		name := v1alpha1.PageName(digest, page)
-		if r := s.records[name]; r == nil || len(r.status.References) < v1alpha1.MaxReferences {
+		if r := s.byName[name]; r == nil || len(r.status.References) < v1alpha1.MaxReferences {
 			return name, r != nil && r.exists
 		}
 	}
 }
 
 // specOf reads what a manifest states, from one of its objects; nil if there is none.
-func (s *store) specOf(ctx context.Context, digest string) (*v1alpha1.ImageManifestSpec, error) {
+func (s *Store) specOf(ctx context.Context, digest string) (*v1alpha1.ImageManifestSpec, error) {
 	s.mu.Lock()
 	name := ""
 	for _, r := range s.byDigest[digest] {
@@ -80,19 +80,19 @@ func (s *store) specOf(ctx context.Context, digest string) (*v1alpha1.ImageManif
 	return &object.Spec, nil
 }
 
-// acquire returns the record of a name, locked for writing.
-func (s *store) acquire(name string) *record {
+// acquire returns the manifest of a name, locked for writing.
+func (s *Store) acquire(name string) *cachedManifest {
 	for {
 		s.mu.Lock()
-		r := s.records[name]
+		r := s.byName[name]
 		if r == nil {
-			r = &record{name: name}
-			s.records[name] = r
+			r = &cachedManifest{name: name}
+			s.byName[name] = r
 		}
 		s.mu.Unlock()
 		r.writing.Lock()
 		s.mu.Lock()
-		current := s.records[name] == r
+		current := s.byName[name] == r
 		s.mu.Unlock()
 		if current {
 			return r
@@ -104,8 +104,8 @@ func (s *store) acquire(name string) *record {
 // write changes the status of an object, with one request unless somebody else changed
 // the object. An object that does not exist is created only if a spec is given. An object
 // without references is deleted. If it turns out that somebody else deleted the object,
-// its references are lost.
-func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (lost []string, err error) {
+// its references are evicted.
+func (s *Store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 
@@ -133,30 +133,30 @@ func (s *store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.records[name] != r: // deleted while it was written, and lost then
+	case s.byName[name] != r: // deleted while it was written, and evicted then
 	case exists && apierrors.IsNotFound(err) || !exists && r.ended == object.UID && object.UID != "":
-		// It was deleted, and the informer has said so already or never will.
-		lost, err = s.drop(r), nil
+		// It was deleted, and the informer has shown it already or never will.
+		evicted, err = s.dropLocked(r), nil
 		for i := range status.References {
-			lost = append(lost, status.References[i].Name)
+			evicted = append(evicted, status.References[i].Name)
 		}
 	case none && err == nil || !exists && err != nil:
-		s.drop(r)
+		s.dropLocked(r)
 	case err == nil:
-		s.unindex(r)
+		s.unindexLocked(r)
 		if !exists {
 			r.exists = true
 			r.state(spec)
 		}
 		r.uid, r.version, r.status = object.UID, object.ResourceVersion, *status
-		s.index(r)
+		s.indexLocked(r)
 	}
-	return lost, err
+	return evicted, err
 }
 
 // create creates an object. One of that name that somebody else made is taken over if it
 // states the same, and replaced if not.
-func (s *store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec *v1alpha1.ImageManifestSpec, status *v1alpha1.ImageManifestStatus) error {
+func (s *Store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec *v1alpha1.ImageManifestSpec, status *v1alpha1.ImageManifestStatus) error {
 	wanted := v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: object.Name}, Spec: *spec, Status: *status}
 	if errs := wanted.Validate(); len(errs) > 0 {
 		return invalid(object.Name, errs)
@@ -184,14 +184,14 @@ func (s *store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec
 	return apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), object.Name, errors.New("somebody else makes it again and again"))
 }
 
-// invalid is the error of an API server that refuses an object for what it says.
+// invalid is the error of an API server that refuses an object for what it states.
 func invalid(name string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("ImageManifest").GroupKind(), name, errs)
 }
 
-// refused reports whether an API server that works refused a write for what it says, or whose it is: the
+// Refused reports whether an API server that works refused a write for what it states, or whose it is: the
 // next one may succeed.
-func refused(err error) bool {
+func Refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false // it was not reached
@@ -209,7 +209,7 @@ const maxConflicts = 5
 
 // patch replaces the status of an object that exists. What somebody else changed in it is
 // put back. The error is NotFound if it was deleted, or another object has its name.
-func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, status *v1alpha1.ImageManifestStatus) error {
+func (s *Store) patch(ctx context.Context, object *v1alpha1.ImageManifest, status *v1alpha1.ImageManifestStatus) error {
 	changed := v1alpha1.ImageManifest{Status: *status}
 	if errs := changed.ValidateStatus(); len(errs) > 0 {
 		return invalid(object.Name, errs)
@@ -231,7 +231,7 @@ func (s *store) patch(ctx context.Context, object *v1alpha1.ImageManifest, statu
 }
 
 // delete deletes an object, and no other of its name.
-func (s *store) delete(ctx context.Context, object *v1alpha1.ImageManifest) error {
+func (s *Store) delete(ctx context.Context, object *v1alpha1.ImageManifest) error {
 	return s.retry(ctx, object, func() error {
 		conditions := client.Preconditions{}
 		if object.UID != "" {
@@ -257,7 +257,7 @@ func preconditions(object *v1alpha1.ImageManifest) map[string]any {
 }
 
 // retry does a write again if somebody else changed the object, with the version it has.
-func (s *store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write func() error) error {
+func (s *Store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write func() error) error {
 	var err error
 	for range maxConflicts {
 		if err = write(); !apierrors.IsConflict(err) {
@@ -275,18 +275,18 @@ func (s *store) retry(ctx context.Context, object *v1alpha1.ImageManifest, write
 	return err
 }
 
-// drifted reports whether an object that a watch shows is not as the store left it, as far
-// as its version tells. A write that is under way may be the reason.
-func (s *store) drifted(name, version string) bool {
+// Drifted reports whether an object that a watch shows is not as the store left it, as far
+// as its version shows. A write that is under way may be the reason.
+func (s *Store) Drifted(name, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.records[name]
+	r := s.byName[name]
 	return r == nil || r.version != version
 }
 
-// repair puts an object back that somebody else has changed, and deletes one that somebody
+// Repair puts an object back that somebody else has changed, and deletes one that somebody
 // else has made: only the resolver writes them. It reports whether it had to.
-func (s *store) repair(ctx context.Context, name, version string) (repaired bool, lost []string, err error) {
+func (s *Store) Repair(ctx context.Context, name, version string) (repaired bool, evicted []string, err error) {
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 	s.mu.Lock()
@@ -309,9 +309,9 @@ func (s *store) repair(ctx context.Context, name, version string) (repaired bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.records[name] != r:
+	case s.byName[name] != r:
 	case !exists || apierrors.IsNotFound(err):
-		return repaired, s.drop(r), client.IgnoreNotFound(err)
+		return repaired, s.dropLocked(r), client.IgnoreNotFound(err)
 	case err == nil:
 		r.version = object.ResourceVersion
 	}

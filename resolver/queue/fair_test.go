@@ -1,29 +1,24 @@
-package controller
+package queue
 
 import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/layer-locality/layer-locality/internal/registrytest"
-	"github.com/layer-locality/layer-locality/resolver/policy"
-	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
 // order runs a queue with one worker and returns the keys in the order in which they are
 // worked on. add is called before the worker begins. The namespace of a key is its
 // repository.
-func order(t *testing.T, add func(*queues)) (keys []string) {
+func order(t *testing.T, add func(*testQueues)) (keys []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		begin := make(chan struct{})
-		q := newQueues(1, nobodyDenied, func(_ context.Context, _ *queue, key string) {
+		q := newTestQueues(1, func(_ context.Context, _ *Queue, key string) {
 			<-begin
 			keys = append(keys, key)
 		})
@@ -34,9 +29,9 @@ func order(t *testing.T, add func(*queues)) (keys []string) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); q.run(ctx, nil) }()
-		<-q.started
-		q.add(one("reg/first:1"), 0, resolving)
+		go func() { defer close(ended); q.Run(ctx, nil) }()
+		<-q.Started()
+		q.add("reg/first:1", 0, Resolving)
 		synctest.Wait() // the worker has it
 		add(q)
 		close(begin)
@@ -49,12 +44,12 @@ func order(t *testing.T, add func(*queues)) (keys []string) {
 
 // A namespace that names thousands of images delays one of another namespace by one image.
 func TestNamespacesTakeTurns(t *testing.T) {
-	keys := order(t, func(q *queues) {
+	keys := order(t, func(q *testQueues) {
 		for i := range 5000 {
-			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+			q.add(fmt.Sprintf("reg/a:%d", i), 0, Resolving)
 		}
-		q.add(one("reg/b:1"), 0, resolving)
-		q.add(one("reg/c:1"), 0, resolving)
+		q.add("reg/b:1", 0, Resolving)
+		q.add("reg/c:1", 0, Resolving)
 	})
 	if b, c := slices.Index(keys, "reg/b:1"), slices.Index(keys, "reg/c:1"); b > 1 || c > 2 || len(keys) != 5002 {
 		t.Errorf("honest images are number %d and %d of %d", b+1, c+1, len(keys))
@@ -64,16 +59,16 @@ func TestNamespacesTakeTurns(t *testing.T) {
 // A namespace whose images come and go all the time, as those of a workload that is updated
 // again and again, has one turn like others.
 func TestComingAndGoingGivesNoTurns(t *testing.T) {
-	keys := order(t, func(q *queues) {
+	keys := order(t, func(q *testQueues) {
 		for i := range 1000 {
 			key := fmt.Sprintf("reg/a:%d", i)
-			q.add(one(key), 0, resolving)
+			q.add(key, 0, Resolving)
 			q.remove(key)
 		}
 		for i := range 100 {
-			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+			q.add(fmt.Sprintf("reg/a:%d", i), 0, Resolving)
 		}
-		q.add(one("reg/b:1"), 0, resolving)
+		q.add("reg/b:1", 0, Resolving)
 	})
 	if b := slices.Index(keys, "reg/b:1"); b > 1 || len(keys) != 101 {
 		t.Errorf("the honest image is number %d of %d", b+1, len(keys))
@@ -82,29 +77,19 @@ func TestComingAndGoingGivesNoTurns(t *testing.T) {
 
 // A namespace whose images take many requests has as many requests as others, not as many images.
 func TestTurnsAreWorthRequests(t *testing.T) {
-	server := registrytest.New(t)
-	allowed, err := policy.New(policy.Config{Registries: []string{server.Host}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := registry.New(registry.Config{Policy: allowed, RegistriesConf: server.Conf, RequestsPerSecond: 1e6, Burst: 1e6})
-	if err != nil {
-		t.Fatal(err)
-	}
 	const images, dear = 50, 10 * perTurn
 	of := func(key string) string { return strings.Split(key, "/")[1] }
 	begin, done := make(chan struct{}), make(chan string)
-	q := runQueues(t, 1, func(ctx context.Context, _ *queue, key string) {
+	q := &testQueues{namespaces: func(key string) []string { return []string{of(key)} }}
+	q.Queues = New(1, func(string) bool { return false }, func(_ context.Context, _ *Queue, key string) int {
 		<-begin
-		for range map[string]int{"dear": dear, "cheap": 1}[of(key)] {
-			_, _ = client.Digest(ctx, key, nil)
-		}
 		done <- of(key)
+		return map[string]int{"dear": dear, "cheap": 1}[of(key)]
 	})
-	q.namespaces = func(key string) []string { return []string{of(key)} }
+	q.start(t, nil)
 	for i := range images {
 		for _, namespace := range []string{"dear", "cheap"} {
-			q.add(one(fmt.Sprintf("%s/%s/%d:1", server.Host, namespace, i)), 0, resolving)
+			q.add(fmt.Sprintf("reg/%s/%d:1", namespace, i), 0, Resolving)
 		}
 	}
 	close(begin)
@@ -125,12 +110,12 @@ func TestTurnsAreWorthRequests(t *testing.T) {
 // New images, however many, do not keep tags from being confirmed, nor what no workload
 // names from being asked for.
 func TestNoLevelStarves(t *testing.T) {
-	keys := order(t, func(q *queues) {
+	keys := order(t, func(q *testQueues) {
 		for i := range 1000 {
-			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+			q.add(fmt.Sprintf("reg/a:%d", i), 0, Resolving)
 		}
-		q.add(one("reg/b:old"), 0, confirming)
-		q.add(one("reg/c:held"), 0, spare)
+		q.add("reg/b:old", 0, Confirming)
+		q.add("reg/c:held", 0, Spare)
 	})
 	if old, held := slices.Index(keys, "reg/b:old"), slices.Index(keys, "reg/c:held"); old > 8 || held > 64 || old < 1 || held < old {
 		t.Errorf("a tag was confirmed as number %d, a spare image as %d", old+1, held+1)
@@ -141,22 +126,22 @@ func TestNoLevelStarves(t *testing.T) {
 func TestQueueRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		worked := 0
-		q := runQueues(t, 1, func(context.Context, *queue, string) { worked++ })
-		q.add(one("reg/x:later"), time.Hour, confirming)
-		q.byName["reg"].failed(time.Minute)
+		q := runQueues(t, 1, func(context.Context, *Queue, string) { worked++ })
+		q.add("reg/x:later", time.Hour, Confirming)
+		q.byName["reg"].Failed(time.Minute)
 		for i := range 1000 {
-			q.add(one(fmt.Sprintf("reg/x:%d", i)), 0, resolving)
+			q.add(fmt.Sprintf("reg/x:%d", i), 0, Resolving)
 		}
 		for i := range 1000 {
 			q.remove(fmt.Sprintf("reg/x:%d", i))
 		}
-		if n := q.length(); n != 1 {
+		if n := q.Len(); n != 1 {
 			t.Errorf("%d images left, want 1", n)
 		}
 		q.remove("reg/x:later")
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if n := q.length(); n != 0 || worked != 0 {
+		if n := q.Len(); n != 0 || worked != 0 {
 			t.Errorf("%d images left, %d worked on", n, worked)
 		}
 	})
@@ -164,12 +149,12 @@ func TestQueueRemove(t *testing.T) {
 
 // An image that two namespaces use waits for the shorter turn, whoever came first.
 func TestSharedImageTakesTheShorterTurn(t *testing.T) {
-	keys := order(t, func(q *queues) {
+	keys := order(t, func(q *testQueues) {
 		for i := range 100 {
-			q.add(one(fmt.Sprintf("reg/a:%d", i)), 0, resolving)
+			q.add(fmt.Sprintf("reg/a:%d", i), 0, Resolving)
 		}
 		q.namespaces = func(string) []string { return []string{"a", "b"} }
-		q.add(one("reg/a:99"), 0, resolving)
+		q.add("reg/a:99", 0, Resolving)
 	})
 	if at := slices.Index(keys, "reg/a:99"); at > 1 || len(keys) != 100 {
 		t.Errorf("number %d of %d", at+1, len(keys))
@@ -178,14 +163,14 @@ func TestSharedImageTakesTheShorterTurn(t *testing.T) {
 
 // What was asked for earlier, or more urgently, stays so when it is asked for again.
 func TestAskedAgainLater(t *testing.T) {
-	keys := order(t, func(q *queues) {
-		q.add(one("reg/a:1"), 0, resolving)
-		q.add(one("reg/a:1"), 10*time.Minute, spare)
-		q.add(one("reg/a:2"), 20*time.Minute, spare)
-		q.add(one("reg/a:2"), time.Minute, spare)
-		q.add(one("reg/a:2"), time.Hour/2, resolving)
-		q.add(one("reg/b:1"), 0, confirming)
-		q.add(one("reg/b:2"), 5*time.Minute, spare)
+	keys := order(t, func(q *testQueues) {
+		q.add("reg/a:1", 0, Resolving)
+		q.add("reg/a:1", 10*time.Minute, Spare)
+		q.add("reg/a:2", 20*time.Minute, Spare)
+		q.add("reg/a:2", time.Minute, Spare)
+		q.add("reg/a:2", time.Hour/2, Resolving)
+		q.add("reg/b:1", 0, Confirming)
+		q.add("reg/b:2", 5*time.Minute, Spare)
 	})
 	if want := []string{"reg/a:1", "reg/b:1", "reg/a:2", "reg/b:2"}; !slices.Equal(keys, want) {
 		t.Errorf("in the order %q, want %q", keys, want)
@@ -196,16 +181,16 @@ func TestAskedAgainLater(t *testing.T) {
 // until the pause is over.
 func TestIdleQueuesAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := runQueues(t, 4, func(_ context.Context, queue *queue, key string) {
-			if imageOf(key).registry() == "limited" {
-				queue.failed(time.Hour)
+		q := runQueues(t, 4, func(_ context.Context, queue *Queue, key string) {
+			if hostOf(key) == "limited" {
+				queue.Failed(time.Hour)
 			}
 		})
 		for i := range 3 * maxQueues {
-			q.add(one(fmt.Sprintf("reg%d/x:1", i)), 0, resolving)
+			q.add(fmt.Sprintf("reg%d/x:1", i), 0, Resolving)
 			synctest.Wait()
 		}
-		q.add(one("limited/x:1"), 0, resolving)
+		q.add("limited/x:1", 0, Resolving)
 		synctest.Wait()
 		q.mu.Lock()
 		n, paused := len(q.byName), q.byName["limited"]
@@ -220,17 +205,17 @@ func TestIdleQueuesAreRemoved(t *testing.T) {
 func TestOpenedQueuesAreBounded(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
-	q := runQueues(t, 1, func(context.Context, *queue, string) { <-release })
+	q := runQueues(t, 1, func(context.Context, *Queue, string) { <-release })
 	q.namespaces = func(key string) []string {
-		if imageOf(key).registry() == "honest" {
+		if hostOf(key) == "honest" {
 			return []string{"honest"}
 		}
 		return []string{"flood"}
 	}
 	for i := range 3 * maxQueues {
-		q.add(one(fmt.Sprintf("reg%d/x:1", i)), 0, resolving)
+		q.add(fmt.Sprintf("reg%d/x:1", i), 0, Resolving)
 	}
-	q.add(one("honest/x:1"), 0, resolving)
+	q.add("honest/x:1", 0, Resolving)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := len(q.byName); n != maxOpened+2 || q.byName["honest"] == nil {
@@ -241,23 +226,23 @@ func TestOpenedQueuesAreBounded(t *testing.T) {
 // What is asked for while an image is worked on is done after that: at the earliest time
 // and as urgently as anybody asked. If nothing uses it any longer, it is not.
 func TestAskedForWhileWorkedOn(t *testing.T) {
-	var q turns
+	var q fairQueue
 	now := time.Now()
-	add := func(after time.Duration, level int) {
+	add := func(after time.Duration, level Level) {
 		q.add(now, &item{key: "reg/x:1", due: now.Add(after), level: level})
 	}
-	add(0, levelConfirming)
+	add(0, Confirming)
 	running := q.take(now)
-	add(time.Hour, levelResolving)
-	add(time.Minute, levelConfirming)
+	add(time.Hour, Resolving)
+	add(time.Minute, Confirming)
 	q.done(now, running, 0)
 	if next, ok := q.next(now); !ok || !next.Equal(now.Add(time.Minute)) {
 		t.Errorf("due at %v, %t", next, ok)
 	}
-	if running = q.take(now.Add(time.Minute)); running == nil || running.level != levelResolving {
+	if running = q.take(now.Add(time.Minute)); running == nil || running.level != Resolving {
 		t.Fatalf("taken: %+v", running)
 	}
-	add(0, levelResolving)
+	add(0, Resolving)
 	q.remove("reg/x:1")
 	q.done(now, running, 0)
 	if _, ok := q.next(now); ok || len(q.items) != 0 {
@@ -271,9 +256,9 @@ func TestLaterByTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	name := func(minute int) string { return fmt.Sprintf("reg/a:%02d", minute) }
 	var want []string
-	keys := order(t, func(q *queues) {
+	keys := order(t, func(q *testQueues) {
 		for _, minute := range random.Perm(50) {
-			q.add(one(name(minute)), time.Duration(minute)*time.Minute, resolving)
+			q.add(name(minute), time.Duration(minute)*time.Minute, Resolving)
 		}
 		for minute := range 50 {
 			if random.IntN(3) == 0 {

@@ -1,14 +1,20 @@
-package registry
+package manifest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	podman "go.podman.io/image/v5/manifest"
+	"go.podman.io/image/v5/types"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
@@ -60,13 +66,12 @@ func TestInvalidContent(t *testing.T) {
 		"manifest as index":    {object{"mediaType": indexType, "layers": []object{}}, "media type"},
 		"too many in an index": {indexOf(entries...), "1000 manifests"},
 	} {
-		_, err := parseContent(encode(t, c.content), "")
-		e := asError(err)
-		if err == nil || e.Reason != v1alpha1.ReasonInvalidManifest || !strings.Contains(e.Err.Error(), c.text) || len(e.Err.Error()) > maxMessage {
+		_, err := Parse(encode(t, c.content), "")
+		if err == nil || !strings.Contains(err.Error(), c.text) || len(err.Error()) > maxText {
 			t.Errorf("%s: %v, want %q", name, err, c.text)
 		}
 	}
-	if _, err := parseContent([]byte(`{"schemaVersion":2,"config":{},"layers":[]}{}`), ""); err == nil {
+	if _, err := Parse([]byte(`{"schemaVersion":2,"config":{},"layers":[]}{}`), ""); err == nil {
 		t.Error("what follows a manifest is overlooked")
 	}
 }
@@ -85,7 +90,7 @@ func TestValidContent(t *testing.T) {
 		{"from scratch", "", `{"config":{},"layers":null}`, manifestType, 0},
 		{"artifact", "", `{"mediaType":"` + manifestType + `","artifactType":"application/vnd.cncf.model","config":{"mediaType":"application/vnd.oci.empty.v1+json"},"layers":[{"digest":"sha256:` + strings.Repeat("0", 64) + `","size":1099511627776}]}`, manifestType, 1},
 	} {
-		content, err := parseContent([]byte(c.body), c.contentType)
+		content, err := Parse([]byte(c.body), c.contentType)
 		if err != nil || string(content.mediaType) != c.want || len(content.layers) != c.layers {
 			t.Errorf("%s: %+v, %v, want %s", c.name, content, err, c.want)
 		}
@@ -98,7 +103,7 @@ func TestMemoryOfHostileContent(t *testing.T) {
 		body := []byte(`{"` + field + `":[` + strings.Repeat("{},", (maxBody-100)/3) + `{}]}`)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if _, err := parseContent(body, ""); err == nil {
+		if _, err := Parse(body, ""); err == nil {
 			t.Errorf("%s: no error", field)
 		}
 		runtime.ReadMemStats(&after)
@@ -139,41 +144,29 @@ func TestChoose(t *testing.T) {
 		{"platforms that are none", []object{entryOf(id("a"), "linux/amd64")}, []string{"", "linux", "linux/amd64/a/b", "/"}, ""},
 		{"nothing", nil, amd64, ""},
 	} {
-		content, err := parseContent(encode(t, object{"manifests": append([]object{}, c.entries...)}), "")
+		content, err := Parse(encode(t, object{"manifests": append([]object{}, c.entries...)}), "")
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		chosen, err := content.choose(c.platforms)
+		chosen, err := content.Choose(c.platforms)
 		if c.want == "" {
-			if e := asError(err); err == nil || e.Reason != v1alpha1.ReasonPlatformNotFound {
+			if none := (*PlatformNotFound)(nil); !errors.As(err, &none) {
 				t.Errorf("%s: %v, %v", c.name, chosen, err)
 			}
 			continue
 		}
 		name, platform, _ := strings.Cut(c.want, " ")
-		if err != nil || len(chosen) != 1 || chosen[0] != (choice{id(name), platform}) {
+		if err != nil || len(chosen) != 1 || chosen[0] != (Choice{id(name), platform}) {
 			t.Errorf("%s: %v, %v, want %s", c.name, chosen, err, c.want)
 		}
 	}
-	content, err := parseContent([]byte(`{"manifests":[{"digest":"sha256:0","platform":{"os":"linux","architecture":"amd64"}}]}`), "")
+	content, err := Parse([]byte(`{"manifests":[{"digest":"sha256:0","platform":{"os":"linux","architecture":"amd64"}}]}`), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := content.choose(amd64); err == nil || asError(err).Reason != v1alpha1.ReasonInvalidManifest {
+	if _, err := content.Choose(amd64); err == nil || errors.As(err, new(*PlatformNotFound)) {
 		t.Errorf("a digest that is none: %v", err)
 	}
-}
-
-// An index in an index is refused when it is fetched, no matter what media type
-// its descriptor states.
-func TestNestedIndex(t *testing.T) {
-	content := &repository{}
-	inner := content.push("app", indexType, indexOf(entryOf(digest.FromString("a"), "linux/amd64")))
-	content.push("app", indexType, indexOf(entryOf(inner, "linux/amd64")), "1")
-	w := newWorld(t)
-	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
-	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
-	wantError(t, err, v1alpha1.ReasonInvalidManifest, s.host, "another index")
 }
 
 func FuzzManifest(f *testing.F) {
@@ -186,26 +179,26 @@ func FuzzManifest(f *testing.F) {
 		f.Add(encode(f, seed), "")
 	}
 	f.Fuzz(func(t *testing.T, body []byte, contentType string) {
-		content, err := parseContent(body, contentType)
+		content, err := Parse(body, contentType)
 		if err != nil {
-			if e := asError(err); e.Reason != v1alpha1.ReasonInvalidManifest || len(e.Err.Error()) > maxMessage {
+			if len(err.Error()) > maxText {
 				t.Errorf("%v", err)
 			}
 			return
 		}
-		if content.index {
-			chosen, err := content.choose([]string{"linux/amd64", "linux/arm64", "linux/arm"})
+		if content.Index {
+			chosen, err := content.Choose([]string{"linux/amd64", "linux/arm64", "linux/arm"})
 			if (err == nil) != (len(chosen) > 0) || len(content.entries) > maxEntries {
 				t.Errorf("%v, %v", chosen, err)
 			}
 			for _, choice := range chosen {
-				if imageref.ValidateDigest(choice.digest) != nil || len(choice.platform) > 64 {
+				if imageref.ValidateDigest(choice.Digest) != nil || len(choice.Platform) > 64 {
 					t.Errorf("%v", choice)
 				}
 			}
 			return
 		}
-		spec := content.spec(digest.FromBytes(body), "")
+		spec := content.Spec(digest.FromBytes(body), "")
 		var sum int64
 		seen := map[string]bool{}
 		for _, layer := range spec.Layers {
@@ -219,4 +212,122 @@ func FuzzManifest(f *testing.F) {
 			t.Errorf("%d layers, size %d, sum %d, media type %q", len(spec.Layers), spec.Size, sum, spec.MediaType)
 		}
 	})
+}
+
+// Of an index with several manifests for a platform, CRI-O's and containerd's choices are
+// those of the libraries that they pull with.
+func TestChooseAsRuntimes(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	pick := func(list ...string) string { return list[random.IntN(len(list))] }
+	differ := 0
+	for range 3000 {
+		var entries []object
+		for range 1 + random.IntN(8) {
+			entry := entryOf(digest.FromString(fmt.Sprint(random.Uint64())), pick(
+				"", "linux/amd64", "linux/amd64", "linux/amd64/v2", "linux/amd64/v3", "linux/386", "linux/arm64", "linux/arm64/v8", "linux/arm64/v9",
+				"linux/arm/v5", "linux/arm/v6", "linux/arm/v7", "linux/arm", "windows/amd64", "unknown/unknown",
+			))
+			if random.IntN(2) == 0 {
+				entry["annotations"] = object{pick("io.github.containers.compression.zstd", "other"): pick("true", "true", "false")}
+			}
+			entries = append(entries, entry)
+		}
+		node := ocispec.Platform{OS: "linux", Architecture: pick("amd64", "arm64", "arm", "s390x")}
+		node.Variant = map[string]string{"arm64": "v8", "arm": "v7"}[node.Architecture]
+		name := node.OS + "/" + node.Architecture
+		body := encode(t, indexOf(entries...))
+
+		list, err := podman.ListFromBlob(body, indexType)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crio, err := list.ChooseInstance(&types.SystemContext{OSChoice: node.OS, ArchitectureChoice: node.Architecture, VariantChoice: node.Variant})
+		if err != nil {
+			crio = ""
+		}
+		containerd := containerdsChoice(t, body, node)
+		if crio != containerd {
+			differ++
+		}
+		content, err := Parse(body, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for asked, want := range map[string]digest.Digest{name: crio, name + Containerd: containerd} {
+			chosen, err := content.Choose([]string{asked})
+			switch {
+			case want == "" && err == nil, want != "" && err != nil:
+				t.Fatalf("%s: %v, %v, want %q of %s", asked, chosen, err, want, body)
+			case want != "" && (chosen[0].Digest != want || !strings.HasPrefix(chosen[0].Platform, name)):
+				t.Fatalf("%s: %v, want %s of %s", asked, chosen, want, body)
+			}
+		}
+	}
+	if differ == 0 {
+		t.Error("the runtimes never differ: nothing is shown")
+	}
+}
+
+// containerdsChoice asks containerd's library pairwise: the manifest that no other goes
+// before.
+func containerdsChoice(t *testing.T, body []byte, node ocispec.Platform) digest.Digest {
+	t.Helper()
+	var index ocispec.Index
+	if err := json.Unmarshal(body, &index); err != nil {
+		t.Fatal(err)
+	}
+	matcher := platforms.Only(node)
+	var best *ocispec.Descriptor
+	for i := range index.Manifests {
+		m := &index.Manifests[i]
+		switch {
+		case m.Platform != nil && !matcher.Match(*m.Platform):
+		case best == nil, best.Platform == nil && m.Platform != nil,
+			best.Platform != nil && m.Platform != nil && matcher.Less(*m.Platform, *best.Platform):
+			best = m
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return best.Digest
+}
+
+const (
+	manifestType = "application/vnd.oci.image.manifest.v1+json"
+	indexType    = "application/vnd.oci.image.index.v1+json"
+	// maxBody is how much of an answer package registry reads (bytes).
+	maxBody = 4 << 20
+	// maxText is more than any text of an error has.
+	maxText = 512
+)
+
+var amd64 = []string{"linux/amd64"}
+
+type object = map[string]any
+
+func layerOf(name string, size int64) object {
+	return object{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": digest.FromString(name).String(), "size": size}
+}
+
+func manifestOf(layers ...object) object {
+	return object{
+		"schemaVersion": 2,
+		"mediaType":     manifestType,
+		"config":        object{"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest.FromString("config").String(), "size": 2},
+		"layers":        layers,
+	}
+}
+
+func entryOf(id digest.Digest, platform string) object {
+	entry := object{"mediaType": manifestType, "digest": id.String(), "size": 100}
+	if platform != "" {
+		parts := append(strings.Split(platform, "/"), "")
+		entry["platform"] = object{"os": parts[0], "architecture": parts[1], "variant": parts[2]}
+	}
+	return entry
+}
+
+func indexOf(entries ...object) object {
+	return object{"schemaVersion": 2, "mediaType": indexType, "manifests": entries}
 }

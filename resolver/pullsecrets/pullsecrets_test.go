@@ -1,4 +1,4 @@
-package controller
+package pullsecrets
 
 import (
 	"bytes"
@@ -9,21 +9,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/documented"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 // forAll are the credentials for all images.
@@ -51,22 +51,22 @@ func TestKeychains(t *testing.T) {
 		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "account"}, {Name: "first"}},
 	}
 	reader := fake.NewClientBuilder().WithObjects(secret("first", "first"), secret("second", "second"), secret("account", "account"), wrong, account).Build()
-	pulls := []pull{
-		{namespace: "ns", serviceAccount: "default", secrets: "wrong,first,missing"},
-		{namespace: "ns", serviceAccount: "builder", secrets: "second"},
+	pulls := []usage.Pull{
+		{Namespace: "ns", ServiceAccount: "default", Secrets: "wrong,first,missing"},
+		{Namespace: "ns", ServiceAccount: "builder", Secrets: "second"},
 	}
-	c := newCredentials([]authn.Keychain{forAll{}}, reader)
-	found := c.byNamespace(t.Context(), append(pulls, pull{namespace: "other", serviceAccount: "default", secrets: "first"}))
-	if len(found) != 2 || found[0].namespace != "ns" || found[1].namespace != "other" || len(found[1].keychains) != 0 {
+	c := New([]authn.Keychain{forAll{}}, reader)
+	found := c.ByNamespace(t.Context(), append(pulls, usage.Pull{Namespace: "other", ServiceAccount: "default", Secrets: "first"}))
+	if len(found) != 2 || found[0].Namespace != "ns" || found[1].Namespace != "other" || len(found[1].Keychains) != 0 {
 		t.Fatalf("%d namespaces: %+v", len(found), found)
 	}
-	problems := found[0].problems
+	problems := found[0].Problems
 	host, err := name.NewRegistry("reg.example.com")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var users []string
-	for _, k := range append(found[0].keychains, c.forAll()...) {
+	for _, k := range append(found[0].Keychains, c.ForAll()...) {
 		if k == registry.Anonymous {
 			users = append(users, "nobody")
 			continue
@@ -87,10 +87,10 @@ func TestKeychains(t *testing.T) {
 	if len(problems) != 2 || !strings.Contains(problems[0], "ns/wrong") || !strings.Contains(problems[1], "ns/missing does not exist") {
 		t.Errorf("problems %q", problems)
 	}
-	if found := newCredentials([]authn.Keychain{forAll{}}, nil).byNamespace(t.Context(), pulls); found != nil {
+	if found := New([]authn.Keychain{forAll{}}, nil).ByNamespace(t.Context(), pulls); found != nil {
 		t.Errorf("without pull secrets: %+v", found)
 	}
-	if keychains := newCredentials(nil, nil).forAll(); len(keychains) != 0 {
+	if keychains := New(nil, nil).ForAll(); len(keychains) != 0 {
 		t.Errorf("without credentials: %d keychains", len(keychains))
 	}
 }
@@ -112,21 +112,23 @@ func TestPullSecretsAreBounded(t *testing.T) {
 		ObjectMeta:       metav1.ObjectMeta{Namespace: "ns", Name: "builder"},
 		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "s00"}, {Name: "s99"}},
 	})
-	c := newCredentials(nil, fake.NewClientBuilder().WithObjects(objects...).Build())
+	c := New(nil, fake.NewClientBuilder().WithObjects(objects...).Build())
 
-	d := deploymentOf("builder", "reg/x:1")
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "ns"}}
+	d.Spec.Template.Spec = corev1.PodSpec{ServiceAccountName: "builder", Containers: []corev1.Container{{Image: "reg/x:1"}}}
 	for _, name := range names {
 		d.Spec.Template.Spec.ImagePullSecrets = append(d.Spec.Template.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	claim, _ := kinds[1].claimOf(d)
-	if n := len(strings.Split(claim.pull.secrets, ",")); n > maxSecrets+1 {
+	deployment := workloads.Kinds(nil)[1]
+	named, _ := deployment.ImagesOf(d)
+	if n := len(strings.Split(named.Pull.Secrets, ",")); n > usage.MaxSecrets+1 {
 		t.Errorf("%d names are kept", n)
 	}
-	found := c.of(t.Context(), claim.pull)
-	if len(found.keychains) != maxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
+	found := c.of(t.Context(), named.Pull)
+	if len(found.keychains) != usage.MaxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
 		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
 	}
-	found = c.of(t.Context(), pull{namespace: "ns", serviceAccount: "builder", secrets: "s00,big,fits"})
+	found = c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: "builder", Secrets: "s00,big,fits"})
 	if len(found.keychains) != 3 || len(found.problems) != 1 || !strings.Contains(found.problems[0], "ns/big has") {
 		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
 	}
@@ -141,7 +143,7 @@ func TestPullSecretsInMemory(t *testing.T) {
 		names, objects = append(names, full.Name), append(objects, full)
 	}
 	reader := fake.NewClientBuilder().WithObjects(objects...).Build()
-	c := newCredentials(nil, reader)
+	c := New(nil, reader)
 	heap := func() uint64 {
 		var stats runtime.MemStats
 		runtime.GC()
@@ -151,7 +153,7 @@ func TestPullSecretsInMemory(t *testing.T) {
 	before := heap()
 	const workloads = 20
 	for w := range workloads {
-		p := pull{namespace: "ns", serviceAccount: defaultAccount, secrets: strings.Join(names, ",") + strings.Repeat(",", w)}
+		p := usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: strings.Join(names, ",") + strings.Repeat(",", w)}
 		if found := c.of(t.Context(), p); len(found.keychains) != len(names) || len(found.problems) > 0 {
 			t.Fatalf("%d keychains, problems %q", len(found.keychains), found.problems)
 		}
@@ -162,12 +164,12 @@ func TestPullSecretsInMemory(t *testing.T) {
 	runtime.KeepAlive(c)
 	one := names[0]
 	objects = append(objects, secretFor("many", maxRegistries+1, 0), secretFor("more", 1, 0))
-	c = newCredentials(nil, fake.NewClientBuilder().WithObjects(objects...).Build())
+	c = New(nil, fake.NewClientBuilder().WithObjects(objects...).Build())
 	for list, want := range map[string]string{
 		"many":                             "credentials for 257 registries, at most 256",
 		strings.Join(names, ",") + ",more": "more and the others are not used",
 	} {
-		found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: list})
+		found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: list})
 		if len(found.problems) != 1 || !strings.Contains(found.problems[0], want) {
 			t.Errorf("%s: problems %q", list, found.problems)
 		}
@@ -177,7 +179,7 @@ func TestPullSecretsInMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: one})
+	found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: one})
 	if a, err := found.keychains[0].Resolve(host); err != nil || a == authn.Anonymous {
 		t.Errorf("%v, %v", a, err)
 	}
@@ -200,8 +202,8 @@ func TestPullSecretOfTwoContents(t *testing.T) {
 	both := secret("both", "user")
 	half := bytes.Repeat([]byte(" "), maxSecretSize/2+1)
 	both.Data = map[string][]byte{corev1.DockerConfigJsonKey: half, corev1.DockerConfigKey: half}
-	c := newCredentials(nil, fake.NewClientBuilder().WithObjects(both).Build())
-	if found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: defaultAccount, secrets: "both"}); len(found.problems) != 1 || !strings.Contains(found.problems[0], "at most") {
+	c := New(nil, fake.NewClientBuilder().WithObjects(both).Build())
+	if found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: "both"}); len(found.problems) != 1 || !strings.Contains(found.problems[0], "at most") {
 		t.Errorf("problems %q", found.problems)
 	}
 }
@@ -214,11 +216,11 @@ func TestServiceAccountProblems(t *testing.T) {
 		err     error
 		want    string
 	}{
-		{defaultAccount, nil, ""},
+		{usage.DefaultAccount, nil, ""},
 		{"builder", nil, "service account ns/builder does not exist"},
-		{defaultAccount, errors.New("etcd is slow"), "service account ns/default could not be read: etcd is slow"},
+		{usage.DefaultAccount, errors.New("etcd is slow"), "service account ns/default could not be read: etcd is slow"},
 	} {
-		c := newCredentials(nil, interceptor.NewClient(fake.NewClientBuilder().WithObjects(secret("one", "one")).Build(), interceptor.Funcs{
+		c := New(nil, interceptor.NewClient(fake.NewClientBuilder().WithObjects(secret("one", "one")).Build(), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 				if klog.FromContext(ctx).GetSink() != nil {
 					t.Errorf("reading %s is logged, perhaps with what it has", key)
@@ -229,7 +231,7 @@ func TestServiceAccountProblems(t *testing.T) {
 				return c.Get(ctx, key, o, opts...)
 			},
 		}))
-		found := c.of(t.Context(), pull{namespace: "ns", serviceAccount: test.account, secrets: "one"})
+		found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: test.account, Secrets: "one"})
 		if got := strings.Join(found.problems, "; "); got != test.want || len(found.keychains) != 1 {
 			t.Errorf("%s: problems %q, want %q; %d secrets", test.account, got, test.want, len(found.keychains))
 		}
@@ -245,10 +247,10 @@ func TestPullSecretsAreReadOnce(t *testing.T) {
 			return c.Get(ctx, key, o, opts...)
 		},
 	})
-	c := newCredentials(nil, reader)
-	pulls := []pull{{namespace: "ns", serviceAccount: "default", secrets: "one"}}
+	c := New(nil, reader)
+	pulls := []usage.Pull{{Namespace: "ns", ServiceAccount: "default", Secrets: "one"}}
 	for range 3 {
-		if found := c.byNamespace(t.Context(), pulls); len(found) != 1 || len(found[0].keychains) != 1 {
+		if found := c.ByNamespace(t.Context(), pulls); len(found) != 1 || len(found[0].Keychains) != 1 {
 			t.Errorf("%+v", found)
 		}
 	}
@@ -257,113 +259,69 @@ func TestPullSecretsAreReadOnce(t *testing.T) {
 	}
 }
 
-// Who may not pull an image is told what is wrong with the pull secrets.
-func TestUnauthorizedTellsProblems(t *testing.T) {
-	refused := &registry.Error{Reason: v1alpha1.ReasonUnauthorized, Err: errors.New("401")}
-	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return nil, refused }}
-	for name, test := range map[string]struct {
-		change func(*Options, *dependencies)
-		want   string
-	}{
-		"secrets are read":     {func(_ *Options, d *dependencies) { d.secrets = fake.NewClientBuilder().Build() }, "ns/missing does not exist"},
-		"secrets are not read": {func(*Options, *dependencies) {}, "--pull-secrets"},
-	} {
-		r, _, events := newTestResolver(t, f, test.change)
-		c := claimFor("w", "ns", "reg/x:1")
-		c.pull.secrets = "missing"
-		r.usage.set(c)
-		r.usage.set(claimFor("w", "elsewhere", "reg/x:1"))
-		r.work(t.Context(), &queue{}, "reg/x:1")
-		told := map[string]string{}
-		for i, note := range events.notes {
-			told[events.about[i]] = note
-		}
-		if got := told["ns"]; !strings.Contains(got, test.want) {
-			t.Errorf("%s: %q, want %q in it", name, got, test.want)
-		}
-		public := r.attempts.of(one("reg/x:1")).message
-		for who, got := range map[string]string{"another namespace": told["elsewhere"], "readers of the object": public} {
-			if got == "" || strings.Contains(got, "missing") || strings.Contains(got, "--pull-secrets") != (test.want == "--pull-secrets") {
-				t.Errorf("%s: %s are told %q", name, who, got)
-			}
-		}
-	}
-}
-
-// A tag that could not be confirmed and then was: the failure is forgotten.
-func TestConfirmedAfterFailure(t *testing.T) {
-	const tag = "reg/x:1"
-	down := true
-	f := &fakeRegistry{
-		resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil },
-		digest: func(string) (string, error) {
-			if down {
-				return "", &registry.Error{Reason: v1alpha1.ReasonUnavailable, Err: errors.New("down")}
-			}
-			return hash("a"), nil
-		},
-	}
-	r, s, _ := newTestResolver(t, f)
-	r.usage.set(claimFor("w", "ns", tag))
-	r.work(t.Context(), &queue{}, tag)
-	pass := func(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
-	pass(time.Hour + time.Minute)
-	r.work(t.Context(), &queue{}, tag)
-	if r.attempts.of(one(tag)).failures == 0 {
-		t.Fatal("the failure is not remembered")
-	}
-	down = false
-	pass(time.Hour)
-	r.work(t.Context(), &queue{}, tag)
-	if got := r.attempts.of(one(tag)); got.failures != 0 {
-		t.Errorf("after it was confirmed: %+v", got)
-	}
-	if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved)); n != 1 {
-		t.Errorf("%v tags counted as confirmed", n)
-	}
-	for _, record := range s.records {
-		if c := meta.FindStatusCondition(record.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
-			t.Errorf("%s: %+v", record.name, c)
-		}
-	}
-}
-
-// Which objects have to be written before a platform is known.
-func TestCovered(t *testing.T) {
-	manifests := []v1alpha1.ImageManifestSpec{
-		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64/v8"), manifest(hash("c"), "linux/s390x"),
-	}
-	platforms := []string{"linux/amd64", "linux/arm64", "linux/riscv64", "linux/s390x"}
-	for i, want := range [][]string{{"linux/amd64"}, {"linux/arm64"}, {"linux/riscv64", "linux/s390x"}} {
-		if got := covered(manifests, i, platforms); !slices.Equal(got, want) {
-			t.Errorf("object %d stands for %q, want %q", i, got, want)
-		}
-	}
-}
-
-// A restarted resolver keeps to what registries said.
-func TestLimited(t *testing.T) {
-	_, s, _ := newTestResolver(t, &fakeRegistry{})
-	until := s.clock.Now().Add(time.Hour).Truncate(time.Second)
-	s.wrote(s.notResolved(t.Context(), "limited/x:1", attempt{failures: 1, reason: v1alpha1.ReasonRateLimited, message: "429", retry: until}))
-	s.wrote(s.notResolved(t.Context(), "gone/x:1", attempt{failures: 1, reason: v1alpha1.ReasonNotFound, message: "404", retry: until}))
-	for range 2 { // nothing stays locked
-		if got := s.limited(); len(got) != 1 || !got["limited"].Equal(until) {
-			t.Errorf("%v, want limited until %s", got, until)
-		}
-	}
-}
-
 // Whose credentials opened an image decides whether it is published.
 func TestIsForAll(t *testing.T) {
 	all, of := forAll{}, authn.NewMultiKeychain(authn.DefaultKeychain)
 	for _, static := range [][]authn.Keychain{nil, {all}} {
-		c := newCredentials(static, nil)
-		if !c.isForAll(nil) || !c.isForAll(registry.Anonymous) || static != nil && !c.isForAll(all) {
+		c := New(static, nil)
+		if !c.IsForAll(nil) || !c.IsForAll(registry.Anonymous) || static != nil && !c.IsForAll(all) {
 			t.Errorf("what everybody may open is private, with %v for all", static)
 		}
-		if c.isForAll(of) {
+		if c.IsForAll(of) {
 			t.Errorf("what a pull secret opened is public, with %v for all", static)
 		}
 	}
+}
+
+// TestKeychainFromSecret: one secret for all workloads; a missing one is an error that names
+// it, and not a request with other credentials.
+func TestKeychainFromSecret(t *testing.T) {
+	host, err := name.NewRegistry("reg.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	global := secret("pull-secret", "right")
+	global.Namespace = "openshift-config"
+	reader := fake.NewClientBuilder().WithObjects(global).Build()
+	found, err := KeychainFromSecret(reader, "openshift-config", "pull-secret").Resolve(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config, err := found.Authorization(); err != nil || config.Username != "right" {
+		t.Errorf("%+v, error %v", config, err)
+	}
+	if _, err = KeychainFromSecret(reader, "openshift-config", "other").Resolve(host); err == nil || err.Error() != "pull secret openshift-config/other does not exist" {
+		t.Errorf("error %v", err)
+	}
+	// It is not read for each request; what was canceled says nothing about it.
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	reads := 0
+	counting := KeychainFromSecret(interceptor.NewClient(reader, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			reads++
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	}), "openshift-config", "pull-secret").(authn.ContextKeychain)
+	for i, ctx := range []context.Context{canceled, t.Context(), t.Context()} {
+		if _, err := counting.ResolveContext(ctx, host); (err != nil) != (i == 0) {
+			t.Errorf("request %d: error %v", i, err)
+		}
+	}
+	if reads != 2 {
+		t.Errorf("%d reads, want 2", reads)
+	}
+	global.Type = corev1.SecretTypeOpaque
+	reader = fake.NewClientBuilder().WithObjects(global).Build()
+	if _, err = KeychainFromSecret(reader, "openshift-config", "pull-secret").Resolve(host); err == nil {
+		t.Error("a secret of another type was used")
+	}
+}
+
+func TestBoundsAreDocumented(t *testing.T) {
+	documented.Check(t, "security.md",
+		fmt.Sprintf("%d of a workload, %d KiB and %d registries each, %d KiB together are read", usage.MaxSecrets, maxSecretSize>>10, maxRegistries, maxSecretsSize>>10))
 }

@@ -1,11 +1,8 @@
 package controller
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,6 +18,8 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/store"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // nodeWith returns a node that lists images, each given by its names, as the cache keeps it.
@@ -31,7 +30,7 @@ func nodeWith(t *testing.T, name string, images ...string) *corev1.Node {
 	for _, names := range images {
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: strings.Fields(names)})
 	}
-	short, err := transform(node)
+	short, err := cached(node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,75 +39,15 @@ func nodeWith(t *testing.T, name string, images ...string) *corev1.Node {
 
 func byDigest(repository, letter string) string { return repository + "@" + hash(letter) }
 
-// podRunning is a pod whose containers run images with these IDs.
-func podRunning(ids ...string) *corev1.Pod {
-	pod := &corev1.Pod{}
-	for _, id := range ids {
-		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{ImageID: id, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
-	}
-	return pod
-}
-
-func TestHeldBy(t *testing.T) {
-	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
-	node := nodeWith(t, "n", "docker.io/library/a:1 "+a+" "+byDigest("quay.io/mirror/a", "c"), "docker.io/library/tag:only",
-		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"))
-	if got := heldBy(node); !slices.Equal(got, []string{a, b}) {
-		t.Errorf("held: %q", got)
-	}
-	if got := registriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
-		t.Errorf("registries: %q", got)
-	}
-	if got := registriesOf(nodeWith(t, "n", "quay.io/b:1", "docker.io/library/a:1")); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
-		t.Errorf("registries of the same images in another order: %q", got)
-	}
-	running := podRunning("quay.io/b@"+hash("b"), "docker.io/library/a@"+hash("a"))
-	if got := runningFrom(running); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
-		t.Errorf("registries that a pod runs images of: %q", got)
-	}
-	var many []string
-	for i := range maxHeldPerNode + 10 {
-		many = append(many, fmt.Sprintf("quay.io/a@sha256:%064x", i))
-	}
-	if got := heldBy(nodeWith(t, "n", many...)); len(got) != maxHeldPerNode {
-		t.Errorf("%d images of a node", len(got))
-	}
-}
-
-// An image counts once for each node, however often the node changes what it lists.
-func TestHeldIsCountedOnce(t *testing.T) {
-	const a, b, c = "reg/a", "reg/b", "reg/c"
-	h := newHeld()
-	for i, step := range []struct {
-		node        string
-		holds       []string
-		added, gone []string
-	}{
-		{"n1", []string{a, b}, []string{a, b}, nil},
-		{"n1", []string{a, b}, nil, nil},
-		{"n1", []string{a, c}, []string{c}, []string{b}},
-		{"n2", []string{c}, nil, nil},
-		{"n1", nil, nil, []string{a}},
-		{"n2", nil, nil, []string{c}},
-	} {
-		if added, gone := h.set(step.node, step.holds); !slices.Equal(added, step.added) || !slices.Equal(gone, step.gone) {
-			t.Errorf("step %d: %q came and %q went, want %q and %q", i, added, gone, step.added, step.gone)
-		}
-	}
-	if len(h.nodes) != 0 || len(h.counts) != 0 {
-		t.Errorf("left: %v %v", h.nodes, h.counts)
-	}
-}
-
 // Images that only nodes hold are asked for after all others, by the number of nodes, at
 // most two at a time; those whose content is known are not asked for.
-func TestHeldImages(t *testing.T) {
+func TestNodeImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, proceed := make(chan string, 100), make(chan bool)
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
 			begun <- reference
 			<-proceed
-			return plain(digestOf(reference)), nil
+			return plain(store.DigestOf(reference)), nil
 		}}
 		registerer := prometheus.NewRegistry()
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes, o.Registerer = true, registerer })
@@ -125,17 +64,17 @@ func TestHeldImages(t *testing.T) {
 			}
 		}
 		known := byDigest("quay.io/elsewhere", "e")
-		s.wrote(s.resolved(t.Context(), "quay.io/known:1", plain(hash("e")), amd64))
+		s.wrote(s.Resolved(t.Context(), "quay.io/known:1", plain(hash("e")), amd64))
 
 		r.leading.Store(false) // so that all nodes are known before the first question
 		handler.OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), known), true)
 		handler.OnAdd(nodeWith(t, "n2", image("b"), image("c"), image("d")), true)
 		handler.OnAdd(nodeWith(t, "n3", image("c")), true)
 		r.leading.Store(true)
-		if n := r.usage.heldOnly(); n != 5 {
+		if n := r.usage.CountOnlyOnNodes(); n != 5 {
 			t.Errorf("%d images are on nodes, want 5", n)
 		}
-		r.usage.set(claimFor("w", "ns", "reg/x:1"))
+		r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 		if err := testutil.GatherAndCompare(registerer, strings.NewReader(`
 # HELP layerlocality_resolver_images_in_use Images that workloads name.
 # TYPE layerlocality_resolver_images_in_use gauge
@@ -146,12 +85,9 @@ layerlocality_resolver_images_on_nodes 5
 `), "layerlocality_resolver_images_in_use", "layerlocality_resolver_images_on_nodes"); err != nil {
 			t.Error(err)
 		}
-		r.usage.unset(claimFor("w", "ns").workload)
+		r.usage.Unset(imagesFor("w", "ns").Workload)
 		// Start asks for one after the other; here all wait before the first is asked for.
-		for _, image := range r.usage.all() {
-			r.held.add(image)
-		}
-		r.ask(r.usage.all()[0])
+		r.handOver(r.nodeImages.Want(r.usage.All()...))
 		if first, second := next(), next(); !slices.Contains([]string{image("c"), image("b")}, first) || !slices.Contains([]string{image("c"), image("b")}, second) || first == second {
 			t.Errorf("asked for %s and %s first, want those on most nodes", first, second)
 		}
@@ -173,32 +109,32 @@ layerlocality_resolver_images_on_nodes 5
 		}
 		synctest.Wait()
 		for _, reference := range []string{image("a"), image("b"), image("c"), image("d"), known} {
-			if r.store.lookup(reference) == nil || len(r.store.holders(reference)) == 0 {
+			if r.store.Lookup(reference) == nil || !r.store.Has(reference) {
 				t.Errorf("%s is not kept", reference)
 			}
 		}
 		if n := testutil.ToFloat64(r.metrics.lookups.WithLabelValues("held", v1alpha1.ReasonResolved)); n != 4 {
 			t.Errorf("%v are counted as asked for, want 4", n)
 		}
-		if len(r.held.waiting) != 0 {
-			t.Errorf("left: %+v", r.held.waiting)
+		if r.nodeImages.Waiting() != 0 {
+			t.Errorf("left: %+v", r.nodeImages)
 		}
 		// What no node holds any longer is not in use.
 		handler.OnDelete(nodeWith(t, "n3"))
 		handler.OnUpdate(nil, nodeWith(t, "n2"))
-		if !r.usage.inUse(image("b")) || r.usage.inUse(image("d")) {
-			t.Errorf("in use: %v", r.usage.all())
+		if !r.usage.InUse(image("b")) || r.usage.InUse(image("d")) {
+			t.Errorf("in use: %v", r.usage.All())
 		}
 		handler.OnDelete(nodeWith(t, "n1"))
-		if n := r.usage.heldOnly(); n != 0 || len(r.held.counts)+len(r.held.nodes) != 0 {
-			t.Errorf("%d images are on nodes, which are gone: %+v", n, r.held)
+		if n := r.usage.CountOnlyOnNodes(); n != 0 {
+			t.Errorf("%d images are on nodes, which are gone: %+v", n, r.nodeImages)
 		}
 	})
 }
 
 // While a registry does not answer, it is asked for two images at most; refused ones are
 // asked for again after hours. A workload that names one changes that.
-func TestHeldImagesOfFaultyRegistry(t *testing.T) {
+func TestNodeImagesOfFaultyRegistry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reason atomic.Value
 		reason.Store(v1alpha1.ReasonUnavailable)
@@ -211,14 +147,14 @@ func TestHeldImagesOfFaultyRegistry(t *testing.T) {
 		r.nodeHandler().OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), image("d")), false)
 		later := func(d time.Duration) {
 			time.Sleep(d)
-			s.clock.SetTime(s.clock.Now().Add(d))
+			s.Clock.SetTime(s.Clock.Now().Add(d))
 			synctest.Wait()
 		}
 		later(time.Minute)
 		f.mu.Lock()
 		asked := slices.Compact(slices.Sorted(slices.Values(f.resolves)))
 		f.mu.Unlock()
-		if len(asked) != maxAsked {
+		if len(asked) != usage.MaxAsked {
 			t.Errorf("asked for %q", asked)
 		}
 		reason.Store(v1alpha1.ReasonNotFound)
@@ -229,7 +165,7 @@ func TestHeldImagesOfFaultyRegistry(t *testing.T) {
 			t.Errorf("%d questions in an hour", n)
 		}
 		for _, letter := range []string{"a", "b", "c", "d"} {
-			if failure := r.store.failure(image(letter)); failure.reason != v1alpha1.ReasonNotFound {
+			if failure := r.store.Failure(image(letter)); failure.Reason != v1alpha1.ReasonNotFound {
 				t.Errorf("%s: %+v, want the reason why it is one piece", image(letter), failure)
 			}
 		}
@@ -252,7 +188,7 @@ func TestHeldImagesOfFaultyRegistry(t *testing.T) {
 }
 
 // An image that is gone from the nodes gives its place to the next one.
-func TestHeldImageThatIsGone(t *testing.T) {
+func TestNodeImageThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) {
 			return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Reference: "quay.io/x", Err: errors.New("no")}
@@ -284,198 +220,47 @@ func TestHeldImageThatIsGone(t *testing.T) {
 }
 
 // Credentials of no namespace are used for what only nodes hold; and it can be switched off.
-func TestHeldImagesHaveNoPullSecrets(t *testing.T) {
+func TestNodeImagesHaveNoPullSecrets(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
 	queued(t, r)
 	image := byDigest("quay.io/x", "a")
 	r.nodeHandler().OnAdd(nodeWith(t, "n1", image), false)
-	if !r.usage.onlyHeld(image) {
+	if !r.usage.OnlyOnNodes(image) {
 		t.Error("the image is not in use")
 	}
-	if pulls, _ := r.usage.pullsFrom(image, pull{}, 8); len(pulls) != 0 {
+	if pulls, _ := r.usage.PullsFrom(image, usage.Pull{}, 8); len(pulls) != 0 {
 		t.Errorf("pull secrets %v", pulls)
 	}
-	if workloads := r.usage.workloads(image, 8); len(workloads) != 0 {
+	if workloads := r.usage.Workloads(image, 8); len(workloads) != 0 {
 		t.Errorf("workloads %v", workloads)
 	}
-	r.usage.set(claimFor("w", "ns", image))
-	pulls, _ := r.usage.pullsFrom(image, pull{}, 8)
-	if workloads := r.usage.workloads(image, 8); r.usage.onlyHeld(image) || len(pulls) != 1 || len(workloads) != 1 {
+	r.usage.Set(imagesFor("w", "ns", image))
+	pulls, _ := r.usage.PullsFrom(image, usage.Pull{}, 8)
+	if workloads := r.usage.Workloads(image, 8); r.usage.OnlyOnNodes(image) || len(pulls) != 1 || len(workloads) != 1 {
 		t.Errorf("of a workload: pull secrets %v, workloads %v", pulls, workloads)
 	}
 	off, _, _ := newTestResolver(t, &fakeRegistry{})
 	off.nodeHandler().OnAdd(nodeWith(t, "n1", image), false)
-	if off.usage.inUse(image) {
+	if off.usage.InUse(image) {
 		t.Error("in use, although it is switched off")
 	}
 }
 
-// What is on most nodes goes first, whatever came first, and what was handed over before
-// there were queues is not lost.
-func TestHeldOrder(t *testing.T) {
-	h := newHeld()
-	image := func(letter string) image { return one(byDigest("quay.io/x", letter)) }
-	for node, letters := range map[string]string{"n1": "abcd", "n2": "bcd", "n3": "cd", "n4": "d"} {
-		var references []string
-		for _, letter := range letters {
-			references = append(references, image(string(letter)).key)
-		}
-		h.set(node, references)
-	}
-	if got := keys(h.want(image("a"))); !slices.Equal(got, []string{image("a").key}) {
-		t.Errorf("handed over: %q", got)
-	}
-	h.reset() // of Start
-	for _, letter := range []string{"b", "a", "d", "c"} {
-		h.add(image(letter))
-	}
-	h.set("n5", []string{image("a").key}) // now a is on more nodes than b
-	h.set("n2", []string{image("c").key, image("d").key})
-	var order []string
-	for _, image := range h.want(image("a")) {
-		order = append(order, image.key)
-	}
-	for i := 0; i < len(order); i++ {
-		for _, image := range h.done(one(order[i])) {
-			order = append(order, image.key)
-		}
-	}
-	var want []string
-	for _, letter := range []string{"d", "c", "a", "b"} {
-		want = append(want, image(letter).key)
-	}
-	if !slices.Equal(order, want) {
-		t.Errorf("order %q, want %q", order, want)
-	}
-	if len(h.waiting) != 0 {
-		t.Errorf("left: %v", h.waiting)
-	}
-	if next := h.done(image("a")); next != nil {
-		t.Errorf("an image that was not asked for makes room for %v", next)
-	}
-	if added, gone := h.set("n6", []string{image("d").key, image("e").key}); !slices.Equal(added, []string{image("e").key}) || gone != nil {
-		t.Errorf("new on a node: %q, gone %q", added, gone)
-	}
-	if added, gone := h.set("n6", nil); added != nil || !slices.Equal(gone, []string{image("e").key}) {
-		t.Errorf("then new %q, gone %q", added, gone)
-	}
-}
-
-// Whatever nodes hold and whatever ends in whatever order: those that are handed over are on
-// the most nodes of all that wait.
-func TestHeldAnyOrder(t *testing.T) {
-	for seed := range uint64(100) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		h := newHeld()
-		nodes, waiting, asked := map[string][]string{}, map[string]bool{}, map[string]bool{}
-		on := func(reference string) (n int) {
-			for _, holds := range nodes {
-				if slices.Contains(holds, reference) {
-					n++
-				}
-			}
-			return n
-		}
-		// next is what has to be handed over.
-		next := func() (handed []string) {
-			for len(asked) < maxAsked && len(waiting) > 0 {
-				first := slices.MinFunc(slices.Collect(maps.Keys(waiting)), func(a, b string) int {
-					return cmp.Or(on(b)-on(a), strings.Compare(a, b))
-				})
-				delete(waiting, first)
-				asked[first] = true
-				handed = append(handed, first)
-			}
-			return handed
-		}
-		for step := range 200 {
-			reference := fmt.Sprintf("quay.io/x@sha256:%064x", random.IntN(20))
-			var got, want []string
-			switch random.IntN(3) {
-			case 0:
-				node := fmt.Sprint("n", random.IntN(6))
-				nodes[node] = nil
-				for i := range 20 {
-					if random.IntN(3) == 0 {
-						nodes[node] = append(nodes[node], fmt.Sprintf("quay.io/x@sha256:%064x", i))
-					}
-				}
-				h.set(node, nodes[node])
-			case 1:
-				got = keys(h.want(one(reference)))
-				waiting[reference] = !asked[reference]
-				maps.DeleteFunc(waiting, func(_ string, waits bool) bool { return !waits })
-				want = next()
-			default:
-				got = keys(h.done(one(reference)))
-				if waiting[reference] || asked[reference] {
-					delete(waiting, reference)
-					delete(asked, reference)
-					want = next()
-				}
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d, step %d: handed over %q, want %q", seed, step, got, want)
-			}
-		}
-	}
-}
-
-// Images beyond maxHeld are not asked for before others leave.
-func TestHeldIsBounded(t *testing.T) {
-	references := make([]string, maxHeld+1)
-	for i := range references {
-		references[i] = fmt.Sprintf("quay.io/x@sha256:%064x", i)
-	}
-	h := newHeld()
-	if added, _ := h.set("n1", references[:maxHeld]); len(added) != maxHeld {
-		t.Errorf("%d images are new, want %d", len(added), maxHeld)
-	}
-	if added, _ := h.set("n2", references[maxHeld:]); len(added) != 0 {
-		t.Errorf("%d more are new", len(added))
-	}
-	h.set("n3", references[maxHeld:])
-	if added, gone := h.set("n1", references[2:maxHeld]); len(added) != 1 || added[0] != references[maxHeld] || len(gone) != 2 {
-		t.Errorf("two have left: %d are new, %d gone", len(added), len(gone))
-	}
-	// One that was never asked for has nothing to be dropped.
-	h.set("n4", []string{references[0], references[1]})
-	if added, gone := h.set("n4", nil); len(added) != 0 || !slices.Equal(gone, references[:1]) && !slices.Equal(gone, references[1:2]) {
-		t.Errorf("of two, one had room: %d are new, %d gone", len(added), len(gone))
-	}
-}
-
-// After heldAttempts without an answer others have their turn, but not after as many
+// After nodeImageAttempts without an answer others have their turn, but not after as many
 // refusals or requests to wait.
 func TestGaveUp(t *testing.T) {
 	for reason, want := range map[string]bool{v1alpha1.ReasonUnavailable: true, v1alpha1.ReasonRateLimited: false, v1alpha1.ReasonNotFound: false} {
-		for failures, want := range map[int]bool{heldAttempts - 1: false, heldAttempts: want} {
-			if a := (attempt{failures: failures, reason: reason}); a.gaveUp() != want {
+		for failures, want := range map[int]bool{nodeImageAttempts - 1: false, nodeImageAttempts: want} {
+			if a := (attempt{Failure: store.Failure{Failures: failures, Reason: reason}}); a.gaveUp() != want {
 				t.Errorf("%d times %s: gave up is %v", failures, reason, a.gaveUp())
 			}
 		}
 	}
 }
 
-// An image that no node holds any longer does not wait either, however long the others take.
-func TestHeldImageThatNoLongerWaits(t *testing.T) {
-	h := newHeld()
-	image := func(i int) image { return one(fmt.Sprintf("quay.io/x@sha256:%064x", i)) }
-	for i := range 100 {
-		h.set("n1", []string{image(i).key})
-		h.want(image(i))
-		if i >= maxAsked {
-			h.done(image(i))
-		}
-	}
-	if q := h.waiting["quay.io"]; len(q.images) != maxAsked || len(q.waiting) != 0 {
-		t.Errorf("%d images, of which %d wait", len(q.images), len(q.waiting))
-	}
-}
-
 // Images on which a registry fails for ever do not keep the others from being asked for; they
 // are asked for again, seldom.
-func TestHeldImagesThatBreakARegistry(t *testing.T) {
+func TestNodeImagesThatBreakARegistry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
@@ -483,12 +268,12 @@ func TestHeldImagesThatBreakARegistry(t *testing.T) {
 			if strings.Contains(reference, "broken") {
 				return nil, &registry.Error{Reason: v1alpha1.ReasonUnavailable, Reference: reference, Err: errors.New("500")}
 			}
-			return plain(digestOf(reference)), nil
+			return plain(store.DigestOf(reference)), nil
 		}}
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes = true })
 		r.queues = runQueues(t, 1, r.work)
 		var images, whole []string
-		for i := range maxAsked {
+		for i := range usage.MaxAsked {
 			images = append(images, byDigest("quay.io/broken", fmt.Sprint(i)))
 		}
 		for _, letter := range []string{"a", "b", "c"} {
@@ -498,13 +283,13 @@ func TestHeldImagesThatBreakARegistry(t *testing.T) {
 		minutes := func(n int) {
 			for range n {
 				time.Sleep(time.Minute)
-				s.clock.SetTime(s.clock.Now().Add(time.Minute))
+				s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 				synctest.Wait()
 			}
 		}
 		minutes(60)
 		for _, reference := range whole {
-			if r.store.lookup(reference) == nil {
+			if r.store.Lookup(reference) == nil {
 				t.Errorf("%s is not known after an hour", reference)
 			}
 		}
@@ -518,10 +303,10 @@ func TestHeldImagesThatBreakARegistry(t *testing.T) {
 
 // What only nodes hold is not asked for without room for it, and displaces nothing: those on
 // most nodes are known.
-func TestHeldImagesWithoutRoom(t *testing.T) {
+func TestNodeImagesWithoutRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeRegistry{resolve: func(reference string, _ []string) (*registry.Resolution, error) {
-			return plain(digestOf(reference)), nil
+			return plain(store.DigestOf(reference)), nil
 		}}
 		const limit = 16
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.ImagesOnNodes, o.MaxImages = true, limit })
@@ -535,60 +320,36 @@ func TestHeldImagesWithoutRoom(t *testing.T) {
 			r.nodeHandler().OnAdd(nodeWith(t, fmt.Sprint("n", i), images[:i+1]...), true)
 		}
 		r.leading.Store(true)
-		for _, image := range r.usage.all() {
-			r.held.add(image)
-		}
-		r.ask(one(images[0]))
+		r.handOver(r.nodeImages.Want(r.usage.All()...))
 		for range 10 {
 			time.Sleep(time.Minute)
-			s.clock.SetTime(s.clock.Now().Add(time.Minute))
+			s.Clock.SetTime(s.Clock.Now().Add(time.Minute))
 			synctest.Wait()
 			r.sweep(t.Context())
 		}
-		room := limit - limit/headroom - 1
+		room := limit - limit/8 - 1
 		if n := f.asked(); n != room {
 			t.Errorf("asked for %d images, there is room for %d", n, room)
 		}
 		for i, image := range images {
-			if known := r.store.lookup(image) != nil; known != (i < room) {
+			if known := r.store.Lookup(image) != nil; known != (i < room) {
 				t.Errorf("image %d of %d, the first is on most nodes: known %t", i, len(images), known)
 			}
 		}
-		if len(r.held.waiting) != 0 {
-			t.Errorf("left: %+v", r.held.waiting)
+		if r.nodeImages.Waiting() != 0 {
+			t.Errorf("left: %+v", r.nodeImages)
 		}
 		r.workloadHandler(&kinds[1]).OnAdd(deploymentOf("default", images[limit]), false)
 		synctest.Wait()
-		if r.store.lookup(images[limit]) == nil {
+		if r.store.Lookup(images[limit]) == nil {
 			t.Error("a workload's image has no room")
 		}
 	})
 }
 
-// The image that would be next no longer is when it is gone from nodes.
-func TestHeldOrderFollowsNodes(t *testing.T) {
-	h := newHeld()
-	image := func(letter string) image { return one(byDigest("quay.io/x", letter)) }
-	h.set("n1", []string{image("a").key, image("b").key})
-	h.set("n2", []string{image("a").key, image("b").key})
-	h.set("n3", []string{image("a").key})
-	for _, letter := range []string{"a", "b"} {
-		h.add(image(letter))
-	}
-	h.set("n3", nil)
-	h.set("n2", []string{image("b").key})
-	var order []string
-	for _, image := range h.want(image("a")) {
-		order = append(order, image.key)
-	}
-	if want := []string{image("b").key, image("a").key}; !slices.Equal(order, want) {
-		t.Errorf("in the order %q, want %q", order, want)
-	}
-}
-
 // A node of another platform joins while a registry is asked for an image that nodes hold: it is
 // asked again.
-func TestHeldImageWhileANodeJoins(t *testing.T) {
+func TestNodeImageWhileANodeJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := byDigest("quay.io/x", "f")
 		proceed := make(chan bool)
@@ -604,11 +365,11 @@ func TestHeldImageWhileANodeJoins(t *testing.T) {
 		close(proceed)
 		synctest.Wait()
 		s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image, v1alpha1.ManifestName(hash("b")): image})
-		if known := s.lookup(image); f.asked() != 2 || !known.covers(both) {
+		if known := s.Lookup(image); f.asked() != 2 || !known.Covers(both) {
 			t.Errorf("asked for %q, known is %+v", f.resolves, known)
 		}
-		if len(r.held.waiting) != 0 {
-			t.Errorf("left: %+v", r.held.waiting)
+		if r.nodeImages.Waiting() != 0 {
+			t.Errorf("left: %+v", r.nodeImages)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package controller
+package workloads
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 // maxTemplates bounds the pod templates of one object.
 const maxTemplates = 32
 
-// Template says where objects of a kind have pod templates.
+// Template is where objects of a kind have pod templates.
 type Template struct {
 	schema.GroupVersionKind
 	// Path is a JSONPath as in kubectl: {.spec.template}. What it leads to is a pod
@@ -76,8 +76,8 @@ func ServedTemplates(log logr.Logger, mapper meta.RESTMapper, templates []Templa
 }
 
 // kindsOf returns the kinds of templates, each with all its paths.
-func kindsOf(templates []Template) []kind {
-	var found []kind
+func kindsOf(templates []Template) []Kind {
+	var found []Kind
 	paths := map[schema.GroupVersionKind]*templatePaths{}
 	for _, t := range templates {
 		known := paths[t.GroupVersionKind]
@@ -87,7 +87,7 @@ func kindsOf(templates []Template) []kind {
 			object := &unstructured.Unstructured{}
 			object.SetGroupVersionKind(t.GroupVersionKind)
 			apiVersion, name := t.ToAPIVersionAndKind()
-			found = append(found, kind{apiVersion: apiVersion, name: name, object: object, template: known.spec})
+			found = append(found, Kind{apiVersion: apiVersion, name: name, Object: object, template: known.spec})
 		}
 		path := jsonpath.New(t.Path).AllowMissingKeys(true)
 		if path.Parse(t.Path) == nil {

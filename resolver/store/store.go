@@ -1,9 +1,10 @@
-package controller
+// Package store has what the ImageManifests of a cluster say, and writes them. An object is
+// locked for a write (cachedManifest.writing) before Store.mu.
+package store
 
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,32 +20,43 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
-// store holds the content of the cluster's ImageManifests, without their
+// Failure is how the last attempt at a reference failed; zero if it did not.
+type Failure struct {
+	// Failures in a row.
+	Failures int
+	// Retry is when the image may be asked for again.
+	Retry time.Time
+	// Reason and Message of the last failure; empty if there was none, or if a retry
+	// has been allowed since.
+	Reason, Message string
+}
+
+// Store holds the content of the cluster's ImageManifests, without their
 // layers. Only the store writes them. There is one writer (the leader), so its
 // memory is authoritative: what somebody else changed is put back.
 //
-// Methods that write return the references that were lost, with or without an
+// Methods that write return the references that were evicted, with or without an
 // error: an object turned out to be gone, and the references it had are no
 // longer known. The caller has to ask for them again.
-type store struct {
+type Store struct {
 	client client.Client
 	// live reads objects as they are, with their layers.
 	live  client.Reader
 	clock clock.PassiveClock
 
 	mu          sync.Mutex
-	records     map[string]*record
-	byReference map[string][]*record
-	// byDigest has the records by the digest of their manifest and by those of the
+	byName      map[string]*cachedManifest
+	byReference map[string][]*cachedManifest
+	// byDigest has the manifests by the digest of their manifest and by those of the
 	// indexes that led to them.
-	byDigest map[string][]*record
+	byDigest map[string][]*cachedManifest
 	// gone has the objects that were deleted while load listed them. It is nil
 	// when no load is running.
 	gone map[types.UID]bool
 }
 
-// record is an ImageManifest. Its fields change under the mutex of the store.
-type record struct {
+// cachedManifest is an ImageManifest in memory. Its fields change under the mutex of the store.
+type cachedManifest struct {
 	name string
 	// writing is held while the object is written.
 	writing sync.Mutex
@@ -62,54 +74,60 @@ type record struct {
 	status v1alpha1.ImageManifestStatus
 }
 
-// recordOf returns the record of an object that exists.
-func recordOf(object *v1alpha1.ImageManifest) *record {
-	r := &record{name: object.Name, exists: true, uid: object.UID, version: object.ResourceVersion, status: object.Status}
+// cachedManifestOf returns the manifest of an object that exists.
+func cachedManifestOf(object *v1alpha1.ImageManifest) *cachedManifest {
+	r := &cachedManifest{name: object.Name, exists: true, uid: object.UID, version: object.ResourceVersion, status: object.Status}
 	r.state(&object.Spec)
 	return r
 }
 
 // state notes what the manifest states.
-func (r *record) state(spec *v1alpha1.ImageManifestSpec) {
+func (r *cachedManifest) state(spec *v1alpha1.ImageManifestSpec) {
 	r.spec, r.layers = *spec, len(spec.Layers)
 	r.spec.Layers = nil
 }
 
-func newStore(c client.Client, clock clock.PassiveClock) *store {
-	return &store{
-		client: c, live: c, clock: clock,
-		records: map[string]*record{}, byReference: map[string][]*record{}, byDigest: map[string][]*record{},
+// New returns a Store that writes with a client, and reads objects as they are with live.
+func New(c client.Client, live client.Reader, clock clock.PassiveClock) *Store {
+	return &Store{
+		client: c, live: live, clock: clock,
+		byName: map[string]*cachedManifest{}, byReference: map[string][]*cachedManifest{}, byDigest: map[string][]*cachedManifest{},
 	}
 }
 
+// Load takes over the objects that exist.
+func (s *Store) Load(ctx context.Context) error {
+	return s.load(func() ([]*cachedManifest, error) { return listAll(ctx, s.live) })
+}
+
 // load takes over the objects that list returns.
-func (s *store) load(list func() ([]*record, error)) error {
+func (s *Store) load(list func() ([]*cachedManifest, error)) error {
 	s.mu.Lock()
 	s.gone = map[types.UID]bool{}
 	s.mu.Unlock()
-	records, err := list()
+	manifests, err := list()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { s.gone = nil }()
 	if err != nil {
 		return err
 	}
-	for _, r := range records {
+	for _, r := range manifests {
 		if s.gone[r.uid] {
 			continue
 		}
-		if reason := r.failure().reason; reason == v1alpha1.ReasonUnauthorized || reason == v1alpha1.ReasonDenied {
+		if reason := r.failure().Reason; reason == v1alpha1.ReasonUnauthorized || reason == v1alpha1.ReasonDenied {
 			r.status.RetryTime = nil // credentials and policy may have changed with the restart
 		}
-		s.records[r.name] = r
-		s.index(r)
+		s.byName[r.name] = r
+		s.indexLocked(r)
 	}
 	return nil
 }
 
-// index adds a record to the maps. Callers that change a record call unindex
+// indexLocked adds a manifest to the maps. Callers that change a manifest call unindex
 // before the change and index after it.
-func (s *store) index(r *record) {
+func (s *Store) indexLocked(r *cachedManifest) {
 	for _, reference := range r.status.References {
 		s.byReference[reference.Name] = append(s.byReference[reference.Name], r)
 	}
@@ -118,9 +136,9 @@ func (s *store) index(r *record) {
 	}
 }
 
-func (s *store) unindex(r *record) {
-	drop := func(from map[string][]*record, key string) {
-		left := slices.DeleteFunc(slices.Clone(from[key]), func(other *record) bool { return other == r })
+func (s *Store) unindexLocked(r *cachedManifest) {
+	drop := func(from map[string][]*cachedManifest, key string) {
+		left := slices.DeleteFunc(slices.Clone(from[key]), func(other *cachedManifest) bool { return other == r })
 		if from[key] = left; len(left) == 0 {
 			delete(from, key)
 		}
@@ -133,7 +151,7 @@ func (s *store) unindex(r *record) {
 	}
 }
 
-func (r *record) digests() map[string]bool {
+func (r *cachedManifest) digests() map[string]bool {
 	digests := map[string]bool{}
 	if r.spec.Digest == "" {
 		return digests
@@ -147,41 +165,41 @@ func (r *record) digests() map[string]bool {
 	return digests
 }
 
-// answer is what is known about a reference.
-type answer struct {
-	// digest that the registry has for the reference.
-	digest string
+// Answer is what is known about a reference.
+type Answer struct {
+	// Digest that the registry has for the reference.
+	Digest string
 	// index is set if the digest is that of an index, which was searched for
 	// platforms.
 	index     bool
 	platforms []string
-	// confirmed is when the registry last confirmed the digest.
-	confirmed time.Time
-	// private is set if only pull secrets open the image.
-	private bool
+	// Confirmed is when the registry last confirmed the digest.
+	Confirmed time.Time
+	// Private is set if only pull secrets open the image.
+	Private bool
 }
 
-// covers reports whether the answer is complete for the platforms.
-func (a *answer) covers(platforms []string) bool {
+// Covers reports whether the answer is complete for the platforms.
+func (a *Answer) Covers(platforms []string) bool {
 	return !a.index || !slices.ContainsFunc(platforms, func(p string) bool { return !slices.Contains(a.platforms, p) })
 }
 
-// lookup returns what is known about a reference, or nil if it is not resolved.
-func (s *store) lookup(reference string) *answer {
+// Lookup returns what is known about a reference, or nil if it is not resolved.
+func (s *Store) Lookup(reference string) *Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	digest := digestOf(reference)
-	records := s.byReference[reference]
+	digest := DigestOf(reference)
+	manifests := s.byReference[reference]
 	if digest != "" {
-		records = s.byDigest[digest] // content is the same in every repository
+		manifests = s.byDigest[digest] // content is the same in every repository
 	}
-	var found *answer
-	for _, r := range records {
+	var found *Answer
+	for _, r := range manifests {
 		if r.spec.Digest == "" {
 			continue
 		}
 		if r.spec.Digest == digest {
-			return &answer{digest: digest}
+			return &Answer{Digest: digest}
 		}
 		for i := range r.status.References {
 			ref := &r.status.References[i]
@@ -189,80 +207,73 @@ func (s *store) lookup(reference string) *answer {
 				continue
 			}
 			at := confirmedAt(ref)
-			if found == nil || ref.Digest != found.digest && at.After(found.confirmed) {
-				found = &answer{digest: ref.Digest, index: ref.Digest != r.spec.Digest}
+			if found == nil || ref.Digest != found.Digest && at.After(found.Confirmed) {
+				found = &Answer{Digest: ref.Digest, index: ref.Digest != r.spec.Digest}
 			}
-			if ref.Digest != found.digest {
+			if ref.Digest != found.Digest {
 				continue
 			}
-			// Each object of an index says which platforms it is for.
+			// Each object of an index states which platforms it is for.
 			found.platforms = append(found.platforms, ref.Platforms...)
-			found.private = found.private || ref.Private
-			if at.After(found.confirmed) {
-				found.confirmed = at
+			found.Private = found.Private || ref.Private
+			if at.After(found.Confirmed) {
+				found.Confirmed = at
 			}
 		}
 	}
 	return found
 }
 
-// failure returns how the last attempt at a reference failed, according to the
+// Failure returns how the last attempt at a reference failed, according to the
 // objects, or zero if it did not fail.
-func (s *store) failure(reference string) attempt {
+func (s *Store) Failure(reference string) Failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.byReference[reference] {
-		if a := r.failure(); a.reason != "" {
+		if a := r.failure(); a.Reason != "" {
 			return a
 		}
 	}
-	return attempt{}
+	return Failure{}
 }
 
-func (r *record) failure() attempt {
-	a := attempt{failures: int(r.status.Failures)}
+func (r *cachedManifest) failure() Failure {
+	a := Failure{Failures: int(r.status.Failures)}
 	for _, kind := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionConfirmed} {
 		if c := meta.FindStatusCondition(r.status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
-			a.reason, a.message = c.Reason, c.Message
+			a.Reason, a.Message = c.Reason, c.Message
 		}
 	}
 	if r.status.RetryTime != nil {
-		a.retry = r.status.RetryTime.Time
+		a.Retry = r.status.RetryTime.Time
 	}
 	return a
 }
 
-// limited returns the registries that asked to wait, and when they may be asked
+// Limited returns the registries that asked to wait, and when they may be asked
 // again.
-func (s *store) limited() map[string]time.Time {
+func (s *Store) Limited() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	until := map[string]time.Time{}
-	for _, r := range s.records {
+	for _, r := range s.byName {
 		a := r.failure()
-		if a.reason != v1alpha1.ReasonRateLimited || len(r.status.References) == 0 {
+		if a.Reason != v1alpha1.ReasonRateLimited || len(r.status.References) == 0 {
 			continue
 		}
-		registry := imageOf(r.status.References[0].Name).registry()
-		if a.retry.After(until[registry]) {
-			until[registry] = a.retry
+		registry, _, _ := strings.Cut(r.status.References[0].Name, "/")
+		if a.Retry.After(until[registry]) {
+			until[registry] = a.Retry
 		}
 	}
 	return until
 }
 
-// references returns all references that objects have, resolved or not.
-func (s *store) references() []string {
+// Count returns how many objects there are with and without content.
+func (s *Store) Count() (resolved, unresolved int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.byReference))
-}
-
-// count returns how many objects there are with and without content.
-func (s *store) count() (resolved, unresolved int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.records {
+	for _, r := range s.byName {
 		switch {
 		case !r.exists:
 		case r.spec.Digest != "":
@@ -274,17 +285,17 @@ func (s *store) count() (resolved, unresolved int) {
 	return resolved, unresolved
 }
 
-// resolved stores the registry's answer for a reference.
-func (s *store) resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (lost []string, err error) {
+// Resolved stores the registry's answer for a reference.
+func (s *Store) Resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (evicted []string, err error) {
 	return s.learn(ctx, v1alpha1.ImageReference{Name: reference}, found, platforms)
 }
 
-// resolvedPrivately is resolved for an image that only pull secrets open.
-func (s *store) resolvedPrivately(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (lost []string, err error) {
+// ResolvedPrivately is resolved for an image that only pull secrets open.
+func (s *Store) ResolvedPrivately(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (evicted []string, err error) {
 	return s.learn(ctx, v1alpha1.ImageReference{Name: reference, Private: true}, found, platforms)
 }
 
-func (s *store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *registry.Resolution, platforms []string) (lost []string, err error) {
+func (s *Store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *registry.Resolution, platforms []string) (evicted []string, err error) {
 	// One time for all objects of an index: readers compare them.
 	ref.Digest, ref.LastConfirmed = found.Digest, s.now()
 	names := map[string]bool{}
@@ -299,20 +310,20 @@ func (s *store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *r
 			s.confirm(status, ref.Name)
 		})
 		names[name] = true
-		if lost = append(lost, gone...); err != nil {
-			return lost, err
+		if evicted = append(evicted, gone...); err != nil {
+			return evicted, err
 		}
 	}
 	// Objects of the reference's previous state: other content, or a failure.
 	for _, name := range s.holders(ref.Name) {
 		if !names[name] {
 			gone, err := s.remove(ctx, name, ref.Name)
-			if lost = append(lost, gone...); err != nil {
-				return lost, err
+			if evicted = append(evicted, gone...); err != nil {
+				return evicted, err
 			}
 		}
 	}
-	return lost, nil
+	return evicted, nil
 }
 
 // covered returns the platforms that the object of one manifest of an index stands
@@ -332,10 +343,10 @@ func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) 
 	return slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return owner(p) != i })
 }
 
-// adopt adds a reference by digest to the objects that have its content already. No
+// Adopt adds a reference by digest to the objects that have its content already. No
 // registry has to be asked.
-func (s *store) adopt(ctx context.Context, reference string) (lost []string, err error) {
-	digest := digestOf(reference)
+func (s *Store) Adopt(ctx context.Context, reference string) (evicted []string, err error) {
+	digest := DigestOf(reference)
 	s.mu.Lock()
 	manifests := map[string]v1alpha1.ImageReference{} // by the digest of the manifest
 	for _, r := range s.byDigest[digest] {
@@ -353,11 +364,11 @@ func (s *store) adopt(ctx context.Context, reference string) (lost []string, err
 	s.mu.Unlock()
 	for manifest, ref := range manifests {
 		_, gone, err := s.point(ctx, manifest, nil, ref, func(*v1alpha1.ImageManifestStatus) {})
-		if lost = append(lost, gone...); err != nil {
-			return lost, err
+		if evicted = append(evicted, gone...); err != nil {
+			return evicted, err
 		}
 	}
-	return lost, nil
+	return evicted, nil
 }
 
 func latest(a, b *metav1.Time) *metav1.Time {
@@ -367,9 +378,9 @@ func latest(a, b *metav1.Time) *metav1.Time {
 	return a
 }
 
-// confirmed notes that a tag still has a digest. Objects with another digest
+// Confirmed notes that a tag still has a digest. Objects with another digest
 // for the tag lose the tag.
-func (s *store) confirmed(ctx context.Context, reference, digest string) (lost []string, err error) {
+func (s *Store) Confirmed(ctx context.Context, reference, digest string) (evicted []string, err error) {
 	now := s.now()
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		at := slices.IndexFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
@@ -386,39 +397,39 @@ func (s *store) confirmed(ctx context.Context, reference, digest string) (lost [
 }
 
 // confirm notes that the registry answered.
-func (s *store) confirm(status *v1alpha1.ImageManifestStatus, reference string) {
+func (s *Store) confirm(status *v1alpha1.ImageManifestStatus, reference string) {
 	status.Failures, status.RetryTime = 0, nil
-	if digestOf(reference) != "" && meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionConfirmed) == nil {
+	if DigestOf(reference) != "" && meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionConfirmed) == nil {
 		return // a digest does not have to be confirmed
 	}
 	s.condition(status, v1alpha1.ConditionConfirmed, v1alpha1.ReasonResolved, "the registry has this for "+reference)
 }
 
-// notConfirmed notes that the registry did not say whether a tag still points
+// NotConfirmed notes that the registry did not say whether a tag still points
 // to the same digest. What is known stays.
-func (s *store) notConfirmed(ctx context.Context, reference string, a attempt) (lost []string, err error) {
+func (s *Store) NotConfirmed(ctx context.Context, reference string, a Failure) (evicted []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
-		s.condition(status, v1alpha1.ConditionConfirmed, a.reason, a.message)
+		s.condition(status, v1alpha1.ConditionConfirmed, a.Reason, a.Message)
 		setFailure(status, a)
 	})
 }
 
-// notResolved notes why nothing is known about a reference.
-func (s *store) notResolved(ctx context.Context, reference string, a attempt) (lost []string, err error) {
+// NotResolved notes why nothing is known about a reference.
+func (s *Store) NotResolved(ctx context.Context, reference string, a Failure) (evicted []string, err error) {
 	return s.write(ctx, v1alpha1.UnresolvedName(reference), &v1alpha1.ImageManifestSpec{}, func(status *v1alpha1.ImageManifestStatus) {
 		_ = setReference(status, v1alpha1.ImageReference{Name: reference}) // there is one
-		s.condition(status, v1alpha1.ConditionResolved, a.reason, a.message)
+		s.condition(status, v1alpha1.ConditionResolved, a.Reason, a.Message)
 		setFailure(status, a)
 	})
 }
 
-func setFailure(status *v1alpha1.ImageManifestStatus, a attempt) {
-	status.Failures = int32(min(a.failures, 1<<30)) //nolint:gosec // bounded
-	status.RetryTime = &metav1.Time{Time: a.retry}
+func setFailure(status *v1alpha1.ImageManifestStatus, a Failure) {
+	status.Failures = int32(min(a.Failures, 1<<30)) //nolint:gosec // bounded
+	status.RetryTime = &metav1.Time{Time: a.Retry}
 }
 
-// noteUnused notes since when a reference is unused; with the zero time, that it is used.
-func (s *store) noteUnused(ctx context.Context, reference string, since time.Time) (lost []string, err error) {
+// NoteUnused notes since when a reference is unused; with the zero time, that it is used.
+func (s *Store) NoteUnused(ctx context.Context, reference string, since time.Time) (evicted []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		for i := range status.References {
 			ref := &status.References[i]
@@ -432,35 +443,35 @@ func (s *store) noteUnused(ctx context.Context, reference string, since time.Tim
 	})
 }
 
-// kept is what the objects say about a reference, as far as collect needs it.
-type kept struct {
-	reference string
-	// resolved is set if the content is known.
-	resolved, private bool
-	// layers of all objects that have it.
-	layers int
-	// reason of the last failure.
-	reason string
-	// unused is since when nothing uses it; zero if something does, or nobody noted it.
-	unused time.Time
+// ReferenceInfo is what the objects say about a reference, as far as collect needs it.
+type ReferenceInfo struct {
+	Reference string
+	// Resolved is set if the content is known.
+	Resolved, Private bool
+	// Layers of all objects that have it.
+	Layers int
+	// Reason of the last failure.
+	Reason string
+	// Unused is since when nothing uses it; zero if something does, or nobody noted it.
+	Unused time.Time
 }
 
-// all returns all references that objects have.
-func (s *store) all() []kept {
+// All returns all references that objects have.
+func (s *Store) All() []ReferenceInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := make([]kept, 0, len(s.byReference))
-	for reference, records := range s.byReference {
-		h := kept{reference: reference}
-		for _, r := range records {
-			h.resolved = h.resolved || r.spec.Digest != ""
-			h.layers += r.layers
-			h.reason = r.failure().reason
+	found := make([]ReferenceInfo, 0, len(s.byReference))
+	for reference, manifests := range s.byReference {
+		h := ReferenceInfo{Reference: reference}
+		for _, r := range manifests {
+			h.Resolved = h.Resolved || r.spec.Digest != ""
+			h.Layers += r.layers
+			h.Reason = r.failure().Reason
 			for i := range r.status.References {
 				if ref := &r.status.References[i]; ref.Name == reference {
-					h.private = h.private || ref.Private
+					h.Private = h.Private || ref.Private
 					if ref.UnusedSince != nil {
-						h.unused = ref.UnusedSince.Time
+						h.Unused = ref.UnusedSince.Time
 					}
 				}
 			}
@@ -470,15 +481,15 @@ func (s *store) all() []kept {
 	return found
 }
 
-// has reports whether an object has a reference.
-func (s *store) has(reference string) bool {
+// Has reports whether an object has a reference.
+func (s *Store) Has(reference string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.byReference[reference]) > 0
 }
 
-// layersOf returns how many layers the manifests have that a digest names.
-func (s *store) layersOf(digest string) (layers int) {
+// LayersOf returns how many layers the manifests have that a digest names.
+func (s *Store) LayersOf(digest string) (layers int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen := map[string]bool{} // one manifest may have several objects
@@ -491,29 +502,29 @@ func (s *store) layersOf(digest string) (layers int) {
 	return layers
 }
 
-// removeReference forgets a reference, and objects that no other points to.
-func (s *store) removeReference(ctx context.Context, reference string) (lost []string, err error) {
+// RemoveReference forgets a reference, and objects that no other points to.
+func (s *Store) RemoveReference(ctx context.Context, reference string) (evicted []string, err error) {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
-// removeUnresolved forgets that a reference was not resolved.
-func (s *store) removeUnresolved(ctx context.Context, reference string) (lost []string, err error) {
+// RemoveUnresolved forgets that a reference was not resolved.
+func (s *Store) RemoveUnresolved(ctx context.Context, reference string) (evicted []string, err error) {
 	return s.remove(ctx, v1alpha1.UnresolvedName(reference), reference)
 }
 
 // each changes all objects that have a reference.
-func (s *store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) (lost []string, err error) {
+func (s *Store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
 	for _, name := range s.holders(reference) {
 		gone, err := s.write(ctx, name, nil, change)
-		if lost = append(lost, gone...); err != nil {
-			return lost, err
+		if evicted = append(evicted, gone...); err != nil {
+			return evicted, err
 		}
 	}
-	return lost, nil
+	return evicted, nil
 }
 
 // remove takes a reference from one object.
-func (s *store) remove(ctx context.Context, name, reference string) (lost []string, err error) {
+func (s *Store) remove(ctx context.Context, name, reference string) (evicted []string, err error) {
 	return s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
@@ -521,52 +532,52 @@ func dropReference(status *v1alpha1.ImageManifestStatus, reference string) {
 	status.References = slices.DeleteFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
 }
 
-// deleted notes that an object was deleted, and returns the references that
-// were lost with it. There are none if the store itself deleted it, since it
-// then has no record of it.
-func (s *store) deleted(name string, uid types.UID) (lost []string) {
+// Deleted notes that an object was deleted, and returns the references that
+// were evicted with it. There are none if the store itself deleted it, since it
+// then has no manifest of it.
+func (s *Store) Deleted(name string, uid types.UID) (evicted []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {
 		s.gone[uid] = true
 	}
-	switch r := s.records[name]; {
+	switch r := s.byName[name]; {
 	case r == nil:
 	case !r.exists:
 		r.ended = uid
 	case r.uid == uid:
-		return s.drop(r)
+		return s.dropLocked(r)
 	}
 	return nil
 }
 
-// drop forgets a record and returns its references. Another goroutine may still
+// dropLocked forgets a manifest and returns its references. Another goroutine may still
 // be waiting to write it.
-func (s *store) drop(r *record) (references []string) {
+func (s *Store) dropLocked(r *cachedManifest) (references []string) {
 	for i := range r.status.References {
 		references = append(references, r.status.References[i].Name)
 	}
-	s.unindex(r)
+	s.unindexLocked(r)
 	r.exists, r.uid, r.version, r.status = false, "", "", v1alpha1.ImageManifestStatus{}
-	delete(s.records, r.name)
+	delete(s.byName, r.name)
 	return references
 }
 
-// adopted reports whether the content of a reference by digest is known and all of it has the
-// reference: each manifest of an index, and no object that says that it is not resolved.
-func (s *store) adopted(reference string) bool {
+// Adopted reports whether the content of a reference by digest is known and all of it has the
+// reference: each manifest of an index, and no object that states that it is not resolved.
+func (s *Store) Adopted(reference string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	named := map[string]bool{}
 	for _, r := range s.byReference[reference] {
 		named[r.spec.Digest] = true
 	}
-	content := s.byDigest[digestOf(reference)]
-	return len(content) > 0 && !named[""] && !slices.ContainsFunc(content, func(r *record) bool { return !named[r.spec.Digest] })
+	content := s.byDigest[DigestOf(reference)]
+	return len(content) > 0 && !named[""] && !slices.ContainsFunc(content, func(r *cachedManifest) bool { return !named[r.spec.Digest] })
 }
 
 // holders returns the names of the objects that have a reference.
-func (s *store) holders(reference string) []string {
+func (s *Store) holders(reference string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
@@ -583,7 +594,7 @@ func confirmedAt(ref *v1alpha1.ImageReference) time.Time {
 	return ref.LastConfirmed.Time
 }
 
-func (s *store) condition(status *v1alpha1.ImageManifestStatus, kind, reason, message string) {
+func (s *Store) condition(status *v1alpha1.ImageManifestStatus, kind, reason, message string) {
 	value := metav1.ConditionFalse
 	if reason == v1alpha1.ReasonResolved {
 		value = metav1.ConditionTrue
@@ -594,13 +605,32 @@ func (s *store) condition(status *v1alpha1.ImageManifestStatus, kind, reason, me
 }
 
 // now returns the time in the precision of objects, seconds.
-func (s *store) now() *metav1.Time {
+func (s *Store) now() *metav1.Time {
 	return &metav1.Time{Time: s.clock.Now().Truncate(time.Second)}
 }
 
-// digestOf returns the digest of a reference, empty for a tag. If there is a
+// DigestOf returns the digest of a reference, empty for a tag. If there is a
 // digest, it alone determines the content.
-func digestOf(reference string) string {
+func DigestOf(reference string) string {
 	_, digest, _ := strings.Cut(reference, "@")
 	return digest
+}
+
+// pageSize is how many objects are read at a time, with their layers.
+const pageSize = 500
+
+// listAll reads all ImageManifests.
+func listAll(ctx context.Context, reader client.Reader) (all []*cachedManifest, err error) {
+	for next := ""; ; {
+		var page v1alpha1.ImageManifestList
+		if err := reader.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			all = append(all, cachedManifestOf(&page.Items[i]))
+		}
+		if next = page.Continue; next == "" {
+			return all, nil
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package controller
+package usage
 
 import (
 	"maps"
@@ -6,10 +6,10 @@ import (
 )
 
 // names counts the distinct image names of workloads, by namespace, so that each namespace takes
-// a bounded part of the memory. What only nodes hold counts elsewhere, in held.
+// a bounded part of the memory. What only nodes hold counts elsewhere, in nodeImages.
 type names struct {
-	limit limits
-	tally
+	limit Limits
+	counts
 	uses map[nameUse]int
 }
 
@@ -20,8 +20,8 @@ type nameUse struct{ namespace, key string }
 // names are those of no image, and a namespace at its limit displaces its oldest images by new ones.
 const namesPerImage = 2
 
-func newNames(images limits) *names {
-	return &names{limit: limits{all: namesPerImage * images.all, each: namesPerImage * images.each}, tally: newTally(), uses: map[nameUse]int{}}
+func newNames(images Limits) *names {
+	return &names{limit: Limits{All: namesPerImage * images.All, Each: namesPerImage * images.Each}, counts: newCounts(), uses: map[nameUse]int{}}
 }
 
 // add counts the use of a name by a workload, and reports whether there was room for it.
@@ -34,24 +34,24 @@ func (n *names) add(namespace, key string) bool {
 		if !n.hasRoom(namespace) {
 			return false
 		}
-		n.tally.add(namespace, 1)
+		n.counts.add(namespace, 1)
 	}
 	n.uses[use]++
 	return true
 }
 
-// counts reports whether a workload of the namespace uses the name.
-func (n *names) counts(namespace, key string) bool { return n.uses[nameUse{namespace, key}] > 0 }
+// has reports whether a workload of the namespace uses the name.
+func (n *names) has(namespace, key string) bool { return n.uses[nameUse{namespace, key}] > 0 }
 
 // hasRoom reports whether a namespace may have another name. If all together are at their limit,
 // those may that have fewer than each could have at most: nobody is displaced, but all have no more
 // than twice the limit.
 func (n *names) hasRoom(namespace string) bool {
 	each := n.each[namespace]
-	if each >= n.limit.each || n.all >= 2*n.limit.all {
+	if each >= n.limit.Each || n.all >= 2*n.limit.All {
 		return false
 	}
-	return n.all < n.limit.all || each < level(slices.Sorted(maps.Values(n.each)), n.limit.all-1)
+	return n.all < n.limit.All || each < level(slices.Sorted(maps.Values(n.each)), n.limit.All-1)
 }
 
 func (n *names) remove(namespace, key string) {
@@ -64,7 +64,7 @@ func (n *names) remove(namespace, key string) {
 		return
 	}
 	delete(n.uses, use)
-	if n.tally.add(namespace, -1); n.each[namespace] == 0 {
+	if n.counts.add(namespace, -1); n.each[namespace] == 0 {
 		delete(n.each, namespace)
 	}
 }

@@ -1,6 +1,8 @@
-package controller
+package workloads
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -9,7 +11,11 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/internal/documented"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // objectOf returns an object from its YAML.
@@ -95,17 +101,17 @@ func TestTemplates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			claim, ok := k.claimOf(short)
-			if ok != (c.want != nil) || !slices.Equal(claim.images, c.want) {
-				t.Fatalf("images %q, %v, want %q", claim.images, ok, c.want)
+			named, ok := k.ImagesOf(short)
+			if ok != (c.want != nil) || !slices.Equal(named.Images, c.want) {
+				t.Fatalf("images %q, %v, want %q", named.Images, ok, c.want)
 			}
 			if !ok {
 				return
 			}
-			if want := (pull{namespace: "ns", serviceAccount: "runner", secrets: "s"}); claim.pull != want {
-				t.Errorf("pull %+v, want %+v", claim.pull, want)
+			if want := (usage.Pull{Namespace: "ns", ServiceAccount: "runner", Secrets: "s"}); named.Pull != want {
+				t.Errorf("pull %+v, want %+v", named.Pull, want)
 			}
-			if w := claim.workload; w.APIVersion != "argoproj.io/v1alpha1" || w.Kind != "Rollout" || w.Name != "r" || w.UID != "u" {
+			if w := named.Workload; w.APIVersion != "argoproj.io/v1alpha1" || w.Kind != "Rollout" || w.Name != "r" || w.UID != "u" {
 				t.Errorf("events go to %+v", w)
 			}
 		})
@@ -155,4 +161,15 @@ func TestParseTemplate(t *testing.T) {
 			t.Errorf("%v is kept as it is", object.GetObjectKind())
 		}
 	}
+}
+
+// undiscovered is a mapper that cannot ask the API server.
+type undiscovered struct{ meta.RESTMapper }
+
+func (undiscovered) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	return nil, errors.New("connection refused")
+}
+
+func TestBoundsAreDocumented(t *testing.T) {
+	documented.Check(t, "security.md", fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates))
 }

@@ -1,4 +1,6 @@
-package controller
+// Package pullsecrets finds the credentials with which images may be asked for: those for all
+// workloads, and the pull secrets of each namespace.
+package pullsecrets
 
 import (
 	"context"
@@ -19,27 +21,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 const (
-	// maxSecrets and maxSecretsSize (bytes) bound the pull secrets of a workload and its service
-	// account together, maxSecretSize (bytes) and maxRegistries each of them: whoever makes
-	// workloads makes secrets, too.
-	maxSecrets     = 32
+	// maxSecretsSize (bytes) bounds the pull secrets of a workload and its service account
+	// together, maxSecretSize (bytes) and maxRegistries each of them: whoever makes workloads
+	// makes secrets, too.
 	maxSecretsSize = 256 << 10
 	maxSecretSize  = 64 << 10
 	maxRegistries  = 256
-	// maxPulls bounds how many workloads' pull secrets are tried for an image at a time.
-	maxPulls = 8
 	// secretsFor is how long pull secrets are remembered, so that a thousand
 	// images of a namespace do not read them a thousand times.
 	secretsFor = 30 * time.Second
-	// defaultAccount is the service account of pods that name none.
-	defaultAccount = "default"
 )
 
-// credentials finds the credentials with which images may be asked for.
-type credentials struct {
+// Credentials finds the credentials with which images may be asked for.
+type Credentials struct {
 	// static have the credentials for all workloads.
 	static []authn.Keychain
 	// reader reads secrets and service accounts, uncached; nil if pull secrets
@@ -48,36 +46,38 @@ type credentials struct {
 	cache  *cache.Expiring
 }
 
-func newCredentials(static []authn.Keychain, reader client.Reader) *credentials {
-	return &credentials{static: static, reader: reader, cache: cache.NewExpiring()}
+// New returns Credentials with those for all workloads, in the order to try them, and a reader of
+// secrets and service accounts, without a cache; nil if pull secrets are not enabled.
+func New(static []authn.Keychain, reader client.Reader) *Credentials {
+	return &Credentials{static: static, reader: reader, cache: cache.NewExpiring()}
 }
 
-// readsPullSecrets reports whether the pull secrets of workloads are used.
-func (c *credentials) readsPullSecrets() bool { return c.reader != nil }
+// Enabled reports whether the pull secrets of workloads are used.
+func (c *Credentials) Enabled() bool { return c.reader != nil }
 
-// forAll returns what everybody may ask with: the credentials for all, and without any.
-func (c *credentials) forAll() []authn.Keychain {
+// ForAll returns what everybody may ask with: the credentials for all, and without any.
+func (c *Credentials) ForAll() []authn.Keychain {
 	if len(c.static) == 0 {
 		return nil
 	}
 	return append(slices.Clone(c.static), registry.Anonymous)
 }
 
-// isForAll reports whether a keychain that opened an image is not of pull secrets.
-func (c *credentials) isForAll(opened authn.Keychain) bool {
+// IsForAll reports whether a keychain that opened an image is not of pull secrets.
+func (c *Credentials) IsForAll(opened authn.Keychain) bool {
 	return opened == nil || opened == registry.Anonymous || slices.Contains(c.static, opened)
 }
 
 // fromSecret is the keychain of one secret, for all workloads.
 type fromSecret struct {
-	*credentials
+	*Credentials
 	namespace, name string
 }
 
 // KeychainFromSecret returns the credentials of a pull secret for all workloads, such as
 // OpenShift's global one. It is read again after half a minute.
 func KeychainFromSecret(reader client.Reader, namespace, name string) authn.Keychain {
-	return &fromSecret{newCredentials(nil, reader), namespace, name}
+	return &fromSecret{New(nil, reader), namespace, name}
 }
 
 // Resolve implements authn.Keychain.
@@ -105,29 +105,29 @@ func (s *fromSecret) ResolveContext(ctx context.Context, target authn.Resource) 
 	return known.(answer).keychain.Resolve(target)
 }
 
-// own are the usable pull secrets of one namespace for an image.
-type own struct {
-	namespace string
-	keychains []authn.Keychain
-	// problems of the others.
-	problems []string
+// OfNamespace are the usable pull secrets of one namespace for an image.
+type OfNamespace struct {
+	Namespace string
+	Keychains []authn.Keychain
+	// Problems of the others.
+	Problems []string
 }
 
-// byNamespace reads pull secrets, and returns those of each namespace by themselves, in
+// ByNamespace reads pull secrets, and returns those of each namespace by themselves, in
 // the order of the pulls.
-func (c *credentials) byNamespace(ctx context.Context, pulls []pull) (all []*own) {
-	if !c.readsPullSecrets() {
+func (c *Credentials) ByNamespace(ctx context.Context, pulls []usage.Pull) (all []*OfNamespace) {
+	if !c.Enabled() {
 		return nil
 	}
 	for _, p := range pulls {
-		at := slices.IndexFunc(all, func(o *own) bool { return o.namespace == p.namespace })
+		at := slices.IndexFunc(all, func(o *OfNamespace) bool { return o.Namespace == p.Namespace })
 		if at < 0 {
 			at = len(all)
-			all = append(all, &own{namespace: p.namespace})
+			all = append(all, &OfNamespace{Namespace: p.Namespace})
 		}
 		found := c.of(ctx, p)
-		all[at].keychains = append(all[at].keychains, found.keychains...)
-		all[at].problems = append(all[at].problems, found.problems...)
+		all[at].Keychains = append(all[at].Keychains, found.keychains...)
+		all[at].Problems = append(all[at].Problems, found.problems...)
 	}
 	return all
 }
@@ -140,39 +140,39 @@ type pullSecrets struct {
 	problems  []string
 }
 
-func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
+func (c *Credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
 	if known, ok := c.cache.Get(p); ok {
 		return known.(pullSecrets)
 	}
 	var found pullSecrets
-	names := strings.FieldsFunc(p.secrets, func(r rune) bool { return r == ',' })
+	names := strings.FieldsFunc(p.Secrets, func(r rune) bool { return r == ',' })
 	// With a high log level, the API client logs what it reads.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	var sa corev1.ServiceAccount
-	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.serviceAccount}, &sa); err == nil {
+	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: p.ServiceAccount}, &sa); err == nil {
 		for i := range sa.ImagePullSecrets {
 			names = append(names, sa.ImagePullSecrets[i].Name)
 		}
-	} else if !apierrors.IsNotFound(err) || p.serviceAccount != defaultAccount {
-		found.problems = append(found.problems, problem("service account", p.namespace, p.serviceAccount, err))
+	} else if !apierrors.IsNotFound(err) || p.ServiceAccount != usage.DefaultAccount {
+		found.problems = append(found.problems, problem("service account", p.Namespace, p.ServiceAccount, err))
 	}
 	seen, size := map[string]bool{}, 0
 	for _, name := range names {
 		if seen[name] {
 			continue
 		}
-		if len(seen) == maxSecrets {
-			found.problems = append(found.problems, fmt.Sprintf("%s has a workload with more than %d pull secrets: the others are not used", p.namespace, maxSecrets))
+		if len(seen) == usage.MaxSecrets {
+			found.problems = append(found.problems, fmt.Sprintf("%s has a workload with more than %d pull secrets: the others are not used", p.Namespace, usage.MaxSecrets))
 			break
 		}
 		seen[name] = true
-		keychain, problem := c.secret(ctx, p.namespace, name)
+		keychain, problem := c.secret(ctx, p.Namespace, name)
 		if problem != "" {
 			found.problems = append(found.problems, problem)
 			continue
 		}
 		if size += keychain.size(); size > maxSecretsSize {
-			found.problems = append(found.problems, fmt.Sprintf("%s has a workload whose pull secrets have more than %d bytes together: %s and the others are not used", p.namespace, maxSecretsSize, name))
+			found.problems = append(found.problems, fmt.Sprintf("%s has a workload whose pull secrets have more than %d bytes together: %s and the others are not used", p.Namespace, maxSecretsSize, name))
 			break
 		}
 		found.keychains = append(found.keychains, keychain)
@@ -182,7 +182,7 @@ func (c *credentials) of(ctx context.Context, p pull) pullSecrets {
 }
 
 // secret reads a pull secret, or describes why it cannot be used.
-func (c *credentials) secret(ctx context.Context, namespace, name string) (*pullSecret, string) {
+func (c *Credentials) secret(ctx context.Context, namespace, name string) (*pullSecret, string) {
 	var secret corev1.Secret
 	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
 		return nil, problem("pull secret", namespace, name, err)
