@@ -155,14 +155,20 @@ func TestNodeImagesAreBounded(t *testing.T) {
 		references[i] = fmt.Sprintf("quay.io/x@sha256:%064x", i)
 	}
 	h := NewNodeImages()
-	if added, _ := h.Set("n1", references[:MaxNodeImages]); len(added) != MaxNodeImages {
-		t.Errorf("%d images are new, want %d", len(added), MaxNodeImages)
+	const each = 500 // of a node
+	room := 0
+	for i := 0; i < MaxNodeImages; i += each {
+		added, _ := h.Set(fmt.Sprint("of-", i), references[i:i+each])
+		room += len(added)
+	}
+	if room != MaxNodeImages {
+		t.Errorf("%d images are new, want %d", room, MaxNodeImages)
 	}
 	if added, _ := h.Set("n2", references[MaxNodeImages:]); len(added) != 0 {
 		t.Errorf("%d more are new", len(added))
 	}
 	h.Set("n3", references[MaxNodeImages:])
-	if added, gone := h.Set("n1", references[2:MaxNodeImages]); len(added) != 1 || added[0] != references[MaxNodeImages] || len(gone) != 2 {
+	if added, gone := h.Set("of-0", references[2:each]); len(added) != 1 || added[0] != references[MaxNodeImages] || len(gone) != 2 {
 		t.Errorf("two have left: %d are new, %d gone", len(added), len(gone))
 	}
 	// One that was never asked for has nothing to be dropped.
