@@ -177,7 +177,7 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	}
 	var list v1alpha1.ImageManifestList
-	s.must(s.WithWatch.List(t.Context(), &list))
+	s.must(s.List(t.Context(), &list))
 	for _, m := range list.Items {
 		for _, ref := range m.Status.References {
 			if ref.Name == tag && m.Spec.Digest != hash("b") {
@@ -261,7 +261,7 @@ func TestGoneUnnoticed(t *testing.T) {
 	r.usage.Set(imagesFor("w", "ns", tag))
 	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 	for _, object := range s.Manifests() {
-		s.must(s.WithWatch.Delete(t.Context(), &object))
+		s.must(s.Delete(t.Context(), &object))
 	}
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour + time.Minute))
 	r.work(t.Context(), &queue.Queue{}, tag) // confirms the tag, and finds no object to write that to

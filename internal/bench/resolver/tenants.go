@@ -529,14 +529,17 @@ func (s *apiServer) restart(ctx context.Context, log string) error {
 			return err
 		}
 		var command *exec.Cmd
-		ended := make(chan error, 1)
+		ended := make(chan struct{}, 1)
 		start := func() error {
 			command = exec.Command(args[0], args[1:]...)
 			command.Stdout, command.Stderr = output, output
 			if err := command.Start(); err != nil {
 				return err
 			}
-			go func() { ended <- command.Wait() }()
+			go func() {
+				_ = command.Wait()
+				ended <- struct{}{}
+			}()
 			return nil
 		}
 		if err := start(); err != nil {
