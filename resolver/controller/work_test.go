@@ -78,7 +78,7 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 			r.manifestHandler().OnDelete(object)
 		},
 		"a write": func(r *Resolver, s *storeTest) {
-			s.must(s.WithWatch.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+			s.must(s.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 			s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 			r.work(t.Context(), &queue.Queue{}, one)
 		},
@@ -557,7 +557,7 @@ func TestStandbyRepairsNothing(t *testing.T) {
 	defer r.drifts.ShutDown()
 	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	own := &v1alpha1.ImageManifest{}
-	s.must(s.WithWatch.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, own))
+	s.must(s.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, own))
 	changed := own.DeepCopy()
 	changed.ResourceVersion = "another"
 	for _, test := range []struct {

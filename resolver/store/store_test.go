@@ -195,7 +195,7 @@ func TestStoreFailures(t *testing.T) {
 	s.wrote(s.NotConfirmed(ctx, tag, Failure{Failures: 1, Retry: retry, Reason: v1alpha1.ReasonUnavailable, Message: "down"}))
 	s.expect(map[string]string{a: tag})
 	var object v1alpha1.ImageManifest
-	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: a}, &object))
+	s.must(s.Get(ctx, client.ObjectKey{Name: a}, &object))
 	if c := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionConfirmed); c == nil || c.Reason != v1alpha1.ReasonUnavailable || c.Status != metav1.ConditionFalse {
 		t.Errorf("condition %+v", c)
 	}
@@ -203,7 +203,7 @@ func TestStoreFailures(t *testing.T) {
 		t.Errorf("the content has gone: %+v", object)
 	}
 	s.wrote(s.Confirmed(ctx, tag, hash("a")))
-	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: a}, &object))
+	s.must(s.Get(ctx, client.ObjectKey{Name: a}, &object))
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionConfirmed) {
 		t.Errorf("not confirmed: %+v", object.Status.Conditions)
 	}
@@ -219,7 +219,7 @@ func TestStoreDeleted(t *testing.T) {
 	if s.Lookup(tag) == nil || len(s.gone) != 0 {
 		t.Errorf("evicted %q with an object that went long ago", s.gone)
 	}
-	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.wrote(s.Deleted(name, uid), nil)
 	if !slices.Equal(s.gone, []string{tag}) {
 		t.Errorf("references %v are to be asked again", s.gone)
@@ -233,7 +233,7 @@ func TestStoreDeleted(t *testing.T) {
 	// Before the informer reports the deletion: no object without layers is
 	// created, and the reference is asked again too.
 	s.gone = nil
-	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	s.wrote(s.Confirmed(ctx, tag, hash("a")))
 	if s.Lookup(tag) != nil || !slices.Contains(s.gone, tag) {
@@ -272,7 +272,7 @@ func TestStoreLosesAndFails(t *testing.T) {
 	s.wrote(s.Resolved(ctx, other, plain(hash("a")), amd64))
 	s.wrote(s.Resolved(ctx, tag, twoPlatforms(), both)) // of amd64 it is the same object
 	gone := s.holders(tag)[0]
-	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: gone}}))
+	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: gone}}))
 	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if o.GetName() == gone {
@@ -317,7 +317,7 @@ func TestStoreAlreadyExists(t *testing.T) {
 	const tag = "reg/x:1"
 	name := v1alpha1.ManifestName(hash("a"))
 	object := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "theirs"}, Spec: manifest(hash("a"), "")}
-	s.must(s.WithWatch.Create(ctx, object))
+	s.must(s.Create(ctx, object))
 	patched := ""
 	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
@@ -341,7 +341,7 @@ func TestStoreManyReferences(t *testing.T) {
 		s.wrote(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
 	var list v1alpha1.ImageManifestList
-	s.must(s.WithWatch.List(ctx, &list))
+	s.must(s.List(ctx, &list))
 	if want := (references + v1alpha1.MaxReferences - 1) / v1alpha1.MaxReferences; len(list.Items) != want {
 		t.Errorf("%d objects, want %d", len(list.Items), want)
 	}
@@ -360,7 +360,7 @@ func TestStoreManyReferences(t *testing.T) {
 	// Others fill the places that become free, and each change is one write.
 	s.wrote(s.RemoveReference(ctx, "reg/x:3"))
 	s.wrote(s.Adopt(ctx, "reg/other@"+hash("a")))
-	s.must(s.WithWatch.List(ctx, &list))
+	s.must(s.List(ctx, &list))
 	if s.Lookup("reg/other:1") != nil || !slices.Contains(s.holders("reg/other@"+hash("a")), v1alpha1.ManifestName(hash("a"))) {
 		t.Errorf("held by %q", s.holders("reg/other@"+hash("a")))
 	}
@@ -374,7 +374,7 @@ func TestStoreManyReferences(t *testing.T) {
 	for i := range references {
 		s.wrote(s.Adopt(ctx, fmt.Sprintf("reg%d/x@%s", i, hash("a"))))
 	}
-	s.must(s.WithWatch.List(ctx, &list))
+	s.must(s.List(ctx, &list))
 	for _, object := range list.Items {
 		if len(object.Spec.Layers) != 1 {
 			t.Errorf("%s has %d layers", object.Name, len(object.Spec.Layers))
@@ -422,7 +422,7 @@ func TestStoreFirstPageIsGone(t *testing.T) {
 	s.wrote(s.Adopt(ctx, pinned))
 	s.expect(map[string]string{first: pinned, second: "reg/x:64"})
 	var object v1alpha1.ImageManifest
-	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: first}, &object))
+	s.must(s.Get(ctx, client.ObjectKey{Name: first}, &object))
 	if len(object.Spec.Layers) != 1 {
 		t.Errorf("%d layers", len(object.Spec.Layers))
 	}
@@ -465,28 +465,28 @@ func TestStoreRepairs(t *testing.T) {
 	}{
 		"edited": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
 			m.Status.References[0].Digest = hash("b")
-			return s.WithWatch.Update(t.Context(), m)
+			return s.Update(t.Context(), m)
 		}, nil},
 		"emptied": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
 			m.Status = v1alpha1.ImageManifestStatus{}
-			return s.WithWatch.Update(t.Context(), m)
+			return s.Update(t.Context(), m)
 		}, nil},
 		"replaced": {func(s *storeTest, m *v1alpha1.ImageManifest) error {
-			s.must(s.WithWatch.Delete(t.Context(), m))
-			return s.WithWatch.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: forged})
+			s.must(s.Delete(t.Context(), m))
+			return s.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: forged})
 		}, []string{tag}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, ctx := newStoreTest(t), t.Context()
 			s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 			var object v1alpha1.ImageManifest
-			s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, &object))
+			s.must(s.Get(ctx, client.ObjectKey{Name: name}, &object))
 			if s.Drifted(name, object.ResourceVersion) {
 				t.Error("what the store wrote counts as changed")
 			}
 			s.must(c.change(s, &object))
 			changed := object.DeepCopy()
-			s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, changed))
+			s.must(s.Get(ctx, client.ObjectKey{Name: name}, changed))
 			if !s.Drifted(name, changed.ResourceVersion) && what != "replaced" {
 				t.Fatal("not noticed")
 			}
@@ -507,7 +507,7 @@ func TestStoreRepairs(t *testing.T) {
 	}
 	// One that nobody but the resolver should have made.
 	s := newStoreTest(t)
-	s.must(s.WithWatch.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: forged}))
+	s.must(s.Create(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: forged}))
 	if !s.Drifted(name, "1") {
 		t.Error("not noticed")
 	}
@@ -525,26 +525,26 @@ func TestStoreConflicts(t *testing.T) {
 	name := v1alpha1.ManifestName(hash("a"))
 	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	var object v1alpha1.ImageManifest
-	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, &object))
+	s.must(s.Get(ctx, client.ObjectKey{Name: name}, &object))
 	object.Status.References = append(object.Status.References, v1alpha1.ImageReference{Name: "forged/x:1", Digest: hash("a")})
-	s.must(s.WithWatch.Update(ctx, &object))
+	s.must(s.Update(ctx, &object))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	s.wrote(s.Confirmed(ctx, tag, hash("a")))
 	s.expect(map[string]string{name: tag})
 
-	s.must(s.WithWatch.Get(ctx, client.ObjectKey{Name: name}, &object))
+	s.must(s.Get(ctx, client.ObjectKey{Name: name}, &object))
 	object.Labels = map[string]string{"new": "version"}
-	s.must(s.WithWatch.Update(ctx, &object))
+	s.must(s.Update(ctx, &object))
 	s.wrote(s.RemoveReference(ctx, tag))
 	s.expect(map[string]string{})
 
 	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	s.byName[name].uid = "old" // the fake client gives none
-	s.must(s.WithWatch.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	another := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: manifest(hash("a"), "")}
-	s.must(s.WithWatch.Create(ctx, another))
+	s.must(s.Create(ctx, another))
 	another.Labels = map[string]string{"not": "the store's version"}
-	s.must(s.WithWatch.Update(ctx, another))
+	s.must(s.Update(ctx, another))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	if evicted, err := s.Confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(evicted, tag) || s.Lookup(tag) != nil {
 		t.Errorf("evicted %q, error %v: the object has gone", evicted, err)
@@ -600,7 +600,7 @@ func TestStoreConfirmsAnIndexAtOnce(t *testing.T) {
 	})
 	s.wrote(s.Resolved(ctx, "reg/x:1", twoPlatforms(), both))
 	var list v1alpha1.ImageManifestList
-	s.must(s.WithWatch.List(ctx, &list))
+	s.must(s.List(ctx, &list))
 	if a, b := list.Items[0].Status.References[0], list.Items[1].Status.References[0]; ticks != 2 || !a.LastConfirmed.Equal(b.LastConfirmed) {
 		t.Errorf("confirmed at %s and %s", a.LastConfirmed, b.LastConfirmed)
 	}
@@ -612,7 +612,7 @@ func TestDeleteIsOfOneState(t *testing.T) {
 	s := newStoreTest(t)
 	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	object := &v1alpha1.ImageManifest{}
-	s.must(s.WithWatch.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, object))
+	s.must(s.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, object))
 	var asked []client.DeleteOption
 	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
@@ -793,7 +793,7 @@ func TestDeletedWhileAWriteWaits(t *testing.T) {
 		ended <- err
 	}()
 	waitForWriter(t)
-	s.must(s.WithWatch.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.must(s.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.Deleted(name, record.uid)
 	record.writing.Unlock()
 	s.must(<-ended)
