@@ -149,7 +149,7 @@ func TestRated(t *testing.T) {
 		"another has a layer": {map[string]string{"quay.io/app:1": "ab", "quay.io/side:1": "ac", "quay.io/other:1": "ad"}, []Pull{pulled("quay.io/app:1"), pulled("quay.io/side:1")}, 2 + 5, "saved nothing"},
 		"both were there":     {holds, []Pull{present("quay.io/app:1"), present("quay.io/side:1")}, 0, "Its kubelet found quay.io/side:1 there."},
 		"one is gone":         {map[string]string{"quay.io/app:1": "ab"}, []Pull{pulled("quay.io/app:1"), pulled("quay.io/side:1")}, -1, "Its kubelet pulled quay.io/side:1"},
-		"no events":           {holds, nil, -1, "No event tells"},
+		"no events":           {holds, nil, -1, "No event states"},
 	} {
 		c := clusterHolding(t, map[string]map[string]string{"n1": {"quay.io/base:1": "a"}, "n2": test.holds, "n3": {"quay.io/tools:1": "d"}})
 		a, err := Rated(t.Context(), c, p, test.pulls, "Nobody remembers.")

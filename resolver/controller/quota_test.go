@@ -287,7 +287,7 @@ func TestSweepNotesAndRetries(t *testing.T) {
 	}
 	begin := s.Clock.Now()
 	s.Clock.SetTime(begin.Add(time.Minute))
-	// The first write that fails tells how the others would end.
+	// The first write that fails ends as the others would.
 	s.Fails, s.Writes = errors.New("etcdserver: no leader"), 0
 	if r.sweep(t.Context()); s.Writes != 1 {
 		t.Errorf("%d writes although the first failed", s.Writes)

@@ -371,7 +371,7 @@ func TestOldServer(t *testing.T) {
 	others := map[string]string{"has-it": "has-nothing", "has-nothing": "has-it"}
 	says("plan web", "pod/web fits on 2 of 2 nodes")
 	says("why web", "Pod default/web is on "+on+", placed by default-scheduler.", "The scheduler's memory cannot be read (", "What follows is as of now, not as of then.",
-		"Of 1 other nodes that it fits on, "+others[on]+" lacks least", "No event tells what its kubelet pulled")
+		"Of 1 other nodes that it fits on, "+others[on]+" lacks least", "No event states what its kubelet pulled")
 }
 
 // Readers of the scheduler forward ports to its pods alone in kube-system; the policy concerns nobody else,

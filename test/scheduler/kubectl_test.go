@@ -28,7 +28,7 @@ func near(a, b int64) bool { return math.Abs(float64(a-b)) <= math.Max(float64(a
 // what it would have saved elsewhere.
 func TestKubectlLayers(t *testing.T) {
 	if stock() {
-		t.Skip("patched nodes report what they hold; test/kubectl/live has nodes of all kinds")
+		t.Skip("needs nodes that report layers in NodeStatus, as patched ones do; test/kubectl/live has nodes of all kinds")
 	}
 	const layerBytes = 8_000_000
 	family, err := scenario.PushFamily(t.Context(), c, "told", layerBytes)
