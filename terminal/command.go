@@ -19,6 +19,7 @@ func Run(ctx context.Context, command *cobra.Command) int {
 	command.SetOut(Stdout)
 	command.SetErr(Stderr)
 	command.SilenceErrors, command.SilenceUsage = true, true
+	command.DisableSuggestions = true // an error is one line
 	if err := errors.Join(logTo(Stderr), command.ExecuteContext(ctx)); err != nil {
 		text := err.Error()
 		fmt.Fprintf(Stderr, "error: %s\n", Lines(text[:min(len(text), maxError)]))

@@ -239,7 +239,7 @@ func (c *Cluster) boot(ctx context.Context, name string) (*machine.Machine, erro
 		Name: name, State: state, Keep: c.config.Dir, Cgroup: cgroup(c.config.Dir) + "/" + name, Log: log,
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; its log is %s%s", err, log.Name(), tail(log.Name(), 0))
 	}
 	return m, writeRecord(c.config.Dir, name, record{Process: m.Process})
 }

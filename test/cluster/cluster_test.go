@@ -43,7 +43,7 @@ var clusters = filepath.Dir(cluster.DefaultDir("any"))
 
 // made matches the paths outside of a cluster's folder that its components
 // would create in their default configuration.
-var made = regexp.MustCompile(`(?i)^/(run|var/lib|var/log|etc|usr/libexec|opt)/.*(crio|cri-o|cni|container|crun|runc|conmon|kube|etcd|registry|netns|pods|layer-locality|ll-)`)
+var made = regexp.MustCompile(`(?i)^/(run|var/lib|var/log|etc|usr/libexec|opt)/.*(crio|cri-o|cni|container|crun|runc|conmon|kube|etcd|registry|netns|nri|pods|layer-locality|ll-)`)
 
 // hostState is the part of the host that a cluster must leave as it was.
 type hostState struct {

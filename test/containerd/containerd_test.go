@@ -172,9 +172,11 @@ func (d *daemon) configure(v version, b blobs) {
 	case asInK3s:
 		tables = d.k3s(v)
 	}
+	// The socket of NRI would be in /run/nri, on the host.
 	text := fmt.Sprintf(`version = %d
 root = %q
 state = %q
+disabled_plugins = ['io.containerd.nri.v1.nri']
 %s
 [grpc]
   address = %q

@@ -60,10 +60,11 @@ func Boot(ctx context.Context, spec Spec) (*Machine, error) {
 	m.Process, err = Identify(cmd.Process.Pid)
 	if err == nil {
 		stop := context.AfterFunc(ctx, func() { _ = m.Kill() })
-		line, readErr := bufio.NewReader(out).ReadString('\n')
+		line, _ := bufio.NewReader(out).ReadString('\n')
 		stop()
 		if line != "ready\n" {
-			err = fmt.Errorf("its start script ended early (%w)", readErr)
+			_ = cmd.Wait()
+			err = fmt.Errorf("its start script ended early (%s)", cmd.ProcessState)
 		}
 	}
 	if err == nil {
@@ -72,7 +73,7 @@ func Boot(ctx context.Context, spec Spec) (*Machine, error) {
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		return nil, fmt.Errorf("machine %s: %w; its log is %s", spec.Name, errors.Join(ctx.Err(), err), spec.Log.Name())
+		return nil, fmt.Errorf("machine %s: %w", spec.Name, errors.Join(ctx.Err(), err))
 	}
 	// Reap it when it ends, as long as this process lives.
 	go func() { _ = cmd.Wait() }()
