@@ -9,7 +9,7 @@ NODES ?= 3
 BANDWIDTH ?=
 # JSON Lines of real image manifests; empty: a generator.
 export LAYER_DATA
-# What internal/eval/eval.sh reads.
+# What lab/eval/eval.sh reads.
 export LAYER_HISTORY LAYER_MOVES SIZE SEEDS EXPERIMENTS
 
 ##@ Use
@@ -17,10 +17,10 @@ demo: ## A real cluster on this machine shows what all this does, and is removed
 	@scripts/demo.sh $(D)
 
 cluster-up: build ## Start a cluster and leave it running (NODES=3, BANDWIDTH=100mbit)
-	@go run ./cmd/localcluster up --nodes $(NODES) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH))
+	@lab/run localcluster up --nodes $(NODES) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH))
 
 cluster-down: ## Remove that cluster and all it made
-	@go run ./cmd/localcluster down
+	@lab/run localcluster down
 
 kind-up: deps ## A kind cluster with all but layer-resolver, on docker or podman (docs/install-kind.md)
 	@scripts/install-deps.sh kind-image
@@ -63,10 +63,10 @@ lint: deps ## golangci-lint, shellcheck, shfmt, go.mod, patches
 
 ##@ Measure
 bench: ## A benchmark, side by side in one run: make bench lists them (B=NAME, LAYER_DATA=file)
-	@internal/bench/bench.sh $(B)
+	@lab/bench/bench.sh $(B)
 
 eval: ## What layer-aware placement saves, in simulations: a page in _out/eval (SIZE=small, SEEDS=5, EXPERIMENTS=a,b, LAYER_DATA, LAYER_HISTORY, LAYER_MOVES=file)
-	@internal/eval/eval.sh
+	@lab/eval/eval.sh
 
 ##@ Patches
 patches: ## P=trees assembles _build/cri-o, _build/kubernetes and _build/workspace; refresh, lint, generate, rebase COMPONENT=kubernetes VERSION=v1.37.0

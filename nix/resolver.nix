@@ -10,7 +10,7 @@ buildGo126Module {
   version = lib.removePrefix "v" pins.kubernetesVersion;
 
   src = import ./part.nix "resolver";
-  # The hash of what `go mod vendor` collects there; test/nix/run.sh prints the
+  # The hash of what `go mod vendor` collects there; lab/test/nix/run.sh prints the
   # right one.
   vendorHash = pins.RESOLVER_VENDOR_HASH;
   subPackages = [ "cmd/layer-resolver" ];

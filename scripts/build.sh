@@ -58,7 +58,7 @@ group_of() {
 package_of() {
   case $1 in
   patched/kube-scheduler | patched/layer-* | patched/kubectl-layers) echo "./cmd/${1#*/}" ;;
-  lab/registry) echo ./internal/cluster/registry ;;
+  lab/registry) echo ./lab/cluster/registry ;;
   lab/*) echo "./cmd/${1#*/}" ;;
   tools/etcd) echo go.etcd.io/etcd/server/v3 ;;
   tools/crictl) echo sigs.k8s.io/cri-tools/cmd/crictl ;;
@@ -219,7 +219,7 @@ inputs() {
   echo "$GOARCH $1 $OS"
   case $1 in
   tools/* | lab/runc) tool_module "$name" ;;
-  lab/*) (cd "$ROOT" && { workspace_files | grep -v -e '_test\.go$' -e '\.md$' -e '/testdata/' | xargs -d '\n' cat && cat go.mod; } | sha256sum) ;;
+  lab/*) (cd "$ROOT" && { workspace_files | grep -v -e '_test\.go$' -e '\.md$' -e '/testdata/' | xargs -d '\n' cat && cat lab/go.mod; } | sha256sum) ;;
   patched/layer-resolver | patched/layer-agent) own_hash "$name" ;;
   esac
   case $1 in

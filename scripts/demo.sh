@@ -6,7 +6,7 @@
 #   demo.sh agent            nothing replaced, on nodes with containerd and CRI-O: layer-agent reports what they
 #                            hold, our scheduler is a Deployment
 #   demo.sh image-locality | scheduler-tour
-#                            follows a text of demos/: every command in it, with its output
+#                            follows a text of lab/demos/: every command in it, with its output
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 [ "$(id -u)" = 0 ] || die "the demo makes network namespaces and mounts: run it as root (sudo make demo)"
@@ -22,6 +22,6 @@ esac
 scripts/install-deps.sh
 scripts/build.sh "${binaries[@]}"
 case ${1:-} in
-image-locality | scheduler-tour) exec demos/run.sh "$1" ;;
+image-locality | scheduler-tour) exec lab/demos/run.sh "$1" ;;
 esac
 exec "$BUILD/bin/lab/demo" ${1:+"--$1" --log-dir "_out/demo-$1/log"}

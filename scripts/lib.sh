@@ -87,7 +87,7 @@ tree_hash() {
 
 # What is compiled beside the patched Kubernetes for users: the folders that the binary kube-scheduler is
 # made from. They may import each other only, and of other modules what Kubernetes vendors.
-# test/layout compares these lists with what Go says.
+# lab/test/layout compares these lists with what Go says.
 SCHEDULER_PRODUCT=(api cmd/kube-scheduler imageref memlimit scheduler)
 # What the binary layer-extender is made from in addition.
 EXTENDER_PRODUCT=(cmd/layer-extender extender)
@@ -98,7 +98,7 @@ SCHEDULER_TAGS=imagelayers
 
 # Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
 # their tests are about this repository as a whole. Step module tests them.
-NOT_IN_WORKSPACE=(cmd/evalpage cmd/sbom internal/eval/page internal/sbom test/layout test/release/resolver test/template)
+NOT_IN_WORKSPACE=(lab/cmd/evalpage lab/cmd/sbom lab/eval/page lab/sbom lab/test/layout lab/test/release/resolver lab/test/template)
 # Modules that this repository or crictl requires and Kubernetes does not. The workspace has them without
 # their own requirements, so that what is compiled there has the libraries of Kubernetes, each compiled once.
 # shellcheck disable=SC2034 # tree.sh
@@ -120,7 +120,7 @@ workspace_files() {
   local name skip=()
   [ $# -gt 0 ] || set -- -type f -printf '%P\n'
   for name in _build _out .git "${NOT_IN_WORKSPACE[@]}"; do skip+=(-path "./$name" -o); done
-  (cd "$ROOT" && find . \( "${skip[@]}" -path ./go.mod -o -path ./go.sum \) -prune -o "$@" | sort)
+  (cd "$ROOT" && find . \( "${skip[@]}" -name go.mod -o -name go.sum \) -prune -o "$@" | sort)
 }
 
 # scheduler_product_files: the files that the binary kube-scheduler is made from.

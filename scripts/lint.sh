@@ -22,6 +22,7 @@ check() {
 # As scripts/build.sh compiles, whose compiled packages are used again.
 export GOFLAGS="-trimpath -buildvcs=false" CGO_ENABLED=0
 check golangci-lint "$golangci" run --allow-parallel-runners ./...
+check "golangci-lint, lab" env -C lab "$golangci" run --allow-parallel-runners ./...
 # Again where the build tag and the patched types make a difference.
 scheduler=$(scripts/tree.sh workspace)
 mapfile -t patched < <(git grep -l --untracked "^//go:build .*\b$SCHEDULER_TAGS\b" -- '*.go' | xargs -n 1 dirname | sort -u)
@@ -30,6 +31,7 @@ check "golangci-lint, patched" env -C "$scheduler" \
 check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
 check go.mod go mod tidy -diff
+check lab/go.mod go -C lab mod tidy -diff
 check "generated code" "$ROOT/scripts/generate.sh" own --check
 check patches "$ROOT/scripts/patches.sh" lint
 exit "$failed"

@@ -51,5 +51,5 @@ esac
 unset GOARCH
 (cd "$source" && go_license "$2")
 mkdir -p "$BUILD/bin"
-(cd "$ROOT" && CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go build -o "$BUILD/bin/sbom" ./cmd/sbom) >&2
+CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go -C "$ROOT/lab" build -o "$BUILD/bin/sbom" ./cmd/sbom >&2
 GOFLAGS=-buildvcs=false ${system:+env GOOS="$system"} "$BUILD/bin/sbom" "${arguments[@]}" --source "$source" "$1"

@@ -22,38 +22,38 @@ cd "$ROOT"
 LANES='
 lint                p 6 .
 module              p 12 .
-nodes               c 20 LAB cmd/localcluster crio kubelet patches scheduler terminal test/cluster test/e2e test/imagegc test/layershare test/report test/tenants
-placement           c 20 LAB kubectllayers kubelet patches scheduler terminal test/qosaware test/scheduler
-integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal test/integration test/kubectl test/oldserver test/deploy
-resolver            c 14 LAB cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest resolver scheduler terminal test/resolver
-agent               c 20 LAB agent cmd/layer-agent imagemanifest internal/dashboards internal/monitoring kubectllayers scheduler terminal test/agent test/containerd test/kubectl test/monitoring
-extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler test/agents test/extender
-skew                c 12 LAB crio kubelet patches scheduler test/skew
-deploy              c 14 LAB cmd demos extender imagemanifest internal/monitoring kubectllayers resolver scheduler terminal test/demos test/deploy
-critest             c 6 LAB crio patches/cri-o scheduler test/critest
+nodes               c 20 LAB lab/cmd/localcluster crio kubelet patches scheduler terminal lab/test/cluster lab/test/e2e lab/test/imagegc lab/test/layershare lab/test/report lab/test/tenants
+placement           c 20 LAB kubectllayers kubelet patches scheduler terminal lab/test/qosaware lab/test/scheduler
+integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
+resolver            c 14 LAB cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest resolver scheduler terminal lab/test/resolver
+agent               c 20 LAB agent cmd/layer-agent imagemanifest lab/dashboards internal/monitoring kubectllayers scheduler terminal lab/test/agent lab/test/containerd lab/test/kubectl lab/test/monitoring
+extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler lab/test/agents lab/test/extender
+skew                c 12 LAB crio kubelet patches scheduler lab/test/skew
+deploy              c 14 LAB cmd lab/cmd lab/demos extender imagemanifest internal/monitoring kubectllayers resolver scheduler terminal lab/test/demos lab/test/deploy
+critest             c 6 LAB crio patches/cri-o scheduler lab/test/critest
 race                p 3 crio imageref kubelet resolver scheduler
 upstream-cri-o      p 6 crio patches/cri-o
 upstream-kubernetes p 12 kubelet patches/kubernetes
 rebase              p 3 crio docs/patches.md kubelet patches scripts/patches.sh
-eval                p 6 README.md agent api cmd/layersim docs/evaluation.md extender imageref internal/eval scheduler terminal
-stock               c 30 LAB cmd extender imagemanifest internal/controlplane internal/monitoring internal/registrytest kubectllayers resolver scheduler terminal test/deploy test/extender test/resolver test/scheduler
+eval                p 6 README.md agent api lab/cmd/layersim docs/evaluation.md extender imageref lab/eval scheduler terminal
+stock               c 30 LAB cmd extender imagemanifest internal/controlplane internal/monitoring internal/registrytest kubectllayers resolver scheduler terminal lab/test/deploy lab/test/extender lab/test/resolver lab/test/scheduler
 generated           p 22 kubelet patches/kubernetes scripts/generate.sh
-rpm                 a 19 PRODUCT docs/install-rpm.md rpm test/rpm test/engine
-kind                a 19 PRODUCT demos kind test/demos test/engine test/kind
-okd                 a 12 PRODUCT okd-machine-os rpm test/engine test/okd
-nix                 a 8 PRODUCT flake.lock flake.nix nix test/nix
+rpm                 a 19 PRODUCT docs/install-rpm.md rpm lab/test/rpm lab/test/engine
+kind                a 19 PRODUCT lab/demos kind lab/test/demos lab/test/engine lab/test/kind
+okd                 a 12 PRODUCT okd-machine-os rpm lab/test/engine lab/test/okd
+nix                 a 8 PRODUCT flake.lock flake.nix nix lab/test/nix
 release             a 60 .
-arch                a 30 PRODUCT test/arch
-vm                  a 15 PRODUCT LAB docs/install-binaries.md test/vm
+arch                a 30 PRODUCT lab/test/arch
+vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 '
 # What packages have in them, and what every test on a cluster is made of.
 PRODUCT="agent api cmd crio deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches resolver scheduler terminal"
-LAB="api deploy imageref internal/auditlog internal/cluster internal/kustomize internal/nodeimages internal/poll internal/scenario internal/testkit test/livetest"
+LAB="api deploy imageref internal/auditlog lab/cluster internal/kustomize lab/nodeimages internal/poll lab/scenario internal/testkit lab/test/livetest"
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
-SHARED=(.ci Makefile go.mod go.sum scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
+SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
-APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind test/layout test/template test/README.md test/checks.sh test/registry.sh
-  test/arch test/engine test/formulas test/kind test/nix test/okd test/release test/rpm test/upstream test/vm test/core scripts internal/bench internal/sbom)
+APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind lab/test/layout lab/test/template lab/test/README.md lab/test/checks.sh lab/test/registry.sh
+  lab/test/arch lab/test/engine lab/test/formulas lab/test/kind lab/test/nix lab/test/okd lab/test/release lab/test/rpm lab/test/upstream lab/test/vm lab/test/core scripts lab/bench lab/sbom)
 
 OUT=$ROOT/_out/test
 # As scripts/build.sh compiles, so that tests, linters and binaries share what is compiled.
@@ -101,10 +101,15 @@ step_overlays() {
 }
 
 # The core of it on one real cluster.
-step_core() { raise_inotify && lab_binaries && workspace core -tags e2e -count=1 -timeout 20m ./test/core/...; }
+step_core() { raise_inotify && lab_binaries && workspace core -tags e2e -count=1 -timeout 20m ./lab/test/core/...; }
 
-# This repository as a module by itself, as go test ./... has it in a clone: on stock Kubernetes; its layout.
-step_module() { go_test module . ./...; }
+# The two modules of this repository by themselves, as go test ./... has them in a clone: on stock Kubernetes.
+step_module() {
+  local status=0
+  go_test module . ./... || status=1
+  go_test module-lab lab ./... || status=1
+  return "$status"
+}
 
 # What many goroutines share, with the race detector; the rest with FULL.
 step_race() {
@@ -121,38 +126,38 @@ step_integration() {
   local status=0
   scripts/install-deps.sh prometheus &&
     scripts/build.sh tools etcd helm patched kube-apiserver kube-scheduler kubectl-layers stock kube-apiserver kube-scheduler || return 1
-  workspace integration-kubectl -tags integration -count=1 ./test/kubectl/... || status=1
-  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./test/deploy/chart/... ./test/oldserver/... || status=1
-  workspace integration-scheduler -tags integration -count=1 ./test/integration/... || status=1
+  workspace integration-kubectl -tags integration -count=1 ./lab/test/kubectl/... || status=1
+  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
+  workspace integration-scheduler -tags integration -count=1 ./lab/test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
-  scripts/install-deps.sh chromium && internal/eval/page/assets.sh >/dev/null &&
-    go_test integration-page . -tags integration -count=1 ./internal/eval/page/... || status=1
-  internal/dashboards/schema/fetch.sh >/dev/null &&
-    workspace integration-dashboards -tags integration -count=1 ./internal/dashboards/... || status=1
+  scripts/install-deps.sh chromium && lab/eval/page/assets.sh >/dev/null &&
+    go_test integration-page lab -tags integration -count=1 ./eval/page/... || status=1
+  lab/dashboards/schema/fetch.sh >/dev/null &&
+    workspace integration-dashboards -tags integration -count=1 ./lab/dashboards/... || status=1
   return "$status"
 }
 
 # Upstream's integration tests of preemption, with QosAware in place of its plugins.
 upstream_preemption() {
-  # shellcheck source=../test/integration/upstream.sh
-  . test/integration/upstream.sh
+  # shellcheck source=../lab/test/integration/upstream.sh
+  . lab/test/integration/upstream.sh
   mkdir -p "$BUILD/overlay" && upstream_overlay "$BUILD/kubernetes" "$BUILD/overlay" || return 1
   GOWORK=$BUILD/workspace/go.work PATH=$BUILD/bin/tools:$PATH \
-    go_test integration-preemption "$BUILD/kubernetes" -tags "$SCHEDULER_TAGS,inplace" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m ./test/integration/scheduler/preemption/...
+    go_test integration-preemption "$BUILD/kubernetes" -tags "$SCHEDULER_TAGS,inplace" -overlay "$BUILD/overlay/overlay.json" -count=1 -timeout 30m ./lab/test/integration/scheduler/preemption/...
 }
 
 # A small evaluation, as a user runs it, and the figures at the top of README.md.
-step_eval() { SIZE=small SEEDS=1 internal/eval/eval.sh && internal/eval/claims.sh; }
+step_eval() { SIZE=small SEEDS=1 lab/eval/eval.sh && lab/eval/claims.sh; }
 
 # Every fuzz target of the repository, for a few seconds each. Fuzzing compiles all that a
 # package is built on with counters: those built on Kubernetes' libraries have their turn with
-# FULL, and that of internal/eval/sim, on all of Kubernetes, only runs its seeds.
+# FULL, and that of lab/eval/sim, on all of Kubernetes, only runs its seeds.
 step_fuzz() {
-  local file target count=0 heavy=(':(exclude,glob)internal/eval/sim/*_test.go')
+  local file target count=0 heavy=(':(exclude,glob)lab/eval/sim/*_test.go')
   [ -n "$FULL" ] || heavy+=(':(exclude)agent' ':(exclude)api' ':(exclude)resolver' ':(exclude)scheduler/imagemanifests' ':(exclude)scheduler/nodelayers' ':(exclude)scheduler/qosaware' ':(exclude)scheduler/congestion' ':(exclude)scheduler/safe' ':(exclude)extender' ':(exclude)kubectllayers/collect' ':(exclude)kubectllayers/inventory' ':(exclude)kubectllayers/plan')
   while IFS=: read -r file target; do
     target=${target#func } target=${target%%(*}
-    fuzz "$target" "./$(dirname "$file")" || return 1
+    fuzz "$target" "$(dirname "$file")" || return 1
     count=$((count + 1))
   done < <(git grep --untracked '^func Fuzz' -- '*_test.go' "${heavy[@]}")
   [ "$count" -gt 0 ] || die "no fuzz target found"
@@ -161,13 +166,14 @@ step_fuzz() {
 # Go 1.26 may end a fuzz run that found nothing with a bare "context deadline exceeded" on
 # a busy machine (golang/go#75804): such a run is repeated.
 fuzz() {
-  local log=$OUT/fuzz-$1.log time=3s
+  local log=$OUT/fuzz-$1.log time=3s module=. package=./$2
+  case $2 in lab/*) module=lab package=./${2#lab/} ;; esac
   [ -z "$FULL" ] || time=20s
-  go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$2" >"$log" 2>&1 && cat "$log" && return
+  go_test "fuzz-$1" "$module" -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$package" >"$log" 2>&1 && cat "$log" && return
   cat "$log"
   if ! grep -q 'context deadline exceeded' "$log" || grep -q 'Failing input written' "$log"; then return 1; fi
   echo "again: golang/go#75804"
-  go_test "fuzz-$1" . -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$2"
+  go_test "fuzz-$1" "$module" -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$package"
 }
 
 # The versions to which the series apply according to docs/patches.md, and what of CRI-O's can be dropped: that is
@@ -250,11 +256,11 @@ step_upstream-kubernetes() {
 }
 
 # More of upstream's tests, on the unpatched tree and on the patched one, compared. ROWS names
-# rows of test/upstream/lib.sh; by default all run.
+# rows of lab/test/upstream/lib.sh; by default all run.
 step_upstream-compared() {
   local rows=()
-  # shellcheck source=../test/upstream/lib.sh
-  . test/upstream/lib.sh
+  # shellcheck source=../lab/test/upstream/lib.sh
+  . lab/test/upstream/lib.sh
   read -ra rows <<<"${ROWS:-}"
   scripts/build.sh tools etcd && upstream_compared "${rows[@]}"
 }
@@ -262,7 +268,7 @@ step_upstream-compared() {
 # CRI-O's own tests for bats, with the stock binary and with the patched one.
 step_upstream-bats() {
   raise_inotify && scripts/install-deps.sh bats && scripts/build.sh tools registry runc crictl stock crio pinns patched crio pinns &&
-    go_test upstream-bats . -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
+    go_test upstream-bats lab -tags e2e -count=1 -timeout 40m ./test/upstream/bats/...
 }
 
 lab_binaries() { scripts/build.sh lab tools etcd crictl patched crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler; }
@@ -273,15 +279,15 @@ containerds() {
   for version in '' ${FULL:+-1.7 -2.4}; do names+=("containerd$version" "containerd-shim-runc-v2$version"); done
   scripts/build.sh tools "${names[@]}"
 }
-# on_clusters STEP FOLDER...: tests that start clusters, one package after the other. They are built here and not in
+# on_clusters STEP FOLDER...: tests below lab that start clusters, one package after the other. They are built here and not in
 # the workspace, on types that have no layers: as stock clients of a patched apiserver.
 on_clusters() {
   local name=$1 folders
   shift
   mapfile -t folders < <(printf './%s/...\n' "$@")
-  raise_inotify && cluster_binaries && go_test "$name" . -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
+  raise_inotify && cluster_binaries && go_test "$name" lab -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
 }
-step_nodes() { on_clusters nodes internal/cluster test/cluster test/e2e test/imagegc test/layershare test/report test/tenants; }
+step_nodes() { on_clusters nodes cluster test/cluster test/e2e test/imagegc test/layershare test/report test/tenants; }
 step_placement() { on_clusters placement test/scheduler test/qosaware; }
 step_resolver() { on_clusters resolver test/resolver; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
@@ -294,7 +300,7 @@ step_deploy() {
 step_agent() { scripts/install-deps.sh prometheus && containerds && on_clusters agent test/agent test/containerd test/kubectl/live test/monitoring; }
 # Everything is stock but scheduler or extender, and resolver.
 step_stock() {
-  raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock . -tags e2e -count=1 -timeout 40m -p 1 \
+  raise_inotify && cluster_binaries && STOCK_NODES=1 go_test stock lab -tags e2e -count=1 -timeout 40m -p 1 \
     -run '^(TestAncestor|TestRollingUpdate|TestNeverPulled|TestHeldImages|TestDeploy)$/^(|images|by-namespace)$' ./test/scheduler/... ./test/resolver/... ./test/extender/... ./test/deploy/...
 }
 step_skew() { on_clusters skew test/skew; }
@@ -304,13 +310,13 @@ step_critest() { { [ -z "$FULL" ] || containerds; } && on_clusters critest test/
 step_vm() { scripts/install-deps.sh vm && on_clusters vm test/vm; }
 
 # The packages. Each test prints one line per check and ends with "N passed, N failed".
-step_nix() { scripts/install-deps.sh nix && test/nix/run.sh; }
-step_rpm() { scripts/install-deps.sh rpm && test/rpm/run.sh; }
-step_okd() { scripts/install-deps.sh rpm okd && test/okd/run.sh; }
-step_kind() { scripts/install-deps.sh kind && test/kind/run.sh; }
+step_nix() { scripts/install-deps.sh nix && lab/test/nix/run.sh; }
+step_rpm() { scripts/install-deps.sh rpm && lab/test/rpm/run.sh; }
+step_okd() { scripts/install-deps.sh rpm okd && lab/test/okd/run.sh; }
+step_kind() { scripts/install-deps.sh kind && lab/test/kind/run.sh; }
 # Without QEMU, tests say which checks they skip.
-step_release() { scripts/install-deps.sh rpm cross && { scripts/install-deps.sh qemu || true; } && test/release/run.sh; }
-step_arch() { scripts/install-deps.sh cross && { scripts/install-deps.sh qemu || true; } && test/arch/run.sh; }
+step_release() { scripts/install-deps.sh rpm cross && { scripts/install-deps.sh qemu || true; } && lab/test/release/run.sh; }
+step_arch() { scripts/install-deps.sh cross && { scripts/install-deps.sh qemu || true; } && lab/test/arch/run.sh; }
 
 # failures LOG: prints each check that failed with its reason, which stands below it, and the end
 # of the log.

@@ -147,8 +147,8 @@ update() {
 # required_version MODULE: the version that this repository requires or, if it does not, crictl.
 required_version() {
   local version
-  version=$(sed -n "s,^\(\t\|require \)$1 \(v[^ ]*\).*,\2,p" "$ROOT/go.mod" "$2" | head -n 1)
-  [ -n "$version" ] || die "WORKSPACE_MODULES has $1, which neither go.mod nor crictl requires"
+  version=$(sed -n "s,^\(\t\|require \)$1 \(v[^ ]*\).*,\2,p" "$ROOT/lab/go.mod" "$2" | head -n 1)
+  [ -n "$version" ] || die "WORKSPACE_MODULES has $1, which neither lab/go.mod nor crictl requires"
   echo "$version"
 }
 

@@ -34,7 +34,7 @@ var must = testkit.Must
 func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
 
 // daemon is a containerd that does what a test sets. The real one is asked in
-// test/containerd.
+// lab/test/containerd.
 type daemon struct {
 	t      *testing.T
 	socket string

@@ -24,7 +24,7 @@ import (
 )
 
 // server answers queries by what they begin with. A real Prometheus does not fail on demand;
-// test/agents has one.
+// lab/test/agents has one.
 type server struct {
 	*httptest.Server
 	answers map[string]http.HandlerFunc

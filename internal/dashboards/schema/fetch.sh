@@ -1,5 +1,0 @@
-#!/usr/bin/env bash
-# Fetches TypeScript and Grafana's types of dashboards, as pinned with checksums in
-# internal/dashboards/schema/package-lock.json, and prints the folder that holds them.
-. "$(dirname "$0")/../../../scripts/lib.sh"
-exec "$ROOT/scripts/npm.sh" "$ROOT/internal/dashboards/schema" grafana-schema "Grafana's types of dashboards"

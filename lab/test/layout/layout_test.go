@@ -1,0 +1,392 @@
+package layout
+
+import (
+	"bytes"
+	"encoding/xml"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../../.."
+	module = "github.com/layer-locality/layer-locality"
+)
+
+// output runs a command in the root of the repository, and go in the module of the laboratory, which sees
+// the packages of both modules.
+func output(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Dir = root
+	if program == "go" {
+		cmd.Dir = filepath.Join(root, "lab")
+	}
+	// Ignore the workspace with the patched Kubernetes.
+	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, &stderr)
+	}
+	return string(out)
+}
+
+// packages returns the sorted folders of this repository's packages that "go list"
+// prints with these arguments. "./" stands for the root of the repository.
+func packages(t *testing.T, args ...string) []string {
+	t.Helper()
+	var found []string
+	for i, arg := range args {
+		if folder, ok := strings.CutPrefix(arg, "./"); ok {
+			args[i] = module + "/" + folder
+		}
+	}
+	// In test variants, the name of the test follows the package name.
+	for line := range strings.Lines(output(t, "go", append([]string{"list", "-f", "{{.ImportPath}}"}, args...)...)) {
+		path, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		path = strings.TrimSuffix(strings.TrimSuffix(path, ".test"), "_test")
+		if folder, ok := strings.CutPrefix(path, module+"/"); ok && !slices.Contains(found, folder) {
+			found = append(found, folder)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// shellList returns an array from scripts/lib.sh.
+func shellList(t *testing.T, name string) []string {
+	t.Helper()
+	return strings.Fields(output(t, "bash", "-c", `. scripts/lib.sh && echo "${`+name+`[@]}"`))
+}
+
+// inFolders reports whether a package is in or below one of the folders.
+func inFolders(folders []string, folder string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return folder == f || strings.HasPrefix(folder, f+"/") })
+}
+
+// compare checks that every needed package is in a folder, and that every folder is
+// needed.
+func compare(t *testing.T, what string, folders, needed []string) {
+	t.Helper()
+	for _, folder := range needed {
+		if !inFolders(folders, folder) {
+			t.Errorf("%s: %s is needed and in none of %v", what, folder, folders)
+		}
+	}
+	for _, folder := range folders {
+		if !slices.ContainsFunc(needed, func(n string) bool { return inFolders([]string{folder}, n) }) {
+			t.Errorf("%s: nothing needs %s", what, folder)
+		}
+	}
+}
+
+// TestProducts checks that scripts/lib.sh lists exactly those folders that the programs are made from which are compiled
+// beside the patched Kubernetes: packages and hashes of binaries rely on it.
+func TestProducts(t *testing.T) {
+	scheduler := shellList(t, "SCHEDULER_PRODUCT")
+	compare(t, "SCHEDULER_PRODUCT", scheduler, packages(t, "-deps", "-tags", "imagelayers", "./cmd/kube-scheduler"))
+	for list, program := range map[string]string{"EXTENDER_PRODUCT": "./cmd/layer-extender", "KUBECTL_PRODUCT": "./cmd/kubectl-layers"} {
+		compare(t, list, shellList(t, list), slices.DeleteFunc(packages(t, "-deps", "-tags", "imagelayers", program),
+			func(folder string) bool { return inFolders(scheduler, folder) }))
+	}
+}
+
+// TestWorkspace checks that the workspace has every package of this repository but for NOT_IN_WORKSPACE, and every
+// module that these need and Kubernetes does not require: go.mod has the versions.
+func TestWorkspace(t *testing.T) {
+	without := shellList(t, "NOT_IN_WORKSPACE")
+	for _, folder := range without {
+		if _, err := os.Stat(filepath.Join(root, folder)); err != nil {
+			t.Errorf("NOT_IN_WORKSPACE: %v", err)
+		}
+	}
+	var patterns []string
+	for _, folder := range packages(t, "-tags", "imagelayers,e2e,bench,integration", "./...") {
+		if !inFolders(without, folder) {
+			patterns = append(patterns, module+"/"+folder)
+		}
+	}
+	needed := map[string]bool{}
+	list := append([]string{"list", "-deps", "-test", "-tags", "imagelayers,e2e,bench,integration", "-f", "{{with .Module}}{{.Path}}{{end}}"}, patterns...)
+	for path := range strings.Lines(output(t, "go", list...)) {
+		needed[strings.TrimSpace(path)] = true
+	}
+	kubernetes := strings.TrimSpace(output(t, "go", "list", "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes"))
+	required, err := os.ReadFile(kubernetes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := shellList(t, "WORKSPACE_MODULES")
+	for path := range needed {
+		if path == "" || path == module || path == module+"/lab" || path == "k8s.io/kubernetes" || strings.Contains(string(required), "\t"+path+" ") {
+			continue
+		}
+		if !slices.Contains(modules, path) {
+			t.Errorf("WORKSPACE_MODULES in scripts/lib.sh lacks %s, which is needed and which Kubernetes does not require", path)
+		}
+	}
+}
+
+// TestLanes checks that the table of scripts/test.sh, from which CI chooses what to run, has only paths that exist and
+// steps that there are; that a row of tests on clusters names every package that these are made from; and that some
+// row names every package: a change of one that no row names runs all steps.
+func TestLanes(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "scripts/test.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	variable := func(name, open, end string) string {
+		_, rest, found := strings.Cut(string(text), "\n"+name+"="+open)
+		value, _, closed := strings.Cut(rest, end)
+		if !found || !closed {
+			t.Fatalf("scripts/test.sh has no %s", name)
+		}
+		return value
+	}
+	expand := strings.NewReplacer("PRODUCT", variable("PRODUCT", `"`, `"`), "LAB", variable("LAB", `"`, `"`))
+	named := strings.Fields(variable("SHARED", "(", ")"))
+	for _, path := range strings.Fields(variable("APART", "(", ")")) {
+		named = append(named, strings.Trim(path, "'"))
+	}
+	steps := 0
+	for row := range strings.Lines(variable("LANES", "'", "'\n")) {
+		fields := strings.Fields(expand.Replace(row))
+		if len(fields) == 0 {
+			continue
+		}
+		steps++
+		if len(fields) < 4 || !slices.Contains([]string{"p", "c", "a"}, fields[1]) || !bytes.Contains(text, []byte("\nstep_"+fields[0]+"() {")) {
+			t.Errorf("row %q: want a step of scripts/test.sh, its kind, minutes and paths", row)
+			continue
+		}
+		if fields[3] == "." {
+			continue
+		}
+		named = append(named, fields[3:]...)
+		if fields[1] != "c" {
+			continue
+		}
+		list := []string{"-deps", "-test", "-tags", "imagelayers,e2e"}
+		for _, path := range fields[3:] {
+			if strings.HasPrefix(path, "lab/test/") {
+				list = append(list, "./"+path+"/...")
+			}
+		}
+		for _, folder := range packages(t, list...) {
+			if !inFolders(fields[3:], folder) {
+				t.Errorf("row %s does not name %s, which its tests are made from", fields[0], folder)
+			}
+		}
+	}
+	if steps < 20 {
+		t.Fatalf("only %d rows", steps)
+	}
+	for _, path := range named {
+		if matches, err := filepath.Glob(filepath.Join(root, path)); err != nil || len(matches) == 0 {
+			t.Errorf("scripts/test.sh names %s, which is not there", path)
+		}
+	}
+	for _, folder := range packages(t, "-tags", "e2e,bench,integration", "./...") {
+		if !inFolders(named, folder) {
+			t.Errorf("no row names %s: a change there runs all steps", folder)
+		}
+	}
+}
+
+// TestNixParts checks that nix/part.nix takes only those parts of this repository
+// from which a program is made. Otherwise an edit elsewhere causes a rebuild.
+func TestNixParts(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "nix/part.nix"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part, program := range map[string]string{"scheduler": "cmd/kube-scheduler", "resolver": "cmd/layer-resolver"} {
+		list := regexp.MustCompile(`(?s)\n      ` + part + ` = (?:overlay \+\+ )?\[(.*?)\]`).FindSubmatch(text)
+		if list == nil {
+			t.Fatalf("nix/part.nix has no list %q", part)
+		}
+		var folders []string
+		for _, name := range regexp.MustCompile(`"([^"]+)"`).FindAllSubmatch(list[1], -1) {
+			if info, err := os.Stat(filepath.Join(root, string(name[1]))); err != nil {
+				t.Errorf("nix/part.nix, %s: %v", part, err)
+			} else if info.IsDir() {
+				folders = append(folders, string(name[1]))
+			}
+		}
+		compare(t, "nix/part.nix, "+part, folders, packages(t, "-deps", "-tags", "imagelayers", "./"+program))
+	}
+	for part, folder := range map[string]string{"cri-o": "crio", "kubernetes": "kubelet/imagelayers"} {
+		if !regexp.MustCompile(`\n      ` + part + ` = overlay \+\+ \[ "` + folder + `" \]`).Match(text) {
+			t.Errorf("nix/part.nix: %s does not consist of %s", part, folder)
+		}
+	}
+}
+
+// TestFoldersAreDocumented checks that newcomers can find every Go package:
+// docs/architecture.md or the README of a folder above names it, or the package in
+// whose folder it is.
+func TestFoldersAreDocumented(t *testing.T) {
+	architecture, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(folder string) bool {
+		if bytes.Contains(architecture, []byte("`"+folder+"`")) {
+			return true
+		}
+		for above := filepath.Dir(folder); above != "."; above = filepath.Dir(above) {
+			readme, err := os.ReadFile(filepath.Join(root, above, "README.md"))
+			name := strings.TrimPrefix(folder, above+"/")
+			if err == nil && (bytes.Contains(readme, []byte("`"+name+"`")) || bytes.Contains(readme, []byte("]("+name+")"))) {
+				return true
+			}
+		}
+		return false
+	}
+	all := packages(t, "-tags", "e2e,bench,integration", "./...")
+	for _, folder := range all {
+		if !slices.ContainsFunc(all, func(p string) bool { return inFolders([]string{p}, folder) && named(p) }) {
+			t.Errorf("%s is named neither in docs/architecture.md nor in a README above it", folder)
+		}
+	}
+}
+
+// TestLinks checks that relative links in documents lead to existing files and
+// headings.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard", "*.md")) {
+		file = strings.TrimSpace(file)
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			continue // deleted, but still in the index
+		}
+		for _, match := range link.FindAllSubmatch(text, -1) {
+			target := string(match[1])
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			path, heading, _ := strings.Cut(target, "#")
+			to := filepath.Join(root, file)
+			if path != "" {
+				to = filepath.Join(root, filepath.Dir(file), path)
+			}
+			info, err := os.Stat(to)
+			if err == nil && info.IsDir() && heading != "" {
+				to = filepath.Join(to, "README.md")
+			}
+			if err != nil {
+				t.Errorf("%s: %s leads nowhere", file, target)
+			} else if heading != "" && !slices.Contains(headings(t, to), heading) {
+				t.Errorf("%s: %s has no heading #%s", file, path, heading)
+			}
+		}
+	}
+}
+
+// TestAddress checks that only a few files name the address of this repository: a fork
+// changes go.mod, its imports and these. All others derive it from go.mod, as
+// scripts/lib.sh and nix/pins.nix do, or write "a clone of this repository".
+func TestAddress(t *testing.T) {
+	// golangci-lint's configuration has import paths; inputs of a flake accept no variable.
+	allowed := []string{".golangci.yml", "README.md", "docs/install-nix.md", "go.mod", "lab/go.mod"}
+	address := regexp.MustCompile(`github(\.com[/:]|:)layer-locality/`)
+	for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard")) {
+		file = strings.TrimSpace(file)
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil || strings.HasSuffix(file, ".go") {
+			continue // deleted, but still in the index; or imports
+		}
+		if at := address.FindIndex(text); (at != nil) != slices.Contains(allowed, file) {
+			if at == nil {
+				t.Errorf("%s does not name the address of this repository: take it from the list here", file)
+				continue
+			}
+			line := 1 + bytes.Count(text[:at[0]], []byte("\n"))
+			t.Errorf("%s:%d names the address of this repository, which only %v do", file, line, allowed)
+		}
+	}
+}
+
+// headings returns the anchors of a document's headings.
+func headings(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllSubmatch(text, -1) {
+		name := strings.ToLower(string(match[1]))
+		name = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(name, "")
+		found = append(found, strings.ReplaceAll(name, " ", "-"))
+	}
+	return found
+}
+
+// TestNamedTestsExist: documents name tests as proof of what they state.
+func TestNamedTestsExist(t *testing.T) {
+	name := regexp.MustCompile(`\bTest[A-Z]\w*`)
+	exist := map[string]bool{}
+	for line := range strings.Lines(output(t, "git", "grep", "-hE", `^func Test[A-Z]`, "--", "*_test.go")) {
+		exist[name.FindString(line)] = true
+	}
+	for _, path := range strings.Fields(output(t, "git", "ls-files", "docs/*.md")) { // others name tests of upstream
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range name.FindAllString(string(content), -1) {
+			if !exist[found] {
+				t.Errorf("%s: no test is called %s", path, found)
+			}
+		}
+	}
+}
+
+// TestSampleIsOfTheRecording checks that README.md shows what docs/demo.svg, the
+// recording of a real run, shows too. scripts/record-demo.sh writes both.
+func TestSampleIsOfTheRecording(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, marked, found := strings.Cut(string(readme), "<!-- From the recording")
+	_, sample, opened := strings.Cut(marked, "\n```\n")
+	sample, _, closed := strings.Cut(sample, "\n```\n")
+	if !found || !opened || !closed {
+		t.Fatal("README.md has no sample of the recording")
+	}
+	recording, err := os.ReadFile(filepath.Join(root, "docs", "demo.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A group is a line of the terminal, each text in it a part with one style.
+	var drawing struct {
+		Groups []struct {
+			Texts []string `xml:"text"`
+		} `xml:"svg>defs>g"`
+	}
+	if err := xml.Unmarshal(recording, &drawing); err != nil {
+		t.Fatal(err)
+	}
+	words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
+	recorded := map[string]bool{"": true}
+	for _, group := range drawing.Groups {
+		recorded[words(strings.Join(group.Texts, " "))] = true
+	}
+	if len(recorded) < 50 {
+		t.Fatalf("docs/demo.svg has only %d lines", len(recorded))
+	}
+	for line := range strings.Lines(sample) {
+		if !recorded[words(line)] {
+			t.Errorf("not in the recording: %s", line)
+		}
+	}
+}
