@@ -2,6 +2,8 @@ package layout
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/xml"
 	"os"
 	"os/exec"
@@ -10,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nix-community/go-nix/pkg/nar"
 )
 
 const (
@@ -199,6 +203,62 @@ func TestLanes(t *testing.T) {
 	}
 }
 
+// nixPart returns the folders and files that nix/part.nix takes for a program.
+func nixPart(t *testing.T, part string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "nix/part.nix"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile(`(?s)\n      ` + part + ` = (?:overlay \+\+ )?\[(.*?)\]`).FindSubmatch(text)
+	if list == nil {
+		t.Fatalf("nix/part.nix has no list %q", part)
+	}
+	var names []string
+	for _, name := range regexp.MustCompile(`"([^"]+)"`).FindAllSubmatch(list[1], -1) {
+		names = append(names, string(name[1]))
+	}
+	return names
+}
+
+// TestNixVendorHash checks RESOLVER_VENDOR_HASH in versions.env: Nix refuses to build layer-resolver with another one,
+// and each change of go.mod makes another one. The hash is that of vendor/ as a Nix archive.
+func TestNixVendorHash(t *testing.T) {
+	part := t.TempDir()
+	for _, name := range nixPart(t, "resolver") {
+		for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard", "--", name)) {
+			file = strings.TrimSpace(file)
+			content, err := os.ReadFile(filepath.Join(root, file))
+			if err != nil || strings.HasSuffix(file, "_test.go") {
+				continue // deleted, but still in the index; or left out by nix/part.nix
+			}
+			if err := os.MkdirAll(filepath.Join(part, filepath.Dir(file)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(part, file), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	vendor := exec.CommandContext(t.Context(), "go", "mod", "vendor")
+	vendor.Dir, vendor.Env = part, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	if out, err := vendor.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", vendor, err, out)
+	}
+	hash := sha256.New()
+	if err := nar.DumpPath(hash, filepath.Join(part, "vendor")); err != nil {
+		t.Fatal(err)
+	}
+	pins, err := os.ReadFile(filepath.Join(root, "versions.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "\nRESOLVER_VENDOR_HASH=sha256-" + base64.StdEncoding.EncodeToString(hash.Sum(nil)) + "\n"
+	if !strings.Contains(string(pins), want) {
+		t.Errorf("versions.env: want%s", want)
+	}
+}
+
 // TestNixParts checks that nix/part.nix takes only those parts of this repository
 // from which a program is made. Otherwise an edit elsewhere causes a rebuild.
 func TestNixParts(t *testing.T) {
@@ -207,16 +267,12 @@ func TestNixParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for part, program := range map[string]string{"scheduler": "cmd/kube-scheduler", "resolver": "cmd/layer-resolver"} {
-		list := regexp.MustCompile(`(?s)\n      ` + part + ` = (?:overlay \+\+ )?\[(.*?)\]`).FindSubmatch(text)
-		if list == nil {
-			t.Fatalf("nix/part.nix has no list %q", part)
-		}
 		var folders []string
-		for _, name := range regexp.MustCompile(`"([^"]+)"`).FindAllSubmatch(list[1], -1) {
-			if info, err := os.Stat(filepath.Join(root, string(name[1]))); err != nil {
+		for _, name := range nixPart(t, part) {
+			if info, err := os.Stat(filepath.Join(root, name)); err != nil {
 				t.Errorf("nix/part.nix, %s: %v", part, err)
 			} else if info.IsDir() {
-				folders = append(folders, string(name[1]))
+				folders = append(folders, name)
 			}
 		}
 		compare(t, "nix/part.nix, "+part, folders, packages(t, "-deps", "-tags", "imagelayers", "./"+program))
