@@ -59,6 +59,7 @@ package_of() {
   case $1 in
   patched/kube-scheduler | patched/layer-* | patched/kubectl-layers) echo "./cmd/${1#*/}" ;;
   lab/registry) echo ./lab/cluster/registry ;;
+  lab/demo) echo ./lab/cmd/demo ;;
   lab/*) echo "./cmd/${1#*/}" ;;
   tools/etcd) echo go.etcd.io/etcd/server/v3 ;;
   tools/crictl) echo sigs.k8s.io/cri-tools/cmd/crictl ;;
