@@ -84,7 +84,7 @@ func TestTexts(t *testing.T) {
 	if _, err := os.Stat(learned()); err != nil {
 		t.Errorf("kubectl keeps what it learns elsewhere: %v", err)
 	}
-	texts, err := filepath.Glob(filepath.Join(root, "demos/*/README.md"))
+	texts, err := filepath.Glob(filepath.Join(root, "lab/demos/*/README.md"))
 	must(t, err)
 	if len(texts) < 2 {
 		t.Fatalf("only the texts %v", texts)

@@ -234,7 +234,7 @@ demos() {
   if [ -n "${FULL:-}" ]; then
     _out/demos/hub "$REGISTRY" >/dev/null
     for text in image-locality scheduler-tour; do
-      check "demos/$text, word for word" lab/run test/demos/run "demos/$text/README.md"
+      check "demos/$text, word for word" lab/run test/demos/run "lab/demos/$text/README.md"
       cp "$WORK/log" "$LOGS/$text.log"
     done
   fi
