@@ -3,7 +3,7 @@
 # cluster: run.sh image-locality | scheduler-tour
 . "$(dirname "$0")/../../scripts/lib.sh"
 cd "$ROOT"
-text=demos/${1:-}/README.md
+text=lab/demos/${1:-}/README.md
 [[ -n ${1:-} && -f $text ]] || die "usage: $0 image-locality | scheduler-tour"
 export DEMOS_NAME=${DEMOS_NAME:-demos}
 settings=$(lab/demos/cluster.sh up) # which leaves nothing behind when it fails
