@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Records a real run of `make demo` as docs/demo.svg, which a browser plays, and puts the
-# end of that run into README.md.
+# two tables of that run into README.md.
 #
 #   record-demo.sh                  needs root, as the demo does, and asciinema and termtosvg
 #   record-demo.sh kubectl-layers   the end of a run of `make demo D=agent`, as the picture
@@ -38,8 +38,8 @@ tail -n 1 "$work/run" | grep '^demo: ok' >/dev/null || die "the demo failed: $(t
 termtosvg render "$work/cast" "$work/demo.svg" --template window_frame --loop-delay 10000 --max-frame-duration 2000
 mv "$work/demo.svg" docs/demo.svg
 
-# From the table of scores to the end, without the lines of steps.
-sed -n '/^kube-scheduler# /,$p' "$work/run" | grep -v '^ *[0-9.]* s  ' | cat -s >"$work/sample"
+# The two tables of placements, without the lines of steps.
+grep -v '^ *[0-9.]* s  ' "$work/run" | sed -n '/^  third pod by /,/^$/p; /^  a pod of each /,/^$/p' | cat -s | sed '${/^$/d}' >"$work/sample"
 awk -v sample="$work/sample" '
   !inside { print }
   inside && /^```/ { while ((getline line <sample) > 0) print line; inside = 0; print }
