@@ -446,3 +446,55 @@ func TestSampleIsOfTheRecording(t *testing.T) {
 		}
 	}
 }
+
+// TestNamedPathsExist: documents name files, folders and targets of make that exist, and every file names only what
+// exists below lab. (In scripts/build.sh, lab/ is the folder of binaries.)
+func TestNamedPathsExist(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, rule := range regexp.MustCompile(`(?m)^([a-z][a-z -]*):`).FindAllSubmatch(makefile, -1) {
+		for _, target := range strings.Fields(string(rule[1])) {
+			targets[target] = true
+		}
+	}
+	folders := strings.Fields(output(t, "git", "ls-tree", "-d", "--name-only", "HEAD"))
+	paths := regexp.MustCompile(`(?:^|[^\w/.:@$*-])((?:` + strings.ReplaceAll(strings.Join(folders, "|"), ".", `\.`) + `)/[\w./-]*\w)`)
+	command := regexp.MustCompile("(?m)(?:`|^[$#] |sudo )make ([a-z][a-z-]+)")
+	// Of Kubernetes and CRI-O, and what readers replace or make.
+	others := regexp.MustCompile(`^internal/(imagelayers|layershare|storage)\b|^test/integration/|^cmd/kubelet/|/[A-Z]+\b|^scheduler/fewest`)
+	exists := func(file, path string) bool {
+		for folder := filepath.Dir(file); ; folder = filepath.Dir(folder) {
+			if _, err := os.Stat(filepath.Join(root, folder, path)); err == nil {
+				return true
+			}
+			if folder == "." {
+				return false
+			}
+		}
+	}
+	for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard", "--", "*.md", "*.go", "*.sh", "*.yaml", "Makefile")) {
+		file = strings.TrimSpace(file)
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil || file == "CHANGELOG.md" {
+			continue // deleted, but still in the index; or of earlier times
+		}
+		document := filepath.Ext(file) == ".md"
+		for _, match := range paths.FindAllSubmatch(text, -1) {
+			path := string(match[1])
+			if (document || strings.HasPrefix(path, "lab/") && file != "scripts/build.sh") && !others.MatchString(path) && !exists(file, path) {
+				t.Errorf("%s: there is no %s", file, path)
+			}
+		}
+		if !document {
+			continue
+		}
+		for _, match := range command.FindAllSubmatch(text, -1) {
+			if !targets[string(match[1])] {
+				t.Errorf("%s: the Makefile has no target %s", file, match[1])
+			}
+		}
+	}
+}
