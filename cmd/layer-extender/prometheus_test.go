@@ -119,7 +119,7 @@ func TestPrometheusFaults(t *testing.T) {
 			}
 			text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 			failed := map[bool]int{true: 4}[c.log != ""] // one line for each query
-			if lines := strings.Count(text, "Prometheus does not tell"); lines != failed || !strings.Contains(text, c.log) {
+			if lines := strings.Count(text, "Prometheus does not return"); lines != failed || !strings.Contains(text, c.log) {
 				t.Errorf("%d lines about queries, want %d, and %q:\n%.3000s", lines, failed, c.log, text)
 			}
 			if lines := strings.Count(text, "rated without statistics"); lines != 2 { // the means of CPU and memory

@@ -348,7 +348,7 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 	}
 	rejections := make([]Rejection, len(names))
 	for i := range rejections {
-		rejections[i] = Rejection{"layer-extender does not know the node", true}
+		rejections[i] = Rejection{"layer-extender has no such node", true}
 	}
 	state := framework.NewCycleState()
 	result, status, _ := a.framework.RunPreFilterPlugins(ctx, state, pod)

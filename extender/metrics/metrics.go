@@ -31,7 +31,7 @@ var (
 	// Panics counts panics of agents.
 	Panics = metrics.NewCounterVec(options("panics_total", "Panics while an agent worked on a request, or on its own."), []string{"agent"})
 	// Unknown counts nodes that were asked for and are not known.
-	Unknown = metrics.NewCounterVec(options("unknown_nodes_total", "Nodes in requests that layer-extender does not know: they get score 0."), []string{"agent"})
+	Unknown = metrics.NewCounterVec(options("unknown_nodes_total", "Nodes in requests that layer-extender does not have: they get score 0."), []string{"agent"})
 	// Expected counts the pods that an agent expected on a node, by what became of it.
 	Expected = metrics.NewCounterVec(options("expected_pods_total",
 		"Pods that were expected on the best node until their binding shows, by how it ended: they were placed there (there) or on another node (elsewhere), the scheduler asked again (again), the time was over (over)."), []string{"agent", "ended"})

@@ -328,7 +328,7 @@ func TestProblems(t *testing.T) {
 		{
 			name: "rights and resources are missing", answers: all(map[string][]answer{"nodelayers": {none}, "imagemanifests": {forbidden}, "pods": {forbidden}}),
 			problems: []string{
-				"cannot read NodeLayers: the cluster has no such resource: install layer-agent if nodes shall say more than their names of images (docs/agent.md)",
+				"cannot read NodeLayers: the cluster has no such resource: install layer-agent if nodes shall report more than their names of images (docs/agent.md)",
 				"cannot read pods: you may not: ask for the ClusterRole layer-locality-viewer (deploy/kubectl-layers)",
 				"cannot read ImageManifests: you may not: ask for the ClusterRole layer-locality-viewer (deploy/kubectl-layers)",
 			},
@@ -343,7 +343,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			name: "an unknown user", answers: all(map[string][]answer{"nodes": {failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "")}}),
-			err: "cannot read nodes: the apiserver does not know you: log in, or name another user with --user or --context",
+			err: "cannot read nodes: the apiserver does not accept your credentials: log in, or name another user with --user or --context",
 		},
 		{
 			name: "no answer", answers: all(map[string][]answer{"nodes": {{gone: true}}}),

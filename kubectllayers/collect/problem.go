@@ -32,7 +32,7 @@ func (p *Problem) Unwrap() error { return p.Err }
 
 // help is what to do where a resource is missing.
 var help = map[string]string{
-	"NodeLayers":     "install layer-agent if nodes shall say more than their names of images (docs/agent.md)",
+	"NodeLayers":     "install layer-agent if nodes shall report more than their names of images (docs/agent.md)",
 	"ImageManifests": "install layer-resolver if images shall be known that no node has (docs/resolver-install.md)",
 }
 
@@ -49,7 +49,7 @@ func (r *Reader) explain(what string, read int, err error) *Problem {
 	case errors.Is(err, context.Canceled):
 		p.Why, p.Help = "interrupted", "run the command again"
 	case apierrors.IsUnauthorized(err):
-		p.Why, p.Help = "the apiserver does not know you", "log in, or name another user with --user or --context"
+		p.Why, p.Help = "the apiserver does not accept your credentials", "log in, or name another user with --user or --context"
 	case apierrors.IsForbidden(err):
 		p.Why, p.Help = "you may not", askFor
 	case apierrors.IsNotFound(err) && known != "":

@@ -22,7 +22,7 @@ import (
 func (c *command) image() *cobra.Command {
 	return &cobra.Command{
 		Use: "image REFERENCE...", Args: cobra.MinimumNArgs(1),
-		Short:             "The layers of images: on how many nodes each is, and who says so",
+		Short:             "The layers of images: on how many nodes each is, and who reports that",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 			if _, err := collect.TargetOfImages("", args); err != nil {

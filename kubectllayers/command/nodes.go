@@ -21,8 +21,8 @@ import (
 func (c *command) nodes() *cobra.Command {
 	return c.selectsNodes(&cobra.Command{
 		Use: "nodes", Aliases: []string{"no"}, Args: cobra.NoArgs,
-		Short: "What each node holds, and who says so",
-		Long: "What each node holds: images, layers, compressed bytes, how many of them other nodes hold too, who says so, and when.\n\n" +
+		Short: "What each node holds, and who reports that",
+		Long: "What each node holds: images, layers, compressed bytes, how many of them other nodes hold too, who reports that, and when.\n\n" +
 			"SOURCE: agent (layer-agent), kubelet (the patched one), joined (the node names digests that ImageManifests explain), names (nothing but names is known).",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, _ []string) (*answer, error) {
@@ -130,7 +130,7 @@ func (c *command) node() *cobra.Command {
 			}
 			t := nodesTable([]inventory.Node{node.Node}, cluster.Now)
 			table := output.Answer{Columns: []output.Column{{Title: "IMAGE"}, {Title: "SIZE"}, {Title: "SHARED HERE"}, {Title: "FREED"}, {Title: "LAYERS"}, {Title: "KNOWN BY"}, {Title: "NAMES", Wide: true}}}
-			table.Above = []string{fmt.Sprintf("%s: %s images, %s layers, %s; told by %s, %s old; layers used again by %s", name, t.Rows[0][1], t.Rows[0][2], t.Rows[0][3], t.Rows[0][5], t.Rows[0][6], strings.ToLower(string(node.Reuse)))}
+			table.Above = []string{fmt.Sprintf("%s: %s images, %s layers, %s; reported by %s, %s old; layers used again by %s", name, t.Rows[0][1], t.Rows[0][2], t.Rows[0][3], t.Rows[0][5], t.Rows[0][6], strings.ToLower(string(node.Reuse)))}
 			if node.Problem != "" {
 				table.Above = append(table.Above, "Its NodeLayers is left out: "+node.Problem)
 			}

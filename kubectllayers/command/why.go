@@ -24,7 +24,7 @@ func (c *command) why() *cobra.Command {
 		Short: "Why a pod is on its node, and what it pulled",
 		Long: "Why a pod is on its node, as far as layers are concerned: what that node, the best and the mean one had when the pod was placed, and what the kubelet pulled.\n\n" +
 			"The scheduler remembers its last 10,000 placements, or fewer if their names are long. It is asked through a port that is forwarded to the pod that holds its lease, with a token of ten minutes that may read the debug path only, never with yours. " +
-			"Without it, nodes are rated now, and the answer says so.",
+			"Without it, nodes are rated now, and the answer notes that.",
 		ValidArgsFunction: c.completePods,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 			var pods []*v1.Pod
@@ -139,7 +139,7 @@ func (w *asker) nothing(pods []*v1.Pod) error {
 	for _, pod := range pods {
 		names = append(names, pod.Namespace+"/"+pod.Name)
 	}
-	return fmt.Errorf("none of %d pods has a node (%s): kubectl layers plan POD tells what nodes have for one", len(pods), some(names))
+	return fmt.Errorf("none of %d pods has a node (%s): kubectl layers plan POD shows what nodes have for one", len(pods), some(names))
 }
 
 // some joins some of many names.
@@ -212,7 +212,7 @@ func whyAnswer(answers []*plan.Why, problems []*collect.Problem) *answer {
 		a.table.Rows = append(a.table.Rows, row)
 	}
 	if len(unplaced) > 0 {
-		a.table.Below = []string{fmt.Sprintf("Without a node: %s. kubectl layers plan POD tells what nodes have for one.", some(unplaced))}
+		a.table.Below = []string{fmt.Sprintf("Without a node: %s. kubectl layers plan POD shows what nodes have for one.", some(unplaced))}
 	}
 	return a
 }
@@ -223,7 +223,7 @@ func (c *command) savings() *cobra.Command {
 		Use: "savings", Args: cobra.NoArgs,
 		Short: "What placements saved, by profile",
 		Long: "What placements saved, by profile: compressed bytes that the chosen nodes lacked, beside what the mean of the feasible nodes lacked.\n\n" +
-			"Without flags, the scheduler tells what it saved since it started. With --prometheus, Prometheus tells what was saved --since a time.",
+			"Without flags, the scheduler reports what it saved since it started. With --prometheus, Prometheus returns what was saved --since a time.",
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringVar(&prometheus, "prometheus", "", "URL of a Prometheus that scrapes the scheduler")
@@ -235,7 +235,7 @@ func (c *command) savings() *cobra.Command {
 		if prometheus == "" {
 			for _, flag := range []string{"since", "prometheus-selector"} {
 				if cmd.Flags().Changed(flag) {
-					return nil, fmt.Errorf("--%s needs --prometheus URL: the scheduler itself only knows what it saved since it started", flag)
+					return nil, fmt.Errorf("--%s needs --prometheus URL: the scheduler itself only has what it saved since it started", flag)
 				}
 			}
 			scheduler, err := c.openScheduler(ctx, r)

@@ -348,7 +348,7 @@ func ErrUnplaced(pod *v1.Pod) error {
 // noNode states that a pod has no node, and what helps.
 func noNode(pod *v1.Pod) string {
 	if ended := Ended(pod); ended != "" {
-		return fmt.Sprintf("has ended (%s) and never had a node: kubectl layers plan pod/%s tells what nodes have for one like it", ended, pod.Name)
+		return fmt.Sprintf("has ended (%s) and never had a node: kubectl layers plan pod/%s shows what nodes have for one like it", ended, pod.Name)
 	}
 	reason := ""
 	for _, c := range pod.Status.Conditions {
@@ -356,5 +356,5 @@ func noNode(pod *v1.Pod) string {
 			reason = " (" + terminal.Line(strings.TrimSuffix(c.Message, "."), 200) + ")"
 		}
 	}
-	return fmt.Sprintf("has no node yet%s: kubectl layers plan pod/%s tells what nodes have for it", reason, pod.Name)
+	return fmt.Sprintf("has no node yet%s: kubectl layers plan pod/%s shows what nodes have for it", reason, pod.Name)
 }

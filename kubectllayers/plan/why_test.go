@@ -182,9 +182,9 @@ func TestStates(t *testing.T) {
 		{with(v1.PodRunning, "n2"), "", "Pod ns/p is on n2, placed by s."},
 		{with(v1.PodSucceeded, "n2"), "Succeeded", "Pod ns/p was on n2, placed by s, and has ended (Succeeded)."},
 		{with(v1.PodFailed, "n2"), "Failed", "Pod ns/p was on n2, placed by s, and has ended (Failed)."},
-		{with(v1.PodPending, ""), "", "Pod ns/p has no node yet: kubectl layers plan pod/p tells what nodes have for it."},
-		{waits, "", "Pod ns/p has no node yet (0/3 nodes are available.\uFFFD): kubectl layers plan pod/p tells what nodes have for it."},
-		{with(v1.PodFailed, ""), "Failed", "Pod ns/p has ended (Failed) and never had a node: kubectl layers plan pod/p tells what nodes have for one like it."},
+		{with(v1.PodPending, ""), "", "Pod ns/p has no node yet: kubectl layers plan pod/p shows what nodes have for it."},
+		{waits, "", "Pod ns/p has no node yet (0/3 nodes are available.\uFFFD): kubectl layers plan pod/p shows what nodes have for it."},
+		{with(v1.PodFailed, ""), "Failed", "Pod ns/p has ended (Failed) and never had a node: kubectl layers plan pod/p shows what nodes have for one like it."},
 	} {
 		a := Unplaced(test.pod)
 		if test.pod.Spec.NodeName != "" {

@@ -143,7 +143,7 @@ func resolve(dependency *debug.Module, workspace string) (cdx.Component, error) 
 	version := dependency.Version
 	if version == "" || version == "(devel)" {
 		if workspace == "" {
-			return cdx.Component{}, fmt.Errorf("module %s has no version: say that of the workspace", dependency.Path)
+			return cdx.Component{}, fmt.Errorf("module %s has no version: name that of the workspace", dependency.Path)
 		}
 		version = workspace
 	}

@@ -60,7 +60,7 @@ func brief(reason string) string {
 	case v1alpha1.ReasonInvalidManifest:
 		return "what the registry has is no manifest, or larger than allowed"
 	case v1alpha1.ReasonNotAccepted:
-		return "the API server does not accept the object that would say it; the log of layer-resolver has the cause"
+		return "the API server does not accept the object for it; the log of layer-resolver has the cause"
 	case v1alpha1.ReasonTooMany:
 		return "the namespace, or the cluster, has as many images as layer-resolver keeps"
 	}

@@ -141,7 +141,7 @@ func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage
 		return
 	}
 	if err := r.notResolved(ctx, image, failure); err != nil {
-		log.V(1).Info("Nor is an object that says so", "cause", err.Error())
+		log.V(1).Info("Nor is an object for it", "cause", err.Error())
 	}
 }
 

@@ -67,7 +67,7 @@ func newQuotas(forNodes float64, registry prometheus.LabelConstraint) *quotas {
 		left: prometheus.V2.NewGaugeVec(prometheus.GaugeVecOpts{
 			GaugeOpts: prometheus.GaugeOpts{
 				Name: "layerlocality_resolver_registry_quota_remaining",
-				Help: "Requests for manifests that a registry with a quota said were left (RateLimit-Remaining), in its last answer to any credential.",
+				Help: "Requests for manifests that were left according to a registry with a quota (RateLimit-Remaining), in its last answer to any credential.",
 			},
 			VariableLabels: prometheus.ConstrainedLabels{{Name: "registry", Constraint: registry}},
 		}),

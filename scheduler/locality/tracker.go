@@ -136,7 +136,7 @@ const nodeStatusSource = "NodeStatus"
 // profile before, and start the informers afterwards.
 func (t *Tracker) Start(ctx context.Context) error {
 	if t.first == nil {
-		return errors.New("no profile: the images of pods cannot be told")
+		return errors.New("no profile: the images of pods cannot be read")
 	}
 	if err := t.nodes.SetTransform(nodestatus.Transform(t.nodes.GetStore())); err != nil {
 		return fmt.Errorf("transform of the node informer: %w", err)

@@ -225,9 +225,9 @@ func (s *Source) Update(ctx context.Context) {
 		}
 		queries.WithLabelValues(name, result).Inc()
 		if err != nil && !s.failed[name] && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Prometheus does not tell what nodes use: they get no points, and pods go to them", "statistic", name, "query", s.queries[name])
+			klog.FromContext(ctx).Error(err, "Prometheus does not return what nodes use: they get no points, and pods go to them", "statistic", name, "query", s.queries[name])
 		} else if err == nil && s.failed[name] {
-			klog.FromContext(ctx).Info("Prometheus tells again what nodes use", "statistic", name, "nodes", len(values))
+			klog.FromContext(ctx).Info("Prometheus returns again what nodes use", "statistic", name, "nodes", len(values))
 		}
 		s.failed[name] = err != nil
 	}

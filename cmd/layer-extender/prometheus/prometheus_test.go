@@ -164,7 +164,7 @@ func TestFaults(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"no such function"}`)
 		}, failure, "no such function"},
-		"no JSON": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }, failure, "Prometheus does not tell"},
+		"no JSON": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }, failure, "Prometheus does not return"},
 		"a matrix": {func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
 		}, failure, "want a vector"},
@@ -199,7 +199,7 @@ func TestFaults(t *testing.T) {
 			if got := count() - before; got != 3 {
 				t.Errorf("counted %v times", got)
 			}
-			if text := log(); !strings.Contains(text, c.log) || strings.Count(text, "Prometheus does not tell") != 1 {
+			if text := log(); !strings.Contains(text, c.log) || strings.Count(text, "Prometheus does not return") != 1 {
 				t.Errorf("log: %.2000s", text)
 			}
 			want := usage.None // the last answer
@@ -210,7 +210,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%+v, want %q", got, want)
 			}
 			s.answers["cpu_mean"] = vector(one("n1", "1"))
-			if source.Update(ctx); !strings.Contains(log(), "tells again") {
+			if source.Update(ctx); !strings.Contains(log(), "returns again") {
 				t.Errorf("log: %.2000s", log())
 			}
 		})

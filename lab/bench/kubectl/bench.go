@@ -154,7 +154,7 @@ func Measure(ctx context.Context, config Config) (*Result, error) {
 		result.Runs = append(result.Runs, run)
 		return nil
 	}
-	for _, run := range [][]string{{"nodes", nodeName(1)}, {"node", "told by agent", nodeName(1)}, {"plan", nodeName(1), "pod/" + podName(1)}} {
+	for _, run := range [][]string{{"nodes", nodeName(1)}, {"node", "reported by agent", nodeName(1)}, {"plan", nodeName(1), "pod/" + podName(1)}} {
 		if err := measure(run[0], run[1], append([]string{run[0]}, run[2:]...)...); err != nil {
 			return result, err
 		}

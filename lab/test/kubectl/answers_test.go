@@ -106,7 +106,7 @@ func TestNode(t *testing.T) {
 			t.Errorf("%+v, want %+v", held, want)
 		}
 	}
-	if table := layers(t, "node", "node/"+joined); table.code != 0 || !strings.Contains(table.out, "manifest") || !strings.Contains(table.out, "told by joined") {
+	if table := layers(t, "node", "node/"+joined); table.code != 0 || !strings.Contains(table.out, "manifest") || !strings.Contains(table.out, "reported by joined") {
 		t.Errorf("%+v", table)
 	}
 }

@@ -88,7 +88,7 @@ func TestBadInput(t *testing.T) {
 		{"why -l app=waiting", `pod default/waiting has no node yet (0/6 nodes are available): kubectl layers plan`},
 		{"why -l app~waiting", `--selector: `},
 		{"why waiting -A", `a name, or -l and -A: not both`},
-		{"why waiting", `pod default/waiting has no node yet (0/6 nodes are available): kubectl layers plan pod/waiting tells what nodes have for it`},
+		{"why waiting", `pod default/waiting has no node yet (0/6 nodes are available): kubectl layers plan pod/waiting shows what nodes have for it`},
 		{"savings --since 3h", "--since needs --prometheus URL"},
 		{"savings --prometheus nowhere", `--prometheus "nowhere": want a URL`},
 		{"savings --prometheus http://127.0.0.1:1", `Prometheus at http://127.0.0.1:1 does not answer`},
@@ -324,7 +324,7 @@ func TestOldServer(t *testing.T) {
 	must(t, os.WriteFile(file, old.Kubeconfig(), 0o600))
 	r := layersIn(t, nil, "--kubeconfig", file, "nodes")
 	for _, want := range []string{
-		"note: cannot read NodeLayers: the cluster has no such resource: install layer-agent if nodes shall say more than their names of images (docs/agent.md)\n",
+		"note: cannot read NodeLayers: the cluster has no such resource: install layer-agent if nodes shall report more than their names of images (docs/agent.md)\n",
 		"note: cannot read ImageManifests: the cluster has no such resource: install layer-resolver",
 	} {
 		if r.code != 0 || !strings.Contains(r.err, want) || r.out != "No nodes.\n" {

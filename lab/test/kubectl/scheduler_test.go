@@ -218,7 +218,7 @@ func TestWhy(t *testing.T) {
 	// Several, of which one has no node.
 	pod(t, "nowhere", "nobody", image)
 	several := layers(t, "why", "-l", "app in (why,of-another,nowhere)", "--scheduler-url", schedulerURL)
-	if several.code != 0 || strings.Count(several.out, "\n") != 5 || !strings.Contains(several.out, "\nWithout a node: default/nowhere. kubectl layers plan POD tells what nodes have for one.\n") {
+	if several.code != 0 || strings.Count(several.out, "\n") != 5 || !strings.Contains(several.out, "\nWithout a node: default/nowhere. kubectl layers plan POD shows what nodes have for one.\n") {
 		t.Errorf("%+v", several)
 	}
 	if names := layers(t, "why", "-l", "app in (why,nowhere)", "--scheduler-url", schedulerURL, "-o", "name"); names.out != "node/"+on+"\n" {
@@ -293,7 +293,7 @@ func TestEnded(t *testing.T) {
 		{"plan failed-before", 0, []string{"It has ended (Failed): this is for another one like it."}},
 		{"why succeeded", 0, []string{"Pod default/succeeded was on " + on + ", placed by layer-locality, and has ended (Succeeded).", "When it was placed, " + on + " had"}},
 		{"why failed", 0, []string{"Pod default/failed was on by-names, placed by nobody, and has ended (Failed).", "Of 5 other nodes that it fits on"}},
-		{"why failed-before", 1, []string{"pod default/failed-before has ended (Failed) and never had a node: kubectl layers plan pod/failed-before tells what nodes have for one like it"}},
+		{"why failed-before", 1, []string{"pod default/failed-before has ended (Failed) and never had a node: kubectl layers plan pod/failed-before shows what nodes have for one like it"}},
 	} {
 		r := layers(t, append(strings.Fields(test.args), "--scheduler-url", schedulerURL)...)
 		for _, want := range test.want {

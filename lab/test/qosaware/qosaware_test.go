@@ -300,7 +300,7 @@ func unusable(t *testing.T) {
 		data      []byte
 	}{
 		{"damaged", "The saved state cannot be used", []byte("nothing")},
-		{"newer", "it has version 2, and this scheduler knows version 1 only", newer.Bytes()},
+		{"newer", "it has version 2, and this scheduler reads version 1 only", newer.Bytes()},
 		{"deleted", "There is no saved state", nil},
 	} {
 		must(t, c.Scheduler().Kill(t.Context())) // asked to end, it would save

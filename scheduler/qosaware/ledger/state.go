@@ -221,7 +221,7 @@ func decode(data []byte) (s state, skipped int, err error) {
 		return state{}, 0, fmt.Errorf("it is damaged: %w", err)
 	}
 	if version.Version != stateVersion {
-		return state{}, 0, fmt.Errorf("it has version %d, and this scheduler knows version %d only", version.Version, stateVersion)
+		return state{}, 0, fmt.Errorf("it has version %d, and this scheduler reads version %d only", version.Version, stateVersion)
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
 		return state{}, 0, fmt.Errorf("it is damaged: %w", err)

@@ -299,7 +299,7 @@ func TestLoadRefuses(t *testing.T) {
 		"not compressed":       {[]byte(good), "damaged"},
 		"cut":                  {packed(good)[:60], "damaged"},
 		"not JSON":             {packed("{"), "damaged"},
-		"newer version":        {packed(`{"version":2,"workloads":{}}`), "version 2, and this scheduler knows version 1"},
+		"newer version":        {packed(`{"version":2,"workloads":{}}`), "version 2, and this scheduler reads version 1"},
 		"no version":           {packed(`{}`), "version 0"},
 		"too large":            {make([]byte, 1<<20), "1048576 bytes"},
 		"a bomb":               {packed(strings.Repeat(" ", 32<<20)), "uncompressed"},
