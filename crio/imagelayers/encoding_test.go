@@ -70,7 +70,7 @@ func (p preencoded) marshal(list *runtimeapi.ListImagesResponse) (out []byte, er
 	return out, nil
 }
 
-// BenchmarkEncodings is what was tried to make lists cheaper (docs/benchmarks.md): what
+// BenchmarkEncodings is what was tried to make lists cheaper (lab/results): what
 // the encoding takes at the server, the decoding at the client, and bytes between them.
 func BenchmarkEncodings(b *testing.B) {
 	interned, encoded := map[string]string{}, preencoded{}

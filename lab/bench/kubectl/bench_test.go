@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The last line is the one that docs/benchmarks.md quotes; medians and the most memory count.
+// The last line is for scripts; medians and the most memory count.
 func TestWrite(t *testing.T) {
 	r := &Result{Config: Config{Nodes: 5000}, Runs: []Run{
 		{Command: "nodes", Seconds: []float64{9, 5, 4}, Processors: []float64{3, 1, 2}, RSSMiB: 300}, {Command: "node", Seconds: []float64{.25}, Processors: []float64{.2}, RSSMiB: 50},

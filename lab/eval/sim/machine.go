@@ -97,7 +97,7 @@ type Model struct {
 // image share its pull, as they do not with upstream's. The
 // registry is four round trips of 50 ms away, for nodes and resolver alike. The times
 // of unpacking and starting were measured on a cluster of this repository
-// (docs/evaluation.md).
+// (README.md).
 func DefaultModel() Model {
 	return Model{
 		ImageRefresh: 30 * time.Second, StatusUpdate: 10 * time.Second, // pkg/kubelet/images, nodeStatusUpdateFrequency
@@ -332,7 +332,7 @@ func (m *machine) proceed(p *pull) {
 
 // download starts flows of a pull. It looks for a layer on the disk when the layer's
 // turn comes. If another pull has not committed the layer yet, both download it, as
-// CRI-O does (measured on the real cluster, docs/evaluation.md).
+// CRI-O does (measured on the real cluster, README.md).
 func (m *machine) download(p *pull) {
 	for p.flows < m.model.Downloads && p.next < len(p.image.layers) {
 		b := p.image.layers[p.next]

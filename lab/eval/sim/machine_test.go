@@ -270,7 +270,7 @@ func TestJoins(t *testing.T) {
 	}
 }
 
-// The results measured with CRI-O and its registry's log: docs/evaluation.md.
+// The results measured with CRI-O and its registry's log: README.md.
 func TestAsOnTheRealNode(t *testing.T) {
 	type at struct {
 		image string
