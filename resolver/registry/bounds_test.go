@@ -25,6 +25,6 @@ func TestBoundsAreDocumented(t *testing.T) {
 	documented.Check(t, "resolver.md",
 		fmt.Sprintf("With the default of %.0f requests per second to one registry", client.transport.limit),
 		fmt.Sprintf("new images wait %s minutes", word(int(quotaWait/time.Minute))))
-	documented.Check(t, "resolver-install.md",
+	documented.Check(t, "resolver-registries.md",
 		fmt.Sprintf("again after %d seconds, and its registry is asked without it", providerFailed/time.Second))
 }
