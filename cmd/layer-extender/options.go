@@ -51,7 +51,7 @@ func (o *options) addTo(f *pflag.FlagSet) {
 	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate to serve HTTPS with, and not HTTP; it is read again when a client connects")
 	f.StringVar(&o.keyFile, "tls-private-key-file", "", "key of that certificate")
 	f.StringVar(&o.clientCA, "client-ca-file", "", "certificate authorities: only clients with a certificate of them are answered, except on /livez, /readyz and /version")
-	f.StringVar(&o.prometheus.Address, "prometheus-address", "", "URL of a Prometheus server with what nodes use, for the agents safe-overload and safe-balance; without, annotations of nodes tell")
+	f.StringVar(&o.prometheus.Address, "prometheus-address", "", "URL of a Prometheus server with what nodes use, for the agents safe-overload and safe-balance; without, annotations of nodes have it")
 	f.DurationVar(&o.prometheus.Window, "prometheus-window", defaultWindow, fmt.Sprintf("time over which mean and deviation are computed, %s to %s", prometheus.MinWindow, prometheus.MaxWindow))
 	f.StringVar(&o.prometheus.NodeLabel, "prometheus-node-label", defaultLabel, "label of series with the name of the node")
 	f.StringArrayVar(&o.queries, "prometheus-query", nil, "NAME=QUERY: a query in place of the default one of a statistic, which is one of "+strings.Join(slices.Sorted(maps.Keys(prometheus.Queries())), ", ")+"; in cores and bytes that are used; may be given several times")

@@ -60,11 +60,14 @@ func Boot(ctx context.Context, spec Spec) (*Machine, error) {
 	m.Process, err = Identify(cmd.Process.Pid)
 	if err == nil {
 		stop := context.AfterFunc(ctx, func() { _ = m.Kill() })
-		line, _ := bufio.NewReader(out).ReadString('\n')
+		line, readErr := bufio.NewReader(out).ReadString('\n')
 		stop()
-		if line != "ready\n" {
+		switch {
+		case readErr != nil:
 			_ = cmd.Wait()
 			err = fmt.Errorf("its start script ended early (%s)", cmd.ProcessState)
+		case line != "ready\n":
+			err = fmt.Errorf("its start script printed %q", line)
 		}
 	}
 	if err == nil {
