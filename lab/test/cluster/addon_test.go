@@ -22,6 +22,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/lab/cluster"
 	"github.com/layer-locality/layer-locality/lab/cluster/addons"
+	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
 
 // TestAddon: an add-on is a component like any other, also for a handle that
@@ -30,7 +31,7 @@ func TestAddon(t *testing.T) {
 	ctx := timeout(t, 5*time.Minute)
 	dir := shortDir(t)
 	before := observe(t)
-	c, err := cluster.Start(ctx, cluster.Config{
+	c, err := livetest.Start(ctx, cluster.Config{
 		Name: "e2e-addon", Dir: dir, LogDir: logs(t), Nodes: 1,
 		Addons: []cluster.Addon{addons.Resolver(cluster.Component{Env: []string{"LL_TEST=first"}})},
 	})

@@ -260,7 +260,7 @@ func TestCluster(t *testing.T) {
 	ctx := timeout(t, 15*time.Minute)
 	dir := shortDir(t)
 	before := observe(t)
-	c, err := cluster.Start(ctx, cluster.Config{
+	c, err := livetest.Start(ctx, cluster.Config{
 		Name: "e2e", Dir: dir, LogDir: logs(t), Nodes: 3, Bandwidth: 200_000_000,
 		AuditPolicy: "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n",
 		PerNode: func(node string, _, kubelet *cluster.Component) {
@@ -279,7 +279,7 @@ func TestCluster(t *testing.T) {
 	}
 
 	t.Run("second start is refused", func(t *testing.T) {
-		if _, err := cluster.Start(ctx, cluster.Config{Name: "e2e", Dir: dir}); !errors.Is(err, cluster.ErrRunning) {
+		if _, err := livetest.Start(ctx, cluster.Config{Name: "e2e", Dir: dir}); !errors.Is(err, cluster.ErrRunning) {
 			t.Errorf("error %v, want ErrRunning", err)
 		}
 		down := exec.Command(localcluster(t), "down", "--dir", dir)
@@ -638,7 +638,7 @@ func testAPIServer(ctx context.Context, t *testing.T, c *cluster.Cluster, client
 func testSecondCluster(ctx context.Context, t *testing.T, first *cluster.Cluster) {
 	dir := shortDir(t)
 	before := observe(t)
-	second, err := cluster.Start(ctx, cluster.Config{Name: "e2e-second", Dir: dir, LogDir: logs(t), Nodes: 1, RuntimeOnly: true})
+	second, err := livetest.Start(ctx, cluster.Config{Name: "e2e-second", Dir: dir, LogDir: logs(t), Nodes: 1, RuntimeOnly: true})
 	check(t, err)
 	used := namespaces(t, dir)
 	if second.Address() == first.Address() {
@@ -683,7 +683,7 @@ func TestFailedStart(t *testing.T) {
 	before := observe(t)
 	var once sync.Once
 	var used map[uint64]bool
-	_, err := cluster.Start(ctx, cluster.Config{
+	_, err := livetest.Start(ctx, cluster.Config{
 		Name: "e2e-failed", Dir: dir, Nodes: 2,
 		PerNode: func(node string, crio, _ *cluster.Component) {
 			once.Do(func() { used = namespaces(t, dir) })

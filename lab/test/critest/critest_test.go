@@ -10,14 +10,12 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -71,8 +69,7 @@ var subjects = func() []subject {
 // TestCritest checks that all specs pass with the patched CRI-O, which answers with layers. With
 // FULL=1, the same ones pass with stock CRI-O and with containerd, which do not.
 func TestCritest(t *testing.T) {
-	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx := t.Context()
 	skips, err := readSkips("skip.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +168,7 @@ func start(ctx context.Context, t *testing.T) *cluster.Cluster {
 	for _, s := range subjects {
 		runtimes[s.node], flavours[s.node] = s.runtime, s.flavour
 	}
-	c, err := cluster.Start(ctx, cluster.Config{
+	c, err := livetest.Start(ctx, cluster.Config{
 		Name:              "critest",
 		LogDir:            logs,
 		Nodes:             len(subjects),

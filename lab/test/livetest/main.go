@@ -15,6 +15,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -43,12 +44,7 @@ func Main(m *testing.M, config cluster.Config, use func(*cluster.Cluster)) (code
 	if config.Logf == nil {
 		config.Logf = say
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer cancel()
-	if limit, ok := flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration); ok && limit > 2*cleanup {
-		ctx, cancel = context.WithTimeout(ctx, limit-cleanup)
-		defer cancel()
-	}
+	ctx := untilEnd()
 	c, err := cluster.Start(ctx, config)
 	if err != nil {
 		say("%v", err) // the error names the logs and their place
@@ -82,6 +78,27 @@ func Main(m *testing.M, config cluster.Config, use func(*cluster.Cluster)) (code
 	}
 	return code
 }
+
+// untilEnd returns a context that ends with a signal that asks the process to end, and early enough to remove a
+// cluster before the time limit of "go test" ends the process.
+var untilEnd = sync.OnceValue(func() context.Context {
+	ctx, end := context.WithCancelCause(context.Background())
+	var limit <-chan time.Time
+	if d, ok := flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration); ok && d > 2*cleanup {
+		limit = time.After(d - cleanup)
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		select {
+		case s := <-signals:
+			end(fmt.Errorf("signal %v", s))
+		case <-limit:
+			end(errors.New("the time limit of go test is near"))
+		}
+	}()
+	return ctx
+})
 
 // keepLogs copies the logs of the components out of the cluster's folder, and
 // prints the path of the copies.

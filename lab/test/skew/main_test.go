@@ -10,11 +10,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,29 +31,11 @@ import (
 // for a busy machine.
 const settled = 90 * time.Second
 
-// running has the functions that end the started clusters, each once.
-var running struct {
-	sync.Mutex
-	stop []func() error
-}
-
 func TestMain(m *testing.M) {
 	// Tests wait for clusters and nodes, however few processors there are.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		<-interrupted
-		running.Lock()
-		for _, stop := range running.stop {
-			if err := stop(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-			}
-		}
-		os.Exit(1)
-	}()
 	os.Exit(m.Run())
 }
 
@@ -76,24 +55,18 @@ func start(t *testing.T, config cluster.Config) live {
 	must(t, os.MkdirAll(logs, 0o755))
 	config.LogDir = logs
 	config.Logf = t.Logf
-	c, err := cluster.Start(t.Context(), config)
+	c, err := livetest.Start(t.Context(), config)
 	must(t, err)
-	stop := sync.OnceValue(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
-		defer cancel()
-		return c.Stop(ctx)
-	})
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the logs of all components are in %s", logs)
 		}
-		if err := stop(); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+		defer cancel()
+		if err := c.Stop(ctx); err != nil {
 			t.Errorf("the cluster was not removed cleanly: %v", err)
 		}
 	})
-	running.Lock()
-	running.stop = append(running.stop, stop)
-	running.Unlock()
 	client, err := c.Client()
 	must(t, err)
 	return live{c, client}
