@@ -28,7 +28,7 @@ import (
 //
 // Start first removes what a killed process left in the same folder. If the
 // start fails or ctx ends, everything is undone; only the log files that the
-// error names stay until the next Start or Clean. If there is a running cluster
+// error names stay until the next Start or Clean, and not if ctx was canceled. If there is a running cluster
 // in the folder, Start returns ErrRunning.
 //
 // From then on, the process gets no SIGPIPE: what reads its output may end on a signal
@@ -56,7 +56,11 @@ func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
 			config.Logf("start failed, cleaning up")
 			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 			defer cancel()
-			err = errors.Join(err, remove(cleanup, config.Dir, keepLogs))
+			what := keepLogs
+			if errors.Is(ctx.Err(), context.Canceled) {
+				what = 0 // whoever ended it does not ask why
+			}
+			err = errors.Join(err, remove(cleanup, config.Dir, what))
 		}
 	}()
 	c, err := prepare(&config)

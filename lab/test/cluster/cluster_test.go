@@ -791,5 +791,8 @@ func TestInterruptedCommand(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", signal, exit, output)
 		}
 		assertNothingLeft(t, dir, before, used)
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %s is left: %v", signal, dir, err)
+		}
 	}
 }
