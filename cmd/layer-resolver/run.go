@@ -31,6 +31,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/controller"
 	"github.com/layer-locality/layer-locality/resolver/inspect"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -190,21 +191,21 @@ func (o *runOptions) podTemplates() ([]workloads.Template, error) {
 // keychains returns the credentials for all workloads.
 func (o *runOptions) keychains(ctx context.Context) (all []authn.Keychain, err error) {
 	if o.dockerConfig != "" {
-		keychain, err := registry.KeychainFromDockerConfig(o.dockerConfig)
+		keychain, err := keychains.FromDockerConfig(o.dockerConfig)
 		if err != nil {
 			return nil, fmt.Errorf("--docker-config: %w", err)
 		}
 		all = append(all, keychain)
 	}
 	if o.providerConfig != "" {
-		providers, err := registry.KeychainsFromProviders(o.providerConfig, o.providerFolder)
+		providers, err := keychains.FromProviders(o.providerConfig, o.providerFolder)
 		if err != nil {
 			return nil, fmt.Errorf("--image-credential-provider-config: %w", err)
 		}
 		all = append(all, providers...)
 	}
 	if o.google {
-		google, err := registry.KeychainFromGoogle(ctx)
+		google, err := keychains.FromGoogle(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("--google-credentials: %w; outside of Google Cloud use --docker-config", err)
 		}

@@ -15,13 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/mirrors"
 )
 
 // MirrorSetter takes the mirrors that the cluster states, and returns what is wrong with
 // those that it leaves out. *registry.Client implements it.
 type MirrorSetter interface {
-	SetMirrors([]registry.Mirrors) []error
+	SetMirrors([]mirrors.Entry) []error
 }
 
 // mirrorKind is a kind of OpenShift with mirrors of registries, for digests or for tags.
@@ -42,20 +42,20 @@ var mirrorKinds = []mirrorKind{
 type mirrorSets struct {
 	to       MirrorSetter
 	mu       sync.Mutex
-	byObject map[string][]registry.Mirrors
+	byObject map[string][]mirrors.Entry
 }
 
 // set replaces the mirrors of an object, without any for one that is gone, and returns what
 // is wrong with those of all objects.
-func (m *mirrorSets) set(object string, mirrors []registry.Mirrors) []error {
+func (m *mirrorSets) set(object string, entries []mirrors.Entry) []error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(mirrors) == 0 {
+	if len(entries) == 0 {
 		delete(m.byObject, object)
 	} else {
-		m.byObject[object] = mirrors
+		m.byObject[object] = entries
 	}
-	var all []registry.Mirrors
+	var all []mirrors.Entry
 	for _, name := range slices.Sorted(maps.Keys(m.byObject)) {
 		all = append(all, m.byObject[name]...)
 	}
@@ -63,12 +63,12 @@ func (m *mirrorSets) set(object string, mirrors []registry.Mirrors) []error {
 }
 
 // mirrorsOf returns the mirrors in an object.
-func (k *mirrorKind) mirrorsOf(object *unstructured.Unstructured) ([]registry.Mirrors, error) {
+func (k *mirrorKind) mirrorsOf(object *unstructured.Unstructured) ([]mirrors.Entry, error) {
 	list, _, err := unstructured.NestedSlice(object.Object, "spec", k.field)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]registry.Mirrors, 0, len(list))
+	found := make([]mirrors.Entry, 0, len(list))
 	for _, item := range list {
 		var stated struct {
 			Source             string   `json:"source"`
@@ -82,7 +82,7 @@ func (k *mirrorKind) mirrorsOf(object *unstructured.Unstructured) ([]registry.Mi
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &stated); err != nil {
 			return nil, err
 		}
-		found = append(found, registry.Mirrors{
+		found = append(found, mirrors.Entry{
 			Source: stated.Source, Mirrors: stated.Mirrors, Tags: k.tags, Only: stated.MirrorSourcePolicy == "NeverContactSource",
 		})
 	}
@@ -94,7 +94,7 @@ func (r *Resolver) watchMirrors(mgr manager.Manager, watch func(client.Object, c
 	if r.options.Mirrors == nil {
 		return nil
 	}
-	r.mirrors = &mirrorSets{to: r.options.Mirrors, byObject: map[string][]registry.Mirrors{}}
+	r.mirrors = &mirrorSets{to: r.options.Mirrors, byObject: map[string][]mirrors.Entry{}}
 	for i := range mirrorKinds {
 		kind := &mirrorKinds[i]
 		_, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
@@ -120,12 +120,12 @@ func (r *Resolver) mirrorHandler(kind *mirrorKind) cache.ResourceEventHandler {
 		if !ok {
 			return
 		}
-		var mirrors []registry.Mirrors
+		var entries []mirrors.Entry
 		var err error
 		if !gone {
-			mirrors, err = kind.mirrorsOf(o)
+			entries, err = kind.mirrorsOf(o)
 		}
-		for _, err := range append(r.mirrors.set(kind.Kind+"/"+o.GetName(), mirrors), err) {
+		for _, err := range append(r.mirrors.set(kind.Kind+"/"+o.GetName(), entries), err) {
 			if err != nil {
 				r.log.Info("Mirrors of registries are left out", "kind", kind.Kind, "name", o.GetName(), "cause", err.Error())
 			}

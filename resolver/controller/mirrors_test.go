@@ -17,14 +17,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/mirrors"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // setMirrors keeps the last mirrors.
-type setMirrors struct{ got []registry.Mirrors }
+type setMirrors struct{ got []mirrors.Entry }
 
-func (s *setMirrors) SetMirrors(all []registry.Mirrors) []error {
+func (s *setMirrors) SetMirrors(all []mirrors.Entry) []error {
 	s.got = all
 	return nil
 }
@@ -34,7 +34,7 @@ func (s *setMirrors) SetMirrors(all []registry.Mirrors) []error {
 func TestMirrorsOfCluster(t *testing.T) {
 	r, _, _ := newTestResolver(t, &fakeRegistry{})
 	to := &setMirrors{}
-	r.mirrors = &mirrorSets{to: to, byObject: map[string][]registry.Mirrors{}}
+	r.mirrors = &mirrorSets{to: to, byObject: map[string][]mirrors.Entry{}}
 	r.usage.Set(imagesFor("w", "ns", privateImage))
 	image := usage.ImageOf(privateImage)
 	digests, tags := r.mirrorHandler(&mirrorKinds[0]), r.mirrorHandler(&mirrorKinds[1])
@@ -54,7 +54,7 @@ spec:
   - {source: quay.io, mirrors: [m.example/q, n.example/q], mirrorSourcePolicy: NeverContactSource}
   - {source: r.example/x, mirrors: [m.example/x], mirrorSourcePolicy: AllowContactingSource}`)
 	digests.OnAdd(idms, true)
-	if want := []registry.Mirrors{
+	if want := []mirrors.Entry{
 		{Source: "quay.io", Mirrors: []string{"m.example/q", "n.example/q"}, Only: true},
 		{Source: "r.example/x", Mirrors: []string{"m.example/x"}},
 		{Source: "quay.io/t", Mirrors: []string{"m.example/t"}, Tags: true},

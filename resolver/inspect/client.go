@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/pflag"
 
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
@@ -69,7 +70,7 @@ func NewClient(o Options) (*Client, error) {
 	}
 	var keychain authn.Keychain = authn.DefaultKeychain
 	if o.DockerConfig != "" {
-		if keychain, err = registry.KeychainFromDockerConfig(o.DockerConfig); err != nil {
+		if keychain, err = keychains.FromDockerConfig(o.DockerConfig); err != nil {
 			return nil, err
 		}
 	}

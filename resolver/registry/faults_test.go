@@ -13,8 +13,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
-	"reflect"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -625,34 +623,6 @@ func TestCertificateErrors(t *testing.T) {
 	}
 }
 
-// A docker config is parsed again only if it has changed.
-func TestDockerConfigIsParsedOnce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.json")
-	write := func(user string) {
-		if err := os.WriteFile(path, []byte(`{"auths":{"registry.test":{"username":"`+user+`","password":"x"}}}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	load := func(d *dockerConfig) authn.Keychain {
-		t.Helper()
-		k, err := d.load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return k
-	}
-	write("ann")
-	d := &dockerConfig{path: path}
-	first := load(d)
-	if load(d); reflect.ValueOf(d.keychain).Pointer() != reflect.ValueOf(first).Pointer() {
-		t.Error("the same file was parsed twice")
-	}
-	write("bob")
-	if second := load(d); reflect.ValueOf(second).Pointer() == reflect.ValueOf(first).Pointer() {
-		t.Error("a new file was not parsed")
-	}
-}
-
 func TestBoundsOfTexts(t *testing.T) {
 	exact := strings.Repeat("x", 512) // as Error promises
 	if got := printable(exact); got != exact {
@@ -660,13 +630,6 @@ func TestBoundsOfTexts(t *testing.T) {
 	}
 	if got := printable(exact + "y"); len(got) > 512 {
 		t.Errorf("%d bytes, more than 512", len(got))
-	}
-	path := filepath.Join(t.TempDir(), "config.json")
-	if err := os.WriteFile(path, []byte(`{"auths":{}}`+strings.Repeat(" ", maxDockerConfig)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), "1048576 bytes") {
-		t.Errorf("a docker config that is too large: %v", err)
 	}
 }
 

@@ -1,19 +1,12 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 	"slices"
-	"sync"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/authn/kubernetes"
 	"github.com/google/go-containerregistry/pkg/name"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // OfTenant is what the keychain of a tenant's pull secret has besides: see logins.go for what differs.
@@ -36,7 +29,7 @@ var (
 // refusable is a keychain that is notified which of its credentials a registry refuses. It
 // reports whether it forgot that of a repository, and may have another one.
 type refusable interface {
-	refused(target authn.Resource) (forgotten bool)
+	Refused(target authn.Resource) (forgotten bool)
 }
 
 // credential is a credential and the keychain that has it; nil if there is none.
@@ -53,7 +46,7 @@ func (c *credential) renew(ctx context.Context, s *source) bool {
 		return false
 	}
 	for _, resource := range resources(s) {
-		if !keychain.refused(resource) {
+		if !keychain.Refused(resource) {
 			continue
 		}
 		if config, err := lookUp(ctx, c.of, resource); err == nil && *config != c.config && *config != (authn.AuthConfig{}) {
@@ -121,72 +114,3 @@ type resource struct{ domain, repository string }
 
 func (r resource) RegistryStr() string { return r.domain }
 func (r resource) String() string      { return r.domain + "/" + r.repository }
-
-// maxDockerConfig is how many bytes of a docker config file are read: the limit
-// of a Secret.
-const maxDockerConfig = 1 << 20
-
-// KeychainFromDockerConfig returns the credentials of a docker config file, by
-// the rules of the kubelet for Secrets of type kubernetes.io/dockerconfigjson.
-// Credential helpers are not run. The file is read again when it has changed.
-// The returned error is that of the first read.
-func KeychainFromDockerConfig(path string) (authn.Keychain, error) {
-	k := &dockerConfig{path: path}
-	_, err := k.load()
-	if err != nil {
-		return nil, err
-	}
-	return k, nil
-}
-
-type dockerConfig struct {
-	path     string
-	mu       sync.Mutex
-	content  []byte
-	keychain authn.Keychain
-}
-
-// Resolve implements authn.Keychain.
-func (d *dockerConfig) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	keychain, err := d.load()
-	if err != nil {
-		return nil, err
-	}
-	return keychain.Resolve(target)
-}
-
-// load reads the file every time, which costs less than a request, and parses it if
-// it has changed.
-func (d *dockerConfig) load() (authn.Keychain, error) {
-	content, err := readAtMost(d.path, maxDockerConfig)
-	if err != nil {
-		return nil, fmt.Errorf("docker config: %w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.keychain != nil && bytes.Equal(content, d.content) {
-		return d.keychain, nil
-	}
-	keychain, err := kubernetes.NewFromPullSecrets(context.Background(), []corev1.Secret{{
-		Type: corev1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{corev1.DockerConfigJsonKey: content},
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("docker config %s: %w", d.path, err)
-	}
-	d.content, d.keychain = content, keychain
-	return keychain, nil
-}
-
-func readAtMost(path string, limit int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(content)) > limit {
-		err = fmt.Errorf("%s: more than %d bytes", path, limit)
-	}
-	return content, err
-}

@@ -8,6 +8,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+
+	"github.com/layer-locality/layer-locality/resolver/mirrors"
 )
 
 // TestMirrorsOfCluster: mirrors for digests are not asked for tags and the other way round,
@@ -25,8 +27,8 @@ func TestMirrorsOfCluster(t *testing.T) {
 		_, err := w.Resolve(t.Context(), source.host+"/app"+identifier, amd64, nil)
 		return err
 	}
-	digested := Mirrors{Source: source.host, Mirrors: []string{mirror.host + "/copy"}}
-	if errs := w.SetMirrors([]Mirrors{digested}); errs != nil {
+	digested := mirrors.Entry{Source: source.host, Mirrors: []string{mirror.host + "/copy"}}
+	if errs := w.SetMirrors([]mirrors.Entry{digested}); errs != nil {
 		t.Fatal(errs)
 	}
 	for identifier, want := range map[string][2]bool{"@" + id.String(): {false, true}, ":1": {true, false}} {
@@ -39,7 +41,7 @@ func TestMirrorsOfCluster(t *testing.T) {
 	}
 
 	digested.Only = true
-	w.SetMirrors([]Mirrors{digested, {Source: source.host, Mirrors: []string{mirror.host + "/copy"}, Tags: true}})
+	w.SetMirrors([]mirrors.Entry{digested, {Source: source.host, Mirrors: []string{mirror.host + "/copy"}, Tags: true}})
 	if err := ask(":1"); err != nil || len(source.take()) > 0 {
 		t.Errorf("error %v, or the source was asked", err)
 	}
@@ -47,7 +49,7 @@ func TestMirrorsOfCluster(t *testing.T) {
 	if len(source.take()) > 0 {
 		t.Error("the source was asked")
 	}
-	w.SetMirrors([]Mirrors{{Source: source.host, Only: true}})
+	w.SetMirrors([]mirrors.Entry{{Source: source.host, Only: true}})
 	wantError(t, ask(":1"), v1alpha1.ReasonDenied, "is blocked in")
 	w.SetMirrors(nil)
 	if err := ask(":1"); err != nil {
@@ -73,7 +75,7 @@ blocked = true
 [[registry.mirror]]
 location = "mirror.test/copy"
 `)))
-	errs := w.SetMirrors([]Mirrors{
+	errs := w.SetMirrors([]mirrors.Entry{
 		{Source: "quay.test", Mirrors: []string{"cluster.test/quay"}, Tags: true},
 		{Source: "quay.test/deep", Mirrors: []string{"cluster.test/deep"}, Tags: true},
 		{Source: "*.wild.test", Mirrors: []string{"cluster.test/wild"}, Tags: true},
@@ -110,7 +112,7 @@ location = "mirror.test/copy"
 	}
 	// What the file says of a mirror counts for it.
 	insecure := newWorld(t, withConf(writeConf(t, "[[registry]]\nlocation = \"cluster.test\"\ninsecure = true\n")))
-	insecure.SetMirrors([]Mirrors{{Source: "quay.test", Mirrors: []string{"cluster.test/quay"}, Tags: true}})
+	insecure.SetMirrors([]mirrors.Entry{{Source: "quay.test", Mirrors: []string{"cluster.test/quay"}, Tags: true}})
 	if sources, err := insecure.sources("quay.test/x:1"); err != nil || !sources[0].insecure || sources[1].insecure {
 		t.Errorf("error %v, or the wrong one is insecure", err)
 	}
@@ -129,38 +131,38 @@ location = "mirror.test/copy"
 // TestInvalidMirrors: what is no name is left out and told; the rest counts.
 func TestInvalidMirrors(t *testing.T) {
 	w := newWorld(t)
-	many := make([]Mirrors, maxMirrored+1)
+	many := make([]mirrors.Entry, mirrors.MaxSources+1)
 	for i := range many {
-		many[i] = Mirrors{Source: fmt.Sprintf("r%d.test", i)}
+		many[i] = mirrors.Entry{Source: fmt.Sprintf("r%d.test", i)}
 	}
-	for i := range maxMirrors + 1 {
+	for i := range mirrors.MaxEach + 1 {
 		many[0].Mirrors = append(many[0].Mirrors, fmt.Sprintf("m%d.test", i), "m0.test")
 	}
 	if errs := w.SetMirrors(many); len(errs) != 2 {
 		t.Errorf("errors %v", errs)
 	}
-	if sources, err := w.sources("r0.test/x@" + digest.FromString("x").String()); err != nil || len(sources) != maxMirrors+1 {
+	if sources, err := w.sources("r0.test/x@" + digest.FromString("x").String()); err != nil || len(sources) != mirrors.MaxEach+1 {
 		t.Errorf("%d sources, error %v", len(sources), err)
 	}
 	// A mirror too many leaves those for tags alone, and one that is no name leaves the rule.
-	digests := Mirrors{Source: "a.test", Mirrors: append(many[0].Mirrors, "no name")}
-	errs := w.SetMirrors([]Mirrors{digests, {Source: "a.test", Mirrors: []string{"tags.test"}, Tags: true, Only: true}})
+	digests := mirrors.Entry{Source: "a.test", Mirrors: append(many[0].Mirrors, "no name")}
+	errs := w.SetMirrors([]mirrors.Entry{digests, {Source: "a.test", Mirrors: []string{"tags.test"}, Tags: true, Only: true}})
 	if sources, err := w.sources("a.test/x:1"); len(errs) != 2 || err != nil || len(sources) != 1 || sources[0].domain != "tags.test" {
 		t.Errorf("errors %v; sources %v, error %v", errs, sources, err)
 	}
-	w.SetMirrors([]Mirrors{{Source: "a.test", Mirrors: []string{"no name"}, Only: true}})
+	w.SetMirrors([]mirrors.Entry{{Source: "a.test", Mirrors: []string{"no name"}, Only: true}})
 	if sources, err := w.sources("a.test/x:1"); err == nil {
 		t.Errorf("%v are asked although nobody wants it", sources)
 	}
 	longest := "a.test/" + strings.Repeat("a", 512-len("a.test/"))
-	if errs := w.SetMirrors([]Mirrors{{Source: longest}}); errs != nil {
+	if errs := w.SetMirrors([]mirrors.Entry{{Source: longest}}); errs != nil {
 		t.Errorf("source of 512 bytes: errors %v", errs)
 	}
 	for _, source := range []string{longest + "a", "", "*", "*.", "a b", "https://a.test", "a.test/UPPER", "a.test/x:1", "*.a.test/x"} {
-		if errs := w.SetMirrors([]Mirrors{{Source: source}}); len(errs) != 1 {
+		if errs := w.SetMirrors([]mirrors.Entry{{Source: source}}); len(errs) != 1 {
 			t.Errorf("source %.50q: errors %v", source, errs)
 		}
-		if errs := w.SetMirrors([]Mirrors{{Source: "a.test", Mirrors: []string{source}}}); len(errs) != 1 {
+		if errs := w.SetMirrors([]mirrors.Entry{{Source: "a.test", Mirrors: []string{source}}}); len(errs) != 1 {
 			t.Errorf("mirror %.50q: errors %v", source, errs)
 		}
 	}

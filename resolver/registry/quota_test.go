@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/limits"
 )
 
 // hub counts GET requests for manifests as Docker Hub does: each user has a quota, HEAD is
@@ -103,7 +103,7 @@ func TestQuotaForNodes(t *testing.T) {
 					resolved++
 				} else if refused++; refused == 1 {
 					e := wantError(t, err, v1alpha1.ReasonRateLimited, "50 are kept for the nodes (--quota-for-nodes)")
-					if !e.Busy || e.RetryAfter != quotaWait {
+					if !e.Busy || e.RetryAfter != limits.QuotaWait {
 						t.Errorf("busy %v, again after %s: the queue of all others would wait, too", e.Busy, e.RetryAfter)
 					}
 				}
@@ -182,7 +182,7 @@ func TestQuotaIsOld(t *testing.T) {
 	h.mu.Lock()
 	h.left[""] = 50
 	h.mu.Unlock()
-	clock.SetTime(clock.Now().Add(quotaFresh))
+	clock.SetTime(clock.Now().Add(limits.QuotaFresh))
 	_, err := w.Resolve(t.Context(), "docker.io/team/app:1", amd64, nil)
 	wantError(t, err, v1alpha1.ReasonRateLimited)
 	wantRequests(t, s, "HEAD /v2/team/app/manifests/1")
@@ -191,7 +191,7 @@ func TestQuotaIsOld(t *testing.T) {
 	h.mu.Lock()
 	h.left[""] = 100
 	h.mu.Unlock()
-	clock.SetTime(clock.Now().Add(quotaFresh))
+	clock.SetTime(clock.Now().Add(limits.QuotaFresh))
 	if _, err := w.Resolve(t.Context(), "docker.io/team/app:1", amd64, nil); err != nil {
 		t.Error(err)
 	}
@@ -220,36 +220,8 @@ location = "%s/hub"
 	}
 }
 
-// TestQuotaStated: what a registry may say, and that a registry without a quota gets no other
-// requests than before.
-func TestQuotaStated(t *testing.T) {
-	for field, want := range map[string]struct {
-		requests int
-		window   time.Duration
-	}{
-		"100;w=21600":              {100, 6 * time.Hour},
-		" 76 ; w=60":               {76, time.Minute},
-		"10, 10;w=1, 1000;w=3600":  {10, quotaWait},
-		"5":                        {5, quotaWait},
-		"0;w=0":                    {0, 0},
-		"5;w=99999999999999999999": {5, quotaWait},
-		"5;comment=\"a\";w=3":      {5, 3 * time.Second},
-		"2147483647;w=1":           {maxQuota, time.Second},
-		"":                         {-1, 0},
-		"-1":                       {-1, 0},
-		"many":                     {-1, 0},
-		"99999999999999999999;w=1": {-1, 0},
-		strings.Repeat("9", 60000): {-1, 0},
-		"1e3":                      {-1, 0},
-		"limit=100, remaining=3":   {-1, 0},
-		"\x00":                     {-1, 0},
-	} {
-		requests, window, ok := parseQuota(field)
-		if ok != (want.requests >= 0) || ok && (requests != want.requests || window != want.window) {
-			t.Errorf("%.40q: %d in %s, %v", field, requests, window, ok)
-		}
-	}
-
+// TestNoQuota: a registry without a quota gets no other requests than before.
+func TestNoQuota(t *testing.T) {
 	content := &repository{}
 	content.push("app", manifestType, manifestOf(), "1")
 	w := newWorld(t)
@@ -270,86 +242,6 @@ func TestQuotaStated(t *testing.T) {
 	}
 }
 
-// TestQuotaOvertaking: of answers that overtake each other, the lowest rest counts, and a
-// request without an answer may have counted.
-func TestQuotaOvertaking(t *testing.T) {
-	q, s := &quota{}, &source{domain: "registry.test"}
-	begun := time.Now()
-	answer := func(left int, began, at time.Time) {
-		q.hear(http.StatusOK, http.Header{"Ratelimit-Limit": {"100;w=60"}, "Ratelimit-Remaining": {strconv.Itoa(left)}}, began, at)
-	}
-	answer(52, begun, begun.Add(2))
-	answer(90, begun.Add(1), begun.Add(3))
-	if err := q.take(s, 0.5); err != nil {
-		t.Fatal(err)
-	}
-	if err := q.take(s, 0.5); err != nil {
-		t.Fatal(err)
-	}
-	if err := q.take(s, 0.5); err == nil {
-		t.Error("two are under way, and a third was sent of the two that are not for the nodes")
-	}
-	q.done(true)
-	q.done(false)
-	if err := q.take(s, 0.5); err != nil {
-		t.Fatal(err)
-	}
-	if err := q.take(s, 0.5); err == nil {
-		t.Error("the one that failed did not count")
-	}
-	q.done(false)
-	answer(90, begun.Add(4), begun.Add(5))
-	if err := q.take(s, 0.5); err != nil {
-		t.Error("a later answer does not count")
-	}
-}
-
-// TestQuotaEnds: a quota that is not stated any more, or was only with a refusal, is forgotten.
-func TestQuotaEnds(t *testing.T) {
-	stated := http.Header{"Ratelimit-Limit": {"60"}, "Ratelimit-Remaining": {"0"}}
-	begun := time.Now()
-	hub, other := &source{domain: dockerHub}, &source{domain: "registry.test"}
-
-	q := &quota{}
-	q.hear(http.StatusTooManyRequests, stated, begun, begun)
-	if q.take(other, 0.5) == nil {
-		t.Error("sent although nothing is left")
-	}
-	q.hear(http.StatusOK, http.Header{}, begun, begun.Add(time.Second)) // sent before
-	if q.take(other, 0.5) == nil {
-		t.Error("an answer to an earlier request counts")
-	}
-	if !q.unsure(other, begun.Add(quotaFresh)) {
-		t.Error("not asked again")
-	}
-	q.hear(http.StatusOK, http.Header{}, begun.Add(quotaFresh), begun.Add(quotaFresh))
-	if err := q.take(other, 0.5); err != nil {
-		t.Errorf("the registry states no quota any more: %v", err)
-	}
-
-	// Without any answer, not longer than its window.
-	q = &quota{}
-	q.hear(http.StatusOK, http.Header{"Ratelimit-Limit": {"60;w=7200"}, "Ratelimit-Remaining": {"0"}}, begun, begun)
-	for after, refused := range map[time.Duration]bool{7199 * time.Second: true, 7200 * time.Second: false} {
-		old := &quota{heard: true, limit: q.limit, remaining: q.remaining, window: q.window, at: q.at}
-		old.unsure(other, begun.Add(after))
-		if got := old.take(other, 0.5) != nil; got != refused {
-			t.Errorf("after %s: refused %v", after, got)
-		}
-	}
-
-	// What the hub refuses does not say whether it counts.
-	q = &quota{}
-	q.hear(http.StatusUnauthorized, http.Header{}, begun, begun)
-	if !q.unsure(hub, begun) {
-		t.Error("the hub is taken for a registry without quota")
-	}
-	q.hear(http.StatusOK, http.Header{}, begun, begun)
-	if q.unsure(hub, begun) {
-		t.Error("the hub is asked again at once")
-	}
-}
-
 // A registry that cannot tell how much is left, because it is in trouble, is not asked for what
 // may count.
 func TestQuotaOfRegistryInTrouble(t *testing.T) {
@@ -361,21 +253,5 @@ func TestQuotaOfRegistryInTrouble(t *testing.T) {
 	if !slices.ContainsFunc(requests, func(r string) bool { return strings.HasPrefix(r, "HEAD /v2/team") }) ||
 		slices.ContainsFunc(requests, func(r string) bool { return strings.HasPrefix(r, "GET /v2/team") }) {
 		t.Errorf("requests %q", requests)
-	}
-}
-
-// Half of what has to be stated is no quota.
-func TestQuotaStatedInPart(t *testing.T) {
-	for _, header := range []http.Header{
-		{"Ratelimit-Limit": {"60"}}, {"Ratelimit-Remaining": {"0"}}, {"Ratelimit-Limit": {"0"}, "Ratelimit-Remaining": {"0"}},
-		{"Ratelimit-Limit": {"60"}, "Ratelimit-Remaining": {"few"}}, {"Ratelimit-Limit": {"many"}, "Ratelimit-Remaining": {"0"}},
-	} {
-		q := &quota{}
-		if left, stated := q.hear(http.StatusOK, header, time.Now(), time.Now()); stated || left != 0 {
-			t.Errorf("%v: %d left, stated %v", header, left, stated)
-		}
-		if err := q.take(&source{domain: "registry.test"}, 0.5); err != nil {
-			t.Errorf("%v: %v", header, err)
-		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/resolver/mirrors"
 )
 
 // References returns, in the order in which the container runtime tries them,
@@ -47,7 +48,20 @@ func (c *Client) sources(name string) ([]*source, error) {
 	if err != nil {
 		return nil, invalidReference(name, err)
 	}
-	return c.conf.sources(named, c.mirroredBy(named))
+	var mirrored *sysregistriesv2.Registry
+	if rules := c.mirrored.Load(); rules != nil {
+		mirrored = rules.Find(named)
+	}
+	return c.conf.sources(named, mirrored)
+}
+
+// SetMirrors replaces the mirrors that the cluster states. Of the rules of registries.conf
+// and these, that for the longest part of a name counts; of two for the same part, these. It
+// returns what is wrong with those that are left out.
+func (c *Client) SetMirrors(all []mirrors.Entry) []error {
+	rules, errs := mirrors.New(all)
+	c.mirrored.Store(&rules)
+	return errs
 }
 
 // registriesConf is a containers-registries.conf(5) file. A nil pointer means

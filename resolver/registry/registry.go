@@ -23,9 +23,9 @@ import (
 	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.podman.io/image/v5/pkg/sysregistriesv2"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/mirrors"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
@@ -75,7 +75,7 @@ type Client struct {
 	auth      *authorizer
 	quotas    *quotas
 	// mirrored are the rules of SetMirrors.
-	mirrored atomic.Pointer[[]sysregistriesv2.Registry]
+	mirrored atomic.Pointer[mirrors.Rules]
 }
 
 // ErrNoCredentials is wrapped by the error of a registry that was not asked, because no

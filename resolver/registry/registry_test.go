@@ -450,19 +450,6 @@ func TestTokenOfAllCharacters(t *testing.T) {
 	}
 }
 
-func TestReadAtMost(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte("0123456789"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if content, err := readAtMost(path, 10); err != nil || string(content) != "0123456789" {
-		t.Errorf("%q, %v", content, err)
-	}
-	if _, err := readAtMost(path, 9); err == nil || !strings.Contains(err.Error(), "more than 9 bytes") {
-		t.Errorf("error %v", err)
-	}
-}
-
 type brokenKeychain struct{}
 
 func (brokenKeychain) Resolve(authn.Resource) (authn.Authenticator, error) {
@@ -483,59 +470,6 @@ func TestDockerHubNames(t *testing.T) {
 	}
 	if err != nil || !reflect.DeepEqual(configs, want) {
 		t.Errorf("%v, %v, want %v", configs, err, want)
-	}
-}
-
-func TestKeychainFromDockerConfig(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.json")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("a missing file: %v", err)
-	}
-	write(`{"auths":`)
-	if _, err := KeychainFromDockerConfig(path); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("a broken file: %v", err)
-	}
-	write("")
-	if empty, err := KeychainFromDockerConfig(path); err != nil || empty == nil {
-		t.Errorf("an empty file, which has no credentials: %v, %v", empty, err)
-	}
-	write(`{"auths":{"https://index.docker.io/v1/":{"auth":"YW5uOnMzY3JldA=="},"*.example.com":{"username":"bob","password":"1"},"registry.test/team":{"username":"cleo","password":"2"}}}`)
-	keychain, err := KeychainFromDockerConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := func(domain, repository string) string {
-		t.Helper()
-		got, err := credentials(t.Context(), &source{domain: domain, repository: repository}, []authn.Keychain{keychain})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got[0].config.Username
-	}
-	for _, c := range [][3]string{
-		{"docker.io", "library/busybox", "ann"},
-		{"eu.example.com", "app", "bob"},
-		{"example.com", "app", ""},
-		{"registry.test", "team/app", "cleo"},
-		{"registry.test", "other/app", ""},
-	} {
-		if got := user(c[0], c[1]); got != c[2] {
-			t.Errorf("%s/%s: user %q, want %q", c[0], c[1], got, c[2])
-		}
-	}
-	write(`{"auths":{"registry.test":{"username":"dora","password":"3"}}}`)
-	if got := user("registry.test", "other/app"); got != "dora" {
-		t.Errorf("after the file changed: user %q, want dora", got)
-	}
-	write(strings.Repeat(" ", maxDockerConfig+1))
-	if _, err := credentials(t.Context(), &source{domain: "registry.test", repository: "app"}, []authn.Keychain{keychain}); err == nil {
-		t.Error("a file larger than a Secret is read")
 	}
 }
 
@@ -687,4 +621,44 @@ func TestNestedIndex(t *testing.T) {
 	s := listen(t, "127.0.0.1:0", "registry.test", false, content)
 	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil)
 	wantError(t, err, v1alpha1.ReasonInvalidManifest, s.host, "another index")
+}
+
+// renewed is a keychain that has another password for each one that is refused, while there are any.
+type renewed struct {
+	mu        sync.Mutex
+	passwords []string
+}
+
+func (k *renewed) Resolve(authn.Resource) (authn.Authenticator, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return &authn.Basic{Username: "ann", Password: k.passwords[0]}, nil
+}
+
+func (k *renewed) Refused(authn.Resource) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.passwords) > 1 {
+		k.passwords = k.passwords[1:]
+		return true
+	}
+	return false
+}
+
+// TestRefusedCredentialIsRenewed: a keychain that may have another credential is asked again when a registry refuses
+// the one that it had.
+func TestRefusedCredentialIsRenewed(t *testing.T) {
+	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(oneImage()))
+	for _, c := range []struct {
+		passwords []string
+		opens     bool
+	}{{[]string{"old", "s3cret"}, true}, {[]string{"s3cret", "new"}, true}, {[]string{"old", "older", "s3cret"}, false}, {[]string{"old"}, false}} {
+		keychain := &renewed{passwords: c.passwords}
+		found, err := newWorld(t).Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain})
+		if !c.opens {
+			wantError(t, err, v1alpha1.ReasonUnauthorized)
+		} else if err != nil || found.By != authn.Keychain(keychain) {
+			t.Errorf("%q: opened by %v, error %v", c.passwords, found.By, err)
+		}
+	}
 }

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 )
@@ -406,7 +407,7 @@ func TestResolverCredentialProvider(t *testing.T) {
 	}
 	bin := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(bin, "ecr-credential-provider"), nil, 0o700))
-	_, err := registry.KeychainsFromProviders(deployed+"/resolver/components/credential-provider/credential-provider.yaml", bin)
+	_, err := keychains.FromProviders(deployed+"/resolver/components/credential-provider/credential-provider.yaml", bin)
 	must(t, err)
 }
 

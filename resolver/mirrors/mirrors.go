@@ -1,4 +1,6 @@
-package registry
+// Package mirrors has the mirrors of registries that objects of the cluster state (ImageDigestMirrorSet,
+// ImageTagMirrorSet), as rules of registries.conf.
+package mirrors
 
 import (
 	"fmt"
@@ -13,15 +15,14 @@ import (
 )
 
 const (
-	// maxMirrored bounds the sources that have mirrors in the cluster, and maxMirrors the
+	// MaxSources bounds the sources that have mirrors in the cluster, and MaxEach the
 	// mirrors of each.
-	maxMirrored = 1000
-	maxMirrors  = 32
+	MaxSources = 1000
+	MaxEach    = 32
 )
 
-// Mirrors are the mirrors of a source, as an object of the cluster states them
-// (ImageDigestMirrorSet, ImageTagMirrorSet).
-type Mirrors struct {
+// Entry has the mirrors of a source, as an object of the cluster states them.
+type Entry struct {
 	// Source is a registry, a repository, a part of its path, or *.domain.
 	Source string
 	// Mirrors take the place of Source in a name, in the order to try.
@@ -46,13 +47,14 @@ func checkRepository(text string) error {
 	return nil
 }
 
-// SetMirrors replaces the mirrors that the cluster states. Of the rules of registries.conf
-// and these, that for the longest part of a name counts; of two for the same part, these. It
-// returns what is wrong with those that are left out.
-func (c *Client) SetMirrors(all []Mirrors) []error {
+// Rules are rules of registries.conf, one for each source.
+type Rules []sysregistriesv2.Registry
+
+// New returns the rules for entries, and what is wrong with those that are left out.
+func New(entries []Entry) (Rules, []error) {
 	var errs []error
-	var rules []sysregistriesv2.Registry
-	for _, m := range all {
+	var rules Rules
+	for _, m := range entries {
 		rule, wrong := ruleOf(&m)
 		errs = append(errs, wrong...)
 		if rule == nil {
@@ -60,8 +62,8 @@ func (c *Client) SetMirrors(all []Mirrors) []error {
 		}
 		at := slices.IndexFunc(rules, func(r sysregistriesv2.Registry) bool { return r.Prefix == rule.Prefix })
 		switch {
-		case at < 0 && len(rules) == maxMirrored:
-			errs = append(errs, fmt.Errorf("%s: more than %d sources have mirrors", m.Source, maxMirrored))
+		case at < 0 && len(rules) == MaxSources:
+			errs = append(errs, fmt.Errorf("%s: more than %d sources have mirrors", m.Source, MaxSources))
 		case at < 0:
 			rules = append(rules, *rule)
 		default:
@@ -78,21 +80,20 @@ func (c *Client) SetMirrors(all []Mirrors) []error {
 			}
 			count[mirror.PullFromMirror]++
 			switch n := count[mirror.PullFromMirror]; {
-			case n <= maxMirrors:
+			case n <= MaxEach:
 				kept = append(kept, mirror)
-			case n == maxMirrors+1:
-				errs = append(errs, fmt.Errorf("%s: more than %d mirrors for tags or for digests", rules[i].Prefix, maxMirrors))
+			case n == MaxEach+1:
+				errs = append(errs, fmt.Errorf("%s: more than %d mirrors for tags or for digests", rules[i].Prefix, MaxEach))
 			}
 		}
 		rules[i].Mirrors = kept
 	}
-	c.mirrored.Store(&rules)
-	return errs
+	return rules, errs
 }
 
 // ruleOf returns mirrors as a rule of registries.conf, in the way in which OpenShift writes
 // them there, without those that are not valid; nil if the source is not.
-func ruleOf(m *Mirrors) (*sysregistriesv2.Registry, []error) {
+func ruleOf(m *Entry) (*sysregistriesv2.Registry, []error) {
 	var errs []error
 	rule := &sysregistriesv2.Registry{Prefix: m.Source, Blocked: m.Only}
 	domain, wild := strings.CutPrefix(m.Source, "*.")
@@ -116,17 +117,12 @@ func ruleOf(m *Mirrors) (*sysregistriesv2.Registry, []error) {
 	return rule, errs
 }
 
-// mirroredBy returns the cluster's rule for a reference; nil if there is none.
-func (c *Client) mirroredBy(named reference.Named) *sysregistriesv2.Registry {
-	rules := c.mirrored.Load()
-	if rules == nil {
-		return nil
-	}
+// Find returns the rule for a reference: that for the longest part of its name; nil if there is none.
+func (r Rules) Find(named reference.Named) *sysregistriesv2.Registry {
 	var found *sysregistriesv2.Registry
-	for i := range *rules {
-		rule := &(*rules)[i]
-		if inSource(named, rule.Prefix) && (found == nil || len(rule.Prefix) > len(found.Prefix)) {
-			found = rule
+	for i := range r {
+		if inSource(named, r[i].Prefix) && (found == nil || len(r[i].Prefix) > len(found.Prefix)) {
+			found = &r[i]
 		}
 	}
 	return found

@@ -1,4 +1,4 @@
-package registry
+package keychains
 
 import (
 	"bytes"
@@ -16,9 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/authn/kubernetes"
 	"golang.org/x/sync/singleflight"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 	kubeletconfig "k8s.io/kubelet/config/v1"
@@ -45,12 +43,12 @@ const (
 	maxProvided = 1024
 )
 
-// KeychainsFromProviders returns a keychain for each of the kubelet's credential provider
+// FromProviders returns a keychain for each of the kubelet's credential provider
 // plugins in a CredentialProviderConfig (kubelet.config.k8s.io/v1). The programs are in a
 // folder, and answer credentialprovider.kubelet.k8s.io/v1. An error names what cannot be
 // used.
-func KeychainsFromProviders(config, folder string) ([]authn.Keychain, error) {
-	content, err := readAtMost(config, maxDockerConfig)
+func FromProviders(config, folder string) ([]authn.Keychain, error) {
+	content, err := os.ReadFile(config)
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +120,7 @@ func newProvider(config *kubeletconfig.CredentialProvider, folder string) (*prov
 	if info.IsDir() || info.Mode()&0o111 == 0 {
 		return nil, fmt.Errorf("%s is no program", p.path)
 	}
-	auths := map[string]credentialprovider.AuthConfig{}
-	for _, image := range config.MatchImages {
-		auths[image] = credentialprovider.AuthConfig{Username: "matches", Password: "matches"}
-	}
-	if p.matches, err = keychainOf(auths); err != nil {
+	if p.matches, err = matching(config.MatchImages); err != nil {
 		return nil, fmt.Errorf("matchImages: %w", err)
 	}
 	p.setClock(clock.RealClock{})
@@ -135,19 +129,6 @@ func newProvider(config *kubeletconfig.CredentialProvider, folder string) (*prov
 
 func (p *provider) setClock(clock cache.Clock) {
 	p.clock, p.known = clock, cache.NewLRUExpireCacheWithClock(maxProvided, clock)
-}
-
-// keychainOf returns the keychain with credentials by patterns of images, by the rules of
-// the kubelet.
-func keychainOf(auths map[string]credentialprovider.AuthConfig) (authn.Keychain, error) {
-	content, err := json.Marshal(map[string]any{"auths": auths})
-	if err != nil {
-		return nil, err
-	}
-	return kubernetes.NewFromPullSecrets(context.Background(), []corev1.Secret{{
-		Type: corev1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{corev1.DockerConfigJsonKey: content},
-	}})
 }
 
 // Resolve implements authn.Keychain.
@@ -162,21 +143,20 @@ func (p *provider) ResolveContext(ctx context.Context, target authn.Resource) (a
 	}
 	known := p.remembered(target)
 	if known == nil {
-		var err error
-		known, err = shared(ctx, &p.flights, target.String(), func(ctx context.Context) (*provided, error) {
-			select {
-			case p.runs <- struct{}{}:
-				defer func() { <-p.runs }()
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
+		// If the caller stops waiting, the run goes on: it has its own time limit, and others wait for it.
+		result := p.flights.DoChan(target.String(), func() (any, error) {
+			p.runs <- struct{}{}
+			defer func() { <-p.runs }()
 			if known := p.remembered(target); known != nil { // somebody else may have asked since
 				return known, nil
 			}
-			return p.ask(ctx, target), nil
+			return p.ask(context.WithoutCancel(ctx), target), nil
 		})
-		if err != nil {
-			return nil, err
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case r := <-result:
+			known = r.Val.(*provided)
 		}
 	}
 	if known.err != nil {
@@ -213,9 +193,9 @@ func (p *provider) remembered(target authn.Resource) *provided {
 	return nil
 }
 
-// refused implements refusable: a credential that a registry refuses may have been valid for
-// a shorter time than its provider stated.
-func (p *provider) refused(target authn.Resource) (forgotten bool) {
+// Refused notes that a registry refuses the credential for an image: it may have been valid for a shorter time
+// than its provider stated. It reports whether the credential was old enough to ask the provider again.
+func (p *provider) Refused(target authn.Resource) (forgotten bool) {
 	known := p.remembered(target)
 	if known == nil || known.err != nil || p.clock.Now().Sub(known.at) < providerRefused {
 		return false
@@ -238,7 +218,7 @@ func (p *provider) ask(ctx context.Context, target authn.Resource) *provided {
 		}
 	}
 	if err == nil {
-		found.Keychain, err = keychainOf(answer.Auth)
+		found.Keychain, err = fromAuths(answer.Auth)
 		lasts = p.config.DefaultCacheDuration.Duration
 		if answer.CacheDuration != nil {
 			lasts = answer.CacheDuration.Duration
@@ -276,7 +256,7 @@ func (p *provider) run(ctx context.Context, image string) (*credentialprovider.C
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), stdout, stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%w: %s", cmp.Or(ctx.Err(), err), printable(stderr.taken.String()))
+		return nil, fmt.Errorf("%w: %s", cmp.Or(ctx.Err(), err), strings.TrimSpace(stderr.taken.String()))
 	}
 	var response credentialprovider.CredentialProviderResponse
 	if err := json.Unmarshal(stdout.taken.Bytes(), &response); err != nil {

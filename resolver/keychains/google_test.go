@@ -1,4 +1,4 @@
-package registry
+package keychains
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func TestGoogle(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(metadata.URL, "http://"))
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 	t.Setenv("HOME", t.TempDir())
-	keychain, err := KeychainFromGoogle(t.Context())
+	keychain, err := FromGoogle(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestGoogle(t *testing.T) {
 		"europe-docker.pkg.dev": true, "gcr.io": true, "eu.gcr.io": true,
 		"docker.io": false, "registry.example.com": false, "pkg.dev.example.com": false, "evil-gcr.io": false,
 	} {
-		config, err := lookUp(t.Context(), keychain, resource{host, "project/app"})
+		config, err := lookUp(t.Context(), keychain, host+"/project/app")
 		switch {
 		case err != nil:
 			t.Errorf("%s: %v", host, err)
@@ -50,7 +50,7 @@ func TestGoogle(t *testing.T) {
 	}
 
 	metadata.Close()
-	if _, err := KeychainFromGoogle(t.Context()); err == nil {
+	if _, err := FromGoogle(t.Context()); err == nil {
 		t.Error("credentials, although nobody gives any")
 	}
 }

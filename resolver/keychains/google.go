@@ -1,11 +1,10 @@
-package registry
+package keychains
 
 import (
 	"context"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/google"
-	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 )
 
 // googleKeychain has the credentials of Google Cloud for Google's registries, and none for
@@ -15,19 +14,15 @@ type googleKeychain struct {
 	token   authn.Authenticator
 }
 
-// KeychainFromGoogle returns a keychain for Artifact Registry with the Application Default
+// FromGoogle returns a keychain for Artifact Registry with the Application Default
 // Credentials of this process: in Google Cloud those of the pod's or the node's service account.
 // Tokens are renewed as they expire, until the context ends. An error means that there are no
 // such credentials.
 //
 // It is not google.Keychain: that gives up for ever when the first question finds none, and ties
 // later renewals to that question.
-func KeychainFromGoogle(ctx context.Context) (authn.Keychain, error) {
-	auths := map[string]credentialprovider.AuthConfig{}
-	for _, hosts := range []string{"*.pkg.dev", "gcr.io", "*.gcr.io"} {
-		auths[hosts] = credentialprovider.AuthConfig{Username: "matches", Password: "matches"}
-	}
-	matches, err := keychainOf(auths)
+func FromGoogle(ctx context.Context) (authn.Keychain, error) {
+	matches, err := matching([]string{"*.pkg.dev", "gcr.io", "*.gcr.io"})
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,9 @@
-package registry
+package keychains
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/documented"
 )
 
 // This test binary is a credential provider if this variable names a folder: it appends its
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 func provide(dir string) error {
-	var request object
+	var request map[string]any
 	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
 		return err
 	}
@@ -56,6 +57,14 @@ type testProvider struct {
 	dir string
 }
 
+func writeFile(t *testing.T, path string, content []byte) string {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func newTestProvider(t *testing.T) *testProvider {
 	t.Helper()
 	p := &testProvider{t, t.TempDir()}
@@ -71,11 +80,11 @@ func newTestProvider(t *testing.T) *testProvider {
 
 // config writes a configuration with the provider for some images.
 func (p *testProvider) config(images ...string) string {
-	text, err := json.Marshal(object{
+	text, err := json.Marshal(map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig",
-		"providers": []object{{
+		"providers": []map[string]any{{
 			"name": "cloud", "apiVersion": "credentialprovider.kubelet.k8s.io/v1", "matchImages": images,
-			"defaultCacheDuration": "10m", "args": []string{"get"}, "env": []object{{"name": providerVariable, "value": p.dir}},
+			"defaultCacheDuration": "10m", "args": []string{"get"}, "env": []map[string]any{{"name": providerVariable, "value": p.dir}},
 		}},
 	})
 	if err != nil {
@@ -86,9 +95,9 @@ func (p *testProvider) config(images ...string) string {
 
 // answers makes the provider answer with a password of the user ann for an image pattern.
 func (p *testProvider) answers(image, password, cacheKey, lasts string) {
-	answer := object{
+	answer := map[string]any{
 		"apiVersion": "credentialprovider.kubelet.k8s.io/v1", "kind": "CredentialProviderResponse", "cacheKeyType": cacheKey,
-		"auth": object{image: object{"username": "ann", "password": password}},
+		"auth": map[string]any{image: map[string]any{"username": "ann", "password": password}},
 	}
 	if lasts != "" {
 		answer["cacheDuration"] = lasts
@@ -115,7 +124,7 @@ func (p *testProvider) asked() []string {
 
 func (p *testProvider) keychain(images ...string) *provider {
 	p.t.Helper()
-	keychains, err := KeychainsFromProviders(p.config(images...), p.dir)
+	keychains, err := FromProviders(p.config(images...), p.dir)
 	if err != nil || len(keychains) != 1 {
 		p.t.Fatalf("%d keychains, error %v", len(keychains), err)
 	}
@@ -124,103 +133,76 @@ func (p *testProvider) keychain(images ...string) *provider {
 	return keychain
 }
 
-// changing wants a password that changes.
-type changing struct {
-	next     http.Handler
-	mu       sync.Mutex
-	password string
-}
-
-func (c *changing) set(password string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.password = password
-}
-
-func (c *changing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c.mu.Lock()
-	want := c.password
-	c.mu.Unlock()
-	if user, given, ok := r.BasicAuth(); !ok || user != "ann" || given != want {
-		w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
-		w.WriteHeader(http.StatusUnauthorized)
-		return
+// lookUp returns the credential of a keychain for an image without its tag.
+func lookUp(ctx context.Context, keychain authn.Keychain, image string) (*authn.AuthConfig, error) {
+	authenticator, err := authn.Resolve(ctx, keychain, must(name.NewRepository(image)))
+	if err != nil {
+		return nil, err
 	}
-	c.next.ServeHTTP(w, r)
+	return authn.Authorization(ctx, authenticator)
 }
 
-// TestCredentialProvider: a plugin of the kubelet has the credentials of a registry. It is
-// run once for as long as its answer lasts, and again when that has expired, or when the
-// registry no longer takes it.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// TestCredentialProvider: a plugin of the kubelet has the credentials of a registry. It is run once for as long as its
+// answer lasts, again when that has expired, and again for a credential that the registry refuses, but not each time.
 func TestCredentialProvider(t *testing.T) {
-	registry := &changing{next: oneImage(), password: "first"}
-	s := listen(t, "127.0.0.1:0", "registry.test", false, registry)
 	p := newTestProvider(t)
-	p.answers(s.host, "first", "Registry", "12h")
-	keychain := p.keychain("*.test:"+fmt.Sprint(s.port()), "*.dkr.ecr.*.amazonaws.com")
+	keychain := p.keychain("*.test:5000", "*.dkr.ecr.*.amazonaws.com")
 	clock := testingclock.NewFakePassiveClock(time.Now())
 	keychain.setClock(clock)
-	w := newWorld(t)
-	resolve := func() error {
-		found, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain})
-		if err == nil && found.By != authn.Keychain(keychain) {
-			t.Errorf("opened by %v", found.By)
+	const image = "registry.test:5000/app"
+	wantRun := func(password string, run bool) {
+		t.Helper()
+		config, err := lookUp(t.Context(), keychain, image)
+		if err != nil || config.Username != "ann" || config.Password != password {
+			t.Errorf("%v, error %v, want the password %s", config, err, password)
 		}
-		return err
+		want := "credentialprovider.kubelet.k8s.io/v1 CredentialProviderRequest " + image + " get"
+		if got := p.asked(); run && (len(got) != 1 || got[0] != want) || !run && len(got) > 0 {
+			t.Errorf("asked %q, want it run: %v, with %q", got, run, want)
+		}
 	}
+	p.answers("registry.test:5000", "first", "Registry", "12h")
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if err := resolve(); err != nil {
+			if _, err := lookUp(t.Context(), keychain, image); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	want := "credentialprovider.kubelet.k8s.io/v1 CredentialProviderRequest " + s.host + "/app get"
-	if got := p.asked(); len(got) != 1 || got[0] != want {
-		t.Errorf("asked %q, want once %q", got, want)
+	if got := p.asked(); len(got) != 1 {
+		t.Errorf("eight at a time: asked %q, want once", got)
 	}
+	wantRun("first", false)
 
-	// The credential expires.
-	p.answers(s.host, "second", "Registry", "12h")
-	registry.set("second")
+	p.answers("registry.test:5000", "second", "Registry", "12h")
 	clock.SetTime(clock.Now().Add(12*time.Hour + time.Second))
-	if err := resolve(); err != nil {
-		t.Error(err)
-	}
-	if got := p.asked(); len(got) != 1 {
-		t.Errorf("asked %q, want once again", got)
-	}
+	wantRun("second", true)
 
-	// The registry no longer takes it, long before it expires.
-	p.answers(s.host, "third", "Registry", "12h")
-	registry.set("third")
-	wantError(t, resolve(), v1alpha1.ReasonUnauthorized)
-	wantError(t, resolve(), v1alpha1.ReasonUnauthorized)
-	if got := p.asked(); len(got) > 0 {
-		t.Errorf("asked %q at once: whoever names images that are refused could have it run all the time", got)
+	// The registry refuses it, long before it expires.
+	p.answers("registry.test:5000", "third", "Registry", "12h")
+	target := must(name.NewRepository(image))
+	if keychain.Refused(target) {
+		t.Error("forgotten at once: whoever names images that are refused could have the provider run all the time")
 	}
+	wantRun("second", false)
 	clock.SetTime(clock.Now().Add(providerRefused))
-	if err := resolve(); err != nil {
-		t.Errorf("with the credential that the provider has by now: %v", err)
+	if !keychain.Refused(target) {
+		t.Error("a refused credential is kept")
 	}
-	if got := p.asked(); len(got) != 1 {
-		t.Errorf("asked %q, want once again", got)
-	}
+	wantRun("third", true)
 
-	// Nor does the provider have another one.
-	registry.set("fourth")
-	clock.SetTime(clock.Now().Add(providerRefused))
-	wantError(t, resolve(), v1alpha1.ReasonUnauthorized)
-	if got := p.asked(); len(got) != 1 {
-		t.Errorf("asked %q, want once again", got)
-	}
-
-	// Other registries are not its business, and a registry does not see another's.
-	other := listen(t, "127.0.0.1:0", "other.test", false, oneImage())
-	if _, err := w.Resolve(t.Context(), other.host+"/app:1", amd64, []authn.Keychain{keychain}); err != nil || len(p.asked()) > 0 || other.saw("third") {
-		t.Errorf("error %v, or another registry was asked for", err)
+	// For other registries it is not run.
+	if authenticator, err := authn.Resolve(t.Context(), keychain, must(name.NewRepository("other.test/app"))); err != nil || authenticator != authn.Anonymous || len(p.asked()) > 0 {
+		t.Errorf("another registry: %v, error %v", authenticator, err)
 	}
 }
 
@@ -241,8 +223,7 @@ func TestCredentialProviderCache(t *testing.T) {
 		p.answers("*.test", "s3cret", c.key, c.lasts)
 		keychain := p.keychain("*.test")
 		for _, image := range c.images {
-			domain, repository, _ := strings.Cut(image, "/")
-			config, err := lookUp(t.Context(), keychain, resource{domain, repository})
+			config, err := lookUp(t.Context(), keychain, image)
 			if err != nil || config.Password != "s3cret" {
 				t.Errorf("%+v: %s: %v, error %v", c, image, config, err)
 			}
@@ -266,7 +247,7 @@ func TestCredentialProviderDefault(t *testing.T) {
 		runs   int
 	}{{0, 1}, {9 * time.Minute, 0}, {2 * time.Minute, 1}} {
 		clock.SetTime(clock.Now().Add(step.passes))
-		if _, err := lookUp(t.Context(), keychain, resource{"a.test", "x"}); err != nil {
+		if _, err := lookUp(t.Context(), keychain, "a.test/x"); err != nil {
 			t.Error(err)
 		}
 		if got := p.asked(); len(got) != step.runs {
@@ -282,7 +263,7 @@ func TestCredentialProviderFailsForOne(t *testing.T) {
 	p.answers("*.test", "s3cret", "Image", "1h")
 	keychain := p.keychain("*.test")
 	get := func(repository string) error {
-		_, err := lookUp(t.Context(), keychain, resource{"a.test", repository})
+		_, err := lookUp(t.Context(), keychain, "a.test/"+repository)
 		return err
 	}
 	if err := get("good"); err != nil {
@@ -307,14 +288,14 @@ func TestCredentialProviderFailsForOne(t *testing.T) {
 func TestCredentialProviderKnowsNothing(t *testing.T) {
 	p := newTestProvider(t)
 	keychain := p.keychain("*.test")
-	target := resource{"a.test", "x"}
-	if keychain.refused(target) {
+	target := must(name.NewRepository("a.test/x"))
+	if keychain.Refused(target) {
 		t.Error("there is nothing to forget before the first answer")
 	}
-	if _, err := lookUp(t.Context(), keychain, target); err == nil {
+	if _, err := lookUp(t.Context(), keychain, target.String()); err == nil {
 		t.Fatal("a provider without an answer has one")
 	}
-	if keychain.refused(target) {
+	if keychain.Refused(target) {
 		t.Error("a failure is asked for again at once")
 	}
 }
@@ -337,7 +318,7 @@ func TestCredentialProviderFails(t *testing.T) {
 			}
 			keychain := p.keychain("*.test")
 			for range 3 {
-				_, err := lookUp(t.Context(), keychain, resource{"registry.test", "app"})
+				_, err := lookUp(t.Context(), keychain, "registry.test/app")
 				if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "credential provider cloud") {
 					t.Errorf("error %v", err)
 				}
@@ -349,11 +330,17 @@ func TestCredentialProviderFails(t *testing.T) {
 	}
 }
 
+func TestBoundsAreDocumented(t *testing.T) {
+	documented.Check(t, "security.md", fmt.Sprintf("at most a minute, at most %d MiB is read", maxProviderAnswer>>20))
+	documented.Check(t, "resolver-registries.md",
+		fmt.Sprintf("again after %d seconds, and its registry is asked without it", providerFailed/time.Second))
+}
+
 // TestCredentialProviderAnswersAtLength: as much as may be read is read.
 func TestCredentialProviderAnswersAtLength(t *testing.T) {
 	p := newTestProvider(t)
 	writeFile(t, filepath.Join(p.dir, "answer"), []byte(strings.Repeat(" ", maxProviderAnswer-len(noCredentials))+noCredentials))
-	if _, err := lookUp(t.Context(), p.keychain("*.test"), resource{"registry.test", "app"}); err != nil {
+	if _, err := lookUp(t.Context(), p.keychain("*.test"), "registry.test/app"); err != nil {
 		t.Error(err)
 	}
 }
@@ -382,7 +369,7 @@ func TestCredentialProviderConfig(t *testing.T) {
 		{`"defaultCacheDuration":"10m"`, `"defaultCacheDuration":"-1s"`, "defaultCacheDuration"},
 	} {
 		text := strings.Replace(string(good), c.old, c.new, 1)
-		_, err := KeychainsFromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(text)), p.dir)
+		_, err := FromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(text)), p.dir)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q for %q: error %v, want %q", c.new, c.old, err, c.want)
 		}
@@ -390,7 +377,7 @@ func TestCredentialProviderConfig(t *testing.T) {
 	_, one, _ := strings.Cut(string(good), `"providers":[`)
 	one = one[:strings.LastIndex(one, "]")]
 	twice := strings.Replace(string(good), one, one+","+one, 1)
-	if _, err := KeychainsFromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(twice)), p.dir); err == nil || !strings.Contains(err.Error(), `"cloud": is there twice`) {
+	if _, err := FromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(twice)), p.dir); err == nil || !strings.Contains(err.Error(), `"cloud": is there twice`) {
 		t.Errorf("twice: error %v", err)
 	}
 }
