@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -37,14 +38,14 @@ type lockedRegistry struct {
 }
 
 // opener returns the keychain that opens the image, if one does.
-func (l *lockedRegistry) opener(ctx context.Context, keychains []authn.Keychain) (authn.Keychain, error) {
+func (l *lockedRegistry) opener(ctx context.Context, all []authn.Keychain) (authn.Keychain, error) {
 	host, err := name.NewRegistry("reg.example.com")
 	if err != nil {
 		return nil, err
 	}
 	before := len(l.users)
-	anonymous := !slices.Contains(keychains, registry.NotAnonymously)
-	for _, k := range keychains {
+	anonymous := !slices.Contains(all, keychains.NotAnonymously)
+	for _, k := range all {
 		credential, err := authn.Resolve(ctx, k, host)
 		if err != nil {
 			return nil, err

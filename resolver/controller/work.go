@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -222,7 +223,7 @@ func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Qu
 // the registry answers to everybody.
 func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error) (digest string, err error) {
 	for _, own := range r.nextSecrets(ctx, t.image) {
-		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.Keychains, registry.NotAnonymously))
+		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.Keychains, keychains.NotAnonymously))
 		if err == nil || ctx.Err() != nil {
 			return digest, err
 		}
@@ -342,7 +343,7 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, ref
 		var found *learned
 		var refusals []refusal
 		if len(own.Keychains) > 0 {
-			found, refusals = r.find(ctx, references, append(own.Keychains, registry.NotAnonymously))
+			found, refusals = r.find(ctx, references, append(own.Keychains, keychains.NotAnonymously))
 		}
 		if ctx.Err() != nil {
 			return nil, nil

@@ -1,19 +1,17 @@
-// Package keychains has the credentials that layer-resolver itself holds for registries: those of a docker config
-// file, of the kubelet's credential provider plugins, and of Google Cloud.
+// Package keychains has credentials for registries: those of docker configurations in files and pull secrets, of the
+// kubelet's credential provider plugins, and of Google Cloud.
 package keychains
 
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"sync"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/authn/kubernetes"
 	corev1 "k8s.io/api/core/v1"
-	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+	"k8s.io/klog/v2"
 )
 
 // FromDockerConfig returns the credentials of a docker config file, by
@@ -30,63 +28,46 @@ func FromDockerConfig(path string) (authn.Keychain, error) {
 }
 
 type dockerConfig struct {
-	path     string
-	mu       sync.Mutex
-	content  []byte
-	keychain authn.Keychain
+	path    string
+	mu      sync.Mutex
+	content []byte
+	keyring *Keyring
 }
 
 // Resolve implements authn.Keychain.
 func (d *dockerConfig) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	keychain, err := d.load()
+	return First(context.Background(), d, target)
+}
+
+// Matching implements Several.
+func (d *dockerConfig) Matching(ctx context.Context, target authn.Resource) ([]authn.AuthConfig, error) {
+	keyring, err := d.load()
 	if err != nil {
 		return nil, err
 	}
-	return keychain.Resolve(target)
+	return keyring.Matching(ctx, target)
 }
 
 // load reads the file every time, which costs less than a request, and parses it if
 // it has changed.
-func (d *dockerConfig) load() (authn.Keychain, error) {
+func (d *dockerConfig) load() (*Keyring, error) {
 	content, err := os.ReadFile(d.path)
 	if err != nil {
 		return nil, fmt.Errorf("docker config: %w", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.keychain != nil && bytes.Equal(content, d.content) {
-		return d.keychain, nil
+	if d.keyring != nil && bytes.Equal(content, d.content) {
+		return d.keyring, nil
 	}
-	keychain, err := fromContent(content)
+	keyring := &Keyring{}
+	_, ignored, err := keyring.Add(corev1.SecretTypeDockerConfigJson, content)
 	if err != nil {
 		return nil, fmt.Errorf("docker config %s: %w", d.path, err)
 	}
-	d.content, d.keychain = content, keychain
-	return keychain, nil
-}
-
-// fromContent returns the credentials of the content of a docker config file.
-func fromContent(content []byte) (authn.Keychain, error) {
-	return kubernetes.NewFromPullSecrets(context.Background(), []corev1.Secret{{
-		Type: corev1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{corev1.DockerConfigJsonKey: content},
-	}})
-}
-
-// fromAuths returns credentials by patterns of images, by the rules of the kubelet.
-func fromAuths(auths map[string]credentialprovider.AuthConfig) (authn.Keychain, error) {
-	content, err := json.Marshal(map[string]any{"auths": auths})
-	if err != nil {
-		return nil, err
+	if ignored > 0 {
+		klog.Background().Info("Entries of a docker config are ignored: they name no registry", "path", d.path, "entries", ignored)
 	}
-	return fromContent(content)
-}
-
-// matching returns a keychain that has some credential for each image that a pattern matches.
-func matching(patterns []string) (authn.Keychain, error) {
-	auths := map[string]credentialprovider.AuthConfig{}
-	for _, pattern := range patterns {
-		auths[pattern] = credentialprovider.AuthConfig{Username: "matches", Password: "matches"}
-	}
-	return fromAuths(auths)
+	d.content, d.keyring = content, keyring
+	return keyring, nil
 }

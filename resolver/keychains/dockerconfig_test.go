@@ -36,7 +36,7 @@ func TestDockerConfig(t *testing.T) {
 	}
 	user := func(image string) string {
 		t.Helper()
-		got, err := lookUp(t.Context(), keychain, image)
+		got, err := get(t.Context(), keychain, image)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +78,7 @@ func TestDockerConfigIsParsedOnce(t *testing.T) {
 	write("ann")
 	d := &dockerConfig{path: path}
 	first := load(d)
-	if load(d); reflect.ValueOf(d.keychain).Pointer() != reflect.ValueOf(first).Pointer() {
+	if load(d); reflect.ValueOf(d.keyring).Pointer() != reflect.ValueOf(first).Pointer() {
 		t.Error("the same file was parsed twice")
 	}
 	write("bob")

@@ -9,10 +9,10 @@ import (
 
 // googleKeychain has the credentials of Google Cloud for Google's registries, and none for
 // others.
-type googleKeychain struct {
-	matches authn.Keychain
-	token   authn.Authenticator
-}
+type googleKeychain struct{ token authn.Authenticator }
+
+// googleRegistries are the patterns of their images.
+var googleRegistries = []string{"*.pkg.dev", "gcr.io", "*.gcr.io"}
 
 // FromGoogle returns a keychain for Artifact Registry with the Application Default
 // Credentials of this process: in Google Cloud those of the pod's or the node's service account.
@@ -22,21 +22,17 @@ type googleKeychain struct {
 // It is not google.Keychain: that gives up for ever when the first question finds none, and ties
 // later renewals to that question.
 func FromGoogle(ctx context.Context) (authn.Keychain, error) {
-	matches, err := matching([]string{"*.pkg.dev", "gcr.io", "*.gcr.io"})
-	if err != nil {
-		return nil, err
-	}
 	token, err := google.NewEnvAuthenticator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &googleKeychain{matches, token}, nil
+	return &googleKeychain{token}, nil
 }
 
 // Resolve implements authn.Keychain.
 func (k *googleKeychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	if matches, err := k.matches.Resolve(target); err != nil || matches == authn.Anonymous {
-		return authn.Anonymous, err
+	if !matches(googleRegistries, target) {
+		return authn.Anonymous, nil
 	}
 	return k.token, nil
 }

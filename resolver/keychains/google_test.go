@@ -36,7 +36,7 @@ func TestGoogle(t *testing.T) {
 		"europe-docker.pkg.dev": true, "gcr.io": true, "eu.gcr.io": true,
 		"docker.io": false, "registry.example.com": false, "pkg.dev.example.com": false, "evil-gcr.io": false,
 	} {
-		config, err := lookUp(t.Context(), keychain, host+"/project/app")
+		config, err := get(t.Context(), keychain, host+"/project/app")
 		switch {
 		case err != nil:
 			t.Errorf("%s: %v", host, err)

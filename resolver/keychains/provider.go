@@ -20,7 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 	kubeletconfig "k8s.io/kubelet/config/v1"
-	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+	kubeletprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+	"k8s.io/kubernetes/pkg/credentialprovider"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 )
@@ -80,10 +81,8 @@ func FromProviders(config, folder string) ([]authn.Keychain, error) {
 
 // provider is a credential provider plugin.
 type provider struct {
-	config *kubeletconfig.CredentialProvider
-	path   string
-	// matches has a credential for each image that the provider is for.
-	matches authn.Keychain
+	config  *kubeletconfig.CredentialProvider
+	path    string
 	clock   cache.Clock
 	known   *cache.LRUExpireCache // string: *provided
 	flights singleflight.Group
@@ -99,7 +98,7 @@ type provided struct {
 }
 
 func newProvider(config *kubeletconfig.CredentialProvider, folder string) (*provider, error) {
-	version := credentialprovider.SchemeGroupVersion.String()
+	version := kubeletprovider.SchemeGroupVersion.String()
 	switch name := config.Name; {
 	case name == "", name == ".", name == "..", strings.ContainsAny(name, `/\ `):
 		return nil, errors.New("its name is that of no program")
@@ -120,8 +119,10 @@ func newProvider(config *kubeletconfig.CredentialProvider, folder string) (*prov
 	if info.IsDir() || info.Mode()&0o111 == 0 {
 		return nil, fmt.Errorf("%s is no program", p.path)
 	}
-	if p.matches, err = matching(config.MatchImages); err != nil {
-		return nil, fmt.Errorf("matchImages: %w", err)
+	for _, pattern := range config.MatchImages {
+		if _, err := credentialprovider.ParseSchemelessURL(pattern); err != nil {
+			return nil, fmt.Errorf("matchImages: %w", err)
+		}
 	}
 	p.setClock(clock.RealClock{})
 	return p, nil
@@ -138,8 +139,8 @@ func (p *provider) Resolve(target authn.Resource) (authn.Authenticator, error) {
 
 // ResolveContext implements authn.ContextKeychain.
 func (p *provider) ResolveContext(ctx context.Context, target authn.Resource) (authn.Authenticator, error) {
-	if matches, err := p.matches.Resolve(target); err != nil || matches == authn.Anonymous {
-		return authn.Anonymous, err
+	if !matches(p.config.MatchImages, target) {
+		return authn.Anonymous, nil
 	}
 	known := p.remembered(target)
 	if known == nil {
@@ -167,11 +168,11 @@ func (p *provider) ResolveContext(ctx context.Context, target authn.Resource) (a
 
 // keys returns under which keys an answer for an image may be remembered, by the type that
 // the answer states.
-func keys(target authn.Resource) map[credentialprovider.PluginCacheKeyType]string {
-	return map[credentialprovider.PluginCacheKeyType]string{
-		credentialprovider.ImagePluginCacheKeyType:    "image " + target.String(),
-		credentialprovider.RegistryPluginCacheKeyType: "registry " + target.RegistryStr(),
-		credentialprovider.GlobalPluginCacheKeyType:   "global",
+func keys(target authn.Resource) map[kubeletprovider.PluginCacheKeyType]string {
+	return map[kubeletprovider.PluginCacheKeyType]string{
+		kubeletprovider.ImagePluginCacheKeyType:    "image " + target.String(),
+		kubeletprovider.RegistryPluginCacheKeyType: "registry " + target.RegistryStr(),
+		kubeletprovider.GlobalPluginCacheKeyType:   "global",
 	}
 }
 
@@ -183,8 +184,8 @@ func failedKey(target authn.Resource) string { return "failed " + target.Registr
 func (p *provider) remembered(target authn.Resource) *provided {
 	of := keys(target)
 	for _, key := range []string{
-		of[credentialprovider.ImagePluginCacheKeyType], of[credentialprovider.RegistryPluginCacheKeyType],
-		of[credentialprovider.GlobalPluginCacheKeyType], failedKey(target),
+		of[kubeletprovider.ImagePluginCacheKeyType], of[kubeletprovider.RegistryPluginCacheKeyType],
+		of[kubeletprovider.GlobalPluginCacheKeyType], failedKey(target),
 	} {
 		if known, ok := p.known.Get(key); ok {
 			return known.(*provided)
@@ -218,7 +219,13 @@ func (p *provider) ask(ctx context.Context, target authn.Resource) *provided {
 		}
 	}
 	if err == nil {
-		found.Keychain, err = fromAuths(answer.Auth)
+		config := credentialprovider.DockerConfig{}
+		for pattern, auth := range answer.Auth {
+			config[pattern] = credentialprovider.DockerConfigEntry{Username: auth.Username, Password: auth.Password}
+		}
+		keyring := &Keyring{}
+		keyring.BasicDockerKeyring.Add(nil, config)
+		found.Keychain = keyring
 		lasts = p.config.DefaultCacheDuration.Duration
 		if answer.CacheDuration != nil {
 			lasts = answer.CacheDuration.Duration
@@ -237,8 +244,8 @@ func (p *provider) ask(ctx context.Context, target authn.Resource) *provided {
 }
 
 // run asks the provider for the credentials of an image.
-func (p *provider) run(ctx context.Context, image string) (*credentialprovider.CredentialProviderResponse, error) {
-	request := credentialprovider.CredentialProviderRequest{Image: image}
+func (p *provider) run(ctx context.Context, image string) (*kubeletprovider.CredentialProviderResponse, error) {
+	request := kubeletprovider.CredentialProviderRequest{Image: image}
 	request.APIVersion, request.Kind = p.config.APIVersion, "CredentialProviderRequest"
 	input, err := json.Marshal(request)
 	if err != nil {
@@ -258,7 +265,7 @@ func (p *provider) run(ctx context.Context, image string) (*credentialprovider.C
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%w: %s", cmp.Or(ctx.Err(), err), strings.TrimSpace(stderr.taken.String()))
 	}
-	var response credentialprovider.CredentialProviderResponse
+	var response kubeletprovider.CredentialProviderResponse
 	if err := json.Unmarshal(stdout.taken.Bytes(), &response); err != nil {
 		return nil, errors.New("its answer is no JSON object") // which may have a credential
 	}

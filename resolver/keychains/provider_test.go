@@ -133,13 +133,10 @@ func (p *testProvider) keychain(images ...string) *provider {
 	return keychain
 }
 
-// lookUp returns the credential of a keychain for an image without its tag.
-func lookUp(ctx context.Context, keychain authn.Keychain, image string) (*authn.AuthConfig, error) {
-	authenticator, err := authn.Resolve(ctx, keychain, must(name.NewRepository(image)))
-	if err != nil {
-		return nil, err
-	}
-	return authn.Authorization(ctx, authenticator)
+// get returns the credential of a keychain for an image without its tag.
+func get(ctx context.Context, keychain authn.Keychain, image string) (*authn.AuthConfig, error) {
+	named := must(name.NewRepository(image))
+	return lookUp(ctx, keychain, resource{named.RegistryStr(), named.RepositoryStr()})
 }
 
 func must[T any](value T, err error) T {
@@ -159,7 +156,7 @@ func TestCredentialProvider(t *testing.T) {
 	const image = "registry.test:5000/app"
 	wantRun := func(password string, run bool) {
 		t.Helper()
-		config, err := lookUp(t.Context(), keychain, image)
+		config, err := get(t.Context(), keychain, image)
 		if err != nil || config.Username != "ann" || config.Password != password {
 			t.Errorf("%v, error %v, want the password %s", config, err, password)
 		}
@@ -172,7 +169,7 @@ func TestCredentialProvider(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if _, err := lookUp(t.Context(), keychain, image); err != nil {
+			if _, err := get(t.Context(), keychain, image); err != nil {
 				t.Error(err)
 			}
 		})
@@ -223,7 +220,7 @@ func TestCredentialProviderCache(t *testing.T) {
 		p.answers("*.test", "s3cret", c.key, c.lasts)
 		keychain := p.keychain("*.test")
 		for _, image := range c.images {
-			config, err := lookUp(t.Context(), keychain, image)
+			config, err := get(t.Context(), keychain, image)
 			if err != nil || config.Password != "s3cret" {
 				t.Errorf("%+v: %s: %v, error %v", c, image, config, err)
 			}
@@ -247,7 +244,7 @@ func TestCredentialProviderDefault(t *testing.T) {
 		runs   int
 	}{{0, 1}, {9 * time.Minute, 0}, {2 * time.Minute, 1}} {
 		clock.SetTime(clock.Now().Add(step.passes))
-		if _, err := lookUp(t.Context(), keychain, "a.test/x"); err != nil {
+		if _, err := get(t.Context(), keychain, "a.test/x"); err != nil {
 			t.Error(err)
 		}
 		if got := p.asked(); len(got) != step.runs {
@@ -262,19 +259,19 @@ func TestCredentialProviderFailsForOne(t *testing.T) {
 	p := newTestProvider(t)
 	p.answers("*.test", "s3cret", "Image", "1h")
 	keychain := p.keychain("*.test")
-	get := func(repository string) error {
-		_, err := lookUp(t.Context(), keychain, "a.test/"+repository)
+	try := func(repository string) error {
+		_, err := get(t.Context(), keychain, "a.test/"+repository)
 		return err
 	}
-	if err := get("good"); err != nil {
+	if err := try("good"); err != nil {
 		t.Fatal(err)
 	}
 	writeFile(t, filepath.Join(p.dir, "answer"), []byte("no JSON"))
 	for range 20 {
-		if get("bad") == nil || get("bad-too") == nil {
+		if try("bad") == nil || try("bad-too") == nil {
 			t.Error("there is an answer for an image without one")
 		}
-		if err := get("good"); err != nil {
+		if err := try("good"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -292,7 +289,7 @@ func TestCredentialProviderKnowsNothing(t *testing.T) {
 	if keychain.Refused(target) {
 		t.Error("there is nothing to forget before the first answer")
 	}
-	if _, err := lookUp(t.Context(), keychain, target.String()); err == nil {
+	if _, err := get(t.Context(), keychain, target.String()); err == nil {
 		t.Fatal("a provider without an answer has one")
 	}
 	if keychain.Refused(target) {
@@ -318,7 +315,7 @@ func TestCredentialProviderFails(t *testing.T) {
 			}
 			keychain := p.keychain("*.test")
 			for range 3 {
-				_, err := lookUp(t.Context(), keychain, "registry.test/app")
+				_, err := get(t.Context(), keychain, "registry.test/app")
 				if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "credential provider cloud") {
 					t.Errorf("error %v", err)
 				}
@@ -340,7 +337,7 @@ func TestBoundsAreDocumented(t *testing.T) {
 func TestCredentialProviderAnswersAtLength(t *testing.T) {
 	p := newTestProvider(t)
 	writeFile(t, filepath.Join(p.dir, "answer"), []byte(strings.Repeat(" ", maxProviderAnswer-len(noCredentials))+noCredentials))
-	if _, err := lookUp(t.Context(), p.keychain("*.test"), "registry.test/app"); err != nil {
+	if _, err := get(t.Context(), p.keychain("*.test"), "registry.test/app"); err != nil {
 		t.Error(err)
 	}
 }

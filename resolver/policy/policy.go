@@ -219,9 +219,9 @@ func (d *Denied) Error() string {
 	return fmt.Sprintf("address %s is not a public one, or in the cluster: allow its network with --allow-network=%s", d.Address, only)
 }
 
-// Canonical makes the names of one registry equal.
+// Canonical makes the names of one registry equal, host or host:port: case and the default port of HTTPS do not count.
 func Canonical(registry string) string {
-	switch name := strings.ToLower(registry); name {
+	switch name := strings.TrimSuffix(strings.ToLower(registry), ":443"); name {
 	case "index.docker.io", "registry-1.docker.io":
 		return "docker.io"
 	default:

@@ -4,7 +4,6 @@ package pullsecrets
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,14 +12,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
-	authk8s "github.com/google/go-containerregistry/pkg/authn/kubernetes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -60,12 +58,12 @@ func (c *Credentials) ForAll() []authn.Keychain {
 	if len(c.static) == 0 {
 		return nil
 	}
-	return append(slices.Clone(c.static), registry.Anonymous)
+	return append(slices.Clone(c.static), keychains.Anonymous)
 }
 
 // IsForAll reports whether a keychain that opened an image is not of pull secrets.
 func (c *Credentials) IsForAll(opened authn.Keychain) bool {
-	return opened == nil || opened == registry.Anonymous || slices.Contains(c.static, opened)
+	return opened == nil || opened == keychains.Anonymous || slices.Contains(c.static, opened)
 }
 
 // fromSecret is the keychain of one secret, for all workloads.
@@ -82,27 +80,32 @@ func KeychainFromSecret(reader client.Reader, namespace, name string) authn.Keyc
 
 // Resolve implements authn.Keychain.
 func (s *fromSecret) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	return s.ResolveContext(context.Background(), target)
+	return keychains.First(context.Background(), s, target)
 }
 
-// ResolveContext implements authn.ContextKeychain.
-func (s *fromSecret) ResolveContext(ctx context.Context, target authn.Resource) (authn.Authenticator, error) {
+// Matching implements keychains.Several.
+func (s *fromSecret) Matching(ctx context.Context, target authn.Resource) ([]authn.AuthConfig, error) {
 	type answer struct {
-		keychain authn.Keychain
-		problem  string
+		*together
+		problem string
 	}
 	known, ok := s.cache.Get("")
 	if !ok {
-		keychain, problem := s.secret(klog.NewContext(ctx, logr.Discard()), s.namespace, s.name)
-		known = answer{keychain, problem}
+		secret, problem := s.secret(klog.NewContext(ctx, logr.Discard()), s.namespace, s.name)
+		found := answer{problem: problem}
+		if secret != nil {
+			found.together = &together{[]pullSecret{*secret}}
+		}
+		known = found
 		if ctx.Err() == nil {
 			s.cache.Set("", known, secretsFor)
 		}
 	}
-	if a := known.(answer); a.problem != "" {
+	a := known.(answer)
+	if a.together == nil {
 		return nil, errors.New(a.problem)
 	}
-	return known.(answer).keychain.Resolve(target)
+	return a.Matching(ctx, target)
 }
 
 // OfNamespace are the usable pull secrets of one namespace for an image.
@@ -126,18 +129,19 @@ func (c *Credentials) ByNamespace(ctx context.Context, pulls []usage.Pull) (all 
 			all = append(all, &OfNamespace{Namespace: p.Namespace})
 		}
 		found := c.of(ctx, p)
-		all[at].Keychains = append(all[at].Keychains, found.keychains...)
+		if found.usable != nil {
+			all[at].Keychains = append(all[at].Keychains, found.usable)
+		}
 		all[at].Problems = append(all[at].Problems, found.problems...)
 	}
 	return all
 }
 
-// pullSecrets are the pull secrets of a workload. Each is a keychain: all are
-// tried, as the kubelet does, and a broken one does not keep the others from
-// being used.
+// pullSecrets are the usable pull secrets of a workload, in one keychain as the kubelet has them; nil if there are none.
+// A broken one does not keep the others from being used.
 type pullSecrets struct {
-	keychains []authn.Keychain
-	problems  []string
+	usable   *ofTenant
+	problems []string
 }
 
 func (c *Credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
@@ -157,6 +161,7 @@ func (c *Credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
 		found.problems = append(found.problems, problem("service account", p.Namespace, p.ServiceAccount, err))
 	}
 	seen, size := map[string]bool{}, 0
+	var usable []pullSecret
 	for _, name := range names {
 		if seen[name] {
 			continue
@@ -166,22 +171,27 @@ func (c *Credentials) of(ctx context.Context, p usage.Pull) pullSecrets {
 			break
 		}
 		seen[name] = true
-		keychain, problem := c.secret(ctx, p.Namespace, name)
+		secret, problem := c.secret(ctx, p.Namespace, name)
 		if problem != "" {
 			found.problems = append(found.problems, problem)
+		}
+		if secret == nil {
 			continue
 		}
-		if size += keychain.size(); size > maxSecretsSize {
+		if size += len(secret.config); size > maxSecretsSize {
 			found.problems = append(found.problems, fmt.Sprintf("%s has a workload whose pull secrets have more than %d bytes together: %s and the others are not used", p.Namespace, maxSecretsSize, name))
 			break
 		}
-		found.keychains = append(found.keychains, keychain)
+		usable = append(usable, *secret)
+	}
+	if len(usable) > 0 {
+		found.usable = &ofTenant{together{usable}}
 	}
 	c.cache.Set(p, found, secretsFor)
 	return found
 }
 
-// secret reads a pull secret, or describes why it cannot be used.
+// secret reads a pull secret, and describes why it, or a part of it, cannot be used. It is nil if nothing can.
 func (c *Credentials) secret(ctx context.Context, namespace, name string) (*pullSecret, string) {
 	var secret corev1.Secret
 	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
@@ -193,61 +203,60 @@ func (c *Credentials) secret(ctx context.Context, namespace, name string) (*pull
 	if size := len(secret.Data[corev1.DockerConfigJsonKey]) + len(secret.Data[corev1.DockerConfigKey]); size > maxSecretSize {
 		return nil, fmt.Sprintf("pull secret %s/%s has %d bytes, at most %d are read", namespace, name, size, maxSecretSize)
 	}
-	found := &pullSecret{kind: secret.Type, key: corev1.DockerConfigJsonKey}
+	key := corev1.DockerConfigJsonKey
 	if secret.Type == corev1.SecretTypeDockercfg {
-		found.key = corev1.DockerConfigKey
+		key = corev1.DockerConfigKey
 	}
-	found.config = secret.Data[found.key]
-	if registries := found.registries(); registries > maxRegistries {
-		return nil, fmt.Sprintf("pull secret %s/%s has credentials for %d registries, at most %d are read", namespace, name, registries, maxRegistries)
-	}
-	if _, err := found.keychain(); err != nil { // the error may quote the secret
+	found := &pullSecret{secret.Type, secret.Data[key]}
+	entries, ignored, err := new(keychains.Keyring).Add(found.kind, found.config)
+	switch {
+	case err != nil: // the error may quote the secret
 		return nil, fmt.Sprintf("pull secret %s/%s cannot be read as a docker configuration", namespace, name)
+	case entries > maxRegistries:
+		return nil, fmt.Sprintf("pull secret %s/%s has credentials for %d registries, at most %d are read", namespace, name, entries, maxRegistries)
+	case ignored > 0:
+		return found, fmt.Sprintf("pull secret %s/%s: %d entries are ignored, as they name no registry", namespace, name, ignored)
 	}
 	return found, ""
 }
 
-var _ registry.OfTenant = (*pullSecret)(nil)
-
-// pullSecret is the keychain of a pull secret. It keeps the text, since its credentials one by one
-// take many times as much memory.
+// pullSecret is a docker configuration as a Secret of a type has it.
 type pullSecret struct {
 	kind   corev1.SecretType
-	key    string
 	config []byte
 }
 
-// OfTenant implements registry.OfTenant.
-func (*pullSecret) OfTenant() {}
-
-// size returns how many bytes of memory it takes.
-func (p *pullSecret) size() int { return len(p.config) }
+// together is the keychain of pull secrets that are used together. It keeps their texts, since the credentials one by one
+// take many times as much memory.
+type together struct{ secrets []pullSecret }
 
 // Resolve implements authn.Keychain.
-func (p *pullSecret) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	keychain, err := p.keychain()
-	if err != nil {
-		return nil, err
-	}
-	return keychain.Resolve(target)
+func (t *together) Resolve(target authn.Resource) (authn.Authenticator, error) {
+	return keychains.First(context.Background(), t, target)
 }
 
-func (p *pullSecret) keychain() (authn.Keychain, error) {
-	return authk8s.NewFromPullSecrets(context.Background(), []corev1.Secret{{Type: p.kind, Data: map[string][]byte{p.key: p.config}}})
+// Matching implements keychains.Several.
+func (t *together) Matching(ctx context.Context, target authn.Resource) ([]authn.AuthConfig, error) {
+	var keyring keychains.Keyring
+	for _, s := range t.secrets {
+		if _, _, err := keyring.Add(s.kind, s.config); err != nil {
+			return nil, err
+		}
+	}
+	return keyring.Matching(ctx, target)
 }
 
-// registries returns for how many registries it has credentials; 0 if it cannot be read.
-func (p *pullSecret) registries() int {
-	var config struct {
-		Auths map[string]json.RawMessage `json:"auths"`
-	}
-	if p.kind == corev1.SecretTypeDockercfg {
-		_ = json.Unmarshal(p.config, &config.Auths)
-	} else {
-		_ = json.Unmarshal(p.config, &config)
-	}
-	return len(config.Auths)
-}
+// ofTenant is the keychain of the pull secrets of a workload.
+type ofTenant struct{ together }
+
+var (
+	_ keychains.OfTenant = (*ofTenant)(nil)
+	_ keychains.Several  = (*ofTenant)(nil)
+	_ keychains.Several  = (*fromSecret)(nil)
+)
+
+// OfTenant implements keychains.OfTenant.
+func (*ofTenant) OfTenant() {}
 
 func problem(what, namespace, name string, err error) string {
 	switch {

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/internal/documented"
-	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
@@ -61,27 +61,15 @@ func TestKeychains(t *testing.T) {
 		t.Fatalf("%d namespaces: %+v", len(found), found)
 	}
 	problems := found[0].Problems
-	host, err := name.NewRegistry("reg.example.com")
+	var users []string
+	all, err := keychains.For(t.Context(), "reg.example.com", "app", append(found[0].Keychains, c.ForAll()...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var users []string
-	for _, k := range append(found[0].Keychains, c.ForAll()...) {
-		if k == registry.Anonymous {
-			users = append(users, "nobody")
-			continue
-		}
-		authenticator, err := k.Resolve(host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		config, err := authenticator.Authorization()
-		if err != nil {
-			t.Fatal(err)
-		}
-		users = append(users, config.Username)
+	for _, credential := range all {
+		users = append(users, credential.Config.Username)
 	}
-	if want := []string{"first", "second", "account", "first", "all", "nobody"}; !slices.Equal(users, want) {
+	if want := []string{"first", "second", "account", "all", ""}; !slices.Equal(users, want) {
 		t.Errorf("users %q, want %q", users, want)
 	}
 	if len(problems) != 2 || !strings.Contains(problems[0], "ns/wrong") || !strings.Contains(problems[1], "ns/missing does not exist") {
@@ -92,6 +80,43 @@ func TestKeychains(t *testing.T) {
 	}
 	if keychains := New(nil, nil).ForAll(); len(keychains) != 0 {
 		t.Errorf("without credentials: %d keychains", len(keychains))
+	}
+}
+
+// count is how many secrets are usable.
+func (p pullSecrets) count() int {
+	if p.usable == nil {
+		return 0
+	}
+	return len(p.usable.secrets)
+}
+
+// TestOrderAmongSecrets: the most specific credential of all secrets is tried first, as the kubelet has it, and an entry
+// that names no registry keeps no other from being used.
+func TestOrderAmongSecrets(t *testing.T) {
+	config := func(named, text string) *corev1.Secret {
+		s := secret(named, "")
+		s.Data[corev1.DockerConfigJsonKey] = []byte(text)
+		return s
+	}
+	legacy := secret("legacy", "")
+	legacy.Type, legacy.Data = corev1.SecretTypeDockercfg, map[string][]byte{corev1.DockerConfigKey: []byte(`{"https://reg.example.com/v2/team/app":{"username":"legacy","password":"x"}}`)}
+	reader := fake.NewClientBuilder().WithObjects(legacy,
+		config("wide", `{"auths":{"reg.example.com":{"username":"wide","password":"x"},"*.example.com":{"username":"wildcard","password":"x"}}}`),
+		config("deep", `{"auths":{"reg.example.com/team":{"username":"deep","password":"x"},"not an address":{"username":"s3cret","password":"s3cret"}}}`),
+		config("broken", `{"auths":{"reg.example.com":{"auth":"%"}}}`)).Build()
+	found := New(nil, reader).ByNamespace(t.Context(), []usage.Pull{{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: "wide,deep,legacy,broken"}})
+	if len(found) != 1 || len(found[0].Problems) != 2 ||
+		!strings.Contains(found[0].Problems[0], "ns/deep: 1 entries are ignored") || !strings.Contains(found[0].Problems[1], "ns/broken cannot be read") || strings.Contains(fmt.Sprint(found[0].Problems), "s3cret") {
+		t.Fatalf("%+v", found)
+	}
+	all, err := keychains.For(t.Context(), "reg.example.com", "team/app", found[0].Keychains)
+	var users []string
+	for _, credential := range all {
+		users = append(users, credential.Config.Username)
+	}
+	if want := []string{"legacy", "deep", "wide", "wildcard"}; err != nil || !slices.Equal(users, want) {
+		t.Errorf("users %q, error %v, want %q", users, err, want)
 	}
 }
 
@@ -125,12 +150,12 @@ func TestPullSecretsAreBounded(t *testing.T) {
 		t.Errorf("%d names are kept", n)
 	}
 	found := c.of(t.Context(), named.Pull)
-	if len(found.keychains) != usage.MaxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
-		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
+	if found.count() != usage.MaxSecrets || len(found.problems) != 1 || !strings.Contains(found.problems[0], "more than 32") {
+		t.Errorf("%d secrets, problems %q", found.count(), found.problems)
 	}
 	found = c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: "builder", Secrets: "s00,big,fits"})
-	if len(found.keychains) != 3 || len(found.problems) != 1 || !strings.Contains(found.problems[0], "ns/big has") {
-		t.Errorf("%d secrets, problems %q", len(found.keychains), found.problems)
+	if found.count() != 3 || len(found.problems) != 1 || !strings.Contains(found.problems[0], "ns/big has") {
+		t.Errorf("%d secrets, problems %q", found.count(), found.problems)
 	}
 }
 
@@ -154,8 +179,8 @@ func TestPullSecretsInMemory(t *testing.T) {
 	const workloads = 20
 	for w := range workloads {
 		p := usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: strings.Join(names, ",") + strings.Repeat(",", w)}
-		if found := c.of(t.Context(), p); len(found.keychains) != len(names) || len(found.problems) > 0 {
-			t.Fatalf("%d keychains, problems %q", len(found.keychains), found.problems)
+		if found := c.of(t.Context(), p); found.count() != len(names) || len(found.problems) > 0 {
+			t.Fatalf("%d secrets, problems %q", found.count(), found.problems)
 		}
 	}
 	if each := (heap() - before) / workloads; each > maxSecretsSize*5/4 {
@@ -180,7 +205,7 @@ func TestPullSecretsInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: usage.DefaultAccount, Secrets: one})
-	if a, err := found.keychains[0].Resolve(host); err != nil || a == authn.Anonymous {
+	if a, err := found.usable.Resolve(host); err != nil || a == authn.Anonymous {
 		t.Errorf("%v, %v", a, err)
 	}
 }
@@ -232,8 +257,8 @@ func TestServiceAccountProblems(t *testing.T) {
 			},
 		}))
 		found := c.of(t.Context(), usage.Pull{Namespace: "ns", ServiceAccount: test.account, Secrets: "one"})
-		if got := strings.Join(found.problems, "; "); got != test.want || len(found.keychains) != 1 {
-			t.Errorf("%s: problems %q, want %q; %d secrets", test.account, got, test.want, len(found.keychains))
+		if got := strings.Join(found.problems, "; "); got != test.want || found.count() != 1 {
+			t.Errorf("%s: problems %q, want %q; %d secrets", test.account, got, test.want, found.count())
 		}
 	}
 }
@@ -264,7 +289,7 @@ func TestIsForAll(t *testing.T) {
 	all, of := forAll{}, authn.NewMultiKeychain(authn.DefaultKeychain)
 	for _, static := range [][]authn.Keychain{nil, {all}} {
 		c := New(static, nil)
-		if !c.IsForAll(nil) || !c.IsForAll(registry.Anonymous) || static != nil && !c.IsForAll(all) {
+		if !c.IsForAll(nil) || !c.IsForAll(keychains.Anonymous) || static != nil && !c.IsForAll(all) {
 			t.Errorf("what everybody may open is private, with %v for all", static)
 		}
 		if c.IsForAll(of) {
@@ -305,9 +330,9 @@ func TestKeychainFromSecret(t *testing.T) {
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
-	}), "openshift-config", "pull-secret").(authn.ContextKeychain)
+	}), "openshift-config", "pull-secret").(keychains.Several)
 	for i, ctx := range []context.Context{canceled, t.Context(), t.Context()} {
-		if _, err := counting.ResolveContext(ctx, host); (err != nil) != (i == 0) {
+		if _, err := counting.Matching(ctx, host); (err != nil) != (i == 0) {
 			t.Errorf("request %d: error %v", i, err)
 		}
 	}

@@ -41,7 +41,7 @@ const (
 type authorizer struct {
 	policy     *policy.Policy
 	transport  *transport
-	challenges *cache.LRUExpireCache // challengeKey: *ggcr.Challenge
+	challenges *cache.LRUExpireCache // challengeKey, repositoryKey: *ggcr.Challenge
 	tokens     *cache.LRUExpireCache // tokenKey: string
 	logins     *cache.LRUExpireCache // loginKey: *account
 	loginsMu   sync.Mutex
@@ -65,6 +65,12 @@ type challengeKey struct {
 	insecure bool
 }
 
+// repositoryKey is for what a registry states at one repository.
+type repositoryKey struct {
+	challengeKey
+	repository string
+}
+
 type tokenKey struct {
 	challengeKey
 	repository string
@@ -75,9 +81,8 @@ type tokenKey struct {
 type grant struct {
 	challenge     *ggcr.Challenge
 	authorization string
-	// Whether challenge and token were remembered. If not, they were requested
-	// just now.
-	challengeRemembered, tokenRemembered bool
+	// tokenRemembered is set if the token was not requested just now.
+	tokenRemembered bool
 }
 
 func (g *grant) scheme() string {
@@ -91,7 +96,7 @@ func (g *grant) scheme() string {
 func (a *authorizer) authorize(ctx context.Context, s *source, credential authn.AuthConfig) (*grant, error) {
 	g := &grant{}
 	var err error
-	if g.challenge, g.challengeRemembered, err = a.challenge(ctx, s); err != nil {
+	if g.challenge, err = a.challenge(ctx, s); err != nil {
 		return nil, err
 	}
 	switch {
@@ -116,33 +121,59 @@ func (a *authorizer) authorize(ctx context.Context, s *source, credential authn.
 	return g, nil
 }
 
-// refused forgets what is out of date according to a 401 response, and reports
-// whether to authorize again.
-func (a *authorizer) refused(s *source, credential authn.AuthConfig, g *grant, header http.Header) bool {
+// refused notes what a 401 response to a request for the source's repository states, forgets what is out of date, and
+// reports whether to authorize again. Registries behind a repository manager may answer /v2/ to everybody, and state
+// only at a repository who may read it and where tokens are.
+func (a *authorizer) refused(ctx context.Context, s *source, credential authn.AuthConfig, g *grant, header http.Header) bool {
 	again := false
 	if g.tokenRemembered {
 		a.tokens.Remove(s.tokenKey(credential))
 		again = true
 	}
 	// If the credential is wrong, the registry repeats the known challenge.
-	said := strings.Join(header.Values("WWW-Authenticate"), ", ")
-	if g.challenge.Scheme == "" || !strings.Contains(said, g.challenge.Parameters["realm"]) {
-		a.challenges.Remove(s.challengeKey())
-		again = again || g.challengeRemembered
+	stated := s.stated(ctx, header)
+	if stated == nil || strings.EqualFold(stated.Scheme, g.challenge.Scheme) && stated.Parameters["realm"] == g.challenge.Parameters["realm"] {
+		return again
 	}
-	return again
+	stated.Insecure = g.challenge.Insecure
+	a.challenges.Add(s.repositoryKey(), stated, challengeTTL)
+	return true
 }
 
-// challenge returns how the registry authenticates.
-func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.Challenge, remembered bool, err error) {
-	if known, ok := a.challenges.Get(s.challengeKey()); ok {
-		return known.(*ggcr.Challenge), true, nil
+// stated returns the challenge in the headers of a 401 response; nil if there is none that a client can meet.
+func (s *source) stated(ctx context.Context, header http.Header) *ggcr.Challenge {
+	registry, err := s.registry()
+	if err != nil {
+		return nil
+	}
+	// The library parses challenges only in answers to its own request.
+	stated, err := ggcr.Ping(ctx, registry, refusedWith(header))
+	if err != nil || !strings.EqualFold(stated.Scheme, "bearer") && !strings.EqualFold(stated.Scheme, "basic") {
+		return nil
+	}
+	return stated
+}
+
+// refusedWith answers every request with 401 and these headers.
+type refusedWith http.Header
+
+// RoundTrip implements http.RoundTripper.
+func (h refusedWith) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusUnauthorized, Header: http.Header(h), Body: http.NoBody, Request: req}, nil
+}
+
+// challenge returns how the registry authenticates: as it stated at the repository, or as it states for all.
+func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.Challenge, err error) {
+	for _, key := range []any{s.repositoryKey(), s.challengeKey()} {
+		if known, ok := a.challenges.Get(key); ok {
+			return known.(*ggcr.Challenge), nil
+		}
 	}
 	registry, err := s.registry()
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	challenge, err = shared(ctx, &a.flights, fmt.Sprintf("challenge %#v", s.challengeKey()), func(ctx context.Context) (*ggcr.Challenge, error) {
+	return shared(ctx, &a.flights, fmt.Sprintf("challenge %#v", s.challengeKey()), func(ctx context.Context) (*ggcr.Challenge, error) {
 		// Somebody else may have asked since.
 		if known, ok := a.challenges.Get(s.challengeKey()); ok {
 			return known.(*ggcr.Challenge), nil
@@ -153,10 +184,14 @@ func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.
 			answer, err = ggcr.Ping(ctx, registry, a.transport)
 			return err
 		})
-		if err != nil {
+		switch e := asErrorOrNil(err); {
+		case e != nil && refuses(e.code):
+			// It may serve repositories nevertheless, as those of a repository manager at a path of its own. containerd
+			// does not ask for /v2/ at all; CRI-O asks, and pulls nothing from there.
+			answer = &ggcr.Challenge{Insecure: x.last.Load().Scheme == "http"}
+		case e != nil:
 			return nil, err
-		}
-		if *x.last.Load() != x.host {
+		case x.redirected():
 			// The request was redirected: credentials must not go to a place that
 			// another host names.
 			answer = &ggcr.Challenge{Insecure: answer.Insecure}
@@ -164,7 +199,6 @@ func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.
 		a.challenges.Add(s.challengeKey(), answer, challengeTTL)
 		return answer, nil
 	})
-	return challenge, false, err
 }
 
 // token returns a token to read the source's repository with; without a scope if it has none.
@@ -193,7 +227,7 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 			return known.(string), nil
 		}
 		var answer *ggcr.Token
-		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, host: realm.Host}
+		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, scheme: realm.Scheme, host: realm.Host}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
 			var scopes []string
 			if s.repository != "" {
@@ -228,7 +262,7 @@ func (a *authorizer) realm(s *source, challenge *ggcr.Challenge) (*url.URL, erro
 		return nil, denied(realm.Host, text(nil, "registry %s names a token server that is not asked by HTTPS", s.domain))
 	}
 	if addr, err := netip.ParseAddr(realm.Hostname()); err == nil {
-		if err := a.policy.Contact(addr, (&exchange{source: s}).contact(realm.Host)); err != nil {
+		if err := a.policy.Contact(addr, (&exchange{source: s}).contact(realm)); err != nil {
 			return nil, denied(realm.Host, text(err, "token server of registry %s: %s", s.domain, err))
 		}
 	}
@@ -257,6 +291,8 @@ func shared[T any](ctx context.Context, flights *singleflight.Group, key string,
 }
 
 func (s *source) challengeKey() challengeKey { return challengeKey{s.domain, s.insecure} }
+
+func (s *source) repositoryKey() repositoryKey { return repositoryKey{s.challengeKey(), s.repository} }
 
 func (s *source) tokenKey(credential authn.AuthConfig) tokenKey {
 	return tokenKey{s.challengeKey(), s.repository, credential}

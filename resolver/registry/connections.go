@@ -51,7 +51,7 @@ type hostKey struct {
 // through returns the client for a hop.
 func (c *connections) through(x *exchange, contact policy.Contact) *http.Transport {
 	insecure, via := x.source.insecure, contact.Via != ""
-	if own := c.ofHost[hostKey{hostName(cmp.Or(contact.Via, contact.Registry)), insecure, via}]; own != nil {
+	if own := c.ofHost[hostKey{policy.Canonical(cmp.Or(contact.Via, contact.Registry)), insecure, via}]; own != nil {
 		return own
 	}
 	switch {
@@ -73,9 +73,6 @@ func (c *connections) closeIdle() {
 		client.CloseIdleConnections()
 	}
 }
-
-// hostName makes the names of one host equal.
-func hostName(host string) string { return strings.TrimSuffix(policy.Canonical(host), ":443") }
 
 // connector makes connections, anew when the files with certificates change.
 type connector struct {
@@ -106,7 +103,7 @@ func newConnector(config Config, timeout time.Duration, dialer, proxyDialer *net
 		if proxy == nil || proxy.Scheme != "http" && proxy.Scheme != "https" || proxy.Host == "" {
 			return nil, fmt.Errorf("proxy of %s: expected an address such as http://proxy.example.com:3128", host)
 		}
-		c.proxies[hostName(host)] = proxy
+		c.proxies[policy.Canonical(host)] = proxy
 	}
 	files, err := c.fingerprint()
 	if err != nil {
@@ -241,7 +238,7 @@ func (c *connector) build() (*connections, error) {
 		return nil, err
 	}
 	for _, host := range hosts {
-		folders[hostName(host)] = filepath.Join(c.certsDir, host)
+		folders[policy.Canonical(host)] = filepath.Join(c.certsDir, host)
 	}
 	for host := range c.proxies {
 		if _, ok := folders[host]; !ok {

@@ -146,7 +146,7 @@ func TestFaults(t *testing.T) {
 func TestFaultsOfPing(t *testing.T) {
 	for code, reason := range map[int]string{
 		403: v1alpha1.ReasonUnauthorized,
-		404: v1alpha1.ReasonUnavailable,
+		404: v1alpha1.ReasonNotFound,
 		429: v1alpha1.ReasonRateLimited,
 		500: v1alpha1.ReasonUnavailable,
 		503: v1alpha1.ReasonUnavailable,
@@ -159,7 +159,11 @@ func TestFaultsOfPing(t *testing.T) {
 			if want := map[int]time.Duration{429: 30 * time.Second, 503: 30 * time.Second}[code]; e.RetryAfter != want {
 				t.Errorf("retry after %s, want %s", e.RetryAfter, want)
 			}
-			wantRequests(t, s, "GET /v2/")
+			if code < 429 { // it may serve repositories nevertheless
+				wantRequests(t, s, "GET /v2/", "GET /v2/app/manifests/1")
+			} else {
+				wantRequests(t, s, "GET /v2/")
+			}
 		})
 	}
 }
@@ -547,6 +551,14 @@ func TestRetryAfter(t *testing.T) {
 		"Thu, 01 Jan 2026 12:00:30 GMT": 30 * time.Second,
 		"Thu, 01 Jan 2026 11:00:00 GMT": 0,
 		"Fri, 31 Dec 9999 23:59:59 GMT": time.Hour,
+		"1767268820":                    20 * time.Second, // 2026-01-01 12:00:20 UTC
+		"1767268700":                    0,
+		"1.5":                           1500 * time.Millisecond,
+		"441.9µs":                       441900 * time.Nanosecond,
+		"2m":                            2 * time.Minute,
+		"-2m":                           0,
+		"NaN":                           0,
+		"inf":                           time.Hour,
 	} {
 		if got := retryAfter(header, now); got != want {
 			t.Errorf("%q: %s, want %s", header, got, want)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 )
 
 // How long to remember that a registry refused a credential, or took it. Many registries
@@ -86,7 +87,7 @@ func withLogin[T any](ctx context.Context, s *session, ask func(context.Context,
 		// was never taken counts as wrong, or his account might be locked; one that is for all
 		// is not taken from others because of what one tenant names.
 		takes, known := a.takes(ctx, s)
-		_, tenants := s.keychain.(OfTenant)
+		_, tenants := s.keychain.(keychains.OfTenant)
 		switch accepted, _ := l.state(); {
 		case ctx.Err() != nil, !known && (accepted || !tenants):
 		case takes:
@@ -115,7 +116,7 @@ func (l *account) note(accepted bool) {
 // its token server without a scope, or at /v2/. Neither is known if it answers that to everybody, or
 // does not answer.
 func (a *authorizer) takes(ctx context.Context, s *session) (takes, known bool) {
-	challenge, _, err := a.challenge(ctx, s.source)
+	challenge, err := a.challenge(ctx, s.source)
 	if err != nil || challenge.Scheme == "" {
 		return false, false
 	}

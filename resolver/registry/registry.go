@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/mirrors"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
@@ -79,7 +80,7 @@ type Client struct {
 }
 
 // ErrNoCredentials is wrapped by the error of a registry that was not asked, because no
-// keychain has credentials for it and NotAnonymously is among them.
+// keychain has credentials for it and keychains.NotAnonymously is among them.
 var ErrNoCredentials = errors.New("no credentials")
 
 // Resolution is the result of resolving a reference.
@@ -141,8 +142,8 @@ func New(config Config) (*Client, error) {
 // ("linux/amd64", as the os and architecture of nodes; with manifest.Containerd after it if
 // containerd's choice among the manifests of an index counts, and not CRI-O's). Distinct
 // credentials are tried once each, in the order of the keychains. A request without
-// credentials is made only if no keychain has any for the registry, unless Anonymous or
-// NotAnonymously is among the keychains. Every error is an *Error.
+// credentials is made only if no keychain has any for the registry, unless keychains.Anonymous or
+// keychains.NotAnonymously is among the keychains. Every error is an *Error.
 func (c *Client) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*Resolution, error) {
 	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (*Resolution, error) {
 		found, err := s.resolve(ctx, platforms)
@@ -209,24 +210,24 @@ func first[T any](ctx context.Context, c *Client, name string, keychains []authn
 // for it. A registry may answer NotFound to clients that it does not trust, so
 // the other credentials are tried after NotFound too. Of several refusals,
 // NotFound is the most useful.
-func withCredentials[T any](ctx context.Context, c *Client, source *source, keychains []authn.Keychain, ask func(context.Context, *session) (T, error)) (T, error) {
+func withCredentials[T any](ctx context.Context, c *Client, source *source, all []authn.Keychain, ask func(context.Context, *session) (T, error)) (T, error) {
 	var none T
 	if !source.listed {
 		if err := c.policy.Registry(source.domain); err != nil {
 			return none, denied(source.domain, err)
 		}
 	}
-	credentials, broken := credentials(ctx, source, keychains)
+	credentials, broken := keychains.For(ctx, source.domain, source.repository, all)
 	var failure *Error
 	if len(credentials) == 0 {
 		return none, &Error{Reason: v1alpha1.ReasonUnauthorized, Host: source.domain, Err: text(errors.Join(ErrNoCredentials, broken), "no credentials for registry %s are given", source.domain)}
 	}
 	for _, credential := range credentials {
 		try := func() (T, error) {
-			return withLogin(ctx, &session{client: c, source: source, credential: credential.config, keychain: credential.of}, ask)
+			return withLogin(ctx, &session{client: c, source: source, credential: credential.Config, keychain: credential.Of}, ask)
 		}
 		answer, err := try()
-		if err != nil && asError(err).Reason == v1alpha1.ReasonUnauthorized && credential.renew(ctx, source) {
+		if err != nil && asError(err).Reason == v1alpha1.ReasonUnauthorized && credential.Renew(ctx, source.domain, source.repository) {
 			answer, err = try()
 		}
 		if err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -45,6 +46,9 @@ type answer struct {
 	done func()
 }
 
+// maxNested bounds how deep indexes in indexes are followed.
+const maxNested = 3
+
 // resolve asks for the reference. If that is an index, it also asks for the
 // manifests of the platforms.
 func (s *session) resolve(ctx context.Context, platforms []string) (*Resolution, error) {
@@ -57,7 +61,13 @@ func (s *session) resolve(ctx context.Context, platforms []string) (*Resolution,
 		resolution.Manifests = []v1alpha1.ImageManifestSpec{content.Spec(top.digest, "")}
 		return resolution, nil
 	}
-	chosen, err := content.Choose(platforms)
+	resolution.Manifests, err = s.chosen(ctx, content, platforms, maxNested)
+	return resolution, err
+}
+
+// chosen asks for the manifests of an index for the platforms.
+func (s *session) chosen(ctx context.Context, index *manifest.Content, platforms []string, deeper int) (found []v1alpha1.ImageManifestSpec, err error) {
+	choices, err := index.Choose(platforms)
 	var none *manifest.PlatformNotFound
 	switch {
 	case errors.As(err, &none):
@@ -65,28 +75,40 @@ func (s *session) resolve(ctx context.Context, platforms []string) (*Resolution,
 	case err != nil:
 		return nil, s.named(invalidManifest("%s", err))
 	}
-	for _, c := range chosen {
+	for _, c := range choices {
 		child, content, err := s.content(ctx, c.Digest.String())
+		switch {
+		case err != nil:
+			return nil, err
+		case !content.Index:
+			found = append(found, content.Spec(child.digest, c.Platform))
+			continue
+		case len(c.Nested) == 0:
+			return nil, s.named(invalidManifest("the index names another index for %s: CRI-O does not follow it", c.Platform))
+		case deeper == 0:
+			return nil, s.named(invalidManifest("indexes in indexes are followed %d times", maxNested))
+		}
+		nested, err := s.chosen(ctx, content, c.Nested, deeper-1)
 		if err != nil {
 			return nil, err
 		}
-		if content.Index {
-			return nil, s.named(invalidManifest("the index names another index for %s: container runtimes do not follow it", c.Platform))
+		for _, spec := range nested {
+			if !slices.ContainsFunc(found, func(other v1alpha1.ImageManifestSpec) bool { return other.Digest == spec.Digest }) {
+				found = append(found, spec)
+			}
 		}
-		resolution.Manifests = append(resolution.Manifests, content.Spec(child.digest, c.Platform))
 	}
-	return resolution, nil
+	return found, nil
 }
 
 // digest asks which digest the reference has.
 func (s *session) digest(ctx context.Context) (string, error) {
 	head, err := s.ask(ctx, http.MethodHead, s.source.identifier)
-	switch code := asErrorOrNil(err); {
-	case code != nil && code.code != http.StatusMethodNotAllowed && code.code != http.StatusNotImplemented:
+	switch e := asErrorOrNil(err); {
+	case e != nil && !refusesHead(e.code):
 		return "", err
-	case code != nil, head.digest == "":
-		// Some registries refuse HEAD, and the distribution specification does not require
-		// the header.
+	case e != nil, head.digest == "":
+		// The distribution specification does not require the header.
 		if head, err = s.get(ctx, s.source.identifier); err != nil {
 			return "", err
 		}
@@ -96,6 +118,17 @@ func (s *session) digest(ctx context.Context) (string, error) {
 		return "", s.named(invalidManifest("what was sent has not the digest that was asked for"))
 	}
 	return head.digest.String(), nil
+}
+
+// refusesHead reports whether an answer to HEAD may be about the method: some registries, and what protects them,
+// answer so where GET works. 404 is an answer about the image: the distribution specification has it so, and containerd,
+// which asks with HEAD first, pulls nothing then.
+func refusesHead(code int) bool {
+	switch code {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return true
+	}
+	return false
 }
 
 // content asks for a tag or digest and reads the answer.
@@ -132,7 +165,7 @@ func (s *session) ask(ctx context.Context, method, identifier string) (*answer, 
 			return nil, err
 		}
 		answer, challenge, err := s.send(ctx, g, method, identifier)
-		if again && challenge != nil && s.client.auth.refused(s.source, s.credential, g, challenge) {
+		if again && challenge != nil && s.client.auth.refused(ctx, s.source, s.credential, g, challenge) {
 			again = false
 			continue
 		}
@@ -198,7 +231,7 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 		if err != nil {
 			return err
 		}
-		if resp.Request.URL.Host == x.host {
+		if at(resp.Request.URL, x.host) {
 			s.hearQuota(resp.StatusCode, resp.Header, begun)
 		}
 		done := func() { _ = resp.Body.Close() }
@@ -206,7 +239,7 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 		body, err := io.ReadAll(resp.Body)
 		if resp.StatusCode != http.StatusOK {
 			done()
-			if resp.StatusCode == http.StatusUnauthorized && resp.Request.URL.Host == x.host {
+			if resp.StatusCode == http.StatusUnauthorized && at(resp.Request.URL, x.host) {
 				challenge = resp.Header
 			}
 			return &ggcr.Error{StatusCode: resp.StatusCode}

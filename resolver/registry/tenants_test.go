@@ -18,6 +18,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
@@ -267,7 +268,7 @@ func TestRefusedRepositoryIsNoRefusedLogin(t *testing.T) {
 			}
 			if strings.Contains(name, "everybody") {
 				// Of a tenant's it is not known whether it is right: others are not tried with it.
-				bob := []authn.Keychain{pullSecret(s.host, "bob", "s3cret"), NotAnonymously}
+				bob := []authn.Keychain{pullSecret(s.host, "bob", "s3cret"), keychains.NotAnonymously}
 				_, err := w.Resolve(t.Context(), s.host+"/theirs:1", amd64, bob)
 				wantError(t, err, v1alpha1.ReasonUnauthorized)
 				_, err = w.Resolve(t.Context(), s.host+"/app:1", amd64, bob)
@@ -303,7 +304,7 @@ func TestCredentialsThatCannotBeSent(t *testing.T) {
 				w := newWorld(t)
 				s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content), func(c *tls.Config) { c.NextProtos = []string{protocol} })
 				s.Config.MaxHeaderBytes = 8 << 10
-				_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, credential}, NotAnonymously})
+				_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, credential}, keychains.NotAnonymously})
 				wantError(t, err, v1alpha1.ReasonUnauthorized)
 			})
 		}
@@ -329,11 +330,11 @@ func TestWhoOpened(t *testing.T) {
 	}{
 		{"the right one", closed.host, []authn.Keychain{bob, ann}, ann, ""},
 		{"nobody's needed", open.host, []authn.Keychain{bob, ann}, nil, ""},
-		{"asked for", open.host, []authn.Keychain{strangers, Anonymous}, strangers, ""},
-		{"only without", open.host, []authn.Keychain{Anonymous}, nil, ""},
-		{"not without", open.host, []authn.Keychain{bob, NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
-		{"the wrong one, not without", closed.host, []authn.Keychain{bob, NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
-		{"none and not without", closed.host, []authn.Keychain{NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
+		{"asked for", open.host, []authn.Keychain{strangers, keychains.Anonymous}, strangers, ""},
+		{"only without", open.host, []authn.Keychain{keychains.Anonymous}, nil, ""},
+		{"not without", open.host, []authn.Keychain{bob, keychains.NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
+		{"the wrong one, not without", closed.host, []authn.Keychain{bob, keychains.NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
+		{"none and not without", closed.host, []authn.Keychain{keychains.NotAnonymously}, nil, v1alpha1.ReasonUnauthorized},
 	} {
 		open.take()
 		found, err := w.Resolve(t.Context(), c.host+"/app:1", amd64, c.keychains)
@@ -357,7 +358,7 @@ func TestWhoOpened(t *testing.T) {
 func TestHeadRefused(t *testing.T) {
 	content := &repository{}
 	id := content.push("app", manifestType, manifestOf(), "1")
-	for code, works := range map[int]bool{405: true, 501: true, 404: false, 500: false} {
+	for code, works := range map[int]bool{400: true, 403: true, 405: true, 501: true, 404: false, 500: false} {
 		w := newWorld(t)
 		s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodHead {

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,9 +70,9 @@ type exchange struct {
 	// ownToken is set if authorization is a token that the credential has, and no token server gave.
 	ownToken bool
 
-	// Host of the last hop, and what it answered. Atomic, because a ping may try two
+	// The last hop, and what it answered. Atomic, because a ping may try two
 	// schemes at once.
-	last       atomic.Pointer[string]
+	last       atomic.Pointer[url.URL]
 	code       atomic.Int64
 	retryAfter atomic.Int64
 	// unsent is set while the last request has not been sent, and not because there is no
@@ -80,45 +82,62 @@ type exchange struct {
 
 type exchangeKey struct{}
 
+// at reports whether a URL is on a host, given as host or host:port.
+func at(u *url.URL, host string) bool { return withPort(u.Scheme, u.Host) == withPort(u.Scheme, host) }
+
+// withPort adds the default port of a scheme to a host without a port.
+func withPort(scheme, host string) string {
+	host = strings.ToLower(host)
+	if (&url.URL{Host: host}).Port() != "" {
+		return host
+	}
+	if scheme == "http" {
+		return host + ":80"
+	}
+	return host + ":443"
+}
+
 // subject names the host that was asked.
 func (x *exchange) subject() string {
 	name := "registry " + x.source.domain
 	if x.kind == kindToken {
 		name = fmt.Sprintf("token server %s of registry %s", x.host, x.source.domain)
 	}
-	if last := x.last.Load(); last != nil && *last != x.host {
-		name += fmt.Sprintf(" (redirected to %s)", *last)
+	if x.redirected() {
+		name += fmt.Sprintf(" (redirected to %s)", x.last.Load().Host)
 	}
 	return name
 }
 
 // contact returns for whom a host is contacted.
-func (x *exchange) contact(host string) policy.Contact {
+func (x *exchange) contact(u *url.URL) policy.Contact {
 	contact := policy.Contact{Registry: x.source.domain}
 	own, err := x.source.registry()
-	if err != nil || host != own.RegistryStr() {
-		contact.Via = host
+	if err != nil || !at(u, own.RegistryStr()) {
+		contact.Via = u.Host
 	}
 	return contact
 }
 
 // indirect reports whether the host contacted last is not the registry, which sent the
 // request there.
-func (x *exchange) indirect() bool { return x.contact(x.lastHop()).Via != "" }
+func (x *exchange) indirect() bool { return x.contact(cmp.Or(x.last.Load(), x.first())).Via != "" }
 
-func (x *exchange) lastHop() string {
-	if last := x.last.Load(); last != nil {
-		return *last
-	}
-	return x.host
+// first is the host that the request was made to.
+func (x *exchange) first() *url.URL { return &url.URL{Scheme: x.scheme, Host: x.host} }
+
+// redirected reports whether the host contacted last is not the one that the request was made to.
+func (x *exchange) redirected() bool {
+	last := x.last.Load()
+	return last != nil && !at(last, x.host)
 }
 
 // lastHost is the host contacted last.
 func (x *exchange) lastHost() string {
-	if last := x.last.Load(); last != nil && *last != x.host {
-		return *last
-	}
-	if x.kind == kindToken {
+	switch {
+	case x.redirected():
+		return x.last.Load().Host
+	case x.kind == kindToken:
 		return x.host
 	}
 	return x.source.domain
@@ -208,7 +227,7 @@ type contactKey struct{}
 // request, at most as long as the caller's context lasts. The time limit of the
 // request begins after that wait.
 func (t *transport) within(ctx context.Context, x *exchange, do func(context.Context) error) error {
-	if err := t.wait(ctx, x, x.host); err != nil {
+	if err := t.wait(ctx, x, x.first()); err != nil {
 		return x.failure(err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, exchangeKey{}, x), t.timeout)
@@ -230,9 +249,9 @@ func CountRequests(ctx context.Context) (context.Context, *atomic.Int64) {
 
 // wait returns when a request to the host may be sent. A host to which a registry sends
 // requests has a rate of its own for that registry, or one registry could use up another's.
-func (t *transport) wait(ctx context.Context, x *exchange, host string) error {
-	whose := policy.Contact{Registry: host}
-	if contact := x.contact(host); contact.Via != "" {
+func (t *transport) wait(ctx context.Context, x *exchange, u *url.URL) error {
+	whose := policy.Contact{Registry: policy.Canonical(u.Host)}
+	if contact := x.contact(u); contact.Via != "" {
 		whose = contact
 	}
 	t.mu.Lock()
@@ -310,14 +329,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	host := req.URL.Host
-	x.last.Store(&host)
-	contact := x.contact(host)
+	x.last.Store(req.URL)
+	contact := x.contact(req.URL)
 	req = req.Clone(context.WithValue(req.Context(), contactKey{}, contact))
 	req.Header.Set("User-Agent", t.userAgent)
 	// Referer would show the next host the address of the last one.
 	req.Header.Del("Referer")
-	if x.authorization != "" && req.URL.Scheme == x.scheme && req.URL.Host == x.host {
+	if x.authorization != "" && req.URL.Scheme == x.scheme && at(req.URL, x.host) {
 		req.Header.Set("Authorization", x.authorization)
 	}
 	req = req.WithContext(httptrace.WithClientTrace(req.Context(), x.trace()))
@@ -364,7 +382,7 @@ func (t *transport) permit(x *exchange, req *http.Request) error {
 		// The body is a credential.
 		return &refusal{v1alpha1.ReasonDenied, "redirected a request with a credential"}
 	}
-	return t.wait(req.Context(), x, req.URL.Host)
+	return t.wait(req.Context(), x, req.URL)
 }
 
 // label returns the name of a registry in metrics.
@@ -424,15 +442,24 @@ func (b *boundedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// retryAfter returns the time that a Retry-After header asks for: seconds or a
-// date.
+// unixTime is the smallest number of seconds that counts as a point in time, and not as a wait: as a wait, it would be
+// thirty years.
+const unixTime = 1_000_000_000
+
+// retryAfter returns the wait that a Retry-After header asks for: seconds or a date, as RFC 9110 has them, seconds since
+// 1970 (Docker Hub), or a duration such as 441.9µs (ghcr.io).
 func retryAfter(header string, now time.Time) time.Duration {
 	header = strings.TrimSpace(header)
 	var after time.Duration
-	if seconds, err := strconv.ParseUint(header, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-		after = time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
+	if seconds, err := strconv.ParseFloat(header, 64); !math.IsNaN(seconds) && (err == nil || errors.Is(err, strconv.ErrRange)) {
+		if seconds >= unixTime {
+			seconds -= float64(now.Unix())
+		}
+		after = time.Duration(min(seconds, maxRetryAfter.Seconds()) * float64(time.Second))
 	} else if date, err := http.ParseTime(header); err == nil {
 		after = date.Sub(now)
+	} else if wait, err := time.ParseDuration(header); err == nil {
+		after = wait
 	}
 	return max(0, min(after, maxRetryAfter))
 }

@@ -22,10 +22,13 @@ import (
 // first.
 const Containerd = "+containerd"
 
-// Choice is a manifest of an index, and the platform it is for.
+// Choice is an entry of an index, and the platform it is for.
 type Choice struct {
 	Digest   digest.Digest
 	Platform string
+	// Nested is what to choose with if the entry is an index itself: containerd follows it, CRI-O pulls nothing then.
+	// Empty if only CRI-O takes the entry.
+	Nested []string
 }
 
 // PlatformNotFound is the error of an index without a manifest for any of the platforms.
@@ -64,9 +67,14 @@ func (c *Content) Choose(wanted []string) ([]Choice, error) {
 		if err := imageref.ValidateDigest(found); err != nil {
 			return nil, fmt.Errorf("the index's manifest for %s: %w", platform, err)
 		}
-		if !slices.ContainsFunc(chosen, func(other Choice) bool { return other.Digest == found }) {
+		at := slices.IndexFunc(chosen, func(other Choice) bool { return other.Digest == found })
+		if at < 0 {
+			at = len(chosen)
 			node.Variant = c.variant(found, node)
-			chosen = append(chosen, Choice{found, node.String()})
+			chosen = append(chosen, Choice{Digest: found, Platform: node.String()})
+		}
+		if containerd {
+			chosen[at].Nested = append(chosen[at].Nested, text)
 		}
 	}
 	if len(chosen) == 0 {

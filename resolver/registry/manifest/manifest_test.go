@@ -156,7 +156,7 @@ func TestChoose(t *testing.T) {
 			continue
 		}
 		name, platform, _ := strings.Cut(c.want, " ")
-		if err != nil || len(chosen) != 1 || chosen[0] != (Choice{id(name), platform}) {
+		if err != nil || len(chosen) != 1 || chosen[0].Digest != id(name) || chosen[0].Platform != platform {
 			t.Errorf("%s: %v, %v, want %s", c.name, chosen, err, c.want)
 		}
 	}
