@@ -165,7 +165,7 @@ func TestBounds(t *testing.T) {
 	bounds, err := Bounds(root)
 	must(t, err)
 	want, got := map[string][]string{}, map[string][]string{}
-	for _, prefix := range []string{"scheduler_layerlocality_", "scheduler_qosaware_", "scheduler_nodes_without_statistics_", "layerlocality_", "layer_extender_"} {
+	for _, prefix := range ours {
 		metrics, err := DocumentedLabels(root, prefix)
 		must(t, err)
 		if len(metrics) == 0 {

@@ -23,25 +23,41 @@ import (
 // Folder has the files, from the root of the repository.
 const Folder = "deploy/monitoring"
 
+// ours are what names of our metrics begin with.
+var ours = []string{"scheduler_layerlocality_", "scheduler_qosaware_", "scheduler_nodes_without_statistics_", "layerlocality_", "layer_extender_"}
+
 // Documented returns the metrics of docs/monitoring.md whose names begin with a prefix, sorted.
 func Documented(root, prefix string) (names []string, err error) {
 	metrics, err := DocumentedLabels(root, prefix)
 	return slices.Sorted(maps.Keys(metrics)), err
 }
 
-// DocumentedLabels returns these metrics with the names of their labels, sorted.
-func DocumentedLabels(root, prefix string) (map[string][]string, error) {
+// rows returns the labels of these metrics as the tables have them, one metric after the other: name, or name: values.
+func rows(root, prefix string) (names []string, labels [][]string, err error) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	metrics := map[string][]string{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `("+prefix+"[a-z_]+)` \\| ?([^|]*?) ?\\|").FindAllSubmatch(text, -1) {
-		labels := strings.FieldsFunc(string(row[2]), func(r rune) bool { return r == ',' || r == ' ' })
-		slices.Sort(labels)
-		metrics[string(row[1])] = labels
+		names = append(names, string(row[1]))
+		labels = append(labels, strings.FieldsFunc(string(row[2]), func(r rune) bool { return r == ';' }))
 	}
-	return metrics, nil
+	return names, labels, nil
+}
+
+// DocumentedLabels returns these metrics with the names of their labels, sorted.
+func DocumentedLabels(root, prefix string) (map[string][]string, error) {
+	names, labels, err := rows(root, prefix)
+	metrics := map[string][]string{}
+	for i, name := range names {
+		metrics[name] = []string{}
+		for _, label := range labels[i] {
+			label, _, _ = strings.Cut(label, ":")
+			metrics[name] = append(metrics[name], strings.TrimSpace(label))
+		}
+		slices.Sort(metrics[name])
+	}
+	return metrics, err
 }
 
 // Bound is which values a label can have.
@@ -63,33 +79,37 @@ func (b Bound) Allows(values map[string]bool) bool {
 	return b.Configured || others <= b.Others
 }
 
-// Bounds returns the bounds of the values of labels in docs/monitoring.md, by metric and label.
+// Bounds returns the bounds of the values of labels in docs/monitoring.md, by metric and label. A label without values
+// has those of the row above it that names them.
 func Bounds(root string) (map[string]map[string]Bound, error) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
+	names, labels, err := rows(root, "(?:"+strings.Join(ours, "|")+")")
 	if err != nil {
 		return nil, err
 	}
-	_, section, _ := strings.Cut(string(text), "\n### Values of labels\n")
-	section, _, _ = strings.Cut(section, "\n#")
-	quoted := regexp.MustCompile("`([^`]+)`")
-	bounds := map[string]map[string]Bound{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z_, ]+) \| (`+"`"+`[^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(section, -1) {
-		bound := Bound{Configured: strings.Contains(row[3], "configuration")}
-		for _, value := range quoted.FindAllStringSubmatch(row[3], -1) {
-			bound.Values = append(bound.Values, value[1])
+	bounds, last := map[string]map[string]Bound{}, map[string]Bound{}
+	for i, name := range names {
+		if len(labels[i]) > 0 {
+			bounds[name] = map[string]Bound{}
 		}
-		if most := regexp.MustCompile(`at most ([0-9]+)`).FindStringSubmatch(row[3]); most != nil {
-			if bound.Others, err = strconv.Atoi(most[1]); err != nil {
-				return nil, err
+		for _, label := range labels[i] {
+			label, values, named := strings.Cut(strings.TrimSpace(label), ": ")
+			if !named {
+				bounds[name][label] = last[label]
+				continue
 			}
-		}
-		for _, metric := range quoted.FindAllStringSubmatch(row[2], -1) {
-			if bounds[metric[1]] == nil {
-				bounds[metric[1]] = map[string]Bound{}
+			var bound Bound
+			for value := range strings.SplitSeq(values, ", ") {
+				if most, found := strings.CutPrefix(value, "at most "); found {
+					if bound.Others, err = strconv.Atoi(most); err != nil {
+						return nil, fmt.Errorf("%s, label %s: %w", name, label, err)
+					}
+				} else if value == "those of the configuration" {
+					bound.Configured = true
+				} else {
+					bound.Values = append(bound.Values, value)
+				}
 			}
-			for label := range strings.SplitSeq(row[1], ", ") {
-				bounds[metric[1]][label] = bound
-			}
+			bounds[name][label], last[label] = bound, bound
 		}
 	}
 	return bounds, nil

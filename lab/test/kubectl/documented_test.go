@@ -45,8 +45,8 @@ func TestDocumented(t *testing.T) {
 			t.Errorf("kubectl layers %s gives\n%s%s\nthe document says\n%s", block[1], r.out, r.err, block[2])
 		}
 	}
-	if compared != 9 {
-		t.Errorf("%d commands were compared, want 9", compared)
+	if compared != 7 {
+		t.Errorf("%d commands were compared, want 7", compared)
 	}
 }
 
