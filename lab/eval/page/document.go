@@ -58,7 +58,6 @@ var documentTables = map[string]tableOfDocument{
 	"results": {
 		columns: []documentColumn{
 			{"bytes: LRScheduler", "lrscheduler", "bytes", false, false}, {"**LayerLocality**", ours, "bytes", true, true}, {"greedy", "greedy", "bytes", false, false},
-			{"avoided: LRScheduler", "lrscheduler", "avoided", false, false}, {"**LayerLocality**", ours, "avoided", true, false},
 			{"start-up: LRScheduler", "lrscheduler", "startup", false, false}, {"**LayerLocality**", ours, "startup", true, false}, {"its p99", ours, "p99", false, false},
 			{"CPU std: default", baseline, "cpu", false, false}, {"LRScheduler", "lrscheduler", "cpu", false, false}, {"**LayerLocality**", ours, "cpu", false, false},
 		},
@@ -66,28 +65,14 @@ var documentTables = map[string]tableOfDocument{
 			{"`zipf-1`: pods one by one, 10 nodes", figureOf, "zipf-1", 0},
 			{"`replicasets`: the same, of ReplicaSets", figureOf, "replicasets", 0},
 			{"`nodes-50`: 5,000 pods, 50 nodes", figureOf, "nodes-50", 0},
-			{"`nodes-50-replicasets`: the same, of ReplicaSets", figureOf, "nodes-50-replicasets", 0},
 			{"`busy`: 85 % of the CPU requested", figureOf, "busy", 0},
-			{"`joins`: empty nodes join", figureOf, "joins", 0},
-			{"`burst-30`: 30 pods of a new image at once", figureOf, "burst-30", 0},
-			{"`burst-50`: 50 pods", figureOf, "burst-50", 0},
-			{"`scale-out`: one service, 1 to 40 replicas", figureOf, "scale-out", 0},
+			{"`burst-50`: 50 pods of a new image at once", figureOf, "burst-50", 0},
 			{"`rolling-1`: updates, 1 replica", figureOf, "rolling-1", 0},
 			{"`rolling-2`: 2 replicas", figureOf, "rolling-2", 0},
 			{"`rolling-4`: 4 replicas", figureOf, "rolling-4", 0},
 			{"`rolling-2-apart`: 2, on different nodes", figureOf, "rolling-2-apart", 0},
 			{"`rolling-4-apart`: 4, on different nodes", figureOf, "rolling-4-apart", 0},
 			{"`lrscheduler-4`: 20 pods, 4 nodes, 30 Mbit/s", figureOf, "lrscheduler-4", 0},
-		},
-	},
-	"long": {
-		columns: []documentColumn{
-			{"bytes: names", "image-name", "bytes", false, false}, {"LRScheduler", "lrscheduler", "bytes", false, false}, {"**LayerLocality**", ours, "bytes", true, true}, {"greedy", "greedy", "bytes", false, false},
-			{"avoided: LRScheduler", "lrscheduler", "avoided", false, false}, {"**LayerLocality**", ours, "avoided", true, false},
-			{"start-up: **LayerLocality**", ours, "startup", true, false}, {"CPU std: LRScheduler", "lrscheduler", "cpu", false, false}, {"**LayerLocality**", ours, "cpu", false, false},
-		},
-		rows: []documentRow{
-			{"1,000 pods: the cold start", "long", "zipf-1", 1000}, {"4,000 pods", "long", "zipf-1", 4000}, {"12,000 pods", "long", "zipf-1", 12000},
 		},
 	},
 	"bursts": {

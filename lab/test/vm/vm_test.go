@@ -97,16 +97,16 @@ func TestNode(t *testing.T) {
 	eventuallyLayers(t, family.Two.Reference, false)
 
 	t.Log("replaced, by the page")
-	page := commands(t, "## 2. Each node")
-	if len(page) != 4 {
-		t.Fatalf("docs/install-binaries.md, section 2, has %d blocks of commands, want 4: stop and replace, start, take layers back, back", len(page))
+	replace, back := commands(t, "## 2. Each node"), commands(t, "## Go back")
+	if len(replace) != 2 || len(back) != 2 {
+		t.Fatalf("docs/install-binaries.md has %d and %d blocks of commands, want 2 in section 2, stop and replace, start; and 2 to go back, take layers back, back", len(replace), len(back))
 	}
 	must(t, m.copy(t.Context(), 0o755, binaries(filepath.Join(release, "bin"), unpacked+"/bin/")))
 	replaceAll := func(block string) { t.Helper(); sh("cd " + unpacked + "\n" + block) }
 	cordon(t, true)
-	replaceAll(page[0])
+	replaceAll(replace[0])
 	sh("cp -p /var/lib/kubelet/config.yaml /var/lib/kubelet/config.before\nprintf 'featureGates:\\n  NodeStatusImageLayers: true\\n' >>/var/lib/kubelet/config.yaml")
-	replaceAll(page[1])
+	replaceAll(replace[1])
 	cordon(t, false)
 	ready(t)
 	if images := sh("crictl images -o json | grep -m1 imageLayer"); images == "" {
@@ -169,9 +169,9 @@ func TestNode(t *testing.T) {
 	t.Log("back, by the page")
 	cordon(t, true)
 	sh("mv /var/lib/kubelet/config.before /var/lib/kubelet/config.yaml")
-	replaceAll(page[2])
+	replaceAll(back[0])
 	eventuallyLayers(t, family.One.Reference, false)
-	replaceAll(page[3])
+	replaceAll(back[1])
 	cordon(t, false)
 	ready(t)
 	must(t, lab.Ready(t.Context(), "vm-third"))
