@@ -82,6 +82,7 @@ func TestShipped(t *testing.T) {
 	must(t, cluster.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "openshift-config"}}))
 	for _, kind := range [][3]string{
 		{"argoproj.io", "v1alpha1", "Rollout"}, {"config.openshift.io", "v1", "ImageDigestMirrorSet"}, {"config.openshift.io", "v1", "ImageTagMirrorSet"},
+		{"operator.openshift.io", "v1alpha1", "ImageContentSourcePolicy"},
 	} {
 		apply("", controlplane.OpenKind(kind[0], kind[1], kind[2]))
 		list := &unstructured.UnstructuredList{}

@@ -102,7 +102,7 @@ func newRunCommand() *cobra.Command {
 	f.StringVar(&o.providerFolder, "image-credential-provider-bin-dir", "", "folder with these plugins")
 	f.BoolVar(&o.google, "google-credentials", false, "use what Google Cloud gives this pod or its node for Artifact Registry, without a plugin")
 	f.StringVar(&o.globalSecret, "docker-config-secret", "", "secret with a docker configuration for all workloads, as NAMESPACE/NAME, such as openshift-config/pull-secret; needs the right to get it")
-	f.BoolVar(&o.clusterMirrors, "cluster-mirrors", false, "use the mirrors of the cluster's ImageDigestMirrorSets and ImageTagMirrorSets (OpenShift, OKD), besides those of registries.conf; needs the right to list and watch them")
+	f.BoolVar(&o.clusterMirrors, "cluster-mirrors", false, "use the mirrors of the cluster's ImageDigestMirrorSets, ImageTagMirrorSets and ImageContentSourcePolicies (OpenShift, OKD), besides those of registries.conf; needs the right to list and watch them")
 	f.StringArrayVar(&o.templates, "template", nil, "pod templates in objects of another kind, as GROUP/VERSION/KIND={.path}, such as argoproj.io/v1alpha1/Rollout={.spec.template}; may be given several times, also for one kind; needs the right to list and watch them")
 	f.BoolVar(&o.pullSecrets, "pull-secrets", false, "use the imagePullSecrets of workloads and of their service accounts; needs the right to get them")
 	f.BoolVar(&o.imagesOnNodes, "images-on-nodes", true, "ask also for images that nodes hold and no workload names, after all others: a node without layers in its status has those of the manifests")

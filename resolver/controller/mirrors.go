@@ -36,6 +36,8 @@ var openShift = schema.GroupVersion{Group: "config.openshift.io", Version: "v1"}
 var mirrorKinds = []mirrorKind{
 	{openShift.WithKind("ImageDigestMirrorSet"), "imageDigestMirrors", false},
 	{openShift.WithKind("ImageTagMirrorSet"), "imageTagMirrors", true},
+	// What the first one replaces: clusters that came from OpenShift 4.12 or earlier may have both.
+	{schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1alpha1", Kind: "ImageContentSourcePolicy"}, "repositoryDigestMirrors", false},
 }
 
 // mirrorSets are the mirrors of the objects in the cluster.

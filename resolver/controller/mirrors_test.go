@@ -66,6 +66,13 @@ spec:
 	if len(to.got) != 1 || r.attempts.of(image).Reason != "" {
 		t.Errorf("mirrors %+v, refused because of %q", to.got, r.attempts.of(image).Reason)
 	}
+	policies := r.mirrorHandler(&mirrorKinds[2])
+	icsp := objectOf(t, "metadata: {name: c}\nspec: {repositoryDigestMirrors: [{source: r.example, mirrors: [m.example/r]}]}")
+	policies.OnAdd(icsp, true)
+	if want := (mirrors.Entry{Source: "r.example", Mirrors: []string{"m.example/r"}}); len(to.got) != 2 || !reflect.DeepEqual(to.got[0], want) {
+		t.Errorf("mirrors %+v, want %+v first", to.got, want)
+	}
+	policies.OnDelete(icsp)
 	for _, broken := range []string{"spec: {imageTagMirrors: x}", "spec: {imageTagMirrors: [x]}", "spec: {imageTagMirrors: [{source: [x]}]}", "spec: {}"} {
 		tags.OnUpdate(nil, objectOf(t, "metadata: {name: b}\n"+broken))
 		if len(to.got) != 0 {
@@ -105,7 +112,7 @@ func TestWatchMirrors(t *testing.T) {
 	}{
 		{meta.NewDefaultRESTMapper(nil), nil, ""},
 		{one, []string{"ImageTagMirrorSet"}, ""},
-		{both, []string{"ImageDigestMirrorSet", "ImageTagMirrorSet"}, ""},
+		{both, []string{"ImageDigestMirrorSet", "ImageTagMirrorSet", "ImageContentSourcePolicy"}, ""},
 		{undiscovered{}, nil, "looking for ImageDigestMirrorSet: connection refused"},
 	} {
 		to := &setMirrors{}
@@ -114,7 +121,7 @@ func TestWatchMirrors(t *testing.T) {
 		err := r.watchMirrors(&discovering{mapper: test.mapper}, func(o client.Object, handler cache.ResourceEventHandler) error {
 			kind := o.GetObjectKind().GroupVersionKind().Kind
 			watched = append(watched, kind)
-			field := map[string]string{"ImageDigestMirrorSet": "imageDigestMirrors", "ImageTagMirrorSet": "imageTagMirrors"}[kind]
+			field := map[string]string{"ImageDigestMirrorSet": "imageDigestMirrors", "ImageTagMirrorSet": "imageTagMirrors", "ImageContentSourcePolicy": "repositoryDigestMirrors"}[kind]
 			handler.OnAdd(objectOf(t, "metadata: {name: a}\nspec: {"+field+": [{source: quay.io, mirrors: [m.example]}]}"), true)
 			if len(to.got) != len(watched) {
 				t.Errorf("%s: mirrors %+v", kind, to.got)

@@ -120,6 +120,8 @@ func (i *Inventory) add(object runtime.Object) {
 
 func (i *Inventory) addPod(spec *corev1.PodSpec) {
 	for _, image := range imageref.OfPod(spec) {
-		i.Images = append(i.Images, image.Name)
+		if image.PullPolicy != corev1.PullNever { // no registry is asked for it
+			i.Images = append(i.Images, image.Name)
+		}
 	}
 }

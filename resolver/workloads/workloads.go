@@ -123,6 +123,9 @@ func (k *Kind) ImagesOf(object any) (c usage.WorkloadImages, ok bool) {
 		Settled: k.settled != nil && k.settled(object),
 	}
 	for _, image := range imageref.OfPod(spec) {
+		if image.PullPolicy == corev1.PullNever {
+			continue // no node pulls it: its name is no registry's concern
+		}
 		// One more character shows that a name is too long.
 		c.Images = append(c.Images, unique.Make(image.Name[:min(len(image.Name), imageref.MaxLength+1)]).Value())
 	}
@@ -292,10 +295,14 @@ func NetworksOf(texts []string) []netip.Prefix {
 // MaxImagesPerNode bounds the images of a node that are asked for.
 const MaxImagesPerNode = 512
 
-// ImagesOn returns the images that a node states by digest: of each the first such name, in
-// full. The digest may be that of an index or of a manifest.
+// imported matches the names that containerd makes up for images that were imported: no registry has them.
+var imported = regexp.MustCompile(`^docker\.io/library/import-\d{4}-\d{2}-\d{2}@`)
+
+// ImagesOn returns the images that a node states by digest, in full: once for each repository
+// that it names, since one registry may be denied, private or gone where another has the image. The digest may be that of an index or of a manifest.
 func ImagesOn(node *corev1.Node) (references []string) {
 	for i := range node.Status.Images {
+		var repositories []string
 		for _, name := range node.Status.Images[i].Names {
 			if !strings.Contains(name, "@") {
 				continue
@@ -304,10 +311,14 @@ func ImagesOn(node *corev1.Node) (references []string) {
 			if err != nil {
 				continue // "<none>@<none>"
 			}
-			if reference := full.String(); len(references) < MaxImagesPerNode && !slices.Contains(references, reference) {
+			reference, repository := full.String(), full.Name()
+			if slices.Contains(repositories, repository) || imported.MatchString(reference) {
+				continue
+			}
+			repositories = append(repositories, repository)
+			if len(references) < MaxImagesPerNode && !slices.Contains(references, reference) {
 				references = append(references, reference)
 			}
-			break
 		}
 	}
 	return references

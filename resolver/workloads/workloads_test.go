@@ -250,9 +250,11 @@ func podRunning(ids ...string) *corev1.Pod {
 
 func TestImagesOn(t *testing.T) {
 	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
-	node := nodeWith("n", "docker.io/library/a:1 "+a+" "+byDigest("quay.io/mirror/a", "c"), "docker.io/library/tag:only",
-		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"))
-	if got := ImagesOn(node); !slices.Equal(got, []string{a, b}) {
+	mirror := byDigest("quay.io/mirror/a", "c")
+	node := nodeWith("n", "docker.io/library/a:1 "+a+" "+byDigest("docker.io/library/a", "d")+" "+mirror, "docker.io/library/tag:only",
+		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"),
+		byDigest("docker.io/library/import-2026-11-28", "e")+" docker.io/library/mine:dev")
+	if got := ImagesOn(node); !slices.Equal(got, []string{a, mirror, b}) {
 		t.Errorf("held: %q", got)
 	}
 	if got := RegistriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
@@ -271,6 +273,25 @@ func TestImagesOn(t *testing.T) {
 	}
 	if got := ImagesOn(nodeWith("n", many...)); len(got) != MaxImagesPerNode {
 		t.Errorf("%d images of a node", len(got))
+	}
+}
+
+// TestNeverPulled: no registry learns the name of an image that no node may pull.
+func TestNeverPulled(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "dev", Name: "p", UID: "u"}}
+	add := func(image string, policy corev1.PullPolicy) {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: image, ImagePullPolicy: policy})
+	}
+	kind := Kinds(nil)[0]
+	add("secret-project:dev", corev1.PullNever)
+	if c, ok := kind.ImagesOf(pod); ok {
+		t.Errorf("registries are asked for %q", c.Images)
+	}
+	// Another container may have it pulled.
+	add("secret-project:dev", corev1.PullIfNotPresent)
+	add("other:dev", corev1.PullNever)
+	if c, ok := kind.ImagesOf(pod); !ok || !slices.Equal(c.Images, []string{"secret-project:dev"}) {
+		t.Errorf("registries are asked for %q", c.Images)
 	}
 }
 

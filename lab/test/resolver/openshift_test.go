@@ -29,6 +29,7 @@ func TestOpenShift(t *testing.T) {
 	const namespace, source = "openshift-config", "source.example.com/team"
 	for _, kind := range [][3]string{
 		{"argoproj.io", "v1alpha1", "Rollout"}, {"config.openshift.io", "v1", "ImageDigestMirrorSet"}, {"config.openshift.io", "v1", "ImageTagMirrorSet"},
+		{"operator.openshift.io", "v1alpha1", "ImageContentSourcePolicy"},
 	} {
 		// They stay until the cluster ends; nothing else looks at them.
 		must(t, c.Apply(t.Context(), "", []byte(controlplane.OpenKind(kind[0], kind[1], kind[2]))))

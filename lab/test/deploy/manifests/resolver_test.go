@@ -243,6 +243,7 @@ func TestResolverRights(t *testing.T) {
 	roles[resolver+"-mirrors"] = []string{
 		"config.openshift.io/imagedigestmirrorsets:list", "config.openshift.io/imagedigestmirrorsets:watch",
 		"config.openshift.io/imagetagmirrorsets:list", "config.openshift.io/imagetagmirrorsets:watch",
+		"operator.openshift.io/imagecontentsourcepolicies:list", "operator.openshift.io/imagecontentsourcepolicies:watch",
 	}
 	roles[resolver+"-global-pull-secret"] = []string{"/secrets[pull-secret]:get"}
 	check(buildResolver(t, "openshift", "openshift-registry"))
