@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -32,6 +33,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/controller"
 	"github.com/layer-locality/layer-locality/resolver/inspect"
 	"github.com/layer-locality/layer-locality/resolver/keychains"
+	"github.com/layer-locality/layer-locality/resolver/mirrors"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/registry"
@@ -47,6 +49,8 @@ type runOptions struct {
 	allowNetworks   []string
 	denyNetworks    []string
 	registriesConf  string
+	containerdHosts string
+	registriesYAML  string
 	caBundles       []string
 	certsDir        string
 	proxies         []string
@@ -94,6 +98,8 @@ func newRunCommand() *cobra.Command {
 	f.StringSliceVar(&o.allowNetworks, "allow-network", nil, "network (CIDR) in which registries may be, although it is loopback, link-local, private or reserved; as HOST[:PORT]=CIDR for one registry, or one token server; may be given several times")
 	f.StringSliceVar(&o.denyNetworks, "deny-network", nil, "network (CIDR) that is contacted in no case; may be given several times")
 	f.StringVar(&o.registriesConf, "registries-conf", "", "registries.conf of the nodes: mirrors, locations, short names, insecure and blocked registries")
+	f.StringVar(&o.containerdHosts, "containerd-hosts", "", "folder with a folder for each host[:port] with mirrors in hosts.toml, as the config_path of containerd, often /etc/containerd/certs.d")
+	f.StringVar(&o.registriesYAML, "registries-yaml", "", "registries.yaml of k3s or RKE2 nodes: mirrors")
 	f.StringSliceVar(&o.caBundles, "ca-bundle", nil, "file with certificates of authorities (PEM) to trust besides the system's; may be given several times")
 	f.StringVar(&o.certsDir, "certs-dir", "", "folder with a folder for each host[:port], as /etc/containers/certs.d: *.crt are authorities, *.cert and *.key client certificates")
 	f.StringArrayVar(&o.proxies, "proxy", nil, "HTTP proxy of a registry or token server, as HOST[:PORT]=http://[USER:PASSWORD@]PROXY:PORT; may be given several times. The addresses of that host are not checked: the proxy looks them up")
@@ -188,6 +194,24 @@ func (o *runOptions) podTemplates() ([]workloads.Template, error) {
 	return templates, nil
 }
 
+// nodeMirrors returns the mirrors of nodes that have no registries.conf, and logs what is left out of them.
+func (o *runOptions) nodeMirrors(log logr.Logger) (found []mirrors.Entry) {
+	for _, from := range []struct {
+		path string
+		read func(string) ([]mirrors.Entry, []error)
+	}{{o.containerdHosts, mirrors.FromContainerd}, {o.registriesYAML, mirrors.FromK3s}} {
+		if from.path == "" {
+			continue
+		}
+		entries, errs := from.read(from.path)
+		found = append(found, entries...)
+		for _, err := range errs {
+			log.Info("Mirrors of nodes are left out", "cause", err.Error())
+		}
+	}
+	return found
+}
+
 // keychains returns the credentials for all workloads.
 func (o *runOptions) keychains(ctx context.Context) (all []authn.Keychain, err error) {
 	if o.dockerConfig != "" {
@@ -267,7 +291,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	asked, err := registry.New(registry.Config{
-		Policy: allowed, RegistriesConf: o.registriesConf, CABundles: o.caBundles, CertsDir: o.certsDir, Proxies: proxies, RequestsPerSecond: o.qps, Burst: o.burst,
+		Policy: allowed, RegistriesConf: o.registriesConf, Mirrors: o.nodeMirrors(log), CABundles: o.caBundles, CertsDir: o.certsDir, Proxies: proxies, RequestsPerSecond: o.qps, Burst: o.burst,
 		Timeout: o.timeout, QuotaForNodes: &o.quotaForNodes, Registerer: crmetrics.Registry,
 	})
 	if err != nil {

@@ -23,10 +23,12 @@ const (
 
 // Entry has the mirrors of a source, as an object of the cluster states them.
 type Entry struct {
-	// Source is a registry, a repository, a part of its path, or *.domain.
+	// Source is a registry, a repository, a part of its path, *.domain, or * for registries without a rule.
 	Source string
 	// Mirrors take the place of Source in a name, in the order to try.
 	Mirrors []string
+	// Insecure are those of them that may be asked by plain HTTP and with any certificate.
+	Insecure []string
 	// Tags is set if the mirrors are for tags; otherwise they are for digests.
 	Tags bool
 	// Only is set if the source itself is not asked.
@@ -48,47 +50,68 @@ func checkRepository(text string) error {
 }
 
 // Rules are rules of registries.conf, one for each source.
-type Rules []sysregistriesv2.Registry
+type Rules struct {
+	bySource []sysregistriesv2.Registry
+	// anywhere is the rule for registries without another; without a source.
+	anywhere *sysregistriesv2.Registry
+}
 
 // New returns the rules for entries, and what is wrong with those that are left out.
-func New(entries []Entry) (Rules, []error) {
+func New(entries []Entry) (*Rules, []error) {
 	var errs []error
-	var rules Rules
-	for _, m := range entries {
-		rule, wrong := ruleOf(&m)
+	rules := &Rules{}
+	for i := range entries {
+		rule, wrong := ruleOf(&entries[i])
 		errs = append(errs, wrong...)
 		if rule == nil {
 			continue
 		}
-		at := slices.IndexFunc(rules, func(r sysregistriesv2.Registry) bool { return r.Prefix == rule.Prefix })
+		if rule.Prefix == anyRegistry {
+			if rules.anywhere != nil {
+				rules.anywhere.Mirrors = append(rules.anywhere.Mirrors, rule.Mirrors...)
+			} else {
+				rules.anywhere = rule
+			}
+			continue
+		}
+		at := slices.IndexFunc(rules.bySource, func(r sysregistriesv2.Registry) bool { return r.Prefix == rule.Prefix })
 		switch {
-		case at < 0 && len(rules) == MaxSources:
-			errs = append(errs, fmt.Errorf("%s: more than %d sources have mirrors", m.Source, MaxSources))
+		case at < 0 && len(rules.bySource) == MaxSources:
+			errs = append(errs, fmt.Errorf("%s: more than %d sources have mirrors", rule.Prefix, MaxSources))
 		case at < 0:
-			rules = append(rules, *rule)
+			rules.bySource = append(rules.bySource, *rule)
 		default:
-			rules[at].Mirrors = append(rules[at].Mirrors, rule.Mirrors...)
-			rules[at].Blocked = rules[at].Blocked || rule.Blocked
+			rules.bySource[at].Mirrors = append(rules.bySource[at].Mirrors, rule.Mirrors...)
+			rules.bySource[at].Blocked = rules.bySource[at].Blocked || rule.Blocked
 		}
 	}
-	for i := range rules {
-		var kept []sysregistriesv2.Endpoint
-		count := map[string]int{}
-		for _, mirror := range rules[i].Mirrors {
-			if slices.Contains(kept, mirror) {
-				continue
-			}
-			count[mirror.PullFromMirror]++
-			switch n := count[mirror.PullFromMirror]; {
-			case n <= MaxEach:
-				kept = append(kept, mirror)
-			case n == MaxEach+1:
-				errs = append(errs, fmt.Errorf("%s: more than %d mirrors for tags or for digests", rules[i].Prefix, MaxEach))
-			}
-		}
-		rules[i].Mirrors = kept
+	for i := range rules.bySource {
+		errs = append(errs, bound(&rules.bySource[i])...)
+	}
+	if rules.anywhere != nil {
+		errs = append(errs, bound(rules.anywhere)...)
 	}
 	return rules, errs
+}
+
+// bound leaves each mirror of a rule once, and no more than MaxEach for tags and for digests.
+func bound(rule *sysregistriesv2.Registry) (errs []error) {
+	var kept []sysregistriesv2.Endpoint
+	count := map[string]int{}
+	for _, mirror := range rule.Mirrors {
+		if slices.Contains(kept, mirror) {
+			continue
+		}
+		count[mirror.PullFromMirror]++
+		switch n := count[mirror.PullFromMirror]; {
+		case n <= MaxEach:
+			kept = append(kept, mirror)
+		case n == MaxEach+1:
+			errs = append(errs, fmt.Errorf("%s: more than %d mirrors for tags or for digests", rule.Prefix, MaxEach))
+		}
+	}
+	rule.Mirrors = kept
+	return errs
 }
 
 // ruleOf returns mirrors as a rule of registries.conf, in the way in which OpenShift writes
@@ -97,7 +120,9 @@ func ruleOf(m *Entry) (*sysregistriesv2.Registry, []error) {
 	var errs []error
 	rule := &sysregistriesv2.Registry{Prefix: m.Source, Blocked: m.Only}
 	domain, wild := strings.CutPrefix(m.Source, "*.")
-	if err := checkRepository(domain); err != nil || wild && strings.ContainsAny(domain, "/:") {
+	if m.Source == anyRegistry {
+		wild = true
+	} else if err := checkRepository(domain); err != nil || wild && strings.ContainsAny(domain, "/:") {
 		return nil, []error{fmt.Errorf("source of mirrors %.100q: expected a registry, a repository, or *.domain", m.Source)}
 	}
 	if !wild {
@@ -112,18 +137,29 @@ func ruleOf(m *Entry) (*sysregistriesv2.Registry, []error) {
 			errs = append(errs, fmt.Errorf("mirror of %s: %w", m.Source, err))
 			continue
 		}
-		rule.Mirrors = append(rule.Mirrors, sysregistriesv2.Endpoint{Location: mirror, PullFromMirror: use})
+		rule.Mirrors = append(rule.Mirrors, sysregistriesv2.Endpoint{Location: mirror, PullFromMirror: use, Insecure: slices.Contains(m.Insecure, mirror)})
 	}
 	return rule, errs
 }
 
-// Find returns the rule for a reference: that for the longest part of its name; nil if there is none.
-func (r Rules) Find(named reference.Named) *sysregistriesv2.Registry {
+// Find returns the rule for a reference: that for the longest part of its name, or else that for any registry; nil if
+// there is none.
+func (r *Rules) Find(named reference.Named) *sysregistriesv2.Registry {
+	if r == nil {
+		return nil
+	}
 	var found *sysregistriesv2.Registry
-	for i := range r {
-		if inSource(named, r[i].Prefix) && (found == nil || len(r[i].Prefix) > len(found.Prefix)) {
-			found = &r[i]
+	for i := range r.bySource {
+		rule := &r.bySource[i]
+		if inSource(named, rule.Prefix) && (found == nil || len(rule.Prefix) > len(found.Prefix)) {
+			found = rule
 		}
+	}
+	if found == nil && r.anywhere != nil {
+		own := *r.anywhere
+		own.Prefix = reference.Domain(named)
+		own.Location = own.Prefix
+		return &own
 	}
 	return found
 }

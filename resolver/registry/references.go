@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -48,19 +49,15 @@ func (c *Client) sources(name string) ([]*source, error) {
 	if err != nil {
 		return nil, invalidReference(name, err)
 	}
-	var mirrored *sysregistriesv2.Registry
-	if rules := c.mirrored.Load(); rules != nil {
-		mirrored = rules.Find(named)
-	}
-	return c.conf.sources(named, mirrored)
+	return c.conf.sources(named, c.mirrored.Load().Find(named))
 }
 
-// SetMirrors replaces the mirrors that the cluster states. Of the rules of registries.conf
+// SetMirrors replaces the mirrors that the cluster states, which come before those of Config.Mirrors. Of the rules of registries.conf
 // and these, that for the longest part of a name counts; of two for the same part, these. It
 // returns what is wrong with those that are left out.
 func (c *Client) SetMirrors(all []mirrors.Entry) []error {
-	rules, errs := mirrors.New(all)
-	c.mirrored.Store(&rules)
+	rules, errs := mirrors.New(slices.Concat(all, c.mirrors))
+	c.mirrored.Store(rules)
 	return errs
 }
 

@@ -40,6 +40,9 @@ type Config struct {
 	// mirrors and locations may be asked without being listed in the policy; their
 	// addresses are checked like all others. It is read once.
 	RegistriesConf string
+	// Mirrors are those of nodes' other configurations. They may be asked like those of RegistriesConf, whose rule
+	// counts if it is for a longer part of the name.
+	Mirrors []mirrors.Entry
 	// CABundles are files with certificates of authorities (PEM), which are trusted
 	// besides the system's. They are read again when they change.
 	CABundles []string
@@ -75,7 +78,8 @@ type Client struct {
 	manifests *http.Client
 	auth      *authorizer
 	quotas    *quotas
-	// mirrored are the rules of SetMirrors.
+	mirrors   []mirrors.Entry
+	// mirrored are the rules of these and of SetMirrors.
 	mirrored atomic.Pointer[mirrors.Rules]
 }
 
@@ -128,14 +132,16 @@ func New(config Config) (*Client, error) {
 			return nil, err
 		}
 	}
-	return &Client{
+	c := &Client{
 		policy:    config.Policy,
 		conf:      conf,
 		transport: transport,
 		manifests: &http.Client{Transport: transport},
 		auth:      newAuthorizer(config.Policy, transport),
 		quotas:    quotas,
-	}, nil
+		mirrors:   config.Mirrors,
+	}
+	return c, errors.Join(c.SetMirrors(nil)...)
 }
 
 // Resolve asks for the manifests of a full reference, for the platforms

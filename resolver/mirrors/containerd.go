@@ -1,0 +1,197 @@
+package mirrors
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"sigs.k8s.io/yaml"
+)
+
+// anyRegistry is the source of mirrors for registries that have none of their own.
+const anyRegistry = "*"
+
+// FromContainerd reads the mirrors of containerd: the hosts.toml of each registry in a folder
+// (https://github.com/containerd/containerd/blob/main/docs/hosts.md), which is containerd's config_path. The returned
+// errors name what is left out. Certificates that a file names are not read.
+func FromContainerd(folder string) (entries []Entry, errs []error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*", "hosts.toml"))
+	if info, statErr := os.Stat(folder); err == nil && (statErr != nil || !info.IsDir()) {
+		err = cmp.Or(statErr, fmt.Errorf("%s: %w", folder, fs.ErrInvalid))
+	}
+	if err != nil {
+		return nil, []error{err}
+	}
+	for _, file := range files {
+		found, wrong := fromHosts(file, sourceOf(filepath.Base(filepath.Dir(file))))
+		entries = append(entries, found...)
+		for _, err := range wrong {
+			errs = append(errs, fmt.Errorf("%s: %w", file, err))
+		}
+	}
+	return entries, errs
+}
+
+var withPort = regexp.MustCompile(`^(.+)_([0-9]+)_$`)
+
+// sourceOf returns the registry that a folder is for: containerd writes host:port also as host_port_.
+func sourceOf(folder string) string {
+	if folder == "_default" {
+		return anyRegistry
+	}
+	return withPort.ReplaceAllString(folder, "$1:$2")
+}
+
+// table is what hosts.toml states of a host.
+type table struct {
+	Capabilities []string `toml:"capabilities"`
+	SkipVerify   bool     `toml:"skip_verify"`
+	OverridePath bool     `toml:"override_path"`
+}
+
+func fromHosts(file, source string) (entries []Entry, errs []error) {
+	var content struct {
+		table
+		Server string           `toml:"server"`
+		Host   map[string]table `toml:"host"`
+	}
+	meta, err := toml.DecodeFile(file, &content)
+	if err != nil {
+		return nil, []error{err}
+	}
+	digests, tags := Entry{Source: source}, Entry{Source: source, Tags: true}
+	add := func(server string, h *table) {
+		location, insecure, err := locationOf(server, h.OverridePath)
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		pulls := len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "pull")
+		if pulls {
+			digests.add(location, insecure || h.SkipVerify)
+		}
+		if pulls && (len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "resolve")) {
+			tags.add(location, insecure || h.SkipVerify)
+		}
+	}
+	// Tables are tried in the order in which they stand in the file.
+	for _, key := range meta.Keys() {
+		if len(key) == 2 && key[0] == "host" {
+			h := content.Host[key[1]]
+			add(key[1], &h)
+		}
+	}
+	// The server is asked last, in place of the registry itself if it is another.
+	if content.Server != "" && !sameServer(content.Server, source) {
+		add(content.Server, &content.table)
+		digests.Only, tags.Only = true, true
+	}
+	return slices.DeleteFunc([]Entry{digests, tags}, func(e Entry) bool { return len(e.Mirrors) == 0 }), errs
+}
+
+func (e *Entry) add(location string, insecure bool) {
+	e.Mirrors = append(e.Mirrors, location)
+	if insecure {
+		e.Insecure = append(e.Insecure, location)
+	}
+}
+
+func sameServer(server, source string) bool {
+	location, insecure, err := locationOf(server, false)
+	if source == "docker.io" && slices.Contains([]string{"registry-1.docker.io", "index.docker.io"}, location) {
+		return true
+	}
+	return err == nil && !insecure && location == source
+}
+
+// locationOf returns the registry, or the repository in it, at an address. Below it, containerd asks for /v2/, unless the
+// path overrides that: such a path has to begin with /v2.
+func locationOf(server string, override bool) (location string, insecure bool, err error) {
+	u, err := address(server)
+	if err != nil {
+		return "", false, err
+	}
+	below := path.Clean("/" + u.Path)
+	rest, v2 := strings.CutPrefix(below, "/v2")
+	switch {
+	case below == "/" && !override, rest == "" && v2:
+		rest = ""
+	case override && strings.HasPrefix(rest, "/") && v2:
+	default:
+		return "", false, fmt.Errorf("%s: left out, since only paths below /v2/ (with override_path) can be asked", server)
+	}
+	return u.Host + rest, u.Scheme == "http", nil
+}
+
+func address(server string) (*url.URL, error) {
+	if !strings.HasPrefix(server, "http://") && !strings.HasPrefix(server, "https://") {
+		server = "https://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("%.100q is no address", server)
+	}
+	return u, nil
+}
+
+// FromK3s reads the mirrors of a registries.yaml of k3s or RKE2
+// (https://docs.k3s.io/installation/private-registry). The returned errors name what is left out: rewrites, and mirrors
+// below other paths than /v2/. Credentials and certificates that it has are not read.
+func FromK3s(file string) (entries []Entry, errs []error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, []error{err}
+	}
+	var content struct {
+		Mirrors map[string]struct {
+			Endpoints []string          `json:"endpoint"`
+			Rewrites  map[string]string `json:"rewrite"`
+		} `json:"mirrors"`
+		Configs map[string]struct {
+			TLS struct {
+				SkipVerify bool `json:"insecure_skip_verify"`
+			} `json:"tls"`
+		} `json:"configs"`
+	}
+	if err := yaml.Unmarshal(text, &content); err != nil {
+		return nil, []error{fmt.Errorf("%s: %w", file, err)}
+	}
+	for source, mirror := range content.Mirrors {
+		if len(mirror.Rewrites) > 0 {
+			errs = append(errs, fmt.Errorf("%s: mirrors of %s: %w", file, source, errRewrite))
+			continue
+		}
+		e := Entry{Source: source}
+		for _, endpoint := range mirror.Endpoints {
+			u, err := address(endpoint)
+			location, insecure := "", false
+			if err == nil {
+				// A path is the whole path, as with override_path.
+				location, insecure, err = locationOf(endpoint, strings.Trim(u.Path, "/") != "")
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
+				continue
+			}
+			e.add(location, insecure || content.Configs[u.Host].TLS.SkipVerify)
+		}
+		if len(e.Mirrors) > 0 {
+			tags := e
+			tags.Tags = true
+			entries = append(entries, e, tags)
+		}
+	}
+	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Source, b.Source) })
+	return entries, errs
+}
+
+var errRewrite = errors.New("rewrites of names are left out")
