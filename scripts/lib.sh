@@ -106,7 +106,7 @@ WORKSPACE_MODULES=(
   cloud.google.com/go/compute/metadata github.com/BurntSushi/toml github.com/containerd/platforms
   github.com/containers/libtrust github.com/containers/ocicrypt github.com/docker/cli github.com/docker/docker
   github.com/docker/docker-credential-helpers github.com/evanphx/json-patch/v5 github.com/go-jose/go-jose/v4
-  github.com/google/go-containerregistry github.com/google/go-containerregistry/pkg/authn/kubernetes
+  github.com/google/go-containerregistry
   github.com/klauspost/compress github.com/miekg/pkcs11 github.com/moby/sys/capability github.com/moby/sys/user
   github.com/smallstep/pkcs7 github.com/stefanberger/go-pkcs11uri go.podman.io/image/v5 go.podman.io/storage
   gomodules.xyz/jsonpatch/v2 gonum.org/v1/gonum sigs.k8s.io/controller-runtime
