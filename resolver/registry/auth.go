@@ -132,12 +132,19 @@ func (a *authorizer) refused(ctx context.Context, s *source, credential authn.Au
 	}
 	// If the credential is wrong, the registry repeats the known challenge.
 	stated := s.stated(ctx, header)
-	if stated == nil || strings.EqualFold(stated.Scheme, g.challenge.Scheme) && stated.Parameters["realm"] == g.challenge.Parameters["realm"] {
+	if stated == nil || sameChallenge(stated, g.challenge) {
 		return again
 	}
 	stated.Insecure = g.challenge.Insecure
+	a.tokens.Remove(s.tokenKey(credential)) // it is for what was known before
 	a.challenges.Add(s.repositoryKey(), stated, challengeTTL)
 	return true
+}
+
+// sameChallenge reports whether two challenges are met in the same way. GitLab has one token server for its registry and
+// its dependency proxy, as two services.
+func sameChallenge(a, b *ggcr.Challenge) bool {
+	return strings.EqualFold(a.Scheme, b.Scheme) && a.Parameters["realm"] == b.Parameters["realm"] && a.Parameters["service"] == b.Parameters["service"]
 }
 
 // stated returns the challenge in the headers of a 401 response; nil if there is none that a client can meet.

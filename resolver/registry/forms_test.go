@@ -103,6 +103,90 @@ func TestRepositoryStatesChallenge(t *testing.T) {
 	}
 }
 
+// TestServiceOfRepository: a token server may serve several services, and a repository be of another than /v2/ states.
+func TestServiceOfRepository(t *testing.T) {
+	content := &repository{}
+	content.push("proxy/app", manifestType, manifestOf(), "1")
+	ts := listen(t, "127.0.0.1:0", "token.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"token":"for-%s"}`, r.URL.Query().Get("service"))
+	}))
+	s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		service := "registry"
+		if strings.HasPrefix(r.URL.Path, "/v2/proxy/") {
+			service = "proxy"
+		}
+		if r.Header.Get("Authorization") != "Bearer for-"+service {
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="https://%s/token",service="%s"`, ts.host, service))
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		content.ServeHTTP(w, r)
+	}))
+	if _, err := newWorld(t).Resolve(t.Context(), s.host+"/proxy/app:1", amd64, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestExpiredTokenIsBadRequest: a token that has expired is requested anew, whatever the registry answers to it.
+func TestExpiredTokenIsBadRequest(t *testing.T) {
+	content := &repository{}
+	content.push("app", manifestType, manifestOf(), "1")
+	valid := "token-1"
+	issued := 0
+	ts := listen(t, "127.0.0.1:0", "token.test", false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		issued++
+		fmt.Fprintf(w, `{"token":"token-%d","expires_in":43200}`, issued)
+	}))
+	s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Authorization") {
+		case "":
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="https://%s/token"`, ts.host))
+			w.WriteHeader(http.StatusUnauthorized)
+		case "Bearer " + valid:
+			content.ServeHTTP(w, r)
+		default:
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	w := newWorld(t)
+	for _, valid = range []string{"token-1", "token-2"} {
+		if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil); err != nil {
+			t.Errorf("%s: %v", valid, err)
+		}
+	}
+	// One that is new and refused nevertheless is not requested again and again.
+	valid = "none"
+	for range 2 {
+		if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, nil); err == nil {
+			t.Error("resolved without a token")
+		}
+	}
+	if issued > 4 {
+		t.Errorf("%d tokens", issued)
+	}
+}
+
+// TestHeadRedirected: a signed address to which HEAD is redirected may be valid for GET only.
+func TestHeadRedirected(t *testing.T) {
+	content := &repository{}
+	id := content.push("app", manifestType, manifestOf(), "1")
+	storage := listen(t, "127.0.0.1:0", "other.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		content.ServeHTTP(w, r)
+	}))
+	s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v2/" {
+			http.Redirect(w, r, "https://"+storage.host+r.URL.Path, http.StatusTemporaryRedirect)
+		}
+	}))
+	if got, err := newWorld(t).Digest(t.Context(), s.host+"/app:1", nil); err != nil || got != id.String() {
+		t.Errorf("%q, %s", got, Details(err))
+	}
+}
+
 // TestDefaultPort: a host with the default port of its scheme is the host without.
 func TestDefaultPort(t *testing.T) {
 	network, addr := netip.MustParsePrefix("10.20.0.0/16"), netip.MustParseAddr("10.20.0.7")

@@ -169,6 +169,13 @@ func (s *session) ask(ctx context.Context, method, identifier string) (*answer, 
 			again = false
 			continue
 		}
+		// Not every registry answers 401 to a token that has expired: public.ecr.aws answers 400
+		// (https://github.com/aws/containers-roadmap/issues/2835).
+		if e := asErrorOrNil(err); again && e != nil && e.code == http.StatusBadRequest && g.tokenRemembered {
+			s.client.auth.tokens.Remove(s.source.tokenKey(s.credential))
+			again = false
+			continue
+		}
 		return answer, err
 	}
 }
