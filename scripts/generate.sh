@@ -232,6 +232,7 @@ OWN=(api scheduler/apis deploy/resolver/crd deploy/agent/crd)
 own() {
   local code=${KUBERNETES_VERSION/#v1./v0.} generator file
   local packages=(./scheduler/apis/config/v1)
+  mkdir -p "$BUILD"
   COPY=$(mktemp -d "$BUILD/generate.XXXXXX")
   trap 'rm -rf "$COPY"' EXIT
   cd "$ROOT"
