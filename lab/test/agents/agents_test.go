@@ -202,11 +202,13 @@ func TestPrometheus(t *testing.T) {
 		}
 		return nil
 	})
-	results, err := lab.MetricOf(t.Context(), addons.ExtenderURL(c), "layer_extender_prometheus_queries_total", "result")
-	must(t, err)
-	if results["success"] < 4 || results["empty"] != 0 || results["error"] != 0 {
-		t.Errorf("queries: %v, want all four answered, with the names of instances", results)
-	}
+	livetest.Eventually(t, 2*time.Minute, "all four queries are answered", func(ctx context.Context) error {
+		results, err := lab.MetricOf(ctx, addons.ExtenderURL(c), "layer_extender_prometheus_queries_total", "result")
+		if err == nil && (results["success"] < 4 || results["empty"] != 0 || results["error"] != 0) {
+			err = fmt.Errorf("queries: %v, want all four answered, with the names of instances", results)
+		}
+		return err
+	})
 	// A pod that comes now counts on each node: twice by the filter, once by the score.
 	missing := func() int {
 		t.Helper()
