@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -67,6 +68,7 @@ func TestServedTemplates(t *testing.T) {
 		"not there":          {server{mapper: meta.NewDefaultRESTMapper(nil)}, nil, ""},
 		"in no namespace":    {server{mapper: mapper(meta.RESTScopeRoot)}, nil, "Rollout: its objects are in no namespace"},
 		"no answer":          {server{mapper: undiscovered{}}, nil, "connection refused"},
+		"no right to ask":    {server{mapper: mapper(meta.RESTScopeNamespace), err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, templates[1:], ""},
 		"no answer to whom?": {server{mapper: mapper(meta.RESTScopeNamespace), err: errors.New("time-out")}, nil, "whether argoproj.io/v1alpha1, Kind=Rollout may be read: time-out"},
 	} {
 		served, err := ServedTemplates(t.Context(), logr.Discard(), test.api, templates)
