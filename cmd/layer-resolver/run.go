@@ -20,10 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -109,7 +108,7 @@ func newRunCommand() *cobra.Command {
 	f.BoolVar(&o.google, "google-credentials", false, "use what Google Cloud gives this pod or its node for Artifact Registry, without a plugin")
 	f.StringVar(&o.globalSecret, "docker-config-secret", "", "secret with a docker configuration for all workloads, as NAMESPACE/NAME, such as openshift-config/pull-secret; needs the right to get it")
 	f.BoolVar(&o.clusterMirrors, "cluster-mirrors", false, "use the mirrors of the cluster's ImageDigestMirrorSets, ImageTagMirrorSets and ImageContentSourcePolicies (OpenShift, OKD), besides those of registries.conf; needs the right to list and watch them")
-	f.StringArrayVar(&o.templates, "template", nil, "pod templates in objects of another kind, as GROUP/VERSION/KIND={.path}, such as argoproj.io/v1alpha1/Rollout={.spec.template}; may be given several times, also for one kind; needs the right to list and watch them")
+	f.StringArrayVar(&o.templates, "template", nil, "pod templates in objects of another kind, as GROUP/VERSION/KIND, or as GROUP/VERSION/KIND={.path} where their shape does not show them, such as argoproj.io/v1alpha1/Rollout={.spec.template}; may be given several times, also for one kind; needs the right to list and watch them")
 	f.BoolVar(&o.pullSecrets, "pull-secrets", false, "use the imagePullSecrets of workloads and of their service accounts; needs the right to get them")
 	f.BoolVar(&o.imagesOnNodes, "images-on-nodes", true, "ask also for images that nodes hold and no workload names, after all others: a node without layers in its status has those of the manifests")
 	f.BoolVar(&o.publishPrivate, "publish-private", false, "write images that only pull secrets open into ImageManifests, too: whoever may read these then sees what they consist of")
@@ -314,15 +313,11 @@ func (o *runOptions) run(ctx context.Context) error {
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	// Before the manager's cache, which would end with an error for a kind that is not there.
-	client, err := rest.HTTPClientFor(config)
+	direct, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return err
 	}
-	mapper, err := apiutil.NewDynamicRESTMapper(config, client)
-	if err != nil {
-		return err
-	}
-	if templates, err = workloads.ServedTemplates(log, mapper, templates); err != nil {
+	if templates, err = workloads.ServedTemplates(ctx, log, direct, templates); err != nil {
 		return err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{

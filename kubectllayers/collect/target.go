@@ -20,6 +20,7 @@ import (
 	daemonutil "k8s.io/kubernetes/pkg/controller/daemon/util"
 
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/imageref/podtemplate"
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
@@ -27,13 +28,21 @@ import (
 // file, or one made of images.
 type Target struct {
 	Kind, Namespace, Name string
+	// Template is which of the object's pod templates Pod is of; empty if it has only one.
+	Template string
 	// Pod is the pod as the apiserver has it if Kind is pod; otherwise one without name and
 	// node.
 	Pod *v1.Pod
 }
 
-// String returns KIND/NAME.
-func (t *Target) String() string { return t.Kind + "/" + terminal.Line(t.Name, maxName) }
+// String returns KIND/NAME, and the template in brackets.
+func (t *Target) String() string {
+	name := t.Kind + "/" + terminal.Line(t.Name, maxName)
+	if t.Template != "" {
+		name += " (" + terminal.Line(t.Template, maxName) + ")"
+	}
+	return name
+}
 
 // What names of objects and of kinds have at most.
 const (
@@ -206,8 +215,8 @@ const (
 )
 
 // TargetInFile reads the pod in a file, in YAML or JSON: a pod, or anything with a pod template. If
-// there are several, wanted (KIND/NAME) names it.
-func TargetInFile(ctx context.Context, from io.Reader, file, namespace, wanted string) (*Target, error) {
+// there are several, wanted (KIND/NAME) names it, and template which of its templates it is of.
+func TargetInFile(ctx context.Context, from io.Reader, file, namespace, wanted, template string) (*Target, error) {
 	file = terminal.Line(file, 200)
 	data, err := readAll(ctx, io.LimitReader(from, maxFile+1))
 	if err != nil {
@@ -217,7 +226,7 @@ func TargetInFile(ctx context.Context, from io.Reader, file, namespace, wanted s
 		return nil, fmt.Errorf("%s has more than %d MiB: save the one object that you mean in a file of its own", file, maxFile>>20)
 	}
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
-	var found []*Target
+	var found []*inFile
 	objects := 0
 	for {
 		var raw map[string]any
@@ -236,7 +245,7 @@ func TargetInFile(ctx context.Context, from io.Reader, file, namespace, wanted s
 		}
 	}
 	if wanted != "" {
-		found = slices.DeleteFunc(found, func(t *Target) bool { return t.Kind+"/"+t.Name != strings.ToLower(wanted) && t.Name != wanted })
+		found = slices.DeleteFunc(found, func(t *inFile) bool { return t.Kind+"/"+t.Name != strings.ToLower(wanted) && t.Name != wanted })
 		if len(found) == 0 {
 			return nil, fmt.Errorf("%s has no %q with pods: see what it has with kubectl apply --dry-run=client -f", file, terminal.Line(wanted, maxName))
 		}
@@ -245,16 +254,61 @@ func TargetInFile(ctx context.Context, from io.Reader, file, namespace, wanted s
 	case 0:
 		return nil, fmt.Errorf("%s has %d objects, none of them a pod or with a pod template: name a file that has one", file, objects)
 	case 1:
-		return found[0], nil
+		return found[0].choose(template)
 	}
+	return nil, fmt.Errorf("%s has %d objects with pods (%s): add the one that you mean, as KIND/NAME", file, len(found), choices(found, (*inFile).String))
+}
+
+// choices returns the first ones of what there is to choose from.
+func choices[T any](all []T, name func(T) string) string {
 	var names []string
-	for _, t := range found[:min(5, len(found))] {
-		names = append(names, t.String())
+	for _, one := range all[:min(5, len(all))] {
+		names = append(names, terminal.Line(name(one), maxName))
 	}
-	if len(found) > len(names) {
+	if len(all) > len(names) {
 		names = append(names, "...")
 	}
-	return nil, fmt.Errorf("%s has %d objects with pods (%s): add the one that you mean, as KIND/NAME", file, len(found), strings.Join(names, ", "))
+	return strings.Join(names, ", ")
+}
+
+// inFile is an object in a file: a pod, or one with pod templates.
+type inFile struct {
+	Target
+	templates []podtemplate.Found
+}
+
+// choose returns the pod of an object, or that of one of its templates: wanted is a name or a path.
+func (o *inFile) choose(wanted string) (*Target, error) {
+	if o.Pod != nil {
+		if wanted != "" {
+			return nil, fmt.Errorf("%s is a pod and has no template: leave out --template", o)
+		}
+		return &o.Target, nil
+	}
+	var fit []podtemplate.Found
+	names := map[string]bool{}
+	for _, f := range o.templates {
+		if wanted == "" || f.Name == wanted || f.Path == wanted {
+			fit = append(fit, f)
+		}
+		names[f.Name] = true
+	}
+	label := func(f podtemplate.Found) string {
+		if len(names) < len(o.templates) { // some have the same
+			return f.Path
+		}
+		return f.Name
+	}
+	switch {
+	case len(fit) == 0:
+		return nil, fmt.Errorf("%s has no pod template %q: it has %s", o, terminal.Line(wanted, maxName), choices(o.templates, label))
+	case len(fit) > 1:
+		return nil, fmt.Errorf("%s has %d pod templates (%s): add the one that you mean, as --template NAME", o, len(fit), choices(fit, label))
+	case len(o.templates) > 1:
+		o.Template = wanted
+	}
+	o.Pod = podOf(o.Kind, o.Namespace, &fit[0].Template)
+	return &o.Target, nil
 }
 
 // readAll reads all. A terminal or a pipe may never end, so it does not outlive the context; what waits for
@@ -295,36 +349,27 @@ func flatten(raw map[string]any, depth int) []map[string]any {
 	return all
 }
 
-// fromObject returns the pod of an object; nil if it has none.
-func fromObject(raw map[string]any, namespace string) *Target {
-	o := unstructured.Unstructured{Object: raw}
+// fromObject returns an object with pods; nil if it has none.
+func fromObject(raw map[string]any, namespace string) *inFile {
 	kindName, _, _ := unstructured.NestedString(raw, "kind")
 	name, _, _ := unstructured.NestedString(raw, "metadata", "name")
-	t := &Target{Kind: strings.ToLower(terminal.Line(kindName, maxKind)), Namespace: namespace, Name: name}
+	o := &inFile{Target: Target{Kind: strings.ToLower(terminal.Line(kindName, maxKind)), Namespace: namespace, Name: name}}
 	if n, _, _ := unstructured.NestedString(raw, "metadata", "namespace"); n != "" {
-		t.Namespace = n
+		o.Namespace = n
 	}
-	if t.Kind == "pod" {
+	if o.Kind == "pod" {
 		pod := &v1.Pod{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, pod) != nil || len(pod.Spec.Containers) == 0 {
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(raw, pod) != nil || len(pod.Spec.Containers) == 0 {
 			return nil
 		}
 		pod.Spec.NodeName, pod.Status = "", v1.PodStatus{} // it is not there yet
 		pod.UID = ""
 		setDefaults(pod)
-		t.Pod = pod
-		return t
+		o.Pod = pod
+		return o
 	}
-	for _, path := range [][]string{{"spec", "template"}, {"spec", "jobTemplate", "spec", "template"}, {"template"}} {
-		inside, ok, err := unstructured.NestedMap(raw, path...)
-		if !ok || err != nil {
-			continue
-		}
-		template := &v1.PodTemplateSpec{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(inside, template) == nil && len(template.Spec.Containers) > 0 {
-			t.Pod = podOf(t.Kind, t.Namespace, template)
-			return t
-		}
+	if o.templates = podtemplate.In(raw); len(o.templates) == 0 {
+		return nil
 	}
-	return nil
+	return o
 }

@@ -68,13 +68,13 @@ func TestTargetDefaults(t *testing.T) {
 		"deployment": func() (*Target, error) { return TargetOf(t.Context(), client, "ns", "deployment/x") },
 		"daemonset":  func() (*Target, error) { return TargetOf(t.Context(), client, "ns", "ds/x") },
 		"a pod in a file": func() (*Target, error) {
-			return TargetInFile(t.Context(), strings.NewReader(`{kind: Pod, spec: `+spec+`}`), "f", "ns", "")
+			return TargetInFile(t.Context(), strings.NewReader(`{kind: Pod, spec: `+spec+`}`), "f", "ns", "", "")
 		},
 		"a template in a file": func() (*Target, error) {
-			return TargetInFile(t.Context(), strings.NewReader(`{kind: Job, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
+			return TargetInFile(t.Context(), strings.NewReader(`{kind: Job, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "", "")
 		},
 		"daemonset in a file": func() (*Target, error) {
-			return TargetInFile(t.Context(), strings.NewReader(`{kind: DaemonSet, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "")
+			return TargetInFile(t.Context(), strings.NewReader(`{kind: DaemonSet, spec: {template: {spec: `+spec+`}}}`), "f", "ns", "", "")
 		},
 	} {
 		got, err := get()
@@ -97,7 +97,7 @@ func TestTargetInFileIsInterrupted(t *testing.T) {
 	from, typed := io.Pipe()
 	defer typed.Close()
 	cancel()
-	if got, err := TargetInFile(ctx, from, "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "cannot read f: context canceled") {
+	if got, err := TargetInFile(ctx, from, "f", "ns", "", ""); err == nil || !strings.Contains(err.Error(), "cannot read f: context canceled") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -125,25 +125,66 @@ func TestTargetOfFails(t *testing.T) {
 
 func TestTargetInFile(t *testing.T) {
 	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: other}, spec: {nodeName: n1, containers: [{name: c, image: a}]}}`
-	got, err := TargetInFile(t.Context(), strings.NewReader(pod), "f", "ns", "")
+	got, err := TargetInFile(t.Context(), strings.NewReader(pod), "f", "ns", "", "")
 	if err != nil || got.String() != "pod/p" || got.Namespace != "other" || got.Pod.Spec.NodeName != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	rollout := `{"kind":"List","items":[{"kind":"List","items":[{"kind":"Rollout","metadata":{"name":"r"},"spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}]}]}`
-	if got, err = TargetInFile(t.Context(), strings.NewReader(rollout), "f", "ns", ""); err != nil || got.String() != "rollout/r" || got.Namespace != "ns" || got.Pod.Spec.Containers[0].Image != "b" {
+	if got, err = TargetInFile(t.Context(), strings.NewReader(rollout), "f", "ns", "", ""); err != nil || got.String() != "rollout/r" || got.Namespace != "ns" || got.Pod.Spec.Containers[0].Image != "b" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err = TargetInFile(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "2 objects with pods (pod/p, rollout/r)") {
+	if _, err = TargetInFile(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "", ""); err == nil || !strings.Contains(err.Error(), "2 objects with pods (pod/p, rollout/r)") {
 		t.Error(err)
 	}
-	if got, err = TargetInFile(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "rollout/r"); err != nil || got.Name != "r" {
+	if got, err = TargetInFile(t.Context(), strings.NewReader(pod+"\n---\n"+rollout), "f", "ns", "rollout/r", ""); err != nil || got.Name != "r" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err = TargetInFile(t.Context(), strings.NewReader(pod), "f", "ns", "pod/q"); err == nil || !strings.Contains(err.Error(), `has no "pod/q" with pods`) {
+	if _, err = TargetInFile(t.Context(), strings.NewReader(pod), "f", "ns", "pod/q", ""); err == nil || !strings.Contains(err.Error(), `has no "pod/q" with pods`) {
 		t.Error(err)
 	}
-	if _, err = TargetInFile(t.Context(), strings.NewReader(strings.Repeat("---\na: b\n", maxObjects+1)), "f", "ns", ""); err == nil || !strings.Contains(err.Error(), "more than 10000 objects") {
+	if _, err = TargetInFile(t.Context(), strings.NewReader(strings.Repeat("---\na: b\n", maxObjects+1)), "f", "ns", "", ""); err == nil || !strings.Contains(err.Error(), "more than 10000 objects") {
 		t.Error(err)
+	}
+}
+
+// Kinds of batch and machine learning have a template for each of several roles. What one is meant is asked
+// for, and said in the answer.
+func TestTargetOfTemplates(t *testing.T) {
+	pod := func(image string) string {
+		return "{metadata: {labels: {of: " + image + "}}, spec: {nodeName: n1, containers: [{name: c, image: " + image + ", resources: {limits: {memory: 8Gi}}}]}}"
+	}
+	job := func(name, image string) string {
+		return "{name: " + name + ", template: {spec: {template: " + pod(image) + "}}}"
+	}
+	const head = "{kind: JobSet, metadata: {name: x}, spec: {replicatedJobs: ["
+	one, two, same := head+job("driver", "a")+"]}}", head+job("driver", "a")+", "+job("workers", "b")+"]}}", head+job("w", "a")+", "+job("w", "b")+"]}}"
+	for name, c := range map[string]struct{ object, template, want string }{
+		"one":            {one, "", "jobset/x a"},
+		"one, named":     {one, "driver", "jobset/x a"},
+		"by name":        {two, "workers", "jobset/x (workers) b"},
+		"by path":        {two, "spec.replicatedJobs[0].template.spec.template", "jobset/x (spec.replicatedJobs[0].template.spec.template) a"},
+		"a Ray cluster":  {"{kind: RayCluster, metadata: {name: x}, spec: {headGroupSpec: {template: " + pod("a") + "}, workerGroupSpecs: [{groupName: gpu, template: " + pod("b") + "}]}}", "gpu", "raycluster/x (gpu) b"},
+		"not said":       {two, "", "jobset/x has 2 pod templates (driver, workers): add the one that you mean, as --template NAME"},
+		"another":        {two, "\x1b[2J", "jobset/x has no pod template \"\uFFFD[2J\": it has driver, workers"},
+		"the same names": {same, "w", "jobset/x has 2 pod templates (spec.replicatedJobs[0].template.spec.template, spec.replicatedJobs[1].template.spec.template): add the one"},
+		"a pod":          {"{kind: Pod, metadata: {name: x}, spec: {containers: [{image: a}]}}", "w", "pod/x is a pod and has no template"},
+		"none":           {"{kind: SparkApplication, metadata: {name: x}, spec: {driver: {image: a}}}", "", "f has 1 objects, none of them a pod or with a pod template"},
+	} {
+		found, err := TargetInFile(t.Context(), strings.NewReader(c.object), "f", "ns", "", c.template)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %s", name, err, c.want)
+			}
+			continue
+		}
+		container := found.Pod.Spec.Containers[0]
+		if got := found.String() + " " + container.Image; got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		// As the apiserver would store it.
+		if found.Pod.Spec.NodeName != "" || found.Pod.Labels["of"] != container.Image || container.Resources.Requests.Memory().String() != "8Gi" {
+			t.Errorf("%s: %+v", name, found.Pod)
+		}
 	}
 }
 
@@ -152,15 +193,19 @@ func FuzzTargetInFile(f *testing.F) {
 	f.Add("kind: List\nitems:\n- {kind: X, spec: {jobTemplate: {spec: {template: {spec: {containers: [{image: a}]}}}}}}", "x/")
 	f.Add(`{"kind":"List","items":[1,null,{"items":{}}]}`, "")
 	f.Add(`{"kind":"\u001b]0;x`+strings.Repeat("y", 100)+`","spec":{"template":{"spec":{"containers":[{"image":"b"}]}}}}`, "")
+	f.Add(`{kind: X, spec: {"a\u001b": {spec: {containers: [{image: a}]}}, b: {spec: {containers: [{image: a}]}}}}`, "a\x1b")
 	f.Fuzz(func(t *testing.T, text, wanted string) {
-		got, err := TargetInFile(t.Context(), strings.NewReader(text), "f", "ns", wanted)
+		got, err := TargetInFile(t.Context(), strings.NewReader(text), "f", "ns", wanted, "")
+		if err != nil {
+			got, err = TargetInFile(t.Context(), strings.NewReader(text), "f", "ns", "", wanted)
+		}
 		if (got == nil) == (err == nil) {
 			t.Errorf("%+v, %v", got, err)
 		}
 		if got != nil && len(got.Pod.Spec.Containers) == 0 {
 			t.Error("a pod without containers")
 		}
-		if got != nil && (utf8.RuneCountInString(got.String()) > maxName+maxKind+1 || strings.ContainsFunc(got.String(), unicode.IsControl)) {
+		if got != nil && (utf8.RuneCountInString(got.String()) > 2*maxName+maxKind+4 || strings.ContainsFunc(got.String(), unicode.IsControl)) {
 			t.Errorf("%q", got)
 		}
 		if err != nil && (len(err.Error()) > 5000 || strings.ContainsRune(err.Error(), '\x1b')) {

@@ -16,19 +16,18 @@ import (
 )
 
 func (c *command) plan() *cobra.Command {
-	var file, bandwidth string
-	var images []string
+	var of source
+	var bandwidth string
 	cmd := c.selectsNodes(&cobra.Command{
 		Use: "plan POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
 		Short: "What each node would have to pull for a pod",
 		Long: "What each node would have to pull for a pod: of a name, of a workload, in a file, or made of images. It is computed as the scheduler's plugin does, from objects read now.\n\n" +
 			"Nodes that do not take pods, whose taints are not tolerated, that do not match the selector or node affinity, or have too little of what is requested, are ruled out. Other filters are not looked at.",
-		Example:           "  kubectl layers plan web-0\n  kubectl layers plan deployment/web --bandwidth 100M\n  kubectl layers plan -f web.yaml\n  kubectl layers plan --image quay.io/team/app:v2",
+		Example:           "  kubectl layers plan web-0\n  kubectl layers plan deployment/web --bandwidth 100M\n  kubectl layers plan -f web.yaml\n  kubectl get jobset train -o yaml | kubectl layers plan -f - --template workers\n  kubectl layers plan --image quay.io/team/app:v2",
 		ValidArgsFunction: c.completePods,
 	})
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "file with a pod or a workload, - for standard input")
+	of.flags(cmd)
 	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "bits a second that a node's link has, such as 100M or 1Gbit: shows seconds")
-	cmd.Flags().StringSliceVar(&images, "image", nil, "image of a pod that does not exist; several make one pod")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 		bits, err := parseBandwidth(bandwidth)
 		if err != nil {
@@ -38,7 +37,7 @@ func (c *command) plan() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		t, err := c.target(ctx, r, args, file, images)
+		t, err := c.target(ctx, r, args, of)
 		if err != nil {
 			return nil, err
 		}
@@ -73,27 +72,41 @@ func (c *command) plan() *cobra.Command {
 	return cmd
 }
 
+// source is what names the pod of plan and imagelocality, besides an argument.
+type source struct {
+	file, template string
+	images         []string
+}
+
+func (s *source) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&s.file, "filename", "f", "", "file with a pod, or an object of any kind with pod templates, - for standard input")
+	cmd.Flags().StringVar(&s.template, "template", "", "name or path of the one that is meant if the object in the file has several pod templates, such as workers or spec.replicatedJobs[1].template.spec.template")
+	cmd.Flags().StringSliceVar(&s.images, "image", nil, "image of a pod that does not exist; several make one pod")
+}
+
 // target returns what the arguments of plan stand for.
-func (c *command) target(ctx context.Context, r *collect.Reader, args []string, file string, images []string) (*collect.Target, error) {
+func (c *command) target(ctx context.Context, r *collect.Reader, args []string, of source) (*collect.Target, error) {
 	namespace, err := c.namespace()
 	if err != nil {
 		return nil, err
 	}
 	name := strings.Join(args, "")
 	switch {
-	case file != "" && len(images) > 0, len(images) > 0 && name != "", file == "" && len(images) == 0 && name == "":
+	case of.file != "" && len(of.images) > 0, len(of.images) > 0 && name != "", of.file == "" && len(of.images) == 0 && name == "":
 		return nil, fmt.Errorf("want one of POD or KIND/NAME, -f FILE, and --image IMAGE: see kubectl layers plan --help")
-	case len(images) > 0:
-		return collect.TargetOfImages(namespace, images)
-	case file == "-":
-		return collect.TargetInFile(ctx, c.in, "standard input", namespace, name)
-	case file != "":
-		from, err := os.Open(file)
+	case of.file == "" && of.template != "":
+		return nil, fmt.Errorf("--template is for an object in a file: save it and add -f FILE")
+	case len(of.images) > 0:
+		return collect.TargetOfImages(namespace, of.images)
+	case of.file == "-":
+		return collect.TargetInFile(ctx, c.in, "standard input", namespace, name, of.template)
+	case of.file != "":
+		from, err := os.Open(of.file)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the file: %w", err)
 		}
 		defer from.Close()
-		return collect.TargetInFile(ctx, from, file, namespace, name)
+		return collect.TargetInFile(ctx, from, of.file, namespace, name, of.template)
 	}
 	return collect.TargetOf(ctx, r.Client, namespace, name)
 }
@@ -126,18 +139,16 @@ func planTable(p *plan.Plan) output.Answer {
 }
 
 func (c *command) imageLocality() *cobra.Command {
-	var file string
-	var images []string
+	var of source
 	cmd := c.selectsNodes(&cobra.Command{
 		Use: "imagelocality POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
 		Short:             "What kube-scheduler's own ImageLocality gives each node for a pod, and why",
 		Long:              "What kube-scheduler's own plugin ImageLocality gives each node for a pod, 0 to 100 points, and why it is 0 so often.",
 		ValidArgsFunction: c.completePods,
 	})
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "file with a pod or a workload, - for standard input")
-	cmd.Flags().StringSliceVar(&images, "image", nil, "image of a pod that does not exist; several make one pod")
+	of.flags(cmd)
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-		t, err := c.target(ctx, r, args, file, images)
+		t, err := c.target(ctx, r, args, of)
 		if err != nil {
 			return nil, err
 		}

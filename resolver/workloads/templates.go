@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -8,37 +9,45 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/jsonpath"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/imageref/podtemplate"
 )
 
 // maxTemplates bounds the pod templates of one object.
-const maxTemplates = 32
+const maxTemplates = podtemplate.Max
 
 // Template is where objects of a kind have pod templates.
 type Template struct {
 	schema.GroupVersionKind
 	// Path is a JSONPath as in kubectl: {.spec.template}. What it leads to is a pod
-	// template, or the spec of one.
+	// template, or the spec of one. Empty: they are where package podtemplate finds them.
 	Path string
 }
 
-// ParseTemplate reads a Template of the form GROUP/VERSION/KIND={.path}.
+// ParseTemplate reads a Template of the form GROUP/VERSION/KIND or GROUP/VERSION/KIND={.path}.
 func ParseTemplate(text string) (Template, error) {
-	name, path, ok := strings.Cut(text, "=")
+	name, path, hasPath := strings.Cut(text, "=")
 	parts := strings.Split(name, "/")
-	if !ok || len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
-		return Template{}, fmt.Errorf("%q: expected GROUP/VERSION/KIND={.path}, such as argoproj.io/v1alpha1/Rollout={.spec.template}", text)
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
+		return Template{}, fmt.Errorf("%q: expected GROUP/VERSION/KIND or GROUP/VERSION/KIND={.path}, such as argoproj.io/v1alpha1/Rollout={.spec.template}", text)
 	}
 	t := Template{schema.GroupVersionKind{Group: parts[0], Version: parts[1], Kind: parts[2]}, path}
 	for i := range kinds {
 		if apiVersion, kind := t.ToAPIVersionAndKind(); kinds[i].apiVersion == apiVersion && kinds[i].name == kind {
 			return Template{}, fmt.Errorf("%q: %s is read anyway", text, kind)
 		}
+	}
+	if !hasPath {
+		return t, nil
 	}
 	if !strings.HasPrefix(path, "{") {
 		return Template{}, fmt.Errorf("%q: a JSONPath is in braces, such as {.spec.template}", text)
@@ -54,12 +63,13 @@ func ParseTemplate(text string) (Template, error) {
 
 var loop = regexp.MustCompile(`\{\s*(range|end)\b`)
 
-// ServedTemplates returns the templates whose kinds the API server has. It is an error if their
-// objects are in no namespace.
-func ServedTemplates(log logr.Logger, mapper meta.RESTMapper, templates []Template) ([]Template, error) {
+// ServedTemplates returns the templates whose kinds the API server has and whose objects may be listed
+// and watched: a cache that waits for others never is complete. It is an error if their objects are in
+// no namespace.
+func ServedTemplates(ctx context.Context, log logr.Logger, api client.Client, templates []Template) ([]Template, error) {
 	var served []Template
 	for _, t := range templates {
-		mapping, err := mapper.RESTMapping(t.GroupKind(), t.Version)
+		mapping, err := api.RESTMapper().RESTMapping(t.GroupKind(), t.Version)
 		if meta.IsNoMatchError(err) {
 			log.Info("The API server has no such objects: after their CustomResourceDefinition is made, restart the resolver", "kind", t.String())
 			continue
@@ -70,9 +80,34 @@ func ServedTemplates(log logr.Logger, mapper meta.RESTMapper, templates []Templa
 		if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
 			return nil, fmt.Errorf("templates of %s: its objects are in no namespace, for which images and pull secrets count", t.GroupVersionKind)
 		}
+		may, err := mayRead(ctx, api, mapping.Resource)
+		if err != nil {
+			return nil, fmt.Errorf("asking whether %s may be read: %w", t.GroupVersionKind, err)
+		}
+		if !may {
+			log.Info("Such objects may not be listed and watched: bind a ClusterRole that allows it, and restart the resolver", "kind", t.String())
+			continue
+		}
 		served = append(served, t)
 	}
 	return served, nil
+}
+
+// mayRead reports whether who asks may list and watch a resource in all namespaces.
+func mayRead(ctx context.Context, api client.Client, resource schema.GroupVersionResource) (bool, error) {
+	for _, verb := range []string{"list", "watch"} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: resource.Group, Version: resource.Version, Resource: resource.Resource},
+		}}
+		err := api.Create(ctx, review)
+		if apierrors.IsForbidden(err) { // all accounts may ask, unless a cluster took that from them
+			return true, nil
+		}
+		if err != nil || !review.Status.Allowed {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // kindsOf returns the kinds of templates, each with all its paths.
@@ -89,6 +124,10 @@ func kindsOf(templates []Template) []Kind {
 			apiVersion, name := t.ToAPIVersionAndKind()
 			found = append(found, Kind{apiVersion: apiVersion, name: name, Object: object, template: known.spec})
 		}
+		if t.Path == "" {
+			known.anywhere = true
+			continue
+		}
 		path := jsonpath.New(t.Path).AllowMissingKeys(true)
 		if path.Parse(t.Path) == nil {
 			known.paths = append(known.paths, path)
@@ -99,8 +138,9 @@ func kindsOf(templates []Template) []Kind {
 
 // templatePaths lead to the pod templates of an object.
 type templatePaths struct {
-	mu    sync.Mutex // evaluating a path changes it
-	paths []*jsonpath.JSONPath
+	mu       sync.Mutex // evaluating a path changes it
+	paths    []*jsonpath.JSONPath
+	anywhere bool // also where package podtemplate finds them
 }
 
 // spec returns one spec with the images of all templates of an object, and the pull secrets
@@ -114,6 +154,12 @@ func (t *templatePaths) spec(object any) *corev1.PodSpec {
 	defer t.mu.Unlock()
 	var all *corev1.PodSpec
 	n := 0
+	if t.anywhere {
+		for _, found := range podtemplate.In(o.Object) {
+			all = together(all, &found.Template.Spec)
+			n++
+		}
+	}
 	for _, path := range t.paths {
 		results, err := path.FindResults(o.Object)
 		if err != nil {

@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -9,9 +10,12 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/internal/documented"
@@ -40,30 +44,55 @@ func templatesOf(t *testing.T, texts ...string) []Template {
 	return templates
 }
 
-// TestServedTemplates: templates of kinds that the API server does not have yet are left out;
-// objects in no namespace, and an API server that does not say what it has, are errors.
+// TestServedTemplates: templates of kinds that the API server does not have yet, and of objects that may
+// not be read, are left out; objects in no namespace, and an API server that does not say what it has, or
+// what may be read, are errors.
 func TestServedTemplates(t *testing.T) {
-	templates := templatesOf(t, "new.io/v1/Later={.spec}", "argoproj.io/v1alpha1/Rollout={.spec.template}")
+	templates := templatesOf(t, "new.io/v1/Later={.spec}", "argoproj.io/v1alpha1/Rollout={.spec.template}", "jobset.x-k8s.io/v1alpha2/JobSet")
 	mapper := func(scope meta.RESTScope) meta.RESTMapper {
 		m := meta.NewDefaultRESTMapper(nil)
-		m.Add(templates[1].GroupVersionKind, scope)
+		for _, template := range templates[1:] {
+			m.Add(template.GroupVersionKind, scope)
+		}
 		return m
 	}
-	for _, test := range []struct {
-		mapper meta.RESTMapper
+	const rollouts, jobSets = "argoproj.io/v1alpha1/rollouts", "jobset.x-k8s.io/v1alpha2/jobsets"
+	for name, test := range map[string]struct {
+		api    server
 		served []Template
 		err    string
 	}{
-		{mapper(meta.RESTScopeNamespace), templates[1:], ""},
-		{meta.NewDefaultRESTMapper(nil), nil, ""},
-		{mapper(meta.RESTScopeRoot), nil, "Rollout: its objects are in no namespace"},
-		{undiscovered{}, nil, "connection refused"},
+		"all":                {server{mapper: mapper(meta.RESTScopeNamespace), allowed: []string{"list " + rollouts, "watch " + rollouts, "list " + jobSets, "watch " + jobSets}}, templates[1:], ""},
+		"no right to watch":  {server{mapper: mapper(meta.RESTScopeNamespace), allowed: []string{"list " + rollouts, "list " + jobSets, "watch " + jobSets}}, templates[2:], ""},
+		"no right to list":   {server{mapper: mapper(meta.RESTScopeNamespace), allowed: []string{"list " + rollouts, "watch " + rollouts, "watch " + jobSets}}, templates[1:2], ""},
+		"not there":          {server{mapper: meta.NewDefaultRESTMapper(nil)}, nil, ""},
+		"in no namespace":    {server{mapper: mapper(meta.RESTScopeRoot)}, nil, "Rollout: its objects are in no namespace"},
+		"no answer":          {server{mapper: undiscovered{}}, nil, "connection refused"},
+		"no right to ask":    {server{mapper: mapper(meta.RESTScopeNamespace), err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, templates[1:], ""},
+		"no answer to whom?": {server{mapper: mapper(meta.RESTScopeNamespace), err: errors.New("time-out")}, nil, "whether argoproj.io/v1alpha1, Kind=Rollout may be read: time-out"},
 	} {
-		served, err := ServedTemplates(logr.Discard(), test.mapper, templates)
+		served, err := ServedTemplates(t.Context(), logr.Discard(), test.api, templates)
 		if !slices.Equal(served, test.served) || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
-			t.Errorf("%T: served %v, error %v; want %v, %q", test.mapper, served, err, test.served, test.err)
+			t.Errorf("%s: served %v, error %v; want %v, %q", name, served, err, test.served, test.err)
 		}
 	}
+}
+
+// server is an API server that says what may be read.
+type server struct {
+	client.Client
+	mapper  meta.RESTMapper
+	allowed []string
+	err     error
+}
+
+func (s server) RESTMapper() meta.RESTMapper { return s.mapper }
+
+func (s server) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+	review := object.(*authorizationv1.SelfSubjectAccessReview)
+	asked := review.Spec.ResourceAttributes
+	review.Status.Allowed = slices.Contains(s.allowed, fmt.Sprintf("%s %s/%s/%s", asked.Verb, asked.Group, asked.Version, asked.Resource))
+	return s.err
 }
 
 // TestTemplates: images and pull secrets of templates in other kinds, wherever a path leads.
@@ -80,17 +109,20 @@ func TestTemplates(t *testing.T) {
 			"spec: {template: {spec: {serviceAccountName: runner, imagePullSecrets: [{name: s}], initContainers: [{image: 'r/init:1'}], containers: [{name: a, image: 'r/a:1'}]}}}",
 			[]string{"r/init:1", "r/a:1"},
 		},
-		"a pod's spec":   {[]string{"{.spec.pod}"}, "spec: {pod: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}", []string{"r/a:1"}},
-		"several, twice": {[]string{"{.spec.jobs[*].template}", "{.spec.main}"}, "spec: {main: {containers: [{image: 'r/m:1'}]}, jobs: [{template: {spec: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}}, {template: {spec: {initContainers: [{image: 'r/i:1'}], volumes: [{name: v, image: {reference: 'r/v:1'}}], containers: [{image: 'r/b:1'}, {image: 'r/a:1'}]}}}]}", []string{"r/i:1", "r/a:1", "r/b:1", "r/m:1", "r/v:1"}},
-		"none":           {[]string{"{.spec.template}"}, "spec: {replicas: 1}", nil},
-		"not of a pod":   {[]string{"{.spec.template}"}, "spec: {template: {spec: {containers: 'many'}}}", nil},
-		"no object":      {[]string{"{.spec.template}"}, "spec: {template: [1, 2]}", nil},
-		"nothing":        {[]string{"{.spec.template}"}, "spec: null", nil},
+		"a pod's spec":       {[]string{"{.spec.pod}"}, "spec: {pod: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}", []string{"r/a:1"}},
+		"several, twice":     {[]string{"{.spec.jobs[*].template}", "{.spec.main}"}, "spec: {main: {containers: [{image: 'r/m:1'}]}, jobs: [{template: {spec: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}}, {template: {spec: {initContainers: [{image: 'r/i:1'}], volumes: [{name: v, image: {reference: 'r/v:1'}}], containers: [{image: 'r/b:1'}, {image: 'r/a:1'}]}}}]}", []string{"r/i:1", "r/a:1", "r/b:1", "r/m:1", "r/v:1"}},
+		"found by its shape": {[]string{""}, "spec: {replicatedJobs: [{name: a, template: {spec: {template: {spec: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}}}}, {name: b, template: {spec: {template: {spec: {containers: [{image: 'r/b:1'}]}}}}}]}", []string{"r/a:1", "r/b:1"}},
+		"both ways":          {[]string{"", "{.spec.pod}"}, "spec: {pod: {containers: [{image: 'r/b:1'}]}, template: {spec: {serviceAccountName: runner, imagePullSecrets: [{name: s}], containers: [{image: 'r/a:1'}]}}}", []string{"r/a:1", "r/b:1"}},
+		"of no such shape":   {[]string{""}, "spec: {pod: {containers: [{image: 'r/b:1'}]}}", nil},
+		"none":               {[]string{"{.spec.template}"}, "spec: {replicas: 1}", nil},
+		"not of a pod":       {[]string{"{.spec.template}"}, "spec: {template: {spec: {containers: 'many'}}}", nil},
+		"no object":          {[]string{"{.spec.template}"}, "spec: {template: [1, 2]}", nil},
+		"nothing":            {[]string{"{.spec.template}"}, "spec: null", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var texts []string
 			for _, path := range c.paths {
-				texts = append(texts, rollout+"="+path)
+				texts = append(texts, strings.TrimSuffix(rollout+"="+path, "="))
 			}
 			found := kindsOf(templatesOf(t, texts...))
 			if len(found) != 1 {
@@ -121,10 +153,14 @@ func TestTemplates(t *testing.T) {
 // TestTemplatesAreBounded: whoever makes objects does not make the resolver read any number
 // of templates.
 func TestTemplatesAreBounded(t *testing.T) {
-	k := kindsOf(templatesOf(t, "x.example/v1/X={.spec.all[*]}"))[0]
+	k := kindsOf(templatesOf(t, "x.example/v1/X", "x.example/v1/X={.spec.all[*]}"))[0]
 	text := "spec:\n  all:\n" + strings.Repeat("  - {containers: [{image: 'r/a:1'}]}\n", 10*maxTemplates)
 	if spec := k.template(objectOf(t, text)); len(spec.Containers) != maxTemplates {
 		t.Errorf("%d containers", len(spec.Containers))
+	}
+	text = strings.ReplaceAll(text, "{containers: [{image: 'r/a:1'}]}", "{spec: {containers: [{image: 'r/a:1'}]}}")
+	if spec := k.template(objectOf(t, text)); len(spec.Containers) != maxTemplates {
+		t.Errorf("%d containers of templates that are found", len(spec.Containers))
 	}
 }
 
@@ -133,7 +169,11 @@ func TestParseTemplate(t *testing.T) {
 	if err != nil || got.Group != "argoproj.io" || got.Version != "v1alpha1" || got.Kind != "Rollout" || got.Path != "{.spec.template}" {
 		t.Errorf("%+v, error %v", got, err)
 	}
+	if got, err := ParseTemplate("jobset.x-k8s.io/v1alpha2/JobSet"); err != nil || got.Kind != "JobSet" || got.Path != "" {
+		t.Errorf("%+v, error %v", got, err)
+	}
 	for text, want := range map[string]string{
+		"apps/v1/Deployment":         "is read anyway",
 		"":                           "GROUP/VERSION/KIND",
 		"Rollout={.spec.template}":   "GROUP/VERSION/KIND",
 		"v1/Pod={.spec}":             "GROUP/VERSION/KIND",
@@ -141,7 +181,7 @@ func TestParseTemplate(t *testing.T) {
 		"/v1/A={.spec}":              "GROUP/VERSION/KIND",
 		"a.io//A={.spec}":            "GROUP/VERSION/KIND",
 		"a.io/v1/={.spec}":           "GROUP/VERSION/KIND",
-		"a.io/v1/A":                  "GROUP/VERSION/KIND",
+		"a.io/v1/A=":                 "in braces",
 		"a.io/v1/A=.spec.template":   "in braces",
 		"a.io/v1/A={.spec[":          "unterminated",
 		"apps/v1/Deployment={.spec}": "is read anyway",

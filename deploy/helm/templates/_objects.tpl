@@ -39,16 +39,27 @@ cannot differ. Each define gets a dict: root ($), name (of the part), and its co
 {{- end -}}
 {{- end }}
 
-{{/* Sets the values of the pods of a part: replicas, image, extraArgs, resources. */}}
+{{/* Sets the values of the pods of a part. Maps are merged with what the part has, arguments and
+environment are added to it, everything else replaces it. */}}
 {{- define "layer-locality.pods" -}}
 {{- $root := .root -}}{{- $values := .values -}}{{- $image := .image -}}
 {{- range $object := .objects -}}
 {{- if has $object.kind (list "Deployment" "DaemonSet") -}}
 {{- if $values.replicas }}{{- $_ := set $object.spec "replicas" $values.replicas }}{{ end -}}
-{{- range $container := $object.spec.template.spec.containers -}}
+{{- $pod := $object.spec.template.spec -}}
+{{- with $values.nodeSelector }}{{ $_ := set $pod "nodeSelector" (merge (deepCopy .) $pod.nodeSelector) }}{{ end -}}
+{{- with $values.affinity }}{{ $_ := set $pod "affinity" (merge (deepCopy .) (default dict $pod.affinity)) }}{{ end -}}
+{{- if kindIs "slice" $values.tolerations }}{{ $_ := set $pod "tolerations" $values.tolerations }}{{ end -}}
+{{- with $values.priorityClassName }}{{ $_ := set $pod "priorityClassName" . }}{{ end -}}
+{{- with $root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end -}}
+{{- $spread := list -}}
+{{- range $values.topologySpreadConstraints }}{{ $spread = append $spread (merge (deepCopy .) (dict "labelSelector" $object.spec.selector)) }}{{ end -}}
+{{- with $spread }}{{ $_ := set $pod "topologySpreadConstraints" . }}{{ end -}}
+{{- range $container := $pod.containers -}}
 {{- $_ := set $container "image" (include "layer-locality.image" (dict "root" $root "image" $image "digest" $values.digest)) -}}
 {{- if $values.extraArgs }}{{- $_ := set $container "args" (concat (default list $container.args) $values.extraArgs) }}{{ end -}}
-{{- if $values.resources }}{{- $_ := set $container "resources" $values.resources }}{{ end -}}
+{{- with $values.extraEnv }}{{ $_ := set $container "env" (concat (default list $container.env) .) }}{{ end -}}
+{{- with $values.resources }}{{ $_ := set $container "resources" (merge (deepCopy .) $container.resources) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -82,6 +82,8 @@ func TestBadInput(t *testing.T) {
 		{"plan -f " + file("text.yaml", "\x1b[2J: ]["), "is neither YAML nor JSON of Kubernetes objects"},
 		{"plan -f " + file("large.yaml", strings.Repeat("# comment\n", 5<<20/10)), "has more than 4 MiB: save the one object that you mean"},
 		{"plan -f " + file("hundred.yaml", hundred.String()), "has 100 objects with pods (pod/p0, pod/p1, pod/p2, pod/p3, pod/p4, ...): add the one that you mean, as KIND/NAME"},
+		{"plan -f " + file("roles.yaml", "{kind: PyTorchJob, metadata: {name: x}, spec: {pytorchReplicaSpecs: {Master: {template: {spec: {containers: [{image: a}]}}}, Worker: {template: {spec: {containers: [{image: a}]}}}}}}"), "pytorchjob/x has 2 pod templates (Master, Worker): add the one that you mean, as --template NAME"},
+		{"plan pod/p7 --template x", "--template is for an object in a file: save it and add -f FILE"},
 		{"plan -f " + filepath.Join(folder, "gone.yaml"), "cannot read the file: open "},
 		{"why none", `there is no pod "none"`},
 		{"why -l app=none", `no pods in namespace default with the labels "app=none": see kubectl get pods -A`},

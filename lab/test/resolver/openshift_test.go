@@ -62,7 +62,7 @@ func TestOpenShift(t *testing.T) {
 	byTag, byDigest := source+"/app:v1", source+"/app@"+digest
 
 	restartResolver(t, func(s *cluster.Component) {
-		s.Args = append(s.Args, "--template=argoproj.io/v1alpha1/Rollout={.spec.template}", "--cluster-mirrors", "--docker-config-secret="+namespace+"/pull-secret")
+		s.Args = append(s.Args, "--template=argoproj.io/v1alpha1/Rollout", "--cluster-mirrors", "--docker-config-secret="+namespace+"/pull-secret")
 	})
 	for i, image := range []string{plain, byTag, byDigest} {
 		// The kind is known to clients a moment after its definition.

@@ -254,7 +254,7 @@ func TestValues(t *testing.T) {
 		"roles of an older server": {all["ClusterRoleBinding <nil>/layer-locality-scheduler-as-kube-scheduler"] != nil, true},
 		"the resolver's image":     {container(resolver, 0)["image"], "r.example.com/x/layer-resolver:v9"},
 		"its last argument":        {slices.Contains(container(resolver, 0)["args"].([]any), "--allow-registry=r.example.com"), true},
-		"its resources":            {container(resolver, 0)["resources"], object{"requests": object{"cpu": "1"}}},
+		"its resources":            {container(resolver, 0)["resources"], object{"requests": object{"cpu": "1", "memory": "128Mi"}, "limits": object{"memory": "1Gi"}}},
 		"the agent's reader":       {container(agent, 0)["args"], []any{"read", "--runtime=containerd", "--socket=/run/containerd/containerd.sock", "--namespace=moby"}},
 		"its publisher":            {container(agent, 1)["args"], []any{"publish", "--renew=5m"}},
 		"its nodes":                {pod(agent)["nodeSelector"], object{"kubernetes.io/os": "linux", "pool": "a"}},
@@ -297,6 +297,12 @@ func TestRefused(t *testing.T) {
 		"does not match pattern":                         {`scheduler.digest="latest"`},
 		"got string, want boolean":                       {`scheduler.enabled="no"`},
 		"networkPolicy.apiServers is empty: give the":    {"networkPolicy.enabled=true"},
+		"value must be 'linux'":                          {`scheduler.nodeSelector={"kubernetes.io/os":"windows"}`},
+		"additional properties 'limit' not allowed":      {`resolver.resources={"limit":{"memory":"1Gi"}}`},
+		"missing property 'topologyKey'":                 {`resolver.topologySpreadConstraints=[{"maxSkew":1,"whenUnsatisfiable":"DoNotSchedule"}]`},
+		"got number, want string":                        {`resolver.extraEnv=[{"name":"A","value":1}]`},
+		"agent.socket is containerd's":                   {"agent.enabled=true", `agent.runtime="cri-o"`, `agent.socket="/run/x/y.sock"`},
+		"at '/agent/socket': 'x.sock' does not match":    {"agent.enabled=true", `agent.runtime="containerd"`, `agent.socket="x.sock"`},
 	} {
 		if _, err := template(t, chart, "1.36.4", set...); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %v, want %s", set, err, why)

@@ -1,5 +1,5 @@
 // Package lint has the rules that every pod in deploy/ keeps, whether kustomize, the chart or a file has
-// it, and the exceptions, each with its reason.
+// it: our own and those of an apiserver; and the exceptions, each with its reason.
 package lint
 
 import (
@@ -19,6 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/apis/core"
+	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
 )
 
 // Exceptions are the problems that may be, and why.
@@ -26,6 +30,7 @@ var Exceptions = map[string]string{
 	"Pod kube-scheduler: no NetworkPolicy":                                                                      "it has the network of its node, which no NetworkPolicy confines",
 	"Pod kube-scheduler: nodes of other systems":                                                                "a kubelet runs it, not a scheduler",
 	"Pod kube-scheduler/kube-scheduler: may be root":                                                            "kubeadm's scheduler.conf is for root alone",
+	"Pod kube-scheduler/kube-scheduler: no request of memory":                                                   "as kubeadm has it",
 	"Pod kube-scheduler/kube-scheduler: no limit of memory":                                                     "a scheduler that is ended holds up every pod",
 	"Deployment layer-locality-scheduler/kube-scheduler: no limit of memory":                                    "a scheduler that is ended holds up every pod",
 	"Deployment layer-locality-scheduler/kube-scheduler: image registry.k8s.io/kube-scheduler without a digest": "of Kubernetes, for the side-car",
@@ -128,6 +133,9 @@ func (w *workload) lint() (problems []string) {
 	if want, known := priorities[w.name]; !known || pod.PriorityClassName != want {
 		no("priority class %q", pod.PriorityClassName)
 	}
+	for _, err := range invalid(&w.template) {
+		no("%v", err)
+	}
 	confining := slices.IndexFunc(w.policies, w.confines)
 	if pod.HostNetwork || confining < 0 {
 		no("no NetworkPolicy")
@@ -149,6 +157,17 @@ func (w *workload) lint() (problems []string) {
 		}
 	}
 	return problems
+}
+
+// invalid returns why an apiserver refuses the pods.
+func invalid(template *corev1.PodTemplateSpec) field.ErrorList {
+	with := &corev1.PodTemplate{Template: *template.DeepCopy()}
+	corev1defaults.SetObjectDefaults_PodTemplate(with)
+	var internal core.PodTemplateSpec
+	if err := corev1defaults.Convert_v1_PodTemplateSpec_To_core_PodTemplateSpec(&with.Template, &internal, nil); err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	return validation.ValidatePodTemplateSpec(&internal, field.NewPath("template"), validation.PodValidationOptions{})
 }
 
 // confines reports whether a policy restricts what may reach the pods, and what they may reach.
@@ -187,6 +206,11 @@ func (w *workload) container(c *corev1.Container) (problems []string) {
 		no("no limit of memory")
 	} else if image != nil && !follows(w.root, image[2]) {
 		no("GOMEMLIMIT does not follow the limit of memory")
+	}
+	for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if request := c.Resources.Requests[resource]; request.IsZero() {
+			no("no request of %s", resource)
+		}
 	}
 	if !c.Resources.Limits.Cpu().IsZero() {
 		no("a limit of CPU") // whoever waits for it waits longer

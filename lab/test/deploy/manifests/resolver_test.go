@@ -72,7 +72,7 @@ func components(t *testing.T) []string {
 	for _, entry := range entries {
 		found = append(found, entry.Name())
 	}
-	if want := []string{"argo-rollouts", "ca-bundle", "certs-d", "credential-provider", "docker-config", "network-policy", "openshift", "openshift-registry", "pull-secrets", "registries-conf"}; !slices.Equal(found, want) {
+	if want := []string{"argo-rollouts", "ca-bundle", "certs-d", "credential-provider", "docker-config", "machine-learning", "network-policy", "openshift", "openshift-registry", "pull-secrets", "registries-conf"}; !slices.Equal(found, want) {
 		t.Fatalf("components %q, tested are %q", found, want)
 	}
 	return found
@@ -155,6 +155,7 @@ func TestResolver(t *testing.T) {
 			if components != nil {
 				want["ClusterRole "+resolver+"-mirrors"] = ours
 				want["ClusterRole "+resolver+"-argo-rollouts"] = ours
+				want["ClusterRole "+resolver+"-machine-learning"] = ours
 				want["Role "+resolver+"-global-pull-secret"] = ours
 			}
 			if !reflect.DeepEqual(bindings, want) {
@@ -240,6 +241,13 @@ func TestResolverRights(t *testing.T) {
 	roles[resolver+"-argo-rollouts"] = []string{"argoproj.io/rollouts:list", "argoproj.io/rollouts:watch"}
 	check(buildResolver(t, "argo-rollouts"))
 	delete(roles, resolver+"-argo-rollouts")
+	roles[resolver+"-machine-learning"] = []string{
+		"jobset.x-k8s.io/jobsets:list", "jobset.x-k8s.io/jobsets:watch", "kubeflow.org/pytorchjobs:list", "kubeflow.org/pytorchjobs:watch",
+		"leaderworkerset.x-k8s.io/leaderworkersets:list", "leaderworkerset.x-k8s.io/leaderworkersets:watch",
+		"ray.io/rayclusters:list", "ray.io/rayclusters:watch", "ray.io/rayjobs:list", "ray.io/rayjobs:watch",
+	}
+	check(buildResolver(t, "machine-learning"))
+	delete(roles, resolver+"-machine-learning")
 	roles[resolver+"-mirrors"] = []string{
 		"config.openshift.io/imagedigestmirrorsets:list", "config.openshift.io/imagedigestmirrorsets:watch",
 		"config.openshift.io/imagetagmirrorsets:list", "config.openshift.io/imagetagmirrorsets:watch",
