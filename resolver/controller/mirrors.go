@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/mirrors"
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 // MirrorSetter takes the mirrors that the cluster states, and returns what is wrong with
@@ -92,20 +94,29 @@ func (k *mirrorKind) mirrorsOf(object *unstructured.Unstructured) ([]mirrors.Ent
 }
 
 // watchMirrors learns the mirrors of registries where the API server has objects for them.
-func (r *Resolver) watchMirrors(mgr manager.Manager, watch func(client.Object, cache.ResourceEventHandler) error) error {
+func (r *Resolver) watchMirrors(ctx context.Context, mgr manager.Manager, watch func(client.Object, cache.ResourceEventHandler) error) error {
 	if r.options.Mirrors == nil {
 		return nil
 	}
 	r.mirrors = &mirrorSets{to: r.options.Mirrors, byObject: map[string][]mirrors.Entry{}}
 	for i := range mirrorKinds {
 		kind := &mirrorKinds[i]
-		_, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
+		mapping, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 		if meta.IsNoMatchError(err) {
 			r.log.Info("The API server has no such mirrors of registries", "kind", kind.Kind)
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("looking for %s: %w", kind.Kind, err)
+		}
+		// A cache that waits for what may not be read never is complete.
+		may, err := workloads.MayRead(ctx, mgr.GetClient(), mapping.Resource)
+		if err != nil {
+			return fmt.Errorf("asking whether %s may be read: %w", kind.Kind, err)
+		}
+		if !may {
+			r.log.Info("Such mirrors of registries may not be listed and watched: bind a ClusterRole that allows it, and restart the resolver", "kind", kind.Kind)
+			continue
 		}
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(kind.GroupVersionKind)

@@ -2,17 +2,21 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/yaml"
 
@@ -81,10 +85,21 @@ spec:
 	}
 }
 
-// discovering is a manager of which only the mapper is asked.
+// discovering is a manager of which only the mapper is asked, and what may be read: all but a resource.
 type discovering struct {
 	manager.Manager
-	mapper meta.RESTMapper
+	mapper    meta.RESTMapper
+	forbidden string
+}
+
+func (d *discovering) GetClient() client.Client {
+	return interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+			review := object.(*authorizationv1.SelfSubjectAccessReview)
+			review.Status.Allowed = review.Spec.ResourceAttributes.Resource != d.forbidden
+			return nil
+		},
+	})
 }
 
 func (d *discovering) GetRESTMapper() meta.RESTMapper { return d.mapper }
@@ -106,19 +121,21 @@ func TestWatchMirrors(t *testing.T) {
 		both.Add(mirrorKinds[i].GroupVersionKind, meta.RESTScopeRoot)
 	}
 	for _, test := range []struct {
-		mapper  meta.RESTMapper
-		watched []string
-		err     string
+		mapper    meta.RESTMapper
+		forbidden string
+		watched   []string
+		err       string
 	}{
-		{meta.NewDefaultRESTMapper(nil), nil, ""},
-		{one, []string{"ImageTagMirrorSet"}, ""},
-		{both, []string{"ImageDigestMirrorSet", "ImageTagMirrorSet", "ImageContentSourcePolicy"}, ""},
-		{undiscovered{}, nil, "looking for ImageDigestMirrorSet: connection refused"},
+		{meta.NewDefaultRESTMapper(nil), "", nil, ""},
+		{one, "", []string{"ImageTagMirrorSet"}, ""},
+		{both, "", []string{"ImageDigestMirrorSet", "ImageTagMirrorSet", "ImageContentSourcePolicy"}, ""},
+		{both, "imagecontentsourcepolicies", []string{"ImageDigestMirrorSet", "ImageTagMirrorSet"}, ""},
+		{undiscovered{}, "", nil, "looking for ImageDigestMirrorSet: connection refused"},
 	} {
 		to := &setMirrors{}
 		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(o *Options, _ *dependencies) { o.Mirrors = to })
 		var watched []string
-		err := r.watchMirrors(&discovering{mapper: test.mapper}, func(o client.Object, handler cache.ResourceEventHandler) error {
+		err := r.watchMirrors(t.Context(), &discovering{mapper: test.mapper, forbidden: test.forbidden}, func(o client.Object, handler cache.ResourceEventHandler) error {
 			kind := o.GetObjectKind().GroupVersionKind().Kind
 			watched = append(watched, kind)
 			field := map[string]string{"ImageDigestMirrorSet": "imageDigestMirrors", "ImageTagMirrorSet": "imageTagMirrors", "ImageContentSourcePolicy": "repositoryDigestMirrors"}[kind]

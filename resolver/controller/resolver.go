@@ -180,7 +180,7 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Resolver, 
 	if err := r.watchServices(mgr, watch); err != nil {
 		return nil, err
 	}
-	if err := r.watchMirrors(mgr, watch); err != nil {
+	if err := r.watchMirrors(ctx, mgr, watch); err != nil {
 		return nil, err
 	}
 	for _, k := range workloads.Kinds(options.Templates) {

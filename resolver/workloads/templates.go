@@ -80,7 +80,7 @@ func ServedTemplates(ctx context.Context, log logr.Logger, api client.Client, te
 		if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
 			return nil, fmt.Errorf("templates of %s: its objects are in no namespace, for which images and pull secrets count", t.GroupVersionKind)
 		}
-		may, err := mayRead(ctx, api, mapping.Resource)
+		may, err := MayRead(ctx, api, mapping.Resource)
 		if err != nil {
 			return nil, fmt.Errorf("asking whether %s may be read: %w", t.GroupVersionKind, err)
 		}
@@ -93,8 +93,8 @@ func ServedTemplates(ctx context.Context, log logr.Logger, api client.Client, te
 	return served, nil
 }
 
-// mayRead reports whether who asks may list and watch a resource in all namespaces.
-func mayRead(ctx context.Context, api client.Client, resource schema.GroupVersionResource) (bool, error) {
+// MayRead reports whether who asks may list and watch a resource in all namespaces.
+func MayRead(ctx context.Context, api client.Client, resource schema.GroupVersionResource) (bool, error) {
 	for _, verb := range []string{"list", "watch"} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: resource.Group, Version: resource.Version, Resource: resource.Resource},
