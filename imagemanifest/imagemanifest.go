@@ -33,6 +33,8 @@ type Descriptor struct {
 		OS           string `json:"os"`
 		Architecture string `json:"architecture"`
 		Variant      string `json:"variant"`
+		// OSFeatures is a list of what the operating system must have.
+		OSFeatures json.RawMessage `json:"os.features"`
 	} `json:"platform"`
 }
 

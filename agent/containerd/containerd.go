@@ -3,6 +3,7 @@ package containerd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -57,6 +60,8 @@ type Reader struct {
 	content    contentapi.ContentClient
 	events     eventsapi.EventsClient
 	versions   versionapi.VersionClient
+	// platform is what containerd runs on this node.
+	platform platforms.MatchComparer
 
 	known *manifest.Known
 	// settled are the images that were unpacked when all blobs were last listed, by their target.
@@ -85,6 +90,7 @@ func NewReader(socket, namespace string) (*Reader, error) {
 		connection: connection, namespace: namespace,
 		images: imagesapi.NewImagesClient(connection), content: contentapi.NewContentClient(connection),
 		events: eventsapi.NewEventsClient(connection), versions: versionapi.NewVersionClient(connection),
+		platform: platforms.Default(),
 	}, nil
 }
 
@@ -265,48 +271,82 @@ type found struct {
 // errNotHere: nothing of an image can be used, its manifest is missing, or it was not unpacked, and layers are missing.
 var errNotHere = errors.New("not unpacked")
 
-// find returns the manifest that is in use of a target, which may be an index: the one that
-// has been unpacked. If there is none, it is one whose layers are all there. With an error beside
-// it, another one may be in use, which could not be read this time.
+// maxNested bounds how deep indexes in indexes are followed.
+const maxNested = 3
+
+// find returns the manifest of a target that containerd uses, if it is unpacked, or if its layers are all there. The
+// target may be an index: then it is what images.Manifest takes (github.com/containerd/containerd/v2/core/images), with
+// which containerd lists images to the kubelet. Another one is not in use, even if it is there.
 func (r *Reader) find(ctx context.Context, target string, blobs *blobs, known *manifest.Known) (*found, error) {
-	top, err := r.manifest(ctx, target, blobs, known)
+	entry := manifest.Entry{Digest: target}
+	m, err := r.manifest(ctx, target, blobs, known)
+	for nested := 0; err == nil && m.Config == ""; nested++ {
+		switch {
+		case m.Unknown != nil || nested > maxNested:
+			return nil, errUnusable
+		case len(m.Manifests) == 0:
+			return nil, errNotHere // it is for no such node
+		}
+		entry = m.Manifests[0]
+		if m, err = r.manifest(ctx, entry.Digest, blobs, known); errors.Is(err, errUnusable) {
+			err = errNotHere
+		}
+	}
+	if err == nil && entry.Platform == nil && entry.Digest != target {
+		err = r.checkPlatform(ctx, m.Config, blobs, known)
+	}
 	if err != nil {
 		return nil, err
 	}
-	candidates := top.Manifests
+	config := blobs.get(m.Config)
 	switch {
-	case top.Config != "":
-		candidates = []string{target}
-	case top.Unknown != nil:
-		return nil, errUnusable
-	}
-	var complete *found
-	var failed error
-	for _, digest := range candidates {
-		if blobs.get(digest) == nil {
-			continue // of another platform
-		}
-		m, err := r.manifest(ctx, digest, blobs, known)
-		if err != nil && !errors.Is(err, errUnusable) {
-			failed = err
-		}
-		if err != nil || m.Config == "" {
-			continue
-		}
-		config := blobs.get(m.Config)
-		if config != nil && len(config.unpacked) > 0 {
-			kept := len(m.Layers) > 0 && blobs.get(m.Layers[len(m.Layers)-1].Digest) != nil
-			return &found{digest, m, true, chain(config.unpacked), kept, config.pulled}, nil
-		}
-		missing := slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { return blobs.get(l.Digest) == nil })
-		if config != nil && !missing && complete == nil && len(m.Layers) > 0 {
-			complete = &found{digest: digest, manifest: m}
-		}
-	}
-	if complete == nil && failed == nil {
+	case config == nil:
+		return nil, errNotHere
+	case len(config.unpacked) > 0:
+		kept := len(m.Layers) > 0 && blobs.get(m.Layers[len(m.Layers)-1].Digest) != nil
+		return &found{entry.Digest, m, true, chain(config.unpacked), kept, config.pulled}, nil
+	case len(m.Layers) == 0 || slices.ContainsFunc(m.Layers, func(l v1alpha1.ImageLayer) bool { return blobs.get(l.Digest) == nil }):
 		return nil, errNotHere
 	}
-	return complete, failed
+	return &found{digest: entry.Digest, manifest: m}, nil
+}
+
+// choose returns the entry of an index that containerd takes, if any: the first one of the best platform, and one
+// without platform if no other is for this node.
+func (r *Reader) choose(entries []manifest.Entry) (chosen []manifest.Entry) {
+	for _, entry := range entries {
+		switch {
+		case entry.Platform != nil && !r.platform.Match(*entry.Platform):
+		case chosen == nil || entry.Platform != nil && (chosen[0].Platform == nil || r.platform.Less(*entry.Platform, *chosen[0].Platform)):
+			chosen = []manifest.Entry{entry}
+		}
+	}
+	return chosen
+}
+
+// checkPlatform returns no error if a configuration is of this node's platform: it counts where an index states none.
+func (r *Reader) checkPlatform(ctx context.Context, config string, blobs *blobs, known *manifest.Known) error {
+	// Known is, under a key that is no digest, one that is, and as unusable one that is not.
+	key := "platform of " + config
+	m, ok := known.Get(key)
+	if b := blobs.get(config); b == nil {
+		return errNotHere
+	} else if !ok {
+		text, err := r.read(ctx, config, b.size)
+		if err != nil && status.Code(err) != codes.OutOfRange {
+			return err
+		}
+		var stated struct{ OS, Architecture, Variant string }
+		if err == nil && json.Unmarshal(text, &stated) == nil &&
+			r.platform.Match(ocispec.Platform{OS: stated.OS, Architecture: stated.Architecture, Variant: stated.Variant}) {
+			m = &manifest.Manifest{}
+		}
+		known.Put(key, m)
+	}
+	if m == nil {
+		return errNotHere
+	}
+	return nil
 }
 
 // chain returns the chain ID of an image by the snapshotters into which it was unpacked; none if
@@ -326,18 +366,20 @@ var errUnusable = errors.New("not a manifest that can be used")
 
 // manifest returns a manifest or an index of the content store.
 func (r *Reader) manifest(ctx context.Context, digest string, blobs *blobs, known *manifest.Known) (*manifest.Manifest, error) {
+	b := blobs.get(digest)
+	if b == nil {
+		return nil, errNotHere // containerd does not list such an image to the kubelet, which pulls it again
+	}
 	m, ok := known.Get(digest)
 	if !ok {
-		b := blobs.get(digest)
-		if b == nil {
-			return nil, errNotHere // containerd does not list such an image to the kubelet, which pulls it again
-		}
 		text, err := r.read(ctx, digest, b.size)
 		if err != nil && status.Code(err) != codes.OutOfRange {
 			return nil, err
 		}
 		if err == nil {
-			m, _ = manifest.Parse(text)
+			if m, _ = manifest.Parse(text); m != nil {
+				m.Manifests = r.choose(m.Manifests)
+			}
 		}
 		m = known.Put(digest, m)
 	}

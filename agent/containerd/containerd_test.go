@@ -17,6 +17,7 @@ import (
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/platforms"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -201,15 +202,25 @@ func (d *daemon) manifest(name string, layers ...string) string {
 	for i, l := range layers {
 		text += fmt.Sprintf(`%s{"digest":%q,"size":%d}`, strings.Repeat(",", min(i, 1)), digest(l), len(l))
 	}
-	d.blobs[digest(name)], d.blobs[digest("config of "+name)] = text+"]}", "{}"
+	d.blobs[digest(name)], d.blobs[digest("config of "+name)] = text+"]}", `{"os":"linux","architecture":"amd64"}`
 	return digest(name)
 }
 
-// index adds an index of manifests and of an attestation.
-func (d *daemon) index(name string, manifests ...string) string {
+// config replaces the configuration of "ours".
+func (d *daemon) config(text string) { d.blobs[digest("config of ours")] = text }
+
+// index adds an index of an attestation and of entries: each is a digest after its platform, as "linux/arm64 ", or
+// after none.
+func (d *daemon) index(name string, entries ...string) string {
 	text := fmt.Sprintf(`{"manifests":[{"digest":%q,"platform":{"os":"unknown","architecture":"unknown"}}`, digest("attestation"))
-	for _, m := range manifests {
-		text += fmt.Sprintf(`,{"digest":%q}`, m)
+	for _, entry := range entries {
+		platform, digest, _ := strings.Cut(entry, " ")
+		if digest == "" {
+			text += fmt.Sprintf(`,{"digest":%q}`, platform)
+			continue
+		}
+		p := strings.Split(platform+"/", "/")
+		text += fmt.Sprintf(`,{"digest":%q,"platform":{"os":%q,"architecture":%q,"variant":%q}}`, digest, p[0], p[1], p[2])
 	}
 	d.blobs[digest(name)] = text + "]}"
 	return digest(name)
@@ -234,6 +245,7 @@ func (d *daemon) reader() *Reader {
 	r, err := NewReader(d.socket, "k8s.io")
 	must(d.t, err)
 	d.t.Cleanup(func() { _ = r.Close() })
+	r.platform = platforms.Only(platforms.MustParse("linux/amd64")) // that of the images here
 	return r
 }
 
@@ -284,7 +296,7 @@ func TestRead(t *testing.T) {
 
 	// An image for two platforms, of which one was fetched and unpacked; its three records.
 	ours := d.manifest("ours", "base", "top")
-	all := d.index("all", digest("never fetched"), ours)
+	all := d.index("all", "linux/arm64 "+digest("never fetched"), "linux/amd64 "+ours)
 	d.record(all, "docker.io/library/a:1", "docker.io/library/a@"+all, digest("config of ours"))
 	d.unpacked("ours", "overlayfs")
 	d.fetched("base", "top")
@@ -382,15 +394,15 @@ func TestListsSeldom(t *testing.T) {
 	check("moved", 0, 3, two, three)
 
 	// Many questions end with a list of all, and the next reading begins with one.
-	target := d.index("all", func() (manifests []string) {
-		for i := range maxAsked {
-			manifests = append(manifests, digest(fmt.Sprintf("never fetched %d", i)))
-		}
-		return manifests
-	}()...)
-	d.record(target, "quay.io/large:1")
-	check("an index of many manifests", 1, maxAsked, two, three)
-	check("an index of many manifests again", 1, 0, two, three)
+	var layers []string
+	for i := range maxAsked {
+		layers = append(layers, fmt.Sprint("layer-", i))
+	}
+	d.fetched(layers...)
+	d.record(d.manifest("large", layers...), "quay.io/large:1")
+	large := "quay.io/large:1 " + digest("large") + " " + digest("large") + " = " + strings.Join(layers, " ")
+	check("an image of many layers", 1, maxAsked, two, three, large)
+	check("an image of many layers again", 1, 0, two, three, large)
 	d.images = d.images[:len(d.images)-1]
 
 	for i := range maxNew + 1 {
@@ -462,7 +474,7 @@ func TestImported(t *testing.T) {
 func TestNotUnpacked(t *testing.T) {
 	d := start(t)
 	r := d.reader()
-	target := d.index("index", d.manifest("amd", "base", "top"), d.manifest("arm", "armbase"))
+	target := d.index("index", "linux/amd64 "+d.manifest("amd", "base", "top"), "linux/arm64 "+d.manifest("arm", "armbase"))
 	d.record(target, "quay.io/a:1")
 	d.fetched("base")
 	result := d.read(r)
@@ -470,9 +482,10 @@ func TestNotUnpacked(t *testing.T) {
 		t.Errorf("%v", result.Skipped)
 	}
 	d.fetched("top")
-	expect(t, "fetched", d.read(r).Contents.Images, "quay.io/a:1 "+target+" "+digest("amd")+" = base top")
+	want := "quay.io/a:1 " + target + " " + digest("amd") + " = base top"
+	expect(t, "fetched", d.read(r).Contents.Images, want)
 	d.unpacked("arm", "overlayfs")
-	expect(t, "another one is in use", d.read(r).Contents.Images, "quay.io/a:1 "+target+" "+digest("arm")+" = armbase")
+	expect(t, "one of another platform is unpacked", d.read(r).Contents.Images, want)
 }
 
 // A lazy snapshotter never fetches whole layers: that is no sign that any were dropped.
@@ -548,35 +561,111 @@ func TestBrokenBlobs(t *testing.T) {
 	}
 }
 
-// A manifest of another platform that is fetched, and cannot be read at first, costs nothing of
-// what was known before.
-func TestBrokenAdditions(t *testing.T) {
-	for _, unpacked := range []bool{true, false} {
+// Of the entries of indexes, and of indexes in them, that one counts which containerd takes: as images.Manifest of its
+// core/images does it for platforms.Default.
+func TestIndexes(t *testing.T) {
+	const ours, other = "linux/amd64 ", "linux/arm64 "
+	for name, test := range map[string]struct {
+		index func(d *daemon, manifest string) string
+		want  bool
+	}{
+		"an index in an index": {func(d *daemon, m string) string {
+			return d.index("outer", other+digest("never fetched"), ours+d.index("inner", other+digest("never fetched"), ours+m))
+		}, true},
+		"an index in an index, without platforms": {func(d *daemon, m string) string {
+			return d.index("outer", d.index("inner", m, digest("never fetched")))
+		}, true},
+		"the first of two": {func(d *daemon, m string) string {
+			return d.index("outer", ours+d.index("inner", ours+m), ours+digest("never fetched"))
+		}, true},
+		"not the second": {func(d *daemon, m string) string { return d.index("outer", ours+d.index("inner", other+m), ours+m) }, false},
+		"a nested index that was not fetched": {func(d *daemon, m string) string {
+			return d.index("outer", ours+digest("never fetched"), ours+m)
+		}, false},
+		"a nested index that is none": {func(d *daemon, m string) string { return d.index("outer", ours+digest("nonsense"), ours+m) }, false},
+		"no platform of its own":      {func(d *daemon, m string) string { return d.index("outer", other+m) }, false},
+		"a platform before none":      {func(d *daemon, m string) string { return d.index("outer", digest("never fetched"), ours+m) }, true},
+		"the better platform": {func(d *daemon, m string) string {
+			return d.index("outer", "linux/386 "+digest("never fetched"), ours+m)
+		}, true},
+		"one that runs here, too": {func(d *daemon, m string) string {
+			return d.index("outer", other+digest("never fetched"), "linux/386 "+m)
+		}, true},
+		"a configuration elsewhere": {func(d *daemon, m string) string {
+			d.config(`{"os":"linux","architecture":"s390x"}`)
+			return d.index("outer", m)
+		}, false},
+		"a configuration of no platform": {func(d *daemon, m string) string { d.config(`{}`); return d.index("outer", m) }, false},
+		"a configuration that is stated to run here": {func(d *daemon, m string) string {
+			d.config(`{"os":"linux","architecture":"s390x"}`)
+			return d.index("outer", ours+m)
+		}, true},
+		"no index": {func(d *daemon, m string) string { d.config(`{"os":"linux","architecture":"s390x"}`); return m }, true},
+		"no configuration": {func(d *daemon, m string) string {
+			delete(d.blobs, digest("config of ours"))
+			return d.index("outer", m)
+		}, false},
+	} {
 		d := start(t)
 		r := d.reader()
-		ours, other := d.manifest("ours", "base"), d.manifest("other", "armbase")
-		text := d.blobs[other]
-		delete(d.blobs, other)
-		target := d.index("all", other, ours)
+		d.blobs[digest("nonsense")] = "{"
+		manifest := d.manifest("ours", "base", "top")
+		d.unpacked("ours", "overlayfs")
+		target := test.index(d, manifest)
 		d.record(target, "quay.io/a:1")
-		d.fetched("base")
-		if unpacked {
-			d.unpacked("ours", "overlayfs")
+		var want []string
+		if test.want {
+			want = []string{"quay.io/a:1 " + target + " " + manifest + " = base top"}
 		}
-		want := "quay.io/a:1 " + target + " " + ours + " = base"
-		expect(t, "before", d.read(r).Contents.Images, want)
-		d.blobs[other], d.broken[other] = text, true
 		result := d.read(r)
-		expect(t, "what came cannot be read", result.Contents.Images, want)
-		// It may be the one in use unless another one is known to be.
-		if result.Incomplete == unpacked || len(result.Skipped) > 0 {
-			t.Errorf("unpacked %t: %+v", unpacked, result)
+		expect(t, name, result.Contents.Images, slices.Clone(want)...)
+		if result.Incomplete || result.Skipped["not-unpacked"] != 1-len(want) {
+			t.Errorf("%s: %+v", name, result)
 		}
-		clear(d.broken)
-		if result = d.read(r); result.Incomplete {
-			t.Errorf("it can be read: %+v", result)
+		reads := d.reads
+		if expect(t, name+", again", d.list(r).Contents.Images, want...); d.reads != reads {
+			t.Errorf("%s: %d blobs were read again", name, d.reads-reads)
 		}
-		expect(t, "what came can be read", result.Contents.Images, want)
+	}
+}
+
+// Indexes in indexes are followed a few times only, also those that name one another, which no digests of contents do.
+// containerd lists an image beyond that: so it is named.
+func TestDeepIndexes(t *testing.T) {
+	for nested := range maxNested + 2 {
+		d := start(t)
+		target := d.manifest("ours", "base")
+		d.unpacked("ours", "overlayfs")
+		for i := range nested + 1 {
+			target = d.index(fmt.Sprint("index ", i), target)
+		}
+		d.record(target, "quay.io/a:1")
+		want, reads := "quay.io/a:1 "+target+" "+digest("ours")+" = base", nested+3 // with the manifest and its configuration
+		if nested > maxNested {
+			want, reads = "quay.io/a:1 "+target+" =", maxNested+2
+		}
+		result := d.read(d.reader())
+		if expect(t, fmt.Sprint(nested), result.Contents.Images, want); d.reads != reads || result.Skipped["manifest"] != max(0, nested-maxNested) {
+			t.Errorf("%d: %d blobs were read, want %d; skipped %v", nested, d.reads, reads, result.Skipped)
+		}
+	}
+	d := start(t)
+	d.record(d.index("ring", digest("ring")), "quay.io/a:1")
+	expect(t, "a ring", d.read(d.reader()).Contents.Images, "quay.io/a:1 "+digest("ring")+" =")
+}
+
+// What an image states as its configuration, which may be the manifest of another one, changes nothing of that.
+func TestForeignConfiguration(t *testing.T) {
+	d := start(t)
+	victim := d.manifest("victim", "base")
+	d.unpacked("victim", "overlayfs")
+	d.record(victim, "quay.io/victim:1")
+	hostile := d.manifest("hostile", "base")
+	d.blobs[hostile] = strings.Replace(d.blobs[hostile], digest("config of hostile"), victim, 1)
+	d.record(d.index("index", hostile), "quay.io/hostile:1")
+	r := d.reader()
+	for range 2 {
+		expect(t, "both", d.list(r).Contents.Images, "quay.io/victim:1 "+victim+" = base")
 	}
 }
 

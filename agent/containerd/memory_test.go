@@ -58,7 +58,7 @@ func testMemory(t *testing.T, m many) {
 		if !m.dropped {
 			d.fetched(layers...)
 		}
-		target := d.index("index-"+name, digest("never-"+name), d.manifest(name, layers...))
+		target := d.index("index-"+name, "other/other "+digest("never-"+name), d.manifest(name, layers...))
 		d.unpacked(name, "overlayfs")
 		repository := "registry.example.com/a-team/" + name
 		d.record(target, repository+":v1", repository+"@"+target, digest("config of "+name))

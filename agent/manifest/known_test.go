@@ -47,12 +47,12 @@ func TestKnown(t *testing.T) {
 	}
 	// Indexes and manifests without a digest take room, too; nil ones do not.
 	k = k.Next()
-	for _, m := range []*Manifest{{Manifests: make([]string, MaxTotal/2)}, {Config: "c", Layers: make([]v1alpha1.ImageLayer, MaxTotal/2)}} {
+	for _, m := range []*Manifest{{Manifests: make([]Entry, MaxTotal/2)}, {Config: "c", Layers: make([]v1alpha1.ImageLayer, MaxTotal/2)}} {
 		if kept := k.Put("", m); kept != m || k.Len() > 0 {
 			t.Errorf("%+v", kept)
 		}
 	}
-	if kept := k.Put("a", &Manifest{Manifests: make([]string, 1)}); len(kept.Manifests) > 0 {
+	if kept := k.Put("a", &Manifest{Manifests: make([]Entry, 1)}); len(kept.Manifests) > 0 {
 		t.Errorf("%+v", kept)
 	}
 	if k.Put("b", nil); k.Len() != 2 {

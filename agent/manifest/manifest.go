@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imagemanifest"
 )
@@ -15,9 +17,6 @@ import (
 // MaxBytes is the size of a manifest that is read; container runtimes take no larger ones
 // (go.podman.io/image/internal/iolimits, containerd/core/remotes).
 const MaxBytes = 4 << 20
-
-// maxManifests is how many manifests of an index are looked at.
-const maxManifests = 256
 
 // encryptedSuffix ends the media type of a layer that only the holders of a key can use.
 const encryptedSuffix = "+encrypted"
@@ -30,10 +29,17 @@ type Manifest struct {
 	// use them, or if their sizes are not known: then Unknown is the reason.
 	Layers  []v1alpha1.ImageLayer
 	Unknown error
-	// Manifests are the digests of the manifests that an index lists, without attestations.
-	Manifests []string
+	// Manifests are the entries of an index, those of attestations among them.
+	Manifests []Entry
 	// left is how many layers and manifests were left out for want of room.
 	left int
+}
+
+// Entry is a manifest, or another index, that an index lists.
+type Entry struct {
+	Digest string
+	// Platform is what it is for; nil if the index does not state it.
+	Platform *ocispec.Platform
 }
 
 // Parse reads a manifest or an index in the form of OCI or Docker (schema 2).
@@ -77,14 +83,18 @@ func layers(all imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
 
 func index(all imagemanifest.List) (*Manifest, error) {
 	m := &Manifest{}
-	for _, d := range all[:min(len(all), maxManifests)] {
-		// Attestations have a platform of this name.
-		if p := d.Platform; p != nil && p.OS == "unknown" && p.Architecture == "unknown" {
+	for _, d := range all {
+		if !v1alpha1.IsDigest(d.Digest) {
 			continue
 		}
-		if v1alpha1.IsDigest(d.Digest) {
-			m.Manifests = append(m.Manifests, d.Digest)
+		entry := Entry{Digest: d.Digest}
+		if p := d.Platform; p != nil {
+			if len(p.OSFeatures) > 0 && string(p.OSFeatures) != "[]" && string(p.OSFeatures) != "null" {
+				continue // containerd 2.3 takes it on no node: none has features (platforms.DefaultSpec)
+			}
+			entry.Platform = &ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}
 		}
+		m.Manifests = append(m.Manifests, entry)
 	}
 	if len(m.Manifests) == 0 {
 		return nil, errors.New("index without manifests")

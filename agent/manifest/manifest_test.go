@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imagemanifest"
 )
 
 func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
@@ -28,7 +31,7 @@ func TestParse(t *testing.T) {
 	}{
 		"in order":   {image("b", "a", "b"), Manifest{Config: digest("config"), Layers: one}},
 		"no layers":  {image(), Manifest{Config: digest("config"), Layers: []v1alpha1.ImageLayer{}}},
-		"an index":   {fmt.Sprintf(`{"manifests":[{"digest":%q,"platform":{"os":"linux","architecture":"amd64"}},{"digest":%q,"platform":{"os":"unknown","architecture":"unknown"}},{"digest":"x"},{"digest":%q}]}`, digest("m"), digest("attestation"), digest("n")), Manifest{Manifests: []string{digest("m"), digest("n")}}},
+		"an index":   {fmt.Sprintf(`{"manifests":[{"digest":%q,"platform":{"os":"linux","architecture":"arm","variant":"v7","os.features":[]}},{"digest":%q,"platform":{"os":"linux","architecture":"arm","os.features":["x"]}},{"digest":"x"},{"digest":%q}]}`, digest("m"), digest("of features"), digest("n")), Manifest{Manifests: []Entry{{digest("m"), &ocispec.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}}, {Digest: digest("n")}}}},
 		"Docker's":   {strings.ReplaceAll(image("b", "a", "b"), "oci.image.layer.v1.tar+gzip", "docker.image.rootfs.diff.tar.gzip"), Manifest{Config: digest("config"), Layers: one}},
 		"with a hat": {`{"manifests":null,` + image("b", "a", "b")[1:], Manifest{Config: digest("config"), Layers: one}},
 	} {
@@ -42,14 +45,14 @@ func TestParse(t *testing.T) {
 func TestRefused(t *testing.T) {
 	many := make([]string, v1alpha1.MaxLayers+1)
 	for name, test := range map[string]struct{ text, why string }{
-		"no JSON":          {"{", "unexpected end"},
-		"schema 1":         {`{"schemaVersion":1,"fsLayers":[]}`, "schema 1"},
-		"an artifact":      {`{"schemaVersion":2,"layers":[]}`, "of no image"},
-		"an odd config":    {`{"config":{"digest":"../../etc"}}`, "of no image"},
-		"an empty index":   {`{"manifests":[]}`, "without manifests"},
-		"no list":          {`{"manifests":{}}`, "not a list"},
-		"attestation only": {`{"manifests":[{"digest":"` + digest("a") + `","platform":{"os":"unknown","architecture":"unknown"}}]}`, "without manifests"},
-		"too large":        {strings.Repeat(" ", MaxBytes+1), "bytes"},
+		"no JSON":        {"{", "unexpected end"},
+		"schema 1":       {`{"schemaVersion":1,"fsLayers":[]}`, "schema 1"},
+		"an artifact":    {`{"schemaVersion":2,"layers":[]}`, "of no image"},
+		"an odd config":  {`{"config":{"digest":"../../etc"}}`, "of no image"},
+		"an empty index": {`{"manifests":[]}`, "without manifests"},
+		"no list":        {`{"manifests":{}}`, "not a list"},
+		"no digests":     {`{"manifests":[{"digest":"x"}]}`, "without manifests"},
+		"too large":      {strings.Repeat(" ", MaxBytes+1), "bytes"},
 	} {
 		if m, err := Parse([]byte(test.text)); err == nil || !strings.Contains(err.Error(), test.why) {
 			t.Errorf("%s: %+v, %v", name, m, err)
@@ -96,7 +99,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if (m.Config == "") == (len(m.Manifests) == 0) || len(m.Layers) > v1alpha1.MaxLayers || len(m.Manifests) > maxManifests {
+		if (m.Config == "") == (len(m.Manifests) == 0) || len(m.Layers) > v1alpha1.MaxLayers || len(m.Manifests) > imagemanifest.MaxList {
 			t.Errorf("%+v", m)
 		}
 		for _, l := range m.Layers {

@@ -243,13 +243,17 @@ func transform(object any) (any, error) {
 	return object, nil
 }
 
+// imported is the name, in full, that containerd's "ctr images import", and so "kind load", gives an image that has none:
+// no registry has it (cmd/ctr/commands/images/import.go).
+var imported = regexp.MustCompile(`^docker\.io/library/import-\d{4}-\d{2}-\d{2}$`)
+
 // RegistriesOf returns the registries that the images of a node come from.
 func RegistriesOf(node *corev1.Node) []string {
 	var hosts []string
 	for i := range node.Status.Images {
 		for _, name := range node.Status.Images[i].Names {
 			named, err := reference.ParseNormalizedNamed(name)
-			if err != nil {
+			if err != nil || imported.MatchString(named.Name()) {
 				continue // "<none>@<none>"
 			}
 			if host := unique.Make(reference.Domain(named)).Value(); !slices.Contains(hosts, host) {
@@ -308,7 +312,7 @@ func ImagesOn(node *corev1.Node) (references []string) {
 				continue
 			}
 			full, err := imageref.Full(name)
-			if err != nil {
+			if err != nil || imported.MatchString(full.Name()) {
 				continue // "<none>@<none>"
 			}
 			reference, repository := full.String(), full.Name()

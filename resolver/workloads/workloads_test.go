@@ -248,6 +248,22 @@ func podRunning(ids ...string) *corev1.Pod {
 	return pod
 }
 
+// What containerd names an image that was imported without a name is asked for nowhere.
+func TestImported(t *testing.T) {
+	loaded, pulled := byDigest("import-2026-11-28", "a"), byDigest("quay.io/b", "b")
+	node := nodeWith("n", byDigest("docker.io/library/import-2026-11-28", "a")+" import-2026-11-28:latest", loaded+" "+pulled)
+	if got := ImagesOn(node); !slices.Equal(got, []string{pulled}) {
+		t.Errorf("held: %q", got)
+	}
+	if got := RegistriesOf(node); !slices.Equal(got, []string{"quay.io"}) {
+		t.Errorf("registries: %q", got)
+	}
+	own := byDigest("docker.io/library/import-2026-11-28-b", "a")
+	if got := ImagesOn(nodeWith("n", own, byDigest("quay.io/import-2026-11-28", "b"))); len(got) != 2 {
+		t.Errorf("held: %q", got)
+	}
+}
+
 func TestImagesOn(t *testing.T) {
 	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
 	mirror := byDigest("quay.io/mirror/a", "c")
