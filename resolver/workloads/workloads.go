@@ -299,9 +299,6 @@ func NetworksOf(texts []string) []netip.Prefix {
 // MaxImagesPerNode bounds the images of a node that are asked for.
 const MaxImagesPerNode = 512
 
-// imported matches the names that containerd makes up for images that were imported: no registry has them.
-var imported = regexp.MustCompile(`^docker\.io/library/import-\d{4}-\d{2}-\d{2}@`)
-
 // ImagesOn returns the images that a node states by digest, in full: once for each repository
 // that it names, since one registry may be denied, private or gone where another has the image. The digest may be that of an index or of a manifest.
 func ImagesOn(node *corev1.Node) (references []string) {
@@ -312,15 +309,11 @@ func ImagesOn(node *corev1.Node) (references []string) {
 				continue
 			}
 			full, err := imageref.Full(name)
-			if err != nil || imported.MatchString(full.Name()) {
-				continue // "<none>@<none>"
+			if err != nil || imported.MatchString(full.Name()) || slices.Contains(repositories, full.Name()) {
+				continue // "<none>@<none>", for one
 			}
-			reference, repository := full.String(), full.Name()
-			if slices.Contains(repositories, repository) || imported.MatchString(reference) {
-				continue
-			}
-			repositories = append(repositories, repository)
-			if len(references) < MaxImagesPerNode && !slices.Contains(references, reference) {
+			repositories = append(repositories, full.Name())
+			if reference := full.String(); len(references) < MaxImagesPerNode && !slices.Contains(references, reference) {
 				references = append(references, reference)
 			}
 		}
