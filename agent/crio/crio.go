@@ -79,6 +79,9 @@ func (r *Reader) Read(ctx context.Context) (*read.Result, error) {
 			return nil, fmt.Errorf("store %s: %w", root, err)
 		}
 	}
+	if err := r.readArtifacts(ctx, now); err != nil {
+		return nil, err
+	}
 	r.known, r.missing = now.known, now.missing
 	r.known.Done()
 	return result, nil
@@ -105,7 +108,7 @@ func (r *Reader) readStore(ctx context.Context, path string, now *reading) error
 		return read.ErrGone
 	}
 	images := 0
-	err = list(root, func(found *image) error {
+	err = list(root, listFile, "", func(found *image) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -128,8 +131,18 @@ func (r *Reader) readImage(root *os.Root, found *image, now *reading) {
 		return
 	}
 	now.seen[found.ID] = true
-	m, err := r.manifest(root, found, now.known)
-	if errors.Is(err, fs.ErrNotExist) && !r.waitedFor(found.ID, now) {
+	// Not by the image's ID: an image that is pulled again may get another manifest.
+	digest := found.BigDataDigests[manifestKey]
+	if !v1alpha1.IsDigest(digest) {
+		digest = ""
+	}
+	r.add(root, found.ID, filepath.Join(found.ID, manifestKey), digest, found.names(), now)
+}
+
+// add adds an image of a store with what its manifest has, which is in a file and has a digest, if that is known.
+func (r *Reader) add(root *os.Root, id, file, digest string, names []string, now *reading) {
+	m, err := r.manifest(root, file, digest, now.known)
+	if errors.Is(err, fs.ErrNotExist) && !r.waitedFor(id, now) {
 		now.Incomplete = true // listed before its manifest is there, or removed meanwhile
 		return
 	}
@@ -137,31 +150,73 @@ func (r *Reader) readImage(root *os.Root, found *image, now *reading) {
 		now.Skip(handover.NoManifest, 1)
 		now.Incomplete = now.Incomplete || unread(err)
 	}
-	listed := contents.Image{Names: found.names()}
+	listed := contents.Image{Names: names}
 	if m != nil {
-		if listed.Layers = m.Layers; m.Unknown != nil {
+		switch listed.Layers = m.Layers; {
+		case m.Unknown != nil:
 			now.Skip(handover.NoLayers, 1)
+		case m.Config == "":
+			now.Skip(handover.NoManifest, 1) // it is an index
 		}
 	}
 	now.Contents.Add(listed)
 }
 
-// list calls each with the images of the list, one after another: all of it may be larger than the
-// memory there is.
-func list(root *os.Root, each func(*image) error) error {
-	file, err := open(root, listFile)
+// list calls each with the entries of a list, one after another: all of it may be larger than the memory there is. The
+// list is the file, or what an object there has under a key.
+func list[T any](root *os.Root, name, key string, each func(*T) error) error {
+	file, err := open(root, name)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	from := &bounded{from: file, list: maxList, entry: maxEntry}
 	decoder := json.NewDecoder(from)
+	if key == "" {
+		err = elements(decoder, from, each)
+	} else {
+		err = object(decoder, func(found string) error {
+			if found == key {
+				return elements(decoder, from, each)
+			}
+			return decoder.Decode(&json.RawMessage{})
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// object calls each with the keys of an object, to read what they have.
+func object(decoder *json.Decoder, each func(key string) error) error {
 	token, err := decoder.Token()
+	if err == nil && token != json.Delim('{') {
+		err = errors.New("not an object")
+	}
+	for err == nil && decoder.More() {
+		if token, err = decoder.Token(); err == nil {
+			key, _ := token.(string)
+			err = each(key)
+		}
+	}
+	if err == nil {
+		_, err = decoder.Token() // the end: it is whole
+	}
+	return err
+}
+
+// elements calls each with the elements of a list; null has none.
+func elements[T any](decoder *json.Decoder, from *bounded, each func(*T) error) error {
+	token, err := decoder.Token()
+	if err == nil && token == nil {
+		return nil
+	}
 	if err == nil && token != json.Delim('[') {
 		err = errors.New("not a list")
 	}
 	for err == nil && decoder.More() {
-		var next image
+		var next T
 		if err = decoder.Decode(&next); err == nil {
 			from.entry = maxEntry
 			err = each(&next)
@@ -170,10 +225,7 @@ func list(root *os.Root, each func(*image) error) error {
 	if err == nil {
 		_, err = decoder.Token() // the end of the list: it is whole
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", listFile, err)
-	}
-	return nil
+	return err
 }
 
 // bounded reads a list of so many bytes, and so many in an entry.
@@ -217,20 +269,15 @@ func isID(text string) bool {
 // errUnusable is the error of a manifest that was looked at before.
 var errUnusable = errors.New("not a manifest that can be used")
 
-// manifest returns the manifest of an image, an error if it is none that can be used.
-func (r *Reader) manifest(root *os.Root, found *image, known *manifest.Known) (*manifest.Manifest, error) {
-	// Not by the image's ID: an image that is pulled again may get another manifest.
-	digest := found.BigDataDigests[manifestKey]
-	if !v1alpha1.IsDigest(digest) {
-		digest = ""
-	}
+// manifest returns the manifest in a file, an error if it is none that can be used.
+func (r *Reader) manifest(root *os.Root, file, digest string, known *manifest.Known) (*manifest.Manifest, error) {
 	if m, ok := known.Get(digest); ok {
 		if m == nil {
 			return nil, errUnusable
 		}
 		return m, nil
 	}
-	text, err := readFile(root, filepath.Join(found.ID, manifestKey), manifest.MaxBytes)
+	text, err := readFile(root, file, manifest.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) || unread(err) {
 		return nil, err
 	}
@@ -335,6 +382,8 @@ func (r *Reader) Watch(ctx context.Context, changed func()) error {
 		if err := watcher.Add(filepath.Join(root, Folder)); err != nil && (i == 0 || !errors.Is(err, fs.ErrNotExist)) {
 			return unwatched(filepath.Join(root, Folder), err)
 		}
+		// Without it, its changes are seen some seconds later: it need not be there, nor readable.
+		_ = watcher.Add(filepath.Join(root, artifactFolder))
 	}
 	changed() // there may have been changes before
 	for {
@@ -345,7 +394,7 @@ func (r *Reader) Watch(ctx context.Context, changed func()) error {
 			switch {
 			case !ok:
 				return errors.New("the watch of the store ended")
-			case filepath.Base(event.Name) == listFile && event.Op != fsnotify.Chmod:
+			case (filepath.Base(event.Name) == listFile || filepath.Base(event.Name) == indexFile) && event.Op != fsnotify.Chmod:
 				changed()
 			case filepath.Base(event.Name) == Folder && event.Has(fsnotify.Remove|fsnotify.Rename):
 				changed()

@@ -43,12 +43,13 @@ const (
 )
 
 // Why something of an image could not be used: it is beyond the bound; its manifest cannot be
-// read; that has no usable layers; layers are missing.
+// read; that has no usable layers; layers are missing. NoArtifacts is of a store whose list of artifacts cannot be read.
 const (
 	TooManyImages = "too-many-images"
 	NoManifest    = "manifest"
 	NoLayers      = "layers"
 	NotUnpacked   = "not-unpacked"
+	NoArtifacts   = "artifacts"
 )
 
 // State is how the reader does.

@@ -26,7 +26,7 @@ var (
 		metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests,
 		metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonRequestEntityTooLarge, metav1.StatusReasonUnsupportedMediaType,
 		metav1.StatusReasonInternalError, metav1.StatusReasonServiceUnavailable)
-	skipReasons = []string{handover.TooManyImages, handover.NoManifest, handover.NoLayers, handover.NotUnpacked}
+	skipReasons = []string{handover.TooManyImages, handover.NoManifest, handover.NoLayers, handover.NotUnpacked, handover.NoArtifacts}
 )
 
 func reasonsOf(reasons ...metav1.StatusReason) (texts []string) {

@@ -67,7 +67,8 @@ func TestShippedArguments(t *testing.T) {
 			case value("runtime") == withContainerd:
 				paths = append(paths, value("socket"))
 			default:
-				paths = append(paths, strings.Trim(value("storage"), "[]")+"/overlay-images")
+				root := strings.Trim(value("storage"), "[]")
+				paths = append(paths, root+"/overlay-images", root+"/artifacts")
 			}
 			for _, path := range paths {
 				if !mounts(path) {

@@ -153,7 +153,14 @@ func TestAgent(t *testing.T) {
 		for _, volume := range spec.Volumes {
 			volumes[volume.Name] = volume.VolumeSource
 		}
-		if len(volumes) != 3 || volumes["runtime"].HostPath == nil || volumes["runtime"].HostPath.Path != host || *volumes["runtime"].HostPath.Type != corev1.HostPathDirectory ||
+		own := []string{"runtime"}
+		if overlay == "cri-o" {
+			own = []string{"artifacts", "runtime"}
+			if v := volumes["artifacts"].HostPath; v == nil || v.Path != "/var/lib/containers/storage/artifacts" || *v.Type != corev1.HostPathDirectoryOrCreate {
+				t.Errorf("%s: artifacts in %+v", overlay, v)
+			}
+		}
+		if len(volumes) != 2+len(own) || volumes["runtime"].HostPath == nil || volumes["runtime"].HostPath.Path != host || *volumes["runtime"].HostPath.Type != corev1.HostPathDirectory ||
 			volumes["handover"].EmptyDir == nil || volumes["handover"].EmptyDir.Medium != corev1.StorageMediumMemory || volumes["handover"].EmptyDir.SizeLimit.IsZero() || volumes["token"].Projected == nil {
 			t.Fatalf("%s: volumes %+v", overlay, volumes)
 		}
@@ -170,7 +177,7 @@ func TestAgent(t *testing.T) {
 			}
 			slices.Sort(mounted[container.Name])
 		}
-		if want := map[string][]string{"read": {"handover", "runtime"}, "publish": {"handover", "token"}}; !reflect.DeepEqual(mounted, want) {
+		if want := map[string][]string{"read": slices.Sorted(slices.Values(append(own, "handover"))), "publish": {"handover", "token"}}; !reflect.DeepEqual(mounted, want) {
 			t.Errorf("%s: mounted are %v, want %v", overlay, mounted, want)
 		}
 		read := spec.Containers[0]
