@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// MaxSources bounds the sources that have mirrors in the cluster, and MaxEach the
-	// mirrors of each.
+	// MaxSources bounds the sources that have mirrors.
 	MaxSources = 1000
-	MaxEach    = 32
+	// MaxEach bounds the mirrors of a source, for tags and for digests.
+	MaxEach = 32
 )
 
 // Entry has the mirrors of a source, as an object of the cluster states them.

@@ -251,7 +251,7 @@ func podRunning(ids ...string) *corev1.Pod {
 // What containerd names an image that was imported without a name is asked for nowhere.
 func TestImported(t *testing.T) {
 	loaded, pulled := byDigest("import-2026-11-28", "a"), byDigest("quay.io/b", "b")
-	node := nodeWith("n", byDigest("docker.io/library/import-2026-11-28", "a")+" import-2026-11-28:latest", loaded+" "+pulled)
+	node := nodeWith(byDigest("docker.io/library/import-2026-11-28", "a")+" import-2026-11-28:latest", loaded+" "+pulled)
 	if got := ImagesOn(node); !slices.Equal(got, []string{pulled}) {
 		t.Errorf("held: %q", got)
 	}
@@ -259,7 +259,7 @@ func TestImported(t *testing.T) {
 		t.Errorf("registries: %q", got)
 	}
 	own := byDigest("docker.io/library/import-2026-11-28-b", "a")
-	if got := ImagesOn(nodeWith("n", own, byDigest("quay.io/import-2026-11-28", "b"))); len(got) != 2 {
+	if got := ImagesOn(nodeWith(own, byDigest("quay.io/import-2026-11-28", "b"))); len(got) != 2 {
 		t.Errorf("held: %q", got)
 	}
 }
@@ -267,7 +267,7 @@ func TestImported(t *testing.T) {
 func TestImagesOn(t *testing.T) {
 	a, b := byDigest("docker.io/library/a", "a"), byDigest("quay.io/b", "b")
 	mirror := byDigest("quay.io/mirror/a", "c")
-	node := nodeWith("n", "docker.io/library/a:1 "+a+" "+byDigest("docker.io/library/a", "d")+" "+mirror, "docker.io/library/tag:only",
+	node := nodeWith("docker.io/library/a:1 "+a+" "+byDigest("docker.io/library/a", "d")+" "+mirror, "docker.io/library/tag:only",
 		"<none>@<none>", "quay.io/bad@sha256:12", b, byDigest("docker.io/library/a", "a"),
 		byDigest("docker.io/library/import-2026-11-28", "e")+" docker.io/library/mine:dev")
 	if got := ImagesOn(node); !slices.Equal(got, []string{a, mirror, b}) {
@@ -276,7 +276,7 @@ func TestImagesOn(t *testing.T) {
 	if got := RegistriesOf(node); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
 		t.Errorf("registries: %q", got)
 	}
-	if got := RegistriesOf(nodeWith("n", "quay.io/b:1", "docker.io/library/a:1")); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
+	if got := RegistriesOf(nodeWith("quay.io/b:1", "docker.io/library/a:1")); !slices.Equal(got, []string{"docker.io", "quay.io"}) {
 		t.Errorf("registries of the same images in another order: %q", got)
 	}
 	running := podRunning("quay.io/b@"+hash("b"), "docker.io/library/a@"+hash("a"))
@@ -287,7 +287,7 @@ func TestImagesOn(t *testing.T) {
 	for i := range MaxImagesPerNode + 10 {
 		many = append(many, fmt.Sprintf("quay.io/a@sha256:%064x", i))
 	}
-	if got := ImagesOn(nodeWith("n", many...)); len(got) != MaxImagesPerNode {
+	if got := ImagesOn(nodeWith(many...)); len(got) != MaxImagesPerNode {
 		t.Errorf("%d images of a node", len(got))
 	}
 }
@@ -312,8 +312,8 @@ func TestNeverPulled(t *testing.T) {
 }
 
 // nodeWith returns a node that lists images, each given by its names.
-func nodeWith(name string, images ...string) *corev1.Node {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+func nodeWith(images ...string) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	for _, names := range images {
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: strings.Fields(names)})
 	}
