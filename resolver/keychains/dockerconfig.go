@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 
@@ -13,6 +14,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 )
+
+// maxDockerConfig is how many bytes of a docker config file are read: the limit
+// of a Secret.
+const maxDockerConfig = 1 << 20
+
+// ReadAtMost returns the content of a file, or an error if it is longer than the limit (bytes).
+func ReadAtMost(path string, limit int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s: more than %d bytes", path, limit)
+	}
+	return content, err
+}
 
 // FromDockerConfig returns the credentials of a docker config file, by
 // the rules of the kubelet for Secrets of type kubernetes.io/dockerconfigjson.
@@ -51,7 +70,7 @@ func (d *dockerConfig) Matching(ctx context.Context, target authn.Resource) ([]a
 // load reads the file every time, which costs less than a request, and parses it if
 // it has changed.
 func (d *dockerConfig) load() (*Keyring, error) {
-	content, err := os.ReadFile(d.path)
+	content, err := ReadAtMost(d.path, maxDockerConfig)
 	if err != nil {
 		return nil, fmt.Errorf("docker config: %w", err)
 	}

@@ -57,6 +57,10 @@ func TestDockerConfig(t *testing.T) {
 	if got := user("registry.test/other/app"); got != "dora" {
 		t.Errorf("after the file changed: user %q, want dora", got)
 	}
+	write(strings.Repeat(" ", maxDockerConfig+1))
+	if _, err := get(t.Context(), keychain, "registry.test/app"); err == nil {
+		t.Error("a file larger than a Secret is read")
+	}
 }
 
 // A docker config is parsed again only if it has changed.
@@ -84,5 +88,28 @@ func TestDockerConfigIsParsedOnce(t *testing.T) {
 	write("bob")
 	if second := load(d); reflect.ValueOf(second).Pointer() == reflect.ValueOf(first).Pointer() {
 		t.Error("a new file was not parsed")
+	}
+}
+
+func TestDockerConfigTooLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, []byte(`{"auths":{}}`+strings.Repeat(" ", maxDockerConfig)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FromDockerConfig(path); err == nil || !strings.Contains(err.Error(), "1048576 bytes") {
+		t.Errorf("a docker config that is too large: %v", err)
+	}
+}
+
+func TestReadAtMost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if content, err := ReadAtMost(path, 10); err != nil || string(content) != "0123456789" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if _, err := ReadAtMost(path, 9); err == nil || !strings.Contains(err.Error(), "more than 9 bytes") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -49,7 +49,7 @@ const (
 // folder, and answer credentialprovider.kubelet.k8s.io/v1. An error names what cannot be
 // used.
 func FromProviders(config, folder string) ([]authn.Keychain, error) {
-	content, err := os.ReadFile(config)
+	content, err := ReadAtMost(config, maxDockerConfig)
 	if err != nil {
 		return nil, err
 	}

@@ -24,12 +24,15 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
 const (
 	// rereadCertificates is how often files with certificates are looked at.
 	rereadCertificates = time.Minute
+	// maxCertificates bounds one such file (bytes).
+	maxCertificates = 4 << 20
 )
 
 // connections are the clients of all hosts. A connection that may be used for a registry may
@@ -151,7 +154,7 @@ func (c *connector) connections(ctx context.Context) *connections {
 func (c *connector) fingerprint() (sum [sha256.Size]byte, err error) {
 	hash := sha256.New()
 	add := func(path string) error {
-		content, err := os.ReadFile(path)
+		content, err := keychains.ReadAtMost(path, maxCertificates)
 		if err == nil {
 			fmt.Fprintf(hash, "%q %d ", path, len(content))
 			hash.Write(content)
@@ -274,7 +277,7 @@ func (c *connector) roots() (*x509.CertPool, error) {
 }
 
 func addAuthorities(pool *x509.CertPool, path string) error {
-	content, err := os.ReadFile(path)
+	content, err := keychains.ReadAtMost(path, maxCertificates)
 	if err == nil && !pool.AppendCertsFromPEM(content) {
 		err = fmt.Errorf("%s has no certificate in PEM form", path)
 	}

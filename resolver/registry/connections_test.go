@@ -302,7 +302,8 @@ func TestConnectionsConfig(t *testing.T) {
 		"empty.pem has no certificate": func(c *Config) {
 			c.CABundles = []string{file("empty.pem", nil)}
 		},
-		"folder of certificates": func(c *Config) { c.CertsDir = filepath.Join(dir, "none") },
+		"more than 4194304 bytes": func(c *Config) { c.CABundles = []string{file("large.pem", make([]byte, maxCertificates+1))} },
+		"folder of certificates":  func(c *Config) { c.CertsDir = filepath.Join(dir, "none") },
 		"is no folder": func(c *Config) {
 			c.CertsDir = filepath.Dir(file("flat/ca.crt", authority))
 		},
