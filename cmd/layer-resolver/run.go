@@ -194,21 +194,24 @@ func (o *runOptions) podTemplates() ([]workloads.Template, error) {
 }
 
 // nodeMirrors returns the mirrors of nodes that have no registries.conf, and logs what is left out of them.
-func (o *runOptions) nodeMirrors(log logr.Logger) (found []mirrors.Entry) {
+func (o *runOptions) nodeMirrors(log logr.Logger) (found []mirrors.Entry, err error) {
 	for _, from := range []struct {
-		path string
-		read func(string) ([]mirrors.Entry, []error)
-	}{{o.containerdHosts, mirrors.FromContainerd}, {o.registriesYAML, mirrors.FromK3s}} {
+		flag, path string
+		read       func(string) ([]mirrors.Entry, []error, error)
+	}{{"--containerd-hosts", o.containerdHosts, mirrors.FromContainerd}, {"--registries-yaml", o.registriesYAML, mirrors.FromK3s}} {
 		if from.path == "" {
 			continue
 		}
-		entries, errs := from.read(from.path)
+		entries, leftOut, err := from.read(from.path)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", from.flag, err)
+		}
 		found = append(found, entries...)
-		for _, err := range errs {
-			log.Info("Mirrors of nodes are left out", "cause", err.Error())
+		for _, cause := range leftOut {
+			log.Info("Mirrors of nodes are left out", "cause", cause.Error())
 		}
 	}
-	return found
+	return found, nil
 }
 
 // keychains returns the credentials for all workloads.
@@ -289,8 +292,12 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ofNodes, err := o.nodeMirrors(log)
+	if err != nil {
+		return err
+	}
 	asked, err := registry.New(registry.Config{
-		Policy: allowed, RegistriesConf: o.registriesConf, Mirrors: o.nodeMirrors(log), CABundles: o.caBundles, CertsDir: o.certsDir, Proxies: proxies, RequestsPerSecond: o.qps, Burst: o.burst,
+		Policy: allowed, RegistriesConf: o.registriesConf, Mirrors: ofNodes, CABundles: o.caBundles, CertsDir: o.certsDir, Proxies: proxies, RequestsPerSecond: o.qps, Burst: o.burst,
 		Timeout: o.timeout, QuotaForNodes: &o.quotaForNodes, Registerer: crmetrics.Registry,
 	})
 	if err != nil {

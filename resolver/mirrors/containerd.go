@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path"
@@ -21,24 +20,24 @@ import (
 const anyRegistry = "*"
 
 // FromContainerd reads the mirrors of containerd: the hosts.toml of each registry in a folder
-// (https://github.com/containerd/containerd/blob/main/docs/hosts.md), which is containerd's config_path. The returned
-// errors name what is left out. Certificates that a file names are not read.
-func FromContainerd(folder string) (entries []Entry, errs []error) {
-	files, err := filepath.Glob(filepath.Join(folder, "*", "hosts.toml"))
-	if info, statErr := os.Stat(folder); err == nil && (statErr != nil || !info.IsDir()) {
-		err = cmp.Or(statErr, fmt.Errorf("%s: %w", folder, fs.ErrInvalid))
+// (https://github.com/containerd/containerd/blob/main/docs/hosts.md), which is containerd's config_path. It also returns
+// what is left out. Certificates that a file names are not read.
+func FromContainerd(folder string) (entries []Entry, leftOut []error, err error) {
+	if _, err := os.ReadDir(folder); err != nil {
+		return nil, nil, err
 	}
+	files, err := filepath.Glob(filepath.Join(folder, "*", "hosts.toml"))
 	if err != nil {
-		return nil, []error{err}
+		return nil, nil, err
 	}
 	for _, file := range files {
 		found, wrong := fromHosts(file, sourceOf(filepath.Base(filepath.Dir(file))))
 		entries = append(entries, found...)
 		for _, err := range wrong {
-			errs = append(errs, fmt.Errorf("%s: %w", file, err))
+			leftOut = append(leftOut, fmt.Errorf("%s: %w", file, err))
 		}
 	}
-	return entries, errs
+	return entries, leftOut, nil
 }
 
 var withPort = regexp.MustCompile(`^(.+)_([0-9]+)_$`)
@@ -144,12 +143,12 @@ func address(server string) (*url.URL, error) {
 }
 
 // FromK3s reads the mirrors of a registries.yaml of k3s or RKE2
-// (https://docs.k3s.io/installation/private-registry). The returned errors name what is left out: rewrites, and mirrors
+// (https://docs.k3s.io/installation/private-registry). It also returns what is left out: rewrites, and mirrors
 // below other paths than /v2/. Credentials and certificates that it has are not read.
-func FromK3s(file string) (entries []Entry, errs []error) {
+func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, []error{err}
+		return nil, nil, err
 	}
 	var content struct {
 		Mirrors map[string]struct {
@@ -163,11 +162,11 @@ func FromK3s(file string) (entries []Entry, errs []error) {
 		} `json:"configs"`
 	}
 	if err := yaml.Unmarshal(text, &content); err != nil {
-		return nil, []error{fmt.Errorf("%s: %w", file, err)}
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for source, mirror := range content.Mirrors {
 		if len(mirror.Rewrites) > 0 {
-			errs = append(errs, fmt.Errorf("%s: mirrors of %s: %w", file, source, errRewrite))
+			leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, errRewrite))
 			continue
 		}
 		e := Entry{Source: source}
@@ -179,7 +178,7 @@ func FromK3s(file string) (entries []Entry, errs []error) {
 				location, insecure, err = locationOf(endpoint, strings.Trim(u.Path, "/") != "")
 			}
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
+				leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
 				continue
 			}
 			e.add(location, insecure || content.Configs[u.Host].TLS.SkipVerify)
@@ -191,7 +190,7 @@ func FromK3s(file string) (entries []Entry, errs []error) {
 		}
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Source, b.Source) })
-	return entries, errs
+	return entries, leftOut, nil
 }
 
 var errRewrite = errors.New("rewrites of names are left out")

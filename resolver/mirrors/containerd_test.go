@@ -31,6 +31,9 @@ func asked(t *testing.T, rules *Rules, name string) string {
 	}
 	rule := rules.Find(named)
 	if rule == nil {
+		rule = rules.FindAny(named)
+	}
+	if rule == nil {
 		return ""
 	}
 	use := "tag-only"
@@ -72,8 +75,8 @@ server = "https://registry-1.docker.io"
 	hosts("_default", "[host.\"http://127.0.0.1:30020\"]\n")
 	hosts("broken.test", "[host")
 	write(t, filepath.Join(dir, "certificates.test", "ca.crt"), "x")
-	entries, errs := FromContainerd(dir)
-	if text := fmt.Sprint(errs); len(errs) != 2 || !strings.Contains(text, "broken.test/hosts.toml") || !strings.Contains(text, "artifactory.test") {
+	entries, errs, err := FromContainerd(dir)
+	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "broken.test/hosts.toml") || !strings.Contains(text, "artifactory.test") {
 		t.Errorf("errors %v", errs)
 	}
 	rules, errs := New(entries)
@@ -92,8 +95,8 @@ server = "https://registry-1.docker.io"
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if _, errs := FromContainerd(filepath.Join(dir, "none")); len(errs) != 1 {
-		t.Errorf("a missing folder: %v", errs)
+	if _, _, err := FromContainerd(filepath.Join(dir, "none")); err == nil {
+		t.Error("a missing folder is no error")
 	}
 }
 
@@ -107,8 +110,8 @@ mirrors:
 configs:
   "a.test:5000": {tls: {insecure_skip_verify: true}, auth: {username: u, password: s3cret}}
 `)
-	entries, errs := FromK3s(file)
-	if text := fmt.Sprint(errs); len(errs) != 2 || !strings.Contains(text, "rewritten.test") || !strings.Contains(text, "a.test/prefix") {
+	entries, errs, err := FromK3s(file)
+	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "rewritten.test") || !strings.Contains(text, "a.test/prefix") {
 		t.Errorf("errors %v", errs)
 	}
 	rules, errs := New(entries)
@@ -126,11 +129,11 @@ configs:
 		}
 	}
 	for _, text := range []string{"mirrors: 1", "{"} {
-		if entries, errs := FromK3s(write(t, file, text)); len(errs) != 1 || entries != nil {
-			t.Errorf("%q: %v, %v", text, entries, errs)
+		if entries, _, err := FromK3s(write(t, file, text)); err == nil || entries != nil {
+			t.Errorf("%q: %v, error %v", text, entries, err)
 		}
 	}
-	if again, _ := FromK3s(write(t, file, "mirrors: {a.test: {endpoint: [b.test]}}")); !reflect.DeepEqual(again, []Entry{{Source: "a.test", Mirrors: []string{"b.test"}}, {Source: "a.test", Mirrors: []string{"b.test"}, Tags: true}}) {
+	if again, _, _ := FromK3s(write(t, file, "mirrors: {a.test: {endpoint: [b.test]}}")); !reflect.DeepEqual(again, []Entry{{Source: "a.test", Mirrors: []string{"b.test"}}, {Source: "a.test", Mirrors: []string{"b.test"}, Tags: true}}) {
 		t.Errorf("%+v", again)
 	}
 }

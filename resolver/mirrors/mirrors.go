@@ -142,8 +142,7 @@ func ruleOf(m *Entry) (*sysregistriesv2.Registry, []error) {
 	return rule, errs
 }
 
-// Find returns the rule for a reference: that for the longest part of its name, or else that for any registry; nil if
-// there is none.
+// Find returns the rule for a reference: that for the longest part of its name; nil if there is none.
 func (r *Rules) Find(named reference.Named) *sysregistriesv2.Registry {
 	if r == nil {
 		return nil
@@ -155,13 +154,18 @@ func (r *Rules) Find(named reference.Named) *sysregistriesv2.Registry {
 			found = rule
 		}
 	}
-	if found == nil && r.anywhere != nil {
-		own := *r.anywhere
-		own.Prefix = reference.Domain(named)
-		own.Location = own.Prefix
-		return &own
-	}
 	return found
+}
+
+// FindAny returns the rule for registries without another one, for that of a reference; nil if there is none.
+func (r *Rules) FindAny(named reference.Named) *sysregistriesv2.Registry {
+	if r == nil || r.anywhere == nil {
+		return nil
+	}
+	own := *r.anywhere
+	own.Prefix = reference.Domain(named)
+	own.Location = own.Prefix
+	return &own
 }
 
 // inSource reports whether a reference is in a source of mirrors.

@@ -167,3 +167,15 @@ func TestInvalidMirrors(t *testing.T) {
 		}
 	}
 }
+
+// TestMirrorsOfAnyRegistry: mirrors for any registry are for those without a rule, also of registries.conf.
+func TestMirrorsOfAnyRegistry(t *testing.T) {
+	entries := []mirrors.Entry{{Source: "*", Mirrors: []string{"cache.test"}, Tags: true}, {Source: "own.test", Mirrors: []string{"m.test"}, Tags: true}}
+	w := newWorld(t, func(c *Config) { c.Mirrors = entries }, withConf(writeConf(t, "[[registry]]\nlocation = \"file.test\"\n[[registry.mirror]]\nlocation = \"copy.test\"\n")))
+	for name, want := range map[string]string{"file.test/x:1": "copy.test", "own.test/x:1": "m.test", "other.test/x:1": "cache.test"} {
+		sources, err := w.sources(name)
+		if err != nil || len(sources) != 2 || sources[0].domain != want {
+			t.Errorf("%s: %v, error %v, want %s first", name, sources, err, want)
+		}
+	}
+}

@@ -49,7 +49,7 @@ func (c *Client) sources(name string) ([]*source, error) {
 	if err != nil {
 		return nil, invalidReference(name, err)
 	}
-	return c.conf.sources(named, c.mirrored.Load().Find(named))
+	return c.conf.sources(named, c.mirrored.Load())
 }
 
 // SetMirrors replaces the mirrors that the cluster states, which come before those of Config.Mirrors. Of the rules of registries.conf
@@ -134,12 +134,16 @@ func (r *registriesConf) find(named reference.Named) (*sysregistriesv2.Registry,
 }
 
 // sources returns where a reference can be fetched, in the order to try, by the file and the
-// cluster's own rule for it (nil for none). As for container runtimes, mirrors of what is
+// other rules. As for container runtimes, mirrors of what is
 // blocked are asked.
-func (r *registriesConf) sources(named reference.Named, mirrored *sysregistriesv2.Registry) ([]*source, error) {
+func (r *registriesConf) sources(named reference.Named, rules *mirrors.Rules) ([]*source, error) {
 	registry, err := r.find(named)
 	if err != nil {
 		return nil, err
+	}
+	mirrored := rules.Find(named)
+	if registry == nil && mirrored == nil {
+		mirrored = rules.FindAny(named)
 	}
 	ofCluster := mirrored != nil && (registry == nil || len(mirrored.Prefix) >= len(registry.Prefix))
 	if ofCluster {
