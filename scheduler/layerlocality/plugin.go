@@ -32,7 +32,9 @@ type LayerLocality struct {
 	// placements is shared by all profiles.
 	placements *placements.Memory
 	nodes      corelisters.NodeLister
-	pods       corelisters.PodLister
+	// snapshot is what the scheduling cycle sees of the cluster.
+	snapshot fwk.SharedLister
+	pods     corelisters.PodLister
 	// cycles are the memory of scheduling cycles, *cycle.
 	cycles sync.Pool
 	// last is the state of the pod that is being scheduled.
@@ -119,11 +121,13 @@ func (p preferredNodes) PreferredNodes() []string { return p }
 // Clone returns the same nodes.
 func (p preferredNodes) Clone() fwk.StateData { return p }
 
-// PreFilter computes what every node has and lacks, and names the nodes that have most.
+// PreFilter computes what every node has and lacks, and names the nodes that have most, among those that the pod
+// looks as if it fits on.
 // It excludes none.
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if s := pl.measure(ctx, state, pod); s != nil {
-		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1)); len(names) > 0 {
+		fits := newFit(klog.FromContext(ctx), pod, pl.snapshot.NodeInfos())
+		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1), fits.on); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
 		}
 	}

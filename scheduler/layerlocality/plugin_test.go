@@ -110,7 +110,7 @@ func (s *suite) newFramework(profile string, args *config.LayerLocalityArgs) fra
 		},
 		PluginConfig: []kubescheduler.PluginConfig{{Name: Name, Args: args}},
 	}, frameworkruntime.WithInformerFactory(s.informers), frameworkruntime.WithClientSet(s.client),
-		frameworkruntime.WithSnapshotSharedLister(cache.NewSnapshot(nil, s.nodes)))
+		frameworkruntime.WithSnapshotSharedLister(cache.NewSnapshot(s.pods, s.nodes)))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -52,9 +52,10 @@ func newTable(args *config.LayerLocalityArgs) *imageref.Table {
 func (p *Profile) Names(image string) []imageref.Canonical { return p.table.Candidates(image) }
 
 // Wanted returns the images of a pod, each once, with their layers from sources.
-func (p *Profile) Wanted(pod *v1.Pod) []index.Wanted {
-	var images []index.Wanted
-	for _, image := range imageref.OfPod(&pod.Spec) {
+func (p *Profile) Wanted(pod *v1.Pod) []index.Wanted { return p.wanted(imageref.OfPod(&pod.Spec)) }
+
+func (p *Profile) wanted(of []imageref.PodImage) (images []index.Wanted) {
+	for _, image := range of {
 		names := p.Names(image.Name)
 		if len(names) == 0 {
 			continue
