@@ -50,7 +50,7 @@ func (c *cycle) rate(nodes []fwk.NodeInfo, request locality.Resources, profile *
 		}
 		c.found = append(c.found, known)
 	}
-	c.balance = loads.BalanceFor(request, profile.Args)
+	c.balance = loads.BalanceFor(request, c.measured.MeanTotal(), profile.Args)
 	c.meanMissing = missing / float64(max(1, len(nodes)))
 
 	c.scores = slices.Grow(c.scores[:0], c.measured.Slots().Len())[:c.measured.Slots().Len()]

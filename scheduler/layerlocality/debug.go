@@ -181,13 +181,13 @@ func write(w http.ResponseWriter, answer any) {
 
 // rate rates all nodes for a pod.
 func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
-	infos, balance, err := pl.loads(pod)
-	if err != nil {
-		return nil, err
-	}
 	images := pl.profile.Wanted(pod)
 	var m index.Measurement
 	pl.profile.Measure(images, &m)
+	infos, balance, err := pl.loads(pod, m.MeanTotal())
+	if err != nil {
+		return nil, err
+	}
 
 	rating := &Rating{Note: debugNote, Images: []ImageRating{}, Nodes: []NodeRating{}}
 	for i, image := range images {
@@ -227,9 +227,9 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	return rating, nil
 }
 
-// loads returns all nodes with the pods on them, and how much load costs the pod. The pod
-// itself does not count.
-func (pl *LayerLocality) loads(pod *v1.Pod) (map[string]fwk.NodeInfo, locality.Balance, error) {
+// loads returns all nodes with the pods on them, and how much load costs the pod, whose images have
+// so many bytes. The pod itself does not count.
+func (pl *LayerLocality) loads(pod *v1.Pod, images float64) (map[string]fwk.NodeInfo, locality.Balance, error) {
 	nodes, err := debugpage.NodeInfos(pl.nodes, pl.pods, pod.UID)
 	if err != nil {
 		return nil, locality.Balance{}, err
@@ -239,7 +239,7 @@ func (pl *LayerLocality) loads(pod *v1.Pod) (map[string]fwk.NodeInfo, locality.B
 		infos[info.Node().Name] = info
 		all.Add(loadOf(info))
 	}
-	return infos, all.BalanceFor(locality.RequestOf(pod), pl.profile.Args), nil
+	return infos, all.BalanceFor(locality.RequestOf(pod), images, pl.profile.Args), nil
 }
 
 // why explains in words how a score comes about.

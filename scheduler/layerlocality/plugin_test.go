@@ -232,16 +232,16 @@ func TestLoadPenalty(t *testing.T) {
 		request string
 		n1      int64
 	}{
-		// 6 %, 3 %, 0 %: the mean is 3 %. The two pods request 450m on average.
+		// 6 %, 3 %, 0 %: the mean is 3 %. The two pods request 450m on average, and the image has 200 MB: half the penalty.
 		{0, "450m", 100},
-		{8, "450m", 76},
+		{16, "450m", 76},
 		{100, "450m", 0},
 		// In proportion to the request, within bounds.
-		{8, "225m", 88},
-		{8, "1m", 94},
-		{8, "", 94}, // kube-scheduler counts it as 100m
-		{4, "900m", 76},
-		{2, "2", 76},
+		{16, "225m", 88},
+		{16, "1m", 94},
+		{16, "", 94}, // kube-scheduler counts it as 100m
+		{8, "900m", 76},
+		{4, "2", 76},
 	} {
 		s := newSuite(t, args(func(a *configv1.LayerLocalityArgs) { a.LoadPenalty = ptr.To(test.penalty) }), nodes("n1", "n2", "n3"), busy...)
 		s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage(image, layers{"a": 100, "b": 100})})

@@ -87,6 +87,9 @@ const (
 	mostShare  = 4
 )
 
+// leastForBytes bounds how little load costs a pod of large images.
+const leastForBytes = 0.1
+
 // Balance is how much the load of nodes costs a pod.
 type Balance struct {
 	// LoadPenalty is the points for each percent above MeanPercent, the mean over the
@@ -99,13 +102,17 @@ type Balance struct {
 	PodPenalty, MeanPodPercent float64
 }
 
-// BalanceFor returns how much load costs a pod with the given requests (see RequestOf).
-func (s *Loads) BalanceFor(request Resources, args *config.LayerLocalityArgs) Balance {
+// BalanceFor returns how much load costs a pod with the given requests (see RequestOf) and images
+// of so many compressed bytes. Load costs as many bytes to pull whatever the size of the images: points
+// are shares of that size, so load costs fewer of them.
+func (s *Loads) BalanceFor(request Resources, images float64, args *config.LayerLocalityArgs) Balance {
 	n := max(1, s.nodes)
+	least := float64(args.MinImageBytes)
+	forBytes := max(leastForBytes, least/max(1, least, images))
 	return Balance{
-		LoadPenalty: s.share(request) * float64(args.LoadPenalty), MeanPercent: s.percent / n,
-		PodPenalty: float64(args.LoadPenalty), MeanPodPercent: s.podPercent / n, // a pod is one pod, whatever it requests
-		NoRequestPenalty: float64(args.NoRequestPenalty), MeanWithoutRequest: s.withoutRequest / n,
+		LoadPenalty: forBytes * s.share(request) * float64(args.LoadPenalty), MeanPercent: s.percent / n,
+		PodPenalty: forBytes * float64(args.LoadPenalty), MeanPodPercent: s.podPercent / n, // a pod is one pod, whatever it requests
+		NoRequestPenalty: forBytes * float64(args.NoRequestPenalty), MeanWithoutRequest: s.withoutRequest / n,
 	}
 }
 

@@ -28,7 +28,7 @@ func TestBalance(t *testing.T) {
 		{request: 100_000, penalty: 8 * 4, ofTheOne: -8*4*(60-30) + 2*2./3},
 		{request: 1, penalty: 8 * 0.25, ofTheOne: -8*0.25*(60-30) + 2*2./3},
 	} {
-		b := loads.BalanceFor(locality.Resources{MilliCPU: test.request}, args)
+		b := loads.BalanceFor(locality.Resources{MilliCPU: test.request}, 0, args)
 		if !near(b.LoadPenalty, test.penalty) || b.NoRequestPenalty != 2 || !near(b.MeanPercent, 30) || !near(b.MeanWithoutRequest, 2./3) {
 			t.Errorf("request %d: %+v, want a penalty of %v", test.request, b, test.penalty)
 		}
@@ -50,7 +50,7 @@ func TestBalanceOfNothing(t *testing.T) {
 	args := args()
 	var none locality.Loads
 	none.Add(load(0, 0, 0, 0))
-	b := none.BalanceFor(locality.Resources{MilliCPU: 100}, args)
+	b := none.BalanceFor(locality.Resources{MilliCPU: 100}, 0, args)
 	if b.LoadPenalty != float64(args.LoadPenalty) || b.MeanPercent != 0 {
 		t.Errorf("%+v", b)
 	}
@@ -87,12 +87,12 @@ func TestBalanceOfMemory(t *testing.T) {
 		{"memory", locality.Resources{MilliCPU: 1, Memory: 45 * gib}, 1.5},
 		{"little of both", locality.Resources{MilliCPU: 1, Memory: 1}, 0.25},
 	} {
-		b := loads.BalanceFor(test.request, args)
+		b := loads.BalanceFor(test.request, 0, args)
 		if want := -2 * test.share * 10; !near(b.LoadPoints(memory), want) || b.LoadPoints(cpu) != 0 {
 			t.Errorf("a pod that requests %s: %v and %v points, want %v and 0", test.name, b.LoadPoints(memory), b.LoadPoints(cpu), want)
 		}
 	}
-	if huge := of(1, 1<<62); huge.Percent < 1e9 || loads.BalanceFor(locality.Resources{Memory: 1 << 62}, args).LoadPenalty != 8 {
+	if huge := of(1, 1<<62); huge.Percent < 1e9 || loads.BalanceFor(locality.Resources{Memory: 1 << 62}, 0, args).LoadPenalty != 8 {
 		t.Errorf("a huge request: %+v", huge)
 	}
 }
@@ -109,17 +109,32 @@ func TestBalanceOfPods(t *testing.T) {
 	loads.Add(many)
 	loads.Add(few)
 	for _, request := range []int64{1, 17, 10_000} { // the mean is 16.7m
-		b := loads.BalanceFor(locality.Resources{MilliCPU: request}, args)
+		b := loads.BalanceFor(locality.Resources{MilliCPU: request}, 0, args)
 		if got, want := b.LoadPoints(many), -2*(50-30.); !near(got, want) || b.LoadPoints(few) != 0 {
 			t.Errorf("request %d: %v and %v points, want %v and 0", request, got, b.LoadPoints(few), want)
 		}
 	}
 	// What costs more counts: 60 % of CPU, or 50 % of the pods.
 	loads.Add(of(6000, 50))
-	b := loads.BalanceFor(locality.Resources{MilliCPU: 10_000}, args)
+	b := loads.BalanceFor(locality.Resources{MilliCPU: 10_000}, 0, args)
 	if got, want := b.LoadPoints(of(6000, 50)), -2*4*(60-70/3.); !near(got, want) {
 		t.Errorf("%v points, want %v for CPU", got, want)
 	}
 }
 
 func near(a, b float64) bool { return a-b < 1e-4 && b-a < 1e-4 }
+
+// Load costs a pod as many bytes whatever the size of its images: the larger they are, the fewer points.
+func TestBalanceOfLargeImages(t *testing.T) {
+	args := args(func(a *configv1.LayerLocalityArgs) {
+		a.MinImageBytes, a.LoadPenalty, a.NoRequestPenalty = ptr.To[int64](100*mb), ptr.To[int32](8), ptr.To[int32](2)
+	})
+	var loads locality.Loads
+	loads.Add(load(1000, 1000, 10_000, 1))
+	for megabytes, share := range map[float64]float64{0: 1, 5: 1, 100: 1, 200: 0.5, 500: 0.2, 1000: 0.1, 50_000: 0.1} {
+		b := loads.BalanceFor(locality.Resources{MilliCPU: 1000}, megabytes*mb, args)
+		if !near(b.LoadPenalty, 8*share) || !near(b.PodPenalty, 8*share) || !near(b.NoRequestPenalty, 2*share) {
+			t.Errorf("images of %v MB: %+v, want %v of all penalties", megabytes, b, share)
+		}
+	}
+}

@@ -256,7 +256,7 @@ func TestWrite(t *testing.T) {
 	}
 	want := map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "LayerLocalityArgs",
-		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "loadPenalty": 0., "noRequestPenalty": 2., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false, "layerReuse": "Digest", "nodeLayers": true,
+		"minImageBytes": 1e8, "unknownImageBytes": 1e8, "loadPenalty": 0., "noRequestPenalty": 3., "linkPenalty": 100., "maxWaitingPods": 10., "joinsDownloads": false, "layerReuse": "Digest", "nodeLayers": true,
 		"arrivalTimeout": "1m30s", "reportTimeout": "2m0s", "waitForManifest": "1s", "nodeStatusMaxImages": 50., "unlistedTimeout": "24h0m0s", "unqualifiedRegistries": []any{"docker.io"},
 	}
 	for _, plugin := range read.Profiles[0].PluginConfig {

@@ -14,8 +14,8 @@ import (
 const (
 	DefaultMinImageBytes       int64 = 100_000_000
 	DefaultUnknownImageBytes   int64 = 100_000_000
-	DefaultLoadPenalty         int32 = 3
-	DefaultNoRequestPenalty    int32 = 2
+	DefaultLoadPenalty         int32 = 6
+	DefaultNoRequestPenalty    int32 = 3
 	DefaultLinkPenalty         int32 = 100
 	DefaultMaxWaitingPods      int32 = 10
 	DefaultJoinsDownloads            = false

@@ -88,8 +88,8 @@ func TestDefaults(t *testing.T) {
 		return v1.LayerLocalityArgs{
 			MinImageBytes:         ptr.To[int64](100_000_000),
 			UnknownImageBytes:     ptr.To[int64](100_000_000),
-			LoadPenalty:           ptr.To[int32](3),
-			NoRequestPenalty:      ptr.To[int32](2),
+			LoadPenalty:           ptr.To[int32](6),
+			NoRequestPenalty:      ptr.To[int32](3),
 			LinkPenalty:           ptr.To[int32](100),
 			MaxWaitingPods:        ptr.To[int32](10),
 			JoinsDownloads:        ptr.To(false),

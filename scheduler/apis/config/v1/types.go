@@ -30,15 +30,18 @@ type LayerLocalityArgs struct {
 	// of memory, whichever is more, or the number of pods in percent of those that the
 	// node can hold. The points are for a pod that requests as much as
 	// their pods do on average: one that requests more or less (again, of CPU or of
-	// memory) costs in proportion, from a quarter to four times. It keeps locality
-	// from unbalancing the cluster. 0 switches it off; at most 100. Default 3.
+	// memory) costs in proportion, from a quarter to four times. They are for images of
+	// MinImageBytes, too: load costs as many bytes to pull whatever their size, so that
+	// larger images cost fewer points, down to a tenth. It keeps locality
+	// from unbalancing the cluster. 0 switches it off; at most 100. Default 6.
 	// +optional
 	LoadPenalty *int32 `json:"loadPenalty,omitempty"`
 
 	// NoRequestPenalty is how many points a node loses for each container without
 	// a CPU request that it has more than the mean of the feasible nodes:
 	// LoadPenalty does not see them, and they must not all go to one node either.
-	// 0 switches it off; at most 100. Default 2.
+	// For larger images it is less, as LoadPenalty is.
+	// 0 switches it off; at most 100. Default 3.
 	// +optional
 	NoRequestPenalty *int32 `json:"noRequestPenalty,omitempty"`
 
