@@ -18,22 +18,26 @@ type PodImage struct {
 	PullPolicy v1.PullPolicy
 }
 
+// Append adds an image, unless there are MaxImages. A name that is there stays once, with the more
+// eager policy. Empty names do not count; pod templates may contain them.
+func Append(images []PodImage, name string, policy v1.PullPolicy) []PodImage {
+	i := slices.IndexFunc(images, func(known PodImage) bool { return known.Name == name })
+	switch {
+	case name == "":
+	case i < 0 && len(images) < MaxImages:
+		images = append(images, PodImage{name, policy})
+	case i >= 0 && eagerness(policy) > eagerness(images[i].PullPolicy):
+		images[i].PullPolicy = policy
+	}
+	return images
+}
+
 // OfPod returns the images of init containers, containers and image volumes, each
 // name once, in this order and at most MaxImages. Ephemeral containers do not
-// count, because they are added to a pod that already has a node. Empty names do
-// not count either; pod templates may contain them.
+// count, because they are added to a pod that already has a node.
 func OfPod(spec *v1.PodSpec) []PodImage {
 	images := make([]PodImage, 0, len(spec.InitContainers)+len(spec.Containers))
-	add := func(name string, policy v1.PullPolicy) {
-		i := slices.IndexFunc(images, func(known PodImage) bool { return known.Name == name })
-		switch {
-		case name == "":
-		case i < 0 && len(images) < MaxImages:
-			images = append(images, PodImage{name, policy})
-		case i >= 0 && eagerness(policy) > eagerness(images[i].PullPolicy):
-			images[i].PullPolicy = policy
-		}
-	}
+	add := func(name string, policy v1.PullPolicy) { images = Append(images, name, policy) }
 	for i := range spec.InitContainers {
 		add(spec.InitContainers[i].Image, spec.InitContainers[i].ImagePullPolicy)
 	}

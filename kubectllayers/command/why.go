@@ -267,7 +267,7 @@ func (c *command) savings() *cobra.Command {
 			t.Rows = append(t.Rows, []string{p.Profile, fmt.Sprint(p.Pods), output.Bytes(float64(p.MissingBytes)), output.Bytes(p.MeanMissingBytes), output.Bytes(saved), part})
 			t.Names = append(t.Names, p.Profile)
 		}
-		t.Below = []string{fmt.Sprintf("Since %s. Left out: pods for which one node alone was looked at (no other fitted, it was nominated, opportunistic batching), pods of a group, and images of which nothing was known.", s.Since.UTC().Format(time.RFC3339))}
+		t.Below = []string{fmt.Sprintf("Since %s. Left out: pods for which one node alone was looked at (no other fitted, it was nominated, opportunistic batching) and images of which nothing was known.", s.Since.UTC().Format(time.RFC3339))}
 		if len(s.Profiles) == 0 {
 			t.Above = []string{"No pod was placed on one of several nodes yet."}
 		}

@@ -20,7 +20,7 @@ func TestExpiryWithoutMeasure(t *testing.T) {
 		p := types.UID(fmt.Sprint(i))
 		past := t0
 		x.Reserve(p, "n1", want(fmt.Sprintf("small%d:1", i)), joining, past.Add(time.Second*time.Duration(2*i)), past.Add(time.Second*time.Duration(2*i+1)))
-		x.Started(p, past.Add(time.Second*time.Duration(2*i+1)))
+		x.started(p, past.Add(time.Second*time.Duration(2*i+1)))
 		x.Release(p) // pod deleted
 	}
 	if s := x.Stats(); s.Reservations > 2 {
@@ -139,7 +139,7 @@ func TestConcurrent(t *testing.T) {
 				case 3:
 					x.Reserve(pod, node, wanted, rules, now, now.Add(30*time.Second))
 				case 4:
-					x.Started(pod, now.Add(30*time.Second))
+					x.started(pod, now.Add(30*time.Second))
 				case 5:
 					x.Release(pod)
 				case 6:

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/imageref"
@@ -43,13 +42,12 @@ type guarded struct {
 	// uncompressed bytes.
 	compressed, uncompressed int64
 
-	// reservations by the UID of the pod.
-	reservations map[types.UID]*reservation
+	reservations map[reservationKey]*reservation
 	// marks counts calls of markLayers.
 	marks uint64
 	// union is memory that Reserve uses again.
 	union union
-	// nextExpiry is when to look at the deadlines of reservations again.
+	// nextExpiry is when to look at the times of reservations again; zero if none has any.
 	nextExpiry time.Time
 }
 
@@ -62,7 +60,7 @@ func New() *Index {
 		names:        map[imageref.Canonical]*name{},
 		nodes:        map[string]*node{},
 		groups:       map[group]*nodeSet{},
-		reservations: map[types.UID]*reservation{},
+		reservations: map[reservationKey]*reservation{},
 	}}
 }
 
@@ -190,8 +188,8 @@ func (x *Index) DeleteNode(nodeName string) {
 	if n == nil {
 		return
 	}
-	for pod, r := range n.reservations {
-		x.release(pod, r)
+	for key, r := range n.reservations {
+		x.release(key, r)
 	}
 	for source := range n.sources {
 		x.setReports(n, source, nil)
@@ -204,7 +202,7 @@ func (x *Index) DeleteNode(nodeName string) {
 }
 
 func (x *guarded) addNode(nodeName string) *node {
-	n := &node{name: nodeName, sources: map[string][]*imageReport{}, reservations: map[types.UID]*reservation{}}
+	n := &node{name: nodeName, sources: map[string][]*imageReport{}, reservations: map[reservationKey]*reservation{}}
 	if last := len(x.free) - 1; last >= 0 {
 		n.slot = x.free[last]
 		x.free = x.free[:last]

@@ -516,7 +516,7 @@ func TestReserve(t *testing.T) {
 		x := setup()
 		reserve(x, "p", "n2", known, total)
 		reserve(x, "q", "n2", known, 0)
-		x.Started("p", later)
+		x.started("p", later)
 		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Present: total}})
 		reserve(x, "r", "n2", known, 0) // it is there: nothing is pending
 		check(t, x, known, map[string]NodeBytes{"n2": {Total: total, Present: total}})
@@ -576,7 +576,7 @@ func TestReserve(t *testing.T) {
 		}
 		x.SetImages("s", "n1", []Image{image("bc", "docker.io/library/new:1")})
 		check(t, x, unknown, map[string]NodeBytes{"n2": {Total: sum("bc"), Arriving: sum("bc"), Pending: 100}})
-		x.Started("p", later)
+		x.started("p", later)
 		check(t, x, unknown, map[string]NodeBytes{"n2": {Total: sum("bc"), Present: sum("bc")}})
 		x.SetImages("s", "n2", []Image{image("bc", "docker.io/library/new:1")})
 		if s := x.Stats(); s.Reservations != 0 || s.PendingBytes != 0 {
@@ -590,7 +590,7 @@ func TestReserve(t *testing.T) {
 		x.DeleteNode("n2")
 		x.SetNode("n2", amd64)
 		check(t, x, known, map[string]NodeBytes{"n2": {Total: total}})
-		x.Started("p", later)
+		x.started("p", later)
 		x.Release("p")
 	})
 }
@@ -719,7 +719,7 @@ func TestEqualsRebuild(t *testing.T) {
 				pods++
 				x.Reserve(types.UID(fmt.Sprint(pods)), node, want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)), fmt.Sprintf("example.com/image%d:0", r.IntN(20))), rules, now, deadline)
 			case kind < 17:
-				x.Started(pod, deadline)
+				x.Follow(randomlyPlaced(r, pod, node, now), rules, now)
 			case kind < 18:
 				x.Release(pod)
 			default:
@@ -731,6 +731,9 @@ func TestEqualsRebuild(t *testing.T) {
 		}
 		// Without reservations both must be equal in everything.
 		x.Measure(nil, rules, now.Add(time.Hour), &Measurement{})
+		for i := range pods + 1 { // those that last as long as their pods
+			x.Release(types.UID(fmt.Sprint(i)))
+		}
 		if got, rebuilt := x.state(), w.index().state(); !reflect.DeepEqual(got, rebuilt) {
 			t.Fatalf("seed %d: the index differs from a rebuild:\n%+v\n%+v", seed, got, rebuilt)
 		}
@@ -750,6 +753,23 @@ func TestEqualsRebuild(t *testing.T) {
 	}
 }
 
+// randomlyPlaced returns what a pod may bring, with any times.
+func randomlyPlaced(r *rand.Rand, pod types.UID, node string, now time.Time) *Placed {
+	images := func() (wanted []Wanted) {
+		for range r.IntN(3) {
+			wanted = append(wanted, want(fmt.Sprintf("example.com/image%d:0", r.IntN(20)))...)
+		}
+		return wanted
+	}
+	until := func() time.Time {
+		if r.IntN(5) == 0 {
+			return time.Time{}
+		}
+		return now.Add(time.Duration(r.IntN(60)-5) * time.Second)
+	}
+	return &Placed{Pod: pod, Node: node, There: images(), ThereUntil: now.Add(time.Duration(r.IntN(60)) * time.Second), Coming: images(), ComingUntil: until(), PendingUntil: until()}
+}
+
 func checkInvariants(t *testing.T, x *Index) {
 	t.Helper()
 	pending := make([]int64, len(x.slots))
@@ -758,10 +778,10 @@ func checkInvariants(t *testing.T, x *Index) {
 			t.Fatalf("layer %s: nodes %v", l.key, nodes)
 		}
 		for _, a := range l.arriving {
-			if l.nodes.has(a.slot) || a.bytes < 0 || a.refs <= 0 || a.waiting < 0 || a.waiting > a.refs {
+			if l.nodes.has(a.slot) || a.bytes < 0 || a.refs <= 0 || a.pulled < 0 || a.pulled > a.waiting || a.waiting > a.refs {
 				t.Fatalf("layer %s: arriving %+v, nodes %v", l.key, a, l.nodes)
 			}
-			if !a.arrived {
+			if !a.arrived && a.pulled > 0 {
 				pending[a.slot] += a.bytes
 			}
 		}
@@ -779,9 +799,9 @@ func checkInvariants(t *testing.T, x *Index) {
 			}
 		}
 	}
-	for pod, r := range x.reservations {
-		if r.node.reservations[pod] != r || len(r.brings) == 0 {
-			t.Fatalf("reservation of %s: %+v", pod, r)
+	for key, r := range x.reservations {
+		if r.node.reservations[key] != r || len(r.brings) == 0 || r.there != key.there || r.there && r.pulled {
+			t.Fatalf("reservation of %v: %+v", key, r)
 		}
 	}
 }

@@ -122,9 +122,10 @@ func (m *Measurement) At(s Slot) NodeBytes {
 }
 
 // TopNodes returns the names of the nodes that have most of the pod's bytes, present or
-// arriving: at most n nodes, the one with most first, none that has nothing. Which of the nodes
+// arriving: at most n nodes, the one with most first, none that has nothing or that does not suit. It asks
+// that only of nodes that would be among them. Which of the nodes
 // that have equally much are taken depends on the turn; all of them get one.
-func (m *Measurement) TopNodes(n int, turn uint32) []string {
+func (m *Measurement) TopNodes(n int, turn uint32, suits func(node string) bool) []string {
 	if m.empty || n < 1 {
 		return nil
 	}
@@ -138,7 +139,7 @@ func (m *Measurement) TopNodes(n int, turn uint32) []string {
 			s -= count
 		}
 		r := ranked{m.comingTo(Slot(s)), Slot(s)}
-		if r.bytes == 0 || len(best) == n && r.bytes <= best[n-1].bytes { // the common case
+		if r.bytes == 0 || len(best) == n && r.bytes <= best[n-1].bytes || !suits(m.slots.names[s]) { // the common case
 			continue
 		}
 		at := len(best)

@@ -184,7 +184,7 @@ func TestImageOfManyNodes(t *testing.T) {
 				t.Errorf("n%d: %+v", i, got)
 			}
 		}
-		all := m.TopNodes(2*nodes, 7)
+		all := m.TopNodes(2*nodes, 7, suits)
 		if slices.Sort(all); len(slices.Compact(all)) != nodes || !m.Idle() || m.MeanTotal() != float64(sum("ab")) {
 			t.Errorf("%d nodes have it, idle %t, mean %f", len(all), m.Idle(), m.MeanTotal())
 		}

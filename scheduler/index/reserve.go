@@ -31,23 +31,42 @@ type arriving struct {
 	// image is the key of the image whose pull brings it; empty if all pulls share
 	// downloads.
 	image string
-	// refs counts the reservations that bring it; waiting counts those whose
-	// pod has not started yet.
-	refs, waiting int32
-	// arrived: a pod that needs it runs there.
+	// refs counts the reservations that bring it; waiting counts those of images
+	// that are not there yet, pulled those of them that are pulled now.
+	refs, waiting, pulled int32
+	// arrived: a container whose image has it was created there.
 	arrived bool
-	// bytes are part of the node's pending bytes until it has arrived.
+	// bytes are what the node's link pulls for it (see pending).
 	bytes int64
 }
 
-// reservation is a placed pod: what it brings to its node.
+// pending returns what the node's link still has to pull for the layer.
+func (a *arriving) pending() int64 {
+	if a.arrived || a.pulled == 0 {
+		return 0
+	}
+	return a.bytes
+}
+
+// reservationKey is what the index knows a reservation by: a pod has one of the images that
+// are there, and one of those that are not.
+type reservationKey struct {
+	pod   types.UID
+	there bool
+}
+
+// reservation is what a placed pod brings to its node.
 type reservation struct {
 	node   *node
 	brings []brought
 	// named has the pod's images if some are expected by name only.
-	named    []Wanted
-	started  bool
-	deadline time.Time
+	named []Wanted
+	// there: containers of its images were created. Otherwise the node pulls them, now if
+	// pulled is set.
+	there, pulled bool
+	// deadline is when it ends, idleFrom when it is no longer pulled; the zero Time stands
+	// for never.
+	deadline, idleFrom time.Time
 }
 
 // brought is a layer that a pod brings, with the key of the image (see arriving).
@@ -58,7 +77,7 @@ type brought struct {
 
 // Reserve notes that a pod was placed on a node, which now pulls what it lacks
 // of the pod's images. Until the deadline those layers count as arriving there;
-// Release, Started, the node's report and its deletion end that earlier. An
+// Release, Follow, the node's report and its deletion end that earlier. An
 // unknown image counts as one piece of Rules.UnknownBytes. Reserving
 // a pod again on the same node changes nothing. It returns how many bytes of known
 // layers the node has to pull because of this pod.
@@ -67,21 +86,77 @@ func (x *Index) Reserve(pod types.UID, nodeName string, wanted []Wanted, rules R
 	defer x.mu.Unlock()
 	x.dropExpired(now)
 	n := x.nodes[nodeName]
-	if r := x.reservations[pod]; r != nil {
+	key := reservationKey{pod: pod}
+	if r := x.reservations[key]; r != nil {
 		if r.node == n {
 			return 0
 		}
-		x.release(pod, r)
+		x.release(key, r)
 	}
 	if n == nil {
 		return 0
 	}
-	return x.reserve(pod, n, wanted, rules, deadline)
+	return x.reserve(key, &reservation{node: n, pulled: true, deadline: deadline}, wanted, rules)
 }
 
-func (x *guarded) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, deadline time.Time) (missing int64) {
-	r := &reservation{node: n, deadline: deadline}
-	u := &x.union
+// Placed is what a placed pod brings to its node.
+type Placed struct {
+	Pod  types.UID
+	Node string
+	// There are the images of which containers were created: the node has them, although it may
+	// not have reported them. They count as present until ThereUntil, or until the node reports.
+	There      []Wanted
+	ThereUntil time.Time
+	// Coming are the images that the node pulls or is about to. They count as arriving until
+	// ComingUntil, and as pending on the node's link until PendingUntil. The zero Time stands
+	// for no limit.
+	Coming                    []Wanted
+	ComingUntil, PendingUntil time.Time
+}
+
+// Follow replaces what a pod brings to its node. What was there before stays, unless the pod
+// names what is there now.
+func (x *Index) Follow(p *Placed, rules Rules, now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dropExpired(now)
+	n := x.nodes[p.Node]
+	there, coming := reservationKey{p.Pod, true}, reservationKey{p.Pod, false}
+	if r := x.reservations[coming]; r != nil {
+		x.release(coming, r)
+	}
+	if r := x.reservations[there]; r != nil && len(p.There) > 0 {
+		x.release(there, r)
+	}
+	if n == nil {
+		return
+	}
+	if len(p.There) > 0 && !passed(p.ThereUntil, now) {
+		x.reserve(there, &reservation{node: n, there: true, deadline: p.ThereUntil}, p.There, rules)
+	}
+	if len(p.Coming) > 0 && !passed(p.ComingUntil, now) {
+		r := &reservation{node: n, deadline: p.ComingUntil}
+		if r.pulled = !passed(p.PendingUntil, now); r.pulled {
+			r.idleFrom = p.PendingUntil
+		}
+		x.reserve(coming, r, p.Coming, rules)
+	}
+}
+
+// passed reports whether a time has come; the zero Time never does.
+func passed(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }
+
+// earlier returns the earlier of two times, of which the zero Time never comes.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// reserve fills in what a new reservation brings. It is kept if it brings anything.
+func (x *guarded) reserve(key reservationKey, r *reservation, wanted []Wanted, rules Rules) (missing int64) {
+	n, u := r.node, &x.union
 	x.resolve(u, wanted, n.group)
 	for _, p := range u.parts {
 		// There under its name: the kubelet does not pull it.
@@ -127,11 +202,9 @@ func (x *guarded) reserve(pod types.UID, n *node, wanted []Wanted, rules Rules, 
 	if len(r.brings) == 0 {
 		return 0
 	}
-	x.reservations[pod] = r
-	n.reservations[pod] = r
-	if len(x.reservations) == 1 || deadline.Before(x.nextExpiry) {
-		x.nextExpiry = deadline
-	}
+	x.reservations[key] = r
+	n.reservations[key] = r
+	x.nextExpiry = earlier(x.nextExpiry, earlier(r.deadline, r.idleFrom))
 	return missing
 }
 
@@ -147,15 +220,30 @@ func (x *guarded) expect(r *reservation, l *layer, image string, bytes int64, ru
 		if !l.arrivedOn(r.node.slot) {
 			missing = bytes
 		}
-		x.pending[r.node.slot] += missing
 		l.arriving = slices.Insert(l.arriving, i, arriving{slot: r.node.slot, image: image, bytes: missing})
 	}
-	a := &l.arriving[i]
-	a.refs++
-	a.waiting++
+	x.change(r.node.slot, &l.arriving[i], func(a *arriving) {
+		a.refs++
+		switch {
+		case r.there:
+			a.arrived = true
+		case r.pulled:
+			a.pulled++
+			fallthrough
+		default:
+			a.waiting++
+		}
+	})
 	l.refs++
 	r.brings = append(r.brings, brought{l, image})
 	return missing
+}
+
+// change changes a layer on its way, and what the link of its node has to pull.
+func (x *guarded) change(s Slot, a *arriving, how func(*arriving)) {
+	before := a.pending()
+	how(a)
+	x.pending[s] += a.pending() - before
 }
 
 // arrivedOn reports whether a pod that needs the layer runs on a node.
@@ -167,33 +255,6 @@ func (l *layer) arrivedOn(s Slot) bool {
 		}
 	}
 	return false
-}
-
-// Started notes that the containers of a pod run: its images are on the node,
-// although the node may not have reported them. They count as present until the
-// deadline or until the node reports.
-func (x *Index) Started(pod types.UID, deadline time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if r := x.reservations[pod]; r != nil && !r.started {
-		x.started(r, deadline)
-	}
-}
-
-func (x *guarded) started(r *reservation, deadline time.Time) {
-	for _, b := range r.brings {
-		a := r.arriving(b)
-		a.waiting--
-		if !a.arrived {
-			a.arrived = true
-			x.pending[r.node.slot] -= a.bytes
-		}
-	}
-	r.started = true
-	r.deadline = deadline
-	if deadline.Before(x.nextExpiry) {
-		x.nextExpiry = deadline
-	}
 }
 
 // ResolveReservations replaces what is expected under the names of images alone by their
@@ -224,9 +285,9 @@ func (x *Index) ResolveReservations(wanted []Wanted, rules Rules) {
 		}
 	}
 	for slot := range slots {
-		for pod, r := range x.slots[slot].reservations {
+		for key, r := range x.slots[slot].reservations {
 			if slices.ContainsFunc(r.brings, func(b brought) bool { return b.opaque && pieces[onNode{slot, b.layer}] }) {
-				x.resolveReservation(pod, r, known, rules)
+				x.resolveReservation(key, r, known, rules)
 			}
 		}
 	}
@@ -242,7 +303,7 @@ func (x *guarded) layersKnown(w *Wanted, of group) bool {
 }
 
 // resolveReservation makes a reservation again, now that some of its images are known.
-func (x *guarded) resolveReservation(pod types.UID, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
+func (x *guarded) resolveReservation(key reservationKey, r *reservation, known map[imageref.Canonical]*Wanted, rules Rules) {
 	wanted := slices.Clone(r.named)
 	for i := range wanted {
 		if len(wanted[i].Names) == 0 {
@@ -252,27 +313,26 @@ func (x *guarded) resolveReservation(pod types.UID, r *reservation, known map[im
 			wanted[i].Manifests = w.Manifests
 		}
 	}
-	x.release(pod, r)
-	x.reserve(pod, r.node, wanted, rules, r.deadline)
-	if again := x.reservations[pod]; again != nil && r.started {
-		x.started(again, r.deadline)
-	}
+	x.release(key, r)
+	again := *r
+	again.brings, again.named = nil, nil
+	x.reserve(key, &again, wanted, rules)
 }
 
-// Release ends the reservation of a pod that will not start on its node. If the
-// pod did start, its images are there, and the reservation stays until the node
-// reports or the deadline.
+// Release ends what a pod brings that will not start on its node. Images of which containers were
+// created are there, and count until the node reports or the deadline.
 func (x *Index) Release(pod types.UID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if r := x.reservations[pod]; r != nil && !r.started {
-		x.release(pod, r)
+	key := reservationKey{pod: pod}
+	if r := x.reservations[key]; r != nil {
+		x.release(key, r)
 	}
 }
 
 // dropReported ends the expectation of layers that the node now has.
 func (x *guarded) dropReported(n *node) {
-	for pod, r := range n.reservations {
+	for key, r := range n.reservations {
 		r.brings = slices.DeleteFunc(r.brings, func(b brought) bool {
 			if !b.nodes.has(n.slot) && !x.namedOn(r, b.layer) {
 				return false
@@ -281,7 +341,7 @@ func (x *guarded) dropReported(n *node) {
 			return true
 		})
 		if len(r.brings) == 0 {
-			x.release(pod, r)
+			x.release(key, r)
 		}
 	}
 }
@@ -302,33 +362,39 @@ func (x *guarded) namedOn(r *reservation, l *layer) bool {
 	})
 }
 
-func (x *guarded) release(pod types.UID, r *reservation) {
+func (x *guarded) release(key reservationKey, r *reservation) {
 	for _, b := range r.brings {
 		x.forget(r, b)
 	}
-	delete(x.reservations, pod)
-	delete(r.node.reservations, pod)
+	delete(x.reservations, key)
+	delete(r.node.reservations, key)
 }
 
 func (x *guarded) forget(r *reservation, b brought) {
-	a := r.arriving(b)
-	if !r.started {
-		a.waiting--
-	}
-	if a.refs--; a.refs == 0 {
-		if !a.arrived {
-			x.pending[r.node.slot] -= a.bytes
+	i, _ := findArriving(b.layer, r.node.slot, b.image)
+	a := &b.arriving[i]
+	x.change(r.node.slot, a, func(a *arriving) {
+		a.refs--
+		if !r.there {
+			a.waiting--
 		}
-		i, _ := findArriving(b.layer, r.node.slot, b.image)
+		if r.pulled {
+			a.pulled--
+		}
+	})
+	if a.refs == 0 {
 		b.arriving = slices.Delete(b.arriving, i, i+1)
 	}
 	x.unref(b.layer)
 }
 
-// arriving returns the entry that the reservation has with one of its layers.
-func (r *reservation) arriving(b brought) *arriving {
-	i, _ := findArriving(b.layer, r.node.slot, b.image)
-	return &b.arriving[i]
+// idle notes that the node does not pull for a reservation now.
+func (x *guarded) idle(r *reservation) {
+	for _, b := range r.brings {
+		i, _ := findArriving(b.layer, r.node.slot, b.image)
+		x.change(r.node.slot, &b.arriving[i], func(a *arriving) { a.pulled-- })
+	}
+	r.pulled, r.idleFrom = false, time.Time{}
 }
 
 func findArriving(l *layer, s Slot, image string) (int, bool) {
@@ -337,7 +403,7 @@ func findArriving(l *layer, s Slot, image string) (int, bool) {
 	})
 }
 
-// expire drops reservations whose deadline has passed.
+// expire drops reservations whose deadline has passed, and ends pulls that are not in progress any more.
 func (x *Index) expire(now time.Time) {
 	x.mu.RLock()
 	due := x.expiryDue(now)
@@ -349,9 +415,7 @@ func (x *Index) expire(now time.Time) {
 	}
 }
 
-func (x *guarded) expiryDue(now time.Time) bool {
-	return len(x.reservations) > 0 && !now.Before(x.nextExpiry)
-}
+func (x *guarded) expiryDue(now time.Time) bool { return passed(x.nextExpiry, now) }
 
 // dropExpired looks at all reservations, but at most once a second.
 func (x *guarded) dropExpired(now time.Time) {
@@ -359,14 +423,17 @@ func (x *guarded) dropExpired(now time.Time) {
 		return
 	}
 	var next time.Time
-	for pod, r := range x.reservations {
-		if !now.Before(r.deadline) {
-			x.release(pod, r)
-		} else if next.IsZero() || r.deadline.Before(next) {
-			next = r.deadline
+	for key, r := range x.reservations {
+		if passed(r.deadline, now) {
+			x.release(key, r)
+			continue
 		}
+		if passed(r.idleFrom, now) {
+			x.idle(r)
+		}
+		next = earlier(next, earlier(r.deadline, r.idleFrom))
 	}
-	if soon := now.Add(time.Second); next.Before(soon) {
+	if soon := now.Add(time.Second); !next.IsZero() && next.Before(soon) {
 		next = soon
 	}
 	x.nextExpiry = next

@@ -165,7 +165,7 @@ func TestDownloadsAreNotJoined(t *testing.T) {
 	checkInvariants(t, x)
 	// The first pod runs: its layers are there for everybody, and the second image is
 	// still on its way.
-	x.Started("p", later)
+	x.started("p", later)
 	expect(x, "the first image is there", "two:1", apart, NodeBytes{Total: sum("ac"), Present: sum("a"), Arriving: sum("c"), Pending: sum("ac")})
 	if got := x.Reserve("s", "n1", want("one:1", "two:1"), apart, t0, later); got != 0 {
 		t.Errorf("a pod with both brings %d", got)
@@ -267,7 +267,7 @@ func TestDeadlineOfStarted(t *testing.T) {
 	x := newIndex("n1", "n2")
 	x.SetImages("s", "n2", []Image{image("ab", "docker.io/library/one:1")})
 	x.Reserve("p", "n1", want("one:1"), joining, t0, t0.Add(time.Hour))
-	x.Started("p", t0.Add(time.Minute))
+	x.started("p", t0.Add(time.Minute))
 	for _, test := range []struct {
 		after   time.Duration
 		present int64
@@ -291,7 +291,7 @@ func TestResolveReservations(t *testing.T) {
 		}
 		x.Reserve("q", "n1", want("one:1"), joining, t0, t0.Add(time.Minute))
 		if started {
-			x.Started("q", t0.Add(time.Minute))
+			x.started("q", t0.Add(time.Minute))
 		}
 		wanted := want("one:1")
 		wanted[0].Manifests = []Manifest{{Platform: amd64, Layers: image("ab").Layers}}
@@ -395,7 +395,7 @@ func TestWaitingEndsWithTheStart(t *testing.T) {
 	if got := crowded("two:1"); got != sum("ac") {
 		t.Errorf("%d bytes are crowded, want all", got)
 	}
-	x.Started("p", t0.Add(time.Hour))
+	x.started("p", t0.Add(time.Hour))
 	x.Release("q")
 	if got := crowded("two:1"); got != 0 {
 		t.Errorf("%d bytes are crowded after the pods started or went", got)

@@ -1,8 +1,6 @@
 package index
 
 import (
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
@@ -177,8 +175,8 @@ type node struct {
 	joins *bool
 	// sources holds the reports of each source that reported, sorted by id.
 	sources map[string][]*imageReport
-	// reservations of pods that were placed here, by their UID.
-	reservations map[types.UID]*reservation
+	// reservations of pods that were placed here.
+	reservations map[reservationKey]*reservation
 }
 
 // sizeVotes counts how many images report each size of a layer. Nearly always there is one size.

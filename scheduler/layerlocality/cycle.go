@@ -106,9 +106,11 @@ func loadOf(n fwk.NodeInfo) locality.Load {
 
 // nodeCache remembers slots and loads of nodes by the generation of their
 // NodeInfo, which is unique in the process and changes with every change of the
-// node, except within the cycle of a pod group (see PreScore). Nearly all nodes
-// stay the same from one pod to the next, and a look-up by generation costs a
-// fraction of finding a name and adding up requests.
+// node. Nearly all nodes stay the same from one pod to the next, and a look-up by
+// generation costs a fraction of finding a name and adding up requests.
+//
+// In the cycle of a pod group, pods are assumed on nodes whose generation stays: the slot
+// holds all the same, and the load if pods are as many and request as much CPU.
 type nodeCache struct {
 	slots *index.Slots
 	// An open-addressed hash table; generation 0 is a free entry.
@@ -145,6 +147,9 @@ func (c *nodeCache) remember(n fwk.NodeInfo, m *index.Measurement) (known *cache
 	generation := n.GetGeneration()
 	known = c.entry(generation)
 	if known.generation == generation && generation != 0 {
+		if !known.load.Of(len(n.GetPods()), n.GetNonZeroRequested().GetMilliCPU()) {
+			known.load = loadOf(n)
+		}
 		return known, true
 	}
 	slot, ok := m.Slot(n.Node().Name)

@@ -109,8 +109,12 @@ func TestSavedMetric(t *testing.T) {
 	s.plugin.Unreserve(s.ctx, state, p, "n2")
 	state.SetPodGroupSchedulingCycle(nil) // as kube-scheduler does before it reserves for good
 	s.plugin.Reserve(s.ctx, state, p, "n2")
-	if got := bytes("chosen") - chosen; got != 0 {
+	if got := bytes("chosen") - chosen; got != 200*mb {
 		t.Errorf("a pod of a group, reserved for good: %.0f bytes counted", got)
+	}
+	remembered := s.factory.placements.Of("ns", "g").Placements
+	if len(remembered) != 1 || remembered[0].Mean == nil || remembered[0].FeasibleNodes != 2 || remembered[0].Chosen.MissingBytes != 200*mb || remembered[0].Best == nil || remembered[0].Best.Node != "n1" {
+		t.Errorf("a pod of a group, reserved for good: %+v", remembered)
 	}
 	s.plugin.Unreserve(s.ctx, state, p, "n2")
 	chosen, mean = bytes("chosen"), bytes("mean")

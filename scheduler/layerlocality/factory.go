@@ -66,7 +66,7 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	core := handle.SharedInformerFactory().Core().V1()
 	pl := &LayerLocality{
 		profile: profile, tracker: f.tracker, metrics: registerMetrics(f.tracker.Stats),
-		placements: f.placements, nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
+		placements: f.placements, nodes: core.Nodes().Lister(), pods: core.Pods().Lister(), snapshot: handle.SnapshotSharedLister(),
 	}
 	pl.metrics.start(profile.Name)
 	pl.cycles.New = func() any { return &cycle{} }

@@ -32,7 +32,9 @@ type LayerLocality struct {
 	// placements is shared by all profiles.
 	placements *placements.Memory
 	nodes      corelisters.NodeLister
-	pods       corelisters.PodLister
+	// snapshot is what the scheduling cycle sees of the cluster.
+	snapshot fwk.SharedLister
+	pods     corelisters.PodLister
 	// cycles are the memory of scheduling cycles, *cycle.
 	cycles sync.Pool
 	// last is the state of the pod that is being scheduled.
@@ -44,13 +46,14 @@ type LayerLocality struct {
 }
 
 var (
-	_ fwk.PreEnqueuePlugin  = &LayerLocality{}
-	_ fwk.EnqueueExtensions = &LayerLocality{}
-	_ fwk.PreFilterPlugin   = &LayerLocality{}
-	_ fwk.PreScorePlugin    = &LayerLocality{}
-	_ fwk.ScorePlugin       = &LayerLocality{}
-	_ fwk.ReservePlugin     = &LayerLocality{}
-	_ fwk.SignPlugin        = &LayerLocality{}
+	_ fwk.PreEnqueuePlugin     = &LayerLocality{}
+	_ fwk.EnqueueExtensions    = &LayerLocality{}
+	_ fwk.PreFilterPlugin      = &LayerLocality{}
+	_ fwk.PreScorePlugin       = &LayerLocality{}
+	_ fwk.ScorePlugin          = &LayerLocality{}
+	_ fwk.ReservePlugin        = &LayerLocality{}
+	_ fwk.SignPlugin           = &LayerLocality{}
+	_ fwk.PlacementScorePlugin = &LayerLocality{}
 )
 
 // Scores are handed over as they are.
@@ -95,8 +98,8 @@ type podState struct {
 	feasible int32
 	// known is the least that is known about any of the pod's images.
 	known index.Known
-	// group: it was measured in the cycle of a pod group, which places pods on trial.
-	group bool
+	// trial is the last placement on trial, in the cycle of a pod group; nil if there was none.
+	trial *placements.Placement
 }
 
 // Clone returns the same state: scores do not change it.
@@ -119,11 +122,13 @@ func (p preferredNodes) PreferredNodes() []string { return p }
 // Clone returns the same nodes.
 func (p preferredNodes) Clone() fwk.StateData { return p }
 
-// PreFilter computes what every node has and lacks, and names the nodes that have most.
+// PreFilter computes what every node has and lacks, and names the nodes that have most, among those that the pod
+// looks as if it fits on.
 // It excludes none.
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if s := pl.measure(ctx, state, pod); s != nil {
-		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1)); len(names) > 0 {
+		fits := newFit(klog.FromContext(ctx), pod, pl.snapshot.NodeInfos())
+		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1), fits.on); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
 		}
 	}
@@ -141,15 +146,9 @@ func (pl *LayerLocality) measure(ctx context.Context, state fwk.CycleState, pod 
 	if len(images) == 0 {
 		return nil
 	}
-	c := &cycle{}
-	group := state.IsPodGroupSchedulingCycle()
-	if !group {
-		// Within the cycle of a group, pods are assumed in the snapshot and
-		// generations are restored, so nothing may be remembered.
-		c = pl.cycles.Get().(*cycle)
-	}
+	c := pl.cycles.Get().(*cycle)
 	pl.profile.Measure(images, &c.measured)
-	s := &podState{of: state, cycle: c, known: least(c.measured.Images), group: group}
+	s := &podState{of: state, cycle: c, known: least(c.measured.Images)}
 	state.Write(stateKey, s)
 	pl.last.Store(s)
 	return s
@@ -171,7 +170,7 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	s.scored, s.feasible = true, int32(min(len(nodes), math.MaxInt32)) //nolint:gosec // bounded
 	if c.measured.Empty() {
 		s.meanMissing = c.measured.MeanTotal()
-		pl.giveBack(state, s)
+		pl.giveBack(s)
 		return fwk.NewStatus(fwk.Skip)
 	}
 	c.rate(nodes, locality.RequestOf(pod), pl.profile)
@@ -213,17 +212,15 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	missing := pl.profile.Reserve(pod, nodeName)
 	s := pl.stateOf(state)
 	// The cycle of a pod group reserves on trial, gives that back, and reserves once more with the same state.
-	if trial := state.IsPodGroupSchedulingCycle(); !trial {
-		var gated time.Duration
-		if pl.gate != nil {
-			gated = pl.gate.placed(pod.UID)
-		}
-		if s == nil || !s.group {
-			pl.remember(s, pod, nodeName, missing, gated)
-		}
+	switch trial := state.IsPodGroupSchedulingCycle(); {
+	case trial && s != nil && s.cycle != nil:
+		p := pl.placement(s, pod, nodeName, missing)
+		s.trial = &p
+	case !trial:
+		pl.remember(s, pod, nodeName, missing)
 	}
 	if s != nil {
-		pl.giveBack(state, s) // scoring is over
+		pl.giveBack(s) // scoring is over
 	}
 	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
 		logger.Info("Node has to pull layers", "plugin", Name, "pod", klog.KObj(pod), "node", nodeName, "bytes", missing)
@@ -233,9 +230,27 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 
 // remember counts a placement, and keeps what was known when it was decided. s is nil if the
 // plugin was not asked about nodes.
-func (pl *LayerLocality) remember(s *podState, pod *v1.Pod, node string, missing int64, gated time.Duration) {
+func (pl *LayerLocality) remember(s *podState, pod *v1.Pod, node string, missing int64) {
+	var p placements.Placement
+	if s != nil && s.trial != nil && s.trial.Chosen.Node == node {
+		p = *s.trial
+		p.Chosen.MissingBytes = missing // without what pods of the group bring that are not placed after all
+	} else {
+		p = pl.placement(s, pod, node, missing)
+	}
+	if pl.gate != nil {
+		p.HeldMilliseconds = pl.gate.placed(pod.UID).Milliseconds()
+	}
+	if s != nil && s.scored {
+		pl.metrics.placed(pl.profile.Name, s.known, &p.Chosen, s.meanMissing)
+	}
+	pl.placements.Add(p)
+}
+
+// placement returns what was known when a pod was placed.
+func (pl *LayerLocality) placement(s *podState, pod *v1.Pod, node string, missing int64) placements.Placement {
 	p := placements.Placement{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Profile: pl.profile.Name, Time: time.Now(), HeldMilliseconds: gated.Milliseconds(),
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Profile: pl.profile.Name, Time: time.Now(),
 		Chosen: placements.Weights{Node: node, TotalBytes: missing, MissingBytes: missing},
 	}
 	if s != nil {
@@ -250,11 +265,8 @@ func (pl *LayerLocality) remember(s *podState, pod *v1.Pod, node string, missing
 				pl.compare(&p, s, slot)
 			}
 		}
-		if s.scored {
-			pl.metrics.placed(pl.profile.Name, s.known, &p.Chosen, s.meanMissing)
-		}
 	}
-	pl.placements.Add(p)
+	return p
 }
 
 // compare adds what the chosen node had, and what the others did.
@@ -296,13 +308,13 @@ func least(images []index.Known) (known index.Known) {
 // have to look up all nodes anew.
 func (pl *LayerLocality) EndCycle(state fwk.CycleState) {
 	if s := pl.stateOf(state); s != nil {
-		pl.giveBack(state, s)
+		pl.giveBack(s)
 	}
 }
 
 // giveBack makes the memory of a cycle available to the next pod.
-func (pl *LayerLocality) giveBack(state fwk.CycleState, s *podState) {
-	if s.cycle != nil && !state.IsPodGroupSchedulingCycle() {
+func (pl *LayerLocality) giveBack(s *podState) {
+	if s.cycle != nil {
 		pl.cycles.Put(s.cycle)
 	}
 	s.cycle = nil
@@ -310,12 +322,14 @@ func (pl *LayerLocality) giveBack(state fwk.CycleState, s *podState) {
 
 // Unreserve undoes Reserve, unless the pod was bound after all: a bind may succeed
 // although its answer got lost.
-func (pl *LayerLocality) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, nodeName string) {
+func (pl *LayerLocality) Unreserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodeName string) {
 	if bound, err := pl.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && bound.UID == pod.UID && bound.Spec.NodeName == nodeName {
 		return
 	}
 	pl.profile.Release(pod.UID)
-	pl.placements.Undo(pod.UID)
+	if trial := state.IsPodGroupSchedulingCycle(); !trial {
+		pl.placements.Undo(pod.UID)
+	}
 }
 
 // SignPod makes opportunistic batching possible: pods with the same images and the

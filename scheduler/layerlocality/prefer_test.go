@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/testutil"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -61,6 +62,73 @@ func TestPreferredNodes(t *testing.T) {
 	}
 	if names := s.preferred(framework.NewCycleState(), pod("q", "quay.io/unknown:1")); names != nil {
 		t.Errorf("an image that nobody has: %v, want no preference", names)
+	}
+}
+
+// Nodes that cannot take the pod take no place among the preferred ones: 50 others hold nearly as much.
+func TestPreferredNodesFit(t *testing.T) {
+	for name, spoil := range map[string]func(p *v1.Pod, n *v1.Node, rich bool) []*v1.Pod{
+		"cordoned": func(_ *v1.Pod, n *v1.Node, rich bool) []*v1.Pod {
+			n.Spec.Unschedulable = rich
+			return nil
+		},
+		"tainted": func(_ *v1.Pod, n *v1.Node, rich bool) []*v1.Pod {
+			if rich {
+				n.Spec.Taints = []v1.Taint{{Key: "gpu", Effect: v1.TaintEffectNoSchedule}}
+			}
+			return nil
+		},
+		"another pool by its selector": func(p *v1.Pod, n *v1.Node, rich bool) []*v1.Pod {
+			if !rich {
+				n.Labels = map[string]string{"pool": "b"}
+			}
+			p.Spec.NodeSelector = map[string]string{"pool": "b"}
+			return nil
+		},
+		"another pool by affinity": func(p *v1.Pod, n *v1.Node, rich bool) []*v1.Pod {
+			if rich {
+				n.Labels = map[string]string{"pool": "a"}
+			}
+			p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+				MatchExpressions: []v1.NodeSelectorRequirement{{Key: "pool", Operator: v1.NodeSelectorOpNotIn, Values: []string{"a"}}},
+			}}}}}
+			return nil
+		},
+		"full": func(p *v1.Pod, n *v1.Node, rich bool) []*v1.Pod {
+			p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+			if !rich {
+				return nil
+			}
+			return []*v1.Pod{on(pod("full-"+n.Name, "x"), n.Name, "9500m")}
+		},
+		"without a device": func(p *v1.Pod, n *v1.Node, rich bool) []*v1.Pod {
+			p.Spec.Containers[0].Resources.Requests = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+			if !rich {
+				n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("4")
+			}
+			return nil
+		},
+	} {
+		p := pod("p", "quay.io/a:1")
+		var all []*v1.Node
+		var there []*v1.Pod
+		for i := range 200 {
+			n := node(fmt.Sprintf("n%03d", i))
+			there = append(there, spoil(p, n, i < 100)...)
+			all = append(all, n)
+		}
+		s := newSuite(t, args(), all, there...)
+		for i, n := range all[:150] {
+			if i < 100 { // all of it
+				s.agent.Sink.SetImages("test", n.Name, []index.Image{nodeImage("quay.io/a:1", layers{"base": 300, "top": 10})})
+			} else { // the base
+				s.agent.Sink.SetImages("test", n.Name, []index.Image{nodeImage("quay.io/b:1", layers{"base": 300})})
+			}
+		}
+		names := s.preferred(framework.NewCycleState(), p)
+		if len(names) != 32 || slices.ContainsFunc(names, func(n string) bool { return n < "n100" || n >= "n150" }) {
+			t.Errorf("%s: %d nodes, %v; want 32 of those that hold the base", name, len(names), names)
+		}
 	}
 }
 

@@ -80,15 +80,28 @@ func (n *agentReports) set(name string, report *agentReport) {
 	}
 }
 
-// forget drops the report on a Node that is gone. A report on the next one of its name may be
-// there already.
-func (n *agentReports) forget(node *v1.Node) {
+// leave notes that the index does not have a Node any more.
+func (n *agentReports) leave(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.indexed, node.Name)
-	if report := n.byName[node.Name]; report != nil && report.UID == node.UID {
-		delete(n.byName, node.Name)
+}
+
+// forgetNode has the index forget a Node that is gone. The report on it stays as long as its source has it: the Node may
+// come back with its UID, after a restore for example.
+func (t *Tracker) forgetNode(node *v1.Node) {
+	t.reports.Lock()
+	defer t.reports.Unlock()
+	if report := t.agentReports.of(node); report != nil && report.written {
+		report.written, report.Images = false, nil
+		for _, image := range t.index.NodeImages(node.Name) {
+			if image.Report.Source == report.source {
+				report.Images = append(report.Images, index.Image{Canonical: image.Names, Layers: image.Layers})
+			}
+		}
 	}
+	t.index.DeleteNode(node.Name)
+	t.agentReports.leave(node)
 }
 
 // setReport implements LayerSink.SetReport.

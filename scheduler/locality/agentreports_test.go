@@ -110,6 +110,14 @@ func TestAgentsAndNodes(t *testing.T) {
 	s.set(next)
 	s.expect("a report before the event", "n1", "quay.io/wanted:1", 50, 150)
 
+	// Deleted, and back with its UID: a restored etcd, or a list that was old.
+	s.handler.OnDelete(next)
+	if got := s.has("n1", "quay.io/wanted:1"); got.Present != 0 {
+		t.Errorf("the Node is gone: %+v", got)
+	}
+	s.handler.OnAdd(next, false)
+	s.expect("it is back", "n1", "quay.io/wanted:1", 50, 150)
+
 	// Deleted, and its report late.
 	must(t, s.store.Delete(next))
 	s.handler.OnDelete(next)

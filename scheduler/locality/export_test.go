@@ -21,6 +21,13 @@ func (t *Tracker) Events(ctx context.Context) (nodes, pods cache.ResourceEventHa
 // Stores returns the stores of the informers.
 func (t *Tracker) Stores() (nodes, pods cache.Store) { return t.nodes.GetStore(), t.pods.GetStore() }
 
+// ChangedImages counts the pods of which an image was changed in place and is not there yet.
+func (t *Tracker) ChangedImages() int {
+	t.changed.mu.Lock()
+	defer t.changed.mu.Unlock()
+	return len(t.changed.restarts)
+}
+
 // NodesWithRest is how many nodes something is remembered about besides what they list.
 func (t *Tracker) NodesWithRest() int { return len(t.unlisted.nodes) }
 

@@ -48,6 +48,11 @@ func NewLoad(requested Resources, milliCPU int64, allocatable Resources) Load {
 	}
 }
 
+// Of reports whether it is the load of a node with so many pods and so much CPU requested, as NewLoad takes it.
+func (l *Load) Of(pods int, milliCPU int64) bool {
+	return l.pods == small(int64(pods)) && l.milliCPU == small(milliCPU)
+}
+
 // percent is 0 for a node that does not state the resource.
 func percent(requested, allocatable int64) float32 {
 	if allocatable <= 0 {

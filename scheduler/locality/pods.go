@@ -3,82 +3,187 @@ package locality
 import (
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
-// progress is how far a placed pod has come on its node.
-type progress int
+// standing is how far the images of a placed pod have come on its node.
+type standing struct {
+	// there are the images of which a container was created, or is about to be: the node has them.
+	there []imageref.PodImage
+	// coming are the images that the node pulls or is going to.
+	coming []imageref.PodImage
+	// stage is what the kubelet does about the latter.
+	stage stage
+}
+
+// stage is what a kubelet does about the images that a pod still lacks.
+type stage int
 
 const (
-	pulling progress = iota
-	// started: the images of all its containers are there.
-	started
-	// idle: the kubelet does not pull for it at the moment.
-	idle
+	// taking: it has not written a status of the pod.
+	taking stage = iota
+	// preparing: it mounts volumes and makes the sandbox, and pulls afterwards.
+	preparing
+	// initializing: an init container has to finish before it pulls.
+	initializing
+	// pulling: it pulls.
+	pulling
 )
 
-// The reasons for which the kubelet waits before it pulls again, from
-// k8s.io/kubernetes/pkg/kubelet/images and k8s.io/cri-api/pkg/errors.
-var failedReasons = []string{
-	"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "InvalidImageName", "ErrImageNeverPull",
-	"RegistryUnavailable", "SignatureValidationFailed",
+func (s standing) equal(other standing) bool {
+	return s.stage == other.stage && slices.Equal(s.there, other.there) && slices.Equal(s.coming, other.coming)
 }
+
+// The reasons for which a container waits, as the kubelet writes them, from
+// k8s.io/kubernetes/pkg/kubelet/{images,kuberuntime,container} and k8s.io/cri-api/pkg/errors.
+// All others mean that its image is not there yet, unless the status has an image ID.
+var (
+	// notPulled: the image could not be pulled; the kubelet tries again later, if at all.
+	notPulled = []string{
+		"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "InvalidImageName", "ErrImageNeverPull",
+		"RegistryUnavailable", "SignatureValidationFailed",
+	}
+	// afterPull: the image is there, and something else is in the way.
+	afterPull = []string{
+		"CreateContainerConfigError", "PreCreateHookError", "CreateContainerError", "PreStartHookError", "PostStartHookError",
+		"RunContainerError", "RestartingAllContainers",
+	}
+)
 
 // limited is the kubelet's message for a pull that it only postpones, because
 // it starts no more than registryBurst at once.
 const limited = "pull QPS exceeded"
 
-func failed(s v1.ContainerStatus) bool {
-	w := s.State.Waiting
-	return w != nil && slices.Contains(failedReasons, w.Reason) && !strings.Contains(w.Message, limited)
+// presence is whether the node of a pod has the image of one of its containers.
+type presence int
+
+const (
+	absent presence = iota
+	present
+	// failed: it was not to be had.
+	failed
+)
+
+// presenceOf returns whether the image of a container is there. s is nil if the kubelet has
+// written no status of the container, which runs is about: the pod is not pending any more. changed means that
+// the status is one of the image before.
+func presenceOf(s *v1.ContainerStatus, runs, changed bool) presence {
+	switch {
+	case s == nil && runs:
+		return present
+	case s == nil:
+		return absent
+	}
+	fails := false
+	if w := s.State.Waiting; w != nil {
+		if slices.Contains(afterPull, w.Reason) {
+			return present
+		}
+		fails = slices.Contains(notPulled, w.Reason) && !strings.Contains(w.Message, limited)
+	}
+	switch {
+	case s.ImageID != "" && !changed:
+		return present
+	case fails:
+		return failed
+	}
+	return absent
 }
 
-func progressOf(pod *v1.Pod) progress {
-	status := &pod.Status
-	if slices.ContainsFunc(status.InitContainerStatuses, failed) || slices.ContainsFunc(status.ContainerStatuses, failed) {
-		return idle
-	}
-	if status.Phase == v1.PodPending || status.Phase == "" {
-		if initializing(pod) {
-			return idle
+// standingOf returns how far the images of a pod have come. changed are those of its containers
+// whose image was changed in place and is not there yet.
+func standingOf(pod *v1.Pod, changed map[string]int32) (s standing) {
+	spec, status := &pod.Spec, &pod.Status
+	runs := status.Phase != v1.PodPending && status.Phase != ""
+	began, refused, waits := runs, false, false
+	add := func(image string, policy v1.PullPolicy, is presence) {
+		switch is {
+		case present:
+			began = true
+			s.there = imageref.Append(s.there, image, policy)
+		case absent:
+			s.coming = imageref.Append(s.coming, image, policy)
+		case failed:
+			refused = true
 		}
-		return pulling
 	}
-	for i := range status.ContainerStatuses {
-		if s := &status.ContainerStatuses[i]; s.ImageID == "" && s.State.Waiting != nil {
-			return pulling
+	isChanged := func(name string) bool {
+		_, ok := changed[name]
+		return ok
+	}
+	for i := range spec.InitContainers {
+		c, of := &spec.InitContainers[i], statusOf(status.InitContainerStatuses, spec.InitContainers[i].Name)
+		is := presenceOf(of, runs, isChanged(c.Name))
+		add(c.Image, c.ImagePullPolicy, is)
+		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+		if is == present && of != nil && !sidecar && !runs {
+			waits = waits || of.State.Terminated == nil || of.State.Terminated.ExitCode != 0
 		}
 	}
-	return started
+	initRefused := refused
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		add(c.Image, c.ImagePullPolicy, presenceOf(statusOf(status.ContainerStatuses, c.Name), runs, isChanged(c.Name)))
+	}
+	for i := range spec.EphemeralContainers {
+		c := &spec.EphemeralContainers[i]
+		add(c.Image, c.ImagePullPolicy, presenceOf(statusOf(status.EphemeralContainerStatuses, c.Name), false, false))
+	}
+	for i := range spec.Volumes { // pulled before the first container is created
+		volume := spec.Volumes[i].Image
+		switch {
+		case volume == nil:
+		case began:
+			add(volume.Reference, volume.PullPolicy, present)
+		case !refused:
+			add(volume.Reference, volume.PullPolicy, absent)
+		}
+	}
+	s.coming = slices.DeleteFunc(s.coming, func(c imageref.PodImage) bool {
+		// The kubelet does not come to the others while an image of an init container fails.
+		return initRefused || slices.ContainsFunc(s.there, func(t imageref.PodImage) bool { return t.Name == c.Name })
+	})
+	ready := condition(status, v1.PodReadyToStartContainers)
+	switch {
+	case len(s.coming) == 0:
+	case waits:
+		s.stage = initializing
+	case ready != nil && ready.Status == v1.ConditionFalse:
+		s.stage = preparing
+	case len(status.InitContainerStatuses)+len(status.ContainerStatuses) > 0:
+		s.stage = pulling
+	}
+	return s
 }
 
-// initializing reports whether the other containers wait for an init container:
-// their images are pulled after it has finished.
-func initializing(pod *v1.Pod) bool {
-	for i := range pod.Status.InitContainerStatuses {
-		s := &pod.Status.InitContainerStatuses[i]
-		if s.State.Running == nil {
-			continue
-		}
-		for j := range pod.Spec.InitContainers {
-			c := &pod.Spec.InitContainers[j]
-			if c.Name == s.Name && (c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways) {
-				return true
-			}
+func statusOf(statuses []v1.ContainerStatus, name string) *v1.ContainerStatus {
+	for i := range statuses {
+		if statuses[i].Name == name {
+			return &statuses[i]
 		}
 	}
-	return false
+	return nil
 }
 
-// placedAt returns when a pod was bound to its node, or now if its status does
-// not show it.
-func placedAt(pod *v1.Pod, now time.Time) time.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Time.Before(now) {
-			return c.LastTransitionTime.Time
+func condition(status *v1.PodStatus, of v1.PodConditionType) *v1.PodCondition {
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == of {
+			return c
 		}
+	}
+	return nil
+}
+
+// since returns when a condition of a pod last changed, or now if that is not known.
+func since(pod *v1.Pod, of v1.PodConditionType, now time.Time) time.Time {
+	if c := condition(&pod.Status, of); c != nil && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Time.Before(now) {
+		return c.LastTransitionTime.Time
 	}
 	return now
 }
@@ -86,8 +191,8 @@ func placedAt(pod *v1.Pod, now time.Time) time.Time {
 // startedAt returns when the last container of a pod started, or the zero time
 // if no status shows it.
 func startedAt(pod *v1.Pod, now time.Time) (last time.Time) {
-	for i := range pod.Status.ContainerStatuses {
-		if r := pod.Status.ContainerStatuses[i].State.Running; r != nil && r.StartedAt.After(last) {
+	for s := range statuses(pod) {
+		if r := s.State.Running; r != nil && r.StartedAt.After(last) {
 			last = r.StartedAt.Time
 		}
 	}
@@ -95,4 +200,73 @@ func startedAt(pod *v1.Pod, now time.Time) (last time.Time) {
 		return now
 	}
 	return last
+}
+
+// changedImages has the containers of placed pods whose image was changed in place: their status is that of the image
+// before until they restart.
+type changedImages struct {
+	mu sync.Mutex
+	// restarts are those of such containers at the time of the change, by pod and container.
+	restarts map[types.UID]map[string]int32
+}
+
+// update notes what changed from one version of a pod to the next. It reports whether the pod has or had
+// containers of which the new image is not there yet.
+func (c *changedImages) update(old, pod *v1.Pod) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	note := func(before, after []v1.Container, statuses []v1.ContainerStatus) {
+		for i := range after {
+			if i >= len(before) || before[i].Name != after[i].Name || before[i].Image == after[i].Image {
+				continue
+			}
+			if c.restarts[pod.UID] == nil {
+				if c.restarts == nil {
+					c.restarts = map[types.UID]map[string]int32{}
+				}
+				c.restarts[pod.UID] = map[string]int32{}
+			}
+			c.restarts[pod.UID][after[i].Name] = restartsOf(statuses, after[i].Name)
+		}
+	}
+	if pod.Spec.NodeName != "" && old.Spec.NodeName != "" {
+		note(old.Spec.InitContainers, pod.Spec.InitContainers, pod.Status.InitContainerStatuses)
+		note(old.Spec.Containers, pod.Spec.Containers, pod.Status.ContainerStatuses)
+	}
+	return c.restarts[pod.UID] != nil
+}
+
+// of returns the containers of a pod of which the new image is not there yet; nil if there are none.
+func (c *changedImages) of(pod *v1.Pod) map[string]int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.restarts[pod.UID]
+	if all == nil {
+		return nil
+	}
+	open := map[string]int32{} // the answer is read without the lock
+	for name, restarts := range all {
+		if max(restartsOf(pod.Status.ContainerStatuses, name), restartsOf(pod.Status.InitContainerStatuses, name)) <= restarts {
+			open[name] = restarts
+		}
+	}
+	if len(open) == 0 {
+		delete(c.restarts, pod.UID)
+		return nil
+	}
+	c.restarts[pod.UID] = open
+	return open
+}
+
+func (c *changedImages) forget(pod types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.restarts, pod)
+}
+
+func restartsOf(statuses []v1.ContainerStatus, name string) int32 {
+	if s := statusOf(statuses, name); s != nil {
+		return s.RestartCount
+	}
+	return 0
 }

@@ -51,10 +51,22 @@ func newTable(args *config.LayerLocalityArgs) *imageref.Table {
 // name is not valid.
 func (p *Profile) Names(image string) []imageref.Canonical { return p.table.Candidates(image) }
 
-// Wanted returns the images of a pod, each once, with their layers from sources.
-func (p *Profile) Wanted(pod *v1.Pod) []index.Wanted {
-	var images []index.Wanted
-	for _, image := range imageref.OfPod(&pod.Spec) {
+// Wanted returns the images of pods, each once, with their layers from sources.
+func (p *Profile) Wanted(pods ...*v1.Pod) []index.Wanted {
+	if len(pods) == 1 {
+		return p.wanted(imageref.OfPod(&pods[0].Spec))
+	}
+	var images []imageref.PodImage
+	for _, pod := range pods {
+		for _, image := range imageref.OfPod(&pod.Spec) {
+			images = imageref.Append(images, image.Name, image.PullPolicy)
+		}
+	}
+	return p.wanted(images)
+}
+
+func (p *Profile) wanted(of []imageref.PodImage) (images []index.Wanted) {
+	for _, image := range of {
 		names := p.Names(image.Name)
 		if len(names) == 0 {
 			continue

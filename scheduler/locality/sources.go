@@ -68,9 +68,8 @@ type LayerSink interface {
 	// reported about a Node is forgotten when it is deleted.
 	SetImages(source, node string, images []index.Image) bool
 	// SetReport replaces what is reported of the Node of a name in place of its NodeStatus;
-	// nil if nothing is, any more. Only one source may do that. A report of a Node that is
-	// not there yet is kept until it is, and forgotten with the Node. It must not be changed
-	// afterwards.
+	// nil if nothing is, any more. Only one source may do that. A report counts as long as there is
+	// a Node with its UID, and is kept until it is replaced. It must not be changed afterwards.
 	SetReport(source, node string, report *NodeReport)
 }
 

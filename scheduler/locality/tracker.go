@@ -52,6 +52,7 @@ type Tracker struct {
 	reports      sync.Mutex
 	agentReports agentReports
 	unlisted     unlisted
+	changed      changedImages
 
 	syncers []Syncer
 	synced  atomic.Bool
@@ -268,8 +269,7 @@ func warnOfLabel(logger klog.Logger, old, node *v1.Node) {
 }
 
 func (t *Tracker) deleteNode(node *v1.Node) {
-	t.index.DeleteNode(node.Name)
-	t.agentReports.forget(node)
+	t.forgetNode(node)
 	t.unlisted.mu.Lock()
 	defer t.unlisted.mu.Unlock()
 	delete(t.unlisted.nodes, node.Name)
@@ -327,7 +327,9 @@ func (t *Tracker) podHandler(ctx context.Context, nodes cache.ResourceEventHandl
 			pod, ok2 := newObj.(*v1.Pod)
 			if ok1 && ok2 && old.UID != pod.UID {
 				t.index.Release(old.UID)
-			} else if ok1 && ok2 && old.Spec.NodeName == pod.Spec.NodeName && progressOf(old) == progressOf(pod) {
+				t.changed.forget(old.UID)
+			} else if ok1 && ok2 && !t.changed.update(old, pod) &&
+				old.Spec.NodeName == pod.Spec.NodeName && standingOf(old, nil).equal(standingOf(pod, nil)) {
 				return
 			}
 			if ok2 {
@@ -337,11 +339,16 @@ func (t *Tracker) podHandler(ctx context.Context, nodes cache.ResourceEventHandl
 		DeleteFunc: func(obj any) {
 			if pod, ok := lastKnown(obj).(*v1.Pod); ok {
 				t.index.Release(pod.UID)
+				t.changed.forget(pod.UID)
 				t.inUse(pod)
 			}
 		},
 	}
 }
+
+// prepares is how long a node counts as about to pull for a pod of which the kubelet reports that its sandbox is
+// not ready. One that takes longer waits for a volume, a secret or a network.
+const prepares = 10 * time.Second
 
 // follow notes what a placed pod brings to its node. changed means that the pod has
 // made progress.
@@ -351,33 +358,36 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 	}
 	profile := t.profileOf(pod)
 	now := t.clock.Now()
-	reserve := func(deadline time.Time) {
-		if now.Before(deadline) {
-			t.index.Reserve(pod.UID, pod.Spec.NodeName, profile.Wanted(pod), profile.rules, now, deadline)
-		}
-	}
-	switch progressOf(pod) {
-	case pulling:
-		from := placedAt(pod, now)
-		if changed { // it pulls again, perhaps another image, long after it was placed
-			from = now
-		}
-		reserve(from.Add(profile.Args.ArrivalTimeout.Duration))
-	case started:
-		// Reserve also for a pod whose reservation has ended, because a pull failed
-		// or took long, and for a pod that started while no scheduler was running.
-		from := startedAt(pod, now)
+	is := standingOf(pod, t.changed.of(pod))
+	// A change is of now, also on a node with another clock.
+	from := func(stated time.Time) time.Time {
 		if changed {
-			from = now
+			return now
 		}
-		deadline := from.Add(profile.Args.ReportTimeout.Duration)
-		reserve(deadline)
-		t.index.Started(pod.UID, deadline)
-		t.inUse(pod)
-	case idle:
-		t.index.Release(pod.UID)
-		t.absent(pod)
+		return stated
 	}
+	placed := index.Placed{
+		Pod: pod.UID, Node: pod.Spec.NodeName,
+		// There is also what a pod brought before this scheduler ran, or after a pull that failed or took long.
+		There: profile.wanted(is.there), ThereUntil: from(startedAt(pod, now)).Add(profile.Args.ReportTimeout.Duration),
+		Coming: profile.wanted(is.coming),
+	}
+	arrival := profile.Args.ArrivalTimeout.Duration
+	switch is.stage {
+	case taking:
+		placed.ComingUntil = from(since(pod, v1.PodScheduled, now)).Add(arrival)
+	case preparing:
+		placed.ComingUntil = from(since(pod, v1.PodScheduled, now)).Add(arrival)
+		placed.PendingUntil = from(since(pod, v1.PodReadyToStartContainers, now)).Add(prepares)
+	case initializing:
+		placed.ComingUntil, placed.PendingUntil = from(startedAt(pod, now)).Add(arrival), now
+	case pulling: // as long as it does
+	}
+	t.index.Follow(&placed, profile.rules, now)
+	if len(is.there) > 0 {
+		t.inUse(pod)
+	}
+	t.absent(pod)
 }
 
 // followAll handles the pods of a node again that was not known when they came.

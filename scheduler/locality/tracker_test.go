@@ -20,6 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -179,6 +180,7 @@ func TestInformers(t *testing.T) {
 	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
 		t.Helper()
 		p := on(pod("before", image), "n1", "")
+		status.Name = "c0"
 		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
 		if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -285,6 +287,7 @@ func TestStartedAfterBackOff(t *testing.T) {
 	s.images.Images["quay.io/a:1"] = manifest(index.Layer{Digest: digest("a"), Size: 200 * mb})
 	update := func(phase v1.PodPhase, status v1.ContainerStatus) {
 		p := on(pod("p", image), "n1", "")
+		status.Name = "c0"
 		p.Status = v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{status}}
 		if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(s.ctx, p, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -424,25 +427,176 @@ func TestFutureDeadline(t *testing.T) {
 	}
 }
 
-// While an init container runs, the images of the others are not pulled. That begins when it has finished,
+// While an init container runs, the images of the others are not pulled yet. That begins when it has finished,
 // however long ago the pod was placed.
 func TestInitContainer(t *testing.T) {
 	p := on(pod("p", "quay.io/a:1"), "n1", "")
 	p.Spec.InitContainers = []v1.Container{{Name: "wait", Image: "quay.io/wait:1"}}
 	p.Status = v1.PodStatus{Phase: v1.PodPending,
 		Conditions:            []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))}},
-		InitContainerStatuses: []v1.ContainerStatus{{Name: "wait", ImageID: "y", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}},
-		ContainerStatuses:     []v1.ContainerStatus{{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "PodInitializing"}}}}}
+		InitContainerStatuses: []v1.ContainerStatus{{Name: "wait", ImageID: "y", State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Second))}}}},
+		ContainerStatuses:     []v1.ContainerStatus{{Name: "c0", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "PodInitializing"}}}}}
 	s := newSuite(t, args(), nodes("n1", "n2"), p)
-	if stats := s.tracker.Stats(); stats.Reservations != 0 || stats.PendingBytes != 0 {
-		t.Errorf("the init container runs, nothing is being pulled: %+v", stats)
-	}
+	// The next pod of the template finds one image there, and the other one on its way: no link has to pull for it now.
+	next := pod("q", "quay.io/a:1")
+	next.Spec.InitContainers = p.Spec.InitContainers
+	s.eventually("the init container runs", func() bool {
+		got := s.measure(next, "n1")
+		return got.Present == 100*mb && got.Arriving == 100*mb && got.Pending == 0
+	})
 	p = p.DeepCopy()
 	p.Status.InitContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}
 	if _, err := s.client.CoreV1().Pods("ns").UpdateStatus(s.ctx, p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("the main container's turn", func() bool { return s.tracker.Stats().Reservations == 1 })
+	s.eventually("the main container's turn", func() bool {
+		got := s.measure(next, "n1")
+		return got.Present == 100*mb && got.Arriving == 100*mb && got.Pending == 100*mb
+	})
+}
+
+func container(name, image string, state v1.ContainerState) v1.ContainerStatus {
+	return v1.ContainerStatus{Name: name, Image: image, ImageID: image + "@" + digest(image), State: state}
+}
+
+func isRunning() v1.ContainerState {
+	return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.Now()}}
+}
+
+func waits(reason string) v1.ContainerState {
+	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}
+}
+
+// set writes a pod as the kubelet or a user has it now.
+func (s *suite) set(p *v1.Pod) {
+	s.t.Helper()
+	if _, err := s.client.CoreV1().Pods("ns").Update(s.ctx, p, metav1.UpdateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *suite) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
+
+// A pull arrives as long as the kubelet pulls: 750 MB take more than arrivalTimeout at 10 Mbit/s. A pod that waits for
+// something before it pulls keeps no link busy, and is not expected for ever.
+func TestLongPull(t *testing.T) {
+	ready := func(status v1.ConditionStatus) []v1.PodCondition {
+		return []v1.PodCondition{{Type: v1.PodReadyToStartContainers, Status: status, LastTransitionTime: metav1.Now()}}
+	}
+	p := on(pod("p", "quay.io/big:1"), "n1", "")
+	p.Status = v1.PodStatus{Phase: v1.PodPending, Conditions: ready(v1.ConditionFalse), ContainerStatuses: []v1.ContainerStatus{{Name: "c0", State: waits("ContainerCreating")}}}
+	s := newSuite(t, args(), nodes("n1", "n2"), p)
+	s.images.Images["quay.io/big:1"] = manifest(index.Layer{Digest: digest("big"), Size: 2000 * mb})
+	is := func(arriving, pending int64) func() bool {
+		return func() bool {
+			got := s.measure(pod("q", "quay.io/big:1"), "n1")
+			return got.Arriving == arriving*mb && got.Pending == pending*mb
+		}
+	}
+	s.eventually("it is about to be pulled", is(2000, 2000))
+	s.pass(11 * time.Second)
+	s.eventually("the pod waits for a volume: it arrives, and the link is idle", is(2000, 0))
+	s.pass(10 * time.Minute)
+	s.eventually("not for ever", is(0, 0))
+	p = p.DeepCopy()
+	p.Status.Conditions = ready(v1.ConditionTrue)
+	s.set(p)
+	s.eventually("the volume is there", is(2000, 2000))
+	s.pass(time.Hour)
+	s.eventually("the pull takes long", is(2000, 2000))
+	p = p.DeepCopy()
+	p.Status.ContainerStatuses[0].State = waits("CreateContainerConfigError")
+	s.set(p)
+	s.eventually("it is there, the container lacks a secret", func() bool {
+		got := s.measure(pod("q", "quay.io/big:1"), "n1")
+		return got.Present == 2000*mb && got.Pending == 0
+	})
+}
+
+// The image of a running pod is changed in place: its node pulls the new one.
+func TestImageChangedInPlace(t *testing.T) {
+	p := on(pod("p", "quay.io/old:1", "quay.io/other:1"), "n1", "")
+	p.Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{container("c0", "quay.io/old:1", isRunning()), container("c1", "quay.io/other:1", isRunning())}}
+	s := newSuite(t, args(), nodes("n1", "n2"), p)
+	s.images.Images["quay.io/new:1"] = manifest(index.Layer{Digest: digest("new"), Size: 200 * mb})
+	is := func(present, arriving int64) func() bool {
+		return func() bool {
+			got := s.measure(pod("q", "quay.io/new:1"), "n1")
+			return got.Present == present*mb && got.Arriving == arriving*mb
+		}
+	}
+	p = p.DeepCopy()
+	p.Spec.Containers[0].Image = "quay.io/new:1"
+	s.set(p)
+	s.eventually("the image is changed", is(0, 200))
+	p = p.DeepCopy()
+	p.Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}
+	s.set(p)
+	s.pass(11 * time.Minute)
+	s.eventually("the container was ended, and the pull takes long", is(0, 200))
+	p = p.DeepCopy()
+	p.Status.ContainerStatuses[0] = container("c0", "quay.io/new:1", isRunning())
+	p.Status.ContainerStatuses[0].RestartCount = 1
+	s.set(p)
+	s.eventually("it runs again", is(200, 0))
+	if n := s.tracker.ChangedImages(); n != 0 {
+		t.Errorf("%d pods are remembered as changed", n)
+	}
+	p = p.DeepCopy()
+	p.Spec.Containers[1].Image = "quay.io/new:2"
+	s.set(p)
+	s.eventually("the other one is changed", func() bool { return s.tracker.ChangedImages() == 1 })
+	if err := s.client.CoreV1().Pods("ns").Delete(s.ctx, "p", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the pod is gone", func() bool { return s.tracker.ChangedImages() == 0 })
+}
+
+// An ephemeral container brings an image to the node of its pod.
+func TestEphemeralContainer(t *testing.T) {
+	p := on(pod("p", "quay.io/a:1"), "n1", "")
+	p.Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{container("c0", "quay.io/a:1", isRunning())}}
+	s := newSuite(t, args(), nodes("n1", "n2"), p)
+	s.images.Images["quay.io/debug:1"] = manifest(index.Layer{Digest: digest("debug"), Size: 300 * mb})
+	p = p.DeepCopy()
+	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug", Image: "quay.io/debug:1"}}}
+	s.set(p)
+	s.eventually("it was added", func() bool { return s.measure(pod("q", "quay.io/debug:1"), "n1").Arriving == 300*mb })
+	p = p.DeepCopy()
+	p.Status.EphemeralContainerStatuses = []v1.ContainerStatus{container("debug", "quay.io/debug:1", isRunning())}
+	s.set(p)
+	s.eventually("it runs", func() bool { return s.measure(pod("q", "quay.io/debug:1"), "n1").Present == 300*mb })
+}
+
+// The images of the volumes of running pods are there, whatever the node lists.
+func TestVolumeInUse(t *testing.T) {
+	two := args(func(a *configv1.LayerLocalityArgs) { a.NodeStatusMaxImages = ptr.To(int32(2)) })
+	n := node("n1")
+	n.Status.Images = []v1.ContainerImage{{Names: []string{"quay.io/l1:1"}, SizeBytes: 900 * mb}, {Names: []string{"quay.io/l2:1"}, SizeBytes: 800 * mb}}
+	s := newSuite(t, two, []*v1.Node{n, node("n2")})
+	for name, size := range map[imageref.Canonical]int64{"quay.io/app:1": 100, "quay.io/data:1": 50, "quay.io/data:2": 40} {
+		s.images.Images[name] = manifest(index.Layer{Digest: digest(string(name)), Size: size * mb})
+	}
+	reported := imageref.Canonical("sha256:" + strings.Repeat("d", 64))
+	s.images.Images[reported] = s.images.Images["quay.io/data:2"]
+	p := on(pod("p", "quay.io/app:1"), "n1", "")
+	volume := func(name, reference string) v1.Volume {
+		return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: reference}}}
+	}
+	p.Spec.Volumes = []v1.Volume{volume("v", "quay.io/data:1"), volume("w", "quay.io/data:moved")}
+	p.Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "c0", Image: "quay.io/app:1", ImageID: "quay.io/app:1", State: isRunning(), VolumeMounts: []v1.VolumeMountStatus{
+		{Name: "v"}, {Name: "w", VolumeStatus: &v1.VolumeStatus{Image: &v1.ImageVolumeStatus{ImageRef: "quay.io/data@" + string(reported)}}},
+	}}}}
+	if _, err := s.client.CoreV1().Pods("ns").Create(s.ctx, p, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the pod runs", func() bool { return s.measure(pod("q", "quay.io/app:1"), "n1").Present == 100*mb })
+	s.pass(5 * time.Minute) // after reportTimeout
+	for image, want := range map[string]int64{"quay.io/app:1": 100, "quay.io/data:1": 50, "quay.io/data@" + string(reported): 40} {
+		if got := s.measure(pod("q", image), "n1"); got.Present != want*mb {
+			t.Errorf("%s: %+v, want %d MB present", image, got, want)
+		}
+	}
 }
 
 // The rules for names are those of the nodes: the pod has opensuse/tumbleweed, the

@@ -101,7 +101,7 @@ func canonical(names ...string) []imageref.Canonical {
 // statuses yields those of all containers of a pod.
 func statuses(pod *v1.Pod) iter.Seq[*v1.ContainerStatus] {
 	return func(yield func(*v1.ContainerStatus) bool) {
-		for _, some := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for _, some := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses} {
 			for i := range some {
 				if !yield(&some[i]) {
 					return
@@ -111,20 +111,36 @@ func statuses(pod *v1.Pod) iter.Seq[*v1.ContainerStatus] {
 	}
 }
 
-// imagesInUse returns the images of a pod's containers that are on its node, each by its
-// digest. The name in a status is any name that the image had; a tag may have moved to
+// imagesInUse returns the images of a pod's containers and volumes that are on its node, each by
+// its digest. The name in a status is any name that the image had; a tag may have moved to
 // another image since. It counts if there is no digest.
 func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
+	add := func(digest, name string) {
+		names := canonical(digest)
+		if len(names) == 0 {
+			names = canonical(name)
+		}
+		if len(names) > 0 {
+			images = append(images, names)
+		}
+	}
+	volumes := map[string]string{} // digests of the images of volumes, if kubelets report them
+	created := false
 	for s := range statuses(pod) {
 		if s.ImageID == "" {
 			continue
 		}
-		names := canonical(s.ImageID)
-		if len(names) == 0 {
-			names = canonical(s.Image)
+		created = true
+		add(s.ImageID, s.Image)
+		for i := range s.VolumeMounts {
+			if v := s.VolumeMounts[i].VolumeStatus; v != nil && v.Image != nil {
+				volumes[s.VolumeMounts[i].Name] = v.Image.ImageRef
+			}
 		}
-		if len(names) > 0 {
-			images = append(images, names)
+	}
+	for i := range pod.Spec.Volumes {
+		if volume := &pod.Spec.Volumes[i]; volume.Image != nil && created {
+			add(volumes[volume.Name], volume.Image.Reference)
 		}
 	}
 	return images

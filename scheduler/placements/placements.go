@@ -78,7 +78,7 @@ type Answer struct {
 }
 
 // Saved is what the placements of a profile saved, in compressed bytes of images whose layers
-// were known. Pods for which the scheduler chose from one node do not count, nor those of a group.
+// were known. Pods for which the scheduler chose from one node do not count.
 type Saved struct {
 	Profile string `json:"profile"`
 	Pods    int64  `json:"pods"`

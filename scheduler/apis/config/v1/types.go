@@ -83,8 +83,9 @@ type LayerLocalityArgs struct {
 	// +optional
 	NodeLayers *bool `json:"nodeLayers,omitempty"`
 
-	// ArrivalTimeout is how long the layers of a placed pod count as arriving
-	// when neither the node reports them nor the pod starts. Default 10m.
+	// ArrivalTimeout is how long the layers of a placed pod count as arriving while
+	// its kubelet does not pull: it has not taken the pod yet, or waits for a volume, a
+	// network or an init container. Default 10m.
 	// +optional
 	ArrivalTimeout *metav1.Duration `json:"arrivalTimeout,omitempty"`
 

@@ -1,0 +1,59 @@
+package layerlocality
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/layer-locality/layer-locality/scheduler/index"
+	"github.com/layer-locality/layer-locality/scheduler/locality"
+)
+
+// ScorePlacement returns what a pod group would have to pull in a placement, in compressed
+// kibibytes: each layer once a node, without what is arriving there.
+func (pl *LayerLocality) ScorePlacement(_ context.Context, _ fwk.PodGroupCycleState, _ fwk.PodGroupInfo, placement *fwk.PodGroupAssignments) (int64, *fwk.Status) {
+	byNode := map[string][]*v1.Pod{}
+	for _, a := range placement.ProposedAssignments {
+		byNode[a.GetNodeName()] = append(byNode[a.GetNodeName()], a.GetPod())
+	}
+	// Most nodes get pods of one template.
+	measured := map[string]*index.Measurement{}
+	var missing int64
+	for node, pods := range byNode {
+		var signature []string
+		for _, pod := range pods {
+			signature = append(signature, pl.profile.Signature(pod)...)
+		}
+		slices.Sort(signature)
+		key := strings.Join(slices.Compact(signature), "\n")
+		m := measured[key]
+		if m == nil {
+			m = &index.Measurement{}
+			pl.profile.Measure(pl.profile.Wanted(pods...), m)
+			measured[key] = m
+		}
+		if bytes, ok := m.Node(node); ok {
+			missing += bytes.Missing()
+		}
+	}
+	return missing >> 10, nil
+}
+
+// PlacementScoreExtensions returns the plugin, because the scores of placements depend on each other.
+func (pl *LayerLocality) PlacementScoreExtensions() fwk.PlacementScoreExtensions { return pl }
+
+// NormalizePlacementScore replaces what placements would have to pull by scores: 100 for nothing, 0 for as much as
+// the worst of them, or minImageBytes if that is more.
+func (pl *LayerLocality) NormalizePlacementScore(_ context.Context, _ fwk.PodGroupCycleState, _ fwk.PodGroupInfo, scores []fwk.PlacementScore) *fwk.Status {
+	worst := max(1, pl.profile.Args.MinImageBytes>>10)
+	for i := range scores {
+		worst = max(worst, scores[i].Score)
+	}
+	for i := range scores {
+		scores[i].Score = locality.MaxScore - locality.MaxScore*scores[i].Score/worst
+	}
+	return nil
+}
