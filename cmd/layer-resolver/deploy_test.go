@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
 	"testing"
 
-	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
@@ -94,28 +91,5 @@ func TestDeployment(t *testing.T) {
 		if got := command.Flags().Lookup(flag).Value.String(); got != want {
 			t.Errorf("--%s is %s, want %s", flag, got, want)
 		}
-	}
-}
-
-// TestDocumentation: the table of flags lists the flags of run. lab/test/layout checks that documents name no others.
-func TestDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/resolver-install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `--?([a-z-]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(string(text), -1) {
-		documented[row[1]] = row[2]
-	}
-	flags := map[string]string{}
-	newRunCommand().Flags().VisitAll(func(flag *pflag.Flag) {
-		flags[flag.Name] = flag.DefValue
-		if flag.DefValue == "" || flag.DefValue == "[]" {
-			flags[flag.Name] = "none"
-		}
-	})
-	flags["leader-election-namespace"] = "that of the pod"
-	if !reflect.DeepEqual(documented, flags) {
-		t.Errorf("documented are\n%v, flags are\n%v", documented, flags)
 	}
 }
