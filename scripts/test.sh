@@ -9,7 +9,7 @@
 #                          okd, kind and release, arch, vm, fuzz, upstream-compared and upstream-bats
 #   test.sh STEP [STEP...] single steps
 #
-# FULL=1 has the steps do their long parts, too; CONTRIBUTING.md lists them.
+# FULL=1 has the steps do their long parts, too; lab/test/README.md lists them.
 # Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
 # of each step, those of processors, its result, and when it began.
 . "$(dirname "$0")/lib.sh"

@@ -4,13 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
@@ -95,44 +90,6 @@ func TestDeployment(t *testing.T) {
 	} {
 		if got := command.Flags().Lookup(flag).Value.String(); got != want {
 			t.Errorf("--%s is %s, want %s", flag, got, want)
-		}
-	}
-}
-
-// TestDocumentation: the table of flags lists the flags of run, and the text
-// and docs/resolver-registries.md mention no other flag.
-func TestDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/resolver-install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `--?([a-z-]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(string(text), -1) {
-		documented[row[1]] = row[2]
-	}
-	flags := map[string]string{}
-	newRunCommand().Flags().VisitAll(func(flag *pflag.Flag) {
-		flags[flag.Name] = flag.DefValue
-		if flag.DefValue == "" || flag.DefValue == "[]" {
-			flags[flag.Name] = "none"
-		}
-	})
-	flags["leader-election-namespace"] = "that of the pod"
-	if !reflect.DeepEqual(documented, flags) {
-		t.Errorf("documented are\n%v, flags are\n%v", documented, flags)
-	}
-
-	registries, err := os.ReadFile("../../docs/resolver-registries.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Flags of kubectl, aws, docker and eksctl.
-	others := strings.Fields("all-namespaces clusterrole serviceaccount docker-password docker-server docker-username field-selector namespace selector user " +
-		"approve attach-policy-arn cluster name password-stdin region repository-name role-name role-only username")
-	for _, found := range regexp.MustCompile("--[a-z][a-z-]+").FindAllString(string(text)+string(registries), -1) {
-		flag := strings.TrimPrefix(found, "--")
-		if _, ok := flags[flag]; !ok && !slices.Contains(others, flag) {
-			t.Errorf("there is no flag %s", found)
 		}
 	}
 }

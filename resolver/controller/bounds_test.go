@@ -29,12 +29,10 @@ func TestBoundsAreDocumented(t *testing.T) {
 		fmt.Sprintf("again after %s, doubling up to %s, if the registry did not answer", short(minError), short(maxError)),
 		fmt.Sprintf("after %s, doubling up to %s, if it refused", short(minRefusal), short(maxRefusal)),
 		fmt.Sprintf("after failures about %s images, that registry's queue waits, up to %s", word(toleratedImages), short(maxOutage)),
-		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)))
+		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)),
+		fmt.Sprintf("At most `--max-images` (%s) in all and `--max-images-per-namespace` (%s)", number(defaultMaxImages), number(defaultMaxImagesPerNamespace)))
 	documented.Check(t, "security.md",
 		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)))
-	documented.Check(t, "resolver-install.md",
-		fmt.Sprintf("| `--max-images` | %d |", defaultMaxImages),
-		fmt.Sprintf("| `--max-images-per-namespace` | %d |", defaultMaxImagesPerNamespace))
 }
 
 // A namespace gets 200 events at once and then one each 3 s, whatever others get, and as many lines
