@@ -248,6 +248,8 @@ func (h *host) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			h.ledger.Admit()
+			h.tell()
 			h.reconsider(klog.FromContext(ctx))
 			h.keys.sweep(h.waits)
 			h.ledger.Forget()
@@ -255,12 +257,37 @@ func (h *host) run(ctx context.Context) {
 	}
 }
 
+// maxTold is how many owners get an event at once about what is promised to them.
+const maxTold = 100
+
+// tell writes events for the owners of workloads whose SLO is not admitted, or is again.
+func (h *host) tell() {
+	if !h.placing.Load() {
+		return
+	}
+	a := h.ledger.Admission()
+	for _, d := range h.ledger.Untold(maxTold) {
+		pod, err := h.pods.Pods(d.Pod.Namespace).Get(d.Pod.Name)
+		if err != nil || !h.serves(pod) {
+			continue
+		}
+		if d.Refused {
+			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "SLONotAdmitted", "Scheduling",
+				"The SLO %g of %s %s is not kept at present: SLOs here add up to %.1f places, and pods with SLOs were seen to have %.0f. Its pods are served as if they stated none, and make room for others.",
+				d.SLO, d.Workload.Kind, d.Workload, a.Stated, a.Places)
+		} else {
+			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeNormal, "SLOAdmitted", "Scheduling", "The SLO %g of %s %s is kept from now on.", d.SLO, d.Workload.Kind, d.Workload)
+		}
+	}
+}
+
 // reconsider has urgent pods tried again, because that an SLO is about to be broken is no
-// event in the cluster.
+// event in the cluster; so is that a pod has its turn.
 func (h *host) reconsider(logger klog.Logger) {
 	pods := map[string]*v1.Pod{}
 	var waiting []*v1.Pod
-	for _, name := range h.ledger.Urgent(h.rules.margin, h.rules.compare) {
+	wanted := func(j *ledger.Judgement) bool { return h.rules.urgent(j) || h.rules.turn(j) }
+	for _, name := range h.ledger.Waiting(wanted, h.rules.compare) {
 		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil && h.mayBeTried(pod) {
 			waiting = append(waiting, pod)
 		}

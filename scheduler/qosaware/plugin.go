@@ -50,6 +50,13 @@ func (pl *QosAware) Close() error { return pl.host.close() }
 // Less reports whether a pod in the queue is served before another one.
 func (pl *QosAware) Less(a, b fwk.QueuedPodInfo) bool { return pl.host.keys.less(a, b) }
 
+// PostFilter preempts for a pod that fits nowhere, and notes whether that could help.
+func (pl *QosAware) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	full, err := nodes.NodesForStatusCode(pl.host.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
+	pl.host.ledger.NoRoom(pod.UID, err == nil && len(full) > 0)
+	return pl.DefaultPreemption.PostFilter(ctx, state, pod, nodes)
+}
+
 // bindingBegins is in the state of an attempt to place a pod once its binding has begun: a
 // profile may enable several of the extension points that show it.
 type bindingBegins struct{}
@@ -97,6 +104,7 @@ func (pl *QosAware) PreBind(_ context.Context, state fwk.CycleState, pod *v1.Pod
 // PostBind notes that the binding of a pod has ended.
 func (pl *QosAware) PostBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
 	pl.host.ledger.Bound(pod.UID)
+	pl.host.keys.placed(pod)
 	if pl.host.store != nil {
 		pl.host.store.binds.Store(true)
 	}

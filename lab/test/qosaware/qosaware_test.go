@@ -532,7 +532,7 @@ func working(t *testing.T) string {
 func TestConcurrent(t *testing.T) {
 	livetest.Long(t, "the unit tests of qosaware/ledger")
 	room(t, 1, 1, 1)
-	all := on(template("0.9", measuring, "concurrent"), "n1", "n2")
+	all := on(template("0.5", measuring, "concurrent"), "n1", "n2")
 	all.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "all-or-none"}}, TopologyKey: corev1.LabelHostname,
 	}}} // the third does not fit, whoever is preempted
