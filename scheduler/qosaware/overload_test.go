@@ -44,6 +44,7 @@ type cluster struct {
 	waiting   []*framework.QueuedPodInfo
 	ready     map[types.UID]time.Time
 	made      int
+	replicas  map[types.UID]int // of owners; of others 1
 	preempted map[reason]int
 	waited    map[string]time.Duration // of a pod that got a place, the longest by its workload
 }
@@ -52,8 +53,11 @@ func newCluster(t *testing.T, nodes, room int, set func(*configv1.QosAwareArgs))
 	c := &cluster{
 		t: t, args: frameworktest.Args(t, &configv1.QosAwareArgs{}, &config.QosAwareArgs{}, set), clock: clocktesting.NewFakePassiveClock(start),
 		room: room, ready: map[types.UID]time.Time{}, preempted: map[reason]int{}, waited: map[string]time.Duration{},
+		replicas: map[types.UID]int{},
 	}
-	c.Ledger = ledger.New(ledger.Config{Args: c.args, Clock: c.clock, Owners: func(string, metav1.OwnerReference) (ledger.Owner, bool) { return ledger.Owner{Replicas: 1}, true }})
+	c.Ledger = ledger.New(ledger.Config{Args: c.args, Clock: c.clock, Owners: func(_ string, owner metav1.OwnerReference) (ledger.Owner, bool) {
+		return ledger.Owner{Replicas: cmp.Or(c.replicas[owner.UID], 1)}, true
+	}})
 	r := newRules(c.args)
 	c.keys = &keys{rules: r, respectPriority: c.args.RespectPriority, states: ledger.NewReader(c.args).States, judge: c.Judge, now: c.Now, byID: map[types.UID]*queueEntry{}}
 	c.preemptor = &preemptor{handle: c, rules: r, judge: c.Judge, now: c.Now, limit: &limit{most: int(c.args.MaxPreemptionsPerMinute)}}

@@ -150,7 +150,7 @@ func (p *preemptor) rank(a, b *candidateVictim) int {
 	if a.priority != b.priority {
 		return cmp.Compare(b.priority, a.priority)
 	}
-	inVain := func(v *candidateVictim) bool { return v.judged != nil && v.judged.GainsNothing }
+	inVain := func(v *candidateVictim) bool { return v.judged != nil && p.rules.inVain(v.judged) }
 	if inVain(a) != inVain(b) {
 		return boolean(inVain(a), 1, -1)
 	}
@@ -402,10 +402,10 @@ func (p *preemptor) OrderedScoreFuncs(_ context.Context, victims map[string]*ext
 			if p.endsSoon(pod, now) {
 				continue
 			}
-			if ok {
+			if ok && !p.losesNothing(&j) {
 				c.add(&j, p.rules.margin)
 			}
-			c.nothing = c.nothing && ok && (j.GainsNothing || j.Refused)
+			c.nothing = c.nothing && ok && p.losesNothing(&j)
 		}
 	}
 	if len(classes) == 0 {
@@ -439,11 +439,11 @@ type cost struct {
 	nothing bool
 }
 
-// add adds a victim; one that gains nothing, or was promised nothing, loses nothing.
+// losesNothing reports whether a victim gains nothing, or was promised nothing.
+func (p *preemptor) losesNothing(j *ledger.Judgement) bool { return p.rules.inVain(j) || j.Refused }
+
+// add adds a victim that loses something.
 func (c *cost) add(j *ledger.Judgement, margin float64) {
-	if j.GainsNothing || j.Refused {
-		return
-	}
 	distance := j.Metric - margin
 	if distance < 0 {
 		c.bySLO[j.Terms.SLO] += distance

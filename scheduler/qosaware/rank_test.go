@@ -25,10 +25,13 @@ func TestRank(t *testing.T) {
 	}
 	of := func(slo, metric float64) *ledger.Judgement { j := judged(slo, metric); return &j }
 	vain := of(.9, -50)
-	vain.GainsNothing = true
+	vain.GainsNothing, vain.Ran = true, time.Minute
+	assembled := of(.9, -50) // its siblings are on their way
+	assembled.GainsNothing = true
 	want := []candidateVictim{
 		victim("important", 5, 9, of(.1, 1000)),
 		victim("important, in vain", 5, 1, vain),
+		victim("being assembled", 0, 9, assembled),
 		victim("urgent, large", 0, 9, of(.9, 20)),
 		victim("urgent, behind", 0, 9, of(.5, -20)),
 		victim("urgent", 0, 9, of(.5, 20)),
@@ -57,7 +60,7 @@ func TestRank(t *testing.T) {
 func TestChooseNode(t *testing.T) {
 	vain := func(slo, metric float64) ledger.Judgement {
 		j := judged(slo, metric)
-		j.GainsNothing = true
+		j.GainsNothing, j.Ran = true, time.Minute
 		return j
 	}
 	known := map[string]ledger.Judgement{

@@ -28,6 +28,10 @@ func newRules(args *config.QosAwareArgs) rules {
 
 func (r rules) urgent(j *ledger.Judgement) bool { return !j.Refused && j.Metric < r.margin }
 
+// inVain reports whether a running pod gains nothing, and has not for so long that nobody can say
+// its workload is only being placed, one pod after the other.
+func (r rules) inVain(j *ledger.Judgement) bool { return j.GainsNothing && j.Ran >= r.minimum }
+
 // turn reports whether it is the turn of a pod whose SLO is not admitted.
 func (r rules) turn(j *ledger.Judgement) bool {
 	return j.Refused && j.Waited >= r.longWait && r.turns.open()
@@ -112,7 +116,7 @@ func (r rules) preempts(p, v *ledger.Judgement) reason {
 	}
 	first := r.compare(p, v) < 0
 	// Two workloads of which neither is complete would take turns for ever.
-	if v.GainsNothing && (first || p.Terms.Measuring != account.Concurrent) {
+	if r.inVain(v) && r.urgent(p) && (first || p.Terms.Measuring != account.Concurrent) {
 		return inVain
 	}
 	if !first {

@@ -31,7 +31,7 @@ func TestPreempts(t *testing.T) {
 		j.Sums = account.Sums{Running: 95, Binding: 5}
 		return j
 	}
-	incomplete := func(j ledger.Judgement) ledger.Judgement {
+	incomplete := func(j ledger.Judgement) ledger.Judgement { // as long as it ran
 		j.Terms.Measuring, j.GainsNothing = account.Concurrent, true
 		return j
 	}
@@ -79,9 +79,11 @@ func TestPreempts(t *testing.T) {
 		"victim refused":                     {waiting(.1, 0), held(running(1, -500, 0), long), refused},
 		"victim refused, placed briefly ago": {waiting(.1, 0), held(running(1, -500, long), short), notAllowed},
 		"victim refused, not urgent":         {waiting(.1, 30), held(running(1, -500, long), long), notAllowed},
-		"in vain":                            {waiting(.1, 500), incomplete(running(.9, -50, 0)), inVain},
-		"both in vain":                       {with(waiting(.1, 500), account.Concurrent), incomplete(running(.9, -50, 0)), notAllowed},
-		"in vain, before it":                 {with(waiting(.95, 5), account.Concurrent), incomplete(running(.9, -50, 0)), inVain},
+		"in vain":                            {waiting(.1, 20), incomplete(running(.9, -50, long)), inVain},
+		"in vain, but briefly":               {waiting(.1, 20), incomplete(running(.9, -50, short)), notAllowed},
+		"in vain, and nobody needs it":       {waiting(.1, 500), incomplete(running(.9, -50, long)), notAllowed},
+		"both in vain":                       {with(waiting(.1, 20), account.Concurrent), incomplete(running(.9, -50, long)), notAllowed},
+		"in vain, before it":                 {with(waiting(.95, 5), account.Concurrent), incomplete(running(.9, -50, long)), inVain},
 	} {
 		r := someRules()
 		r.turns.others.Store(oneOf - 1)

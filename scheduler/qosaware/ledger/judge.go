@@ -31,8 +31,8 @@ type Judgement struct {
 	Ran time.Duration
 	// Runs is whether it runs.
 	Runs bool
-	// GainsNothing means that the pod runs in vain: others of its workload have no node, and
-	// only all of them together count (Concurrent).
+	// GainsNothing means that the pod runs in vain: for others of its workload there is no node,
+	// and only all of them together count (Concurrent).
 	GainsNothing bool
 }
 

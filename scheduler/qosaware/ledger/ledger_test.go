@@ -609,6 +609,16 @@ func TestGainsNothing(t *testing.T) {
 	if j, _ := l.Judge(pods[2], l.Now()); j.GainsNothing {
 		t.Error("a pending pod gains nothing")
 	}
+	nominated := pods[2].DeepCopy()
+	nominated.Status.NominatedNodeName = "n1"
+	_ = l.Observe(nominated)
+	if j, _ := l.Judge(pods[0], l.Now()); j.GainsNothing {
+		t.Error("2 of 3 run, and a node is held for the third")
+	}
+	_ = l.Observe(pods[2])
+	if j, _ := l.Judge(pods[0], l.Now()); !j.GainsNothing {
+		t.Error("it is not held any more")
+	}
 	// The Deployment is scaled: what was lost is lost.
 	l.owners["rs"] = ledger.Owner{Replicas: 2}
 	if j, _ := l.Judge(pods[0], l.Now()); j.GainsNothing {

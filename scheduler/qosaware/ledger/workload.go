@@ -88,7 +88,7 @@ type tally struct {
 	// binding are the seconds that a binding takes.
 	binding float64
 	// running and pending count the pods whose end nobody has asked for, and placed those of
-	// them that have a node.
+	// them that have a node, or for which one is held: they are on their way.
 	running, pending, placed int
 }
 
@@ -127,7 +127,7 @@ func (w *workload) tally(window account.Window, now time.Time) tally {
 		case p.life.Ended.IsZero():
 			t.pending++
 		}
-		if p.life.Ended.IsZero() && !p.life.Bound.IsZero() {
+		if p.life.Ended.IsZero() && p.placed() {
 			t.placed++
 		}
 	}
