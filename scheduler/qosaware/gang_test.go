@@ -136,7 +136,12 @@ func TestPodsOfGroupsDoNotPreemptAlone(t *testing.T) {
 	full := framework.NewDefaultNodeToStatus()
 	full.Set("n1", fwk.NewStatus(fwk.Unschedulable, "full"))
 	for name, pod := range map[string]*v1.Pod{"alone": c.add("alone", "0.5", 0), "of a group": grouped(c.add("group", "0.5", 0))} {
-		_, status := plugin.PostFilter(t.Context(), framework.NewCycleState(), pod, full)
+		state := framework.NewCycleState()
+		_, _ = plugin.PreFilter(t.Context(), state, pod, nil)
+		_, status := plugin.PostFilter(t.Context(), state, pod, full)
+		if took := plugin.host.attempts.mean.Swap(0); took == 0 {
+			t.Errorf("%s: nobody knows what the attempt took", name)
+		}
 		if left := strings.Contains(status.Message(), "workload aware preemption"); left != (name == "of a group") {
 			t.Errorf("%s: %v", name, status)
 		}

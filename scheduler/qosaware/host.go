@@ -37,6 +37,7 @@ type host struct {
 	rules        rules
 	limit        *limit
 	rounds       rounds
+	attempts     attempts
 	store        *store // nil if nothing is kept
 	metrics      *pluginMetrics
 	terminations *terminations
@@ -49,8 +50,10 @@ type host struct {
 
 // Bounds of what is done at once.
 const (
-	// maxActivated is how many urgent pods are tried again at once.
+	// maxActivated is how many urgent pods are tried again at once, at most.
 	maxActivated = 100
+	// retryShare is which part of its time the scheduler may spend on them.
+	retryShare = .1
 	// syncTimeout is for how long a scheduler that starts waits for all pods and owners before
 	// it preempts for SLOs.
 	syncTimeout = time.Minute
@@ -292,7 +295,7 @@ func (h *host) reconsider(logger klog.Logger) {
 			waiting = append(waiting, pod)
 		}
 	}
-	for _, pod := range h.rounds.next(waiting, maxActivated) {
+	for _, pod := range h.rounds.next(waiting, h.attempts.affordable(h.args.ReconsiderEvery.Duration)) {
 		pods[klog.KObj(pod).String()] = pod
 	}
 	if len(pods) > 0 {
@@ -315,6 +318,25 @@ func (h *host) mayBeTried(pod *v1.Pod) bool {
 func (h *host) serves(pod *v1.Pod) bool {
 	_, ok := h.profiles.Load(pod.Spec.SchedulerName)
 	return ok
+}
+
+// attempts know what it costs to try a pod that fits nowhere: on many nodes with pods of which any
+// might be preempted, up to a second.
+type attempts struct{ mean atomic.Int64 }
+
+// took notes what an attempt took. The last ten or so count.
+func (a *attempts) took(d time.Duration) {
+	if mean := a.mean.Load(); mean > 0 {
+		d = time.Duration(mean) + (d-time.Duration(mean))/10
+	}
+	a.mean.Store(int64(d))
+}
+
+// affordable returns how many attempts may be made in an interval: what takes a tenth of it, and
+// one at least.
+func (a *attempts) affordable(interval time.Duration) int {
+	each := max(1, a.mean.Load())
+	return int(max(1, min(maxActivated, int64(float64(interval)*retryShare)/each)))
 }
 
 // rounds has everybody's turn come: those that fit nowhere would otherwise be tried again and

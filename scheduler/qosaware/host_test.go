@@ -203,6 +203,29 @@ func TestTells(t *testing.T) {
 	}
 }
 
+// TestAffordable checks how many pods are tried again at once, depending on what attempts took.
+func TestAffordable(t *testing.T) {
+	for took, want := range map[time.Duration]int{0: 100, time.Millisecond: 100, 5 * time.Millisecond: 100, 10 * time.Millisecond: 50, 300 * time.Millisecond: 1, time.Hour: 1} {
+		var a attempts
+		for range 200 {
+			a.took(took)
+		}
+		if got := a.affordable(5 * time.Second); got < want || got > want+1 {
+			t.Errorf("attempts that take %v: %d are affordable, want %d", took, got, want)
+		}
+	}
+	var a attempts
+	for range 200 {
+		a.took(time.Second)
+	}
+	for range 100 { // it is not slow for ever
+		a.took(time.Millisecond)
+	}
+	if got := a.affordable(5 * time.Second); got != 100 {
+		t.Errorf("%d are affordable", got)
+	}
+}
+
 // TestRounds checks that the turn of everybody comes who waits, the most urgent first, and
 // that nothing is kept of those that do not wait any more.
 func TestRounds(t *testing.T) {

@@ -23,7 +23,8 @@ type Judgement struct {
 	Sums account.Sums
 	// Overhead is which share preemptions cost already.
 	Overhead float64
-	// Refused means that the SLO is not admitted: the pod is served as if it had none.
+	// Refused means that the SLO is not admitted, or cannot be kept by scheduling: the pod is served
+	// as if it had none.
 	Refused bool
 	// Waited is how long the pod has been there without a node, and Held how long it has had one.
 	Waited, Held time.Duration
@@ -73,8 +74,10 @@ func (l *Ledger) judgeLocked(p *pod, now time.Time) Judgement {
 	l.scaleLocked(w, now)
 	t := w.tally(l.window, now)
 	j := Judgement{
-		Workload: w.key, Terms: w.terms, Sums: t.sums, Ran: p.life.Ran(now), Runs: p.life.Runs(), Refused: w.refused,
+		Workload: w.key, Terms: w.terms, Sums: t.sums, Ran: p.life.Ran(now), Runs: p.life.Runs(),
 	}
+	// Where more pods do nothing with their nodes than run, another node would not help.
+	j.Refused = w.refused || !j.Runs && t.stuck > t.running
 	if p.life.Bound.IsZero() {
 		j.Waited = max(0, now.Sub(p.life.Created))
 	} else {
@@ -237,7 +240,8 @@ func (l *Ledger) Rows(pods bool) []Row {
 
 func (l *Ledger) rowLocked(w *workload, pods bool, now time.Time) Row {
 	l.scaleLocked(w, now)
-	row := Row{Workload: w.key, Terms: w.terms, Refused: w.refused, Sums: w.tally(l.window, now).sums}
+	t := w.tally(l.window, now)
+	row := Row{Workload: w.key, Terms: w.terms, Refused: w.refused || t.stuck > t.running, Sums: t.sums}
 	row.Left = w.terms.Left(row.Sums)
 	if pods {
 		for _, p := range w.pods {

@@ -192,7 +192,7 @@ func (l *Ledger) updateLocked(p *v1.Pod, known *pod, now time.Time) {
 	known.workload.changed = true
 	known.priority, known.nominated = corev1helpers.PodPriority(p), p.Status.NominatedNodeName != ""
 	if p.Spec.NodeName != "" && life.Bound.IsZero() {
-		life.Bound = boundAt(p, now)
+		life.Bound = account.Earlier(boundAt(p, now), now)
 		if !life.Reserved.IsZero() { // until PostBind is more exact
 			life.Binding = now.Sub(life.Reserved)
 		}
@@ -204,16 +204,24 @@ func (l *Ledger) updateLocked(p *v1.Pod, known *pod, now time.Time) {
 		if p.DeletionGracePeriodSeconds != nil {
 			ended = ended.Add(-time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
 		}
-		life.Ended = ended
+		life.Ended = account.Earlier(ended, now)
 	}
-	switch since, until := l.runs(p, life, now); {
+	since, until := l.runs(p, life, now)
+	if since.After(now) { // the clock of the node is ahead
+		since = now
+		if life.Runs() {
+			since = life.Since
+		}
+	}
+	switch {
+	case life.Since.IsZero() && !since.IsZero():
+		life.Begin(l.window, since)
 	case life.Since.IsZero():
-		life.Since = since
 	case since.After(life.Since): // an interruption that was not seen
 		known.workload.interrupt(known, l.window, since)
-		life.Since = since
+		life.Begin(l.window, since)
 	case since.IsZero():
-		known.workload.interrupt(known, l.window, until)
+		known.workload.interrupt(known, l.window, account.Earlier(until, now))
 	}
 }
 

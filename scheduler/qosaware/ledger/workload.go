@@ -90,6 +90,8 @@ type tally struct {
 	// running and pending count the pods whose end nobody has asked for, and placed those of
 	// them that have a node, or for which one is held: they are on their way.
 	running, pending, placed int
+	// stuck counts those that have had a node for long and do not run.
+	stuck int
 }
 
 const (
@@ -126,6 +128,9 @@ func (w *workload) tally(window account.Window, now time.Time) tally {
 			t.running++
 		case p.life.Ended.IsZero():
 			t.pending++
+		}
+		if p.life.Stuck(now) {
+			t.stuck++
 		}
 		if p.life.Ended.IsZero() && p.placed() {
 			t.placed++
