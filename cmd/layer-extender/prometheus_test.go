@@ -113,9 +113,9 @@ func TestPrometheusFaults(t *testing.T) {
 			if got := queries() - asked; got != 4*rounds {
 				t.Errorf("%v queries are counted as %s, want %d", got, c.result, 4*rounds)
 			}
-			// Each node: CPU and memory by the filter, and each agent ends its score at CPU.
-			if got := nodes() - without; got != 2*4*rounds {
-				t.Errorf("counted %v times as %s, want %d", got, c.reason, 2*4*rounds)
+			// Each node: CPU and memory, by the filter and by both scores.
+			if got := nodes() - without; got != 2*6*rounds {
+				t.Errorf("counted %v times as %s, want %d", got, c.reason, 2*6*rounds)
 			}
 			text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 			failed := map[bool]int{true: 4}[c.log != ""] // one line for each query

@@ -1,6 +1,8 @@
 package safe
 
 import (
+	"math"
+
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -41,18 +43,20 @@ func (pl *Safe) ratings(c *cycle, nodes []fwk.NodeInfo) []NodeRating {
 	all := make([]NodeRating, 0, len(nodes))
 	for _, info := range nodes {
 		rating := NodeRating{Node: info.Node().Name, Resources: map[v1.ResourceName]ResourceRating{}}
-		known, score := pl.memory.of(info, c.version), 1.
+		known, score := pl.memory.of(info, c.version), math.Inf(1)
 		for i, resource := range resources {
 			p := pl.rate(known, i, c.demand[i])
 			r := ResourceRating{Mean: p.Mean, Deviation: p.Deviation, Risk: pl.risk(&p), Without: p.problem, Of: p.of}
 			if p.problem == usage.None {
 				r.Score = pl.score(&p)
+				score = min(score, r.Score)
 			}
 			rating.Rejected = rating.Rejected || r.Risk > pl.accepted
-			score = min(score, r.Score)
 			rating.Resources[resource] = r
 		}
-		rating.Score = points(score)
+		if !math.IsInf(score, 1) {
+			rating.Score = points(score)
+		}
 		all = append(all, rating)
 	}
 	return all

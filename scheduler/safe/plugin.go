@@ -224,20 +224,25 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return nil
 }
 
-// Score returns the smaller of the scores of CPU and memory; 0 if there are no statistics of
-// one of them.
+// Score returns the smaller of the scores of CPU and memory. A resource without statistics does not
+// count; a node without any gets 0.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	c := pl.read(state, pod)
 	known := pl.memory.of(info, c.version)
 	var parts [len(resources)]part
+	n := 0
 	for i := range resources {
-		p := &parts[i]
+		p := &parts[n]
 		if *p = pl.rate(known, i, c.demand[i]); p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
-			return 0, nil
+			continue
 		}
+		n++
 	}
-	most, least := &parts[0], &parts[1]
+	if n == 0 {
+		return 0, nil
+	}
+	most, least := &parts[0], &parts[n-1]
 	if pl.args.Score == config.ScoreBalance {
 		return points(min(most.Balance(), least.Balance())), nil
 	}

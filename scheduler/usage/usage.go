@@ -16,7 +16,7 @@ const (
 	None Problem = ""
 	// Missing means that nobody states it.
 	Missing Problem = "missing"
-	// Invalid means that it is no number, negative, or larger than a number can be.
+	// Invalid means that it is no number, or larger than a number can be.
 	Invalid Problem = "invalid"
 	// NoCapacity means that the node has nothing of the resource.
 	NoCapacity Problem = "capacity"
@@ -75,31 +75,29 @@ var annotations = map[v1.ResourceName]names{
 	v1.ResourceMemory: {"mean-free-memory", "std-free-memory", "forcasted-free-memory"},
 }
 
-// Of implements Source. A number that is wrong makes the others useless: without it they may
-// mean the opposite.
+// Of implements Source. It reads what the annotators of the kube-safe-scheduler write as its agent
+// reads it: a mean that is no number is none, so is a forecast, such as the "N/A" of an annotator
+// that does not forecast, and a deviation that is no number is 0. Less than nothing is nothing: a
+// node may use more than pods may have of it.
 func (Annotations) Of(node *v1.Node, resource v1.ResourceName) Statistics {
-	var s Statistics
 	is := annotations[resource]
 	mean, ok := node.Annotations[is.mean]
 	if !ok {
 		return Statistics{Problem: Missing, Of: is.mean}
 	}
-	read := func(name, text string, value *float64) {
-		if s.Problem != None {
-			return
-		}
-		var err error
-		if *value, err = decimal.Parse(text); err != nil {
-			s = Statistics{Problem: Invalid, Of: name}
-		}
+	free, err := amount(mean)
+	if err != nil {
+		return Statistics{Problem: Invalid, Of: is.mean}
 	}
-	read(is.mean, mean, &s.Free)
-	if text, ok := node.Annotations[is.deviation]; ok {
-		read(is.deviation, text, &s.Deviation)
-	}
-	if text, ok := node.Annotations[is.forecast]; ok {
-		read(is.forecast, text, &s.Forecast)
-		s.Forecasts = s.Problem == None
-	}
+	s := Statistics{Free: free}
+	s.Deviation, _ = amount(node.Annotations[is.deviation])
+	s.Forecast, err = amount(node.Annotations[is.forecast])
+	s.Forecasts = err == nil
 	return s
+}
+
+// amount reads an annotation: 0 for a negative number, and with an error.
+func amount(text string) (float64, error) {
+	value, err := decimal.Parse(text)
+	return max(value, 0), err
 }
