@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -34,7 +37,21 @@ const Prefix = "/scheduler/"
 const (
 	Priorities = "priorities"
 	Predicates = "predicates"
+	Preempt    = "preempt"
 )
+
+var verbs = []string{Priorities, Predicates, Preempt}
+
+// serves reports whether an agent has a verb.
+func serves(a *agent.Agent, verb string) bool {
+	switch verb {
+	case Priorities:
+		return a.Scores()
+	case Predicates, Preempt:
+		return a.Filters()
+	}
+	return false
+}
 
 const (
 	// MaxBody is how many bytes a request may have.
@@ -79,14 +96,10 @@ func New(logger klog.Logger, agents []*agent.Agent, maxScore int64) (*Handler, e
 	}
 	h := &Handler{logger: logger, agents: map[string]*agent.Agent{}, maxScore: maxScore, working: make(chan struct{}, maxWorking)}
 	for _, a := range agents {
-		var verbs []string
-		if a.Scores() {
-			verbs = append(verbs, Priorities)
-		}
-		if a.Filters() {
-			verbs = append(verbs, Predicates)
-		}
 		for _, verb := range verbs {
+			if !serves(a, verb) {
+				continue
+			}
 			metrics.Requests.WithLabelValues(a.Name, verb, strconv.Itoa(http.StatusOK)) // begin at 0
 			for _, name := range a.Names() {
 				h.names = append(h.names, verb+"/"+name)
@@ -133,7 +146,7 @@ func (h *Handler) Refused(r *http.Request, code int) {
 	} else {
 		name = unknown
 	}
-	if verb != Priorities && verb != Predicates {
+	if !slices.Contains(verbs, verb) {
 		verb = unknown
 	}
 	metrics.Requests.WithLabelValues(name, verb, strconv.Itoa(code)).Inc()
@@ -143,7 +156,7 @@ func (h *Handler) Refused(r *http.Request, code int) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	verb, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
 	a := h.agents[name]
-	if a == nil || verb != Priorities && verb != Predicates || verb == Priorities && !a.Scores() || verb == Predicates && !a.Filters() {
+	if a == nil || !serves(a, verb) {
 		http.Error(w, "no such verb; there are: "+strings.Join(h.names, ", "), http.StatusNotFound)
 		h.Refused(r, http.StatusNotFound)
 		return
@@ -206,6 +219,13 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, a *agent.Agent,
 		return nil, r.Context().Err()
 	}
 	*began = time.Now()
+	if objects := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")); objects > maxObjects {
+		return nil, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has %d objects and lists, more than %d: set nodeCacheCapable: true for this extender, so that kube-scheduler sends names and not whole objects", objects, maxObjects)}
+	}
+	ctx := klog.NewContext(r.Context(), h.logger)
+	if verb == Preempt {
+		return h.preempt(ctx, a, body)
+	}
 	args, names, err := decode(body)
 	if err != nil {
 		return nil, err
@@ -213,7 +233,6 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, a *agent.Agent,
 	if args.NodeNames == nil {
 		h.warn(a, verb)
 	}
-	ctx := klog.NewContext(r.Context(), h.logger)
 	if verb == Predicates {
 		return h.filter(ctx, a, args, names)
 	}
@@ -242,7 +261,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rel
 		case errors.Is(err, io.EOF):
 			return body, release, nil
 		case errors.As(err, &large):
-			return nil, release, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d bytes: set nodeCacheCapable: true for this extender, so that kube-scheduler sends the names of nodes and not the nodes", MaxBody)}
+			return nil, release, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d bytes: set nodeCacheCapable: true for this extender, so that kube-scheduler sends names and not whole objects", MaxBody)}
 		case err != nil:
 			return nil, release, bad("the request ends early: %v", err)
 		}
@@ -252,9 +271,6 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rel
 // decode reads a request, and returns the names of the nodes, each once.
 func decode(body []byte) (*extenderv1.ExtenderArgs, []string, error) {
 	args := &extenderv1.ExtenderArgs{}
-	if objects := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")); objects > maxObjects {
-		return nil, nil, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has %d objects and lists, more than %d: set nodeCacheCapable: true for this extender, so that kube-scheduler sends the names of nodes and not the nodes", objects, maxObjects)}
-	}
 	if !decodeNames(body, args) {
 		*args = extenderv1.ExtenderArgs{}
 		if err := json.Unmarshal(body, args); err != nil {
@@ -349,4 +365,65 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 		}
 	}
 	return json.Marshal(result)
+}
+
+// preempt returns the candidates of a scheduler that would remove victims, without the nodes that the
+// agent's filter refuses although they have left: there, they would leave in vain.
+func (h *Handler) preempt(ctx context.Context, a *agent.Agent, body []byte) ([]byte, error) {
+	var args extenderv1.ExtenderPreemptionArgs
+	if err := json.Unmarshal(body, &args); err != nil {
+		return nil, bad("the request is no ExtenderPreemptionArgs in JSON: %v", err)
+	}
+	if args.Pod == nil {
+		return nil, bad("the request has no Pod")
+	}
+	candidates := args.NodeNameToMetaVictims
+	if candidates == nil {
+		if args.NodeNameToVictims == nil {
+			return nil, bad("the request has neither NodeNameToMetaVictims nor NodeNameToVictims")
+		}
+		h.warn(a, Preempt)
+		candidates = metaVictims(args.NodeNameToVictims)
+	}
+	names := slices.Sorted(maps.Keys(candidates))
+	victims := make([]sets.Set[types.UID], len(names))
+	for i, name := range names {
+		victims[i] = sets.New[types.UID]()
+		if candidates[name] == nil {
+			continue
+		}
+		for _, pod := range candidates[name].Pods {
+			if pod != nil {
+				victims[i].Insert(types.UID(pod.UID))
+			}
+		}
+	}
+	rejections, err := a.FilterWithout(ctx, args.Pod, names, victims)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		if rejections[i].Reason != "" {
+			delete(candidates, name)
+		}
+	}
+	return json.Marshal(extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: candidates})
+}
+
+// metaVictims returns whom a scheduler without names of nodes would remove, as the answer has them.
+func metaVictims(of map[string]*extenderv1.Victims) map[string]*extenderv1.MetaVictims {
+	all := map[string]*extenderv1.MetaVictims{}
+	for name, victims := range of {
+		meta := &extenderv1.MetaVictims{}
+		if victims != nil {
+			meta.NumPDBViolations = victims.NumPDBViolations
+			for _, pod := range victims.Pods {
+				if pod != nil {
+					meta.Pods = append(meta.Pods, &extenderv1.MetaPod{UID: string(pod.UID)})
+				}
+			}
+		}
+		all[name] = meta
+	}
+	return all
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	basemetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
@@ -29,8 +30,12 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/interpodaffinity"
 
+	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/handler"
 	"github.com/layer-locality/layer-locality/extender/internal/fixture"
 	"github.com/layer-locality/layer-locality/extender/metrics"
@@ -548,6 +553,82 @@ func TestConnections(t *testing.T) {
 	}
 	s.CloseClientConnections()
 	fixture.Eventually(t, "connections are closed", func() bool { return counter(t, closed) > gone })
+}
+
+// TestPreempt has Kubernetes' own client ask for candidates of preemption, by names and with whole pods,
+// for a pod that must not be beside others: nodes on which one of these stays are dropped, although
+// the filter's answer for them now is that removing pods may help.
+func TestPreempt(t *testing.T) {
+	objects, _ := fixture.Nodes(5)
+	nodes := []*v1.Node{}
+	for _, object := range objects {
+		node := object.(*v1.Node)
+		node.Labels = map[string]string{v1.LabelHostname: node.Name}
+		nodes = append(nodes, node)
+	}
+	victims, pods := map[string]*extenderv1.Victims{}, []*v1.Pod{}
+	for _, c := range []struct {
+		name, node   string
+		same, leaves bool
+	}{
+		{"a", "n1", true, true},
+		{"b", "n2", true, true}, {"c", "n2", true, false},
+		{"d", "n3", false, true}, {"e", "n3", true, false},
+		{"f", "n4", false, true}, {"g", "n4", false, false},
+		{"h", "unknown", false, true},
+	} {
+		pod := fixture.Pod(c.name, "app")
+		if pod.Spec.NodeName = c.node; c.same {
+			pod.Labels = map[string]string{"app": "same"}
+		}
+		if pods, objects = append(pods, pod), append(objects, pod); c.leaves {
+			victims[c.node] = &extenderv1.Victims{Pods: list(pod), NumPDBViolations: 1}
+		}
+	}
+	snapshot := cache.NewSnapshot(pods, append(nodes, fixture.Node("unknown"))) // the scheduler's: it knows more
+	cluster := fixture.NewCluster(t, objects...)
+	a := cluster.Agent(t, agent.Kind{Name: "apart", Plugin: interpodaffinity.Name, New: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		return interpodaffinity.New(ctx, args, handle, feature.Features{})
+	}}, nil)
+	cluster.Follow(t, a)
+	h, err := handler.New(ktesting.NewLogger(t, ktesting.NewConfig()), list(a), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	apart := fixture.Pod("apart", "app")
+	apart.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: list(v1.PodAffinityTerm{
+		TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "same"}},
+	})}}
+	for _, names := range []bool{true, false} {
+		client, err := scheduler.NewHTTPExtender(&config.Extender{
+			URLPrefix: server.URL + "/scheduler", FilterVerb: "predicates/apart", PreemptVerb: "preempt/apart", NodeCacheCapable: names, HTTPTimeout: metav1.Duration{Duration: time.Minute},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		infos, err := snapshot.NodeInfos().List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, failed, unresolvable, err := client.Filter(apart, infos)
+		if resolvable := slices.Sorted(maps.Keys(failed)); err != nil || !slices.Equal(resolvable, list("n1", "n2", "n3")) || len(unresolvable) != 1 {
+			t.Errorf("names %t: filtered %v and %v: %v", names, failed, unresolvable, err)
+		}
+		left, err := client.ProcessPreemption(apart, victims, snapshot.NodeInfos())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for node, want := range map[string]string{"n1": "a", "n4": "f"} {
+			if got := left[node]; got == nil || got.NumPDBViolations != 1 || len(got.Pods) != 1 || got.Pods[0].Name != want {
+				t.Errorf("names %t: %s: %+v, want %s", names, node, got, want)
+			}
+		}
+		if len(left) != 2 {
+			t.Errorf("names %t: %v, want n1 and n4", names, left)
+		}
+	}
 }
 
 // TestProperties checks what is true of every answer, for nodes and scores by chance.
