@@ -39,6 +39,8 @@ const (
 	defaultPort    = 5401
 	defaultWindow  = 15 * time.Minute
 	defaultLabel   = "node"
+	// defaultLevel of the log has what agents refuse.
+	defaultLevel = "2"
 )
 
 func (o *options) addTo(f *pflag.FlagSet) {
@@ -89,6 +91,9 @@ func (o *options) apply(f *pflag.FlagSet, lookup func(string) (string, bool), wa
 		}
 		return level, nil
 	})
+	if !f.Changed("v") {
+		_ = f.Set("v", defaultLevel) // a number
+	}
 }
 
 // address returns where to listen. An error names the flag that is wrong, and the way out.

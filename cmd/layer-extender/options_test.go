@@ -65,15 +65,17 @@ func TestEnvironment(t *testing.T) {
 		port        int
 		v, warns    string
 	}{
-		{nil, nil, 5401, "0", ""},
+		{nil, nil, 5401, "2", ""},
 		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "debug"}, nil, 80, "4", ""},
 		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "TRACE"}, []string{"--port=81", "--v=3"}, 81, "3", ""},
-		{map[string]string{"HTTP_PORT": "eighty"}, nil, 5401, "0", `HTTP_PORT="eighty"`},
-		{map[string]string{"HTTP_PORT": "0"}, nil, 5401, "0", "want a port"},
-		{map[string]string{"HTTP_PORT": ""}, nil, 5401, "0", ""},
-		{map[string]string{"LOG_LEVEL": "LOUD"}, nil, 5401, "0", "want TRACE"},
+		{map[string]string{"HTTP_PORT": "eighty"}, nil, 5401, "2", `HTTP_PORT="eighty"`},
+		{map[string]string{"HTTP_PORT": "0"}, nil, 5401, "2", "want a port"},
+		{map[string]string{"HTTP_PORT": ""}, nil, 5401, "2", ""},
+		{map[string]string{"LOG_LEVEL": "LOUD"}, nil, 5401, "2", "want TRACE"},
 		{map[string]string{"LOG_LEVEL": "ALERT"}, nil, 5401, "0", ""},
-		{map[string]string{"POLICY_OBJECTIVE": "A_BINPACK"}, nil, 5401, "0", ""},
+		{map[string]string{"LOG_LEVEL": "ALERT"}, []string{"--v=2"}, 5401, "2", ""},
+		{nil, []string{"--v=0"}, 5401, "0", ""},
+		{map[string]string{"POLICY_OBJECTIVE": "A_BINPACK"}, nil, 5401, "2", ""},
 	} {
 		o, f, warnings := parse(t, c.environment, c.args...)
 		if o.port != c.port || f.Lookup("v").Value.String() != c.v {

@@ -491,7 +491,7 @@ func (a *Agent) expectLocked(ctx context.Context, state fwk.CycleState, pod *v1.
 		return
 	}
 	if status := a.framework.RunReservePluginsReserve(ctx, state, pod, node); !status.IsSuccess() {
-		klog.FromContext(ctx).Error(status.AsError(), "A pod is not expected on its best node", "agent", a.Name, "pod", klog.KObj(pod), "node", node)
+		klog.FromContext(ctx).Error(status.AsError(), "A pod is not expected on its best node", "node", klog.KRef("", node))
 		a.framework.RunReservePluginsUnreserve(ctx, state, pod, node)
 		return
 	}

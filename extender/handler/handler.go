@@ -28,6 +28,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/metrics"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 )
 
 // Prefix begins the paths of verbs: it is the path of an extender's urlPrefix.
@@ -222,9 +223,9 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, a *agent.Agent,
 	if objects := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")); objects > maxObjects {
 		return nil, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has %d objects and lists, more than %d: set nodeCacheCapable: true for this extender, so that kube-scheduler sends names and not whole objects", objects, maxObjects)}
 	}
-	ctx := klog.NewContext(r.Context(), h.logger)
+	logger := h.logger.WithValues("agent", a.Name, "verb", verb)
 	if verb == Preempt {
-		return h.preempt(ctx, a, body)
+		return h.preempt(klog.NewContext(r.Context(), logger), a, body)
 	}
 	args, names, err := decode(body)
 	if err != nil {
@@ -233,6 +234,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, a *agent.Agent,
 	if args.NodeNames == nil {
 		h.warn(a, verb)
 	}
+	ctx := klog.NewContext(r.Context(), logger.WithValues("pod", klog.KObj(args.Pod)))
 	if verb == Predicates {
 		return h.filter(ctx, a, args, names)
 	}
@@ -336,6 +338,7 @@ func (h *Handler) prioritize(ctx context.Context, a *agent.Agent, pod *v1.Pod, n
 	if scores.Tied && scores.Of[scores.Best] < h.maxScore {
 		scores.Of[scores.Best]++
 	}
+	decisions.LogScores(klog.FromContext(ctx), "Scored nodes", len(names), func(i int) (string, int64) { return names[i], scores.Of[i] })
 	return encodePriorities(names, scores.Of), nil
 }
 
@@ -344,6 +347,7 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 	if err != nil {
 		return nil, err
 	}
+	logRejections(klog.FromContext(ctx), "Refused nodes", "Filtered nodes", names, rejections)
 	if args.NodeNames != nil {
 		return encodeFiltered(names, rejections), nil
 	}
@@ -385,6 +389,8 @@ func (h *Handler) preempt(ctx context.Context, a *agent.Agent, body []byte) ([]b
 		h.warn(a, Preempt)
 		candidates = metaVictims(args.NodeNameToVictims)
 	}
+	logger := klog.FromContext(ctx).WithValues("pod", klog.KObj(args.Pod))
+	ctx = klog.NewContext(ctx, logger)
 	names := slices.Sorted(maps.Keys(candidates))
 	victims := make([]sets.Set[types.UID], len(names))
 	for i, name := range names {
@@ -402,12 +408,42 @@ func (h *Handler) preempt(ctx context.Context, a *agent.Agent, body []byte) ([]b
 	if err != nil {
 		return nil, err
 	}
+	logRejections(logger, "Refused nodes for preemption: removing the victims would not help", "Filtered nodes for preemption", names, rejections)
 	for i, name := range names {
 		if rejections[i].Reason != "" {
 			delete(candidates, name)
 		}
 	}
 	return json.Marshal(extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: candidates})
+}
+
+// logRejections logs what a filter answers: how many nodes it refuses, by reason, if any; the first of
+// those that it does not refuse; each node.
+func logRejections(logger klog.Logger, refused, filtered string, names []string, rejections []agent.Rejection) {
+	logger = logger.WithCallDepth(1)
+	if !logger.V(decisions.Refusals).Enabled() {
+		return
+	}
+	const most = 5 // as of scores
+	reasons, pass, first := map[string]int{}, 0, []string{}
+	for i, name := range names {
+		if why := rejections[i].Reason; why != "" {
+			reasons[why]++
+			continue
+		}
+		if pass++; len(first) < most {
+			first = append(first, name)
+		}
+	}
+	if len(reasons) > 0 {
+		logger.V(decisions.Refusals).Info(refused, "nodes", len(names), "refused", len(names)-pass, "reasons", reasons)
+	}
+	logger.V(decisions.Pods).Info(filtered, "nodes", len(names), "pass", pass, "first", first)
+	if each := logger.V(decisions.Nodes); each.Enabled() {
+		for i, name := range names {
+			each.Info("Filtered a node", "node", klog.KRef("", name), "pass", rejections[i].Reason == "", "reason", rejections[i].Reason)
+		}
+	}
 }
 
 // metaVictims returns whom a scheduler without names of nodes would remove, as the answer has them.

@@ -631,6 +631,65 @@ func TestPreempt(t *testing.T) {
 	}
 }
 
+// TestLog has what the log says of each verb, by its level: what is refused and why, then the best five of
+// each answer, then each node; with the pod and the agent.
+func TestLog(t *testing.T) {
+	s := serve(t, 7, 10, true)
+	s.plugin.OnScore = func(_ *v1.Pod, node string) int64 { return 10 * int64(node[1]-'0') }
+	s.plugin.OnFilter = func(_ *v1.Pod, node string) string {
+		return map[string]string{"n2": "too hot", "n3": "too hot", "n6": "too cold"}[node]
+	}
+	a := s.cluster.Agent(t, s.plugin.Kind("logged"), nil)
+	fixture.Eventually(t, "the agent has synced", a.HasSynced)
+	pod := fixture.Pod("asked-about", "app")
+	const (
+		who           = `pod="default/asked-about"`
+		refuses       = `Refused nodes agent="logged" verb="predicates" ` + who + ` nodes=7 refused=3 reasons={"too cold":1,"too hot":2}`
+		inVain        = `Refused nodes for preemption: removing the victims would not help agent="logged" verb="preempt" ` + who + ` nodes=2 refused=1 reasons={"too hot":1}`
+		passes        = `Filtered nodes agent="logged" verb="predicates" ` + who + ` nodes=7 pass=4 first=["n1","n4","n5","n7"]`
+		candidates    = `Filtered nodes for preemption agent="logged" verb="preempt" ` + who + ` nodes=2 pass=1 first=["n1"]`
+		bestFive      = `Scored nodes agent="logged" verb="priorities" ` + who + ` nodes=7 best=[{"node":"n7","score":70},{"node":"n6","score":60},{"node":"n5","score":50},{"node":"n4","score":40},{"node":"n3","score":30}]`
+		refusedNode   = `Filtered a node agent="logged" verb="predicates" ` + who + ` node="n3" pass=false reason="too hot"`
+		scoredNode    = `Scored a node agent="logged" verb="priorities" ` + who + ` node="n1" score=10`
+		notACandidate = `Filtered a node agent="logged" verb="preempt" ` + who + ` node="n2" pass=false reason="too hot"`
+	)
+	for _, c := range []struct {
+		level, lines int
+		has          []string
+	}{
+		{1, 0, nil}, {2, 2, list(refuses, inVain)}, {3, 2, nil}, {4, 5, list(refuses, inVain, passes, candidates, bestFive)}, {5, 5, nil},
+		{6, 5 + 7 + 7 + 2, list(refuses, passes, bestFive, refusedNode, scoredNode, notACandidate)},
+	} {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(c.level)))
+		h, err := handler.New(logger, list(a), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for verb, body := range map[string]any{
+			"predicates": args(pod, s.names...), "priorities": args(pod, s.names...),
+			"preempt": &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{"n1": {}, "n2": nil}},
+		} {
+			text, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/scheduler/"+verb+"/logged", bytes.NewReader(text))); w.Code != http.StatusOK {
+				t.Fatalf("%s: %d %s", verb, w.Code, w.Body)
+			}
+		}
+		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if lines := strings.Count(text, who); lines != c.lines {
+			t.Errorf("level %d: %d lines about the pod, want %d:\n%s", c.level, lines, c.lines, text)
+		}
+		for _, want := range c.has {
+			if !strings.Contains(text, want) {
+				t.Errorf("level %d: no %s in\n%s", c.level, want, text)
+			}
+		}
+	}
+}
+
 // TestProperties checks what is true of every answer, for nodes and scores by chance.
 func TestProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -3,6 +3,7 @@ package safe
 import (
 	"math"
 
+	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -36,7 +37,7 @@ type ResourceRating struct {
 
 // RateNodes implements debugpage.Rater.
 func (pl *Safe) RateNodes(pod *v1.Pod, nodes []fwk.NodeInfo) any {
-	return pl.ratings(pl.begin(pod), nodes)
+	return pl.ratings(pl.begin(logr.Discard(), pod), nodes)
 }
 
 func (pl *Safe) ratings(c *cycle, nodes []fwk.NodeInfo) []NodeRating {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
 	"github.com/layer-locality/layer-locality/scheduler/safe/risk"
 	"github.com/layer-locality/layer-locality/scheduler/usage"
@@ -81,6 +82,9 @@ type cycle struct {
 	demand demand
 	// version is that of what is known of nodes.
 	version uint64
+	// logger is for each node, if logs is true.
+	logger klog.Logger
+	logs   bool
 }
 
 // Clone returns the same: nothing changes it.
@@ -89,13 +93,14 @@ func (c *cycle) Clone() fwk.StateData { return c }
 const stateKey fwk.StateKey = Name
 
 // begin begins to rate nodes for a pod.
-func (pl *Safe) begin(pod *v1.Pod) *cycle {
-	return &cycle{demandOf(pod), pl.memory.source.Version()}
+func (pl *Safe) begin(logger klog.Logger, pod *v1.Pod) *cycle {
+	logger = logger.V(decisions.Nodes)
+	return &cycle{demandOf(pod), pl.memory.source.Version(), logger, logger.Enabled()}
 }
 
 // PreFilter computes what the pod requests. It excludes no node.
-func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	state.Write(stateKey, pl.begin(pod))
+func (pl *Safe) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	state.Write(stateKey, pl.begin(klog.FromContext(ctx), pod))
 	return nil, nil
 }
 
@@ -103,11 +108,11 @@ func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 func (pl *Safe) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // read returns what PreFilter or PreScore computed.
-func (pl *Safe) read(state fwk.CycleState, pod *v1.Pod) *cycle {
+func (pl *Safe) read(ctx context.Context, state fwk.CycleState, pod *v1.Pod) *cycle {
 	if data, err := state.Read(stateKey); err == nil {
 		return data.(*cycle)
 	}
-	return pl.begin(pod)
+	return pl.begin(klog.FromContext(ctx), pod)
 }
 
 // part is how a node is rated by one of the resources.
@@ -151,7 +156,7 @@ func (pl *Safe) risky(p *part) bool {
 // Filter rejects a node for which the risk is too large. Nodes without statistics pass. It
 // does not help to preempt pods there: what was measured stays.
 func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	c := pl.read(state, pod)
+	c := pl.read(ctx, state, pod)
 	known := pl.memory.of(info, c.version)
 	var reasons []string
 	for i := range resources {
@@ -163,6 +168,9 @@ func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, i
 		if pl.risky(&p) {
 			reasons = append(reasons, pl.reasons[i])
 		}
+	}
+	if c.logs {
+		c.logger.Info("Rated a node", "plugin", Name, "pod", klog.KObj(pod), "rating", pl.ratings(c, []fwk.NodeInfo{info})[0])
 	}
 	if len(reasons) > 0 {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasons...)
@@ -180,14 +188,14 @@ func (pl *Safe) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, e
 }
 
 // fits reports whether a pod is worth another attempt after a node has changed.
-func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
+func (pl *Safe) fits(logger klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	_, node, err := util.As[*v1.Node](before, after)
 	if err != nil {
 		return fwk.Queue, err
 	}
 	info := framework.NewNodeInfo()
 	info.SetNode(node)
-	c := pl.begin(pod)
+	c := pl.begin(logger, pod)
 	known := pl.memory.of(info, c.version)
 	for i := range resources {
 		if p := pl.rate(known, i, c.demand[i]); pl.risky(&p) {
@@ -215,10 +223,10 @@ const maxLogged = 100
 // PreScore computes what the pod requests, where no PreFilter did, and logs ratings.
 func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(stateKey); err != nil {
-		state.Write(stateKey, pl.begin(pod))
+		state.Write(stateKey, pl.begin(klog.FromContext(ctx), pod))
 	}
-	if pl.args.LogRatings {
-		rating := pl.ratings(pl.read(state, pod), nodes[:min(len(nodes), maxLogged)])
+	if c := pl.read(ctx, state, pod); c.logs || pl.args.LogRatings {
+		rating := pl.ratings(c, nodes[:min(len(nodes), maxLogged)])
 		klog.FromContext(ctx).Info("Rated nodes", "plugin", Name, "pod", klog.KObj(pod), "nodes", len(nodes), "ratings", rating)
 	}
 	return nil
@@ -227,7 +235,7 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // Score returns the smaller of the scores of CPU and memory. A resource without statistics does not
 // count; a node without any gets 0.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	c := pl.read(state, pod)
+	c := pl.read(ctx, state, pod)
 	known := pl.memory.of(info, c.version)
 	var parts [len(resources)]part
 	n := 0

@@ -361,6 +361,14 @@ func TestLog(t *testing.T) {
 	if n := strings.Count(text, "node-"); !strings.Contains(text, "Rated nodes") || n != maxLogged {
 		t.Errorf("%d nodes in the log: %.500s", n, text)
 	}
+	for level, want := range map[int]int{5: 0, 6: 2} { // each node that is filtered
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(level)))
+		frameworktest.New(t, logger, Name, NewFactory().New, args(t, nil), []*v1.Node{node("n1", .5, 0), node("n2", .99, 0)}).Filter(t, frameworktest.Pod("p", "", ""))
+		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if n := strings.Count(text, `Rated a node plugin="Safe" pod="default/p" rating={"node":"n`); n != want || want > 0 && !strings.Contains(text, `"rejected":true`) {
+			t.Errorf("level %d: %d nodes in the log, want %d: %.1000s", level, n, want, text)
+		}
+	}
 }
 
 // TestFactory: wrong arguments are refused by name, and a source that fails is named.
