@@ -82,6 +82,7 @@ const clientGone = 499
 type Handler struct {
 	logger   klog.Logger
 	agents   map[string]*agent.Agent // by all names
+	broken   map[string]error        // why agents do not run, by all names
 	names    []string                // "priorities/layers", ...
 	maxScore int64
 	warned   sync.Map // names of agents that were asked with whole Nodes
@@ -89,13 +90,13 @@ type Handler struct {
 	working  chan struct{}
 }
 
-// New returns a Handler for the paths below Prefix. maxScore is the answer for a score of
-// 100, from 1 to LimitMaxScore.
-func New(logger klog.Logger, agents []*agent.Agent, maxScore int64) (*Handler, error) {
+// New returns a Handler for the paths below Prefix. broken has why agents do not run, by all of their
+// names. maxScore is the answer for a score of 100, from 1 to LimitMaxScore.
+func New(logger klog.Logger, agents []*agent.Agent, broken map[string]error, maxScore int64) (*Handler, error) {
 	if maxScore < 1 || maxScore > LimitMaxScore {
 		return nil, fmt.Errorf("the best score %d: want 1 to %d", maxScore, LimitMaxScore)
 	}
-	h := &Handler{logger: logger, agents: map[string]*agent.Agent{}, maxScore: maxScore, working: make(chan struct{}, maxWorking)}
+	h := &Handler{logger: logger, agents: map[string]*agent.Agent{}, broken: broken, maxScore: maxScore, working: make(chan struct{}, maxWorking)}
 	for _, a := range agents {
 		for _, verb := range verbs {
 			if !serves(a, verb) {
@@ -144,7 +145,7 @@ func (h *Handler) Refused(r *http.Request, code int) {
 	verb, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
 	if a := h.agents[name]; a != nil {
 		name = a.Name
-	} else {
+	} else if h.broken[name] == nil { // it is one of ours, by any of its names
 		name = unknown
 	}
 	if !slices.Contains(verbs, verb) {
@@ -157,6 +158,11 @@ func (h *Handler) Refused(r *http.Request, code int) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	verb, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
 	a := h.agents[name]
+	if err := h.broken[name]; err != nil {
+		http.Error(w, "the agent does not run: "+err.Error(), http.StatusServiceUnavailable)
+		h.Refused(r, http.StatusServiceUnavailable)
+		return
+	}
 	if a == nil || !serves(a, verb) {
 		http.Error(w, "no such verb; there are: "+strings.Join(h.names, ", "), http.StatusNotFound)
 		h.Refused(r, http.StatusNotFound)

@@ -63,7 +63,7 @@ func serve(t testing.TB, nodes int, maxScore int64, filters bool) *server {
 	if _, fuzzing := t.(*testing.F); !fuzzing {
 		s.logger = ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	}
-	h, err := handler.New(s.logger, list(a), maxScore)
+	h, err := handler.New(s.logger, list(a), nil, maxScore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestRounding(t *testing.T) {
 		}
 	}
 	for _, wrong := range []int64{-1, 0, 101} {
-		if _, err := handler.New(klog.Background(), nil, wrong); err == nil {
+		if _, err := handler.New(klog.Background(), nil, nil, wrong); err == nil {
 			t.Errorf("--max-score=%d is accepted", wrong)
 		}
 	}
@@ -591,7 +591,7 @@ func TestPreempt(t *testing.T) {
 		return interpodaffinity.New(ctx, args, handle, feature.Features{})
 	}}, nil)
 	cluster.Follow(t, a)
-	h, err := handler.New(ktesting.NewLogger(t, ktesting.NewConfig()), list(a), 10)
+	h, err := handler.New(ktesting.NewLogger(t, ktesting.NewConfig()), list(a), nil, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -661,7 +661,7 @@ func TestLog(t *testing.T) {
 		{6, 5 + 7 + 7 + 2, list(refuses, passes, bestFive, refusedNode, scoredNode, notACandidate)},
 	} {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(c.level)))
-		h, err := handler.New(logger, list(a), 10)
+		h, err := handler.New(logger, list(a), nil, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
