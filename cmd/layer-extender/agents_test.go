@@ -29,7 +29,6 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
 	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/extender/host"
@@ -40,7 +39,6 @@ var without = []string{"safe-overload", "safe-balance", "packing", "congestion",
 
 // settings are those of serve. The zero value has none.
 type settings struct {
-	source  *prometheus.Source
 	plugins []agent.PluginConfig
 	clock   clock.PassiveClock // nil means the real one
 	logger  klog.Logger
@@ -50,7 +48,7 @@ type settings struct {
 func serve(t testing.TB, with settings, objects ...runtime.Object) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), with.logger))
-	kinds, debug := agents(with.source)
+	kinds, debug := agents()
 	kinds, err := host.Choose(kinds, without)
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +265,7 @@ func TestOthersGolden(t *testing.T) {
 // TestVariables has the variables of the ancestor: below a file, above defaults.
 func TestVariables(t *testing.T) {
 	type configs = []agent.PluginConfig
-	all, _ := agents(nil)
+	all, _ := agents()
 	only, err := host.Choose(all, []string{"layers"})
 	if err != nil {
 		t.Fatal(err)
@@ -349,7 +347,7 @@ func TestArgumentsAreRefused(t *testing.T) {
 				t.Errorf("%s: the log has no %s:\n%.3000s", plugin, want, text)
 			}
 		}
-		kinds, _ := agents(nil)
+		kinds, _ := agents()
 		kinds = slices.DeleteFunc(kinds, func(k agent.Kind) bool { return k.Plugin != plugin })
 		if _, err := host.New(t.Context(), host.Config{Client: fake.NewClientset(), Kinds: kinds, MaxScore: 10, PluginConfig: configs[:1]}); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), plugin) {
 			t.Errorf("%s alone: %v, want %s", plugin, err, c.want)

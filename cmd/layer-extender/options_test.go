@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -107,28 +106,6 @@ func TestPluginConfigFile(t *testing.T) {
 	}
 	if got, err := (&options{}).plugins(); got != nil || err != nil {
 		t.Errorf("no flag: %v %v", got, err)
-	}
-}
-
-// TestSource has the flags of Prometheus.
-func TestSource(t *testing.T) {
-	const address = "--prometheus-address=http://localhost:9090"
-	for _, c := range []struct {
-		args []string
-		want string // of the error; "none": no source
-	}{
-		{nil, "none"}, {[]string{address}, ""}, {[]string{address, "--prometheus-query=cpu-mean=a{b=\"c\"},d", "--prometheus-query=cpu-forecast=e", "--prometheus-window=1m"}, ""},
-		{[]string{"--prometheus-query=cpu-mean=a"}, "set --prometheus-address"}, {[]string{address, "--prometheus-query=a"}, "want NAME=QUERY"},
-		{[]string{address, "--prometheus-query=cpu=a"}, "the query \"cpu\""}, {[]string{address, "--prometheus-window=1s"}, "--prometheus-...: the window 1s"},
-		{[]string{address, "--prometheus-node-label="}, "the label"}, {[]string{"--prometheus-address=localhost"}, "want a URL"},
-	} {
-		o, _, _ := parse(t, nil, c.args...)
-		source, err := o.source()
-		switch got := fmt.Sprint(err); {
-		case c.want == "none" && (source != nil || err != nil), c.want == "" && (source == nil || err != nil),
-			c.want != "none" && c.want != "" && !strings.Contains(got, c.want):
-			t.Errorf("%v: %v %v, want %q", c.args, source, err, c.want)
-		}
 	}
 }
 

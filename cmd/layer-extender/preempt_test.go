@@ -45,7 +45,7 @@ func preempts(t *testing.T, overloaded ...string) (evicted []string, node string
 		objects = append(objects, low, nodeWith(name, "16Gi", map[string]string{"mean-free-cpu": free, "mean-free-memory": "9000000000"}))
 	}
 	client := fake.NewClientset(objects...)
-	kinds, _ := agents(nil)
+	kinds, _ := agents()
 	kinds, err := host.Choose(kinds, []string{"safe-overload"})
 	must(t, err)
 	h, err := host.New(ctx, host.Config{Client: client, Kinds: kinds, MaxScore: 10})

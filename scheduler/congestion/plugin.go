@@ -60,7 +60,7 @@ func (pl *Congestion) Name() string { return Name }
 // none.
 func (pl *Congestion) Score(ctx context.Context, _ fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	node := info.Node()
-	stated := pl.memory.Of(node, 0, func() stated { return pl.read(node) })
+	stated := pl.memory.Of(node, func() stated { return pl.read(node) })
 	if stated.problem != usage.None {
 		pl.problems.Note(klog.FromContext(ctx), node, stated.problem, Annotation)
 	}

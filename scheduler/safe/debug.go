@@ -44,9 +44,9 @@ func (pl *Safe) ratings(c *cycle, nodes []fwk.NodeInfo) []NodeRating {
 	all := make([]NodeRating, 0, len(nodes))
 	for _, info := range nodes {
 		rating := NodeRating{Node: info.Node().Name, Resources: map[v1.ResourceName]ResourceRating{}}
-		known, score := pl.memory.of(info, c.version), math.Inf(1)
+		known, score := pl.memory.of(info), math.Inf(1)
 		for i, resource := range resources {
-			p := pl.rate(known, i, c.demand[i])
+			p := pl.rate(c, known, i)
 			r := ResourceRating{Mean: p.Mean, Deviation: p.Deviation, Risk: pl.risk(&p), Without: p.problem, Of: p.of}
 			if p.problem == usage.None {
 				r.Score = pl.score(&p)

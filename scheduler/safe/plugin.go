@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -47,10 +48,10 @@ var (
 // resources are those that nodes are rated by.
 var resources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-func newPlugin(args *config.SafeArgs, source usage.Source, reporter *problems.Reporter) *Safe {
+func newPlugin(args *config.SafeArgs, reporter *problems.Reporter) *Safe {
 	share := func(percent int32) float64 { return float64(percent) / 100 }
 	pl := &Safe{
-		args: args, memory: memory{source: source}, problems: reporter,
+		args: args, problems: reporter,
 		threshold: share(args.UtilizationPercent), accepted: share(args.RiskPercent), weight: share(args.ForecastPercent),
 	}
 	for i, resource := range resources {
@@ -80,8 +81,7 @@ func demandOf(pod *v1.Pod) demand {
 // cycle is what is the same for all nodes that are rated for a pod.
 type cycle struct {
 	demand demand
-	// version is that of what is known of nodes.
-	version uint64
+	now    time.Time
 	// logger is for each node, if logs is true.
 	logger klog.Logger
 	logs   bool
@@ -95,7 +95,7 @@ const stateKey fwk.StateKey = Name
 // begin begins to rate nodes for a pod.
 func (pl *Safe) begin(logger klog.Logger, pod *v1.Pod) *cycle {
 	logger = logger.V(decisions.Nodes)
-	return &cycle{demandOf(pod), pl.memory.source.Version(), logger, logger.Enabled()}
+	return &cycle{demandOf(pod), time.Now(), logger, logger.Enabled()}
 }
 
 // PreFilter computes what the pod requests. It excludes no node.
@@ -123,8 +123,8 @@ type part struct {
 	of      string
 }
 
-// rate rates a node by the i-th resource, if a pod with the demand came to it.
-func (pl *Safe) rate(k *known, i int, demand float64) part {
+// rate rates a node by the i-th resource, if the pod came to it.
+func (pl *Safe) rate(c *cycle, k *known, i int) part {
 	statistics := &k.statistics[i]
 	if k.capacity[i] <= 0 {
 		return part{problem: usage.NoCapacity, of: string(resources[i])}
@@ -132,11 +132,14 @@ func (pl *Safe) rate(k *known, i int, demand float64) part {
 	if statistics.Problem != usage.None {
 		return part{problem: statistics.Problem, of: statistics.Of}
 	}
+	if !statistics.Until.IsZero() && c.now.After(statistics.Until) {
+		return part{problem: usage.Unavailable, of: usage.Until}
+	}
 	n := risk.Node{Capacity: k.capacity[i], Free: statistics.Free, Deviation: statistics.Deviation}
 	if statistics.Forecasts {
 		n.Forecast, n.Weight = statistics.Forecast, pl.weight
 	}
-	return part{Usage: n.With(demand)}
+	return part{Usage: n.With(c.demand[i])}
 }
 
 // risk returns how probable it is that the node uses more than it should; 0 if it is not rated.
@@ -157,10 +160,10 @@ func (pl *Safe) risky(p *part) bool {
 // does not help to preempt pods there: what was measured stays.
 func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
 	c := pl.read(ctx, state, pod)
-	known := pl.memory.of(info, c.version)
+	known := pl.memory.of(info)
 	var reasons []string
 	for i := range resources {
-		p := pl.rate(known, i, c.demand[i])
+		p := pl.rate(c, known, i)
 		if p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			continue
@@ -196,9 +199,9 @@ func (pl *Safe) fits(logger klog.Logger, pod *v1.Pod, before, after any) (fwk.Qu
 	info := framework.NewNodeInfo()
 	info.SetNode(node)
 	c := pl.begin(logger, pod)
-	known := pl.memory.of(info, c.version)
+	known := pl.memory.of(info)
 	for i := range resources {
-		if p := pl.rate(known, i, c.demand[i]); pl.risky(&p) {
+		if p := pl.rate(c, known, i); pl.risky(&p) {
 			return fwk.QueueSkip, nil
 		}
 	}
@@ -236,12 +239,12 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // count; a node without any gets 0.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	c := pl.read(ctx, state, pod)
-	known := pl.memory.of(info, c.version)
+	known := pl.memory.of(info)
 	var parts [len(resources)]part
 	n := 0
 	for i := range resources {
 		p := &parts[n]
-		if *p = pl.rate(known, i, c.demand[i]); p.problem != usage.None {
+		if *p = pl.rate(c, known, i); p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			continue
 		}

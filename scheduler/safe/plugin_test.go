@@ -1,9 +1,7 @@
 package safe
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -243,7 +242,7 @@ func TestPermutation(t *testing.T) {
 
 // TestEvents: a rejected pod is tried again when a node changes so that it fits.
 func TestEvents(t *testing.T) {
-	pl := newPlugin(args(t, nil), usage.Annotations{}, problems.New(Name))
+	pl := newPlugin(args(t, nil), problems.New(Name))
 	events, err := pl.EventsToRegister(t.Context())
 	if err != nil || len(events) != 2 {
 		t.Fatal(events, err)
@@ -314,36 +313,31 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// changing is a source whose answers for the same nodes change.
-type changing struct{ version uint64 }
-
-func (c *changing) Version() uint64 { return c.version }
-
-func (c *changing) Of(*v1.Node, v1.ResourceName) usage.Statistics {
-	return usage.Statistics{Free: 4000 - 1000*float64(c.version)}
+// TestMemory: what is known of a node is read again when the node changes.
+func TestMemory(t *testing.T) {
+	pl := newPlugin(args(t, balance), problems.New(Name))
+	for _, c := range []struct {
+		node *v1.Node
+		want int64
+	}{{node("n", 0, 0), 100}, {node("n", .25, 0), 87}, {frameworktest.Node("n", "2", "2000", node("n", .5, 0).Annotations), 100}} {
+		if got, status := pl.Score(t.Context(), framework.NewCycleState(), frameworktest.Pod("p", "", ""), infoOf(c.node)); !status.IsSuccess() || got != c.want {
+			t.Errorf("%v: %d %v, want %d", c.node.Annotations, got, status, c.want)
+		}
+	}
 }
 
-// TestMemory: what is known of a node is read again when the node or its source changes.
-func TestMemory(t *testing.T) {
-	source := &changing{}
-	pl := newPlugin(args(t, balance), source, problems.New(Name))
-	score := func(n *v1.Node) int64 {
-		t.Helper()
-		got, status := pl.Score(t.Context(), framework.NewCycleState(), frameworktest.Pod("p", "", ""), infoOf(n))
-		if !status.IsSuccess() {
-			t.Fatal(status)
-		}
-		return got
+// TestUntil: statistics that nobody states anew do not count after their time.
+func TestUntil(t *testing.T) {
+	full := func(name string, until time.Time) *v1.Node {
+		n := node(name, .99, 0)
+		n.Annotations[usage.Until] = until.Format(time.RFC3339)
+		return n
 	}
-	first := node("n", 0, 0)
-	if got := score(first); got != 100 {
-		t.Errorf("all is free: %d", got)
-	}
-	if source.version++; score(first) != 87 {
-		t.Errorf("a quarter is used: %d", score(first))
-	}
-	if got := score(frameworktest.Node("n", "2", "2000", nil)); got != 100 {
-		t.Errorf("a smaller node of that name: %d", got)
+	f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), []*v1.Node{full("current", time.Now().Add(time.Hour)), full("old", time.Now().Add(-time.Minute))})
+	before := count(t)[usage.Unavailable]
+	got := f.Filter(t, frameworktest.Pod("p", "", ""))
+	if got[0].IsSuccess() || !got[1].IsSuccess() || count(t)[usage.Unavailable] != before+2 {
+		t.Errorf("current: %v, old: %v, counted %v times", got[0], got[1], count(t)[usage.Unavailable]-before)
 	}
 }
 
@@ -371,7 +365,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestFactory: wrong arguments are refused by name, and a source that fails is named.
+// TestFactory: wrong arguments are refused by name.
 func TestFactory(t *testing.T) {
 	wrong := args(t, nil)
 	wrong.RiskPercent = 101
@@ -379,10 +373,6 @@ func TestFactory(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := NewFactory().New(t.Context(), &config.PackingArgs{}, nil); err == nil || !strings.Contains(err.Error(), "want SafeArgs") {
-		t.Errorf("%v", err)
-	}
-	broken := NewFactory(WithSource(func(context.Context) (usage.Source, error) { return nil, errors.New("on purpose") }))
-	if _, err := broken.New(t.Context(), args(t, nil), nil); err == nil || !strings.Contains(err.Error(), "on purpose") {
 		t.Errorf("%v", err)
 	}
 }
@@ -399,7 +389,7 @@ func FuzzAnnotations(f *testing.F) {
 	f.Add("1600", "400", "1200", int64(500))
 	f.Add("NaN", "1e400", "-3", int64(0))
 	f.Add("1e300", "1e-300", "1e308", int64(1)<<62)
-	pl := newPlugin(args(f, nil), usage.Annotations{}, problems.New(Name))
+	pl := newPlugin(args(f, nil), problems.New(Name))
 	f.Fuzz(func(t *testing.T, mean, deviation, forecast string, request int64) {
 		n := frameworktest.Node("n", "4", "1Gi", map[string]string{"mean-free-cpu": mean, "std-free-cpu": deviation, "forcasted-free-cpu": forecast, "mean-free-memory": mean})
 		for _, rating := range pl.ratings(&cycle{demand: demand{float64(max(request, 0)), 1}}, []fwk.NodeInfo{infoOf(n)}) {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -33,7 +34,7 @@ func TestAnnotations(t *testing.T) {
 		"1 MB":             {map[string]string{"mean-free-cpu": long}, v1.ResourceCPU, Statistics{Problem: Invalid, Of: "mean-free-cpu"}},
 		"empty":            {map[string]string{"mean-free-cpu": ""}, v1.ResourceCPU, Statistics{Problem: Invalid, Of: "mean-free-cpu"}},
 	} {
-		if got := (Annotations{}).Of(annotated(c.annotations), c.resource); got != c.want {
+		if got := Of(annotated(c.annotations), c.resource); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
@@ -76,8 +77,42 @@ func TestAncestor(t *testing.T) {
 				annotations[name] = text
 			}
 		}
-		if got := (Annotations{}).Of(annotated(annotations), v1.ResourceMemory); got != c.want {
+		if got := Of(annotated(annotations), v1.ResourceMemory); got != c.want {
 			t.Errorf("%q %q %q: %+v, want %+v", c.mean, c.deviation, c.forecast, got, c.want)
+		}
+	}
+}
+
+// TestUntil: statistics that are stated are those that are read, until their time, which must be one.
+func TestUntil(t *testing.T) {
+	until := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	cpu := Statistics{Free: 2500, Deviation: 400, Forecast: 2000, Forecasts: true, Until: until}
+	memory := Statistics{Free: 155597063, Until: until}
+	for name, stated := range map[string]map[v1.ResourceName]Statistics{"both": {v1.ResourceCPU: cpu, v1.ResourceMemory: memory}, "one": {v1.ResourceCPU: cpu}} {
+		node := annotated(map[string]string{})
+		removed := 0
+		for annotation, text := range State(stated, until) {
+			if text == nil {
+				removed++
+				continue
+			}
+			node.Annotations[annotation] = *text
+		}
+		for _, resource := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			want, ok := stated[resource]
+			if !ok {
+				want = Statistics{Problem: Missing, Of: "mean-free-memory"}
+			}
+			if got := Of(node, resource); got != want {
+				t.Errorf("%s, %s: %+v, want %+v", name, resource, got, want)
+			}
+		}
+		if want := map[string]int{"both": 1, "one": 3}[name]; removed != want {
+			t.Errorf("%s: %d annotations are removed, want %d", name, removed, want)
+		}
+		node.Annotations[Until] = "tomorrow"
+		if got := Of(node, v1.ResourceCPU); got != (Statistics{Problem: Invalid, Of: Until}) {
+			t.Errorf("until tomorrow: %+v", got)
 		}
 	}
 }
@@ -99,7 +134,7 @@ func FuzzAnnotations(f *testing.F) {
 	f.Add("1600", "400", "1200")
 	f.Add("NaN", "1e400", "-3")
 	f.Fuzz(func(t *testing.T, mean, deviation, forecast string) {
-		got := Annotations{}.Of(annotated(map[string]string{"mean-free-cpu": mean, "std-free-cpu": deviation, "forcasted-free-cpu": forecast}), v1.ResourceCPU)
+		got := Of(annotated(map[string]string{"mean-free-cpu": mean, "std-free-cpu": deviation, "forcasted-free-cpu": forecast}), v1.ResourceCPU)
 		if got.Problem != None && got != (Statistics{Problem: Invalid, Of: got.Of}) {
 			t.Errorf("%q %q %q: %+v", mean, deviation, forecast, got)
 		}
