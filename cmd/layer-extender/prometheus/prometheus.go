@@ -152,7 +152,7 @@ func (s *Source) Read(ctx context.Context) (annotate.Uses, error) {
 			err = fmt.Errorf("no series has the label %s: set the label, or the query of this statistic", s.label)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("Prometheus, statistic %s, query %s: %w", name, s.queries[name], err)
+			return nil, fmt.Errorf("statistic %s of Prometheus, query %s: %w", name, s.queries[name], err)
 		}
 		answers[name] = values
 	}
