@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
@@ -67,6 +68,7 @@ func (p *preemptor) counted(preempt preemptPod) preemptPod {
 		switch {
 		case err == nil:
 			p.preempted(why)
+			klog.FromContext(ctx).V(decisions.Refusals).Info("Preempted a pod", "plugin", Name, "preemptor", klog.KObj(by), "victim", klog.KObj(victim), "node", klog.KRef("", c.Name()), "reason", why)
 		case why != byPriority:
 			p.limit.giveBack(now)
 		}
@@ -259,7 +261,9 @@ func (p *preemptor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleStat
 			p.choices.note(pod.UID, v.pod.UID, v.bySLO)
 		}
 	}
+	logger := klog.FromContext(ctx).WithValues("plugin", Name, "pod", klog.KObj(pod), "node", klog.KObj(node.Node()))
 	if bySLO > p.limit.left(p.now()) {
+		logger.V(decisions.Nodes).Info("No victims on a node", "reason", errLimit.Error())
 		return nil, 0, fwk.NewStatus(fwk.Unschedulable, errLimit.Error())
 	}
 	// The Evaluator expects those with the highest priority first.
@@ -268,6 +272,7 @@ func (p *preemptor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleStat
 	for i, v := range chosen {
 		pods[i] = v.pod
 	}
+	logger.V(decisions.Nodes).Info("Victims on a node", "victims", klog.KObjSlice(pods), "forSLO", bySLO)
 	return pods, violations, nil
 }
 
